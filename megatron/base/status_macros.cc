@@ -1,0 +1,20 @@
+#include "megatron/base/status_macros.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace megatron {
+
+absl::Status StatusBuilder::Build() const {
+  const std::string text = text_.str();
+  const absl::StatusCode code = code_ == absl::StatusCode::kOk ? status_.code() : code_;
+  std::string message(status_.message());
+  if (!text.empty())
+    message = prepend_ ? absl::StrCat(text, message) : absl::StrCat(message, "; ", text);
+  absl::Status built(code, message);
+  status_.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { built.SetPayload(url, payload); });
+  return built;
+}
+
+}  // namespace megatron

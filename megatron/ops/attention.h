@@ -1,0 +1,50 @@
+// Softmax attention over packed sequences without the S x S matrix in memory.
+//
+// Tokens of several sequences lie one after another; cu_seqlens says where each begins, so padding
+// costs nothing and documents do not see each other. Heads are grouped: group g has R query heads
+// and one key and value head (R = 1: multi-head; one group: multi-query). Legend: T query tokens, U
+// key tokens, G groups, R query heads a group, D head size.
+//
+// T. Dao, "FlashAttention-2", arXiv 2307.08691.
+#ifndef MEGATRON_OPS_ATTENTION_H_
+#define MEGATRON_OPS_ATTENTION_H_
+
+#include "megatron/ops/dropout.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+struct Attention {
+  float scale = 1;
+  // A query sees the keys of its own sequence, all of them or, if causal, those up to its own place
+  // counted from the sequence's end (equal lengths: the usual triangle).
+  bool causal = true;
+  Tensor cu_seqlens_q, cu_seqlens_k;  // int32 [sequences + 1], first 0, last T or U
+  int64_t max_seqlen_q = 0, max_seqlen_k = 0;
+  // On the probabilities. The uniform word of (query, key): word (j % 4) of Philox(key; {sample
+  // low, sample high, position of the query in its sample, j / 4}) with `key` derived once more per
+  // global head: DeriveKey(key.lo | key.hi << 32, kPhiloxDropout, head, 0), j the key's index
+  // counted from the sequence's first key. first_column is this rank's first global query head.
+  Dropout dropout;
+};
+
+// All may have any strides, the last dim is contiguous: q, k and v are usually views into one
+// packed projection.
+struct AttentionInputs {
+  Tensor q_TGRD, k_UGD, v_UGD;
+};
+
+// out (=) and lse (fp32 [T, G, R], =): the log-sum-exp of each row of scaled scores, which backward
+// needs.
+void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                      const Tensor& out_TGRD, const Tensor& lse_TGR);
+
+// Gradients (=) of q, k, v, from what forward read and wrote.
+void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                       const AttentionInputs& gradients);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_ATTENTION_H_

@@ -1,0 +1,46 @@
+// Softmax cross-entropy over a vocabulary that may be cut over ranks, with the gradient written
+// over the logits.
+//
+// Legend: T tokens, V columns of this rank. Logits fp32, bf16 or fp16, contiguous; everything else
+// fp32 but the int32 labels. This rank holds global columns [first_column, first_column + V), of
+// which those from `vocab_size` on are padding: they count as minus infinity and get no gradient.
+//
+//   CrossEntropyStatistics(logits, ...) -> max, sum, target
+//   (over tensor ranks: all-reduce max to new_max; RescaleSum; all-reduce sum and target)
+//   CrossEntropyLoss(...) -> loss;  CrossEntropyBackward(logits, ...) -> gradient, in place
+#ifndef MEGATRON_OPS_CROSS_ENTROPY_H_
+#define MEGATRON_OPS_CROSS_ENTROPY_H_
+
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+struct VocabRange {
+  int64_t first_column = 0;
+  int64_t vocab_size = 0;  // global, without padding
+};
+
+// Row by row over this rank's columns: the largest logit, the sum of exp(logit - max), and the
+// label's logit (0 if elsewhere).
+void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
+                            const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
+                            const Tensor& target_T);
+
+// sum *= exp(old_max - new_max).
+void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new_max_T,
+                const Tensor& sum_T);
+
+// loss = log(sum) + max - target.
+void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& sum_T,
+                      const Tensor& target_T, const Tensor& loss_T);
+
+// logits (=) weight[t] * (softmax - one_hot(label)). A label outside the vocabulary has no one-hot
+// entry; give it weight 0.
+void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
+                          const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
+                          const Tensor& weight_T);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_CROSS_ENTROPY_H_

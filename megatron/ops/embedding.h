@@ -1,0 +1,23 @@
+// Table lookups. Legend: T tokens, V rows of this rank's part of the table, H columns. ids are
+// int32 [T].
+#ifndef MEGATRON_OPS_EMBEDDING_H_
+#define MEGATRON_OPS_EMBEDDING_H_
+
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+// y[t] = table[ids[t] - first_row], or zero where that row is not here. With `accumulate` it is
+// added to y (+=).
+void EmbeddingForward(const Stream& stream, const Tensor& ids_T, const Tensor& table_VH,
+                      int64_t first_row, bool accumulate, const Tensor& y_TH);
+
+// dtable[ids[t] - first_row] += dy[t] (fp32), in the order of t: no atomics, the same bits for any
+// number of threads.
+void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& dy_TH,
+                       int64_t first_row, const Tensor& dtable_VH);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_EMBEDDING_H_

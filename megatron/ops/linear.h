@@ -1,0 +1,43 @@
+// Matrix products of linear layers, with what belongs to them fused in.
+//
+// Legend: T tokens, I input features, O output features. Weights are [O, I], as everywhere in
+// Megatron and PyTorch. x, y, their gradients, weights and biases share one dtype (fp32, bf16 or
+// fp16); products accumulate in fp32; weight and bias gradients are fp32. All tensors are
+// contiguous except that rows of 2-D activations may have a stride. An empty bias is absent.
+// Results do not depend on the number of threads. Backward: `d...` outputs are written (=) unless
+// said to accumulate (+=).
+#ifndef MEGATRON_OPS_LINEAR_H_
+#define MEGATRON_OPS_LINEAR_H_
+
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+enum class Activation { kNone, kGeluTanh, kGeluErf, kSquaredRelu };
+
+// y = x w^T + bias.
+void LinearForward(const Stream& stream, const Tensor& x_TI, const Tensor& w_OI,
+                   const Tensor& bias_O, const Tensor& y_TO);
+
+// y = activation(pre), pre = x w^T + bias; both are written.
+void LinearActivationForward(const Stream& stream, Activation activation, const Tensor& x_TI,
+                             const Tensor& w_OI, const Tensor& bias_O, const Tensor& pre_TO,
+                             const Tensor& y_TO);
+
+// dx = dy w.
+void LinearBackwardInput(const Stream& stream, const Tensor& dy_TO, const Tensor& w_OI,
+                         const Tensor& dx_TI);
+
+// dx = (dy w) * activation'(pre): the gradient of what went into the activation in front of this
+// layer.
+void LinearActivationBackwardInput(const Stream& stream, Activation activation, const Tensor& dy_TO,
+                                   const Tensor& w_OI, const Tensor& pre_TI, const Tensor& dx_TI);
+
+// dw += dy^T x; dbias += column sums of dy, unless dbias is empty.
+void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
+                          const Tensor& dw_OI, const Tensor& dbias_O);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_LINEAR_H_

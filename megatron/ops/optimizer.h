@@ -1,0 +1,51 @@
+// Optimizer updates over flat memory: one pass over a shard that holds many parameters.
+//
+// Legend: N elements. All tensors are contiguous fp32 but `out`, the model's copy of the weights in
+// its own dtype, which is empty when the master weights are the model's own. Elements outside every
+// segment (alignment gaps) are left alone.
+#ifndef MEGATRON_OPS_OPTIMIZER_H_
+#define MEGATRON_OPS_OPTIMIZER_H_
+
+#include "absl/types/span.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+// Elements [begin, end) share hyperparameters.
+struct OptimizerSegment {
+  int64_t begin = 0, end = 0;
+  float lr = 0;
+  float weight_decay = 0;
+};
+
+// Decoupled weight decay (I. Loshchilov, F. Hutter, arXiv 1711.05101):
+//   g = grad_scale * grad; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
+//   w = w - lr * decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon),  c1 = 1 - b1^step, c2 = 1 -
+//   b2^step
+struct AdamWOptions {
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  int64_t step = 1;      // counted from 1
+  float grad_scale = 1;  // unscaling and clipping
+};
+void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
+                 absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                 const Tensor& m_N, const Tensor& v_N, const Tensor& master_N, const Tensor& out_N);
+
+// As torch.optim.SGD without dampening: g = grad_scale * grad + decay * w; buffer = momentum *
+// buffer + g; w -= lr * buffer. `buffer` is empty when momentum is 0.
+struct SgdOptions {
+  float momentum = 0;
+  float grad_scale = 1;
+};
+void SgdUpdate(const Stream& stream, const SgdOptions& options,
+               absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+               const Tensor& buffer_N, const Tensor& master_N, const Tensor& out_N);
+
+// out[0] += the sum of squares of scale * x, out[1] = 1 if an element of x is not finite, else as
+// it was; out is fp32 [2]. Summed over fixed tiles in a fixed order.
+void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_OPTIMIZER_H_

@@ -1,0 +1,70 @@
+#include "megatron/tensor/parameter.h"
+
+#include <algorithm>
+
+#include "megatron/base/philox.h"
+
+namespace megatron {
+namespace {
+
+// FNV-1a. Part of what a seed means.
+uint64_t Hash(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+// Calls body(global element index, local element index, length) for each contiguous run of the
+// block.
+template <typename Body>
+void ForEachRun(const Sharding& sharding, Body body) {
+  const int rank = sharding.global_shape.rank();
+  const int64_t run = sharding.local_shape[rank - 1];
+  const int64_t runs = run == 0 ? 0 : sharding.local_shape.numel() / run;
+  for (int64_t r = 0; r < runs; ++r) {
+    int64_t rest = r, global = sharding.offset[rank - 1], stride = sharding.global_shape[rank - 1];
+    for (int d = rank - 2; d >= 0; --d) {
+      global += (sharding.offset[d] + rest % sharding.local_shape[d]) * stride;
+      rest /= sharding.local_shape[d];
+      stride *= sharding.global_shape[d];
+    }
+    body(global, r * run, run);
+  }
+}
+
+}  // namespace
+
+Sharding Replicated(const Shape& shape, AxisSet partial) {
+  Sharding sharding;
+  sharding.global_shape = sharding.local_shape = sharding.offset = shape;
+  for (int d = 0; d < shape.rank(); ++d) sharding.offset[d] = 0;
+  sharding.partial = partial;
+  return sharding;
+}
+
+Sharding SplitOverTensor(const Shape& shape, int dim, int parts, int part) {
+  CHECK_EQ(shape[dim] % parts, 0) << "dim " << dim << " of " << shape << " over " << parts;
+  Sharding sharding = Replicated(shape);
+  sharding.local_shape[dim] = shape[dim] / parts;
+  sharding.offset[dim] = part * sharding.local_shape[dim];
+  sharding.sharded = {Axis::kTensor};
+  return sharding;
+}
+
+void FillInitial(const Parameter& parameter, uint64_t seed, const Tensor& out) {
+  CHECK_EQ(out.shape(), parameter.sharding.local_shape) << parameter.name;
+  CHECK(out.is_contiguous()) << parameter.name;
+  float* values = out.data<float>();
+  const Initializer& initializer = parameter.initializer;
+  if (initializer.kind != Initializer::kNormal) {
+    std::fill(values, values + out.numel(), initializer.kind == Initializer::kOnes ? 1.0f : 0.0f);
+    return;
+  }
+  const PhiloxKey key = DeriveKey(seed, kPhiloxInit, Hash(parameter.name), 0);
+  ForEachRun(parameter.sharding, [&](int64_t global, int64_t local, int64_t length) {
+    FillNormal(key, global, length, values + local);
+    for (int64_t i = local; i < local + length; ++i) values[i] *= initializer.stddev;
+  });
+}
+
+}  // namespace megatron

@@ -1,0 +1,69 @@
+// Parameter: a trained tensor that knows which part of the whole model's tensor it is.
+//
+// Vocabulary: the *global* tensor is what one process without parallelism would hold; this rank
+// holds a rectangular *block* of it. From the description alone follow initialization, gradient
+// reduction, norm and clipping, optimizer shards, checkpoints and the replica check; no layer does
+// any of these by hand.
+#ifndef MEGATRON_TENSOR_PARAMETER_H_
+#define MEGATRON_TENSOR_PARAMETER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/tensor/axis.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+struct Sharding {
+  Shape global_shape;
+  Shape offset;              // of this rank's block, per dim
+  Shape local_shape;         // of this rank's block
+  bool expert_grid = false;  // which grid the axes below belong to
+  AxisSet sharded;           // axes that cut the tensor: ranks along them hold different blocks
+  AxisSet
+      partial;  // axes, besides data and context, over which each rank's gradient is only a summand
+};
+
+// The whole tensor on every rank.
+Sharding Replicated(const Shape& shape, AxisSet partial = {});
+// Dim `dim` in `parts` equal pieces over tensor-parallel ranks, of which this is piece `part`.
+Sharding SplitOverTensor(const Shape& shape, int dim, int parts, int part);
+
+struct Initializer {
+  enum Kind { kZeros, kOnes, kNormal };
+  Kind kind = kZeros;
+  float stddev = 0;
+
+  static Initializer Zeros() { return {kZeros, 0}; }
+  static Initializer Ones() { return {kOnes, 0}; }
+  static Initializer Normal(float stddev) { return {kNormal, stddev}; }
+};
+
+struct Parameter {
+  std::string name;  // as in Megatron's checkpoints: "decoder.layers.0.mlp.linear_fc1.weight"
+  Sharding sharding;
+  Initializer initializer;
+  bool weight_decay = true;
+  // A tied weight that several pipeline stages hold: every copy has the owner's name (the first
+  // stage's), and the owner alone counts in norms, is optimized and saved. `tied` without `owner`
+  // is a copy.
+  bool tied = false;
+  bool owner = true;
+
+  // Views, bound by whoever owns the memory (optim's buffers): the values that layers use, in the
+  // model's dtype, and the fp32 gradient that backward accumulates into. Both have the block's
+  // shape.
+  Tensor data;
+  Tensor grad;
+};
+
+// Fills `out` (fp32, contiguous, the block's shape, CPU) with the initial values of the parameter's
+// block. They depend on the seed, the name and the position in the global tensor alone, so any
+// layout starts from the same model.
+void FillInitial(const Parameter& parameter, uint64_t seed, const Tensor& out);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TENSOR_PARAMETER_H_

@@ -1,0 +1,60 @@
+#include "megatron/tensor/parameter.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+std::vector<float> Initial(const Parameter& parameter, uint64_t seed) {
+  std::vector<float> values(parameter.sharding.local_shape.numel());
+  FillInitial(parameter, seed,
+              Tensor(values.data(), DType::kFloat32, parameter.sharding.local_shape));
+  return values;
+}
+
+Parameter Make(const std::string& name, const Sharding& sharding) {
+  Parameter parameter;
+  parameter.name = name;
+  parameter.sharding = sharding;
+  parameter.initializer = Initializer::Normal(0.02f);
+  return parameter;
+}
+
+TEST(ParameterTest, EveryBlockHasTheValuesOfTheWhole) {
+  const Shape shape{4, 6, 5};
+  const std::vector<float> whole = Initial(Make("w", Replicated(shape)), 1234);
+  for (int dim = 0; dim < 2; ++dim) {
+    for (int part = 0; part < 2; ++part) {
+      const Parameter block = Make("w", SplitOverTensor(shape, dim, 2, part));
+      const std::vector<float> values = Initial(block, 1234);
+      const Shape& local = block.sharding.local_shape;
+      const Shape& offset = block.sharding.offset;
+      int64_t n = 0;
+      for (int64_t i = 0; i < local[0]; ++i)
+        for (int64_t j = 0; j < local[1]; ++j)
+          for (int64_t k = 0; k < local[2]; ++k)
+            ASSERT_EQ(values[n++],
+                      whole[((i + offset[0]) * 6 + j + offset[1]) * 5 + k + offset[2]]);
+    }
+  }
+}
+
+TEST(ParameterTest, NamesAndSeedsGiveDifferentValues) {
+  const Sharding sharding = Replicated({64});
+  EXPECT_NE(Initial(Make("a", sharding), 1), Initial(Make("b", sharding), 1));
+  EXPECT_NE(Initial(Make("a", sharding), 1), Initial(Make("a", sharding), 2));
+  EXPECT_EQ(Initial(Make("a", sharding), 1), Initial(Make("a", sharding), 1));
+}
+
+TEST(ParameterTest, ZerosAndOnesAreConstant) {
+  Parameter parameter = Make("norm.weight", Replicated({3}));
+  parameter.initializer = Initializer::Ones();
+  EXPECT_EQ(Initial(parameter, 1), std::vector<float>({1, 1, 1}));
+  parameter.initializer = Initializer::Zeros();
+  EXPECT_EQ(Initial(parameter, 1), std::vector<float>({0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,51 @@
+// Stream: where and in what order operations run.
+//
+// Operations given to one stream happen in the order given. On the CPU they have happened when the
+// call returns, on the pool's threads; on the meta device they do nothing; on CUDA they are
+// enqueued. An Event marks a point of a stream that another may wait for; on CPU and meta it is
+// always reached.
+#ifndef MEGATRON_TENSOR_STREAM_H_
+#define MEGATRON_TENSOR_STREAM_H_
+
+#include "megatron/base/thread_pool.h"
+#include "megatron/tensor/device.h"
+
+namespace megatron {
+
+class Stream {
+ public:
+  // The pool must outlive the stream.
+  static Stream Cpu(ThreadPool* pool) { return Stream({DeviceType::kCpu, 0}, pool, nullptr); }
+  static Stream Meta() { return Stream({DeviceType::kMeta, 0}, nullptr, nullptr); }
+  // `handle` is a cudaStream_t.
+  static Stream Cuda(int device, void* handle) {
+    return Stream({DeviceType::kCuda, device}, nullptr, handle);
+  }
+
+  Device device() const { return device_; }
+  bool is_meta() const { return device_.type == DeviceType::kMeta; }
+  ThreadPool* pool() const { return pool_; }
+  void* cuda_handle() const { return handle_; }
+
+ private:
+  Stream(Device device, ThreadPool* pool, void* handle)
+      : device_(device), pool_(pool), handle_(handle) {}
+
+  Device device_;
+  ThreadPool* pool_;
+  void* handle_;
+};
+
+class Event {
+ public:
+  Event() = default;
+  explicit Event(void* cuda_event) : handle_(cuda_event) {}
+  void* cuda_handle() const { return handle_; }
+
+ private:
+  void* handle_ = nullptr;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TENSOR_STREAM_H_
