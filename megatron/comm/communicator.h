@@ -1,0 +1,93 @@
+// Communicator: what a backend (threads, TCP, NCCL) implements. Layers use ProcessGroup instead,
+// which checks arguments and holds a Communicator.
+//
+// Vocabulary. A *group* is an ordered list of ranks; *rank* and *peer* here count within it. A
+// *call* is one operation with its buffers, as a value: backends compare calls across ranks, number
+// them and report them without knowing what each means.
+//
+// Ordering. All ranks of a group make the same collective calls in the same order. kExchange alone
+// is no collective: it concerns the ranks that it names, and messages from one rank to another are
+// matched in the order given. It may wait until every one of its messages has met its receiver, so
+// callers must not rely on buffering.
+//
+// Errors are sticky: after the first failure in any group of a world, that call and all later ones
+// return without doing anything and status() says why. Buffers then hold anything. Nobody waits
+// longer than the backend's deadline.
+//
+// Threads: a Communicator belongs to one thread, except Abort, which any thread may call.
+#ifndef MEGATRON_COMM_COMMUNICATOR_H_
+#define MEGATRON_COMM_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+
+enum class Collective : uint8_t {
+  kAllReduce,      // in: reduced in place
+  kAllGather,      // in -> out
+  kReduceScatter,  // in -> out
+  kAllToAll,       // in -> out, equal parts
+  kAllToAllV,      // in -> out, parts of send_counts and receive_counts rows
+  kBroadcast,      // in: written in place, from root
+  kBarrier,
+  kExchange,  // sends, receives
+};
+
+const char* Name(ReduceOp op);            // "sum"
+const char* Name(Collective collective);  // "all-reduce"
+
+struct Transfer {
+  int peer = 0;
+  Tensor tensor;
+};
+
+// Tensors are contiguous. Spans and tensors need to live until Run returns.
+struct CollectiveCall {
+  Collective collective = Collective::kBarrier;
+  Tensor in, out;
+  ReduceOp reduce = ReduceOp::kSum;
+  int root = 0;
+  absl::Span<const int64_t> send_counts, receive_counts;
+  absl::Span<const Transfer> sends, receives;
+
+  // "all-reduce(sum) of fp32[2, 3]": what ranks must agree on, for messages.
+  std::string Describe() const;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int size() const = 0;
+  virtual int rank() const = 0;
+  virtual const std::string& name() const = 0;
+
+  // The arguments have been checked. The event is reached when `stream` may use the buffers.
+  virtual Event Run(const CollectiveCall& call, const Stream& stream) = 0;
+
+  // Collective over all ranks, which give the same arguments: cuts the ranks into groups, each
+  // listed in its own order, and returns the one that holds this rank. A group's name in messages
+  // is `name` and its number in the partition, "tp-1".
+  virtual absl::StatusOr<std::shared_ptr<Communicator>> Split(
+      const std::vector<std::vector<int>>& partition, const std::string& name) = 0;
+
+  virtual absl::Status status() const = 0;
+  // Makes every pending and later call of this communicator's whole world, on every rank, end with
+  // `reason`, unless something failed before.
+  virtual void Abort(const absl::Status& reason) = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_COMMUNICATOR_H_

@@ -1,0 +1,28 @@
+// A Store for ranks that are threads of one process.
+#ifndef MEGATRON_COMM_MEMORY_STORE_H_
+#define MEGATRON_COMM_MEMORY_STORE_H_
+
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "megatron/comm/store.h"
+
+namespace megatron {
+
+class MemoryStore : public Store {
+ public:
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
+  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
+
+ private:
+  absl::Mutex mutex_;
+  std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_MEMORY_STORE_H_

@@ -1,0 +1,69 @@
+// Pipeline schedules as data: for each stage, the list of what it computes, in order.
+//
+// Vocabulary. A *stage* is a rank of the pipeline group. Each stage holds `chunks` parts of the
+// model; part c of stage s is the (c * stages + s)-th of the whole model (its *position*), so a
+// micro-batch passes all stages once per chunk. A backward may be split into the part that the
+// stage before waits for (kBackwardInput) and the part that nobody waits for (kBackwardWeight).
+//
+// A plan says nothing about messages; they follow from it (transfers.h), and so do its cost and its
+// correctness (check_schedule.h).
+//
+//   for (const Action& action : Plan1F1B(stage, stages, microbatches)) ...
+#ifndef MEGATRON_PIPELINE_SCHEDULE_H_
+#define MEGATRON_PIPELINE_SCHEDULE_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+enum class ActionKind { kForward, kBackward, kBackwardInput, kBackwardWeight };
+
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int microbatch = 0;
+  int chunk = 0;
+
+  friend bool operator==(const Action& a, const Action& b) {
+    return a.kind == b.kind && a.microbatch == b.microbatch && a.chunk == b.chunk;
+  }
+  // F3, B3, I3, W3; F3.1 for chunk 1.
+  friend std::ostream& operator<<(std::ostream& out, const Action& action);
+};
+
+struct Schedule {
+  int stages = 1;
+  int chunks = 1;
+  int microbatches = 1;
+  std::vector<std::vector<Action>> actions;  // by stage
+};
+
+// All forwards, then all backwards. Every micro-batch is in flight at once.
+// Huang et al. 2019, "GPipe".
+std::vector<Action> PlanGPipe(int stage, int stages, int microbatches);
+
+// Forwards until the pipeline is full, then one forward and one backward in turn: stage s holds at
+// most stages - s micro-batches. Narayanan et al. 2019, "PipeDream" (with flush).
+std::vector<Action> Plan1F1B(int stage, int stages, int microbatches);
+
+// 1F1B over several chunks a stage: a bubble smaller by the number of chunks for more messages.
+// Micro-batches go in groups of `group` (0: as many as there are stages) through one chunk after
+// the other. The last group may be smaller, but not smaller than the number of stages. Narayanan et
+// al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters".
+struct InterleavedOptions {
+  int stages = 1;
+  int microbatches = 1;
+  int chunks = 1;
+  int group = 0;
+};
+std::vector<Action> PlanInterleaved(int stage, const InterleavedOptions& options);
+
+// The whole schedule, of all stages.
+Schedule GPipeSchedule(int stages, int microbatches);
+Schedule OneForwardOneBackwardSchedule(int stages, int microbatches);
+Schedule InterleavedSchedule(const InterleavedOptions& options);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PIPELINE_SCHEDULE_H_
