@@ -1,0 +1,96 @@
+// The memory of a stage's parameters: weights, gradients, master weights and optimizer state, each
+// flat.
+//
+// One *layout* serves all of them: an element has the same place in each. Parameters stand in
+// reverse order of registration, which is about the order in which backward finishes their
+// gradients, in three *sections*: copies of tied weights that another stage owns, dense parameters,
+// expert parameters. Each parameter starts at a multiple of 64 elements, each section ends at a
+// multiple of lcm(data-parallel ranks, 128), so that it can be cut evenly over them (Megatron's
+// layout of its gradient buffers). Elements between parameters are zero and stay so.
+//
+// Weights and gradients cover all sections. Master weights and moments are fp32 and cover what is
+// optimized here, all but the copies; where the model's dtype is fp32 the weights are their own
+// masters.
+//
+// The parameters' `data` and `grad` are bound to this memory while the buffers live. On the meta
+// device everything works and no memory is taken.
+#ifndef MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
+#define MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/parameter.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron {
+
+struct ParameterBuffersOptions {
+  DType model_dtype = DType::kFloat32;
+  Device device;
+  int num_moments = 2;  // of the optimizer: 2 for AdamW, 1 for SGD with momentum, 0 without
+  int data_parallel_size = 1;
+  int expert_data_parallel_size = 1;
+};
+
+// Where a parameter stands: elements [begin, end) of the flat weights and gradients.
+struct ParameterPlace {
+  Parameter* parameter = nullptr;
+  int64_t begin = 0, end = 0;
+};
+
+// What a checkpoint keeps of one parameter, each with the shape of its block. A moment that the
+// optimizer does not have is empty; SGD's momentum buffer is exp_avg.
+struct ParameterState {
+  Parameter* parameter = nullptr;
+  Tensor master, exp_avg, exp_avg_sq;
+};
+
+class ParameterBuffers {
+ public:
+  // Allocates under the names "weights", "gradients", "master weights", "exp_avg" and "exp_avg_sq".
+  // The parameters and the ledger must outlive the buffers.
+  ParameterBuffers(const std::vector<Parameter*>& parameters,
+                   const ParameterBuffersOptions& options, MemoryLedger* ledger);
+
+  // Fills masters and weights by each parameter's Initializer; the same bits on any layout.
+  void InitializeWeights(uint64_t seed, const Stream& stream);
+  // Rounds the masters to the weights, after the masters were loaded from somewhere.
+  void CopyMastersToWeights(const Stream& stream);
+  void ZeroGradients(const Stream& stream);
+
+  // By place.
+  absl::Span<const ParameterPlace> places() const { return places_; }
+  // In order of registration, without the copies.
+  std::vector<ParameterState> States() const;
+
+  // Flat tensors. The last three begin at element optimized_begin() of the first two.
+  Tensor weights() const;
+  Tensor gradients() const;
+  Tensor masters() const;
+  Tensor exp_avg() const { return Moment(0); }     // empty if there is none
+  Tensor exp_avg_sq() const { return Moment(1); }  // empty if there is none
+
+  // Sections: copies [0, optimized_begin), dense [.., experts_begin), experts [.., num_elements).
+  int64_t optimized_begin() const { return optimized_begin_; }
+  int64_t experts_begin() const { return experts_begin_; }
+  int64_t num_elements() const { return num_elements_; }
+  bool has_masters() const { return options_.model_dtype != DType::kFloat32; }
+  const ParameterBuffersOptions& options() const { return options_; }
+
+ private:
+  void Plan(const std::vector<Parameter*>& parameters);
+  Tensor Moment(int index) const;
+
+  ParameterBuffersOptions options_;
+  std::vector<ParameterPlace> places_;
+  int64_t optimized_begin_ = 0, experts_begin_ = 0, num_elements_ = 0;
+  Buffer weights_, gradients_, masters_;
+  std::vector<Buffer> moments_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
