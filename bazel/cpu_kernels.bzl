@@ -13,6 +13,9 @@ _AVX512 = _AVX2 + [
     "-DMEGATRON_ISA_AVX512=1",
 ]
 
+# gcc 12's own AVX-512 intrinsics start from deliberately unset registers.
+_QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
+
 _INSTRUCTION_SETS = {
     "avx2": _AVX2,
     "avx512": _AVX512,
@@ -32,7 +35,8 @@ def cpu_kernel_library(
     Each file puts what it defines into namespace MEGATRON_ISA (avx2 or avx512), so that the
     objects do not share symbols; MEGATRON_ISA_AVX512 is defined for the wider one. An inline
     function or template from elsewhere that such an object keeps out of line would be one symbol for
-    both, and the linker could give a small machine the wide code: NAME_symbols_test finds those.
+    both, and the linker could give a small machine the wide code: NAME_ISA_symbols_test finds
+    those.
 
     Args:
       name: the library with the objects of all instruction sets.
@@ -49,12 +53,23 @@ def cpu_kernel_library(
             name = name + "_" + isa,
             srcs = srcs,
             hdrs = hdrs,
-            copts = COPTS + ["-O3", "-DMEGATRON_ISA=" + isa] + flags + copts,
+            copts = COPTS + ["-O3", "-DMEGATRON_ISA=" + isa] + flags + _QUIET + copts,
             linkstatic = True,
             textual_hdrs = textual_hdrs,
             visibility = ["//visibility:private"],
             deps = deps,
             **kwargs
+        )
+        native.filegroup(
+            name = name + "_" + isa + "_objects",
+            srcs = [":%s_%s" % (name, isa)],
+        )
+        native.sh_test(
+            name = name + "_" + isa + "_symbols_test",
+            size = "small",
+            srcs = [str(Label("//bazel:isa_symbols_test.sh"))],
+            args = [isa, "$(rootpaths :%s_%s_objects)" % (name, isa)],
+            data = [":%s_%s_objects" % (name, isa)],
         )
     cc_library(
         name = name,
