@@ -41,7 +41,7 @@ struct ParameterPlace {
   int64_t begin = 0, end = 0;
 };
 
-// What a checkpoint keeps of one parameter, each with the shape of its block. A moment that the
+// What a checkpoint keeps of one parameter, all with the shape of its block. A moment that the
 // optimizer does not have is empty; SGD's momentum buffer is exp_avg.
 struct ParameterState {
   Parameter* parameter = nullptr;
@@ -63,7 +63,7 @@ class ParameterBuffers {
 
   // By place.
   absl::Span<const ParameterPlace> places() const { return places_; }
-  // In order of registration, without the copies.
+  // Of what is optimized here, by falling place: dense parameters come in order of registration.
   std::vector<ParameterState> States() const;
 
   // Flat tensors. The last three begin at element optimized_begin() of the first two.
