@@ -1,0 +1,128 @@
+#include "megatron/ops/cpu/attention_dropout.h"
+#include "megatron/ops/cpu/attention_kernels.h"
+#include "megatron/ops/cpu/attention_tile.h"
+#include "megatron/ops/cpu/vec.h"
+
+namespace megatron::ops::MEGATRON_ISA {
+namespace {
+
+// Running softmax of one block of rows.
+struct Softmax {
+  float max[kBlock], sum[kBlock], correction[kBlock];
+};
+
+struct Workspace {
+  float *q, *q_transposed, *k, *v, *out, *scores, *factor;
+
+  Workspace(const Geometry& shape, float* scratch) {
+    q = scratch;
+    q_transposed = q + kBlock * shape.width;
+    k = q_transposed + kBlock * shape.width;
+    v = k + kBlock * shape.width;
+    out = v + kBlock * shape.width;
+    scores = out + kBlock * shape.width;
+    factor = scores + kBlock * kBlock;
+  }
+};
+
+// Scores become exp(score - max so far); max, sum and correction (of what was summed before)
+// follow.
+void UpdateSoftmax(const Rows& rows, const Keys& keys, float* scores, Softmax* softmax) {
+  for (int64_t i = 0; i < rows.padded; i += kLanes) {
+    const Vec old_max = Load(softmax->max + i);
+    Vec max = old_max;
+    for (int64_t j = 0; j < keys.count; ++j) max = Max(max, Load(scores + j * kBlock + i));
+    // A row that sees no key yet keeps minus infinity, which must not be subtracted from itself.
+    const Vec base = Max(max, Set(-3e38f));
+    const Vec correction = Exp(old_max - base);
+    Vec sum = Load(softmax->sum + i) * correction;
+    for (int64_t j = 0; j < keys.count; ++j) {
+      const Vec p = Exp(Load(scores + j * kBlock + i) - base);
+      Store(scores + j * kBlock + i, p);
+      sum = sum + p;
+    }
+    Store(softmax->max + i, max);
+    Store(softmax->sum + i, sum);
+    Store(softmax->correction + i, correction);
+  }
+}
+
+void ScaleRows(const Geometry& shape, const Rows& rows, const float* factor, float* out) {
+  for (int64_t i = 0; i < rows.count; ++i) {
+    const Vec f = Set(factor[i]);
+    for (int64_t d = 0; d < shape.width; d += kLanes) {
+      float* p = out + i * shape.width + d;
+      Store(p, Load(p) * f);
+    }
+  }
+}
+
+template <typename T>
+void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
+               const Rows& rows, const Softmax& softmax, const float* out) {
+  for (int64_t i = 0; i < rows.count; ++i) {
+    const float sum = softmax.sum[i];
+    const float factor = rows.limit[i] == 0 ? 0 : 1 / sum;
+    Narrow(out + i * shape.width, shape.dim, factor,
+           MutableAt<T>(problem.out, rows.token[i], piece.group, rows.head[i]));
+    *MutableAt<float>(problem.lse, rows.token[i], piece.group, rows.head[i]) =
+        softmax.max[i] + __builtin_logf(sum);
+  }
+}
+
+template <typename T>
+void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
+                 const Geometry& shape, int64_t block, const Workspace& work) {
+  const Rows rows(problem, piece, shape, block);
+  const DropoutRows random(problem, piece, rows);
+  PackRows<T>(problem.q, piece, shape, rows, problem.scale, work.q);
+  Transpose(shape, rows, work.q, work.q_transposed);
+  Softmax softmax;
+  for (int64_t i = 0; i < rows.padded; ++i) {
+    softmax.max[i] = -__builtin_inff();
+    softmax.sum[i] = 0;
+  }
+  for (int64_t i = 0; i < rows.padded * shape.width; i += kLanes) Store(work.out + i, Set(0));
+  for (int64_t key_block = 0; key_block * kBlock < rows.keys_for_some; ++key_block) {
+    const Keys keys(rows, key_block);
+    PackKeys<T>(problem.k, piece, shape, keys, work.k);
+    PackKeys<T>(problem.v, piece, shape, keys, work.v);
+    MatrixProduct<false, false>(keys.padded, rows.padded, shape.dim, work.k, shape.width,
+                                work.q_transposed, kBlock, work.scores, kBlock);
+    HideKeys(rows, keys, work.scores);
+    UpdateSoftmax(rows, keys, work.scores, &softmax);
+    if (problem.dropout) {
+      DropoutFactors(problem, random, rows, keys, work.factor);
+      MultiplyByFactors(rows, keys, work.factor, work.scores);
+    }
+    ScaleRows(shape, rows, softmax.correction, work.out);
+    MatrixProduct<true, true>(rows.padded, shape.width, keys.count, work.scores, kBlock, work.v,
+                              shape.width, work.out, shape.width);
+  }
+  StoreRows<T>(problem, piece, shape, rows, softmax, work.out);
+}
+
+template <typename T>
+void ForwardPiece(const AttentionProblem& problem, const AttentionPiece& piece, float* scratch) {
+  const Geometry shape(problem, piece);
+  const Workspace work(shape, scratch);
+  for (int64_t block = piece.first_row_block; block < piece.end_row_block; ++block) {
+    ForwardRows<T>(problem, piece, shape, block, work);
+  }
+}
+
+}  // namespace
+
+void AttentionForwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
+                           float* scratch) {
+  switch (problem.dtype) {
+    case DType::kBFloat16:
+      return ForwardPiece<BFloat16>(problem, piece, scratch);
+    case DType::kFloat16:
+      return ForwardPiece<Float16>(problem, piece, scratch);
+    default:
+      return ForwardPiece<float>(problem, piece, scratch);
+  }
+}
+
+}  // namespace megatron::ops::MEGATRON_ISA

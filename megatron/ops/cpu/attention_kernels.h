@@ -1,0 +1,81 @@
+// What the attention kernels compute for one piece of work on one thread. attention.cc cuts the
+// problem into pieces.
+//
+// Vocabulary. A *row* is one (query token, head of the group) of a sequence and group: row i is
+// token i / R, head i % R. Rows and keys go by blocks of kBlock. Everything of one piece is summed
+// in ascending order of blocks whatever else is in the piece, so that the bits of a gradient do not
+// depend on how the problem was cut.
+#ifndef MEGATRON_OPS_CPU_ATTENTION_KERNELS_H_
+#define MEGATRON_OPS_CPU_ATTENTION_KERNELS_H_
+
+#include <cstdint>
+
+#include "megatron/tensor/dtype.h"
+
+namespace megatron::ops {
+
+// Rows of a block, and keys of a block.
+constexpr int kAttentionBlock = 64;
+
+// A [token, group, head of the group, D] tensor; strides count elements, D is contiguous.
+struct AttentionOperand {
+  void* data = nullptr;
+  int64_t token_stride = 0, group_stride = 0, head_stride = 0;
+};
+
+struct AttentionProblem {
+  DType dtype = DType::kFloat32;
+  int64_t group_heads = 1;  // R
+  int64_t head_dim = 1;     // D
+  float scale = 1;
+  bool causal = true;
+  AttentionOperand q, k, v, out;
+  AttentionOperand lse;  // fp32
+  AttentionOperand dout, dq, dk, dv;
+
+  bool dropout = false;
+  uint32_t dropout_threshold = 0;          // words below it drop
+  float dropout_scale = 1;                 // of what is kept
+  const uint32_t* dropout_keys = nullptr;  // lo, hi of each head of this rank
+  const int64_t* sample = nullptr;
+  const int32_t* position = nullptr;
+};
+
+// One sequence and group, and the blocks of it that the piece is about.
+struct AttentionPiece {
+  int64_t q_begin = 0, q_length = 0, k_begin = 0, k_length = 0;
+  int64_t group = 0;
+  int64_t first_row_block = 0, end_row_block = 0;
+  int64_t first_key_block = 0, end_key_block = 0;
+  bool wants_dq = true, wants_dkv = true;  // dq needs all key blocks, dk and dv need all row blocks
+};
+
+// Floats of scratch that a piece needs on any instruction set.
+static inline int64_t AttentionWidth(const AttentionProblem& problem) {
+  return (problem.head_dim + 15) / 16 * 16;
+}
+static inline int64_t AttentionForwardScratch(const AttentionProblem& problem) {
+  return kAttentionBlock * (5 * AttentionWidth(problem) + 2 * kAttentionBlock);
+}
+static inline int64_t AttentionBackwardScratch(const AttentionProblem& problem,
+                                               int64_t key_blocks) {
+  return kAttentionBlock * ((8 + 2 * key_blocks) * AttentionWidth(problem) + 3 * kAttentionBlock);
+}
+
+// `scratch` is aligned to 64 bytes.
+namespace avx2 {
+void AttentionForwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
+                           float* scratch);
+void AttentionBackwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
+                            float* scratch);
+}  // namespace avx2
+namespace avx512 {
+void AttentionForwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
+                           float* scratch);
+void AttentionBackwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
+                            float* scratch);
+}  // namespace avx512
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_CPU_ATTENTION_KERNELS_H_
