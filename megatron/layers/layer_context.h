@@ -1,0 +1,61 @@
+// What a layer is given to work with, and the rules that layers follow.
+//
+// A layer owns parameters and options, never activations. Its methods are
+//   Forward(ctx, x, y, saved)         writes y, keeps in *saved what backward needs
+//   BackwardInput(ctx, dy, dx, saved) writes dx; keeps dy for the weights
+//   BackwardWeight(ctx, saved)        accumulates parameter gradients (+=) from what *saved holds
+// Outputs are passed in, because only the caller knows how long they live: in `saved` (until the
+// micro-batch's backward is done), or in `scratch` (until the caller's scope ends). dy must live
+// until BackwardWeight has run.
+//
+// Legend: T tokens of the micro-batch, H hidden size.
+#ifndef MEGATRON_LAYERS_LAYER_CONTEXT_H_
+#define MEGATRON_LAYERS_LAYER_CONTEXT_H_
+
+#include <cstdint>
+
+#include "megatron/base/philox.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/layers/micro_batch.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron {
+
+struct LayerContext {
+  ProcessGroup tensor_group;  // ranks among which weight matrices are cut
+  Stream stream;
+  Arena* saved;  // never the scratch arena, whose scopes would take back what is saved
+  Arena* scratch;
+  const MicroBatch* batch;
+  uint64_t seed = 0;     // of dropout
+  bool training = true;  // false: no dropout
+};
+
+// Places in the model where something is dropped. Values are part of what a seed means: never
+// renumber.
+enum class DropoutSite : uint32_t {
+  kEmbedding = 0,
+  kAttentionProbabilities = 1,
+  kAttentionOutput = 2,
+  kMlpOutput = 3
+};
+
+// The dropout of one site of one layer (numbered over the whole model, from 0) for this
+// micro-batch.
+inline ops::Dropout DropoutAt(const LayerContext& ctx, float probability, int64_t layer,
+                              DropoutSite site) {
+  ops::Dropout dropout;
+  if (!ctx.training || probability == 0) return dropout;
+  dropout.probability = probability;
+  dropout.key = DeriveKey(ctx.seed, kPhiloxDropout, static_cast<uint64_t>(layer),
+                          static_cast<uint32_t>(site));
+  dropout.sample_T = ctx.batch->sample_T;
+  dropout.position_T = ctx.batch->sample_position_T;
+  return dropout;
+}
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_LAYER_CONTEXT_H_

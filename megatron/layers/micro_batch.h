@@ -1,0 +1,32 @@
+// MicroBatch: the tokens that go through the model at once, as one packed row of T tokens in
+// (sample, position) order.
+//
+// Nothing is padded and nothing is shaped [batch, sequence]: cu_seqlens says which tokens attend to
+// each other. A sample's ordinal counts samples in training order over the whole run, so that
+// dropout depends on it and not on the layout.
+#ifndef MEGATRON_LAYERS_MICRO_BATCH_H_
+#define MEGATRON_LAYERS_MICRO_BATCH_H_
+
+#include <cstdint>
+
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+struct MicroBatch {
+  Tensor tokens_T;           // int32
+  Tensor labels_T;           // int32, already shifted; empty when only logits are wanted
+  Tensor loss_weight_T;      // fp32: weight of each token's loss in the reported sum, 0 or 1
+  Tensor gradient_weight_T;  // fp32: loss_weight * loss scale / tokens of the global batch
+  Tensor position_T;         // int32: for position embeddings; may start again inside a sample
+  Tensor sample_T;           // int64: ordinal of the token's sample
+  Tensor sample_position_T;  // int32: place in the sample
+  Tensor cu_seqlens;         // int32 [sequences + 1]
+  int64_t max_seqlen = 0;
+
+  int64_t num_tokens() const { return tokens_T.numel(); }
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MICRO_BATCH_H_

@@ -1,0 +1,87 @@
+#include "megatron/layers/mlp.h"
+
+#include "megatron/ops/activation.h"
+
+namespace megatron {
+namespace {
+
+LinearOptions Fc1(const TransformerOptions& options, const std::string& name) {
+  const int64_t ffn = options.ffn_hidden_size;
+  LinearOptions linear;
+  linear.name = name + ".linear_fc1";
+  linear.input_size = options.hidden_size;
+  linear.output_shape = options.gated ? Shape{2, ffn} : Shape{ffn};
+  linear.split_dim = options.gated ? 1 : 0;
+  linear.bias = options.linear_bias;
+  linear.init_std = options.init_std;
+  return linear;
+}
+
+LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
+  LinearOptions linear;
+  linear.name = name + ".linear_fc2";
+  linear.input_size = options.ffn_hidden_size;
+  linear.output_shape = {options.hidden_size};
+  linear.bias = options.linear_bias;
+  linear.init_std = options.output_init_std;
+  return linear;
+}
+
+}  // namespace
+
+Mlp::Mlp(const TransformerOptions& options, const std::string& name,
+         const ProcessGroup& tensor_group)
+    : gated_(options.gated),
+      recompute_(options.recompute.mlp),
+      activation_(options.activation),
+      dtype_(options.dtype),
+      fc1_(Fc1(options, name), tensor_group),
+      fc2_(Fc2(options, name), tensor_group) {}
+
+Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Arena* arena,
+                                Saved* saved) const {
+  const int64_t tokens = x_TH.dim(0), width = fc1_.output_size();
+  saved->pre_TF = arena->Allocate(dtype_, {tokens, width}, "mlp pre-activation");
+  const Tensor activated_TF =
+      arena->Allocate(dtype_, {tokens, gated_ ? width / 2 : width}, "mlp activation");
+  if (gated_) {
+    fc1_.Forward(ctx, x_TH, saved->pre_TF, &saved->fc1);
+    ops::SwiGluForward(ctx.stream, saved->pre_TF, activated_TF);
+  } else {
+    fc1_.ForwardActivation(ctx, activation_, x_TH, saved->pre_TF, activated_TF, &saved->fc1);
+  }
+  return activated_TF;
+}
+
+void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                  Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor activated_TF =
+      ForwardToActivation(ctx, x_TH, recompute_ ? ctx.scratch : ctx.saved, saved);
+  fc2_.Forward(ctx, activated_TF, y_TH, &saved->fc2);
+}
+
+void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
+                   Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  if (recompute_) saved->fc2.x_TI = ForwardToActivation(ctx, saved->fc1.x_TI, ctx.scratch, saved);
+  const Tensor dpre_TF = ctx.scratch->Allocate(dtype_, saved->pre_TF.shape(), "mlp gradient");
+  if (gated_) {
+    const Tensor dactivated_TF =
+        ctx.scratch->Allocate(dtype_, saved->fc2.x_TI.shape(), "mlp gradient");
+    fc2_.BackwardInput(ctx, dy_TH, dactivated_TF, &saved->fc2);
+    ops::SwiGluBackward(ctx.stream, dactivated_TF, saved->pre_TF, dpre_TF);
+  } else {
+    fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TF, dpre_TF, &saved->fc2);
+  }
+  fc2_.BackwardWeight(ctx, saved->fc2);
+  fc1_.BackwardInput(ctx, dpre_TF, dx_TH, &saved->fc1);
+  fc1_.BackwardWeight(ctx, saved->fc1);
+}
+
+void Mlp::AppendParameters(std::vector<Parameter*>* out) {
+  fc1_.AppendParameters(out);
+  fc2_.AppendParameters(out);
+}
+
+}  // namespace megatron

@@ -1,0 +1,45 @@
+// The feed-forward half of a transformer layer: fc1, activation or gate, fc2.
+#ifndef MEGATRON_LAYERS_MLP_H_
+#define MEGATRON_LAYERS_MLP_H_
+
+#include <string>
+#include <vector>
+
+#include "megatron/layers/parallel_linear.h"
+#include "megatron/layers/transformer_options.h"
+
+namespace megatron {
+
+class Mlp {
+ public:
+  struct Saved {
+    LinearSaved fc1, fc2;
+    Tensor pre_TF;  // fc1's output, [T, F] or gates and ups [T, 2F]
+  };
+
+  // `name` is "decoder.layers.0.mlp".
+  Mlp(const TransformerOptions& options, const std::string& name, const ProcessGroup& tensor_group);
+
+  // y without fc2's bias.
+  void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
+  // Reads saved->fc1.x_TH. Computes input and weight gradients; dx (=).
+  void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
+
+  const RowParallelLinear& output() const { return fc2_; }
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  // Writes pre and returns the activated tensor, both allocated in `arena`.
+  Tensor ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Arena* arena,
+                             Saved* saved) const;
+
+  bool gated_, recompute_;
+  ops::Activation activation_;
+  DType dtype_;
+  ColumnParallelLinear fc1_;
+  RowParallelLinear fc2_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MLP_H_

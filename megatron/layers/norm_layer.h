@@ -1,0 +1,55 @@
+// A LayerNorm or RMSNorm with its parameters, replicated on every tensor-parallel rank.
+#ifndef MEGATRON_LAYERS_NORM_LAYER_H_
+#define MEGATRON_LAYERS_NORM_LAYER_H_
+
+#include <string>
+#include <vector>
+
+#include "megatron/layers/layer_context.h"
+#include "megatron/ops/norm.h"
+#include "megatron/tensor/parameter.h"
+
+namespace megatron {
+
+struct NormOptions {
+  ops::Norm norm;
+  std::string weight_name, bias_name;
+  int64_t size = 0;
+  // Each tensor-parallel rank normalizes other rows (its heads), so that gradients are summands.
+  bool partial_over_tensor = false;
+};
+
+class NormLayer {
+ public:
+  struct Saved {
+    Tensor x_TH, mean_T, rstd_T;
+  };
+
+  explicit NormLayer(const NormOptions& options);
+
+  void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
+  // sum = residual + dropout(x + bias), y = norm(sum).
+  void ForwardResidual(const LayerContext& ctx, const ops::Dropout& dropout, const Tensor& x_TH,
+                       const Tensor& bias_H, const Tensor& residual_TH, const Tensor& sum_TH,
+                       const Tensor& y_TH, Saved* saved) const;
+  // Writes y once more from what the first Forward saved.
+  void Recompute(const LayerContext& ctx, const Saved& saved, const Tensor& y_TH) const;
+  // dx = gradient through the norm + dresidual (may be empty). Accumulates the parameters'
+  // gradients as well: they come out of the same pass.
+  void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dresidual_TH,
+                const Tensor& dx_TH, const Saved& saved);
+
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  bool is_layer_norm() const { return norm_.kind == ops::Norm::kLayerNorm; }
+  ops::NormTensors Tensors(const Saved& saved) const;
+  void AllocateStatistics(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
+
+  ops::Norm norm_;
+  Parameter weight_, bias_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_NORM_LAYER_H_

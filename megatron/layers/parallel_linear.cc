@@ -1,0 +1,110 @@
+#include "megatron/layers/parallel_linear.h"
+
+#include "megatron/layers/tensor_parallel.h"
+
+namespace megatron {
+namespace {
+
+Shape Append(const Shape& shape, int64_t dim) {
+  std::vector<int64_t> dims = shape.dims();
+  dims.push_back(dim);
+  return Shape(dims);
+}
+
+Parameter MakeWeight(const LinearOptions& options, const Sharding& sharding) {
+  Parameter weight;
+  weight.name = options.name + ".weight";
+  weight.sharding = sharding;
+  weight.initializer = Initializer::Normal(options.init_std);
+  return weight;
+}
+
+Parameter MakeBias(const LinearOptions& options, const Sharding& sharding) {
+  Parameter bias;
+  bias.name = options.name + ".bias";
+  bias.sharding = sharding;
+  bias.weight_decay = false;
+  return bias;
+}
+
+}  // namespace
+
+ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
+                                           const ProcessGroup& tensor_group)
+    : input_size_(options.input_size),
+      has_bias_(options.bias),
+      weight_(MakeWeight(
+          options, SplitOverTensor(Append(options.output_shape, options.input_size),
+                                   options.split_dim, tensor_group.size(), tensor_group.rank()))),
+      bias_(MakeBias(options, SplitOverTensor(options.output_shape, options.split_dim,
+                                              tensor_group.size(), tensor_group.rank()))) {}
+
+void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
+                                   LinearSaved* saved) const {
+  saved->x_TI = x_TI;
+  ops::LinearForward(ctx.stream, x_TI, weight_OI(), bias_O(), y_TO);
+}
+
+void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activation activation,
+                                             const Tensor& x_TI, const Tensor& pre_TO,
+                                             const Tensor& y_TO, LinearSaved* saved) const {
+  saved->x_TI = x_TI;
+  ops::LinearActivationForward(ctx.stream, activation, x_TI, weight_OI(), bias_O(), pre_TO, y_TO);
+}
+
+void ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
+                                         const Tensor& dx_TI, LinearSaved* saved) const {
+  saved->dy_TO = dy_TO;
+  ops::LinearBackwardInput(ctx.stream, dy_TO, weight_OI(), dx_TI);
+  CopyBackward(ctx, dx_TI);
+}
+
+void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
+  ops::LinearBackwardWeight(ctx.stream, saved.dy_TO, saved.x_TI,
+                            weight_.grad.View({output_size(), input_size_}),
+                            has_bias_ ? bias_.grad.Flatten() : Tensor());
+}
+
+void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
+  out->push_back(&weight_);
+  if (has_bias_) out->push_back(&bias_);
+}
+
+RowParallelLinear::RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group)
+    : has_bias_(options.bias),
+      weight_(MakeWeight(options, SplitOverTensor(Append(options.output_shape, options.input_size),
+                                                  1, tensor_group.size(), tensor_group.rank()))),
+      bias_(MakeBias(options, Replicated(options.output_shape))) {
+  CHECK_EQ(options.output_shape.rank(), 1) << options.name;
+}
+
+void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
+                                LinearSaved* saved) const {
+  saved->x_TI = x_TI;
+  ops::LinearForward(ctx.stream, x_TI, weight_.data, Tensor(), y_TO);
+  ReduceForward(ctx, y_TO);
+}
+
+void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
+                                      const Tensor& dx_TI, LinearSaved* saved) const {
+  saved->dy_TO = dy_TO;
+  ops::LinearBackwardInput(ctx.stream, dy_TO, weight_.data, dx_TI);
+}
+
+void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
+                                                const Tensor& dy_TO, const Tensor& pre_TI,
+                                                const Tensor& dx_TI, LinearSaved* saved) const {
+  saved->dy_TO = dy_TO;
+  ops::LinearActivationBackwardInput(ctx.stream, activation, dy_TO, weight_.data, pre_TI, dx_TI);
+}
+
+void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
+  ops::LinearBackwardWeight(ctx.stream, saved.dy_TO, saved.x_TI, weight_.grad, Tensor());
+}
+
+void RowParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
+  out->push_back(&weight_);
+  if (has_bias_) out->push_back(&bias_);
+}
+
+}  // namespace megatron

@@ -1,0 +1,89 @@
+// Linear layers whose weight is cut over the tensor-parallel ranks.
+//
+// Column: the output features are cut; every rank reads the whole input and writes its features.
+// Row: the input features are cut; every rank's product is a summand of the whole output. A column
+// layer into a row layer needs one sum forward and one backward.
+//
+// Legend: T tokens, I input features, O output features, both of this rank.
+#ifndef MEGATRON_LAYERS_PARALLEL_LINEAR_H_
+#define MEGATRON_LAYERS_PARALLEL_LINEAR_H_
+
+#include <string>
+#include <vector>
+
+#include "megatron/layers/layer_context.h"
+#include "megatron/ops/linear.h"
+#include "megatron/tensor/parameter.h"
+
+namespace megatron {
+
+struct LinearOptions {
+  std::string name;  // "decoder.layers.0.mlp.linear_fc1"
+  int64_t input_size = 0;
+  Shape output_shape;  // one dim, or several of which one is cut: [groups, heads a group + 2, head
+                       // size], [2, ffn]
+  int split_dim = 0;   // of output_shape; column layers only
+  bool bias = true;
+  float init_std = 0.02f;
+};
+
+struct LinearSaved {
+  Tensor x_TI;
+  Tensor dy_TO;
+};
+
+class ColumnParallelLinear {
+ public:
+  ColumnParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group);
+
+  int64_t output_size() const { return weight_.sharding.local_shape.numel() / input_size_; }
+
+  void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
+               LinearSaved* saved) const;
+  // y = activation(pre); both are written.
+  void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
+                         const Tensor& pre_TO, const Tensor& y_TO, LinearSaved* saved) const;
+  // dx is summed over the tensor-parallel ranks.
+  void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
+                     LinearSaved* saved) const;
+  void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
+
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  Tensor weight_OI() const { return weight_.data.View({output_size(), input_size_}); }
+  Tensor bias_O() const { return has_bias_ ? bias_.data.Flatten() : Tensor(); }
+
+  int64_t input_size_;
+  bool has_bias_;
+  Parameter weight_, bias_;
+};
+
+class RowParallelLinear {
+ public:
+  RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group);
+
+  // y without the bias, which the caller fuses into what follows: it is bias(), its gradient
+  // bias_gradient().
+  void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
+               LinearSaved* saved) const;
+  void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
+                     LinearSaved* saved) const;
+  // dx is the gradient in front of the activation that made x from `pre`.
+  void BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
+                               const Tensor& dy_TO, const Tensor& pre_TI, const Tensor& dx_TI,
+                               LinearSaved* saved) const;
+  void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
+
+  Tensor bias() const { return has_bias_ ? bias_.data : Tensor(); }
+  Tensor bias_gradient() const { return has_bias_ ? bias_.grad : Tensor(); }
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  bool has_bias_;
+  Parameter weight_, bias_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_PARALLEL_LINEAR_H_

@@ -1,0 +1,142 @@
+#include "megatron/layers/self_attention.h"
+
+#include <cmath>
+
+#include "megatron/ops/rope.h"
+
+namespace megatron {
+namespace {
+
+LinearOptions QkvLinear(const TransformerOptions& options, const std::string& name) {
+  LinearOptions linear;
+  linear.name = name + ".linear_qkv";
+  linear.input_size = options.hidden_size;
+  const int64_t heads_per_group = options.num_attention_heads / options.num_query_groups;
+  linear.output_shape = {options.num_query_groups, heads_per_group + 2, options.kv_channels};
+  linear.bias = options.qkv_bias;
+  linear.init_std = options.init_std;
+  return linear;
+}
+
+LinearOptions OutputLinear(const TransformerOptions& options, const std::string& name) {
+  LinearOptions linear;
+  linear.name = name + ".linear_proj";
+  linear.input_size = options.num_attention_heads * options.kv_channels;
+  linear.output_shape = {options.hidden_size};
+  linear.bias = options.linear_bias;
+  linear.init_std = options.output_init_std;
+  return linear;
+}
+
+NormOptions HeadNorm(const TransformerOptions& options, const std::string& name) {
+  return {options.norm, name + ".weight", name + ".bias", options.kv_channels,
+          /*partial_over_tensor=*/true};
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(const TransformerOptions& options, const std::string& name,
+                             int64_t layer, const ProcessGroup& tensor_group)
+    : layer_(layer),
+      groups_(options.num_query_groups / tensor_group.size()),
+      heads_per_group_(options.num_attention_heads / options.num_query_groups),
+      head_size_(options.kv_channels),
+      first_head_(tensor_group.rank() * groups_ * heads_per_group_),
+      dropout_(options.attention_dropout),
+      causal_(options.causal),
+      recompute_(options.recompute.core_attention),
+      qk_norm_(options.qk_norm),
+      dtype_(options.dtype),
+      qkv_(QkvLinear(options, name), tensor_group),
+      proj_(OutputLinear(options, name), tensor_group),
+      q_norm_(HeadNorm(options, name + ".q_layernorm")),
+      k_norm_(HeadNorm(options, name + ".k_layernorm")) {}
+
+ops::Attention SelfAttention::AttentionOptions(const LayerContext& ctx) const {
+  ops::Attention attention;
+  attention.scale = 1.0f / std::sqrt(static_cast<float>(head_size_));
+  attention.causal = causal_;
+  attention.cu_seqlens_q = attention.cu_seqlens_k = ctx.batch->cu_seqlens;
+  attention.max_seqlen_q = attention.max_seqlen_k = ctx.batch->max_seqlen;
+  attention.dropout = DropoutAt(ctx, dropout_, layer_, DropoutSite::kAttentionProbabilities);
+  attention.dropout.first_column = first_head_;
+  return attention;
+}
+
+void SelfAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
+                           const Tensor& q_TGRD, const Tensor& k_TGD) const {
+  if (rotary == nullptr) return;
+  for (const Tensor& x : {q_TGRD, k_TGD}) {
+    ops::Rope(ctx.stream, rotary->cos_SP(), rotary->sin_SP(), ctx.batch->position_T,
+              rotary->interleaved(), inverse, x);
+  }
+}
+
+void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
+  saved->context_TGRD = arena->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
+  const int64_t tokens = saved->q_TGRD.dim(0);
+  saved->lse_TGR = arena->Allocate(DType::kFloat32, {tokens, groups_, heads_per_group_},
+                                   "attention log-sum-exp");
+  ops::AttentionForward(ctx.stream, AttentionOptions(ctx), Inputs(*saved), saved->context_TGRD,
+                        saved->lse_TGR);
+}
+
+void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                            const Tensor& y_TH, Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const int64_t tokens = x_TH.dim(0);
+  const Shape packed{tokens, groups_, heads_per_group_ + 2, head_size_};
+  saved->qkv_TGSD = ctx.saved->Allocate(dtype_, packed, "attention qkv");
+  qkv_.Forward(ctx, x_TH, saved->qkv_TGSD.View({tokens, qkv_.output_size()}), &saved->qkv);
+  saved->q_TGRD = Queries(saved->qkv_TGSD);
+  saved->k_TGD = Keys(saved->qkv_TGSD);
+  if (qk_norm_) {
+    saved->q_TGRD = ctx.saved->Allocate(dtype_, saved->q_TGRD.shape(), "attention normalized q");
+    saved->k_TGD = ctx.saved->Allocate(dtype_, saved->k_TGD.shape(), "attention normalized k");
+    q_norm_.Forward(ctx, Queries(saved->qkv_TGSD), saved->q_TGRD, &saved->q_norm);
+    k_norm_.Forward(ctx, Keys(saved->qkv_TGSD), saved->k_TGD, &saved->k_norm);
+  }
+  Rotate(ctx, rotary, /*inverse=*/false, saved->q_TGRD, saved->k_TGD);
+  Attend(ctx, recompute_ ? ctx.scratch : ctx.saved, saved);
+  proj_.Forward(ctx, saved->context_TGRD.View({tokens, groups_ * heads_per_group_ * head_size_}),
+                y_TH, &saved->proj);
+}
+
+void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
+                             const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  const int64_t tokens = dy_TH.dim(0);
+  const Shape flat_context{tokens, groups_ * heads_per_group_ * head_size_};
+  if (recompute_) {
+    Attend(ctx, ctx.scratch, saved);
+    saved->proj.x_TI = saved->context_TGRD.View(flat_context);
+  }
+  const Tensor dcontext_TGRD =
+      ctx.scratch->Allocate(dtype_, saved->context_TGRD.shape(), "attention gradient");
+  proj_.BackwardInput(ctx, dy_TH, dcontext_TGRD.View(flat_context), &saved->proj);
+  proj_.BackwardWeight(ctx, saved->proj);
+
+  const Tensor dqkv_TGSD =
+      ctx.scratch->Allocate(dtype_, saved->qkv_TGSD.shape(), "attention gradient");
+  const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
+  ops::AttentionBackward(ctx.stream, AttentionOptions(ctx), Inputs(*saved), saved->context_TGRD,
+                         saved->lse_TGR, dcontext_TGRD, {dq_TGRD, dk_TGD, Values(dqkv_TGSD)});
+  Rotate(ctx, rotary, /*inverse=*/true, dq_TGRD, dk_TGD);
+  if (qk_norm_) {
+    q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);
+    k_norm_.Backward(ctx, dk_TGD, Tensor(), dk_TGD, saved->k_norm);
+  }
+  qkv_.BackwardInput(ctx, dqkv_TGSD.View({tokens, qkv_.output_size()}), dx_TH, &saved->qkv);
+  qkv_.BackwardWeight(ctx, saved->qkv);
+}
+
+void SelfAttention::AppendParameters(std::vector<Parameter*>* out) {
+  qkv_.AppendParameters(out);
+  if (qk_norm_) {
+    q_norm_.AppendParameters(out);
+    k_norm_.AppendParameters(out);
+  }
+  proj_.AppendParameters(out);
+}
+
+}  // namespace megatron

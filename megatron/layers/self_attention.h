@@ -1,0 +1,72 @@
+// Self-attention: one projection to queries, keys and values, attention of this rank's heads, one
+// projection back.
+//
+// The packed projection is [q of the group's R heads, k, v] for each group, as Megatron lays it
+// out; tensor-parallel ranks hold whole groups. Legend: T tokens, H hidden, G groups of this rank,
+// R query heads a group, D head size.
+#ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
+#define MEGATRON_LAYERS_SELF_ATTENTION_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megatron/layers/norm_layer.h"
+#include "megatron/layers/parallel_linear.h"
+#include "megatron/layers/rotary.h"
+#include "megatron/layers/transformer_options.h"
+#include "megatron/ops/attention.h"
+
+namespace megatron {
+
+class SelfAttention {
+ public:
+  struct Saved {
+    LinearSaved qkv, proj;
+    NormLayer::Saved q_norm, k_norm;
+    Tensor qkv_TGSD;  // S = R + 2; rotated in place unless q and k are normalized
+    Tensor q_TGRD,
+        k_TGD;  // what attention read: views of qkv, or the normalized and rotated copies
+    Tensor context_TGRD, lse_TGR;
+  };
+
+  // `name` is "decoder.layers.0.self_attention", `layer` the layer's number in the whole model,
+  // from 0.
+  SelfAttention(const TransformerOptions& options, const std::string& name, int64_t layer,
+                const ProcessGroup& tensor_group);
+
+  // y without the output projection's bias. `rotary` may be null.
+  void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+               const Tensor& y_TH, Saved* saved) const;
+  // Reads saved->qkv.x_TI. Computes input and weight gradients; dx (=).
+  void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                const Tensor& dx_TH, Saved* saved);
+
+  const RowParallelLinear& output() const { return proj_; }
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  Tensor Queries(const Tensor& qkv_TGSD) const { return qkv_TGSD.Slice(2, 0, heads_per_group_); }
+  Tensor Keys(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_); }
+  Tensor Values(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_ + 1); }
+  ops::Attention AttentionOptions(const LayerContext& ctx) const;
+  ops::AttentionInputs Inputs(const Saved& saved) const {
+    return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD)};
+  }
+  void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
+              const Tensor& q_TGRD, const Tensor& k_TGD) const;
+  // Fills saved->context and saved->lse from the inputs, allocated in `arena`.
+  void Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const;
+
+  int64_t layer_, groups_, heads_per_group_, head_size_, first_head_;
+  float dropout_;
+  bool causal_, recompute_, qk_norm_;
+  DType dtype_;
+  ColumnParallelLinear qkv_;
+  RowParallelLinear proj_;
+  NormLayer q_norm_, k_norm_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_SELF_ATTENTION_H_

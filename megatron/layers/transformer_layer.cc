@@ -1,0 +1,94 @@
+#include "megatron/layers/transformer_layer.h"
+
+namespace megatron {
+namespace {
+
+std::string LayerName(int64_t layer) { return "decoder.layers." + std::to_string(layer); }
+
+// Norms are named after the linear layer that reads them, as in Megatron's checkpoints.
+NormOptions NormBefore(const TransformerOptions& options, const std::string& linear) {
+  return {options.norm, linear + ".layer_norm_weight", linear + ".layer_norm_bias",
+          options.hidden_size};
+}
+
+// The gradient in front of `branch + bias` under dropout, and the bias's own. Without either there
+// is nothing to do.
+Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, const Tensor& dy_TH,
+                      const Tensor& dbias_H) {
+  if (dropout.probability == 0 && dbias_H.empty()) return dy_TH;
+  const Tensor dbranch_TH =
+      dropout.probability == 0
+          ? dy_TH
+          : ctx.scratch->Allocate(dy_TH.dtype(), dy_TH.shape(), "dropout gradient");
+  ops::DropoutBackward(ctx.stream, dropout, dy_TH, dbranch_TH, dbias_H);
+  return dbranch_TH;
+}
+
+}  // namespace
+
+TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t layer,
+                                   const ProcessGroup& tensor_group)
+    : layer_(layer),
+      hidden_dropout_(options.hidden_dropout),
+      recompute_norm_(options.recompute.norm),
+      dtype_(options.dtype),
+      input_norm_(NormBefore(options, LayerName(layer) + ".self_attention.linear_qkv")),
+      mlp_norm_(NormBefore(options, LayerName(layer) + ".mlp.linear_fc1")),
+      attention_(options, LayerName(layer) + ".self_attention", layer, tensor_group),
+      mlp_(options, LayerName(layer) + ".mlp", tensor_group) {}
+
+void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rotary,
+                               const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const Shape& shape = x_TH.shape();
+  Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
+  const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
+
+  const Tensor normed_TH = norm_arena->Allocate(dtype_, shape, "norm output");
+  input_norm_.Forward(ctx, x_TH, normed_TH, &saved->input_norm);
+  attention_.Forward(ctx, rotary, normed_TH, branch_TH, &saved->attention);
+
+  const Tensor sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
+  const Tensor mlp_input_TH = norm_arena->Allocate(dtype_, shape, "norm output");
+  mlp_norm_.ForwardResidual(
+      ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput), branch_TH,
+      attention_.output().bias(), x_TH, sum_TH, mlp_input_TH, &saved->mlp_norm);
+  mlp_.Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
+  ops::BiasDropoutAdd(ctx.stream, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput),
+                      branch_TH, mlp_.output().bias(), sum_TH, y_TH);
+}
+
+void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
+                                const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  const Shape& shape = dy_TH.shape();
+  if (recompute_norm_) {
+    saved->attention.qkv.x_TI = ctx.scratch->Allocate(dtype_, shape, "norm output");
+    saved->mlp.fc1.x_TI = ctx.scratch->Allocate(dtype_, shape, "norm output");
+    input_norm_.Recompute(ctx, saved->input_norm, saved->attention.qkv.x_TI);
+    mlp_norm_.Recompute(ctx, saved->mlp_norm, saved->mlp.fc1.x_TI);
+  }
+  const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
+  const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
+
+  const Tensor dmlp_TH =
+      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput), dy_TH,
+                     mlp_.output().bias_gradient());
+  mlp_.Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
+  mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm);
+
+  const Tensor dattention_TH =
+      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput),
+                     dsum_TH, attention_.output().bias_gradient());
+  attention_.Backward(ctx, rotary, dattention_TH, dnormed_TH, &saved->attention);
+  input_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->input_norm);
+}
+
+void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {
+  input_norm_.AppendParameters(out);
+  attention_.AppendParameters(out);
+  mlp_norm_.AppendParameters(out);
+  mlp_.AppendParameters(out);
+}
+
+}  // namespace megatron

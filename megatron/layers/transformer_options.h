@@ -1,0 +1,58 @@
+// Options of one transformer layer, shared by the models that are made of them. Defaults are
+// Megatron's.
+#ifndef MEGATRON_LAYERS_TRANSFORMER_OPTIONS_H_
+#define MEGATRON_LAYERS_TRANSFORMER_OPTIONS_H_
+
+#include <cstdint>
+
+#include "megatron/ops/linear.h"
+#include "megatron/ops/norm.h"
+
+namespace megatron {
+
+struct RotaryOptions {
+  double base = 10000;
+  double percent = 1;               // share of each head's channels that is rotated
+  bool interleaved = false;         // pairs (2i, 2i+1) rather than (i, i + half)
+  double interpolation_factor = 1;  // positions are divided by it
+  // Llama 3.1's scaling of low frequencies (factor 8, low 1, high 4, original context 8192 there);
+  // 0 turns it off.
+  double scaling_factor = 0;
+};
+
+// What is not kept but computed once more in backward.
+struct RecomputeOptions {
+  bool core_attention = false;  // the attention's output and log-sum-exp
+  bool mlp = false;             // what lies between fc1 and fc2
+  bool norm = false;            // the outputs of the two norms
+};
+
+struct TransformerOptions {
+  int64_t num_layers = 0;  // of the whole model: scales the initial output projections
+  int64_t hidden_size = 0;
+  int64_t ffn_hidden_size = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_query_groups = 0;  // = num_attention_heads: multi-head; 1: multi-query
+  int64_t kv_channels = 0;       // size of a head
+
+  ops::Norm norm;
+  ops::Activation activation = ops::Activation::kGeluTanh;
+  bool gated = false;  // SwiGLU in place of the activation
+  bool linear_bias = true;
+  bool qkv_bias = true;
+  bool qk_norm = false;
+  bool rotary = false;
+  RotaryOptions rotary_options;
+  bool causal = true;
+
+  float hidden_dropout = 0.1f;
+  float attention_dropout = 0.1f;
+  float init_std = 0.02f;
+  float output_init_std = 0.02f;  // of the projections that write into the residual stream
+  DType dtype = DType::kFloat32;
+  RecomputeOptions recompute;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_TRANSFORMER_OPTIONS_H_

@@ -1,0 +1,32 @@
+// Softmax cross-entropy of logits whose columns are cut over the tensor-parallel ranks.
+//
+// Legend: T tokens, V columns of this rank.
+#ifndef MEGATRON_LAYERS_VOCAB_PARALLEL_CROSS_ENTROPY_H_
+#define MEGATRON_LAYERS_VOCAB_PARALLEL_CROSS_ENTROPY_H_
+
+#include "megatron/layers/layer_context.h"
+#include "megatron/ops/cross_entropy.h"
+
+namespace megatron {
+
+class VocabParallelCrossEntropy {
+ public:
+  struct Saved {
+    Tensor logits_TV, max_T, sum_T;
+  };
+
+  explicit VocabParallelCrossEntropy(const ops::VocabRange& range) : range_(range) {}
+
+  // loss[t] (fp32, the same on every rank). The logits belong to this layer until Backward.
+  void Forward(const LayerContext& ctx, const Tensor& logits_TV, const Tensor& loss_T,
+               Saved* saved) const;
+  // The gradient of sum(weight[t] * loss[t]), written over the logits and returned.
+  Tensor Backward(const LayerContext& ctx, const Tensor& weight_T, const Saved& saved) const;
+
+ private:
+  ops::VocabRange range_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_VOCAB_PARALLEL_CROSS_ENTROPY_H_

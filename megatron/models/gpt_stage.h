@@ -1,0 +1,131 @@
+// One pipeline stage of a GPT: some consecutive layers, with the embedding in front on the first
+// stage and the head behind on the last. A model on one rank is a single stage.
+//
+//   GptStage stage(options, {}, groups.tensor);
+//   ParameterBuffers buffers(stage.parameters(), ...);
+//   stage.SetMemory(&memory);       // arenas, as large as a step on the meta device says
+//   stage.SetBatches(&batches);
+//   RunSchedule(...);               // calls Forward and Backward
+//   ... stage.loss_sums() ...
+//
+// Legend: T tokens, H hidden, V vocabulary of this rank.
+#ifndef MEGATRON_MODELS_GPT_STAGE_H_
+#define MEGATRON_MODELS_GPT_STAGE_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "megatron/layers/layer_context.h"
+#include "megatron/layers/norm_layer.h"
+#include "megatron/layers/rotary.h"
+#include "megatron/layers/transformer_layer.h"
+#include "megatron/layers/vocab_parallel_cross_entropy.h"
+#include "megatron/layers/vocab_parallel_embedding.h"
+#include "megatron/models/gpt_options.h"
+#include "megatron/models/stage_memory.h"
+#include "megatron/pipeline/stage.h"
+
+namespace megatron {
+
+// Which part of the model a stage is. Layers are cut evenly; validation refuses what doesn't
+// divide.
+struct StagePlacement {
+  int stage = 0;
+  int stages = 1;
+  bool first() const { return stage == 0; }
+  bool last() const { return stage == stages - 1; }
+};
+
+class GptStage : public Stage {
+ public:
+  // `device` and `ledger` are of the rotary tables, the only memory a stage owns.
+  GptStage(const GptOptions& options, const StagePlacement& placement,
+           const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
+
+  // In Megatron's order. They point into this object.
+  std::vector<Parameter*> parameters();
+
+  // The arenas to work in; they decide how many micro-batches may be in flight.
+  void SetMemory(StageMemory* memory);
+  // The micro-batches of the step, by number. Both must outlive the step.
+  void SetBatches(const std::vector<MicroBatch>* batches) { batches_ = batches; }
+  // Off: Forward has no dropout and keeps nothing for a backward, which is not called.
+  void set_training(bool training) { training_ = training; }
+
+  std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
+  std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
+  void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
+               absl::Span<const Tensor> outputs, const Stream& stream) override;
+  void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                absl::Span<const Tensor> input_gradients, const Stream& stream) override;
+  // A GPT stage computes both parts of backward in one: schedules that split it are refused.
+  void BackwardInput(const WorkItem&, absl::Span<const Tensor>, absl::Span<const Tensor>,
+                     const Stream&) override;
+  void BackwardWeight(const WorkItem&, absl::Span<const Tensor>, const Stream&) override;
+
+  // The logits (fp32 [padded vocabulary], the whole of it on every tensor-parallel rank) that
+  // follow token `token` of the batch. Models of one stage.
+  void Predict(const MicroBatch& batch, int64_t token, const Tensor& logits_V,
+               const Stream& stream);
+
+  // fp32 [2] on the last stage, which adds to it: the sum of loss_weight * loss, and that of
+  // loss_weight. The caller zeroes it.
+  const Tensor& loss_sums() const { return loss_sums_; }
+
+ private:
+  // Consecutive layers of which, when they are recomputed, only the input is kept.
+  struct Segment {
+    int64_t begin, end;
+    bool recompute;
+  };
+  struct Saved {
+    std::vector<Tensor> layer_input;  // by layer, and the output of the last
+    std::vector<TransformerLayer::Saved> layers;
+    NormLayer::Saved final_norm;
+    Tensor normed_TH;
+    VocabParallelCrossEntropy::Saved loss;
+  };
+
+  LayerContext Context(const MicroBatch& batch, Arena* saved, const Stream& stream) const;
+  const RotaryTables* rotary() const { return rotary_.get(); }
+  Tensor AllocateHidden(Arena* arena, int64_t tokens, const char* name) const;
+  void Embed(const LayerContext& ctx, const Tensor& out_TH) const;
+  void EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH);
+  void ForwardSegment(const LayerContext& ctx, const Segment& segment, Saved* saved) const;
+  // dx (=) from dy. Both in scratch.
+  void BackwardSegment(const LayerContext& ctx, const Segment& segment, const Tensor& dy_TH,
+                       const Tensor& dx_TH, Saved* saved);
+  const Parameter& HeadWeight() const;
+  void Head(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
+  void HeadBackward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
+  void Evaluate(const LayerContext& ctx, absl::Span<const Tensor> inputs,
+                absl::Span<const Tensor> outputs);
+  // The hidden state after this stage's layers, without keeping anything but it.
+  Tensor RunLayers(const LayerContext& ctx, absl::Span<const Tensor> inputs);
+
+  GptOptions options_;
+  StagePlacement placement_;
+  ProcessGroup tensor_group_;
+  int64_t first_layer_;
+  std::unique_ptr<RotaryTables> rotary_;
+  // On the first stage; on the last too if it is tied, there as a copy.
+  std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
+  std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
+  Parameter position_embeddings_;
+  std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  std::unique_ptr<NormLayer> final_norm_;
+  VocabParallelCrossEntropy cross_entropy_;
+  std::vector<Segment> segments_;
+
+  Buffer loss_buffer_;
+  Tensor loss_sums_;
+  StageMemory* memory_ = nullptr;
+  const std::vector<MicroBatch>* batches_ = nullptr;
+  bool training_ = true;
+  std::vector<Saved> saved_;  // by slot
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_GPT_STAGE_H_
