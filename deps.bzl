@@ -2,6 +2,7 @@
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
 load("//bazel:bazel4_repositories.bzl", "bazel4_repositories", "is_bazel4")
+load("//bazel:cuda_toolkit.bzl", "local_cuda")
 load("//bazel:source_archive.bzl", "debian_sources")
 load("//third_party/abseil:repository.bzl", "abseil")
 load("//third_party/bazel_skylib:repository.bzl", "bazel_skylib")
@@ -21,6 +22,7 @@ def megatron_dependencies():
         platforms()
         bazel_skylib()
     maybe(debian_sources, name = "megatron_debian_sources", suites = ["bookworm", "trixie"])
+    maybe(local_cuda, name = "local_cuda")
     abseil()
     benchmark()
     eigen()

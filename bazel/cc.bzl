@@ -24,7 +24,8 @@ def cc_binary(name, copts = [], **kwargs):
 
 def cc_test(name, copts = [], deps = [], size = "small", **kwargs):
     """A test, linked with gtest_main unless it names GoogleTest itself (it then has its own main)."""
-    if _GTEST not in deps and _GTEST_MAIN not in deps:
+    named = deps if type(deps) == "list" else str(deps)  # one with a select() shows as text alone
+    if _GTEST not in named and _GTEST_MAIN not in named:
         deps = deps + [_GTEST_MAIN]
     native.cc_test(
         name = name,

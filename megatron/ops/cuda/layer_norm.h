@@ -1,0 +1,73 @@
+// Launchers of the LayerNorm and RMSNorm kernels; "megatron/ops/norm.h" is what callers want.
+//
+// Legend: T rows, H columns. Statistics and parameter gradients are fp32, arithmetic is fp32. Every
+// sum has a fixed order, so that two runs on one kind of device give the same bits: rows are
+// reduced by a tree over the block, and gamma's and beta's gradients in two stages, rows within a
+// slice, then slices in order.
+//
+// Launches are asynchronous on the stream; pointers are device memory. A failed launch is a CHECK.
+#ifndef MEGATRON_OPS_CUDA_LAYER_NORM_H_
+#define MEGATRON_OPS_CUDA_LAYER_NORM_H_
+
+#include <cstdint>
+
+#include "megatron/tensor/dtype.h"
+
+struct CUstream_st;
+
+namespace megatron::ops::cuda {
+
+// Up to three leading dims of a tensor whose last dim is contiguous; strides in elements.
+struct RowLayout {
+  int64_t sizes[3] = {1, 1, 0};
+  int64_t strides[3] = {0, 0, 0};
+
+  static RowLayout Contiguous(int64_t rows, int64_t hidden) {
+    return {{1, 1, rows}, {0, 0, hidden}};
+  }
+  constexpr int64_t rows() const { return sizes[0] * sizes[1] * sizes[2]; }
+};
+
+struct LayerNormShape {
+  DType dtype = DType::kFloat32;  // of x, y, gamma, beta and their gradients' inputs
+  int64_t hidden = 0;
+  bool rms = false;                  // no mean: mean_T and beta_H are unused
+  bool zero_centered_gamma = false;  // the scale is 1 + gamma
+  float epsilon = 1e-5f;             // forward only: rstd_T holds its effect
+};
+
+struct LayerNormForwardArgs {
+  LayerNormShape shape;
+  RowLayout x_rows, y_rows;  // of the same sizes
+  const void* x_TH = nullptr;
+  const void* gamma_H = nullptr;
+  const void* beta_H = nullptr;  // may be null
+  void* y_TH = nullptr;          // may be x_TH
+  float* mean_T = nullptr;
+  float* rstd_T = nullptr;
+};
+
+struct LayerNormBackwardArgs {
+  LayerNormShape shape;
+  RowLayout dy_rows, x_rows, dresidual_rows, dx_rows;  // of the same sizes
+  const void* dy_TH = nullptr;
+  const void* x_TH = nullptr;
+  const void* gamma_H = nullptr;
+  const float* mean_T = nullptr;
+  const float* rstd_T = nullptr;
+  const void* dresidual_TH = nullptr;  // may be null; added to dx
+  void* dx_TH = nullptr;               // =, may be dy_TH or dresidual_TH
+  float* dgamma_H = nullptr;           // +=, may be null
+  float* dbeta_H = nullptr;            // +=, may be null
+  float* workspace = nullptr;          // LayerNormBackwardWorkspace() floats
+};
+
+// y = (x - mean) * rstd * gamma + beta, row by row; writes the statistics for backward.
+void LaunchLayerNormForward(const LayerNormForwardArgs& args, CUstream_st* stream);
+
+int64_t LayerNormBackwardWorkspace(int64_t hidden);
+void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, CUstream_st* stream);
+
+}  // namespace megatron::ops::cuda
+
+#endif  // MEGATRON_OPS_CUDA_LAYER_NORM_H_
