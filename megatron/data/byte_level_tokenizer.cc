@@ -1,0 +1,26 @@
+#include "megatron/data/byte_level_tokenizer.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace megatron {
+
+absl::Status ByteLevelTokenizer::Encode(absl::string_view text, std::vector<int32_t>* ids) const {
+  ids->reserve(ids->size() + text.size());
+  for (const char c : text) ids->push_back(static_cast<unsigned char>(c));
+  return absl::OkStatus();
+}
+
+std::string ByteLevelTokenizer::Decode(absl::Span<const int32_t> ids) const {
+  std::string text;
+  text.reserve(ids.size());
+  for (const int32_t id : ids) {
+    if (0 <= id && id < 256) {
+      text.push_back(static_cast<char>(id));
+    } else {
+      absl::StrAppend(&text, id == eod() ? "<|endoftext|>" : "\xEF\xBF\xBD");
+    }
+  }
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,42 @@
+#include "megatron/data/byte_level_tokenizer.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(ByteLevelTokenizerTest, AppendsOneTokenPerByte) {
+  std::vector<int32_t> ids = {7};
+  ASSERT_TRUE(ByteLevelTokenizer().Encode("aé", &ids).ok());
+  EXPECT_THAT(ids, ElementsAre(7, 97, 0xC3, 0xA9));
+}
+
+TEST(ByteLevelTokenizerTest, DecodeInvertsEncodeForAllBytes) {
+  const ByteLevelTokenizer tokenizer;
+  std::string text;
+  for (int first = 0; first < 256; ++first) {
+    for (int second = 0; second < 256; ++second)
+      text += {static_cast<char>(first), static_cast<char>(second)};
+  }
+  std::vector<int32_t> ids;
+  ASSERT_TRUE(tokenizer.Encode(text, &ids).ok());
+  for (const int32_t id : ids)
+    ASSERT_TRUE(0 <= id && id < tokenizer.vocab_size() && id != tokenizer.eod());
+  EXPECT_EQ(tokenizer.Decode(ids), text);
+}
+
+TEST(ByteLevelTokenizerTest, SpecialAndForeignIdsAreShown) {
+  const ByteLevelTokenizer tokenizer;
+  EXPECT_EQ(tokenizer.Decode({97, tokenizer.eod(), 98}), "a<|endoftext|>b");
+  EXPECT_EQ(tokenizer.Decode({-1, 257}), "\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,215 @@
+#include "megatron/data/gpt_dataset.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/data/in_memory_sequences.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kEod = 99;
+
+// Documents of the reference lengths; token 10·d + p stands at position p of document d.
+std::shared_ptr<InMemorySequences> ReferenceDocuments() {
+  auto documents = std::make_shared<InMemorySequences>();
+  int32_t document = 0;
+  for (const int length : {5, 3, 7, 4, 6, 2, 9, 1}) {
+    std::vector<int32_t> tokens;
+    for (int position = 0; position < length; ++position)
+      tokens.push_back(10 * document + position);
+    documents->Append(tokens);
+    ++document;
+  }
+  return documents;
+}
+
+// One document, so that the stream is the document.
+std::shared_ptr<InMemorySequences> OneDocument(const std::vector<int32_t>& tokens) {
+  auto documents = std::make_shared<InMemorySequences>();
+  documents->Append(tokens);
+  return documents;
+}
+
+GptDatasetOptions Options(const TokenSequences& sequences, int64_t seq_length) {
+  GptDatasetOptions options;
+  options.range = {0, sequences.num_sequences()};
+  options.seq_length = seq_length;
+  options.vocab_size = 100;
+  options.eod = kEod;
+  return options;
+}
+
+std::unique_ptr<GptDataset> Create(const std::shared_ptr<InMemorySequences>& sequences,
+                                   const GptDatasetOptions& options) {
+  absl::StatusOr<std::unique_ptr<GptDataset>> dataset = GptDataset::Create(sequences, options);
+  EXPECT_THAT(dataset, IsOk());
+  return *std::move(dataset);
+}
+
+TEST(GptDatasetTest, DrawsTheSamplesThatMegatronDraws) {
+  const auto documents = ReferenceDocuments();
+  const auto dataset = Create(documents, Options(*documents, 4));
+  // Visits 2 1 6 0 4 5 3 7, samples 6 4 0 5 3 2 8 7 1.
+  ASSERT_EQ(dataset->size(), 9);
+  GptSample sample;
+  ASSERT_THAT(dataset->Get(0, &sample), IsOk());
+  EXPECT_THAT(sample.tokens, ElementsAre(40, 41, 42, 43));
+  EXPECT_THAT(sample.labels, ElementsAre(41, 42, 43, 44));
+  EXPECT_THAT(sample.loss_mask, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(sample.document_starts, ElementsAre(0));
+  // From the end of one document through the next one: sample 1 of the stream, from (0, 4).
+  ASSERT_THAT(dataset->Get(8, &sample), IsOk());
+  EXPECT_THAT(sample.tokens, ElementsAre(24, 25, 26, 10));
+  EXPECT_THAT(sample.labels, ElementsAre(25, 26, 10, 11));
+  // The last sample of the stream ends with its last token.
+  ASSERT_THAT(dataset->Get(6, &sample), IsOk());
+  EXPECT_THAT(sample.tokens, ElementsAre(30, 31, 32, 33));
+  EXPECT_THAT(sample.labels, ElementsAre(31, 32, 33, 70));
+}
+
+TEST(GptDatasetTest, EverySampleBeginsWithTheLabelThatEndedTheOneBefore) {
+  const auto documents = ReferenceDocuments();
+  GptDatasetOptions options = Options(*documents, 3);
+  options.num_samples = 40;
+  const auto dataset = Create(documents, options);
+  std::vector<GptSample> samples(dataset->size());
+  for (int64_t i = 0; i < dataset->size(); ++i) {
+    ASSERT_THAT(dataset->Get(i, &samples[dataset->index().shuffle[i]]), IsOk());
+  }
+  for (size_t k = 1; k < samples.size(); ++k)
+    EXPECT_EQ(samples[k].tokens[0], samples[k - 1].labels.back());
+}
+
+TEST(GptDatasetTest, ReadsOnlyItsRange) {
+  const auto documents = ReferenceDocuments();
+  GptDatasetOptions options = Options(*documents, 2);
+  options.range = {2, 4};
+  options.num_samples = 30;
+  const auto dataset = Create(documents, options);
+  GptSample sample;
+  for (int64_t i = 0; i < dataset->size(); ++i) {
+    ASSERT_THAT(dataset->Get(i, &sample), IsOk());
+    EXPECT_THAT(sample.labels, Each(AllOf(testing::Ge(20), testing::Lt(40))));
+  }
+}
+
+TEST(GptDatasetTest, EodChangesNothingUnlessAsked) {
+  const auto documents = OneDocument({1, kEod, 2, kEod, 3});
+  GptSample sample;
+  ASSERT_THAT(Create(documents, Options(*documents, 4))->Get(0, &sample), IsOk());
+  EXPECT_THAT(sample.loss_mask, ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(sample.document_starts, ElementsAre(0));
+}
+
+TEST(GptDatasetTest, EodMaskLossLeavesOutThePredictionBehindAnEod) {
+  const auto documents = OneDocument({1, kEod, 2, kEod, 3});
+  GptDatasetOptions options = Options(*documents, 4);
+  options.eod_mask_loss = true;
+  GptSample sample;
+  ASSERT_THAT(Create(documents, options)->Get(0, &sample), IsOk());
+  EXPECT_THAT(sample.loss_mask, ElementsAre(1, 0, 1, 0));
+  EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(sample.document_starts, ElementsAre(0));
+}
+
+TEST(GptDatasetTest, ResetPositionIdsCountsAgainBehindEachEod) {
+  const auto documents = OneDocument({1, 2, kEod, 3, 4, kEod, kEod, 5, 6});
+  GptDatasetOptions options = Options(*documents, 8);
+  options.reset_position_ids = true;
+  GptSample sample;
+  ASSERT_THAT(Create(documents, options)->Get(0, &sample), IsOk());
+  EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 0, 1, 2, 0, 0));
+  EXPECT_THAT(sample.document_starts, ElementsAre(0));
+}
+
+TEST(GptDatasetTest, ResetAttentionMaskStartsADocumentBehindEachEod) {
+  const auto documents = OneDocument({kEod, 2, kEod, 3, 4, kEod, 6});
+  GptDatasetOptions options = Options(*documents, 6);
+  options.reset_attention_mask = true;
+  GptSample sample;
+  ASSERT_THAT(Create(documents, options)->Get(0, &sample), IsOk());
+  EXPECT_THAT(sample.tokens, ElementsAre(kEod, 2, kEod, 3, 4, kEod));
+  // Behind the last position no document starts.
+  EXPECT_THAT(sample.document_starts, ElementsAre(0, 1, 3));
+  EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(GptDatasetTest, ASampleThatIsUsedAgainKeepsItsMemory) {
+  const auto documents = ReferenceDocuments();
+  GptDatasetOptions options = Options(*documents, 4);
+  options.reset_attention_mask = options.reset_position_ids = options.eod_mask_loss = true;
+  options.eod = 41;
+  const auto dataset = Create(documents, options);
+  GptSample sample;
+  ASSERT_THAT(dataset->Get(0, &sample), IsOk());
+  const auto addresses = [&] {
+    return std::vector<const void*>{sample.tokens.data(), sample.labels.data(),
+                                    sample.loss_mask.data(), sample.positions.data(),
+                                    sample.document_starts.data()};
+  };
+  const std::vector<const void*> first = addresses();
+  for (int64_t i = 0; i < dataset->size(); ++i) {
+    ASSERT_THAT(dataset->Get(i, &sample), IsOk());
+    EXPECT_EQ(addresses(), first);
+  }
+}
+
+TEST(GptDatasetTest, ATokenOutsideTheVocabularyIsNamed) {
+  for (const int32_t bad : {100, -1}) {
+    const auto documents = OneDocument({1, 2, bad, 4, 5});
+    GptSample sample;
+    EXPECT_THAT(Create(documents, Options(*documents, 4))->Get(0, &sample),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr(absl::StrCat("token ", bad, " at position 2")),
+                               HasSubstr("of 100"))));
+  }
+}
+
+TEST(GptDatasetTest, AVocabularyOfNothingIsRefused) {
+  const auto documents = ReferenceDocuments();
+  GptDatasetOptions options = Options(*documents, 4);
+  options.vocab_size = 0;
+  EXPECT_THAT(GptDataset::Create(documents, options), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(MockGptDatasetTest, SplitsMegatronsMockDocumentsInThirds) {
+  GptDatasetOptions options;
+  options.seq_length = 16;
+  options.num_samples = 5;
+  options.vocab_size = 128;
+  options.eod = 127;
+  int64_t tokens = 0;
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+    absl::StatusOr<std::unique_ptr<GptDataset>> dataset = CreateMockGptDataset(split, options);
+    ASSERT_THAT(dataset, IsOk());
+    EXPECT_THAT((*dataset)->index().documents.size(), testing::AnyOf(33333u, 33334u));
+    tokens += (*dataset)->index().tokens_per_epoch;
+    GptSample sample;
+    ASSERT_THAT((*dataset)->Get(0, &sample), IsOk());
+    // Documents count upwards, so nearly every label is its token plus one.
+    int successors = 0;
+    for (size_t i = 0; i < sample.tokens.size(); ++i)
+      successors += sample.labels[i] == sample.tokens[i] + 1;
+    EXPECT_GE(successors, 13);
+  }
+  EXPECT_EQ(tokens, 204637097);
+}
+
+}  // namespace
+}  // namespace megatron

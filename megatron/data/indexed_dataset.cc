@@ -1,0 +1,207 @@
+#include "megatron/data/indexed_dataset.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/indexed_dataset_format.h"
+#include "megatron/data/little_endian.h"
+
+namespace megatron {
+namespace {
+
+template <typename... Parts>
+absl::Status Corrupt(int64_t offset, const Parts&... parts) {
+  return absl::DataLossError(absl::StrCat("offset ", offset, ": ", parts...));
+}
+
+absl::Status CheckHeader(absl::string_view index) {
+  if (index.substr(0, kIndexMagic.size()) != kIndexMagic.substr(0, index.size())) {
+    return Corrupt(0, "this is no index of a dataset: it does not begin with MMIDIDX");
+  }
+  if (static_cast<int64_t>(index.size()) < kIndexHeaderSize) {
+    return Corrupt(index.size(), "the file ends inside its header of ", kIndexHeaderSize, " bytes");
+  }
+  const uint64_t version = LoadLittleEndian<uint64_t>(index.data() + kIndexVersionOffset);
+  if (version != kIndexVersion)
+    return Corrupt(kIndexVersionOffset, "version ", version, " is not ", kIndexVersion);
+  return absl::OkStatus();
+}
+
+// Counts are compared with the file's size before they are multiplied, so that nothing overflows.
+absl::Status CheckCounts(absl::string_view index, uint64_t sequences, uint64_t boundaries) {
+  const uint64_t space = index.size() - kIndexHeaderSize;
+  if (sequences > space / 12) {
+    return Corrupt(kIndexSequenceCountOffset, sequences, " sequences do not fit into a file of ",
+                   index.size(), " bytes; is it cut off?");
+  }
+  if (boundaries == 0)
+    return Corrupt(kIndexDocumentCountOffset,
+                   "a document count of 0; even no document has count 1");
+  const uint64_t rest = space - 12 * sequences;
+  if (boundaries > rest / 8) {
+    return Corrupt(kIndexDocumentCountOffset, boundaries,
+                   " document boundaries do not fit into a file of ", index.size(), " bytes with ",
+                   sequences, " sequences; is it cut off?");
+  }
+  const uint64_t trailing = rest - 8 * boundaries;
+  if (trailing != 0 && trailing != sequences) {
+    return Corrupt(index.size() - trailing, trailing,
+                   " bytes too many after the last document boundary");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSequences(absl::string_view index, const ParsedIndex& parsed, int64_t bin_size) {
+  const int64_t token_size = TokenSize(parsed.token_type);
+  for (int64_t i = 0; i < parsed.num_sequences; ++i) {
+    const int32_t length = LoadLittleEndian<int32_t>(parsed.lengths, i);
+    if (length < 0) {
+      return Corrupt(parsed.lengths + 4 * i - index.data(), "sequence ", i, " has length ", length);
+    }
+    const int64_t offset = LoadLittleEndian<int64_t>(parsed.offsets, i);
+    if (offset < 0 || offset > bin_size || length * token_size > bin_size - offset) {
+      return Corrupt(parsed.offsets + 8 * i - index.data(), "sequence ", i, ", ", length,
+                     " tokens of ", token_size, " bytes at byte ", offset,
+                     ", does not lie in the .bin file of ", bin_size, " bytes");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDocuments(absl::string_view index, const ParsedIndex& parsed) {
+  int64_t previous = 0;
+  for (int64_t i = 0; i <= parsed.num_documents; ++i) {
+    const int64_t boundary = LoadLittleEndian<int64_t>(parsed.documents, i);
+    const int64_t at = parsed.documents + 8 * i - index.data();
+    if (i == 0 && boundary != 0)
+      return Corrupt(at, "the first document begins at sequence ", boundary, ", not 0");
+    if (boundary < previous) {
+      return Corrupt(at, "document boundary ", i, " is ", boundary, ", below the one before it, ",
+                     previous);
+    }
+    if (boundary > parsed.num_sequences ||
+        (i == parsed.num_documents && boundary != parsed.num_sequences)) {
+      return Corrupt(at, "document boundary ", i, " is ", boundary,
+                     "; the last one must be the number of sequences, ", parsed.num_sequences);
+    }
+    previous = boundary;
+  }
+  return absl::OkStatus();
+}
+
+template <typename Stored>
+void Widen(const char* data, absl::Span<int32_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const Stored token = LoadLittleEndian<Stored>(data, static_cast<int64_t>(i));
+    if constexpr (sizeof(Stored) > sizeof(int32_t)) {
+      // What does not fit must not turn into a token that does.
+      out[i] = token < 0 || token > std::numeric_limits<int32_t>::max()
+                   ? -1
+                   : static_cast<int32_t>(token);
+    } else {
+      out[i] = token;
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size) {
+  MEGATRON_RETURN_IF_ERROR(CheckHeader(index));
+  ParsedIndex parsed;
+  MEGATRON_ASSIGN_OR_RETURN(parsed.token_type,
+                            TokenTypeFromCode(static_cast<uint8_t>(index[kIndexTypeOffset])),
+                            _.SetPrepend() << "offset " << kIndexTypeOffset << ": ");
+  const uint64_t sequences = LoadLittleEndian<uint64_t>(index.data() + kIndexSequenceCountOffset);
+  const uint64_t boundaries = LoadLittleEndian<uint64_t>(index.data() + kIndexDocumentCountOffset);
+  MEGATRON_RETURN_IF_ERROR(CheckCounts(index, sequences, boundaries));
+  parsed.num_sequences = static_cast<int64_t>(sequences);
+  parsed.num_documents = static_cast<int64_t>(boundaries) - 1;
+  parsed.lengths = index.data() + kIndexHeaderSize;
+  parsed.offsets = parsed.lengths + 4 * sequences;
+  parsed.documents = parsed.offsets + 8 * sequences;
+  parsed.has_modes = parsed.documents + 8 * boundaries != index.data() + index.size();
+  MEGATRON_RETURN_IF_ERROR(CheckSequences(index, parsed, bin_size));
+  MEGATRON_RETURN_IF_ERROR(CheckDocuments(index, parsed));
+  return parsed;
+}
+
+absl::StatusOr<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
+  MEGATRON_ASSIGN_OR_RETURN(MappedFile idx, MappedFile::Open(prefix + ".idx"),
+                            _ << "while opening the dataset " << prefix);
+  MEGATRON_ASSIGN_OR_RETURN(MappedFile bin, MappedFile::Open(prefix + ".bin"),
+                            _ << "while opening the dataset " << prefix);
+  MEGATRON_ASSIGN_OR_RETURN(const ParsedIndex index,
+                            ParseIndex(idx.data(), static_cast<int64_t>(bin.data().size())),
+                            _.SetPrepend() << "'" << prefix << ".idx', ");
+  return IndexedDataset(prefix, std::move(idx), std::move(bin), index);
+}
+
+IndexedDataset::IndexedDataset(std::string prefix, MappedFile idx, MappedFile bin,
+                               ParsedIndex index)
+    : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)), index_(index) {
+  for (int64_t i = 0; i < index_.num_sequences; ++i) num_tokens_ += SequenceLength(i);
+}
+
+std::pair<int64_t, int64_t> IndexedDataset::DocumentSequences(int64_t i) const {
+  DCHECK_LT(i, index_.num_documents);
+  return {LoadLittleEndian<int64_t>(index_.documents, i),
+          LoadLittleEndian<int64_t>(index_.documents, i + 1)};
+}
+
+int32_t IndexedDataset::SequenceLength(int64_t i) const {
+  DCHECK_LT(i, index_.num_sequences);
+  return LoadLittleEndian<int32_t>(index_.lengths, i);
+}
+
+absl::string_view IndexedDataset::SequenceBytes(int64_t i) const {
+  const int64_t offset = LoadLittleEndian<int64_t>(index_.offsets, i);
+  return bin_.data().substr(offset, int64_t{SequenceLength(i)} * TokenSize(index_.token_type));
+}
+
+void IndexedDataset::ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const {
+  DCHECK_LE(begin + static_cast<int64_t>(out.size()), SequenceLength(i));
+  const char* data = bin_.data().data() + LoadLittleEndian<int64_t>(index_.offsets, i) +
+                     int64_t{begin} * TokenSize(index_.token_type);
+  switch (index_.token_type) {
+    case TokenType::kU8:
+      return Widen<uint8_t>(data, out);
+    case TokenType::kI8:
+      return Widen<int8_t>(data, out);
+    case TokenType::kI16:
+      return Widen<int16_t>(data, out);
+    case TokenType::kU16:
+      return Widen<uint16_t>(data, out);
+    case TokenType::kI32:
+      return Widen<int32_t>(data, out);
+    case TokenType::kI64:
+      return Widen<int64_t>(data, out);
+  }
+}
+
+absl::Status IndexedDataset::VerifyTokens(int64_t vocab_size) const {
+  std::vector<int32_t> tokens(4096);
+  for (int64_t i = 0; i < num_sequences(); ++i) {
+    const int32_t length = SequenceLength(i);
+    for (int32_t begin = 0; begin < length;) {
+      const absl::Span<int32_t> piece = absl::MakeSpan(tokens).first(
+          std::min<size_t>(tokens.size(), static_cast<size_t>(length - begin)));
+      ReadTokens(i, begin, piece);
+      for (size_t k = 0; k < piece.size(); ++k) {
+        if (piece[k] >= 0 && piece[k] < vocab_size) continue;
+        return absl::DataLossError(absl::StrCat("'", prefix_, ".bin', sequence ", i, ", position ",
+                                                begin + k, ": token ", piece[k],
+                                                " is outside a vocabulary of ", vocab_size));
+      }
+      begin += static_cast<int32_t>(piece.size());
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace megatron

@@ -1,0 +1,80 @@
+// Reads Megatron's indexed datasets: `<prefix>.bin`, the tokens of all sequences back to back, and
+// `<prefix>.idx`, which says where each sequence starts and which sequences make up a document.
+// docs/data_format.md describes both byte by byte.
+//
+// The files are mapped, never copied: opening costs one pass over the index, and a process holds no
+// more memory for a terabyte of tokens than for none. Open checks everything that later calls rely
+// on, so any bytes at all are safe to open: what does not hold is an error that names the file and
+// the offset, and later reads stay inside the files. Token values are not looked at; that is
+// VerifyTokens, or the vocabulary check of whoever reads them.
+#ifndef MEGATRON_DATA_INDEXED_DATASET_H_
+#define MEGATRON_DATA_INDEXED_DATASET_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "megatron/base/mapped_file.h"
+#include "megatron/data/token_sequences.h"
+#include "megatron/data/token_type.h"
+
+namespace megatron {
+
+// The parts of an .idx file, found and checked. The views point into the file's bytes.
+struct ParsedIndex {
+  TokenType token_type;
+  int64_t num_sequences = 0;
+  int64_t num_documents = 0;
+  const char* lengths = nullptr;    // num_sequences × i32
+  const char* offsets = nullptr;    // num_sequences × i64, in bytes of the .bin file
+  const char* documents = nullptr;  // (num_documents + 1) × i64, in sequences
+  bool has_modes = false;           // one more byte per sequence, as multimodal datasets have
+};
+
+// `index` holds the bytes of an .idx file, `bin_size` is the size of the .bin file that it
+// describes. Errors give the offset in `index`.
+absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size);
+
+class IndexedDataset : public TokenSequences {
+ public:
+  // kNotFound where one of the files is missing, kDataLoss where they contradict the format or each
+  // other.
+  static absl::StatusOr<IndexedDataset> Open(const std::string& prefix);
+
+  const std::string& prefix() const { return prefix_; }
+  TokenType token_type() const { return index_.token_type; }
+  bool has_modes() const { return index_.has_modes; }
+  int64_t num_documents() const { return index_.num_documents; }
+  int64_t num_tokens() const { return num_tokens_; }
+
+  // Sequences [first, second) make up document `i`.
+  std::pair<int64_t, int64_t> DocumentSequences(int64_t i) const;
+
+  int64_t num_sequences() const override { return index_.num_sequences; }
+  int32_t SequenceLength(int64_t i) const override;
+  void ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
+
+  // The bytes of sequence `i` where they lie: SequenceLength(i) little-endian values of
+  // token_type().
+  absl::string_view SequenceBytes(int64_t i) const;
+
+  // Reads every token; fails at the first outside [0, vocab_size), with its place.
+  absl::Status VerifyTokens(int64_t vocab_size) const;
+
+ private:
+  IndexedDataset(std::string prefix, MappedFile idx, MappedFile bin, ParsedIndex index);
+
+  std::string prefix_;
+  MappedFile idx_;
+  MappedFile bin_;
+  ParsedIndex index_;
+  int64_t num_tokens_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_DATA_INDEXED_DATASET_H_

@@ -1,0 +1,34 @@
+#include "megatron/data/null_tokenizer.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "glog/logging.h"
+
+namespace megatron {
+
+NullTokenizer::NullTokenizer(int32_t vocab_size) : vocab_size_(vocab_size) {
+  CHECK_GE(vocab_size, 1);
+}
+
+absl::Status NullTokenizer::Encode(absl::string_view text, std::vector<int32_t>* ids) const {
+  const size_t old_size = ids->size();
+  for (absl::string_view word :
+       absl::StrSplit(text, absl::ByAnyChar(" \t\n\v\f\r"), absl::SkipEmpty())) {
+    int32_t id;
+    if (!absl::SimpleAtoi(word, &id) || id < 0 || id >= vocab_size_) {
+      ids->resize(old_size);
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", word.substr(0, 32), "' is no token id below ", vocab_size_));
+    }
+    ids->push_back(id);
+  }
+  return absl::OkStatus();
+}
+
+std::string NullTokenizer::Decode(absl::Span<const int32_t> ids) const {
+  return absl::StrJoin(ids, " ");
+}
+
+}  // namespace megatron

@@ -1,0 +1,36 @@
+// Text that is token ids already: decimal numbers with white space between. For data tokenized
+// elsewhere, and for tests.
+//
+// As in Megatron since core 0.2x, EOD is the vocabulary's last id. Older releases counted EOD on
+// top: their --vocab-size N is N + 1 here.
+#ifndef MEGATRON_DATA_NULL_TOKENIZER_H_
+#define MEGATRON_DATA_NULL_TOKENIZER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/data/tokenizer.h"
+
+namespace megatron {
+
+class NullTokenizer : public Tokenizer {
+ public:
+  // `vocab_size` is at least 1.
+  explicit NullTokenizer(int32_t vocab_size);
+
+  absl::string_view name() const override { return "NullTokenizer"; }
+  int32_t vocab_size() const override { return vocab_size_; }
+  int32_t eod() const override { return vocab_size_ - 1; }
+  // EOD's own number is a number like any other: here Encode may yield it.
+  absl::Status Encode(absl::string_view text, std::vector<int32_t>* ids) const override;
+  // The ids, whatever they are, with one space between.
+  std::string Decode(absl::Span<const int32_t> ids) const override;
+
+ private:
+  int32_t vocab_size_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_DATA_NULL_TOKENIZER_H_

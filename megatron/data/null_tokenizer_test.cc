@@ -1,0 +1,39 @@
+#include "megatron/data/null_tokenizer.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(NullTokenizerTest, ReadsAndWritesNumbers) {
+  const NullTokenizer tokenizer(1000);
+  std::vector<int32_t> ids = {5};
+  ASSERT_THAT(tokenizer.Encode(" 1 20\n999\t0 ", &ids), IsOk());
+  EXPECT_THAT(ids, ElementsAre(5, 1, 20, 999, 0));
+  EXPECT_EQ(tokenizer.Decode(ids), "5 1 20 999 0");
+}
+
+TEST(NullTokenizerTest, TheLastIdEndsDocuments) { EXPECT_EQ(NullTokenizer(1000).eod(), 999); }
+
+TEST(NullTokenizerTest, OtherTextIsRefusedAndNothingAppended) {
+  const NullTokenizer tokenizer(1000);
+  for (const char* text : {"1 x", "1 1000", "1 -1", "1 2.5", "1 99999999999999999999"}) {
+    std::vector<int32_t> ids = {5};
+    EXPECT_THAT(tokenizer.Encode(text, &ids),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("below 1000")));
+    EXPECT_THAT(ids, ElementsAre(5));
+  }
+}
+
+}  // namespace
+}  // namespace megatron
