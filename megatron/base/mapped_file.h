@@ -1,0 +1,46 @@
+// A whole file as read-only memory.
+//
+// Nothing is read until it is touched, and nothing is copied: all processes that map a file share
+// the kernel's pages of it. The file must not shrink while it is mapped; touching what was cut off
+// ends the process (SIGBUS). Files that are replaced by rename, as all of ours are, never shrink.
+//
+// Any number of threads may read.
+#ifndef MEGATRON_BASE_MAPPED_FILE_H_
+#define MEGATRON_BASE_MAPPED_FILE_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace megatron {
+
+class MappedFile {
+ public:
+  // Maps a regular file; an empty one gives empty data. Anything else, a FIFO say, is refused at
+  // once.
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+
+  // Stays where it is, also when this object is moved.
+  absl::string_view data() const { return {data_, size_}; }
+
+ private:
+  MappedFile(std::string path, const char* data, size_t size)
+      : path_(std::move(path)), data_(data), size_(size) {}
+
+  std::string path_;
+  const char* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_BASE_MAPPED_FILE_H_
