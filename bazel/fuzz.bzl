@@ -2,40 +2,57 @@
 
 load("//bazel:cc.bzl", "COPTS")
 
-def cc_fuzz_test(name, srcs, deps = [], corpus = [], copts = [], size = "small", **kwargs):
+_FUZZ = str(Label("//bazel:fuzz"))
+
+def cc_fuzz_test(name, srcs, deps = [], corpus = [], copts = [], size = "small", tags = [], **kwargs):
     """A target that defines LLVMFuzzerTestOneInput.
 
-    As a test it feeds every corpus file, and files grown from it by a few hundred simple changes, to
-    that function. `bazel run --config=fuzz NAME -- -max_total_time=60 DIR` explores.
+    As a test it feeds every corpus file, and a few hundred simple variations of each, to that
+    function. Under --config=fuzz there is NAME_explore besides, which starts from the corpus and
+    searches for $FUZZ_SECONDS (60): `bazel run --config=fuzz NAME_explore`.
 
     Args:
       name: of the target.
       srcs: the file with LLVMFuzzerTestOneInput.
       deps: libraries under test.
-      corpus: files, or one filegroup, of well-formed and odd inputs.
+      corpus: files, or filegroups, of well-formed and odd inputs.
       copts: as for cc_test.
       size: as for cc_test.
+      tags: as for cc_test.
       **kwargs: further attributes of the cc_test.
     """
+    files = ["$(rootpaths %s)" % label for label in corpus]
     native.cc_test(
         name = name,
         size = size,
         srcs = srcs,
         args = select({
-            str(Label("//bazel:fuzz")): ["-runs=1000"],
+            _FUZZ: ["-runs=1"],
             "//conditions:default": [],
-        }) + ["$(rootpaths %s)" % file for file in corpus],
+        }) + files,
         copts = COPTS + copts,
         data = corpus,
         linkopts = select({
-            str(Label("//bazel:fuzz")): ["-fsanitize=fuzzer"],
+            _FUZZ: ["-fsanitize=fuzzer"],
             "//conditions:default": [],
         }),
         linkstatic = True,
-        tags = kwargs.pop("tags", []) + ["fuzz"],
+        tags = tags + ["fuzz"],
         deps = deps + select({
-            str(Label("//bazel:fuzz")): [],
+            _FUZZ: [],
             "//conditions:default": [str(Label("//megatron/testing:fuzz_replay_main"))],
         }),
         **kwargs
+    )
+    native.sh_test(
+        name = name + "_explore",
+        size = "large",
+        srcs = [str(Label("//bazel:fuzz_explore.sh"))],
+        args = ["$(rootpath :%s)" % name] + files,
+        data = corpus + [":" + name],
+        tags = tags + ["fuzz_explore"],
+        target_compatible_with = select({
+            _FUZZ: [],
+            "//conditions:default": [str(Label("//bazel:only_with_config_fuzz"))],
+        }),
     )
