@@ -6,11 +6,11 @@
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/status/statusor.h"
-#include "megatron/testing/probe.pb.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "megatron/testing/probe.pb.h"
 #include "nlohmann/json.hpp"
 
 ABSL_FLAG(int, probe, 7, "An integer.");
@@ -30,8 +30,8 @@ TEST(DependenciesTest, AbseilGivesStatusesFlagsAndChecksums) {
 
 TEST(DependenciesTest, ProtobufParsesText) {
   testing::Probe probe;
-  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
-      "layers: 24 duration { seconds: 5 }", &probe));
+  ASSERT_TRUE(
+      google::protobuf::TextFormat::ParseFromString("layers: 24 duration { seconds: 5 }", &probe));
   EXPECT_EQ(probe.layers(), 24);
   EXPECT_EQ(probe.duration().seconds(), 5);
 }

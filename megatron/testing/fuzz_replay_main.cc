@@ -1,6 +1,6 @@
 // main() of a fuzz target without a fuzzer: feeds the files named on the command line, and simple
-// variations of each (cut short, one byte changed), to LLVMFuzzerTestOneInput. The variations are the
-// same in every run.
+// variations of each (cut short, one byte changed), to LLVMFuzzerTestOneInput. The variations are
+// the same in every run.
 
 #include <cstddef>
 #include <cstdint>

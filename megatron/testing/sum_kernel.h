@@ -1,7 +1,8 @@
 #ifndef MEGATRON_TESTING_SUM_KERNEL_H_
 #define MEGATRON_TESTING_SUM_KERNEL_H_
 
-// The smallest kernel that is compiled per instruction set; it shows how cpu_kernel_library is used.
+// The smallest kernel that is compiled per instruction set; it shows how cpu_kernel_library is
+// used.
 
 namespace megatron::testing {
 
