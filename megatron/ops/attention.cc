@@ -1,0 +1,242 @@
+#include "megatron/ops/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "glog/logging.h"
+#include "megatron/ops/checks.h"
+#include "megatron/ops/cpu/attention_kernels.h"
+#include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cpu/workspace.h"
+
+namespace megatron::ops {
+namespace {
+
+// How the work is cut: each way gives the same bits.
+enum class Cut { kRowBlocks, kKeyBlocks, kSequences };
+
+int64_t Blocks(int64_t n) { return (n + kAttentionBlock - 1) / kAttentionBlock; }
+
+void CheckOperand(const Stream& stream, const Tensor& x, DType dtype, const Shape& shape) {
+  CheckTensor(stream, x, dtype, shape);
+  CHECK(x.stride(-1) == 1 || x.dim(-1) <= 1) << "the last dim of " << x << " is not contiguous";
+}
+
+void CheckInputs(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                 const Tensor& lse_TGR) {
+  const Tensor &q = in.q_TGRD, &k = in.k_UGD;
+  CHECK_EQ(q.rank(), 4) << q;
+  CHECK_EQ(k.rank(), 3) << k;
+  CheckFloating(q);
+  CheckOperand(stream, q, q.dtype(), q.shape());
+  CheckOperand(stream, k, q.dtype(), {k.dim(0), q.dim(1), q.dim(3)});
+  CheckOperand(stream, in.v_UGD, q.dtype(), k.shape());
+  CheckTensor(stream, lse_TGR, DType::kFloat32, {q.dim(0), q.dim(1), q.dim(2)});
+  const Tensor& cu_seqlens = attention.cu_seqlens_q;
+  CHECK(cu_seqlens.rank() == 1 && cu_seqlens.dim(0) >= 1) << cu_seqlens;
+  CheckContiguous(stream, cu_seqlens, DType::kInt32, cu_seqlens.shape());
+  CheckContiguous(stream, attention.cu_seqlens_k, DType::kInt32, cu_seqlens.shape());
+  const Dropout& dropout = attention.dropout;
+  if (dropout.probability == 0) return;
+  CHECK(dropout.probability > 0 && dropout.probability < 1) << dropout.probability;
+  CheckContiguous(stream, dropout.sample_T, DType::kInt64, {q.dim(0)});
+  CheckContiguous(stream, dropout.position_T, DType::kInt32, {q.dim(0)});
+}
+
+void CheckLengths(const Tensor& cu_seqlens, int64_t tokens) {
+  const int32_t* begin = cu_seqlens.data<int32_t>();
+  const int32_t* end = begin + cu_seqlens.dim(0);
+  CHECK_EQ(*begin, 0);
+  CHECK_EQ(end[-1], tokens);
+  CHECK(std::is_sorted(begin, end)) << "cu_seqlens must not descend";
+}
+
+AttentionOperand Operand(const Tensor& x) {
+  return {x.raw(), x.stride(0), x.stride(1), x.rank() == 4 ? x.stride(2) : 0};
+}
+
+// Philox keys of this rank's heads, in workspace shared by the threads.
+const uint32_t* DropoutKeys(const Dropout& dropout, int64_t heads) {
+  uint32_t* keys = reinterpret_cast<uint32_t*>(Workspace(WorkspaceKind::kShared, 2 * heads));
+  const uint64_t seed = dropout.key.lo | uint64_t{dropout.key.hi} << 32;
+  for (int64_t head = 0; head < heads; ++head) {
+    const PhiloxKey key = DeriveKey(seed, kPhiloxDropout, dropout.first_column + head, 0);
+    keys[2 * head] = key.lo;
+    keys[2 * head + 1] = key.hi;
+  }
+  return keys;
+}
+
+AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& in,
+                             const Tensor& out_TGRD, const Tensor& lse_TGR) {
+  AttentionProblem problem;
+  problem.dtype = in.q_TGRD.dtype();
+  problem.group_heads = in.q_TGRD.dim(2);
+  problem.head_dim = in.q_TGRD.dim(3);
+  problem.scale = attention.scale;
+  problem.causal = attention.causal;
+  problem.q = Operand(in.q_TGRD);
+  problem.k = Operand(in.k_UGD);
+  problem.v = Operand(in.v_UGD);
+  problem.out = Operand(out_TGRD);
+  problem.lse = {lse_TGR.raw(), lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
+  const Dropout& dropout = attention.dropout;
+  problem.dropout = dropout.probability > 0;
+  if (!problem.dropout) return problem;
+  problem.dropout_threshold =
+      static_cast<uint32_t>(std::floor(std::ldexp(double{dropout.probability}, 32)));
+  problem.dropout_scale = 1 / (1 - dropout.probability);
+  problem.dropout_keys = DropoutKeys(dropout, in.q_TGRD.dim(1) * problem.group_heads);
+  problem.sample = dropout.sample_T.data<int64_t>();
+  problem.position = dropout.position_T.data<int32_t>();
+  return problem;
+}
+
+// Numbers the pieces of a cut: sequence by sequence, group by group.
+class Pieces {
+ public:
+  Pieces(const Attention& attention, const AttentionInputs& in, Cut cut)
+      : q_begin_(attention.cu_seqlens_q.data<int32_t>()),
+        k_begin_(attention.cu_seqlens_k.data<int32_t>()),
+        sequences_(attention.cu_seqlens_q.dim(0) - 1),
+        groups_(in.q_TGRD.dim(1)),
+        heads_(in.q_TGRD.dim(2)),
+        cut_(cut) {}
+
+  // Finds piece `index`; indices of one object must ascend. False: there are no more.
+  bool Find(int64_t index, AttentionPiece* piece) {
+    while (sequence_ < sequences_ && index >= first_ + groups_ * PerGroup()) {
+      first_ += groups_ * PerGroup();
+      ++sequence_;
+    }
+    if (sequence_ == sequences_) return false;
+    piece->q_begin = q_begin_[sequence_];
+    piece->q_length = QLength();
+    piece->k_begin = k_begin_[sequence_];
+    piece->k_length = KLength();
+    piece->group = (index - first_) / PerGroup();
+    piece->end_row_block = Blocks(QLength() * heads_);
+    piece->end_key_block = Blocks(KLength());
+    const int64_t block = (index - first_) % PerGroup();
+    if (cut_ == Cut::kRowBlocks) {
+      piece->first_row_block = block;
+      piece->end_row_block = block + 1;
+      piece->wants_dkv = false;
+    } else if (cut_ == Cut::kKeyBlocks) {
+      piece->first_key_block = block;
+      piece->end_key_block = block + 1;
+      piece->wants_dq = false;
+    }
+    return true;
+  }
+
+ private:
+  int64_t QLength() const { return q_begin_[sequence_ + 1] - q_begin_[sequence_]; }
+  int64_t KLength() const { return k_begin_[sequence_ + 1] - k_begin_[sequence_]; }
+  int64_t PerGroup() const {
+    switch (cut_) {
+      case Cut::kRowBlocks:
+        return Blocks(QLength() * heads_);
+      case Cut::kKeyBlocks:
+        return Blocks(KLength());
+      case Cut::kSequences:
+        return 1;
+    }
+    return 0;
+  }
+
+  const int32_t *q_begin_, *k_begin_;
+  int64_t sequences_, groups_, heads_;
+  Cut cut_;
+  int64_t sequence_ = 0;
+  int64_t first_ = 0;  // index of the sequence's first piece
+};
+
+using Kernel = void (*)(const AttentionProblem&, const AttentionPiece&, float*);
+
+// Threads take the next piece when they are done with one: pieces differ in cost, and no result
+// depends on who computes it.
+void RunPieces(const Stream& stream, const Pieces& pieces, const AttentionProblem& problem,
+               int64_t scratch_floats, Kernel kernel) {
+  std::atomic<int64_t> next{0};
+  stream.pool()->ParallelFor(stream.pool()->num_threads(), [&](int64_t, int64_t) {
+    float* const scratch = Workspace(WorkspaceKind::kPrivate, scratch_floats);
+    Pieces mine = pieces;
+    AttentionPiece piece;
+    while (mine.Find(next.fetch_add(1, std::memory_order_relaxed), &piece))
+      kernel(problem, piece, scratch);
+  });
+}
+
+// Whether whole sequences and groups occupy all threads. Cutting them by blocks instead costs 7
+// products for 5.
+bool EnoughSequences(const Stream& stream, const Attention& attention, int64_t groups) {
+  const int32_t* q = attention.cu_seqlens_q.data<int32_t>();
+  const int32_t* k = attention.cu_seqlens_k.data<int32_t>();
+  int64_t total = 0, largest = 0;
+  for (int64_t s = 0; s + 1 < attention.cu_seqlens_q.dim(0); ++s) {
+    const int64_t cost = int64_t{q[s + 1] - q[s]} * (k[s + 1] - k[s]);
+    total += cost * groups;
+    largest = std::max(largest, cost);
+  }
+  return largest * stream.pool()->num_threads() <= total;
+}
+
+int64_t LongestSequence(const Tensor& cu_seqlens) {
+  const int32_t* begin = cu_seqlens.data<int32_t>();
+  int64_t longest = 0;
+  for (int64_t s = 0; s + 1 < cu_seqlens.dim(0); ++s)
+    longest = std::max<int64_t>(longest, begin[s + 1] - begin[s]);
+  return longest;
+}
+
+}  // namespace
+
+void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                      const Tensor& out_TGRD, const Tensor& lse_TGR) {
+  CheckInputs(stream, attention, in, lse_TGR);
+  CheckOperand(stream, out_TGRD, in.q_TGRD.dtype(), in.q_TGRD.shape());
+  if (!RunsOnCpu(stream, "AttentionForward")) return;
+  CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
+  CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
+  const AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR);
+  RunPieces(
+      stream, Pieces(attention, in, Cut::kRowBlocks), problem, AttentionForwardScratch(problem),
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionForwardPiece : avx2::AttentionForwardPiece);
+}
+
+void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                       const AttentionInputs& gradients) {
+  CheckInputs(stream, attention, in, lse_TGR);
+  const DType dtype = in.q_TGRD.dtype();
+  for (const Tensor* x : {&out_TGRD, &dout_TGRD, &gradients.q_TGRD}) {
+    CheckOperand(stream, *x, dtype, in.q_TGRD.shape());
+  }
+  for (const Tensor* x : {&gradients.k_UGD, &gradients.v_UGD}) {
+    CheckOperand(stream, *x, dtype, in.k_UGD.shape());
+  }
+  if (!RunsOnCpu(stream, "AttentionBackward")) return;
+  CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
+  CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
+  AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR);
+  problem.dout = Operand(dout_TGRD);
+  problem.dq = Operand(gradients.q_TGRD);
+  problem.dk = Operand(gradients.k_UGD);
+  problem.dv = Operand(gradients.v_UGD);
+  const Kernel kernel = ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionBackwardPiece
+                                                       : avx2::AttentionBackwardPiece;
+  if (EnoughSequences(stream, attention, in.q_TGRD.dim(1))) {
+    const int64_t key_blocks = Blocks(LongestSequence(attention.cu_seqlens_k));
+    RunPieces(stream, Pieces(attention, in, Cut::kSequences), problem,
+              AttentionBackwardScratch(problem, key_blocks), kernel);
+    return;
+  }
+  RunPieces(stream, Pieces(attention, in, Cut::kKeyBlocks), problem,
+            AttentionBackwardScratch(problem, 1), kernel);
+  RunPieces(stream, Pieces(attention, in, Cut::kRowBlocks), problem,
+            AttentionBackwardScratch(problem, 0), kernel);
+}
+
+}  // namespace megatron::ops

@@ -1,0 +1,380 @@
+#include "megatron/ops/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/allocation_counter.h"
+#include "megatron/ops/finite_difference.h"
+#include "megatron/ops/host_tensor.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron::ops {
+namespace {
+
+struct Sizes {
+  std::vector<int> q_lengths, k_lengths;
+  int groups = 1, heads = 1, dim = 8;
+  bool causal = true;
+  float dropout = 0;
+};
+
+HostTensor CumulativeLengths(const std::vector<int>& lengths) {
+  std::vector<double> ends = {0};
+  for (int length : lengths) ends.push_back(ends.back() + length);
+  return HostTensor::Of({static_cast<int64_t>(ends.size())}, DType::kInt32, ends);
+}
+
+// All operands of one problem, random but reproducible. Samples are numbered from 2^33 on, so that
+// both words of the ordinal count.
+struct Problem {
+  Sizes setup;
+  HostTensor cu_q, cu_k, sample, position;
+  HostTensor q, k, v, dout, out, lse, dq, dk, dv;
+  Attention attention;
+
+  Problem(const Sizes& s, DType dtype)
+      : setup(s),
+        cu_q(CumulativeLengths(s.q_lengths)),
+        cu_k(CumulativeLengths(s.k_lengths)),
+        sample({Tokens(cu_q)}, DType::kInt64),
+        position({Tokens(cu_q)}, DType::kInt32),
+        q(HostTensor::Normal(QShape(), dtype, 1)),
+        k(HostTensor::Normal(KShape(), dtype, 2)),
+        v(HostTensor::Normal(KShape(), dtype, 3)),
+        dout(HostTensor::Normal(QShape(), dtype, 4)),
+        out(QShape(), dtype),
+        lse({Tokens(cu_q), s.groups, s.heads}, DType::kFloat32),
+        dq(QShape(), dtype),
+        dk(KShape(), dtype),
+        dv(KShape(), dtype) {
+    for (size_t s = 0; s + 1 < static_cast<size_t>(cu_q.numel()); ++s) {
+      for (int64_t t = cu_q.Get(s); t < cu_q.Get(s + 1); ++t) {
+        sample.Set(t, static_cast<double>((int64_t{1} << 33) + 5 + s));
+        position.Set(t, t - cu_q.Get(s));
+      }
+    }
+    attention.scale = static_cast<float>(1 / std::sqrt(setup.dim));
+    attention.causal = setup.causal;
+    attention.cu_seqlens_q = cu_q;
+    attention.cu_seqlens_k = cu_k;
+    attention.dropout = {setup.dropout, {12, 34}, sample, position, 3};
+  }
+
+  static int64_t Tokens(const HostTensor& cu) {
+    return static_cast<int64_t>(cu.Get(cu.numel() - 1));
+  }
+  Shape QShape() const { return {Tokens(cu_q), setup.groups, setup.heads, setup.dim}; }
+  Shape KShape() const { return {Tokens(cu_k), setup.groups, setup.dim}; }
+
+  void Forward(ThreadPool* pool) {
+    AttentionForward(Stream::Cpu(pool), attention, {q, k, v}, out, lse);
+  }
+  void Backward(ThreadPool* pool) {
+    AttentionBackward(Stream::Cpu(pool), attention, {q, k, v}, out, lse, dout, {dq, dk, dv});
+  }
+};
+
+// What the header says, in double precision and with the S x S matrix.
+struct Reference {
+  std::vector<double> out, lse, dq, dk, dv;
+
+  explicit Reference(const Problem& p)
+      : out(p.q.numel()), lse(p.lse.numel()), dq(p.q.numel()), dk(p.k.numel()), dv(p.v.numel()) {
+    for (int64_t s = 0; s + 1 < p.cu_q.numel(); ++s) {
+      for (int64_t t = p.cu_q.Get(s); t < p.cu_q.Get(s + 1); ++t) {
+        for (int64_t g = 0; g < p.setup.groups; ++g) {
+          for (int64_t r = 0; r < p.setup.heads; ++r) Row(p, s, t, g, r);
+        }
+      }
+    }
+  }
+
+  static double Factor(const Problem& p, int64_t t, int64_t head, int64_t j) {
+    const Dropout& dropout = p.attention.dropout;
+    if (dropout.probability == 0) return 1;
+    const uint64_t seed = dropout.key.lo | uint64_t{dropout.key.hi} << 32;
+    const PhiloxKey key = DeriveKey(seed, kPhiloxDropout, dropout.first_column + head, 0);
+    const uint64_t sample = dropout.sample_T.data<int64_t>()[t];
+    const uint32_t position = dropout.position_T.data<int32_t>()[t];
+    const PhiloxBlock block =
+        Philox(key, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32), position,
+                      static_cast<uint32_t>(j / 4)}});
+    const bool kept = block.word[j % 4] >= std::floor(double{dropout.probability} * 4294967296.0);
+    return kept ? 1 / (1 - double{dropout.probability}) : 0;
+  }
+
+  void Row(const Problem& p, int64_t s, int64_t t, int64_t g, int64_t r) {
+    const int64_t dim = p.setup.dim;
+    const int64_t k_begin = p.cu_k.Get(s), k_length = p.cu_k.Get(s + 1) - k_begin;
+    const int64_t q_length = p.cu_q.Get(s + 1) - p.cu_q.Get(s), i = t - p.cu_q.Get(s);
+    const int64_t row = (t * p.setup.groups + g) * p.setup.heads + r;
+    const int64_t visible =
+        p.setup.causal ? std::max<int64_t>(0, i + 1 + k_length - q_length) : k_length;
+    const auto key_row = [&](int64_t j) { return ((k_begin + j) * p.setup.groups + g) * dim; };
+    std::vector<double> probability(visible), factor(visible), gradient(visible);
+    double max = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
+    for (int64_t j = 0; j < visible; ++j) {
+      for (int64_t d = 0; d < dim; ++d)
+        probability[j] += p.q.Get(row * dim + d) * p.k.Get(key_row(j) + d);
+      probability[j] *= p.attention.scale;
+      max = std::max(max, probability[j]);
+    }
+    for (double& x : probability) sum += x = std::exp(x - max);
+    lse[row] = max + std::log(sum);
+    for (int64_t j = 0; j < visible; ++j) {
+      probability[j] /= sum;
+      factor[j] = Factor(p, t, g * p.setup.heads + r, j);
+      for (int64_t d = 0; d < dim; ++d) {
+        const double dy = p.dout.Get(row * dim + d);
+        out[row * dim + d] += probability[j] * factor[j] * p.v.Get(key_row(j) + d);
+        dv[key_row(j) + d] += probability[j] * factor[j] * dy;
+        gradient[j] += factor[j] * dy * p.v.Get(key_row(j) + d);
+      }
+      delta += probability[j] * gradient[j];
+    }
+    for (int64_t j = 0; j < visible; ++j) {
+      const double ds = probability[j] * (gradient[j] - delta) * p.attention.scale;
+      for (int64_t d = 0; d < dim; ++d) {
+        dq[row * dim + d] += ds * p.k.Get(key_row(j) + d);
+        dk[key_row(j) + d] += ds * p.q.Get(row * dim + d);
+      }
+    }
+  }
+};
+
+std::vector<Sizes> Cases() {
+  return {
+      {{5}, {5}, 1, 1, 8},
+      {{1, 6}, {1, 6}, 2, 1, 64},
+      {{64, 65, 1, 0, 63}, {64, 65, 1, 0, 63}, 2, 1, 16},
+      {{130}, {130}, 1, 3, 20},
+      {{17, 40}, {17, 40}, 2, 2, 80, false},
+      {{70, 3}, {9, 200}, 2, 1, 64, false},    // cross attention
+      {{1, 10}, {150, 90}, 1, 4, 32},          // queries at the end of longer keys
+      {{40}, {33}, 1, 2, 8},                   // the first queries see nothing
+      {{3, 0, 4}, {0, 7, 4}, 1, 1, 8, false},  // a sequence without keys, one without queries
+      {{200, 31}, {200, 31}, 2, 2, 64, true, 0.3f},
+      {{70}, {133}, 1, 1, 128, false, 0.1f},
+  };
+}
+
+class AttentionTest : public testing::TestWithParam<DType> {
+ protected:
+  ThreadPool pool_{2};
+};
+
+TEST_P(AttentionTest, ForwardIsTheFormula) {
+  for (const Sizes& setup : Cases()) {
+    Problem p(setup, GetParam());
+    const Reference want(p);
+    p.Forward(&pool_);
+    ExpectNear(p.out, want.out, OpTolerance(GetParam()));
+    for (int64_t i = 0; i < p.lse.numel(); ++i) {
+      if (std::isinf(want.lse[i])) {
+        EXPECT_EQ(p.lse.Get(i), want.lse[i]);
+      } else {
+        EXPECT_NEAR(p.lse.Get(i), want.lse[i], 1e-5);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, BackwardIsTheFormula) {
+  for (const Sizes& setup : Cases()) {
+    Problem p(setup, GetParam());
+    const Reference want(p);
+    p.Forward(&pool_);
+    p.Backward(&pool_);
+    ExpectNear(p.dq, want.dq, 2 * OpTolerance(GetParam()));
+    ExpectNear(p.dk, want.dk, 2 * OpTolerance(GetParam()));
+    ExpectNear(p.dv, want.dv, 2 * OpTolerance(GetParam()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, AttentionTest,
+                         testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
+
+TEST(AttentionGradientTest, GradientsAreFiniteDifferences) {
+  ThreadPool pool(1);
+  for (const Sizes& setup :
+       {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{4}, {7}, 2, 1, 8, true, 0.25f}}) {
+    Problem p(setup, DType::kFloat32);
+    p.Forward(&pool);
+    p.Backward(&pool);
+    const auto loss = [&] {
+      p.Forward(&pool);
+      return Dot(p.out, p.dout);
+    };
+    ExpectNear(p.dq, FiniteDifference(&p.q, loss), kFiniteDifferenceTolerance);
+    ExpectNear(p.dk, FiniteDifference(&p.k, loss), kFiniteDifferenceTolerance);
+    ExpectNear(p.dv, FiniteDifference(&p.v, loss), kFiniteDifferenceTolerance);
+  }
+}
+
+TEST(AttentionBitsTest, DoNotDependOnTheNumberOfThreads) {
+  for (const Sizes& setup : {Sizes{{300}, {300}, 1, 2, 24, true, 0.1f},    // cut by blocks
+                             Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64},  // or not
+                             Sizes{{150, 20}, {99, 260}, 2, 1, 16, false}}) {
+    ThreadPool one(1);
+    Problem want(setup, DType::kFloat32);
+    want.Forward(&one);
+    want.Backward(&one);
+    for (int threads : {2, 3, 7, 16}) {
+      ThreadPool pool(threads);
+      Problem got(setup, DType::kFloat32);
+      got.Forward(&pool);
+      got.Backward(&pool);
+      EXPECT_EQ(got.out.Bytes(), want.out.Bytes()) << threads;
+      EXPECT_EQ(got.lse.Bytes(), want.lse.Bytes()) << threads;
+      EXPECT_EQ(got.dq.Bytes(), want.dq.Bytes()) << threads;
+      EXPECT_EQ(got.dk.Bytes(), want.dk.Bytes()) << threads;
+      EXPECT_EQ(got.dv.Bytes(), want.dv.Bytes()) << threads;
+    }
+  }
+}
+
+// Runs sequence `s` of the problem alone, on its own part of every operand.
+void RunAlone(Problem* p, int s, ThreadPool* pool) {
+  const int64_t q0 = p->cu_q.Get(s), q1 = p->cu_q.Get(s + 1), k0 = p->cu_k.Get(s),
+                k1 = p->cu_k.Get(s + 1);
+  const auto queries = [&](const Tensor& x) { return x.Slice(0, q0, q1); };
+  const auto keys = [&](const Tensor& x) { return x.Slice(0, k0, k1); };
+  const HostTensor cu_q = CumulativeLengths({static_cast<int>(q1 - q0)});
+  const HostTensor cu_k = CumulativeLengths({static_cast<int>(k1 - k0)});
+  Attention attention = p->attention;
+  attention.cu_seqlens_q = cu_q;
+  attention.cu_seqlens_k = cu_k;
+  attention.dropout.sample_T = queries(attention.dropout.sample_T);
+  attention.dropout.position_T = queries(attention.dropout.position_T);
+  const AttentionInputs in = {queries(p->q), keys(p->k), keys(p->v)};
+  const Stream stream = Stream::Cpu(pool);
+  AttentionForward(stream, attention, in, queries(p->out), queries(p->lse));
+  AttentionBackward(stream, attention, in, queries(p->out), queries(p->lse), queries(p->dout),
+                    {queries(p->dq), keys(p->dk), keys(p->dv)});
+}
+
+TEST(AttentionBitsTest, OfADocumentAreThoseOfTheDocumentAlone) {
+  ThreadPool pool(2);
+  const Sizes setup = {{70, 1, 33, 129}, {70, 1, 33, 129}, 2, 2, 16, true, 0.2f};
+  Problem packed(setup, DType::kBFloat16), alone(setup, DType::kBFloat16);
+  packed.Forward(&pool);
+  packed.Backward(&pool);
+  for (int s = 0; s < 4; ++s) RunAlone(&alone, s, &pool);
+  EXPECT_EQ(packed.out.Bytes(), alone.out.Bytes());
+  EXPECT_EQ(packed.dq.Bytes(), alone.dq.Bytes());
+  EXPECT_EQ(packed.dk.Bytes(), alone.dk.Bytes());
+  EXPECT_EQ(packed.dv.Bytes(), alone.dv.Bytes());
+}
+
+TEST(AttentionBitsTest, OfAHeadDoNotDependOnTheRankThatHoldsIt) {
+  ThreadPool pool(2);
+  Sizes setup = {{100}, {100}, 4, 1, 16, true, 0.2f};
+  Problem whole(setup, DType::kFloat32), cut(setup, DType::kFloat32);
+  whole.Forward(&pool);
+  whole.Backward(&pool);
+  for (int64_t g = 0; g < 4; g += 2) {
+    const auto part = [&](const Tensor& x) { return x.Slice(1, g, g + 2); };
+    Attention attention = cut.attention;
+    attention.dropout.first_column += g;
+    const AttentionInputs in = {part(cut.q), part(cut.k), part(cut.v)};
+    AttentionForward(Stream::Cpu(&pool), attention, in, part(cut.out), part(cut.lse));
+    AttentionBackward(Stream::Cpu(&pool), attention, in, part(cut.out), part(cut.lse),
+                      part(cut.dout), {part(cut.dq), part(cut.dk), part(cut.dv)});
+  }
+  EXPECT_EQ(whole.out.Bytes(), cut.out.Bytes());
+  EXPECT_EQ(whole.lse.Bytes(), cut.lse.Bytes());
+  EXPECT_EQ(whole.dq.Bytes(), cut.dq.Bytes());
+  EXPECT_EQ(whole.dk.Bytes(), cut.dk.Bytes());
+  EXPECT_EQ(whole.dv.Bytes(), cut.dv.Bytes());
+}
+
+TEST(AttentionDropoutTest, PreservesTheMean) {
+  ThreadPool pool(2);
+  Problem p({{400}, {400}, 2, 1, 8, false, 0.25f}, DType::kFloat32);
+  for (int64_t i = 0; i < p.v.numel(); ++i) p.v.Set(i, 1);
+  p.Forward(&pool);
+  double mean = 0;
+  for (double x : p.out.Values()) mean += x / p.out.numel();
+  // 320,000 independent draws of weight about 1/400 each.
+  EXPECT_NEAR(mean, 1, 0.005);
+}
+
+TEST(AttentionEdgesTest, ScoresOfAnyMagnitudeAreFine) {
+  ThreadPool pool(1);
+  Problem p({{150}, {150}, 1, 1, 8}, DType::kFloat32);
+  for (int64_t i = 0; i < p.q.numel(); ++i) p.q.Set(i, p.q.Get(i) * 1e4);
+  const Reference want(p);
+  p.Forward(&pool);
+  p.Backward(&pool);
+  // Scores reach 1e5 where fp32 has steps of 0.01.
+  ExpectNear(p.out, want.out, 0.03);
+  for (double x : p.dq.Values()) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST(AttentionEdgesTest, NotANumberComesThrough) {
+  ThreadPool pool(1);
+  Problem p({{20}, {20}, 1, 1, 8}, DType::kFloat32);
+  p.k.Set(3 * 8, std::nan(""));
+  p.Forward(&pool);
+  EXPECT_TRUE(std::isfinite(p.out.Get(2 * 8)));
+  EXPECT_TRUE(std::isnan(p.out.Get(3 * 8)));
+}
+
+TEST(AttentionEdgesTest, RunsInPlaceOfViewsIntoOnePackedProjection) {
+  ThreadPool pool(2);
+  const Sizes setup = {{50, 30}, {50, 30}, 2, 3, 16};
+  Problem p(setup, DType::kFloat32);
+  p.Forward(&pool);
+  p.Backward(&pool);
+  const HostTensor packed({80, 2, 5, 16}, DType::kFloat32),
+      gradient({80, 2, 5, 16}, DType::kFloat32);
+  const auto views = [](const Tensor& x) -> AttentionInputs {
+    return {x.Slice(2, 0, 3), x.Select(2, 3), x.Select(2, 4)};
+  };
+  float* to = packed.tensor().data<float>();
+  for (int64_t tg = 0; tg < 160; ++tg) {
+    for (int64_t i = 0; i < 48; ++i) *to++ = p.q.Get(tg * 48 + i);
+    for (int64_t i = 0; i < 16; ++i) *to++ = p.k.Get(tg * 16 + i);
+    for (int64_t i = 0; i < 16; ++i) *to++ = p.v.Get(tg * 16 + i);
+  }
+  const HostTensor out(p.QShape(), DType::kFloat32);
+  AttentionForward(Stream::Cpu(&pool), p.attention, views(packed), out, p.lse);
+  AttentionBackward(Stream::Cpu(&pool), p.attention, views(packed), out, p.lse, p.dout,
+                    views(gradient));
+  EXPECT_EQ(out.Bytes(), p.out.Bytes());
+  const float* from = gradient.tensor().data<float>();
+  for (int64_t tg = 0; tg < 160; ++tg) {
+    for (int64_t i = 0; i < 48; ++i) ASSERT_EQ(*from++, p.dq.Get(tg * 48 + i));
+    for (int64_t i = 0; i < 16; ++i) ASSERT_EQ(*from++, p.dk.Get(tg * 16 + i));
+    for (int64_t i = 0; i < 16; ++i) ASSERT_EQ(*from++, p.dv.Get(tg * 16 + i));
+  }
+}
+
+TEST(AttentionEdgesTest, SteadyStateAllocatesNothing) {
+  ThreadPool pool(1);
+  Problem p({{100, 30}, {100, 30}, 2, 2, 64, true, 0.1f}, DType::kBFloat16);
+  p.Forward(&pool);
+  p.Backward(&pool);
+  const int64_t before = AllocationCount();
+  p.Forward(&pool);
+  p.Backward(&pool);
+  EXPECT_EQ(AllocationCount(), before);
+}
+
+TEST(AttentionEdgesTest, OnMetaShapesAreCheckedAndNothingRuns) {
+  const Device meta = {DeviceType::kMeta, 0};
+  const Tensor q(nullptr, DType::kBFloat16, {6, 2, 1, 8}, meta),
+      k(nullptr, DType::kBFloat16, {6, 2, 8}, meta);
+  const Tensor lse(nullptr, DType::kFloat32, {6, 2, 1}, meta),
+      cu(nullptr, DType::kInt32, {2}, meta);
+  Attention attention;
+  attention.cu_seqlens_q = attention.cu_seqlens_k = cu;
+  AttentionForward(Stream::Meta(), attention, {q, k, k}, q, lse);
+  AttentionBackward(Stream::Meta(), attention, {q, k, k}, q, lse, q, {q, k, k});
+  EXPECT_DEATH(AttentionForward(Stream::Meta(), attention, {q, k, q}, q, lse), "");
+}
+
+}  // namespace
+}  // namespace megatron::ops
