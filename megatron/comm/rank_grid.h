@@ -76,8 +76,9 @@ class RankGrid {
     int size = 1;
     int stride = 1;
   };
-  static absl::StatusOr<RankGrid> FromSizes(const std::array<int, kNumAxes>& sizes,
-                                            const ParallelSizes& asked, int world_size);
+  RankGrid(const std::array<int, kNumAxes>& sizes, RankOrder order);
+  // The group over `axes` whose smallest rank is `first`.
+  std::vector<int> GroupFrom(int first, AxisSet axes) const;
 
   std::array<Extent, kNumAxes> axes_;           // by Axis
   std::array<Axis, kNumAxes> fastest_first_{};  // the order

@@ -16,6 +16,7 @@
 #define MEGATRON_COMM_THREAD_COMMUNICATOR_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"

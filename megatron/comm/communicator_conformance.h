@@ -1,0 +1,47 @@
+// What every Communicator must do, as tests that a backend registers:
+//
+//   INSTANTIATE_TEST_SUITE_P(Thread, CommunicatorConformanceTest,
+//                            ::testing::ValuesIn(ConformanceCases(RunOnThreads)),
+//                            ConformanceCaseName);
+//
+// Ranks tell what they found by their status alone, so that they may be threads or processes.
+#ifndef MEGATRON_COMM_COMMUNICATOR_CONFORMANCE_H_
+#define MEGATRON_COMM_COMMUNICATOR_CONFORMANCE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron {
+
+// One rank's part of a test. The stream's device is where its tensors live.
+using ConformanceRank =
+    std::function<absl::Status(const ProcessGroup& world, const Stream& stream)>;
+
+// Runs a function as every rank of a new world of `size` and returns the first error.
+using ConformanceRunner = std::function<absl::Status(int size, const ConformanceRank& rank)>;
+
+struct ConformanceCase {
+  ConformanceRunner run;
+  int size = 1;
+};
+
+// Worlds of 1, 2, 3 and 4 ranks.
+std::vector<ConformanceCase> ConformanceCases(const ConformanceRunner& run);
+
+std::string ConformanceCaseName(const ::testing::TestParamInfo<ConformanceCase>& info);
+
+class CommunicatorConformanceTest : public ::testing::TestWithParam<ConformanceCase> {
+ protected:
+  int size() const { return GetParam().size; }
+  void RunRanks(const ConformanceRank& rank) const;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_COMMUNICATOR_CONFORMANCE_H_

@@ -1,0 +1,68 @@
+#include "megatron/comm/memory_store.h"
+
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace megatron {
+namespace {
+
+absl::Status CheckSizes(absl::string_view key, absl::string_view value) {
+  if (key.size() <= kMaxStoreKey && value.size() <= kMaxStoreValue) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a key of ", key.size(), " bytes (at most ",
+                                                 kMaxStoreKey, ") and a value of ", value.size(),
+                                                 " bytes (at most ", kMaxStoreValue, ")"));
+}
+
+}  // namespace
+
+absl::Status MemoryStore::Set(absl::string_view key, absl::string_view value) {
+  if (absl::Status status = CheckSizes(key, value); !status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  values_[std::string(key)] = std::string(value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> MemoryStore::Get(absl::string_view key, absl::Duration timeout) {
+  const std::string name(key);
+  if (absl::Status status = Wait({name}, timeout); !status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  return values_.find(name)->second;
+}
+
+absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t delta) {
+  if (absl::Status status = CheckSizes(key, ""); !status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  int64_t count = 0;
+  const auto found = values_.find(key);
+  if (found != values_.end() && !absl::SimpleAtoi(found->second, &count)) {
+    return absl::FailedPreconditionError(absl::StrCat("key '", key, "' does not hold a number"));
+  }
+  if (__builtin_add_overflow(count, delta, &count)) {
+    return absl::OutOfRangeError(absl::StrCat("counter '", key, "' overflows"));
+  }
+  values_[std::string(key)] = absl::StrCat(count);
+  return count;
+}
+
+absl::Status MemoryStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
+  for (const std::string& key : keys) {
+    if (absl::Status status = CheckSizes(key, ""); !status.ok()) return status;
+  }
+  const auto missing = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<std::string> names;
+    for (const std::string& key : keys) {
+      if (values_.count(key) == 0) names.push_back(key);
+    }
+    return names;
+  };
+  const auto all_there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return missing().empty(); };
+  absl::MutexLock lock(&mutex_);
+  if (mutex_.AwaitWithTimeout(absl::Condition(&all_there), timeout)) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "after ", absl::FormatDuration(timeout), " nobody has set ", absl::StrJoin(missing(), ", ")));
+}
+
+}  // namespace megatron

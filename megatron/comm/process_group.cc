@@ -1,0 +1,183 @@
+#include "megatron/comm/process_group.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+// Has ranks but nobody to talk to.
+class PlanningCommunicator : public Communicator {
+ public:
+  PlanningCommunicator(int size, int rank, std::string name)
+      : size_(size), rank_(rank), name_(std::move(name)) {}
+
+  int size() const override { return size_; }
+  int rank() const override { return rank_; }
+  const std::string& name() const override { return name_; }
+  Event Run(const CollectiveCall& call, const Stream& stream) override {
+    LOG(FATAL) << call.Describe() << " in group " << name_ << ", which is for planning only";
+    return Event();
+  }
+  absl::StatusOr<std::shared_ptr<Communicator>> Split(const std::vector<std::vector<int>>&,
+                                                      const std::string& name) override {
+    return absl::UnimplementedError("group " + name_ + " is for planning and is not split");
+  }
+  absl::Status status() const override { return absl::OkStatus(); }
+  void Abort(const absl::Status& reason) override {}
+
+ private:
+  const int size_, rank_;
+  const std::string name_;
+};
+
+void CheckTensor(const Tensor& tensor, const Stream& stream) {
+  CHECK(!tensor.empty());
+  CHECK(tensor.is_contiguous()) << tensor;
+  CHECK(tensor.device() == stream.device()) << tensor << " on a stream of " << stream.device();
+}
+
+// `whole` holds `parts` times `part` along dim 0.
+void CheckParts(const Tensor& whole, const Tensor& part, int parts) {
+  CHECK_EQ(whole.dtype(), part.dtype());
+  CHECK_GE(part.rank(), 1) << part;
+  CHECK_EQ(whole.rank(), part.rank()) << whole << " and " << part;
+  CHECK_EQ(whole.dim(0), part.dim(0) * parts) << whole << " and " << part;
+  for (int d = 1; d < part.rank(); ++d) {
+    CHECK_EQ(whole.dim(d), part.dim(d)) << whole << " and " << part;
+  }
+}
+
+void CheckCounts(const Tensor& tensor, absl::Span<const int64_t> counts, int size) {
+  CHECK_GE(tensor.rank(), 1) << tensor;
+  CHECK_EQ(counts.size(), static_cast<size_t>(size));
+  for (int64_t count : counts) CHECK_GE(count, 0);
+  CHECK_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), tensor.dim(0)) << tensor;
+}
+
+bool Overlaps(const Tensor& a, const Tensor& b) {
+  const char* const a_begin = static_cast<const char*>(a.raw());
+  const char* const b_begin = static_cast<const char*>(b.raw());
+  return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
+}
+
+void CopyAlone(const Tensor& in, const Tensor& out, const Stream& stream) {
+  if (in.raw() == out.raw() || in.bytes() == 0) return;
+  CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
+  std::memcpy(out.raw(), in.raw(), in.bytes());
+}
+
+}  // namespace
+
+ProcessGroup ProcessGroup::ForPlanning(int size, int rank, const std::string& name) {
+  CHECK(rank >= 0 && rank < size) << rank << " of " << size;
+  if (size == 1) return ProcessGroup();
+  return ProcessGroup(std::make_shared<PlanningCommunicator>(size, rank, name));
+}
+
+Event ProcessGroup::Run(const CollectiveCall& call, const Stream& stream) const {
+  if (stream.is_meta()) return Event();
+  if (size() > 1) return communicator_->Run(call, stream);
+  if (!call.out.empty()) CopyAlone(call.in, call.out, stream);
+  return Event();
+}
+
+Event ProcessGroup::AllReduce(const Tensor& inout, ReduceOp op, const Stream& stream) const {
+  CheckTensor(inout, stream);
+  CollectiveCall call;
+  call.collective = Collective::kAllReduce;
+  call.in = inout;
+  call.reduce = op;
+  return Run(call, stream);
+}
+
+Event ProcessGroup::AllGather(const Tensor& in, const Tensor& out, const Stream& stream) const {
+  CheckTensor(in, stream);
+  CheckTensor(out, stream);
+  CheckParts(out, in, size());
+  CollectiveCall call;
+  call.collective = Collective::kAllGather;
+  call.in = in;
+  call.out = out;
+  return Run(call, stream);
+}
+
+Event ProcessGroup::ReduceScatter(const Tensor& in, const Tensor& out, const Stream& stream,
+                                  ReduceOp op) const {
+  CheckTensor(in, stream);
+  CheckTensor(out, stream);
+  CheckParts(in, out, size());
+  CollectiveCall call;
+  call.collective = Collective::kReduceScatter;
+  call.in = in;
+  call.out = out;
+  call.reduce = op;
+  return Run(call, stream);
+}
+
+Event ProcessGroup::AllToAll(const Tensor& in, const Tensor& out, const Stream& stream) const {
+  CheckTensor(in, stream);
+  CheckTensor(out, stream);
+  CheckParts(in, out, 1);
+  CHECK_EQ(in.dim(0) % size(), 0) << in << " to " << size() << " ranks";
+  CHECK(size() == 1 || stream.is_meta() || !Overlaps(in, out));
+  CollectiveCall call;
+  call.collective = Collective::kAllToAll;
+  call.in = in;
+  call.out = out;
+  return Run(call, stream);
+}
+
+Event ProcessGroup::AllToAllV(const Tensor& in, absl::Span<const int64_t> send_counts,
+                              const Tensor& out, absl::Span<const int64_t> receive_counts,
+                              const Stream& stream) const {
+  CheckTensor(in, stream);
+  CheckTensor(out, stream);
+  CheckCounts(in, send_counts, size());
+  CheckCounts(out, receive_counts, size());
+  CHECK_EQ(in.dtype(), out.dtype());
+  CHECK_EQ(in.rank(), out.rank()) << in << " and " << out;
+  for (int d = 1; d < in.rank(); ++d) CHECK_EQ(in.dim(d), out.dim(d)) << in << " and " << out;
+  CHECK(size() == 1 || stream.is_meta() || !Overlaps(in, out));
+  if (size() == 1) CHECK_EQ(in.dim(0), out.dim(0));
+  CollectiveCall call;
+  call.collective = Collective::kAllToAllV;
+  call.in = in;
+  call.out = out;
+  call.send_counts = send_counts;
+  call.receive_counts = receive_counts;
+  return Run(call, stream);
+}
+
+Event ProcessGroup::Broadcast(const Tensor& inout, int root, const Stream& stream) const {
+  CheckTensor(inout, stream);
+  CHECK(root >= 0 && root < size()) << root << " of " << size();
+  CollectiveCall call;
+  call.collective = Collective::kBroadcast;
+  call.in = inout;
+  call.root = root;
+  return Run(call, stream);
+}
+
+Event ProcessGroup::Exchange(absl::Span<const Transfer> sends, absl::Span<const Transfer> receives,
+                             const Stream& stream) const {
+  for (absl::Span<const Transfer> transfers : {sends, receives}) {
+    for (const Transfer& transfer : transfers) {
+      CheckTensor(transfer.tensor, stream);
+      CHECK(transfer.peer >= 0 && transfer.peer < size() && transfer.peer != rank())
+          << transfer.peer << " of " << size() << ", from " << rank();
+    }
+  }
+  if (sends.empty() && receives.empty()) return Event();
+  CollectiveCall call;
+  call.collective = Collective::kExchange;
+  call.sends = sends;
+  call.receives = receives;
+  return Run(call, stream);
+}
+
+void ProcessGroup::Barrier(const Stream& stream) const { Run(CollectiveCall(), stream); }
+
+}  // namespace megatron

@@ -1,0 +1,95 @@
+#include "megatron/comm/process_groups.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+namespace {
+
+using Partition = std::vector<std::vector<int>>;
+
+// Of each pipeline the first and the last rank together, every other rank alone.
+Partition TiedEmbeddingPartition(const RankGrid& grid) {
+  Partition partition;
+  for (const std::vector<int>& pipeline : grid.Partition({Axis::kPipeline})) {
+    for (size_t i = 1; i + 1 < pipeline.size(); ++i) partition.push_back({pipeline[i]});
+    if (pipeline.size() == 1) {
+      partition.push_back(pipeline);
+    } else {
+      partition.push_back({pipeline.front(), pipeline.back()});
+    }
+  }
+  return partition;
+}
+
+struct NamedPartition {
+  ProcessGroup ProcessGroups::*group;
+  const char* name;
+  Partition partition;
+};
+
+// In the order of creation, which is the same on every rank.
+std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& expert) {
+  using Groups = ProcessGroups;
+  return {
+      {&Groups::tensor, "tp", dense.Partition({Axis::kTensor})},
+      {&Groups::context, "cp", dense.Partition({Axis::kContext})},
+      {&Groups::data, "dp", dense.Partition({Axis::kData})},
+      {&Groups::pipeline, "pp", dense.Partition({Axis::kPipeline})},
+      {&Groups::data_context, "dp-cp", dense.Partition({Axis::kData, Axis::kContext})},
+      {&Groups::tensor_context, "tp-cp", dense.Partition({Axis::kTensor, Axis::kContext})},
+      {&Groups::model, "mp", dense.Partition({Axis::kTensor, Axis::kPipeline})},
+      {&Groups::tied_embedding, "embedding", TiedEmbeddingPartition(dense)},
+      {&Groups::expert, "ep", expert.Partition({Axis::kExpert})},
+      {&Groups::expert_tensor, "etp", expert.Partition({Axis::kTensor})},
+      {&Groups::expert_data, "edp", expert.Partition({Axis::kData})},
+  };
+}
+
+bool AllAlone(const Partition& partition) {
+  return absl::c_all_of(partition, [](const auto& group) { return group.size() == 1; });
+}
+
+}  // namespace
+
+absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
+                                         const std::shared_ptr<Communicator>& world) {
+  const int world_size = world == nullptr ? 1 : world->size();
+  CHECK_EQ(dense.world_size(), world_size);
+  CHECK_EQ(expert.world_size(), world_size);
+  ProcessGroups groups;
+  if (world_size == 1) return groups;
+  groups.world = ProcessGroup(world);
+  for (const NamedPartition& named : Partitions(dense, expert)) {
+    if (AllAlone(named.partition)) continue;
+    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator,
+                              world->Split(named.partition, named.name),
+                              _ << "while creating the " << named.name << " groups");
+    if (communicator->size() > 1) groups.*named.group = ProcessGroup(std::move(communicator));
+  }
+  return groups;
+}
+
+ProcessGroups GroupsForPlanning(const RankGrid& dense, const RankGrid& expert, int rank) {
+  ProcessGroups groups;
+  groups.world = ProcessGroup::ForPlanning(dense.world_size(), rank, "world");
+  for (const NamedPartition& named : Partitions(dense, expert)) {
+    for (size_t i = 0; i < named.partition.size(); ++i) {
+      const std::vector<int>& ranks = named.partition[i];
+      const auto found = absl::c_find(ranks, rank);
+      if (found == ranks.end()) continue;
+      groups.*named.group = ProcessGroup::ForPlanning(static_cast<int>(ranks.size()),
+                                                      static_cast<int>(found - ranks.begin()),
+                                                      absl::StrCat(named.name, "-", i));
+    }
+  }
+  return groups;
+}
+
+}  // namespace megatron

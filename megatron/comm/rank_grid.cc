@@ -1,0 +1,168 @@
+#include "megatron/comm/rank_grid.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+namespace {
+
+using Axes = std::array<Axis, kNumAxes>;
+
+constexpr Axes kPipelineLastAxes = {Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kData,
+                                    Axis::kPipeline};
+constexpr Axes kDataLastAxes = {Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kPipeline,
+                                Axis::kData};
+
+constexpr int At(Axis axis) { return static_cast<int>(axis); }
+
+absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
+  const int positive[] = {world_size, sizes.tensor, sizes.context, sizes.pipeline, sizes.expert};
+  for (int size : positive) {
+    if (size < 1) return absl::InvalidArgumentError("parallel sizes must be at least 1");
+  }
+  if (sizes.data < 0 || sizes.expert_tensor < 0) {
+    return absl::InvalidArgumentError("parallel sizes must not be negative");
+  }
+  return absl::OkStatus();
+}
+
+// "tp2 x cp1 x pp4"
+std::string Product(const std::array<int, kNumAxes>& sizes) {
+  std::string text;
+  for (Axis axis : kPipelineLastAxes) {
+    const int size = sizes[At(axis)];
+    if (size != 1) absl::StrAppend(&text, text.empty() ? "" : " x ", Name(axis), size);
+  }
+  return text.empty() ? "1" : text;
+}
+
+// What the other axes leave of the world for data parallelism.
+absl::StatusOr<int> DataSize(std::array<int, kNumAxes> sizes, const char* grid, int world_size) {
+  sizes[At(Axis::kData)] = 1;
+  int64_t others = 1;
+  for (int size : sizes) {
+    others *= size;
+    if (others > world_size) break;  // before it can overflow
+  }
+  if (others > world_size || world_size % others != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the ", grid, " grid ", Product(sizes),
+                                                   " does not divide a world of ", world_size,
+                                                   world_size == 1 ? " rank" : " ranks"));
+  }
+  return static_cast<int>(world_size / others);
+}
+
+}  // namespace
+
+absl::StatusOr<RankGrid> RankGrid::Create(const ParallelSizes& sizes, int world_size) {
+  MEGATRON_RETURN_IF_ERROR(CheckPositive(sizes, world_size));
+  std::array<int, kNumAxes> by_axis;
+  by_axis[At(Axis::kTensor)] = sizes.tensor;
+  by_axis[At(Axis::kContext)] = sizes.context;
+  by_axis[At(Axis::kExpert)] = 1;
+  by_axis[At(Axis::kPipeline)] = sizes.pipeline;
+  MEGATRON_ASSIGN_OR_RETURN(by_axis[At(Axis::kData)], DataSize(by_axis, "dense", world_size));
+  const int data = by_axis[At(Axis::kData)];
+  if (sizes.data != 0 && sizes.data != data) {
+    return absl::InvalidArgumentError(absl::StrCat("data parallel size ", sizes.data,
+                                                   " was asked for, but the other axes leave ",
+                                                   data, " of ", world_size, " ranks"));
+  }
+  return RankGrid(by_axis, sizes.order);
+}
+
+absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int world_size) {
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, Create(sizes, world_size));
+  std::array<int, kNumAxes> by_axis;
+  by_axis[At(Axis::kTensor)] = sizes.expert_tensor != 0 ? sizes.expert_tensor : sizes.tensor;
+  by_axis[At(Axis::kContext)] = 1;
+  by_axis[At(Axis::kExpert)] = sizes.expert;
+  by_axis[At(Axis::kPipeline)] = sizes.pipeline;
+  MEGATRON_ASSIGN_OR_RETURN(by_axis[At(Axis::kData)], DataSize(by_axis, "expert", world_size));
+  const RankGrid expert(by_axis, sizes.order);
+  if (sizes.pipeline > 1 &&
+      expert.axes_[At(Axis::kPipeline)].stride != dense.axes_[At(Axis::kPipeline)].stride) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "with data parallelism last in the order of ranks, the expert grid ", Product(by_axis),
+        " puts other ranks into a pipeline stage than the dense grid; tensor x context must equal "
+        "expert tensor x expert"));
+  }
+  return expert;
+}
+
+RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, RankOrder order)
+    : fastest_first_(order == RankOrder::kPipelineLast ? kPipelineLastAxes : kDataLastAxes) {
+  for (Axis axis : fastest_first_) {
+    axes_[At(axis)] = {sizes[At(axis)], world_size_};
+    world_size_ *= sizes[At(axis)];
+  }
+}
+
+int RankGrid::size(AxisSet axes) const {
+  int product = 1;
+  for (Axis axis : fastest_first_) {
+    if (axes.contains(axis)) product *= size(axis);
+  }
+  return product;
+}
+
+int RankGrid::Coordinate(int rank, Axis axis) const {
+  CHECK(rank >= 0 && rank < world_size_) << rank << " of " << world_size_;
+  const Extent& extent = axes_[At(axis)];
+  return rank / extent.stride % extent.size;
+}
+
+// Slower axes have larger strides, so appending their steps last keeps the ranks ascending.
+std::vector<int> RankGrid::GroupFrom(int first, AxisSet axes) const {
+  std::vector<int> ranks = {first};
+  ranks.reserve(size(axes));
+  for (Axis axis : fastest_first_) {
+    if (!axes.contains(axis)) continue;
+    const Extent& extent = axes_[At(axis)];
+    const int count = static_cast<int>(ranks.size());
+    for (int i = 1; i < extent.size; ++i) {
+      for (int j = 0; j < count; ++j) ranks.push_back(ranks[j] + i * extent.stride);
+    }
+  }
+  return ranks;
+}
+
+std::vector<int> RankGrid::PeersOf(int rank, AxisSet axes) const {
+  int first = rank;
+  for (Axis axis : fastest_first_) {
+    if (axes.contains(axis)) first -= Coordinate(rank, axis) * axes_[At(axis)].stride;
+  }
+  return GroupFrom(first, axes);
+}
+
+int RankGrid::IndexAmongPeers(int rank, AxisSet axes) const {
+  int index = 0, stride = 1;
+  for (Axis axis : fastest_first_) {
+    if (!axes.contains(axis)) continue;
+    index += Coordinate(rank, axis) * stride;
+    stride *= size(axis);
+  }
+  return index;
+}
+
+std::vector<std::vector<int>> RankGrid::Partition(AxisSet axes) const {
+  std::vector<std::vector<int>> groups;
+  groups.reserve(world_size_ / size(axes));
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (IndexAmongPeers(rank, axes) == 0) groups.push_back(GroupFrom(rank, axes));
+  }
+  return groups;
+}
+
+std::string RankGrid::Describe(int rank) const {
+  std::string text;
+  for (Axis axis : fastest_first_) {
+    if (size(axis) == 1) continue;
+    absl::StrAppend(&text, text.empty() ? "" : " ", Name(axis), Coordinate(rank, axis));
+  }
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,177 @@
+#include "megatron/comm/rank_grid.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Groups = std::vector<std::vector<int>>;
+
+ParallelSizes Sizes(int tensor, int context, int pipeline) {
+  ParallelSizes sizes;
+  sizes.tensor = tensor;
+  sizes.context = context;
+  sizes.pipeline = pipeline;
+  return sizes;
+}
+
+constexpr Axis kAxes[] = {Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kData,
+                          Axis::kPipeline};
+
+std::vector<AxisSet> EverySet() {
+  std::vector<AxisSet> sets;
+  for (Axis a : kAxes) {
+    for (Axis b : kAxes) {
+      for (Axis c : kAxes) sets.push_back({a, b, c});  // of one, two and three axes
+    }
+  }
+  sets.push_back({});
+  sets.push_back({Axis::kTensor, Axis::kContext, Axis::kData, Axis::kPipeline});
+  return sets;
+}
+
+TEST(RankGridTest, NumbersTensorFastestAndPipelineSlowest) {
+  const RankGrid grid = *RankGrid::Create(Sizes(2, 1, 2), 8);
+  EXPECT_EQ(grid.Partition({Axis::kTensor}), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kData}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kPipeline}), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kTensor, Axis::kPipeline}), (Groups{{0, 1, 4, 5}, {2, 3, 6, 7}}));
+  EXPECT_EQ(grid.Describe(6), "tp0 dp1 pp1");
+}
+
+TEST(RankGridTest, CanNumberDataSlowest) {
+  ParallelSizes sizes = Sizes(2, 1, 2);
+  sizes.order = RankOrder::kDataLast;
+  const RankGrid grid = *RankGrid::Create(sizes, 8);
+  EXPECT_EQ(grid.Partition({Axis::kPipeline}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kData}), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+}
+
+// The groups that Megatron's documentation gives for 16 GPUs, tensor 2 and pipeline 4.
+TEST(RankGridTest, GroupsSixteenRanksAsMegatronDoes) {
+  const RankGrid grid = *RankGrid::Create(Sizes(2, 1, 4), 16);
+  EXPECT_THAT(grid.PeersOf(0, {Axis::kData}), ElementsAre(0, 2));
+  EXPECT_THAT(grid.PeersOf(15, {Axis::kData}), ElementsAre(13, 15));
+  EXPECT_THAT(grid.PeersOf(14, {Axis::kTensor}), ElementsAre(14, 15));
+  EXPECT_THAT(grid.PeersOf(5, {Axis::kPipeline}), ElementsAre(1, 5, 9, 13));
+}
+
+TEST(RankGridTest, FoldsExpertsOverTheSameRanks) {
+  ParallelSizes sizes = Sizes(2, 1, 2);
+  sizes.expert = 4;
+  sizes.expert_tensor = 1;
+  const RankGrid grid = *RankGrid::CreateExpert(sizes, 16);
+  EXPECT_EQ(grid.size(Axis::kTensor), 1);
+  EXPECT_EQ(grid.size(Axis::kData), 2);
+  EXPECT_THAT(grid.PeersOf(5, {Axis::kExpert}), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(grid.PeersOf(5, {Axis::kData}), ElementsAre(1, 5));
+  EXPECT_THAT(grid.PeersOf(5, {Axis::kPipeline}), ElementsAre(5, 13));
+}
+
+TEST(RankGridTest, GivesExpertsTheTensorSizeOfTheDenseGridUnlessTold) {
+  ParallelSizes sizes = Sizes(2, 1, 1);
+  sizes.expert = 2;
+  EXPECT_EQ(RankGrid::CreateExpert(sizes, 8)->size(Axis::kTensor), 2);
+  EXPECT_EQ(RankGrid::CreateExpert(sizes, 8)->size(Axis::kData), 2);
+}
+
+TEST(RankGridTest, RefusesSizesThatDoNotDivideTheWorld) {
+  EXPECT_THAT(RankGrid::Create(Sizes(2, 1, 3), 8),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tp2 x pp3")));
+  EXPECT_THAT(RankGrid::Create(Sizes(1 << 20, 1 << 20, 1 << 20), 8),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(RankGrid::Create(Sizes(0, 1, 1), 8), StatusIs(absl::StatusCode::kInvalidArgument));
+  ParallelSizes sizes = Sizes(2, 1, 1);
+  sizes.data = 3;
+  EXPECT_THAT(RankGrid::Create(sizes, 8),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("leave 4 of 8")));
+  sizes.data = 4;
+  sizes.expert = 3;
+  EXPECT_THAT(RankGrid::CreateExpert(sizes, 8),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expert grid")));
+}
+
+TEST(RankGridTest, RefusesGridsWhosePipelineStagesHoldOtherRanks) {
+  ParallelSizes sizes = Sizes(2, 1, 2);
+  sizes.expert = 4;
+  sizes.expert_tensor = 1;
+  sizes.order = RankOrder::kDataLast;
+  EXPECT_THAT(RankGrid::CreateExpert(sizes, 16),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("pipeline stage")));
+  sizes.expert = 2;
+  EXPECT_EQ(RankGrid::CreateExpert(sizes, 16)->Partition({Axis::kPipeline}),
+            RankGrid::Create(sizes, 16)->Partition({Axis::kPipeline}));
+}
+
+// Sets of axes, in both grids and orders: groups cover the world once, a rank's peers are
+// the group that holds it, and peers agree on all coordinates off the axes.
+TEST(RankGridTest, PartitionsPeersAndCoordinatesAgree) {
+  ParallelSizes sizes = Sizes(2, 3, 2);
+  sizes.expert = 3;
+  const int world_size = 24;
+  for (RankOrder order : {RankOrder::kPipelineLast, RankOrder::kDataLast}) {
+    sizes.order = order;
+    for (const RankGrid& grid :
+         {*RankGrid::Create(sizes, world_size), *RankGrid::CreateExpert(sizes, world_size)}) {
+      for (AxisSet axes : EverySet()) {
+        std::set<int> seen;
+        for (const std::vector<int>& group : grid.Partition(axes)) {
+          ASSERT_EQ(static_cast<int>(group.size()), grid.size(axes));
+          for (size_t i = 0; i < group.size(); ++i) {
+            ASSERT_TRUE(seen.insert(group[i]).second);
+            ASSERT_EQ(grid.PeersOf(group[i], axes), group);
+            ASSERT_EQ(grid.IndexAmongPeers(group[i], axes), static_cast<int>(i));
+            for (Axis axis : kAxes) {
+              if (axes.contains(axis)) continue;
+              ASSERT_EQ(grid.Coordinate(group[i], axis), grid.Coordinate(group[0], axis));
+            }
+          }
+        }
+        ASSERT_EQ(static_cast<int>(seen.size()), world_size);
+      }
+    }
+  }
+}
+
+TEST(RankGridTest, IsRightForAHundredThousandRanks) {
+  ParallelSizes sizes = Sizes(8, 5, 10);
+  sizes.expert = 20;
+  sizes.expert_tensor = 2;
+  const int world_size = 100000;
+  const RankGrid dense = *RankGrid::Create(sizes, world_size);
+  const RankGrid expert = *RankGrid::CreateExpert(sizes, world_size);
+  EXPECT_EQ(dense.size(Axis::kData), 250);
+  EXPECT_EQ(expert.size(Axis::kData), 250);
+  EXPECT_EQ(dense.Partition({Axis::kPipeline}), expert.Partition({Axis::kPipeline}));
+  for (AxisSet axes : {AxisSet{Axis::kTensor}, AxisSet{Axis::kData, Axis::kContext},
+                       AxisSet{Axis::kTensor, Axis::kPipeline}}) {
+    std::vector<bool> seen(world_size);
+    for (const std::vector<int>& group : dense.Partition(axes)) {
+      for (size_t i = 0; i < group.size(); ++i) {
+        ASSERT_FALSE(seen[group[i]]);
+        seen[group[i]] = true;
+        ASSERT_EQ(dense.IndexAmongPeers(group[i], axes), static_cast<int>(i));
+        for (Axis axis : kAxes) {
+          if (axes.contains(axis)) continue;
+          ASSERT_EQ(dense.Coordinate(group[i], axis), dense.Coordinate(group[0], axis));
+        }
+      }
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), true), world_size);
+  }
+  const std::vector<int> peers = dense.PeersOf(54321, {Axis::kData, Axis::kContext});
+  EXPECT_EQ(peers.size(), 1250u);
+  EXPECT_TRUE(std::is_sorted(peers.begin(), peers.end()));
+}
+
+}  // namespace
+}  // namespace megatron

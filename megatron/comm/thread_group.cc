@@ -1,0 +1,281 @@
+#include "megatron/comm/thread_group.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+
+namespace megatron {
+
+void ThreadWorldState::Register(const std::shared_ptr<ThreadGroup>& group) {
+  absl::MutexLock lock(&mutex_);
+  groups_.push_back(group);
+}
+
+void ThreadWorldState::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!failure_.ok()) return;
+    failure_ = status;
+    failed_.store(true, std::memory_order_release);
+  }
+  WakeAll();
+}
+
+void ThreadWorldState::Leave(int world_rank) {
+  left_[world_rank].store(true, std::memory_order_release);
+  WakeAll();
+}
+
+absl::Status ThreadWorldState::status() const {
+  if (!failed()) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  return failure_;
+}
+
+void ThreadWorldState::WakeAll() {
+  std::vector<std::weak_ptr<ThreadGroup>> groups;
+  {
+    absl::MutexLock lock(&mutex_);
+    groups = groups_;
+  }
+  for (const auto& weak : groups) {
+    if (std::shared_ptr<ThreadGroup> group = weak.lock()) group->Wake();
+  }
+}
+
+ThreadGroup::ThreadGroup(std::string name, std::vector<int> world_ranks,
+                         std::shared_ptr<ThreadWorldState> world)
+    : name_(std::move(name)),
+      world_ranks_(std::move(world_ranks)),
+      world_(std::move(world)),
+      seats_(world_ranks_.size()),
+      channels_(world_ranks_.size() * world_ranks_.size()) {}
+
+void ThreadGroup::Wake() {
+  absl::MutexLock lock(&mutex_);
+  changed_.SignalAll();
+}
+
+std::string ThreadGroup::Describe(int rank) const {
+  return absl::StrCat("rank ", rank, " of ", name_, " (world rank ", world_ranks_[rank], ")");
+}
+
+std::string ThreadGroup::DescribeAll(absl::Span<const int> ranks) const {
+  return absl::StrJoin(
+      ranks, ", ", [this](std::string* out, int rank) { absl::StrAppend(out, Describe(rank)); });
+}
+
+ThreadGroup::Ranks ThreadGroup::Missing(uint64_t arrivals) const {
+  Ranks missing;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (seats_[rank].arrivals < arrivals) missing.push_back(rank);
+  }
+  return missing;
+}
+
+absl::Status ThreadGroup::WaitFor(absl::Span<const int> awaited, absl::Time deadline) {
+  if (world_->failed()) return world_->status();
+  for (int rank : awaited) {
+    if (world_->has_left(world_ranks_[rank])) {
+      return absl::UnavailableError(absl::StrCat(Describe(rank), " has left"));
+    }
+  }
+  if (!changed_.WaitWithDeadline(&mutex_, deadline) || absl::Now() < deadline) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(absl::StrCat("after ",
+                                                  absl::FormatDuration(world_->deadline()),
+                                                  " still missing: ", DescribeAll(awaited)));
+}
+
+bool ThreadGroup::Arrive(int rank, const CollectiveCall& call) {
+  absl::Status failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Ranks that gave up did so under this mutex after a failure, so whoever comes later sees it:
+    // a meeting is complete only if every rank is really there.
+    if (world_->failed()) return false;
+    Seat& seat = seats_[rank];
+    seat.call = &call;
+    const uint64_t complete = ++seat.arrivals * size();
+    if (++arrived_ == complete) changed_.SignalAll();
+    const absl::Time deadline = absl::Now() + world_->deadline();
+    while (arrived_ < complete && failure.ok()) {
+      failure = WaitFor(Missing(seat.arrivals), deadline);
+    }
+    if (arrived_ >= complete) return true;
+    failure =
+        absl::Status(failure.code(), absl::StrCat(Describe(rank), ", call ", seat.arrivals, ", ",
+                                                  call.Describe(), ": ", failure.message()));
+  }
+  world_->Fail(failure);
+  return false;
+}
+
+void ThreadGroup::Depart() {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t complete = (departed_ / size() + 1) * size();
+  if (++departed_ == complete) changed_.SignalAll();
+  while (departed_ < complete) changed_.Wait(&mutex_);
+}
+
+// One rank's side of an exchange, under the group's mutex except while it copies.
+class ThreadGroup::ExchangeProgress {
+ public:
+  ExchangeProgress(ThreadGroup* group, int rank, absl::Span<const Transfer> sends,
+                   absl::Span<const Transfer> receives)
+      : group_(*group),
+        rank_(rank),
+        sends_(sends),
+        receives_(receives),
+        sent_(sends.size(), kWaiting),
+        received_(receives.size(), kWaiting) {}
+
+  // Does what can be done without waiting.
+  absl::Status Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
+    AdvanceSends();
+    for (size_t i = 0; i < receives_.size();) {
+      if (!CanReceive(i)) {
+        ++i;
+        continue;
+      }
+      if (absl::Status status = Receive(i); !status.ok()) return status;
+      i = 0;  // the mutex was released: an earlier message may have come, and goes first
+    }
+    AdvanceSends();
+    return absl::OkStatus();
+  }
+
+  // The peers of the messages that are not done.
+  Ranks Awaited() const {
+    Ranks peers;
+    for (size_t i = 0; i < sends_.size(); ++i) {
+      if (sent_[i] != kDone) peers.push_back(sends_[i].peer);
+    }
+    for (size_t i = 0; i < receives_.size(); ++i) {
+      if (received_[i] != kDone) peers.push_back(receives_[i].peer);
+    }
+    return peers;
+  }
+
+  // Takes back the messages that nobody reads, and waits for the readers of others to finish.
+  void Withdraw() ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
+    for (size_t i = 0; i < sends_.size(); ++i) {
+      if (sent_[i] != kPosted) continue;
+      Channel& channel = group_.channel(rank_, sends_[i].peer);
+      while (channel.claimed) group_.changed_.Wait(&group_.mutex_);
+      channel.message = nullptr;
+    }
+  }
+
+ private:
+  enum State : uint8_t { kWaiting, kPosted, kDone };
+
+  void AdvanceSends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
+    for (size_t i = 0; i < sends_.size(); ++i) {
+      Channel& channel = group_.channel(rank_, sends_[i].peer);
+      if (channel.message != nullptr) continue;
+      if (sent_[i] == kPosted) {
+        sent_[i] = kDone;
+      } else if (sent_[i] == kWaiting) {
+        channel.message = &sends_[i].tensor;
+        sent_[i] = kPosted;
+        group_.changed_.SignalAll();
+      }
+    }
+  }
+
+  bool CanReceive(size_t i) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
+    return received_[i] == kWaiting && FirstWaitingFrom(receives_[i].peer) == i &&
+           group_.channel(receives_[i].peer, rank_).message != nullptr;
+  }
+
+  size_t FirstWaitingFrom(int peer) const {
+    size_t i = 0;
+    while (receives_[i].peer != peer || received_[i] != kWaiting) ++i;
+    return i;
+  }
+
+  absl::Status Receive(size_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
+    const Transfer& receive = receives_[i];
+    Channel& channel = group_.channel(receive.peer, rank_);
+    const Tensor& message = *channel.message;
+    if (message.dtype() != receive.tensor.dtype() || message.shape() != receive.tensor.shape()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(group_.Describe(receive.peer), " sends ", ToText(message), " but ",
+                       group_.Describe(rank_), " receives ", ToText(receive.tensor)));
+    }
+    channel.claimed = true;
+    group_.mutex_.Unlock();
+    if (message.bytes() > 0) std::memcpy(receive.tensor.raw(), message.raw(), message.bytes());
+    group_.mutex_.Lock();
+    channel.claimed = false;
+    channel.message = nullptr;
+    received_[i] = kDone;
+    group_.changed_.SignalAll();
+    return absl::OkStatus();
+  }
+
+  static std::string ToText(const Tensor& tensor) {
+    return absl::StrCat(Name(tensor.dtype()), "[", absl::StrJoin(tensor.shape(), ", "), "]");
+  }
+
+  ThreadGroup& group_;
+  const int rank_;
+  const absl::Span<const Transfer> sends_, receives_;
+  absl::InlinedVector<State, 16> sent_, received_;
+};
+
+void ThreadGroup::Exchange(int rank, absl::Span<const Transfer> sends,
+                           absl::Span<const Transfer> receives) {
+  absl::Status failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (world_->failed()) return;
+    ExchangeProgress progress(this, rank, sends, receives);
+    const absl::Time deadline = absl::Now() + world_->deadline();
+    while (failure.ok()) {
+      failure = progress.Advance();
+      if (!failure.ok()) break;
+      const Ranks awaited = progress.Awaited();
+      if (awaited.empty()) return;
+      failure = WaitFor(awaited, deadline);
+    }
+    progress.Withdraw();
+  }
+  world_->Fail(absl::Status(failure.code(),
+                            absl::StrCat(Describe(rank), ", exchange: ", failure.message())));
+}
+
+const std::vector<std::shared_ptr<ThreadGroup>>* ThreadGroup::SplitInto(
+    int rank, const std::vector<std::vector<int>>& partition, const std::string& name) {
+  absl::Status failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    const size_t number = seats_[rank].splits++;
+    if (number == splits_.size()) {
+      splits_.push_back({partition, name, {}});
+      for (size_t i = 0; i < partition.size(); ++i) {
+        std::vector<int> world_ranks;
+        for (int member : partition[i]) world_ranks.push_back(world_ranks_[member]);
+        auto group = std::make_shared<ThreadGroup>(absl::StrCat(name, "-", i),
+                                                   std::move(world_ranks), world_);
+        world_->Register(group);
+        splits_.back().groups.push_back(std::move(group));
+      }
+    }
+    SplitRecord& split = splits_[number];
+    if (split.partition == partition && split.name == name) return &split.groups;
+    failure = absl::FailedPreconditionError(absl::StrCat(
+        Describe(rank), " splits the group into ", name, " where another rank splits it into ",
+        split.name, split.name == name ? ", by another partition" : ""));
+  }
+  world_->Fail(failure);
+  return nullptr;
+}
+
+}  // namespace megatron

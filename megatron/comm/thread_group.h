@@ -1,0 +1,129 @@
+// How the threads of one group meet, and how a failure ends every meeting of a world. What ranks do
+// when they have met is thread_communicator.cc's.
+//
+// A collective call is a *meeting*: each rank arrives with its call, all see all calls, each does
+// its share, and none departs before all have finished. A failure never ends a meeting that has
+// begun: then ranks are reading each other's buffers, which must stay, and nothing can block them.
+#ifndef MEGATRON_COMM_THREAD_GROUP_H_
+#define MEGATRON_COMM_THREAD_GROUP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "megatron/comm/communicator.h"
+
+namespace megatron {
+
+class ThreadGroup;
+
+// What all groups of a world share. Thread-safe. Fail and Leave take the locks of groups: callers
+// hold none.
+class ThreadWorldState {
+ public:
+  ThreadWorldState(int size, absl::Duration deadline) : deadline_(deadline), left_(size) {}
+
+  int size() const { return static_cast<int>(left_.size()); }
+  absl::Duration deadline() const { return deadline_; }
+
+  void Register(const std::shared_ptr<ThreadGroup>& group);
+  // The first failure stays.
+  void Fail(const absl::Status& status);
+  void Leave(int world_rank);
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  bool has_left(int world_rank) const { return left_[world_rank].load(std::memory_order_acquire); }
+  absl::Status status() const;
+
+ private:
+  void WakeAll();
+
+  const absl::Duration deadline_;
+  std::vector<std::atomic<bool>> left_;
+  std::atomic<bool> failed_{false};
+  mutable absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<ThreadGroup>> groups_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ThreadGroup {
+ public:
+  ThreadGroup(std::string name, std::vector<int> world_ranks,
+              std::shared_ptr<ThreadWorldState> world);
+
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  const std::string& name() const { return name_; }
+  ThreadWorldState& world() const { return *world_; }
+  // "rank 1 of tp-0 (world rank 3)"
+  std::string Describe(int rank) const;
+
+  // Waits until all ranks have arrived with their next call. False if that failed; then the rank
+  // has not met anyone. After true come reads of call() and one Depart.
+  bool Arrive(int rank, const CollectiveCall& call);
+  const CollectiveCall& call(int rank) const { return *seats_[rank].call; }
+  // Meetings that `rank` has arrived at, this one included.
+  uint64_t calls(int rank) const { return seats_[rank].arrivals; }
+  void Depart();
+
+  // Delivers messages between pairs of ranks.
+  void Exchange(int rank, absl::Span<const Transfer> sends, absl::Span<const Transfer> receives);
+
+  // The groups of the n-th Split of this group, made by the first rank to come. Null, and a failed
+  // world, if ranks give different arguments.
+  const std::vector<std::shared_ptr<ThreadGroup>>* SplitInto(
+      int rank, const std::vector<std::vector<int>>& partition, const std::string& name);
+
+  void Wake();
+
+ private:
+  struct Seat {
+    const CollectiveCall* call = nullptr;
+    uint64_t arrivals = 0;
+    size_t splits = 0;
+  };
+  // From one rank to another: at most one message at a time.
+  struct Channel {
+    const Tensor* message = nullptr;
+    bool claimed = false;  // the receiver is copying
+  };
+  struct SplitRecord {
+    std::vector<std::vector<int>> partition;
+    std::string name;
+    std::vector<std::shared_ptr<ThreadGroup>> groups;
+  };
+  class ExchangeProgress;
+
+  Channel& channel(int from, int to) { return channels_[from * size() + to]; }
+  // Waits for a change. OK: look again. Else why to stop waiting for `awaited` ranks.
+  absl::Status WaitFor(absl::Span<const int> awaited, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Inlined: waiting allocates nothing.
+  using Ranks = absl::InlinedVector<int, 16>;
+  Ranks Missing(uint64_t arrivals) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeAll(absl::Span<const int> ranks) const;
+
+  const std::string name_;
+  const std::vector<int> world_ranks_;
+  const std::shared_ptr<ThreadWorldState> world_;
+
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  // A seat is written by its rank under the mutex and read by others only during a meeting.
+  std::vector<Seat> seats_;
+  std::vector<Channel> channels_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SplitRecord> splits_ ABSL_GUARDED_BY(mutex_);
+  uint64_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;   // of all ranks, ever
+  uint64_t departed_ ABSL_GUARDED_BY(mutex_) = 0;  // likewise
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_THREAD_GROUP_H_
