@@ -9,12 +9,11 @@
 #ifndef MEGATRON_OPS_LINEAR_H_
 #define MEGATRON_OPS_LINEAR_H_
 
+#include "megatron/ops/activation_type.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron::ops {
-
-enum class Activation { kNone, kGeluTanh, kGeluErf, kSquaredRelu };
 
 // y = x w^T + bias.
 void LinearForward(const Stream& stream, const Tensor& x_TI, const Tensor& w_OI,

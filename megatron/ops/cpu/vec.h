@@ -15,7 +15,16 @@
 #ifndef MEGATRON_OPS_CPU_VEC_H_
 #define MEGATRON_OPS_CPU_VEC_H_
 
+// GCC 12 takes the "undefined" operands inside its own intrinsics for uninitialized variables.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 
 #include <cstdint>
 

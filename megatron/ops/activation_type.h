@@ -1,0 +1,11 @@
+// The activations that linear layers can be fused with.
+#ifndef MEGATRON_OPS_ACTIVATION_TYPE_H_
+#define MEGATRON_OPS_ACTIVATION_TYPE_H_
+
+namespace megatron::ops {
+
+enum class Activation { kNone, kGeluTanh, kGeluErf, kSquaredRelu };
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_ACTIVATION_TYPE_H_

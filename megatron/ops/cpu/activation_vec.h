@@ -1,0 +1,51 @@
+// Activations and their slopes on vectors.
+//
+// Included by sources of cpu_kernel_library only (see vec.h).
+#ifndef MEGATRON_OPS_CPU_ACTIVATION_VEC_H_
+#define MEGATRON_OPS_CPU_ACTIVATION_VEC_H_
+
+#include "megatron/ops/activation_type.h"
+#include "megatron/ops/cpu/vec.h"
+
+namespace megatron::ops::MEGATRON_ISA {
+
+MEGATRON_INLINE Vec Sigmoid(Vec x) { return Set(1.0f) / (Set(1.0f) + Exp(Zero() - x)); }
+
+// (1 + tanh(u)) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+MEGATRON_INLINE Vec GeluTanhGate(Vec x) {
+  const Vec cubic = Fma(x * x, Set(0.0713548163f), Set(1.59576912f));
+  return Sigmoid(x * cubic);
+}
+MEGATRON_INLINE Vec GeluErfGate(Vec x) {
+  return Fma(Erf(x * Set(0.707106781f)), Set(0.5f), Set(0.5f));
+}
+
+template <Activation kActivation>
+MEGATRON_INLINE Vec Activate(Vec x) {
+  if constexpr (kActivation == Activation::kGeluTanh) return x * GeluTanhGate(x);
+  if constexpr (kActivation == Activation::kGeluErf) return x * GeluErfGate(x);
+  if constexpr (kActivation == Activation::kSquaredRelu) {
+    const Vec positive = Max(Zero(), x);
+    return positive * positive;
+  }
+  return x;
+}
+
+template <Activation kActivation>
+MEGATRON_INLINE Vec ActivationSlope(Vec x) {
+  if constexpr (kActivation == Activation::kGeluTanh) {
+    const Vec gate = GeluTanhGate(x);
+    const Vec inner = Fma(x * x, Set(0.214064449f), Set(1.59576912f));
+    return Fma(x * gate * (Set(1.0f) - gate), inner, gate);
+  }
+  if constexpr (kActivation == Activation::kGeluErf) {
+    const Vec density = Exp(x * x * Set(-0.5f)) * Set(0.398942280f);
+    return Fma(x, density, GeluErfGate(x));
+  }
+  if constexpr (kActivation == Activation::kSquaredRelu) return Set(2.0f) * Max(Zero(), x);
+  return Set(1.0f);
+}
+
+}  // namespace megatron::ops::MEGATRON_ISA
+
+#endif  // MEGATRON_OPS_CPU_ACTIVATION_VEC_H_

@@ -1,0 +1,287 @@
+// Legend: M rows, N columns, K the summed dim; a tile is a panel of A times a panel of B, an array
+// of [kPanelRows][kPanelColumns] floats.
+#include "megatron/ops/cpu/gemm_kernels.h"
+
+#include "megatron/ops/cpu/activation_vec.h"
+#include "megatron/ops/cpu/gemm_pack.h"
+#include "megatron/ops/cpu/vec.h"
+
+namespace megatron::ops::MEGATRON_ISA {
+namespace {
+
+constexpr int kTileFloats = kPanelRows * kPanelColumns;
+// A block of B stays in the second-level cache while all of A passes; a group of A's panels is
+// packed together, so that whole cache lines are read; sums of a block wait in memory between
+// blocks of K.
+constexpr int64_t kBlockColumnPanels = 384 / kPanelColumns;
+constexpr int64_t kGroupRowPanels = 8;
+constexpr int64_t kBlockRowPanels = 96;
+
+constexpr int64_t kFloatsA = kGroupRowPanels * kPanelFloatsA;
+constexpr int64_t kFloatsB = kBlockColumnPanels * kPanelFloatsB;
+constexpr int64_t kFloatsTiles = kBlockRowPanels * kBlockColumnPanels * kTileFloats;
+
+int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// tile (=, or += if `add`) A's panel times B's, kRows of its rows.
+template <int kRows, int kRowStride, int kStepStride>
+void Multiply(int64_t depth, const float* a, const float* b, bool add, float* tile) {
+  Vec sums[kRows][kPanelVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kPanelVecs; ++j) sums[i][j] = Zero();
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    Vec row[kPanelVecs];
+#pragma GCC unroll 4
+    for (int j = 0; j < kPanelVecs; ++j) row[j] = Load(b + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Vec x = Set(a[i * kRowStride]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kPanelVecs; ++j) sums[i][j] = Fma(x, row[j], sums[i][j]);
+    }
+    a += kStepStride;
+    b += kPanelColumns;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kPanelVecs; ++j) {
+      float* out = tile + i * kPanelColumns + j * kLanes;
+      Store(out, add ? Load(out) + sums[i][j] : sums[i][j]);
+    }
+  }
+}
+
+using MultiplyFunction = void (*)(int64_t, const float*, const float*, bool, float*);
+
+// By number of rows.
+template <int kRowStride, int kStepStride>
+struct Multiplies {
+  static constexpr MultiplyFunction kFunctions[kPanelRows + 1] = {
+      nullptr,
+      Multiply<1, kRowStride, kStepStride>,
+      Multiply<2, kRowStride, kStepStride>,
+      Multiply<3, kRowStride, kStepStride>,
+      Multiply<4, kRowStride, kStepStride>,
+      Multiply<5, kRowStride, kStepStride>,
+      Multiply<6, kRowStride, kStepStride>,
+#if defined(MEGATRON_ISA_AVX512)
+      Multiply<7, kRowStride, kStepStride>,
+      Multiply<8, kRowStride, kStepStride>,
+      Multiply<9, kRowStride, kStepStride>,
+      Multiply<10, kRowStride, kStepStride>,
+      Multiply<11, kRowStride, kStepStride>,
+      Multiply<12, kRowStride, kStepStride>,
+      Multiply<13, kRowStride, kStepStride>,
+      Multiply<14, kRowStride, kStepStride>,
+#endif
+  };
+};
+using LongMultiplies = Multiplies<kLongStride, 1>;
+using ShortMultiplies = Multiplies<1, kLanes>;
+
+// Where a finished tile goes.
+struct Place {
+  int64_t m, n;           // of its first element
+  int64_t rows, columns;  // of it that are inside the matrix
+};
+
+// Calls body(i, j, lanes) for each (partial) vector of the tile.
+template <typename Body>
+MEGATRON_INLINE void ForEachVec(const Place& place, Body body) {
+  for (int64_t i = 0; i < place.rows; ++i) {
+    for (int64_t j = 0; j < place.columns; j += kLanes) body(i, j, place.columns - j);
+  }
+}
+
+template <typename T>
+MEGATRON_INLINE void StoreUpTo(T* p, Vec a, int64_t available) {
+  if (available >= kLanes) {
+    Store(p, a);
+  } else {
+    StorePartial(p, a, static_cast<int>(available));
+  }
+}
+
+template <typename T>
+MEGATRON_INLINE Vec AddBias(const Gemm& gemm, Vec sum, int64_t n, int64_t left) {
+  if (gemm.bias == nullptr) return sum;
+  return sum + LoadUpTo(static_cast<const T*>(gemm.bias) + n, left);
+}
+
+template <typename T>
+MEGATRON_INLINE T* RowOf(const GemmResult& result, const Place& place, int64_t i) {
+  return static_cast<T*>(result.data) + (place.m + i) * result.stride + place.n;
+}
+
+template <typename T>
+void FinishStore(const Gemm& gemm, const Place& place, const float* tile) {
+  ForEachVec(place, [&](int64_t i, int64_t j, int64_t left) {
+    const Vec sum = Load(tile + i * kPanelColumns + j);
+    StoreUpTo(RowOf<T>(gemm.c, place, i) + j, AddBias<T>(gemm, sum, place.n + j, left), left);
+  });
+}
+
+void FinishAccumulate(const Gemm& gemm, const Place& place, const float* tile) {
+  ForEachVec(place, [&](int64_t i, int64_t j, int64_t left) {
+    float* out = RowOf<float>(gemm.c, place, i) + j;
+    StoreUpTo(out, LoadUpTo(out, left) + Load(tile + i * kPanelColumns + j), left);
+  });
+}
+
+// The activation is that of the stored, rounded `pre`: what ActivationForward would give.
+template <typename T, Activation kActivation>
+void FinishActivate(const Gemm& gemm, const Place& place, const float* tile) {
+  ForEachVec(place, [&](int64_t i, int64_t j, int64_t left) {
+    const Vec sum = Load(tile + i * kPanelColumns + j);
+    T* pre = RowOf<T>(gemm.pre, place, i) + j;
+    const Vec rounded = RoundTo(pre, AddBias<T>(gemm, sum, place.n + j, left));
+    StoreUpTo(pre, rounded, left);
+    StoreUpTo(RowOf<T>(gemm.c, place, i) + j, Activate<kActivation>(rounded), left);
+  });
+}
+
+template <typename T, Activation kActivation>
+void FinishSlope(const Gemm& gemm, const Place& place, const float* tile) {
+  ForEachVec(place, [&](int64_t i, int64_t j, int64_t left) {
+    const Vec pre = LoadUpTo(RowOf<T>(gemm.pre, place, i) + j, left);
+    const Vec sum = Load(tile + i * kPanelColumns + j);
+    StoreUpTo(RowOf<T>(gemm.c, place, i) + j, sum * ActivationSlope<kActivation>(pre), left);
+  });
+}
+
+template <typename T, Activation kActivation>
+void FinishWith(const Gemm& gemm, const Place& place, const float* tile) {
+  if (gemm.epilogue == GemmEpilogue::kActivate) {
+    FinishActivate<T, kActivation>(gemm, place, tile);
+  } else {
+    FinishSlope<T, kActivation>(gemm, place, tile);
+  }
+}
+
+template <typename T>
+void Finish(const Gemm& gemm, const Place& place, const float* tile) {
+  if (gemm.epilogue == GemmEpilogue::kAccumulate) return FinishAccumulate(gemm, place, tile);
+  if (gemm.epilogue == GemmEpilogue::kStore) return FinishStore<T>(gemm, place, tile);
+  switch (gemm.activation) {
+    case Activation::kNone:
+      return FinishWith<T, Activation::kNone>(gemm, place, tile);
+    case Activation::kGeluTanh:
+      return FinishWith<T, Activation::kGeluTanh>(gemm, place, tile);
+    case Activation::kGeluErf:
+      return FinishWith<T, Activation::kGeluErf>(gemm, place, tile);
+    case Activation::kSquaredRelu:
+      return FinishWith<T, Activation::kSquaredRelu>(gemm, place, tile);
+  }
+}
+
+template <typename T>
+void PackA(const Gemm& gemm, const Place& group, int64_t k, int64_t depth, float* panels) {
+  const T* a =
+      static_cast<const T*>(gemm.a.data) + group.m * gemm.a.row_stride + k * gemm.a.column_stride;
+  if (gemm.a.row_stride != 1) {
+    PackRowsOfA(a, gemm.a.row_stride, group.rows, depth, panels);
+  } else {
+    const bool first_columns = gemm.row_sums != nullptr && group.n == 0;
+    PackColumnsOfA<kGroupRowPanels>(a, gemm.a.column_stride, group.rows, depth, panels,
+                                    first_columns ? gemm.row_sums + group.m : nullptr);
+  }
+}
+
+template <typename T>
+void PackB(const Gemm& gemm, const Place& block, int64_t k, int64_t depth, float* panels) {
+  const T* b =
+      static_cast<const T*>(gemm.b.data) + k * gemm.b.row_stride + block.n * gemm.b.column_stride;
+  if (gemm.b.column_stride == 1) {
+    PackRowsOfB(b, gemm.b.row_stride, block.columns, depth, panels);
+  } else {
+    PackColumnsOfB(b, gemm.b.column_stride, block.columns, depth, panels);
+  }
+}
+
+// One group of A's panels times all panels of B's block, for one block of K.
+struct Step {
+  int64_t depth;
+  bool first, last;  // block of K
+};
+template <typename T>
+void RunGroup(const Gemm& gemm, const Place& group, const Step& step, const float* a,
+              const float* b, float* tiles) {
+  const bool long_rows = gemm.a.row_stride != 1;
+  const MultiplyFunction* multiplies =
+      long_rows ? LongMultiplies::kFunctions : ShortMultiplies::kFunctions;
+  for (int64_t i = 0; i < group.rows; i += kPanelRows) {
+    const int64_t rows = Smaller(kPanelRows, group.rows - i);
+    for (int64_t j = 0; j < group.columns; j += kPanelColumns) {
+      multiplies[rows](step.depth, a, b + j / kPanelColumns * kPanelFloatsB, !step.first, tiles);
+      if (step.last) {
+        const int64_t columns = Smaller(kPanelColumns, group.columns - j);
+        Finish<T>(gemm, {group.m + i, group.n + j, rows, columns}, tiles);
+      }
+      if (!(step.first && step.last)) tiles += kTileFloats;
+    }
+    a += kPanelFloatsA;
+  }
+}
+
+template <typename T>
+void RunBlock(const Gemm& gemm, const Place& block, float* workspace) {
+  float* const a = workspace;
+  float* const b = a + kFloatsA;
+  float* const tiles = b + kFloatsB;
+  const int64_t column_panels = (block.columns + kPanelColumns - 1) / kPanelColumns;
+  constexpr int64_t kGroupRows = kGroupRowPanels * kPanelRows;
+  int64_t k = 0;
+  do {  // once where K is 0: the result is then the epilogue of 0
+    const int64_t depth = Smaller(kBlockK, gemm.k - k);
+    const Step step = {depth, k == 0, k + depth == gemm.k};
+    PackB<T>(gemm, block, k, depth, b);
+    for (int64_t i = 0; i < block.rows; i += kGroupRows) {
+      const Place group = {block.m + i, block.n, Smaller(kGroupRows, block.rows - i),
+                           block.columns};
+      PackA<T>(gemm, group, k, depth, a);
+      const bool kept = !(step.first && step.last);
+      RunGroup<T>(gemm, group, step, a, b,
+                  tiles + (kept ? i / kPanelRows * column_panels * kTileFloats : 0));
+    }
+    k += depth;
+  } while (k < gemm.k);
+}
+
+template <typename T>
+void RunRegion(const Gemm& gemm, const GemmRegion& region, float* workspace) {
+  const int64_t m_end = Smaller(gemm.m, region.end_row_panel * kPanelRows);
+  const int64_t n_end = Smaller(gemm.n, region.end_column_panel * kPanelColumns);
+  constexpr int64_t kBlockColumns = kBlockColumnPanels * kPanelColumns;
+  // Nothing waits between blocks of K if there is only one: B is then packed once for all rows.
+  const int64_t block_rows = gemm.k <= kBlockK ? gemm.m : kBlockRowPanels * kPanelRows;
+  for (int64_t n = region.first_column_panel * kPanelColumns; n < n_end; n += kBlockColumns) {
+    for (int64_t m = region.first_row_panel * kPanelRows; m < m_end; m += block_rows) {
+      RunBlock<T>(gemm, {m, n, Smaller(block_rows, m_end - m), Smaller(kBlockColumns, n_end - n)},
+                  workspace);
+    }
+  }
+}
+
+void Run(const Gemm& gemm, const GemmRegion& region, float* workspace) {
+  switch (gemm.dtype) {
+    case DType::kFloat32:
+      return RunRegion<float>(gemm, region, workspace);
+    case DType::kBFloat16:
+      return RunRegion<BFloat16>(gemm, region, workspace);
+    case DType::kFloat16:
+      return RunRegion<Float16>(gemm, region, workspace);
+    default:
+      __builtin_trap();  // the ops check dtypes
+  }
+}
+
+}  // namespace
+
+const GemmKernels kGemmKernels = {kPanelRows, kPanelColumns, kFloatsA + kFloatsB + kFloatsTiles,
+                                  Run};
+
+}  // namespace megatron::ops::MEGATRON_ISA
