@@ -1,0 +1,203 @@
+#include "megatron/optim/optimizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "glog/logging.h"
+#include "megatron/ops/elementwise.h"
+
+namespace megatron {
+namespace {
+
+// What all ranks add up before they decide about a step.
+enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kNumStatistics };
+constexpr int64_t kCountOffset = 16;  // bytes: an int64 stands behind the floats
+constexpr int64_t kStatisticsBytes = 24;
+
+// Of the ranks that hold one block of a parameter the first adds it to sums over the world.
+bool IsCountedHere(const Parameter& parameter, const ProcessGroups& groups) {
+  const Sharding& sharding = parameter.sharding;
+  const bool cut_over_tensor = sharding.sharded.contains(Axis::kTensor);
+  if (!sharding.expert_grid) {
+    return groups.data_context.rank() == 0 && (cut_over_tensor || groups.tensor.rank() == 0);
+  }
+  return groups.expert_data.rank() == 0 && (cut_over_tensor || groups.expert_tensor.rank() == 0) &&
+         (sharding.sharded.contains(Axis::kExpert) || groups.expert.rank() == 0);
+}
+
+// Calls body(begin, end) on flat ranges that cover the optimized parameters counted here, and of
+// the elements between parameters some; those are zero in gradients and masters.
+template <typename Body>
+void ForEachCountedRange(const ParameterBuffers& buffers, const ProcessGroups& groups, Body body) {
+  int64_t begin = -1, end = -1;
+  for (const ParameterPlace& place : buffers.places()) {
+    if (place.begin < buffers.optimized_begin()) continue;
+    if (IsCountedHere(*place.parameter, groups)) {
+      if (begin < 0) begin = place.begin;
+      end = place.end;
+    } else if (begin >= 0) {
+      body(begin, end);
+      begin = -1;
+    }
+  }
+  if (begin >= 0) body(begin, end);
+}
+
+int64_t CountZeros(const Tensor& values, const Stream& stream) {
+  if (stream.is_meta()) return 0;
+  const float* data = values.data<float>();
+  std::atomic<int64_t> zeros{0};
+  stream.pool()->ParallelFor(values.numel(), [&](int64_t begin, int64_t end) {
+    int64_t found = 0;
+    for (int64_t i = begin; i < end; ++i) found += data[i] == 0;
+    zeros += found;
+  });
+  return zeros;
+}
+
+// A section that has no parameters has none on all ranks.
+void SumGradients(const ProcessGroup& group, const Tensor& section, const Stream& stream) {
+  if (section.numel() > 0) group.AllReduce(section, ReduceOp::kSum, stream);
+}
+
+// The last of a parameter's sums over ranks: over the axes that its layer left open.
+void SumPartialGradient(const Parameter& parameter, const ProcessGroups& groups,
+                        const Stream& stream) {
+  const Sharding& sharding = parameter.sharding;
+  if (sharding.partial.contains(Axis::kTensor)) {
+    const ProcessGroup& tensor = sharding.expert_grid ? groups.expert_tensor : groups.tensor;
+    tensor.AllReduce(parameter.grad, ReduceOp::kSum, stream);
+  }
+  if (sharding.partial.contains(Axis::kExpert)) {
+    groups.expert.AllReduce(parameter.grad, ReduceOp::kSum, stream);
+  }
+  if (parameter.tied) groups.tied_embedding.AllReduce(parameter.grad, ReduceOp::kSum, stream);
+}
+
+}  // namespace
+
+int NumMoments(const OptimizerOptions& options) {
+  if (options.kind == OptimizerOptions::kAdamW) return 2;
+  return options.sgd_momentum == 0 ? 0 : 1;
+}
+
+Optimizer::Optimizer(const OptimizerOptions& options, ParameterBuffers* buffers,
+                     MemoryLedger* ledger)
+    : options_(options),
+      buffers_(buffers),
+      statistics_(buffers->options().device, kStatisticsBytes, "optimizer statistics", ledger) {
+  CHECK_EQ(buffers->options().num_moments, NumMoments(options));
+  for (const ParameterPlace& place : buffers->places()) {
+    const int64_t origin = buffers->optimized_begin();
+    if (place.begin >= origin) segments_.push_back({place.begin - origin, place.end - origin});
+  }
+}
+
+void Optimizer::FinalizeGradients(const ProcessGroups& groups, const Stream& stream) {
+  const int64_t experts_begin = buffers_->experts_begin();
+  SumGradients(groups.data_context, buffers_->gradients().Slice(0, 0, experts_begin), stream);
+  SumGradients(groups.expert_data,
+               buffers_->gradients().Slice(0, experts_begin, buffers_->num_elements()), stream);
+  for (const ParameterPlace& place : buffers_->places()) {
+    SumPartialGradient(*place.parameter, groups, stream);
+  }
+}
+
+absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
+                                           const Stream& stream) {
+  const double unscale = 1 / options.loss_scale;
+  const Tensor gradients = buffers_->gradients();
+  const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
+  ops::Zero(stream, statistics);
+  ForEachCountedRange(*buffers_, groups, [&](int64_t begin, int64_t end) {
+    ops::SumOfSquares(stream, static_cast<float>(unscale), gradients.Slice(0, begin, end),
+                      statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+  });
+  float* values = statistics.data<float>();
+  if (values != nullptr) values[kStopRequested] = options.stop_requested ? 1 : 0;
+  groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
+  if (absl::Status status = groups.world.status(); !status.ok()) return status;
+
+  StepResult result;
+  if (values != nullptr) {
+    result.grad_norm = std::sqrt(static_cast<double>(values[kSumOfSquares]));
+    result.finite = values[kNonFinite] == 0 && std::isfinite(result.grad_norm);
+    result.stop_requested = values[kStopRequested] != 0;
+  }
+  result.applied = result.finite;
+  if (!result.applied) return result;
+  double clip = 1;
+  if (options.clip_grad > 0) clip = std::min(1.0, options.clip_grad / (result.grad_norm + 1e-6));
+  ++applied_steps_;
+  Update(options, unscale * clip, stream);
+  SendTiedWeights(groups, stream);
+  return result;
+}
+
+void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
+  const int64_t begin = buffers_->optimized_begin(), end = buffers_->num_elements();
+  size_t next = 0;
+  for (const ParameterPlace& place : buffers_->places()) {
+    if (place.begin < begin) continue;
+    ops::OptimizerSegment& segment = segments_[next++];
+    segment.lr = static_cast<float>(options.lr);
+    segment.weight_decay =
+        place.parameter->weight_decay ? static_cast<float>(options.weight_decay) : 0;
+  }
+  const Tensor gradients = buffers_->gradients().Slice(0, begin, end);
+  const Tensor masters = buffers_->masters();
+  const Tensor out = buffers_->has_masters() ? buffers_->weights().Slice(0, begin, end) : Tensor();
+  if (options_.kind == OptimizerOptions::kSgd) {
+    ops::SgdOptions sgd;
+    sgd.momentum = static_cast<float>(options_.sgd_momentum);
+    sgd.grad_scale = static_cast<float>(grad_scale);
+    ops::SgdUpdate(stream, sgd, segments_, gradients, buffers_->exp_avg(), masters, out);
+    return;
+  }
+  ops::AdamWOptions adam;
+  adam.beta1 = static_cast<float>(options_.adam_beta1);
+  adam.beta2 = static_cast<float>(options_.adam_beta2);
+  adam.epsilon = static_cast<float>(options_.adam_epsilon);
+  adam.step = applied_steps_;
+  adam.grad_scale = static_cast<float>(grad_scale);
+  ops::AdamWUpdate(stream, adam, segments_, gradients, buffers_->exp_avg(), buffers_->exp_avg_sq(),
+                   masters, out);
+}
+
+void Optimizer::SendTiedWeights(const ProcessGroups& groups, const Stream& stream) const {
+  for (const ParameterPlace& place : buffers_->places()) {
+    if (!place.parameter->tied) continue;
+    groups.tied_embedding.Broadcast(place.parameter->data, /*root=*/0, stream);
+  }
+}
+
+int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const {
+  const Tensor count = statistics_.At(kCountOffset, DType::kInt64, {1});
+  int64_t zeros = 0;
+  for (const ParameterPlace& place : buffers_->places()) {
+    if (place.begin < buffers_->optimized_begin()) continue;
+    if (IsCountedHere(*place.parameter, groups)) {
+      zeros += CountZeros(buffers_->gradients().Slice(0, place.begin, place.end), stream);
+    }
+  }
+  if (stream.is_meta()) return 0;
+  *count.data<int64_t>() = zeros;
+  groups.world.AllReduce(count, ReduceOp::kSum, stream);
+  return *count.data<int64_t>();
+}
+
+double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stream) const {
+  const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
+  const int64_t origin = buffers_->optimized_begin();
+  ops::Zero(stream, statistics);
+  ForEachCountedRange(*buffers_, groups, [&](int64_t begin, int64_t end) {
+    ops::SumOfSquares(stream, 1, buffers_->masters().Slice(0, begin - origin, end - origin),
+                      statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+  });
+  groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
+  if (stream.is_meta()) return 0;
+  return std::sqrt(static_cast<double>(statistics.data<float>()[kSumOfSquares]));
+}
+
+}  // namespace megatron

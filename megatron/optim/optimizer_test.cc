@@ -1,0 +1,562 @@
+#include "megatron/optim/optimizer.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/run_ranks.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::Each;
+
+// A small model: parameters, their memory and an optimizer.
+struct Model {
+  explicit Model(const OptimizerOptions& options = {}, DType dtype = DType::kFloat32)
+      : options(options), dtype(dtype) {}
+
+  Parameter* Add(const std::string& name, const Sharding& sharding, bool decays = true) {
+    parameters.push_back(std::make_unique<Parameter>());
+    Parameter* parameter = parameters.back().get();
+    parameter->name = name;
+    parameter->sharding = sharding;
+    parameter->initializer = Initializer::Normal(0.5f);
+    parameter->weight_decay = decays;
+    return parameter;
+  }
+
+  void Build(Device device = {}) {
+    std::vector<Parameter*> pointers;
+    for (const auto& parameter : parameters) pointers.push_back(parameter.get());
+    ParameterBuffersOptions buffer_options;
+    buffer_options.model_dtype = dtype;
+    buffer_options.device = device;
+    buffer_options.num_moments = NumMoments(options);
+    buffers = std::make_unique<ParameterBuffers>(pointers, buffer_options, &ledger);
+    optimizer = std::make_unique<Optimizer>(options, buffers.get(), &ledger);
+  }
+
+  OptimizerOptions options;
+  DType dtype;
+  MemoryLedger ledger;
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  std::unique_ptr<ParameterBuffers> buffers;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+std::vector<float> Floats(const Tensor& tensor) {
+  const float* data = tensor.data<float>();
+  return std::vector<float>(data, data + tensor.numel());
+}
+
+// Small binary fractions, so that sums of few of them are exact.
+float Fraction(int64_t i) { return static_cast<float>((i * 7) % 13 - 6) / 8; }
+
+void FillGradients(const Parameter& parameter, int64_t first) {
+  float* grad = parameter.grad.data<float>();
+  for (int64_t i = 0; i < parameter.grad.numel(); ++i) grad[i] = Fraction(first + i);
+}
+
+StepResult Step(Model* model, const StepOptions& options, const Stream& stream) {
+  absl::StatusOr<StepResult> result = model->optimizer->Step(options, {}, stream);
+  EXPECT_THAT(result, IsOk());
+  return *result;
+}
+
+// The numbers of tools/interop/pytorch_reference/optimizer_goldens.py.
+struct Golden {
+  std::vector<float> norms, weights;
+};
+
+void ExpectGolden(const OptimizerOptions& options, const Golden& golden) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  Model model(options);
+  Parameter* matrix = model.Add("matrix", Replicated({2, 3}));
+  Parameter* vector = model.Add("vector", Replicated({3}), /*decays=*/false);
+  model.Build();
+  for (int i = 0; i < 9; ++i) {
+    (i < 6 ? matrix->data.data<float>()[i] : vector->data.data<float>()[i - 6]) =
+        static_cast<float>((i * 3) % 7 - 3) / 4;
+  }
+  for (int step = 0; step < 10; ++step) {
+    for (int i = 0; i < 9; ++i) {
+      (i < 6 ? matrix->grad.data<float>()[i] : vector->grad.data<float>()[i - 6]) =
+          static_cast<float>((i * 7 + step * 5) % 13 - 6) / 8;
+    }
+    StepOptions step_options;
+    step_options.lr = 0.01;
+    step_options.weight_decay = 0.1;
+    step_options.clip_grad = 1;
+    const StepResult result = Step(&model, step_options, stream);
+    EXPECT_TRUE(result.applied);
+    EXPECT_NEAR(result.grad_norm, golden.norms[step], 1e-6) << step;
+  }
+  for (int i = 0; i < 9; ++i) {
+    const float weight = i < 6 ? matrix->data.data<float>()[i] : vector->data.data<float>()[i - 6];
+    EXPECT_NEAR(weight, golden.weights[i], 1e-6) << i;
+  }
+}
+
+const std::vector<float> kGoldenNorms = {1.36930645f, 1.41421354f, 1.5f,        1.34629118f,
+                                         1.30503833f, 1.45773792f, 1.43614066f, 1.45773792f,
+                                         1.30503821f, 1.3462913f};
+
+TEST(OptimizerTest, AdamWDoesWhatPyTorchDoes) {
+  OptimizerOptions options;
+  options.adam_beta2 = 0.95;
+  ExpectGolden(options, {kGoldenNorms,
+                         {-0.715403199f, -0.0341086797f, 0.772670567f, -0.246833563f, 0.502050102f,
+                          -0.497588664f, 0.277618378f, -0.775686264f, 0.0176526289f}});
+}
+
+TEST(OptimizerTest, SgdWithMomentumDoesWhatPyTorchDoes) {
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::kSgd;
+  ExpectGolden(options, {kGoldenNorms,
+                         {-0.69572711f, -0.0266349167f, 0.751506627f, -0.233654886f, 0.475068599f,
+                          -0.471282631f, 0.270341098f, -0.778840542f, 0.0135354297f}});
+}
+
+TEST(OptimizerTest, SgdWithoutMomentumKeepsNoState) {
+  ThreadPool pool(1);
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::kSgd;
+  options.sgd_momentum = 0;
+  EXPECT_EQ(NumMoments(options), 0);
+  Model model(options);
+  Parameter* weight = model.Add("weight", Replicated({3}));
+  model.Build();
+  for (int i = 0; i < 3; ++i) weight->grad.data<float>()[i] = i;
+  StepOptions step;
+  step.lr = 0.5;
+  Step(&model, step, Stream::Cpu(&pool));
+  EXPECT_THAT(Floats(weight->data), ::testing::ElementsAre(0, -0.5f, -1));
+}
+
+// AdamW in double, element by element, as the header of ops/optimizer.h defines it.
+struct NaiveAdamW {
+  double w = 0, m = 0, v = 0;
+  void Step(double g, double lr, double decay, int step) {
+    m = 0.9 * m + 0.1 * g;
+    v = 0.999 * v + 0.001 * g * g;
+    w -= lr * decay * w +
+         lr * (m / (1 - std::pow(0.9, step))) / (std::sqrt(v / (1 - std::pow(0.999, step))) + 1e-8);
+  }
+};
+
+TEST(OptimizerTest, FollowsAComputationInDoubleForManySteps) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  Model model;
+  Parameter* matrix = model.Add("matrix", Replicated({41, 67}));
+  Parameter* vector = model.Add("vector", Replicated({29}), /*decays=*/false);
+  model.Build();
+  model.buffers->InitializeWeights(11, stream);
+  std::vector<NaiveAdamW> naive;
+  for (float w : Floats(matrix->data)) naive.push_back({w});
+  for (float w : Floats(vector->data)) naive.push_back({w});
+  const int64_t cut = matrix->data.numel();
+  for (int t = 1; t <= 200; ++t) {
+    FillGradients(*matrix, t * 5);
+    FillGradients(*vector, t * 5 + cut);
+    double squares = 0;
+    for (size_t i = 0; i < naive.size(); ++i) squares += std::pow(Fraction(t * 5 + i), 2);
+    const double norm = std::sqrt(squares), lr = 1e-3 * t / 200;
+    for (size_t i = 0; i < naive.size(); ++i) {
+      const double grad = Fraction(t * 5 + i) * 1.5 / (norm + 1e-6);
+      naive[i].Step(grad, lr, i < static_cast<size_t>(cut) ? 0.1 : 0, t);
+    }
+    StepOptions options;
+    options.lr = lr;
+    options.weight_decay = 0.1;
+    options.clip_grad = 1.5;
+    EXPECT_NEAR(Step(&model, options, stream).grad_norm, norm, 1e-6 * norm);
+  }
+  const std::vector<float> matrix_now = Floats(matrix->data), vector_now = Floats(vector->data);
+  for (size_t i = 0; i < naive.size(); ++i) {
+    const float now = i < matrix_now.size() ? matrix_now[i] : vector_now[i - cut];
+    ASSERT_NEAR(now, naive[i].w, 3e-6) << i;
+  }
+  EXPECT_EQ(model.optimizer->applied_steps(), 200);
+}
+
+TEST(OptimizerTest, GradientsBelowTheLimitAreNotClipped) {
+  ThreadPool pool(1);
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::kSgd;
+  options.sgd_momentum = 0;
+  for (double clip : {0.0, 5.1, 2.5}) {
+    Model model(options);
+    Parameter* weight = model.Add("weight", Replicated({2}));
+    model.Build();
+    weight->grad.data<float>()[0] = 3;
+    weight->grad.data<float>()[1] = 4;
+    StepOptions step;
+    step.lr = 1;
+    step.clip_grad = clip;
+    EXPECT_DOUBLE_EQ(Step(&model, step, Stream::Cpu(&pool)).grad_norm, 5);
+    const double factor = clip == 2.5 ? 2.5 / (5 + 1e-6) : 1;
+    EXPECT_FLOAT_EQ(weight->data.data<float>()[0], -3 * factor) << clip;
+    EXPECT_FLOAT_EQ(weight->data.data<float>()[1], -4 * factor) << clip;
+  }
+}
+
+TEST(OptimizerTest, AGradientThatIsNotFiniteChangesNothing) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  // The last is finite, but its square is not.
+  for (float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
+    Model model;
+    Parameter* weight = model.Add("weight", Replicated({100, 10}));
+    model.Build();
+    model.buffers->InitializeWeights(1, stream);
+    StepOptions options;
+    options.lr = 1e-2;
+    options.clip_grad = 1;
+    FillGradients(*weight, 3);
+    EXPECT_TRUE(Step(&model, options, stream).applied);
+    const std::vector<float> w = Floats(weight->data), m = Floats(model.buffers->exp_avg()),
+                             v = Floats(model.buffers->exp_avg_sq());
+    weight->grad.data<float>()[777] = bad;
+    const StepResult result = Step(&model, options, stream);
+    EXPECT_FALSE(result.finite) << bad;
+    EXPECT_FALSE(result.applied) << bad;
+    EXPECT_EQ(Floats(weight->data), w);
+    EXPECT_EQ(Floats(model.buffers->exp_avg()), m);
+    EXPECT_EQ(Floats(model.buffers->exp_avg_sq()), v);
+    EXPECT_EQ(model.optimizer->applied_steps(), 1);
+  }
+}
+
+TEST(OptimizerTest, AScaledLossGivesTheSameBits) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  std::vector<float> results[2];
+  for (int scaled : {0, 1}) {
+    Model model;
+    Parameter* weight = model.Add("weight", Replicated({33, 5}));
+    model.Build();
+    model.buffers->InitializeWeights(1, stream);
+    StepOptions options;
+    options.lr = 1e-2;
+    options.clip_grad = 1;
+    if (scaled) options.loss_scale = 65536;
+    for (int step = 0; step < 3; ++step) {
+      FillGradients(*weight, step);
+      for (int i = 0; i < weight->grad.numel(); ++i) {
+        weight->grad.data<float>()[i] *= static_cast<float>(options.loss_scale);
+      }
+      Step(&model, options, stream);
+    }
+    results[scaled] = Floats(weight->data);
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(OptimizerTest, BitsDoNotDependOnThreads) {
+  std::vector<float> results[2];
+  std::vector<double> norms[2];
+  for (int run : {0, 1}) {
+    ThreadPool pool(run == 0 ? 1 : 3);
+    const Stream stream = Stream::Cpu(&pool);
+    Model model;
+    Parameter* weight = model.Add("weight", Replicated({257, 333}));
+    Parameter* bias = model.Add("bias", Replicated({257}), /*decays=*/false);
+    model.Build();
+    model.buffers->InitializeWeights(1, stream);
+    StepOptions options;
+    options.lr = 1e-2;
+    options.weight_decay = 0.1;
+    options.clip_grad = 1;
+    for (int step = 0; step < 3; ++step) {
+      for (int64_t i = 0; i < weight->grad.numel(); ++i) {
+        weight->grad.data<float>()[i] = std::sin(static_cast<float>(i + step));
+      }
+      FillGradients(*bias, step);
+      norms[run].push_back(Step(&model, options, stream).grad_norm);
+    }
+    results[run] = Floats(model.buffers->weights());
+    EXPECT_GT(model.optimizer->ParametersNorm({}, stream), 0);
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(norms[0], norms[1]);
+}
+
+TEST(OptimizerTest, MastersKeepWhatSixteenBitsWouldLose) {
+  ThreadPool pool(1);
+  const Stream stream = Stream::Cpu(&pool);
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::kSgd;
+  options.sgd_momentum = 0;
+  Model model(options, DType::kBFloat16);
+  Parameter* weight = model.Add("weight", Replicated({1}));
+  weight->initializer = Initializer::Ones();
+  model.Build();
+  model.buffers->InitializeWeights(1, stream);
+  weight->grad.data<float>()[0] = -1;
+  StepOptions step;
+  step.lr = 1.0 / 1024;  // bf16 holds nothing between 1 and 1 + 1/128
+  for (int i = 0; i < 8; ++i) Step(&model, step, stream);
+  EXPECT_EQ(model.buffers->masters().data<float>()[0], 1 + 8.0f / 1024);
+  EXPECT_EQ(ToFloat(weight->data.data<BFloat16>()[0]), 1 + 1.0f / 128);
+}
+
+TEST(OptimizerTest, ContinuesFromItsStateBitForBit) {
+  ThreadPool pool(1);
+  const Stream stream = Stream::Cpu(&pool);
+  StepOptions options;
+  options.lr = 1e-2;
+  Model first, second;
+  Parameter* weights[] = {first.Add("w", Replicated({7})), second.Add("w", Replicated({7}))};
+  first.Build();
+  second.Build();
+  for (int step = 0; step < 3; ++step) {
+    FillGradients(*weights[0], step);
+    Step(&first, options, stream);
+  }
+  const ParameterState from = first.buffers->States()[0], to = second.buffers->States()[0];
+  for (auto [source, target] : {std::pair(from.master, to.master),
+                                {from.exp_avg, to.exp_avg},
+                                {from.exp_avg_sq, to.exp_avg_sq}}) {
+    std::copy_n(source.data<float>(), 7, target.data<float>());
+  }
+  second.optimizer->set_applied_steps(first.optimizer->applied_steps());
+  for (int step = 3; step < 6; ++step) {
+    for (Model* model : {&first, &second}) {
+      FillGradients(*model->parameters[0], step);
+      Step(model, options, stream);
+    }
+  }
+  EXPECT_EQ(Floats(weights[0]->data), Floats(weights[1]->data));
+}
+
+TEST(OptimizerTest, CountsZerosInGradientsButNotBetweenThem) {
+  ThreadPool pool(2);
+  Model model;
+  Parameter* a = model.Add("a", Replicated({70}));
+  Parameter* b = model.Add("b", Replicated({3}));
+  model.Build();
+  for (int i = 0; i < 70; ++i) a->grad.data<float>()[i] = i % 7;
+  for (int i = 0; i < 3; ++i) b->grad.data<float>()[i] = -1;
+  EXPECT_EQ(model.optimizer->CountZeroGradients({}, Stream::Cpu(&pool)), 10);
+}
+
+TEST(OptimizerTest, AStepOnTheMetaDeviceNeedsNoMemory) {
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Model model({}, dtype);
+    model.Add("weight", Replicated({1 << 20, 1 << 12}));  // 16 GiB each
+    model.Build({DeviceType::kMeta, 0});
+    const Stream stream = Stream::Meta();
+    model.buffers->ZeroGradients(stream);
+    model.optimizer->FinalizeGradients({}, stream);
+    EXPECT_TRUE(Step(&model, {}, stream).applied);
+    EXPECT_GT(model.ledger.peak_bytes(), int64_t{64} << 30);
+  }
+}
+
+// What one rank of a layout holds: a matrix cut by rows, a norm weight with partial gradients and a
+// bias that all tensor ranks have. Gradients are those of data-parallel rank `data`.
+struct Shard {
+  Shard(int tensor, int tensor_size, DType dtype = DType::kFloat32) : model({}, dtype) {
+    matrix = model.Add("matrix", SplitOverTensor({8, 5}, 0, tensor_size, tensor));
+    norm = model.Add("norm", Replicated({6}, {Axis::kTensor}), /*decays=*/false);
+    bias = model.Add("bias", Replicated({5}), /*decays=*/false);
+    model.Build();
+  }
+
+  void FillGradients(int step, int tensor, int tensor_size, int data, int data_size) {
+    const int64_t first = tensor * matrix->grad.numel();
+    for (int64_t i = 0; i < matrix->grad.numel(); ++i) {
+      matrix->grad.data<float>()[i] = Fraction(first + i + step) * (data + 1);
+    }
+    // Tensor rank t has every tensor_size-th summand, data rank d adds d + 1 times that.
+    for (int64_t i = 0; i < 6; ++i) {
+      norm->grad.data<float>()[i] = 0;
+      for (int summand = tensor; summand < 4; summand += tensor_size) {
+        norm->grad.data<float>()[i] += Fraction(i + summand * 3 + step) * (data + 1);
+      }
+    }
+    for (int64_t i = 0; i < 5; ++i) bias->grad.data<float>()[i] = Fraction(i * step) * (data + 1);
+    if (data_size > 1) return;
+    // Without data parallelism: what ranks 0 and 1 add up to.
+    for (const auto& parameter : model.parameters) {
+      for (int64_t i = 0; i < parameter->grad.numel(); ++i) parameter->grad.data<float>()[i] *= 3;
+    }
+  }
+
+  Model model;
+  Parameter *matrix, *norm, *bias;
+};
+
+struct Outcome {
+  std::vector<double> grad_norms;
+  double parameters_norm = 0;
+  int64_t zeros = 0;
+  std::vector<float> matrix, norm, bias;
+};
+
+constexpr int kLayoutSteps = 4;
+
+absl::StatusOr<Outcome> Train(int rank, const ProcessGroup& world, int tensor_size) {
+  ParallelSizes sizes;
+  sizes.tensor = tensor_size;
+  auto dense = RankGrid::Create(sizes, world.size());
+  if (!dense.ok()) return dense.status();
+  auto expert = RankGrid::CreateExpert(sizes, world.size());
+  if (!expert.ok()) return expert.status();
+  auto groups = MakeGroups(*dense, *expert, world.communicator());
+  if (!groups.ok()) return groups.status();
+
+  ThreadPool pool(1);
+  const Stream stream = Stream::Cpu(&pool);
+  const int tensor = groups->tensor.rank(), data = groups->data.rank();
+  Shard shard(tensor, tensor_size);
+  shard.model.buffers->InitializeWeights(9, stream);
+  Outcome outcome;
+  for (int step = 0; step < kLayoutSteps; ++step) {
+    shard.model.buffers->ZeroGradients(stream);
+    shard.FillGradients(step, tensor, tensor_size, data, groups->data.size());
+    shard.model.optimizer->FinalizeGradients(*groups, stream);
+    StepOptions options;
+    options.lr = 1e-2;
+    options.weight_decay = 0.1;
+    options.clip_grad = 1;
+    auto result = shard.model.optimizer->Step(options, *groups, stream);
+    if (!result.ok()) return result.status();
+    outcome.grad_norms.push_back(result->grad_norm);
+  }
+  outcome.zeros = shard.model.optimizer->CountZeroGradients(*groups, stream);
+  outcome.parameters_norm = shard.model.optimizer->ParametersNorm(*groups, stream);
+  outcome.matrix = Floats(shard.matrix->data);
+  outcome.norm = Floats(shard.norm->data);
+  outcome.bias = Floats(shard.bias->data);
+  return outcome;
+}
+
+void ExpectClose(const std::vector<float>& actual, absl::Span<const float> expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-6) << i;
+}
+
+TEST(OptimizerTest, EveryLayoutTrainsTheSameWeights) {
+  const absl::StatusOr<Outcome> serial = Train(0, ProcessGroup(), 1);
+  ASSERT_THAT(serial, IsOk());
+  for (auto [world_size, tensor_size] : {std::pair(2, 2), {2, 1}, {4, 2}}) {
+    SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
+    std::vector<Outcome> outcomes(world_size);
+    const int size = tensor_size;
+    ASSERT_THAT(RunRanks(world_size,
+                         [&](int rank, const ProcessGroup& world) -> absl::Status {
+                           absl::StatusOr<Outcome> outcome = Train(rank, world, size);
+                           if (outcome.ok()) outcomes[rank] = *outcome;
+                           return outcome.status();
+                         }),
+                IsOk());
+    for (int rank = 0; rank < world_size; ++rank) {
+      const Outcome& outcome = outcomes[rank];
+      for (int step = 0; step < kLayoutSteps; ++step) {
+        EXPECT_NEAR(outcome.grad_norms[step], serial->grad_norms[step],
+                    1e-6 * serial->grad_norms[step]);
+        EXPECT_EQ(outcome.grad_norms[step], outcomes[0].grad_norms[step]);
+      }
+      EXPECT_EQ(outcome.zeros, serial->zeros);
+      EXPECT_NEAR(outcome.parameters_norm, serial->parameters_norm, 1e-6);
+      const size_t rows = outcome.matrix.size();
+      ExpectClose(outcome.matrix,
+                  absl::MakeConstSpan(serial->matrix).subspan((rank % tensor_size) * rows, rows));
+      ExpectClose(outcome.norm, serial->norm);
+      ExpectClose(outcome.bias, serial->bias);
+    }
+  }
+}
+
+TEST(OptimizerTest, RanksDecideAlike) {
+  // Rank 1 alone has a bad gradient in step 0 and wants to stop in step 1.
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         ThreadPool pool(1);
+                         const Stream stream = Stream::Cpu(&pool);
+                         ProcessGroups groups;
+                         groups.world = groups.tensor = world;
+                         Shard shard(rank, 2);
+                         shard.FillGradients(1, rank, 2, 0, 1);
+                         float* grad = shard.matrix->grad.data<float>();
+                         const float good = grad[0];
+                         if (rank == 1) grad[0] = std::numeric_limits<float>::infinity();
+                         for (int step : {0, 1, 2}) {
+                           StepOptions options;
+                           options.stop_requested = step == 1 && rank == 1;
+                           auto result = shard.model.optimizer->Step(options, groups, stream);
+                           if (!result.ok()) return result.status();
+                           EXPECT_EQ(result->applied, step > 0);
+                           EXPECT_EQ(result->stop_requested, step == 1);
+                           grad[0] = good;
+                         }
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+TEST(OptimizerTest, OwnersOfTiedWeightsServeTheirCopies) {
+  // Two stages; each has a part of the tied weight's gradient.
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         ThreadPool pool(1);
+                         const Stream stream = Stream::Cpu(&pool);
+                         ProcessGroups groups;
+                         groups.world = groups.pipeline = groups.tied_embedding = world;
+                         OptimizerOptions sgd;
+                         sgd.kind = OptimizerOptions::kSgd;
+                         sgd.sgd_momentum = 0;
+                         Model model(sgd);
+                         Parameter* tied = model.Add("tied", Replicated({2}));
+                         tied->tied = true;
+                         tied->owner = rank == 0;
+                         model.Build();
+                         tied->grad.data<float>()[0] = rank == 0 ? 1 : 2;
+                         tied->grad.data<float>()[1] = 4;
+                         model.optimizer->FinalizeGradients(groups, stream);
+                         StepOptions options;
+                         options.lr = 1;
+                         auto result = model.optimizer->Step(options, groups, stream);
+                         if (!result.ok()) return result.status();
+                         EXPECT_NEAR(result->grad_norm, std::sqrt(9 + 64), 1e-6);
+                         EXPECT_THAT(Floats(tied->data), ::testing::ElementsAre(-3, -8));
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+TEST(OptimizerTest, AFailedCollectiveStopsTheStepBeforeItChangesAnything) {
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         ThreadPool pool(1);
+                         const Stream stream = Stream::Cpu(&pool);
+                         ProcessGroups groups;
+                         groups.world = groups.tensor = world;
+                         if (rank == 1) return absl::AbortedError("a peer gives up");
+                         Shard shard(rank, 2);
+                         shard.FillGradients(1, rank, 2, 0, 1);
+                         StepOptions options;
+                         options.lr = 1;
+                         EXPECT_FALSE(shard.model.optimizer->Step(options, groups, stream).ok());
+                         EXPECT_EQ(shard.model.optimizer->applied_steps(), 0);
+                         EXPECT_THAT(Floats(shard.bias->data), Each(0.0f));
+                         return absl::OkStatus();
+                       }),
+              StatusIs(absl::StatusCode::kAborted));
+}
+
+}  // namespace
+}  // namespace megatron

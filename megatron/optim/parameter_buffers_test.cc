@@ -1,0 +1,233 @@
+#include "megatron/optim/parameter_buffers.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+Parameter MakeParameter(const std::string& name, const Sharding& sharding) {
+  Parameter parameter;
+  parameter.name = name;
+  parameter.sharding = sharding;
+  parameter.initializer = Initializer::Normal(0.02f);
+  return parameter;
+}
+
+std::vector<float> Floats(const Tensor& tensor) {
+  const float* data = tensor.data<float>();
+  return std::vector<float>(data, data + tensor.numel());
+}
+
+class ParameterBuffersTest : public ::testing::Test {
+ protected:
+  Parameter* Add(const std::string& name, const Sharding& sharding) {
+    owned_.push_back(std::make_unique<Parameter>(MakeParameter(name, sharding)));
+    parameters_.push_back(owned_.back().get());
+    return owned_.back().get();
+  }
+
+  std::vector<std::unique_ptr<Parameter>> owned_;
+  std::vector<Parameter*> parameters_;
+  MemoryLedger ledger_;
+};
+
+TEST_F(ParameterBuffersTest, LaysParametersOutInReverseAtMultiplesOf64) {
+  Add("first", Replicated({10}));
+  Add("second", Replicated({2, 65}));
+  Add("third", Replicated({64}));
+  ParameterBuffers buffers(parameters_, {}, &ledger_);
+  ASSERT_EQ(buffers.places().size(), 3u);
+  EXPECT_EQ(buffers.places()[0].parameter->name, "third");
+  EXPECT_EQ(buffers.places()[0].begin, 0);
+  EXPECT_EQ(buffers.places()[0].end, 64);
+  EXPECT_EQ(buffers.places()[1].parameter->name, "second");
+  EXPECT_EQ(buffers.places()[1].begin, 64);
+  EXPECT_EQ(buffers.places()[1].end, 194);
+  EXPECT_EQ(buffers.places()[2].parameter->name, "first");
+  EXPECT_EQ(buffers.places()[2].begin, 256);
+  EXPECT_EQ(buffers.num_elements(), 384);
+}
+
+TEST_F(ParameterBuffersTest, EndsWhereDataParallelRanksCanCutItEvenly) {
+  Add("weight", Replicated({10}));
+  ParameterBuffersOptions options;
+  options.data_parallel_size = 3;
+  ParameterBuffers buffers(parameters_, options, &ledger_);
+  EXPECT_EQ(buffers.num_elements(), 384);
+}
+
+TEST_F(ParameterBuffersTest, PutsCopiesOfTiedWeightsFirstAndExpertsLast) {
+  Parameter* expert = Add("expert", Replicated({5}));
+  expert->sharding.expert_grid = true;
+  Add("dense", Replicated({6}));
+  Parameter* copy = Add("copy", Replicated({7}));
+  copy->tied = true;
+  copy->owner = false;
+  Parameter* owner = Add("owner", Replicated({8}));
+  owner->tied = true;
+  ParameterBuffersOptions options;
+  options.model_dtype = DType::kBFloat16;
+  ParameterBuffers buffers(parameters_, options, &ledger_);
+  EXPECT_EQ(buffers.places()[0].parameter, copy);
+  EXPECT_EQ(buffers.optimized_begin(), 128);
+  EXPECT_EQ(buffers.places()[1].parameter, owner);
+  EXPECT_EQ(buffers.places()[1].begin, 128);
+  EXPECT_EQ(buffers.experts_begin(), 256);
+  EXPECT_EQ(buffers.places()[3].parameter, expert);
+  EXPECT_EQ(buffers.num_elements(), 384);
+  EXPECT_EQ(buffers.weights().numel(), 384);
+  EXPECT_EQ(buffers.masters().numel(), 256);
+  EXPECT_EQ(buffers.exp_avg().numel(), 256);
+  EXPECT_EQ(buffers.States().size(), 3u);
+}
+
+TEST_F(ParameterBuffersTest, BindsDataAndGradientToTheFlatMemory) {
+  Parameter* weight = Add("weight", Replicated({2, 3}));
+  Add("bias", Replicated({3}));
+  ParameterBuffers buffers(parameters_, {}, &ledger_);
+  EXPECT_EQ(weight->data.shape(), Shape({2, 3}));
+  EXPECT_EQ(weight->grad.shape(), Shape({2, 3}));
+  const int64_t begin = buffers.places()[1].begin;
+  EXPECT_EQ(weight->data.raw(), buffers.weights().data<float>() + begin);
+  EXPECT_EQ(weight->grad.raw(), buffers.gradients().data<float>() + begin);
+}
+
+TEST_F(ParameterBuffersTest, Fp32WeightsAreTheirOwnMasters) {
+  Parameter* weight = Add("weight", Replicated({2, 3}));
+  ParameterBuffers buffers(parameters_, {}, &ledger_);
+  EXPECT_FALSE(buffers.has_masters());
+  ASSERT_EQ(buffers.States().size(), 1u);
+  EXPECT_EQ(buffers.States()[0].master.raw(), weight->data.raw());
+  EXPECT_THAT(ledger_.AtPeak(), ElementsAre(Pair("exp_avg", 512), Pair("exp_avg_sq", 512),
+                                            Pair("gradients", 512), Pair("weights", 512)));
+}
+
+TEST_F(ParameterBuffersTest, StatesHaveTheBlocksShapeAndTheMomentsThereAre) {
+  Parameter* weight = Add("weight", SplitOverTensor({4, 3}, 0, 2, 1));
+  ParameterBuffersOptions options;
+  options.model_dtype = DType::kFloat16;
+  options.num_moments = 1;
+  ParameterBuffers buffers(parameters_, options, &ledger_);
+  const std::vector<ParameterState> states = buffers.States();
+  ASSERT_EQ(states.size(), 1u);
+  EXPECT_EQ(states[0].parameter, weight);
+  EXPECT_EQ(states[0].master.dtype(), DType::kFloat32);
+  EXPECT_EQ(states[0].master.shape(), Shape({2, 3}));
+  EXPECT_EQ(states[0].exp_avg.shape(), Shape({2, 3}));
+  EXPECT_TRUE(states[0].exp_avg_sq.empty());
+  EXPECT_EQ(weight->data.dtype(), DType::kFloat16);
+  EXPECT_EQ(weight->grad.dtype(), DType::kFloat32);
+}
+
+TEST_F(ParameterBuffersTest, ThePlanOnTheMetaDeviceIsWhatARealOneTakes) {
+  Add("weight", Replicated({37, 29}));
+  Add("bias", Replicated({37}));
+  ParameterBuffersOptions options;
+  options.model_dtype = DType::kBFloat16;
+  MemoryLedger planned;
+  {
+    options.device = {DeviceType::kMeta, 0};
+    ParameterBuffers buffers(parameters_, options, &planned);
+    buffers.InitializeWeights(1, Stream::Meta());
+    buffers.ZeroGradients(Stream::Meta());
+    EXPECT_EQ(parameters_[0]->data.raw(), nullptr);
+    EXPECT_EQ(parameters_[0]->data.shape(), Shape({37, 29}));
+    EXPECT_EQ(buffers.States()[0].exp_avg_sq.raw(), nullptr);
+  }
+  options.device = {};
+  ParameterBuffers buffers(parameters_, options, &ledger_);
+  EXPECT_EQ(ledger_.AtPeak(), planned.AtPeak());
+  EXPECT_EQ(ledger_.peak_bytes(), buffers.num_elements() * (2 + 4 + 4 + 4 + 4));
+  EXPECT_EQ(planned.current_bytes(), 0);
+}
+
+TEST_F(ParameterBuffersTest, InitialWeightsDoNotDependOnThreads) {
+  Parameter* weight = Add("weight", Replicated({300, 701}));  // several pieces
+  Parameter* bias = Add("bias", Replicated({300}));
+  bias->initializer = Initializer::Ones();
+  ParameterBuffers buffers(parameters_, {}, &ledger_);
+  std::vector<float> expected(300 * 701);
+  FillInitial(*weight, 7, Tensor(expected.data(), DType::kFloat32, {300, 701}));
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    buffers.InitializeWeights(7, Stream::Cpu(&pool));
+    EXPECT_EQ(Floats(weight->data), expected) << threads;
+    EXPECT_THAT(Floats(bias->data), ::testing::Each(1.0f));
+  }
+}
+
+TEST_F(ParameterBuffersTest, BlocksOfACutWeightStartAsThePartsOfTheWhole) {
+  ThreadPool pool(2);
+  Parameter* whole = Add("weight", Replicated({4, 6}));
+  ParameterBuffers buffers(parameters_, {}, &ledger_);
+  buffers.InitializeWeights(7, Stream::Cpu(&pool));
+  for (int part = 0; part < 2; ++part) {
+    Parameter block = MakeParameter("weight", SplitOverTensor({4, 6}, 1, 2, part));
+    ParameterBuffers block_buffers({&block}, {}, &ledger_);
+    block_buffers.InitializeWeights(7, Stream::Cpu(&pool));
+    for (int row = 0; row < 4; ++row) {
+      EXPECT_EQ(Floats(block.data.Select(0, row)),
+                Floats(whole->data.Select(0, row).Slice(0, part * 3, part * 3 + 3)));
+    }
+  }
+}
+
+TEST_F(ParameterBuffersTest, SixteenBitWeightsAreTheRoundedMasters) {
+  ThreadPool pool(2);
+  Parameter* weight = Add("weight", Replicated({40, 30}));
+  ParameterBuffersOptions options;
+  options.model_dtype = DType::kBFloat16;
+  ParameterBuffers buffers(parameters_, options, &ledger_);
+  buffers.InitializeWeights(3, Stream::Cpu(&pool));
+  std::vector<float> expected(1200);
+  FillInitial(*weight, 3, Tensor(expected.data(), DType::kFloat32, {40, 30}));
+  EXPECT_EQ(Floats(buffers.States()[0].master), expected);
+  const BFloat16* rounded = weight->data.data<BFloat16>();
+  for (int i = 0; i < 1200; ++i) EXPECT_EQ(rounded[i].bits, ToBFloat16(expected[i]).bits) << i;
+
+  buffers.States()[0].master.data<float>()[17] = 2;  // as if loaded
+  buffers.CopyMastersToWeights(Stream::Cpu(&pool));
+  EXPECT_EQ(ToFloat(rounded[17]), 2);
+}
+
+TEST_F(ParameterBuffersTest, ACopyOfATiedWeightStartsAsItsOwner) {
+  ThreadPool pool(2);
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Parameter owner = MakeParameter("embedding", Replicated({50, 8}));
+    owner.tied = true;
+    Parameter copy = owner;
+    copy.owner = false;
+    Parameter other = MakeParameter("other", Replicated({9}));
+    ParameterBuffersOptions options;
+    options.model_dtype = dtype;
+    ParameterBuffers first({&owner, &other}, options, &ledger_);
+    first.InitializeWeights(5, Stream::Cpu(&pool));
+    ParameterBuffers last({&copy}, options, &ledger_);
+    last.InitializeWeights(5, Stream::Cpu(&pool));
+    EXPECT_EQ(std::memcmp(owner.data.raw(), copy.data.raw(), owner.data.bytes()), 0) << dtype;
+    EXPECT_EQ(last.masters().numel(), 0);
+    EXPECT_TRUE(last.States().empty());
+  }
+}
+
+TEST_F(ParameterBuffersTest, ZeroGradientsClearsAllOfThem) {
+  ThreadPool pool(2);
+  Parameter* weight = Add("weight", Replicated({5, 5}));
+  ParameterBuffers buffers(parameters_, {}, &ledger_);
+  for (int i = 0; i < 25; ++i) weight->grad.data<float>()[i] = i;
+  buffers.ZeroGradients(Stream::Cpu(&pool));
+  EXPECT_THAT(Floats(weight->grad), ::testing::Each(0.0f));
+}
+
+}  // namespace
+}  // namespace megatron
