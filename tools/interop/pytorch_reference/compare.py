@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Compares training runs of ours with PyTorch's in fp32 on the CPU.
+
+compare.py DIR           for every run in DIR (written by //tools/interop:dump_run): trains from the
+                         same weights on the same tokens and compares losses, gradient norms and
+                         final weights.
+compare.py --self_check  checks this reference itself: its gradients against finite differences in
+                         double, and how far fp32 strays from double in 20 steps, which must leave
+                         room below the tolerances of the comparison.
+
+A run is a folder: config.json, tokens.npy int32 [steps, samples, positions + 1], losses.npy and
+grad_norms.npy [steps], initial/NAME.npy and final/NAME.npy for every weight NAME.
+
+Prints "N passed, N failed" at the end and fails if a check did.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+
+import numpy
+import torch
+
+import model
+import training
+
+# Relative; in fp32 each of these is met with room to spare (--self_check). AdamW divides gradients
+# by their size and so passes the errors of small ones on in full; SGD does not.
+LOSS_BOUND = NORM_BOUND = 1e-5
+WEIGHT_BOUND = {"adam": 1e-5, "sgd": 2e-6}
+
+
+class Report:
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def check(self, what, error, bound):
+        ok = error <= bound  # false for NaN
+        self.passed += ok
+        self.failed += not ok
+        print("%s %-72s %.2e (bound %.0e)" % ("ok    " if ok else "FAILED", what, error, bound))
+
+    def finish(self):
+        print("%d passed, %d failed" % (self.passed, self.failed))
+        return 1 if self.failed or not self.passed else 0
+
+
+def relative(actual, expected):
+    """The largest relative difference of two lists of numbers."""
+    if len(actual) != len(expected):
+        return math.inf
+    return max(abs(a - e) / abs(e) for a, e in zip(actual, expected))
+
+
+def relative_l2(actual, expected):
+    actual, expected = actual.double(), expected.double()
+    return ((actual - expected).norm() / expected.norm().clamp_min(1e-30)).item()
+
+
+def split_keys(m, name, tensor):
+    """(what has a gradient, the biases of keys or None).
+
+    Softmax does not see a constant added to all scores of a row, so without rotation the gradient
+    of a key's bias is zero but for rounding, and AdamW makes steps of full size out of rounding.
+    """
+    if not name.endswith("linear_qkv.bias") or m["position_embedding_type"] == "rope":
+        return tensor, None
+    return torch.cat([tensor[:, :-2], tensor[:, -1:]], dim=1), tensor[:, -2]
+
+
+def compare_weights(report, config, label, actual, expected):
+    o = config["optimizer"]
+    for name in expected:
+        rest, keys = split_keys(config["model"], name, actual[name])
+        expected_rest, expected_keys = split_keys(config["model"], name, expected[name])
+        report.check(label + name, relative_l2(rest, expected_rest),
+                     WEIGHT_BOUND[o["optimizer"]])
+        if keys is not None:
+            bound = o["lr"] if o["optimizer"] == "adam" else 1e-7
+            report.check(label + name + " (keys, absolute)",
+                         (keys - expected_keys).abs().max().item(), bound)
+
+
+def load(folder, names):
+    return {name: torch.from_numpy(numpy.load(os.path.join(folder, name + ".npy")))
+            for name in names}
+
+
+def compare_run(report, folder):
+    label = os.path.basename(folder) + ": "
+    with open(os.path.join(folder, "config.json")) as file:
+        config = json.load(file)
+    shapes = model.parameter_shapes(config["model"])
+    for part in ("initial", "final"):
+        found = {name[:-len(".npy")] for name in os.listdir(os.path.join(folder, part))}
+        unexpected = found.symmetric_difference(shapes)
+        report.check("%snames of %s weights %s" % (label, part, sorted(unexpected) or ""),
+                     len(unexpected), 0)
+        if unexpected:
+            return
+    initial = load(os.path.join(folder, "initial"), shapes)
+    final = load(os.path.join(folder, "final"), shapes)
+    for name, shape in shapes.items():
+        if list(initial[name].shape) != shape:
+            report.check("%s%s has shape %s" % (label, name, list(initial[name].shape)), 1, 0)
+            return
+    batches = torch.from_numpy(numpy.load(os.path.join(folder, "tokens.npy"))).long()
+    losses, norms, weights = training.train(config, initial, batches)
+    report.check(label + "losses",
+                 relative(numpy.load(os.path.join(folder, "losses.npy")).tolist(), losses),
+                 LOSS_BOUND)
+    report.check(label + "gradient norms",
+                 relative(numpy.load(os.path.join(folder, "grad_norms.npy")).tolist(), norms),
+                 NORM_BOUND)
+    compare_weights(report, config, label, final, weights)
+
+
+def example_configs():
+    """Models like those that dump_run trains, smaller."""
+    common = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "kv_channels": 16,
+              "seq_length": 32, "vocab_size": 100, "padded_vocab_size": 128, "norm_epsilon": 1e-5,
+              "rotary_base": 10000.0}
+    gpt2 = dict(common, num_query_groups=4, ffn_hidden_size=256, normalization="LayerNorm",
+                position_embedding_type="learned_absolute", swiglu=False,
+                disable_bias_linear=False, untie_embeddings_and_output_weights=False)
+    llama = dict(common, num_query_groups=2, ffn_hidden_size=192, normalization="RMSNorm",
+                 position_embedding_type="rope", swiglu=True, disable_bias_linear=True,
+                 untie_embeddings_and_output_weights=True)
+    optimizer = {"lr": 3e-4, "min_lr": 3e-5, "lr_warmup_samples": 12, "lr_decay_samples": 80,
+                 "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8,
+                 "sgd_momentum": 0.9, "clip_grad": 1.0}
+    for model_name, m in (("gpt2", gpt2), ("llama", llama)):
+        for name in ("adam", "sgd"):
+            yield model_name + "_" + name, {
+                "model": m, "optimizer": dict(optimizer, optimizer=name), "train_iters": 20}
+
+
+def random_weights(m, generator):
+    weights = {}
+    for name, shape in model.parameter_shapes(m).items():
+        if name.endswith("bias"):
+            weights[name] = torch.zeros(shape)
+        elif model.decays(name):
+            weights[name] = 0.02 * torch.randn(shape, generator=generator)
+        else:
+            weights[name] = torch.ones(shape)
+    return weights
+
+
+def check_gradients(report, label, m, initial, tokens, generator):
+    """The derivative along a random direction, by autograd and by central differences, in double."""
+    weights = {name: w.double().requires_grad_() for name, w in initial.items()}
+    model.loss(m, weights, tokens).backward()
+    for name, weight in weights.items():
+        direction = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        direction *= 2e-5 / direction.abs().max()
+        with torch.no_grad():
+            ends = [model.loss(m, dict(weights, **{name: weight + sign * direction}), tokens).item()
+                    for sign in (1, -1)]
+        derivative = (weight.grad * direction).sum().item()
+        report.check(label + "gradient of " + name,
+                     abs((ends[0] - ends[1]) / 2 - derivative), 1e-6 * abs(derivative) + 1e-13)
+
+
+def self_check(report):
+    for label, config in example_configs():
+        m = config["model"]
+        generator = torch.Generator().manual_seed(1)
+        initial = random_weights(m, generator)
+        batches = torch.randint(0, m["vocab_size"], (config["train_iters"], 4, m["seq_length"] + 1),
+                                generator=generator)
+        if config["optimizer"]["optimizer"] == "adam":
+            check_gradients(report, label + ": ", m, initial, batches[0], generator)
+        losses, norms, weights = training.train(config, initial, batches)
+        exact_losses, exact_norms, exact_weights = training.train(config, initial, batches,
+                                                                  torch.float64)
+        report.check(label + ": losses in fp32", relative(losses, exact_losses), 1e-6)
+        report.check(label + ": gradient norms in fp32", relative(norms, exact_norms), 1e-6)
+        compare_weights(report, config, label + ": fp32 ", weights, exact_weights)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", nargs="?")
+    parser.add_argument("--self_check", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.directory and not arguments.self_check:
+        parser.error("a directory of runs or --self_check is needed")
+    torch.manual_seed(0)
+    report = Report()
+    if arguments.self_check:
+        self_check(report)
+    if arguments.directory:
+        for name in sorted(os.listdir(arguments.directory)):
+            folder = os.path.join(arguments.directory, name)
+            if os.path.exists(os.path.join(folder, "config.json")):
+                compare_run(report, folder)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Trains a model of model.py as a run of ours does: schedule, clipping, AdamW or SGD."""
+
+import math
+
+import torch
+
+import model
+
+
+def learning_rate(o, samples):
+    """Linear warm-up from 0, then half a cosine wave down to min_lr."""
+    warmup, end = o["lr_warmup_samples"], o["lr_decay_samples"]
+    if warmup > 0 and samples <= warmup:
+        return o["lr"] * samples / warmup
+    if samples > end:
+        return o["min_lr"]
+    share = (samples - warmup) / (end - warmup)
+    return o["min_lr"] + (o["lr"] - o["min_lr"]) * (1 + math.cos(math.pi * share)) / 2
+
+
+def make_optimizer(o, weights):
+    groups = [{
+        "params": [w for name, w in weights.items() if model.decays(name) == decays],
+        "weight_decay": o["weight_decay"] if decays else 0.0,
+    } for decays in (True, False)]
+    groups = [group for group in groups if group["params"]]
+    if o["optimizer"] == "sgd":
+        return torch.optim.SGD(groups, lr=o["lr"], momentum=o["sgd_momentum"])
+    return torch.optim.AdamW(groups, lr=o["lr"], betas=(o["adam_beta1"], o["adam_beta2"]),
+                             eps=o["adam_eps"])
+
+
+def train(config, initial, batches, dtype=torch.float32):
+    """Returns (losses, gradient norms, final weights) of one update per batch of `batches`."""
+    m, o = config["model"], config["optimizer"]
+    weights = {name: torch.nn.Parameter(w.to(dtype).clone()) for name, w in initial.items()}
+    optimizer = make_optimizer(o, weights)
+    losses, norms, samples = [], [], 0
+    for tokens in batches:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(o, samples)
+        optimizer.zero_grad()
+        value = model.loss(m, weights, tokens)
+        value.backward()
+        limit = o["clip_grad"] if o["clip_grad"] > 0 else math.inf
+        norms.append(torch.nn.utils.clip_grad_norm_(weights.values(), limit).item())
+        losses.append(value.item())
+        optimizer.step()
+        samples += tokens.shape[0]
+    return losses, norms, {name: w.detach() for name, w in weights.items()}
