@@ -1,0 +1,75 @@
+#include "megatron/train/config_defaults.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "megatron/train/config.pb.h"
+
+namespace megatron {
+namespace {
+
+void ResolveModel(config::ModelConfig* model) {
+  const int64_t hidden_size = model->hidden_size();
+  const int64_t heads = model->num_attention_heads();
+  if (!model->has_ffn_hidden_size() && hidden_size > 0) {
+    model->set_ffn_hidden_size(DefaultFfnHiddenSize(hidden_size, model->swiglu()));
+  }
+  if (!model->has_kv_channels() && hidden_size > 0 && heads > 0)
+    model->set_kv_channels(hidden_size / heads);
+  if (!model->has_num_query_groups() && heads > 0) model->set_num_query_groups(heads);
+  if (!model->has_max_position_embeddings() && model->has_seq_length()) {
+    model->set_max_position_embeddings(model->seq_length());
+  }
+  if (!model->has_embedding_init_method_std())
+    model->set_embedding_init_method_std(model->init_method_std());
+}
+
+void ResolveOptimizer(const config::TrainingConfig& training, config::OptimizerConfig* optimizer) {
+  if (!optimizer->has_lr_decay_iters() && training.has_train_iters())
+    optimizer->set_lr_decay_iters(training.train_iters());
+  if (!optimizer->has_start_weight_decay())
+    optimizer->set_start_weight_decay(optimizer->weight_decay());
+  if (!optimizer->has_end_weight_decay())
+    optimizer->set_end_weight_decay(optimizer->weight_decay());
+}
+
+void ResolveFiles(config::PretrainConfig* config) {
+  config::CheckpointConfig* const checkpoint = config->mutable_checkpoint();
+  if (!checkpoint->has_save()) return;
+  if (!checkpoint->has_load()) checkpoint->set_load(checkpoint->save());
+  if (!config->logging().has_metrics_file()) {
+    config->mutable_logging()->set_metrics_file(
+        absl::StrCat(absl::StripSuffix(checkpoint->save(), "/"), "/metrics.jsonl"));
+  }
+}
+
+}  // namespace
+
+int64_t DefaultFfnHiddenSize(int64_t hidden_size, bool swiglu) {
+  return swiglu ? std::max<int64_t>(hidden_size * 8 / 3 / 64, 1) * 64 : 4 * hidden_size;
+}
+
+void ResolveDefaults(config::PretrainConfig* config) {
+  config->mutable_parallel();
+  config->mutable_precision();
+  config->mutable_data();
+  config->mutable_logging();
+  config->mutable_system();
+  ResolveModel(config->mutable_model());
+  config::RecomputeConfig* const recompute = config->mutable_recompute();
+  if (recompute->recompute_granularity() == config::RecomputeGranularity::selective &&
+      recompute->recompute_modules().empty()) {
+    recompute->add_recompute_modules(config::RecomputeModule::core_attn);
+  }
+  config::TrainingConfig* const training = config->mutable_training();
+  if (!training->has_global_batch_size() && training->has_micro_batch_size()) {
+    training->set_global_batch_size(training->micro_batch_size() *
+                                    config->parallel().data_parallel_size());
+  }
+  ResolveOptimizer(*training, config->mutable_optimizer());
+  ResolveFiles(config);
+}
+
+}  // namespace megatron
