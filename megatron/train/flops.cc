@@ -1,0 +1,82 @@
+#include "megatron/train/flops.h"
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "megatron/train/config.pb.h"
+
+namespace megatron {
+namespace {
+
+// Weights of matrix products alone: what 2 FLOPs per token and pass are spent on.
+int64_t MatrixWeightsPerLayer(const config::ModelConfig& model) {
+  const int64_t query_width = model.num_attention_heads() * model.kv_channels();
+  const int64_t key_value_width = 2 * model.num_query_groups() * model.kv_channels();
+  const int64_t mlp_matrices = model.swiglu() ? 3 : 2;
+  return model.hidden_size() *
+         (2 * query_width + key_value_width + mlp_matrices * model.ffn_hidden_size());
+}
+
+int64_t BiasesPerLayer(const config::ModelConfig& model) {
+  const int64_t qkv =
+      (model.num_attention_heads() + 2 * model.num_query_groups()) * model.kv_channels();
+  if (model.disable_bias_linear()) return model.add_qkv_bias() ? qkv : 0;
+  return qkv + (model.swiglu() ? 2 : 1) * model.ffn_hidden_size() + 2 * model.hidden_size();
+}
+
+struct Peak {
+  absl::string_view name;
+  double fp32;
+  double half;
+};
+
+// Vendors' data sheets, without sparsity; fp32 without TF32. The first name that is contained
+// counts.
+constexpr Peak kPeaks[] = {
+    {"GB200", 80e12, 2500e12}, {"B200", 80e12, 2250e12},     {"H200", 67e12, 989e12},
+    {"GH200", 67e12, 989e12},  {"H100 PCIe", 51e12, 756e12}, {"H100 NVL", 60e12, 835e12},
+    {"H100", 67e12, 989e12},   {"A100", 19.5e12, 312e12},    {"A800", 19.5e12, 312e12},
+    {"H800", 67e12, 989e12},   {"V100", 15.7e12, 125e12},    {"L40S", 91.6e12, 362e12},
+};
+
+}  // namespace
+
+int64_t CountParameters(const config::ModelConfig& model, int64_t padded_vocab_size) {
+  const int64_t per_channel = model.normalization() == config::Normalization::LayerNorm ? 2 : 1;
+  const int64_t norm = per_channel * model.hidden_size();
+  const int64_t qk_norms = model.qk_layernorm() ? 2 * per_channel * model.kv_channels() : 0;
+  const int64_t layer = MatrixWeightsPerLayer(model) + BiasesPerLayer(model) + 2 * norm + qk_norms;
+  const bool learned =
+      model.position_embedding_type() == config::PositionEmbedding::learned_absolute;
+  const int64_t rows = padded_vocab_size * (model.untie_embeddings_and_output_weights() ? 2 : 1) +
+                       (learned ? model.max_position_embeddings() : 0);
+  return model.num_layers() * layer + norm + rows * model.hidden_size();
+}
+
+double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size,
+                     FlopsConvention convention) {
+  constexpr double kFlopsPerWeight =
+      6;  // 2 forward, 2 for the input's gradient, 2 for the weight's
+  const double layers = static_cast<double>(model.num_layers());
+  const double weights =
+      layers * static_cast<double>(MatrixWeightsPerLayer(model)) +
+      static_cast<double>(padded_vocab_size) * static_cast<double>(model.hidden_size());
+  // Scores and their product with the values: two products over the positions seen.
+  const double positions_seen =
+      static_cast<double>(model.seq_length()) * (convention == FlopsConvention::kClassic ? 1 : 0.5);
+  const double attention = layers * 2 * positions_seen *
+                           static_cast<double>(model.num_attention_heads() * model.kv_channels());
+  return kFlopsPerWeight * (weights + attention);
+}
+
+std::optional<double> PeakFlopsPerSecond(absl::string_view device_name, MatmulPrecision precision) {
+  for (const Peak& peak : kPeaks) {
+    if (absl::StrContains(device_name, peak.name))
+      return precision == MatmulPrecision::kHalf ? peak.half : peak.fp32;
+  }
+  return std::nullopt;
+}
+
+}  // namespace megatron
