@@ -3,7 +3,7 @@
 #ifndef MEGATRON_OPS_ACTIVATION_H_
 #define MEGATRON_OPS_ACTIVATION_H_
 
-#include "megatron/ops/linear.h"
+#include "megatron/ops/activation_type.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 

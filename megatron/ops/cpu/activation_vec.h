@@ -34,9 +34,10 @@ MEGATRON_INLINE Vec Activate(Vec x) {
 template <Activation kActivation>
 MEGATRON_INLINE Vec ActivationSlope(Vec x) {
   if constexpr (kActivation == Activation::kGeluTanh) {
-    const Vec gate = GeluTanhGate(x);
-    const Vec inner = Fma(x * x, Set(0.214064449f), Set(1.59576912f));
-    return Fma(x * gate * (Set(1.0f) - gate), inner, gate);
+    const Vec t = Min(Set(16.0f), Max(Set(-16.0f), x));  // the gate is exactly 0 or 1 beyond
+    const Vec gate = GeluTanhGate(t);
+    const Vec inner = Fma(t * t, Set(0.214064449f), Set(1.59576912f));
+    return Fma(t * gate * (Set(1.0f) - gate), inner, gate);
   }
   if constexpr (kActivation == Activation::kGeluErf) {
     const Vec density = Exp(x * x * Set(-0.5f)) * Set(0.398942280f);

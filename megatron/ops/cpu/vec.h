@@ -30,7 +30,8 @@
 
 #include "megatron/tensor/dtype.h"
 
-#define MEGATRON_INLINE static inline __attribute__((always_inline))
+#define MEGATRON_INLINE_MEMBER inline __attribute__((always_inline))
+#define MEGATRON_INLINE static MEGATRON_INLINE_MEMBER
 
 namespace megatron::ops::MEGATRON_ISA {
 

@@ -1,0 +1,149 @@
+#include "megatron/ops/activation.h"
+
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/finite_difference.h"
+#include "megatron/ops/host_tensor.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron::ops {
+namespace {
+
+const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+const Activation kActivations[] = {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf,
+                                   Activation::kSquaredRelu};
+
+double Activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2)));
+    case Activation::kSquaredRelu:
+      return x > 0 ? x * x : 0;
+  }
+  return NAN;
+}
+
+class ActivationTest : public ::testing::Test {
+ protected:
+  ThreadPool pool_{2};
+  Stream stream_ = Stream::Cpu(&pool_);
+};
+
+TEST_F(ActivationTest, ForwardIsTheFormula) {
+  for (DType dtype : kDTypes) {
+    for (Activation activation : kActivations) {
+      for (int64_t features : {1, 3, 17, 33, 9000}) {
+        const HostTensor x = HostTensor::Normal({3, features}, dtype, 1);
+        const HostTensor y({3, features}, dtype);
+        ActivationForward(stream_, activation, x, y);
+        std::vector<double> want;
+        for (double value : x.Values()) want.push_back(Activate(activation, value));
+        ExpectNear(y, want, OpTolerance(dtype));
+      }
+    }
+  }
+}
+
+TEST_F(ActivationTest, FarFromZeroGeluIsZeroOrTheIdentity) {
+  for (Activation activation : {Activation::kGeluTanh, Activation::kGeluErf}) {
+    const HostTensor x = HostTensor::Of({1, 6}, DType::kFloat32, {-1e30, -100, -20, 20, 100, 1e12});
+    const HostTensor y({1, 6}, DType::kFloat32), dx({1, 6}, DType::kFloat32);
+    const HostTensor ones = HostTensor::Of({1, 6}, DType::kFloat32, {1, 1, 1, 1, 1, 1});
+    ActivationForward(stream_, activation, x, y);
+    ActivationBackward(stream_, activation, ones, x, dx);
+    for (int64_t i = 0; i < 6; ++i) {
+      EXPECT_NEAR(y.Get(i), i < 3 ? 0 : x.Get(i), 1e-30) << x.Get(i);
+      EXPECT_NEAR(dx.Get(i), i < 3 ? 0 : 1, 1e-30) << x.Get(i);
+    }
+  }
+}
+
+TEST_F(ActivationTest, BackwardIsTheDerivativeOfForward) {
+  for (Activation activation : kActivations) {
+    HostTensor x = HostTensor::Normal({3, 33}, DType::kFloat32, 1);
+    const HostTensor dy = HostTensor::Normal({3, 33}, DType::kFloat32, 2);
+    const HostTensor y({3, 33}, DType::kFloat32), dx({3, 33}, DType::kFloat32);
+    ActivationBackward(stream_, activation, dy, x, dx);
+    const auto loss = [&] {
+      ActivationForward(stream_, activation, x, y);
+      return Dot(y, dy);
+    };
+    ExpectNear(dx, FiniteDifference(&x, loss), kFiniteDifferenceTolerance);
+  }
+}
+
+TEST_F(ActivationTest, SixteenBitBackwardFollowsFp32) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (Activation activation : kActivations) {
+      const HostTensor x = HostTensor::Normal({3, 33}, dtype, 1);
+      const HostTensor dy = HostTensor::Normal({3, 33}, dtype, 2);
+      const HostTensor dx({3, 33}, dtype), wide_dx({3, 33}, DType::kFloat32);
+      ActivationBackward(stream_, activation, dy, x, dx);
+      ActivationBackward(stream_, activation, HostTensor::Of({3, 33}, DType::kFloat32, dy.Values()),
+                         HostTensor::Of({3, 33}, DType::kFloat32, x.Values()), wide_dx);
+      ExpectNear(dx, wide_dx.Values(), OpTolerance(dtype));
+    }
+  }
+}
+
+TEST_F(ActivationTest, OutputsMayReplaceInputs) {
+  const HostTensor x = HostTensor::Normal({3, 33}, DType::kFloat32, 1);
+  const HostTensor dy = HostTensor::Normal({3, 33}, DType::kFloat32, 2);
+  const HostTensor y({3, 33}, DType::kFloat32), dx({3, 33}, DType::kFloat32);
+  ActivationForward(stream_, Activation::kGeluErf, x, y);
+  ActivationBackward(stream_, Activation::kGeluErf, dy, x, dx);
+  ActivationBackward(stream_, Activation::kGeluErf, dy, x, dy);
+  ActivationForward(stream_, Activation::kGeluErf, x, x);
+  EXPECT_EQ(dy.Bytes(), dx.Bytes());
+  EXPECT_EQ(x.Bytes(), y.Bytes());
+}
+
+TEST_F(ActivationTest, SwiGluForwardIsTheFormula) {
+  for (DType dtype : kDTypes) {
+    for (int64_t features : {1, 3, 17, 33, 9000}) {
+      const HostTensor gate_up = HostTensor::Normal({3, 2 * features}, dtype, 1);
+      const HostTensor y({3, features}, dtype);
+      SwiGluForward(stream_, gate_up, y);
+      std::vector<double> want;
+      for (int64_t i = 0; i < 3 * features; ++i) {
+        const int64_t at = i / features * 2 * features + i % features;
+        const double gate = gate_up.Get(at), up = gate_up.Get(at + features);
+        want.push_back(gate / (1 + std::exp(-gate)) * up);
+      }
+      ExpectNear(y, want, OpTolerance(dtype));
+    }
+  }
+}
+
+TEST_F(ActivationTest, SwiGluBackwardIsTheDerivativeOfForward) {
+  HostTensor gate_up = HostTensor::Normal({3, 66}, DType::kFloat32, 1);
+  const HostTensor dy = HostTensor::Normal({3, 33}, DType::kFloat32, 2);
+  const HostTensor y({3, 33}, DType::kFloat32), d_gate_up({3, 66}, DType::kFloat32);
+  SwiGluBackward(stream_, dy, gate_up, d_gate_up);
+  const auto loss = [&] {
+    SwiGluForward(stream_, gate_up, y);
+    return Dot(y, dy);
+  };
+  ExpectNear(d_gate_up, FiniteDifference(&gate_up, loss), kFiniteDifferenceTolerance);
+}
+
+TEST_F(ActivationTest, SixteenBitSwiGluBackwardFollowsFp32) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    const HostTensor gate_up = HostTensor::Normal({3, 66}, dtype, 1);
+    const HostTensor dy = HostTensor::Normal({3, 33}, dtype, 2);
+    const HostTensor d_gate_up({3, 66}, dtype), wide({3, 66}, DType::kFloat32);
+    SwiGluBackward(stream_, dy, gate_up, d_gate_up);
+    SwiGluBackward(stream_, HostTensor::Of({3, 33}, DType::kFloat32, dy.Values()),
+                   HostTensor::Of({3, 66}, DType::kFloat32, gate_up.Values()), wide);
+    ExpectNear(d_gate_up, wide.Values(), OpTolerance(dtype));
+  }
+}
+
+}  // namespace
+}  // namespace megatron::ops

@@ -1,0 +1,113 @@
+#include "megatron/ops/cpu/elementwise_kernels.h"
+
+#include "megatron/ops/cpu/activation_vec.h"
+#include "megatron/ops/cpu/loops.h"
+
+namespace megatron::ops::MEGATRON_ISA {
+namespace {
+
+void ConvertKernel(DType from, const void* in, DType to, void* out, int64_t count) {
+  WithType(from, [=](auto* from_type) {
+    WithType(to, [=](auto* to_type) {
+      const auto* x = As(from_type, in);
+      auto* y = As(to_type, out);
+      ForEachVec(count, [=](auto access, int64_t i) { access.store(y + i, access.load(x + i)); });
+    });
+  });
+}
+
+void AddKernel(DType dtype, const void* in, void* out, int64_t count) {
+  WithType(dtype, [=](auto* type) {
+    const auto* x = As(type, in);
+    auto* y = As(type, out);
+    ForEachVec(count, [=](auto access, int64_t i) {
+      access.store(y + i, access.load(y + i) + access.load(x + i));
+    });
+  });
+}
+
+void ScaleKernel(float factor, float* out, int64_t count) {
+  ForEachVec(count, [=](auto access, int64_t i) {
+    access.store(out + i, access.load(out + i) * Set(factor));
+  });
+}
+
+// Calls body(value) with a type whose kActivation is the activation.
+template <Activation kValue>
+struct ActivationConstant {
+  static constexpr Activation kActivation = kValue;
+};
+template <typename Body>
+MEGATRON_INLINE void WithActivation(Activation activation, Body body) {
+  switch (activation) {
+    case Activation::kNone:
+      return body(ActivationConstant<Activation::kNone>());
+    case Activation::kGeluTanh:
+      return body(ActivationConstant<Activation::kGeluTanh>());
+    case Activation::kGeluErf:
+      return body(ActivationConstant<Activation::kGeluErf>());
+    case Activation::kSquaredRelu:
+      return body(ActivationConstant<Activation::kSquaredRelu>());
+  }
+}
+
+void ActivateKernel(Activation activation, DType dtype, const void* x, void* y, int64_t count) {
+  WithActivation(activation, [=](auto constant) {
+    WithType(dtype, [=](auto* type) {
+      const auto* in = As(type, x);
+      auto* out = As(type, y);
+      ForEachVec(count, [=](auto access, int64_t i) {
+        access.store(out + i, Activate<decltype(constant)::kActivation>(access.load(in + i)));
+      });
+    });
+  });
+}
+
+void ActivateBackwardKernel(Activation activation, DType dtype, const void* dy, const void* x,
+                            void* dx, int64_t count) {
+  WithActivation(activation, [=](auto constant) {
+    WithType(dtype, [=](auto* type) {
+      const auto *in = As(type, x), *gradient = As(type, dy);
+      auto* out = As(type, dx);
+      ForEachVec(count, [=](auto access, int64_t i) {
+        const Vec slope = ActivationSlope<decltype(constant)::kActivation>(access.load(in + i));
+        access.store(out + i, access.load(gradient + i) * slope);
+      });
+    });
+  });
+}
+
+void SwiGluKernel(DType dtype, const void* gate_up, void* y, int64_t features) {
+  WithType(dtype, [=](auto* type) {
+    const auto *gates = As(type, gate_up), *ups = gates + features;
+    auto* out = As(type, y);
+    ForEachVec(features, [=](auto access, int64_t i) {
+      const Vec gate = access.load(gates + i);
+      access.store(out + i, gate * Sigmoid(gate) * access.load(ups + i));
+    });
+  });
+}
+
+void SwiGluBackwardKernel(DType dtype, const void* dy, const void* gate_up, void* d_gate_up,
+                          int64_t features) {
+  WithType(dtype, [=](auto* type) {
+    const auto *gradient = As(type, dy), *gates = As(type, gate_up), *ups = gates + features;
+    auto* d_gates = As(type, d_gate_up);
+    auto* d_ups = d_gates + features;
+    ForEachVec(features, [=](auto access, int64_t i) {
+      const Vec gate = access.load(gates + i), sigmoid = Sigmoid(gate);
+      const Vec d = access.load(gradient + i), up = access.load(ups + i);
+      const Vec slope = sigmoid * Fma(gate, Set(1.0f) - sigmoid, Set(1.0f));
+      access.store(d_ups + i, d * (gate * sigmoid));
+      access.store(d_gates + i, d * up * slope);
+    });
+  });
+}
+
+}  // namespace
+
+const ElementwiseKernels kElementwiseKernels = {
+    ConvertKernel,          AddKernel,    ScaleKernel,         ActivateKernel,
+    ActivateBackwardKernel, SwiGluKernel, SwiGluBackwardKernel};
+
+}  // namespace megatron::ops::MEGATRON_ISA

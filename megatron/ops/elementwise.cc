@@ -1,0 +1,100 @@
+#include "megatron/ops/elementwise.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "glog/logging.h"
+#include "megatron/ops/checks.h"
+#include "megatron/ops/cpu/elementwise_kernels.h"
+#include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cpu/parallel_elements.h"
+
+namespace megatron::ops {
+namespace {
+
+const ElementwiseKernels& Kernels() {
+  return ActiveIsa() == CpuIsa::kAvx512 ? avx512::kElementwiseKernels : avx2::kElementwiseKernels;
+}
+
+char* At(const Tensor& tensor, int64_t offset) {
+  return static_cast<char*>(tensor.raw()) + offset * SizeOf(tensor.dtype());
+}
+
+// `count` contiguous elements.
+void CopyRun(const Tensor& in, int64_t in_offset, const Tensor& out, int64_t out_offset,
+             int64_t count) {
+  if (in.dtype() == out.dtype()) {
+    std::memcpy(At(out, out_offset), At(in, in_offset), count * SizeOf(in.dtype()));
+  } else {
+    Kernels().convert(in.dtype(), At(in, in_offset), out.dtype(), At(out, out_offset), count);
+  }
+}
+
+// Where row `row` (an index over all dims but the last) begins.
+int64_t RowOffset(const Tensor& tensor, int64_t row) {
+  int64_t offset = 0;
+  for (int d = tensor.rank() - 2; d >= 0; --d) {
+    offset += row % tensor.dim(d) * tensor.stride(d);
+    row /= tensor.dim(d);
+  }
+  return offset;
+}
+
+void CopyRow(const Tensor& in, const Tensor& out, int64_t row) {
+  const int64_t size = in.dim(-1);
+  const int64_t from = RowOffset(in, row), to = RowOffset(out, row);
+  if (in.stride(-1) == 1 && out.stride(-1) == 1) return CopyRun(in, from, out, to, size);
+  for (int64_t i = 0; i < size; ++i) {
+    CopyRun(in, from + i * in.stride(-1), out, to + i * out.stride(-1), 1);
+  }
+}
+
+}  // namespace
+
+void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
+  CheckTensor(stream, in, in.dtype(), in.shape());
+  CheckTensor(stream, out, out.dtype(), in.shape());
+  if (in.dtype() != out.dtype()) {
+    CheckFloating(in);
+    CheckFloating(out);
+  }
+  if (!RunsOnCpu(stream, "Copy") || in.numel() == 0) return;
+  if (in.is_contiguous() && out.is_contiguous()) {
+    ParallelElements(stream.pool(), in.numel(), kElementGrain,
+                     [&](int64_t begin, int64_t count) { CopyRun(in, begin, out, begin, count); });
+    return;
+  }
+  const int64_t row_grain = std::max<int64_t>(1, kElementGrain / in.dim(-1));
+  ParallelElements(stream.pool(), in.numel() / in.dim(-1), row_grain,
+                   [&](int64_t begin, int64_t count) {
+                     for (int64_t row = begin; row < begin + count; ++row) CopyRow(in, out, row);
+                   });
+}
+
+void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
+  CheckFloating(in);
+  CheckContiguous(stream, in, in.dtype(), in.shape());
+  CheckContiguous(stream, out, in.dtype(), in.shape());
+  if (!RunsOnCpu(stream, "Add")) return;
+  ParallelElements(stream.pool(), in.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
+    Kernels().add(in.dtype(), At(in, begin), At(out, begin), count);
+  });
+}
+
+void Scale(const Stream& stream, float factor, const Tensor& out) {
+  CheckContiguous(stream, out, DType::kFloat32, out.shape());
+  if (!RunsOnCpu(stream, "Scale")) return;
+  ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
+    Kernels().scale(factor, out.data<float>() + begin, count);
+  });
+}
+
+void Zero(const Stream& stream, const Tensor& out) {
+  CheckContiguous(stream, out, out.dtype(), out.shape());
+  if (!RunsOnCpu(stream, "Zero")) return;
+  ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
+    std::memset(At(out, begin), 0, count * SizeOf(out.dtype()));
+  });
+}
+
+}  // namespace megatron::ops
