@@ -81,11 +81,11 @@ class SyntaxParser {
   // Up to a closing brace or the end.
   void ParseFields(int depth, std::vector<SyntaxField>* fields) {
     while (!AtEnd() && !AtClosing()) {
-      if (Take(",") || Take(";")) continue;
       const int line = Token().line;
       SyntaxField field;
       if (ParseField(depth, &field)) {
         fields->push_back(std::move(field));
+        if (!Take(",")) Take(";");
       } else {
         SkipLine(line);
       }
