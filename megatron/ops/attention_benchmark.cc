@@ -1,0 +1,89 @@
+// Speed of attention at head size 64 and 128. A multiply-add counts as two operations; what
+// causality hides is not counted.
+#include <cmath>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/ops/attention.h"
+#include "megatron/ops/host_tensor.h"
+
+namespace megatron::ops {
+namespace {
+
+struct Case {
+  int64_t sequences, length, groups, heads, dim;
+  DType dtype = DType::kFloat32;
+  float dropout = 0;
+};
+
+const Case kCases[] = {
+    {4, 256, 12, 1, 64},   // a GPT-2 124M layer
+    {1, 1024, 12, 1, 64},  // the same at its full length
+    {1, 1024, 12, 1, 64, DType::kBFloat16},
+    {1, 1024, 12, 1, 64, DType::kFloat32, 0.1f},
+    {1, 1024, 2, 4, 128},  // grouped queries
+    {1, 1024, 1, 1, 64},   // too few heads to occupy the threads
+};
+
+struct Operands {
+  HostTensor cu_seqlens, sample, position, q, k, v, out, lse, dout, dq, dk, dv;
+  Attention attention;
+
+  explicit Operands(const Case& c)
+      : cu_seqlens({c.sequences + 1}, DType::kInt32),
+        sample({c.sequences * c.length}, DType::kInt64),
+        position({c.sequences * c.length}, DType::kInt32),
+        q(HostTensor::Normal({c.sequences * c.length, c.groups, c.heads, c.dim}, c.dtype, 1)),
+        k(HostTensor::Normal({c.sequences * c.length, c.groups, c.dim}, c.dtype, 2)),
+        v(HostTensor::Normal({c.sequences * c.length, c.groups, c.dim}, c.dtype, 3)),
+        out(q.tensor().shape(), c.dtype),
+        lse({c.sequences * c.length, c.groups, c.heads}, DType::kFloat32),
+        dout(HostTensor::Normal(q.tensor().shape(), c.dtype, 4)),
+        dq(q.tensor().shape(), c.dtype),
+        dk(k.tensor().shape(), c.dtype),
+        dv(k.tensor().shape(), c.dtype) {
+    for (int64_t s = 0; s <= c.sequences; ++s) cu_seqlens.Set(s, s * c.length);
+    attention.scale = static_cast<float>(1 / std::sqrt(c.dim));
+    attention.cu_seqlens_q = attention.cu_seqlens_k = cu_seqlens;
+    attention.max_seqlen_q = attention.max_seqlen_k = c.length;
+    attention.dropout = {c.dropout, {1, 2}, sample, position, 0};
+  }
+};
+
+// Operations of one product over the visible scores.
+double Operations(const Case& c) {
+  return 2.0 * c.sequences * c.groups * c.heads * c.dim * c.length * (c.length + 1) / 2;
+}
+
+void Report(benchmark::State& state, const Case& c, int products) {
+  state.SetLabel(std::string(Name(c.dtype)) + (c.dropout > 0 ? " dropout" : ""));
+  state.counters["FLOP/s"] =
+      benchmark::Counter(products * Operations(c), benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void BM_AttentionForward(benchmark::State& state) {
+  const Case& c = kCases[state.range(0)];
+  ThreadPool pool(AvailableCores());
+  const Operands x(c);
+  for (auto _ : state)
+    AttentionForward(Stream::Cpu(&pool), x.attention, {x.q, x.k, x.v}, x.out, x.lse);
+  Report(state, c, 2);
+}
+BENCHMARK(BM_AttentionForward)->DenseRange(0, 5)->UseRealTime();
+
+void BM_AttentionBackward(benchmark::State& state) {
+  const Case& c = kCases[state.range(0)];
+  ThreadPool pool(AvailableCores());
+  const Operands x(c);
+  AttentionForward(Stream::Cpu(&pool), x.attention, {x.q, x.k, x.v}, x.out, x.lse);
+  for (auto _ : state) {
+    AttentionBackward(Stream::Cpu(&pool), x.attention, {x.q, x.k, x.v}, x.out, x.lse, x.dout,
+                      {x.dq, x.dk, x.dv});
+  }
+  Report(state, c, 5);
+}
+BENCHMARK(BM_AttentionBackward)->DenseRange(0, 5)->UseRealTime();
+
+}  // namespace
+}  // namespace megatron::ops
