@@ -5,10 +5,8 @@
 // micro-batch passes all stages once per chunk. A backward may be split into the part that the
 // stage before waits for (kBackwardInput) and the part that nobody waits for (kBackwardWeight).
 //
-// A plan says nothing about messages; they follow from it (transfers.h), and so do its cost and its
-// correctness (check_schedule.h).
-//
-//   for (const Action& action : Plan1F1B(stage, stages, microbatches)) ...
+// A schedule says nothing about messages: they follow from it (stage_plan.h), and so do its time
+// and its correctness (check_schedule.h).
 #ifndef MEGATRON_PIPELINE_SCHEDULE_H_
 #define MEGATRON_PIPELINE_SCHEDULE_H_
 
@@ -57,12 +55,16 @@ struct InterleavedOptions {
   int chunks = 1;
   int group = 0;
 };
-std::vector<Action> PlanInterleaved(int stage, const InterleavedOptions& options);
+std::vector<Action> PlanInterleaved(int stage, InterleavedOptions options);
 
-// The whole schedule, of all stages.
+// Forwards alone, for evaluation.
+std::vector<Action> PlanForwards(int stage, const InterleavedOptions& options);
+
+// The same for all stages.
 Schedule GPipeSchedule(int stages, int microbatches);
 Schedule OneForwardOneBackwardSchedule(int stages, int microbatches);
 Schedule InterleavedSchedule(const InterleavedOptions& options);
+Schedule ForwardSchedule(const InterleavedOptions& options);
 
 }  // namespace megatron
 

@@ -1,0 +1,242 @@
+#include "megatron/pipeline/check_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+std::string Text(const Action& action) {
+  std::ostringstream out;
+  out << action;
+  return out.str();
+}
+
+double Cost(ActionKind kind, const ActionCosts& costs) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return costs.forward;
+    case ActionKind::kBackward:
+      return costs.backward_input + costs.backward_weight;
+    case ActionKind::kBackwardInput:
+      return costs.backward_input;
+    case ActionKind::kBackwardWeight:
+      return costs.backward_weight;
+  }
+  return 0;
+}
+
+// When each micro-batch leaves each position of the model.
+struct Ends {
+  double forward = kNever;
+  double backward_input = kNever;
+  double backward_weight = kNever;
+};
+
+class Player {
+ public:
+  Player(const Schedule& schedule, const ActionCosts& costs)
+      : schedule_(schedule),
+        costs_(costs),
+        positions_(schedule.stages * schedule.chunks),
+        ends_(static_cast<size_t>(positions_) * schedule.microbatches),
+        next_(schedule.stages) {
+    report_.stages.resize(schedule.stages);
+    report_.in_flight.resize(schedule.stages);
+  }
+
+  absl::StatusOr<ScheduleReport> Play() {
+    MEGATRON_RETURN_IF_ERROR(CheckForm());
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (int stage = 0; stage < schedule_.stages; ++stage) {
+        MEGATRON_ASSIGN_OR_RETURN(const bool ran, PlayWhatIsReady(stage));
+        progress = progress || ran;
+      }
+    }
+    MEGATRON_RETURN_IF_ERROR(CheckAllPlayed());
+    MEGATRON_RETURN_IF_ERROR(CheckComplete());
+    Summarize();
+    return std::move(report_);
+  }
+
+ private:
+  absl::Status CheckForm() const {
+    if (schedule_.stages < 1 || schedule_.chunks < 1 || schedule_.microbatches < 1 ||
+        static_cast<int>(schedule_.actions.size()) != schedule_.stages) {
+      return absl::FailedPreconditionError("a schedule needs stages, each with its actions");
+    }
+    for (int stage = 0; stage < schedule_.stages; ++stage) {
+      for (const Action& action : schedule_.actions[stage]) {
+        if (action.microbatch >= 0 && action.microbatch < schedule_.microbatches &&
+            action.chunk >= 0 && action.chunk < schedule_.chunks) {
+          continue;
+        }
+        return Wrong(stage, action, "has no such micro-batch or chunk");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> PlayWhatIsReady(int stage) {
+    const std::vector<Action>& actions = schedule_.actions[stage];
+    std::vector<TimedAction>& played = report_.stages[stage];
+    bool ran = false;
+    for (; next_[stage] < actions.size(); ++next_[stage]) {
+      const Action& action = actions[next_[stage]];
+      MEGATRON_RETURN_IF_ERROR(CheckOrder(stage, action));
+      const double ready = ReadyTime(stage, action);
+      if (ready == kNever) break;
+      const double start = std::max(ready, played.empty() ? 0 : played.back().end);
+      const double end = start + Cost(action.kind, costs_);
+      played.push_back({action, start, end});
+      SetEnd(stage, action, end);
+      ran = true;
+    }
+    return ran;
+  }
+
+  // Against what the stage itself did before.
+  absl::Status CheckOrder(int stage, const Action& action) {
+    const Ends& own = At(Position(stage, action.chunk), action.microbatch);
+    const bool forwarded = own.forward != kNever;
+    const bool backwarded = own.backward_input != kNever;
+    switch (action.kind) {
+      case ActionKind::kForward:
+        return forwarded ? Wrong(stage, action, "is forwarded twice") : absl::OkStatus();
+      case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
+        if (!forwarded) return Wrong(stage, action, "comes before its forward");
+        return backwarded ? Wrong(stage, action, "is backwarded twice") : absl::OkStatus();
+      case ActionKind::kBackwardWeight:
+        if (!backwarded) return Wrong(stage, action, "comes before its input's backward");
+        return own.backward_weight != kNever ? Wrong(stage, action, "is backwarded twice")
+                                             : absl::OkStatus();
+    }
+    return absl::OkStatus();
+  }
+
+  // When what the action needs of other stages is there.
+  double ReadyTime(int stage, const Action& action) {
+    const int position = Position(stage, action.chunk);
+    if (action.kind == ActionKind::kForward) {
+      return position == 0 ? 0 : At(position - 1, action.microbatch).forward;
+    }
+    if (action.kind == ActionKind::kBackwardWeight || position == positions_ - 1) return 0;
+    return At(position + 1, action.microbatch).backward_input;
+  }
+
+  void SetEnd(int stage, const Action& action, double end) {
+    Ends& ends = At(Position(stage, action.chunk), action.microbatch);
+    if (action.kind == ActionKind::kForward) {
+      ends.forward = end;
+    } else {
+      has_backward_ = true;
+    }
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput) {
+      ends.backward_input = end;
+    }
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight) {
+      ends.backward_weight = end;
+    }
+  }
+
+  absl::Status CheckAllPlayed() const {
+    std::string waiting;
+    for (int stage = 0; stage < schedule_.stages; ++stage) {
+      if (next_[stage] == schedule_.actions[stage].size()) continue;
+      absl::StrAppend(&waiting, "; stage ", stage, " at ",
+                      Text(schedule_.actions[stage][next_[stage]]));
+    }
+    if (waiting.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("stages wait for ever", waiting));
+  }
+
+  absl::Status CheckComplete() {
+    for (int position = 0; position < positions_; ++position) {
+      for (int microbatch = 0; microbatch < schedule_.microbatches; ++microbatch) {
+        const Ends& ends = At(position, microbatch);
+        if (ends.forward != kNever && (!has_backward_ || ends.backward_weight != kNever)) continue;
+        const ActionKind missing =
+            ends.forward == kNever ? ActionKind::kForward : ActionKind::kBackward;
+        return Wrong(position % schedule_.stages,
+                     {missing, microbatch, position / schedule_.stages}, "is missing");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Summarize() {
+    double busiest = 0;
+    for (int stage = 0; stage < schedule_.stages; ++stage) {
+      double busy = 0;
+      int live = 0;
+      for (const TimedAction& timed : report_.stages[stage]) {
+        busy += timed.end - timed.start;
+        report_.time = std::max(report_.time, timed.end);
+        if (timed.action.kind == ActionKind::kForward) {
+          report_.in_flight[stage] = std::max(report_.in_flight[stage], ++live);
+        } else if (timed.action.kind != ActionKind::kBackwardInput) {
+          --live;
+        }
+      }
+      if (!has_backward_) report_.in_flight[stage] = 1;
+      busiest = std::max(busiest, busy);
+    }
+    report_.bubble = busiest == 0 ? 0 : report_.time / busiest - 1;
+  }
+
+  absl::Status Wrong(int stage, const Action& action, const char* what) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Text(action), " of stage ", stage, " ", what));
+  }
+  int Position(int stage, int chunk) const { return chunk * schedule_.stages + stage; }
+  Ends& At(int position, int microbatch) {
+    return ends_[static_cast<size_t>(position) * schedule_.microbatches + microbatch];
+  }
+
+  const Schedule& schedule_;
+  const ActionCosts costs_;
+  const int positions_;
+  std::vector<Ends> ends_;
+  std::vector<size_t> next_;  // by stage, the first action not played
+  bool has_backward_ = false;
+  ScheduleReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const ActionCosts& costs) {
+  return Player(schedule, costs).Play();
+}
+
+std::string DrawSchedule(const ScheduleReport& report) {
+  size_t width = 1;
+  for (const auto& stage : report.stages) {
+    for (const TimedAction& timed : stage) width = std::max(width, Text(timed.action).size() + 1);
+  }
+  std::string picture;
+  for (const auto& stage : report.stages) {
+    std::string line(static_cast<size_t>(std::ceil(report.time)) * width, ' ');
+    for (size_t i = 0; i < line.size(); i += width) line[i] = '.';
+    for (const TimedAction& timed : stage) {
+      const std::string text = Text(timed.action);
+      for (int column = std::lround(timed.start); column < std::lround(timed.end); ++column) {
+        line.replace(column * width, text.size(), text);
+      }
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&picture, line, "\n");
+  }
+  return picture;
+}
+
+}  // namespace megatron

@@ -1,0 +1,50 @@
+// Plays a schedule on all stages at once: proves that it can be run, and tells how long it takes.
+//
+// A schedule is right when every stage forwards each micro-batch once through each of its chunks
+// and then takes it backward once, whole or in two parts, input before weight (or when there are no
+// backwards at all, as in evaluation), and when the stages never wait for one another in a circle.
+// Messages take no time here.
+#ifndef MEGATRON_PIPELINE_CHECK_SCHEDULE_H_
+#define MEGATRON_PIPELINE_CHECK_SCHEDULE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/pipeline/schedule.h"
+
+namespace megatron {
+
+// Of one chunk of one stage, in any unit; a whole backward costs both of its parts.
+struct ActionCosts {
+  double forward = 1;
+  double backward_input = 1;
+  double backward_weight = 1;
+};
+
+struct TimedAction {
+  Action action;
+  double start = 0;
+  double end = 0;
+};
+
+struct ScheduleReport {
+  std::vector<std::vector<TimedAction>> stages;
+  double time = 0;  // from the first start to the last end
+  // What the schedule adds to the time that a stage computes: time / (a stage's work) - 1.
+  double bubble = 0;
+  // By stage, the most work items (a micro-batch on a chunk) that were forwarded and not yet
+  // entirely backwarded at once: what activation memory must hold.
+  std::vector<int> in_flight;
+};
+
+// kFailedPrecondition with the stages and the action at fault, if the schedule is wrong.
+absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule,
+                                             const ActionCosts& costs = {});
+
+// A line of text for each stage, a column for each unit of time: "F0 F1 B0 B0 ..".
+std::string DrawSchedule(const ScheduleReport& report);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PIPELINE_CHECK_SCHEDULE_H_

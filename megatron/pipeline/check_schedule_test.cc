@@ -1,0 +1,149 @@
+#include "megatron/pipeline/check_schedule.h"
+
+#include <algorithm>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr ActionKind kF = ActionKind::kForward, kB = ActionKind::kBackward;
+constexpr ActionKind kI = ActionKind::kBackwardInput, kW = ActionKind::kBackwardWeight;
+constexpr int kMaxStages = 7, kMaxMicrobatches = 12;
+
+// The bubble of GPipe and 1F1B is (stages - 1) / microbatches; what differs is memory.
+TEST(CheckScheduleTest, GPipeHasTheBubbleAndMemoryOfItsPaper) {
+  for (int stages = 1; stages <= kMaxStages; ++stages) {
+    for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
+      const auto report = CheckSchedule(GPipeSchedule(stages, microbatches));
+      ASSERT_THAT(report, IsOk());
+      EXPECT_DOUBLE_EQ(report->time, 3 * (microbatches + stages - 1));
+      EXPECT_NEAR(report->bubble, double(stages - 1) / microbatches, 1e-12);
+      for (int in_flight : report->in_flight) EXPECT_EQ(in_flight, microbatches);
+    }
+  }
+}
+
+TEST(CheckScheduleTest, OneForwardOneBackwardHasTheBubbleAndMemoryOfItsPaper) {
+  for (int stages = 1; stages <= kMaxStages; ++stages) {
+    for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
+      const auto report = CheckSchedule(OneForwardOneBackwardSchedule(stages, microbatches));
+      ASSERT_THAT(report, IsOk());
+      EXPECT_DOUBLE_EQ(report->time, 3 * (microbatches + stages - 1));
+      for (int s = 0; s < stages; ++s) {
+        EXPECT_EQ(report->in_flight[s], std::min(microbatches, stages - s));
+      }
+    }
+  }
+}
+
+TEST(CheckScheduleTest, InterleavingDividesTheBubbleByTheChunks) {
+  for (int stages = 2; stages <= 5; ++stages) {
+    for (int chunks = 1; chunks <= 4; ++chunks) {
+      for (int groups = 1; groups <= 4; ++groups) {
+        const int microbatches = groups * stages;
+        const auto report = CheckSchedule(InterleavedSchedule({stages, microbatches, chunks, 0}));
+        ASSERT_THAT(report, IsOk());
+        EXPECT_NEAR(report->bubble, double(stages - 1) / (microbatches * chunks), 1e-12)
+            << stages << " stages, " << chunks << " chunks, " << microbatches << " micro-batches";
+        for (int s = 0; s < stages; ++s) {
+          const int warmup =
+              chunks == 1 ? stages - 1 - s : 2 * (stages - 1 - s) + (chunks - 1) * stages;
+          EXPECT_EQ(report->in_flight[s], std::min(microbatches * chunks, warmup + 1));
+        }
+      }
+    }
+  }
+}
+
+TEST(CheckScheduleTest, InterleavingRunsWithAnyGroupsNotSmallerThanThePipeline) {
+  for (int stages = 1; stages <= 5; ++stages) {
+    for (int chunks = 1; chunks <= 3; ++chunks) {
+      for (int group = stages; group <= stages + 3; ++group) {
+        for (int microbatches = 1; microbatches <= 3 * group; ++microbatches) {
+          const int last = microbatches % group;
+          if (microbatches > group && last != 0 && last < stages) continue;
+          EXPECT_THAT(CheckSchedule(InterleavedSchedule({stages, microbatches, chunks, group})),
+                      IsOk())
+              << stages << " stages, " << chunks << " chunks, groups of " << group << ", "
+              << microbatches << " micro-batches";
+        }
+      }
+    }
+  }
+}
+
+TEST(CheckScheduleTest, ForwardsAloneHoldOneItem) {
+  const auto report = CheckSchedule(ForwardSchedule({4, 8, 2, 0}));
+  ASSERT_THAT(report, IsOk());
+  EXPECT_DOUBLE_EQ(report->time, 16 + 3);
+  EXPECT_EQ(report->in_flight, std::vector<int>(4, 1));
+}
+
+TEST(CheckScheduleTest, SplitBackwardsLetTheStageBeforeGoOnEarlier) {
+  Schedule whole{2, 1, 1, {{{kF, 0, 0}, {kB, 0, 0}}, {{kF, 0, 0}, {kB, 0, 0}}}};
+  Schedule split{2, 1, 1, {{{kF, 0, 0}, {kB, 0, 0}}, {{kF, 0, 0}, {kI, 0, 0}, {kW, 0, 0}}}};
+  EXPECT_DOUBLE_EQ(CheckSchedule(whole)->time, 6);
+  EXPECT_DOUBLE_EQ(CheckSchedule(split)->time, 5);
+}
+
+TEST(CheckScheduleTest, CostsAreTakenAsGiven) {
+  ActionCosts costs;
+  costs.forward = 2;
+  costs.backward_input = 3;
+  costs.backward_weight = 4;
+  EXPECT_DOUBLE_EQ(CheckSchedule(GPipeSchedule(2, 1), costs)->time, 2 * 2 + 2 * 7);
+}
+
+// What is wrong with a correct schedule after one change.
+TEST(CheckScheduleTest, NamesWhatIsWrong) {
+  const auto failure = [](const std::vector<Action>& first, const std::vector<Action>& second,
+                          int microbatches = 1) {
+    return CheckSchedule(Schedule{2, 1, microbatches, {first, second}});
+  };
+  const std::vector<Action> right = {{kF, 0, 0}, {kB, 0, 0}};
+  const absl::StatusCode code = absl::StatusCode::kFailedPrecondition;
+  EXPECT_THAT(failure({{kF, 0, 0}}, right), StatusIs(code, HasSubstr("B0 of stage 0 is missing")));
+  EXPECT_THAT(failure(right, right, 2), StatusIs(code, HasSubstr("F1 of stage 0 is missing")));
+  EXPECT_THAT(failure({{kF, 0, 0}, {kF, 0, 0}, {kB, 0, 0}}, right),
+              StatusIs(code, HasSubstr("F0 of stage 0 is forwarded twice")));
+  EXPECT_THAT(failure(right, {{kF, 0, 0}, {kB, 0, 0}, {kB, 0, 0}}),
+              StatusIs(code, HasSubstr("B0 of stage 1 is backwarded twice")));
+  EXPECT_THAT(failure(right, {{kB, 0, 0}, {kF, 0, 0}}),
+              StatusIs(code, HasSubstr("B0 of stage 1 comes before its forward")));
+  EXPECT_THAT(failure({{kF, 0, 0}, {kW, 0, 0}, {kI, 0, 0}}, right),
+              StatusIs(code, HasSubstr("W0 of stage 0 comes before")));
+  EXPECT_THAT(failure({{kF, 0, 0}, {kI, 0, 0}}, right),
+              StatusIs(code, HasSubstr("B0 of stage 0 is missing")));
+  EXPECT_THAT(failure({{kF, 7, 0}}, right), StatusIs(code, HasSubstr("F7 of stage 0 has no such")));
+  EXPECT_THAT(failure({{kF, 0, 3}}, right), StatusIs(code, HasSubstr("F0.3")));
+  EXPECT_THAT(CheckSchedule(Schedule{2, 1, 1, {right}}), StatusIs(code));
+}
+
+TEST(CheckScheduleTest, FindsCirclesOfWaiting) {
+  // Stage 0 wants the backward of 0 before it forwards 1; stage 1 wants it the other way round.
+  const Schedule schedule{2,
+                          1,
+                          2,
+                          {{{kF, 0, 0}, {kB, 0, 0}, {kF, 1, 0}, {kB, 1, 0}},
+                           {{kF, 0, 0}, {kF, 1, 0}, {kB, 0, 0}, {kB, 1, 0}}}};
+  EXPECT_THAT(CheckSchedule(schedule),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("stage 0 at B0"), HasSubstr("stage 1 at F1"))));
+}
+
+TEST(CheckScheduleTest, DrawsWhatEachStageDoesWhen) {
+  EXPECT_EQ(DrawSchedule(*CheckSchedule(OneForwardOneBackwardSchedule(2, 2))),
+            "F0 F1 .  .  B0 B0 .  B1 B1\n"
+            ".  F0 B0 B0 F1 B1 B1\n");
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,167 @@
+#include "megatron/pipeline/executor.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+using Tensors = absl::InlinedVector<Tensor, 4>;
+
+int64_t AlignedBytes(const TensorSpec& spec) {
+  const int64_t bytes = spec.shape.numel() * SizeOf(spec.dtype);
+  return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
+}
+
+int64_t AlignedBytes(const std::vector<TensorSpec>& specs) {
+  int64_t bytes = 0;
+  for (const TensorSpec& spec : specs) bytes += AlignedBytes(spec);
+  return bytes;
+}
+
+// The tensors of one edge, one after the other in a block of bytes.
+Tensors Place(const std::vector<TensorSpec>& specs, const Tensor& block) {
+  Tensors tensors;
+  int64_t offset = 0;
+  for (const TensorSpec& spec : specs) {
+    CHECK_LE(offset + AlignedBytes(spec), block.bytes());
+    char* const base = static_cast<char*>(block.raw());
+    tensors.emplace_back(base == nullptr ? nullptr : base + offset, spec.dtype, spec.shape,
+                         block.device());
+    offset += AlignedBytes(spec);
+  }
+  return tensors;
+}
+
+class Runner {
+ public:
+  Runner(const StagePlan& plan, Stage* stage, const ProcessGroup& pipeline, Arena* arena,
+         const Stream& stream)
+      : plan_(plan), stage_(*stage), pipeline_(pipeline), arena_(arena), stream_(stream) {
+    for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
+      const int64_t input = plan.has_input(chunk) ? LargestEdge(chunk, &Stage::InputSpecs) : 0;
+      const int64_t output = plan.has_output(chunk) ? LargestEdge(chunk, &Stage::OutputSpecs) : 0;
+      inputs_.push_back(Allocate(plan.slots[chunk], input, "pipeline/inputs"));
+      gradients_.push_back(Allocate(plan.gradient_slots[chunk], output, "pipeline/gradients"));
+      outgoing_bytes_ = std::max({outgoing_bytes_, input, output});
+    }
+    if (plan.stages > 1) outgoing_ = Allocate(1, outgoing_bytes_, "pipeline/outgoing")[0];
+  }
+
+  absl::Status Run() {
+    for (const Step& step : plan_.steps) {
+      if (step.is_exchange()) {
+        Exchange(step);
+        if (absl::Status status = pipeline_.status(); !status.ok()) return status;
+      } else if (step.action.kind == ActionKind::kForward) {
+        Forward(step);
+      } else {
+        Backward(step);
+      }
+    }
+    return pipeline_.status();
+  }
+
+ private:
+  using Specs = std::vector<TensorSpec> (Stage::*)(int, int) const;
+  using Blocks = absl::InlinedVector<Tensor, 8>;
+
+  int64_t LargestEdge(int chunk, Specs specs) const {
+    int64_t bytes = 0;
+    for (int microbatch = 0; microbatch < plan_.microbatches; ++microbatch) {
+      bytes = std::max(bytes, AlignedBytes((stage_.*specs)(microbatch, chunk)));
+    }
+    return bytes;
+  }
+
+  Blocks Allocate(int count, int64_t bytes, const char* name) {
+    Blocks blocks(count);
+    if (bytes == 0) return blocks;
+    CHECK(arena_ != nullptr) << "a plan with edges needs an arena";
+    for (Tensor& block : blocks) block = arena_->Allocate(DType::kUInt8, {bytes}, name);
+    return blocks;
+  }
+
+  Tensors Inputs(int microbatch, int chunk, int slot) const {
+    if (!plan_.has_input(chunk)) return {};
+    return Place(stage_.InputSpecs(microbatch, chunk), inputs_[chunk][slot]);
+  }
+  Tensors OutputGradients(int microbatch, int chunk, int slot) const {
+    if (!plan_.has_output(chunk)) return {};
+    return Place(stage_.OutputSpecs(microbatch, chunk), gradients_[chunk][slot]);
+  }
+
+  void Forward(const Step& step) {
+    const auto [kind, microbatch, chunk] = step.action;
+    Tensors outputs;
+    if (plan_.has_output(chunk)) {
+      outputs = Place(stage_.OutputSpecs(microbatch, chunk),
+                      step.result_slot < 0 ? outgoing_ : inputs_[chunk + 1][step.result_slot]);
+    }
+    const Tensors inputs = Inputs(microbatch, chunk, step.slot);
+    stage_.Forward({microbatch, chunk, step.slot}, inputs, outputs, stream_);
+  }
+
+  void Backward(const Step& step) {
+    const auto [kind, microbatch, chunk] = step.action;
+    const WorkItem item = {microbatch, chunk, step.slot};
+    const Tensors output_gradients = OutputGradients(microbatch, chunk, step.gradient_slot);
+    if (kind == ActionKind::kBackwardWeight) {
+      return stage_.BackwardWeight(item, output_gradients, stream_);
+    }
+    Tensors input_gradients;
+    if (plan_.has_input(chunk)) {
+      input_gradients =
+          Place(stage_.InputSpecs(microbatch, chunk),
+                step.result_slot < 0 ? outgoing_ : gradients_[chunk - 1][step.result_slot]);
+    }
+    if (kind == ActionKind::kBackward) {
+      stage_.Backward(item, output_gradients, input_gradients, stream_);
+    } else {
+      stage_.BackwardInput(item, output_gradients, input_gradients, stream_);
+    }
+  }
+
+  // Edges are tuples: each message is as many transfers as its edge has tensors.
+  void Exchange(const Step& step) {
+    absl::InlinedVector<Transfer, 4> sends, receives;
+    for (const Message& message : step.sends) {
+      const auto specs = message.gradient ? stage_.InputSpecs(message.microbatch, message.chunk)
+                                          : stage_.OutputSpecs(message.microbatch, message.chunk);
+      for (const Tensor& tensor : Place(specs, outgoing_)) sends.push_back({message.peer, tensor});
+    }
+    for (const Message& message : step.receives) {
+      const Tensors tensors = message.gradient
+                                  ? OutputGradients(message.microbatch, message.chunk, message.slot)
+                                  : Inputs(message.microbatch, message.chunk, message.slot);
+      for (const Tensor& tensor : tensors) receives.push_back({message.peer, tensor});
+    }
+    pipeline_.Exchange(sends, receives, stream_);
+  }
+
+  const StagePlan& plan_;
+  Stage& stage_;
+  const ProcessGroup& pipeline_;
+  Arena* const arena_;
+  const Stream& stream_;
+  absl::InlinedVector<Blocks, 1> inputs_, gradients_;  // by chunk and slot
+  int64_t outgoing_bytes_ = 0;
+  Tensor outgoing_;
+};
+
+}  // namespace
+
+absl::Status RunSchedule(const StagePlan& plan, Stage* stage, const ProcessGroup& pipeline,
+                         Arena* arena, const Stream& stream) {
+  CHECK_EQ(plan.stages, pipeline.size());
+  CHECK_EQ(plan.stage, pipeline.rank());
+  std::optional<Arena::Scope> scope;
+  if (arena != nullptr) scope.emplace(arena);
+  return Runner(plan, stage, pipeline, arena, stream).Run();
+}
+
+}  // namespace megatron

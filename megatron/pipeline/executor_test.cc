@@ -1,0 +1,249 @@
+#include "megatron/pipeline/executor.h"
+
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/status/status_matchers.h"
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/run_ranks.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+
+constexpr int64_t kWidth = 3;
+
+// The rows of a micro-batch: unequal, so that edges change their shapes.
+int64_t Rows(int microbatch) { return 1 + microbatch * 2 % 5; }
+
+float Data(int microbatch, int64_t i) { return std::sin(1.0f + microbatch + 0.1f * i); }
+
+// A model of parts that map a pair (a, b) to (w a + b, a b), elementwise; w is the only parameter
+// of a part. The loss is the sum of a' + 2 b' of the last part.
+class ProductStage : public Stage {
+ public:
+  ProductStage(int stage, int stages, int chunks)
+      : stage_(stage), stages_(stages), chunks_(chunks), gradients_(chunks) {}
+
+  double loss() const { return loss_; }
+  float weight_gradient(int chunk) const { return gradients_[chunk]; }
+  int max_slot() const { return max_slot_; }
+
+  std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override {
+    if (Position(chunk) == 0) return {};
+    return {{DType::kFloat32, {Rows(microbatch), kWidth}},
+            {DType::kFloat32, {Rows(microbatch) * kWidth}}};
+  }
+  std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override {
+    if (IsLast(chunk)) return {};
+    return {{DType::kFloat32, {Rows(microbatch), kWidth}},
+            {DType::kFloat32, {Rows(microbatch) * kWidth}}};
+  }
+
+  void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
+               absl::Span<const Tensor> outputs, const Stream& stream) override {
+    max_slot_ = std::max(max_slot_, item.slot);
+    if (stream.is_meta()) return;
+    Saved& saved = saved_[{item.chunk, item.slot}];
+    EXPECT_FALSE(saved.live) << "the slot is in use";
+    saved.live = true;
+    saved.microbatch = item.microbatch;
+    saved.inputs.assign(inputs.begin(), inputs.end());
+    const int64_t count = Rows(item.microbatch) * kWidth;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto [a, b] = Input(saved, i);
+      const float next_a = Weight(item.chunk) * a + b, next_b = a * b;
+      if (IsLast(item.chunk)) {
+        EXPECT_TRUE(outputs.empty());
+        loss_ += double{next_a} + 2 * double{next_b};
+      } else {
+        outputs[0].data<float>()[i] = next_a;
+        outputs[1].data<float>()[i] = next_b;
+      }
+    }
+  }
+
+  void BackwardInput(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                     absl::Span<const Tensor> input_gradients, const Stream& stream) override {
+    if (stream.is_meta()) return;
+    Saved& saved = saved_[{item.chunk, item.slot}];
+    EXPECT_TRUE(saved.live);
+    EXPECT_EQ(saved.microbatch, item.microbatch);
+    if (Position(item.chunk) == 0) return;
+    for (int64_t i = 0; i < Rows(item.microbatch) * kWidth; ++i) {
+      const auto [a, b] = Input(saved, i);
+      const auto [da, db] = Gradient(item.chunk, output_gradients, i);
+      input_gradients[0].data<float>()[i] = Weight(item.chunk) * da + b * db;
+      input_gradients[1].data<float>()[i] = da + a * db;
+    }
+  }
+
+  void BackwardWeight(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                      const Stream& stream) override {
+    if (stream.is_meta()) return;
+    Saved& saved = saved_[{item.chunk, item.slot}];
+    EXPECT_EQ(saved.microbatch, item.microbatch);
+    for (int64_t i = 0; i < Rows(item.microbatch) * kWidth; ++i) {
+      gradients_[item.chunk] +=
+          Input(saved, i).first * Gradient(item.chunk, output_gradients, i).first;
+    }
+    saved.live = false;
+  }
+
+ private:
+  struct Saved {
+    bool live = false;
+    int microbatch = 0;
+    std::vector<Tensor> inputs;  // the executor's, uncopied
+  };
+
+  int Position(int chunk) const { return chunk * stages_ + stage_; }
+  bool IsLast(int chunk) const { return Position(chunk) == stages_ * chunks_ - 1; }
+  float Weight(int chunk) const { return 0.7f + 0.1f * Position(chunk); }
+  static std::pair<float, float> Input(const Saved& saved, int64_t i) {
+    if (saved.inputs.empty()) return {Data(saved.microbatch, i), Data(saved.microbatch, -i)};
+    return {saved.inputs[0].data<float>()[i], saved.inputs[1].data<float>()[i]};
+  }
+  std::pair<float, float> Gradient(int chunk, absl::Span<const Tensor> gradients, int64_t i) const {
+    if (IsLast(chunk)) return {1.0f, 2.0f};
+    return {gradients[0].data<float>()[i], gradients[1].data<float>()[i]};
+  }
+
+  const int stage_, stages_, chunks_;
+  std::map<std::pair<int, int>, Saved> saved_;
+  std::vector<float> gradients_;
+  double loss_ = 0;
+  int max_slot_ = -1;
+};
+
+struct Result {
+  double loss = 0;
+  std::vector<float> gradients;  // by position in the model
+
+  friend bool operator==(const Result& a, const Result& b) {
+    return a.loss == b.loss && a.gradients == b.gradients;
+  }
+};
+
+Result Run(const Schedule& schedule) {
+  Result result;
+  result.gradients.resize(schedule.stages * schedule.chunks);
+  const absl::Status status =
+      RunRanks(schedule.stages, [&](int rank, const ProcessGroup& pipeline) {
+        ThreadPool pool(1);
+        const Stream stream = Stream::Cpu(&pool);
+        MemoryLedger ledger;
+        Arena arena(stream.device(), 1 << 16, "edges", &ledger);
+        ProductStage stage(rank, schedule.stages, schedule.chunks);
+        const StagePlan plan = PlanStage(schedule, rank);
+        absl::Status ran = RunSchedule(plan, &stage, pipeline, &arena, stream);
+        EXPECT_EQ(arena.Mark(), 0) << "memory is not given back";
+        for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
+          result.gradients[chunk * schedule.stages + rank] = stage.weight_gradient(chunk);
+        }
+        if (rank == schedule.stages - 1) result.loss = stage.loss();
+        return ran;
+      });
+  EXPECT_THAT(status, IsOk());
+  return result;
+}
+
+// All parts of the model as chunks of one stage: no messages.
+Result RunSerially(int parts, int microbatches) {
+  return Run(InterleavedSchedule({1, microbatches, parts, microbatches}));
+}
+
+// Halves every backward, the weights' half as late as the stage can.
+Schedule SplitBackwards(Schedule schedule) {
+  for (std::vector<Action>& actions : schedule.actions) {
+    std::vector<Action> split, weights;
+    for (Action action : actions) {
+      if (action.kind == ActionKind::kBackward) {
+        weights.push_back({ActionKind::kBackwardWeight, action.microbatch, action.chunk});
+        action.kind = ActionKind::kBackwardInput;
+      }
+      split.push_back(action);
+    }
+    split.insert(split.end(), weights.begin(), weights.end());
+    actions = split;
+  }
+  return schedule;
+}
+
+TEST(ExecutorTest, OneStageComputesTheDerivative) {
+  // d loss / d w of a single part is the sum of its inputs.
+  const Result result = Run(OneForwardOneBackwardSchedule(1, 3));
+  float expected = 0;
+  double loss = 0;
+  for (int m = 0; m < 3; ++m) {
+    for (int64_t i = 0; i < Rows(m) * kWidth; ++i) {
+      expected += Data(m, i);
+      loss += 0.7 * Data(m, i) + Data(m, -i) + 2 * Data(m, i) * Data(m, -i);
+    }
+  }
+  EXPECT_EQ(result.gradients, std::vector<float>({expected}));
+  EXPECT_NEAR(result.loss, loss, 1e-4);
+}
+
+TEST(ExecutorTest, AnyNumberOfStagesGivesTheSerialResultBitForBit) {
+  for (int microbatches : {1, 2, 3, 8}) {
+    const Result serial = RunSerially(4, microbatches);
+    EXPECT_NE(serial.loss, 0);
+    EXPECT_EQ(Run(GPipeSchedule(4, microbatches)), serial) << microbatches;
+    EXPECT_EQ(Run(OneForwardOneBackwardSchedule(4, microbatches)), serial) << microbatches;
+    EXPECT_EQ(Run(SplitBackwards(OneForwardOneBackwardSchedule(4, microbatches))), serial);
+    EXPECT_EQ(Run(InterleavedSchedule({2, microbatches, 2, 0})), serial) << microbatches;
+    EXPECT_EQ(Run(SplitBackwards(InterleavedSchedule({2, microbatches, 2, 3}))), serial);
+  }
+}
+
+TEST(ExecutorTest, ForwardsAloneGiveTheSameLoss) {
+  EXPECT_EQ(Run(ForwardSchedule({4, 6, 1, 0})).loss, RunSerially(4, 6).loss);
+  EXPECT_EQ(Run(ForwardSchedule({2, 6, 2, 0})).loss, RunSerially(4, 6).loss);
+}
+
+TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
+  const Schedule schedule = InterleavedSchedule({2, 4, 2, 0});
+  for (int rank = 0; rank < 2; ++rank) {
+    MemoryLedger ledger;
+    const Stream stream = Stream::Meta();
+    Arena arena(stream.device(), 0, "edges", &ledger);
+    ProductStage stage(rank, 2, 2);
+    const StagePlan plan = PlanStage(schedule, rank);
+    EXPECT_THAT(
+        RunSchedule(plan, &stage, ProcessGroup::ForPlanning(2, rank, "pp-0"), &arena, stream),
+        IsOk());
+    EXPECT_EQ(stage.max_slot() + 1, *std::max_element(plan.slots.begin(), plan.slots.end()));
+    // Two tensors of at most 5 rows of 3 floats, each in 128 bytes, for each slot and one to send.
+    int edges = 1;
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      if (plan.has_input(chunk)) edges += plan.slots[chunk];
+      if (plan.has_output(chunk)) edges += plan.gradient_slots[chunk];
+    }
+    EXPECT_EQ(arena.high_water(), edges * 2 * 128) << rank;
+  }
+}
+
+TEST(ExecutorTest, StopsWhenAPeerFails) {
+  const Schedule schedule = OneForwardOneBackwardSchedule(2, 8);
+  const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& pipeline) {
+    if (rank == 1) return absl::InternalError("lost");
+    ThreadPool pool(1);
+    const Stream stream = Stream::Cpu(&pool);
+    MemoryLedger ledger;
+    Arena arena(stream.device(), 1 << 16, "edges", &ledger);
+    ProductStage stage(rank, 2, 1);
+    const absl::Status ran =
+        RunSchedule(PlanStage(schedule, rank), &stage, pipeline, &arena, stream);
+    EXPECT_EQ(ran.code(), absl::StatusCode::kInternal);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,194 @@
+#include "megatron/pipeline/stage_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "glog/logging.h"
+#include "megatron/pipeline/check_schedule.h"
+
+namespace megatron {
+namespace {
+
+// A chunk on a stage.
+struct Place {
+  int stage = 0;
+  int chunk = 0;
+};
+
+// A message on its way, seen from outside.
+struct Passage {
+  double time = 0;
+  Place from, to;
+  bool gradient = false;
+  int microbatch = 0;
+
+  // The common order: at one time any order that all stages share will do.
+  auto Key() const { return std::make_tuple(time, from.stage, from.chunk, gradient, microbatch); }
+};
+
+// Numbers in use, and how many there ever were.
+class SlotPool {
+ public:
+  int Take() {
+    const auto free = std::find(used_.begin(), used_.end(), false);
+    const int slot = static_cast<int>(free - used_.begin());
+    if (free == used_.end()) used_.push_back(false);
+    used_[slot] = true;
+    return slot;
+  }
+  void Give(int slot) { used_[slot] = false; }
+  int count() const { return static_cast<int>(used_.size()); }
+
+ private:
+  std::vector<bool> used_;
+};
+
+// Slots of one kind, by chunk, and the micro-batches that live in them.
+class SlotTable {
+ public:
+  explicit SlotTable(int chunks) : pools_(chunks) {}
+
+  int Take(int microbatch, int chunk) { return slots_[{microbatch, chunk}] = pools_[chunk].Take(); }
+  int Find(int microbatch, int chunk) const {
+    const auto found = slots_.find({microbatch, chunk});
+    return found == slots_.end() ? -1 : found->second;
+  }
+  void Give(int microbatch, int chunk) {
+    const auto found = slots_.find({microbatch, chunk});
+    if (found == slots_.end()) return;
+    pools_[chunk].Give(found->second);
+    slots_.erase(found);
+  }
+  std::vector<int> Counts() const {
+    std::vector<int> counts;
+    for (const SlotPool& pool : pools_) counts.push_back(pool.count());
+    return counts;
+  }
+
+ private:
+  std::vector<SlotPool> pools_;
+  std::map<std::pair<int, int>, int> slots_;
+};
+
+class Planner {
+ public:
+  Planner(const Schedule& schedule, int stage)
+      : schedule_(schedule), stage_(stage), inputs_(schedule.chunks), gradients_(schedule.chunks) {}
+
+  StagePlan Plan() {
+    const auto report = CheckSchedule(schedule_);
+    CHECK(report.ok()) << report.status();
+    CollectPassages(*report);
+    auto passage = passages_.begin();
+    for (const TimedAction& timed : report->stages[stage_]) {
+      const auto end = std::find_if(passage, passages_.end(),
+                                    [&](const Passage& p) { return p.time > timed.start; });
+      AddExchange(passage, end);
+      passage = end;
+      AddAction(timed.action);
+    }
+    AddExchange(passage, passages_.end());
+    plan_.stages = schedule_.stages;
+    plan_.stage = stage_;
+    plan_.microbatches = schedule_.microbatches;
+    plan_.slots = inputs_.Counts();
+    plan_.gradient_slots = gradients_.Counts();
+    return std::move(plan_);
+  }
+
+ private:
+  using Passages = std::vector<Passage>;
+
+  // False at the ends of the model.
+  bool Neighbour(Place place, int step, Place* neighbour) const {
+    const int position = place.chunk * schedule_.stages + place.stage + step;
+    if (position < 0 || position >= schedule_.stages * schedule_.chunks) return false;
+    *neighbour = {position % schedule_.stages, position / schedule_.stages};
+    return true;
+  }
+
+  // Where the result of an action goes.
+  bool Destination(Place place, ActionKind kind, Place* to) const {
+    if (kind == ActionKind::kBackwardWeight) return false;
+    return Neighbour(place, kind == ActionKind::kForward ? 1 : -1, to);
+  }
+
+  // All messages to and from this stage, in the common order.
+  void CollectPassages(const ScheduleReport& report) {
+    for (int stage = 0; stage < schedule_.stages; ++stage) {
+      for (const TimedAction& timed : report.stages[stage]) {
+        const Place from = {stage, timed.action.chunk};
+        Place to;
+        if (!Destination(from, timed.action.kind, &to)) continue;
+        if (to.stage == stage || (to.stage != stage_ && stage != stage_)) continue;
+        passages_.push_back({timed.end, from, to, timed.action.kind != ActionKind::kForward,
+                             timed.action.microbatch});
+      }
+    }
+    std::sort(passages_.begin(), passages_.end(),
+              [](const Passage& a, const Passage& b) { return a.Key() < b.Key(); });
+  }
+
+  void AddExchange(Passages::const_iterator begin, Passages::const_iterator end) {
+    if (begin == end) return;
+    Step step;
+    for (auto p = begin; p != end; ++p) {
+      if (p->from.stage == stage_) {
+        step.sends.push_back({p->to.stage, p->gradient, p->microbatch, p->from.chunk, -1});
+      } else {
+        SlotTable& table = p->gradient ? gradients_ : inputs_;
+        step.receives.push_back({p->from.stage, p->gradient, p->microbatch, p->to.chunk,
+                                 table.Take(p->microbatch, p->to.chunk)});
+      }
+    }
+    plan_.steps.push_back(std::move(step));
+  }
+
+  void AddAction(const Action& action) {
+    Step step;
+    step.action = action;
+    step.slot = inputs_.Find(action.microbatch, action.chunk);
+    if (step.slot < 0) step.slot = inputs_.Take(action.microbatch, action.chunk);
+    step.gradient_slot = gradients_.Find(action.microbatch, action.chunk);
+    Place to;
+    if (Destination({stage_, action.chunk}, action.kind, &to) && to.stage == stage_) {
+      SlotTable& table = action.kind == ActionKind::kForward ? inputs_ : gradients_;
+      step.result_slot = table.Take(action.microbatch, to.chunk);
+    }
+    plan_.steps.push_back(std::move(step));
+    if (IsLast(action)) {
+      inputs_.Give(action.microbatch, action.chunk);
+      gradients_.Give(action.microbatch, action.chunk);
+    }
+  }
+
+  // Whether nothing of the item comes after.
+  bool IsLast(const Action& action) const {
+    if (action.kind == ActionKind::kForward) return forward_only_;
+    return action.kind != ActionKind::kBackwardInput;
+  }
+
+  bool ForwardOnly() const {
+    const std::vector<Action>& actions = schedule_.actions[stage_];
+    return std::all_of(actions.begin(), actions.end(),
+                       [](const Action& a) { return a.kind == ActionKind::kForward; });
+  }
+
+  const Schedule& schedule_;
+  const int stage_;
+  const bool forward_only_ = ForwardOnly();
+  SlotTable inputs_, gradients_;
+  Passages passages_;
+  StagePlan plan_;
+};
+
+}  // namespace
+
+StagePlan PlanStage(const Schedule& schedule, int stage) {
+  CHECK(stage >= 0 && stage < schedule.stages) << stage << " of " << schedule.stages;
+  return Planner(schedule, stage).Plan();
+}
+
+}  // namespace megatron

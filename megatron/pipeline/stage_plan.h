@@ -1,0 +1,69 @@
+// StagePlan: everything one stage does in a step, messages and memory included, from a schedule.
+//
+// Messages. An output is sent right after the action that made it, in one exchange with all that
+// this stage receives then. A receiver takes a message in its first pause after it was sent, by the
+// time of CheckSchedule, perhaps long before it is used. On every stage actions and messages thus
+// follow one common order in time, and so exchanges that wait for their partners cannot wait in a
+// circle; and messages of one pair of stages are sent and received in the same order. All stages
+// compute this from the whole schedule alike.
+//
+// Memory. An input lives in a slot of its chunk from when it is received until the item's backward
+// is complete, the gradient of an output in a *gradient slot* of its chunk, likewise. The lowest
+// free number is taken. What is sent is gone after its exchange: one buffer is enough for all of
+// it.
+#ifndef MEGATRON_PIPELINE_STAGE_PLAN_H_
+#define MEGATRON_PIPELINE_STAGE_PLAN_H_
+
+#include <vector>
+
+#include "megatron/pipeline/schedule.h"
+
+namespace megatron {
+
+struct Message {
+  int peer = 0;           // the other stage
+  bool gradient = false;  // of an output; else an input
+  int microbatch = 0;
+  int chunk =
+      0;  // of this stage: whose input or gradient it is (a receive), or who made it (a send)
+  int slot = -1;  // of a receive: where it goes
+
+  friend bool operator==(const Message& a, const Message& b) {
+    return a.peer == b.peer && a.gradient == b.gradient && a.microbatch == b.microbatch &&
+           a.chunk == b.chunk && a.slot == b.slot;
+  }
+};
+
+// Either one exchange of messages or, if it has none, one action.
+struct Step {
+  std::vector<Message> sends, receives;
+
+  Action action;
+  int slot = -1;
+  int gradient_slot = -1;  // of a backward with an edge behind it
+  // Where the neighbouring chunk is on this stage too, the slot there into which the result goes
+  // directly: a slot of the next chunk (forward), a gradient slot of the one before (backward).
+  int result_slot = -1;
+
+  bool is_exchange() const { return !sends.empty() || !receives.empty(); }
+};
+
+struct StagePlan {
+  int stages = 1;
+  int stage = 0;
+  int microbatches = 1;
+  std::vector<Step> steps;
+  std::vector<int> slots;           // by chunk, how many it needs
+  std::vector<int> gradient_slots;  // likewise
+
+  int chunks() const { return static_cast<int>(slots.size()); }
+  bool has_input(int chunk) const { return chunk > 0 || stage > 0; }
+  bool has_output(int chunk) const { return chunk < chunks() - 1 || stage < stages - 1; }
+};
+
+// The schedule must pass CheckSchedule.
+StagePlan PlanStage(const Schedule& schedule, int stage);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PIPELINE_STAGE_PLAN_H_

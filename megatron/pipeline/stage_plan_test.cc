@@ -1,0 +1,241 @@
+#include "megatron/pipeline/stage_plan.h"
+
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+// Plays the plans of all stages with exchanges that wait for every partner, which is the strictest
+// backend there can be, and follows each piece of data through its slots.
+class PlanPlayer {
+ public:
+  explicit PlanPlayer(const Schedule& schedule) : schedule_(schedule), at_(schedule.stages) {
+    for (int s = 0; s < schedule.stages; ++s) plans_.push_back(PlanStage(schedule, s));
+    open_.resize(schedule.stages);
+    inputs_.resize(schedule.stages);
+    gradients_.resize(schedule.stages);
+    for (int s = 0; s < schedule.stages; ++s) Open(s);
+  }
+
+  // Empty, or what went wrong.
+  std::string Play() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (int s = 0; s < schedule_.stages; ++s) {
+        while (at_[s] < plans_[s].steps.size()) {
+          const Step& step = plans_[s].steps[at_[s]];
+          if (step.is_exchange()) {
+            if (!Match(s)) break;
+          } else {
+            Run(s, step);
+          }
+          ++at_[s];
+          Open(s);
+          progress = true;
+        }
+      }
+    }
+    for (int s = 0; s < schedule_.stages; ++s) {
+      if (at_[s] < plans_[s].steps.size()) return "stage " + std::to_string(s) + " waits for ever";
+      if (!inputs_[s].empty() || !gradients_[s].empty()) return "a slot was never given back";
+      if (actions_[s] != schedule_.actions[s]) return "not the schedule's actions";
+    }
+    return error_;
+  }
+
+ private:
+  // By chunk and slot, the micro-batch in it.
+  using Slots = std::map<std::pair<int, int>, int>;
+  struct Pending {
+    std::deque<Message> sends, receives;
+  };
+
+  void Fail(const std::string& what) {
+    if (error_.empty()) error_ = what;
+  }
+
+  void Open(int s) {
+    if (at_[s] >= plans_[s].steps.size()) return;
+    const Step& step = plans_[s].steps[at_[s]];
+    open_[s] = {{step.sends.begin(), step.sends.end()},
+                {step.receives.begin(), step.receives.end()}};
+  }
+
+  // Delivers what can be delivered to and from stage s; true when its exchange is done.
+  bool Match(int s) {
+    for (int other = 0; other < schedule_.stages; ++other) {
+      if (other == s) continue;
+      while (Deliver(s, other) || Deliver(other, s)) {
+      }
+    }
+    return open_[s].sends.empty() && open_[s].receives.empty();
+  }
+
+  bool Deliver(int from, int to) {
+    if (at_[from] >= plans_[from].steps.size() || at_[to] >= plans_[to].steps.size()) return false;
+    auto& sends = open_[from].sends;
+    auto& receives = open_[to].receives;
+    const auto send =
+        std::find_if(sends.begin(), sends.end(), [&](const Message& m) { return m.peer == to; });
+    const auto receive = std::find_if(receives.begin(), receives.end(),
+                                      [&](const Message& m) { return m.peer == from; });
+    if (send == sends.end() || receive == receives.end()) return false;
+    const int step = send->gradient ? -1 : 1;
+    const int source = send->chunk * schedule_.stages + from;
+    const int target = receive->chunk * schedule_.stages + to;
+    if (send->gradient != receive->gradient || send->microbatch != receive->microbatch ||
+        source + step != target) {
+      Fail("messages cross");
+    }
+    Fill(receive->gradient ? &gradients_[to] : &inputs_[to], receive->chunk, receive->slot,
+         receive->microbatch);
+    sends.erase(send);
+    receives.erase(receive);
+    return true;
+  }
+
+  void Fill(Slots* slots, int chunk, int slot, int microbatch) {
+    if (!slots->insert({{chunk, slot}, microbatch}).second) Fail("a slot is in use");
+  }
+
+  void Expect(const Slots& slots, int chunk, int slot, int microbatch) {
+    const auto found = slots.find({chunk, slot});
+    if (found == slots.end() || found->second != microbatch) Fail("a slot holds something else");
+  }
+
+  void Run(int s, const Step& step) {
+    const StagePlan& plan = plans_[s];
+    const auto [kind, microbatch, chunk] = step.action;
+    actions_[s].push_back(step.action);
+    if (step.slot < 0 || step.slot >= plan.slots[chunk]) Fail("no such slot");
+    const bool forward = kind == ActionKind::kForward;
+    if (forward && !plan.has_input(chunk)) Fill(&inputs_[s], chunk, step.slot, microbatch);
+    Expect(inputs_[s], chunk, step.slot, microbatch);
+    if (!forward && plan.has_output(chunk)) {
+      Expect(gradients_[s], chunk, step.gradient_slot, microbatch);
+    }
+    if (step.result_slot >= 0) {
+      Fill(forward ? &inputs_[s] : &gradients_[s], chunk + (forward ? 1 : -1), step.result_slot,
+           microbatch);
+    }
+    if (kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight ||
+        (forward && ForwardOnly())) {
+      inputs_[s].erase({chunk, step.slot});
+      gradients_[s].erase({chunk, step.gradient_slot});
+    }
+  }
+
+  bool ForwardOnly() const {
+    for (const Action& action : schedule_.actions[0]) {
+      if (action.kind != ActionKind::kForward) return false;
+    }
+    return true;
+  }
+
+  const Schedule& schedule_;
+  std::vector<StagePlan> plans_;
+  std::vector<size_t> at_;
+  std::vector<Pending> open_;
+  std::vector<Slots> inputs_, gradients_;
+  std::map<int, std::vector<Action>> actions_;
+  std::string error_;
+};
+
+TEST(StagePlanTest, PlansOfEverySmallScheduleRunWithoutBuffering) {
+  for (int stages = 1; stages <= 5; ++stages) {
+    for (int microbatches = 1; microbatches <= 9; ++microbatches) {
+      SCOPED_TRACE(testing::Message() << stages << " stages, " << microbatches << " micro-batches");
+      EXPECT_EQ(PlanPlayer(GPipeSchedule(stages, microbatches)).Play(), "");
+      EXPECT_EQ(PlanPlayer(OneForwardOneBackwardSchedule(stages, microbatches)).Play(), "");
+      for (int chunks = 1; chunks <= 3; ++chunks) {
+        EXPECT_EQ(PlanPlayer(ForwardSchedule({stages, microbatches, chunks, 0})).Play(), "");
+        for (int group = stages; group <= stages + 2; ++group) {
+          const int last = microbatches % group;
+          if (microbatches > group && last != 0 && last < stages) continue;
+          EXPECT_EQ(PlanPlayer(InterleavedSchedule({stages, microbatches, chunks, group})).Play(),
+                    "")
+              << chunks << " chunks, groups of " << group;
+        }
+      }
+    }
+  }
+}
+
+// A schedule that can run, otherwise without any order: each stage picks among what is ready.
+Schedule RandomSchedule(std::mt19937* random) {
+  const auto draw = [&](int count) { return static_cast<int>((*random)() % count); };
+  Schedule schedule{1 + draw(4), 1 + draw(3), 1 + draw(6), {}};
+  schedule.actions.resize(schedule.stages);
+  const int positions = schedule.stages * schedule.chunks;
+  const bool split = draw(2) == 0;
+  std::set<std::tuple<ActionKind, int, int>> done;  // kind, position, micro-batch
+  const auto is_done = [&](ActionKind kind, int position, int microbatch) {
+    return done.count({kind, position, microbatch}) > 0;
+  };
+  const ActionKind backward = split ? ActionKind::kBackwardInput : ActionKind::kBackward;
+  while (true) {
+    std::vector<std::tuple<ActionKind, int, int>> ready;
+    for (int p = 0; p < positions; ++p) {
+      for (int m = 0; m < schedule.microbatches; ++m) {
+        const bool forwarded = is_done(ActionKind::kForward, p, m);
+        if (!forwarded && (p == 0 || is_done(ActionKind::kForward, p - 1, m))) {
+          ready.push_back({ActionKind::kForward, p, m});
+        }
+        const bool backwarded = is_done(backward, p, m);
+        if (forwarded && !backwarded && (p == positions - 1 || is_done(backward, p + 1, m))) {
+          ready.push_back({backward, p, m});
+        }
+        if (split && backwarded && !is_done(ActionKind::kBackwardWeight, p, m)) {
+          ready.push_back({ActionKind::kBackwardWeight, p, m});
+        }
+      }
+    }
+    if (ready.empty()) return schedule;
+    const auto next = ready[draw(static_cast<int>(ready.size()))];
+    done.insert(next);
+    const auto [kind, position, microbatch] = next;
+    schedule.actions[position % schedule.stages].push_back(
+        {kind, microbatch, position / schedule.stages});
+  }
+}
+
+TEST(StagePlanTest, PlansOfRandomSchedulesRunWithoutBuffering) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(PlanPlayer(RandomSchedule(&random)).Play(), "") << "schedule " << i;
+  }
+}
+
+TEST(StagePlanTest, OneStageHasNoMessagesAndOneSlot) {
+  const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(1, 5), 0);
+  EXPECT_EQ(plan.steps.size(), 10u);
+  for (const Step& step : plan.steps) EXPECT_FALSE(step.is_exchange());
+  EXPECT_EQ(plan.slots, std::vector<int>({1}));
+  EXPECT_EQ(plan.gradient_slots, std::vector<int>({0}));
+}
+
+TEST(StagePlanTest, OneForwardOneBackwardNeedsASlotPerStageBehind) {
+  for (int stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(PlanStage(OneForwardOneBackwardSchedule(4, 16), stage).slots,
+              std::vector<int>({4 - stage}));
+  }
+}
+
+TEST(StagePlanTest, SendsAndReceivesShareAnExchange) {
+  // In the middle of 1F1B stage 0 of 2 sends an input and receives a gradient at once.
+  const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(2, 4), 0);
+  int both = 0;
+  for (const Step& step : plan.steps) {
+    if (!step.sends.empty() && !step.receives.empty()) ++both;
+  }
+  EXPECT_GE(both, 1);
+}
+
+}  // namespace
+}  // namespace megatron
