@@ -6,7 +6,8 @@ namespace megatron {
 
 StageMemory::StageMemory(Device device, const StageMemorySizes& sizes, MemoryLedger* ledger)
     : recompute(device, sizes.recompute, "activations/recomputed", ledger),
-      scratch(device, sizes.scratch, "activations/temporary", ledger) {
+      scratch(device, sizes.scratch, "activations/temporary", ledger),
+      edges(device, sizes.edges, "activations/edges", ledger) {
   for (int i = 0; i < sizes.slots; ++i) {
     slots.push_back(std::make_unique<Arena>(device, sizes.slot, "activations/saved", ledger));
   }
@@ -18,6 +19,7 @@ StageMemorySizes StageMemory::HighWater() const {
   for (const auto& slot : slots) sizes.slot = std::max(sizes.slot, slot->high_water());
   sizes.recompute = recompute.high_water();
   sizes.scratch = scratch.high_water();
+  sizes.edges = edges.high_water();
   return sizes;
 }
 

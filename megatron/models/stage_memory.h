@@ -14,6 +14,7 @@ struct StageMemorySizes {
   int64_t slot = 0;       // bytes that one of them keeps for backward
   int64_t recompute = 0;  // bytes that recomputed layers keep for their backward
   int64_t scratch = 0;
+  int64_t edges = 0;  // bytes of what neighbouring stages send
 };
 
 struct StageMemory {
@@ -23,7 +24,7 @@ struct StageMemory {
   StageMemorySizes HighWater() const;
 
   std::vector<std::unique_ptr<Arena>> slots;
-  Arena recompute, scratch;
+  Arena recompute, scratch, edges;
 };
 
 }  // namespace megatron

@@ -1,0 +1,182 @@
+#include "megatron/models/gpt_harness.h"
+
+#include <random>
+
+#include "megatron/ops/elementwise.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kMaxTokens = 64;
+
+TransformerOptions SmallTransformer() {
+  TransformerOptions options;
+  options.num_layers = 2;
+  options.hidden_size = 32;
+  options.ffn_hidden_size = 48;
+  options.num_attention_heads = 4;
+  options.num_query_groups = 4;
+  options.kv_channels = 8;
+  options.hidden_dropout = options.attention_dropout = 0;
+  // Large enough that every path carries weight in the gradients.
+  options.init_std = options.output_init_std = 0.3f;
+  return options;
+}
+
+MicroBatch MetaBatch(const MicroBatch& batch) {
+  MicroBatch meta = batch;
+  for (Tensor* tensor :
+       {&meta.tokens_T, &meta.labels_T, &meta.loss_weight_T, &meta.gradient_weight_T,
+        &meta.position_T, &meta.sample_T, &meta.sample_position_T, &meta.cu_seqlens}) {
+    *tensor = Tensor(nullptr, tensor->dtype(), tensor->shape(), {DeviceType::kMeta});
+  }
+  return meta;
+}
+
+}  // namespace
+
+GptOptions SmallGpt2() {
+  GptOptions options;
+  options.transformer = SmallTransformer();
+  options.vocab_size = 50;
+  options.padded_vocab_size = 64;
+  options.max_positions = kMaxTokens;
+  options.embedding_init_std = 0.3f;
+  return options;
+}
+
+GptOptions SmallLlama() {
+  GptOptions options = SmallGpt2();
+  TransformerOptions& transformer = options.transformer;
+  transformer.num_query_groups = 2;
+  transformer.norm.kind = ops::Norm::kRmsNorm;
+  transformer.gated = true;
+  transformer.linear_bias = transformer.qkv_bias = false;
+  transformer.rotary = true;
+  options.learned_positions = false;
+  options.tied_embeddings = false;
+  return options;
+}
+
+HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
+                      int64_t first_sample) {
+  std::mt19937 random(seed);
+  HostBatch batch;
+  batch.cu_seqlens = {0};
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    for (int i = 0; i < lengths[s]; ++i) {
+      batch.tokens.push_back(static_cast<int32_t>(random() % vocab_size));
+      batch.labels.push_back(static_cast<int32_t>(random() % vocab_size));
+      batch.positions.push_back(i);
+      batch.samples.push_back(first_sample + static_cast<int64_t>(s));
+      batch.loss_weights.push_back(random() % 5 == 0 ? 0.0f : 1.0f);
+    }
+    batch.cu_seqlens.push_back(static_cast<int32_t>(batch.tokens.size()));
+  }
+  batch.sample_positions = batch.positions;
+  float count = 0;
+  for (float weight : batch.loss_weights) count += weight;
+  for (float weight : batch.loss_weights) batch.gradient_weights.push_back(weight / count);
+  return batch;
+}
+
+MicroBatch HostBatch::View() {
+  const Shape shape{static_cast<int64_t>(tokens.size())};
+  MicroBatch batch;
+  batch.tokens_T = Tensor(tokens.data(), DType::kInt32, shape);
+  batch.labels_T = Tensor(labels.data(), DType::kInt32, shape);
+  batch.loss_weight_T = Tensor(loss_weights.data(), DType::kFloat32, shape);
+  batch.gradient_weight_T = Tensor(gradient_weights.data(), DType::kFloat32, shape);
+  batch.position_T = Tensor(positions.data(), DType::kInt32, shape);
+  batch.sample_T = Tensor(samples.data(), DType::kInt64, shape);
+  batch.sample_position_T = Tensor(sample_positions.data(), DType::kInt32, shape);
+  batch.cu_seqlens =
+      Tensor(cu_seqlens.data(), DType::kInt32, {static_cast<int64_t>(cu_seqlens.size())});
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
+    batch.max_seqlen = std::max<int64_t>(batch.max_seqlen, cu_seqlens[s + 1] - cu_seqlens[s]);
+  }
+  return batch;
+}
+
+StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch) {
+  const std::vector<MicroBatch> batches = {MetaBatch(batch)};
+  const Device device = {DeviceType::kMeta};
+  const ProcessGroup group =
+      tensor_size == 1 ? ProcessGroup() : ProcessGroup::ForPlanning(tensor_size, 0, "tp");
+  GptStage stage(options, {}, group, device, nullptr);
+  StageMemory memory(device, {}, nullptr);
+  stage.SetMemory(&memory);
+  stage.SetBatches(&batches);
+  for (Parameter* parameter : stage.parameters()) {
+    parameter->data =
+        Tensor(nullptr, options.transformer.dtype, parameter->sharding.local_shape, device);
+    parameter->grad = Tensor(nullptr, DType::kFloat32, parameter->sharding.local_shape, device);
+  }
+  for (bool training : {false, true}) {
+    stage.set_training(training);
+    stage.Forward({}, {}, {}, Stream::Meta());
+  }
+  stage.Backward({}, {}, {}, Stream::Meta());
+  return memory.HighWater();
+}
+
+GptHarness::GptHarness(const GptOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
+                       int threads, const StagePlacement& placement)
+    : pool_(threads), stream_(Stream::Cpu(&pool_)) {
+  stage_ = std::make_unique<GptStage>(options, placement, tensor_group, Device(), &ledger_);
+  int64_t elements = 0;
+  for (Parameter* parameter : stage_->parameters())
+    elements += parameter->sharding.local_shape.numel();
+  weights_ = Buffer({}, elements * SizeOf(options.transformer.dtype), "weights", &ledger_);
+  gradients_ = Buffer({}, elements * SizeOf(DType::kFloat32), "gradients", &ledger_);
+  Buffer initial({}, elements * SizeOf(DType::kFloat32), "initial", &ledger_);
+  int64_t at = 0;
+  for (Parameter* parameter : stage_->parameters()) {
+    const Shape& shape = parameter->sharding.local_shape;
+    parameter->data =
+        weights_.At(at * SizeOf(options.transformer.dtype), options.transformer.dtype, shape);
+    parameter->grad = gradients_.At(at * SizeOf(DType::kFloat32), DType::kFloat32, shape);
+    const Tensor values = initial.At(at * SizeOf(DType::kFloat32), DType::kFloat32, shape);
+    FillInitial(*parameter, seed, values);
+    ops::Copy(stream_, values, parameter->data);
+    at += shape.numel();
+  }
+  HostBatch largest = RandomBatch({kMaxTokens}, options.vocab_size, 1);
+  memory_ = std::make_unique<StageMemory>(
+      Device(), MeasureStage(options, tensor_group.size(), largest.View()), &ledger_);
+  stage_->SetMemory(memory_.get());
+}
+
+double GptHarness::TakeLoss() {
+  float* sums = stage_->loss_sums().data<float>();
+  const double loss = double{sums[0]} / sums[1];
+  sums[0] = sums[1] = 0;
+  return loss;
+}
+
+double GptHarness::Loss(HostBatch* batch, bool training) {
+  batches_.assign(1, batch->View());
+  stage_->SetBatches(&batches_);
+  stage_->set_training(training);
+  stage_->Forward({}, {}, {}, stream_);
+  return TakeLoss();
+}
+
+double GptHarness::LossAndGradients(HostBatch* batch) {
+  const double loss = Loss(batch, /*training=*/true);
+  stage_->Backward({}, {}, {}, stream_);
+  return loss;
+}
+
+void GptHarness::ZeroGradients() {
+  for (Parameter* parameter : parameters()) ops::Zero(stream_, parameter->grad);
+}
+
+Parameter* GptHarness::Find(const std::string& name) {
+  for (Parameter* parameter : parameters()) {
+    if (parameter->name == name) return parameter;
+  }
+  LOG(FATAL) << "no parameter " << name;
+}
+
+}  // namespace megatron

@@ -1,0 +1,68 @@
+// A GPT stage with everything around it, for tests: memory, weights, one random micro-batch.
+#ifndef MEGATRON_MODELS_GPT_HARNESS_H_
+#define MEGATRON_MODELS_GPT_HARNESS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/models/gpt_stage.h"
+
+namespace megatron {
+
+// Small models of the shapes that users know. Vocabulary 50, padded to 64.
+GptOptions SmallGpt2();
+GptOptions SmallLlama();
+
+// Tokens of one micro-batch, as host arrays.
+struct HostBatch {
+  std::vector<int32_t> tokens, labels, positions, sample_positions, cu_seqlens;
+  std::vector<int64_t> samples;
+  std::vector<float> loss_weights, gradient_weights;
+
+  MicroBatch View();
+};
+// Sequences of these lengths with random tokens, each a sample numbered from `first_sample`;
+// gradient weights are loss_weight / tokens.
+HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
+                      int64_t first_sample = 0);
+
+class GptHarness {
+ public:
+  GptHarness(const GptOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
+             int threads = 1, const StagePlacement& placement = {});
+
+  // Mean loss over the batch, without backward, as in training (with dropout) or not.
+  double Loss(HostBatch* batch, bool training);
+  // Forward and backward; gradients accumulate. Returns the mean loss.
+  double LossAndGradients(HostBatch* batch);
+  void ZeroGradients();
+
+  GptStage& stage() { return *stage_; }
+  std::vector<Parameter*> parameters() { return stage_->parameters(); }
+  Parameter* Find(const std::string& name);
+  StageMemory& memory() { return *memory_; }
+  const Stream& stream() const { return stream_; }
+
+ private:
+  double TakeLoss();
+
+  ThreadPool pool_;
+  Stream stream_;
+  MemoryLedger ledger_;
+  std::unique_ptr<GptStage> stage_;
+  Buffer weights_, gradients_;
+  std::unique_ptr<StageMemory> memory_;
+  std::vector<MicroBatch> batches_;
+};
+
+// What the stage's arenas need for this batch.
+StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_GPT_HARNESS_H_

@@ -1,0 +1,332 @@
+#include "megatron/models/gpt_stage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/models/gpt_harness.h"
+
+namespace megatron {
+namespace {
+
+using Gradients = std::map<std::string, std::vector<float>>;
+
+struct NamedModel {
+  const char* name;
+  GptOptions options;
+};
+
+GptOptions With(GptOptions options, const std::function<void(GptOptions*)>& change) {
+  change(&options);
+  return options;
+}
+
+// Every option that changes arithmetic, in at least one model.
+std::vector<NamedModel> Models() {
+  return {
+      {"gpt2", SmallGpt2()},
+      {"llama", SmallLlama()},
+      {"exact GELU, no biases but on QKV, scaled norm",
+       With(SmallGpt2(),
+            [](GptOptions* o) {
+              o->transformer.activation = ops::Activation::kGeluErf;
+              o->transformer.linear_bias = false;
+              o->transformer.norm.zero_centered_gamma = true;
+            })},
+      {"QK norm, one query group, interleaved and partial rotation",
+       With(SmallLlama(),
+            [](GptOptions* o) {
+              o->transformer.qk_norm = true;
+              o->transformer.num_query_groups = 1;
+              o->transformer.rotary_options.interleaved = true;
+              o->transformer.rotary_options.percent = 0.5;
+            })},
+      {"dropout everywhere, LayerNorm on QK", With(SmallGpt2(),
+                                                   [](GptOptions* o) {
+                                                     o->transformer.hidden_dropout = 0.2f;
+                                                     o->transformer.attention_dropout = 0.3f;
+                                                     o->transformer.qk_norm = true;
+                                                   })},
+      {"wide heads, scaled rotary, gated with biases, tied",
+       With(SmallLlama(),
+            [](GptOptions* o) {
+              o->transformer.kv_channels = 12;
+              o->transformer.rotary_options.scaling_factor = 8;
+              o->transformer.rotary_options.interpolation_factor = 2;
+              o->transformer.linear_bias = true;
+              o->tied_embeddings = true;
+            })},
+  };
+}
+
+Gradients Collect(GptHarness& model) {
+  Gradients gradients;
+  for (Parameter* parameter : model.parameters()) {
+    const float* values = parameter->grad.data<float>();
+    gradients[parameter->name].assign(values, values + parameter->grad.numel());
+  }
+  return gradients;
+}
+
+double Norm(const std::vector<float>& values) {
+  double sum = 0;
+  for (double v : values) sum += v * v;
+  return std::sqrt(sum);
+}
+
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum);
+}
+
+// Along a random direction of each parameter, the loss changes as its gradient says.
+TEST(GptStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    GptHarness model(named.options, ProcessGroup(), 1234);
+    HostBatch batch = RandomBatch({11, 7}, named.options.vocab_size, 5);
+    model.LossAndGradients(&batch);
+    const Gradients gradients = Collect(model);
+    std::mt19937 random(7);
+    for (Parameter* parameter : model.parameters()) {
+      SCOPED_TRACE(parameter->name);
+      float* weights = parameter->data.data<float>();
+      const std::vector<float> original(weights, weights + parameter->data.numel());
+      const std::vector<float>& gradient = gradients.at(parameter->name);
+      // The gradient's own direction, roughened: the change of the loss is then far above its
+      // rounding.
+      std::vector<double> direction(original.size());
+      double length = 0, expected = 0;
+      for (size_t i = 0; i < direction.size(); ++i) {
+        direction[i] = gradient[i] + 0.3 * Norm(gradient) / std::sqrt(double(direction.size())) *
+                                         (static_cast<double>(random() % 2001) / 1000 - 1);
+        length += direction[i] * direction[i];
+      }
+      ASSERT_GT(length, 0);
+      auto loss_at = [&](double step) {
+        for (size_t i = 0; i < direction.size(); ++i)
+          weights[i] = static_cast<float>(original[i] + step * direction[i] / std::sqrt(length));
+        return model.Loss(&batch, /*training=*/true);
+      };
+      for (size_t i = 0; i < direction.size(); ++i)
+        expected += gradient[i] * direction[i] / std::sqrt(length);
+      const double step = 4e-3;
+      // Richardson's extrapolation: the error of the difference is of fourth order.
+      const double coarse = (loss_at(2 * step) - loss_at(-2 * step)) / (4 * step);
+      const double fine = (loss_at(step) - loss_at(-step)) / (2 * step);
+      EXPECT_NEAR((4 * fine - coarse) / 3, expected, 4e-3 * std::max(std::abs(expected), 0.02));
+      std::copy(original.begin(), original.end(), weights);
+    }
+  }
+}
+
+TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    GptHarness model(named.options, ProcessGroup(), 1);
+    HostBatch both = RandomBatch({9, 14}, named.options.vocab_size, 3, /*first_sample=*/40);
+    double sums[2] = {0, 0};
+    for (int s = 0; s < 2; ++s) {
+      HostBatch alone;
+      const int begin = both.cu_seqlens[s], end = both.cu_seqlens[s + 1];
+      auto cut = [&](const auto& from, auto* to) {
+        to->assign(from.begin() + begin, from.begin() + end);
+      };
+      cut(both.tokens, &alone.tokens), cut(both.labels, &alone.labels),
+          cut(both.positions, &alone.positions);
+      cut(both.sample_positions, &alone.sample_positions), cut(both.samples, &alone.samples);
+      cut(both.loss_weights, &alone.loss_weights),
+          cut(both.gradient_weights, &alone.gradient_weights);
+      alone.cu_seqlens = {0, end - begin};
+      double weight = 0;
+      for (float w : alone.loss_weights) weight += w;
+      sums[0] += model.LossAndGradients(&alone) * weight;
+      sums[1] += weight;
+    }
+    const Gradients apart = Collect(model);
+    model.ZeroGradients();
+    EXPECT_NEAR(model.LossAndGradients(&both), sums[0] / sums[1], 2e-6);
+    for (const auto& [name, gradient] : Collect(model))
+      EXPECT_LE(Distance(gradient, apart.at(name)), 1e-5 * (Norm(gradient) + 0.1)) << name;
+  }
+}
+
+TEST(GptStageTest, RecomputationChangesNoBit) {
+  std::vector<std::pair<const char*, std::function<void(GptOptions*)>>> ways = {
+      {"uniform",
+       [](GptOptions* o) {
+         o->layer_recompute = {LayerRecompute::kUniform, 1};
+       }},
+      {"uniform, both layers at once",
+       [](GptOptions* o) {
+         o->layer_recompute = {LayerRecompute::kUniform, 2};
+       }},
+      {"uniform, an uneven group",
+       [](GptOptions* o) {
+         o->layer_recompute = {LayerRecompute::kUniform, 3};
+       }},
+      {"block",
+       [](GptOptions* o) {
+         o->layer_recompute = {LayerRecompute::kBlock, 1};
+       }},
+      {"attention", [](GptOptions* o) { o->transformer.recompute.core_attention = true; }},
+      {"mlp", [](GptOptions* o) { o->transformer.recompute.mlp = true; }},
+      {"norm", [](GptOptions* o) { o->transformer.recompute.norm = true; }},
+      {"all parts",
+       [](GptOptions* o) {
+         o->transformer.recompute = {true, true, true};
+       }},
+      {"all parts and layers", [](GptOptions* o) {
+         o->transformer.recompute = {true, true, true};
+         o->layer_recompute = {LayerRecompute::kBlock, 1};
+       }}};
+  for (const NamedModel& named : Models()) {
+    GptHarness plain(named.options, ProcessGroup(), 9);
+    HostBatch batch = RandomBatch({20, 13}, named.options.vocab_size, 2);
+    const double loss = plain.LossAndGradients(&batch);
+    const Gradients gradients = Collect(plain);
+    for (const auto& [name, change] : ways) {
+      SCOPED_TRACE(std::string(named.name) + ": " + name);
+      GptHarness model(With(named.options, change), ProcessGroup(), 9);
+      EXPECT_EQ(model.LossAndGradients(&batch), loss);
+      EXPECT_EQ(Collect(model), gradients);
+    }
+  }
+}
+
+TEST(GptStageTest, RecomputationTakesLessMemory) {
+  HostBatch batch = RandomBatch({64}, 50, 2);
+  GptOptions options = SmallGpt2();
+  options.transformer.num_layers = 6;
+  const int64_t all = MeasureStage(options, 1, batch.View()).slot;
+  options.transformer.recompute = {true, true, true};
+  const int64_t selective = MeasureStage(options, 1, batch.View()).slot;
+  options.transformer.recompute = {};
+  options.layer_recompute = {LayerRecompute::kUniform, 1};
+  const int64_t full = MeasureStage(options, 1, batch.View()).slot;
+  EXPECT_LT(selective, 0.7 * all);
+  EXPECT_LT(full, 0.6 * selective);
+}
+
+TEST(GptStageTest, BitsDoNotDependOnTheNumberOfThreads) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({33, 17}, named.options.vocab_size, 2);
+    GptHarness one(named.options, ProcessGroup(), 3, /*threads=*/1);
+    const double loss = one.LossAndGradients(&batch);
+    for (int threads : {2, 3}) {
+      GptHarness many(named.options, ProcessGroup(), 3, threads);
+      EXPECT_EQ(many.LossAndGradients(&batch), loss);
+      EXPECT_EQ(Collect(many), Collect(one));
+    }
+  }
+}
+
+// Compares this rank's gradients with the blocks of the whole that it holds.
+void ExpectBlocksOf(const Gradients& whole, GptHarness& model) {
+  for (Parameter* parameter : model.parameters()) {
+    const Sharding& sharding = parameter->sharding;
+    if (sharding.partial.contains(Axis::kTensor))
+      continue;  // a summand: checked where gradients are finished
+    const std::vector<float>& all = whole.at(parameter->name);
+    Tensor block(const_cast<float*>(all.data()), DType::kFloat32, sharding.global_shape);
+    for (int d = 0; d < block.rank(); ++d)
+      block = block.Slice(d, sharding.offset[d], sharding.offset[d] + sharding.local_shape[d]);
+    double distance = 0, norm = 0;
+    const float* mine = parameter->grad.data<float>();
+    std::vector<int64_t> index(block.rank(), 0);
+    for (int64_t i = 0; i < block.numel(); ++i) {
+      int64_t offset = 0, rest = i;
+      for (int d = block.rank() - 1; d >= 0; --d) {
+        offset += rest % block.dim(d) * block.stride(d);
+        rest /= block.dim(d);
+      }
+      const double want = block.data<float>()[offset];
+      distance += (mine[i] - want) * (mine[i] - want);
+      norm += want * want;
+    }
+    EXPECT_LE(std::sqrt(distance), 1e-5 * (std::sqrt(norm) + 0.1)) << parameter->name;
+  }
+}
+
+TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
+  for (const NamedModel& named : Models()) {
+    if (named.options.transformer.num_query_groups < 2) continue;
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
+    GptHarness one(named.options, ProcessGroup(), 77);
+    const double loss = one.LossAndGradients(&batch);
+    const Gradients gradients = Collect(one);
+    ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
+                  GptHarness model(named.options, world, 77);
+                  HostBatch mine = batch;
+                  EXPECT_NEAR(model.LossAndGradients(&mine), loss, 2e-6);
+                  ExpectBlocksOf(gradients, model);
+                  return world.status();
+                }).ok());
+  }
+}
+
+TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (GptOptions options : {SmallGpt2(), SmallLlama()}) {
+      options.transformer.init_std = options.transformer.output_init_std =
+          options.embedding_init_std = 0.1f;
+      HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
+      GptHarness exact(options, ProcessGroup(), 5);
+      const double loss = exact.LossAndGradients(&batch);
+      options.transformer.dtype = dtype;
+      GptHarness rounded(options, ProcessGroup(), 5);
+      EXPECT_NEAR(rounded.LossAndGradients(&batch), loss, 0.01) << dtype;
+      const Gradients want = Collect(exact);
+      for (const auto& [name, gradient] : Collect(rounded)) {
+        EXPECT_LE(Distance(gradient, want.at(name)), 0.05 * Norm(want.at(name)) + 1e-3)
+            << dtype << " " << name;
+      }
+    }
+  }
+}
+
+TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({30, 3}, named.options.vocab_size, 2);
+    GptHarness model(named.options, ProcessGroup(), 3);
+    const double evaluated = model.Loss(&batch, /*training=*/false);
+    const double trained = model.Loss(&batch, /*training=*/true);
+    if (named.options.transformer.hidden_dropout > 0) {
+      EXPECT_NE(evaluated, trained);
+    } else {
+      EXPECT_EQ(evaluated, trained);
+    }
+  }
+}
+
+TEST(GptStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
+  for (const GptOptions& options : {SmallGpt2(), SmallLlama()}) {
+    GptHarness model(options, ProcessGroup(), 3);
+    HostBatch batch = RandomBatch({12}, options.vocab_size, 4);
+    std::fill(batch.loss_weights.begin(), batch.loss_weights.end(), 0.0f);
+    batch.loss_weights[7] = 1;
+    const double loss = model.Loss(&batch, /*training=*/false);
+    std::vector<float> logits(options.padded_vocab_size);
+    model.stage().Predict(batch.View(), 7,
+                          Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size}),
+                          model.stream());
+    double sum = 0;
+    for (int v = 0; v < options.vocab_size; ++v) sum += std::exp(double{logits[v]});
+    EXPECT_NEAR(std::log(sum) - logits[batch.labels[7]], loss, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,89 @@
+#include "megatron/models/text_generator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "glog/logging.h"
+#include "megatron/base/philox.h"
+
+namespace megatron {
+
+int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
+                    float uniform) {
+  if (options.temperature == 0)
+    return static_cast<int32_t>(std::max_element(logits, logits + vocab_size) - logits);
+  std::vector<int32_t> order(vocab_size);
+  std::iota(order.begin(), order.end(), 0);
+  // Ties go to the lower token, so that the result does not depend on the sort.
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  if (options.top_k > 0 && options.top_k < vocab_size) order.resize(options.top_k);
+  std::vector<double> cumulative;
+  double sum = 0;
+  for (int32_t token : order)
+    cumulative.push_back(
+        sum += std::exp((double{logits[token]} - logits[order[0]]) / options.temperature));
+  size_t kept = order.size();
+  if (options.top_p > 0 && options.top_p < 1) {
+    kept = std::lower_bound(cumulative.begin(), cumulative.end(), options.top_p * sum) -
+           cumulative.begin() + 1;
+    kept = std::min(kept, order.size());
+  }
+  const double target = uniform * cumulative[kept - 1];
+  const size_t drawn =
+      std::lower_bound(cumulative.begin(), cumulative.begin() + kept, target) - cumulative.begin();
+  return order[std::min(drawn, kept - 1)];
+}
+
+TextGenerator::TextGenerator(GptStage* stage, const GptOptions& options, int64_t max_context,
+                             const Stream& stream, MemoryLedger* ledger)
+    : stage_(stage), vocab_size_(options.vocab_size), max_context_(max_context), stream_(stream) {
+  CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
+  int64_t offset = 0;
+  const int64_t bytes = max_context * 4 * SizeOf(DType::kInt64) + 2 * Buffer::kAlignment +
+                        options.padded_vocab_size * SizeOf(DType::kFloat32);
+  buffer_ = Buffer(stream.device(), bytes, "generation", ledger);
+  auto next = [&](DType dtype, int64_t count) {
+    const Tensor tensor = buffer_.At(offset, dtype, {count});
+    offset += (tensor.bytes() + 7) / 8 * 8;
+    return tensor;
+  };
+  whole_.tokens_T = next(DType::kInt32, max_context);
+  whole_.position_T = next(DType::kInt32, max_context);
+  whole_.sample_T = next(DType::kInt64, max_context);
+  whole_.sample_position_T = whole_.position_T;
+  whole_.cu_seqlens = next(DType::kInt32, 2);
+  logits_V_ = next(DType::kFloat32, options.padded_vocab_size);
+  std::iota(whole_.position_T.data<int32_t>(), whole_.position_T.data<int32_t>() + max_context, 0);
+}
+
+void TextGenerator::Predict(const int32_t* tokens, int64_t count) {
+  MicroBatch batch = whole_;
+  for (Tensor* tensor :
+       {&batch.tokens_T, &batch.position_T, &batch.sample_T, &batch.sample_position_T}) {
+    *tensor = tensor->Slice(0, 0, count);
+  }
+  std::copy_n(tokens, count, batch.tokens_T.data<int32_t>());
+  batch.cu_seqlens.data<int32_t>()[1] = static_cast<int32_t>(count);
+  batch.max_seqlen = count;
+  stage_->Predict(batch, count - 1, logits_V_, stream_);
+}
+
+void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
+                             std::vector<int32_t>* tokens,
+                             absl::FunctionRef<bool(int32_t token)> on_token) {
+  CHECK(!tokens->empty());
+  const PhiloxKey key = DeriveKey(sampling.seed, kPhiloxSampling, 0, 0);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t context = std::min<int64_t>(static_cast<int64_t>(tokens->size()), max_context_);
+    Predict(tokens->data() + tokens->size() - context, context);
+    const PhiloxBlock words = Philox(key, {{static_cast<uint32_t>(i), 0, 0, 0}});
+    tokens->push_back(SampleToken(logits_V_.data<float>(), vocab_size_, sampling,
+                                  UniformOpenZero(words.word[0])));
+    if (!on_token(tokens->back())) return;
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,44 @@
+// Where a run's tokens come from: files, Megatron's mock data, or stories written by a grammar.
+#ifndef MEGATRON_TRAIN_GPT_DATA_H_
+#define MEGATRON_TRAIN_GPT_DATA_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/data/gpt_sample.h"
+#include "megatron/data/split.h"
+#include "megatron/data/tokenizer.h"
+
+namespace megatron {
+
+struct DataOptions {
+  std::vector<std::string> data_path;  // prefixes, each with its weight before it or none
+  std::string split;
+  bool mock = false;
+  bool stories = false;
+  int64_t stories_bytes = 0;
+  uint64_t stories_seed = 1;
+
+  int64_t seq_length = 0;
+  uint32_t seed = 1234;
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+  RunLength run;
+};
+
+struct GptData {
+  std::unique_ptr<GptSampleSource> train;
+  std::unique_ptr<GptSampleSource> valid;  // null where the run does not evaluate
+  std::string description;                 // "2 files, 1,234,567 documents"
+  std::string fingerprint;                 // changes when what is read changes
+};
+
+absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_GPT_DATA_H_

@@ -1,0 +1,166 @@
+#include "megatron/train/gpt_trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "megatron/base/status_macros.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/pipeline/executor.h"
+#include "megatron/pipeline/schedule.h"
+
+namespace megatron {
+absl::StatusOr<std::unique_ptr<GptTrainer>> GptTrainer::Create(
+    const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
+    const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger) {
+  MEGATRON_ASSIGN_OR_RETURN(OptimizerParamScheduler scheduler,
+                            OptimizerParamScheduler::Create(options.schedule));
+  MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
+  return std::unique_ptr<GptTrainer>(
+      new GptTrainer(options, scaler, scheduler, ramp, groups, sizes, stream, ledger));
+}
+
+GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,
+                       OptimizerParamScheduler scheduler, BatchSizeRamp ramp,
+                       const ProcessGroups& groups, const StageMemorySizes& sizes,
+                       const Stream& stream, MemoryLedger* ledger)
+    : options_(options),
+      groups_(groups),
+      stream_(stream),
+      scaler_(scaler),
+      scheduler_(std::move(scheduler)),
+      ramp_(std::move(ramp)),
+      stage_(std::make_unique<GptStage>(options.model, options.placement, groups.tensor,
+                                        stream.device(), ledger)),
+      packer_(options.packing, stream.device(), ledger),
+      report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger) {
+  optimizer_groups_ = {groups.world,         groups.tensor, groups.data_context,
+                       groups.expert_tensor, groups.expert, groups.expert_data,
+                       groups.tied_embedding};
+  ParameterBuffersOptions buffers;
+  buffers.model_dtype = options.model.transformer.dtype;
+  buffers.device = stream.device();
+  buffers.num_moments = NumMoments(options.optimizer);
+  buffers.data_parallel_size = groups.data_context.size();
+  buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
+  optimizer_ = std::make_unique<Optimizer>(options.optimizer, buffers_.get(), ledger);
+  memory_ = std::make_unique<StageMemory>(stream.device(), sizes, ledger);
+  stage_->SetMemory(memory_.get());
+}
+
+const StagePlan& GptTrainer::PlanFor(int64_t micro_batches) {
+  if (plan_.microbatches != micro_batches || plan_.steps.empty()) {
+    const int count = static_cast<int>(micro_batches);
+    plan_ = PlanStage(OneForwardOneBackwardSchedule(options_.placement.stages, count),
+                      options_.placement.stage);
+  }
+  return plan_;
+}
+
+StageMemorySizes GptTrainer::Measure() {
+  CHECK(stream_.is_meta());
+  const int64_t micro_batches = options_.packing.max_micro_batches;
+  packer_.PackShapes(micro_batches);
+  stage_->SetBatches(&packer_.batches());
+  const StagePlan& plan = PlanFor(micro_batches);
+  StageMemorySizes slots;
+  slots.slots = plan.slots[0];
+  memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
+  stage_->SetMemory(memory_.get());
+  if (options_.placement.stages == 1) {
+    stage_->set_training(false);
+    stage_->Forward({}, {}, {}, stream_);
+    stage_->set_training(true);
+  }
+  CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
+           absl::OkStatus());
+  return memory_->HighWater();
+}
+
+std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
+  std::map<std::string, int64_t> bytes;
+  for (const Arena* arena : {memory_->slots[0].get(), &memory_->recompute, &memory_->scratch}) {
+    for (const auto& [name, held] : arena->NamesAtHighWater()) bytes[name] += held;
+  }
+  return bytes;
+}
+
+double GptTrainer::MeanLoss() {
+  const Tensor sums = report_.At(0, DType::kFloat32, {2});
+  if (options_.placement.last()) {
+    ops::Copy(stream_, stage_->loss_sums(), sums);
+    groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
+  }
+  groups_.pipeline.Broadcast(sums, groups_.pipeline.size() - 1, stream_);
+  const float* values = sums.data<float>();
+  return values[1] == 0 ? 0 : double{values[0]} / values[1];
+}
+
+absl::Status GptTrainer::GroupStatus() const {
+  for (const ProcessGroup* group :
+       {&groups_.world, &groups_.tensor, &groups_.data_context, &groups_.pipeline}) {
+    MEGATRON_RETURN_IF_ERROR(group->status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool stop_requested,
+                                            const std::function<void()>& before_update) {
+  StepReport report;
+  report.global_batch_size = GlobalBatchSize();
+  report.loss_scale = scaler_.scale();
+  const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
+  MEGATRON_RETURN_IF_ERROR(
+      packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
+                   groups_.data_context, stream_));
+  stage_->SetBatches(&packer_.batches());
+  buffers_->ZeroGradients(stream_);
+  if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+  MEGATRON_RETURN_IF_ERROR(RunSchedule(PlanFor(micro_batches), stage_.get(), groups_.pipeline,
+                                       &memory_->edges, stream_));
+  report.loss = MeanLoss();
+
+  optimizer_->FinalizeGradients(optimizer_groups_, stream_);
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  if (before_update) before_update();
+  StepOptions step;
+  step.lr = scheduler_.learning_rate();
+  step.weight_decay = scheduler_.weight_decay();
+  step.loss_scale = scaler_.scale();
+  step.clip_grad = options_.clip_grad;
+  step.stop_requested = stop_requested;
+  report.update = optimizer_->Step(step, optimizer_groups_, stream_);
+  if (options_.log_num_zeros_in_grad)
+    report.num_zeros = optimizer_->CountZeroGradients(optimizer_groups_, stream_);
+  if (options_.log_params_norm)
+    report.params_norm = optimizer_->ParametersNorm(optimizer_groups_, stream_);
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  scaler_.Update(!report.update.finite);
+  if (report.update.applied) scheduler_.Advance(report.global_batch_size);
+  report.learning_rate = scheduler_.learning_rate();
+  ++progress_.iteration;
+  progress_.consumed_train_samples += report.global_batch_size;
+  return report;
+}
+
+absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
+  CHECK_EQ(options_.placement.stages, 1) << "evaluation over pipeline stages has no plan yet";
+  const int64_t batch = options_.batch_size.global_batch_size;
+  const int64_t micro_batches = batch / options_.batch_size.granularity;
+  if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+  stage_->set_training(false);
+  for (int64_t i = 0; i < iterations; ++i) {
+    MEGATRON_RETURN_IF_ERROR(
+        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1},
+                     groups_.data_context, stream_),
+        _ << "while evaluating");
+    stage_->SetBatches(&packer_.batches());
+    for (int m = 0; m < micro_batches; ++m) stage_->Forward({m, 0, 0}, {}, {}, stream_);
+    progress_.consumed_valid_samples += batch;
+  }
+  stage_->set_training(true);
+  const double loss = MeanLoss();
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  return loss;
+}
+
+}  // namespace megatron

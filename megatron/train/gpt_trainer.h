@@ -1,0 +1,124 @@
+// One rank's part of training a GPT: its stage, its memory, its optimizer, and one step after
+// another.
+//
+// On the meta device the same object has no memory and Measure() tells what it would need: that is
+// how arenas get their sizes, and what a dry run prints.
+#ifndef MEGATRON_TRAIN_GPT_TRAINER_H_
+#define MEGATRON_TRAIN_GPT_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/data/gpt_sample.h"
+#include "megatron/models/gpt_stage.h"
+#include "megatron/models/stage_memory.h"
+#include "megatron/optim/batch_size_ramp.h"
+#include "megatron/optim/loss_scaler.h"
+#include "megatron/optim/lr_scheduler.h"
+#include "megatron/optim/optimizer.h"
+#include "megatron/optim/parameter_buffers.h"
+#include "megatron/pipeline/stage_plan.h"
+#include "megatron/train/micro_batch_packer.h"
+
+namespace megatron {
+
+struct GptTrainerOptions {
+  GptOptions model;
+  StagePlacement placement;
+  OptimizerOptions optimizer;
+  OptimizerParamSchedule schedule;
+  BatchSizeRampOptions batch_size;
+  PackerOptions packing;
+  double clip_grad = 0;
+  bool log_params_norm = false;
+  bool log_num_zeros_in_grad = false;
+};
+
+// Where training stands; with the tensors all that a checkpoint needs.
+struct TrainingProgress {
+  int64_t iteration = 0;
+  int64_t consumed_train_samples = 0;
+  int64_t consumed_valid_samples = 0;
+  int64_t skipped_iterations = 0;  // gradients overflowed under a dynamic loss scale
+  int64_t nan_iterations = 0;      // gradients were not finite without one
+};
+
+struct StepReport {
+  double loss = 0;  // mean over the global batch's tokens
+  StepResult update;
+  double learning_rate = 0;  // after the step, as Megatron prints it
+  double loss_scale = 1;     // that the step used
+  int64_t global_batch_size = 0;
+  double params_norm = 0;
+  int64_t num_zeros = 0;
+};
+
+class GptTrainer {
+ public:
+  // The stream's device is where everything lives. `sizes` come from Measure() on the meta device,
+  // where they are not read.
+  static absl::StatusOr<std::unique_ptr<GptTrainer>> Create(
+      const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
+      const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
+
+  // Runs a step and an evaluation, which allocate what they would anywhere. Meta device only.
+  StageMemorySizes Measure();
+  // Bytes by name in the arenas at their fullest, after Measure().
+  std::map<std::string, int64_t> MeasuredActivations() const;
+
+  void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
+
+  // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
+  // weights and their update.
+  absl::StatusOr<StepReport> Step(const GptSampleSource& source, bool stop_requested,
+                                  const std::function<void()>& before_update);
+  // Mean loss over the next `iterations` global batches.
+  absl::StatusOr<double> Evaluate(const GptSampleSource& source, int64_t iterations);
+
+  TrainingProgress& progress() { return progress_; }
+  ParameterBuffers& buffers() { return *buffers_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  OptimizerParamScheduler& scheduler() { return scheduler_; }
+  LossScaler& scaler() { return scaler_; }
+  GptStage& stage() { return *stage_; }
+  const GptTrainerOptions& options() const { return options_; }
+  int64_t GlobalBatchSize() const {
+    return ramp_.GlobalBatchSize(progress_.consumed_train_samples);
+  }
+
+ private:
+  GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,
+             OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
+             const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
+
+  // What this stage does in a step of so many micro-batches.
+  const StagePlan& PlanFor(int64_t micro_batches);
+  // The mean loss over all ranks of what the last stage has summed since it was zeroed.
+  double MeanLoss();
+  absl::Status GroupStatus() const;
+
+  GptTrainerOptions options_;
+  ProcessGroups groups_;
+  OptimizerGroups optimizer_groups_;
+  Stream stream_;
+  LossScaler scaler_;
+  OptimizerParamScheduler scheduler_;
+  BatchSizeRamp ramp_;
+  std::unique_ptr<GptStage> stage_;
+  std::unique_ptr<ParameterBuffers> buffers_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<StageMemory> memory_;
+  MicroBatchPacker packer_;
+  Buffer report_;
+  StagePlan plan_;  // of the last step's number of micro-batches
+  TrainingProgress progress_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_GPT_TRAINER_H_

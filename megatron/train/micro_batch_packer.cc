@@ -1,0 +1,132 @@
+#include "megatron/train/micro_batch_packer.h"
+
+#include <algorithm>
+
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+namespace {
+
+int64_t RoundUp(int64_t bytes) {
+  return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
+}
+
+// Bytes of one micro-batch of so many tokens: int32 tokens, labels, positions, places in the sample
+// and sequence bounds, fp32 weights of the loss and of the gradient, int64 ordinals.
+int64_t BatchBytes(int64_t tokens) {
+  return 4 * RoundUp(4 * tokens) + RoundUp(4 * (tokens + 1)) + 2 * RoundUp(4 * tokens) +
+         RoundUp(8 * tokens);
+}
+
+}  // namespace
+
+MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
+                                   MemoryLedger* ledger)
+    : options_(options) {
+  const int64_t tokens = options.layout.micro_batch_size * options.seq_length;
+  const int64_t bytes = options.max_micro_batches * BatchBytes(tokens);
+  buffer_ = Buffer(device, bytes + SizeOf(DType::kFloat32), "batches", ledger);
+  token_count_ = buffer_.At(bytes, DType::kFloat32, {1});
+  batches_.reserve(options.max_micro_batches);
+}
+
+MicroBatch MicroBatchPacker::Whole(int64_t index) const {
+  const int64_t tokens = options_.layout.micro_batch_size * options_.seq_length;
+  int64_t offset = index * BatchBytes(tokens);
+  auto next = [&](DType dtype, int64_t count) {
+    const Tensor tensor = buffer_.At(offset, dtype, {count});
+    offset += RoundUp(tensor.bytes());
+    return tensor;
+  };
+  MicroBatch batch;
+  batch.tokens_T = next(DType::kInt32, tokens);
+  batch.labels_T = next(DType::kInt32, tokens);
+  batch.position_T = next(DType::kInt32, tokens);
+  batch.sample_position_T = next(DType::kInt32, tokens);
+  batch.cu_seqlens = next(DType::kInt32, tokens + 1);
+  batch.loss_weight_T = next(DType::kFloat32, tokens);
+  batch.gradient_weight_T = next(DType::kFloat32, tokens);
+  batch.sample_T = next(DType::kInt64, tokens);
+  return batch;
+}
+
+void MicroBatchPacker::PackShapes(int64_t micro_batches) {
+  CHECK_LE(micro_batches, options_.max_micro_batches);
+  batches_.clear();
+  for (int64_t m = 0; m < micro_batches; ++m) {
+    batches_.push_back(Whole(m));
+    batches_.back().cu_seqlens =
+        batches_.back().cu_seqlens.Slice(0, 0, options_.layout.micro_batch_size + 1);
+    batches_.back().max_seqlen = options_.seq_length;
+  }
+}
+
+void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t offset,
+                              MicroBatch* batch, int64_t* sequences) {
+  const int64_t length = options_.seq_length;
+  std::copy_n(sample.tokens.begin(), length, batch->tokens_T.data<int32_t>() + offset);
+  std::copy_n(sample.labels.begin(), length, batch->labels_T.data<int32_t>() + offset);
+  std::copy_n(sample.positions.begin(), length, batch->position_T.data<int32_t>() + offset);
+  std::copy_n(sample.loss_mask.begin(), length, batch->loss_weight_T.data<float>() + offset);
+  std::fill_n(batch->sample_T.data<int64_t>() + offset, length, ordinal);
+  for (int64_t i = 0; i < length; ++i)
+    batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
+  for (size_t d = 0; d < sample.document_starts.size(); ++d) {
+    const int64_t begin = sample.document_starts[d];
+    const int64_t end =
+        d + 1 < sample.document_starts.size() ? sample.document_starts[d + 1] : length;
+    batch->cu_seqlens.data<int32_t>()[++*sequences] = static_cast<int32_t>(offset + end);
+    batch->max_seqlen = std::max(batch->max_seqlen, end - begin);
+  }
+}
+
+absl::Status MicroBatchPacker::PackOne(const GptSampleSource& source, const SampleRange& range,
+                                       MicroBatch* batch) {
+  int64_t sequences = 0;
+  batch->max_seqlen = 0;
+  batch->cu_seqlens.data<int32_t>()[0] = 0;
+  for (int64_t i = 0; i < range.count; ++i) {
+    MEGATRON_RETURN_IF_ERROR(source.Get(range.begin + i, &sample_),
+                             _ << "while reading training sample " << range.begin + i);
+    CHECK_EQ(static_cast<int64_t>(sample_.tokens.size()), options_.seq_length);
+    Append(sample_, range.begin + i, i * options_.seq_length, batch, &sequences);
+  }
+  batch->cu_seqlens = batch->cu_seqlens.Slice(0, 0, sequences + 1);
+  return absl::OkStatus();
+}
+
+absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& step,
+                                    const ProcessGroup& data_group, const Stream& stream) {
+  CHECK_LE(step.micro_batches, options_.max_micro_batches);
+  batches_.clear();
+  for (int64_t m = 0; m < step.micro_batches; ++m) {
+    batches_.push_back(Whole(m));
+    MEGATRON_RETURN_IF_ERROR(PackOne(
+        source, MicroBatchSamples(options_.layout, step.consumed_samples, m), &batches_.back()));
+  }
+  auto tokens_of = [](const MicroBatch& batch) {
+    const float* weight = batch.loss_weight_T.data<float>();
+    double sum = 0;
+    for (int64_t t = 0; t < batch.num_tokens(); ++t) sum += weight[t];
+    return sum;
+  };
+  double tokens = 0;
+  for (const MicroBatch& batch : batches_) tokens += tokens_of(batch);
+  // Counts below 2^24 are exact in fp32, and a global batch of more tokens loses less than its last
+  // digit.
+  token_count_.data<float>()[0] = static_cast<float>(tokens);
+  data_group.AllReduce(token_count_, ReduceOp::kSum, stream);
+  const double replicas = static_cast<double>(step.micro_batches * data_group.size());
+  for (MicroBatch& batch : batches_) {
+    const double denominator = options_.per_token_loss
+                                   ? std::max(1.0, double{token_count_.data<float>()[0]})
+                                   : std::max(1.0, tokens_of(batch)) * replicas;
+    const float scale = static_cast<float>(step.loss_scale / denominator);
+    for (int64_t t = 0; t < batch.num_tokens(); ++t) {
+      batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace megatron

@@ -1,0 +1,65 @@
+// Packs samples into the micro-batches of a step.
+//
+// All micro-batches of a step exist at once, because a token's gradient weight has the number of
+// tokens of the whole global batch in its denominator. Their memory is taken once, for the largest
+// step.
+#ifndef MEGATRON_TRAIN_MICRO_BATCH_PACKER_H_
+#define MEGATRON_TRAIN_MICRO_BATCH_PACKER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/data/gpt_sample.h"
+#include "megatron/data/sampler.h"
+#include "megatron/layers/micro_batch.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron {
+
+struct PackerOptions {
+  SamplerLayout layout;
+  int64_t seq_length = 0;
+  int64_t max_micro_batches = 1;
+  // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
+  // of each one's own mean.
+  bool per_token_loss = true;
+};
+
+class MicroBatchPacker {
+ public:
+  // On the meta device the batches have shapes only.
+  MicroBatchPacker(const PackerOptions& options, Device device, MemoryLedger* ledger);
+
+  struct Step {
+    int64_t consumed_samples = 0;  // before this step: sample indices and ordinals start here
+    int64_t micro_batches = 1;
+    float loss_scale = 1;
+  };
+  // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the global
+  // batch.
+  absl::Status Pack(const GptSampleSource& source, const Step& step, const ProcessGroup& data_group,
+                    const Stream& stream);
+  // The shapes of a step, for planning.
+  void PackShapes(int64_t micro_batches);
+
+  const std::vector<MicroBatch>& batches() const { return batches_; }
+
+ private:
+  MicroBatch Whole(int64_t index) const;  // with room for the most sequences a batch can have
+  absl::Status PackOne(const GptSampleSource& source, const SampleRange& range, MicroBatch* batch);
+  void Append(const GptSample& sample, int64_t ordinal, int64_t offset, MicroBatch* batch,
+              int64_t* sequences);
+
+  PackerOptions options_;
+  Buffer buffer_;
+  Tensor token_count_;  // fp32 [1]
+  GptSample sample_;
+  std::vector<MicroBatch> batches_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_MICRO_BATCH_PACKER_H_

@@ -1,0 +1,21 @@
+// Pretraining from a configuration to an exit code: what the pretrain_* binaries do.
+#ifndef MEGATRON_TRAIN_PRETRAIN_H_
+#define MEGATRON_TRAIN_PRETRAIN_H_
+
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+struct PretrainCommand {
+  std::string config;                  // a file, or the name of a shipped configuration
+  std::vector<std::string> overrides;  // path.to.field=value
+  bool dry_run = false;
+};
+
+// Prints to stdout what it does and to stderr what goes wrong; returns one of exit_code.h.
+int PretrainGpt(const PretrainCommand& command);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PRETRAIN_H_

@@ -1,0 +1,256 @@
+// Runs the program as a user does: as a process, with a configuration file, and now and then with
+// kill -9.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/train/exit_code.h"
+
+extern char** environ;
+
+namespace megatron {
+namespace {
+
+constexpr char kConfig[] = R"(
+model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 64 }
+optimizer { lr: 3e-3 lr_warmup_iters: 2 }
+training { micro_batch_size: 2 global_batch_size: 4 train_iters: 12 eval_interval: 6 eval_iters: 1 log_interval: 4 }
+data { stories { num_bytes: 100000 } split: "8,2" }
+)";
+
+struct Outcome {
+  int exit_code = -1;  // or minus the signal that ended it
+  std::string output;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+}
+
+class PretrainGptTest : public ::testing::Test {
+ protected:
+  PretrainGptTest() {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    directory_ = absl::StrCat(::testing::TempDir(), "/", info->name());
+    EXPECT_TRUE(PosixFileSystem().CreateDirs(directory_).ok());
+    std::ofstream(Path("run.textproto")) << kConfig;
+  }
+
+  std::string Path(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
+  std::string SaveTo(const std::string& name) const {
+    return absl::StrCat("--set=checkpoint.save=\"", Path(name), "\"");
+  }
+
+  // Starts the program with the configuration and these arguments.
+  pid_t Start(const std::vector<std::string>& more, const std::string& log) {
+    const char* runfiles = std::getenv("TEST_SRCDIR");
+    std::vector<std::string> args = {
+        absl::StrCat(runfiles, "/", std::getenv("TEST_WORKSPACE"), "/megatron/train/pretrain_gpt"),
+        absl::StrCat("--config=", Path("run.textproto"))};
+    args.insert(args.end(), more.begin(), more.end());
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(&arg[0]);
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    pid_t pid = -1;
+    EXPECT_EQ(posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    return pid;
+  }
+
+  Outcome Finish(pid_t pid, const std::string& log) {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), ReadFile(log)};
+  }
+
+  Outcome Run(const std::vector<std::string>& more) {
+    const std::string log = Path("log.txt");
+    return Finish(Start(more, log), log);
+  }
+
+  // Every file of the newest checkpoint, by name.
+  std::map<std::string, std::string> Checkpoint(const std::string& name) {
+    const auto found = FindLatestCheckpoint(PosixFileSystem(), Path(name), Check::kContents);
+    EXPECT_TRUE(found.ok()) << found.status();
+    std::map<std::string, std::string> files;
+    if (!found.ok()) return files;
+    const auto names = PosixFileSystem().List(found->directory);
+    EXPECT_TRUE(names.ok());
+    for (const std::string& file : *names)
+      files[file] = ReadFile(absl::StrCat(found->directory, "/", file));
+    return files;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(PretrainGptTest, TrainsEvaluatesAndSaves) {
+  const Outcome outcome = Run({SaveTo("save")});
+  EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  for (const char* text :
+       {" iteration        1/      12 | consumed samples:            4 |",
+        " iteration       12/      12 |",
+        "validation loss at iteration 12 | lm loss value:", "saved checkpoint of iteration 12"}) {
+    EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+  }
+  EXPECT_EQ(ReadFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "12");
+  EXPECT_FALSE(ReadFile(Path("save/metrics.jsonl")).empty());
+}
+
+TEST_F(PretrainGptTest, RunsAreEqualBitForBitWhateverDoesNotMatter) {
+  ASSERT_EQ(Run({SaveTo("a")}).exit_code, kExitDone);
+  const auto expected = Checkpoint("a");
+  ASSERT_FALSE(expected.empty());
+  const std::map<std::string, std::vector<std::string>> ways = {
+      {"again", {}},
+      {"one_thread", {"--set=system.num_threads=1"}},
+      {"three_threads", {"--set=system.num_threads=3"}},
+      {"async", {"--set=checkpoint.async_save=true", "--set=checkpoint.save_interval=2"}},
+      {"recompute", {"--set=recompute.recompute_granularity=full"}}};
+  for (const auto& [name, more] : ways) {
+    std::vector<std::string> args = more;
+    args.push_back(SaveTo(name));
+    ASSERT_EQ(Run(args).exit_code, kExitDone) << name;
+    auto files = Checkpoint(name);
+    ASSERT_EQ(files.size(), expected.size());
+    for (const auto& [file, bytes] : expected) {
+      // The manifest keeps the configuration, which names these differences.
+      if (absl::EndsWith(file, ".bin")) EXPECT_TRUE(files[file] == bytes) << name << " " << file;
+    }
+  }
+}
+
+TEST_F(PretrainGptTest, AStoppedRunContinuesBitForBit) {
+  ASSERT_EQ(Run({SaveTo("whole")}).exit_code, kExitDone);
+  for (int i = 0; i < 2; ++i)
+    ASSERT_EQ(Run({SaveTo("parts"), "--set=training.exit_interval=5"}).exit_code, kExitDone);
+  const Outcome last = Run({SaveTo("parts")});
+  ASSERT_EQ(last.exit_code, kExitDone);
+  EXPECT_TRUE(absl::StrContains(last.output, "iter_0000010 at iteration 10")) << last.output;
+  auto whole = Checkpoint("whole"), parts = Checkpoint("parts");
+  for (const auto& [file, bytes] : whole) {
+    if (absl::EndsWith(file, ".bin")) EXPECT_TRUE(parts[file] == bytes) << file;
+  }
+}
+
+TEST_F(PretrainGptTest, KilledAtAnyMomentItEndsWithTheSameBytes) {
+  const std::vector<std::string> args = {SaveTo("killed"), "--set=checkpoint.save_interval=1",
+                                         "--set=training.train_iters=60",
+                                         "--set=checkpoint.keep_last=2"};
+  std::vector<std::string> undisturbed = args;
+  undisturbed[0] = SaveTo("whole");
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(Run(undisturbed).exit_code, kExitDone);
+  const auto duration = std::chrono::steady_clock::now() - begin;
+
+  const uint32_t seed = std::random_device()();
+  std::mt19937 random(seed);
+  int kills = 0;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    const std::string log = Path("killed.txt");
+    const pid_t pid = Start(args, log);
+    // A save takes most of a step of a model this small, so that most kills fall into one.
+    std::this_thread::sleep_for(duration * (random() % 1000) / 4000);
+    kill(pid, SIGKILL);
+    if (Finish(pid, log).exit_code == -SIGKILL) ++kills;
+  }
+  EXPECT_GE(kills, 5) << "seed " << seed;
+  const Outcome last = Run(args);
+  ASSERT_EQ(last.exit_code, kExitDone) << "seed " << seed << "\n" << last.output;
+  EXPECT_EQ(Checkpoint("killed").size(), 2u);
+  auto whole = Checkpoint("whole"), killed = Checkpoint("killed");
+  for (const auto& [file, bytes] : whole) {
+    if (absl::EndsWith(file, ".bin"))
+      EXPECT_TRUE(killed[file] == bytes) << file << ", seed " << seed;
+  }
+}
+
+TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
+  for (int signal_number : {SIGTERM, SIGINT}) {
+    const std::string log = Path("signal.txt"), save = absl::StrCat("signal", signal_number);
+    const pid_t pid = Start(
+        {SaveTo(save), "--set=training.train_iters=100000", "--set=training.log_interval=1"}, log);
+    for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    kill(pid, signal_number);
+    const Outcome outcome = Finish(pid, log);
+    EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+    EXPECT_FALSE(Checkpoint(save).empty());
+  }
+}
+
+TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
+  ASSERT_EQ(Run({SaveTo("good")}).exit_code, kExitDone);
+  std::ofstream(Path("file")) << "not a directory";
+  struct Case {
+    std::vector<std::string> args;
+    int exit_code;
+    std::vector<std::string> says;
+  };
+  const std::vector<Case> cases = {
+      {{"--set=model.hidden_sizes=3", "--set=training.train_iters=x"},
+       kExitConfig,
+       {"hidden_size", "train_iters"}},
+      {{"--wrong"}, kExitConfig, {"--wrong", "--config=FILE"}},
+      {{"--config=nowhere.textproto"}, kExitConfig, {"nowhere.textproto", "gpt_demo"}},
+      {{"--set=data.stories.num_bytes=100"}, kExitData, {"data.split"}},
+      {{SaveTo("file")}, kExitIo, {"file"}},
+      {{SaveTo("good"), "--set=model.hidden_size=64", "--set=training.train_iters=13"},
+       kExitConfig,
+       {"another run", "hidden_size: 32", "hidden_size: 64"}},
+      {{SaveTo("new"), "--set=checkpoint.finetune=true"}, kExitConfig, {"finetune"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.args.front());
+    const Outcome outcome = Run(c.args);
+    EXPECT_EQ(outcome.exit_code, c.exit_code) << outcome.output;
+    for (const std::string& text : c.says)
+      EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+  }
+}
+
+TEST_F(PretrainGptTest, ADamagedCheckpointIsNotTrained) {
+  ASSERT_EQ(Run({SaveTo("save")}).exit_code, kExitDone);
+  const std::string shard = Path("save/iter_0000012/shard_00000_of_00001.bin");
+  std::string bytes = ReadFile(shard);
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(shard, std::ios::binary) << bytes;
+  const Outcome outcome = Run({SaveTo("save"), "--set=training.train_iters=20"});
+  EXPECT_EQ(outcome.exit_code, kExitCorruptCheckpoint) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(outcome.output, "shard_00000_of_00001.bin")) << outcome.output;
+}
+
+TEST_F(PretrainGptTest, ADryRunWritesNothing) {
+  const Outcome outcome = Run({SaveTo("save"), "--dry_run"});
+  EXPECT_EQ(outcome.exit_code, kExitDone);
+  for (const char* text : {"parameters: ", "memory of a rank of stage 0", "num_layers: 2  # "}) {
+    EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+  }
+  EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());
+}
+
+}  // namespace
+}  // namespace megatron

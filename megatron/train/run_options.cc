@@ -1,0 +1,328 @@
+#include "megatron/train/run_options.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/train/config_text.h"
+
+namespace megatron {
+namespace {
+
+bool Contains(const config::RecomputeConfig& config, config::RecomputeModule::Type module) {
+  for (int i = 0; i < config.recompute_modules_size(); ++i) {
+    if (config.recompute_modules(i) == module) return true;
+  }
+  return false;
+}
+
+DType ModelDType(const config::PrecisionConfig& config) {
+  if (config.bf16()) return DType::kBFloat16;
+  return config.fp16() ? DType::kFloat16 : DType::kFloat32;
+}
+
+RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
+  RecomputeOptions options;
+  if (config.recompute_granularity() != config::RecomputeGranularity::selective) return options;
+  options.core_attention = Contains(config, config::RecomputeModule::core_attn);
+  options.mlp = Contains(config, config::RecomputeModule::mlp);
+  options.norm = Contains(config, config::RecomputeModule::layernorm);
+  return options;
+}
+
+LayerRecompute ToLayerRecompute(const config::RecomputeConfig& config) {
+  LayerRecompute options;
+  if (config.recompute_granularity() != config::RecomputeGranularity::full) return options;
+  options.method = config.recompute_method() == config::RecomputeMethod::uniform
+                       ? LayerRecompute::kUniform
+                       : LayerRecompute::kBlock;
+  options.num_layers = config.recompute_num_layers();
+  return options;
+}
+
+TransformerOptions ToTransformer(const config::PretrainConfig& config) {
+  const config::ModelConfig& model = config.model();
+  TransformerOptions options;
+  options.num_layers = model.num_layers();
+  options.hidden_size = model.hidden_size();
+  options.ffn_hidden_size = model.ffn_hidden_size();
+  options.num_attention_heads = model.num_attention_heads();
+  options.num_query_groups = model.num_query_groups();
+  options.kv_channels = model.kv_channels();
+  options.norm.kind = model.normalization() == config::Normalization::RMSNorm
+                          ? ops::Norm::kRmsNorm
+                          : ops::Norm::kLayerNorm;
+  options.norm.epsilon = static_cast<float>(model.norm_epsilon());
+  options.norm.zero_centered_gamma = model.apply_layernorm_1p();
+  options.activation = model.activation_func() == config::Activation::gelu_erf
+                           ? ops::Activation::kGeluErf
+                           : ops::Activation::kGeluTanh;
+  options.gated = model.swiglu();
+  options.linear_bias = !model.disable_bias_linear();
+  options.qkv_bias = !model.disable_bias_linear() || model.add_qkv_bias();
+  options.qk_norm = model.qk_layernorm();
+  options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope;
+  options.rotary_options = {model.rotary_base(), model.rotary_percent(), model.rotary_interleaved(),
+                            model.rotary_seq_len_interpolation_factor(),
+                            model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
+  options.hidden_dropout = static_cast<float>(model.hidden_dropout());
+  options.attention_dropout = static_cast<float>(model.attention_dropout());
+  options.init_std = static_cast<float>(model.init_method_std());
+  options.output_init_std = static_cast<float>(
+      model.use_scaled_init_method()
+          ? model.init_method_std() / std::sqrt(2.0 * static_cast<double>(model.num_layers()))
+          : model.init_method_std());
+  options.dtype = ModelDType(config.precision());
+  options.recompute = ToRecompute(config.recompute());
+  return options;
+}
+
+GptOptions ToGptOptions(const config::PretrainConfig& config, int64_t vocab_size) {
+  const config::ModelConfig& model = config.model();
+  const int64_t multiple = model.make_vocab_size_divisible_by();
+  GptOptions options;
+  options.transformer = ToTransformer(config);
+  options.vocab_size = vocab_size;
+  options.padded_vocab_size = (vocab_size + multiple - 1) / multiple * multiple;
+  options.learned_positions =
+      model.position_embedding_type() == config::PositionEmbedding::learned_absolute;
+  options.max_positions = model.max_position_embeddings();
+  options.tied_embeddings = !model.untie_embeddings_and_output_weights();
+  options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
+  options.layer_recompute = ToLayerRecompute(config.recompute());
+  options.dropout_seed = static_cast<uint64_t>(config.training().seed());
+  return options;
+}
+
+ParallelSizes ToParallelSizes(const config::ParallelConfig& config) {
+  ParallelSizes sizes;
+  sizes.tensor = static_cast<int>(config.tensor_model_parallel_size());
+  sizes.pipeline = static_cast<int>(config.pipeline_model_parallel_size());
+  sizes.data = static_cast<int>(config.data_parallel_size());
+  return sizes;
+}
+
+OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
+  OptimizerOptions options;
+  options.kind = config.optimizer() == config::Optimizer::sgd ? OptimizerOptions::kSgd
+                                                              : OptimizerOptions::kAdamW;
+  options.adam_beta1 = config.adam_beta1();
+  options.adam_beta2 = config.adam_beta2();
+  options.adam_epsilon = config.adam_eps();
+  options.sgd_momentum = config.sgd_momentum();
+  return options;
+}
+
+OptimizerParamSchedule ToSchedule(const config::PretrainConfig& config) {
+  const config::OptimizerConfig& optimizer = config.optimizer();
+  const int64_t batch = config.training().global_batch_size();
+  OptimizerParamSchedule schedule;
+  schedule.max_lr = optimizer.lr();
+  schedule.min_lr = optimizer.min_lr();
+  schedule.init_lr = optimizer.lr_warmup_init();
+  schedule.lr_decay_steps = optimizer.lr_decay_iters() * batch;
+  schedule.lr_warmup_steps =
+      optimizer.has_lr_warmup_fraction()
+          ? static_cast<int64_t>(optimizer.lr_warmup_fraction() *
+                                 static_cast<double>(schedule.lr_decay_steps))
+          : optimizer.lr_warmup_iters() * batch;
+  switch (optimizer.lr_decay_style()) {
+    case config::LrDecayStyle::constant:
+      schedule.lr_decay_style = LrDecayStyle::kConstant;
+      break;
+    case config::LrDecayStyle::linear:
+      schedule.lr_decay_style = LrDecayStyle::kLinear;
+      break;
+    case config::LrDecayStyle::cosine:
+      schedule.lr_decay_style = LrDecayStyle::kCosine;
+      break;
+    case config::LrDecayStyle::inverse_square_root:
+      schedule.lr_decay_style = LrDecayStyle::kInverseSquareRoot;
+      break;
+    case config::LrDecayStyle::WSD:
+      schedule.lr_decay_style = LrDecayStyle::kWsd;
+      break;
+  }
+  switch (optimizer.lr_wsd_decay_style()) {
+    case config::LrWsdDecayStyle::exponential:
+      schedule.wsd_decay_style = WsdDecayStyle::kExponential;
+      break;
+    case config::LrWsdDecayStyle::linear:
+      schedule.wsd_decay_style = WsdDecayStyle::kLinear;
+      break;
+    case config::LrWsdDecayStyle::cosine:
+      schedule.wsd_decay_style = WsdDecayStyle::kCosine;
+      break;
+    case config::LrWsdDecayStyle::minus_sqrt:
+      schedule.wsd_decay_style = WsdDecayStyle::kMinusSqrt;
+      break;
+  }
+  schedule.wsd_decay_steps = optimizer.lr_wsd_decay_iters() * batch;
+  schedule.start_weight_decay = optimizer.start_weight_decay();
+  schedule.end_weight_decay = optimizer.end_weight_decay();
+  schedule.weight_decay_steps = config.training().train_iters() * batch;
+  switch (optimizer.weight_decay_incr_style()) {
+    case config::WeightDecayIncrStyle::constant:
+      schedule.weight_decay_style = WeightDecayStyle::kConstant;
+      break;
+    case config::WeightDecayIncrStyle::linear:
+      schedule.weight_decay_style = WeightDecayStyle::kLinear;
+      break;
+    case config::WeightDecayIncrStyle::cosine:
+      schedule.weight_decay_style = WeightDecayStyle::kCosine;
+      break;
+  }
+  return schedule;
+}
+
+BatchSizeRampOptions ToBatchSizeRamp(const config::PretrainConfig& config) {
+  const config::TrainingConfig& training = config.training();
+  BatchSizeRampOptions options;
+  options.global_batch_size = training.global_batch_size();
+  options.granularity = training.micro_batch_size() * config.parallel().data_parallel_size();
+  if (training.has_rampup_batch_size()) {
+    options.start = training.rampup_batch_size().start();
+    options.increment = training.rampup_batch_size().increment();
+    options.samples = training.rampup_batch_size().samples();
+  }
+  return options;
+}
+
+PrecisionOptions ToPrecision(const config::PrecisionConfig& config) {
+  PrecisionOptions options;
+  if (!config.fp16()) return options;
+  options.dynamic_loss_scale = !config.has_loss_scale();
+  if (config.has_loss_scale()) options.constant_loss_scale = config.loss_scale();
+  options.dynamic.initial_scale = config.initial_loss_scale();
+  options.dynamic.min_scale = config.min_loss_scale();
+  options.dynamic.window = config.loss_scale_window();
+  options.dynamic.hysteresis = config.hysteresis();
+  return options;
+}
+
+GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_size) {
+  const config::TrainingConfig& training = config.training();
+  GptTrainerOptions options;
+  options.model = ToGptOptions(config, vocab_size);
+  options.placement.stages = static_cast<int>(config.parallel().pipeline_model_parallel_size());
+  options.optimizer = ToOptimizerOptions(config.optimizer());
+  options.schedule = ToSchedule(config);
+  options.batch_size = ToBatchSizeRamp(config);
+  options.packing.layout.micro_batch_size = training.micro_batch_size();
+  options.packing.layout.data_parallel_size = config.parallel().data_parallel_size();
+  options.packing.seq_length = config.model().seq_length();
+  options.packing.max_micro_batches = training.global_batch_size() / options.batch_size.granularity;
+  options.packing.per_token_loss = training.calculate_per_token_loss();
+  options.clip_grad = config.optimizer().clip_grad();
+  options.log_params_norm = config.logging().log_params_norm();
+  options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
+  return options;
+}
+
+DataOptions ToData(const config::PretrainConfig& config) {
+  const config::DataConfig& data = config.data();
+  const config::TrainingConfig& training = config.training();
+  DataOptions options;
+  for (const std::string& part : data.data_path()) options.data_path.push_back(part);
+  options.split = data.split();
+  options.mock = data.mock_data();
+  options.stories = data.has_stories();
+  options.stories_bytes = data.stories().num_bytes();
+  options.stories_seed = static_cast<uint64_t>(data.stories().seed());
+  options.seq_length = config.model().seq_length();
+  options.seed = static_cast<uint32_t>(training.seed());
+  options.reset_position_ids = data.reset_position_ids();
+  options.reset_attention_mask = data.reset_attention_mask();
+  options.eod_mask_loss = data.eod_mask_loss();
+  options.run = {training.train_iters(), training.global_batch_size(), training.eval_interval(),
+                 training.eval_iters()};
+  return options;
+}
+
+LoopOptions ToLoop(const config::PretrainConfig& config) {
+  const config::TrainingConfig& training = config.training();
+  LoopOptions options;
+  options.train_iters = training.train_iters();
+  options.eval_interval = training.eval_iters() > 0 ? training.eval_interval() : 0;
+  options.eval_iters = training.eval_iters();
+  options.log_interval = training.log_interval();
+  options.exit_interval = training.exit_interval();
+  options.exit_duration_minutes = training.exit_duration_in_mins();
+  options.log_throughput = config.logging().log_throughput();
+  options.metrics_file = config.logging().metrics_file();
+  return options;
+}
+
+CheckpointOptions ToCheckpoint(const config::CheckpointConfig& config) {
+  CheckpointOptions options;
+  options.save = config.save();
+  options.load = config.load();
+  options.save_interval = config.save_interval();
+  options.keep_last = config.keep_last();
+  options.async_save = config.async_save();
+  options.finetune = config.finetune();
+  options.no_load_optim = config.no_load_optim();
+  return options;
+}
+
+GenerationOptions ToGeneration(const config::PretrainConfig& config) {
+  const config::GenerationConfig& generation = config.generation();
+  GenerationOptions options;
+  options.enabled = config.has_generation();
+  options.prompt = generation.prompt();
+  options.tokens = generation.tokens_to_generate();
+  options.sampling = {generation.temperature(), generation.top_k(), generation.top_p(),
+                      static_cast<uint64_t>(generation.seed())};
+  return options;
+}
+
+}  // namespace
+
+TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
+  TokenizerOptions options;
+  options.type = config::Tokenizer::Type_Name(config.tokenizer_type());
+  options.vocab_size = config.vocab_size();
+  return options;
+}
+
+RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size) {
+  RunOptions options;
+  options.trainer = ToTrainer(config, vocab_size);
+  options.parallel = ToParallelSizes(config.parallel());
+  options.precision = ToPrecision(config.precision());
+  options.data = ToData(config);
+  options.tokenizer = ToTokenizerOptions(config.data());
+  options.loop = ToLoop(config);
+  options.checkpoint = ToCheckpoint(config.checkpoint());
+  options.generation = ToGeneration(config);
+  options.seed = static_cast<uint64_t>(config.training().seed());
+  options.num_threads = config.system().num_threads() > 0
+                            ? static_cast<int>(config.system().num_threads())
+                            : AvailableCores();
+  return options;
+}
+
+absl::StatusOr<LossScaler> MakeLossScaler(const PrecisionOptions& options) {
+  if (options.dynamic_loss_scale) return LossScaler::CreateDynamic(options.dynamic);
+  return LossScaler::MakeConstant(options.constant_loss_scale);
+}
+
+std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint) {
+  config::PretrainConfig identity;
+  *identity.mutable_model() = config.model();
+  *identity.mutable_data() = config.data();
+  identity.mutable_precision()->set_fp16(config.precision().fp16());
+  identity.mutable_precision()->set_bf16(config.precision().bf16());
+  identity.mutable_training()->set_seed(config.training().seed());
+  return absl::StrCat(EffectiveConfigText(identity), "data fingerprint: ", data_fingerprint, "\n");
+}
+
+std::string RunId(const std::string& identity) {
+  // FNV-1a, 64 bits: it tells runs apart, it protects nothing.
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char c : identity) hash = (hash ^ c) * 0x100000001b3u;
+  return absl::StrFormat("%016x", hash);
+}
+
+}  // namespace megatron

@@ -1,0 +1,121 @@
+#include "megatron/train/run_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/train/flops.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<StagePlan> PlanStage(const RunOptions& options, const ProcessGroups& groups,
+                                    int stage) {
+  MemoryLedger ledger;
+  GptTrainerOptions trainer_options = options.trainer;
+  trainer_options.placement.stage = stage;
+  MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
+  MEGATRON_ASSIGN_OR_RETURN(
+      std::unique_ptr<GptTrainer> trainer,
+      GptTrainer::Create(trainer_options, scaler, groups, {}, Stream::Meta(), &ledger));
+  StagePlan plan;
+  plan.sizes = trainer->Measure();
+  plan.activations = trainer->MeasuredActivations();
+  plan.memory = ledger.AtPeak();
+  plan.memory["activations/saved"] = plan.sizes.slots * plan.sizes.slot;
+  plan.memory["activations/recomputed"] = plan.sizes.recompute;
+  plan.memory["activations/temporary"] = plan.sizes.scratch;
+  for (const ParameterPlace& place : trainer->buffers().places())
+    plan.parameters += place.end - place.begin;
+  return plan;
+}
+
+void AppendTable(const std::map<std::string, int64_t>& bytes, int64_t total, std::string* text) {
+  std::vector<std::pair<std::string, int64_t>> rows(bytes.begin(), bytes.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  for (const auto& [name, held] : rows) {
+    if (held == 0) continue;
+    absl::StrAppendFormat(text, "    %-28s %12s %5.1f %%\n", name, FormatBytes(held),
+                          100.0 * static_cast<double>(held) / static_cast<double>(total));
+  }
+}
+
+}  // namespace
+
+int64_t StagePlan::total_bytes() const {
+  int64_t total = 0;
+  for (const auto& [name, held] : memory) total += held;
+  return total;
+}
+
+absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
+  const int world = options.parallel.tensor * options.parallel.pipeline * options.parallel.data;
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, world));
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
+  RunPlan plan;
+  const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    MEGATRON_ASSIGN_OR_RETURN(StagePlan stage_plan,
+                              PlanStage(options, GroupsForPlanning(dense, expert, stages[stage]),
+                                        static_cast<int>(stage)));
+    plan.stages.push_back(std::move(stage_plan));
+  }
+  return plan;
+}
+
+std::string FormatBytes(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes);
+  const char* unit = "";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (value < 1024) break;
+    value /= 1024;
+    unit = next;
+  }
+  return absl::StrFormat("%.2f %s", value, unit);
+}
+
+std::string FormatCount(int64_t count) {
+  std::string digits = absl::StrCat(count);
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, ",");
+  return digits;
+}
+
+std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,
+                          const RunPlan& plan) {
+  const GptOptions& model = options.trainer.model;
+  const int64_t parameters = CountParameters(config.model(), model.padded_vocab_size);
+  const int64_t tokens = options.trainer.batch_size.global_batch_size * config.model().seq_length();
+  const double causal =
+      FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kCausalHalved);
+  const double classic =
+      FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kClassic);
+  std::string text;
+  absl::StrAppendFormat(&text, "ranks: %d = tensor %d x pipeline %d x data %d\n",
+                        options.parallel.tensor * options.parallel.pipeline * options.parallel.data,
+                        options.parallel.tensor, options.parallel.pipeline, options.parallel.data);
+  absl::StrAppendFormat(&text, "parameters: %s (vocabulary %d, padded to %d)\n",
+                        FormatCount(parameters), model.vocab_size, model.padded_vocab_size);
+  absl::StrAppendFormat(&text, "steps: %d of %d samples, %s tokens each, %s in all\n",
+                        options.loop.train_iters, options.trainer.batch_size.global_batch_size,
+                        FormatCount(tokens), FormatCount(tokens * options.loop.train_iters));
+  absl::StrAppendFormat(&text,
+                        "model FLOPs: %.4g a token and %.4g a step (causal attention counted once; "
+                        "%.4g and %.4g if in full)\n",
+                        causal, causal * static_cast<double>(tokens), classic,
+                        classic * static_cast<double>(tokens));
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const StagePlan& part = plan.stages[stage];
+    absl::StrAppendFormat(&text, "memory of a rank of stage %d: %s for %s parameters\n", stage,
+                          FormatBytes(part.total_bytes()), FormatCount(part.parameters));
+    AppendTable(part.memory, part.total_bytes(), &text);
+    absl::StrAppendFormat(&text, "  of which one micro-batch's activations, at their fullest:\n");
+    AppendTable(part.activations, part.total_bytes(), &text);
+  }
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,14 @@
+// SIGTERM and SIGINT ask for a stop: the first one at the end of the step, with a checkpoint; the
+// second one ends the process at once, as if nobody had listened.
+#ifndef MEGATRON_TRAIN_STOP_SIGNALS_H_
+#define MEGATRON_TRAIN_STOP_SIGNALS_H_
+
+namespace megatron {
+
+void ListenForStopSignals();
+// The signal that was received, or 0.
+int StopSignal();
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_STOP_SIGNALS_H_

@@ -1,0 +1,135 @@
+#include "megatron/train/training_checkpoint.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/run_options.h"
+
+namespace megatron {
+namespace {
+
+ShardedTensor Block(const std::string& prefix, const Parameter& parameter, const Tensor& tensor) {
+  ShardedTensor block;
+  block.name = prefix + parameter.name;
+  block.tensor = tensor;
+  block.global_shape = parameter.sharding.global_shape;
+  block.offset = parameter.sharding.offset;
+  return block;
+}
+
+constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
+constexpr char kExpAvgPrefix[] = "optimizer.state.exp_avg.";
+constexpr char kExpAvgSqPrefix[] = "optimizer.state.exp_avg_sq.";
+
+std::vector<ShardedTensor> WeightBlocks(GptTrainer& trainer) {
+  std::vector<ShardedTensor> blocks;
+  for (const ParameterState& state : trainer.buffers().States()) {
+    blocks.push_back(Block("", *state.parameter, state.parameter->data));
+    if (trainer.buffers().has_masters())
+      blocks.push_back(Block(kMasterPrefix, *state.parameter, state.master));
+  }
+  return blocks;
+}
+
+std::vector<ShardedTensor> MomentBlocks(GptTrainer& trainer) {
+  std::vector<ShardedTensor> blocks;
+  for (const ParameterState& state : trainer.buffers().States()) {
+    if (!state.exp_avg.empty())
+      blocks.push_back(Block(kExpAvgPrefix, *state.parameter, state.exp_avg));
+    if (!state.exp_avg_sq.empty())
+      blocks.push_back(Block(kExpAvgSqPrefix, *state.parameter, state.exp_avg_sq));
+  }
+  return blocks;
+}
+
+// The lines of `a` that `b` does not have at their place, against b's.
+std::string Difference(absl::string_view saved, absl::string_view now) {
+  const std::vector<absl::string_view> a = absl::StrSplit(saved, '\n'),
+                                       b = absl::StrSplit(now, '\n');
+  std::string text;
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    const absl::string_view left = i < a.size() ? a[i] : "(nothing)",
+                            right = i < b.size() ? b[i] : "(nothing)";
+    if (left != right) absl::StrAppend(&text, "\n  saved: ", left, "\n  now:   ", right);
+  }
+  return text;
+}
+
+absl::Status CheckSameRun(const CheckpointReader& reader, const RunDescription& run) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("identity"));
+  if (saved == run.identity) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(reader.directory(),
+                   ": is a checkpoint of another run; to start a new run from its weights set ",
+                   "checkpoint.finetune, to start afresh give another checkpoint.load and "
+                   "checkpoint.save. What differs:",
+                   Difference(saved, run.identity)));
+}
+
+absl::Status RestoreProgress(const CheckpointReader& reader, TrainingProgress* progress) {
+  MEGATRON_ASSIGN_OR_RETURN(progress->iteration, reader.Int("iteration"));
+  MEGATRON_ASSIGN_OR_RETURN(progress->consumed_train_samples, reader.Int("consumed_train_samples"));
+  MEGATRON_ASSIGN_OR_RETURN(progress->consumed_valid_samples, reader.Int("consumed_valid_samples"));
+  MEGATRON_ASSIGN_OR_RETURN(progress->skipped_iterations, reader.Int("skipped_iterations"));
+  MEGATRON_ASSIGN_OR_RETURN(progress->nan_iterations, reader.Int("nan_iterations"));
+  return absl::OkStatus();
+}
+
+absl::Status RestoreSchedules(const CheckpointReader& reader, GptTrainer* trainer) {
+  OptimizerParamSchedulerState schedule;
+  MEGATRON_ASSIGN_OR_RETURN(schedule.num_steps, reader.Int("opt_param_scheduler.num_steps"));
+  trainer->scheduler().set_state(schedule);
+  LossScalerState scaler;
+  MEGATRON_ASSIGN_OR_RETURN(scaler.scale, reader.Float("loss_scaler.scale"));
+  MEGATRON_ASSIGN_OR_RETURN(scaler.clean_steps, reader.Int("loss_scaler.clean_steps"));
+  MEGATRON_ASSIGN_OR_RETURN(scaler.hysteresis_left, reader.Int("loss_scaler.hysteresis_left"));
+  trainer->scaler().set_state(scaler);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& run) {
+  CheckpointState state;
+  const TrainingProgress& progress = trainer.progress();
+  state.run_id = RunId(run.identity);
+  state.iteration = progress.iteration;
+  state.tensors = WeightBlocks(trainer);
+  for (const ShardedTensor& block : MomentBlocks(trainer)) state.tensors.push_back(block);
+  const LossScalerState& scaler = trainer.scaler().state();
+  state.ints = {{"iteration", progress.iteration},
+                {"consumed_train_samples", progress.consumed_train_samples},
+                {"consumed_valid_samples", progress.consumed_valid_samples},
+                {"skipped_iterations", progress.skipped_iterations},
+                {"nan_iterations", progress.nan_iterations},
+                {"optimizer.applied_steps", trainer.optimizer().applied_steps()},
+                {"opt_param_scheduler.num_steps", trainer.scheduler().state().num_steps},
+                {"loss_scaler.clean_steps", scaler.clean_steps},
+                {"loss_scaler.hysteresis_left", scaler.hysteresis_left}};
+  state.floats = {{"loss_scaler.scale", scaler.scale}};
+  state.strings = {{"identity", run.identity}, {"config", run.config_text}};
+  return state;
+}
+
+absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
+                               const RunDescription& run, const Stream& stream,
+                               GptTrainer* trainer) {
+  if (what != Restore::kWeights) MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
+  for (const ShardedTensor& block : WeightBlocks(*trainer))
+    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  trainer->buffers().CopyMastersToWeights(stream);
+  if (what == Restore::kWeights) return absl::OkStatus();
+  MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));
+  MEGATRON_RETURN_IF_ERROR(RestoreSchedules(reader, trainer));
+  if (what == Restore::kWithoutOptimizer) return absl::OkStatus();
+  for (const ShardedTensor& block : MomentBlocks(*trainer))
+    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
+  trainer->optimizer().set_applied_steps(applied);
+  return absl::OkStatus();
+}
+
+}  // namespace megatron

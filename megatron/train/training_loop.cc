@@ -1,0 +1,265 @@
+#include "megatron/train/training_loop.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/stop_signals.h"
+
+namespace megatron {
+namespace {
+
+// A dynamic loss scale that starts at 2^32 needs about twenty steps to come down; more failures in
+// a row than this mean that the weights themselves are lost.
+constexpr int64_t kMaxConsecutiveFailures = 50;
+
+SaveOptions ToSaveOptions(const CheckpointOptions& options) {
+  SaveOptions save;
+  save.directory = options.save;
+  save.keep = static_cast<int>(options.keep_last);
+  return save;
+}
+
+ExitCode CodeOf(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kDataLoss ||
+                 status.code() == absl::StatusCode::kInvalidArgument
+             ? kExitData
+             : kExitPeerLost;
+}
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* trainer)
+    : context_(context),
+      fs_(fs),
+      trainer_(trainer),
+      first_iteration_(trainer->progress().iteration) {
+  const CheckpointOptions& checkpoint = options().checkpoint;
+  if (!checkpoint.save.empty())
+    writer_ = std::make_unique<AsyncCheckpointWriter>(fs, ToSaveOptions(checkpoint));
+  // What was loaded from where we save is saved already.
+  if (first_iteration_ > 0 && checkpoint.load == checkpoint.save)
+    last_saved_iteration_ = first_iteration_;
+}
+
+void TrainingLoop::Print(const std::string& line) {
+  progress_line_.Clear();
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+ExitCode TrainingLoop::Run() {
+  if (!options().loop.metrics_file.empty()) {
+    absl::StatusOr<MetricsWriter> metrics =
+        MetricsWriter::Open(fs_, options().loop.metrics_file, first_iteration_);
+    if (!metrics.ok()) {
+      LOG(ERROR) << metrics.status().message();
+      return kExitIo;
+    }
+    metrics_ = *std::move(metrics);
+  }
+  while (!Done()) {
+    if (const std::optional<ExitCode> code = Iterate()) return *code;
+  }
+  if (options().loop.eval_interval > 0 &&
+      last_evaluated_iteration_ != trainer_->progress().iteration) {
+    if (const std::optional<ExitCode> code = Evaluate()) return *code;
+  }
+  return SaveAndLeave(kExitDone);
+}
+
+std::optional<ExitCode> TrainingLoop::Iterate() {
+  const absl::Time start = absl::Now();
+  const bool stop = StopSignal() != 0;
+  const absl::StatusOr<StepReport> report = trainer_->Step(*context_.data->train, stop, [this] {
+    if (writer_ != nullptr) writer_->WaitUntilRead();
+  });
+  if (!report.ok()) {
+    progress_line_.Clear();
+    LOG(ERROR) << report.status().message();
+    return CodeOf(report.status());
+  }
+  if (trainer_->progress().iteration == first_iteration_ + 1) {
+    Print(absl::StrCat("first step done ", FormatDuration(absl::Now() - context_.program_start),
+                       " after the start"));
+  }
+  if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
+  Record(*report, absl::Now() - start);
+  if (const std::optional<ExitCode> code = EvaluateIfDue()) return code;
+  return SaveOrLeave(report->update.stop_requested || StopSignal() != 0);
+}
+
+std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
+  if (report.update.finite) {
+    consecutive_failures_ = 0;
+    return std::nullopt;
+  }
+  TrainingProgress& progress = trainer_->progress();
+  ++(options().precision.dynamic_loss_scale ? progress.skipped_iterations
+                                            : progress.nan_iterations);
+  if (++consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
+  progress_line_.Clear();
+  LOG(ERROR) << "gradients were not finite in " << consecutive_failures_
+             << " iterations in a row, up to iteration " << progress.iteration << " (loss "
+             << report.loss << ", loss scale " << report.loss_scale
+             << "): stopping without a checkpoint. A lower learning rate, a longer warm-up or bf16 "
+                "may help.";
+  return kExitNumeric;
+}
+
+void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
+  const TrainingProgress& progress = trainer_->progress();
+  const double tokens = static_cast<double>(report.global_batch_size * options().data.seq_length);
+  const double seconds = absl::ToDoubleSeconds(elapsed);
+  interval_.Add({{"lm loss", report.loss}}, /*skipped=*/!report.update.finite);
+  interval_elapsed_ += elapsed;
+  if (metrics_.has_value()) {
+    StepMetrics metrics;
+    metrics.iteration = progress.iteration;
+    metrics.consumed_samples = progress.consumed_train_samples;
+    metrics.loss = report.loss;
+    metrics.learning_rate = report.learning_rate;
+    metrics.grad_norm = report.update.grad_norm;
+    if (options().trainer.log_params_norm) metrics.params_norm = report.params_norm;
+    if (options().trainer.log_num_zeros_in_grad) metrics.num_zeros = report.num_zeros;
+    metrics.loss_scale = report.loss_scale;
+    metrics.global_batch_size = report.global_batch_size;
+    metrics.skipped = !report.update.finite;
+    metrics.elapsed_ms = seconds * 1e3;
+    metrics.tokens_per_second = tokens / seconds;
+    metrics.model_tflops = tokens * context_.flops_per_token / seconds * 1e-12;
+    LOG_IF(ERROR, !metrics_->Write(metrics).ok())
+        << "could not write " << options().loop.metrics_file;
+  }
+  Progress shown;
+  shown.iteration = progress.iteration;
+  shown.train_iters = options().loop.train_iters;
+  shown.loss = report.loss;
+  shown.tokens_per_second = tokens / seconds;
+  shown.time_left = elapsed * (shown.train_iters - shown.iteration);
+  progress_line_.Show(shown);
+  if (ShouldLog(progress.iteration, options().loop.log_interval,
+                progress.iteration == first_iteration_ + 1))
+    PrintLogLine(report);
+}
+
+void TrainingLoop::PrintLogLine(const StepReport& report) {
+  const TrainingProgress& progress = trainer_->progress();
+  const double iterations = static_cast<double>(interval_.iterations());
+  const double seconds = absl::ToDoubleSeconds(interval_elapsed_) / iterations;
+  const double tokens = static_cast<double>(report.global_batch_size * options().data.seq_length);
+  SpeedLog speed;
+  speed.tokens_per_second = tokens / seconds;
+  speed.model_tflops = tokens * context_.flops_per_token / seconds * 1e-12;
+  speed.time_left =
+      absl::Seconds(seconds * static_cast<double>(options().loop.train_iters - progress.iteration));
+
+  IterationLog log;
+  log.time = absl::Now();
+  log.iteration = progress.iteration;
+  log.train_iters = options().loop.train_iters;
+  log.consumed_samples = progress.consumed_train_samples;
+  log.elapsed_ms = seconds * 1e3;
+  if (options().loop.log_throughput) log.throughput_tflops = speed.model_tflops;
+  log.learning_rate = report.learning_rate;
+  log.global_batch_size = report.global_batch_size;
+  log.losses = interval_.Means();
+  log.loss_scale = report.loss_scale;
+  log.grad_norm = report.update.grad_norm;
+  if (options().trainer.log_num_zeros_in_grad) log.num_zeros = report.num_zeros;
+  if (options().trainer.log_params_norm) log.params_norm = report.params_norm;
+  log.skipped_iterations = interval_.skipped();
+  log.nan_iterations = interval_.nans();
+  Print(absl::StrCat(FormatIterationLine(log), FormatSpeed(speed)));
+  interval_.Clear();
+  interval_elapsed_ = absl::ZeroDuration();
+}
+
+std::optional<ExitCode> TrainingLoop::EvaluateIfDue() {
+  const int64_t interval = options().loop.eval_interval;
+  if (interval == 0 || trainer_->progress().iteration % interval != 0) return std::nullopt;
+  return Evaluate();
+}
+
+std::optional<ExitCode> TrainingLoop::Evaluate() {
+  const int64_t iteration = trainer_->progress().iteration;
+  const absl::StatusOr<double> loss =
+      trainer_->Evaluate(*context_.data->valid, options().loop.eval_iters);
+  if (!loss.ok()) {
+    progress_line_.Clear();
+    LOG(ERROR) << loss.status().message();
+    return CodeOf(loss.status());
+  }
+  last_evaluated_iteration_ = iteration;
+  Print(FormatValidationBlock(absl::StrCat("iteration ", iteration), {{"lm loss", *loss}}));
+  if (metrics_.has_value()) {
+    LOG_IF(ERROR, !metrics_->Write(EvaluationMetrics{iteration, *loss}).ok())
+        << "could not write " << options().loop.metrics_file;
+  }
+  return std::nullopt;
+}
+
+std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
+  const LoopOptions& loop = options().loop;
+  const int64_t iteration = trainer_->progress().iteration;
+  if (Done()) return std::nullopt;  // what remains is done behind the loop
+  if (stop_requested) return SaveAndLeave(kExitSavedOnSignal);
+  if (loop.exit_duration_minutes > 0 &&
+      absl::Now() - context_.program_start >= absl::Minutes(loop.exit_duration_minutes)) {
+    return SaveAndLeave(kExitTimeLimit);
+  }
+  if (loop.exit_interval > 0 && iteration % loop.exit_interval == 0) return SaveAndLeave(kExitDone);
+  const CheckpointOptions& checkpoint = options().checkpoint;
+  if (writer_ == nullptr || checkpoint.save_interval == 0 ||
+      iteration % checkpoint.save_interval != 0)
+    return std::nullopt;
+  absl::Status status = StartSave();
+  if (status.ok() && !checkpoint.async_save) status = FinishSave();
+  // The last good checkpoint is still there, and the disk may have room again at the next interval.
+  LOG_IF(ERROR, !status.ok()) << "no checkpoint at iteration " << iteration
+                              << ", training goes on: " << status.message();
+  return std::nullopt;
+}
+
+absl::Status TrainingLoop::StartSave() {
+  MEGATRON_RETURN_IF_ERROR(FinishSave());
+  if (metrics_.has_value()) MEGATRON_RETURN_IF_ERROR(metrics_->Sync());
+  writer_->Start(MakeCheckpointState(*trainer_, context_.run));
+  last_saved_iteration_ = trainer_->progress().iteration;
+  return absl::OkStatus();
+}
+
+absl::Status TrainingLoop::FinishSave() {
+  if (!writer_->in_progress()) return absl::OkStatus();
+  const absl::Status status = writer_->Wait();
+  if (status.ok()) {
+    Print(absl::StrCat("saved checkpoint of iteration ", last_saved_iteration_, " to ",
+                       options().checkpoint.save));
+  } else {
+    last_saved_iteration_ = -1;
+  }
+  return status;
+}
+
+ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
+  progress_line_.Clear();
+  if (writer_ == nullptr) {
+    LOG_IF(WARNING, code != kExitDone)
+        << "leaving without a checkpoint: checkpoint.save is not set";
+    return code;
+  }
+  absl::Status status = FinishSave();
+  if (last_saved_iteration_ != trainer_->progress().iteration) {
+    LOG_IF(ERROR, !status.ok()) << "the checkpoint before this one failed: " << status.message();
+    status = StartSave();
+    if (status.ok()) status = FinishSave();
+  }
+  if (status.ok()) return code;
+  LOG(ERROR) << "no checkpoint at iteration " << trainer_->progress().iteration << ": "
+             << status.message();
+  return kExitIo;
+}
+
+}  // namespace megatron

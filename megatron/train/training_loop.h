@@ -1,0 +1,79 @@
+// The loop around the steps: logging, evaluation, checkpoints, and every way to stop.
+//
+// The order within an iteration is Megatron's: step, log, evaluate, then leave on a signal, save,
+// leave when time is up or the exit interval is reached. Whoever leaves saves first.
+#ifndef MEGATRON_TRAIN_TRAINING_LOOP_H_
+#define MEGATRON_TRAIN_TRAINING_LOOP_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/async_checkpoint_writer.h"
+#include "megatron/train/exit_code.h"
+#include "megatron/train/gpt_data.h"
+#include "megatron/train/gpt_trainer.h"
+#include "megatron/train/log_line.h"
+#include "megatron/train/metrics.h"
+#include "megatron/train/progress.h"
+#include "megatron/train/run_options.h"
+#include "megatron/train/training_checkpoint.h"
+
+namespace megatron {
+
+class TrainingLoop {
+ public:
+  struct Context {
+    const RunOptions* options = nullptr;
+    const GptData* data = nullptr;
+    RunDescription run;
+    double flops_per_token = 0;
+    absl::Time program_start;
+  };
+
+  TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* trainer);
+
+  // Trains until done or told to stop. The returned code says why it ended; what went wrong has
+  // been printed.
+  ExitCode Run();
+
+ private:
+  bool Done() const { return trainer_->progress().iteration >= options().loop.train_iters; }
+  const RunOptions& options() const { return *context_.options; }
+
+  // Each gives the code to leave with, or nothing to go on.
+  std::optional<ExitCode> Iterate();
+  std::optional<ExitCode> CheckNumerics(const StepReport& report);
+  std::optional<ExitCode> EvaluateIfDue();
+  std::optional<ExitCode> SaveOrLeave(bool stop_requested);
+
+  void Record(const StepReport& report, absl::Duration elapsed);
+  void PrintLogLine(const StepReport& report);
+  std::optional<ExitCode> Evaluate();
+  // Starts a save; what becomes of the one before is known first.
+  absl::Status StartSave();
+  absl::Status FinishSave();
+  // For good: waits until everything is on disk.
+  ExitCode SaveAndLeave(ExitCode code);
+  void Print(const std::string& line);
+
+  Context context_;
+  FileSystem& fs_;
+  GptTrainer* trainer_;
+  std::unique_ptr<AsyncCheckpointWriter> writer_;  // null: no checkpoints
+  std::optional<MetricsWriter> metrics_;
+  ProgressLine progress_line_;
+  IntervalMeans interval_;
+  absl::Duration interval_elapsed_ = absl::ZeroDuration();
+  int64_t first_iteration_ = 0;
+  int64_t last_saved_iteration_ = -1;
+  int64_t last_evaluated_iteration_ = -1;
+  int64_t consecutive_failures_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TRAINING_LOOP_H_
