@@ -34,6 +34,15 @@ void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& 
 void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor& dy_TH,
                      const Tensor& dx_TH, const Tensor& dbias_H);
 
+// For ops that have dropout inside.
+
+// CHECK-fails unless the probability is in [0, 1) and, above 0, the tensors describe `tokens`
+// tokens.
+void CheckDropout(const Stream& stream, const Dropout& dropout, int64_t tokens);
+// What the CPU's kernels need to know about one row (cpu/row_kernels.h).
+struct RowDropout;
+RowDropout DropoutOfRow(const Dropout& dropout, int64_t row);
+
 }  // namespace megatron::ops
 
 #endif  // MEGATRON_OPS_DROPOUT_H_
