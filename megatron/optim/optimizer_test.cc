@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/ops/allocation_counter.h"
 
 namespace megatron {
 namespace {
@@ -293,6 +294,28 @@ TEST(OptimizerTest, BitsDoNotDependOnThreads) {
   EXPECT_EQ(norms[0], norms[1]);
 }
 
+TEST(OptimizerTest, ASteadyStepAllocatesNothing) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  Model model({}, DType::kBFloat16);
+  model.Add("weight", Replicated({257, 33}));
+  model.Add("bias", Replicated({257}), /*decays=*/false);
+  model.Build();
+  const ProcessGroups groups;
+  StepOptions options;
+  options.clip_grad = 1;
+  int64_t allocations = 0;
+  for (int step = 0; step < 3; ++step) {
+    allocations = ops::AllocationCount();
+    model.buffers->ZeroGradients(stream);
+    model.optimizer->FinalizeGradients(groups, stream);
+    const bool ok = model.optimizer->Step(options, groups, stream).ok();
+    allocations = ops::AllocationCount() - allocations;
+    EXPECT_TRUE(ok);
+  }
+  EXPECT_EQ(allocations, 0);
+}
+
 TEST(OptimizerTest, MastersKeepWhatSixteenBitsWouldLose) {
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);
@@ -479,6 +502,43 @@ TEST(OptimizerTest, EveryLayoutTrainsTheSameWeights) {
       ExpectClose(outcome.bias, serial->bias);
     }
   }
+}
+
+TEST(OptimizerTest, ExpertsAreSummedAndCountedInTheirOwnGrid) {
+  // Four ranks: data 4 in the dense grid, expert 2 and data 2 in the expert grid.
+  ParallelSizes sizes;
+  sizes.expert = 2;
+  EXPECT_THAT(RunRanks(4,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         auto dense = RankGrid::Create(sizes, world.size());
+                         if (!dense.ok()) return dense.status();
+                         auto expert = RankGrid::CreateExpert(sizes, world.size());
+                         if (!expert.ok()) return expert.status();
+                         auto groups = MakeGroups(*dense, *expert, world.communicator());
+                         if (!groups.ok()) return groups.status();
+                         ThreadPool pool(1);
+                         const Stream stream = Stream::Cpu(&pool);
+                         Model model;
+                         Parameter* bias = model.Add("bias", Replicated({1}));
+                         Parameter* experts = model.Add("experts", Replicated({2, 1}));
+                         experts->sharding.expert_grid = true;
+                         experts->sharding.sharded = {Axis::kExpert};
+                         experts->sharding.local_shape = {1, 1};
+                         experts->sharding.offset = {groups->expert.rank(), 0};
+                         Parameter* router = model.Add("router", Replicated({1}, {Axis::kExpert}));
+                         router->sharding.expert_grid = true;
+                         model.Build();
+                         for (Parameter* p : {bias, experts, router}) *p->grad.data<float>() = 1;
+                         model.optimizer->FinalizeGradients(*groups, stream);
+                         EXPECT_EQ(*bias->grad.data<float>(), 4);
+                         EXPECT_EQ(*experts->grad.data<float>(), 2);
+                         EXPECT_EQ(*router->grad.data<float>(), 4);
+                         auto result = model.optimizer->Step({}, *groups, stream);
+                         if (!result.ok()) return result.status();
+                         EXPECT_NEAR(result->grad_norm, std::sqrt(16 + 2 * 4 + 16), 1e-6);
+                         return absl::OkStatus();
+                       }),
+              IsOk());
 }
 
 TEST(OptimizerTest, RanksDecideAlike) {
