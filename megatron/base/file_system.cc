@@ -142,7 +142,9 @@ absl::Status RemoveContents(FileDescriptor directory_fd, const std::string& path
     FileDescriptor child_fd(
         openat(fd, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     const bool is_directory = child_fd.get() >= 0;
-    if (is_directory) MEGATRON_RETURN_IF_ERROR(RemoveContents(std::move(child_fd), child));
+    if (is_directory) {
+      MEGATRON_RETURN_IF_ERROR(RemoveContents(std::move(child_fd), child));
+    }
     if (unlinkat(fd, name.c_str(), is_directory ? AT_REMOVEDIR : 0) != 0) {
       return ErrnoStatus("remove", child);
     }
