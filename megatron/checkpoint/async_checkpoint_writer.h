@@ -1,0 +1,64 @@
+// Saves checkpoints on a thread of its own, while training goes on.
+//
+//   writer.Start(State());            // the parameters and moments are read from here on
+//   ... next forward and backward ...
+//   writer.WaitUntilRead();           // now they may change
+//   optimizer.Step();
+//   ...
+//   MEGATRON_RETURN_IF_ERROR(writer.Wait());   // the checkpoint is committed
+//
+// The bytes written are those of SaveCheckpoint. All calls come from one thread.
+#ifndef MEGATRON_CHECKPOINT_ASYNC_CHECKPOINT_WRITER_H_
+#define MEGATRON_CHECKPOINT_ASYNC_CHECKPOINT_WRITER_H_
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/checkpoint_state.h"
+#include "megatron/checkpoint/save_checkpoint.h"
+
+namespace megatron {
+
+class AsyncCheckpointWriter {
+ public:
+  // `fs` must outlive the writer. options.agree is called on the writer's thread.
+  AsyncCheckpointWriter(FileSystem& fs, SaveOptions options);
+  AsyncCheckpointWriter(const AsyncCheckpointWriter&) = delete;
+  AsyncCheckpointWriter& operator=(const AsyncCheckpointWriter&) = delete;
+  // Waits for a save in progress; its status is lost.
+  ~AsyncCheckpointWriter();
+
+  // Begins a save. The one before must have been waited for. What `state` describes is copied, what
+  // its tensors point at is not.
+  void Start(CheckpointState state);
+
+  // Returns when the tensors of the save in progress have been read, or it has failed. At once
+  // where there is none.
+  void WaitUntilRead();
+
+  // Returns when the save in progress has ended, with its status; OK where there is none.
+  absl::Status Wait();
+
+  bool in_progress() const { return thread_.joinable(); }
+
+ private:
+  void Run();
+  void SetRead();
+
+  FileSystem& fs_;
+  const SaveOptions options_;
+  CheckpointState state_;  // the thread's, from Start to Wait
+  absl::Status status_;    // likewise
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool read_ = true;  // guarded by mutex_
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_CHECKPOINT_ASYNC_CHECKPOINT_WRITER_H_

@@ -1,0 +1,40 @@
+// What a checkpoint holds, described so that this room needs to know no model, optimizer or layout.
+#ifndef MEGATRON_CHECKPOINT_CHECKPOINT_STATE_H_
+#define MEGATRON_CHECKPOINT_CHECKPOINT_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// This rank's block of a named global tensor: what it saves, or where it wants what was saved. One
+// rank may hold several blocks of one tensor.
+struct ShardedTensor {
+  std::string name;
+  Tensor tensor;  // contiguous, on the CPU; empty blocks have no elements
+  Shape global_shape;
+  Shape offset;  // of the block in the global tensor
+  // Ranks that hold the same block number themselves; only replica 0 writes.
+  int replica = 0;
+};
+
+// The state at the end of an iteration.
+struct CheckpointState {
+  // A hash of the run's effective config and data, 8 to 64 lower-case hexadecimal digits.
+  // Checkpoints of one run replace and outlive each other; those of another run are never touched.
+  std::string run_id;
+  int64_t iteration = 0;
+  std::vector<ShardedTensor> tensors;
+  // Values that every rank knows; rank 0's are written. Names as IsValidName (manifest.h) allows.
+  std::map<std::string, int64_t> ints;
+  std::map<std::string, double> floats;
+  std::map<std::string, std::string> strings;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_CHECKPOINT_CHECKPOINT_STATE_H_

@@ -1,0 +1,28 @@
+// Which checkpoints stay.
+#ifndef MEGATRON_CHECKPOINT_RETENTION_H_
+#define MEGATRON_CHECKPOINT_RETENTION_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "megatron/base/file_system.h"
+
+namespace megatron {
+
+struct Retention {
+  std::string run_id;
+  int64_t iteration = 0;  // of the newest, which always stays
+  int keep = 0;           // how many stay, the newest included; 0: all
+};
+
+// Removes from `save_directory`, of this run's checkpoints only: those before `iteration` but for
+// the newest keep - 1, and what interrupted saves and removals left. Checkpoints of other runs, of
+// later iterations (the run went back), directories with any foreign file in them and links stay.
+// Durable in an order that leaves no half-removed checkpoint under its name.
+absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& save_directory,
+                                  const Retention& retention);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_CHECKPOINT_RETENTION_H_

@@ -1,0 +1,171 @@
+#include "megatron/checkpoint/save_checkpoint.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/checkpoint_directory.h"
+#include "megatron/checkpoint/manifest.h"
+#include "megatron/checkpoint/names.h"
+#include "megatron/checkpoint/retention.h"
+#include "megatron/checkpoint/shard_writer.h"
+
+namespace megatron {
+namespace {
+
+class Save {
+ public:
+  Save(FileSystem& fs, const SaveOptions& options, const CheckpointState& state)
+      : fs_(fs),
+        options_(options),
+        state_(state),
+        final_(Path(DirectoryKind::kFinal)),
+        temporary_(Path(DirectoryKind::kTemporary)),
+        replaced_(Path(DirectoryKind::kReplaced)) {}
+
+  absl::Status Run(const std::function<void()>& state_is_read) {
+    // Ranks part only where they agree: each step begins when all have ended the one before it.
+    MEGATRON_RETURN_IF_ERROR(Agree(is_first_rank() ? Prepare() : absl::OkStatus()));
+    absl::Status status = Agree(WriteOwn(state_is_read));
+    if (status.ok()) status = Agree(is_first_rank() ? Commit() : absl::OkStatus());
+    // The first error is the one to tell; a directory that can't be removed will be by the next
+    // save.
+    if (!status.ok() && is_first_rank()) RemoveCheckpointDirectory(fs_, temporary_).IgnoreError();
+    MEGATRON_RETURN_IF_ERROR(status);
+    return Agree(is_first_rank() ? Retain() : absl::OkStatus());
+  }
+
+ private:
+  bool is_first_rank() const { return options_.rank == 0; }
+
+  std::string Path(DirectoryKind kind) const {
+    return JoinPath(options_.directory, DirectoryName(state_.iteration, kind));
+  }
+
+  absl::Status Agree(absl::Status status) const {
+    return options_.agree ? options_.agree(std::move(status)) : status;
+  }
+
+  absl::Status Prepare() {
+    MEGATRON_RETURN_IF_ERROR(CreateDirsDurably(fs_, options_.directory));
+    if (fs_.Stat(final_).ok()) {
+      MEGATRON_RETURN_IF_ERROR(CheckMayReplace());
+    }
+    // What an interrupted save of this iteration left, by whichever run: nobody reads it, and it is
+    // in the way.
+    if (fs_.Stat(temporary_).ok()) {
+      MEGATRON_RETURN_IF_ERROR(RemoveCheckpointDirectory(fs_, temporary_));
+    }
+    return fs_.CreateDirs(temporary_);
+  }
+
+  absl::Status CheckMayReplace() {
+    const absl::StatusOr<std::string> run_id = ReadRunId(fs_, final_);
+    if (run_id.ok() && *run_id == state_.run_id) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", final_, "' is there already and ",
+        run_id.ok() ? absl::StrCat("belongs to run ", *run_id) : "can't be read as a checkpoint",
+        ", this is run ", state_.run_id, ": move it away, or save to another directory"));
+  }
+
+  absl::Status WriteOwn(const std::function<void()>& state_is_read) {
+    MEGATRON_ASSIGN_OR_RETURN(
+        part_, PlanShard(state_, {options_.rank, options_.world_size, options_.chunk_bytes}));
+    MEGATRON_RETURN_IF_ERROR(CheckSpace());
+    MEGATRON_RETURN_IF_ERROR(WriteShard(fs_, temporary_, state_, state_is_read, &part_),
+                             _ << NeededSpace());
+    if (is_first_rank()) return absl::OkStatus();  // Commit has it in memory.
+    return WriteAndSync(fs_, PartPath(options_.rank), SerializeManifest(part_));
+  }
+
+  // Of this rank's files. The manifest's size is a bound from above for what this rank adds to it.
+  int64_t NeededBytes() const {
+    constexpr int64_t kTextPerPiece = 1024;
+    constexpr int64_t kTextPerChunk = 8;
+    int64_t bytes = part_.shards[0].bytes;
+    for (const TensorEntry& tensor : part_.tensors) {
+      bytes += kTextPerPiece;
+      for (const Piece& piece : tensor.pieces) {
+        bytes +=
+            kTextPerPiece + kTextPerChunk * (PieceBytes(tensor, piece) / options_.chunk_bytes + 1);
+      }
+    }
+    return bytes;
+  }
+
+  std::string NeededSpace() const {
+    const absl::StatusOr<int64_t> free = fs_.FreeBytes(options_.directory);
+    return absl::StrCat("this rank's part of the checkpoint needs ", NeededBytes(), " bytes, '",
+                        options_.directory, "' has ",
+                        free.ok() ? absl::StrCat(*free) : "an unknown number", " free");
+  }
+
+  absl::Status CheckSpace() {
+    const absl::StatusOr<int64_t> free = fs_.FreeBytes(options_.directory);
+    if (!free.ok() || *free >= NeededBytes()) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("saving iteration ", state_.iteration, ": ", NeededSpace()));
+  }
+
+  std::string PartPath(int rank) const {
+    return JoinPath(temporary_, PartFileName(rank, options_.world_size));
+  }
+
+  absl::Status Commit() {
+    std::vector<Manifest> parts = {std::move(part_)};
+    for (int rank = 1; rank < options_.world_size; ++rank) {
+      MEGATRON_ASSIGN_OR_RETURN(parts.emplace_back(), ReadManifest(fs_, PartPath(rank)));
+      MEGATRON_RETURN_IF_ERROR(fs_.Remove(PartPath(rank)));
+    }
+    MEGATRON_ASSIGN_OR_RETURN(const Manifest manifest, MergeParts(parts),
+                              _ << "while merging the parts of '" << temporary_ << "'");
+    MEGATRON_RETURN_IF_ERROR(
+        WriteAndSync(fs_, JoinPath(temporary_, kManifestFileName), SerializeManifest(manifest)));
+    MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(temporary_));
+    if (fs_.Stat(final_).ok()) {
+      MEGATRON_RETURN_IF_ERROR(MoveFinalAway());
+    }
+    MEGATRON_RETURN_IF_ERROR(fs_.Rename(temporary_, final_));
+    MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(options_.directory));
+    return WriteFileAtomically(fs_, JoinPath(options_.directory, kLatestFileName),
+                               absl::StrCat(state_.iteration, "\n"));
+  }
+
+  // A directory can't be renamed over a full one. The old one keeps a name under which it is found
+  // and read.
+  absl::Status MoveFinalAway() {
+    if (fs_.Stat(replaced_).ok()) {
+      MEGATRON_RETURN_IF_ERROR(RemoveCheckpointDirectory(fs_, replaced_));
+    }
+    return fs_.Rename(final_, replaced_);
+  }
+
+  absl::Status Retain() {
+    MEGATRON_RETURN_IF_ERROR(
+        RemoveOldCheckpoints(fs_, options_.directory,
+                             {state_.run_id, state_.iteration, options_.keep}),
+        _ << "the checkpoint of iteration " << state_.iteration << " itself is saved");
+    return absl::OkStatus();
+  }
+
+  FileSystem& fs_;
+  const SaveOptions& options_;
+  const CheckpointState& state_;
+  const std::string final_, temporary_, replaced_;
+  Manifest part_;
+};
+
+}  // namespace
+
+absl::Status SaveCheckpoint(FileSystem& fs, const SaveOptions& options,
+                            const CheckpointState& state,
+                            const std::function<void()>& state_is_read) {
+  CHECK(options.world_size == 1 || options.agree) << "several ranks must agree";
+  CHECK_GT(options.chunk_bytes, 0);
+  CHECK_GE(state.iteration, 0);
+  return Save(fs, options, state).Run(state_is_read);
+}
+
+}  // namespace megatron

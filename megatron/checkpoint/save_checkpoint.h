@@ -1,0 +1,51 @@
+// Saving a checkpoint: every rank writes its shard, rank 0 commits the whole. A crash or a power
+// cut at any instant leaves the previous checkpoint or the new one, never a mixture and never
+// nothing (docs/checkpoint_format.md says how).
+//
+// The same state gives the same bytes: no clock, host name or process id gets into a file.
+#ifndef MEGATRON_CHECKPOINT_SAVE_CHECKPOINT_H_
+#define MEGATRON_CHECKPOINT_SAVE_CHECKPOINT_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/checkpoint_state.h"
+
+namespace megatron {
+
+struct SaveOptions {
+  std::string directory;  // of all the run's checkpoints, seen by all ranks; created where missing
+  // After the commit, this run's older checkpoints beyond the newest `keep` (the new one included)
+  // are removed. 0: none.
+  int keep = 0;
+
+  int rank = 0;
+  int world_size = 1;
+  // How ranks agree: each gives its status and gets the first error of any of them, after all have
+  // called. Every rank calls it equally often. Needed where world_size > 1.
+  std::function<absl::Status(absl::Status)> agree;
+
+  // How much is read at least, and what one checksum covers. Smaller: finer resharding reads, a
+  // longer manifest.
+  int64_t chunk_bytes = int64_t{4} << 20;
+};
+
+// Writes DIRECTORY/iter_XXXXXXX and then names it in latest_checkpointed_iteration.txt. Replaces a
+// checkpoint of the same run and iteration; refuses (kFailedPrecondition) to replace anything else.
+// A full disk is found before writing where the file system tells its free bytes
+// (kResourceExhausted). After an error what was there before is still there and nothing else,
+// except that removing old checkpoints may fail after the commit; the message then says that the
+// new one is saved.
+//
+// The state's tensors must not change until `state_is_read` is called (at most once, by this
+// thread, not after an error) or this returns.
+absl::Status SaveCheckpoint(FileSystem& fs, const SaveOptions& options,
+                            const CheckpointState& state,
+                            const std::function<void()>& state_is_read = nullptr);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_CHECKPOINT_SAVE_CHECKPOINT_H_

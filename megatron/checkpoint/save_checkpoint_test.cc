@@ -1,0 +1,255 @@
+#include "megatron/checkpoint/save_checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/fault_file_system.h"
+#include "megatron/base/memory_file_system.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/checkpoint/test_state.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
+using ::absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SaveOptions Options(int64_t chunk_bytes = 64) {
+  SaveOptions options;
+  options.directory = "/save";
+  options.chunk_bytes = chunk_bytes;
+  return options;
+}
+
+absl::Status SaveByRanks(FileSystem& fs, const TestState& state, int world_size) {
+  ThreadAgreement agreement(world_size);
+  std::vector<absl::Status> results(static_cast<size_t>(world_size));
+  RunRanks(world_size, [&](int rank) {
+    SaveOptions options = Options();
+    options.rank = rank;
+    options.world_size = world_size;
+    options.agree = [&](absl::Status status) { return agreement.Agree(std::move(status)); };
+    results[static_cast<size_t>(rank)] =
+        SaveCheckpoint(fs, options, state.ForRank(rank, world_size));
+  });
+  for (const absl::Status& result : results) EXPECT_EQ(result, results[0]);
+  return results[0];
+}
+
+// Whether the newest checkpoint is whole and holds the state of its iteration; that iteration.
+absl::StatusOr<int64_t> LatestWholeIteration(FileSystem& fs) {
+  const auto found = FindLatestCheckpoint(fs, "/save", Check::kContents);
+  if (!found.ok()) return found.status();
+  const auto reader = CheckpointReader::Open(fs, found->directory);
+  if (!reader.ok()) return reader.status();
+  const absl::Status status = TestState(found->iteration).Compare(*reader);
+  if (!status.ok()) return status;
+  return found->iteration;
+}
+
+std::map<std::string, std::string> AllFiles(FileSystem& fs, const std::string& directory) {
+  std::map<std::string, std::string> files;
+  const std::vector<std::string> names = *fs.List(directory);
+  for (const std::string& name : names) {
+    files[name] = *ReadFileToString(fs, JoinPath(directory, name));
+  }
+  return files;
+}
+
+TEST(SaveCheckpointTest, WritesTheDocumentedFiles) {
+  MemoryFileSystem fs;
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), TestState(7).Whole()), IsOk());
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000007", "latest_checkpointed_iteration.txt")));
+  EXPECT_THAT(fs.List("/save/iter_0000007"),
+              IsOkAndHolds(ElementsAre("manifest.json", "shard_00000_of_00001.bin")));
+  EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(7));
+}
+
+TEST(SaveCheckpointTest, TheSameStateGivesTheSameBytesInWhateverOrderItIsListed) {
+  MemoryFileSystem first, second;
+  const TestState test_state(7);
+  ASSERT_THAT(SaveCheckpoint(first, Options(), test_state.Whole()), IsOk());
+  CheckpointState reversed = test_state.Whole();
+  std::reverse(reversed.tensors.begin(), reversed.tensors.end());
+  ASSERT_THAT(SaveCheckpoint(second, Options(), reversed), IsOk());
+  EXPECT_EQ(AllFiles(first, "/save/iter_0000007"), AllFiles(second, "/save/iter_0000007"));
+}
+
+TEST(SaveCheckpointTest, SeveralRanksWriteOneCheckpointThatAnyNumberReads) {
+  for (int world_size : {1, 2, 3, 4}) {
+    MemoryFileSystem fs;
+    ASSERT_THAT(SaveByRanks(fs, TestState(7), world_size), IsOk());
+    EXPECT_EQ(fs.List("/save/iter_0000007")->size(), static_cast<size_t>(world_size) + 1);
+    EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(7)) << world_size;
+  }
+}
+
+TEST(SaveCheckpointTest, ElementsThatNoRankOrTwoRanksWriteAreAnError) {
+  for (int replica : {0, 1}) {
+    MemoryFileSystem fs;
+    const TestState test_state(7);
+    CheckpointState state = test_state.Whole();
+    ShardedTensor& weight = state.tensors[0];
+    if (replica == 0) state.tensors.push_back(weight);
+    if (replica == 1) weight.tensor = weight.tensor.Slice(0, 0, 5);
+    EXPECT_THAT(SaveCheckpoint(fs, Options(), state),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'decoder.weight'")));
+    EXPECT_THAT(fs.List("/save"), IsOkAndHolds(ElementsAre()));
+  }
+}
+
+TEST(SaveCheckpointTest, NamesThatAFileCouldNotHoldAreRefused) {
+  MemoryFileSystem fs;
+  const TestState test_state(7);
+  CheckpointState state = test_state.Whole();
+  state.tensors[0].name = "../weight";
+  EXPECT_THAT(SaveCheckpoint(fs, Options(), state),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'../weight'")));
+  state = test_state.Whole();
+  state.run_id = "My Run";
+  EXPECT_THAT(SaveCheckpoint(fs, Options(), state),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'My Run'")));
+}
+
+TEST(SaveCheckpointTest, TooLittleSpaceIsToldBeforeWritingWithBothFigures) {
+  MemoryFileSystem fs;
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), TestState(1).Whole()), IsOk());
+  fs.set_free_bytes(1000);
+  EXPECT_THAT(SaveCheckpoint(fs, Options(), TestState(2).Whole()),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("needs "), HasSubstr("'/save' has 1000 free"))));
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000001", "latest_checkpointed_iteration.txt")));
+}
+
+TEST(SaveCheckpointTest, ReplacesTheSameIterationOfTheSameRunOnly) {
+  MemoryFileSystem fs;
+  const TestState test_state(7);
+  CheckpointState state = test_state.Whole();
+  state.ints["consumed_train_samples"] = 1;
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), state), IsOk());
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), test_state.Whole()), IsOk());
+  EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(7));
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000007", "latest_checkpointed_iteration.txt")));
+
+  state.run_id = "fedcba9876543210";
+  EXPECT_THAT(SaveCheckpoint(fs, Options(), state),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("'/save/iter_0000007'"), HasSubstr(kTestRunId),
+                             HasSubstr("fedcba9876543210"))));
+  EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(7));
+}
+
+TEST(SaveCheckpointTest, ADamagedCheckpointOfTheSameIterationIsReplaced) {
+  MemoryFileSystem fs;
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), TestState(7).Whole()), IsOk());
+  fs.MutableContents("/save/iter_0000007/manifest.json")->resize(100);
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), TestState(7).Whole()), IsOk());
+  EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(7));
+}
+
+TEST(SaveCheckpointTest, SomethingElseUnderTheNameIsLeftAlone) {
+  MemoryFileSystem fs;
+  ASSERT_THAT(fs.CreateDirs("/save/iter_0000007/mp_rank_00"), IsOk());
+  EXPECT_THAT(SaveCheckpoint(fs, Options(), TestState(7).Whole()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("move it away")));
+  EXPECT_THAT(fs.Stat("/save/iter_0000007/mp_rank_00"), IsOk());
+}
+
+// Fails operation after operation of a save until one gets through.
+void TestEveryFault(int error_number, bool lasting) {
+  for (int n = 0;; ++n) {
+    SCOPED_TRACE(absl::StrCat("operation ", n, ", errno ", error_number));
+    MemoryFileSystem base;
+    FaultFileSystem fs(&base);
+    SaveOptions options = Options();
+    options.keep = 1;
+    ASSERT_THAT(SaveCheckpoint(fs, options, TestState(1).Whole()), IsOk());
+    fs.FailAt(n, error_number, lasting);
+    const absl::Status status = SaveCheckpoint(fs, options, TestState(2).Whole());
+    const bool struck = fs.struck();
+    fs.Heal();
+
+    const absl::StatusOr<int64_t> latest = LatestWholeIteration(fs);
+    ASSERT_THAT(latest, IsOk());
+    EXPECT_TRUE(*latest == 1 || *latest == 2);
+    const bool saved = status.ok() || absl::StrContains(status.message(), "itself is saved");
+    EXPECT_TRUE(*latest == 2 || !saved) << status;
+    EXPECT_TRUE(status.ok() || absl::StrContains(status.message(), "'/")) << "names no path";
+
+    // Training goes on, and the next save leaves nothing behind.
+    ASSERT_THAT(SaveCheckpoint(fs, options, TestState(3).Whole()), IsOk());
+    EXPECT_THAT(LatestWholeIteration(fs), IsOkAndHolds(3));
+    EXPECT_THAT(fs.List("/save"),
+                IsOkAndHolds(ElementsAre("iter_0000003", "latest_checkpointed_iteration.txt")));
+    if (!struck) {
+      EXPECT_GT(n, 30);
+      break;
+    }
+  }
+}
+
+TEST(SaveFaultTest, AFullDiskAtAnyOperationKeepsTheLastCheckpoint) {
+  TestEveryFault(ENOSPC, /*lasting=*/true);
+  TestEveryFault(ENOSPC, /*lasting=*/false);
+}
+
+TEST(SaveFaultTest, AnyOtherErrorAtAnyOperationKeepsTheLastCheckpoint) {
+  for (int error_number : {EIO, EDQUOT, EMFILE, EROFS}) {
+    TestEveryFault(error_number, /*lasting=*/false);
+  }
+}
+
+TEST(SaveFaultTest, AFailingRankFailsAllAndLeavesNothing) {
+  MemoryFileSystem base;
+  ASSERT_THAT(SaveByRanks(base, TestState(1), 3), IsOk());
+  FaultFileSystem fs(&base);
+  // The operations of three threads mix, so that any of them may be the one that fails.
+  int failures = 0;
+  for (int n = 0; n < 60; ++n) {
+    fs.FailAt(n, ENOSPC, /*lasting=*/true);
+    const absl::Status status = SaveByRanks(fs, TestState(2), 3);
+    failures += !status.ok();
+    fs.Heal();
+    const absl::StatusOr<int64_t> latest = LatestWholeIteration(fs);
+    ASSERT_THAT(latest, IsOk());
+    if (*latest == 2) {
+      ASSERT_THAT(base.RemoveTree("/save"), IsOk());
+      ASSERT_THAT(SaveByRanks(fs, TestState(1), 3), IsOk());
+    }
+  }
+  EXPECT_GT(failures, 30);
+}
+
+TEST(SaveFaultTest, TheMessageOfAFullDiskNamesFileErrorAndFigures) {
+  MemoryFileSystem base;
+  FaultFileSystem fs(&base);
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), TestState(1).Whole()), IsOk());
+  absl::Status status;
+  for (int n = 0; !absl::StrContains(status.message(), "write"); ++n) {
+    fs.FailAt(n, ENOSPC, /*lasting=*/true);
+    status = SaveCheckpoint(fs, Options(), TestState(2).Whole());
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               AllOf(HasSubstr("/save/iter_0000002.tmp/shard_00000_of_00001.bin"),
+                                     HasSubstr("No space left on device"), HasSubstr("needs"),
+                                     HasSubstr("free"))));
+}
+
+}  // namespace
+}  // namespace megatron
