@@ -142,7 +142,7 @@ TEST(CheckScheduleTest, FindsCirclesOfWaiting) {
 TEST(CheckScheduleTest, DrawsWhatEachStageDoesWhen) {
   EXPECT_EQ(DrawSchedule(*CheckSchedule(OneForwardOneBackwardSchedule(2, 2))),
             "F0 F1 .  .  B0 B0 .  B1 B1\n"
-            ".  F0 B0 B0 F1 B1 B1\n");
+            ".  F0 B0 B0 F1 B1 B1 .  .\n");
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ class Runner {
     for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
       const int64_t input = plan.has_input(chunk) ? LargestEdge(chunk, &Stage::InputSpecs) : 0;
       const int64_t output = plan.has_output(chunk) ? LargestEdge(chunk, &Stage::OutputSpecs) : 0;
-      inputs_.push_back(Allocate(plan.slots[chunk], input, "pipeline/inputs"));
+      inputs_.push_back(Allocate(plan.input_slots[chunk], input, "pipeline/inputs"));
       gradients_.push_back(Allocate(plan.gradient_slots[chunk], output, "pipeline/gradients"));
       outgoing_bytes_ = std::max({outgoing_bytes_, input, output});
     }
@@ -102,7 +102,7 @@ class Runner {
       outputs = Place(stage_.OutputSpecs(microbatch, chunk),
                       step.result_slot < 0 ? outgoing_ : inputs_[chunk + 1][step.result_slot]);
     }
-    const Tensors inputs = Inputs(microbatch, chunk, step.slot);
+    const Tensors inputs = Inputs(microbatch, chunk, step.input_slot);
     stage_.Forward({microbatch, chunk, step.slot}, inputs, outputs, stream_);
   }
 

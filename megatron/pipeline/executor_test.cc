@@ -29,6 +29,9 @@ class ProductStage : public Stage {
   ProductStage(int stage, int stages, int chunks)
       : stage_(stage), stages_(stages), chunks_(chunks), gradients_(chunks) {}
 
+  // Off: nothing is kept for a backward.
+  void set_training(bool training) { training_ = training; }
+
   double loss() const { return loss_; }
   float weight_gradient(int chunk) const { return gradients_[chunk]; }
   int max_slot() const { return max_slot_; }
@@ -50,7 +53,7 @@ class ProductStage : public Stage {
     if (stream.is_meta()) return;
     Saved& saved = saved_[{item.chunk, item.slot}];
     EXPECT_FALSE(saved.live) << "the slot is in use";
-    saved.live = true;
+    saved.live = training_;
     saved.microbatch = item.microbatch;
     saved.inputs.assign(inputs.begin(), inputs.end());
     const int64_t count = Rows(item.microbatch) * kWidth;
@@ -117,6 +120,7 @@ class ProductStage : public Stage {
   std::map<std::pair<int, int>, Saved> saved_;
   std::vector<float> gradients_;
   double loss_ = 0;
+  bool training_ = true;
   int max_slot_ = -1;
 };
 
@@ -129,7 +133,7 @@ struct Result {
   }
 };
 
-Result Run(const Schedule& schedule) {
+Result RunStages(const Schedule& schedule) {
   Result result;
   result.gradients.resize(schedule.stages * schedule.chunks);
   const absl::Status status =
@@ -140,6 +144,8 @@ Result Run(const Schedule& schedule) {
         Arena arena(stream.device(), 1 << 16, "edges", &ledger);
         ProductStage stage(rank, schedule.stages, schedule.chunks);
         const StagePlan plan = PlanStage(schedule, rank);
+        const std::vector<Action>& actions = schedule.actions[rank];
+        stage.set_training(actions.back().kind != ActionKind::kForward);
         absl::Status ran = RunSchedule(plan, &stage, pipeline, &arena, stream);
         EXPECT_EQ(arena.Mark(), 0) << "memory is not given back";
         for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
@@ -154,7 +160,7 @@ Result Run(const Schedule& schedule) {
 
 // All parts of the model as chunks of one stage: no messages.
 Result RunSerially(int parts, int microbatches) {
-  return Run(InterleavedSchedule({1, microbatches, parts, microbatches}));
+  return RunStages(InterleavedSchedule({1, microbatches, parts, microbatches}));
 }
 
 // Halves every backward, the weights' half as late as the stage can.
@@ -176,7 +182,7 @@ Schedule SplitBackwards(Schedule schedule) {
 
 TEST(ExecutorTest, OneStageComputesTheDerivative) {
   // d loss / d w of a single part is the sum of its inputs.
-  const Result result = Run(OneForwardOneBackwardSchedule(1, 3));
+  const Result result = RunStages(OneForwardOneBackwardSchedule(1, 3));
   float expected = 0;
   double loss = 0;
   for (int m = 0; m < 3; ++m) {
@@ -193,17 +199,17 @@ TEST(ExecutorTest, AnyNumberOfStagesGivesTheSerialResultBitForBit) {
   for (int microbatches : {1, 2, 3, 8}) {
     const Result serial = RunSerially(4, microbatches);
     EXPECT_NE(serial.loss, 0);
-    EXPECT_EQ(Run(GPipeSchedule(4, microbatches)), serial) << microbatches;
-    EXPECT_EQ(Run(OneForwardOneBackwardSchedule(4, microbatches)), serial) << microbatches;
-    EXPECT_EQ(Run(SplitBackwards(OneForwardOneBackwardSchedule(4, microbatches))), serial);
-    EXPECT_EQ(Run(InterleavedSchedule({2, microbatches, 2, 0})), serial) << microbatches;
-    EXPECT_EQ(Run(SplitBackwards(InterleavedSchedule({2, microbatches, 2, 3}))), serial);
+    EXPECT_EQ(RunStages(GPipeSchedule(4, microbatches)), serial) << microbatches;
+    EXPECT_EQ(RunStages(OneForwardOneBackwardSchedule(4, microbatches)), serial) << microbatches;
+    EXPECT_EQ(RunStages(SplitBackwards(OneForwardOneBackwardSchedule(4, microbatches))), serial);
+    EXPECT_EQ(RunStages(InterleavedSchedule({2, microbatches, 2, 0})), serial) << microbatches;
+    EXPECT_EQ(RunStages(SplitBackwards(InterleavedSchedule({2, microbatches, 2, 3}))), serial);
   }
 }
 
 TEST(ExecutorTest, ForwardsAloneGiveTheSameLoss) {
-  EXPECT_EQ(Run(ForwardSchedule({4, 6, 1, 0})).loss, RunSerially(4, 6).loss);
-  EXPECT_EQ(Run(ForwardSchedule({2, 6, 2, 0})).loss, RunSerially(4, 6).loss);
+  EXPECT_EQ(RunStages(ForwardSchedule({4, 6, 1, 0})).loss, RunSerially(4, 6).loss);
+  EXPECT_EQ(RunStages(ForwardSchedule({2, 6, 2, 0})).loss, RunSerially(4, 6).loss);
 }
 
 TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
@@ -221,7 +227,7 @@ TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
     // Two tensors of at most 5 rows of 3 floats, each in 128 bytes, for each slot and one to send.
     int edges = 1;
     for (int chunk = 0; chunk < 2; ++chunk) {
-      if (plan.has_input(chunk)) edges += plan.slots[chunk];
+      if (plan.has_input(chunk)) edges += plan.input_slots[chunk];
       if (plan.has_output(chunk)) edges += plan.gradient_slots[chunk];
     }
     EXPECT_EQ(arena.high_water(), edges * 2 * 128) << rank;

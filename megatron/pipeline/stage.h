@@ -6,10 +6,9 @@
 // it backward. The first chunk of the model has no inputs and reads its batch; the last has no
 // outputs and computes the loss.
 //
-// Memory. A work item lives in a *slot*, a number below `slots` of its chunk, from its forward
-// until its backward is complete; no two live items of one chunk share one. What a stage saves for
-// backward it saves per chunk and slot, so its memory is planned and reused. Slots are numbered per
-// chunk.
+// Memory. A work item lives in a *slot* of its chunk, a number below StagePlan::slots[chunk], from
+// its forward until its backward is complete; no two live items of one chunk share one. What a
+// stage saves for backward it saves per chunk and slot, so its memory is planned and reused.
 //
 // Threads: all calls come from one thread.
 #ifndef MEGATRON_PIPELINE_STAGE_H_

@@ -75,7 +75,11 @@ class SlotTable {
 class Planner {
  public:
   Planner(const Schedule& schedule, int stage)
-      : schedule_(schedule), stage_(stage), inputs_(schedule.chunks), gradients_(schedule.chunks) {}
+      : schedule_(schedule),
+        stage_(stage),
+        items_(schedule.chunks),
+        inputs_(schedule.chunks),
+        gradients_(schedule.chunks) {}
 
   StagePlan Plan() {
     const auto report = CheckSchedule(schedule_);
@@ -93,7 +97,8 @@ class Planner {
     plan_.stages = schedule_.stages;
     plan_.stage = stage_;
     plan_.microbatches = schedule_.microbatches;
-    plan_.slots = inputs_.Counts();
+    plan_.slots = items_.Counts();
+    plan_.input_slots = inputs_.Counts();
     plan_.gradient_slots = gradients_.Counts();
     return std::move(plan_);
   }
@@ -149,8 +154,9 @@ class Planner {
   void AddAction(const Action& action) {
     Step step;
     step.action = action;
-    step.slot = inputs_.Find(action.microbatch, action.chunk);
-    if (step.slot < 0) step.slot = inputs_.Take(action.microbatch, action.chunk);
+    step.slot = action.kind == ActionKind::kForward ? items_.Take(action.microbatch, action.chunk)
+                                                    : items_.Find(action.microbatch, action.chunk);
+    step.input_slot = inputs_.Find(action.microbatch, action.chunk);
     step.gradient_slot = gradients_.Find(action.microbatch, action.chunk);
     Place to;
     if (Destination({stage_, action.chunk}, action.kind, &to) && to.stage == stage_) {
@@ -159,6 +165,7 @@ class Planner {
     }
     plan_.steps.push_back(std::move(step));
     if (IsLast(action)) {
+      items_.Give(action.microbatch, action.chunk);
       inputs_.Give(action.microbatch, action.chunk);
       gradients_.Give(action.microbatch, action.chunk);
     }
@@ -179,7 +186,7 @@ class Planner {
   const Schedule& schedule_;
   const int stage_;
   const bool forward_only_ = ForwardOnly();
-  SlotTable inputs_, gradients_;
+  SlotTable items_, inputs_, gradients_;
   Passages passages_;
   StagePlan plan_;
 };

@@ -7,10 +7,11 @@
 // circle; and messages of one pair of stages are sent and received in the same order. All stages
 // compute this from the whole schedule alike.
 //
-// Memory. An input lives in a slot of its chunk from when it is received until the item's backward
-// is complete, the gradient of an output in a *gradient slot* of its chunk, likewise. The lowest
-// free number is taken. What is sent is gone after its exchange: one buffer is enough for all of
-// it.
+// Memory. An item has a *slot* of its chunk from its forward until its backward is complete, which
+// is where the Stage keeps activations. Its input, which may come earlier, has an *input slot* from
+// when it is received, and the gradient of its output a *gradient slot*, both until then too.
+// Always the lowest free number of the chunk is taken. What is sent is gone after its exchange: one
+// buffer is enough for all of it.
 #ifndef MEGATRON_PIPELINE_STAGE_PLAN_H_
 #define MEGATRON_PIPELINE_STAGE_PLAN_H_
 
@@ -26,7 +27,7 @@ struct Message {
   int microbatch = 0;
   int chunk =
       0;  // of this stage: whose input or gradient it is (a receive), or who made it (a send)
-  int slot = -1;  // of a receive: where it goes
+  int slot = -1;  // of a receive: the input or gradient slot into which it goes
 
   friend bool operator==(const Message& a, const Message& b) {
     return a.peer == b.peer && a.gradient == b.gradient && a.microbatch == b.microbatch &&
@@ -40,9 +41,11 @@ struct Step {
 
   Action action;
   int slot = -1;
+  int input_slot = -1;     // of a chunk with an edge before it
   int gradient_slot = -1;  // of a backward with an edge behind it
   // Where the neighbouring chunk is on this stage too, the slot there into which the result goes
-  // directly: a slot of the next chunk (forward), a gradient slot of the one before (backward).
+  // directly: an input slot of the next chunk (forward), a gradient slot of the one before
+  // (backward).
   int result_slot = -1;
 
   bool is_exchange() const { return !sends.empty() || !receives.empty(); }
@@ -53,8 +56,7 @@ struct StagePlan {
   int stage = 0;
   int microbatches = 1;
   std::vector<Step> steps;
-  std::vector<int> slots;           // by chunk, how many it needs
-  std::vector<int> gradient_slots;  // likewise
+  std::vector<int> slots, input_slots, gradient_slots;  // how many there are, by chunk
 
   int chunks() const { return static_cast<int>(slots.size()); }
   bool has_input(int chunk) const { return chunk > 0 || stage > 0; }

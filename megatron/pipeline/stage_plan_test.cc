@@ -18,6 +18,7 @@ class PlanPlayer {
   explicit PlanPlayer(const Schedule& schedule) : schedule_(schedule), at_(schedule.stages) {
     for (int s = 0; s < schedule.stages; ++s) plans_.push_back(PlanStage(schedule, s));
     open_.resize(schedule.stages);
+    items_.resize(schedule.stages);
     inputs_.resize(schedule.stages);
     gradients_.resize(schedule.stages);
     for (int s = 0; s < schedule.stages; ++s) Open(s);
@@ -43,7 +44,8 @@ class PlanPlayer {
     }
     for (int s = 0; s < schedule_.stages; ++s) {
       if (at_[s] < plans_[s].steps.size()) return "stage " + std::to_string(s) + " waits for ever";
-      if (!inputs_[s].empty() || !gradients_[s].empty()) return "a slot was never given back";
+      if (!items_[s].empty() || !inputs_[s].empty() || !gradients_[s].empty())
+        return "a slot was never given back";
       if (actions_[s] != schedule_.actions[s]) return "not the schedule's actions";
     }
     return error_;
@@ -113,10 +115,11 @@ class PlanPlayer {
     const StagePlan& plan = plans_[s];
     const auto [kind, microbatch, chunk] = step.action;
     actions_[s].push_back(step.action);
-    if (step.slot < 0 || step.slot >= plan.slots[chunk]) Fail("no such slot");
     const bool forward = kind == ActionKind::kForward;
-    if (forward && !plan.has_input(chunk)) Fill(&inputs_[s], chunk, step.slot, microbatch);
-    Expect(inputs_[s], chunk, step.slot, microbatch);
+    if (step.slot < 0 || step.slot >= plan.slots[chunk]) Fail("no such slot");
+    if (forward) Fill(&items_[s], chunk, step.slot, microbatch);
+    Expect(items_[s], chunk, step.slot, microbatch);
+    if (plan.has_input(chunk)) Expect(inputs_[s], chunk, step.input_slot, microbatch);
     if (!forward && plan.has_output(chunk)) {
       Expect(gradients_[s], chunk, step.gradient_slot, microbatch);
     }
@@ -126,7 +129,8 @@ class PlanPlayer {
     }
     if (kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight ||
         (forward && ForwardOnly())) {
-      inputs_[s].erase({chunk, step.slot});
+      items_[s].erase({chunk, step.slot});
+      inputs_[s].erase({chunk, step.input_slot});
       gradients_[s].erase({chunk, step.gradient_slot});
     }
   }
@@ -142,7 +146,7 @@ class PlanPlayer {
   std::vector<StagePlan> plans_;
   std::vector<size_t> at_;
   std::vector<Pending> open_;
-  std::vector<Slots> inputs_, gradients_;
+  std::vector<Slots> items_, inputs_, gradients_;
   std::map<int, std::vector<Action>> actions_;
   std::string error_;
 };
@@ -222,8 +226,10 @@ TEST(StagePlanTest, OneStageHasNoMessagesAndOneSlot) {
 
 TEST(StagePlanTest, OneForwardOneBackwardNeedsASlotPerStageBehind) {
   for (int stage = 0; stage < 4; ++stage) {
-    EXPECT_EQ(PlanStage(OneForwardOneBackwardSchedule(4, 16), stage).slots,
-              std::vector<int>({4 - stage}));
+    const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(4, 16), stage);
+    EXPECT_EQ(plan.slots, std::vector<int>({4 - stage}));
+    // An input arrives during the backward before its forward.
+    EXPECT_EQ(plan.input_slots, std::vector<int>({stage == 0 ? 0 : 4 - stage + 1}));
   }
 }
 
