@@ -24,6 +24,7 @@ constexpr int kColorCount = sizeof(kColors) / sizeof(kColors[0]);
 
 constexpr int kLeft = 72, kRight = 24, kTop = 48, kBottom = 56;
 constexpr double kSmoothedShare = 0.02;  // of a curve's points go into each smoothed one
+constexpr size_t kSteepStart = 8;        // a window reaches no further than this part of its index
 constexpr size_t kFewestToSmooth = 50;
 constexpr double kMargin = 0.04;  // of the values' extent, above and below
 
@@ -64,16 +65,19 @@ Points Drawable(const Points& points, const LossPlotOptions& options) {
   return kept;
 }
 
-// Exponential mean, corrected for its start.
+// Means over windows that reach as far to both sides, so that the course lags behind nothing, and
+// that are narrow where a run begins, since losses fall steeply there.
 Points Smoothed(const Points& points) {
-  const double keep = 1 - 1 / std::max(1.0, kSmoothedShare * static_cast<double>(points.size()));
+  const size_t half = static_cast<size_t>(kSmoothedShare / 2 * static_cast<double>(points.size()));
+  std::vector<double> sums = {0};
+  for (const auto& point : points) sums.push_back(sums.back() + point.second);
   Points smoothed;
-  double sum = 0;
-  double weight = 0;
-  for (const auto& [x, y] : points) {
-    sum = keep * sum + (1 - keep) * y;
-    weight = keep * weight + (1 - keep);
-    smoothed.emplace_back(x, sum / weight);
+  for (size_t i = 0; i < points.size(); ++i) {
+    const size_t reach = std::min(half, i / kSteepStart);
+    const size_t begin = i - reach;
+    const size_t end = std::min(i + reach + 1, points.size());
+    smoothed.emplace_back(points[i].first,
+                          (sums[end] - sums[begin]) / static_cast<double>(end - begin));
   }
   return smoothed;
 }
