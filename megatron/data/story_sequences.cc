@@ -1,0 +1,26 @@
+#include "megatron/data/story_sequences.h"
+
+#include <string>
+#include <vector>
+
+#include "megatron/base/status_macros.h"
+#include "megatron/data/stories.h"
+
+namespace megatron {
+
+absl::StatusOr<InMemorySequences> MakeStorySequences(int64_t num_bytes, uint64_t seed,
+                                                     const Tokenizer& tokenizer) {
+  InMemorySequences sequences;
+  std::vector<int32_t> tokens;
+  for (int64_t bytes = 0; bytes < num_bytes;) {
+    const std::string story = MakeStory(seed, static_cast<uint64_t>(sequences.num_sequences()));
+    bytes += static_cast<int64_t>(story.size());
+    tokens.clear();
+    MEGATRON_RETURN_IF_ERROR(tokenizer.Encode(story, &tokens), _ << "while tokenizing stories");
+    tokens.push_back(tokenizer.eod());
+    sequences.Append(tokens);
+  }
+  return sequences;
+}
+
+}  // namespace megatron
