@@ -21,10 +21,11 @@ struct OptimizerSegment {
 
 // Decoupled weight decay (I. Loshchilov, F. Hutter, arXiv 1711.05101):
 //   g = grad_scale * grad; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
-//   w = w - lr * decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon),  c1 = 1 - b1^step, c2 = 1 -
-//   b2^step
+//   w = w - lr * decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
+// with c1 = 1 - b1^step, c2 = 1 - b2^step. The betas are double since 1 - b2 is needed to fp32.
 struct AdamWOptions {
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  double beta1 = 0.9, beta2 = 0.999;
+  float epsilon = 1e-8f;
   int64_t step = 1;      // counted from 1
   float grad_scale = 1;  // unscaling and clipping
 };

@@ -1,0 +1,51 @@
+// Kernels of optimizer.h over contiguous memory.
+#ifndef MEGATRON_OPS_CPU_OPTIMIZER_KERNELS_H_
+#define MEGATRON_OPS_CPU_OPTIMIZER_KERNELS_H_
+
+#include <cstdint>
+
+#include "megatron/tensor/dtype.h"
+
+namespace megatron::ops {
+
+// Scalars of one AdamW step, computed in double by the caller.
+struct AdamWStep {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+  float grad_scale;
+  float keep;                      // 1 - lr * decay
+  float step_size;                 // lr / c1
+  float inverse_sqrt_correction2;  // 1 / sqrt(c2)
+  float epsilon;
+};
+
+struct SgdStep {
+  float grad_scale, decay, momentum, lr;
+};
+
+struct OptimizerPointers {
+  const float* grad;
+  float* m;  // SGD: the momentum buffer, or none
+  float* v;  // AdamW only
+  float* master;
+  void* out;  // or none
+  DType out_dtype;
+  int64_t count;
+};
+
+struct OptimizerKernels {
+  void (*adamw)(const AdamWStep& step, const OptimizerPointers& at);
+  void (*sgd)(const SgdStep& step, const OptimizerPointers& at);
+  // The sum of squares of scale * x; `finite` is whether every x is.
+  float (*sum_of_squares)(float scale, const float* x, int64_t count, bool* finite);
+};
+
+namespace avx2 {
+extern const OptimizerKernels kOptimizerKernels;
+}
+namespace avx512 {
+extern const OptimizerKernels kOptimizerKernels;
+}
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_CPU_OPTIMIZER_KERNELS_H_

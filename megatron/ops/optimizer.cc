@@ -1,0 +1,136 @@
+#include "megatron/ops/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "glog/logging.h"
+#include "megatron/ops/checks.h"
+#include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cpu/optimizer_kernels.h"
+#include "megatron/ops/cpu/parallel_elements.h"
+#include "megatron/ops/cpu/workspace.h"
+
+namespace megatron::ops {
+namespace {
+
+const OptimizerKernels& Kernels() {
+  return ActiveIsa() == CpuIsa::kAvx512 ? avx512::kOptimizerKernels : avx2::kOptimizerKernels;
+}
+
+void CheckFlat(const Stream& stream, const Tensor& tensor, int64_t count) {
+  CheckContiguous(stream, tensor, DType::kFloat32, {count});
+}
+
+void CheckUpdate(const Stream& stream, absl::Span<const OptimizerSegment> segments,
+                 const Tensor& grad, const Tensor& master, const Tensor& out) {
+  const int64_t count = grad.numel();
+  CheckFlat(stream, grad, count);
+  CheckFlat(stream, master, count);
+  if (!out.empty()) {
+    CheckFloating(out);
+    CheckContiguous(stream, out, out.dtype(), {count});
+  }
+  for (const OptimizerSegment& segment : segments) {
+    CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= count)
+        << "[" << segment.begin << ", " << segment.end << ") of " << grad;
+  }
+}
+
+float* FloatsAt(const Tensor& tensor, int64_t begin) {
+  return tensor.empty() ? nullptr : tensor.data<float>() + begin;
+}
+
+// Calls body(pointers) on pieces of the segment.
+struct Flat {
+  Tensor grad, m, v, master, out;
+};
+template <typename Body>
+void ForEachPiece(const Stream& stream, const OptimizerSegment& segment, const Flat& flat,
+                  const Body& body) {
+  ParallelElements(stream.pool(), segment.end - segment.begin, kElementGrain,
+                   [&](int64_t offset, int64_t count) {
+                     const int64_t begin = segment.begin + offset;
+                     void* out = flat.out.empty() ? nullptr
+                                                  : static_cast<char*>(flat.out.raw()) +
+                                                        begin * SizeOf(flat.out.dtype());
+                     body(OptimizerPointers{FloatsAt(flat.grad, begin), FloatsAt(flat.m, begin),
+                                            FloatsAt(flat.v, begin), FloatsAt(flat.master, begin),
+                                            out, flat.out.dtype(), count});
+                   });
+}
+
+AdamWStep StepOf(const AdamWOptions& options, const OptimizerSegment& segment) {
+  const double step = static_cast<double>(options.step), lr = segment.lr;
+  const double correction1 = 1 - std::pow(options.beta1, step);
+  const double correction2 = 1 - std::pow(options.beta2, step);
+  AdamWStep out;
+  out.beta1 = static_cast<float>(options.beta1);
+  out.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+  out.beta2 = static_cast<float>(options.beta2);
+  out.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+  out.grad_scale = options.grad_scale;
+  out.keep = static_cast<float>(1 - lr * segment.weight_decay);
+  out.step_size = static_cast<float>(lr / correction1);
+  out.inverse_sqrt_correction2 = static_cast<float>(1 / std::sqrt(correction2));
+  out.epsilon = options.epsilon;
+  return out;
+}
+
+}  // namespace
+
+void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
+                 absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                 const Tensor& m_N, const Tensor& v_N, const Tensor& master_N,
+                 const Tensor& out_N) {
+  CHECK_GE(options.step, 1);
+  CheckUpdate(stream, segments, grad_N, master_N, out_N);
+  CheckFlat(stream, m_N, grad_N.numel());
+  CheckFlat(stream, v_N, grad_N.numel());
+  if (!RunsOnCpu(stream, "AdamWUpdate")) return;
+  for (const OptimizerSegment& segment : segments) {
+    const AdamWStep step = StepOf(options, segment);
+    ForEachPiece(stream, segment, {grad_N, m_N, v_N, master_N, out_N},
+                 [&](const OptimizerPointers& at) { Kernels().adamw(step, at); });
+  }
+}
+
+void SgdUpdate(const Stream& stream, const SgdOptions& options,
+               absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+               const Tensor& buffer_N, const Tensor& master_N, const Tensor& out_N) {
+  CheckUpdate(stream, segments, grad_N, master_N, out_N);
+  CHECK_EQ(buffer_N.empty(), options.momentum == 0);
+  if (!buffer_N.empty()) CheckFlat(stream, buffer_N, grad_N.numel());
+  if (!RunsOnCpu(stream, "SgdUpdate")) return;
+  for (const OptimizerSegment& segment : segments) {
+    const SgdStep step = {options.grad_scale, segment.weight_decay, options.momentum, segment.lr};
+    ForEachPiece(stream, segment, {grad_N, buffer_N, Tensor(), master_N, out_N},
+                 [&](const OptimizerPointers& at) { Kernels().sgd(step, at); });
+  }
+}
+
+void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2) {
+  const int64_t count = x_N.numel();
+  CheckFlat(stream, x_N, count);
+  CheckFlat(stream, out_2, 2);
+  if (!RunsOnCpu(stream, "SumOfSquares")) return;
+  constexpr int64_t kTile = 16384;
+  const int64_t tiles = (count + kTile - 1) / kTile;
+  float* const sums = Workspace(WorkspaceKind::kShared, 2 * tiles);
+  stream.pool()->ParallelFor(tiles, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      bool finite;
+      sums[2 * tile] = Kernels().sum_of_squares(scale, x_N.data<float>() + tile * kTile,
+                                                std::min(kTile, count - tile * kTile), &finite);
+      sums[2 * tile + 1] = finite ? 0 : 1;
+    }
+  });
+  float* out = out_2.data<float>();
+  double sum = out[0];
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    sum += sums[2 * tile];
+    if (sums[2 * tile + 1] != 0) out[1] = 1;
+  }
+  out[0] = static_cast<float>(sum);
+}
+
+}  // namespace megatron::ops
