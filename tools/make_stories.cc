@@ -1,0 +1,96 @@
+// Writes TinyStories-like JSON lines from a grammar of our own: {"text": "..."}.
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/stories.h"
+#include "tools/tool_main.h"
+
+ABSL_FLAG(int64_t, bytes, 4000000, "Bytes of story text to write; the last story goes past them.");
+ABSL_FLAG(uint64_t, seed, 1, "Every seed has its own stories, the same on every machine.");
+ABSL_FLAG(uint64_t, first, 0,
+          "Number of the first story: the next ones of a stream make held-out text.");
+ABSL_FLAG(std::string, output, "-", "File to write; - writes to stdout.");
+ABSL_FLAG(bool, print_entropy, false,
+          "Prints the grammar's entropy, the lowest loss that a model can reach, and ends.");
+
+namespace megatron {
+namespace {
+
+constexpr size_t kBufferSize = size_t{1} << 20;
+
+absl::Status WriteToStdout(absl::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::ErrnoToStatus(errno, "write to stdout");
+}
+
+// Calls `write` with large pieces of the output. The words need no escapes in JSON.
+absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> write) {
+  const uint64_t seed = absl::GetFlag(FLAGS_seed);
+  uint64_t index = absl::GetFlag(FLAGS_first);
+  std::string buffer;
+  for (int64_t left = absl::GetFlag(FLAGS_bytes); left > 0; ++index) {
+    const std::string story = MakeStory(seed, index);
+    left -= static_cast<int64_t>(story.size());
+    absl::StrAppend(&buffer, "{\"text\": \"", story, "\"}\n");
+    if (buffer.size() < kBufferSize && left > 0) continue;
+    MEGATRON_RETURN_IF_ERROR(write(buffer));
+    buffer.clear();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFile(const std::string& path) {
+  FileSystem& fs = PosixFileSystem();
+  const std::string partial = path + ".partial";
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(partial));
+  MEGATRON_RETURN_IF_ERROR(
+      WriteStories([&](absl::string_view text) { return file->Append(text); }));
+  MEGATRON_RETURN_IF_ERROR(file->Sync());
+  MEGATRON_RETURN_IF_ERROR(file->Close());
+  return fs.Rename(partial, path);
+}
+
+absl::Status Main(const std::vector<std::string>& arguments) {
+  if (!arguments.empty())
+    return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arguments[0], "'"));
+  if (absl::GetFlag(FLAGS_print_entropy)) {
+    const StoryEntropy entropy = ComputeStoryEntropy();
+    absl::PrintF("%.4f nats in a story of %.2f bytes\n", entropy.nats_per_story,
+                 entropy.bytes_per_story);
+    absl::PrintF("%.6f nats per byte\n", entropy.nats_per_byte());
+    absl::PrintF("%.6f nats per token where an end-of-document token follows each story\n",
+                 entropy.nats_per_token());
+    return absl::OkStatus();
+  }
+  if (absl::GetFlag(FLAGS_bytes) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--bytes=", absl::GetFlag(FLAGS_bytes), " is negative"));
+  }
+  const std::string output = absl::GetFlag(FLAGS_output);
+  return output == "-" ? WriteStories(WriteToStdout) : WriteFile(output);
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  return megatron::RunTool(argc, argv,
+                           "Writes stories as JSON lines, the input of //tools:preprocess_data:\n"
+                           "  make_stories --bytes=10000000 --output=stories.jsonl",
+                           megatron::Main);
+}

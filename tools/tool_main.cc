@@ -1,0 +1,80 @@
+#include "tools/tool_main.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kWrongFlags = 20;
+
+bool parsing_flags = false;
+bool asked_for_help = false;
+
+// Abseil ends the process with code 1 both for --help and for wrong flags.
+void ExitWithOurCode() {
+  if (!parsing_flags) return;
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(asked_for_help ? 0 : kWrongFlags);
+}
+
+std::vector<char*> ParseFlags(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument == "--") break;
+    asked_for_help |= absl::StartsWith(argument, "--help") || absl::StartsWith(argument, "-help");
+  }
+  parsing_flags = true;
+  std::atexit(ExitWithOurCode);
+  std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  parsing_flags = false;
+  return arguments;
+}
+
+int ExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 0;
+    case absl::StatusCode::kInvalidArgument:
+      return kWrongFlags;
+    case absl::StatusCode::kDataLoss:
+      return 21;
+    case absl::StatusCode::kCancelled:
+      return 130;
+    default:
+      return 23;
+  }
+}
+
+absl::Status GoWhereTheUserStands() {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (directory == nullptr || chdir(directory) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("enter '", directory, "'"));
+}
+
+}  // namespace
+
+int RunTool(int argc, char** argv, absl::string_view usage,
+            absl::FunctionRef<absl::Status(const std::vector<std::string>& arguments)> body) {
+  google::InitGoogleLogging(argv[0]);
+  FLAGS_logtostderr = true;
+  absl::SetProgramUsageMessage(usage);
+  const std::vector<char*> arguments = ParseFlags(argc, argv);
+  absl::Status status = GoWhereTheUserStands();
+  if (status.ok()) status = body(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
+  if (!status.ok()) std::cerr << "error: " << status.message() << std::endl;
+  return ExitCode(status);
+}
+
+}  // namespace megatron

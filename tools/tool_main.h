@@ -1,0 +1,27 @@
+// What the programs of this folder do first and last.
+//
+//   int main(int argc, char** argv) { return megatron::RunTool(argc, argv, "Prints a dataset.",
+//   Main); }
+#ifndef MEGATRON_TOOLS_TOOL_MAIN_H_
+#define MEGATRON_TOOLS_TOOL_MAIN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace megatron {
+
+// Parses the flags, goes to the directory where the user stands (`bazel run` starts programs
+// elsewhere), calls `body` with the other arguments, and prints its error, if any, to stderr.
+// Returns the exit code: 0; 20 for wrong flags and kInvalidArgument; 21 for bad data (kDataLoss);
+// 130 for kCancelled, as after Ctrl-C; 23 for all else, which is files. `usage` is what --help
+// prints above the flags.
+int RunTool(int argc, char** argv, absl::string_view usage,
+            absl::FunctionRef<absl::Status(const std::vector<std::string>& arguments)> body);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_TOOL_MAIN_H_
