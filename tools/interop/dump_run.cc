@@ -1,0 +1,123 @@
+// Writes the reference runs to a folder, for pytorch_reference/compare.py.
+//
+//   bazel run //tools/interop:dump_run -- --output=/some/folder
+//
+// The format is described in compare.py.
+#include <iostream>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
+#include "nlohmann/json.hpp"
+#include "tools/interop/npy.h"
+#include "tools/interop/reference_runs.h"
+
+ABSL_FLAG(std::string, output, "", "The folder to write to; made where there is none.");
+
+namespace megatron {
+namespace {
+
+nlohmann::json ModelConfig(const ReferenceRun& run) {
+  const GptOptions& gpt = run.trainer.model;
+  const TransformerOptions& layer = gpt.transformer;
+  return {{"num_layers", layer.num_layers},
+          {"hidden_size", layer.hidden_size},
+          {"ffn_hidden_size", layer.ffn_hidden_size},
+          {"num_attention_heads", layer.num_attention_heads},
+          {"num_query_groups", layer.num_query_groups},
+          {"kv_channels", layer.kv_channels},
+          {"seq_length", run.trainer.packing.seq_length},
+          {"vocab_size", gpt.vocab_size},
+          {"padded_vocab_size", gpt.padded_vocab_size},
+          {"normalization", layer.norm.kind == ops::Norm::kRmsNorm ? "RMSNorm" : "LayerNorm"},
+          {"norm_epsilon", layer.norm.epsilon},
+          {"position_embedding_type", layer.rotary ? "rope" : "learned_absolute"},
+          {"rotary_base", layer.rotary_options.base},
+          {"swiglu", layer.gated},
+          {"disable_bias_linear", !layer.linear_bias},
+          {"untie_embeddings_and_output_weights", !gpt.tied_embeddings}};
+}
+
+nlohmann::json OptimizerConfig(const GptTrainerOptions& trainer) {
+  const OptimizerOptions& optimizer = trainer.optimizer;
+  const OptimizerParamSchedule& schedule = trainer.schedule;
+  return {{"optimizer", optimizer.kind == OptimizerOptions::kSgd ? "sgd" : "adam"},
+          {"lr", schedule.max_lr},
+          {"min_lr", schedule.min_lr},
+          {"lr_warmup_samples", schedule.lr_warmup_steps},
+          {"lr_decay_samples", schedule.lr_decay_steps},
+          {"weight_decay", schedule.end_weight_decay},
+          {"adam_beta1", optimizer.adam_beta1},
+          {"adam_beta2", optimizer.adam_beta2},
+          {"adam_eps", optimizer.adam_epsilon},
+          {"sgd_momentum", optimizer.sgd_momentum},
+          {"clip_grad", trainer.clip_grad}};
+}
+
+absl::Status WriteWeights(const std::string& folder,
+                          std::map<std::string, ReferenceResult::Weight>* weights) {
+  FileSystem& fs = PosixFileSystem();
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(folder));
+  for (auto& [name, weight] : *weights) {
+    MEGATRON_RETURN_IF_ERROR(WriteNpy(fs, JoinPath(folder, absl::StrCat(name, ".npy")),
+                                      Tensor(weight.values.data(), DType::kFloat32, weight.shape)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteList(const std::string& path, std::vector<float>* values) {
+  return WriteNpy(PosixFileSystem(), path,
+                  Tensor(values->data(), DType::kFloat32, {static_cast<int64_t>(values->size())}));
+}
+
+absl::Status Dump(const ReferenceRun& run, const Stream& stream, const std::string& output) {
+  FileSystem& fs = PosixFileSystem();
+  const std::string folder = JoinPath(output, run.name);
+  MEGATRON_ASSIGN_OR_RETURN(ReferenceResult result, Train(run, stream));
+  MEGATRON_RETURN_IF_ERROR(WriteWeights(JoinPath(folder, "initial"), &result.initial_weights));
+  MEGATRON_RETURN_IF_ERROR(WriteWeights(JoinPath(folder, "final"), &result.final_weights));
+  MEGATRON_RETURN_IF_ERROR(WriteList(JoinPath(folder, "losses.npy"), &result.losses));
+  MEGATRON_RETURN_IF_ERROR(WriteList(JoinPath(folder, "grad_norms.npy"), &result.grad_norms));
+  std::vector<int32_t> tokens = ReferenceTokens(run);
+  const Shape shape = {run.train_iters, run.trainer.batch_size.global_batch_size,
+                       run.trainer.packing.seq_length + 1};
+  MEGATRON_RETURN_IF_ERROR(
+      WriteNpy(fs, JoinPath(folder, "tokens.npy"), Tensor(tokens.data(), DType::kInt32, shape)));
+  const nlohmann::json config = {{"model", ModelConfig(run)},
+                                 {"optimizer", OptimizerConfig(run.trainer)},
+                                 {"train_iters", run.train_iters}};
+  return WriteFileAtomically(fs, JoinPath(folder, "config.json"), config.dump(2) + "\n");
+}
+
+int Main() {
+  constexpr int kConfigError = 20, kIoError = 23;
+  const std::string output = absl::GetFlag(FLAGS_output);
+  if (output.empty()) {
+    std::cerr << "--output=FOLDER is needed\n";
+    return kConfigError;
+  }
+  ThreadPool pool(AvailableCores());
+  for (const ReferenceRun& run : ReferenceRuns()) {
+    if (absl::Status status = Dump(run, Stream::Cpu(&pool), output); !status.ok()) {
+      std::cerr << run.name << ": " << status << "\n";
+      return kIoError;
+    }
+    std::cout << "wrote " << JoinPath(output, run.name) << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("Writes the reference runs for pytorch_reference/compare.py.");
+  absl::ParseCommandLine(argc, argv);
+  return megatron::Main();
+}
