@@ -16,7 +16,8 @@ namespace {
 // How the work is cut: each way gives the same bits.
 enum class Cut { kRowBlocks, kKeyBlocks, kSequences };
 
-int64_t Blocks(int64_t n) { return (n + kAttentionBlock - 1) / kAttentionBlock; }
+int64_t RowBlocks(int64_t rows) { return (rows + kAttentionRows - 1) / kAttentionRows; }
+int64_t KeyBlocks(int64_t keys) { return (keys + kAttentionKeys - 1) / kAttentionKeys; }
 
 void CheckOperand(const Stream& stream, const Tensor& x, DType dtype, const Shape& shape) {
   CheckTensor(stream, x, dtype, shape);
@@ -116,8 +117,8 @@ class Pieces {
     piece->k_begin = k_begin_[sequence_];
     piece->k_length = KLength();
     piece->group = (index - first_) / PerGroup();
-    piece->end_row_block = Blocks(QLength() * heads_);
-    piece->end_key_block = Blocks(KLength());
+    piece->end_row_block = RowBlocks(QLength() * heads_);
+    piece->end_key_block = KeyBlocks(KLength());
     const int64_t block = (index - first_) % PerGroup();
     if (cut_ == Cut::kRowBlocks) {
       piece->first_row_block = block;
@@ -137,9 +138,9 @@ class Pieces {
   int64_t PerGroup() const {
     switch (cut_) {
       case Cut::kRowBlocks:
-        return Blocks(QLength() * heads_);
+        return RowBlocks(QLength() * heads_);
       case Cut::kKeyBlocks:
-        return Blocks(KLength());
+        return KeyBlocks(KLength());
       case Cut::kSequences:
         return 1;
     }
@@ -228,7 +229,7 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   const Kernel kernel = ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionBackwardPiece
                                                        : avx2::AttentionBackwardPiece;
   if (EnoughSequences(stream, attention, in.q_TGRD.dim(1))) {
-    const int64_t key_blocks = Blocks(LongestSequence(attention.cu_seqlens_k));
+    const int64_t key_blocks = KeyBlocks(LongestSequence(attention.cu_seqlens_k));
     RunPieces(stream, Pieces(attention, in, Cut::kSequences), problem,
               AttentionBackwardScratch(problem, key_blocks), kernel);
     return;

@@ -1,51 +1,47 @@
+#include "megatron/ops/cpu/attention_blocks.h"
 #include "megatron/ops/cpu/attention_dropout.h"
 #include "megatron/ops/cpu/attention_kernels.h"
-#include "megatron/ops/cpu/attention_tile.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
 struct Workspace {
-  float *q, *q_transposed, *dout, *dout_transposed, *out, *k, *v, *dq;  // [kBlock, width]
-  float *p, *ds, *factor;                                               // [kBlock, kBlock]
-  float *dk, *dv;  // [all keys of the piece, width]
+  float *q, *q_transposed, *dout, *dout_transposed, *out, *dq;  // [kRowBlock, width], transposes
+  float *k, *v;                                                 // [kKeyBlock, width]
+  float *p, *ds, *factor;                                       // [kKeyBlock, kRowBlock]
+  float *dk, *dv;                                               // [keys of the piece, width]
 
   Workspace(const AttentionPiece& piece, const Geometry& shape, float* scratch) {
-    float** const tiles[] = {&q, &q_transposed, &dout, &dout_transposed, &out, &k, &v, &dq};
-    for (float** tile : tiles) {
+    for (float** tile : {&q, &q_transposed, &dout, &dout_transposed, &out, &dq}) {
       *tile = scratch;
-      scratch += kBlock * shape.width;
+      scratch += kRowBlock * shape.width;
     }
-    float** const squares[] = {&p, &ds, &factor};
-    for (float** square : squares) {
-      *square = scratch;
-      scratch += kBlock * kBlock;
-    }
-    dk = scratch;
-    dv = dk + (piece.end_key_block - piece.first_key_block) * kBlock * shape.width;
+    k = scratch;
+    v = k + kKeyBlock * shape.width;
+    p = v + kKeyBlock * shape.width;
+    ds = p + kKeyBlock * kRowBlock;
+    factor = ds + kKeyBlock * kRowBlock;
+    dk = factor + kKeyBlock * kRowBlock;
+    dv = dk + (piece.end_key_block - piece.first_key_block) * kKeyBlock * shape.width;
   }
 };
 
 struct RowStatistics {
-  float lse[kBlock];
-  float delta[kBlock];  // dout . out
+  float lse[kRowBlock];
+  float delta[kRowBlock];  // dout . out
 };
-
-void Clear(int64_t count, float* p) {
-  for (int64_t i = 0; i < count; i += kLanes) Store(p + i, Set(0));
-}
 
 template <typename T>
 void LoadRows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
               const Rows& rows, const Workspace& work, RowStatistics* statistics) {
   PackRows<T>(problem.q, piece, shape, rows, problem.scale, work.q);
-  Transpose(shape, rows, work.q, work.q_transposed);
+  Transpose(rows.padded, shape.width, {work.q, shape.width}, {work.q_transposed, kRowBlock});
   PackRows<T>(problem.dout, piece, shape, rows, 1, work.dout);
-  Transpose(shape, rows, work.dout, work.dout_transposed);
+  Transpose(rows.padded, shape.width, {work.dout, shape.width}, {work.dout_transposed, kRowBlock});
   PackRows<T>(problem.out, piece, shape, rows, 1, work.out);
   for (int64_t i = 0; i < rows.padded; ++i) {
-    Vec delta = Set(0);
+    Vec delta = Zero();
     for (int64_t d = 0; d < shape.width; d += kLanes) {
       delta =
           Fma(Load(work.dout + i * shape.width + d), Load(work.out + i * shape.width + d), delta);
@@ -65,15 +61,15 @@ void DifferentiateSoftmax(const AttentionProblem& problem, const Rows& rows, con
   for (int64_t i = 0; i < rows.padded; i += kLanes) {
     const Vec lse = Load(statistics.lse + i), delta = Load(statistics.delta + i);
     for (int64_t j = 0; j < keys.count; ++j) {
-      const int64_t at = j * kBlock + i;
+      const int64_t at = j * kRowBlock + i;
       const Vec p = Exp(Load(work.p + at) - lse);
       const Vec factor = problem.dropout ? Load(work.factor + at) : Set(1);
       Store(work.p + at, p * factor);
       Store(work.ds + at, p * (Load(work.ds + at) * factor - delta));
     }
     for (int64_t j = keys.count; j < keys.padded; ++j) {
-      Store(work.p + j * kBlock + i, Set(0));
-      Store(work.ds + j * kBlock + i, Set(0));
+      Store(work.p + j * kRowBlock + i, Zero());
+      Store(work.ds + j * kRowBlock + i, Zero());
     }
   }
 }
@@ -86,23 +82,25 @@ void BackwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
   const int64_t width = shape.width;
   PackKeys<T>(problem.k, piece, shape, keys, work.k);
   PackKeys<T>(problem.v, piece, shape, keys, work.v);
-  MatrixProduct<false, false>(keys.padded, rows.padded, shape.dim, work.k, width, work.q_transposed,
-                              kBlock, work.p, kBlock);
-  MatrixProduct<false, false>(keys.padded, rows.padded, shape.dim, work.v, width,
-                              work.dout_transposed, kBlock, work.ds, kBlock);
+  const ScoreDepth all_dims = {rows, keys, shape.dim};
+  MatrixProduct<false, false>(keys.padded, rows.padded, all_dims, {work.k, width},
+                              {work.q_transposed, kRowBlock}, {work.p, kRowBlock});
+  MatrixProduct<false, false>(keys.padded, rows.padded, all_dims, {work.v, width},
+                              {work.dout_transposed, kRowBlock}, {work.ds, kRowBlock});
   HideKeys(rows, keys, work.p);
   if (problem.dropout) DropoutFactors(problem, random, rows, keys, work.factor);
   DifferentiateSoftmax(problem, rows, keys, statistics, work);
   if (piece.wants_dq) {
-    MatrixProduct<true, true>(rows.padded, width, keys.count, work.ds, kBlock, work.k, width,
-                              work.dq, width);
+    MatrixProduct<true, true>(rows.padded, width, KeysSeen{rows, keys}, {work.ds, kRowBlock},
+                              {work.k, width}, {work.dq, width});
   }
   if (piece.wants_dkv) {
-    const int64_t at = (key_block - piece.first_key_block) * kBlock * width;
-    MatrixProduct<false, true>(keys.padded, width, rows.count, work.ds, kBlock, work.q, width,
-                               work.dk + at, width);
-    MatrixProduct<false, true>(keys.padded, width, rows.count, work.p, kBlock, work.dout, width,
-                               work.dv + at, width);
+    const int64_t at = (key_block - piece.first_key_block) * kKeyBlock * width;
+    const RowsSeeing seeing(rows, keys);
+    MatrixProduct<false, true>(keys.padded, width, seeing, {work.ds, kRowBlock}, {work.q, width},
+                               {work.dk + at, width});
+    MatrixProduct<false, true>(keys.padded, width, seeing, {work.p, kRowBlock}, {work.dout, width},
+                               {work.dv + at, width});
   }
 }
 
@@ -110,7 +108,7 @@ template <typename T>
 void BackwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
                   const Geometry& shape, int64_t row_block, const Workspace& work) {
   const Rows rows(problem, piece, shape, row_block);
-  const int64_t visible_blocks = (rows.keys_for_some + kBlock - 1) / kBlock;
+  const int64_t visible_blocks = (rows.KeysForSome() + kKeyBlock - 1) / kKeyBlock;
   const int64_t end_block = Min(piece.end_key_block, visible_blocks);
   if (end_block <= piece.first_key_block && !piece.wants_dq) return;
   const DropoutRows random(problem, piece, rows);
@@ -131,14 +129,14 @@ template <typename T>
 void BackwardPiece(const AttentionProblem& problem, const AttentionPiece& piece, float* scratch) {
   const Geometry shape(problem, piece);
   const Workspace work(piece, shape, scratch);
-  const int64_t first_key = piece.first_key_block * kBlock;
+  const int64_t first_key = piece.first_key_block * kKeyBlock;
   const int64_t blocks = piece.end_key_block - piece.first_key_block;
-  if (piece.wants_dkv) Clear(2 * blocks * kBlock * shape.width, work.dk);
+  if (piece.wants_dkv) Clear(2 * blocks * kKeyBlock * shape.width, work.dk);
   for (int64_t block = piece.first_row_block; block < piece.end_row_block; ++block) {
     BackwardRows<T>(problem, piece, shape, block, work);
   }
   if (!piece.wants_dkv) return;
-  const int64_t count = Min(blocks * kBlock, piece.k_length - first_key);
+  const int64_t count = Min(blocks * kKeyBlock, piece.k_length - first_key);
   for (int64_t j = 0; j < count; ++j) {
     const int64_t token = piece.k_begin + first_key + j;
     Narrow(work.dk + j * shape.width, shape.dim, 1,

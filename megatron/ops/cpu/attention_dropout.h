@@ -1,14 +1,14 @@
 // Dropout of attention's probabilities; attention.h says which random word decides about which.
 //
-// Lanes are rows, as in attention_tile.h: each lane has its own Philox key and counter, and one
+// Lanes are rows, as in attention_blocks.h: each lane has its own Philox key and counter, and one
 // Philox block serves four keys.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_DROPOUT_H_
 #define MEGATRON_OPS_CPU_ATTENTION_DROPOUT_H_
 
 #include <cstdint>
 
+#include "megatron/ops/cpu/attention_blocks.h"
 #include "megatron/ops/cpu/attention_kernels.h"
-#include "megatron/ops/cpu/attention_tile.h"
 #include "megatron/ops/cpu/philox_vec.h"
 #include "megatron/ops/cpu/vec.h"
 
@@ -47,7 +47,8 @@ MEGATRON_INLINE void PhiloxLanes(Words key_lo, Words key_hi, Words counter[4]) {
 
 // What of key and counter belongs to each row of a block.
 struct DropoutRows {
-  uint32_t key_lo[kBlock], key_hi[kBlock], sample_lo[kBlock], sample_hi[kBlock], position[kBlock];
+  uint32_t key_lo[kRowBlock], key_hi[kRowBlock], sample_lo[kRowBlock], sample_hi[kRowBlock],
+      position[kRowBlock];
 
   DropoutRows(const AttentionProblem& problem, const AttentionPiece& piece, const Rows& rows) {
     if (!problem.dropout) return;
@@ -74,7 +75,8 @@ inline void DropoutFactors(const AttentionProblem& problem, const DropoutRows& r
       Words words[4] = {LoadLanes(random.sample_lo + i), LoadLanes(random.sample_hi + i),
                         LoadLanes(random.position + i), SetWords(block)};
       PhiloxLanes(LoadLanes(random.key_lo + i), LoadLanes(random.key_hi + i), words);
-      for (int w = 0; w < 4; ++w) Store(factor + (j + w) * kBlock + i, KeepScale(words[w], rule));
+      for (int w = 0; w < 4; ++w)
+        Store(factor + (j + w) * kRowBlock + i, KeepScale(words[w], rule));
     }
   }
 }
@@ -84,8 +86,8 @@ inline void MultiplyByFactors(const Rows& rows, const Keys& keys, const float* f
                               float* values) {
   for (int64_t j = 0; j < keys.count; ++j) {
     for (int64_t i = 0; i < rows.padded; i += kLanes) {
-      float* p = values + j * kBlock + i;
-      Store(p, Load(p) * Load(factor + j * kBlock + i));
+      float* p = values + j * kRowBlock + i;
+      Store(p, Load(p) * Load(factor + j * kRowBlock + i));
     }
   }
 }

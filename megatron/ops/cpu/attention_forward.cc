@@ -1,6 +1,6 @@
+#include "megatron/ops/cpu/attention_blocks.h"
 #include "megatron/ops/cpu/attention_dropout.h"
 #include "megatron/ops/cpu/attention_kernels.h"
-#include "megatron/ops/cpu/attention_tile.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
@@ -8,20 +8,22 @@ namespace {
 
 // Running softmax of one block of rows.
 struct Softmax {
-  float max[kBlock], sum[kBlock], correction[kBlock];
+  float max[kRowBlock], sum[kRowBlock], correction[kRowBlock];
 };
 
 struct Workspace {
-  float *q, *q_transposed, *k, *v, *out, *scores, *factor;
+  float *q, *q_transposed, *out;  // [kRowBlock, width] and its transpose
+  float *k, *v;                   // [kKeyBlock, width]
+  float *scores, *factor;         // [kKeyBlock, kRowBlock]
 
   Workspace(const Geometry& shape, float* scratch) {
     q = scratch;
-    q_transposed = q + kBlock * shape.width;
-    k = q_transposed + kBlock * shape.width;
-    v = k + kBlock * shape.width;
-    out = v + kBlock * shape.width;
-    scores = out + kBlock * shape.width;
-    factor = scores + kBlock * kBlock;
+    q_transposed = q + kRowBlock * shape.width;
+    out = q_transposed + kRowBlock * shape.width;
+    k = out + kRowBlock * shape.width;
+    v = k + kKeyBlock * shape.width;
+    scores = v + kKeyBlock * shape.width;
+    factor = scores + kKeyBlock * kRowBlock;
   }
 };
 
@@ -31,14 +33,14 @@ void UpdateSoftmax(const Rows& rows, const Keys& keys, float* scores, Softmax* s
   for (int64_t i = 0; i < rows.padded; i += kLanes) {
     const Vec old_max = Load(softmax->max + i);
     Vec max = old_max;
-    for (int64_t j = 0; j < keys.count; ++j) max = Max(max, Load(scores + j * kBlock + i));
+    for (int64_t j = 0; j < keys.count; ++j) max = Max(max, Load(scores + j * kRowBlock + i));
     // A row that sees no key yet keeps minus infinity, which must not be subtracted from itself.
     const Vec base = Max(max, Set(-3e38f));
     const Vec correction = Exp(old_max - base);
     Vec sum = Load(softmax->sum + i) * correction;
     for (int64_t j = 0; j < keys.count; ++j) {
-      const Vec p = Exp(Load(scores + j * kBlock + i) - base);
-      Store(scores + j * kBlock + i, p);
+      const Vec p = Exp(Load(scores + j * kRowBlock + i) - base);
+      Store(scores + j * kRowBlock + i, p);
       sum = sum + p;
     }
     Store(softmax->max + i, max);
@@ -71,33 +73,42 @@ void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, con
 }
 
 template <typename T>
+void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
+                  const Geometry& shape, const Rows& rows, const DropoutRows& random,
+                  int64_t key_block, const Workspace& work, Softmax* softmax) {
+  const Keys keys(rows, key_block);
+  const int64_t width = shape.width;
+  PackKeys<T>(problem.k, piece, shape, keys, work.k);
+  PackKeys<T>(problem.v, piece, shape, keys, work.v);
+  MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.dim},
+                              {work.k, width}, {work.q_transposed, kRowBlock},
+                              {work.scores, kRowBlock});
+  HideKeys(rows, keys, work.scores);
+  UpdateSoftmax(rows, keys, work.scores, softmax);
+  if (problem.dropout) {
+    DropoutFactors(problem, random, rows, keys, work.factor);
+    MultiplyByFactors(rows, keys, work.factor, work.scores);
+  }
+  if (key_block > 0) ScaleRows(shape, rows, softmax->correction, work.out);
+  MatrixProduct<true, true>(rows.padded, width, KeysSeen{rows, keys}, {work.scores, kRowBlock},
+                            {work.v, width}, {work.out, width});
+}
+
+template <typename T>
 void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
-                 const Geometry& shape, int64_t block, const Workspace& work) {
-  const Rows rows(problem, piece, shape, block);
+                 const Geometry& shape, int64_t row_block, const Workspace& work) {
+  const Rows rows(problem, piece, shape, row_block);
   const DropoutRows random(problem, piece, rows);
   PackRows<T>(problem.q, piece, shape, rows, problem.scale, work.q);
-  Transpose(shape, rows, work.q, work.q_transposed);
+  Transpose(rows.padded, shape.width, {work.q, shape.width}, {work.q_transposed, kRowBlock});
   Softmax softmax;
   for (int64_t i = 0; i < rows.padded; ++i) {
     softmax.max[i] = -__builtin_inff();
     softmax.sum[i] = 0;
   }
-  for (int64_t i = 0; i < rows.padded * shape.width; i += kLanes) Store(work.out + i, Set(0));
-  for (int64_t key_block = 0; key_block * kBlock < rows.keys_for_some; ++key_block) {
-    const Keys keys(rows, key_block);
-    PackKeys<T>(problem.k, piece, shape, keys, work.k);
-    PackKeys<T>(problem.v, piece, shape, keys, work.v);
-    MatrixProduct<false, false>(keys.padded, rows.padded, shape.dim, work.k, shape.width,
-                                work.q_transposed, kBlock, work.scores, kBlock);
-    HideKeys(rows, keys, work.scores);
-    UpdateSoftmax(rows, keys, work.scores, &softmax);
-    if (problem.dropout) {
-      DropoutFactors(problem, random, rows, keys, work.factor);
-      MultiplyByFactors(rows, keys, work.factor, work.scores);
-    }
-    ScaleRows(shape, rows, softmax.correction, work.out);
-    MatrixProduct<true, true>(rows.padded, shape.width, keys.count, work.scores, kBlock, work.v,
-                              shape.width, work.out, shape.width);
+  Clear(rows.padded * shape.width, work.out);
+  for (int64_t block = 0; block * kKeyBlock < rows.KeysForSome(); ++block) {
+    ForwardBlock<T>(problem, piece, shape, rows, random, block, work, &softmax);
   }
   StoreRows<T>(problem, piece, shape, rows, softmax, work.out);
 }

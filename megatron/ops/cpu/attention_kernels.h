@@ -2,7 +2,7 @@
 // problem into pieces.
 //
 // Vocabulary. A *row* is one (query token, head of the group) of a sequence and group: row i is
-// token i / R, head i % R. Rows and keys go by blocks of kBlock. Everything of one piece is summed
+// token i / R, head i % R. Rows and keys go by blocks. Everything of one piece is summed
 // in ascending order of blocks whatever else is in the piece, so that the bits of a gradient do not
 // depend on how the problem was cut.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_KERNELS_H_
@@ -15,7 +15,8 @@
 namespace megatron::ops {
 
 // Rows of a block, and keys of a block.
-constexpr int kAttentionBlock = 64;
+constexpr int64_t kAttentionRows = 128;
+constexpr int64_t kAttentionKeys = 64;
 
 // A [token, group, head of the group, D] tensor; strides count elements, D is contiguous.
 struct AttentionOperand {
@@ -51,15 +52,15 @@ struct AttentionPiece {
 };
 
 // Floats of scratch that a piece needs on any instruction set.
-static inline int64_t AttentionWidth(const AttentionProblem& problem) {
-  return (problem.head_dim + 15) / 16 * 16;
-}
 static inline int64_t AttentionForwardScratch(const AttentionProblem& problem) {
-  return kAttentionBlock * (5 * AttentionWidth(problem) + 2 * kAttentionBlock);
+  const int64_t width = (problem.head_dim + 15) / 16 * 16;
+  return (3 * kAttentionRows + 2 * kAttentionKeys) * width + 2 * kAttentionRows * kAttentionKeys;
 }
 static inline int64_t AttentionBackwardScratch(const AttentionProblem& problem,
                                                int64_t key_blocks) {
-  return kAttentionBlock * ((8 + 2 * key_blocks) * AttentionWidth(problem) + 3 * kAttentionBlock);
+  const int64_t width = (problem.head_dim + 15) / 16 * 16;
+  return (6 * kAttentionRows + (2 + 2 * key_blocks) * kAttentionKeys) * width +
+         3 * kAttentionRows * kAttentionKeys;
 }
 
 // `scratch` is aligned to 64 bytes.

@@ -1,45 +1,36 @@
-// The pieces that forward and backward attention share, on blocks of kBlock rows by kBlock keys in
-// fp32.
-//
-// Scores are kept transposed, [key, row]: lanes are rows, so that maxima and sums over keys are
-// vertical, and grouped heads and a causal edge need nothing special. Q and dO are packed as [D,
-// row] for the products that make scores, everything else as it lies.
+// Products and transposes of small packed fp32 matrices, for attention.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_TILE_H_
 #define MEGATRON_OPS_CPU_ATTENTION_TILE_H_
 
 #include <cstdint>
 
-#include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
 
-constexpr int64_t kBlock = kAttentionBlock;
+// Eight independent chains of sums and more hide the latency of a multiply-add.
 constexpr int64_t kTileRows = kLanes == 16 ? 8 : 4;
 constexpr int64_t kMaxTileRows = 8;  // what row counts are padded to
 
-inline int64_t RoundUp(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t Clamp(int64_t x, int64_t low, int64_t high) {
-  return x < low ? low : x > high ? high : x;
-}
+// The part [begin, end) of a product's depth that a tile of its result needs.
+struct Depth {
+  int64_t begin, end;
+};
 
 // c[kTileRows, kVecs * kLanes] (+)= a b. a's element (m, k) is a[m * lda + k], or a[k * lda + m] if
 // transposed.
 template <int kVecs, bool kTransposed, bool kAccumulate>
-__attribute__((always_inline)) inline void MultiplyTile(int64_t depth, const float* a, int64_t lda,
-                                                        const float* b, int64_t ldb, float* c,
-                                                        int64_t ldc) {
+MEGATRON_INLINE void MultiplyTile(Depth depth, const float* a, int64_t lda, const float* b,
+                                  int64_t ldb, float* c, int64_t ldc) {
   Vec sum[kTileRows][kVecs];
 #pragma GCC unroll 8
   for (int m = 0; m < kTileRows; ++m) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v)
-      sum[m][v] = kAccumulate ? Load(c + m * ldc + v * kLanes) : Set(0);
+    for (int v = 0; v < kVecs; ++v) {
+      sum[m][v] = kAccumulate ? Load(c + m * ldc + v * kLanes) : Zero();
+    }
   }
-  for (int64_t k = 0; k < depth; ++k) {
+  for (int64_t k = depth.begin; k < depth.end; ++k) {
     Vec right[kVecs];
 #pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) right[v] = Load(b + k * ldb + v * kLanes);
@@ -57,150 +48,91 @@ __attribute__((always_inline)) inline void MultiplyTile(int64_t depth, const flo
   }
 }
 
-// c[rows, columns] (+)= a[rows, depth] b[depth, columns]; rows go by kMaxTileRows and columns by
-// kLanes.
-template <bool kTransposed, bool kAccumulate>
-void MatrixProduct(int64_t rows, int64_t columns, int64_t depth, const float* a, int64_t lda,
-                   const float* b, int64_t ldb, float* c, int64_t ldc) {
-  const int64_t step = kTileRows * (kTransposed ? 1 : lda);
+// A matrix in memory, row by row.
+template <typename T>
+struct Matrix {
+  T* data;
+  int64_t stride;
+};
+
+// c[rows, columns] (+)= a b; rows go by kMaxTileRows and columns by kLanes. depth_of(m, n, width)
+// says what the tile of rows from m on and `width` columns from n on needs.
+template <bool kTransposed, bool kAccumulate, typename DepthOf>
+MEGATRON_INLINE void MatrixProduct(int64_t rows, int64_t columns, const DepthOf& depth_of,
+                                   Matrix<const float> a, Matrix<const float> b, Matrix<float> c) {
+  const int64_t step = kTransposed ? 1 : a.stride;
   int64_t n = 0;
   for (; n + 2 * kLanes <= columns; n += 2 * kLanes) {
     for (int64_t m = 0; m < rows; m += kTileRows) {
-      MultiplyTile<2, kTransposed, kAccumulate>(depth, a + m / kTileRows * step, lda, b + n, ldb,
-                                                c + m * ldc + n, ldc);
+      MultiplyTile<2, kTransposed, kAccumulate>(depth_of(m, n, 2 * kLanes), a.data + m * step,
+                                                a.stride, b.data + n, b.stride,
+                                                c.data + m * c.stride + n, c.stride);
     }
   }
   if (n == columns) return;
   for (int64_t m = 0; m < rows; m += kTileRows) {
-    MultiplyTile<1, kTransposed, kAccumulate>(depth, a + m / kTileRows * step, lda, b + n, ldb,
-                                              c + m * ldc + n, ldc);
+    MultiplyTile<1, kTransposed, kAccumulate>(depth_of(m, n, kLanes), a.data + m * step, a.stride,
+                                              b.data + n, b.stride, c.data + m * c.stride + n,
+                                              c.stride);
   }
 }
 
-template <typename T>
-const T* At(const AttentionOperand& x, int64_t token, int64_t group, int64_t head) {
-  return static_cast<const T*>(x.data) + token * x.token_stride + group * x.group_stride +
-         head * x.head_stride;
-}
-template <typename T>
-T* MutableAt(const AttentionOperand& x, int64_t token, int64_t group, int64_t head) {
-  return static_cast<T*>(x.data) + token * x.token_stride + group * x.group_stride +
-         head * x.head_stride;
+// Lane l of the result is lane l ^ kStep of a.
+template <int kStep>
+MEGATRON_INLINE Vec SwapLanes(Vec a) {
+#if defined(MEGATRON_ISA_AVX512)
+  if constexpr (kStep == 1) return {_mm512_permute_ps(a.v, 0xb1)};
+  if constexpr (kStep == 2) return {_mm512_permute_ps(a.v, 0x4e)};
+  if constexpr (kStep == 4) return {_mm512_shuffle_f32x4(a.v, a.v, 0xb1)};
+  if constexpr (kStep == 8) return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)};
+#else
+  if constexpr (kStep == 1) return {_mm256_permute_ps(a.v, 0xb1)};
+  if constexpr (kStep == 2) return {_mm256_permute_ps(a.v, 0x4e)};
+  if constexpr (kStep == 4) return {_mm256_permute2f128_ps(a.v, a.v, 1)};
+#endif
 }
 
-// out[0, padded) = scale * in[0, count) in fp32, zeros after it; padded goes by kLanes.
-template <typename T>
-void Widen(const T* in, int64_t count, float scale, int64_t padded, float* out) {
-  int64_t d = 0;
-  for (; d + kLanes <= count; d += kLanes) Store(out + d, Load(in + d) * Set(scale));
-  if (d < count) {
-    Store(out + d, LoadPartial(in + d, static_cast<int>(count - d)) * Set(scale));
-    d += kLanes;
+// Lanes with bit kStep of their number set come from b, the others from a.
+template <int kStep>
+MEGATRON_INLINE Vec BlendLanes(Vec a, Vec b) {
+#if defined(MEGATRON_ISA_AVX512)
+  constexpr int kMask = kStep == 1 ? 0xaaaa : kStep == 2 ? 0xcccc : kStep == 4 ? 0xf0f0 : 0xff00;
+  return {_mm512_mask_blend_ps(kMask, a.v, b.v)};
+#else
+  constexpr int kMask = kStep == 1 ? 0xaa : kStep == 2 ? 0xcc : 0xf0;
+  return {_mm256_blend_ps(a.v, b.v, kMask)};
+#endif
+}
+
+// Exchanges the off-diagonal kStep x kStep blocks of every 2 kStep x 2 kStep block.
+template <int kStep>
+MEGATRON_INLINE void TransposeStep(Vec row[kLanes]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kStep) != 0) continue;
+    const Vec upper = row[i], lower = row[i + kStep];
+    row[i] = BlendLanes<kStep>(upper, SwapLanes<kStep>(lower));
+    row[i + kStep] = BlendLanes<kStep>(SwapLanes<kStep>(upper), lower);
   }
-  for (; d < padded; d += kLanes) Store(out + d, Set(0));
 }
 
-// out[0, count) = scale * in[0, count).
-template <typename T>
-void Narrow(const float* in, int64_t count, float scale, T* out) {
-  int64_t d = 0;
-  for (; d + kLanes <= count; d += kLanes) Store(out + d, Load(in + d) * Set(scale));
-  if (d < count) StorePartial(out + d, Load(in + d) * Set(scale), static_cast<int>(count - d));
-}
-
-// What the blocks of one piece have in common.
-struct Geometry {
-  int64_t rows;      // of the sequence and group
-  int64_t heads;     // R
-  int64_t dim;       // D
-  int64_t width;     // D rounded up to whole vectors: the row length of packed tiles
-  int64_t diagonal;  // the first query sees keys [0, diagonal] if causal
-
-  Geometry(const AttentionProblem& problem, const AttentionPiece& piece)
-      : rows(piece.q_length * problem.group_heads),
-        heads(problem.group_heads),
-        dim(problem.head_dim),
-        width(RoundUp(problem.head_dim, kLanes)),
-        diagonal(piece.k_length - piece.q_length) {}
-};
-
-// A block of rows.
-struct Rows {
-  int64_t first, count;
-  int64_t padded;         // count rounded up to whole vectors
-  int64_t keys_for_all;   // keys that every row sees
-  int64_t keys_for_some;  // keys that some row sees
-  int32_t limit[kBlock];  // keys that each row sees
-  int64_t token[kBlock];  // in the packed batch
-  int64_t head[kBlock];   // in the group
-
-  Rows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
-       int64_t block)
-      : first(block * kBlock),
-        count(Min(kBlock, shape.rows - first)),
-        padded(RoundUp(count, kLanes)) {
-    for (int64_t i = 0; i < padded; ++i) {
-      const int64_t row = first + Min(i, count - 1);
-      const int64_t query = row / shape.heads;
-      token[i] = piece.q_begin + query;
-      head[i] = row % shape.heads;
-      limit[i] = static_cast<int32_t>(
-          problem.causal ? Clamp(query + shape.diagonal + 1, 0, piece.k_length) : piece.k_length);
+// out[columns, rows] = in[rows, columns]; both counts go by kLanes.
+static inline void Transpose(int64_t rows, int64_t columns, Matrix<const float> in,
+                             Matrix<float> out) {
+  for (int64_t i = 0; i < rows; i += kLanes) {
+    for (int64_t j = 0; j < columns; j += kLanes) {
+      Vec row[kLanes];
+#pragma GCC unroll 16
+      for (int l = 0; l < kLanes; ++l) row[l] = Load(in.data + (i + l) * in.stride + j);
+      TransposeStep<1>(row);
+      TransposeStep<2>(row);
+      TransposeStep<4>(row);
+#if defined(MEGATRON_ISA_AVX512)
+      TransposeStep<8>(row);
+#endif
+#pragma GCC unroll 16
+      for (int l = 0; l < kLanes; ++l) Store(out.data + (j + l) * out.stride + i, row[l]);
     }
-    keys_for_all = limit[0];
-    keys_for_some = limit[count - 1];
-  }
-};
-
-// A block of keys as `rows` sees it; `padded` rows of the packed tiles are defined, those from
-// `count` on are zero.
-struct Keys {
-  int64_t first, count, padded;
-
-  Keys(const Rows& rows, int64_t block)
-      : first(block * kBlock),
-        count(Min(kBlock, rows.keys_for_some - first)),
-        padded(RoundUp(count, kMaxTileRows)) {}
-};
-
-template <typename T>
-void PackKeys(const AttentionOperand& x, const AttentionPiece& piece, const Geometry& shape,
-              const Keys& keys, float* out) {
-  for (int64_t j = 0; j < keys.count; ++j) {
-    Widen(At<T>(x, piece.k_begin + keys.first + j, piece.group, 0), shape.dim, 1, shape.width,
-          out + j * shape.width);
-  }
-  for (int64_t j = keys.count; j < keys.padded; ++j) {
-    for (int64_t d = 0; d < shape.width; d += kLanes) Store(out + j * shape.width + d, Set(0));
-  }
-}
-
-template <typename T>
-void PackRows(const AttentionOperand& x, const AttentionPiece& piece, const Geometry& shape,
-              const Rows& rows, float scale, float* out) {
-  for (int64_t i = 0; i < rows.count; ++i) {
-    Widen(At<T>(x, rows.token[i], piece.group, rows.head[i]), shape.dim, scale, shape.width,
-          out + i * shape.width);
-  }
-  for (int64_t i = rows.count; i < rows.padded; ++i) {
-    for (int64_t d = 0; d < shape.width; d += kLanes) Store(out + i * shape.width + d, Set(0));
-  }
-}
-
-// [row, width] to [D, kBlock].
-inline void Transpose(const Geometry& shape, const Rows& rows, const float* in, float* out) {
-  for (int64_t d = 0; d < shape.dim; ++d) {
-    for (int64_t i = 0; i < rows.padded; ++i) out[d * kBlock + i] = in[i * shape.width + d];
-  }
-}
-
-// Scores [key, row] that causality hides become minus infinity.
-inline void HideKeys(const Rows& rows, const Keys& keys, float* scores) {
-  const int64_t visible = rows.keys_for_all - keys.first;
-  for (int64_t j = visible < 0 ? 0 : visible; j < keys.count; ++j) {
-    float* row = scores + j * kBlock;
-    for (int64_t i = 0; i < rows.padded; ++i)
-      row[i] = rows.limit[i] > keys.first + j ? row[i] : -__builtin_inff();
   }
 }
 

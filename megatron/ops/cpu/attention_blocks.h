@@ -1,0 +1,195 @@
+// Blocks of rows and of keys in attention: what they see of each other, and how they are packed.
+//
+// Scores are kept transposed, [key, row]: lanes are rows, so that maxima and sums over keys are
+// vertical, and grouped heads and a causal edge need nothing special. Packed tiles are fp32, one
+// row or key after another in `width` floats.
+#ifndef MEGATRON_OPS_CPU_ATTENTION_BLOCKS_H_
+#define MEGATRON_OPS_CPU_ATTENTION_BLOCKS_H_
+
+#include <cstdint>
+
+#include "megatron/ops/cpu/attention_kernels.h"
+#include "megatron/ops/cpu/attention_tile.h"
+#include "megatron/ops/cpu/vec.h"
+
+namespace megatron::ops::MEGATRON_ISA {
+
+constexpr int64_t kRowBlock = kAttentionRows;
+constexpr int64_t kKeyBlock = kAttentionKeys;
+
+inline int64_t RoundUp(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t Clamp(int64_t x, int64_t low, int64_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+template <typename T>
+const T* At(const AttentionOperand& x, int64_t token, int64_t group, int64_t head) {
+  return static_cast<const T*>(x.data) + token * x.token_stride + group * x.group_stride +
+         head * x.head_stride;
+}
+template <typename T>
+T* MutableAt(const AttentionOperand& x, int64_t token, int64_t group, int64_t head) {
+  return static_cast<T*>(x.data) + token * x.token_stride + group * x.group_stride +
+         head * x.head_stride;
+}
+
+// out[0, padded) = scale * in[0, count) in fp32, zeros after it; padded goes by kLanes.
+template <typename T>
+void Widen(const T* in, int64_t count, float scale, int64_t padded, float* out) {
+  int64_t d = 0;
+  for (; d + kLanes <= count; d += kLanes) Store(out + d, Load(in + d) * Set(scale));
+  if (d < count) {
+    Store(out + d, LoadPartial(in + d, static_cast<int>(count - d)) * Set(scale));
+    d += kLanes;
+  }
+  for (; d < padded; d += kLanes) Store(out + d, Zero());
+}
+
+// out[0, count) = scale * in[0, count).
+template <typename T>
+void Narrow(const float* in, int64_t count, float scale, T* out) {
+  int64_t d = 0;
+  for (; d + kLanes <= count; d += kLanes) Store(out + d, Load(in + d) * Set(scale));
+  if (d < count) StorePartial(out + d, Load(in + d) * Set(scale), static_cast<int>(count - d));
+}
+
+// p[0, count) = 0; count goes by kLanes.
+inline void Clear(int64_t count, float* p) {
+  for (int64_t i = 0; i < count; i += kLanes) Store(p + i, Zero());
+}
+
+// What the blocks of one piece have in common.
+struct Geometry {
+  int64_t rows;      // of the sequence and group
+  int64_t heads;     // R
+  int64_t dim;       // D
+  int64_t width;     // D rounded up to whole vectors: the row length of packed tiles
+  int64_t diagonal;  // the first query sees keys [0, diagonal] if causal
+
+  Geometry(const AttentionProblem& problem, const AttentionPiece& piece)
+      : rows(piece.q_length * problem.group_heads),
+        heads(problem.group_heads),
+        dim(problem.head_dim),
+        width(RoundUp(problem.head_dim, kLanes)),
+        diagonal(piece.k_length - piece.q_length) {}
+};
+
+// A block of rows. Rows from `count` to `padded` repeat the last one where it matters.
+struct Rows {
+  int64_t first, count;
+  int64_t padded;            // count rounded up to whole vectors
+  int32_t limit[kRowBlock];  // keys that each row sees; ascends
+  int64_t token[kRowBlock];  // in the packed batch
+  int64_t head[kRowBlock];   // in the group
+
+  Rows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
+       int64_t block)
+      : first(block * kRowBlock),
+        count(Min(kRowBlock, shape.rows - first)),
+        padded(RoundUp(count, kLanes)) {
+    for (int64_t i = 0; i < padded; ++i) {
+      const int64_t row = first + Min(i, count - 1);
+      const int64_t query = row / shape.heads;
+      token[i] = piece.q_begin + query;
+      head[i] = row % shape.heads;
+      limit[i] = static_cast<int32_t>(
+          problem.causal ? Clamp(query + shape.diagonal + 1, 0, piece.k_length) : piece.k_length);
+    }
+  }
+
+  int64_t KeysForAll() const { return limit[0]; }
+  int64_t KeysForSome() const { return limit[padded - 1]; }
+};
+
+// A block of keys as `rows` sees it; `padded` rows of the packed tiles are defined, those from
+// `count` on are zero.
+struct Keys {
+  int64_t first, count, padded;
+
+  Keys(const Rows& rows, int64_t block)
+      : first(block * kKeyBlock),
+        count(Min(kKeyBlock, rows.KeysForSome() - first)),
+        padded(RoundUp(count, kMaxTileRows)) {}
+};
+
+// Depths of products (attention_tile.h) without what causality hides.
+
+// Of scores [key, row]: all of the head's dims or nothing.
+struct ScoreDepth {
+  const Rows& rows;
+  const Keys& keys;
+  int64_t dim;
+
+  Depth operator()(int64_t key, int64_t row, int64_t width) const {
+    return {0, keys.first + key < rows.limit[row + width - 1] ? dim : 0};
+  }
+};
+
+// Of what belongs to rows: the keys that the last row of the tile sees.
+struct KeysSeen {
+  const Rows& rows;
+  const Keys& keys;
+
+  Depth operator()(int64_t row, int64_t, int64_t) const {
+    return {0, Clamp(rows.limit[row + kTileRows - 1] - keys.first, 0, keys.count)};
+  }
+};
+
+// Of what belongs to keys: the rows that see the first key of the tile.
+struct RowsSeeing {
+  const Rows& rows;
+  int64_t first_row[kKeyBlock / kTileRows];
+
+  RowsSeeing(const Rows& r, const Keys& keys) : rows(r) {
+    int64_t row = 0;
+    for (int64_t key = 0; key < keys.padded; key += kTileRows) {
+      while (row < rows.count && rows.limit[row] <= keys.first + key) ++row;
+      first_row[key / kTileRows] = row;
+    }
+  }
+
+  Depth operator()(int64_t key, int64_t, int64_t) const {
+    return {first_row[key / kTileRows], rows.count};
+  }
+};
+
+template <typename T>
+void PackKeys(const AttentionOperand& x, const AttentionPiece& piece, const Geometry& shape,
+              const Keys& keys, float* out) {
+  for (int64_t j = 0; j < keys.count; ++j) {
+    Widen(At<T>(x, piece.k_begin + keys.first + j, piece.group, 0), shape.dim, 1, shape.width,
+          out + j * shape.width);
+  }
+  for (int64_t j = keys.count; j < keys.padded; ++j) {
+    for (int64_t d = 0; d < shape.width; d += kLanes) Store(out + j * shape.width + d, Zero());
+  }
+}
+
+template <typename T>
+void PackRows(const AttentionOperand& x, const AttentionPiece& piece, const Geometry& shape,
+              const Rows& rows, float scale, float* out) {
+  for (int64_t i = 0; i < rows.count; ++i) {
+    Widen(At<T>(x, rows.token[i], piece.group, rows.head[i]), shape.dim, scale, shape.width,
+          out + i * shape.width);
+  }
+  for (int64_t i = rows.count; i < rows.padded; ++i) {
+    for (int64_t d = 0; d < shape.width; d += kLanes) Store(out + i * shape.width + d, Zero());
+  }
+}
+
+// Scores [key, row] that causality hides become minus infinity.
+inline void HideKeys(const Rows& rows, const Keys& keys, float* scores) {
+  for (int64_t j = Clamp(rows.KeysForAll() - keys.first, 0, keys.count); j < keys.count; ++j) {
+    float* row = scores + j * kRowBlock;
+    for (int64_t i = 0; i < rows.padded; ++i) {
+      row[i] = rows.limit[i] > keys.first + j ? row[i] : -__builtin_inff();
+    }
+  }
+}
+
+}  // namespace megatron::ops::MEGATRON_ISA
+
+#endif  // MEGATRON_OPS_CPU_ATTENTION_BLOCKS_H_
