@@ -1,5 +1,6 @@
 #include "megatron/base/crc32c.h"
 
+#include <algorithm>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -19,6 +20,22 @@ TEST(Crc32cTest, ExtendingEqualsComputingAtOnceWhereverTheCutIs) {
   for (int i = 0; i < 1000; ++i) data.push_back(static_cast<char>(i * 37));
   for (size_t cut = 0; cut <= data.size(); ++cut) {
     EXPECT_EQ(ExtendCrc32c(Crc32c(data.substr(0, cut)), data.substr(cut)), Crc32c(data));
+  }
+}
+
+TEST(Crc32cTest, LongDataHasTheValueOfItsShortPieces) {
+  std::string data(1000003, '\0');
+  uint32_t random = 1;
+  for (char& c : data) c = static_cast<char>((random = random * 1664525 + 1013904223) >> 24);
+  for (size_t size : {size_t{98303}, size_t{98304}, size_t{98305}, data.size()}) {
+    uint32_t crc = 0;
+    for (size_t i = 0; i < size; i += 1000) {
+      crc = ExtendCrc32c(crc, absl::string_view(data).substr(i, std::min<size_t>(1000, size - i)));
+    }
+    EXPECT_EQ(Crc32c(absl::string_view(data).substr(0, size)), crc) << size;
+    EXPECT_EQ(ExtendCrc32c(123, absl::string_view(data).substr(0, size)),
+              ExtendCrc32c(ExtendCrc32c(123, absl::string_view(data).substr(0, 7)),
+                           absl::string_view(data).substr(7, size - 7)));
   }
 }
 
