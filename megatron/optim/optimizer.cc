@@ -156,8 +156,8 @@ void Optimizer::Update(const StepOptions& options, double grad_scale, const Stre
     return;
   }
   ops::AdamWOptions adam;
-  adam.beta1 = static_cast<float>(options_.adam_beta1);
-  adam.beta2 = static_cast<float>(options_.adam_beta2);
+  adam.beta1 = options_.adam_beta1;
+  adam.beta2 = options_.adam_beta2;
   adam.epsilon = static_cast<float>(options_.adam_epsilon);
   adam.step = applied_steps_;
   adam.grad_scale = static_cast<float>(grad_scale);
