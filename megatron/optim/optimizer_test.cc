@@ -186,7 +186,8 @@ TEST(OptimizerTest, FollowsAComputationInDoubleForManySteps) {
   const std::vector<float> matrix_now = Floats(matrix->data), vector_now = Floats(vector->data);
   for (size_t i = 0; i < naive.size(); ++i) {
     const float now = i < matrix_now.size() ? matrix_now[i] : vector_now[i - cut];
-    ASSERT_NEAR(now, naive[i].w, 1e-6) << i;
+    // 200 roundings of weights of about 1.
+    ASSERT_NEAR(now, naive[i].w, 3e-6) << i;
   }
   EXPECT_EQ(model.optimizer->applied_steps(), 200);
 }
