@@ -1,0 +1,232 @@
+// A field that changes nothing is a lie. Each field of the configuration, set off its default, must
+// change the options that the program runs on, or be refused.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+#include "megatron/train/config_loader.h"
+#include "megatron/train/config_paths.h"
+#include "megatron/train/run_options.h"
+
+namespace megatron {
+namespace {
+
+using ::google::protobuf::FieldDescriptor;
+
+constexpr int64_t kVocabSize = 257;
+
+constexpr char kBase[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
+    "optimizer { lr: 0.9 lr_warmup_iters: 2 }\n"
+    "training { micro_batch_size: 2 global_batch_size: 8 train_iters: 16 }\n"
+    "data { stories {} }\n";
+
+// Settings in which fields are heeded that others refuse.
+const std::vector<std::vector<std::string>>& Contexts() {
+  static const auto* const contexts = new std::vector<std::vector<std::string>>{
+      {},
+      {"model.position_embedding_type=rope", "model.use_rope_scaling=true"},
+      {"model.disable_bias_linear=true"},
+      {"model.group_query_attention=true", "model.num_query_groups=2"},
+      {"precision.fp16=true"},
+      {"recompute.recompute_granularity=full"},
+      {"recompute.recompute_granularity=selective"},
+      {"optimizer.lr_warmup_iters=0"},
+      {"optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=4"},
+      {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0.1",
+       "optimizer.end_weight_decay=0.2"},
+      {"optimizer.optimizer=sgd"},
+      {"training.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
+      {"data.stories=", "data.data_path=a"},
+      {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
+       "data.tokenizer_type=NullTokenizer"},
+      {"checkpoint.save=here", "checkpoint.load=there"},
+      {"generation={}"},
+  };
+  return *contexts;
+}
+
+// What has to change along with a field, and a value where none of the usual ones would do.
+struct Help {
+  std::string value;
+  std::vector<std::string> also;
+};
+
+const std::map<std::string, Help>& Helps() {
+  static const auto* const helps = new std::map<std::string, Help>{
+      {"data.mock_data", {"true", {"data.stories="}}},
+      {"data.data_path", {"b", {"data.stories="}}},
+      {"data.split", {"9,1", {}}},
+      {"data.tokenizer_type",
+       {"NullTokenizer", {"data.stories=", "data.mock_data=true", "data.vocab_size=90"}}},
+      {"model.group_query_attention", {"true", {"model.num_query_groups=2"}}},
+      {"optimizer.weight_decay_incr_style",
+       {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
+      {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
+      {"system.num_threads", {"77", {}}},
+  };
+  return *helps;
+}
+
+// Never heeded by this version, and never accepted for a run.
+bool IsOnlyRefused(const std::string& path) { return path == "system.device"; }
+
+template <typename T>
+std::string AsText(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return absl::StrCat(static_cast<int>(value));
+  } else {
+    return absl::StrCat(value);
+  }
+}
+
+template <typename... Values>
+std::string Line(const Values&... values) {
+  return absl::StrCat(absl::StrJoin(std::vector<std::string>{AsText(values)...}, " "), "\n");
+}
+
+std::string Describe(const TransformerOptions& o) {
+  return Line(
+      o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads, o.num_query_groups,
+      o.kv_channels, o.norm.kind, o.norm.epsilon, o.norm.zero_centered_gamma, o.activation, o.gated,
+      o.linear_bias, o.qkv_bias, o.qk_norm, o.rotary, o.rotary_options.base,
+      o.rotary_options.percent, o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
+      o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
+      o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp, o.recompute.norm);
+}
+
+std::string Describe(const GptTrainerOptions& o) {
+  const OptimizerParamSchedule& s = o.schedule;
+  return Describe(o.model.transformer) +
+         Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,
+              o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
+              o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
+              o.model.dropout_seed) +
+         Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
+              o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.clip_grad, o.log_params_norm,
+              o.log_num_zeros_in_grad) +
+         Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
+              s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
+              s.weight_decay_steps, s.weight_decay_style) +
+         Line(o.batch_size.global_batch_size, o.batch_size.granularity, o.batch_size.start,
+              o.batch_size.increment, o.batch_size.samples, o.packing.layout.micro_batch_size,
+              o.packing.layout.data_parallel_size, o.packing.seq_length,
+              o.packing.max_micro_batches, o.packing.per_token_loss);
+}
+
+std::string Describe(const DataOptions& o) {
+  return Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
+              o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
+              o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,
+              o.run.eval_iters);
+}
+
+std::string Describe(const RunOptions& o) {
+  return Describe(o.trainer) + Describe(o.data) +
+         Line(o.parallel.tensor, o.parallel.pipeline, o.parallel.data) +
+         Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
+              o.precision.dynamic.initial_scale, o.precision.dynamic.min_scale,
+              o.precision.dynamic.window, o.precision.dynamic.hysteresis) +
+         Line(o.tokenizer.type, o.tokenizer.vocab_size, o.loop.train_iters, o.loop.eval_interval,
+              o.loop.eval_iters, o.loop.log_interval, o.loop.exit_interval,
+              o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.metrics_file) +
+         Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
+              o.checkpoint.keep_last, o.checkpoint.async_save, o.checkpoint.finetune,
+              o.checkpoint.no_load_optim) +
+         Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
+              o.generation.sampling.temperature, o.generation.sampling.top_k,
+              o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads);
+}
+
+std::vector<std::string> OtherValues(const FieldRef& now) {
+  switch (now.field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return {ValueText(now) == "true" ? "false" : "true"};
+    case FieldDescriptor::CPPTYPE_STRING:
+      return {"elsewhere"};
+    case FieldDescriptor::CPPTYPE_ENUM: {
+      std::vector<std::string> names;
+      for (int i = 0; i < now.field->enum_type()->value_count(); ++i) {
+        const std::string& name = now.field->enum_type()->value(i)->name();
+        if (name != ValueText(now)) names.push_back(name);
+      }
+      return names;
+    }
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return {"0.75", "0.5", "3"};
+    default:
+      return {"2", "4", "8", "3", "64", "1"};
+  }
+}
+
+class FieldProbe {
+ public:
+  explicit FieldProbe(std::string path) : path_(std::move(path)) {}
+
+  // Tries every other value in every context.
+  void Run() {
+    for (const std::vector<std::string>& context : Contexts()) {
+      const auto before = LoadConfigFromString(kBase, "base", context, ConfigPurpose::kDryRun);
+      ASSERT_THAT(before, absl_testing::IsOk()) << absl::StrJoin(context, " ");
+      const FieldRef now = Resolve(before->config, path_);
+      std::vector<std::string> values = OtherValues(now);
+      std::vector<std::string> overrides = context;
+      const auto help = Helps().find(path_);
+      if (help != Helps().end()) {
+        values = {help->second.value};
+        overrides.insert(overrides.end(), help->second.also.begin(), help->second.also.end());
+      }
+      const std::string options = Describe(ToRunOptions(before->config, kVocabSize));
+      for (const std::string& value : values) Try(value, ValueText(now), overrides, options);
+    }
+  }
+
+  int heeded() const { return heeded_; }
+
+ private:
+  void Try(const std::string& value, const std::string& value_before,
+           std::vector<std::string> overrides, const std::string& options_before) {
+    overrides.push_back(absl::StrCat(path_, "=", value));
+    const auto after = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kDryRun);
+    if (!after.ok() || ValueText(Resolve(after->config, path_)) == value_before) return;
+    EXPECT_NE(Describe(ToRunOptions(after->config, kVocabSize)), options_before)
+        << path_ << " is accepted and changes nothing, with " << absl::StrJoin(overrides, " ");
+    ++heeded_;
+  }
+
+  const std::string path_;
+  int heeded_ = 0;
+};
+
+TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
+  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
+    if (IsOnlyRefused(path)) continue;
+    FieldProbe probe(path);
+    probe.Run();
+    EXPECT_GT(probe.heeded(), 0) << path << " was refused in every setting";
+  }
+}
+
+TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
+  for (const std::string field : {"system.device=cuda", "parallel.data_parallel_size=2",
+                                  "parallel.tensor_model_parallel_size=2"}) {
+    const auto loaded = LoadConfigFromString(kBase, "base", {field}, ConfigPurpose::kRun);
+    EXPECT_THAT(loaded.status(),
+                absl_testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                       ::testing::HasSubstr(field.substr(0, field.find('=')))));
+  }
+}
+
+}  // namespace
+}  // namespace megatron
