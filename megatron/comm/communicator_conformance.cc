@@ -1,11 +1,10 @@
 #include "megatron/comm/communicator_conformance.h"
 
-#include <cstring>
+#include <algorithm>
 #include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/tensor/memory.h"
 
@@ -15,7 +14,9 @@ namespace {
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt32,
                              DType::kInt64,   DType::kUInt8,    DType::kUInt16};
 // None, one, fewer than ranks, one more than a cache line, and enough for several blocks, unevenly.
-constexpr int64_t kCounts[] = {0, 1, 2, 17, 1000, 70001};
+constexpr int64_t kCounts[] = {0, 1, 2, 17, 1000, 4099};
+// Enough for backends to use their threads, or to cut messages.
+constexpr int64_t kLargeCount = 400009;
 
 template <typename Fn>
 void WithType(DType dtype, const Fn& fn) {
@@ -158,6 +159,19 @@ TEST_P(CommunicatorConformanceTest, AllReduceReducesEveryDtypeAndCount) {
       }
       return world.status();
     });
+  });
+}
+
+TEST_P(CommunicatorConformanceTest, LargeArraysArriveWhole) {
+  RunRanks([](const ProcessGroup& world, const Stream& stream) -> absl::Status {
+    const auto sum = [&](int64_t i) { return Reduced(ReduceOp::kSum, world.size(), i); };
+    Array array(stream, DType::kFloat32, kLargeCount, ValuesOf(world.rank()));
+    world.AllReduce(array.tensor(), ReduceOp::kSum, stream);
+    MEGATRON_RETURN_IF_ERROR(array.Expect(sum));
+    Array gathered(stream, DType::kFloat32, kLargeCount * world.size());
+    world.AllGather(array.tensor(), gathered.tensor(), stream);
+    MEGATRON_RETURN_IF_ERROR(gathered.Expect([&](int64_t i) { return sum(i % kLargeCount); }));
+    return world.status();
   });
 }
 

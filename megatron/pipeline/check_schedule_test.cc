@@ -140,9 +140,10 @@ TEST(CheckScheduleTest, FindsCirclesOfWaiting) {
 }
 
 TEST(CheckScheduleTest, DrawsWhatEachStageDoesWhen) {
-  EXPECT_EQ(DrawSchedule(*CheckSchedule(OneForwardOneBackwardSchedule(2, 2))),
-            "F0 F1 .  .  B0 B0 .  B1 B1\n"
-            ".  F0 B0 B0 F1 B1 B1 .  .\n");
+  EXPECT_EQ(DrawSchedule(*CheckSchedule(OneForwardOneBackwardSchedule(3, 4))),
+            "F0 F1 F2 .  .  .  .  B0 B0 F3 B1 B1 .  B2 B2 .  B3 B3\n"
+            ".  F0 F1 .  .  B0 B0 F2 B1 B1 F3 B2 B2 .  B3 B3 .  .\n"
+            ".  .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .  .  .  .\n");
 }
 
 }  // namespace
