@@ -73,11 +73,15 @@ class StatusBuilder {
 #define MEGATRON_STATUS_NAME_INNER_(prefix, line) prefix##line
 
 #define MEGATRON_RETURN_IF_ERROR_1_(expr) MEGATRON_RETURN_IF_ERROR_2_(expr, _)
-// `if` with an empty branch keeps a following `else` from binding to the hidden `if`.
-#define MEGATRON_RETURN_IF_ERROR_2_(expr, error)                                          \
-  if (absl::Status megatron_status_ = (expr); megatron_status_.ok()) {                    \
-  } else if (::megatron::StatusBuilder _(std::move(megatron_status_)); true) /* NOLINT */ \
-  return error
+// The switch around the `if` keeps an `else` of the caller from binding to it, and compilers from
+// warning that it might.
+#define MEGATRON_RETURN_IF_ERROR_2_(expr, error)                                            \
+  switch (0)                                                                                \
+  case 0:                                                                                   \
+  default:                                                                                  \
+    if (absl::Status megatron_status_ = (expr); megatron_status_.ok()) {                    \
+    } else if (::megatron::StatusBuilder _(std::move(megatron_status_)); true) /* NOLINT */ \
+    return error
 
 #define MEGATRON_ASSIGN_OR_RETURN_1_(temporary, lhs, expr) \
   MEGATRON_ASSIGN_OR_RETURN_2_(temporary, lhs, expr, _)

@@ -33,9 +33,6 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
                                         stream.device(), ledger)),
       packer_(options.packing, stream.device(), ledger),
       report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger) {
-  optimizer_groups_ = {groups.world,         groups.tensor, groups.data_context,
-                       groups.expert_tensor, groups.expert, groups.expert_data,
-                       groups.tied_embedding};
   ParameterBuffersOptions buffers;
   buffers.model_dtype = options.model.transformer.dtype;
   buffers.device = stream.device();
@@ -119,7 +116,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
                                        &memory_->edges, stream_));
   report.loss = MeanLoss();
 
-  optimizer_->FinalizeGradients(optimizer_groups_, stream_);
+  optimizer_->FinalizeGradients(groups_, stream_);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   if (before_update) before_update();
   StepOptions step;
@@ -128,11 +125,10 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   step.loss_scale = scaler_.scale();
   step.clip_grad = options_.clip_grad;
   step.stop_requested = stop_requested;
-  report.update = optimizer_->Step(step, optimizer_groups_, stream_);
+  MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
   if (options_.log_num_zeros_in_grad)
-    report.num_zeros = optimizer_->CountZeroGradients(optimizer_groups_, stream_);
-  if (options_.log_params_norm)
-    report.params_norm = optimizer_->ParametersNorm(optimizer_groups_, stream_);
+    report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
+  if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   scaler_.Update(!report.update.finite);
   if (report.update.applied) scheduler_.Advance(report.global_batch_size);

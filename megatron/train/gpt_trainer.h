@@ -104,7 +104,6 @@ class GptTrainer {
 
   GptTrainerOptions options_;
   ProcessGroups groups_;
-  OptimizerGroups optimizer_groups_;
   Stream stream_;
   LossScaler scaler_;
   OptimizerParamScheduler scheduler_;

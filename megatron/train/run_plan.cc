@@ -11,8 +11,8 @@
 namespace megatron {
 namespace {
 
-absl::StatusOr<StagePlan> PlanStage(const RunOptions& options, const ProcessGroups& groups,
-                                    int stage) {
+absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups& groups,
+                                  int stage) {
   MemoryLedger ledger;
   GptTrainerOptions trainer_options = options.trainer;
   trainer_options.placement.stage = stage;
@@ -20,7 +20,7 @@ absl::StatusOr<StagePlan> PlanStage(const RunOptions& options, const ProcessGrou
   MEGATRON_ASSIGN_OR_RETURN(
       std::unique_ptr<GptTrainer> trainer,
       GptTrainer::Create(trainer_options, scaler, groups, {}, Stream::Meta(), &ledger));
-  StagePlan plan;
+  RankPlan plan;
   plan.sizes = trainer->Measure();
   plan.activations = trainer->MeasuredActivations();
   plan.memory = ledger.AtPeak();
@@ -45,7 +45,7 @@ void AppendTable(const std::map<std::string, int64_t>& bytes, int64_t total, std
 
 }  // namespace
 
-int64_t StagePlan::total_bytes() const {
+int64_t RankPlan::total_bytes() const {
   int64_t total = 0;
   for (const auto& [name, held] : memory) total += held;
   return total;
@@ -58,10 +58,10 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
   RunPlan plan;
   const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    MEGATRON_ASSIGN_OR_RETURN(StagePlan stage_plan,
-                              PlanStage(options, GroupsForPlanning(dense, expert, stages[stage]),
-                                        static_cast<int>(stage)));
-    plan.stages.push_back(std::move(stage_plan));
+    MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan,
+                              PlanRank(options, GroupsForPlanning(dense, expert, stages[stage]),
+                                       static_cast<int>(stage)));
+    plan.stages.push_back(std::move(rank_plan));
   }
   return plan;
 }
@@ -108,7 +108,7 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
                         causal, causal * static_cast<double>(tokens), classic,
                         classic * static_cast<double>(tokens));
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    const StagePlan& part = plan.stages[stage];
+    const RankPlan& part = plan.stages[stage];
     absl::StrAppendFormat(&text, "memory of a rank of stage %d: %s for %s parameters\n", stage,
                           FormatBytes(part.total_bytes()), FormatCount(part.parameters));
     AppendTable(part.memory, part.total_bytes(), &text);

@@ -16,7 +16,7 @@
 namespace megatron {
 
 // One rank of each pipeline stage; the others of the stage are like it.
-struct StagePlan {
+struct RankPlan {
   int64_t parameters = 0;  // that this rank holds
   StageMemorySizes sizes;
   std::map<std::string, int64_t> memory;       // bytes by kind
@@ -26,7 +26,7 @@ struct StagePlan {
 };
 
 struct RunPlan {
-  std::vector<StagePlan> stages;
+  std::vector<RankPlan> stages;
 };
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);

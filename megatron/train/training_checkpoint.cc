@@ -117,7 +117,9 @@ CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& r
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
                                const RunDescription& run, const Stream& stream,
                                GptTrainer* trainer) {
-  if (what != Restore::kWeights) MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
+  if (what != Restore::kWeights) {
+    MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
+  }
   for (const ShardedTensor& block : WeightBlocks(*trainer))
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   trainer->buffers().CopyMastersToWeights(stream);

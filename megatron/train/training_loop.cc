@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/stop_signals.h"
@@ -82,8 +84,8 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     return CodeOf(report.status());
   }
   if (trainer_->progress().iteration == first_iteration_ + 1) {
-    Print(absl::StrCat("first step done ", FormatDuration(absl::Now() - context_.program_start),
-                       " after the start"));
+    Print(absl::StrFormat("first step done %.2f s after the start",
+                          absl::ToDoubleSeconds(absl::Now() - context_.program_start)));
   }
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   Record(*report, absl::Now() - start);
@@ -225,7 +227,9 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
 
 absl::Status TrainingLoop::StartSave() {
   MEGATRON_RETURN_IF_ERROR(FinishSave());
-  if (metrics_.has_value()) MEGATRON_RETURN_IF_ERROR(metrics_->Sync());
+  if (metrics_.has_value()) {
+    MEGATRON_RETURN_IF_ERROR(metrics_->Sync());
+  }
   writer_->Start(MakeCheckpointState(*trainer_, context_.run));
   last_saved_iteration_ = trainer_->progress().iteration;
   return absl::OkStatus();

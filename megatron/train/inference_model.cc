@@ -1,0 +1,103 @@
+#include "megatron/train/inference_model.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/checkpoint/names.h"
+#include "megatron/data/tokenizer_factory.h"
+#include "megatron/train/config_loader.h"
+#include "megatron/train/run_options.h"
+
+namespace megatron {
+namespace {
+
+int64_t AlignedBytes(const Tensor& tensor) {
+  return (tensor.bytes() + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
+}
+
+// Gives every parameter its place in a block from `buffer`, or without one just its shape; returns
+// the bytes of the block.
+int64_t BindWeights(const GptOptions& options, const Buffer* buffer, GptStage* stage) {
+  int64_t offset = 0;
+  for (Parameter* parameter : stage->parameters()) {
+    const Shape& shape = parameter->sharding.local_shape;
+    parameter->data = buffer == nullptr
+                          ? Tensor(nullptr, options.transformer.dtype, shape, {DeviceType::kMeta})
+                          : buffer->At(offset, options.transformer.dtype, shape);
+    offset += AlignedBytes(parameter->data);
+  }
+  return offset;
+}
+
+// The arenas that predicting from `tokens` tokens takes, by doing it on the device without memory.
+StageMemorySizes MeasurePrediction(const GptOptions& options, int64_t tokens) {
+  const Device meta = {DeviceType::kMeta};
+  GptStage stage(options, {}, ProcessGroup(), meta, nullptr);
+  StageMemory memory(meta, {}, nullptr);
+  stage.SetMemory(&memory);
+  BindWeights(options, nullptr, &stage);
+  auto make = [&](DType dtype, int64_t count) { return Tensor(nullptr, dtype, {count}, meta); };
+  MicroBatch batch;
+  batch.tokens_T = batch.position_T = batch.sample_position_T = make(DType::kInt32, tokens);
+  batch.sample_T = make(DType::kInt64, tokens);
+  batch.cu_seqlens = make(DType::kInt32, 2);
+  batch.max_seqlen = tokens;
+  stage.Predict(batch, tokens - 1, make(DType::kFloat32, options.padded_vocab_size),
+                Stream::Meta());
+  return memory.HighWater();
+}
+
+absl::StatusOr<std::string> DirectoryOfIteration(FileSystem& fs, const std::string& directory) {
+  if (fs.Stat(absl::StrCat(directory, "/", kManifestFileName)).ok()) return directory;
+  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found, FindLatestCheckpoint(fs, directory));
+  return found.directory;
+}
+
+}  // namespace
+
+InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
+                               int64_t seq_length, int num_threads)
+    : tokenizer_(std::move(tokenizer)),
+      options_(options),
+      pool_(num_threads),
+      stage_(options, {}, ProcessGroup(), Device(), &ledger_) {
+  const int64_t bytes = BindWeights(options, nullptr, &stage_);
+  weights_ = Buffer({}, bytes, "weights", &ledger_);
+  BindWeights(options, &weights_, &stage_);
+  memory_ =
+      std::make_unique<StageMemory>(Device(), MeasurePrediction(options, seq_length), &ledger_);
+  stage_.SetMemory(memory_.get());
+  generator_ =
+      std::make_unique<TextGenerator>(&stage_, options, seq_length, Stream::Cpu(&pool_), &ledger_);
+}
+
+absl::Status InferenceModel::LoadWeights(const CheckpointReader& reader) {
+  for (Parameter* parameter : stage_.parameters()) {
+    MEGATRON_RETURN_IF_ERROR(
+        reader.Read(parameter->name, parameter->sharding.offset, parameter->data));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<InferenceModel>> InferenceModel::Load(FileSystem& fs,
+                                                                     const std::string& directory,
+                                                                     int num_threads) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string iteration, DirectoryOfIteration(fs, directory));
+  MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, iteration));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, reader.String("config"));
+  MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded,
+                            LoadConfigFromString(text, iteration, {}, ConfigPurpose::kDryRun));
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                            CreateTokenizer(ToTokenizerOptions(loaded.config.data())));
+  RunOptions options = ToRunOptions(loaded.config, tokenizer->vocab_size());
+  std::unique_ptr<InferenceModel> model(new InferenceModel(
+      std::move(tokenizer), options.trainer.model, options.data.seq_length, num_threads));
+  MEGATRON_RETURN_IF_ERROR(model->LoadWeights(reader),
+                           _ << "while loading weights from " << iteration);
+  MEGATRON_ASSIGN_OR_RETURN(model->iteration_, reader.Int("iteration"));
+  return model;
+}
+
+}  // namespace megatron

@@ -1,0 +1,85 @@
+// Continues text with a trained GPT:  generate_text --prompt="Once upon a time"
+// CHECKPOINT_DIRECTORY
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/ops/cpu/isa.h"
+#include "megatron/train/inference_model.h"
+#include "tools/tool_main.h"
+
+ABSL_FLAG(std::string, prompt, "",
+          "What to continue; - reads it from stdin; nothing starts a new document.");
+ABSL_FLAG(int64_t, tokens_to_generate, 400,
+          "The most tokens to write; the end of the document ends the text before.");
+ABSL_FLAG(double, temperature, 1.0, "0 takes the likeliest token every time.");
+ABSL_FLAG(int64_t, top_k, 0, "Draws among so many likeliest tokens; 0: among all.");
+ABSL_FLAG(double, top_p, 0.0,
+          "Draws among the likeliest tokens that have this much of the probability; 0: among all.");
+ABSL_FLAG(uint64_t, seed, 1, "Equal seeds give equal texts.");
+
+namespace megatron {
+namespace {
+
+absl::Status CheckFlags() {
+  if (absl::GetFlag(FLAGS_tokens_to_generate) < 1)
+    return absl::InvalidArgumentError("--tokens_to_generate must be at least 1");
+  if (absl::GetFlag(FLAGS_temperature) < 0)
+    return absl::InvalidArgumentError("--temperature must not be negative");
+  if (absl::GetFlag(FLAGS_top_k) < 0)
+    return absl::InvalidArgumentError("--top_k must not be negative");
+  const double top_p = absl::GetFlag(FLAGS_top_p);
+  if (top_p < 0 || top_p > 1) return absl::InvalidArgumentError("--top_p must be between 0 and 1");
+  return absl::OkStatus();
+}
+
+absl::Status Generate(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint directory");
+  MEGATRON_RETURN_IF_ERROR(CheckFlags());
+  MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<InferenceModel> model,
+      InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores()));
+  std::string prompt = absl::GetFlag(FLAGS_prompt);
+  if (prompt == "-")
+    prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  std::vector<int32_t> tokens;
+  MEGATRON_RETURN_IF_ERROR(model->tokenizer().Encode(prompt, &tokens), _ << "in the prompt");
+  if (tokens.empty()) tokens.push_back(model->tokenizer().eod());
+  std::printf("%s", prompt.c_str());
+  SamplingOptions sampling;
+  sampling.temperature = absl::GetFlag(FLAGS_temperature);
+  sampling.top_k = absl::GetFlag(FLAGS_top_k);
+  sampling.top_p = absl::GetFlag(FLAGS_top_p);
+  sampling.seed = absl::GetFlag(FLAGS_seed);
+  model->generator().Generate(sampling, absl::GetFlag(FLAGS_tokens_to_generate), &tokens,
+                              [&](int32_t token) {
+                                if (token == model->tokenizer().eod()) return false;
+                                std::printf("%s", model->tokenizer().Decode({token}).c_str());
+                                return std::fflush(stdout) == 0;
+                              });
+  std::printf("\n");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  return megatron::RunTool(
+      argc, argv,
+      "Continues text with a trained GPT.\n\n  generate_text [flags] CHECKPOINT_DIRECTORY\n\n"
+      "The directory is that of all checkpoints of a run (the latest is taken) or that of one "
+      "iteration.",
+      megatron::Generate);
+}
