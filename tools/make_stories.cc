@@ -54,15 +54,16 @@ absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> wri
   return absl::OkStatus();
 }
 
+// The file appears whole or not at all.
 absl::Status WriteFile(const std::string& path) {
   FileSystem& fs = PosixFileSystem();
   const std::string partial = path + ".partial";
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(partial));
-  MEGATRON_RETURN_IF_ERROR(
-      WriteStories([&](absl::string_view text) { return file->Append(text); }));
-  MEGATRON_RETURN_IF_ERROR(file->Sync());
-  MEGATRON_RETURN_IF_ERROR(file->Close());
-  return fs.Rename(partial, path);
+  absl::Status status = WriteStories([&](absl::string_view text) { return file->Append(text); });
+  if (status.ok()) status = file->Close();
+  if (status.ok()) status = fs.Rename(partial, path);
+  if (!status.ok()) fs.Remove(partial).IgnoreError();  // the first error is the one to tell
+  return status;
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

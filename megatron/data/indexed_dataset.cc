@@ -56,19 +56,27 @@ absl::Status CheckCounts(absl::string_view index, uint64_t sequences, uint64_t b
   return absl::OkStatus();
 }
 
+// Sequences may leave gaps but must not overlap: so all of them together hold no more tokens than
+// the .bin file, and whoever sizes something by their sum is safe.
 absl::Status CheckSequences(absl::string_view index, const ParsedIndex& parsed, int64_t bin_size) {
   const int64_t token_size = TokenSize(parsed.token_type);
+  int64_t previous_end = 0;
   for (int64_t i = 0; i < parsed.num_sequences; ++i) {
     const int32_t length = LoadLittleEndian<int32_t>(parsed.lengths, i);
     if (length < 0) {
       return Corrupt(parsed.lengths + 4 * i - index.data(), "sequence ", i, " has length ", length);
     }
     const int64_t offset = LoadLittleEndian<int64_t>(parsed.offsets, i);
-    if (offset < 0 || offset > bin_size || length * token_size > bin_size - offset) {
-      return Corrupt(parsed.offsets + 8 * i - index.data(), "sequence ", i, ", ", length,
-                     " tokens of ", token_size, " bytes at byte ", offset,
-                     ", does not lie in the .bin file of ", bin_size, " bytes");
+    const int64_t at = parsed.offsets + 8 * i - index.data();
+    if (offset < previous_end) {
+      return Corrupt(at, "sequence ", i, " begins at byte ", offset,
+                     ", before the end of the one before it at ", previous_end);
     }
+    if (offset > bin_size || length * token_size > bin_size - offset) {
+      return Corrupt(at, "sequence ", i, ", ", length, " tokens of ", token_size, " bytes at byte ",
+                     offset, ", does not lie in the .bin file of ", bin_size, " bytes");
+    }
+    previous_end = offset + length * token_size;
   }
   return absl::OkStatus();
 }

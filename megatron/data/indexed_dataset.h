@@ -51,6 +51,9 @@ class IndexedDataset : public TokenSequences {
   int64_t num_documents() const { return index_.num_documents; }
   int64_t num_tokens() const { return num_tokens_; }
 
+  // The .idx file as it is, for fingerprints.
+  absl::string_view index_bytes() const { return idx_.data(); }
+
   // Sequences [first, second) make up document `i`.
   std::pair<int64_t, int64_t> DocumentSequences(int64_t i) const;
 

@@ -19,11 +19,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<megatron::ParsedIndex> index = megatron::ParseIndex(bytes, bin_size);
   if (!index.ok()) return 0;
   const int64_t token_size = megatron::TokenSize(index->token_type);
+  int64_t tokens = 0;
   for (int64_t i = 0; i < index->num_sequences; ++i) {
     const int64_t length = LoadLittleEndian<int32_t>(index->lengths, i);
     const int64_t offset = LoadLittleEndian<int64_t>(index->offsets, i);
     CHECK(length >= 0 && offset >= 0 && offset + length * token_size <= bin_size);
+    tokens += length;
   }
+  CHECK_LE(tokens * token_size, bin_size);
   int64_t previous = 0;
   for (int64_t i = 0; i <= index->num_documents; ++i) {
     const int64_t boundary = LoadLittleEndian<int64_t>(index->documents, i);

@@ -191,6 +191,14 @@ TEST(ParseIndexTest, SequencesOutsideTheTokensAreTold) {
   EXPECT_THAT(ErrorOf(fields), IsDataLossAt(34 + 12));
 }
 
+TEST(ParseIndexTest, SequencesMayLeaveGapsButMustNotOverlap) {
+  Fields fields;
+  fields.lengths = {1, 0, 3};
+  EXPECT_THAT(ErrorOf(fields), IsOk());
+  fields.lengths = {2, 1, 2};
+  EXPECT_THAT(ErrorOf(fields), IsDataLossAt(34 + 12 + 16));
+}
+
 TEST(ParseIndexTest, DocumentBoundariesMustRiseFromZeroToTheNumberOfSequences) {
   const auto error = [](std::vector<int64_t> documents) {
     Fields fields;

@@ -28,40 +28,25 @@ std::map<absl::string_view, Words> MakeWordLists() {
   set("hero", "Mia Ana Zoe Lily Ruby Eva Nora Tess Tom Ben Max Sam Leo Jack Finn Hugo");
   set("friend", "Mia Ana Zoe Lily Ruby Eva Nora Tess Tom Ben Max Sam Leo Jack Finn Hugo");
   set("he", "she he");
-  set("He", "She He");
   set("treasure", "bell coin drum flag gem kite lamp ring");
-  set("mood",
-      "bold brave calm cross dizzy fair fast fond funny fussy giddy glad good grand "
-      "grim happy hasty jolly keen kind lazy loud loyal lucky mean meek merry messy "
-      "moody nosy prim proud quick quiet rowdy sad shy silly sly stern stout sulky "
-      "tame timid tired tough vain wise");
-  set("look",
-      "bare big blue bold brown bumpy cheap clean cold cool crisp curly cute damp "
-      "dark deep dim dirty dry dull dusty faded fancy fat fine firm flat fresh furry "
-      "gold gray green hard heavy hot huge large light long loose low lush magic mild "
-      "mossy muddy neat new nice pale pink plain plump poor pretty pure rare red rich "
-      "ripe rosy rough round rusty safe salty shiny short slim slow small smooth snug "
-      "soft sour spare spicy steep stiff sunny sweet tall tan thick thin tidy tiny "
-      "torn vast warm weak wet white wide wild worn");
+  set("adjective",
+      "big blue bold brave brown bumpy calm clean cold curly cute damp dark dry dusty "
+      "fancy fast fat flat fresh funny glad gold good gray green happy huge jolly "
+      "keen kind lazy loud lucky merry messy mild muddy neat new nice pale pink rare "
+      "red rich rosy sad shy slim slow sly soft sour tall tame thin tidy tiny warm "
+      "wet wild wise worn");
   set("animal",
-      "ant ape bat bear bee bird boar bug bull cat clam colt cow crab crow cub dog "
-      "dove duck eel emu fawn frog gnat goat gull hare hawk hen lamb lark lion loon "
-      "mole moth mule newt owl pig pup ram rat seal slug swan toad wasp yak");
+      "ant ape bat bear bee bird bug bull cat crab crow cub dog dove duck eel frog "
+      "goat gull hare hen lamb lion mole newt owl pig pup rat seal slug yak");
   set("thing",
-      "bag ball band bean bed belt bike boat book boot bow bowl bun cake can cane cap "
-      "card cart chair clip clock club coat cone cot crib crown cube cup dart desk "
-      "doll door dot egg fan fig flute fork gear gown hat hook horn jar jet jug key "
-      "knot leek lid lock log map mat mint mop mug nail nest net nut oar pan pea pear "
-      "pen pie pin pipe plum pot raft rake robe rod rope rug sack sail seed shoe sled "
-      "sock tart tent tie tile toy tray tub vase vest wand wig");
+      "bag ball bed belt boat book boot bowl bun cake can cap card cart clip coat "
+      "cone crib cube cup desk doll door dot egg fan fig fork gear hat hook horn jar "
+      "jet jug key knot lid lock map mop mug nail net nut oar pan pea pear pen pie "
+      "pin pipe plum pot rake rope rug sack sail tie toy tub wig");
   set("place",
-      "bank barn bay bog camp cape cave cove dam den dock dune farm fort gate glen "
-      "gulf hall hill hole hut inn isle lake lane lawn maze mill mine moat nook park "
-      "path peak pier pit pond pool port road rock roof room shed shop town vale zoo");
-  set("verb",
-      "bent bit chose cut drew fixed found got had held hid hit hugged hung kept "
-      "kicked left liked lost made moved packed pulled saw sent shook sold threw tied "
-      "took tossed won");
+      "bank barn bay bog camp cave dam dock farm fort gate glen hall hill hut inn "
+      "lake lane mill mine park path pier pond pool road room shed shop town well zoo");
+  set("verb", "cut found got had held hid hit kept left lost made saw sent sold took won");
   static const auto& digits = *new std::vector<std::string>([] {
     std::vector<std::string> numbers;
     for (int i = 10; i < 100; ++i) numbers.push_back(std::to_string(i));
@@ -116,29 +101,29 @@ void ForEachPart(absl::string_view text,
 
 // What is drawn once in a story, as indices into the lists of words.
 struct Cast {
-  size_t hero, friend_, treasure;
+  size_t hero, companion, treasure;
 };
 
 Cast ChooseCast(Chooser* chooser) {
   Cast cast;
   const size_t names = StoryWords("hero").size();
   cast.hero = chooser->Choose(names);
-  cast.friend_ = chooser->Choose(names - 1);
-  if (cast.friend_ >= cast.hero) ++cast.friend_;  // anybody but the hero
+  cast.companion = chooser->Choose(names - 1);
+  if (cast.companion >= cast.hero) ++cast.companion;  // anybody but the hero
   cast.treasure = chooser->Choose(StoryWords("treasure").size());
   return cast;
 }
 
 size_t ChooseWord(absl::string_view slot, const Cast& cast, Chooser* chooser) {
   if (slot == "hero") return cast.hero;
-  if (slot == "friend") return cast.friend_;
+  if (slot == "friend") return cast.companion;
   if (slot == "treasure") return cast.treasure;
-  if (slot == "he" || slot == "He") return cast.hero < StoryWords("hero").size() / 2 ? 0 : 1;
+  if (slot == "he") return cast.hero < StoryWords("hero").size() / 2 ? 0 : 1;
   return chooser->Choose(StoryWords(slot).size());
 }
 
 bool IsCast(absl::string_view slot) {
-  return slot == "hero" || slot == "friend" || slot == "treasure" || slot == "he" || slot == "He";
+  return slot == "hero" || slot == "friend" || slot == "treasure" || slot == "he";
 }
 
 double MeanLength(const Words& words) {
@@ -158,25 +143,30 @@ const std::vector<absl::string_view>& StoryWords(absl::string_view slot) {
 
 const std::vector<std::vector<absl::string_view>>& StoryTemplates() {
   static const auto& templates = *new std::vector<std::vector<absl::string_view>>{
-      {"{hero} the {mood} {animal} {verb} {number} {look} {thing}s and a {look} {treasure}.",
-       "In a {look} {place} {hero} the {mood} {animal} {verb} {number} {thing}s and a {look} "
+      {"{hero} the {adjective} {animal} {verb} {number} {adjective} {thing}s and a {adjective} "
        "{treasure}.",
-       "Once {hero} the {mood} {animal} {verb} {number} {look} {thing}s for a {look} {treasure}."},
-      {"{friend} the {mood} {animal} {verb} {number} {look} {thing}s at a {look} {place}.",
-       "Then {friend} the {mood} {animal} {verb} {number} {look} {thing}s.",
-       "By a {look} {place} {he} saw {friend} the {mood} {animal} with {number} {thing}s."},
-      {"But {number} {mood} {animal}s {verb} the {treasure} at a {look} {place}.",
-       "But a {mood} {animal} {verb} the {treasure} by {number} {look} {place}s.",
-       "But {number} {look} {animal}s {verb} the {treasure} in a {look} {thing}."},
-      {"So {he} {verb} {number} {look} {thing}s and a {look} {thing}.",
-       "Soon {number} {mood} {animal}s {verb} a {look} {thing}.",
-       "They {verb} {number} {mood} {animal}s and a {look} {animal}."},
-      {"A {mood} {animal} {verb} it by {number} {look} {thing}s.",
-       "It was at a {look} {place} with {number} {look} {thing}s.",
-       "{friend} {verb} it for {number} {mood} {animal}s and a {look} {thing}."},
-      {"{hero} was {mood} and {verb} {number} {look} {thing}s.",
-       "That day {number} {mood} {animal}s {verb} {number} {look} {thing}s.",
-       "And {he} {verb} {number} {look} {thing}s with a {mood} {animal}."},
+       "In a {adjective} {place} {hero} the {adjective} {animal} {verb} {number} {thing}s and a "
+       "{adjective} "
+       "{treasure}.",
+       "Once {hero} the {adjective} {animal} {verb} {number} {adjective} {thing}s for a "
+       "{adjective} {treasure}."},
+      {"{friend} the {adjective} {animal} {verb} {number} {adjective} {thing}s at a {adjective} "
+       "{place}.",
+       "Then {friend} the {adjective} {animal} {verb} {number} {adjective} {thing}s.",
+       "By a {adjective} {place} {he} saw {friend} the {adjective} {animal} with {number} "
+       "{thing}s."},
+      {"But {number} {adjective} {animal}s {verb} the {treasure} at a {adjective} {place}.",
+       "But a {adjective} {animal} {verb} the {treasure} by {number} {adjective} {place}s.",
+       "But {number} {adjective} {animal}s {verb} the {treasure} in a {adjective} {thing}."},
+      {"So {he} {verb} {number} {adjective} {thing}s and a {adjective} {thing}.",
+       "Soon {number} {adjective} {animal}s {verb} a {adjective} {thing}.",
+       "They {verb} {number} {adjective} {animal}s and a {adjective} {animal}."},
+      {"A {adjective} {animal} {verb} it by {number} {adjective} {thing}s.",
+       "It was at a {adjective} {place} with {number} {adjective} {thing}s.",
+       "{friend} {verb} it for {number} {adjective} {animal}s and a {adjective} {thing}."},
+      {"{hero} was {adjective} and {verb} {number} {adjective} {thing}s.",
+       "That day {number} {adjective} {animal}s {verb} {number} {adjective} {thing}s.",
+       "And {he} {verb} {number} {adjective} {thing}s with a {adjective} {animal}."},
   };
   return templates;
 }

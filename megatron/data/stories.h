@@ -1,8 +1,8 @@
 // Children's stories from a small grammar: any amount of training text, the same on every machine,
 // whose entropy is known exactly.
 //
-//   Sam the merry hawk liked 68 muddy buns and a mild kite. By a flat peak he saw Nora the proud
-//   hen with 21 nails. But a sly seal won the kite by 20 dry mazes. ...
+//   Once Tom the fat owl took 15 sad cones for a mild lamp. By a bumpy bay he saw Ana the clean
+//   frog with 42 sacks. But 65 happy apes took the lamp in a dry cube. ...
 //
 // A story is a chain of sentences: somebody with a treasure, a friend, the treasure lost, a search,
 // the treasure found, an end. Each sentence is one of a few templates, and each slot of a template
@@ -43,7 +43,7 @@ struct StoryEntropy {
 StoryEntropy ComputeStoryEntropy();
 
 // The grammar: for each sentence in turn its templates. A template is text with slots in braces.
-// {hero}, {friend} and {treasure} are drawn once per story; {he} and {He} follow from the hero; any
+// {hero}, {friend} and {treasure} are drawn once per story, {he} follows from the hero, and any
 // other slot is drawn anew each time from the words of its name.
 const std::vector<std::vector<absl::string_view>>& StoryTemplates();
 
