@@ -1,73 +1,24 @@
 #include "megatron/optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/comm/run_ranks.h"
 #include "megatron/ops/allocation_counter.h"
+#include "megatron/optim/test_model.h"
 
 namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
-using ::absl_testing::StatusIs;
-using ::testing::Each;
 
-// A small model: parameters, their memory and an optimizer.
-struct Model {
-  explicit Model(const OptimizerOptions& options = {}, DType dtype = DType::kFloat32)
-      : options(options), dtype(dtype) {}
-
-  Parameter* Add(const std::string& name, const Sharding& sharding, bool decays = true) {
-    parameters.push_back(std::make_unique<Parameter>());
-    Parameter* parameter = parameters.back().get();
-    parameter->name = name;
-    parameter->sharding = sharding;
-    parameter->initializer = Initializer::Normal(0.5f);
-    parameter->weight_decay = decays;
-    return parameter;
-  }
-
-  void Build(Device device = {}) {
-    std::vector<Parameter*> pointers;
-    for (const auto& parameter : parameters) pointers.push_back(parameter.get());
-    ParameterBuffersOptions buffer_options;
-    buffer_options.model_dtype = dtype;
-    buffer_options.device = device;
-    buffer_options.num_moments = NumMoments(options);
-    buffers = std::make_unique<ParameterBuffers>(pointers, buffer_options, &ledger);
-    optimizer = std::make_unique<Optimizer>(options, buffers.get(), &ledger);
-  }
-
-  OptimizerOptions options;
-  DType dtype;
-  MemoryLedger ledger;
-  std::vector<std::unique_ptr<Parameter>> parameters;
-  std::unique_ptr<ParameterBuffers> buffers;
-  std::unique_ptr<Optimizer> optimizer;
-};
-
-std::vector<float> Floats(const Tensor& tensor) {
-  const float* data = tensor.data<float>();
-  return std::vector<float>(data, data + tensor.numel());
-}
-
-// Small binary fractions, so that sums of few of them are exact.
-float Fraction(int64_t i) { return static_cast<float>((i * 7) % 13 - 6) / 8; }
-
-void FillGradients(const Parameter& parameter, int64_t first) {
-  float* grad = parameter.grad.data<float>();
-  for (int64_t i = 0; i < parameter.grad.numel(); ++i) grad[i] = Fraction(first + i);
-}
-
-StepResult Step(Model* model, const StepOptions& options, const Stream& stream) {
+StepResult Step(TestModel* model, const StepOptions& options, const Stream& stream) {
   absl::StatusOr<StepResult> result = model->optimizer->Step(options, {}, stream);
   EXPECT_THAT(result, IsOk());
   return *result;
@@ -81,7 +32,7 @@ struct Golden {
 void ExpectGolden(const OptimizerOptions& options, const Golden& golden) {
   ThreadPool pool(2);
   const Stream stream = Stream::Cpu(&pool);
-  Model model(options);
+  TestModel model(options);
   Parameter* matrix = model.Add("matrix", Replicated({2, 3}));
   Parameter* vector = model.Add("vector", Replicated({3}), /*decays=*/false);
   model.Build();
@@ -134,7 +85,7 @@ TEST(OptimizerTest, SgdWithoutMomentumKeepsNoState) {
   options.kind = OptimizerOptions::kSgd;
   options.sgd_momentum = 0;
   EXPECT_EQ(NumMoments(options), 0);
-  Model model(options);
+  TestModel model(options);
   Parameter* weight = model.Add("weight", Replicated({3}));
   model.Build();
   for (int i = 0; i < 3; ++i) weight->grad.data<float>()[i] = i;
@@ -158,7 +109,7 @@ struct NaiveAdamW {
 TEST(OptimizerTest, FollowsAComputationInDoubleForManySteps) {
   ThreadPool pool(2);
   const Stream stream = Stream::Cpu(&pool);
-  Model model;
+  TestModel model;
   Parameter* matrix = model.Add("matrix", Replicated({41, 67}));
   Parameter* vector = model.Add("vector", Replicated({29}), /*decays=*/false);
   model.Build();
@@ -198,7 +149,7 @@ TEST(OptimizerTest, GradientsBelowTheLimitAreNotClipped) {
   options.kind = OptimizerOptions::kSgd;
   options.sgd_momentum = 0;
   for (double clip : {0.0, 5.1, 2.5}) {
-    Model model(options);
+    TestModel model(options);
     Parameter* weight = model.Add("weight", Replicated({2}));
     model.Build();
     weight->grad.data<float>()[0] = 3;
@@ -219,7 +170,7 @@ TEST(OptimizerTest, AGradientThatIsNotFiniteChangesNothing) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   // The last is finite, but its square is not.
   for (float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
-    Model model;
+    TestModel model;
     Parameter* weight = model.Add("weight", Replicated({100, 10}));
     model.Build();
     model.buffers->InitializeWeights(1, stream);
@@ -246,7 +197,7 @@ TEST(OptimizerTest, AScaledLossGivesTheSameBits) {
   const Stream stream = Stream::Cpu(&pool);
   std::vector<float> results[2];
   for (int scaled : {0, 1}) {
-    Model model;
+    TestModel model;
     Parameter* weight = model.Add("weight", Replicated({33, 5}));
     model.Build();
     model.buffers->InitializeWeights(1, stream);
@@ -272,7 +223,7 @@ TEST(OptimizerTest, BitsDoNotDependOnThreads) {
   for (int run : {0, 1}) {
     ThreadPool pool(run == 0 ? 1 : 3);
     const Stream stream = Stream::Cpu(&pool);
-    Model model;
+    TestModel model;
     Parameter* weight = model.Add("weight", Replicated({257, 333}));
     Parameter* bias = model.Add("bias", Replicated({257}), /*decays=*/false);
     model.Build();
@@ -298,7 +249,7 @@ TEST(OptimizerTest, BitsDoNotDependOnThreads) {
 TEST(OptimizerTest, ASteadyStepAllocatesNothing) {
   ThreadPool pool(2);
   const Stream stream = Stream::Cpu(&pool);
-  Model model({}, DType::kBFloat16);
+  TestModel model({}, DType::kBFloat16);
   model.Add("weight", Replicated({257, 33}));
   model.Add("bias", Replicated({257}), /*decays=*/false);
   model.Build();
@@ -323,7 +274,7 @@ TEST(OptimizerTest, MastersKeepWhatSixteenBitsWouldLose) {
   OptimizerOptions options;
   options.kind = OptimizerOptions::kSgd;
   options.sgd_momentum = 0;
-  Model model(options, DType::kBFloat16);
+  TestModel model(options, DType::kBFloat16);
   Parameter* weight = model.Add("weight", Replicated({1}));
   weight->initializer = Initializer::Ones();
   model.Build();
@@ -341,7 +292,7 @@ TEST(OptimizerTest, ContinuesFromItsStateBitForBit) {
   const Stream stream = Stream::Cpu(&pool);
   StepOptions options;
   options.lr = 1e-2;
-  Model first, second;
+  TestModel first, second;
   Parameter* weights[] = {first.Add("w", Replicated({7})), second.Add("w", Replicated({7}))};
   first.Build();
   second.Build();
@@ -357,7 +308,7 @@ TEST(OptimizerTest, ContinuesFromItsStateBitForBit) {
   }
   second.optimizer->set_applied_steps(first.optimizer->applied_steps());
   for (int step = 3; step < 6; ++step) {
-    for (Model* model : {&first, &second}) {
+    for (TestModel* model : {&first, &second}) {
       FillGradients(*model->parameters[0], step);
       Step(model, options, stream);
     }
@@ -367,7 +318,7 @@ TEST(OptimizerTest, ContinuesFromItsStateBitForBit) {
 
 TEST(OptimizerTest, CountsZerosInGradientsButNotBetweenThem) {
   ThreadPool pool(2);
-  Model model;
+  TestModel model;
   Parameter* a = model.Add("a", Replicated({70}));
   Parameter* b = model.Add("b", Replicated({3}));
   model.Build();
@@ -378,7 +329,7 @@ TEST(OptimizerTest, CountsZerosInGradientsButNotBetweenThem) {
 
 TEST(OptimizerTest, AStepOnTheMetaDeviceNeedsNoMemory) {
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    Model model({}, dtype);
+    TestModel model({}, dtype);
     model.Add("weight", Replicated({1 << 20, 1 << 12}));  // 16 GiB each
     model.Build({DeviceType::kMeta, 0});
     const Stream stream = Stream::Meta();
@@ -387,236 +338,6 @@ TEST(OptimizerTest, AStepOnTheMetaDeviceNeedsNoMemory) {
     EXPECT_TRUE(Step(&model, {}, stream).applied);
     EXPECT_GT(model.ledger.peak_bytes(), int64_t{64} << 30);
   }
-}
-
-// What one rank of a layout holds: a matrix cut by rows, a norm weight with partial gradients and a
-// bias that all tensor ranks have. Gradients are those of data-parallel rank `data`.
-struct Shard {
-  Shard(int tensor, int tensor_size, DType dtype = DType::kFloat32) : model({}, dtype) {
-    matrix = model.Add("matrix", SplitOverTensor({8, 5}, 0, tensor_size, tensor));
-    norm = model.Add("norm", Replicated({6}, {Axis::kTensor}), /*decays=*/false);
-    bias = model.Add("bias", Replicated({5}), /*decays=*/false);
-    model.Build();
-  }
-
-  void FillGradients(int step, int tensor, int tensor_size, int data, int data_size) {
-    const int64_t first = tensor * matrix->grad.numel();
-    for (int64_t i = 0; i < matrix->grad.numel(); ++i) {
-      matrix->grad.data<float>()[i] = Fraction(first + i + step) * (data + 1);
-    }
-    // Tensor rank t has every tensor_size-th summand, data rank d adds d + 1 times that.
-    for (int64_t i = 0; i < 6; ++i) {
-      norm->grad.data<float>()[i] = 0;
-      for (int summand = tensor; summand < 4; summand += tensor_size) {
-        norm->grad.data<float>()[i] += Fraction(i + summand * 3 + step) * (data + 1);
-      }
-    }
-    for (int64_t i = 0; i < 5; ++i) bias->grad.data<float>()[i] = Fraction(i * step) * (data + 1);
-    if (data_size > 1) return;
-    // Without data parallelism: what ranks 0 and 1 add up to.
-    for (const auto& parameter : model.parameters) {
-      for (int64_t i = 0; i < parameter->grad.numel(); ++i) parameter->grad.data<float>()[i] *= 3;
-    }
-  }
-
-  Model model;
-  Parameter *matrix, *norm, *bias;
-};
-
-struct Outcome {
-  std::vector<double> grad_norms;
-  double parameters_norm = 0;
-  int64_t zeros = 0;
-  std::vector<float> matrix, norm, bias;
-};
-
-constexpr int kLayoutSteps = 4;
-
-absl::StatusOr<Outcome> Train(int rank, const ProcessGroup& world, int tensor_size) {
-  ParallelSizes sizes;
-  sizes.tensor = tensor_size;
-  auto dense = RankGrid::Create(sizes, world.size());
-  if (!dense.ok()) return dense.status();
-  auto expert = RankGrid::CreateExpert(sizes, world.size());
-  if (!expert.ok()) return expert.status();
-  auto groups = MakeGroups(*dense, *expert, world.communicator());
-  if (!groups.ok()) return groups.status();
-
-  ThreadPool pool(1);
-  const Stream stream = Stream::Cpu(&pool);
-  const int tensor = groups->tensor.rank(), data = groups->data.rank();
-  Shard shard(tensor, tensor_size);
-  shard.model.buffers->InitializeWeights(9, stream);
-  Outcome outcome;
-  for (int step = 0; step < kLayoutSteps; ++step) {
-    shard.model.buffers->ZeroGradients(stream);
-    shard.FillGradients(step, tensor, tensor_size, data, groups->data.size());
-    shard.model.optimizer->FinalizeGradients(*groups, stream);
-    StepOptions options;
-    options.lr = 1e-2;
-    options.weight_decay = 0.1;
-    options.clip_grad = 1;
-    auto result = shard.model.optimizer->Step(options, *groups, stream);
-    if (!result.ok()) return result.status();
-    outcome.grad_norms.push_back(result->grad_norm);
-  }
-  outcome.zeros = shard.model.optimizer->CountZeroGradients(*groups, stream);
-  outcome.parameters_norm = shard.model.optimizer->ParametersNorm(*groups, stream);
-  outcome.matrix = Floats(shard.matrix->data);
-  outcome.norm = Floats(shard.norm->data);
-  outcome.bias = Floats(shard.bias->data);
-  return outcome;
-}
-
-void ExpectClose(const std::vector<float>& actual, absl::Span<const float> expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-6) << i;
-}
-
-TEST(OptimizerTest, EveryLayoutTrainsTheSameWeights) {
-  const absl::StatusOr<Outcome> serial = Train(0, ProcessGroup(), 1);
-  ASSERT_THAT(serial, IsOk());
-  for (auto [world_size, tensor_size] : {std::pair(2, 2), {2, 1}, {4, 2}}) {
-    SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
-    std::vector<Outcome> outcomes(world_size);
-    const int size = tensor_size;
-    ASSERT_THAT(RunRanks(world_size,
-                         [&](int rank, const ProcessGroup& world) -> absl::Status {
-                           absl::StatusOr<Outcome> outcome = Train(rank, world, size);
-                           if (outcome.ok()) outcomes[rank] = *outcome;
-                           return outcome.status();
-                         }),
-                IsOk());
-    for (int rank = 0; rank < world_size; ++rank) {
-      const Outcome& outcome = outcomes[rank];
-      for (int step = 0; step < kLayoutSteps; ++step) {
-        EXPECT_NEAR(outcome.grad_norms[step], serial->grad_norms[step],
-                    1e-6 * serial->grad_norms[step]);
-        EXPECT_EQ(outcome.grad_norms[step], outcomes[0].grad_norms[step]);
-      }
-      EXPECT_EQ(outcome.zeros, serial->zeros);
-      EXPECT_NEAR(outcome.parameters_norm, serial->parameters_norm, 1e-6);
-      const size_t rows = outcome.matrix.size();
-      ExpectClose(outcome.matrix,
-                  absl::MakeConstSpan(serial->matrix).subspan((rank % tensor_size) * rows, rows));
-      ExpectClose(outcome.norm, serial->norm);
-      ExpectClose(outcome.bias, serial->bias);
-    }
-  }
-}
-
-TEST(OptimizerTest, ExpertsAreSummedAndCountedInTheirOwnGrid) {
-  // Four ranks: data 4 in the dense grid, expert 2 and data 2 in the expert grid.
-  ParallelSizes sizes;
-  sizes.expert = 2;
-  EXPECT_THAT(RunRanks(4,
-                       [&](int rank, const ProcessGroup& world) -> absl::Status {
-                         auto dense = RankGrid::Create(sizes, world.size());
-                         if (!dense.ok()) return dense.status();
-                         auto expert = RankGrid::CreateExpert(sizes, world.size());
-                         if (!expert.ok()) return expert.status();
-                         auto groups = MakeGroups(*dense, *expert, world.communicator());
-                         if (!groups.ok()) return groups.status();
-                         ThreadPool pool(1);
-                         const Stream stream = Stream::Cpu(&pool);
-                         Model model;
-                         Parameter* bias = model.Add("bias", Replicated({1}));
-                         Parameter* experts = model.Add("experts", Replicated({2, 1}));
-                         experts->sharding.expert_grid = true;
-                         experts->sharding.sharded = {Axis::kExpert};
-                         experts->sharding.local_shape = {1, 1};
-                         experts->sharding.offset = {groups->expert.rank(), 0};
-                         Parameter* router = model.Add("router", Replicated({1}, {Axis::kExpert}));
-                         router->sharding.expert_grid = true;
-                         model.Build();
-                         for (Parameter* p : {bias, experts, router}) *p->grad.data<float>() = 1;
-                         model.optimizer->FinalizeGradients(*groups, stream);
-                         EXPECT_EQ(*bias->grad.data<float>(), 4);
-                         EXPECT_EQ(*experts->grad.data<float>(), 2);
-                         EXPECT_EQ(*router->grad.data<float>(), 4);
-                         auto result = model.optimizer->Step({}, *groups, stream);
-                         if (!result.ok()) return result.status();
-                         EXPECT_NEAR(result->grad_norm, std::sqrt(16 + 2 * 4 + 16), 1e-6);
-                         return absl::OkStatus();
-                       }),
-              IsOk());
-}
-
-TEST(OptimizerTest, RanksDecideAlike) {
-  // Rank 1 alone has a bad gradient in step 0 and wants to stop in step 1.
-  EXPECT_THAT(RunRanks(2,
-                       [&](int rank, const ProcessGroup& world) -> absl::Status {
-                         ThreadPool pool(1);
-                         const Stream stream = Stream::Cpu(&pool);
-                         ProcessGroups groups;
-                         groups.world = groups.tensor = world;
-                         Shard shard(rank, 2);
-                         shard.FillGradients(1, rank, 2, 0, 1);
-                         float* grad = shard.matrix->grad.data<float>();
-                         const float good = grad[0];
-                         if (rank == 1) grad[0] = std::numeric_limits<float>::infinity();
-                         for (int step : {0, 1, 2}) {
-                           StepOptions options;
-                           options.stop_requested = step == 1 && rank == 1;
-                           auto result = shard.model.optimizer->Step(options, groups, stream);
-                           if (!result.ok()) return result.status();
-                           EXPECT_EQ(result->applied, step > 0);
-                           EXPECT_EQ(result->stop_requested, step == 1);
-                           grad[0] = good;
-                         }
-                         return absl::OkStatus();
-                       }),
-              IsOk());
-}
-
-TEST(OptimizerTest, OwnersOfTiedWeightsServeTheirCopies) {
-  // Two stages; each has a part of the tied weight's gradient.
-  EXPECT_THAT(RunRanks(2,
-                       [&](int rank, const ProcessGroup& world) -> absl::Status {
-                         ThreadPool pool(1);
-                         const Stream stream = Stream::Cpu(&pool);
-                         ProcessGroups groups;
-                         groups.world = groups.pipeline = groups.tied_embedding = world;
-                         OptimizerOptions sgd;
-                         sgd.kind = OptimizerOptions::kSgd;
-                         sgd.sgd_momentum = 0;
-                         Model model(sgd);
-                         Parameter* tied = model.Add("tied", Replicated({2}));
-                         tied->tied = true;
-                         tied->owner = rank == 0;
-                         model.Build();
-                         tied->grad.data<float>()[0] = rank == 0 ? 1 : 2;
-                         tied->grad.data<float>()[1] = 4;
-                         model.optimizer->FinalizeGradients(groups, stream);
-                         StepOptions options;
-                         options.lr = 1;
-                         auto result = model.optimizer->Step(options, groups, stream);
-                         if (!result.ok()) return result.status();
-                         EXPECT_NEAR(result->grad_norm, std::sqrt(9 + 64), 1e-6);
-                         EXPECT_THAT(Floats(tied->data), ::testing::ElementsAre(-3, -8));
-                         return absl::OkStatus();
-                       }),
-              IsOk());
-}
-
-TEST(OptimizerTest, AFailedCollectiveStopsTheStepBeforeItChangesAnything) {
-  EXPECT_THAT(RunRanks(2,
-                       [&](int rank, const ProcessGroup& world) -> absl::Status {
-                         ThreadPool pool(1);
-                         const Stream stream = Stream::Cpu(&pool);
-                         ProcessGroups groups;
-                         groups.world = groups.tensor = world;
-                         if (rank == 1) return absl::AbortedError("a peer gives up");
-                         Shard shard(rank, 2);
-                         shard.FillGradients(1, rank, 2, 0, 1);
-                         StepOptions options;
-                         options.lr = 1;
-                         EXPECT_FALSE(shard.model.optimizer->Step(options, groups, stream).ok());
-                         EXPECT_EQ(shard.model.optimizer->applied_steps(), 0);
-                         EXPECT_THAT(Floats(shard.bias->data), Each(0.0f));
-                         return absl::OkStatus();
-                       }),
-              StatusIs(absl::StatusCode::kAborted));
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+// A small model for tests of the optimizer: parameters, their memory and an optimizer.
+#ifndef MEGATRON_OPTIM_TEST_MODEL_H_
+#define MEGATRON_OPTIM_TEST_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megatron/optim/optimizer.h"
+
+namespace megatron {
+
+struct TestModel {
+  explicit TestModel(const OptimizerOptions& options = {}, DType dtype = DType::kFloat32)
+      : options(options), dtype(dtype) {}
+
+  Parameter* Add(const std::string& name, const Sharding& sharding, bool decays = true) {
+    parameters.push_back(std::make_unique<Parameter>());
+    Parameter* parameter = parameters.back().get();
+    parameter->name = name;
+    parameter->sharding = sharding;
+    parameter->initializer = Initializer::Normal(0.5f);
+    parameter->weight_decay = decays;
+    return parameter;
+  }
+
+  void Build(Device device = {}) {
+    std::vector<Parameter*> pointers;
+    for (const auto& parameter : parameters) pointers.push_back(parameter.get());
+    ParameterBuffersOptions buffer_options;
+    buffer_options.model_dtype = dtype;
+    buffer_options.device = device;
+    buffer_options.num_moments = NumMoments(options);
+    buffers = std::make_unique<ParameterBuffers>(pointers, buffer_options, &ledger);
+    optimizer = std::make_unique<Optimizer>(options, buffers.get(), &ledger);
+  }
+
+  OptimizerOptions options;
+  DType dtype;
+  MemoryLedger ledger;
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  std::unique_ptr<ParameterBuffers> buffers;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+inline std::vector<float> Floats(const Tensor& tensor) {
+  const float* data = tensor.data<float>();
+  return std::vector<float>(data, data + tensor.numel());
+}
+
+// Small binary fractions, so that sums of few of them are exact.
+inline float Fraction(int64_t i) { return static_cast<float>((i * 7) % 13 - 6) / 8; }
+
+inline void FillGradients(const Parameter& parameter, int64_t first) {
+  float* grad = parameter.grad.data<float>();
+  for (int64_t i = 0; i < parameter.grad.numel(); ++i) grad[i] = Fraction(first + i);
+}
+
+}  // namespace megatron
+
+#endif  // MEGATRON_OPTIM_TEST_MODEL_H_
