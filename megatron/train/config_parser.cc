@@ -117,13 +117,13 @@ class Binder {
                UnknownFieldMessage(*message->GetDescriptor(), field.name));
       return;
     }
-    if (parsed_.locations.IsSet(path)) {
+    if (parsed_.locations.IsSet(path) && !known->is_repeated()) {
       AddError(
           field.position, path, "",
           absl::StrCat("is set a second time; the first is at ", parsed_.locations.Where(path)));
       return;
     }
-    parsed_.locations.Set(path, Where(field.position));
+    if (!parsed_.locations.IsSet(path)) parsed_.locations.Set(path, Where(field.position));
     if (field.is_message != (known->message_type() != nullptr) ||
         (field.is_list && !known->is_repeated())) {
       Refuse(field, *known, path, field.values.empty() ? "" : field.values.front());
