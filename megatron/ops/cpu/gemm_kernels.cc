@@ -21,6 +21,9 @@ constexpr int64_t kFloatsA = kGroupRowPanels * kPanelFloatsA;
 constexpr int64_t kFloatsB = kBlockColumnPanels * kPanelFloatsB;
 constexpr int64_t kFloatsTiles = kBlockRowPanels * kBlockColumnPanels * kTileFloats;
 
+// How many steps of K ahead B's panel is fetched.
+constexpr int kPrefetchSteps = 16;
+
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // tile (=, or += if `add`) A's panel times B's, kRows of its rows.
@@ -35,7 +38,10 @@ void Multiply(int64_t depth, const float* a, const float* b, bool add, float* ti
   for (int64_t k = 0; k < depth; ++k) {
     Vec row[kPanelVecs];
 #pragma GCC unroll 4
-    for (int j = 0; j < kPanelVecs; ++j) row[j] = Load(b + j * kLanes);
+    for (int j = 0; j < kPanelVecs; ++j) {
+      row[j] = Load(b + j * kLanes);
+      __builtin_prefetch(b + j * kLanes + kPrefetchSteps * kPanelColumns);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const Vec x = Set(a[i * kRowStride]);
@@ -178,6 +184,20 @@ void Finish(const Gemm& gemm, const Place& place, const float* tile) {
   }
 }
 
+// The result's lines are on their way while the tile is computed.
+template <typename T>
+void PrefetchResult(const Gemm& gemm, const Place& place) {
+  const bool wide = gemm.epilogue == GemmEpilogue::kAccumulate;
+  const int64_t size = wide ? sizeof(float) : sizeof(T);
+  for (int64_t i = 0; i < place.rows; ++i) {
+    const char* row =
+        static_cast<const char*>(gemm.c.data) + ((place.m + i) * gemm.c.stride + place.n) * size;
+    for (int64_t byte = 0; byte < place.columns * size; byte += 64) {
+      __builtin_prefetch(row + byte, /*rw=*/1);
+    }
+  }
+}
+
 template <typename T>
 void PackA(const Gemm& gemm, const Place& group, int64_t k, int64_t depth, float* panels) {
   const T* a =
@@ -216,11 +236,11 @@ void RunGroup(const Gemm& gemm, const Place& group, const Step& step, const floa
   for (int64_t i = 0; i < group.rows; i += kPanelRows) {
     const int64_t rows = Smaller(kPanelRows, group.rows - i);
     for (int64_t j = 0; j < group.columns; j += kPanelColumns) {
+      const int64_t columns = Smaller(kPanelColumns, group.columns - j);
+      const Place place = {group.m + i, group.n + j, rows, columns};
+      if (step.last) PrefetchResult<T>(gemm, place);
       multiplies[rows](step.depth, a, b + j / kPanelColumns * kPanelFloatsB, !step.first, tiles);
-      if (step.last) {
-        const int64_t columns = Smaller(kPanelColumns, group.columns - j);
-        Finish<T>(gemm, {group.m + i, group.n + j, rows, columns}, tiles);
-      }
+      if (step.last) Finish<T>(gemm, place, tiles);
       if (!(step.first && step.last)) tiles += kTileFloats;
     }
     a += kPanelFloatsA;
