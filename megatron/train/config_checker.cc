@@ -20,6 +20,9 @@ using google::protobuf::Reflection;
 
 ConfigChecker::ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations)
     : raw_(config), resolved_(config), locations_(locations) {
+  CheckRanges();
+  // What is out of range stays out of sums and products.
+  for (const std::string& path : out_of_range_) ClearField(&resolved_, path);
   ResolveDefaults(&resolved_);
 }
 
@@ -85,7 +88,8 @@ void ConfigChecker::CheckRanges() {
       continue;
     }
     if (RangeOf(path).Contains(value)) continue;
-    Error(path, absl::StrCat("expects ", Accepted(path)));
+    errors_.push_back(
+        {locations_.Where(path), path, ValueText(ref), absl::StrCat("expects ", Accepted(path))});
     out_of_range_.insert(path);
   }
 }

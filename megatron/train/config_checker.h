@@ -23,11 +23,12 @@ namespace megatron {
 // file, override or program; it *has a value* if it was written, computed or has a default.
 class ConfigChecker {
  public:
-  // Keeps references to both.
+  // Keeps references to both. Each numeric field that was written and lies outside its range is an
+  // error from the start, and not usable.
   ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations);
 
   const config::PretrainConfig& raw() const { return raw_; }
-  // With its computed fields set.
+  // With its computed fields set, and without what is out of range.
   const config::PretrainConfig& resolved() const { return resolved_; }
   const ConfigLocations& locations() const { return locations_; }
 
@@ -55,9 +56,6 @@ class ConfigChecker {
   // The same of a field that is a message.
   void MessageError(absl::string_view path, absl::string_view message);
 
-  // Each numeric field that was written lies in its range; others are not Usable from here on.
-  void CheckRanges();
-
   // Rules over two fields, silent where one is not usable.
   void MustDivide(absl::string_view divisor, absl::string_view path, int64_t divisor_value,
                   int64_t value);
@@ -70,6 +68,7 @@ class ConfigChecker {
   std::vector<ConfigError> TakeErrors() { return std::move(errors_); }
 
  private:
+  void CheckRanges();
   FieldRef Ref(absl::string_view path) const;
   bool HasValue(absl::string_view path) const;
 

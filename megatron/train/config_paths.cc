@@ -57,6 +57,16 @@ FieldRef Resolve(const Message& root, absl::string_view path) {
   return ref;
 }
 
+void ClearField(Message* root, absl::string_view path) {
+  if (!IsPresent(Resolve(*root, path))) return;  // the messages on the way need not be made
+  const FieldDescriptor* field = nullptr;
+  for (absl::string_view name : absl::StrSplit(path, '.')) {
+    if (field != nullptr) root = root->GetReflection()->MutableMessage(root, field);
+    field = root->GetDescriptor()->FindFieldByName(std::string(name));
+  }
+  root->GetReflection()->ClearField(root, field);
+}
+
 bool IsPresent(const FieldRef& ref) {
   const google::protobuf::Reflection& reflection = *ref.message->GetReflection();
   return ref.field->is_repeated() ? reflection.FieldSize(*ref.message, ref.field) > 0

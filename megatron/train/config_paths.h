@@ -25,6 +25,9 @@ std::vector<std::string> LeafPaths(const google::protobuf::Descriptor& type);
 // defaults.
 FieldRef Resolve(const google::protobuf::Message& root, absl::string_view path);
 
+// Takes the field away, if it is there.
+void ClearField(google::protobuf::Message* root, absl::string_view path);
+
 // Whether the field was written, or has elements.
 bool IsPresent(const FieldRef& ref);
 

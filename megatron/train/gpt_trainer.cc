@@ -53,23 +53,29 @@ const StagePlan& GptTrainer::PlanFor(int64_t micro_batches) {
   return plan_;
 }
 
+StagePlan GptTrainer::PlanForward(int64_t micro_batches) const {
+  InterleavedOptions options;
+  options.stages = options_.placement.stages;
+  options.microbatches = static_cast<int>(micro_batches);
+  return PlanStage(ForwardSchedule(options), options_.placement.stage);
+}
+
 StageMemorySizes GptTrainer::Measure() {
   CHECK(stream_.is_meta());
   const int64_t micro_batches = options_.packing.max_micro_batches;
   packer_.PackShapes(micro_batches);
   stage_->SetBatches(&packer_.batches());
-  const StagePlan& plan = PlanFor(micro_batches);
+  const StagePlan& training = PlanFor(micro_batches);
+  const StagePlan evaluation = PlanForward(micro_batches);
   StageMemorySizes slots;
-  slots.slots = plan.slots[0];
+  slots.slots = std::max(training.slots[0], evaluation.slots[0]);
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
   stage_->SetMemory(memory_.get());
-  if (options_.placement.stages == 1) {
-    stage_->set_training(false);
-    stage_->Forward({}, {}, {}, stream_);
-    stage_->set_training(true);
+  for (const StagePlan* plan : {&evaluation, &training}) {
+    stage_->set_training(plan == &training);
+    CHECK_EQ(RunSchedule(*plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
+             absl::OkStatus());
   }
-  CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
-           absl::OkStatus());
   return memory_->HighWater();
 }
 
@@ -139,9 +145,9 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
 }
 
 absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
-  CHECK_EQ(options_.placement.stages, 1) << "evaluation over pipeline stages has no plan yet";
   const int64_t batch = options_.batch_size.global_batch_size;
   const int64_t micro_batches = batch / options_.batch_size.granularity;
+  const StagePlan plan = PlanForward(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   stage_->set_training(false);
   for (int64_t i = 0; i < iterations; ++i) {
@@ -150,7 +156,8 @@ absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64
                      groups_.data_context, stream_),
         _ << "while evaluating");
     stage_->SetBatches(&packer_.batches());
-    for (int m = 0; m < micro_batches; ++m) stage_->Forward({m, 0, 0}, {}, {}, stream_);
+    MEGATRON_RETURN_IF_ERROR(
+        RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));
     progress_.consumed_valid_samples += batch;
   }
   stage_->set_training(true);

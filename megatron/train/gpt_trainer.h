@@ -98,6 +98,7 @@ class GptTrainer {
 
   // What this stage does in a step of so many micro-batches.
   const StagePlan& PlanFor(int64_t micro_batches);
+  StagePlan PlanForward(int64_t micro_batches) const;
   // The mean loss over all ranks of what the last stage has summed since it was zeroed.
   double MeanLoss();
   absl::Status GroupStatus() const;

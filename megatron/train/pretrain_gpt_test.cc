@@ -137,7 +137,9 @@ TEST_F(PretrainGptTest, RunsAreEqualBitForBitWhateverDoesNotMatter) {
     ASSERT_EQ(files.size(), expected.size());
     for (const auto& [file, bytes] : expected) {
       // The manifest keeps the configuration, which names these differences.
-      if (absl::EndsWith(file, ".bin")) EXPECT_TRUE(files[file] == bytes) << name << " " << file;
+      if (absl::EndsWith(file, ".bin")) {
+        EXPECT_TRUE(files[file] == bytes) << name << " " << file;
+      }
     }
   }
 }
@@ -151,7 +153,9 @@ TEST_F(PretrainGptTest, AStoppedRunContinuesBitForBit) {
   EXPECT_TRUE(absl::StrContains(last.output, "iter_0000010 at iteration 10")) << last.output;
   auto whole = Checkpoint("whole"), parts = Checkpoint("parts");
   for (const auto& [file, bytes] : whole) {
-    if (absl::EndsWith(file, ".bin")) EXPECT_TRUE(parts[file] == bytes) << file;
+    if (absl::EndsWith(file, ".bin")) {
+      EXPECT_TRUE(parts[file] == bytes) << file;
+    }
   }
 }
 
@@ -182,8 +186,9 @@ TEST_F(PretrainGptTest, KilledAtAnyMomentItEndsWithTheSameBytes) {
   EXPECT_EQ(Checkpoint("killed").size(), 2u);
   auto whole = Checkpoint("whole"), killed = Checkpoint("killed");
   for (const auto& [file, bytes] : whole) {
-    if (absl::EndsWith(file, ".bin"))
+    if (absl::EndsWith(file, ".bin")) {
       EXPECT_TRUE(killed[file] == bytes) << file << ", seed " << seed;
+    }
   }
 }
 

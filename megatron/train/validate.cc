@@ -364,7 +364,6 @@ void CheckThatItCanRun(ConfigChecker& check) {
 std::vector<ConfigError> Validate(const config::PretrainConfig& config,
                                   const ConfigLocations& locations, ConfigPurpose purpose) {
   ConfigChecker check(config, locations);
-  check.CheckRanges();
   CheckRequired(check);
   CheckHeads(check);
   CheckPositions(check);

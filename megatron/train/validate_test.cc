@@ -87,6 +87,15 @@ TEST(ValidateTest, DoesNotJudgeByAFieldThatIsWrongItself) {
   EXPECT_THAT(Validate(parsed.config, parsed.locations), IsEmpty());
 }
 
+TEST(ValidateTest, ComputesNothingFromAFieldThatIsOutOfRange) {
+  constexpr char kLargest[] = "9223372036854775807";
+  EXPECT_EQ(ErrorsWith({absl::StrCat("model.hidden_size=", kLargest),
+                        absl::StrCat("training.micro_batch_size=", kLargest),
+                        absl::StrCat("parallel.data_parallel_size=", kLargest)})
+                .size(),
+            3);
+}
+
 // One broken rule each, and a piece of the only error that it must give.
 TEST(ValidateTest, RefusesEachBrokenRuleByName) {
   struct Case {

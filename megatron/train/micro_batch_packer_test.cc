@@ -1,0 +1,123 @@
+#include "megatron/train/micro_batch_packer.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/run_ranks.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int kLength = 4;
+
+// Sample i holds tokens 10 i, 10 i + 1, ...; a document starts at place 2 of odd samples, and there
+// the first i % 3 predictions do not count.
+class CountingSource : public GptSampleSource {
+ public:
+  int64_t size() const override { return 100; }
+  absl::Status Get(int64_t index, GptSample* sample) const override {
+    if (index >= size()) return absl::OutOfRangeError("no such sample");
+    *sample = GptSample();
+    for (int i = 0; i < kLength; ++i) {
+      sample->tokens.push_back(static_cast<int32_t>(10 * index + i));
+      sample->labels.push_back(static_cast<int32_t>(10 * index + i + 1));
+      sample->loss_mask.push_back(i < index % 3 ? 0.0f : 1.0f);
+      sample->positions.push_back(i);
+    }
+    sample->document_starts = index % 2 == 1 ? std::vector<int32_t>{0, 2} : std::vector<int32_t>{0};
+    return absl::OkStatus();
+  }
+};
+
+PackerOptions Options(int64_t micro_batch_size, int64_t max_micro_batches) {
+  PackerOptions options;
+  options.layout.micro_batch_size = micro_batch_size;
+  options.seq_length = kLength;
+  options.max_micro_batches = max_micro_batches;
+  return options;
+}
+
+template <typename T>
+std::vector<T> Values(const Tensor& tensor) {
+  return std::vector<T>(tensor.data<T>(), tensor.data<T>() + tensor.numel());
+}
+
+class MicroBatchPackerTest : public ::testing::Test {
+ protected:
+  ThreadPool pool_{1};
+  Stream stream_ = Stream::Cpu(&pool_);
+  CountingSource source_;
+};
+
+TEST_F(MicroBatchPackerTest, PacksSamplesWithTheirPlacesAndDocuments) {
+  MicroBatchPacker packer(Options(2, 1), Device(), nullptr);
+  ASSERT_TRUE(packer.Pack(source_, {6, 1, 1.0f}, ProcessGroup(), stream_).ok());
+  const MicroBatch& batch = packer.batches().front();
+  EXPECT_THAT(Values<int32_t>(batch.tokens_T), ElementsAre(60, 61, 62, 63, 70, 71, 72, 73));
+  EXPECT_THAT(Values<int32_t>(batch.labels_T), ElementsAre(61, 62, 63, 64, 71, 72, 73, 74));
+  EXPECT_THAT(Values<int64_t>(batch.sample_T), ElementsAre(6, 6, 6, 6, 7, 7, 7, 7));
+  EXPECT_THAT(Values<int32_t>(batch.sample_position_T), ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
+  EXPECT_THAT(Values<int32_t>(batch.cu_seqlens), ElementsAre(0, 4, 6, 8));
+  EXPECT_EQ(batch.max_seqlen, 4);
+  EXPECT_THAT(Values<float>(batch.loss_weight_T), ElementsAre(1, 1, 1, 1, 0, 1, 1, 1));
+  EXPECT_THAT(Values<float>(batch.gradient_weight_T),
+              ElementsAre(1 / 7.f, 1 / 7.f, 1 / 7.f, 1 / 7.f, 0, 1 / 7.f, 1 / 7.f, 1 / 7.f));
+}
+
+// The denominator is the whole step's number of tokens that count, not the micro-batch's.
+TEST_F(MicroBatchPackerTest, GradientWeightsDoNotDependOnTheMicroBatchSize) {
+  std::vector<float> expected;
+  for (int64_t size : {1, 2, 3, 6}) {
+    MicroBatchPacker packer(Options(size, 6), Device(), nullptr);
+    ASSERT_TRUE(packer.Pack(source_, {12, 6 / size, 8.0f}, ProcessGroup(), stream_).ok());
+    std::vector<float> weights;
+    for (const MicroBatch& batch : packer.batches()) {
+      for (float weight : Values<float>(batch.gradient_weight_T)) weights.push_back(weight);
+    }
+    double sum = 0;
+    for (float weight : weights) sum += weight;
+    EXPECT_NEAR(sum, 8.0, 1e-5);
+    if (expected.empty()) expected = weights;
+    EXPECT_EQ(weights, expected) << size;
+  }
+}
+
+TEST_F(MicroBatchPackerTest, TheMeanOfMicroBatchMeansIsMegatronsSwitch) {
+  PackerOptions options = Options(1, 2);
+  options.per_token_loss = false;
+  MicroBatchPacker packer(options, Device(), nullptr);
+  ASSERT_TRUE(
+      packer.Pack(source_, {1, 2, 1.0f}, ProcessGroup(), stream_).ok());  // 3 and 2 tokens count
+  EXPECT_THAT(Values<float>(packer.batches()[0].gradient_weight_T),
+              ElementsAre(0, 1 / 6.f, 1 / 6.f, 1 / 6.f));
+  EXPECT_THAT(Values<float>(packer.batches()[1].gradient_weight_T),
+              ElementsAre(0, 0, 0.25f, 0.25f));
+}
+
+TEST_F(MicroBatchPackerTest, RanksShareOneDenominatorAndTakeTurns) {
+  ASSERT_TRUE(RunRanks(2, [&](int rank, const ProcessGroup& world) -> absl::Status {
+                PackerOptions options = Options(1, 1);
+                options.layout.data_parallel_size = 2;
+                options.layout.data_parallel_rank = rank;
+                MicroBatchPacker packer(options, Device(), nullptr);
+                ThreadPool pool(1);
+                absl::Status status = packer.Pack(source_, {0, 1, 1.0f}, world, Stream::Cpu(&pool));
+                EXPECT_EQ(Values<int32_t>(packer.batches()[0].tokens_T)[0], 10 * rank);
+                EXPECT_FLOAT_EQ(Values<float>(packer.batches()[0].gradient_weight_T)[3], 1 / 7.f);
+                return status;
+              }).ok());
+}
+
+TEST_F(MicroBatchPackerTest, AMissingSampleIsNamed) {
+  MicroBatchPacker packer(Options(1, 1), Device(), nullptr);
+  const absl::Status status = packer.Pack(source_, {100, 1, 1.0f}, ProcessGroup(), stream_);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("sample 100"));
+}
+
+}  // namespace
+}  // namespace megatron
