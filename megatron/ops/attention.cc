@@ -38,11 +38,7 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
   CHECK(cu_seqlens.rank() == 1 && cu_seqlens.dim(0) >= 1) << cu_seqlens;
   CheckContiguous(stream, cu_seqlens, DType::kInt32, cu_seqlens.shape());
   CheckContiguous(stream, attention.cu_seqlens_k, DType::kInt32, cu_seqlens.shape());
-  const Dropout& dropout = attention.dropout;
-  if (dropout.probability == 0) return;
-  CHECK(dropout.probability > 0 && dropout.probability < 1) << dropout.probability;
-  CheckContiguous(stream, dropout.sample_T, DType::kInt64, {q.dim(0)});
-  CheckContiguous(stream, dropout.position_T, DType::kInt32, {q.dim(0)});
+  CheckDropout(stream, attention.dropout, q.dim(0));
 }
 
 void CheckLengths(const Tensor& cu_seqlens, int64_t tokens) {

@@ -5,6 +5,10 @@
 // and one key and value head (R = 1: multi-head; one group: multi-query). Legend: T query tokens, U
 // key tokens, G groups, R query heads a group, D head size.
 //
+// A query that sees no key gets zeros and an lse of minus infinity, and gives no gradient. What a
+// sequence gets depends, to the bit, neither on the number of threads nor on the other sequences of
+// the batch, nor on which of the heads this rank holds.
+//
 // T. Dao, "FlashAttention-2", arXiv 2307.08691.
 #ifndef MEGATRON_OPS_ATTENTION_H_
 #define MEGATRON_OPS_ATTENTION_H_

@@ -36,7 +36,7 @@ void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& s
                       const Tensor& target_T, const Tensor& loss_T);
 
 // logits (=) weight[t] * (softmax - one_hot(label)). A label outside the vocabulary has no one-hot
-// entry; give it weight 0.
+// entry; give it weight 0. Where the weight is 0 the gradient is 0 even if a logit is NaN.
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                           const Tensor& weight_T);

@@ -1,5 +1,5 @@
 // Table lookups. Legend: T tokens, V rows of this rank's part of the table, H columns. ids are
-// int32 [T].
+// int32 [T]; y has the table's dtype; all is contiguous.
 #ifndef MEGATRON_OPS_EMBEDDING_H_
 #define MEGATRON_OPS_EMBEDDING_H_
 

@@ -58,8 +58,9 @@ struct Matrix {
 // c[rows, columns] (+)= a b; rows go by kMaxTileRows and columns by kLanes. depth_of(m, n, width)
 // says what the tile of rows from m on and `width` columns from n on needs.
 template <bool kTransposed, bool kAccumulate, typename DepthOf>
-MEGATRON_INLINE void MatrixProduct(int64_t rows, int64_t columns, const DepthOf& depth_of,
-                                   Matrix<const float> a, Matrix<const float> b, Matrix<float> c) {
+__attribute__((noinline)) void MatrixProduct(int64_t rows, int64_t columns, const DepthOf& depth_of,
+                                             Matrix<const float> a, Matrix<const float> b,
+                                             Matrix<float> c) {
   const int64_t step = kTransposed ? 1 : a.stride;
   int64_t n = 0;
   for (; n + 2 * kLanes <= columns; n += 2 * kLanes) {
