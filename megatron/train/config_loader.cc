@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/config_defaults.h"
 #include "megatron/train/config_error.h"
@@ -59,7 +60,11 @@ absl::StatusOr<FoundConfig> FindShipped(const std::string& name, const std::stri
     }
     names.emplace_back(shipped.name);
   }
-  const std::string nearest = NearestName(name, names);
+  std::vector<std::string> spellings = names;
+  for (const std::string& full : names) {
+    spellings.emplace_back(absl::StripSuffix(full, kExtension));
+  }
+  const std::string nearest = NearestName(name, spellings);
   return absl::NotFoundError(
       absl::StrCat("there is no configuration ", name, ": no file ", looked_at,
                    ", and none is shipped by that name",

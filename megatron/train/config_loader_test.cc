@@ -78,6 +78,8 @@ TEST_F(ConfigLoaderTest, TellsWhereItLookedAndWhatWasMeant) {
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr((directory_ / "gpt_demos.textproto").string()),
                              HasSubstr("did you mean gpt_demo.textproto?"))));
+  EXPECT_THAT(FindConfig("lama_tiny").status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("did you mean llama_tiny?")));
   EXPECT_THAT(FindConfig("no/such.textproto").status(), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(FindConfig("").status(), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(FindConfig(directory_.string()).status(),
