@@ -78,10 +78,19 @@ struct Problem {
 
 // What the header says, in double precision and with the S x S matrix.
 struct Reference {
+  std::vector<double> q, k, v, dout;
   std::vector<double> out, lse, dq, dk, dv;
 
   explicit Reference(const Problem& p)
-      : out(p.q.numel()), lse(p.lse.numel()), dq(p.q.numel()), dk(p.k.numel()), dv(p.v.numel()) {
+      : q(p.q.Values()),
+        k(p.k.Values()),
+        v(p.v.Values()),
+        dout(p.dout.Values()),
+        out(q.size()),
+        lse(p.lse.numel()),
+        dq(q.size()),
+        dk(k.size()),
+        dv(v.size()) {
     for (int64_t s = 0; s + 1 < p.cu_q.numel(); ++s) {
       for (int64_t t = p.cu_q.Get(s); t < p.cu_q.Get(s + 1); ++t) {
         for (int64_t g = 0; g < p.setup.groups; ++g) {
@@ -116,8 +125,9 @@ struct Reference {
     std::vector<double> probability(visible), factor(visible), gradient(visible);
     double max = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
     for (int64_t j = 0; j < visible; ++j) {
-      for (int64_t d = 0; d < dim; ++d)
-        probability[j] += p.q.Get(row * dim + d) * p.k.Get(key_row(j) + d);
+      for (int64_t d = 0; d < dim; ++d) {
+        probability[j] += q[row * dim + d] * k[key_row(j) + d];
+      }
       probability[j] *= p.attention.scale;
       max = std::max(max, probability[j]);
     }
@@ -127,18 +137,18 @@ struct Reference {
       probability[j] /= sum;
       factor[j] = Factor(p, t, g * p.setup.heads + r, j);
       for (int64_t d = 0; d < dim; ++d) {
-        const double dy = p.dout.Get(row * dim + d);
-        out[row * dim + d] += probability[j] * factor[j] * p.v.Get(key_row(j) + d);
+        const double dy = dout[row * dim + d];
+        out[row * dim + d] += probability[j] * factor[j] * v[key_row(j) + d];
         dv[key_row(j) + d] += probability[j] * factor[j] * dy;
-        gradient[j] += factor[j] * dy * p.v.Get(key_row(j) + d);
+        gradient[j] += factor[j] * dy * v[key_row(j) + d];
       }
       delta += probability[j] * gradient[j];
     }
     for (int64_t j = 0; j < visible; ++j) {
       const double ds = probability[j] * (gradient[j] - delta) * p.attention.scale;
       for (int64_t d = 0; d < dim; ++d) {
-        dq[row * dim + d] += ds * p.k.Get(key_row(j) + d);
-        dk[key_row(j) + d] += ds * p.q.Get(row * dim + d);
+        dq[row * dim + d] += ds * k[key_row(j) + d];
+        dk[key_row(j) + d] += ds * q[row * dim + d];
       }
     }
   }
