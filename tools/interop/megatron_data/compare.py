@@ -76,7 +76,7 @@ def our_samples(**flags):
 
 def their_starts(attention_mask):
     """Where documents start, from the mask: the first column that a row may see."""
-    return sorted({int(row.logical_not().nonzero()[0]) for row in attention_mask[0]})
+    return attention_mask[0].logical_not().int().argmax(dim=1).unique().tolist()
 
 
 def compare(name, blend, split, sizes, seq_length, seed, resets, mock=False):
@@ -87,11 +87,13 @@ def compare(name, blend, split, sizes, seq_length, seed, resets, mock=False):
     theirs = Builder(kind, sizes, lambda: True, config).build()
     path = "" if mock else ",".join(blend[0] if blend[1] is None else
                                     [str(x) for pair in zip(blend[1], blend[0]) for x in pair])
+    # This release counts mock tokens past its vocabulary, later ones (and we) modulo it: a vocabulary that is large enough hides that.
+    vocab_size = 4096 if mock else ByteTokenizer.vocab_size
     for part, dataset in enumerate(theirs):
         if dataset is None:
             continue
         size, samples = our_samples(data_path=path, split=split, part=part, samples=sizes[part], seq_length=seq_length,
-                                    seed=seed, resets=str(resets).lower())
+                                    seed=seed, resets=str(resets).lower(), print=30, vocab_size=vocab_size)
         same = size == len(dataset)
         for i, (tokens, labels, positions, loss_mask, starts) in enumerate(samples):
             item = dataset[i]
@@ -116,10 +118,10 @@ def main():
             check(f"bytes of {name}.{end}",
                   open(f"{name}_text_document.{end}", "rb").read() == open(f"{name}_theirs.{end}", "rb").read())
     a, b = "a_text_document", "b_text_document"
-    compare("one epoch", ([a], None), "969,30,1", [2000, 60, None], 128, 1234, False)
+    compare("one epoch", ([a], None), "969,30,1", [2000, 60, 5], 128, 1234, False)
     compare("many epochs", ([b], None), "8,1,1", [7777, 500, 300], 64, 7, False)
     compare("resets", ([a], None), "90,5,5", [900, 40, 30], 512, 5, True)
-    compare("blend", ([a, b], [0.3, 0.7]), "969,30,1", [5000, 100, None], 100, 1234, False)
+    compare("blend", ([a, b], [0.3, 0.7]), "90,5,5", [5000, 100, 5], 100, 1234, False)
     compare("mock", None, "1,1,1", [1000, 100, 10], 1024, 1234, False, mock=True)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1

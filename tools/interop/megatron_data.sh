@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Compares our indexed datasets and samples with those of Megatron-LM's own Python code (compare.py). Prints "N passed, N failed".
+# Compares our indexed datasets and samples with those of Megatron-LM's own Python code (compare.py). Prints
+# "N passed, N failed".
 #
-# Takes numpy and PyTorch from $PYTHON, python3 or the system's python3, and installs megatron-core from the Python package index
-# into a virtual environment.
+# Takes numpy and PyTorch from $PYTHON, python3 or the system's python3, and installs megatron-core from
+# the Python package index into a virtual environment.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 for candidate in "${PYTHON:-}" python3 /usr/bin/python3 ""; do
   if [ -n "$candidate" ] && "$candidate" -c 'import numpy, torch' >/dev/null 2>&1; then break; fi
