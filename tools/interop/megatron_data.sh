@@ -7,18 +7,29 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-for candidate in "${PYTHON:-}" python3 /usr/bin/python3 ""; do
-  if [ -n "$candidate" ] && "$candidate" -c 'import numpy, torch' >/dev/null 2>&1; then break; fi
-done
-if [ -z "$candidate" ]; then
-  echo "megatron_data.sh: no Python with numpy and PyTorch; on Debian: apt-get install python3-torch python3-numpy"
+find_python() {
+  for python in "${PYTHON:-}" python3 /usr/bin/python3; do
+    if [ -n "$python" ] && "$python" -c 'import numpy, torch' >/dev/null 2>&1; then
+      echo "$python"
+      return
+    fi
+  done
+  return 1
+}
+
+python=$(find_python) || {
+  echo "megatron_data.sh: installing python3-torch" >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-torch python3-numpy python3-venv >&2
+  python=$(find_python)
+} || {
+  echo "megatron_data.sh: no Python with numpy and PyTorch, and it could not be installed"
   echo "0 passed, 1 failed"
   exit 1
-fi
+}
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-"$candidate" -m venv --system-site-packages "$scratch/venv"
+"$python" -m venv --system-site-packages "$scratch/venv"
 "$scratch/venv/bin/pip" install --quiet --no-deps megatron-core==0.11.0 >&2
 ./bazelw build //tools:make_stories //tools:preprocess_data //tools/interop/megatron_data:dump_samples
 PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" tools/interop/megatron_data/compare.py \
