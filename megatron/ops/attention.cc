@@ -183,8 +183,9 @@ bool EnoughSequences(const Stream& stream, const Attention& attention, int64_t g
 int64_t LongestSequence(const Tensor& cu_seqlens) {
   const int32_t* begin = cu_seqlens.data<int32_t>();
   int64_t longest = 0;
-  for (int64_t s = 0; s + 1 < cu_seqlens.dim(0); ++s)
+  for (int64_t s = 0; s + 1 < cu_seqlens.dim(0); ++s) {
     longest = std::max<int64_t>(longest, begin[s + 1] - begin[s]);
+  }
   return longest;
 }
 

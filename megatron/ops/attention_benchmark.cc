@@ -66,8 +66,9 @@ void BM_AttentionForward(benchmark::State& state) {
   const Case& c = kCases[state.range(0)];
   ThreadPool pool(AvailableCores());
   const Operands x(c);
-  for (auto _ : state)
+  for (auto _ : state) {
     AttentionForward(Stream::Cpu(&pool), x.attention, {x.q, x.k, x.v}, x.out, x.lse);
+  }
   Report(state, c, 2);
 }
 BENCHMARK(BM_AttentionForward)->DenseRange(0, 5)->UseRealTime();

@@ -52,8 +52,9 @@ struct Part {
 // Labels all over the vocabulary, its first and last column among them.
 HostTensor Labels(int64_t tokens, int64_t vocab_size) {
   HostTensor labels({tokens}, DType::kInt32);
-  for (int64_t t = 0; t < tokens; ++t)
+  for (int64_t t = 0; t < tokens; ++t) {
     labels.Set(t, t % 3 == 0 ? vocab_size - 1 : t * 7919 % vocab_size);
+  }
   return labels;
 }
 
@@ -65,10 +66,12 @@ struct Reference {
     for (size_t t = 0; t < loss.size(); ++t) {
       const int64_t label = p.labels.Get(t);
       double max = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (int64_t c = 0; c < p.range.vocab_size; ++c)
+      for (int64_t c = 0; c < p.range.vocab_size; ++c) {
         max = std::max(max, p.logits.Get(t * columns + c));
-      for (int64_t c = 0; c < p.range.vocab_size; ++c)
+      }
+      for (int64_t c = 0; c < p.range.vocab_size; ++c) {
         sum += std::exp(p.logits.Get(t * columns + c) - max);
+      }
       loss[t] = std::log(sum) + max - p.logits.Get(t * columns + label);
       for (int64_t c = 0; c < p.range.vocab_size; ++c) {
         const double softmax = std::exp(p.logits.Get(t * columns + c) - max) / sum;
@@ -95,8 +98,9 @@ TEST_P(CrossEntropyTest, IsTheFormula) {
     const Reference want(p);
     p.Statistics(&pool_);
     p.Loss(&pool_);
-    for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t t = 0; t < tokens; ++t) {
       EXPECT_NEAR(p.loss.Get(t), want.loss[t], 4e-6) << vocab_size;
+    }
     p.Backward(&pool_);
     if (vocab_size == 1) continue;  // the gradient is zero but for rounding
     ExpectNear(p.logits, want.gradient, 2 * OpTolerance(GetParam()));
@@ -114,8 +118,9 @@ TEST_P(CrossEntropyTest, TwoHalvesOfTheVocabularyAreTheWhole) {
   parts.emplace_back(logits, labels, vocab_size, half, half);
   for (Part& part : parts) part.Statistics(&pool_);
   HostTensor max({tokens}, DType::kFloat32);
-  for (int64_t t = 0; t < tokens; ++t)
+  for (int64_t t = 0; t < tokens; ++t) {
     max.Set(t, std::max(parts[0].max.Get(t), parts[1].max.Get(t)));
+  }
   for (Part& part : parts) RescaleSum(Stream::Cpu(&pool_), part.max, max, part.sum);
   for (int64_t t = 0; t < tokens; ++t) {
     const double sum = parts[0].sum.Get(t) + parts[1].sum.Get(t);

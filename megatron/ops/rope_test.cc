@@ -19,8 +19,9 @@ struct Tables {
 
   explicit Tables(int64_t pairs)
       : cos({kPositions, pairs}, DType::kFloat32), sin({kPositions, pairs}, DType::kFloat32) {
-    for (int64_t p = 0; p < pairs; ++p)
+    for (int64_t p = 0; p < pairs; ++p) {
       inverse_frequency.push_back(std::pow(10000.0, -static_cast<double>(p) / pairs));
+    }
     FillRopeTables(inverse_frequency.data(), cos, sin);
   }
 };

@@ -75,8 +75,9 @@ inline void DropoutFactors(const AttentionProblem& problem, const DropoutRows& r
       Words words[4] = {LoadLanes(random.sample_lo + i), LoadLanes(random.sample_hi + i),
                         LoadLanes(random.position + i), SetWords(block)};
       PhiloxLanes(LoadLanes(random.key_lo + i), LoadLanes(random.key_hi + i), words);
-      for (int w = 0; w < 4; ++w)
+      for (int w = 0; w < 4; ++w) {
         Store(factor + (j + w) * kRowBlock + i, KeepScale(words[w], rule));
+      }
     }
   }
 }

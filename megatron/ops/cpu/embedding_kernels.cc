@@ -24,8 +24,9 @@ void Forward(const EmbeddingLookup& lookup, const T* table, bool accumulate, T* 
     const bool here = row >= 0 && row < lookup.rows;
     T* out = y + t * lookup.columns;
     if (!here && !accumulate) __builtin_memset(static_cast<void*>(out), 0, bytes);
-    if (here && !accumulate)
+    if (here && !accumulate) {
       __builtin_memcpy(static_cast<void*>(out), table + row * lookup.columns, bytes);
+    }
     if (here && accumulate) AddTo(lookup.columns, table + row * lookup.columns, out);
   }
 }
