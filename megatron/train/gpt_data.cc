@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "megatron/base/crc32c.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/data/blend.h"
 #include "megatron/data/gpt_dataset.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/story_sequences.h"
@@ -78,19 +78,78 @@ absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Tokenizer& to
   return data;
 }
 
-absl::StatusOr<GptData> OpenFile(const std::string& prefix, const DataOptions& options,
-                                 const Tokenizer& tokenizer) {
-  MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(prefix));
-  MEGATRON_ASSIGN_OR_RETURN(const std::string index,
-                            ReadFileToString(PosixFileSystem(), prefix + ".idx"));
+struct OpenedFile {
+  std::string prefix;
+  std::shared_ptr<const IndexedDataset> sequences;
+};
+
+// The files' part of one split: one of them as it is, several as a blend.
+absl::StatusOr<std::unique_ptr<GptSampleSource>> BlendOf(const std::vector<OpenedFile>& files,
+                                                         const BlendSpec& spec,
+                                                         const DataOptions& options,
+                                                         const Tokenizer& tokenizer, Split split) {
+  const int64_t needed = SamplesNeeded(split, options.run);
+  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
+  std::vector<int64_t> wanted = SamplesPerDataset(spec.weights, needed);
+  std::vector<std::unique_ptr<GptSampleSource>> parts;
+  std::vector<double> weights = spec.weights;
+  int64_t available = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    GptDatasetOptions dataset = DatasetOptions(options, tokenizer, split);
+    dataset.range = RangeOf(split, shares, files[i].sequences->num_sequences());
+    if (spec.weights.empty()) {
+      dataset.num_samples.reset();  // one epoch: without weights a blend is all there is
+    } else {
+      dataset.num_samples = wanted[i];
+    }
+    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptDataset> part,
+                              GptDataset::Create(files[i].sequences, dataset),
+                              _ << files[i].prefix);
+    available += part->size();
+    parts.push_back(std::move(part));
+  }
+  if (spec.weights.empty()) {
+    if (needed > available) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("data.data_path: %d files without weights hold %d samples and the run "
+                          "needs %d; with weights files are read more than once",
+                          files.size(), available, needed));
+    }
+    for (const auto& part : parts)
+      weights.push_back(static_cast<double>(part->size()) / static_cast<double>(available));
+  }
+  return BlendedDataset::Create(std::move(parts), weights, needed);
+}
+
+absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Tokenizer& tokenizer) {
+  MEGATRON_ASSIGN_OR_RETURN(const BlendSpec spec, ParseBlend(options.data_path));
+  std::vector<OpenedFile> files;
   GptData data;
-  data.description = absl::StrFormat("%s, %d documents, %d tokens", prefix, dataset.num_documents(),
-                                     dataset.num_tokens());
-  data.fingerprint =
-      absl::StrFormat("%d tokens, index crc32c %08x", dataset.num_tokens(), Crc32c(index));
-  MEGATRON_RETURN_IF_ERROR(
-      SplitAll(std::make_shared<IndexedDataset>(std::move(dataset)), options, tokenizer, &data),
-      _ << prefix);
+  int64_t documents = 0, tokens = 0;
+  for (const std::string& prefix : spec.prefixes) {
+    MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(prefix));
+    MEGATRON_ASSIGN_OR_RETURN(const std::string index,
+                              ReadFileToString(PosixFileSystem(), prefix + ".idx"));
+    documents += dataset.num_documents();
+    tokens += dataset.num_tokens();
+    absl::StrAppendFormat(&data.fingerprint, "%s%d tokens, index crc32c %08x",
+                          data.fingerprint.empty() ? "" : "; ", dataset.num_tokens(),
+                          Crc32c(index));
+    files.push_back({prefix, std::make_shared<IndexedDataset>(std::move(dataset))});
+  }
+  data.description =
+      absl::StrFormat("%s, %d documents, %d tokens",
+                      files.size() == 1 ? files[0].prefix : absl::StrCat(files.size(), " files"),
+                      documents, tokens);
+  if (files.size() == 1 && spec.weights.empty()) {
+    MEGATRON_RETURN_IF_ERROR(SplitAll(files[0].sequences, options, tokenizer, &data),
+                             _ << files[0].prefix);
+    return data;
+  }
+  MEGATRON_ASSIGN_OR_RETURN(data.train, BlendOf(files, spec, options, tokenizer, Split::kTrain));
+  if (options.run.eval_interval > 0) {
+    MEGATRON_ASSIGN_OR_RETURN(data.valid, BlendOf(files, spec, options, tokenizer, Split::kValid));
+  }
   return data;
 }
 
@@ -99,7 +158,7 @@ absl::StatusOr<GptData> OpenFile(const std::string& prefix, const DataOptions& o
 absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer) {
   if (options.stories) return OpenStories(options, tokenizer);
   if (options.mock) return OpenMock(options, tokenizer);
-  return OpenFile(options.data_path.front(), options, tokenizer);
+  return OpenFiles(options, tokenizer);
 }
 
 }  // namespace megatron
