@@ -19,9 +19,9 @@ uint32_t ExtendPortably(uint32_t crc, absl::string_view data) {
 #if defined(__x86_64__)
 
 // The crc32 instruction takes 8 bytes a cycle but needs 3 cycles, so three streams run side by
-// side. Abseil has this too, but only where everything is compiled for SSE 4.2.
-constexpr size_t kStreamBytes = 32768;
-constexpr size_t kBlockBytes = 3 * kStreamBytes;
+// side. Abseil has this too, but only where everything is compiled for SSE 4.2. Registers hold the
+// complement of the checksum.
+constexpr size_t kStreamBytes = 8192;
 
 uint64_t Load(const char* from) {
   uint64_t word;
@@ -29,25 +29,33 @@ uint64_t Load(const char* from) {
   return word;
 }
 
-// Extends by blocks of kBlockBytes and removes them from `data`.
-__attribute__((target("sse4.2"))) uint32_t ExtendByBlocks(uint32_t crc, absl::string_view* data) {
-  while (data->size() >= kBlockBytes) {
-    const char* const first = data->data();
-    // The register holds the complement of the checksum.
-    uint64_t a = crc ^ 0xffffffffu, b = 0xffffffffu, c = 0xffffffffu;
-    for (size_t i = 0; i < kStreamBytes; i += sizeof(uint64_t)) {
-      a = _mm_crc32_u64(a, Load(first + i));
-      b = _mm_crc32_u64(b, Load(first + kStreamBytes + i));
-      c = _mm_crc32_u64(c, Load(first + 2 * kStreamBytes + i));
-    }
-    const auto finished = [](uint64_t state) {
-      return absl::crc32c_t{static_cast<uint32_t>(state) ^ 0xffffffffu};
-    };
-    const absl::crc32c_t two = absl::ConcatCrc32c(finished(a), finished(b), kStreamBytes);
-    crc = static_cast<uint32_t>(absl::ConcatCrc32c(two, finished(c), kStreamBytes));
-    data->remove_prefix(kBlockBytes);
+absl::crc32c_t ToChecksum(uint64_t state) { return absl::crc32c_t{~static_cast<uint32_t>(state)}; }
+
+// Of 3 * kStreamBytes bytes.
+__attribute__((target("sse4.2"))) uint32_t ExtendByStreams(uint32_t crc, const char* data) {
+  uint64_t a = static_cast<uint32_t>(~crc), b = 0xffffffffu, c = 0xffffffffu;
+  for (size_t i = 0; i < kStreamBytes; i += sizeof(uint64_t)) {
+    a = _mm_crc32_u64(a, Load(data + i));
+    b = _mm_crc32_u64(b, Load(data + kStreamBytes + i));
+    c = _mm_crc32_u64(c, Load(data + 2 * kStreamBytes + i));
   }
-  return crc;
+  const absl::crc32c_t two = absl::ConcatCrc32c(ToChecksum(a), ToChecksum(b), kStreamBytes);
+  return static_cast<uint32_t>(absl::ConcatCrc32c(two, ToChecksum(c), kStreamBytes));
+}
+
+__attribute__((target("sse4.2"))) uint32_t ExtendByInstruction(uint32_t crc,
+                                                               absl::string_view data) {
+  for (; data.size() >= 3 * kStreamBytes; data.remove_prefix(3 * kStreamBytes)) {
+    crc = ExtendByStreams(crc, data.data());
+  }
+  uint64_t state = static_cast<uint32_t>(~crc);
+  for (; data.size() >= sizeof(uint64_t); data.remove_prefix(sizeof(uint64_t))) {
+    state = _mm_crc32_u64(state, Load(data.data()));
+  }
+  for (const char byte : data) {
+    state = _mm_crc32_u8(static_cast<uint32_t>(state), static_cast<unsigned char>(byte));
+  }
+  return static_cast<uint32_t>(ToChecksum(state));
 }
 
 bool HasCrcInstruction() {
@@ -57,7 +65,9 @@ bool HasCrcInstruction() {
 
 #else
 
-uint32_t ExtendByBlocks(uint32_t crc, absl::string_view*) { return crc; }
+uint32_t ExtendByInstruction(uint32_t crc, absl::string_view data) {
+  return ExtendPortably(crc, data);
+}
 bool HasCrcInstruction() { return false; }
 
 #endif
@@ -67,8 +77,7 @@ bool HasCrcInstruction() { return false; }
 uint32_t Crc32c(absl::string_view data) { return ExtendCrc32c(0, data); }
 
 uint32_t ExtendCrc32c(uint32_t crc, absl::string_view data) {
-  if (HasCrcInstruction()) crc = ExtendByBlocks(crc, &data);
-  return ExtendPortably(crc, data);
+  return HasCrcInstruction() ? ExtendByInstruction(crc, data) : ExtendPortably(crc, data);
 }
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/crc/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace megatron {
@@ -27,7 +28,7 @@ TEST(Crc32cTest, LongDataHasTheValueOfItsShortPieces) {
   std::string data(1000003, '\0');
   uint32_t random = 1;
   for (char& c : data) c = static_cast<char>((random = random * 1664525 + 1013904223) >> 24);
-  for (size_t size : {size_t{98303}, size_t{98304}, size_t{98305}, data.size()}) {
+  for (size_t size : {size_t{24575}, size_t{24576}, size_t{24577}, data.size()}) {
     uint32_t crc = 0;
     for (size_t i = 0; i < size; i += 1000) {
       crc = ExtendCrc32c(crc, absl::string_view(data).substr(i, std::min<size_t>(1000, size - i)));
@@ -36,6 +37,15 @@ TEST(Crc32cTest, LongDataHasTheValueOfItsShortPieces) {
     EXPECT_EQ(ExtendCrc32c(123, absl::string_view(data).substr(0, size)),
               ExtendCrc32c(ExtendCrc32c(123, absl::string_view(data).substr(0, 7)),
                            absl::string_view(data).substr(7, size - 7)));
+  }
+}
+
+TEST(Crc32cTest, AgreesWithAbseilAtEveryLength) {
+  std::string data;
+  for (int i = 0; i < 300; ++i) data.push_back(static_cast<char>(i * i * 31));
+  for (size_t size = 0; size <= data.size(); ++size) {
+    const absl::string_view piece = absl::string_view(data).substr(0, size);
+    EXPECT_EQ(Crc32c(piece), static_cast<uint32_t>(absl::ComputeCrc32c(piece))) << size;
   }
 }
 
