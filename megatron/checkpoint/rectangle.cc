@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 
@@ -17,8 +17,7 @@ using Corner = std::array<int64_t, Shape::kMaxRank>;
 // function of a rectangle is the signed sum of the orthants that begin at its corners, and no two
 // such sums agree: so rectangles cover a shape exactly once if and only if their signed corners add
 // up to the shape's own.
-void AddCorners(const Rectangle& rectangle, int64_t sign,
-                absl::flat_hash_map<Corner, int64_t>* corners) {
+void AddCorners(const Rectangle& rectangle, int64_t sign, std::map<Corner, int64_t>* corners) {
   const int rank = rectangle.start.rank();
   for (unsigned far = 0; far < (1u << rank); ++far) {
     Corner corner{};
@@ -28,7 +27,10 @@ void AddCorners(const Rectangle& rectangle, int64_t sign,
       corner[d] = rectangle.start[d] + (is_far ? rectangle.extent[d] : 0);
       if (is_far) value = -value;
     }
-    (*corners)[corner] += value;
+    // Neighbours' corners cancel: a grid of any size leaves few behind at a time.
+    const auto entry = corners->try_emplace(corner, 0).first;
+    entry->second += value;
+    if (entry->second == 0) corners->erase(entry);
   }
 }
 
@@ -93,11 +95,10 @@ bool CoverExactlyOnce(const std::vector<Rectangle>& rectangles, const Shape& sha
   // A scalar has no corners to tell one rectangle from several.
   if (shape.rank() == 0) return false;
 
-  absl::flat_hash_map<Corner, int64_t> corners;
+  std::map<Corner, int64_t> corners;
   AddCorners(whole, -1, &corners);
   for (const Rectangle& rectangle : rectangles) AddCorners(rectangle, 1, &corners);
-  return std::all_of(corners.begin(), corners.end(),
-                     [](const auto& corner) { return corner.second == 0; });
+  return corners.empty();
 }
 
 absl::Status ForEachRun(const Rectangle& source, const Rectangle& target, const Rectangle& part,

@@ -37,7 +37,7 @@ bool Intersect(const Rectangle& a, const Rectangle& b, Rectangle* common);
 bool IsInside(const Rectangle& rectangle, const Shape& shape);
 
 // Whether each element of the shape is in exactly one of the rectangles, which must be inside it
-// and not empty. Time is linear in their number, whatever they are.
+// and not empty. n of them take O(n log n), however they lie.
 bool CoverExactlyOnce(const std::vector<Rectangle>& rectangles, const Shape& shape);
 
 // A run of consecutive elements that lies together in two blocks: its first element's index within
