@@ -1,9 +1,15 @@
-// Keeps a weak symbol that other objects have too: isa_symbols_test must find it.
+// Keeps a weak symbol that other objects may have too: isa_symbols_test must find it.
 
-#include <vector>
+namespace megatron::testing {
 
-namespace megatron::testing::MEGATRON_ISA {
+template <typename T>
+[[gnu::noinline]] T SharedByAll(T x) {
+  return x + x;
+}
 
-void Append(std::vector<double>* values) { values->push_back(1.0); }
+namespace MEGATRON_ISA {
 
-}  // namespace megatron::testing::MEGATRON_ISA
+double Twice(double x) { return SharedByAll(x); }
+
+}  // namespace MEGATRON_ISA
+}  // namespace megatron::testing
