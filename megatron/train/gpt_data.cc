@@ -1,5 +1,6 @@
 #include "megatron/train/gpt_data.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -154,6 +155,18 @@ absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Tokenizer& t
 }
 
 }  // namespace
+
+int64_t EstimateDataBytes(const DataOptions& options) {
+  // A sample's place in the stream (two int32) and in the shuffled order (one).
+  constexpr int64_t kBytesPerSample = 12, kBytesPerToken = 4;
+  int64_t samples = SamplesNeeded(Split::kTrain, options.run);
+  if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
+  const int64_t bytes = samples * kBytesPerSample;
+  if (!options.stories) return bytes;
+  // An epoch's samples are all indexed, also those that the run does not reach.
+  return options.stories_bytes * kBytesPerToken +
+         std::max(samples, options.stories_bytes / options.seq_length) * kBytesPerSample;
+}
 
 absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer) {
   if (options.stories) return OpenStories(options, tokenizer);

@@ -37,6 +37,10 @@ struct GptData {
   std::string fingerprint;                 // changes when what is read changes
 };
 
+// What OpenGptData will take of this process's memory, nearly: tokens held in memory and the order
+// of samples. Files are mapped and take none.
+int64_t EstimateDataBytes(const DataOptions& options);
+
 absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace megatron

@@ -192,8 +192,9 @@ void Pretraining::Introduce() const {
       options_.data.seq_length, Name(transformer.dtype),
       FormatCount(CountParameters(loaded_.config.model(), model.padded_vocab_size))));
   Say(absl::StrCat("data: ", data_.description));
-  Say(absl::StrFormat("memory: %s planned for weights, gradients, optimizer and activations",
-                      FormatBytes(plan_.stages[0].total_bytes())));
+  Say(absl::StrFormat(
+      "memory: %s planned, %s of it for weights, gradients, optimizer and activations",
+      FormatBytes(plan_.process_bytes(0)), FormatBytes(plan_.stages[0].total_bytes())));
   Say(absl::StrFormat("training: %d iterations of %d samples, checkpoints %s",
                       options_.loop.train_iters, options_.trainer.batch_size.global_batch_size,
                       options_.checkpoint.save.empty() ? "off (set checkpoint.save)"

@@ -1,6 +1,9 @@
 #include "megatron/train/run_plan.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -43,6 +46,14 @@ void AppendTable(const std::map<std::string, int64_t>& bytes, int64_t total, std
   }
 }
 
+// 0 where the system does not tell.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total_pages = 0, resident_pages = 0;
+  statm >> total_pages >> resident_pages;
+  return resident_pages * sysconf(_SC_PAGESIZE);
+}
+
 }  // namespace
 
 int64_t RankPlan::total_bytes() const {
@@ -56,6 +67,8 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, world));
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
   RunPlan plan;
+  plan.data_bytes = EstimateDataBytes(options.data);
+  plan.program_bytes = ResidentBytes();
   const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan,
@@ -109,8 +122,12 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
                         classic * static_cast<double>(tokens));
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const RankPlan& part = plan.stages[stage];
-    absl::StrAppendFormat(&text, "memory of a rank of stage %d: %s for %s parameters\n", stage,
-                          FormatBytes(part.total_bytes()), FormatCount(part.parameters));
+    absl::StrAppendFormat(
+        &text,
+        "memory of a process of stage %d: %s = model %s (%s parameters) + data %s + program %s\n",
+        stage, FormatBytes(plan.process_bytes(stage)), FormatBytes(part.total_bytes()),
+        FormatCount(part.parameters), FormatBytes(plan.data_bytes),
+        FormatBytes(plan.program_bytes));
     AppendTable(part.memory, part.total_bytes(), &text);
     absl::StrAppendFormat(&text, "  of which one micro-batch's activations, at their fullest:\n");
     AppendTable(part.activations, part.total_bytes(), &text);

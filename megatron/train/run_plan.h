@@ -27,6 +27,13 @@ struct RankPlan {
 
 struct RunPlan {
   std::vector<RankPlan> stages;
+  int64_t data_bytes = 0;     // of each process
+  int64_t program_bytes = 0;  // resident before anything is allocated: this process, now
+
+  // Of the process that holds a rank of that stage.
+  int64_t process_bytes(size_t stage) const {
+    return stages[stage].total_bytes() + data_bytes + program_bytes;
+  }
 };
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);
