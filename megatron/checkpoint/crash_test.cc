@@ -20,7 +20,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 
-constexpr int kShufflesPerImage = 12;
+constexpr int kShufflesPerImage = 8;
 
 struct Scenario {
   std::vector<int64_t> iterations;  // saved one after the other; an iteration may come again

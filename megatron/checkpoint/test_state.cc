@@ -89,7 +89,8 @@ absl::Status ThreadAgreement::Agree(absl::Status status) {
 
 void RunRanks(int world_size, const std::function<void(int rank)>& run) {
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(run, rank);
+  for (int rank = 1; rank < world_size; ++rank) threads.emplace_back(run, rank);
+  run(0);
   for (std::thread& thread : threads) thread.join();
 }
 

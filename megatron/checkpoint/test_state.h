@@ -56,7 +56,7 @@ class ThreadAgreement {
   absl::Status first_error_, result_;
 };
 
-// Calls `run` on one thread per rank.
+// Calls `run` on one thread per rank, on this one for rank 0.
 void RunRanks(int world_size, const std::function<void(int rank)>& run);
 
 }  // namespace megatron
