@@ -15,6 +15,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/train/exit_code.h"
 #include "megatron/train/inference_model.h"
 #include "tools/tool_main.h"
 
@@ -76,10 +77,12 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
 }  // namespace megatron
 
 int main(int argc, char** argv) {
-  return megatron::RunTool(
+  const int code = megatron::RunTool(
       argc, argv,
       "Continues text with a trained GPT.\n\n  generate_text [flags] CHECKPOINT_DIRECTORY\n\n"
       "The directory is that of all checkpoints of a run (the latest is taken) or that of one "
       "iteration.",
       megatron::Generate);
+  // The data here is a checkpoint.
+  return code == megatron::kExitData ? megatron::kExitCorruptCheckpoint : code;
 }

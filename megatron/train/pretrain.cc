@@ -67,6 +67,22 @@ absl::Status CheckWritable(FileSystem& fs, const std::string& directory) {
   return fs.Remove(probe);
 }
 
+// Checkpoints of two runs do not share a directory. Where this run continues from it, Restore says
+// more.
+absl::Status CheckThatNobodyElseSavesThere(FileSystem& fs, const CheckpointOptions& checkpoint,
+                                           const std::string& run_id) {
+  if (checkpoint.load == checkpoint.save) return absl::OkStatus();
+  const absl::StatusOr<FoundCheckpoint> found = FindLatestCheckpoint(fs, checkpoint.save);
+  if (!found.ok())
+    return found.status().code() == absl::StatusCode::kNotFound ? absl::OkStatus() : found.status();
+  MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                            CheckpointReader::Open(fs, found->directory));
+  if (reader.manifest().run_id == run_id) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(found->directory,
+                   " is a checkpoint of another run: give checkpoint.save a directory of its own"));
+}
+
 // Everything that a run needs and how it came to be; one of these lives as long as the program.
 class Pretraining {
  public:
@@ -131,6 +147,12 @@ std::optional<Failure> Pretraining::Build() {
   if (!options_.checkpoint.save.empty()) {
     const absl::Status writable = CheckWritable(fs_, options_.checkpoint.save);
     if (!writable.ok()) return Fail(kExitIo, writable);
+    const absl::Status ours =
+        CheckThatNobodyElseSavesThere(fs_, options_.checkpoint, RunId(run_.identity));
+    if (!ours.ok())
+      return Fail(ours.code() == absl::StatusCode::kFailedPrecondition ? kExitConfig
+                                                                       : kExitCorruptCheckpoint,
+                  ours);
   }
   absl::StatusOr<LossScaler> scaler = MakeLossScaler(options_.precision);
   if (!scaler.ok()) return Fail(kExitConfig, scaler.status());

@@ -209,6 +209,7 @@ TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
 
 TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
   ASSERT_EQ(Run({SaveTo("good")}).exit_code, kExitDone);
+  ASSERT_EQ(Run({SaveTo("other"), "--set=training.seed=7"}).exit_code, kExitDone);
   std::ofstream(Path("file")) << "not a directory";
   struct Case {
     std::vector<std::string> args;
@@ -227,6 +228,10 @@ TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
        kExitConfig,
        {"another run", "hidden_size: 32", "hidden_size: 64"}},
       {{SaveTo("new"), "--set=checkpoint.finetune=true"}, kExitConfig, {"finetune"}},
+      {{SaveTo("good"), absl::StrCat("--set=checkpoint.load=\"", Path("other"), "\""),
+        "--set=checkpoint.finetune=true", "--set=training.seed=9"},
+       kExitConfig,
+       {"directory of its own"}},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.args.front());

@@ -46,6 +46,9 @@ void AppendTable(const std::map<std::string, int64_t>& bytes, int64_t total, std
   }
 }
 
+// What CPU kernels pack operands into, on each thread: between 1 and 5 MiB, by the shapes.
+constexpr int64_t kWorkspaceBytesPerThread = int64_t{2} << 20;
+
 // 0 where the system does not tell.
 int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
@@ -68,7 +71,7 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
   RunPlan plan;
   plan.data_bytes = EstimateDataBytes(options.data);
-  plan.program_bytes = ResidentBytes();
+  plan.program_bytes = ResidentBytes() + options.num_threads * kWorkspaceBytesPerThread;
   const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan,

@@ -27,8 +27,9 @@ struct RankPlan {
 
 struct RunPlan {
   std::vector<RankPlan> stages;
-  int64_t data_bytes = 0;     // of each process
-  int64_t program_bytes = 0;  // resident before anything is allocated: this process, now
+  int64_t data_bytes = 0;  // of each process
+  // Resident before anything is allocated (this process, now), and the kernels' workspaces.
+  int64_t program_bytes = 0;
 
   // Of the process that holds a rank of that stage.
   int64_t process_bytes(size_t stage) const {
