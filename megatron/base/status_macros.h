@@ -73,14 +73,12 @@ class StatusBuilder {
 #define MEGATRON_STATUS_NAME_INNER_(prefix, line) prefix##line
 
 #define MEGATRON_RETURN_IF_ERROR_1_(expr) MEGATRON_RETURN_IF_ERROR_2_(expr, _)
-// The switch around the `if` keeps an `else` of the caller from binding to it, and compilers from
-// warning that it might.
-#define MEGATRON_RETURN_IF_ERROR_2_(expr, error)                                            \
-  switch (0)                                                                                \
-  case 0:                                                                                   \
-  default:                                                                                  \
-    if (absl::Status megatron_status_ = (expr); megatron_status_.ok()) {                    \
-    } else if (::megatron::StatusBuilder _(std::move(megatron_status_)); true) /* NOLINT */ \
+// A loop that returns at once, and not another `if`: an `else` of the caller then binds to the
+// caller's own `if`.
+#define MEGATRON_RETURN_IF_ERROR_2_(expr, error)                                  \
+  if (absl::Status megatron_status_ = (expr); megatron_status_.ok()) {            \
+  } else                                                                          \
+    for (::megatron::StatusBuilder _(std::move(megatron_status_));;) /* NOLINT */ \
     return error
 
 #define MEGATRON_ASSIGN_OR_RETURN_1_(temporary, lhs, expr) \
