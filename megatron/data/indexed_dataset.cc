@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "megatron/base/crc32c.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed_dataset_format.h"
 #include "megatron/data/little_endian.h"
@@ -102,6 +103,10 @@ absl::Status CheckDocuments(absl::string_view index, const ParsedIndex& parsed) 
   return absl::OkStatus();
 }
 
+// Goes into checkpoints: other values make known data look changed.
+constexpr int64_t kFingerprintBlocks = 256;
+constexpr int64_t kFingerprintBlockSize = 4096;
+
 template <typename Stored>
 void Widen(const char* data, absl::Span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
@@ -154,6 +159,18 @@ IndexedDataset::IndexedDataset(std::string prefix, MappedFile idx, MappedFile bi
                                ParsedIndex index)
     : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)), index_(index) {
   for (int64_t i = 0; i < index_.num_sequences; ++i) num_tokens_ += SequenceLength(i);
+}
+
+uint32_t IndexedDataset::ContentFingerprint() const {
+  const absl::string_view bin = bin_.data();
+  uint32_t crc = Crc32c(idx_.data());
+  const int64_t last = static_cast<int64_t>(bin.size()) - kFingerprintBlockSize;
+  if (last <= (kFingerprintBlocks - 1) * kFingerprintBlockSize) return ExtendCrc32c(crc, bin);
+  for (int64_t block = 0; block < kFingerprintBlocks; ++block) {
+    const int64_t offset = last * block / (kFingerprintBlocks - 1);
+    crc = ExtendCrc32c(crc, bin.substr(offset, kFingerprintBlockSize));
+  }
+  return crc;
 }
 
 std::pair<int64_t, int64_t> IndexedDataset::DocumentSequences(int64_t i) const {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/crc32c.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/indexed_dataset_writer.h"
 #include "megatron/data/little_endian.h"
@@ -282,6 +283,53 @@ TEST_F(IndexedDatasetTest, VerifyNamesTheFirstTokenOutsideTheVocabulary) {
                        AllOf(HasSubstr("sequence 1, position 1"), HasSubstr("-4"))));
   EXPECT_THAT(dataset->VerifyTokens(3),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("sequence 1, position 0")));
+}
+
+// The fingerprint after `byte` of the .bin file was replaced.
+uint32_t FingerprintWithOtherByte(const std::string& prefix, int64_t byte) {
+  std::fstream bin(prefix + ".bin", std::ios::binary | std::ios::in | std::ios::out);
+  const char old = static_cast<char>(bin.seekg(byte).get());
+  bin.seekp(byte).put(static_cast<char>(old ^ 1)).flush();
+  const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(prefix);
+  EXPECT_THAT(dataset, IsOk());
+  const uint32_t fingerprint = dataset->ContentFingerprint();
+  bin.seekp(byte).put(old).flush();
+  return fingerprint;
+}
+
+TEST_F(IndexedDatasetTest, TheFingerprintOfASmallDatasetIsTheChecksumOfBothFiles) {
+  const std::string prefix = Write(TokenType::kU16, {{1, 2, 3}, {4}});
+  const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(prefix);
+  ASSERT_THAT(dataset, IsOk());
+  const absl::StatusOr<std::string> idx = ReadFileToString(PosixFileSystem(), prefix + ".idx");
+  ASSERT_THAT(idx, IsOk());
+  const std::string bin("\x01\0\x02\0\x03\0\x04\0", 8);
+  const uint32_t fingerprint = dataset->ContentFingerprint();
+  EXPECT_EQ(fingerprint, Crc32c(*idx + bin));
+  for (int64_t byte = 0; byte < 8; ++byte)
+    EXPECT_NE(FingerprintWithOtherByte(prefix, byte), fingerprint);
+}
+
+TEST_F(IndexedDatasetTest, TheFingerprintSeesTheIndex) {
+  const auto fingerprint = [&](const std::vector<std::vector<int32_t>>& documents) {
+    return IndexedDataset::Open(Write(TokenType::kU16, documents))->ContentFingerprint();
+  };
+  EXPECT_NE(fingerprint({{1, 2, 3}, {4}}), fingerprint({{1, 2}, {3, 4}}));
+}
+
+TEST_F(IndexedDatasetTest, TheFingerprintOfALargeDatasetSamplesItFromEndToEnd) {
+  constexpr int64_t kBlock = 4096, kLast = 255;
+  // Blocks of the sample and gaps of the same length take turns.
+  constexpr int64_t kSize = kBlock * (2 * kLast + 1);
+  const std::string prefix = Write(TokenType::kU8, {std::vector<int32_t>(kSize, 7)});
+  const uint32_t fingerprint = IndexedDataset::Open(prefix)->ContentFingerprint();
+  for (const int64_t block : {int64_t{0}, int64_t{100}, kLast}) {
+    const int64_t begin = 2 * kBlock * block;
+    EXPECT_NE(FingerprintWithOtherByte(prefix, begin), fingerprint) << block;
+    EXPECT_NE(FingerprintWithOtherByte(prefix, begin + kBlock - 1), fingerprint) << block;
+  }
+  EXPECT_EQ(FingerprintWithOtherByte(prefix, kBlock), fingerprint);
+  EXPECT_EQ(FingerprintWithOtherByte(prefix, kSize - kBlock - 1), fingerprint);
 }
 
 TEST_F(IndexedDatasetTest, MissingFilesAreNamed) {
