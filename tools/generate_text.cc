@@ -17,6 +17,7 @@
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/inference_model.h"
+#include "megatron/train/text_stream.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, prompt, "",
@@ -35,12 +36,13 @@ namespace {
 absl::Status CheckFlags() {
   if (absl::GetFlag(FLAGS_tokens_to_generate) < 1)
     return absl::InvalidArgumentError("--tokens_to_generate must be at least 1");
-  if (absl::GetFlag(FLAGS_temperature) < 0)
+  if (!(absl::GetFlag(FLAGS_temperature) >= 0))
     return absl::InvalidArgumentError("--temperature must not be negative");
   if (absl::GetFlag(FLAGS_top_k) < 0)
     return absl::InvalidArgumentError("--top_k must not be negative");
   const double top_p = absl::GetFlag(FLAGS_top_p);
-  if (top_p < 0 || top_p > 1) return absl::InvalidArgumentError("--top_p must be between 0 and 1");
+  if (!(top_p >= 0 && top_p <= 1))
+    return absl::InvalidArgumentError("--top_p must be between 0 and 1");
   return absl::OkStatus();
 }
 
@@ -58,6 +60,7 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(model->tokenizer().Encode(prompt, &tokens), _ << "in the prompt");
   if (tokens.empty()) tokens.push_back(model->tokenizer().eod());
   std::printf("%s", prompt.c_str());
+  TextStream text(model->tokenizer(), tokens);
   SamplingOptions sampling;
   sampling.temperature = absl::GetFlag(FLAGS_temperature);
   sampling.top_k = absl::GetFlag(FLAGS_top_k);
@@ -66,7 +69,7 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
   model->generator().Generate(sampling, absl::GetFlag(FLAGS_tokens_to_generate), &tokens,
                               [&](int32_t token) {
                                 if (token == model->tokenizer().eod()) return false;
-                                std::printf("%s", model->tokenizer().Decode({token}).c_str());
+                                std::printf("%s", text.Add(token).c_str());
                                 return std::fflush(stdout) == 0;
                               });
   std::printf("\n");

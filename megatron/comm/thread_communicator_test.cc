@@ -77,7 +77,7 @@ TEST(ThreadCommunicatorTest, AMissingRankIsNamedAtTheDeadline) {
                  }
                  return world.status();
                },
-               {absl::Seconds(2)});
+               {absl::Seconds(10)});
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
                                AllOf(HasSubstr("call 1, all-reduce(sum) of fp32[4]"),
                                      HasSubstr("still missing: rank 1 of world (world rank 1)"))));

@@ -1,5 +1,7 @@
 #include "megatron/train/config_error.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -8,6 +10,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace megatron {
+namespace {
+
+// More would push the first ones, which the others often follow from, off the screen.
+constexpr size_t kMostShownErrors = 50;
+
+}  // namespace
 
 bool operator==(const ConfigError& a, const ConfigError& b) {
   return std::tie(a.where, a.field, a.value, a.message) ==
@@ -29,7 +37,9 @@ absl::Status ToStatus(const std::vector<ConfigError>& errors) {
   std::string text = errors.size() == 1
                          ? "the configuration has an error:"
                          : absl::StrCat("the configuration has ", errors.size(), " errors:");
-  for (const ConfigError& error : errors) absl::StrAppend(&text, "\n  ", ToString(error));
+  const size_t shown = std::min(errors.size(), kMostShownErrors);
+  for (size_t i = 0; i < shown; ++i) absl::StrAppend(&text, "\n  ", ToString(errors[i]));
+  if (shown < errors.size()) absl::StrAppend(&text, "\n  and ", errors.size() - shown, " more");
   return absl::InvalidArgumentError(text);
 }
 

@@ -29,7 +29,8 @@ bool operator==(const ConfigError& a, const ConfigError& b);
 // "where: field = value: message", without the parts that are empty.
 std::string ToString(const ConfigError& error);
 
-// OK where there is no error, else InvalidArgument with one line for each.
+// OK where there is no error, else InvalidArgument with one line for each of the first 50 and the
+// number of the others.
 absl::Status ToStatus(const std::vector<ConfigError>& errors);
 
 }  // namespace megatron

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -32,6 +33,21 @@ constexpr char kExtension[] = ".textproto";
 // Configurations are a page or two; a checkpoint given by mistake must not be read into memory.
 constexpr uintmax_t kLargestFile = 1 << 20;
 
+// One error for a file of another kind, in place of one for each of its bytes.
+absl::Status CheckIsText(absl::string_view text, const std::string& path) {
+  int line = 1;
+  for (const char byte : text) {
+    if (byte == '\n') ++line;
+    if (!absl::ascii_iscntrl(static_cast<unsigned char>(byte)) || absl::ascii_isspace(byte))
+      continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is no text: line ", line, " holds the byte 0x",
+                     absl::Hex(static_cast<unsigned char>(byte), absl::kZeroPad2),
+                     "; a configuration is written in protobuf's text format"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error))
@@ -49,6 +65,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
         absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
   }
   text.resize(static_cast<size_t>(file.gcount()));
+  MEGATRON_RETURN_IF_ERROR(CheckIsText(text, path));
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
@@ -21,7 +22,9 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::google::protobuf::util::MessageDifferencer;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr char kGood[] =
@@ -87,6 +90,25 @@ TEST_F(ConfigLoaderTest, TellsWhereItLookedAndWhatWasMeant) {
   Write("big", std::string(2 << 20, 'x'));
   EXPECT_THAT(FindConfig("big").status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2097152 bytes")));
+}
+
+TEST_F(ConfigLoaderTest, RefusesABinaryFileWithOneError) {
+  Write("model.bin", absl::StrCat("PK\n\xe9\xff", std::string(1000, '\0')));
+  EXPECT_THAT(FindConfig("model.bin").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       EndsWith("model.bin is no text: line 2 holds the byte 0x00; a "
+                                "configuration is written in protobuf's text format")));
+  Write("windows.textproto", absl::StrReplaceAll(kGood, {{"\n", "\t\r\n"}}));
+  EXPECT_THAT(LoadConfig("windows.textproto", {}, ConfigPurpose::kRun), IsOk());
+}
+
+TEST(LoadConfigFromStringTest, CountsErrorsThatAreTooManyToShow) {
+  std::string text = kGood;
+  for (int i = 0; i < 60; ++i) absl::StrAppend(&text, "field_", i, ": 1\n");
+  const std::string message(
+      LoadConfigFromString(text, "x", {}, ConfigPurpose::kRun).status().message());
+  EXPECT_THAT(message, AllOf(HasSubstr("has 60 errors:"), HasSubstr("field_49"),
+                             Not(HasSubstr("field_50")), EndsWith("\n  and 10 more")));
 }
 
 TEST(LoadConfigFromStringTest, TellsErrorsOfTextTypesAndValuesTogether) {

@@ -1,5 +1,6 @@
 #include "megatron/train/config_parser.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -29,6 +31,7 @@ using google::protobuf::Message;
 using google::protobuf::TextFormat;
 
 constexpr size_t kLongestShownValue = 60;
+constexpr int kMostShownFields = 3;
 
 // TextFormat's own words name neither the field nor what it accepts; ours take their place.
 class SilentErrors : public google::protobuf::io::ErrorCollector {
@@ -73,8 +76,23 @@ std::string UnknownFieldMessage(const Descriptor& type, absl::string_view name) 
                          : absl::StrCat("no such field; did you mean ", nearest, "?");
 }
 
+// "{start: ... increment: ... samples: ...}", with the values where there is one for each field.
+std::string MessageSpelling(const Descriptor& type, const std::vector<std::string>& values) {
+  const int shown = std::min(type.field_count(), kMostShownFields);
+  const bool complete = static_cast<int>(values.size()) == type.field_count();
+  std::vector<std::string> fields;
+  for (int i = 0; i < shown; ++i)
+    fields.push_back(absl::StrCat(type.field(i)->name(), ": ", complete ? values[i] : "..."));
+  if (shown < type.field_count()) fields.push_back("...");
+  return absl::StrCat("{", absl::StrJoin(fields, " "), "}");
+}
+
 std::string WrongTypeMessage(const FieldDescriptor& field, absl::string_view path,
-                             absl::string_view value) {
+                             const std::vector<std::string>& values) {
+  if (field.message_type() != nullptr)
+    return absl::StrCat("expects fields in braces: ",
+                        MessageSpelling(*field.message_type(), values));
+  const absl::string_view value = values.empty() ? "" : absl::string_view(values.front());
   std::string message = absl::StrCat("expects ", DescribeAccepted(field, path));
   if (field.enum_type() == nullptr) return message;
   std::vector<std::string> names;
@@ -126,7 +144,7 @@ class Binder {
     if (!parsed_.locations.IsSet(path)) parsed_.locations.Set(path, Where(field.position));
     if (field.is_message != (known->message_type() != nullptr) ||
         (field.is_list && !known->is_repeated())) {
-      Refuse(field, *known, path, field.values.empty() ? "" : field.values.front());
+      Refuse(field, *known, path, field.values);
     } else if (field.is_message) {
       BindFields(field.fields, path, message->GetReflection()->MutableMessage(message, known));
     } else {
@@ -136,8 +154,9 @@ class Binder {
 
  private:
   void Refuse(const SyntaxField& field, const FieldDescriptor& known, const std::string& path,
-              absl::string_view value) {
-    AddError(field.position, path, value, WrongTypeMessage(known, path, value));
+              const std::vector<std::string>& values) {
+    AddError(field.position, path, absl::StrJoin(values, ", "),
+             WrongTypeMessage(known, path, values));
     parsed_.locations.MarkBroken(path);
   }
 
@@ -148,7 +167,7 @@ class Binder {
     parser.RecordErrorsTo(&silent);
     if (parser.ParseFieldValueFromString(value, &known, message)) return;
     message->GetReflection()->ClearField(message, &known);  // "4 5" would leave a 4
-    Refuse(field, known, path, value);
+    Refuse(field, known, path, {value});
   }
 
   ParsedConfig& parsed_;
@@ -226,10 +245,20 @@ class Override {
     const std::string text =
         absl::StartsWith(value_, "{") ? value_ : absl::StrCat("{", value_, "}");
     SyntaxTree tree = ParseSyntax(absl::StrCat(field->name, text));
+    if (!tree.errors.empty() && field_->message_type() != nullptr &&
+        !absl::StartsWith(value_, "{")) {
+      Fail(path_, value_, WrongTypeMessage(*field_, path_, ListedValues()));
+      return false;
+    }
     for (const SyntaxError& error : tree.errors) Fail(path_, value_, error.message);
     if (!tree.errors.empty() || tree.fields.size() != 1) return false;
     *field = std::move(tree.fields.front());
     return true;
+  }
+
+  // The parts of `[2,2,20]` or `2 2 20`, as other programs take the fields of a message.
+  std::vector<std::string> ListedValues() const {
+    return absl::StrSplit(value_, absl::ByAnyChar("[], "), absl::SkipEmpty());
   }
 
   // Names and bare strings are split at commas; a list with quotes is read as in a file.

@@ -15,6 +15,7 @@ namespace {
 
 using ::google::protobuf::TextFormat;
 using ::google::protobuf::util::MessageDifferencer;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -66,7 +67,8 @@ TEST(ConfigParserTest, TellsEveryErrorAtItsPlace) {
           "did you mean RMSNorm?",
           "gpt.textproto:6:3: model.lr: no such field here; did you mean optimizer.lr?",
           "gpt.textproto:8:1: optimiser: no such field; did you mean optimizer?",
-          "gpt.textproto:9:1: training = 4: expects fields in braces: training { ... }",
+          "gpt.textproto:9:1: training = 4: expects fields in braces: {micro_batch_size: ... "
+          "global_batch_size: ... rampup_batch_size: ... ...}",
           "gpt.textproto:10:8: data.mock_data = 7: expects true or false",
           "gpt.textproto:10:21: data.split = \"1\": expects a string in quotes"));
 }
@@ -147,6 +149,28 @@ TEST(ConfigOverrideTest, ReplacesARepeatedFieldAsAWhole) {
               ElementsAre("a,b", "c"));
 }
 
+TEST(ConfigParserTest, ShowsHowAMessageIsWritten) {
+  EXPECT_THAT(
+      Errors(ParseConfig("training { rampup_batch_size: [2, 2, 20] }", "x")),
+      ElementsAre("x:1:12: training.rampup_batch_size = 2, 2, 20: expects fields in braces: "
+                  "{start: 2 increment: 2 samples: 20}"));
+  for (const char* value : {"[2,2,20]", "2 2 20", "2, 2, 20"}) {
+    EXPECT_THAT(Errors(ParseConfig("", "x", {absl::StrCat("training.rampup_batch_size=", value)})),
+                ElementsAre(HasSubstr(absl::StrCat(
+                    value, ": expects fields in braces: {start: 2 increment: 2 samples: 20}"))));
+  }
+  EXPECT_THAT(Errors(ParseConfig("", "x", {"training.rampup_batch_size=2"})),
+              ElementsAre(HasSubstr("{start: ... increment: ... samples: ...}")));
+}
+
+TEST(ConfigParserTest, TellsForeignLettersOnceALine) {
+  EXPECT_THAT(
+      Errors(ParseConfig("# \u00e9t\u00e9\ncheckpoint { save: \"\u00e9t\u00e9\" }\n"
+                         "checkpoint { load: \u201cdir\u201d }\n",
+                         "x")),
+      Contains(HasSubstr("x:3:20: only text in quotes and comments may go beyond ASCII")).Times(1));
+}
+
 TEST(ConfigOverrideTest, TakesAFieldAwayByAnEmptyValue) {
   const ParsedConfig parsed = ParseConfig("data { stories { seed: 4 } }", "x", {"data.stories="});
   EXPECT_THAT(Errors(parsed), IsEmpty());
@@ -166,7 +190,8 @@ TEST(ConfigOverrideTest, TellsWhatIsWrongWithIt) {
           "--set num_layers=3: num_layers: no such field here; did you mean model.num_layers?",
           "--set model.num_layers.x=3: model.num_layers.x: num_layers is a value and has no fields",
           "--set model.num_layers=3 4: model.num_layers = 3 4: expects an integer from 1 to 10000",
-          HasSubstr("expected '}' for model"), HasSubstr("expected the name of a field, found '3'"),
+          HasSubstr("expected '}' for model"),
+          HasSubstr("model = 3: expects fields in braces: {num_layers: ... "),
           HasSubstr("expected ']' at the end")));
 }
 

@@ -137,7 +137,7 @@ std::string DescribeAccepted(const FieldDescriptor& field, absl::string_view pat
     case FieldDescriptor::CPPTYPE_ENUM:
       return DescribeEnum(*field.enum_type());
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return absl::StrCat("fields in braces: ", field.name(), " { ... }");
+      return "fields in braces";
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return DescribeRange("a number", RangeOf(path));
     default:

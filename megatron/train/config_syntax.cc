@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/io/tokenizer.h"
@@ -23,15 +24,23 @@ class ErrorList : public google::protobuf::io::ErrorCollector {
  public:
   explicit ErrorList(std::vector<SyntaxError>* errors) : errors_(errors) {}
 
-  // protobuf counts from 0.
+  // protobuf counts from 0. It tells each byte that is not ASCII apart; a word or a quotation mark
+  // of another alphabet is one mistake.
   void AddError(int line, int column, const std::string& message) override {
-    if (!Full()) errors_->push_back({{line + 1, column + 1}, message});
+    if (Full()) return;
+    const bool foreign = absl::StartsWith(message, "Interpreting non ascii codepoint");
+    if (foreign && line == foreign_line_) return;
+    if (foreign) foreign_line_ = line;
+    errors_->push_back(
+        {{line + 1, column + 1},
+         foreign ? "only text in quotes and comments may go beyond ASCII" : message});
   }
 
   bool Full() const { return errors_->size() >= kMaxSyntaxErrors; }
 
  private:
   std::vector<SyntaxError>* errors_;
+  int foreign_line_ = -1;  // the last line with bytes that are not ASCII
 };
 
 class SyntaxParser {

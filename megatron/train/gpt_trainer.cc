@@ -151,6 +151,10 @@ absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   stage_->set_training(false);
   for (int64_t i = 0; i < iterations; ++i) {
+    // A run that was continued or extended may have used up what was drawn for it: again from the
+    // start.
+    if (progress_.consumed_valid_samples + batch > source.size())
+      progress_.consumed_valid_samples = 0;
     MEGATRON_RETURN_IF_ERROR(
         packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1},
                      groups_.data_context, stream_),

@@ -4,11 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/checkpoint/find_checkpoint.h"
-#include "megatron/checkpoint/names.h"
 #include "megatron/data/tokenizer_factory.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/run_options.h"
+#include "megatron/train/training_checkpoint.h"
 
 namespace megatron {
 namespace {
@@ -49,12 +48,6 @@ StageMemorySizes MeasurePrediction(const GptOptions& options, int64_t tokens) {
   return memory.HighWater();
 }
 
-absl::StatusOr<std::string> DirectoryOfIteration(FileSystem& fs, const std::string& directory) {
-  if (fs.Stat(absl::StrCat(directory, "/", kManifestFileName)).ok()) return directory;
-  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found, FindLatestCheckpoint(fs, directory));
-  return found.directory;
-}
-
 }  // namespace
 
 InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
@@ -84,7 +77,8 @@ absl::Status InferenceModel::LoadWeights(const CheckpointReader& reader) {
 absl::StatusOr<std::unique_ptr<InferenceModel>> InferenceModel::Load(FileSystem& fs,
                                                                      const std::string& directory,
                                                                      int num_threads) {
-  MEGATRON_ASSIGN_OR_RETURN(const std::string iteration, DirectoryOfIteration(fs, directory));
+  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found, LocateCheckpoint(fs, directory));
+  const std::string& iteration = found.directory;
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, iteration));
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, reader.String("config"));
   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded,

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
@@ -37,6 +38,7 @@ constexpr char kTokens[] = "tokens_per_second";
 constexpr char kTflops[] = "tflops";
 constexpr char kValidation[] = "lm loss validation";
 constexpr char kPerplexity[] = "lm loss validation ppl";
+constexpr absl::string_view kRecordStart = "{\"iteration\":";
 
 // JSON knows neither infinity nor NaN.
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -76,45 +78,58 @@ bool IsMetrics(const Json& object) {
          (object.contains(kLoss) || object.contains(kValidation));
 }
 
-// Calls `visit(line, object)` for each whole line, and stops where it returns false. `line`
+// What a crash leaves of a line that began as records do, wherever it was cut, or whose first bytes
+// never reached the disk. `line` is without its line feed.
+bool MayBeTorn(absl::string_view line) {
+  return line.empty() || line.front() == '\0' || absl::StartsWith(line, kRecordStart) ||
+         absl::StartsWith(kRecordStart, line);
+}
+
+absl::Status NotMetrics(int line_number) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("line ", line_number, " is not a record of metrics"));
+}
+
+// Calls `visit(line, object)` for each whole record, and stops where it returns false. `line`
 // includes its line feed.
 template <typename Visitor>
-absl::Status ForEachLine(absl::string_view text, Visitor visit) {
+absl::Status ForEachRecord(absl::string_view text, Visitor visit) {
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = text.find('\n');
-    if (end == absl::string_view::npos) return absl::OkStatus();  // cut short by a crash
+    if (end == absl::string_view::npos)
+      return MayBeTorn(text) ? absl::OkStatus() : NotMetrics(number);
     const absl::string_view line = text.substr(0, end + 1);
     const Json object = Json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
-    if (!IsMetrics(object))
-      return absl::InvalidArgumentError(
-          absl::StrCat("line ", number, " is not a record of metrics"));
-    if (!visit(line, object)) return absl::OkStatus();
+    if (IsMetrics(object)) {
+      if (!visit(line, object)) return absl::OkStatus();
+    } else if (!object.is_discarded() || !MayBeTorn(text.substr(0, end))) {
+      return NotMetrics(number);
+    }
     text.remove_prefix(line.size());
   }
   return absl::OkStatus();
 }
 
-// The length of the records up to `last_iteration`.
-absl::StatusOr<size_t> LengthUpTo(absl::string_view text, int64_t last_iteration) {
-  size_t length = 0;
-  MEGATRON_RETURN_IF_ERROR(ForEachLine(text, [&](absl::string_view line, const Json& object) {
+// The records up to the first one after `last_iteration`.
+absl::StatusOr<std::string> RecordsUpTo(absl::string_view text, int64_t last_iteration) {
+  std::string records;
+  MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view line, const Json& object) {
     if (ReadInteger(object, kIteration) > last_iteration) return false;
-    length += line.size();
+    absl::StrAppend(&records, line);
     return true;
   }));
-  return length;
+  return records;
 }
 
 absl::StatusOr<std::string> KeptRecords(FileSystem& fs, const std::string& path,
                                         int64_t last_iteration) {
-  absl::StatusOr<std::string> text = ReadFileToString(fs, path);
+  const absl::StatusOr<std::string> text = ReadFileToString(fs, path);
   if (absl::IsNotFound(text.status())) return std::string();
   MEGATRON_RETURN_IF_ERROR(text.status());
   MEGATRON_ASSIGN_OR_RETURN(
-      const size_t kept, LengthUpTo(*text, last_iteration),
+      std::string records, RecordsUpTo(*text, last_iteration),
       _ << "in " << path << ": move it away, or name another with logging.metrics_file");
-  text->resize(kept);
-  return text;
+  return records;
 }
 
 }  // namespace
@@ -147,7 +162,7 @@ std::string ToJsonLine(const EvaluationMetrics& metrics) {
 
 absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
   MetricsHistory history;
-  MEGATRON_RETURN_IF_ERROR(ForEachLine(text, [&](absl::string_view, const Json& object) {
+  MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view, const Json& object) {
     if (object.contains(kValidation)) {
       history.evaluations.push_back(
           {ReadInteger(object, kIteration), ReadNumber(object, kValidation)});
@@ -174,11 +189,17 @@ absl::StatusOr<MetricsWriter> MetricsWriter::Open(FileSystem& fs, const std::str
 }
 
 absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
-  return file_->Append(ToJsonLine(metrics));
+  return WriteLine(ToJsonLine(metrics));
 }
 
 absl::Status MetricsWriter::Write(const EvaluationMetrics& metrics) {
-  return file_->Append(ToJsonLine(metrics));
+  return WriteLine(ToJsonLine(metrics));
+}
+
+absl::Status MetricsWriter::WriteLine(absl::string_view line) {
+  const absl::Status written = file_->Append(torn_ ? absl::StrCat("\n", line) : std::string(line));
+  torn_ = !written.ok();
+  return written;
 }
 
 absl::Status MetricsWriter::Sync() { return file_->Sync(); }

@@ -10,7 +10,11 @@
 //
 // A run that continues from a checkpoint takes steps again that it had taken before it was stopped;
 // their old lines are dropped when the file is opened, so that the file reads as if nothing had
-// happened. A line that a crash cut short is dropped too.
+// happened.
+//
+// A line is *torn* when it is no JSON and begins as a record does, or with a zero byte, or is
+// empty: what a crash, a full disk or a power cut leaves of a record. Readers pass over torn lines,
+// MetricsWriter::Open removes them, and a record that follows one starts on a line of its own.
 
 #ifndef MEGATRON_TRAIN_METRICS_H_
 #define MEGATRON_TRAIN_METRICS_H_
@@ -58,8 +62,8 @@ struct MetricsHistory {
 std::string ToJsonLine(const StepMetrics& metrics);
 std::string ToJsonLine(const EvaluationMetrics& metrics);
 
-// InvalidArgument names the first line that is no metrics; a last line without its line feed is
-// passed over.
+// InvalidArgument names the first line that is neither a record nor torn. A last line without its
+// line feed counts as torn, also where only the line feed is missing.
 absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text);
 
 // For one thread. Each record is one write to the operating system: a program that is killed loses
@@ -68,11 +72,12 @@ class MetricsWriter {
  public:
   // Keeps the records of iterations up to `last_iteration` (0 when training starts from the
   // beginning) and removes later ones, at one stroke: a crash leaves the old file or the new one.
-  // Makes the directory where there is none. Fails on a file that holds anything else than metrics,
-  // and leaves it as it is.
+  // Torn lines go too. Makes the directory where there is none. Fails on a file that holds anything
+  // else than metrics, and leaves it as it is.
   static absl::StatusOr<MetricsWriter> Open(FileSystem& fs, const std::string& path,
                                             int64_t last_iteration);
 
+  // A record whose write fails is lost or torn; the next ones are whole.
   absl::Status Write(const StepMetrics& metrics);
   absl::Status Write(const EvaluationMetrics& metrics);
 
@@ -83,7 +88,10 @@ class MetricsWriter {
  private:
   explicit MetricsWriter(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
 
+  absl::Status WriteLine(absl::string_view line);
+
   std::unique_ptr<WritableFile> file_;
+  bool torn_ = false;  // the last write failed, and may have left a part of its line
 };
 
 }  // namespace megatron

@@ -1,15 +1,20 @@
 #include "megatron/train/metrics.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/fault_file_system.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/memory_file_system.h"
 
 namespace megatron {
 namespace {
@@ -17,6 +22,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 StepMetrics Step(int64_t iteration) {
@@ -118,9 +124,62 @@ TEST_F(MetricsTest, DropsALineThatACrashCutShort) {
   }
 }
 
+TEST_F(MetricsTest, BeginsANewLineAfterAWriteThatFailedMidway) {
+  FaultFileSystem full(&fs_);
+  auto writer = MetricsWriter::Open(full, path_, 0);
+  ASSERT_THAT(writer, IsOk());
+  ASSERT_THAT(writer->Write(Step(1)), IsOk());
+  full.FailAt(0, ENOSPC, /*lasting=*/true);
+  for (int i = 2; i <= 3; ++i)
+    EXPECT_THAT(writer->Write(Step(i)), StatusIs(absl::StatusCode::kResourceExhausted));
+  full.Heal();
+  for (int i = 4; i <= 5; ++i) ASSERT_THAT(writer->Write(Step(i)), IsOk());
+
+  const auto history = ParseMetrics(Contents());
+  ASSERT_THAT(history, IsOk());
+  std::vector<int64_t> iterations;
+  for (const StepMetrics& step : history->steps) iterations.push_back(step.iteration);
+  EXPECT_THAT(iterations, ElementsAre(1, 4, 5));
+  OpenAt(4);
+  EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(4))));
+}
+
+TEST_F(MetricsTest, PassesOverTornLinesWhereverTheyAre) {
+  const std::string first = ToJsonLine(Step(1)), second = ToJsonLine(Step(2));
+  const std::string zeros(40, '\0');
+  // A part of a record, alone or with another one behind it; and sectors that were never written.
+  for (const std::string& torn :
+       {std::string(), second.substr(0, 1), second.substr(0, 5), second.substr(0, 60),
+        second.substr(0, 60) + first.substr(0, first.size() - 1), zeros,
+        zeros + second.substr(40, 60), second.substr(0, 60) + zeros}) {
+    WriteFile(absl::StrCat(torn, "\n", first, torn, "\n", second, torn));
+    const auto history = ParseMetrics(Contents());
+    ASSERT_THAT(history, IsOk()) << torn;
+    EXPECT_EQ(history->steps.size(), 2) << torn;
+    OpenAt(2);
+    EXPECT_EQ(Contents(), absl::StrCat(first, second)) << torn;
+  }
+}
+
+TEST_F(MetricsTest, OpensWhatAPowerCutLeaves) {
+  MemoryFileSystem disk;
+  auto writer = MetricsWriter::Open(disk, "run/metrics.jsonl", 0);
+  ASSERT_THAT(writer, IsOk());
+  for (int i = 1; i <= 6; ++i) ASSERT_THAT(writer->Write(Step(i)), IsOk());
+  ASSERT_THAT(writer->Sync(), IsOk());
+  const std::string synced = *ReadFileToString(disk, "run/metrics.jsonl");
+  for (int i = 7; i <= 12; ++i) ASSERT_THAT(writer->Write(Step(i)), IsOk());
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const auto image = disk.CrashImage(disk.operation_count(), CrashModel::kTearUnsynced, seed);
+    ASSERT_THAT(MetricsWriter::Open(*image, "run/metrics.jsonl", 6), IsOk()) << seed;
+    EXPECT_THAT(ReadFileToString(*image, "run/metrics.jsonl"), IsOkAndHolds(synced)) << seed;
+  }
+}
+
 TEST_F(MetricsTest, LeavesAForeignFileAlone) {
   for (const char* text : {"my diary\n", "{\"iteration\":1,\"lm loss\":2}\nnull\n", "{}\n",
-                           "[[[[\n", "{\"iteration\":\"1\",\"lm loss\":2}\n"}) {
+                           "[[[[\n", "{\"iteration\":\"1\",\"lm loss\":2}\n", "my diary",
+                           "{\n  \"name\": 1\n}\n", "{\"iteration\":1,\"lm loss\":2}\nmy diary"}) {
     WriteFile(text);
     EXPECT_THAT(
         MetricsWriter::Open(fs_, path_, 9).status(),

@@ -1,10 +1,12 @@
 #include "megatron/train/pretrain.h"
 
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -19,8 +21,10 @@
 #include "megatron/train/config_text.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/flops.h"
+#include "megatron/train/run_lock.h"
 #include "megatron/train/run_plan.h"
 #include "megatron/train/stop_signals.h"
+#include "megatron/train/text_stream.h"
 #include "megatron/train/training_loop.h"
 
 namespace megatron {
@@ -67,6 +71,17 @@ absl::Status CheckWritable(FileSystem& fs, const std::string& directory) {
   return fs.Remove(probe);
 }
 
+// What the system could give this process without swapping; nothing where it does not tell.
+std::optional<int64_t> AvailableBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name, unit;
+  int64_t kilobytes = 0;
+  while (meminfo >> name >> kilobytes >> unit) {
+    if (name == "MemAvailable:") return kilobytes * 1024;
+  }
+  return std::nullopt;
+}
+
 // Checkpoints of two runs do not share a directory. Where this run continues from it, Restore says
 // more.
 absl::Status CheckThatNobodyElseSavesThere(FileSystem& fs, const CheckpointOptions& checkpoint,
@@ -93,8 +108,10 @@ class Pretraining {
   int Run();
 
  private:
+  std::optional<Failure> CheckMemory() const;
   std::optional<Failure> OpenData();
   std::optional<Failure> Build();
+  absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(megatron::Restore* what) const;
   std::optional<Failure> Restore();
   void Introduce() const;
   void Generate();
@@ -107,6 +124,7 @@ class Pretraining {
   RunPlan plan_;
   GptData data_;
   RunDescription run_;
+  RunLock lock_;
   MemoryLedger ledger_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<GptTrainer> trainer_;
@@ -146,7 +164,16 @@ std::optional<Failure> Pretraining::Build() {
   run_.config_text = EffectiveConfigText(loaded_.config);
   if (!options_.checkpoint.save.empty()) {
     const absl::Status writable = CheckWritable(fs_, options_.checkpoint.save);
-    if (!writable.ok()) return Fail(kExitIo, writable);
+    if (!writable.ok()) {
+      return Failure{kExitIo, absl::StrCat("checkpoint.save = ", options_.checkpoint.save, ": ",
+                                           writable.message())};
+    }
+    absl::StatusOr<RunLock> lock = RunLock::Take(options_.checkpoint.save);
+    if (!lock.ok())
+      return Fail(
+          lock.status().code() == absl::StatusCode::kFailedPrecondition ? kExitConfig : kExitIo,
+          lock.status());
+    lock_ = *std::move(lock);
     const absl::Status ours =
         CheckThatNobodyElseSavesThere(fs_, options_.checkpoint, RunId(run_.identity));
     if (!ours.ok())
@@ -165,22 +192,36 @@ std::optional<Failure> Pretraining::Build() {
   return std::nullopt;
 }
 
+// What this run has saved itself comes before what it was started from, so that the same command
+// continues it.
+absl::StatusOr<FoundCheckpoint> Pretraining::ChooseCheckpoint(megatron::Restore* what) const {
+  const CheckpointOptions& checkpoint = options_.checkpoint;
+  *what = megatron::Restore::kEverything;
+  if (!checkpoint.save.empty() && checkpoint.save != checkpoint.load) {
+    absl::StatusOr<FoundCheckpoint> own = FindLatestCheckpoint(fs_, checkpoint.save);
+    if (own.ok() || own.status().code() != absl::StatusCode::kNotFound) return own;
+  }
+  if (checkpoint.load.empty()) return absl::NotFoundError("no checkpoint is asked for");
+  if (checkpoint.no_load_optim) *what = megatron::Restore::kWithoutOptimizer;
+  if (checkpoint.finetune) *what = megatron::Restore::kWeights;
+  return LocateCheckpoint(fs_, checkpoint.load);
+}
+
 std::optional<Failure> Pretraining::Restore() {
   const CheckpointOptions& checkpoint = options_.checkpoint;
-  const absl::StatusOr<FoundCheckpoint> found =
-      checkpoint.load.empty() ? absl::NotFoundError("no checkpoint is asked for")
-                              : FindLatestCheckpoint(fs_, checkpoint.load);
-  if (!found.ok() && found.status().code() != absl::StatusCode::kNotFound)
-    return Fail(kExitCorruptCheckpoint, found.status());
+  megatron::Restore what;
+  const absl::StatusOr<FoundCheckpoint> found = ChooseCheckpoint(&what);
+  if (!found.ok() && found.status().code() != absl::StatusCode::kNotFound) {
+    const bool damaged = found.status().code() == absl::StatusCode::kDataLoss;
+    return Fail(damaged ? kExitCorruptCheckpoint : kExitIo, found.status());
+  }
   if (!found.ok()) {
-    if (checkpoint.finetune) {
-      return Failure{kExitConfig,
-                     absl::StrCat("checkpoint.finetune is set, but there is no checkpoint: ",
-                                  found.status().message())};
-    }
     if (checkpoint.load != checkpoint.save) {
-      Say(absl::StrCat("WARNING: no checkpoint in ", checkpoint.load,
-                       ", starting from the beginning"));
+      return Failure{
+          kExitConfig,
+          absl::StrCat("checkpoint.load = ", checkpoint.load,
+                       ": there is no checkpoint; unset it to start from the beginning (",
+                       found.status().message(), ")")};
     }
     trainer_->InitializeWeights(options_.seed);
     return std::nullopt;
@@ -188,24 +229,29 @@ std::optional<Failure> Pretraining::Restore() {
   for (const std::string& warning : found->warnings) Say(absl::StrCat("WARNING: ", warning));
   const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs_, found->directory);
   if (!reader.ok()) return Fail(kExitCorruptCheckpoint, reader.status());
-  const megatron::Restore what = checkpoint.finetune        ? megatron::Restore::kWeights
-                                 : checkpoint.no_load_optim ? megatron::Restore::kWithoutOptimizer
-                                                            : megatron::Restore::kEverything;
   const absl::Status status =
       RestoreCheckpoint(*reader, what, run_, Stream::Cpu(pool_.get()), trainer_.get());
+  if (status.code() == absl::StatusCode::kFailedPrecondition) return Fail(kExitConfig, status);
   if (!status.ok()) {
-    return Fail(status.code() == absl::StatusCode::kFailedPrecondition ? kExitConfig
-                                                                       : kExitCorruptCheckpoint,
-                status);
+    return Failure{
+        kExitCorruptCheckpoint,
+        absl::StrCat(status.message(), "; to continue from the checkpoint before it move ",
+                     found->directory, " away")};
   }
-  Say(absl::StrCat("continuing from ", found->directory, " at iteration ",
-                   trainer_->progress().iteration));
+  Say(absl::StrCat(
+      what == megatron::Restore::kWeights ? "starting from the weights of " : "continuing from ",
+      found->directory, " at iteration ", trainer_->progress().iteration));
   return std::nullopt;
 }
 
 void Pretraining::Introduce() const {
   const GptOptions& model = options_.trainer.model;
   const TransformerOptions& transformer = model.transformer;
+  if (options_.num_threads > AvailableCores()) {
+    Say(absl::StrFormat(
+        "WARNING: system.num_threads = %d on %d cores: threads will wait for each other",
+        options_.num_threads, AvailableCores()));
+  }
   Say(absl::StrFormat("device: cpu (%s), %d threads; 1 rank", ops::IsaName(),
                       options_.num_threads));
   Say(absl::StrFormat(
@@ -230,18 +276,31 @@ void Pretraining::Generate() {
   if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer_->eod());
   Say("--- the model continues ---");
   std::printf("%s", generation.prompt.c_str());
+  TextStream text(*tokenizer_, tokens);
   TextGenerator generator(&trainer_->stage(), options_.trainer.model, options_.data.seq_length,
                           Stream::Cpu(pool_.get()), &ledger_);
   generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
     if (token == tokenizer_->eod()) return false;
-    std::printf("%s", tokenizer_->Decode({token}).c_str());
+    std::printf("%s", text.Add(token).c_str());
     std::fflush(stdout);
     return StopSignal() == 0;
   });
   std::printf("\n");
 }
 
+std::optional<Failure> Pretraining::CheckMemory() const {
+  const std::optional<int64_t> available = AvailableBytes();
+  const int64_t planned = plan_.process_bytes(0);
+  if (!available.has_value() || planned <= *available) return std::nullopt;
+  return Failure{kExitConfig, absl::StrCat("the run takes ", FormatBytes(planned),
+                                           " of memory and ", FormatBytes(*available),
+                                           " are available; --dry_run says what takes it. A "
+                                           "smaller training.micro_batch_size, recompute "
+                                           "or bf16 take less.")};
+}
+
 int Pretraining::Run() {
+  if (const auto failure = CheckMemory()) return Report(*failure);
   if (const auto failure = OpenData()) return Report(*failure);
   if (const auto failure = Build()) return Report(*failure);
   Introduce();

@@ -235,8 +235,8 @@ DataOptions ToData(const config::PretrainConfig& config) {
   options.reset_position_ids = data.reset_position_ids();
   options.reset_attention_mask = data.reset_attention_mask();
   options.eod_mask_loss = data.eod_mask_loss();
-  options.run = {training.train_iters(), training.global_batch_size(), training.eval_interval(),
-                 training.eval_iters()};
+  options.run = {training.train_iters(), training.global_batch_size(),
+                 training.eval_iters() > 0 ? training.eval_interval() : 0, training.eval_iters()};
   return options;
 }
 
@@ -312,6 +312,7 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   config::PretrainConfig identity;
   *identity.mutable_model() = config.model();
   *identity.mutable_data() = config.data();
+  identity.mutable_data()->clear_data_path();  // the fingerprint says what is in the files
   identity.mutable_precision()->set_fp16(config.precision().fp16());
   identity.mutable_precision()->set_bf16(config.precision().bf16());
   identity.mutable_training()->set_seed(config.training().seed());

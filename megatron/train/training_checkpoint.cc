@@ -1,11 +1,16 @@
 #include "megatron/train/training_checkpoint.h"
 
+#include <algorithm>
+#include <set>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/manifest.h"
+#include "megatron/checkpoint/names.h"
 #include "megatron/train/run_options.h"
 
 namespace megatron {
@@ -43,6 +48,45 @@ std::vector<ShardedTensor> MomentBlocks(GptTrainer& trainer) {
       blocks.push_back(Block(kExpAvgSqPrefix, *state.parameter, state.exp_avg_sq));
   }
   return blocks;
+}
+
+// What is loaded: the weights the model computes with are their rounded masters.
+std::vector<ShardedTensor> MasterBlocks(GptTrainer& trainer, const CheckpointReader& reader) {
+  std::vector<ShardedTensor> blocks;
+  for (const ParameterState& state : trainer.buffers().States()) {
+    const bool has_master =
+        FindTensor(reader.manifest(), kMasterPrefix + state.parameter->name) != nullptr;
+    blocks.push_back(Block(has_master ? kMasterPrefix : "", *state.parameter, state.master));
+  }
+  return blocks;
+}
+
+// Whether the checkpoint has the weights of this model and no others.
+absl::Status CheckSameModel(const CheckpointReader& reader, GptTrainer& trainer) {
+  std::set<std::string> ours;
+  for (const ParameterState& state : trainer.buffers().States()) ours.insert(state.parameter->name);
+  std::string differences;
+  for (const TensorEntry& tensor : reader.manifest().tensors) {
+    if (absl::StartsWith(tensor.name, "optimizer.state.")) continue;
+    if (ours.erase(tensor.name) == 0)
+      absl::StrAppend(&differences, "\n  only saved: ", tensor.name);
+  }
+  for (const std::string& name : ours) absl::StrAppend(&differences, "\n  only here: ", name);
+  if (differences.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(reader.directory(), ": holds the weights of another model:", differences));
+}
+
+const char* OptimizerName(const GptTrainer& trainer) {
+  return trainer.options().optimizer.kind == OptimizerOptions::kSgd ? "sgd" : "adam";
+}
+
+absl::Status CheckSameOptimizer(const CheckpointReader& reader, const GptTrainer& trainer) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
+  if (saved == OptimizerName(trainer)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      reader.directory(), ": was saved by optimizer.optimizer = ", saved, " and this run has ",
+      OptimizerName(trainer), "; checkpoint.no_load_optim starts with fresh optimizer state"));
 }
 
 // The lines of `a` that `b` does not have at their place, against b's.
@@ -92,6 +136,17 @@ absl::Status RestoreSchedules(const CheckpointReader& reader, GptTrainer* traine
 
 }  // namespace
 
+absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::string& directory) {
+  if (!fs.Stat(absl::StrCat(directory, "/", kManifestFileName)).ok()) {
+    return FindLatestCheckpoint(fs, directory);
+  }
+  FoundCheckpoint found;
+  found.directory = directory;
+  MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, directory));
+  found.iteration = reader.manifest().iteration;
+  return found;
+}
+
 CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& run) {
   CheckpointState state;
   const TrainingProgress& progress = trainer.progress();
@@ -110,7 +165,9 @@ CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& r
                 {"loss_scaler.clean_steps", scaler.clean_steps},
                 {"loss_scaler.hysteresis_left", scaler.hysteresis_left}};
   state.floats = {{"loss_scaler.scale", scaler.scale}};
-  state.strings = {{"identity", run.identity}, {"config", run.config_text}};
+  state.strings = {{"identity", run.identity},
+                   {"config", run.config_text},
+                   {"optimizer", OptimizerName(trainer)}};
   return state;
 }
 
@@ -120,8 +177,13 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   if (what != Restore::kWeights) {
     MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
   }
-  for (const ShardedTensor& block : WeightBlocks(*trainer))
+  MEGATRON_RETURN_IF_ERROR(CheckSameModel(reader, *trainer));
+  if (what == Restore::kEverything) {
+    MEGATRON_RETURN_IF_ERROR(CheckSameOptimizer(reader, *trainer));
+  }
+  for (const ShardedTensor& block : MasterBlocks(*trainer, reader)) {
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  }
   trainer->buffers().CopyMastersToWeights(stream);
   if (what == Restore::kWeights) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));

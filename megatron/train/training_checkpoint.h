@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/checkpoint_state.h"
+#include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/train/gpt_trainer.h"
 
 namespace megatron {
@@ -21,13 +22,16 @@ struct RunDescription {
   std::string config_text;  // EffectiveConfigText()
 };
 
+// The checkpoint that a user means by a directory: that of one iteration, or the latest of a run's.
+absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::string& directory);
+
 // The tensors point into the trainer.
 CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& run);
 
 enum class Restore {
   kEverything,
   kWithoutOptimizer,  // weights, progress and schedule; moments start at zero
-  kWeights,           // a new run from these weights
+  kWeights,           // a new run from these weights, in whatever precision they were trained
 };
 // kFailedPrecondition, saying what differs, where the checkpoint is of another model or, unless
 // only weights are wanted, of another run. After an error the trainer's contents are undefined.

@@ -62,11 +62,16 @@ ExitCode TrainingLoop::Run() {
     }
     metrics_ = *std::move(metrics);
   }
+  if (Done()) {
+    Print(absl::StrCat("already at iteration ", first_iteration_, " of ",
+                       options().loop.train_iters, ": nothing to do"));
+  }
   while (!Done()) {
     if (const std::optional<ExitCode> code = Iterate()) return *code;
   }
-  if (options().loop.eval_interval > 0 &&
-      last_evaluated_iteration_ != trainer_->progress().iteration) {
+  const int64_t iteration = trainer_->progress().iteration;
+  if (options().loop.eval_interval > 0 && iteration > first_iteration_ &&
+      last_evaluated_iteration_ != iteration && StopSignal() == 0) {
     if (const std::optional<ExitCode> code = Evaluate()) return *code;
   }
   return SaveAndLeave(kExitDone);
@@ -89,8 +94,11 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   }
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   Record(*report, absl::Now() - start);
-  if (const std::optional<ExitCode> code = EvaluateIfDue()) return code;
-  return SaveOrLeave(report->update.stop_requested || StopSignal() != 0);
+  const bool leaving = report->update.stop_requested || StopSignal() != 0;
+  if (!leaving) {
+    if (const std::optional<ExitCode> code = EvaluateIfDue()) return code;
+  }
+  return SaveOrLeave(leaving || StopSignal() != 0);
 }
 
 std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
@@ -123,7 +131,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
     metrics.consumed_samples = progress.consumed_train_samples;
     metrics.loss = report.loss;
     metrics.learning_rate = report.learning_rate;
-    metrics.grad_norm = report.update.grad_norm;
+    if (report.update.finite) metrics.grad_norm = report.update.grad_norm;
     if (options().trainer.log_params_norm) metrics.params_norm = report.params_norm;
     if (options().trainer.log_num_zeros_in_grad) metrics.num_zeros = report.num_zeros;
     metrics.loss_scale = report.loss_scale;
@@ -132,8 +140,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
     metrics.elapsed_ms = seconds * 1e3;
     metrics.tokens_per_second = tokens / seconds;
     metrics.model_tflops = tokens * context_.flops_per_token / seconds * 1e-12;
-    LOG_IF(ERROR, !metrics_->Write(metrics).ok())
-        << "could not write " << options().loop.metrics_file;
+    ReportMetricsError(metrics_->Write(metrics));
   }
   Progress shown;
   shown.iteration = progress.iteration;
@@ -169,7 +176,7 @@ void TrainingLoop::PrintLogLine(const StepReport& report) {
   log.global_batch_size = report.global_batch_size;
   log.losses = interval_.Means();
   log.loss_scale = report.loss_scale;
-  log.grad_norm = report.update.grad_norm;
+  if (report.update.finite) log.grad_norm = report.update.grad_norm;
   if (options().trainer.log_num_zeros_in_grad) log.num_zeros = report.num_zeros;
   if (options().trainer.log_params_norm) log.params_norm = report.params_norm;
   log.skipped_iterations = interval_.skipped();
@@ -177,6 +184,14 @@ void TrainingLoop::PrintLogLine(const StepReport& report) {
   Print(absl::StrCat(FormatIterationLine(log), FormatSpeed(speed)));
   interval_.Clear();
   interval_elapsed_ = absl::ZeroDuration();
+}
+
+void TrainingLoop::ReportMetricsError(const absl::Status& status) {
+  if (status.ok() || metrics_failed_) return;
+  metrics_failed_ = true;
+  progress_line_.Clear();
+  LOG(ERROR) << "metrics are missing from here on where they cannot be written: "
+             << status.message();
 }
 
 std::optional<ExitCode> TrainingLoop::EvaluateIfDue() {
@@ -197,8 +212,7 @@ std::optional<ExitCode> TrainingLoop::Evaluate() {
   last_evaluated_iteration_ = iteration;
   Print(FormatValidationBlock(absl::StrCat("iteration ", iteration), {{"lm loss", *loss}}));
   if (metrics_.has_value()) {
-    LOG_IF(ERROR, !metrics_->Write(EvaluationMetrics{iteration, *loss}).ok())
-        << "could not write " << options().loop.metrics_file;
+    ReportMetricsError(metrics_->Write(EvaluationMetrics{iteration, *loss}));
   }
   return std::nullopt;
 }
@@ -217,22 +231,22 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   if (writer_ == nullptr || checkpoint.save_interval == 0 ||
       iteration % checkpoint.save_interval != 0)
     return std::nullopt;
-  absl::Status status = StartSave();
-  if (status.ok() && !checkpoint.async_save) status = FinishSave();
+  StartSave();
+  const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
   // The last good checkpoint is still there, and the disk may have room again at the next interval.
   LOG_IF(ERROR, !status.ok()) << "no checkpoint at iteration " << iteration
                               << ", training goes on: " << status.message();
   return std::nullopt;
 }
 
-absl::Status TrainingLoop::StartSave() {
-  MEGATRON_RETURN_IF_ERROR(FinishSave());
-  if (metrics_.has_value()) {
-    MEGATRON_RETURN_IF_ERROR(metrics_->Sync());
-  }
+void TrainingLoop::StartSave() {
+  const int64_t before = last_saved_iteration_;
+  const absl::Status status = FinishSave();
+  LOG_IF(ERROR, !status.ok()) << "no checkpoint at iteration " << before << ": "
+                              << status.message();
+  if (metrics_.has_value()) ReportMetricsError(metrics_->Sync());
   writer_->Start(MakeCheckpointState(*trainer_, context_.run));
   last_saved_iteration_ = trainer_->progress().iteration;
-  return absl::OkStatus();
 }
 
 absl::Status TrainingLoop::FinishSave() {
@@ -254,12 +268,8 @@ ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
         << "leaving without a checkpoint: checkpoint.save is not set";
     return code;
   }
-  absl::Status status = FinishSave();
-  if (last_saved_iteration_ != trainer_->progress().iteration) {
-    LOG_IF(ERROR, !status.ok()) << "the checkpoint before this one failed: " << status.message();
-    status = StartSave();
-    if (status.ok()) status = FinishSave();
-  }
+  if (last_saved_iteration_ != trainer_->progress().iteration) StartSave();
+  const absl::Status status = FinishSave();
   if (status.ok()) return code;
   LOG(ERROR) << "no checkpoint at iteration " << trainer_->progress().iteration << ": "
              << status.message();

@@ -53,11 +53,13 @@ class TrainingLoop {
   void Record(const StepReport& report, absl::Duration elapsed);
   void PrintLogLine(const StepReport& report);
   std::optional<ExitCode> Evaluate();
-  // Starts a save; what becomes of the one before is known first.
-  absl::Status StartSave();
+  // Starts a save when the one before has ended; should that have failed, it is said.
+  void StartSave();
   absl::Status FinishSave();
   // For good: waits until everything is on disk.
   ExitCode SaveAndLeave(ExitCode code);
+  // Once: a full disk would say so at every step.
+  void ReportMetricsError(const absl::Status& status);
   void Print(const std::string& line);
 
   Context context_;
@@ -68,6 +70,7 @@ class TrainingLoop {
   ProgressLine progress_line_;
   IntervalMeans interval_;
   absl::Duration interval_elapsed_ = absl::ZeroDuration();
+  bool metrics_failed_ = false;
   int64_t first_iteration_ = 0;
   int64_t last_saved_iteration_ = -1;
   int64_t last_evaluated_iteration_ = -1;

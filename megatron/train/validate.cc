@@ -173,8 +173,12 @@ void CheckLearningRate(ConfigChecker& check) {
   }
   if (check.Usable({"optimizer.lr_warmup_iters", "optimizer.lr_decay_iters"}) &&
       optimizer.lr_warmup_iters() >= optimizer.lr_decay_iters()) {
-    check.Error("optimizer.lr_warmup_iters",
-                absl::StrCat("must be less than ", check.Named("optimizer.lr_decay_iters")));
+    check.Error(
+        "optimizer.lr_warmup_iters",
+        absl::StrCat("must be less than ", check.Named("optimizer.lr_decay_iters"),
+                     "; lower optimizer.lr_warmup_iters or raise ",
+                     check.IsWritten("optimizer.lr_decay_iters") ? "optimizer.lr_decay_iters"
+                                                                 : "training.train_iters"));
   }
   if (optimizer.lr_decay_style() != config::LrDecayStyle::WSD) {
     check.HaveNoEffect({"optimizer.lr_wsd_decay_style", "optimizer.lr_wsd_decay_iters"},

@@ -141,7 +141,10 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{"optimizer.min_lr=1"}, "must be at most optimizer.lr = 0.001 (x:2:13)"},
       {{"optimizer.lr_warmup_init=1"}, "must be at most optimizer.lr"},
       {{"optimizer.lr_warmup_iters=10"},
-       "must be less than optimizer.lr_decay_iters = 10 (computed)"},
+       "must be less than optimizer.lr_decay_iters = 10 (computed); lower "
+       "optimizer.lr_warmup_iters or raise training.train_iters"},
+      {{"optimizer.lr_warmup_iters=5", "optimizer.lr_decay_iters=5"},
+       "lower optimizer.lr_warmup_iters or raise optimizer.lr_decay_iters"},
       {{"optimizer.lr_warmup_iters=1", "optimizer.lr_warmup_fraction=0.5"},
        "contradicts optimizer.lr_warmup_iters = 1"},
       {{"optimizer.lr_wsd_decay_iters=3"}, "has no effect with optimizer.lr_decay_style = linear"},
