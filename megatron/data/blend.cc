@@ -155,7 +155,10 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<GptSampleSource>> dat
     : datasets_(std::move(datasets)), index_(std::move(index)) {}
 
 absl::Status BlendedDataset::Get(int64_t index, GptSample* sample) const {
-  CHECK(0 <= index && index < size()) << "sample " << index << " of " << size();
+  if (index < 0 || index >= size()) {
+    return absl::OutOfRangeError(
+        absl::StrCat("sample ", index, " does not exist; the blend has ", size(), " samples"));
+  }
   const int16_t dataset = index_.dataset[index];
   MEGATRON_RETURN_IF_ERROR(datasets_[dataset]->Get(index_.sample[index], sample),
                            _ << "in dataset " << dataset + 1 << " of the blend");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -100,6 +102,19 @@ TEST(BlendedDatasetTest, GetsTheSamplesOfItsIndex) {
   GptSample sample;
   ASSERT_THAT((*blend)->Get(11, &sample), IsOk());
   EXPECT_THAT(sample.tokens, ElementsAre(1, 7));
+}
+
+TEST(BlendedDatasetTest, ASampleThatDoesNotExistIsAnError) {
+  auto blend = BlendedDataset::CreateExhaustive(Datasets({5, 2}));
+  ASSERT_THAT(blend, IsOk());
+  GptSample sample;
+  EXPECT_THAT((*blend)->Get(6, &sample), IsOk());
+  for (const int64_t index : {int64_t{-1}, int64_t{7}, INT64_MAX}) {
+    EXPECT_THAT((*blend)->Get(index, &sample),
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         AllOf(HasSubstr(absl::StrCat("sample ", index, " ")),
+                               HasSubstr("blend has 7 samples"))));
+  }
 }
 
 TEST(BlendedDatasetTest, ADatasetThatIsTooSmallIsNamed) {

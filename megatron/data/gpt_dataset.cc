@@ -42,7 +42,10 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSequences> sequences,
     : sequences_(std::move(sequences)), options_(options), index_(std::move(index)) {}
 
 absl::Status GptDataset::Get(int64_t index, GptSample* sample) const {
-  CHECK(0 <= index && index < size()) << "sample " << index << " of " << size();
+  if (index < 0 || index >= size()) {
+    return absl::OutOfRangeError(
+        absl::StrCat("sample ", index, " does not exist; the dataset has ", size(), " samples"));
+  }
   const size_t seq_length = static_cast<size_t>(options_.seq_length);
   // The token after the inputs is read in their vector, whose capacity then serves all later
   // samples.

@@ -1,13 +1,16 @@
 // GPT samples from token sequences, exactly as Megatron draws them (see gpt_index.h for the order).
 //
-//   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus,
-//   IndexedDataset::Open("/data/books_text_document")); MEGATRON_ASSIGN_OR_RETURN(SplitShares
-//   shares, ParseSplit("969,30,1")); GptDatasetOptions options; options.range =
-//   RangeOf(Split::kTrain, shares, corpus.num_sequences()); options.seq_length = 1024;
+//   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus, IndexedDataset::Open("books_text_document"));
+//   MEGATRON_ASSIGN_OR_RETURN(SplitShares shares, ParseSplit("969,30,1"));
+//   GptDatasetOptions options;
+//   options.range = RangeOf(Split::kTrain, shares, corpus.num_sequences());
+//   options.seq_length = 1024;
 //   options.num_samples = train_iters * global_batch_size;
-//   MEGATRON_ASSIGN_OR_RETURN(auto train,
-//   GptDataset::Create(std::make_shared<IndexedDataset>(std::move(corpus)), options)); GptSample
-//   sample; MEGATRON_RETURN_IF_ERROR(train->Get(0, &sample));
+//   options.vocab_size = tokenizer.vocab_size();
+//   auto sequences = std::make_shared<IndexedDataset>(std::move(corpus));
+//   MEGATRON_ASSIGN_OR_RETURN(auto train, GptDataset::Create(std::move(sequences), options));
+//   GptSample sample;
+//   MEGATRON_RETURN_IF_ERROR(train->Get(0, &sample));
 #ifndef MEGATRON_DATA_GPT_DATASET_H_
 #define MEGATRON_DATA_GPT_DATASET_H_
 

@@ -181,6 +181,19 @@ TEST(GptDatasetTest, ATokenOutsideTheVocabularyIsNamed) {
   }
 }
 
+TEST(GptDatasetTest, ASampleThatDoesNotExistIsAnError) {
+  const auto documents = ReferenceDocuments();
+  const auto dataset = Create(documents, Options(*documents, 4));
+  ASSERT_EQ(dataset->size(), 9);
+  for (const int64_t index : {int64_t{-1}, int64_t{9}, INT64_MAX}) {
+    GptSample sample;
+    EXPECT_THAT(dataset->Get(index, &sample),
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         AllOf(HasSubstr(absl::StrCat("sample ", index, " ")),
+                               HasSubstr("has 9 samples"))));
+  }
+}
+
 TEST(GptDatasetTest, AVocabularyOfNothingIsRefused) {
   const auto documents = ReferenceDocuments();
   GptDatasetOptions options = Options(*documents, 4);
@@ -209,6 +222,22 @@ TEST(MockGptDatasetTest, SplitsMegatronsMockDocumentsInThirds) {
     EXPECT_GE(successors, 13);
   }
   EXPECT_EQ(tokens, 204637097);
+}
+
+TEST(MockGptDatasetTest, ASampleThatDoesNotExistIsAnError) {
+  GptDatasetOptions options;
+  options.seq_length = 16;
+  options.num_samples = 5;
+  options.vocab_size = 128;
+  options.eod = 127;
+  const absl::StatusOr<std::unique_ptr<GptDataset>> dataset =
+      CreateMockGptDataset(Split::kTest, options);
+  ASSERT_THAT(dataset, IsOk());
+  GptSample sample;
+  EXPECT_THAT((*dataset)->Get((*dataset)->size() - 1, &sample), IsOk());
+  EXPECT_THAT((*dataset)->Get((*dataset)->size(), &sample),
+              StatusIs(absl::StatusCode::kOutOfRange,
+                       HasSubstr(absl::StrCat((*dataset)->size(), " samples"))));
 }
 
 }  // namespace

@@ -28,8 +28,9 @@ class GptSampleSource {
   virtual int64_t size() const = 0;
 
   // Replaces what is in `sample`; its vectors keep their memory, so a sample used again is filled
-  // without allocation. Fails with kDataLoss, naming the place, where the data holds a token
-  // outside the vocabulary.
+  // without allocation. Fails with kOutOfRange, naming sample and size, where `index` is not in
+  // [0, size()), and with kDataLoss, naming the place, where the data holds a token outside the
+  // vocabulary; what is in `sample` then is not to be used.
   virtual absl::Status Get(int64_t index, GptSample* sample) const = 0;
 };
 
