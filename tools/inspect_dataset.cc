@@ -12,8 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed_dataset.h"
@@ -94,13 +92,10 @@ void PrintDocuments(const IndexedDataset& dataset, const Tokenizer& tokenizer) {
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1)
     return absl::InvalidArgumentError("expected one argument, the dataset's prefix");
-  absl::string_view prefix = arguments[0];
-  if (!absl::ConsumeSuffix(&prefix, ".idx")) absl::ConsumeSuffix(&prefix, ".bin");
   MEGATRON_ASSIGN_OR_RETURN(
       const std::unique_ptr<Tokenizer> tokenizer,
       CreateTokenizer({absl::GetFlag(FLAGS_tokenizer_type), absl::GetFlag(FLAGS_vocab_size)}));
-  MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset,
-                            IndexedDataset::Open(std::string(prefix)));
+  MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset, IndexedDataset::Open(arguments[0]));
   PrintHeader(dataset);
   PrintHistogram(dataset);
   PrintDocuments(dataset, *tokenizer);

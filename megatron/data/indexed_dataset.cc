@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "megatron/base/crc32c.h"
 #include "megatron/base/status_macros.h"
@@ -144,7 +145,9 @@ absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size
   return parsed;
 }
 
-absl::StatusOr<IndexedDataset> IndexedDataset::Open(const std::string& prefix) {
+absl::StatusOr<IndexedDataset> IndexedDataset::Open(absl::string_view path) {
+  if (!absl::ConsumeSuffix(&path, ".idx")) absl::ConsumeSuffix(&path, ".bin");
+  const std::string prefix(path);
   MEGATRON_ASSIGN_OR_RETURN(MappedFile idx, MappedFile::Open(prefix + ".idx"),
                             _ << "while opening the dataset " << prefix);
   MEGATRON_ASSIGN_OR_RETURN(MappedFile bin, MappedFile::Open(prefix + ".bin"),

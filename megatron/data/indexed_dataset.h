@@ -41,10 +41,11 @@ absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size
 
 class IndexedDataset : public TokenSequences {
  public:
-  // kNotFound where one of the files is missing, kDataLoss where they contradict the format or each
-  // other.
-  static absl::StatusOr<IndexedDataset> Open(const std::string& prefix);
+  // `path` is the prefix of both files, or the name of one of them. kNotFound where one is missing,
+  // kDataLoss where they contradict the format or each other.
+  static absl::StatusOr<IndexedDataset> Open(absl::string_view path);
 
+  // Without .idx and .bin.
   const std::string& prefix() const { return prefix_; }
   TokenType token_type() const { return index_.token_type; }
   bool has_modes() const { return index_.has_modes; }
@@ -53,9 +54,10 @@ class IndexedDataset : public TokenSequences {
 
   // Tells whether this is likely the dataset of before: the CRC-32C of the .idx file and, behind
   // it, of a sample of the .bin file, 256 blocks of 4 KiB spread evenly from its first byte to its
-  // last (the whole file where it is no longer than these blocks). So it costs milliseconds for any
-  // number of tokens, and finds other or regenerated text; a few tokens changed between the blocks
-  // it does not find. The same files give the same value on every machine and in every release.
+  // last (the whole file where it is no longer than these blocks). So it costs a
+  // pass over the index and a few milliseconds for any number of tokens, and finds other or
+  // regenerated text; a few tokens changed between the blocks it does not find. The same files give
+  // the same value on every machine and in every release.
   uint32_t ContentFingerprint() const;
 
   // Sequences [first, second) make up document `i`.

@@ -332,6 +332,17 @@ TEST_F(IndexedDatasetTest, TheFingerprintOfALargeDatasetSamplesItFromEndToEnd) {
   EXPECT_EQ(FingerprintWithOtherByte(prefix, kSize - kBlock - 1), fingerprint);
 }
 
+TEST_F(IndexedDatasetTest, EitherFileNamesTheDataset) {
+  const std::string prefix = Write(TokenType::kU16, {{1, 2, 3}});
+  for (const absl::string_view suffix : {"", ".idx", ".bin"}) {
+    const absl::StatusOr<IndexedDataset> dataset =
+        IndexedDataset::Open(absl::StrCat(prefix, suffix));
+    ASSERT_THAT(dataset, IsOk());
+    EXPECT_EQ(dataset->prefix(), prefix);
+    EXPECT_THAT(ReadAll(*dataset, 0), ElementsAre(1, 2, 3));
+  }
+}
+
 TEST_F(IndexedDatasetTest, MissingFilesAreNamed) {
   EXPECT_THAT(IndexedDataset::Open("/nowhere/x"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/x.idx")));
