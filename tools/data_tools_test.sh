@@ -37,6 +37,8 @@ first="$(head -1 stories.jsonl | sed 's/{"text": "//; s/"}$//')"
 expect_code 0 "$first<|endoftext|>" "$tools/inspect_dataset" one_text_document --verify
 grep -q "documents  $(wc -l < stories.jsonl)" output || fail "number of documents: $(cat output)"
 grep -q "verified" output || fail "not verified: $(cat output)"
+expect_code 0 'dataset    one_text_document$' "$tools/inspect_dataset" one_text_document.bin
+expect_code 0 'dataset    one_text_document$' "$tools/inspect_dataset" one_text_document.idx
 expect_code 21 'outside a vocabulary of 100' "$tools/inspect_dataset" one_text_document --verify \
   --tokenizer_type=NullTokenizer --vocab_size=100 --documents=0
 
@@ -45,6 +47,16 @@ expect_code 21 'outside a vocabulary of 100' "$tools/inspect_dataset" one_text_d
 expect_code 21 "bad.jsonl, line $(wc -l < bad.jsonl): " "$tools/preprocess_data" --input=bad.jsonl --output_prefix=bad
 [[ ! -e bad_text_document.bin && ! -e bad_text_document.bin.partial ]] || fail "a failed run left files"
 expect_code 0 '1 of .* lines were skipped' "$tools/preprocess_data" --input=bad.jsonl --output_prefix=bad --bad_lines=skip
+
+# An input without one document.
+: > empty.jsonl
+expect_code 21 'empty.jsonl, there is no document in the input; lines read: 0' "$tools/preprocess_data" --input=empty.jsonl --output_prefix=empty
+grep -q 'Nothing was written' output || fail "not told that nothing was written: $(cat output)"
+! grep -q 'bad_lines' output || fail "a remedy that is none: $(cat output)"
+echo '{' > broken.jsonl
+expect_code 21 'no document in the input; lines read: 1; line 1: ' "$tools/preprocess_data" --input=broken.jsonl --output_prefix=empty \
+  --bad_lines=skip
+[[ $(echo empty_*) == 'empty_*' ]] || fail "an input without documents left $(echo empty_*)"
 
 # Wrong flags and files.
 expect_code 20 'prefx' "$tools/preprocess_data" --output_prefx=x

@@ -15,6 +15,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "megatron/base/file_system.h"
@@ -123,9 +124,10 @@ absl::Status Preprocess(std::istream& input) {
         return interrupted == 0;
       });
   if (absl::IsDataLoss(report.status())) {
-    return absl::DataLossError(
-        absl::StrCat(absl::GetFlag(FLAGS_input), ", ", report.status().message(),
-                     "\nNothing was written. --bad_lines=skip leaves such lines out."));
+    const bool bad_line = absl::StartsWith(report.status().message(), "line ");
+    return absl::DataLossError(absl::StrCat(
+        absl::GetFlag(FLAGS_input), ", ", report.status().message(), "\nNothing was written.",
+        bad_line ? " --bad_lines=skip leaves such lines out." : ""));
   }
   if (absl::IsCancelled(report.status()))
     return absl::CancelledError("interrupted; nothing was written");

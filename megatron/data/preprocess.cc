@@ -134,7 +134,14 @@ class Preprocessor {
     return absl::OkStatus();
   }
 
+  // Makes the datasets visible. An empty one would fail only in training, far from its cause.
   absl::Status Finalize() {
+    if (report_.documents == 0) {
+      const std::string first_bad =
+          report_.bad_lines == 0 ? "" : absl::StrCat("; ", report_.first_bad_lines[0]);
+      return absl::DataLossError(absl::StrCat(
+          "there is no document in the input; lines read: ", report_.lines, first_bad));
+    }
     for (const auto& writer : writers_) MEGATRON_RETURN_IF_ERROR(writer->Finalize());
     return absl::OkStatus();
   }

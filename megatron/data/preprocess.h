@@ -42,7 +42,7 @@ struct PreprocessReport {
 // Reads `input` to its end. `keep_going` is called now and then with what was done so far; where it
 // returns false, the work ends with kCancelled. After any error no dataset is left behind, and
 // older ones of these names are as they were. kInvalidArgument for options, kDataLoss for a bad
-// line, and the file system's errors.
+// line ("line 7: " and why) and for an input without one document, and the file system's errors.
 absl::StatusOr<PreprocessReport> PreprocessJsonLines(
     std::istream& input, const Tokenizer& tokenizer, const PreprocessOptions& options,
     FileSystem& fs, absl::FunctionRef<bool(const PreprocessReport&)> keep_going);

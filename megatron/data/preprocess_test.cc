@@ -111,12 +111,13 @@ TEST_F(PreprocessTest, LinesMayBeLongerThanABatchAndTheLastMayLackItsEnd) {
   EXPECT_EQ(report->tokens, static_cast<int64_t>(body.size()) + 1);
 }
 
-TEST_F(PreprocessTest, NoInputIsADatasetOfNothing) {
-  const absl::StatusOr<PreprocessReport> report = Run("");
-  ASSERT_THAT(report, IsOk());
-  EXPECT_EQ(report->documents, 0);
-  EXPECT_EQ(File("d/x_text_document.bin"), "");
-  EXPECT_THAT(File("d/x_text_document.idx"), SizeIs(42));
+TEST_F(PreprocessTest, AnInputWithoutDocumentsIsAnErrorAndLeavesNothing) {
+  EXPECT_THAT(Run(""), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("lines read: 0")));
+  EXPECT_THAT(Run("\n  \n"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("lines read: 2")));
+  options_.skip_bad_lines = true;
+  EXPECT_THAT(Run("\n{\n"), StatusIs(absl::StatusCode::kDataLoss,
+                                     AllOf(HasSubstr("lines read: 2"), HasSubstr("line 2: "))));
+  EXPECT_THAT(Files(), IsEmpty());
 }
 
 TEST_F(PreprocessTest, ABadLineEndsTheWorkAndLeavesNothing) {
