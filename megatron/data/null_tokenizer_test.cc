@@ -23,6 +23,15 @@ TEST(NullTokenizerTest, ReadsAndWritesNumbers) {
   EXPECT_EQ(tokenizer.Decode(ids), "5 1 20 999 0");
 }
 
+TEST(NullTokenizerTest, DecodedIdsAreEncodedToThemselves) {
+  const NullTokenizer tokenizer(1000);
+  EXPECT_EQ(tokenizer.Decode({1, 2, 3}), "1 2 3");
+  EXPECT_EQ(tokenizer.Decode({}), "");
+  std::vector<int32_t> ids;
+  ASSERT_THAT(tokenizer.Encode(tokenizer.Decode({1, 2, 3}), &ids), IsOk());
+  EXPECT_THAT(ids, ElementsAre(1, 2, 3));
+}
+
 TEST(NullTokenizerTest, TheLastIdEndsDocuments) { EXPECT_EQ(NullTokenizer(1000).eod(), 999); }
 
 TEST(NullTokenizerTest, OtherTextIsRefusedAndNothingAppended) {
