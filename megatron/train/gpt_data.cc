@@ -6,8 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "megatron/base/crc32c.h"
-#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/blend.h"
 #include "megatron/data/gpt_dataset.h"
@@ -127,15 +125,16 @@ absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Tokenizer& t
   std::vector<OpenedFile> files;
   GptData data;
   int64_t documents = 0, tokens = 0;
-  for (const std::string& prefix : spec.prefixes) {
-    MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(prefix));
-    MEGATRON_ASSIGN_OR_RETURN(const std::string index,
-                              ReadFileToString(PosixFileSystem(), prefix + ".idx"));
+  for (size_t i = 0; i < spec.prefixes.size(); ++i) {
+    MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(spec.prefixes[i]));
     documents += dataset.num_documents();
     tokens += dataset.num_tokens();
-    absl::StrAppendFormat(&data.fingerprint, "%s%d tokens, index crc32c %08x",
-                          data.fingerprint.empty() ? "" : "; ", dataset.num_tokens(),
-                          Crc32c(index));
+    absl::StrAppendFormat(&data.fingerprint, "%s%d tokens, crc32c %08x", i == 0 ? "" : "; ",
+                          dataset.num_tokens(), dataset.ContentFingerprint());
+    if (!spec.weights.empty()) {
+      absl::StrAppendFormat(&data.fingerprint, ", weight %.17g", spec.weights[i]);
+    }
+    const std::string prefix = dataset.prefix();
     files.push_back({prefix, std::make_shared<IndexedDataset>(std::move(dataset))});
   }
   data.description =

@@ -1,0 +1,117 @@
+#include "megatron/train/gpt_data.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/data/indexed_dataset_writer.h"
+#include "megatron/data/tokenizer_factory.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+
+class GptDataTest : public ::testing::Test {
+ protected:
+  GptDataTest() {
+    TokenizerOptions tokenizer;
+    tokenizer.type = "NullTokenizer";
+    tokenizer.vocab_size = 1000;
+    tokenizer_ = *CreateTokenizer(tokenizer);
+    options_.split = "8,2";
+    options_.seq_length = 8;
+    options_.run = {/*train_iters=*/10, /*global_batch_size=*/4, /*eval_interval=*/5,
+                    /*eval_iters=*/1};
+  }
+
+  // Documents of 20 tokens that are all `token`.
+  std::string Write(const std::string& name, int32_t token, int documents) {
+    const std::string prefix = absl::StrCat(::testing::TempDir(), "/", name);
+    auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), prefix, TokenType::kU16);
+    EXPECT_THAT(writer, IsOk());
+    for (int d = 0; d < documents; ++d) {
+      EXPECT_THAT((*writer)->AddDocument(std::vector<int32_t>(20, token)), IsOk());
+    }
+    EXPECT_THAT((*writer)->Finalize(), IsOk());
+    return prefix;
+  }
+
+  absl::StatusOr<GptData> Open() { return OpenGptData(options_, *tokenizer_); }
+
+  // How many samples begin with each token.
+  static std::map<int32_t, int> Count(const GptSampleSource& source, int64_t samples) {
+    std::map<int32_t, int> counts;
+    GptSample sample;
+    for (int64_t i = 0; i < samples; ++i) {
+      EXPECT_THAT(source.Get(i, &sample), IsOk());
+      ++counts[sample.tokens[0]];
+    }
+    return counts;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  DataOptions options_;
+};
+
+TEST_F(GptDataTest, OneFileIsSplitForTrainingAndValidation) {
+  options_.data_path = {Write("one", 5, 50) + ".idx"};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_THAT(data->description, HasSubstr("50 documents, 1000 tokens"));
+  EXPECT_GE(data->train->size(), 40);
+  EXPECT_GE(data->valid->size(), 12);
+}
+
+TEST_F(GptDataTest, WeightsMixFiles) {
+  options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 10}, {2, 30}}));
+}
+
+TEST_F(GptDataTest, FilesWithoutWeightsAreReadOnce) {
+  options_.data_path = {Write("a", 1, 50), Write("b", 2, 150)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  const std::map<int32_t, int> counts = Count(*data->train, 40);
+  EXPECT_NEAR(counts.at(1), 10, 1);
+  options_.run.train_iters = 1000;
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("with weights files are read more than once")));
+}
+
+TEST_F(GptDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
+  const std::string a = Write("a", 1, 50), b = Write("b", 2, 50);
+  auto fingerprint = [&](const std::vector<std::string>& path) {
+    options_.data_path = path;
+    const auto data = Open();
+    EXPECT_THAT(data, IsOk());
+    return data->fingerprint;
+  };
+  const std::string one = fingerprint({a});
+  EXPECT_EQ(fingerprint({a + ".bin"}), one);
+  EXPECT_EQ(fingerprint({Write("copy", 1, 50)}), one);
+  EXPECT_NE(fingerprint({b}), one);
+  EXPECT_NE(fingerprint({"0.3", a, "0.7", b}), fingerprint({"0.7", a, "0.3", b}));
+}
+
+TEST_F(GptDataTest, ASplitWithoutASampleSaysWhichAndWhatToDo) {
+  options_.data_path = {Write("tiny", 1, 1)};
+  EXPECT_THAT(Open().status().message(), HasSubstr("data.split = 8,2"));
+  options_.split = "1";
+  EXPECT_THAT(Open().status().message(), HasSubstr("training.eval_iters = 0 turns evaluation off"));
+  options_.run.eval_interval = 0;
+  EXPECT_THAT(Open(), IsOk());
+}
+
+}  // namespace
+}  // namespace megatron
