@@ -29,6 +29,7 @@ set -eu
 suite=$1
 . /etc/os-release
 [ -n "${VERSION_CODENAME:-}" ] && release=$VERSION_CODENAME || release=sid
+{
 for file in /etc/apt/sources.list.d/*.sources; do
   [ -e "$file" ] || continue
   awk -v release="$release" -v suite="$suite" '
@@ -58,6 +59,11 @@ for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
         printf "Types: deb-src\nURIs: %s\nSuites: %s\nComponents: main\n%s\n", $2, suite, signed
     }' "$file"
 done
+} | awk '
+  # An archive that is listed twice, once with a key and once without, would be an error.
+  BEGIN { RS = ""; FS = "\n"; ORS = "\n\n" }
+  { uri = $2; gsub(/[ \t]+/, " ", uri); sub(/\/$/, "", uri) }
+  !seen[uri]++'
 """
 
 def _debian_sources_impl(ctx):
