@@ -315,7 +315,8 @@ int Pretraining::Run() {
                     FlopsConvention::kCausalHalved);
   context.program_start = start_;
   const ExitCode code = TrainingLoop(context, fs_, trainer_.get()).Run();
-  if (code == kExitDone && options_.generation.enabled) Generate();
+  const bool finished = trainer_->progress().iteration >= options_.loop.train_iters;
+  if (code == kExitDone && finished && options_.generation.enabled) Generate();
   return code;
 }
 
