@@ -84,8 +84,9 @@ absl::Status ThreadGroup::WaitFor(absl::Span<const int> awaited, absl::Time dead
       return absl::UnavailableError(absl::StrCat(Describe(rank), " has left"));
     }
   }
-  if (!changed_.WaitWithDeadline(&mutex_, deadline) || absl::Now() < deadline) {
-    return absl::OkStatus();
+  if (absl::Now() < deadline) {
+    changed_.WaitWithDeadline(&mutex_, deadline);
+    return absl::OkStatus();  // also at the deadline: some of `awaited` may have come since
   }
   return absl::DeadlineExceededError(absl::StrCat("after ",
                                                   absl::FormatDuration(world_->deadline()),
