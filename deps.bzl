@@ -14,6 +14,9 @@ load("//third_party/googletest:repository.bzl", "googletest")
 load("//third_party/nlohmann_json:repository.bzl", "nlohmann_json")
 load("//third_party/platforms:repository.bzl", "platforms")
 load("//third_party/protobuf:repository.bzl", "protobuf")
+load("//third_party/utf8proc:repository.bzl", "utf8proc")
+load("//third_party/zlib:repository.bzl", "zlib")
+load("//third_party/zstd:repository.bzl", "zstd")
 
 def megatron_dependencies():
     """Defines the dependencies under their canonical names, unless the workspace has its own."""
@@ -31,3 +34,6 @@ def megatron_dependencies():
     googletest()
     nlohmann_json()
     protobuf()
+    utf8proc()
+    zlib()
+    zstd()

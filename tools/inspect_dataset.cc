@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed_dataset.h"
-#include "megatron/data/tokenizer_factory.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(int64_t, documents, 3, "How many documents to print.");

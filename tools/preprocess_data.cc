@@ -22,7 +22,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/data/preprocess.h"
-#include "megatron/data/tokenizer_factory.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, input, "", "File of JSON objects, one a line; - reads stdin.");

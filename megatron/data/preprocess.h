@@ -16,7 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "megatron/base/file_system.h"
-#include "megatron/data/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 
 namespace megatron {
 

@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/memory_file_system.h"
-#include "megatron/data/byte_level_tokenizer.h"
-#include "megatron/data/null_tokenizer.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/null_tokenizer.h"
 
 namespace megatron {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "megatron/data/in_memory_sequences.h"
-#include "megatron/data/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 
 namespace megatron {
 

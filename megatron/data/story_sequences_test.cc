@@ -8,9 +8,9 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/data/byte_level_tokenizer.h"
-#include "megatron/data/null_tokenizer.h"
 #include "megatron/data/stories.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/null_tokenizer.h"
 
 namespace megatron {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/data/gpt_sample.h"
 #include "megatron/data/split.h"
-#include "megatron/data/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 
 namespace megatron {
 

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/indexed_dataset_writer.h"
-#include "megatron/data/tokenizer_factory.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 
 namespace megatron {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/data/tokenizer_factory.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/run_options.h"
 #include "megatron/train/training_checkpoint.h"

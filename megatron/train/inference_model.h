@@ -10,7 +10,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
-#include "megatron/data/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/models/gpt_stage.h"
 #include "megatron/models/text_generator.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/rank_grid.h"
-#include "megatron/data/tokenizer_factory.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/train/config.pb.h"

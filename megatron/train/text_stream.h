@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "megatron/data/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 
 namespace megatron {
 

@@ -11,7 +11,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/run_ranks.h"
-#include "megatron/data/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/parallel_linear.h"
 #include "megatron/tensor/memory.h"

@@ -1,4 +1,4 @@
-#include "megatron/data/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
 
 #include <cstdint>
 #include <string>
@@ -36,6 +36,23 @@ TEST(ByteLevelTokenizerTest, SpecialAndForeignIdsAreShown) {
   const ByteLevelTokenizer tokenizer;
   EXPECT_EQ(tokenizer.Decode({97, tokenizer.eod(), 98}), "a<|endoftext|>b");
   EXPECT_EQ(tokenizer.Decode({-1, 257}), "\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+TEST(ByteLevelTokenizerTest, EodIsTextUnlessAskedFor) {
+  const ByteLevelTokenizer tokenizer;
+  std::vector<int32_t> ids;
+  ASSERT_TRUE(tokenizer.Encode("<|endoftext|>", &ids).ok());
+  EXPECT_EQ(ids.size(), 13u);
+  ids.clear();
+  std::vector<TextSpan> spans;
+  EncodeOptions options;
+  options.parse_special = true;
+  options.spans = &spans;
+  ASSERT_TRUE(tokenizer.Encode("a<|endoftext|>b", &ids, options).ok());
+  EXPECT_THAT(ids, ElementsAre('a', 256, 'b'));
+  ASSERT_EQ(spans.size(), 3u);
+  EXPECT_EQ(spans[1].begin, 1u);
+  EXPECT_EQ(spans[1].end, 14u);
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 // Tokenizers by the names that --tokenizer_type knows.
-#ifndef MEGATRON_DATA_TOKENIZER_FACTORY_H_
-#define MEGATRON_DATA_TOKENIZER_FACTORY_H_
+#ifndef MEGATRON_DATA_TOKENIZER_TOKENIZER_FACTORY_H_
+#define MEGATRON_DATA_TOKENIZER_TOKENIZER_FACTORY_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "megatron/data/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 
 namespace megatron {
 
@@ -22,4 +22,4 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizer(const TokenizerOption
 
 }  // namespace megatron
 
-#endif  // MEGATRON_DATA_TOKENIZER_FACTORY_H_
+#endif  // MEGATRON_DATA_TOKENIZER_TOKENIZER_FACTORY_H_

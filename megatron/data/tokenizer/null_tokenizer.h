@@ -3,14 +3,14 @@
 //
 // As in Megatron since core 0.2x, EOD is the vocabulary's last id. Older releases counted EOD on
 // top: their --vocab-size N is N + 1 here.
-#ifndef MEGATRON_DATA_NULL_TOKENIZER_H_
-#define MEGATRON_DATA_NULL_TOKENIZER_H_
+#ifndef MEGATRON_DATA_TOKENIZER_NULL_TOKENIZER_H_
+#define MEGATRON_DATA_TOKENIZER_NULL_TOKENIZER_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "megatron/data/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer.h"
 
 namespace megatron {
 
@@ -21,16 +21,20 @@ class NullTokenizer : public Tokenizer {
 
   absl::string_view name() const override { return "NullTokenizer"; }
   int32_t vocab_size() const override { return vocab_size_; }
-  int32_t eod() const override { return vocab_size_ - 1; }
-  // EOD's own number is a number like any other: here Encode may yield it.
-  absl::Status Encode(absl::string_view text, std::vector<int32_t>* ids) const override;
+  const SpecialTokens& special() const override { return special_; }
   // The ids, whatever they are, with one space between.
   std::string Decode(absl::Span<const int32_t> ids) const override;
+  std::string Piece(int32_t id) const override;
 
  private:
+  // EOD's own number is a number like any other, whatever `options` say of special tokens.
+  absl::Status DoEncode(absl::string_view text, const EncodeOptions& options,
+                        std::vector<int32_t>* ids) const override;
+
   int32_t vocab_size_;
+  SpecialTokens special_;
 };
 
 }  // namespace megatron
 
-#endif  // MEGATRON_DATA_NULL_TOKENIZER_H_
+#endif  // MEGATRON_DATA_TOKENIZER_NULL_TOKENIZER_H_

@@ -1,4 +1,4 @@
-#include "megatron/data/null_tokenizer.h"
+#include "megatron/data/tokenizer/null_tokenizer.h"
 
 #include <cstdint>
 #include <vector>
@@ -30,6 +30,17 @@ TEST(NullTokenizerTest, DecodedIdsAreEncodedToThemselves) {
   std::vector<int32_t> ids;
   ASSERT_THAT(tokenizer.Encode(tokenizer.Decode({1, 2, 3}), &ids), IsOk());
   EXPECT_THAT(ids, ElementsAre(1, 2, 3));
+}
+
+TEST(NullTokenizerTest, SpansAreTheNumbers) {
+  std::vector<int32_t> ids;
+  std::vector<TextSpan> spans;
+  EncodeOptions options;
+  options.spans = &spans;
+  ASSERT_THAT(NullTokenizer(1000).Encode(" 1 20", &ids, options), IsOk());
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[1].begin, 3u);
+  EXPECT_EQ(spans[1].end, 5u);
 }
 
 TEST(NullTokenizerTest, TheLastIdEndsDocuments) { EXPECT_EQ(NullTokenizer(1000).eod(), 999); }

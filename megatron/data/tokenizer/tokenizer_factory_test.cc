@@ -1,4 +1,4 @@
-#include "megatron/data/tokenizer_factory.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"

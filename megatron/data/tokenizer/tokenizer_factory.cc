@@ -1,11 +1,11 @@
-#include "megatron/data/tokenizer_factory.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "megatron/data/byte_level_tokenizer.h"
-#include "megatron/data/null_tokenizer.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/null_tokenizer.h"
 
 namespace megatron {
 
