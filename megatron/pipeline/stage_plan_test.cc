@@ -1,5 +1,6 @@
 #include "megatron/pipeline/stage_plan.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <random>
