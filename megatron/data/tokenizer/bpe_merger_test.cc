@@ -1,0 +1,91 @@
+#include "megatron/data/tokenizer/bpe_merger.h"
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+
+class Merges {
+ public:
+  void Add(int32_t left, int32_t right, uint32_t rank, int32_t id) {
+    merges_[{left, right}] = {rank, id};
+  }
+  BpeMerge operator()(int32_t left, int32_t right) const {
+    const auto merge = merges_.find({left, right});
+    return merge == merges_.end() ? BpeMerge() : merge->second;
+  }
+
+ private:
+  std::map<std::pair<int32_t, int32_t>, BpeMerge> merges_;
+};
+
+std::vector<int32_t> Merge(const Merges& merges, std::vector<int32_t> ids) {
+  ids.resize(BpeMerger().Merge(merges, ids.data(), ids.size()));
+  return ids;
+}
+
+// The definition, word for word.
+std::vector<int32_t> MergeSlowly(const Merges& merges, std::vector<int32_t> ids) {
+  while (true) {
+    BpeMerge best;
+    size_t at = 0;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const BpeMerge merge = merges(ids[i], ids[i + 1]);
+      if (merge.rank < best.rank) {
+        best = merge;
+        at = i;
+      }
+    }
+    if (best.rank == BpeMerge::kNone) return ids;
+    ids[at] = best.id;
+    ids.erase(ids.begin() + at + 1);
+  }
+}
+
+TEST(BpeMergerTest, TheLowestRankGoesFirstAndTheLeftmostAmongEquals) {
+  Merges merges;
+  merges.Add(1, 2, 5, 12);
+  merges.Add(2, 3, 4, 23);
+  merges.Add(1, 1, 7, 11);
+  EXPECT_THAT(Merge(merges, {1, 2, 3}), ElementsAre(1, 23));
+  EXPECT_THAT(Merge(merges, {1, 2, 1}), ElementsAre(12, 1));
+  EXPECT_THAT(Merge(merges, {1, 1, 1}), ElementsAre(11, 1));
+}
+
+TEST(BpeMergerTest, NothingMergesWithoutAPair) {
+  EXPECT_THAT(Merge({}, {}), ElementsAre());
+  EXPECT_THAT(Merge({}, {3}), ElementsAre(3));
+  EXPECT_THAT(Merge({}, {-3, 4}), ElementsAre(-3, 4));
+}
+
+TEST(BpeMergerTest, ShortAndLongListsMergeAsTheDefinitionSays) {
+  std::mt19937 random(42);
+  for (int trial = 0; trial < 300; ++trial) {
+    Merges merges;
+    // Ranks with ties, and merges whose result ranks before its parts, as no trainer writes them.
+    for (int i = 0; i < 40; ++i) {
+      merges.Add(random() % 12, random() % 12, random() % 20, random() % 12);
+    }
+    std::vector<int32_t> ids(random() % (3 * BpeMerger::kShort));
+    for (int32_t& id : ids) id = random() % 12;
+    ASSERT_EQ(Merge(merges, ids), MergeSlowly(merges, ids)) << "trial " << trial;
+  }
+}
+
+TEST(BpeMergerTest, AMillionEqualSymbolsMergeAtOnce) {
+  Merges merges;  // x -> 2x -> 4x -> …
+  for (int i = 0; i < 10; ++i) merges.Add(i, i, i, i + 1);
+  EXPECT_EQ(Merge(merges, std::vector<int32_t>(1 << 20, 0)), std::vector<int32_t>(1 << 10, 10));
+}
+
+}  // namespace
+}  // namespace megatron
