@@ -80,6 +80,39 @@ TEST(CheckScheduleTest, InterleavingRunsWithAnyGroupsNotSmallerThanThePipeline) 
   }
 }
 
+// Also the least that any schedule can take: the last stage starts `stages - 1` late.
+TEST(CheckScheduleTest, SplitBackwardsLeaveAThirdOfTheBubble) {
+  for (int stages = 1; stages <= kMaxStages; ++stages) {
+    for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
+      const auto report = CheckSchedule(ZeroBubbleSchedule(stages, microbatches));
+      ASSERT_THAT(report, IsOk());
+      // With few micro-batches nothing fills the way there and back.
+      const int idle = std::max(stages - 1, 2 * (stages - 1) - (microbatches - 1));
+      EXPECT_DOUBLE_EQ(report->time, 3 * microbatches + idle)
+          << stages << " stages, " << microbatches << " micro-batches";
+      for (int in_flight : report->in_flight) EXPECT_LE(in_flight, std::min(stages, microbatches));
+    }
+  }
+}
+
+TEST(CheckScheduleTest, SplitBackwardsNeverTakeLongerThan1F1B) {
+  ActionCosts costs;
+  for (double weight : {0.25, 0.5, 1.0, 2.0}) {
+    costs.backward_weight = weight;
+    for (int stages = 1; stages <= kMaxStages; ++stages) {
+      for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
+        const auto zero_bubble = CheckSchedule(ZeroBubbleSchedule(stages, microbatches), costs);
+        const auto plain =
+            CheckSchedule(OneForwardOneBackwardSchedule(stages, microbatches), costs);
+        ASSERT_THAT(zero_bubble, IsOk());
+        ASSERT_THAT(plain, IsOk());
+        EXPECT_LE(zero_bubble->time, plain->time + 1e-9)
+            << stages << " stages, " << microbatches << " micro-batches, weights " << weight;
+      }
+    }
+  }
+}
+
 TEST(CheckScheduleTest, ForwardsAloneHoldOneItem) {
   const auto report = CheckSchedule(ForwardSchedule({4, 8, 2, 0}));
   ASSERT_THAT(report, IsOk());

@@ -81,6 +81,23 @@ std::vector<Action> PlanInterleaved(int stage, InterleavedOptions options) {
                                InterleavedOrder(ActionKind::kBackward, options));
 }
 
+std::vector<Action> PlanZeroBubble(int stage, int stages, int microbatches) {
+  CheckStage(stage, stages, microbatches);
+  std::vector<Action> actions;
+  int forwards = 0, weights = 0;
+  const auto forward = [&] {
+    if (forwards < microbatches) actions.push_back({ActionKind::kForward, forwards++, 0});
+  };
+  for (int i = 0; i < stages - stage; ++i) forward();
+  for (int i = 0; i < microbatches; ++i) {
+    actions.push_back({ActionKind::kBackwardInput, i, 0});
+    if (i >= stage) actions.push_back({ActionKind::kBackwardWeight, weights++, 0});
+    forward();
+  }
+  while (weights < microbatches) actions.push_back({ActionKind::kBackwardWeight, weights++, 0});
+  return actions;
+}
+
 std::vector<Action> PlanForwards(int stage, const InterleavedOptions& options) {
   CheckStage(stage, options.stages, options.microbatches);
   return InterleavedOrder(ActionKind::kForward, WithGroup(options));
@@ -99,6 +116,14 @@ Schedule OneForwardOneBackwardSchedule(int stages, int microbatches) {
 Schedule InterleavedSchedule(const InterleavedOptions& options) {
   Schedule schedule{options.stages, options.chunks, options.microbatches, {}};
   for (int s = 0; s < options.stages; ++s) schedule.actions.push_back(PlanInterleaved(s, options));
+  return schedule;
+}
+
+Schedule ZeroBubbleSchedule(int stages, int microbatches) {
+  Schedule schedule{stages, 1, microbatches, {}};
+  for (int s = 0; s < stages; ++s) {
+    schedule.actions.push_back(PlanZeroBubble(s, stages, microbatches));
+  }
   return schedule;
 }
 

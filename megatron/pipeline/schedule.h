@@ -57,6 +57,12 @@ struct InterleavedOptions {
 };
 std::vector<Action> PlanInterleaved(int stage, InterleavedOptions options);
 
+// 1F1B with split backwards: stage s puts each weight's part off by s micro-batches, so that what
+// the stage before waits for comes sooner and the weights' parts fill the end. A third of 1F1B's
+// bubble where the three parts take as long; no stage holds more than `stages` micro-batches, what
+// 1F1B's first stage holds. Qi et al. 2023, "Zero Bubble Pipeline Parallelism", its ZB-H1.
+std::vector<Action> PlanZeroBubble(int stage, int stages, int microbatches);
+
 // Forwards alone, for evaluation.
 std::vector<Action> PlanForwards(int stage, const InterleavedOptions& options);
 
@@ -64,6 +70,7 @@ std::vector<Action> PlanForwards(int stage, const InterleavedOptions& options);
 Schedule GPipeSchedule(int stages, int microbatches);
 Schedule OneForwardOneBackwardSchedule(int stages, int microbatches);
 Schedule InterleavedSchedule(const InterleavedOptions& options);
+Schedule ZeroBubbleSchedule(int stages, int microbatches);
 Schedule ForwardSchedule(const InterleavedOptions& options);
 
 }  // namespace megatron
