@@ -87,7 +87,6 @@ class Picture {
 
   void DrawAction(size_t stage, const TimedAction& timed) {
     const double x = kLeft + timed.start * scale_, width = (timed.end - timed.start) * scale_;
-    const std::string chunk = timed.action.chunk == 0 ? "" : absl::StrCat(".", timed.action.chunk);
     absl::StrAppendFormat(
         &svg_,
         "<g><title>%s of micro-batch %d%s, %.4g to %.4g</title><rect x=\"%.2f\" y=\"%d\" "
@@ -96,7 +95,7 @@ class Picture {
         timed.action.chunk == 0 ? "" : absl::StrCat(" on chunk ", timed.action.chunk), timed.start,
         timed.end, x, Lane(stage), width, kLane, Color(timed.action.kind),
         1.0 / (1 + 0.6 * timed.action.chunk));
-    const std::string label = absl::StrCat(timed.action.microbatch, chunk);
+    const std::string label = absl::StrCat(timed.action.microbatch);
     if (width >= 7.0 * static_cast<double>(label.size())) {
       absl::StrAppendFormat(&svg_, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%s</text>",
                             x + width / 2, Lane(stage) + kLane / 2 + 4, label);
