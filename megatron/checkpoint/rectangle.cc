@@ -119,4 +119,33 @@ absl::Status ForEachRun(const Rectangle& source, const Rectangle& target, const 
   return absl::OkStatus();
 }
 
+std::vector<Rectangle> ConsecutiveRectangles(int64_t begin, int64_t end, const Shape& shape) {
+  std::vector<Rectangle> rectangles;
+  while (begin < end) {
+    // The outermost dim of which whole rows begin here and end before `end`: rows of the dims
+    // within it.
+    int dim = 0;
+    int64_t row = shape.numel();
+    while (dim < shape.rank()) {
+      row /= shape[dim];
+      if (begin % row == 0 && begin + row <= end) break;
+      ++dim;
+    }
+    Rectangle rectangle{shape, shape};
+    int64_t rest = begin, stride = shape.numel();
+    for (int d = 0; d < shape.rank(); ++d) {
+      stride /= shape[d];
+      rectangle.start[d] = d <= dim ? rest / stride : 0;
+      rest %= stride;
+      if (d < dim) rectangle.extent[d] = 1;
+    }
+    if (dim < shape.rank()) {
+      rectangle.extent[dim] = std::min((end - begin) / row, shape[dim] - rectangle.start[dim]);
+    }
+    begin += rectangle.extent.numel();
+    rectangles.push_back(rectangle);
+  }
+  return rectangles;
+}
+
 }  // namespace megatron

@@ -40,6 +40,10 @@ bool IsInside(const Rectangle& rectangle, const Shape& shape);
 // and not empty. n of them take O(n log n), however they lie.
 bool CoverExactlyOnce(const std::vector<Rectangle>& rectangles, const Shape& shape);
 
+// Elements [begin, end) of a tensor of this shape, counted in row-major order, as the fewest
+// rectangles whose elements are consecutive, in order. How a flat share of a tensor is saved.
+std::vector<Rectangle> ConsecutiveRectangles(int64_t begin, int64_t end, const Shape& shape);
+
 // A run of consecutive elements that lies together in two blocks: its first element's index within
 // each.
 struct CommonRun {

@@ -129,5 +129,33 @@ TEST(RectangleTest, AFailingCallEndsTheRuns) {
   EXPECT_EQ(calls, 2);
 }
 
+// Every interval of a few shapes: the rectangles hold its elements in order, and no fewer would do
+// than two partial rows per dim and the whole rows between them.
+TEST(RectangleTest, IntervalsAreCutIntoFewConsecutiveRectangles) {
+  for (const Shape& shape : {Shape({7}), Shape({3, 4}), Shape({2, 3, 4}), Shape({3, 1, 2, 2})}) {
+    const int64_t numel = shape.numel();
+    for (int64_t begin = 0; begin < numel; ++begin) {
+      for (int64_t end = begin; end <= numel; ++end) {
+        const std::vector<Rectangle> rectangles = ConsecutiveRectangles(begin, end, shape);
+        EXPECT_LE(rectangles.size(), static_cast<size_t>(2 * shape.rank() - 1));
+        int64_t next = begin;
+        Rectangle whole{shape, shape};
+        for (int d = 0; d < shape.rank(); ++d) whole.start[d] = 0;
+        for (const Rectangle& rectangle : rectangles) {
+          ASSERT_TRUE(IsInside(rectangle, shape)) << ToString(rectangle);
+          const absl::Status status =
+              ForEachRun(rectangle, whole, rectangle, [&](const CommonRun& run) {
+                EXPECT_EQ(run.target, next);
+                next += run.count;
+                return absl::OkStatus();
+              });
+          EXPECT_TRUE(status.ok());
+        }
+        EXPECT_EQ(next, end);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megatron

@@ -15,27 +15,24 @@ enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kNumStatistics };
 constexpr int64_t kCountOffset = 16;  // bytes: an int64 stands behind the floats
 constexpr int64_t kStatisticsBytes = 24;
 
-// Of the ranks that hold one block of a parameter the first adds it to sums over the world.
-bool IsCountedHere(const Parameter& parameter, const ProcessGroups& groups) {
+bool IsOwner(const Parameter& parameter, const ProcessGroups& groups) {
   const Sharding& sharding = parameter.sharding;
   const bool cut_over_tensor = sharding.sharded.contains(Axis::kTensor);
-  if (!sharding.expert_grid) {
-    return groups.data_context.rank() == 0 && (cut_over_tensor || groups.tensor.rank() == 0);
-  }
+  if (!sharding.expert_grid) return cut_over_tensor || groups.tensor.rank() == 0;
   return groups.expert_data.rank() == 0 && (cut_over_tensor || groups.expert_tensor.rank() == 0) &&
          (sharding.sharded.contains(Axis::kExpert) || groups.expert.rank() == 0);
 }
 
-// Calls body(begin, end) on flat ranges that cover the optimized parameters counted here, and of
+// Calls body(begin, end) on flat ranges that cover the optimized parameters owned here, and of
 // the elements between parameters some; those are zero in gradients and masters.
 template <typename Body>
-void ForEachCountedRange(const ParameterBuffers& buffers, const ProcessGroups& groups, Body body) {
+void ForEachOwnedRange(const ParameterBuffers& buffers, const ProcessGroups& groups, Body body) {
   int64_t begin = -1, end = -1;
   for (const ParameterPlace& place : buffers.places()) {
-    if (place.begin < buffers.optimized_begin()) continue;
-    if (IsCountedHere(*place.parameter, groups)) {
-      if (begin < 0) begin = place.begin;
-      end = place.end;
+    const FlatRange owned = OwnedRange(buffers, place, groups);
+    if (owned.size() > 0) {
+      if (begin < 0) begin = owned.begin;
+      end = owned.end;
     } else if (begin >= 0) {
       body(begin, end);
       begin = -1;
@@ -61,7 +58,8 @@ void SumGradients(const ProcessGroup& group, const Tensor& section, const Stream
   if (section.numel() > 0) group.AllReduce(section, ReduceOp::kSum, stream);
 }
 
-// The last of a parameter's sums over ranks: over the axes that its layer left open.
+// The sums that are one parameter's own: over the axes that its layer left open, and over the
+// stages that share it.
 void SumPartialGradient(const Parameter& parameter, const ProcessGroups& groups,
                         const Stream& stream) {
   const Sharding& sharding = parameter.sharding;
@@ -82,26 +80,47 @@ int NumMoments(const OptimizerOptions& options) {
   return options.sgd_momentum == 0 ? 0 : 1;
 }
 
+FlatRange OwnedRange(const ParameterBuffers& buffers, const ParameterPlace& place,
+                     const ProcessGroups& groups) {
+  const FlatRange whole = {place.begin, place.end};
+  if (place.begin < buffers.optimized_begin() || !IsOwner(*place.parameter, groups)) {
+    return {place.begin, place.begin};
+  }
+  if (place.parameter->sharding.expert_grid) return whole;
+  return Common(whole, buffers.DensePart(groups.data_context.rank(), groups.data_context.size()));
+}
+
 Optimizer::Optimizer(const OptimizerOptions& options, ParameterBuffers* buffers,
                      MemoryLedger* ledger)
     : options_(options),
       buffers_(buffers),
       statistics_(buffers->options().device, kStatisticsBytes, "optimizer statistics", ledger) {
   CHECK_EQ(buffers->options().num_moments, NumMoments(options));
+  const FlatRange held = buffers->held();
   for (const ParameterPlace& place : buffers->places()) {
-    const int64_t origin = buffers->optimized_begin();
-    if (place.begin >= origin) segments_.push_back({place.begin - origin, place.end - origin});
+    const FlatRange common = Common({place.begin, place.end}, held);
+    if (common.size() == 0) continue;
+    segments_.push_back({common.begin - held.begin, common.end - held.begin});
+    segment_parameters_.push_back(place.parameter);
   }
 }
 
 void Optimizer::FinalizeGradients(const ProcessGroups& groups, const Stream& stream) {
-  const int64_t experts_begin = buffers_->experts_begin();
-  SumGradients(groups.data_context, buffers_->gradients().Slice(0, 0, experts_begin), stream);
-  SumGradients(groups.expert_data,
-               buffers_->gradients().Slice(0, experts_begin, buffers_->num_elements()), stream);
   for (const ParameterPlace& place : buffers_->places()) {
     SumPartialGradient(*place.parameter, groups, stream);
   }
+  const int64_t experts_begin = buffers_->experts_begin();
+  const Tensor gradients = buffers_->gradients();
+  const Tensor dense = gradients.Slice(0, buffers_->optimized_begin(), experts_begin);
+  if (!buffers_->options().shard_states) {
+    SumGradients(groups.data_context, dense, stream);
+  } else if (dense.numel() > 0) {
+    const FlatRange held = buffers_->held();
+    CHECK_EQ(groups.data_context.size(), buffers_->options().data_parallel_size);
+    groups.data_context.ReduceScatter(dense, gradients.Slice(0, held.begin, held.end), stream);
+  }
+  SumGradients(groups.expert_data, gradients.Slice(0, experts_begin, buffers_->num_elements()),
+               stream);
 }
 
 absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
@@ -110,7 +129,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   const Tensor gradients = buffers_->gradients();
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   ops::Zero(stream, statistics);
-  ForEachCountedRange(*buffers_, groups, [&](int64_t begin, int64_t end) {
+  ForEachOwnedRange(*buffers_, groups, [&](int64_t begin, int64_t end) {
     ops::SumOfSquares(stream, static_cast<float>(unscale), gradients.Slice(0, begin, end),
                       statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
   });
@@ -131,23 +150,22 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   if (options.clip_grad > 0) clip = std::min(1.0, options.clip_grad / (result.grad_norm + 1e-6));
   ++applied_steps_;
   Update(options, unscale * clip, stream);
-  SendTiedWeights(groups, stream);
+  ShareWeights(groups, stream);
   return result;
 }
 
 void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
-  const int64_t begin = buffers_->optimized_begin(), end = buffers_->num_elements();
-  size_t next = 0;
-  for (const ParameterPlace& place : buffers_->places()) {
-    if (place.begin < begin) continue;
-    ops::OptimizerSegment& segment = segments_[next++];
-    segment.lr = static_cast<float>(options.lr);
-    segment.weight_decay =
-        place.parameter->weight_decay ? static_cast<float>(options.weight_decay) : 0;
+  const FlatRange held = buffers_->held();
+  if (held.size() == 0) return;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    segments_[i].lr = static_cast<float>(options.lr);
+    segments_[i].weight_decay =
+        segment_parameters_[i]->weight_decay ? static_cast<float>(options.weight_decay) : 0;
   }
-  const Tensor gradients = buffers_->gradients().Slice(0, begin, end);
+  const Tensor gradients = buffers_->gradients().Slice(0, held.begin, held.end);
   const Tensor masters = buffers_->masters();
-  const Tensor out = buffers_->has_masters() ? buffers_->weights().Slice(0, begin, end) : Tensor();
+  const Tensor out =
+      buffers_->has_masters() ? buffers_->weights().Slice(0, held.begin, held.end) : Tensor();
   if (options_.kind == OptimizerOptions::kSgd) {
     ops::SgdOptions sgd;
     sgd.momentum = static_cast<float>(options_.sgd_momentum);
@@ -165,7 +183,14 @@ void Optimizer::Update(const StepOptions& options, double grad_scale, const Stre
                    masters, out);
 }
 
-void Optimizer::SendTiedWeights(const ProcessGroups& groups, const Stream& stream) const {
+void Optimizer::ShareWeights(const ProcessGroups& groups, const Stream& stream) const {
+  const FlatRange held = buffers_->held();
+  if (buffers_->options().shard_states && held.size() > 0) {
+    const Tensor weights = buffers_->weights();
+    groups.data_context.AllGather(
+        weights.Slice(0, held.begin, held.end),
+        weights.Slice(0, buffers_->optimized_begin(), buffers_->experts_begin()), stream);
+  }
   for (const ParameterPlace& place : buffers_->places()) {
     if (!place.parameter->tied) continue;
     groups.tied_embedding.Broadcast(place.parameter->data, /*root=*/0, stream);
@@ -176,10 +201,9 @@ int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream&
   const Tensor count = statistics_.At(kCountOffset, DType::kInt64, {1});
   int64_t zeros = 0;
   for (const ParameterPlace& place : buffers_->places()) {
-    if (place.begin < buffers_->optimized_begin()) continue;
-    if (IsCountedHere(*place.parameter, groups)) {
-      zeros += CountZeros(buffers_->gradients().Slice(0, place.begin, place.end), stream);
-    }
+    const FlatRange owned = OwnedRange(*buffers_, place, groups);
+    if (owned.size() > 0)
+      zeros += CountZeros(buffers_->gradients().Slice(0, owned.begin, owned.end), stream);
   }
   if (stream.is_meta()) return 0;
   *count.data<int64_t>() = zeros;
@@ -189,9 +213,9 @@ int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream&
 
 double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stream) const {
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
-  const int64_t origin = buffers_->optimized_begin();
+  const int64_t origin = buffers_->held().begin;
   ops::Zero(stream, statistics);
-  ForEachCountedRange(*buffers_, groups, [&](int64_t begin, int64_t end) {
+  ForEachOwnedRange(*buffers_, groups, [&](int64_t begin, int64_t end) {
     ops::SumOfSquares(stream, 1, buffers_->masters().Slice(0, begin - origin, end - origin),
                       statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
   });

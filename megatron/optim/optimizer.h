@@ -36,6 +36,13 @@ struct OptimizerOptions {
 // What ParameterBuffersOptions::num_moments has to be.
 int NumMoments(const OptimizerOptions& options);
 
+// Of a parameter's elements (counted as its place) those that this rank answers for: that it counts
+// in sums over the world, and saves. Of the ranks that hold one block, along tensor and expert axes
+// the first answers for it; along data each for its part of the dense section, the first for all of
+// its experts.
+FlatRange OwnedRange(const ParameterBuffers& buffers, const ParameterPlace& place,
+                     const ProcessGroups& groups);
+
 struct StepOptions {
   double lr = 0;
   double weight_decay = 0;  // of the parameters that decay
@@ -60,15 +67,21 @@ class Optimizer {
   // The buffers must outlive the optimizer and have NumMoments(options) moments.
   Optimizer(const OptimizerOptions& options, ParameterBuffers* buffers, MemoryLedger* ledger);
 
-  // Makes every gradient the gradient of the whole batch: sums over data-parallel and context
-  // ranks, over the axes in which a parameter is `partial`, and over the copies of tied weights.
+  // Makes every gradient that is needed here the gradient of the whole batch: sums over the axes in
+  // which a parameter is `partial`, over the copies of tied weights, and over data-parallel and
+  // context ranks. The others, those of copies and where states are sharded those of other ranks'
+  // parts, then hold anything.
   void FinalizeGradients(const ProcessGroups& groups, const Stream& stream);
 
-  // Unscales, clips, updates masters and moments, rounds the masters to the weights and sends tied
-  // weights from their owner to the copies. Gradients stay as they are. Fails, having changed
-  // nothing, if a collective failed since the world was made.
+  // Unscales, clips, updates masters and moments, rounds the masters to the weights and shares
+  // these (ShareWeights). Gradients stay as they are. Fails, having changed nothing, if a
+  // collective failed since the world was made.
   absl::StatusOr<StepResult> Step(const StepOptions& options, const ProcessGroups& groups,
                                   const Stream& stream);
+
+  // Sends weights from where they are optimized to where else they are used: to the other
+  // data-parallel ranks where states are sharded, and to the copies of tied weights.
+  void ShareWeights(const ProcessGroups& groups, const Stream& stream) const;
 
   // Elements of the whole model whose gradient is exactly zero; after FinalizeGradients.
   int64_t CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const;
@@ -81,14 +94,14 @@ class Optimizer {
 
  private:
   void Update(const StepOptions& options, double grad_scale, const Stream& stream);
-  void SendTiedWeights(const ProcessGroups& groups, const Stream& stream) const;
 
   OptimizerOptions options_;
   ParameterBuffers* buffers_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
-  // Of every optimized parameter, by place, counted from optimized_begin().
+  // Of every parameter, by place, what is held of it, counted from held().begin.
   std::vector<ops::OptimizerSegment> segments_;
+  std::vector<const Parameter*> segment_parameters_;
 };
 
 }  // namespace megatron

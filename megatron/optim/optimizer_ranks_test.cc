@@ -30,7 +30,9 @@ absl::StatusOr<ProcessGroups> GroupsOf(const ParallelSizes& sizes, const Process
 // What one rank of a layout holds: a matrix cut by rows, a norm weight with partial gradients and a
 // bias that all tensor ranks have. Gradients are those of data-parallel rank `data`.
 struct Shard {
-  Shard(int tensor, int tensor_size, DType dtype = DType::kFloat32) : model({}, dtype) {
+  Shard(int tensor, int tensor_size, const ParameterBuffersOptions& buffers = {})
+      : model({}, buffers.model_dtype) {
+    model.buffer_options = buffers;
     matrix = model.Add("matrix", SplitOverTensor({8, 5}, 0, tensor_size, tensor));
     norm = model.Add("norm", Replicated({6}, {Axis::kTensor}), /*decays=*/false);
     bias = model.Add("bias", Replicated({5}), /*decays=*/false);
@@ -70,7 +72,16 @@ struct Outcome {
 
 constexpr int kLayoutSteps = 4;
 
-absl::StatusOr<Outcome> Train(int rank, const ProcessGroup& world, int tensor_size) {
+std::vector<float> Values(const Tensor& tensor) {
+  if (tensor.dtype() == DType::kFloat32) return Floats(tensor);
+  std::vector<float> values;
+  for (int64_t i = 0; i < tensor.numel(); ++i)
+    values.push_back(ToFloat(tensor.data<BFloat16>()[i]));
+  return values;
+}
+
+absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size,
+                              ParameterBuffersOptions buffers = {}) {
   ParallelSizes sizes;
   sizes.tensor = tensor_size;
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups, GroupsOf(sizes, world));
@@ -78,7 +89,9 @@ absl::StatusOr<Outcome> Train(int rank, const ProcessGroup& world, int tensor_si
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);
   const int tensor = groups.tensor.rank(), data = groups.data.rank();
-  Shard shard(tensor, tensor_size);
+  buffers.data_parallel_size = groups.data.size();
+  buffers.data_parallel_rank = data;
+  Shard shard(tensor, tensor_size, buffers);
   shard.model.buffers->InitializeWeights(9, stream);
   Outcome outcome;
   for (int step = 0; step < kLayoutSteps; ++step) {
@@ -95,9 +108,9 @@ absl::StatusOr<Outcome> Train(int rank, const ProcessGroup& world, int tensor_si
   }
   outcome.zeros = shard.model.optimizer->CountZeroGradients(groups, stream);
   outcome.parameters_norm = shard.model.optimizer->ParametersNorm(groups, stream);
-  outcome.matrix = Floats(shard.matrix->data);
-  outcome.norm = Floats(shard.norm->data);
-  outcome.bias = Floats(shard.bias->data);
+  outcome.matrix = Values(shard.matrix->data);
+  outcome.norm = Values(shard.norm->data);
+  outcome.bias = Values(shard.bias->data);
   return outcome;
 }
 
@@ -107,7 +120,7 @@ void ExpectClose(const std::vector<float>& actual, absl::Span<const float> expec
 }
 
 TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
-  const absl::StatusOr<Outcome> serial = Train(0, ProcessGroup(), 1);
+  const absl::StatusOr<Outcome> serial = Train(ProcessGroup(), 1);
   ASSERT_THAT(serial, IsOk());
   for (auto [world_size, tensor_size] : {std::pair(2, 2), {2, 1}, {4, 2}}) {
     SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
@@ -115,7 +128,7 @@ TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
     const int size = tensor_size;
     ASSERT_THAT(RunRanks(world_size,
                          [&](int rank, const ProcessGroup& world) -> absl::Status {
-                           absl::StatusOr<Outcome> outcome = Train(rank, world, size);
+                           absl::StatusOr<Outcome> outcome = Train(world, size);
                            if (outcome.ok()) outcomes[rank] = *outcome;
                            return outcome.status();
                          }),
@@ -134,6 +147,32 @@ TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
                   absl::MakeConstSpan(serial->matrix).subspan((rank % tensor_size) * rows, rows));
       ExpectClose(outcome.norm, serial->norm);
       ExpectClose(outcome.bias, serial->bias);
+    }
+  }
+}
+
+TEST(OptimizerRanksTest, ShardedStatesTrainTheSameBits) {
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (auto [world_size, tensor_size] : {std::pair(1, 1), {2, 1}, {3, 1}, {4, 2}}) {
+      SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
+      const int size = tensor_size;
+      ASSERT_THAT(
+          RunRanks(world_size,
+                   [&](int rank, const ProcessGroup& world) -> absl::Status {
+                     ParameterBuffersOptions buffers;
+                     buffers.model_dtype = dtype;
+                     MEGATRON_ASSIGN_OR_RETURN(const Outcome whole, Train(world, size, buffers));
+                     buffers.shard_states = true;
+                     MEGATRON_ASSIGN_OR_RETURN(const Outcome sharded, Train(world, size, buffers));
+                     EXPECT_EQ(sharded.grad_norms, whole.grad_norms);
+                     EXPECT_EQ(sharded.parameters_norm, whole.parameters_norm);
+                     EXPECT_EQ(sharded.zeros, whole.zeros);
+                     EXPECT_EQ(sharded.matrix, whole.matrix);
+                     EXPECT_EQ(sharded.norm, whole.norm);
+                     EXPECT_EQ(sharded.bias, whole.bias);
+                     return absl::OkStatus();
+                   }),
+          IsOk());
     }
   }
 }

@@ -63,13 +63,23 @@ void FillPiece(const Piece& piece, uint64_t seed) {
 
 }  // namespace
 
+FlatRange Common(const FlatRange& a, const FlatRange& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
 ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
                                    const ParameterBuffersOptions& options, MemoryLedger* ledger)
     : options_(options) {
   CHECK(options.num_moments >= 0 && options.num_moments <= 2) << options.num_moments;
   Plan(parameters);
+  held_ = {optimized_begin_, num_elements_};
+  if (options.shard_states) {
+    CHECK_EQ(experts_begin_, num_elements_) << "the state of experts is not shared out";
+    held_ = DensePart(options.data_parallel_rank, options.data_parallel_size);
+  }
   const Device device = options.device;
-  const int64_t fp32_bytes = (num_elements_ - optimized_begin_) * SizeOf(DType::kFloat32);
+  const int64_t fp32_bytes = held_.size() * SizeOf(DType::kFloat32);
   weights_ = Buffer(device, num_elements_ * SizeOf(options.model_dtype), "weights", ledger);
   gradients_ = Buffer(device, num_elements_ * SizeOf(DType::kFloat32), "gradients", ledger);
   if (has_masters()) masters_ = Buffer(device, fp32_bytes, "master weights", ledger);
@@ -104,35 +114,32 @@ void ParameterBuffers::Plan(const std::vector<Parameter*>& parameters) {
   num_elements_ = end;
 }
 
+FlatRange ParameterBuffers::DensePart(int rank, int size) const {
+  const int64_t elements = experts_begin_ - optimized_begin_;
+  return {optimized_begin_ + elements * rank / size,
+          optimized_begin_ + elements * (rank + 1) / size};
+}
+
 void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
-  if (options_.device.type == DeviceType::kMeta) return;
+  if (options_.device.type == DeviceType::kMeta || num_elements_ == 0) return;
   CHECK(options_.device.type == DeviceType::kCpu) << options_.device;
+  const Tensor values = has_masters() ? gradients() : weights();  // fp32 of all sections
   std::vector<Piece> pieces;
-  // What a copy of a tied weight has in place of a master while it is filled.
-  std::vector<float> values(has_masters() ? optimized_begin_ : 0);
-  const Tensor copies = has_masters() ? Tensor(values.data(), DType::kFloat32, {optimized_begin_})
-                                      : Elements(weights_, DType::kFloat32, 0, optimized_begin_);
   for (const ParameterPlace& place : places_) {
-    const bool is_copy = place.begin < optimized_begin_;
-    const int64_t origin = is_copy ? 0 : optimized_begin_;
-    AppendPieces(*place.parameter,
-                 (is_copy ? copies : masters()).Slice(0, place.begin - origin, place.end - origin),
-                 &pieces);
+    AppendPieces(*place.parameter, values.Slice(0, place.begin, place.end), &pieces);
   }
   stream.pool()->ParallelFor(pieces.size(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) FillPiece(pieces[i], seed);
   });
   if (!has_masters()) return;
-  if (optimized_begin_ > 0) {
-    ops::Copy(stream, copies, Elements(weights_, options_.model_dtype, 0, optimized_begin_));
-  }
-  CopyMastersToWeights(stream);
+  ops::Copy(stream, values, weights());
+  if (held_.size() > 0) ops::Copy(stream, values.Slice(0, held_.begin, held_.end), masters());
+  ZeroGradients(stream);
 }
 
 void ParameterBuffers::CopyMastersToWeights(const Stream& stream) {
-  if (!has_masters() || num_elements_ == optimized_begin_) return;
-  ops::Copy(stream, masters(),
-            Elements(weights_, options_.model_dtype, optimized_begin_, num_elements_));
+  if (!has_masters() || held_.size() == 0) return;
+  ops::Copy(stream, masters(), Elements(weights_, options_.model_dtype, held_.begin, held_.end));
 }
 
 void ParameterBuffers::ZeroGradients(const Stream& stream) {
@@ -142,13 +149,17 @@ void ParameterBuffers::ZeroGradients(const Stream& stream) {
 std::vector<ParameterState> ParameterBuffers::States() const {
   std::vector<ParameterState> states;
   for (auto it = places_.rbegin(); it != places_.rend(); ++it) {
-    if (it->begin < optimized_begin_) continue;
-    const Shape& shape = it->parameter->sharding.local_shape;
+    const FlatRange held = Common({it->begin, it->end}, held_);
+    if (held.size() == 0) continue;
     const auto view = [&](const Tensor& flat) {
       if (flat.empty()) return Tensor();
-      return flat.Slice(0, it->begin - optimized_begin_, it->end - optimized_begin_).View(shape);
+      return flat.Slice(0, held.begin - held_.begin, held.end - held_.begin);
     };
-    states.push_back({it->parameter, view(masters()), view(exp_avg()), view(exp_avg_sq())});
+    states.push_back({it->parameter,
+                      {held.begin - it->begin, held.end - it->begin},
+                      view(masters()),
+                      view(exp_avg()),
+                      view(exp_avg_sq())});
   }
   return states;
 }
@@ -162,15 +173,13 @@ Tensor ParameterBuffers::gradients() const {
 }
 
 Tensor ParameterBuffers::masters() const {
-  if (!has_masters()) {
-    return Elements(weights_, DType::kFloat32, optimized_begin_, num_elements_);
-  }
-  return Elements(masters_, DType::kFloat32, 0, num_elements_ - optimized_begin_);
+  if (!has_masters()) return Elements(weights_, DType::kFloat32, held_.begin, held_.end);
+  return Elements(masters_, DType::kFloat32, 0, held_.size());
 }
 
 Tensor ParameterBuffers::Moment(int index) const {
   if (index >= options_.num_moments) return Tensor();
-  return Elements(moments_[index], DType::kFloat32, 0, num_elements_ - optimized_begin_);
+  return Elements(moments_[index], DType::kFloat32, 0, held_.size());
 }
 
 }  // namespace megatron

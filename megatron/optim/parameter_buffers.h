@@ -8,9 +8,9 @@
 // multiple of lcm(data-parallel ranks, 128), so that it can be cut evenly over them (Megatron's
 // layout of its gradient buffers). Elements between parameters are zero and stay so.
 //
-// Weights and gradients cover all sections. Master weights and moments are fp32 and cover what is
-// optimized here, all but the copies; where the model's dtype is fp32 the weights are their own
-// masters.
+// Weights and gradients cover all sections. Master weights and moments are fp32 and cover what this
+// rank *holds* the state of: what is optimized here, all but the copies, or with shard_states its
+// part of that. Where the model's dtype is fp32 the weights are their own masters.
 //
 // The parameters' `data` and `grad` are bound to this memory while the buffers live. On the meta
 // device everything works and no memory is taken.
@@ -33,7 +33,19 @@ struct ParameterBuffersOptions {
   int num_moments = 2;  // of the optimizer: 2 for AdamW, 1 for SGD with momentum, 0 without
   int data_parallel_size = 1;
   int expert_data_parallel_size = 1;
+  // Master weights and moments are shared out over the data-parallel ranks, of which this is the
+  // data_parallel_rank-th: ZeRO-1 (S. Rajbhandari et al., arXiv 1910.02054). Not with experts.
+  bool shard_states = false;
+  int data_parallel_rank = 0;
 };
+
+// Elements [begin, end) of the flat weights and gradients.
+struct FlatRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+// What two ranges share; of size 0 where that is nothing.
+FlatRange Common(const FlatRange& a, const FlatRange& b);
 
 // Where a parameter stands: elements [begin, end) of the flat weights and gradients.
 struct ParameterPlace {
@@ -41,10 +53,12 @@ struct ParameterPlace {
   int64_t begin = 0, end = 0;
 };
 
-// What a checkpoint keeps of one parameter, all with the shape of its block. A moment that the
-// optimizer does not have is empty; SGD's momentum buffer is exp_avg.
+// What this rank holds of one parameter's state: of elements `held` (counted within the parameter's
+// block, row-major), flat. A moment that the optimizer does not have is empty; SGD's momentum
+// buffer is exp_avg.
 struct ParameterState {
   Parameter* parameter = nullptr;
+  FlatRange held;
   Tensor master, exp_avg, exp_avg_sq;
 };
 
@@ -55,18 +69,20 @@ class ParameterBuffers {
   ParameterBuffers(const std::vector<Parameter*>& parameters,
                    const ParameterBuffersOptions& options, MemoryLedger* ledger);
 
-  // Fills masters and weights by each parameter's Initializer; the same bits on any layout.
+  // Fills masters and weights by each parameter's Initializer; the same bits on any layout. Where
+  // there are masters the gradients lend their memory, and are zero afterwards.
   void InitializeWeights(uint64_t seed, const Stream& stream);
-  // Rounds the masters to the weights, after the masters were loaded from somewhere.
+  // Rounds the masters to the weights, as far as they are held here, after the masters were loaded
+  // from somewhere.
   void CopyMastersToWeights(const Stream& stream);
   void ZeroGradients(const Stream& stream);
 
   // By place.
   absl::Span<const ParameterPlace> places() const { return places_; }
-  // Of what is optimized here, by falling place: dense parameters come in order of registration.
+  // Of what is held here, by falling place: dense parameters come in order of registration.
   std::vector<ParameterState> States() const;
 
-  // Flat tensors. The last three begin at element optimized_begin() of the first two.
+  // Flat tensors. The last three begin at element held().begin of the first two.
   Tensor weights() const;
   Tensor gradients() const;
   Tensor masters() const;
@@ -77,6 +93,11 @@ class ParameterBuffers {
   int64_t optimized_begin() const { return optimized_begin_; }
   int64_t experts_begin() const { return experts_begin_; }
   int64_t num_elements() const { return num_elements_; }
+  // What the masters and moments here are of.
+  FlatRange held() const { return held_; }
+  // The rank-th of `size` equal parts of the dense section: how ranks that hold the same parameters
+  // share out work and state.
+  FlatRange DensePart(int rank, int size) const;
   bool has_masters() const { return options_.model_dtype != DType::kFloat32; }
   const ParameterBuffersOptions& options() const { return options_; }
 
@@ -87,6 +108,7 @@ class ParameterBuffers {
   ParameterBuffersOptions options_;
   std::vector<ParameterPlace> places_;
   int64_t optimized_begin_ = 0, experts_begin_ = 0, num_elements_ = 0;
+  FlatRange held_;
   Buffer weights_, gradients_, masters_;
   std::vector<Buffer> moments_;
 };

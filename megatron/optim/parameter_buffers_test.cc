@@ -112,7 +112,7 @@ TEST_F(ParameterBuffersTest, Fp32WeightsAreTheirOwnMasters) {
                                             Pair("gradients", 512), Pair("weights", 512)));
 }
 
-TEST_F(ParameterBuffersTest, StatesHaveTheBlocksShapeAndTheMomentsThereAre) {
+TEST_F(ParameterBuffersTest, StatesHaveTheBlocksElementsAndTheMomentsThereAre) {
   Parameter* weight = Add("weight", SplitOverTensor({4, 3}, 0, 2, 1));
   ParameterBuffersOptions options;
   options.model_dtype = DType::kFloat16;
@@ -122,11 +122,49 @@ TEST_F(ParameterBuffersTest, StatesHaveTheBlocksShapeAndTheMomentsThereAre) {
   ASSERT_EQ(states.size(), 1u);
   EXPECT_EQ(states[0].parameter, weight);
   EXPECT_EQ(states[0].master.dtype(), DType::kFloat32);
-  EXPECT_EQ(states[0].master.shape(), Shape({2, 3}));
-  EXPECT_EQ(states[0].exp_avg.shape(), Shape({2, 3}));
+  EXPECT_EQ(states[0].held.begin, 0);
+  EXPECT_EQ(states[0].held.end, 6);
+  EXPECT_EQ(states[0].master.shape(), Shape({6}));
+  EXPECT_EQ(states[0].exp_avg.shape(), Shape({6}));
   EXPECT_TRUE(states[0].exp_avg_sq.empty());
   EXPECT_EQ(weight->data.dtype(), DType::kFloat16);
   EXPECT_EQ(weight->grad.dtype(), DType::kFloat32);
+}
+
+TEST_F(ParameterBuffersTest, ShardedStatesCoverEachElementOnceAndStartFromTheSameWeights) {
+  ThreadPool pool(2);
+  constexpr int kRanks = 3;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    ParameterBuffersOptions options;
+    options.model_dtype = dtype;
+    Parameter weight = MakeParameter("weight", Replicated({23, 31}));
+    Parameter bias = MakeParameter("bias", Replicated({31}));
+    ParameterBuffers whole({&weight, &bias}, options, &ledger_);
+    whole.InitializeWeights(3, Stream::Cpu(&pool));
+    const std::vector<ParameterState> all = whole.States();
+    ASSERT_EQ(all[0].parameter, &weight);
+    int64_t covered = 0, bytes = 0;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      Parameter same_weight = MakeParameter("weight", Replicated({23, 31}));
+      Parameter same_bias = MakeParameter("bias", Replicated({31}));
+      options.shard_states = true;
+      options.data_parallel_size = kRanks;
+      options.data_parallel_rank = rank;
+      MemoryLedger ledger;
+      ParameterBuffers part({&same_weight, &same_bias}, options, &ledger);
+      part.InitializeWeights(3, Stream::Cpu(&pool));
+      EXPECT_EQ(std::memcmp(same_weight.data.raw(), weight.data.raw(), weight.data.bytes()), 0);
+      for (const ParameterState& state : part.States()) {
+        const Tensor& want = all[state.parameter == &same_weight ? 0 : 1].master;
+        EXPECT_EQ(Floats(state.master), Floats(want.Slice(0, state.held.begin, state.held.end)));
+        covered += state.held.size();
+      }
+      bytes += ledger.AtPeak()["exp_avg"];
+    }
+    EXPECT_EQ(covered, 23 * 31 + 31);
+    EXPECT_EQ(bytes, 1152 * 4);  // 31 and 713 elements at multiples of 64, to a multiple of 384
+    options = {};
+  }
 }
 
 TEST_F(ParameterBuffersTest, ThePlanOnTheMetaDeviceIsWhatARealOneTakes) {

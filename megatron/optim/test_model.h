@@ -28,7 +28,6 @@ struct TestModel {
   void Build(Device device = {}) {
     std::vector<Parameter*> pointers;
     for (const auto& parameter : parameters) pointers.push_back(parameter.get());
-    ParameterBuffersOptions buffer_options;
     buffer_options.model_dtype = dtype;
     buffer_options.device = device;
     buffer_options.num_moments = NumMoments(options);
@@ -38,6 +37,7 @@ struct TestModel {
 
   OptimizerOptions options;
   DType dtype;
+  ParameterBuffersOptions buffer_options;  // Build sets what it knows
   MemoryLedger ledger;
   std::vector<std::unique_ptr<Parameter>> parameters;
   std::unique_ptr<ParameterBuffers> buffers;

@@ -110,7 +110,7 @@ std::map<std::string, ReferenceResult::Weight> Weights(GptTrainer& trainer) {
   std::map<std::string, ReferenceResult::Weight> weights;
   for (const ParameterState& state : trainer.buffers().States()) {
     const float* values = state.master.data<float>();
-    weights[state.parameter->name] = {state.master.shape(),
+    weights[state.parameter->name] = {state.parameter->sharding.local_shape,
                                       std::vector<float>(values, values + state.master.numel())};
   }
   return weights;
