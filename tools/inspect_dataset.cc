@@ -10,6 +10,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
@@ -66,27 +67,29 @@ void PrintHistogram(const IndexedDataset& dataset) {
   }
 }
 
-std::string DocumentText(const IndexedDataset& dataset, int64_t document,
-                         const Tokenizer& tokenizer) {
+absl::StatusOr<std::string> DocumentText(const IndexedDataset& dataset, int64_t document,
+                                         const Tokenizer& tokenizer) {
   int64_t left = std::max<int64_t>(absl::GetFlag(FLAGS_max_tokens), 0);
   std::vector<int32_t> tokens;
   const auto [begin, end] = dataset.DocumentSequences(document);
   for (int64_t i = begin; i < end && left > 0; ++i) {
     const size_t count = static_cast<size_t>(std::min<int64_t>(left, dataset.SequenceLength(i)));
     tokens.resize(tokens.size() + count);
-    dataset.ReadTokens(i, 0, absl::MakeSpan(tokens).last(count));
+    MEGATRON_RETURN_IF_ERROR(dataset.ReadTokens(i, 0, absl::MakeSpan(tokens).last(count)));
     left -= static_cast<int64_t>(count);
   }
   return tokenizer.Decode(tokens);
 }
 
-void PrintDocuments(const IndexedDataset& dataset, const Tokenizer& tokenizer) {
+absl::Status PrintDocuments(const IndexedDataset& dataset, const Tokenizer& tokenizer) {
   const int64_t first = std::max<int64_t>(absl::GetFlag(FLAGS_first), 0);
   const int64_t count = std::max<int64_t>(absl::GetFlag(FLAGS_documents), 0);
   for (int64_t i = first; i < dataset.num_documents() && i - first < count; ++i) {
     absl::PrintF("\ndocument %d, %d tokens\n", i, DocumentLength(dataset, i));
-    std::cout << DocumentText(dataset, i, tokenizer) << "\n";
+    MEGATRON_ASSIGN_OR_RETURN(const std::string text, DocumentText(dataset, i, tokenizer));
+    std::cout << text << "\n";
   }
+  return absl::OkStatus();
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {
@@ -98,7 +101,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset, IndexedDataset::Open(arguments[0]));
   PrintHeader(dataset);
   PrintHistogram(dataset);
-  PrintDocuments(dataset, *tokenizer);
+  MEGATRON_RETURN_IF_ERROR(PrintDocuments(dataset, *tokenizer));
   if (absl::GetFlag(FLAGS_verify)) {
     MEGATRON_RETURN_IF_ERROR(dataset.VerifyTokens(tokenizer->vocab_size()));
     absl::PrintF("\nverified: the index, and that every token lies in a vocabulary of %d\n",

@@ -50,7 +50,8 @@ absl::Status GptDataset::Get(int64_t index, GptSample* sample) const {
   // The token after the inputs is read in their vector, whose capacity then serves all later
   // samples.
   sample->tokens.resize(seq_length + 1);
-  ReadStream(index_.samples[index_.shuffle[index]], absl::MakeSpan(sample->tokens));
+  MEGATRON_RETURN_IF_ERROR(
+      ReadStream(index_.samples[index_.shuffle[index]], absl::MakeSpan(sample->tokens)));
   MEGATRON_RETURN_IF_ERROR(CheckTokens(index, *sample));
   sample->labels.assign(sample->tokens.begin() + 1, sample->tokens.end());
   sample->tokens.resize(seq_length);
@@ -58,16 +59,19 @@ absl::Status GptDataset::Get(int64_t index, GptSample* sample) const {
   return absl::OkStatus();
 }
 
-void GptDataset::ReadStream(StreamPosition from, absl::Span<int32_t> out) const {
+absl::Status GptDataset::ReadStream(StreamPosition from, absl::Span<int32_t> out) const {
   int32_t offset = from.offset;
   for (int32_t visit = from.visit; !out.empty(); ++visit) {
     const int64_t sequence = options_.range.begin + index_.documents[visit];
     const size_t available = static_cast<size_t>(sequences_->SequenceLength(sequence) - offset);
     const size_t count = std::min(available, out.size());
-    if (count > 0) sequences_->ReadTokens(sequence, offset, out.first(count));
+    if (count > 0) {
+      MEGATRON_RETURN_IF_ERROR(sequences_->ReadTokens(sequence, offset, out.first(count)));
+    }
     out.remove_prefix(count);
     offset = 0;
   }
+  return absl::OkStatus();
 }
 
 absl::Status GptDataset::CheckTokens(int64_t index, const GptSample& sample) const {

@@ -64,7 +64,7 @@ class GptDataset : public GptSampleSource {
   GptDataset(std::shared_ptr<const TokenSequences> sequences, const GptDatasetOptions& options,
              GptIndex index);
 
-  void ReadStream(StreamPosition from, absl::Span<int32_t> out) const;
+  absl::Status ReadStream(StreamPosition from, absl::Span<int32_t> out) const;
   absl::Status CheckTokens(int64_t index, const GptSample& sample) const;
   void FillMasks(GptSample* sample) const;
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "megatron/data/token_sequences.h"
 
@@ -22,7 +23,7 @@ class InMemorySequences : public TokenSequences {
 
   int64_t num_sequences() const override { return static_cast<int64_t>(begins_.size()) - 1; }
   int32_t SequenceLength(int64_t i) const override;
-  void ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
+  absl::Status ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
 
  private:
   std::vector<int32_t> tokens_;

@@ -1,6 +1,7 @@
 #include "megatron/data/indexed_dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -123,6 +124,23 @@ void Widen(const char* data, absl::Span<int32_t> out) {
   }
 }
 
+void Widen(TokenType type, const char* data, absl::Span<int32_t> out) {
+  switch (type) {
+    case TokenType::kU8:
+      return Widen<uint8_t>(data, out);
+    case TokenType::kI8:
+      return Widen<int8_t>(data, out);
+    case TokenType::kI16:
+      return Widen<int16_t>(data, out);
+    case TokenType::kU16:
+      return Widen<uint16_t>(data, out);
+    case TokenType::kI32:
+      return Widen<int32_t>(data, out);
+    case TokenType::kI64:
+      return Widen<int64_t>(data, out);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size) {
@@ -139,39 +157,60 @@ absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size
   parsed.lengths = index.data() + kIndexHeaderSize;
   parsed.offsets = parsed.lengths + 4 * sequences;
   parsed.documents = parsed.offsets + 8 * sequences;
-  parsed.has_modes = parsed.documents + 8 * boundaries != index.data() + index.size();
+  const char* const end = parsed.documents + 8 * boundaries;
+  if (end != index.data() + index.size()) parsed.modes = end;
   MEGATRON_RETURN_IF_ERROR(CheckSequences(index, parsed, bin_size));
   MEGATRON_RETURN_IF_ERROR(CheckDocuments(index, parsed));
   return parsed;
 }
 
-absl::StatusOr<IndexedDataset> IndexedDataset::Open(absl::string_view path) {
+absl::StatusOr<IndexedDataset> IndexedDataset::Open(absl::string_view path,
+                                                    const IndexedDatasetOptions& options) {
   if (!absl::ConsumeSuffix(&path, ".idx")) absl::ConsumeSuffix(&path, ".bin");
   const std::string prefix(path);
   MEGATRON_ASSIGN_OR_RETURN(MappedFile idx, MappedFile::Open(prefix + ".idx"),
                             _ << "while opening the dataset " << prefix);
-  MEGATRON_ASSIGN_OR_RETURN(MappedFile bin, MappedFile::Open(prefix + ".bin"),
-                            _ << "while opening the dataset " << prefix);
-  MEGATRON_ASSIGN_OR_RETURN(const ParsedIndex index,
-                            ParseIndex(idx.data(), static_cast<int64_t>(bin.data().size())),
+  IndexedDataset dataset(prefix, std::move(idx), {});
+  const std::string bin = prefix + ".bin";
+  const auto opening = absl::StrCat("while opening the dataset ", prefix);
+  if (options.mmap_bin_files) {
+    MEGATRON_ASSIGN_OR_RETURN(dataset.bin_map_, MappedFile::Open(bin), _ << opening);
+  } else {
+    MEGATRON_ASSIGN_OR_RETURN(dataset.bin_file_, PosixFileSystem().Open(bin), _ << opening);
+  }
+  MEGATRON_ASSIGN_OR_RETURN(dataset.index_, ParseIndex(dataset.idx_.data(), dataset.BinSize()),
                             _.SetPrepend() << "'" << prefix << ".idx', ");
-  return IndexedDataset(prefix, std::move(idx), std::move(bin), index);
+  for (int64_t i = 0; i < dataset.num_sequences(); ++i)
+    dataset.num_tokens_ += dataset.SequenceLength(i);
+  return dataset;
 }
 
-IndexedDataset::IndexedDataset(std::string prefix, MappedFile idx, MappedFile bin,
-                               ParsedIndex index)
-    : prefix_(std::move(prefix)), idx_(std::move(idx)), bin_(std::move(bin)), index_(index) {
-  for (int64_t i = 0; i < index_.num_sequences; ++i) num_tokens_ += SequenceLength(i);
+IndexedDataset::IndexedDataset(std::string prefix, MappedFile idx, ParsedIndex index)
+    : prefix_(std::move(prefix)), idx_(std::move(idx)), index_(index) {}
+
+int64_t IndexedDataset::BinSize() const {
+  return bin_map_.has_value() ? static_cast<int64_t>(bin_map_->data().size()) : bin_file_->size();
 }
 
-uint32_t IndexedDataset::ContentFingerprint() const {
-  const absl::string_view bin = bin_.data();
+absl::Status IndexedDataset::ReadBin(int64_t offset, absl::Span<char> buffer) const {
+  if (!bin_map_.has_value()) return bin_file_->ReadAt(offset, buffer);
+  std::copy_n(bin_map_->data().data() + offset, buffer.size(), buffer.data());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> IndexedDataset::ContentFingerprint() const {
   uint32_t crc = Crc32c(idx_.data());
-  const int64_t last = static_cast<int64_t>(bin.size()) - kFingerprintBlockSize;
-  if (last <= (kFingerprintBlocks - 1) * kFingerprintBlockSize) return ExtendCrc32c(crc, bin);
+  const int64_t size = BinSize();
+  const int64_t last = size - kFingerprintBlockSize;
+  std::vector<char> buffer(std::min(size, kFingerprintBlocks * kFingerprintBlockSize));
+  if (last <= (kFingerprintBlocks - 1) * kFingerprintBlockSize) {
+    MEGATRON_RETURN_IF_ERROR(ReadBin(0, absl::MakeSpan(buffer)));
+    return ExtendCrc32c(crc, {buffer.data(), buffer.size()});
+  }
   for (int64_t block = 0; block < kFingerprintBlocks; ++block) {
     const int64_t offset = last * block / (kFingerprintBlocks - 1);
-    crc = ExtendCrc32c(crc, bin.substr(offset, kFingerprintBlockSize));
+    MEGATRON_RETURN_IF_ERROR(ReadBin(offset, absl::MakeSpan(buffer).first(kFingerprintBlockSize)));
+    crc = ExtendCrc32c(crc, {buffer.data(), kFingerprintBlockSize});
   }
   return crc;
 }
@@ -187,29 +226,38 @@ int32_t IndexedDataset::SequenceLength(int64_t i) const {
   return LoadLittleEndian<int32_t>(index_.lengths, i);
 }
 
-absl::string_view IndexedDataset::SequenceBytes(int64_t i) const {
-  const int64_t offset = LoadLittleEndian<int64_t>(index_.offsets, i);
-  return bin_.data().substr(offset, int64_t{SequenceLength(i)} * TokenSize(index_.token_type));
+int8_t IndexedDataset::SequenceMode(int64_t i) const {
+  CHECK(has_modes()) << prefix_;
+  DCHECK_LT(i, index_.num_sequences);
+  return static_cast<int8_t>(index_.modes[i]);
 }
 
-void IndexedDataset::ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const {
+absl::string_view IndexedDataset::SequenceBytes(int64_t i) const {
+  CHECK(bin_map_.has_value()) << prefix_ << ".bin is not mapped";
+  const int64_t offset = LoadLittleEndian<int64_t>(index_.offsets, i);
+  return bin_map_->data().substr(offset, int64_t{SequenceLength(i)} * TokenSize(index_.token_type));
+}
+
+absl::Status IndexedDataset::ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const {
   DCHECK_LE(begin + static_cast<int64_t>(out.size()), SequenceLength(i));
-  const char* data = bin_.data().data() + LoadLittleEndian<int64_t>(index_.offsets, i) +
-                     int64_t{begin} * TokenSize(index_.token_type);
-  switch (index_.token_type) {
-    case TokenType::kU8:
-      return Widen<uint8_t>(data, out);
-    case TokenType::kI8:
-      return Widen<int8_t>(data, out);
-    case TokenType::kI16:
-      return Widen<int16_t>(data, out);
-    case TokenType::kU16:
-      return Widen<uint16_t>(data, out);
-    case TokenType::kI32:
-      return Widen<int32_t>(data, out);
-    case TokenType::kI64:
-      return Widen<int64_t>(data, out);
+  const size_t token_size = static_cast<size_t>(TokenSize(index_.token_type));
+  int64_t offset = LoadLittleEndian<int64_t>(index_.offsets, i) +
+                   int64_t{begin} * static_cast<int64_t>(token_size);
+  if (bin_map_.has_value()) {
+    Widen(index_.token_type, bin_map_->data().data() + offset, out);
+    return absl::OkStatus();
   }
+  std::array<char, 1 << 15> buffer;
+  while (!out.empty()) {
+    const absl::Span<int32_t> piece = out.first(std::min(out.size(), buffer.size() / token_size));
+    const absl::Span<char> bytes = absl::MakeSpan(buffer).first(piece.size() * token_size);
+    MEGATRON_RETURN_IF_ERROR(bin_file_->ReadAt(offset, bytes),
+                             _ << "while reading sequence " << i << " of the dataset " << prefix_);
+    Widen(index_.token_type, buffer.data(), piece);
+    offset += static_cast<int64_t>(bytes.size());
+    out.remove_prefix(piece.size());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status IndexedDataset::VerifyTokens(int64_t vocab_size) const {
@@ -219,7 +267,7 @@ absl::Status IndexedDataset::VerifyTokens(int64_t vocab_size) const {
     for (int32_t begin = 0; begin < length;) {
       const absl::Span<int32_t> piece = absl::MakeSpan(tokens).first(
           std::min<size_t>(tokens.size(), static_cast<size_t>(length - begin)));
-      ReadTokens(i, begin, piece);
+      MEGATRON_RETURN_IF_ERROR(ReadTokens(i, begin, piece));
       for (size_t k = 0; k < piece.size(); ++k) {
         if (piece[k] >= 0 && piece[k] < vocab_size) continue;
         return absl::DataLossError(absl::StrCat("'", prefix_, ".bin', sequence ", i, ", position ",

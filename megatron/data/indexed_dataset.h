@@ -3,14 +3,17 @@
 // docs/data_format.md describes both byte by byte.
 //
 // The files are mapped, never copied: opening costs one pass over the index, and a process holds no
-// more memory for a terabyte of tokens than for none. Open checks everything that later calls rely
-// on, so any bytes at all are safe to open: what does not hold is an error that names the file and
-// the offset, and later reads stay inside the files. Token values are not looked at; that is
-// VerifyTokens, or the vocabulary check of whoever reads them.
+// more memory for a terabyte of tokens than for none. On file systems where mapping is slow or
+// missing (some network ones), the tokens are read by pread instead. Open checks everything that
+// later calls rely on, so any bytes at all are safe to open: what does not hold is an error that
+// names the file and the offset, and later reads stay inside the files. Token values are not looked
+// at; that is VerifyTokens, or the vocabulary check of whoever reads them.
 #ifndef MEGATRON_DATA_INDEXED_DATASET_H_
 #define MEGATRON_DATA_INDEXED_DATASET_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/mapped_file.h"
 #include "megatron/data/token_sequences.h"
 #include "megatron/data/token_type.h"
@@ -32,23 +36,30 @@ struct ParsedIndex {
   const char* lengths = nullptr;    // num_sequences × i32
   const char* offsets = nullptr;    // num_sequences × i64, in bytes of the .bin file
   const char* documents = nullptr;  // (num_documents + 1) × i64, in sequences
-  bool has_modes = false;           // one more byte per sequence, as multimodal datasets have
+  const char* modes = nullptr;      // num_sequences × i8; null but in multimodal datasets
 };
 
 // `index` holds the bytes of an .idx file, `bin_size` is the size of the .bin file that it
 // describes. Errors give the offset in `index`.
 absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size);
 
+struct IndexedDatasetOptions {
+  // false: tokens are read by one system call for each piece of a sequence. The index is mapped
+  // always.
+  bool mmap_bin_files = true;
+};
+
 class IndexedDataset : public TokenSequences {
  public:
   // `path` is the prefix of both files, or the name of one of them. kNotFound where one is missing,
   // kDataLoss where they contradict the format or each other.
-  static absl::StatusOr<IndexedDataset> Open(absl::string_view path);
+  static absl::StatusOr<IndexedDataset> Open(absl::string_view path,
+                                             const IndexedDatasetOptions& options = {});
 
   // Without .idx and .bin.
   const std::string& prefix() const { return prefix_; }
   TokenType token_type() const { return index_.token_type; }
-  bool has_modes() const { return index_.has_modes; }
+  bool has_modes() const { return index_.modes != nullptr; }
   int64_t num_documents() const { return index_.num_documents; }
   int64_t num_tokens() const { return num_tokens_; }
 
@@ -58,28 +69,38 @@ class IndexedDataset : public TokenSequences {
   // pass over the index and a few milliseconds for any number of tokens, and finds other or
   // regenerated text; a few tokens changed between the blocks it does not find. The same files give
   // the same value on every machine and in every release.
-  uint32_t ContentFingerprint() const;
+  absl::StatusOr<uint32_t> ContentFingerprint() const;
 
   // Sequences [first, second) make up document `i`.
   std::pair<int64_t, int64_t> DocumentSequences(int64_t i) const;
 
   int64_t num_sequences() const override { return index_.num_sequences; }
   int32_t SequenceLength(int64_t i) const override;
-  void ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
+  absl::Status ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
+
+  // What kind of thing sequence `i` is, text or an image say: a number that the dataset's maker
+  // chose. Only where has_modes().
+  int8_t SequenceMode(int64_t i) const;
 
   // The bytes of sequence `i` where they lie: SequenceLength(i) little-endian values of
-  // token_type().
+  // token_type(). Only where .bin files are mapped.
   absl::string_view SequenceBytes(int64_t i) const;
 
   // Reads every token; fails at the first outside [0, vocab_size), with its place.
   absl::Status VerifyTokens(int64_t vocab_size) const;
 
  private:
-  IndexedDataset(std::string prefix, MappedFile idx, MappedFile bin, ParsedIndex index);
+  IndexedDataset(std::string prefix, MappedFile idx, ParsedIndex index);
+
+  int64_t BinSize() const;
+  // Bytes [offset, offset + buffer.size()) of the .bin file.
+  absl::Status ReadBin(int64_t offset, absl::Span<char> buffer) const;
 
   std::string prefix_;
   MappedFile idx_;
-  MappedFile bin_;
+  // One of the two: the tokens' file.
+  std::optional<MappedFile> bin_map_;
+  std::unique_ptr<RandomAccessFile> bin_file_;
   ParsedIndex index_;
   int64_t num_tokens_ = 0;
 };

@@ -61,7 +61,7 @@ auto IsDataLossAt(int64_t offset) {
 
 std::vector<int32_t> ReadAll(const TokenSequences& sequences, int64_t i) {
   std::vector<int32_t> tokens(sequences.SequenceLength(i));
-  sequences.ReadTokens(i, 0, absl::MakeSpan(tokens));
+  EXPECT_THAT(sequences.ReadTokens(i, 0, absl::MakeSpan(tokens)), IsOk());
   return tokens;
 }
 
@@ -75,7 +75,7 @@ TEST(ParseIndexTest, FindsTheParts) {
   EXPECT_EQ(index->lengths - bytes.data(), 34);
   EXPECT_EQ(index->offsets - bytes.data(), 34 + 12);
   EXPECT_EQ(index->documents - bytes.data(), 34 + 36);
-  EXPECT_FALSE(index->has_modes);
+  EXPECT_EQ(index->modes, nullptr);
 }
 
 TEST(ParseIndexTest, AByteMorePerSequenceIsItsMode) {
@@ -84,7 +84,8 @@ TEST(ParseIndexTest, AByteMorePerSequenceIsItsMode) {
   const std::string bytes = fields.Bytes();
   const absl::StatusOr<ParsedIndex> index = ParseIndex(bytes, kBinSize);
   ASSERT_THAT(index, IsOk());
-  EXPECT_TRUE(index->has_modes);
+  ASSERT_NE(index->modes, nullptr);
+  EXPECT_EQ(absl::string_view(index->modes, 3), "abc");
 }
 
 TEST(ParseIndexTest, AnIndexOfNothingIsFine) {
@@ -255,8 +256,52 @@ TEST_F(IndexedDatasetTest, ReadsPiecesOfASequence) {
       IndexedDataset::Open(Write(TokenType::kU16, {{1}, {2, 3, 4, 5}}));
   ASSERT_THAT(dataset, IsOk());
   std::vector<int32_t> piece(2);
-  dataset->ReadTokens(1, 1, absl::MakeSpan(piece));
+  ASSERT_THAT(dataset->ReadTokens(1, 1, absl::MakeSpan(piece)), IsOk());
   EXPECT_THAT(piece, ElementsAre(3, 4));
+}
+
+TEST_F(IndexedDatasetTest, ReadsTheSameByMappingAndBySystemCalls) {
+  // Longer than what one call reads.
+  std::vector<int32_t> sequence(100000);
+  for (size_t i = 0; i < sequence.size(); ++i) sequence[i] = static_cast<int32_t>(i % 60000);
+  for (const TokenType type : {TokenType::kU16, TokenType::kI32, TokenType::kI64}) {
+    const std::string prefix = Write(type, {{1, 2, 3}, sequence});
+    const absl::StatusOr<IndexedDataset> mapped = IndexedDataset::Open(prefix);
+    const absl::StatusOr<IndexedDataset> read =
+        IndexedDataset::Open(prefix, {/*mmap_bin_files=*/false});
+    ASSERT_THAT(mapped, IsOk());
+    ASSERT_THAT(read, IsOk());
+    EXPECT_EQ(read->num_tokens(), mapped->num_tokens());
+    EXPECT_EQ(ReadAll(*read, 0), ReadAll(*mapped, 0));
+    EXPECT_EQ(ReadAll(*read, 1), sequence);
+    std::vector<int32_t> piece(2);
+    ASSERT_THAT(read->ReadTokens(1, 70001, absl::MakeSpan(piece)), IsOk());
+    EXPECT_THAT(piece, ElementsAre(10001, 10002));
+    EXPECT_EQ(*read->ContentFingerprint(), *mapped->ContentFingerprint());
+  }
+}
+
+TEST_F(IndexedDatasetTest, AFileThatWasCutOffWhileOpenIsAnErrorWhereItIsNotMapped) {
+  const std::string prefix = Write(TokenType::kU16, {{1, 2, 3}});
+  const absl::StatusOr<IndexedDataset> dataset =
+      IndexedDataset::Open(prefix, {/*mmap_bin_files=*/false});
+  ASSERT_THAT(dataset, IsOk());
+  std::ofstream(prefix + ".bin", std::ios::binary | std::ios::trunc).put('x');
+  std::vector<int32_t> tokens(3);
+  const absl::Status status = dataset->ReadTokens(0, 0, absl::MakeSpan(tokens));
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(prefix));
+  EXPECT_FALSE(dataset->ContentFingerprint().ok());
+}
+
+TEST_F(IndexedDatasetTest, SequencesOfMultimodalDatasetsHaveModes) {
+  const std::string prefix = Write(TokenType::kU16, {{1}, {2, 3}});
+  std::ofstream(prefix + ".idx", std::ios::binary | std::ios::app).write("\x00\xff", 2);
+  const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(prefix);
+  ASSERT_THAT(dataset, IsOk());
+  ASSERT_TRUE(dataset->has_modes());
+  EXPECT_EQ(dataset->SequenceMode(0), 0);
+  EXPECT_EQ(dataset->SequenceMode(1), -1);
 }
 
 TEST_F(IndexedDatasetTest, UnsignedTokensStayUnsigned) {
@@ -292,7 +337,7 @@ uint32_t FingerprintWithOtherByte(const std::string& prefix, int64_t byte) {
   bin.seekp(byte).put(static_cast<char>(old ^ 1)).flush();
   const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(prefix);
   EXPECT_THAT(dataset, IsOk());
-  const uint32_t fingerprint = dataset->ContentFingerprint();
+  const uint32_t fingerprint = *dataset->ContentFingerprint();
   bin.seekp(byte).put(old).flush();
   return fingerprint;
 }
@@ -304,7 +349,7 @@ TEST_F(IndexedDatasetTest, TheFingerprintOfASmallDatasetIsTheChecksumOfBothFiles
   const absl::StatusOr<std::string> idx = ReadFileToString(PosixFileSystem(), prefix + ".idx");
   ASSERT_THAT(idx, IsOk());
   const std::string bin("\x01\0\x02\0\x03\0\x04\0", 8);
-  const uint32_t fingerprint = dataset->ContentFingerprint();
+  const uint32_t fingerprint = *dataset->ContentFingerprint();
   EXPECT_EQ(fingerprint, Crc32c(*idx + bin));
   for (int64_t byte = 0; byte < 8; ++byte)
     EXPECT_NE(FingerprintWithOtherByte(prefix, byte), fingerprint);
@@ -312,7 +357,7 @@ TEST_F(IndexedDatasetTest, TheFingerprintOfASmallDatasetIsTheChecksumOfBothFiles
 
 TEST_F(IndexedDatasetTest, TheFingerprintSeesTheIndex) {
   const auto fingerprint = [&](const std::vector<std::vector<int32_t>>& documents) {
-    return IndexedDataset::Open(Write(TokenType::kU16, documents))->ContentFingerprint();
+    return *IndexedDataset::Open(Write(TokenType::kU16, documents))->ContentFingerprint();
   };
   EXPECT_NE(fingerprint({{1, 2, 3}, {4}}), fingerprint({{1, 2}, {3, 4}}));
 }
@@ -322,7 +367,7 @@ TEST_F(IndexedDatasetTest, TheFingerprintOfALargeDatasetSamplesItFromEndToEnd) {
   // Blocks of the sample and gaps of the same length take turns.
   constexpr int64_t kSize = kBlock * (2 * kLast + 1);
   const std::string prefix = Write(TokenType::kU8, {std::vector<int32_t>(kSize, 7)});
-  const uint32_t fingerprint = IndexedDataset::Open(prefix)->ContentFingerprint();
+  const uint32_t fingerprint = *IndexedDataset::Open(prefix)->ContentFingerprint();
   for (const int64_t block : {int64_t{0}, int64_t{100}, kLast}) {
     const int64_t begin = 2 * kBlock * block;
     EXPECT_NE(FingerprintWithOtherByte(prefix, begin), fingerprint) << block;

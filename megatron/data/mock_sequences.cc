@@ -18,12 +18,13 @@ MockSequences::MockSequences(int32_t vocab_size, int32_t eod) : vocab_size_(voca
   for (int i = 0; i < kNumDocuments; ++i) lengths_.push_back(generator.Integer(1, kLengthLimit));
 }
 
-void MockSequences::ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const {
+absl::Status MockSequences::ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const {
   DCHECK_LE(begin + static_cast<int64_t>(out.size()), lengths_[i]);
   for (size_t k = 0; k < out.size(); ++k) {
     const int32_t position = begin + static_cast<int32_t>(k);
     out[k] = position == lengths_[i] - 1 ? eod_ : (position + 1) % vocab_size_;
   }
+  return absl::OkStatus();
 }
 
 }  // namespace megatron

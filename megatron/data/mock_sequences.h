@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "megatron/data/token_sequences.h"
 
@@ -18,7 +19,7 @@ class MockSequences : public TokenSequences {
 
   int64_t num_sequences() const override { return static_cast<int64_t>(lengths_.size()); }
   int32_t SequenceLength(int64_t i) const override { return lengths_[i]; }
-  void ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
+  absl::Status ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
 
  private:
   int32_t vocab_size_;

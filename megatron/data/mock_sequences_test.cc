@@ -26,11 +26,11 @@ TEST(MockSequencesTest, LengthsAreMegatrons) {
 TEST(MockSequencesTest, DocumentsCountModuloTheVocabularyAndEndInEod) {
   const MockSequences sequences(10, 7);
   std::vector<int32_t> tokens(68);
-  sequences.ReadTokens(7, 0, absl::MakeSpan(tokens));
+  ASSERT_TRUE(sequences.ReadTokens(7, 0, absl::MakeSpan(tokens)).ok());
   for (int i = 0; i < 67; ++i) EXPECT_EQ(tokens[i], (i + 1) % 10);
   EXPECT_EQ(tokens[67], 7);
   std::vector<int32_t> end(3);
-  sequences.ReadTokens(7, 65, absl::MakeSpan(end));
+  ASSERT_TRUE(sequences.ReadTokens(7, 65, absl::MakeSpan(end)).ok());
   EXPECT_THAT(end, ElementsAre(6, 7, 7));
 }
 

@@ -26,7 +26,7 @@ TEST(StorySequencesTest, AreTheStoriesWithTheirEods) {
   EXPECT_LT(sequences->num_tokens() - sequences->num_sequences(), 10500);
   for (int64_t i = 0; i < sequences->num_sequences(); ++i) {
     std::vector<int32_t> tokens(sequences->SequenceLength(i));
-    sequences->ReadTokens(i, 0, absl::MakeSpan(tokens));
+    ASSERT_TRUE(sequences->ReadTokens(i, 0, absl::MakeSpan(tokens)).ok());
     EXPECT_EQ(tokens.back(), tokenizer.eod());
     tokens.pop_back();
     EXPECT_EQ(tokenizer.Decode(tokens), MakeStory(5, static_cast<uint64_t>(i)));

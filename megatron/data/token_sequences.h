@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 
 namespace megatron {
@@ -19,8 +20,9 @@ class TokenSequences {
   // Tokens in sequence `i`; zero is fine.
   virtual int32_t SequenceLength(int64_t i) const = 0;
 
-  // Copies tokens [begin, begin + out.size()) of sequence `i`; the range must lie inside it.
-  virtual void ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const = 0;
+  // Copies tokens [begin, begin + out.size()) of sequence `i`; the range must lie inside it. Fails
+  // where they come from a file that cannot be read, and never else.
+  virtual absl::Status ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const = 0;
 };
 
 }  // namespace megatron

@@ -129,8 +129,9 @@ absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Tokenizer& t
     MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(spec.prefixes[i]));
     documents += dataset.num_documents();
     tokens += dataset.num_tokens();
+    MEGATRON_ASSIGN_OR_RETURN(const uint32_t fingerprint, dataset.ContentFingerprint());
     absl::StrAppendFormat(&data.fingerprint, "%s%d tokens, crc32c %08x", i == 0 ? "" : "; ",
-                          dataset.num_tokens(), dataset.ContentFingerprint());
+                          dataset.num_tokens(), fingerprint);
     if (!spec.weights.empty()) {
       absl::StrAppendFormat(&data.fingerprint, ", weight %.17g", spec.weights[i]);
     }
