@@ -80,8 +80,9 @@ uint32_t ClassOfCategory(utf8proc_category_t category) {
       return kControl;
     case UTF8PROC_CATEGORY_CF:
       return kFormat;
-    case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_CO:
+      return kPrivateUse;
+    case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_CS:
       return kUnassigned;
   }

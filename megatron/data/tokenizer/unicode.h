@@ -69,13 +69,14 @@ enum CharClass : uint32_t {
   kSymbol = 1 << 10,      // S
   kControl = 1 << 11,     // Cc
   kFormat = 1 << 12,      // Cf
-  kUnassigned = 1 << 13,  // Cn, Co, Cs
+  kUnassigned = 1 << 13,  // Cn, Cs
   kCjk = 1 << 14,         // the ideographs that BERT makes words of their own
   kSpace = 1 << 15,       // Zs
   kStableNfc = 1 << 16,   // starts a piece of text that normalizes alone, and is normalized
   kStableNfd = 1 << 17,   // ditto
   kStableNfkc = 1 << 18,  // ditto
   kStableNfkd = 1 << 19,  // ditto
+  kPrivateUse = 1 << 20,  // Co
 };
 
 // The classes of every code point, in pages of 256. Built at the first use, in some milliseconds.

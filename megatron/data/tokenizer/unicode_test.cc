@@ -43,7 +43,9 @@ TEST(Utf8Test, BytesThatAreNoUtf8ReadAsReplacementCharactersOneByOne) {
 
 TEST(CharClassesTest, KnowsTheCategoriesOfTellingCharacters) {
   const CharClasses& classes = CharClasses::Get();
-  const auto category = [&](char32_t c) { return classes[c] & 0x3fff & ~kWhiteSpace; };
+  const auto category = [&](char32_t c) {
+    return classes[c] & (0x3fff | kPrivateUse) & ~kWhiteSpace;
+  };
   EXPECT_EQ(category('A'), kUpper);
   EXPECT_EQ(category('a'), kLower);
   EXPECT_EQ(category(0x1c5), kTitle);
@@ -59,7 +61,7 @@ TEST(CharClassesTest, KnowsTheCategoriesOfTellingCharacters) {
   EXPECT_EQ(category('+'), kSymbol);
   EXPECT_EQ(category('\n'), kControl);
   EXPECT_EQ(category(0x200b), kFormat);
-  EXPECT_EQ(category(0xe000), kUnassigned);
+  EXPECT_EQ(category(0xe000), kPrivateUse);
   EXPECT_EQ(category(0x10ffff), kUnassigned);
 }
 
