@@ -6,8 +6,11 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
@@ -32,6 +35,13 @@ std::vector<int64_t> Shares(absl::Span<const double> weights, int64_t num_sample
   return shares;
 }
 
+constexpr char kDatasetType[] = "<i2", kSampleType[] = "<i8";
+
+struct BlendVectors {
+  std::vector<int16_t> dataset;
+  std::vector<int64_t> sample;
+};
+
 // The dataset that is furthest behind; `open` says which may still be drawn from.
 size_t FurthestBehind(absl::Span<const double> weights, absl::Span<const int64_t> taken,
                       const std::vector<bool>& open, int64_t place) {
@@ -53,18 +63,80 @@ size_t FurthestBehind(absl::Span<const double> weights, absl::Span<const int64_t
 BlendIndex Build(absl::Span<const double> weights, absl::Span<const int64_t> sizes,
                  int64_t num_samples) {
   CHECK(!weights.empty() && weights.size() <= kMaxDatasets) << weights.size() << " datasets";
-  BlendIndex index;
-  index.dataset.reserve(static_cast<size_t>(num_samples));
-  index.sample.reserve(static_cast<size_t>(num_samples));
+  auto vectors = std::make_shared<BlendVectors>();
+  vectors->dataset.reserve(static_cast<size_t>(num_samples));
+  vectors->sample.reserve(static_cast<size_t>(num_samples));
   std::vector<int64_t> taken(weights.size(), 0);
   std::vector<bool> open(weights.size(), true);
   for (size_t i = 0; i < sizes.size(); ++i) open[i] = sizes[i] > 0;
   for (int64_t place = 0; place < num_samples; ++place) {
     const size_t best = FurthestBehind(weights, taken, open, place);
-    index.dataset.push_back(static_cast<int16_t>(best));
-    index.sample.push_back(taken[best]++);
+    vectors->dataset.push_back(static_cast<int16_t>(best));
+    vectors->sample.push_back(taken[best]++);
     if (!sizes.empty()) open[best] = taken[best] < sizes[best];
   }
+  BlendIndex index;
+  index.dataset = vectors->dataset;
+  index.sample = vectors->sample;
+  index.storage = std::move(vectors);
+  return index;
+}
+
+// `parts` are the weights or the sizes: with the size of the blend they determine its index.
+template <typename Part>
+IndexCacheKey KeyOf(const BlendCache& cache, absl::string_view parts_name,
+                    absl::Span<const Part> parts, int64_t num_samples) {
+  const absl::string_view split = SplitName(cache.split);
+  IndexCacheKey key;
+  key.kind = absl::StrCat("BlendedDataset-", split);
+  const std::string numbers = absl::StrJoin(parts, ", ", [](std::string* out, Part part) {
+    absl::StrAppendFormat(out, "%.17g", static_cast<double>(part));
+  });
+  key.description = absl::StrFormat(
+      R"({
+    "class": "BlendedDataset",
+    "split": "%s",
+    "%s": [%s],
+    "size": %d
+})",
+      split, parts_name, numbers, num_samples);
+  key.names = {"dataset_index", "dataset_sample_index"};
+  return key;
+}
+
+// Dataset numbers are looked at, for they become places in a list; sample numbers their dataset
+// looks at.
+absl::Status CheckArrays(const IndexArrays& arrays, size_t num_datasets, int64_t num_samples) {
+  MEGATRON_RETURN_IF_ERROR(CheckArray(arrays.arrays[0], kDatasetType, {num_samples}));
+  MEGATRON_RETURN_IF_ERROR(CheckArray(arrays.arrays[1], kSampleType, {num_samples}));
+  uint16_t largest = 0;
+  for (const int16_t dataset : ArrayValues<int16_t>(arrays.arrays[0]))
+    largest = std::max(largest, static_cast<uint16_t>(dataset));
+  if (largest < num_datasets) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("a blend of ", num_datasets, " datasets that names dataset ", largest));
+}
+
+template <typename Part>
+absl::StatusOr<BlendIndex> LoadOrBuild(const BlendCache& cache, absl::string_view parts_name,
+                                       absl::Span<const Part> parts, int64_t num_samples,
+                                       absl::FunctionRef<BlendIndex()> build) {
+  if (cache.cache == nullptr) return build();
+  MEGATRON_ASSIGN_OR_RETURN(
+      IndexArrays arrays,
+      cache.cache->LoadOrBuild(
+          KeyOf(cache, parts_name, parts, num_samples),
+          [&](const IndexArrays& loaded) { return CheckArrays(loaded, parts.size(), num_samples); },
+          [&]() -> absl::StatusOr<IndexArrays> {
+            const BlendIndex built = build();
+            return IndexArrays{{{kDatasetType, {num_samples}, ArrayBytes(built.dataset)},
+                                {kSampleType, {num_samples}, ArrayBytes(built.sample)}},
+                               built.storage};
+          }));
+  BlendIndex index;
+  index.dataset = ArrayValues<int16_t>(arrays.arrays[0]);
+  index.sample = ArrayValues<int64_t>(arrays.arrays[1]);
+  index.storage = std::move(arrays.storage);
   return index;
 }
 
@@ -124,12 +196,14 @@ BlendIndex BuildExhaustiveBlendIndex(absl::Span<const int64_t> sizes) {
 
 absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::Create(
     std::vector<std::unique_ptr<GptSampleSource>> datasets, absl::Span<const double> weights,
-    int64_t num_samples) {
+    int64_t num_samples, const BlendCache& cache) {
   CHECK_EQ(datasets.size(), weights.size());
   MEGATRON_RETURN_IF_ERROR(CheckNumber(datasets.size()));
   const std::vector<int64_t> shares = Shares(weights, num_samples);
-  BlendIndex index =
-      BuildBlendIndex(weights, std::accumulate(shares.begin(), shares.end(), int64_t{0}));
+  const int64_t size = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  MEGATRON_ASSIGN_OR_RETURN(BlendIndex index, LoadOrBuild(cache, "weights", weights, size, [&] {
+                              return BuildBlendIndex(weights, size);
+                            }));
   std::vector<int64_t> needed(datasets.size(), 0);
   for (const int16_t dataset : index.dataset) ++needed[dataset];
   for (size_t i = 0; i < datasets.size(); ++i) {
@@ -142,12 +216,15 @@ absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::Create(
 }
 
 absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::CreateExhaustive(
-    std::vector<std::unique_ptr<GptSampleSource>> datasets) {
+    std::vector<std::unique_ptr<GptSampleSource>> datasets, const BlendCache& cache) {
   MEGATRON_RETURN_IF_ERROR(CheckNumber(datasets.size()));
   std::vector<int64_t> sizes;
   for (const auto& dataset : datasets) sizes.push_back(dataset->size());
-  return std::unique_ptr<BlendedDataset>(
-      new BlendedDataset(std::move(datasets), BuildExhaustiveBlendIndex(sizes)));
+  const int64_t size = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  MEGATRON_ASSIGN_OR_RETURN(BlendIndex index,
+                            LoadOrBuild(cache, "sizes", absl::MakeConstSpan(sizes), size,
+                                        [&] { return BuildExhaustiveBlendIndex(sizes); }));
+  return std::unique_ptr<BlendedDataset>(new BlendedDataset(std::move(datasets), std::move(index)));
 }
 
 BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<GptSampleSource>> datasets,

@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "megatron/data/gpt_sample.h"
+#include "megatron/data/index_cache.h"
+#include "megatron/data/split.h"
 
 namespace megatron {
 
@@ -34,8 +36,16 @@ absl::StatusOr<BlendSpec> ParseBlend(const std::vector<std::string>& entries);
 std::vector<int64_t> SamplesPerDataset(absl::Span<const double> weights, int64_t num_samples);
 
 struct BlendIndex {
-  std::vector<int16_t> dataset;  // of each sample
-  std::vector<int64_t> sample;   // its number there
+  absl::Span<const int16_t> dataset;    // of each sample
+  absl::Span<const int64_t> sample;     // its number there
+  std::shared_ptr<const void> storage;  // what the two point into
+};
+
+// Where a blend's index is kept between runs, as Megatron's dataset_index and dataset_sample_index;
+// by default nowhere.
+struct BlendCache {
+  const IndexCache* cache = nullptr;
+  Split split = Split::kTrain;
 };
 
 // `weights` are normalized. At most 32,767 datasets.
@@ -51,11 +61,11 @@ class BlendedDataset : public GptSampleSource {
   // num_samples. kInvalidArgument where a dataset has too few samples.
   static absl::StatusOr<std::unique_ptr<BlendedDataset>> Create(
       std::vector<std::unique_ptr<GptSampleSource>> datasets, absl::Span<const double> weights,
-      int64_t num_samples);
+      int64_t num_samples, const BlendCache& cache = {});
 
   // All samples of all datasets.
   static absl::StatusOr<std::unique_ptr<BlendedDataset>> CreateExhaustive(
-      std::vector<std::unique_ptr<GptSampleSource>> datasets);
+      std::vector<std::unique_ptr<GptSampleSource>> datasets, const BlendCache& cache = {});
 
   int64_t size() const override { return static_cast<int64_t>(index_.dataset.size()); }
   absl::Status Get(int64_t index, GptSample* sample) const override;

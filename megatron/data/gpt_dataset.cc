@@ -11,6 +11,14 @@
 #include "megatron/data/mock_sequences.h"
 
 namespace megatron {
+namespace {
+
+absl::Status BadIndex(int64_t sample) {
+  return absl::DataLossError(absl::StrCat("the index says no place in the data for sample ", sample,
+                                          "; remove it from the cache"));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<GptDataset>> GptDataset::Create(
     std::shared_ptr<const TokenSequences> sequences, const GptDatasetOptions& options) {
@@ -30,9 +38,12 @@ absl::StatusOr<std::unique_ptr<GptDataset>> GptDataset::Create(
   index_options.seq_length = options.seq_length;
   index_options.seed = options.seed;
   index_options.num_samples = options.num_samples;
-  MEGATRON_ASSIGN_OR_RETURN(GptIndex index, BuildGptIndex(index_options, [&](int64_t i) {
-                              return sequences->SequenceLength(range.begin + i);
-                            }));
+  const auto length = [&](int64_t i) { return sequences->SequenceLength(range.begin + i); };
+  MEGATRON_ASSIGN_OR_RETURN(
+      GptIndex index,
+      options.cache == nullptr
+          ? BuildGptIndex(index_options, length)
+          : LoadOrBuildGptIndex(*options.cache, options.identity, index_options, length));
   return std::unique_ptr<GptDataset>(
       new GptDataset(std::move(sequences), options, std::move(index)));
 }
@@ -50,8 +61,11 @@ absl::Status GptDataset::Get(int64_t index, GptSample* sample) const {
   // The token after the inputs is read in their vector, whose capacity then serves all later
   // samples.
   sample->tokens.resize(seq_length + 1);
+  // An index may come from a file: no number in it is taken for an address unseen.
+  const uint32_t place = index_.shuffle[index];
+  if (place >= index_.samples.size()) return BadIndex(index);
   MEGATRON_RETURN_IF_ERROR(
-      ReadStream(index_.samples[index_.shuffle[index]], absl::MakeSpan(sample->tokens)));
+      ReadStream(index, index_.samples[place], absl::MakeSpan(sample->tokens)));
   MEGATRON_RETURN_IF_ERROR(CheckTokens(index, *sample));
   sample->labels.assign(sample->tokens.begin() + 1, sample->tokens.end());
   sample->tokens.resize(seq_length);
@@ -59,11 +73,17 @@ absl::Status GptDataset::Get(int64_t index, GptSample* sample) const {
   return absl::OkStatus();
 }
 
-absl::Status GptDataset::ReadStream(StreamPosition from, absl::Span<int32_t> out) const {
+absl::Status GptDataset::ReadStream(int64_t index, StreamPosition from,
+                                    absl::Span<int32_t> out) const {
   int32_t offset = from.offset;
-  for (int32_t visit = from.visit; !out.empty(); ++visit) {
-    const int64_t sequence = options_.range.begin + index_.documents[visit];
-    const size_t available = static_cast<size_t>(sequences_->SequenceLength(sequence) - offset);
+  for (size_t visit = static_cast<uint32_t>(from.visit); !out.empty(); ++visit) {
+    if (visit >= index_.documents.size()) return BadIndex(index);
+    const int64_t document = index_.documents[visit];
+    if (document < 0 || document >= options_.range.size()) return BadIndex(index);
+    const int64_t sequence = options_.range.begin + document;
+    const int32_t length = sequences_->SequenceLength(sequence);
+    if (offset < 0 || offset > length) return BadIndex(index);
+    const size_t available = static_cast<size_t>(length - offset);
     const size_t count = std::min(available, out.size());
     if (count > 0) {
       MEGATRON_RETURN_IF_ERROR(sequences_->ReadTokens(sequence, offset, out.first(count)));

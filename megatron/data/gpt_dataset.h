@@ -22,6 +22,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "megatron/data/gpt_index.h"
+#include "megatron/data/gpt_index_cache.h"
 #include "megatron/data/gpt_sample.h"
 #include "megatron/data/split.h"
 #include "megatron/data/token_sequences.h"
@@ -33,6 +34,9 @@ struct GptDatasetOptions {
   SequenceRange range;
   int64_t seq_length = 0;
   uint32_t seed = 1234;
+  // Where the order of samples is kept (megatron/data/gpt_index_cache.h); null: in memory only.
+  const IndexCache* cache = nullptr;
+  GptIndexIdentity identity;
   // At least so many samples, from as many epochs as it takes; one epoch where it is not set.
   absl::optional<int64_t> num_samples;
 
@@ -55,7 +59,7 @@ class GptDataset : public GptSampleSource {
   static absl::StatusOr<std::unique_ptr<GptDataset>> Create(
       std::shared_ptr<const TokenSequences> sequences, const GptDatasetOptions& options);
 
-  int64_t size() const override { return index_.num_samples(); }
+  int64_t size() const override { return index_.num_samples; }
   absl::Status Get(int64_t index, GptSample* sample) const override;
 
   const GptIndex& index() const { return index_; }
@@ -64,7 +68,7 @@ class GptDataset : public GptSampleSource {
   GptDataset(std::shared_ptr<const TokenSequences> sequences, const GptDatasetOptions& options,
              GptIndex index);
 
-  absl::Status ReadStream(StreamPosition from, absl::Span<int32_t> out) const;
+  absl::Status ReadStream(int64_t index, StreamPosition from, absl::Span<int32_t> out) const;
   absl::Status CheckTokens(int64_t index, const GptSample& sample) const;
   void FillMasks(GptSample* sample) const;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -57,23 +59,28 @@ absl::Status CheckSize(const GptIndexOptions& options, int64_t tokens_per_epoch)
 
 // Whether so little of the last epoch is used that shuffling it with the others would draw most of
 // it in place of theirs.
-bool SeparateFinalEpoch(const GptIndexOptions& options, const GptIndex& index) {
-  if (index.num_epochs == 1) return false;
-  const int64_t before =
-      SamplesIn(index.num_epochs - 1, index.tokens_per_epoch, options.seq_length);
-  const int64_t per_epoch = SamplesIn(1, index.tokens_per_epoch, options.seq_length);
+bool SeparateFinalEpoch(const GptIndexOptions& options, const GptIndexPlan& plan) {
+  if (plan.num_epochs == 1) return false;
+  const int64_t before = SamplesIn(plan.num_epochs - 1, plan.tokens_per_epoch, options.seq_length);
+  const int64_t per_epoch = SamplesIn(1, plan.tokens_per_epoch, options.seq_length);
   const int64_t from_last = *options.num_samples - before;
   return from_last < static_cast<int64_t>(0.80 * static_cast<double>(per_epoch));
 }
 
-std::vector<int32_t> ShuffleDocuments(const GptIndex& index, int64_t num_sequences,
+struct IndexVectors {
+  std::vector<int32_t> documents;
+  std::vector<StreamPosition> samples;
+  std::vector<uint32_t> shuffle;
+};
+
+std::vector<int32_t> ShuffleDocuments(const GptIndexPlan& plan, int64_t num_sequences,
                                       NumpyRandomState* random) {
-  std::vector<int32_t> documents(static_cast<size_t>(index.num_epochs * num_sequences));
+  std::vector<int32_t> documents(static_cast<size_t>(plan.num_epochs * num_sequences));
   for (auto epoch = documents.begin(); epoch != documents.end(); epoch += num_sequences) {
     std::iota(epoch, epoch + num_sequences, 0);
   }
   const size_t together =
-      documents.size() - (index.separate_final_epoch ? static_cast<size_t>(num_sequences) : 0);
+      documents.size() - (plan.separate_final_epoch ? static_cast<size_t>(num_sequences) : 0);
   random->Shuffle(absl::MakeSpan(documents).first(together));
   random->Shuffle(absl::MakeSpan(documents).subspan(together));
   return documents;
@@ -81,32 +88,32 @@ std::vector<int32_t> ShuffleDocuments(const GptIndex& index, int64_t num_sequenc
 
 // One walk through the stream. A sample begins at the sequence that holds token k·S, so empty ones
 // are passed over; but the first begins at the first visit, whatever it holds.
-std::vector<StreamPosition> LocateSamples(const GptIndex& index, int64_t seq_length,
+std::vector<StreamPosition> LocateSamples(const GptIndexPlan& plan, int64_t seq_length,
+                                          absl::Span<const int32_t> documents,
                                           absl::FunctionRef<int32_t(int64_t)> length) {
-  const int64_t num_samples = SamplesIn(index.num_epochs, index.tokens_per_epoch, seq_length);
   std::vector<StreamPosition> samples;
-  samples.reserve(static_cast<size_t>(num_samples) + 1);
+  samples.reserve(static_cast<size_t>(plan.num_samples) + 1);
   samples.push_back({0, 0});
   int64_t next = seq_length;  // the stream's token at which the next sample begins
   int64_t begin = 0;          // the stream's token at which the visit begins
-  for (size_t visit = 0; visit < index.documents.size(); ++visit) {
-    const int64_t end = begin + length(index.documents[visit]);
+  for (size_t visit = 0; visit < documents.size(); ++visit) {
+    const int64_t end = begin + length(documents[visit]);
     for (; next < end; next += seq_length) {
       samples.push_back({static_cast<int32_t>(visit), static_cast<int32_t>(next - begin)});
     }
     begin = end;
   }
-  CHECK_EQ(static_cast<int64_t>(samples.size()), num_samples + 1);
+  CHECK_EQ(static_cast<int64_t>(samples.size()), plan.num_samples + 1);
   return samples;
 }
 
-std::vector<uint32_t> ShuffleSamples(const GptIndex& index, int64_t seq_length,
+std::vector<uint32_t> ShuffleSamples(const GptIndexPlan& plan, int64_t seq_length,
                                      NumpyRandomState* random) {
-  std::vector<uint32_t> shuffle(index.samples.size() - 1);
+  std::vector<uint32_t> shuffle(static_cast<size_t>(plan.num_samples));
   std::iota(shuffle.begin(), shuffle.end(), 0u);
   const size_t together =
-      index.separate_final_epoch
-          ? static_cast<size_t>(SamplesIn(index.num_epochs - 1, index.tokens_per_epoch, seq_length))
+      plan.separate_final_epoch
+          ? static_cast<size_t>(SamplesIn(plan.num_epochs - 1, plan.tokens_per_epoch, seq_length))
           : shuffle.size();
   random->Shuffle(absl::MakeSpan(shuffle).first(together));
   random->Shuffle(absl::MakeSpan(shuffle).subspan(together));
@@ -115,18 +122,31 @@ std::vector<uint32_t> ShuffleSamples(const GptIndex& index, int64_t seq_length,
 
 }  // namespace
 
+absl::StatusOr<GptIndexPlan> PlanGptIndex(const GptIndexOptions& options,
+                                          absl::FunctionRef<int32_t(int64_t i)> length) {
+  GptIndexPlan plan;
+  for (int64_t i = 0; i < options.num_sequences; ++i) plan.tokens_per_epoch += length(i);
+  MEGATRON_RETURN_IF_ERROR(CheckSize(options, plan.tokens_per_epoch));
+  plan.num_epochs = EpochsFor(options, plan.tokens_per_epoch);
+  plan.num_samples = SamplesIn(plan.num_epochs, plan.tokens_per_epoch, options.seq_length);
+  plan.separate_final_epoch = SeparateFinalEpoch(options, plan);
+  return plan;
+}
+
 absl::StatusOr<GptIndex> BuildGptIndex(const GptIndexOptions& options,
                                        absl::FunctionRef<int32_t(int64_t i)> length) {
   GptIndex index;
-  for (int64_t i = 0; i < options.num_sequences; ++i) index.tokens_per_epoch += length(i);
-  MEGATRON_RETURN_IF_ERROR(CheckSize(options, index.tokens_per_epoch));
-  index.num_epochs = EpochsFor(options, index.tokens_per_epoch);
-  index.separate_final_epoch = SeparateFinalEpoch(options, index);
+  MEGATRON_ASSIGN_OR_RETURN(static_cast<GptIndexPlan&>(index), PlanGptIndex(options, length));
+  auto vectors = std::make_shared<IndexVectors>();
   // One generator for both, in this order.
   NumpyRandomState random(options.seed);
-  index.documents = ShuffleDocuments(index, options.num_sequences, &random);
-  index.samples = LocateSamples(index, options.seq_length, length);
-  index.shuffle = ShuffleSamples(index, options.seq_length, &random);
+  vectors->documents = ShuffleDocuments(index, options.num_sequences, &random);
+  vectors->samples = LocateSamples(index, options.seq_length, vectors->documents, length);
+  vectors->shuffle = ShuffleSamples(index, options.seq_length, &random);
+  index.documents = vectors->documents;
+  index.samples = vectors->samples;
+  index.shuffle = vectors->shuffle;
+  index.storage = std::move(vectors);
   return index;
 }
 

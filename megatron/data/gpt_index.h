@@ -11,11 +11,12 @@
 #define MEGATRON_DATA_GPT_INDEX_H_
 
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 
 namespace megatron {
 
@@ -26,20 +27,25 @@ struct StreamPosition {
   int32_t offset;
 };
 
-struct GptIndex {
+// What an index will hold.
+struct GptIndexPlan {
   int64_t tokens_per_epoch = 0;
   int64_t num_epochs = 0;
+  int64_t num_samples = 0;
   // Whether the last epoch is shuffled on its own: so where fewer than 80 % of its samples are
   // needed. All other epochs are shuffled together.
   bool separate_final_epoch = false;
+};
 
-  std::vector<int32_t>
-      documents;  // which sequence each visit reads, counted from the first one of the split
-  std::vector<StreamPosition>
-      samples;  // where each sample begins, in stream order; one more than there are samples
-  std::vector<uint32_t> shuffle;  // the order in which samples are drawn
-
-  int64_t num_samples() const { return static_cast<int64_t>(shuffle.size()); }
+struct GptIndex : GptIndexPlan {
+  // Which sequence each visit reads, counted from the first one of the split.
+  absl::Span<const int32_t> documents;
+  // Where each sample begins, in stream order; one more than there are samples.
+  absl::Span<const StreamPosition> samples;
+  // The order in which samples are drawn.
+  absl::Span<const uint32_t> shuffle;
+  // What the three point into.
+  std::shared_ptr<const void> storage;
 };
 
 struct GptIndexOptions {
@@ -53,6 +59,10 @@ struct GptIndexOptions {
 // `length` gives the tokens of sequence i in [0, num_sequences). kInvalidArgument where the corpus
 // is too small for a sample, or the request so large that its index needs more than 2^31 visits or
 // 2^32 samples.
+absl::StatusOr<GptIndexPlan> PlanGptIndex(const GptIndexOptions& options,
+                                          absl::FunctionRef<int32_t(int64_t i)> length);
+
+// Takes no more memory than the index itself. Fails as PlanGptIndex does.
 absl::StatusOr<GptIndex> BuildGptIndex(const GptIndexOptions& options,
                                        absl::FunctionRef<int32_t(int64_t i)> length);
 

@@ -122,7 +122,7 @@ TEST(GptIndexTest, SamplesCoverTheStreamWithoutGapsWhateverTheLengths) {
     for (const int64_t num_samples : {1, 9, 50}) {
       const absl::StatusOr<GptIndex> index = Build(lengths, seq_length, num_samples);
       ASSERT_THAT(index, IsOk());
-      EXPECT_GE(index->num_samples(), num_samples);
+      EXPECT_GE(index->num_samples, num_samples);
       std::vector<int64_t> begins = {0};  // of visits in the stream
       for (const int32_t document : index->documents)
         begins.push_back(begins.back() + lengths[document]);
@@ -131,7 +131,7 @@ TEST(GptIndexTest, SamplesCoverTheStreamWithoutGapsWhateverTheLengths) {
         EXPECT_EQ(begins[at.visit] + at.offset, static_cast<int64_t>(k) * seq_length);
         EXPECT_LT(k == 0 ? 0 : at.offset, k == 0 ? 1 : lengths[index->documents[at.visit]]);
       }
-      EXPECT_LE(index->num_samples() * seq_length + 1, begins.back());
+      EXPECT_LE(index->num_samples * seq_length + 1, begins.back());
     }
   }
 }
@@ -147,7 +147,7 @@ TEST(GptIndexTest, ASmallCorpusIsRepeatedUntilItIsEnough) {
   const absl::StatusOr<GptIndex> index = Build({2, 2}, 4, 3);
   ASSERT_THAT(index, IsOk());
   EXPECT_EQ(index->num_epochs, 4);
-  EXPECT_EQ(index->num_samples(), 3);
+  EXPECT_EQ(index->num_samples, 3);
 }
 
 TEST(GptIndexTest, RequestsBeyondTheIndexsNumbersAreErrorsAndAllocateNothing) {

@@ -11,6 +11,18 @@
 
 namespace megatron {
 
+absl::string_view SplitName(Split split) {
+  switch (split) {
+    case Split::kTrain:
+      return "train";
+    case Split::kValid:
+      return "valid";
+    case Split::kTest:
+      return "test";
+  }
+  LOG(FATAL) << static_cast<int>(split);
+}
+
 absl::StatusOr<SplitShares> ParseSplit(absl::string_view text) {
   const auto error = [text](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -12,6 +12,9 @@ namespace megatron {
 
 enum class Split { kTrain = 0, kValid = 1, kTest = 2 };
 
+// "train", "valid" or "test".
+absl::string_view SplitName(Split split);
+
 // For each Split its share of the corpus; together 1.
 using SplitShares = std::array<double, 3>;
 

@@ -1,0 +1,16 @@
+// MD5 (RFC 1321): the name under which Megatron keeps an index, and nothing that protects anything.
+#ifndef MEGATRON_DATA_MD5_H_
+#define MEGATRON_DATA_MD5_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace megatron {
+
+// The digest as 32 lower-case hexadecimal digits.
+std::string Md5Hex(absl::string_view data);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_DATA_MD5_H_
