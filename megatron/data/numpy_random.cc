@@ -1,6 +1,8 @@
 #include "megatron/data/numpy_random.h"
 
 #include <array>
+#include <cmath>
+#include <numeric>
 
 #include "glog/logging.h"
 
@@ -65,6 +67,33 @@ uint64_t NumpyRandomState::Bounded(uint64_t maximum) {
     value &= mask;
   } while (value > maximum);
   return value;
+}
+
+size_t NumpyRandomState::Choice(absl::Span<const double> p) {
+  CHECK(!p.empty());
+  const double total = std::accumulate(p.begin(), p.end(), 0.0);
+  const double drawn = RandomSample();
+  size_t index = 0;
+  for (double sum = p[0]; index + 1 < p.size() && sum / total <= drawn; sum += p[index]) ++index;
+  return index;
+}
+
+int64_t NumpyRandomState::Geometric(double p) {
+  CHECK(0 < p && p < 1.0 / 3) << p;
+  return static_cast<int64_t>(std::ceil(std::log1p(-RandomSample()) / std::log(1 - p)));
+}
+
+// numpy inverts the binomial distribution by stepping through it, always for the rarer outcome; a
+// draw that rounding carries past the last step is repeated.
+bool NumpyRandomState::Bernoulli(double p) {
+  const double rare = p <= 0.5 ? p : 1 - p;
+  const double common = 1 - rare;
+  const double none = std::exp(std::log(common));
+  double drawn;
+  do {
+    drawn = RandomSample();
+  } while (drawn > none && drawn - none > rare * none / common);
+  return (drawn > none) == (p <= 0.5);
 }
 
 // O'Neill's PCG64: a 128-bit linear congruential generator whose output is its halves' exclusive

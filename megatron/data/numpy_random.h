@@ -33,6 +33,16 @@ class NumpyRandomState {
     return low + static_cast<int64_t>(Bounded(static_cast<uint64_t>(high - low - 1)));
   }
 
+  // choice(len(p), p=p): an index, each as likely as its number says; together they are 1.
+  size_t Choice(absl::Span<const double> p);
+
+  // geometric(p): trials up to the first success, that one included. 0 < p < 1/3, above which numpy
+  // draws in another way.
+  int64_t Geometric(double p);
+
+  // binomial(1, p).
+  bool Bernoulli(double p);
+
   // shuffle() of a one-dimensional array.
   template <typename T>
   void Shuffle(absl::Span<T> values) {

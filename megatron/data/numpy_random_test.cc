@@ -71,6 +71,38 @@ TEST(NumpyRandomStateTest, AFullRangeOf32BitsDrawsOneWord) {
   EXPECT_THAT(drawn, ElementsAre(953453411, 236996814, 3739766767, 3570525885));
 }
 
+TEST(NumpyRandomStateTest, ChoosesAsNumpyDoes) {
+  NumpyRandomState random(1234);
+  const std::vector<double> p = {6.0 / 11, 3.0 / 11, 2.0 / 11};
+  std::vector<size_t> drawn(12);
+  for (size_t& value : drawn) value = random.Choice(p);
+  EXPECT_THAT(drawn, ElementsAre(0, 1, 0, 1, 1, 0, 0, 1, 2, 2, 0, 0));
+  EXPECT_EQ(random.Word(), 2935450949u);
+}
+
+TEST(NumpyRandomStateTest, DrawsNumpysGeometricNumbers) {
+  NumpyRandomState random(1234);
+  std::vector<int64_t> drawn(12);
+  for (int64_t& value : drawn) value = random.Geometric(0.2);
+  EXPECT_THAT(drawn, ElementsAre(1, 5, 3, 7, 7, 2, 2, 8, 15, 10, 2, 4));
+}
+
+TEST(NumpyRandomStateTest, TossesCoinsAsNumpyDoes) {
+  const auto toss = [](double p) {
+    NumpyRandomState random(7);
+    std::vector<bool> drawn(16);
+    for (size_t i = 0; i < drawn.size(); ++i) drawn[i] = random.Bernoulli(p);
+    EXPECT_EQ(random.Word(), 916483116u) << p;
+    return drawn;
+  };
+  EXPECT_THAT(toss(0.5), ElementsAre(0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1));
+  EXPECT_THAT(toss(0.37), ElementsAre(0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1));
+  EXPECT_THAT(toss(0.1), ElementsAre(0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1));
+  EXPECT_THAT(toss(0.9), ElementsAre(1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0));
+  EXPECT_THAT(toss(1), ::testing::Each(true));
+  EXPECT_THAT(toss(0), ::testing::Each(false));
+}
+
 TEST(NumpyGeneratorTest, DrawsNumpysWords) {
   NumpyGenerator zero(0);
   EXPECT_EQ(zero.Word(), 11749869230777074271u);
