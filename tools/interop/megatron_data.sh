@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares our indexed datasets and samples with those of Megatron-LM's own Python code (compare.py). Prints
-# "N passed, N failed".
+# Compares our indexed datasets and samples with those of Megatron-LM's own Python code (compare.py), and samples
+# of sentences for BERT and T5 (compare_sentences.py). Prints "N passed, N failed".
 #
 # Takes numpy and PyTorch from $PYTHON, python3 or the system's python3, and installs megatron-core from
 # the Python package index into a virtual environment.
@@ -31,6 +31,13 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv --system-site-packages "$scratch/venv"
 "$scratch/venv/bin/pip" install --quiet --no-deps megatron-core==0.11.0 >&2
-./bazelw build //tools:make_stories //tools:preprocess_data //tools/interop/megatron_data:dump_samples
-PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" tools/interop/megatron_data/compare.py \
-  "$(./bazelw info bazel-bin 2>/dev/null)" "$scratch/work"
+./bazelw build //tools:make_stories //tools:preprocess_data //tools/interop/megatron_data:dump_samples \
+  //tools/interop/megatron_data:dump_sentence_samples
+bin="$(./bazelw info bazel-bin 2>/dev/null)"
+parts=(compare compare_sentences)
+for part in "${parts[@]}"; do
+  PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" "tools/interop/megatron_data/$part.py" "$bin" "$scratch/$part" || true
+done | awk -v parts=${#parts[@]} '
+  /^[0-9]+ passed, [0-9]+ failed$/ { passed += $1; failed += $3; finished++; next }
+  { print; fflush() }
+  END { failed += parts - finished; print passed + 0 " passed, " failed " failed"; exit failed > 0 }'
