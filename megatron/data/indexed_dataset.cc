@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "megatron/base/crc32c.h"
@@ -213,6 +214,11 @@ absl::StatusOr<uint32_t> IndexedDataset::ContentFingerprint() const {
     crc = ExtendCrc32c(crc, {buffer.data(), kFingerprintBlockSize});
   }
   return crc;
+}
+
+absl::StatusOr<std::string> IndexedDataset::DescribeContents() const {
+  MEGATRON_ASSIGN_OR_RETURN(const uint32_t fingerprint, ContentFingerprint());
+  return absl::StrFormat("%d tokens, crc32c %08x", num_tokens_, fingerprint);
 }
 
 std::pair<int64_t, int64_t> IndexedDataset::DocumentSequences(int64_t i) const {

@@ -71,6 +71,10 @@ class IndexedDataset : public TokenSequences {
   // the same value on every machine and in every release.
   absl::StatusOr<uint32_t> ContentFingerprint() const;
 
+  // The number of tokens and the fingerprint, "1234 tokens, crc32c 0123abcd": what a cached index
+  // and a checkpoint know a dataset by.
+  absl::StatusOr<std::string> DescribeContents() const;
+
   // Sequences [first, second) make up document `i`.
   std::pair<int64_t, int64_t> DocumentSequences(int64_t i) const;
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/crc32c.h"
@@ -351,6 +352,7 @@ TEST_F(IndexedDatasetTest, TheFingerprintOfASmallDatasetIsTheChecksumOfBothFiles
   const std::string bin("\x01\0\x02\0\x03\0\x04\0", 8);
   const uint32_t fingerprint = *dataset->ContentFingerprint();
   EXPECT_EQ(fingerprint, Crc32c(*idx + bin));
+  EXPECT_EQ(*dataset->DescribeContents(), absl::StrFormat("4 tokens, crc32c %08x", fingerprint));
   for (int64_t byte = 0; byte < 8; ++byte)
     EXPECT_NE(FingerprintWithOtherByte(prefix, byte), fingerprint);
 }
