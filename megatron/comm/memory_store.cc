@@ -7,19 +7,16 @@
 #include "absl/strings/str_join.h"
 
 namespace megatron {
-namespace {
 
-absl::Status CheckSizes(absl::string_view key, absl::string_view value) {
+absl::Status CheckStoreSizes(absl::string_view key, absl::string_view value) {
   if (key.size() <= kMaxStoreKey && value.size() <= kMaxStoreValue) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("a key of ", key.size(), " bytes (at most ",
                                                  kMaxStoreKey, ") and a value of ", value.size(),
                                                  " bytes (at most ", kMaxStoreValue, ")"));
 }
 
-}  // namespace
-
 absl::Status MemoryStore::Set(absl::string_view key, absl::string_view value) {
-  if (absl::Status status = CheckSizes(key, value); !status.ok()) return status;
+  if (absl::Status status = CheckStoreSizes(key, value); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   values_[std::string(key)] = std::string(value);
   return absl::OkStatus();
@@ -33,7 +30,7 @@ absl::StatusOr<std::string> MemoryStore::Get(absl::string_view key, absl::Durati
 }
 
 absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t delta) {
-  if (absl::Status status = CheckSizes(key, ""); !status.ok()) return status;
+  if (absl::Status status = CheckStoreSizes(key, ""); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   int64_t count = 0;
   const auto found = values_.find(key);
@@ -49,20 +46,32 @@ absl::StatusOr<int64_t> MemoryStore::Add(absl::string_view key, int64_t delta) {
 
 absl::Status MemoryStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
   for (const std::string& key : keys) {
-    if (absl::Status status = CheckSizes(key, ""); !status.ok()) return status;
+    if (absl::Status status = CheckStoreSizes(key, ""); !status.ok()) return status;
   }
-  const auto missing = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<std::string> names;
-    for (const std::string& key : keys) {
-      if (values_.count(key) == 0) names.push_back(key);
-    }
-    return names;
+  const auto all_there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return MissingLocked(keys).empty();
   };
-  const auto all_there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return missing().empty(); };
   absl::MutexLock lock(&mutex_);
   if (mutex_.AwaitWithTimeout(absl::Condition(&all_there), timeout)) return absl::OkStatus();
+  return KeysAreMissing(timeout, MissingLocked(keys));
+}
+
+std::vector<std::string> MemoryStore::Missing(absl::Span<const std::string> keys) const {
+  absl::MutexLock lock(&mutex_);
+  return MissingLocked(keys);
+}
+
+std::vector<std::string> MemoryStore::MissingLocked(absl::Span<const std::string> keys) const {
+  std::vector<std::string> missing;
+  for (const std::string& key : keys) {
+    if (values_.count(key) == 0) missing.push_back(key);
+  }
+  return missing;
+}
+
+absl::Status KeysAreMissing(absl::Duration timeout, const std::vector<std::string>& missing) {
   return absl::DeadlineExceededError(absl::StrCat(
-      "after ", absl::FormatDuration(timeout), " nobody has set ", absl::StrJoin(missing(), ", ")));
+      "after ", absl::FormatDuration(timeout), " nobody has set ", absl::StrJoin(missing, ", ")));
 }
 
 }  // namespace megatron

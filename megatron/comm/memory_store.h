@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -18,10 +19,21 @@ class MemoryStore : public Store {
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
   absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
 
+  // Those of `keys` that are not there now.
+  std::vector<std::string> Missing(absl::Span<const std::string> keys) const;
+
  private:
-  absl::Mutex mutex_;
+  std::vector<std::string> MissingLocked(absl::Span<const std::string> keys) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
   std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
 };
+
+// kInvalidArgument if one is longer than a store takes.
+absl::Status CheckStoreSizes(absl::string_view key, absl::string_view value);
+// What Wait answers when its time is over.
+absl::Status KeysAreMissing(absl::Duration timeout, const std::vector<std::string>& missing);
 
 }  // namespace megatron
 
