@@ -40,12 +40,13 @@ class BpeMerger {
   // Longer lists than this leave no memory behind.
   static constexpr size_t kKept = 1 << 16;
 
-  // Merges ids[0, n) in place and returns how many are left. n < 2^32.
+  // Merges ids[0, n) in place and returns how many are left. n < 2^32. If `sizes` is not null, it
+  // holds a size for each, and that of a merged pair is the sum of its two.
   template <typename FindMerge>
-  size_t Merge(const FindMerge& find_merge, int32_t* ids, size_t n) {
+  size_t Merge(const FindMerge& find_merge, int32_t* ids, size_t n, uint32_t* sizes = nullptr) {
     if (n < 2) return n;
-    if (n <= kShort) return MergeShort(find_merge, ids, n);
-    n = MergeLong(find_merge, ids, n);
+    if (n <= kShort) return MergeShort(find_merge, ids, n, sizes);
+    n = MergeLong(find_merge, ids, n, sizes);
     if (nodes_.capacity() > kKept) *this = BpeMerger();
     return n;
   }
@@ -60,7 +61,7 @@ class BpeMerger {
 
   // Every step scans the ranks for the lowest and closes the gap that the merge leaves.
   template <typename FindMerge>
-  size_t MergeShort(const FindMerge& find_merge, int32_t* ids, size_t n) {
+  size_t MergeShort(const FindMerge& find_merge, int32_t* ids, size_t n, uint32_t* sizes) {
     uint32_t ranks[kShort];
     int32_t merged[kShort];
     const auto look = [&](size_t i) {
@@ -76,6 +77,10 @@ class BpeMerger {
       --n;
       const size_t moved = n - best - 1;  // symbols behind the merged pair
       std::memmove(ids + best + 1, ids + best + 2, moved * sizeof(*ids));
+      if (sizes != nullptr) {
+        sizes[best] += sizes[best + 1];
+        std::memmove(sizes + best + 1, sizes + best + 2, moved * sizeof(*sizes));
+      }
       if (moved > 0) {
         std::memmove(ranks + best, ranks + best + 1, moved * sizeof(*ranks));
         std::memmove(merged + best, merged + best + 1, moved * sizeof(*merged));
@@ -100,7 +105,7 @@ class BpeMerger {
   // Symbols as a linked list, and a heap of (rank, index) in which entries that a merge has made
   // stale stay until they surface.
   template <typename FindMerge>
-  size_t MergeLong(const FindMerge& find_merge, int32_t* ids, size_t n) {
+  size_t MergeLong(const FindMerge& find_merge, int32_t* ids, size_t n, uint32_t* sizes) {
     CHECK_LT(n, kEnd);
     nodes_.resize(n);
     heap_.clear();
@@ -118,12 +123,16 @@ class BpeMerger {
       const uint32_t at = static_cast<uint32_t>(key);
       if (nodes_[at].merge.rank != key >> 32) continue;
       ids[at] = nodes_[at].merge.id;
+      if (sizes != nullptr) sizes[at] += sizes[nodes_[at].next];
       Remove(nodes_[at].next);
       Look(find_merge, ids, at);
       if (nodes_[at].previous != kEnd) Look(find_merge, ids, nodes_[at].previous);
     }
     size_t count = 0;
-    for (uint32_t i = 0; i != kEnd; i = nodes_[i].next) ids[count++] = ids[i];
+    for (uint32_t i = 0; i != kEnd; i = nodes_[i].next, ++count) {
+      ids[count] = ids[i];
+      if (sizes != nullptr) sizes[count] = sizes[i];
+    }
     return count;
   }
 

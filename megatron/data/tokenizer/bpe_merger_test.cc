@@ -33,6 +33,12 @@ std::vector<int32_t> Merge(const Merges& merges, std::vector<int32_t> ids) {
   return ids;
 }
 
+std::vector<uint32_t> MergeSizes(const Merges& merges, std::vector<int32_t> ids,
+                                 std::vector<uint32_t> sizes) {
+  sizes.resize(BpeMerger().Merge(merges, ids.data(), ids.size(), sizes.data()));
+  return sizes;
+}
+
 // The definition, word for word.
 std::vector<int32_t> MergeSlowly(const Merges& merges, std::vector<int32_t> ids) {
   while (true) {
@@ -85,6 +91,18 @@ TEST(BpeMergerTest, AMillionEqualSymbolsMergeAtOnce) {
   Merges merges;  // x -> 2x -> 4x -> …
   for (int i = 0; i < 10; ++i) merges.Add(i, i, i, i + 1);
   EXPECT_EQ(Merge(merges, std::vector<int32_t>(1 << 20, 0)), std::vector<int32_t>(1 << 10, 10));
+}
+
+TEST(BpeMergerTest, SizesOfWhatIsMergedAddUp) {
+  Merges merges;
+  merges.Add(1, 2, 5, 12);
+  merges.Add(3, 3, 4, 33);
+  EXPECT_THAT(MergeSizes(merges, {1, 2, 3, 3, 1}, {10, 20, 30, 40, 50}), ElementsAre(30, 70, 50));
+  const std::vector<uint32_t> sizes =
+      MergeSizes(merges, std::vector<int32_t>(1001, 3), std::vector<uint32_t>(1001, 7));
+  EXPECT_EQ(sizes.size(), 501u);
+  EXPECT_EQ(sizes.front(), 14u);
+  EXPECT_EQ(sizes.back(), 7u);
 }
 
 }  // namespace

@@ -1,0 +1,104 @@
+#include "megatron/data/tokenizer/added_tokens.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "megatron/data/tokenizer/unicode.h"
+
+namespace megatron {
+namespace {
+
+// Part of a word, as \w in regular expressions.
+bool IsWordChar(char32_t c) {
+  return c == '_' || CharClasses::Get().Is(c, kLetter | kMark | kNumber);
+}
+
+// Where the last character of `text`, which is not empty, begins.
+size_t LastChar(absl::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && text.size() - at < 4 && (text[at] & 0xC0) == 0x80) --at;
+  return at + DecodeUtf8(text, at).length == text.size() ? at : text.size() - 1;
+}
+
+bool EndsInWord(absl::string_view text) {
+  return !text.empty() && IsWordChar(DecodeUtf8(text, LastChar(text)).code_point);
+}
+
+bool StartsWithWord(absl::string_view text) {
+  return !text.empty() && IsWordChar(DecodeUtf8(text, 0).code_point);
+}
+
+bool IsSpaceAt(absl::string_view text, size_t at) {
+  return CharClasses::Get().Is(DecodeUtf8(text, at).code_point, kWhiteSpace);
+}
+
+// Where the white space at the end of text[begin, end) begins.
+size_t SpaceBefore(absl::string_view text, size_t begin, size_t end) {
+  while (end > begin) {
+    const size_t last = LastChar(text.substr(0, end));
+    if (last < begin || !IsSpaceAt(text, last)) break;
+    end = last;
+  }
+  return end;
+}
+
+size_t SpaceBehind(absl::string_view text, size_t at) {
+  while (at < text.size() && IsSpaceAt(text, at)) at += DecodeUtf8(text, at).length;
+  return at;
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  for (const AddedToken& token : tokens_) {
+    by_content_.emplace(token.content, &token);
+    lengths_[static_cast<unsigned char>(token.content[0])].push_back(token.content.size());
+    all_special_ &= token.special;
+  }
+  for (std::vector<size_t>& lengths : lengths_) {
+    std::sort(lengths.begin(), lengths.end(), std::greater<>());
+    lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  }
+}
+
+const AddedToken* AddedTokens::Match(absl::string_view text) const {
+  for (const size_t length : lengths_[static_cast<unsigned char>(text[0])]) {
+    if (length > text.size()) continue;
+    const auto token = by_content_.find(text.substr(0, length));
+    if (token != by_content_.end()) return token->second;
+  }
+  return nullptr;
+}
+
+std::vector<AddedTokens::Section> AddedTokens::Split(absl::string_view text,
+                                                     bool parse_special) const {
+  std::vector<Section> sections;
+  size_t done = 0;  // sections reach to here
+  if (!tokens_.empty() && (parse_special || !all_special_)) {
+    for (size_t at = 0; at < text.size();) {
+      const AddedToken* const token = Match(text.substr(at));
+      if (token == nullptr) {
+        ++at;
+        continue;
+      }
+      size_t begin = at;
+      size_t end = at + token->content.size();
+      at = end;  // what matched is passed even where the token is not taken
+      if (token->special && !parse_special) continue;
+      if (token->single_word &&
+          (EndsInWord(text.substr(0, begin)) || StartsWithWord(text.substr(end)))) {
+        continue;
+      }
+      if (token->lstrip) begin = SpaceBefore(text, done, begin);
+      if (token->rstrip) at = end = SpaceBehind(text, end);
+      if (done < begin) sections.push_back({-1, {done, begin}});
+      sections.push_back({token->id, {begin, end}});
+      done = end;
+    }
+  }
+  if (done < text.size()) sections.push_back({-1, {done, text.size()}});
+  return sections;
+}
+
+}  // namespace megatron
