@@ -49,6 +49,8 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"optimizer.optimizer=sgd"},
       {"training.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
       {"data.stories=", "data.data_path=a"},
+      {"data.stories=", "data.train_data_path=a", "data.valid_data_path=b"},
+      {"data.dataloader_type=cyclic"},
       {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
        "data.tokenizer_type=NullTokenizer"},
       {"checkpoint.save=here", "checkpoint.load=there"},
@@ -67,6 +69,10 @@ const std::map<std::string, Help>& Helps() {
   static const auto* const helps = new std::map<std::string, Help>{
       {"data.mock_data", {"true", {"data.stories="}}},
       {"data.data_path", {"b", {"data.stories="}}},
+      {"data.train_data_path", {"c", {"data.stories=", "data.valid_data_path=b"}}},
+      {"data.valid_data_path", {"c", {"data.stories=", "data.train_data_path=a"}}},
+      {"data.data_cache_path", {"elsewhere", {"data.stories=", "data.data_path=a"}}},
+      {"data.mmap_bin_files", {"false", {"data.stories=", "data.data_path=a"}}},
       {"data.split", {"9,1", {}}},
       {"data.tokenizer_type",
        {"NullTokenizer", {"data.stories=", "data.mock_data=true", "data.vocab_size=90"}}},
@@ -122,11 +128,13 @@ std::string Describe(const GptTrainerOptions& o) {
          Line(o.batch_size.global_batch_size, o.batch_size.granularity, o.batch_size.start,
               o.batch_size.increment, o.batch_size.samples, o.packing.layout.micro_batch_size,
               o.packing.layout.data_parallel_size, o.packing.seq_length,
-              o.packing.max_micro_batches, o.packing.per_token_loss);
+              o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers);
 }
 
 std::string Describe(const DataOptions& o) {
-  return Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
+  return Line(absl::StrJoin(o.train_data_path, " "), absl::StrJoin(o.valid_data_path, " "),
+              o.mmap_bin_files, o.cache_path, o.cyclic, o.data_sharding) +
+         Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
               o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,
               o.run.eval_iters);

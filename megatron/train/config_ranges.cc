@@ -89,6 +89,7 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"data.stories.num_bytes", AtLeast(1)},
       {"data.stories.seed", AtLeast(0, kLargestSeed)},
       {"data.vocab_size", AtLeast(1, 2147483647)},
+      {"data.num_workers", AtLeast(0, 1024)},
       {"checkpoint.save_interval", AtLeast(1)},
       {"checkpoint.keep_last", AtLeast(0, 1e9)},
       {"system.num_threads", AtLeast(0, 4096)},

@@ -149,10 +149,16 @@ int Pretraining::DryRun() {
 }
 
 std::optional<Failure> Pretraining::OpenData() {
-  for (std::string& part : options_.data.data_path) {
-    double weight;
-    if (!absl::SimpleAtod(part, &weight)) part = PathFromWhereTheUserStands(part);
+  DataOptions& data_options = options_.data;
+  for (std::vector<std::string>* path : {&data_options.data_path, &data_options.train_data_path,
+                                         &data_options.valid_data_path}) {
+    for (std::string& part : *path) {
+      double weight;
+      if (!absl::SimpleAtod(part, &weight)) part = PathFromWhereTheUserStands(part);
+    }
   }
+  if (!data_options.cache_path.empty())
+    data_options.cache_path = PathFromWhereTheUserStands(data_options.cache_path);
   absl::StatusOr<GptData> data = OpenGptData(options_.data, *tokenizer_);
   if (!data.ok()) return Fail(kExitData, data.status());
   data_ = *std::move(data);

@@ -214,6 +214,7 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   options.packing.seq_length = config.model().seq_length();
   options.packing.max_micro_batches = training.global_batch_size() / options.batch_size.granularity;
   options.packing.per_token_loss = training.calculate_per_token_loss();
+  options.packing.num_workers = config.data().num_workers();
   options.clip_grad = config.optimizer().clip_grad();
   options.log_params_norm = config.logging().log_params_norm();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
@@ -226,6 +227,14 @@ DataOptions ToData(const config::PretrainConfig& config) {
   DataOptions options;
   for (const std::string& part : data.data_path()) options.data_path.push_back(part);
   options.split = data.split();
+  options.train_data_path.assign(data.train_data_path().begin(), data.train_data_path().end());
+  options.valid_data_path.assign(data.valid_data_path().begin(), data.valid_data_path().end());
+  options.mmap_bin_files = data.mmap_bin_files();
+  options.cache_path = data.data_cache_path();
+  options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
+  options.data_sharding = data.data_sharding();
+  options.micro_batch_size = training.micro_batch_size();
+  options.data_parallel_size = config.parallel().data_parallel_size();
   options.mock = data.mock_data();
   options.stories = data.has_stories();
   options.stories_bytes = data.stories().num_bytes();
@@ -312,7 +321,14 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   config::PretrainConfig identity;
   *identity.mutable_model() = config.model();
   *identity.mutable_data() = config.data();
-  identity.mutable_data()->clear_data_path();  // the fingerprint says what is in the files
+  // The fingerprint says what is in the files, and how they are read changes nothing.
+  config::DataConfig* const data = identity.mutable_data();
+  data->clear_data_path();
+  data->clear_train_data_path();
+  data->clear_valid_data_path();
+  data->clear_mmap_bin_files();
+  data->clear_data_cache_path();
+  data->clear_num_workers();
   identity.mutable_precision()->set_fp16(config.precision().fp16());
   identity.mutable_precision()->set_bf16(config.precision().bf16());
   identity.mutable_training()->set_seed(config.training().seed());

@@ -282,10 +282,45 @@ void CheckSplit(ConfigChecker& check, const std::string& split) {
   if (sum <= 0) check.Error("data.split", "gives nothing to any part");
 }
 
+// What only files need, and what files of their own for each part need.
+void CheckDataFiles(ConfigChecker& check) {
+  const config::DataConfig& data = check.resolved().data();
+  for (absl::string_view path :
+       {"data.data_path", "data.train_data_path", "data.valid_data_path"}) {
+    const auto& parts = path == "data.data_path"         ? data.data_path()
+                        : path == "data.train_data_path" ? data.train_data_path()
+                                                         : data.valid_data_path();
+    if (std::find(parts.begin(), parts.end(), "") != parts.end())
+      check.Error(path, "holds an empty prefix");
+  }
+  const bool own_files = data.train_data_path_size() > 0;
+  if (data.data_path_size() == 0 && !own_files) {
+    check.HaveNoEffect({"data.data_cache_path", "data.mmap_bin_files"},
+                       "without data.data_path or data.train_data_path");
+  }
+  const config::TrainingConfig& training = check.resolved().training();
+  if (!own_files) {
+    check.HaveNoEffect({"data.valid_data_path"}, "without data.train_data_path");
+  } else {
+    check.HaveNoEffect({"data.split"}, "with data.train_data_path");
+    if (data.valid_data_path_size() == 0 && training.eval_iters() > 0 &&
+        training.eval_interval() > 0 && !check.locations().IsBroken("data.valid_data_path")) {
+      check.Error("data.valid_data_path",
+                  "is required by data.train_data_path; training.eval_iters = 0 turns evaluation "
+                  "off");
+    }
+  }
+  if (data.dataloader_type() != config::DataloaderType::cyclic) {
+    check.HaveNoEffect({"data.data_sharding"},
+                       absl::StrCat("with ", check.Named("data.dataloader_type")));
+  }
+}
+
 void CheckData(ConfigChecker& check) {
   const config::DataConfig& data = check.resolved().data();
   std::vector<std::string> sources;
   if (data.data_path_size() > 0) sources.push_back(check.Named("data.data_path"));
+  if (data.train_data_path_size() > 0) sources.push_back(check.Named("data.train_data_path"));
   if (data.mock_data()) sources.push_back(check.Named("data.mock_data"));
   if (data.has_stories())
     sources.push_back(absl::StrCat("data.stories (", check.locations().Where("data.stories"), ")"));
@@ -297,9 +332,7 @@ void CheckData(ConfigChecker& check) {
     check.MessageError("data",
                        absl::StrCat(sources[i], " contradicts ", sources[0], "; choose one"));
   }
-  if (std::find(data.data_path().begin(), data.data_path().end(), "") != data.data_path().end()) {
-    check.Error("data.data_path", "holds an empty prefix");
-  }
+  CheckDataFiles(check);
   CheckSplit(check, data.split());
   const std::string tokenizer = check.Named("data.tokenizer_type");
   if (data.tokenizer_type() != config::Tokenizer::NullTokenizer) {
