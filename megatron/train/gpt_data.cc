@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/optional.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/blend.h"
 #include "megatron/data/gpt_dataset.h"
+#include "megatron/data/index_cache.h"
 #include "megatron/data/indexed_dataset.h"
+#include "megatron/data/sample_order.h"
 #include "megatron/data/story_sequences.h"
 
 namespace megatron {
@@ -29,21 +34,14 @@ GptDatasetOptions DatasetOptions(const DataOptions& options, const Tokenizer& to
   return dataset;
 }
 
-absl::StatusOr<std::unique_ptr<GptSampleSource>> SplitOf(
-    const std::shared_ptr<const TokenSequences>& sequences, const DataOptions& options,
-    const Tokenizer& tokenizer, Split split) {
-  GptDatasetOptions dataset = DatasetOptions(options, tokenizer, split);
-  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
-  dataset.range = RangeOf(split, shares, sequences->num_sequences());
-  return GptDataset::Create(sequences, dataset);
-}
-
-absl::Status SplitAll(const std::shared_ptr<const TokenSequences>& sequences,
-                      const DataOptions& options, const Tokenizer& tokenizer, GptData* data) {
-  MEGATRON_ASSIGN_OR_RETURN(data->train, SplitOf(sequences, options, tokenizer, Split::kTrain),
+// Opens the training part and, where the run evaluates, the validation part. `open` opens one.
+absl::Status OpenParts(
+    const DataOptions& options, GptData* data,
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<GptSampleSource>>(Split split)> open) {
+  MEGATRON_ASSIGN_OR_RETURN(data->train, open(Split::kTrain),
                             _ << "for the training part of data.split = " << options.split);
   if (options.run.eval_interval == 0) return absl::OkStatus();
-  MEGATRON_ASSIGN_OR_RETURN(data->valid, SplitOf(sequences, options, tokenizer, Split::kValid),
+  MEGATRON_ASSIGN_OR_RETURN(data->valid, open(Split::kValid),
                             _ << "for the validation part of data.split = " << options.split
                               << "; training.eval_iters = 0 turns evaluation off");
   return absl::OkStatus();
@@ -57,8 +55,13 @@ absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Tokenizer&
   data.description = absl::StrFormat("%d stories written by a grammar, %d tokens",
                                      stories.num_sequences(), stories.num_tokens());
   data.fingerprint = absl::StrCat("stories ", options.stories_bytes, " ", options.stories_seed);
-  MEGATRON_RETURN_IF_ERROR(
-      SplitAll(std::make_shared<InMemorySequences>(std::move(stories)), options, tokenizer, &data));
+  const auto sequences = std::make_shared<const InMemorySequences>(std::move(stories));
+  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
+  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
+    GptDatasetOptions dataset = DatasetOptions(options, tokenizer, split);
+    dataset.range = RangeOf(split, shares, sequences->num_sequences());
+    return GptDataset::Create(sequences, dataset);
+  }));
   return data;
 }
 
@@ -66,92 +69,173 @@ absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Tokenizer& to
   GptData data;
   data.description = "mock data";
   data.fingerprint = "mock";
-  MEGATRON_ASSIGN_OR_RETURN(
-      data.train,
-      CreateMockGptDataset(Split::kTrain, DatasetOptions(options, tokenizer, Split::kTrain)));
-  if (options.run.eval_interval > 0) {
-    MEGATRON_ASSIGN_OR_RETURN(
-        data.valid,
-        CreateMockGptDataset(Split::kValid, DatasetOptions(options, tokenizer, Split::kValid)));
-  }
+  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
+    return CreateMockGptDataset(split, DatasetOptions(options, tokenizer, split));
+  }));
   return data;
 }
 
 struct OpenedFile {
-  std::string prefix;
+  std::string fingerprint;
   std::shared_ptr<const IndexedDataset> sequences;
 };
 
-// The files' part of one split: one of them as it is, several as a blend.
-absl::StatusOr<std::unique_ptr<GptSampleSource>> BlendOf(const std::vector<OpenedFile>& files,
-                                                         const BlendSpec& spec,
-                                                         const DataOptions& options,
-                                                         const Tokenizer& tokenizer, Split split) {
-  const int64_t needed = SamplesNeeded(split, options.run);
-  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
-  std::vector<int64_t> wanted = SamplesPerDataset(spec.weights, needed);
-  std::vector<std::unique_ptr<GptSampleSource>> parts;
-  std::vector<double> weights = spec.weights;
-  int64_t available = 0;
-  for (size_t i = 0; i < files.size(); ++i) {
-    GptDatasetOptions dataset = DatasetOptions(options, tokenizer, split);
-    dataset.range = RangeOf(split, shares, files[i].sequences->num_sequences());
-    if (spec.weights.empty()) {
-      dataset.num_samples.reset();  // one epoch: without weights a blend is all there is
-    } else {
-      dataset.num_samples = wanted[i];
+// Datasets in files, one or several with or without weights.
+class Files {
+ public:
+  static absl::StatusOr<Files> Open(const std::vector<std::string>& path, bool mmap_bin_files) {
+    Files files;
+    MEGATRON_ASSIGN_OR_RETURN(files.spec_, ParseBlend(path));
+    for (const std::string& prefix : files.spec_.prefixes) {
+      MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset,
+                                IndexedDataset::Open(prefix, {mmap_bin_files}));
+      MEGATRON_ASSIGN_OR_RETURN(std::string fingerprint, dataset.DescribeContents());
+      files.files_.push_back(
+          {std::move(fingerprint), std::make_shared<const IndexedDataset>(std::move(dataset))});
     }
-    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptDataset> part,
-                              GptDataset::Create(files[i].sequences, dataset),
-                              _ << files[i].prefix);
-    available += part->size();
-    parts.push_back(std::move(part));
+    return files;
   }
-  if (spec.weights.empty()) {
+
+  std::string Description() const {
+    int64_t documents = 0, tokens = 0;
+    for (const OpenedFile& file : files_) {
+      documents += file.sequences->num_documents();
+      tokens += file.sequences->num_tokens();
+    }
+    return absl::StrFormat(
+        "%s, %d documents, %d tokens",
+        files_.size() == 1 ? files_[0].sequences->prefix() : absl::StrCat(files_.size(), " files"),
+        documents, tokens);
+  }
+
+  std::string Fingerprint() const {
+    std::string text;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      absl::StrAppend(&text, i == 0 ? "" : "; ", files_[i].fingerprint);
+      if (!spec_.weights.empty()) absl::StrAppendFormat(&text, ", weight %.17g", spec_.weights[i]);
+    }
+    return text;
+  }
+
+  // One dataset as it is, several as a blend.
+  absl::StatusOr<std::unique_ptr<GptSampleSource>> PartOf(const DataOptions& options,
+                                                          const Tokenizer& tokenizer, Split split,
+                                                          const SplitShares& shares) const;
+
+ private:
+  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Datasets(
+      const GptDatasetOptions& options, const SplitShares& shares,
+      const std::vector<absl::optional<int64_t>>& num_samples) const;
+
+  BlendSpec spec_;
+  std::vector<OpenedFile> files_;
+};
+
+absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
+    const GptDatasetOptions& options, const SplitShares& shares,
+    const std::vector<absl::optional<int64_t>>& num_samples) const {
+  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const OpenedFile& file = files_[i];
+    GptDatasetOptions dataset = options;
+    dataset.range = RangeOf(options.identity.split, shares, file.sequences->num_sequences());
+    dataset.num_samples = num_samples[i];
+    dataset.identity.fingerprint = file.fingerprint;
+    dataset.identity.first_sequence = dataset.range.begin;
+    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptDataset> created,
+                              GptDataset::Create(file.sequences, dataset),
+                              _ << file.sequences->prefix());
+    datasets.push_back(std::move(created));
+  }
+  return datasets;
+}
+
+absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions& options,
+                                                               const Tokenizer& tokenizer,
+                                                               Split split,
+                                                               const SplitShares& shares) const {
+  const IndexCache cache(PosixFileSystem(), options.cache_path);
+  GptDatasetOptions dataset = DatasetOptions(options, tokenizer, split);
+  dataset.identity.split = split;
+  if (!options.cache_path.empty()) dataset.cache = &cache;
+  const int64_t needed = SamplesNeeded(split, options.run);
+  std::vector<absl::optional<int64_t>> num_samples;
+  const bool alone = files_.size() == 1 && spec_.weights.empty();
+  if (alone) {
+    num_samples = {needed};
+  } else if (spec_.weights.empty()) {
+    num_samples.resize(files_.size());  // one epoch: without weights a blend is all there is
+  } else {
+    for (const int64_t count : SamplesPerDataset(spec_.weights, needed))
+      num_samples.push_back(count);
+  }
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<GptSampleSource>> datasets,
+                            Datasets(dataset, shares, num_samples));
+  if (alone) return std::move(datasets[0]);
+  std::vector<double> weights = spec_.weights;
+  if (weights.empty()) {
+    int64_t available = 0;
+    for (const auto& part : datasets) available += part->size();
     if (needed > available) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("data.data_path: %d files without weights hold %d samples and the run "
-                          "needs %d; with weights files are read more than once",
-                          files.size(), available, needed));
+          absl::StrFormat("%d files without weights hold %d samples and the run needs %d; with "
+                          "weights files are read more than once",
+                          files_.size(), available, needed));
     }
-    for (const auto& part : parts)
+    for (const auto& part : datasets)
       weights.push_back(static_cast<double>(part->size()) / static_cast<double>(available));
   }
-  return BlendedDataset::Create(std::move(parts), weights, needed);
+  return BlendedDataset::Create(std::move(datasets), weights, needed, {dataset.cache, split});
 }
 
 absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Tokenizer& tokenizer) {
-  MEGATRON_ASSIGN_OR_RETURN(const BlendSpec spec, ParseBlend(options.data_path));
-  std::vector<OpenedFile> files;
+  MEGATRON_ASSIGN_OR_RETURN(const Files files,
+                            Files::Open(options.data_path, options.mmap_bin_files));
+  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   GptData data;
-  int64_t documents = 0, tokens = 0;
-  for (size_t i = 0; i < spec.prefixes.size(); ++i) {
-    MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::Open(spec.prefixes[i]));
-    documents += dataset.num_documents();
-    tokens += dataset.num_tokens();
-    MEGATRON_ASSIGN_OR_RETURN(const uint32_t fingerprint, dataset.ContentFingerprint());
-    absl::StrAppendFormat(&data.fingerprint, "%s%d tokens, crc32c %08x", i == 0 ? "" : "; ",
-                          dataset.num_tokens(), fingerprint);
-    if (!spec.weights.empty()) {
-      absl::StrAppendFormat(&data.fingerprint, ", weight %.17g", spec.weights[i]);
-    }
-    const std::string prefix = dataset.prefix();
-    files.push_back({prefix, std::make_shared<IndexedDataset>(std::move(dataset))});
-  }
-  data.description =
-      absl::StrFormat("%s, %d documents, %d tokens",
-                      files.size() == 1 ? files[0].prefix : absl::StrCat(files.size(), " files"),
-                      documents, tokens);
-  if (files.size() == 1 && spec.weights.empty()) {
-    MEGATRON_RETURN_IF_ERROR(SplitAll(files[0].sequences, options, tokenizer, &data),
-                             _ << files[0].prefix);
-    return data;
-  }
-  MEGATRON_ASSIGN_OR_RETURN(data.train, BlendOf(files, spec, options, tokenizer, Split::kTrain));
-  if (options.run.eval_interval > 0) {
-    MEGATRON_ASSIGN_OR_RETURN(data.valid, BlendOf(files, spec, options, tokenizer, Split::kValid));
-  }
+  data.description = files.Description();
+  data.fingerprint = files.Fingerprint();
+  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
+    return files.PartOf(options, tokenizer, split, shares);
+  }));
   return data;
+}
+
+// Each part has files of its own and takes all of them.
+absl::StatusOr<GptData> OpenFilesPerSplit(const DataOptions& options, const Tokenizer& tokenizer) {
+  MEGATRON_ASSIGN_OR_RETURN(const Files train,
+                            Files::Open(options.train_data_path, options.mmap_bin_files));
+  GptData data;
+  data.description = train.Description();
+  data.fingerprint = absl::StrCat("train ", train.Fingerprint());
+  MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, tokenizer, Split::kTrain, {1, 0, 0}),
+                            _ << "for data.train_data_path");
+  if (options.run.eval_interval == 0) return data;
+  MEGATRON_ASSIGN_OR_RETURN(const Files valid,
+                            Files::Open(options.valid_data_path, options.mmap_bin_files));
+  absl::StrAppend(&data.description, "; validation on ", valid.Description());
+  absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
+  MEGATRON_ASSIGN_OR_RETURN(data.valid, valid.PartOf(options, tokenizer, Split::kValid, {0, 1, 0}),
+                            _ << "for data.valid_data_path");
+  return data;
+}
+
+absl::StatusOr<std::unique_ptr<GptSampleSource>> Cyclic(const DataOptions& options,
+                                                        std::unique_ptr<GptSampleSource> source) {
+  const int64_t size = source->size();
+  const int64_t micro_step = options.micro_batch_size * options.data_parallel_size;
+  std::unique_ptr<SampleOrder> order;
+  if (!options.data_sharding) {
+    order = std::make_unique<GlobalOrder>(size, options.seed);
+  } else if (micro_step <= size && size < kMaxBucketSamples) {
+    order =
+        std::make_unique<BucketOrder>(size, options.micro_batch_size, options.data_parallel_size);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.data_sharding: the data has ", size, " samples; it shares out from ",
+                     micro_step, ", a micro-batch for every rank, up to ", kMaxBucketSamples));
+  }
+  return std::make_unique<OrderedSamples>(std::move(source), std::move(order));
 }
 
 }  // namespace
@@ -161,7 +245,8 @@ int64_t EstimateDataBytes(const DataOptions& options) {
   constexpr int64_t kBytesPerSample = 12, kBytesPerToken = 4;
   int64_t samples = SamplesNeeded(Split::kTrain, options.run);
   if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
-  const int64_t bytes = samples * kBytesPerSample;
+  // A cached order is mapped, as files are.
+  const int64_t bytes = options.cache_path.empty() ? samples * kBytesPerSample : 0;
   if (!options.stories) return bytes;
   // An epoch's samples are all indexed, also those that the run does not reach.
   return options.stories_bytes * kBytesPerToken +
@@ -169,9 +254,17 @@ int64_t EstimateDataBytes(const DataOptions& options) {
 }
 
 absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer) {
-  if (options.stories) return OpenStories(options, tokenizer);
-  if (options.mock) return OpenMock(options, tokenizer);
-  return OpenFiles(options, tokenizer);
+  MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? OpenStories(options, tokenizer)
+                                          : options.mock  ? OpenMock(options, tokenizer)
+                                          : !options.train_data_path.empty()
+                                              ? OpenFilesPerSplit(options, tokenizer)
+                                              : OpenFiles(options, tokenizer));
+  if (!options.cyclic) return data;
+  for (std::unique_ptr<GptSampleSource>* part : {&data.train, &data.valid}) {
+    if (*part == nullptr) continue;
+    MEGATRON_ASSIGN_OR_RETURN(*part, Cyclic(options, std::move(*part)));
+  }
+  return data;
 }
 
 }  // namespace megatron

@@ -15,8 +15,14 @@
 namespace megatron {
 
 struct DataOptions {
-  std::vector<std::string> data_path;  // prefixes, each with its weight before it or none
+  // Prefixes, each with its weight before it or none. What is trained and evaluated on are parts of
+  // the same files (data_path and split), or files of their own (the other two).
+  std::vector<std::string> data_path;
   std::string split;
+  std::vector<std::string> train_data_path;
+  std::vector<std::string> valid_data_path;
+  bool mmap_bin_files = true;
+  std::string cache_path;  // of the index cache; empty: none
   bool mock = false;
   bool stories = false;
   int64_t stories_bytes = 0;
@@ -28,6 +34,12 @@ struct DataOptions {
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
   RunLength run;
+
+  bool cyclic = false;
+  // Cyclic only: Megatron's order, which the following two numbers determine.
+  bool data_sharding = false;
+  int64_t micro_batch_size = 1;
+  int64_t data_parallel_size = 1;
 };
 
 struct GptData {

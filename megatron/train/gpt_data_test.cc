@@ -104,6 +104,74 @@ TEST_F(GptDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
   EXPECT_NE(fingerprint({"0.3", a, "0.7", b}), fingerprint({"0.7", a, "0.3", b}));
 }
 
+TEST_F(GptDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
+  options_.train_data_path = {"0.5", Write("train", 1, 5), "0.5", Write("more", 2, 5)};
+  options_.valid_data_path = {Write("valid", 3, 5)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 20}, {2, 20}}));
+  EXPECT_EQ(Count(*data->valid, 12), (std::map<int32_t, int>{{3, 12}}));
+  EXPECT_THAT(data->description, HasSubstr("; validation on "));
+  options_.valid_data_path = {Write("valid", 4, 5)};
+  EXPECT_NE(Open()->fingerprint, data->fingerprint);
+}
+
+std::vector<std::vector<int32_t>> Tokens(const GptSampleSource& source, int64_t samples) {
+  std::vector<std::vector<int32_t>> tokens;
+  GptSample sample;
+  for (int64_t i = 0; i < samples; ++i) {
+    EXPECT_THAT(source.Get(i, &sample), IsOk());
+    tokens.push_back(sample.tokens);
+  }
+  return tokens;
+}
+
+TEST_F(GptDataTest, ACacheAndWaysToReadChangeNoSample) {
+  options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
+  const auto expected = Open();
+  ASSERT_THAT(expected, IsOk());
+  options_.cache_path = ::testing::TempDir() + "/gpt_data_cache";
+  for (const bool mmap_bin_files : {true, false, true}) {
+    options_.mmap_bin_files = mmap_bin_files;
+    const auto data = Open();
+    ASSERT_THAT(data, IsOk());
+    EXPECT_EQ(Tokens(*data->train, 40), Tokens(*expected->train, 40));
+    EXPECT_EQ(Tokens(*data->valid, 12), Tokens(*expected->valid, 12));
+    EXPECT_EQ(data->fingerprint, expected->fingerprint);
+  }
+  // Three arrays, a description and checksums for each of two datasets and two parts, the blends'
+  // two arrays with theirs, and the lock.
+  EXPECT_EQ(PosixFileSystem().List(options_.cache_path)->size(), 5u * 4 + 4u * 2 + 1);
+}
+
+TEST_F(GptDataTest, CyclicOrderTakesTheSameSamplesInAnotherOrderAndBeginsAgain) {
+  options_.data_path = {Write("cyclic", 5, 50)};
+  const auto single = Open();
+  ASSERT_THAT(single, IsOk());
+  const int64_t size = single->train->size();
+  auto numbered = [&](const GptSampleSource& source, int64_t begin) {
+    std::map<std::vector<int32_t>, int> counts;
+    GptSample sample;
+    for (int64_t i = begin; i < begin + size; ++i) {
+      EXPECT_THAT(source.Get(i, &sample), IsOk());
+      ++counts[sample.positions];
+      ++counts[sample.tokens];
+    }
+    return counts;
+  };
+  options_.cyclic = true;
+  for (const bool data_sharding : {false, true}) {
+    options_.data_sharding = data_sharding;
+    const auto cyclic = Open();
+    ASSERT_THAT(cyclic, IsOk());
+    EXPECT_EQ(numbered(*cyclic->train, 0), numbered(*single->train, 0));
+    EXPECT_EQ(numbered(*cyclic->train, size), numbered(*single->train, 0));
+  }
+  options_.data_parallel_size = 1 << 20;
+  EXPECT_THAT(Open(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.data_sharding")));
+}
+
 TEST_F(GptDataTest, ASplitWithoutASampleSaysWhichAndWhatToDo) {
   options_.data_path = {Write("tiny", 1, 1)};
   EXPECT_THAT(Open().status().message(), HasSubstr("data.split = 8,2"));

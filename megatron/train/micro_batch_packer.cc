@@ -80,13 +80,26 @@ void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t 
   }
 }
 
-absl::Status MicroBatchPacker::PackOne(const GptSampleSource& source, const SampleRange& range,
+// Training and evaluation have a source each, and each source a reader that knows where it is.
+SamplePrefetcher& MicroBatchPacker::ReaderOf(const GptSampleSource& source) {
+  for (const auto& [known, reader] : readers_) {
+    if (known == &source) return *reader;
+  }
+  PrefetchOptions options;
+  options.layout = options_.layout;
+  options.num_workers = options_.num_workers;
+  options.capacity = (options_.num_workers + 1) * options_.layout.micro_batch_size;
+  readers_.emplace_back(&source, std::make_unique<SamplePrefetcher>(&source, options));
+  return *readers_.back().second;
+}
+
+absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRange& range,
                                        MicroBatch* batch) {
   int64_t sequences = 0;
   batch->max_seqlen = 0;
   batch->cu_seqlens.data<int32_t>()[0] = 0;
   for (int64_t i = 0; i < range.count; ++i) {
-    MEGATRON_RETURN_IF_ERROR(source.Get(range.begin + i, &sample_),
+    MEGATRON_RETURN_IF_ERROR(reader.Get(range.begin + i, &sample_),
                              _ << "while reading training sample " << range.begin + i);
     CHECK_EQ(static_cast<int64_t>(sample_.tokens.size()), options_.seq_length);
     Append(sample_, range.begin + i, i * options_.seq_length, batch, &sequences);
@@ -99,10 +112,11 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
                                     const ProcessGroup& data_group, const Stream& stream) {
   CHECK_LE(step.micro_batches, options_.max_micro_batches);
   batches_.clear();
+  SamplePrefetcher& reader = ReaderOf(source);
   for (int64_t m = 0; m < step.micro_batches; ++m) {
     batches_.push_back(Whole(m));
     MEGATRON_RETURN_IF_ERROR(PackOne(
-        source, MicroBatchSamples(options_.layout, step.consumed_samples, m), &batches_.back()));
+        reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &batches_.back()));
   }
   auto tokens_of = [](const MicroBatch& batch) {
     const float* weight = batch.loss_weight_T.data<float>();

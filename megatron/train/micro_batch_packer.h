@@ -2,16 +2,19 @@
 //
 // All micro-batches of a step exist at once, because a token's gradient weight has the number of
 // tokens of the whole global batch in its denominator. Their memory is taken once, for the largest
-// step.
+// step. The samples of the next ones are read meanwhile, by threads of the packer's own.
 #ifndef MEGATRON_TRAIN_MICRO_BATCH_PACKER_H_
 #define MEGATRON_TRAIN_MICRO_BATCH_PACKER_H_
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/data/gpt_sample.h"
+#include "megatron/data/prefetch.h"
 #include "megatron/data/sampler.h"
 #include "megatron/layers/micro_batch.h"
 #include "megatron/tensor/memory.h"
@@ -26,6 +29,7 @@ struct PackerOptions {
   // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
   // of each one's own mean.
   bool per_token_loss = true;
+  int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
 };
 
 class MicroBatchPacker {
@@ -39,7 +43,7 @@ class MicroBatchPacker {
     float loss_scale = 1;
   };
   // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the global
-  // batch.
+  // batch. `source` must live longer than this.
   absl::Status Pack(const GptSampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
   // The shapes of a step, for planning.
@@ -49,7 +53,8 @@ class MicroBatchPacker {
 
  private:
   MicroBatch Whole(int64_t index) const;  // with room for the most sequences a batch can have
-  absl::Status PackOne(const GptSampleSource& source, const SampleRange& range, MicroBatch* batch);
+  SamplePrefetcher& ReaderOf(const GptSampleSource& source);
+  absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
   void Append(const GptSample& sample, int64_t ordinal, int64_t offset, MicroBatch* batch,
               int64_t* sequences);
 
@@ -58,6 +63,7 @@ class MicroBatchPacker {
   Tensor token_count_;  // fp32 [1]
   GptSample sample_;
   std::vector<MicroBatch> batches_;
+  std::vector<std::pair<const GptSampleSource*, std::unique_ptr<SamplePrefetcher>>> readers_;
 };
 
 }  // namespace megatron

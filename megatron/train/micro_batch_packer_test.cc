@@ -1,5 +1,7 @@
 #include "megatron/train/micro_batch_packer.h"
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -111,6 +113,33 @@ TEST_F(MicroBatchPackerTest, RanksShareOneDenominatorAndTakeTurns) {
                 EXPECT_FLOAT_EQ(Values<float>(packer.batches()[0].gradient_weight_T)[3], 1 / 7.f);
                 return status;
               }).ok());
+}
+
+TEST_F(MicroBatchPackerTest, WorkersChangeNothing) {
+  const CountingSource valid;
+  for (const int64_t workers : {1, 3}) {
+    MicroBatchPacker inline_packer(Options(2, 3), Device(), nullptr);
+    PackerOptions options = Options(2, 3);
+    options.num_workers = workers;
+    MicroBatchPacker packer(options, Device(), nullptr);
+    for (const int64_t consumed : {0, 6, 12, 48, 0}) {
+      for (const CountingSource* source : {&std::as_const(source_), &valid}) {
+        const MicroBatchPacker::Step step = {consumed, 3, 1.0f};
+        ASSERT_TRUE(inline_packer.Pack(*source, step, ProcessGroup(), stream_).ok());
+        ASSERT_TRUE(packer.Pack(*source, step, ProcessGroup(), stream_).ok());
+        for (size_t m = 0; m < 3; ++m) {
+          const MicroBatch& expected = inline_packer.batches()[m];
+          const MicroBatch& batch = packer.batches()[m];
+          EXPECT_EQ(Values<int32_t>(batch.tokens_T), Values<int32_t>(expected.tokens_T));
+          EXPECT_EQ(Values<int32_t>(batch.cu_seqlens), Values<int32_t>(expected.cu_seqlens));
+          EXPECT_EQ(Values<float>(batch.gradient_weight_T),
+                    Values<float>(expected.gradient_weight_T));
+        }
+      }
+    }
+    const absl::Status status = packer.Pack(source_, {99, 1, 1.0f}, ProcessGroup(), stream_);
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("sample 100"));
+  }
 }
 
 TEST_F(MicroBatchPackerTest, AMissingSampleIsNamed) {
