@@ -31,10 +31,11 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv --system-site-packages "$scratch/venv"
 "$scratch/venv/bin/pip" install --quiet --no-deps megatron-core==0.11.0 >&2
-./bazelw build //tools:make_stories //tools:preprocess_data //tools/interop/megatron_data:dump_samples \
+./bazelw build //tools:build_index //tools:make_stories //tools:preprocess_data \
+  //tools/interop/megatron_data:dump_npy //tools/interop/megatron_data:dump_samples \
   //tools/interop/megatron_data:dump_sentence_samples
 bin="$(./bazelw info bazel-bin 2>/dev/null)"
-parts=(compare compare_sentences)
+parts=(compare compare_cache compare_sentences)
 for part in "${parts[@]}"; do
   PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" "tools/interop/megatron_data/$part.py" "$bin" "$scratch/$part" || true
 done | awk -v parts=${#parts[@]} '

@@ -13,9 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/blend.h"
 #include "megatron/data/gpt_dataset.h"
+#include "megatron/data/index_cache.h"
 #include "megatron/data/indexed_dataset.h"
 #include "tools/tool_main.h"
 
@@ -23,6 +25,7 @@ ABSL_FLAG(std::vector<std::string>, data_path, {},
           "Prefixes, each with its weight before it or none; without any, mock data.");
 ABSL_FLAG(std::string, split, "969,30,1", "Shares of training, validation and test.");
 ABSL_FLAG(int32_t, part, 0, "0: training, 1: validation, 2: test.");
+ABSL_FLAG(std::string, cache_dir, "", "Folder of the index cache; empty: none.");
 ABSL_FLAG(int64_t, samples, 100, "How many samples to ask for.");
 ABSL_FLAG(int64_t, print, 100, "How many to print at most.");
 ABSL_FLAG(int64_t, seq_length, 64, "");
@@ -33,6 +36,16 @@ ABSL_FLAG(bool, resets, false, "reset_position_ids, reset_attention_mask and eod
 
 namespace megatron {
 namespace {
+
+const IndexCache* Cache() {
+  static const auto* const cache =
+      absl::GetFlag(FLAGS_cache_dir).empty()
+          ? nullptr
+          : new IndexCache(PosixFileSystem(), absl::GetFlag(FLAGS_cache_dir));
+  return cache;
+}
+
+Split Part() { return static_cast<Split>(absl::GetFlag(FLAGS_part)); }
 
 GptDatasetOptions OptionsFromFlags(int64_t num_samples) {
   GptDatasetOptions options;
@@ -51,8 +64,11 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenPrefix(const std::string& p
   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus, IndexedDataset::Open(prefix));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(absl::GetFlag(FLAGS_split)));
   GptDatasetOptions options = OptionsFromFlags(num_samples);
-  options.range =
-      RangeOf(static_cast<Split>(absl::GetFlag(FLAGS_part)), shares, corpus.num_sequences());
+  options.range = RangeOf(Part(), shares, corpus.num_sequences());
+  options.cache = Cache();
+  options.identity.split = Part();
+  options.identity.first_sequence = options.range.begin;
+  MEGATRON_ASSIGN_OR_RETURN(options.identity.fingerprint, corpus.DescribeContents());
   return GptDataset::Create(std::make_shared<IndexedDataset>(std::move(corpus)), options);
 }
 
@@ -60,8 +76,7 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenAll() {
   const int64_t num_samples = absl::GetFlag(FLAGS_samples);
   const std::vector<std::string> data_path = absl::GetFlag(FLAGS_data_path);
   if (data_path.empty()) {
-    return CreateMockGptDataset(static_cast<Split>(absl::GetFlag(FLAGS_part)),
-                                OptionsFromFlags(num_samples));
+    return CreateMockGptDataset(Part(), OptionsFromFlags(num_samples));
   }
   MEGATRON_ASSIGN_OR_RETURN(const BlendSpec blend, ParseBlend(data_path));
   if (blend.weights.empty()) return OpenPrefix(blend.prefixes[0], num_samples);
@@ -72,7 +87,7 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenAll() {
                               OpenPrefix(blend.prefixes[i], wanted[i]));
     datasets.push_back(std::move(dataset));
   }
-  return BlendedDataset::Create(std::move(datasets), blend.weights, num_samples);
+  return BlendedDataset::Create(std::move(datasets), blend.weights, num_samples, {Cache(), Part()});
 }
 
 absl::Status Main(const std::vector<std::string>&) {
