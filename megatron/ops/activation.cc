@@ -7,6 +7,7 @@
 #include "megatron/ops/cpu/elementwise_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/parallel_elements.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -36,7 +37,8 @@ void ActivationForward(const Stream& stream, Activation activation, const Tensor
   CheckFloating(x_TF);
   CheckContiguous(stream, x_TF, x_TF.dtype(), x_TF.shape());
   CheckContiguous(stream, y_TF, x_TF.dtype(), x_TF.shape());
-  if (!RunsOnCpu(stream, "ActivationForward")) return;
+  if (RunsOnCuda(stream)) return cuda::ActivationForward(stream, activation, x_TF, y_TF);
+  if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), x_TF.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().activate(activation, x_TF.dtype(), At(x_TF, begin), At(y_TF, begin), count);
   });
@@ -48,7 +50,8 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
   CheckContiguous(stream, x_TF, x_TF.dtype(), x_TF.shape());
   CheckContiguous(stream, dy_TF, x_TF.dtype(), x_TF.shape());
   CheckContiguous(stream, dx_TF, x_TF.dtype(), x_TF.shape());
-  if (!RunsOnCpu(stream, "ActivationBackward")) return;
+  if (RunsOnCuda(stream)) return cuda::ActivationBackward(stream, activation, dy_TF, x_TF, dx_TF);
+  if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), x_TF.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().activate_backward(activation, x_TF.dtype(), At(dy_TF, begin), At(x_TF, begin),
                                 At(dx_TF, begin), count);
@@ -57,7 +60,8 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
 
 void SwiGluForward(const Stream& stream, const Tensor& gate_up_T2F, const Tensor& y_TF) {
   CheckSwiGlu(stream, y_TF, gate_up_T2F);
-  if (!RunsOnCpu(stream, "SwiGluForward")) return;
+  if (RunsOnCuda(stream)) return cuda::SwiGluForward(stream, gate_up_T2F, y_TF);
+  if (!RunsOnCpu(stream)) return;
   const int64_t features = y_TF.dim(1);
   ParallelElements(stream.pool(), y_TF.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {
@@ -72,7 +76,8 @@ void SwiGluBackward(const Stream& stream, const Tensor& dy_TF, const Tensor& gat
                     const Tensor& d_gate_up_T2F) {
   CheckSwiGlu(stream, dy_TF, gate_up_T2F);
   CheckSwiGlu(stream, dy_TF, d_gate_up_T2F);
-  if (!RunsOnCpu(stream, "SwiGluBackward")) return;
+  if (RunsOnCuda(stream)) return cuda::SwiGluBackward(stream, dy_TF, gate_up_T2F, d_gate_up_T2F);
+  if (!RunsOnCpu(stream)) return;
   const int64_t features = dy_TF.dim(1);
   ParallelElements(stream.pool(), dy_TF.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {

@@ -9,6 +9,7 @@
 #include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/workspace.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -195,7 +196,8 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
   CheckInputs(stream, attention, in, lse_TGR);
   CheckOperand(stream, out_TGRD, in.q_TGRD.dtype(), in.q_TGRD.shape());
-  if (!RunsOnCpu(stream, "AttentionForward")) return;
+  if (RunsOnCuda(stream)) return cuda::AttentionForward(stream, attention, in, out_TGRD, lse_TGR);
+  if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
   const AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR);
@@ -215,7 +217,10 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   for (const Tensor* x : {&gradients.k_UGD, &gradients.v_UGD}) {
     CheckOperand(stream, *x, dtype, in.k_UGD.shape());
   }
-  if (!RunsOnCpu(stream, "AttentionBackward")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::AttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
+  }
+  if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
   AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR);

@@ -22,17 +22,4 @@ void CheckFloating(const Tensor& tensor) {
       << tensor;
 }
 
-bool RunsOnCpu(const Stream& stream, const char* op) {
-  switch (stream.device().type) {
-    case DeviceType::kCpu:
-      return true;
-    case DeviceType::kMeta:
-      return false;
-    case DeviceType::kCuda:
-      break;
-  }
-  LOG(FATAL) << op << " has no CUDA kernel in this build (built without --config=cuda?)";
-  return false;
-}
-
 }  // namespace megatron::ops

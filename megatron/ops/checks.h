@@ -15,9 +15,9 @@ void CheckContiguous(const Stream& stream, const Tensor& tensor, DType dtype, co
 // fp32, bf16 or fp16.
 void CheckFloating(const Tensor& tensor);
 
-// Whether the op has work to do on the CPU; false on meta. CHECK-fails on CUDA: for ops that have
-// no CUDA kernel.
-bool RunsOnCpu(const Stream& stream, const char* op);
+// Where the op has work to do; on the meta device, nowhere.
+inline bool RunsOnCpu(const Stream& stream) { return stream.device().type == DeviceType::kCpu; }
+inline bool RunsOnCuda(const Stream& stream) { return stream.device().type == DeviceType::kCuda; }
 
 }  // namespace megatron::ops
 

@@ -8,6 +8,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/cross_entropy_kernels.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -52,7 +53,10 @@ void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const
   CheckLogits(stream, logits_TV, labels_T, range);
   const int64_t tokens = logits_TV.dim(0);
   CheckRows(stream, {&max_T, &sum_T, &target_T}, tokens);
-  if (!RunsOnCpu(stream, "CrossEntropyStatistics")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::CrossEntropyStatistics(stream, logits_TV, labels_T, range, max_T, sum_T, target_T);
+  }
+  if (!RunsOnCpu(stream)) return;
   CrossEntropyRows rows = MakeRows(logits_TV, labels_T, range);
   rows.max = max_T.data<float>();
   rows.sum = sum_T.data<float>();
@@ -65,7 +69,8 @@ void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const
 void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new_max_T,
                 const Tensor& sum_T) {
   CheckRows(stream, {&old_max_T, &new_max_T, &sum_T}, sum_T.dim(0));
-  if (!RunsOnCpu(stream, "RescaleSum")) return;
+  if (RunsOnCuda(stream)) return cuda::RescaleSum(stream, old_max_T, new_max_T, sum_T);
+  if (!RunsOnCpu(stream)) return;
   const float *old_max = old_max_T.data<float>(), *new_max = new_max_T.data<float>();
   float* sum = sum_T.data<float>();
   for (int64_t t = 0; t < sum_T.dim(0); ++t) {
@@ -77,7 +82,8 @@ void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new
 void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& target_T, const Tensor& loss_T) {
   CheckRows(stream, {&max_T, &sum_T, &target_T, &loss_T}, loss_T.dim(0));
-  if (!RunsOnCpu(stream, "CrossEntropyLoss")) return;
+  if (RunsOnCuda(stream)) return cuda::CrossEntropyLoss(stream, max_T, sum_T, target_T, loss_T);
+  if (!RunsOnCpu(stream)) return;
   const float *max = max_T.data<float>(), *sum = sum_T.data<float>(),
               *target = target_T.data<float>();
   float* loss = loss_T.data<float>();
@@ -90,7 +96,10 @@ void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const T
   CheckLogits(stream, logits_TV, labels_T, range);
   const int64_t tokens = logits_TV.dim(0);
   CheckRows(stream, {&max_T, &sum_T, &weight_T}, tokens);
-  if (!RunsOnCpu(stream, "CrossEntropyBackward")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::CrossEntropyBackward(stream, logits_TV, labels_T, range, max_T, sum_T, weight_T);
+  }
+  if (!RunsOnCpu(stream)) return;
   CrossEntropyRows rows = MakeRows(logits_TV, labels_T, range);
   rows.max = max_T.data<float>();
   rows.sum = sum_T.data<float>();

@@ -4,6 +4,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/row_kernels.h"
 #include "megatron/ops/cpu/rows.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 
@@ -36,7 +37,10 @@ void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& 
   if (!residual_TH.empty()) CheckContiguous(stream, residual_TH, dtype, {tokens, columns});
   CheckContiguous(stream, out_TH, dtype, {tokens, columns});
   CheckDropout(stream, dropout, tokens);
-  if (!RunsOnCpu(stream, "BiasDropoutAdd")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::BiasDropoutAdd(stream, dropout, x_TH, bias_H, residual_TH, out_TH);
+  }
+  if (!RunsOnCpu(stream)) return;
   ParallelRows(stream.pool(), tokens, columns, [&](int64_t row) {
     ActiveRowKernels().bias_dropout_add(dtype, DropoutOfRow(dropout, row), RowOf(x_TH, row),
                                         bias_H.raw(), RowOf(residual_TH, row), RowOf(out_TH, row),
@@ -53,7 +57,8 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
   CheckContiguous(stream, dx_TH, dtype, {tokens, columns});
   if (!dbias_H.empty()) CheckContiguous(stream, dbias_H, DType::kFloat32, {columns});
   CheckDropout(stream, dropout, tokens);
-  if (!RunsOnCpu(stream, "DropoutBackward")) return;
+  if (RunsOnCuda(stream)) return cuda::DropoutBackward(stream, dropout, dy_TH, dx_TH, dbias_H);
+  if (!RunsOnCpu(stream)) return;
   const auto backward = [&](int64_t row, float* sums) {
     ActiveRowKernels().dropout_backward(dtype, DropoutOfRow(dropout, row), RowOf(dy_TH, row),
                                         RowOf(dx_TH, row), sums, columns);

@@ -8,6 +8,7 @@
 #include "megatron/ops/cpu/elementwise_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/parallel_elements.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -58,7 +59,8 @@ void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
     CheckFloating(in);
     CheckFloating(out);
   }
-  if (!RunsOnCpu(stream, "Copy") || in.numel() == 0) return;
+  if (RunsOnCuda(stream)) return cuda::Copy(stream, in, out);
+  if (!RunsOnCpu(stream) || in.numel() == 0) return;
   if (in.is_contiguous() && out.is_contiguous()) {
     ParallelElements(stream.pool(), in.numel(), kElementGrain,
                      [&](int64_t begin, int64_t count) { CopyRun(in, begin, out, begin, count); });
@@ -75,7 +77,8 @@ void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
   CheckFloating(in);
   CheckContiguous(stream, in, in.dtype(), in.shape());
   CheckContiguous(stream, out, in.dtype(), in.shape());
-  if (!RunsOnCpu(stream, "Add")) return;
+  if (RunsOnCuda(stream)) return cuda::Add(stream, in, out);
+  if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), in.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().add(in.dtype(), At(in, begin), At(out, begin), count);
   });
@@ -83,7 +86,8 @@ void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
 
 void Scale(const Stream& stream, float factor, const Tensor& out) {
   CheckContiguous(stream, out, DType::kFloat32, out.shape());
-  if (!RunsOnCpu(stream, "Scale")) return;
+  if (RunsOnCuda(stream)) return cuda::Scale(stream, factor, out);
+  if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().scale(factor, out.data<float>() + begin, count);
   });
@@ -91,7 +95,8 @@ void Scale(const Stream& stream, float factor, const Tensor& out) {
 
 void Zero(const Stream& stream, const Tensor& out) {
   CheckContiguous(stream, out, out.dtype(), out.shape());
-  if (!RunsOnCpu(stream, "Zero")) return;
+  if (RunsOnCuda(stream)) return cuda::Zero(stream, out);
+  if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     std::memset(At(out, begin), 0, count * SizeOf(out.dtype()));
   });

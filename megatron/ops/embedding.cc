@@ -6,6 +6,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/embedding_kernels.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -40,7 +41,10 @@ EmbeddingLookup MakeLookup(const Tensor& ids_T, const Tensor& activation_TH, con
 void EmbeddingForward(const Stream& stream, const Tensor& ids_T, const Tensor& table_VH,
                       int64_t first_row, bool accumulate, const Tensor& y_TH) {
   CheckOperands(stream, ids_T, y_TH, table_VH, y_TH.dtype());
-  if (!RunsOnCpu(stream, "EmbeddingForward")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::EmbeddingForward(stream, ids_T, table_VH, first_row, accumulate, y_TH);
+  }
+  if (!RunsOnCpu(stream)) return;
   const EmbeddingLookup lookup = MakeLookup(ids_T, y_TH, table_VH, first_row);
   const auto kernel = ActiveIsa() == CpuIsa::kAvx512 ? avx512::EmbeddingForwardTokens
                                                      : avx2::EmbeddingForwardTokens;
@@ -52,7 +56,10 @@ void EmbeddingForward(const Stream& stream, const Tensor& ids_T, const Tensor& t
 void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& dy_TH,
                        int64_t first_row, const Tensor& dtable_VH) {
   CheckOperands(stream, ids_T, dy_TH, dtable_VH, DType::kFloat32);
-  if (!RunsOnCpu(stream, "EmbeddingBackward")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::EmbeddingBackward(stream, ids_T, dy_TH, first_row, dtable_VH);
+  }
+  if (!RunsOnCpu(stream)) return;
   const EmbeddingLookup lookup = MakeLookup(ids_T, dy_TH, dtable_VH, first_row);
   const auto kernel = ActiveIsa() == CpuIsa::kAvx512 ? avx512::EmbeddingBackwardColumns
                                                      : avx2::EmbeddingBackwardColumns;

@@ -3,6 +3,7 @@
 #include "glog/logging.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/gemm.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -66,7 +67,8 @@ Gemm BackwardInputGemm(const Stream& stream, const Tensor& dy, const Tensor& w, 
 void LinearForward(const Stream& stream, const Tensor& x_TI, const Tensor& w_OI,
                    const Tensor& bias_O, const Tensor& y_TO) {
   const Gemm gemm = ForwardGemm(stream, x_TI, w_OI, bias_O, y_TO);
-  if (RunsOnCpu(stream, "LinearForward")) RunGemm(stream.pool(), gemm);
+  if (RunsOnCuda(stream)) return cuda::LinearForward(stream, x_TI, w_OI, bias_O, y_TO);
+  if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 
 void LinearActivationForward(const Stream& stream, Activation activation, const Tensor& x_TI,
@@ -77,13 +79,17 @@ void LinearActivationForward(const Stream& stream, Activation activation, const 
   gemm.epilogue = GemmEpilogue::kActivate;
   gemm.activation = activation;
   gemm.pre = Result(pre_TO);
-  if (RunsOnCpu(stream, "LinearActivationForward")) RunGemm(stream.pool(), gemm);
+  if (RunsOnCuda(stream)) {
+    return cuda::LinearActivationForward(stream, activation, x_TI, w_OI, bias_O, pre_TO, y_TO);
+  }
+  if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 
 void LinearBackwardInput(const Stream& stream, const Tensor& dy_TO, const Tensor& w_OI,
                          const Tensor& dx_TI) {
   const Gemm gemm = BackwardInputGemm(stream, dy_TO, w_OI, dx_TI);
-  if (RunsOnCpu(stream, "LinearBackwardInput")) RunGemm(stream.pool(), gemm);
+  if (RunsOnCuda(stream)) return cuda::LinearBackwardInput(stream, dy_TO, w_OI, dx_TI);
+  if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 
 void LinearActivationBackwardInput(const Stream& stream, Activation activation, const Tensor& dy_TO,
@@ -93,7 +99,10 @@ void LinearActivationBackwardInput(const Stream& stream, Activation activation, 
   gemm.epilogue = GemmEpilogue::kSlope;
   gemm.activation = activation;
   gemm.pre = Result(pre_TI);
-  if (RunsOnCpu(stream, "LinearActivationBackwardInput")) RunGemm(stream.pool(), gemm);
+  if (RunsOnCuda(stream)) {
+    return cuda::LinearActivationBackwardInput(stream, activation, dy_TO, w_OI, pre_TI, dx_TI);
+  }
+  if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 
 void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
@@ -114,7 +123,8 @@ void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tenso
   gemm.epilogue = GemmEpilogue::kAccumulate;
   gemm.c = Result(dw_OI);
   gemm.row_sums = static_cast<float*>(dbias_O.raw());
-  if (RunsOnCpu(stream, "LinearBackwardWeight")) RunGemm(stream.pool(), gemm);
+  if (RunsOnCuda(stream)) return cuda::LinearBackwardWeight(stream, dy_TO, x_TI, dw_OI, dbias_O);
+  if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 
 }  // namespace megatron::ops

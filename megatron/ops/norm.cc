@@ -4,6 +4,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/row_kernels.h"
 #include "megatron/ops/cpu/rows.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -62,7 +63,8 @@ void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
                  const NormTensors& tensors, const Tensor& y_TH) {
   CheckNorm(stream, norm, x_TH, tensors);
   CheckRows(stream, y_TH, x_TH.dtype(), x_TH.shape());
-  if (!RunsOnCpu(stream, "NormForward")) return;
+  if (RunsOnCuda(stream)) return cuda::NormForward(stream, norm, x_TH, tensors, y_TH);
+  if (!RunsOnCpu(stream)) return;
   const RowNorm row_norm = NormOfRows(norm, x_TH, tensors);
   ParallelRows(stream.pool(), Rows(x_TH), x_TH.dim(-1),
                [&](int64_t row) { NormOneRow(row_norm, x_TH, tensors, y_TH, row); });
@@ -80,7 +82,11 @@ void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& 
   CheckRows(stream, y_TH, dtype, {tokens, columns});
   CheckNorm(stream, norm, sum_TH, tensors);
   CheckDropout(stream, dropout, tokens);
-  if (!RunsOnCpu(stream, "ResidualNormForward")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::ResidualNormForward(stream, norm, dropout, x_TH, bias_H, residual_TH, sum_TH,
+                                     tensors, y_TH);
+  }
+  if (!RunsOnCpu(stream)) return;
   const RowNorm row_norm = NormOfRows(norm, sum_TH, tensors);
   ParallelRows(stream.pool(), tokens, columns, [&](int64_t row) {
     ActiveRowKernels().bias_dropout_add(dtype, DropoutOfRow(dropout, row), RowOf(x_TH, row),
@@ -100,7 +106,11 @@ void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, c
   CheckRows(stream, dx_TH, x_TH.dtype(), shape);
   if (!dgamma_H.empty()) CheckContiguous(stream, dgamma_H, DType::kFloat32, {shape[-1]});
   if (!dbeta_H.empty()) CheckContiguous(stream, dbeta_H, DType::kFloat32, {shape[-1]});
-  if (!RunsOnCpu(stream, "NormBackward")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::NormBackward(stream, norm, dy_TH, x_TH, tensors, dresidual_TH, dx_TH, dgamma_H,
+                              dbeta_H);
+  }
+  if (!RunsOnCpu(stream)) return;
   const RowNorm row_norm = NormOfRows(norm, x_TH, tensors);
   const float* mean = row_norm.centered ? tensors.mean_T.data<float>() : nullptr;
   const float* rstd = tensors.rstd_T.data<float>();

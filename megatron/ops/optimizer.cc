@@ -9,6 +9,7 @@
 #include "megatron/ops/cpu/optimizer_kernels.h"
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cpu/workspace.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -86,7 +87,10 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
   CheckUpdate(stream, segments, grad_N, master_N, out_N);
   CheckFlat(stream, m_N, grad_N.numel());
   CheckFlat(stream, v_N, grad_N.numel());
-  if (!RunsOnCpu(stream, "AdamWUpdate")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::AdamWUpdate(stream, options, segments, grad_N, m_N, v_N, master_N, out_N);
+  }
+  if (!RunsOnCpu(stream)) return;
   for (const OptimizerSegment& segment : segments) {
     const AdamWStep step = StepOf(options, segment);
     ForEachPiece(stream, segment, {grad_N, m_N, v_N, master_N, out_N},
@@ -100,7 +104,10 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
   CheckUpdate(stream, segments, grad_N, master_N, out_N);
   CHECK_EQ(buffer_N.empty(), options.momentum == 0);
   if (!buffer_N.empty()) CheckFlat(stream, buffer_N, grad_N.numel());
-  if (!RunsOnCpu(stream, "SgdUpdate")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::SgdUpdate(stream, options, segments, grad_N, buffer_N, master_N, out_N);
+  }
+  if (!RunsOnCpu(stream)) return;
   for (const OptimizerSegment& segment : segments) {
     const SgdStep step = {options.grad_scale, segment.weight_decay, options.momentum, segment.lr};
     ForEachPiece(stream, segment, {grad_N, buffer_N, Tensor(), master_N, out_N},
@@ -112,7 +119,8 @@ void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Te
   const int64_t count = x_N.numel();
   CheckFlat(stream, x_N, count);
   CheckFlat(stream, out_2, 2);
-  if (!RunsOnCpu(stream, "SumOfSquares")) return;
+  if (RunsOnCuda(stream)) return cuda::SumOfSquares(stream, scale, x_N, out_2);
+  if (!RunsOnCpu(stream)) return;
   constexpr int64_t kTile = 16384;
   const int64_t tiles = (count + kTile - 1) / kTile;
   float* const sums = Workspace(WorkspaceKind::kShared, 2 * tiles);

@@ -7,6 +7,7 @@
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/rope_kernels.h"
 #include "megatron/ops/cpu/workspace.h"
+#include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops {
 namespace {
@@ -55,7 +56,10 @@ void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
   CHECK_LE(2 * cos_SP.dim(1), x.dim(-1));
   CheckContiguous(stream, position_T, DType::kInt32, {x.dim(0)});
   for (const Tensor* operand : {&cos_SP, &sin_SP, &x}) CHECK_EQ(operand->device(), stream.device());
-  if (!RunsOnCpu(stream, "Rope")) return;
+  if (RunsOnCuda(stream)) {
+    return cuda::Rope(stream, cos_SP, sin_SP, position_T, interleaved, inverse, x);
+  }
+  if (!RunsOnCpu(stream)) return;
   CheckPositions(position_T, cos_SP.dim(0));
 
   RopeRotation rotation;

@@ -1,5 +1,7 @@
 #include "megatron/ops/weighted_sum.h"
 
+#include "megatron/ops/cuda/kernels.h"
+
 namespace megatron::ops {
 
 void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T,
@@ -8,7 +10,9 @@ void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T
   CHECK_EQ(out_2.shape(), Shape({2}));
   CHECK(x_T.is_contiguous() && weight_T.is_contiguous());
   if (stream.is_meta()) return;
-  CHECK(stream.device().type == DeviceType::kCpu) << "WeightedSum on " << stream.device();
+  if (stream.device().type == DeviceType::kCuda) {
+    return cuda::WeightedSum(stream, x_T, weight_T, out_2);
+  }
   const float* x = x_T.data<float>();
   const float* weight = weight_T.data<float>();
   double sum = 0, weights = 0;

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "megatron/tensor/cuda_device.h"
+
 namespace megatron {
 namespace {
 
@@ -49,7 +51,9 @@ std::map<std::string, int64_t> MemoryLedger::AtPeak() const {
 Buffer::Buffer(Device device, int64_t bytes, const std::string& name, MemoryLedger* ledger)
     : device_(device), bytes_(bytes), name_(name), ledger_(ledger) {
   CHECK_GE(bytes, 0);
-  CHECK(device.type != DeviceType::kCuda) << "built without --config=cuda";
+  if (device.type == DeviceType::kCuda && bytes > 0) {
+    data_ = CudaAllocate(device.index, RoundUp(bytes), name);
+  }
   if (device.type == DeviceType::kCpu && bytes > 0) {
     data_ = std::aligned_alloc(kAlignment, RoundUp(bytes));
     CHECK(data_ != nullptr) << "out of memory: " << bytes << " bytes for " << name;
@@ -71,7 +75,11 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 void Buffer::Free() {
   if (ledger_ != nullptr) ledger_->Remove(name_, bytes_);
-  std::free(data_);
+  if (data_ != nullptr && device_.type == DeviceType::kCuda) {
+    CudaFree(device_.index, data_);
+  } else {
+    std::free(data_);
+  }
 }
 
 Tensor Buffer::At(int64_t offset, DType dtype, const Shape& shape) const {

@@ -12,28 +12,30 @@
 
 namespace megatron {
 
+class CudaStream;
+
 class Stream {
  public:
   // The pool must outlive the stream.
   static Stream Cpu(ThreadPool* pool) { return Stream({DeviceType::kCpu, 0}, pool, nullptr); }
   static Stream Meta() { return Stream({DeviceType::kMeta, 0}, nullptr, nullptr); }
-  // `handle` is a cudaStream_t.
-  static Stream Cuda(int device, void* handle) {
-    return Stream({DeviceType::kCuda, device}, nullptr, handle);
+  // The CUDA stream (cuda_device.h) must outlive this one.
+  static Stream Cuda(int device, CudaStream* stream) {
+    return Stream({DeviceType::kCuda, device}, nullptr, stream);
   }
 
   Device device() const { return device_; }
   bool is_meta() const { return device_.type == DeviceType::kMeta; }
   ThreadPool* pool() const { return pool_; }
-  void* cuda_handle() const { return handle_; }
+  CudaStream* cuda() const { return cuda_; }
 
  private:
-  Stream(Device device, ThreadPool* pool, void* handle)
-      : device_(device), pool_(pool), handle_(handle) {}
+  Stream(Device device, ThreadPool* pool, CudaStream* cuda)
+      : device_(device), pool_(pool), cuda_(cuda) {}
 
   Device device_;
   ThreadPool* pool_;
-  void* handle_;
+  CudaStream* cuda_;
 };
 
 class Event {

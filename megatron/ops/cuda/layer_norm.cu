@@ -1,79 +1,17 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-#include <algorithm>
-
-#include "glog/logging.h"
+#include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/layer_norm.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
 // Slices of rows in the first stage of the parameter gradients. A constant, not the number of
 // multiprocessors: the order of the sum must not depend on the device.
 constexpr int kSlices = 128;
-constexpr int kVectorBytes = 16;
-
-__device__ float ToFloat(float x) { return x; }
-__device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ float ToFloat(__half x) { return __half2float(x); }
-
-template <typename T>
-__device__ T FromFloat(float x);
-template <>
-__device__ float FromFloat<float>(float x) {
-  return x;
-}
-template <>
-__device__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-template <>
-__device__ __half FromFloat<__half>(float x) {
-  return __float2half_rn(x);
-}
-
-// What one thread loads or stores at once.
-template <typename T, int N>
-struct alignas(sizeof(T) * N) Vector {
-  T values[N];
-};
-
-template <typename T, int N>
-__device__ Vector<T, N> Load(const T* row, int64_t i) {
-  return reinterpret_cast<const Vector<T, N>*>(row)[i];
-}
-
-template <typename T, int N>
-__device__ void Store(T* row, int64_t i, const Vector<T, N>& vector) {
-  reinterpret_cast<Vector<T, N>*>(row)[i] = vector;
-}
-
 __device__ int64_t Offset(const RowLayout& layout, int64_t row) {
   const int64_t last = row % layout.sizes[2];
   const int64_t rest = row / layout.sizes[2];
   return (rest / layout.sizes[1]) * layout.strides[0] +
          (rest % layout.sizes[1]) * layout.strides[1] + last * layout.strides[2];
-}
-
-__device__ float WarpSum(float x) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
-  return x;
-}
-
-// The sum over the block, for every thread. `partial` is shared memory of kWarps floats.
-__device__ float BlockSum(float x, float* partial) {
-  x = WarpSum(x);
-  __syncthreads();  // an earlier sum has been read
-  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += partial[warp];
-  return sum;
 }
 
 __device__ float Scale(float gamma, bool zero_centered) {
@@ -228,7 +166,7 @@ bool Aligned(const void* pointer, const RowLayout& layout, int64_t element_bytes
 
 template <typename T>
 bool Vectorizable(int64_t hidden) {
-  return hidden % (kVectorBytes / static_cast<int64_t>(sizeof(T))) == 0;
+  return hidden % kVector<T> == 0;
 }
 
 template <typename T>
@@ -249,17 +187,11 @@ bool Vectorizable(const LayerNormBackwardArgs& args) {
          Aligned(args.gamma_H, one_row, sizeof(T));
 }
 
-void CheckLaunched(const char* kernel) {
-  const cudaError_t error = cudaGetLastError();
-  CHECK_EQ(error, cudaSuccess) << kernel << ": " << cudaGetErrorString(error);
-}
-
 template <typename T>
 void ForwardOf(const LayerNormForwardArgs& args, cudaStream_t stream) {
-  constexpr int kVector = kVectorBytes / sizeof(T);
   const auto blocks = static_cast<unsigned>(args.x_rows.rows());
   if (Vectorizable<T>(args)) {
-    Forward<T, kVector><<<blocks, kThreads, 0, stream>>>(args);
+    Forward<T, kVector<T>><<<blocks, kThreads, 0, stream>>>(args);
   } else {
     Forward<T, 1><<<blocks, kThreads, 0, stream>>>(args);
   }
@@ -268,7 +200,6 @@ void ForwardOf(const LayerNormForwardArgs& args, cudaStream_t stream) {
 
 template <typename T>
 void BackwardOf(const LayerNormBackwardArgs& args, cudaStream_t stream) {
-  constexpr int kVector = kVectorBytes / sizeof(T);
   // The parameters first: dx may take dy's place.
   if (args.dgamma_H != nullptr || args.dbeta_H != nullptr) {
     const auto tiles = static_cast<unsigned>((args.shape.hidden + kThreads - 1) / kThreads);
@@ -278,7 +209,7 @@ void BackwardOf(const LayerNormBackwardArgs& args, cudaStream_t stream) {
   }
   const auto blocks = static_cast<unsigned>(args.x_rows.rows());
   if (Vectorizable<T>(args)) {
-    BackwardInput<T, kVector><<<blocks, kThreads, 0, stream>>>(args);
+    BackwardInput<T, kVector<T>><<<blocks, kThreads, 0, stream>>>(args);
   } else {
     BackwardInput<T, 1><<<blocks, kThreads, 0, stream>>>(args);
   }

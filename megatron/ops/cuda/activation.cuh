@@ -1,0 +1,64 @@
+// Activations and their slopes, as on the CPU.
+#ifndef MEGATRON_OPS_CUDA_ACTIVATION_CUH_
+#define MEGATRON_OPS_CUDA_ACTIVATION_CUH_
+
+#include "megatron/ops/activation_type.h"
+
+namespace megatron::ops::cuda {
+
+__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// (1 + tanh(u)) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+__device__ inline float GeluTanhGate(float x) {
+  return Sigmoid(x * fmaf(x * x, 0.0713548163f, 1.59576912f));
+}
+__device__ inline float GeluErfGate(float x) { return fmaf(erff(x * 0.707106781f), 0.5f, 0.5f); }
+
+template <Activation kActivation>
+__device__ float Activate(float x) {
+  if constexpr (kActivation == Activation::kGeluTanh) return x * GeluTanhGate(x);
+  if constexpr (kActivation == Activation::kGeluErf) return x * GeluErfGate(x);
+  if constexpr (kActivation == Activation::kSquaredRelu) {
+    const float positive = fmaxf(0.0f, x);
+    return positive * positive;
+  }
+  return x;
+}
+
+template <Activation kActivation>
+__device__ float ActivationSlope(float x) {
+  if constexpr (kActivation == Activation::kGeluTanh) {
+    const float t = fminf(16.0f, fmaxf(-16.0f, x));  // the gate is exactly 0 or 1 beyond
+    const float gate = GeluTanhGate(t);
+    return fmaf(t * gate * (1.0f - gate), fmaf(t * t, 0.214064449f, 1.59576912f), gate);
+  }
+  if constexpr (kActivation == Activation::kGeluErf) {
+    return fmaf(x, expf(x * x * -0.5f) * 0.398942280f, GeluErfGate(x));
+  }
+  if constexpr (kActivation == Activation::kSquaredRelu) return 2.0f * fmaxf(0.0f, x);
+  return 1.0f;
+}
+
+template <Activation kValue>
+struct ActivationConstant {
+  static constexpr Activation kActivation = kValue;
+};
+
+// Calls body(value) with a type whose kActivation is the activation.
+template <typename Body>
+void WithActivation(Activation activation, Body body) {
+  switch (activation) {
+    case Activation::kNone:
+      return body(ActivationConstant<Activation::kNone>());
+    case Activation::kGeluTanh:
+      return body(ActivationConstant<Activation::kGeluTanh>());
+    case Activation::kGeluErf:
+      return body(ActivationConstant<Activation::kGeluErf>());
+    case Activation::kSquaredRelu:
+      return body(ActivationConstant<Activation::kSquaredRelu>());
+  }
+}
+
+}  // namespace megatron::ops::cuda
+
+#endif  // MEGATRON_OPS_CUDA_ACTIVATION_CUH_

@@ -1,0 +1,440 @@
+// Attention for any shape, mask and dtype, on plain fp32 arithmetic: what other attention kernels
+// are checked against.
+//
+// A warp owns a row: a query in Forward and BackwardQuery, a key in BackwardKey. The block's rows
+// share tiles of 32 rows of the other side in shared memory; a lane takes one row of the tile to
+// compute its score, then a column of the head to sum up. No row is written by two warps, so there
+// are no atomics and one order of sums.
+//
+// T. Dao, "FlashAttention-2", arXiv 2307.08691.
+#include <cmath>
+
+#include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/kernels.h"
+
+namespace megatron::ops::cuda {
+namespace {
+
+constexpr int kTile = kWarp;
+constexpr int kMaxHeadDim = 256;
+
+struct Operand {
+  void* data = nullptr;
+  int64_t token_stride = 0, group_stride = 0, head_stride = 0;
+
+  template <typename T>
+  __device__ T* Row(int64_t token, int64_t group, int64_t head) const {
+    return static_cast<T*>(data) + token * token_stride + group * group_stride + head * head_stride;
+  }
+};
+
+struct AttentionArgs {
+  int64_t queries = 0, keys = 0, groups = 0, group_heads = 0;
+  int head_dim = 0;
+  float scale = 1;
+  bool causal = true;
+  const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr;
+  int64_t sequences = 0;
+  Operand q, k, v, out, lse, dout, dq, dk, dv;  // lse's rows are one float
+  float* delta = nullptr;                       // [T, G, R]: out . dout
+
+  uint64_t dropout_seed = 0;
+  uint32_t dropout_threshold = 0;  // 0: keeps all
+  float dropout_scale = 1;
+  int64_t first_head = 0;
+  const int64_t* sample_T = nullptr;
+  const int32_t* position_T = nullptr;
+
+  __device__ float& Lse(int64_t token, int64_t group, int64_t head) const {
+    return *lse.Row<float>(token, group, head);
+  }
+  __device__ float& Delta(int64_t token, int64_t group, int64_t head) const {
+    return delta[(token * groups + group) * group_heads + head];
+  }
+};
+
+// The sequence of a token: the last that begins at or before it and is not empty.
+__device__ int64_t SequenceOf(const int32_t* cu_seqlens, int64_t sequences, int64_t token) {
+  int64_t low = 0, high = sequences;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (cu_seqlens[middle] <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+// What a row sees of the other side: tokens [begin, end).
+struct Sight {
+  int64_t begin = 0, end = 0;
+  int64_t first_key = 0;  // of the sequence
+};
+
+__device__ Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
+  const int64_t s = SequenceOf(args.cu_seqlens_q, args.sequences, query);
+  const int64_t first = args.cu_seqlens_k[s], last = args.cu_seqlens_k[s + 1];
+  if (!args.causal) return {first, last, first};
+  const int64_t from_end = args.cu_seqlens_q[s + 1] - query;
+  return {first, max(first, last - from_end + 1), first};
+}
+
+__device__ Sight QueriesThatSee(const AttentionArgs& args, int64_t key) {
+  const int64_t s = SequenceOf(args.cu_seqlens_k, args.sequences, key);
+  const int64_t first = args.cu_seqlens_q[s], last = args.cu_seqlens_q[s + 1];
+  const int64_t first_key = args.cu_seqlens_k[s];
+  if (!args.causal) return {first, last, first_key};
+  const int64_t from_end = args.cu_seqlens_k[s + 1] - key;
+  return {max(first, last - from_end), last, first_key};
+}
+
+// What probabilities of one head are multiplied by.
+class HeadDropout {
+ public:
+  __device__ HeadDropout(const AttentionArgs& args, int64_t head) : args_(args) {
+    if (args.dropout_threshold == 0) return;
+    key_ = DeriveKey(args.dropout_seed, kPhiloxDropout,
+                     static_cast<uint64_t>(args.first_head + head), 0);
+  }
+  // `key` counts from the sequence's first.
+  __device__ float Factor(int64_t query, int64_t key) const {
+    if (args_.dropout_threshold == 0) return 1;
+    const auto sample = static_cast<uint64_t>(args_.sample_T[query]);
+    const PhiloxBlock words = Philox(
+        key_, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32),
+                static_cast<uint32_t>(args_.position_T[query]), static_cast<uint32_t>(key / 4)}});
+    return words.word[key % 4] >= args_.dropout_threshold ? args_.dropout_scale : 0;
+  }
+
+ private:
+  const AttentionArgs& args_;
+  PhiloxKey key_;
+};
+
+// Shared memory of a block: two tiles, padded so that lanes read rows without conflicts, and two
+// rows of each warp.
+struct SharedTiles {
+  float *first, *second;          // [kTile, head_dim + 1]
+  float *own_first, *own_second;  // [kWarps, head_dim], of which a warp uses its own
+
+  __device__ SharedTiles(float* memory, int head_dim) : pitch(head_dim + 1) {
+    first = memory;
+    second = first + kTile * pitch;
+    own_first = second + kTile * pitch + (threadIdx.x / kWarp) * head_dim;
+    own_second = own_first + kWarps * head_dim;
+  }
+  static size_t Bytes(int head_dim) {
+    return sizeof(float) * (2 * kTile * (head_dim + 1) + 2 * kWarps * head_dim);
+  }
+
+  const int pitch;
+};
+
+// A row by the lanes of a warp.
+template <typename T>
+__device__ void LoadRow(const T* row, int head_dim, float* out) {
+  for (int d = threadIdx.x % kWarp; d < head_dim; d += kWarp) out[d] = ToFloat(row[d]);
+  __syncwarp();
+}
+
+// Rows [begin, begin + kTile) of an operand, zeros from `end` on, by all threads of the block.
+template <typename T>
+__device__ void LoadTile(const Operand& operand, int64_t group, int64_t head, int64_t begin,
+                         int64_t end, int head_dim, int pitch, float* tile) {
+  for (int i = threadIdx.x; i < kTile * head_dim; i += kThreads) {
+    const int row = i / head_dim, d = i % head_dim;
+    tile[row * pitch + d] =
+        begin + row < end ? ToFloat(operand.Row<const T>(begin + row, group, head)[d]) : 0.0f;
+  }
+}
+
+__device__ float Dot(const float* a, const float* b, int count) {
+  float sum = 0;
+  for (int d = 0; d < count; ++d) sum = fmaf(a[d], b[d], sum);
+  return sum;
+}
+
+// sums[c] += the sum over the tile's rows j of the lanes' weights times column (c * 32 + lane).
+template <int kColumns>
+__device__ void AddWeightedRows(float weight, const float* tile, int pitch, int head_dim,
+                                float (&sums)[kColumns]) {
+  const int lane = threadIdx.x % kWarp;
+  for (int j = 0; j < kTile; ++j) {
+    const float w = __shfl_sync(0xffffffffu, weight, j);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int d = c * kWarp + lane;
+      if (d < head_dim) sums[c] = fmaf(w, tile[j * pitch + d], sums[c]);
+    }
+  }
+}
+
+template <typename T, int kColumns>
+__device__ void StoreRow(T* row, int head_dim, const float (&values)[kColumns], float factor) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int d = c * kWarp + threadIdx.x % kWarp;
+    if (d < head_dim) row[d] = FromFloat<T>(values[c] * factor);
+  }
+}
+
+// The tokens that any row of the block sees. Every thread must call it.
+struct BlockSight {
+  int64_t begin, end;
+
+  __device__ BlockSight(const Sight& mine, bool active) {
+    __shared__ long long shared_begin[kWarps], shared_end[kWarps];
+    const int warp = threadIdx.x / kWarp;
+    const bool sees = active && mine.begin < mine.end;
+    if (threadIdx.x % kWarp == 0) {
+      shared_begin[warp] = sees ? mine.begin : (1ll << 62);
+      shared_end[warp] = sees ? mine.end : 0;
+    }
+    __syncthreads();
+    begin = shared_begin[0];
+    end = shared_end[0];
+    for (int w = 1; w < kWarps; ++w) {
+      begin = min(begin, static_cast<int64_t>(shared_begin[w]));
+      end = max(end, static_cast<int64_t>(shared_end[w]));
+    }
+  }
+};
+
+// Blocks: x over tiles of kWarps queries, y over groups * group_heads.
+template <typename T, int kColumns>
+__global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
+  extern __shared__ float memory[];
+  const SharedTiles shared(memory, args.head_dim);
+  const int lane = threadIdx.x % kWarp;
+  const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
+  const bool active = query < args.queries;
+  const Sight sight = active ? KeysSeenBy(args, query) : Sight();
+  const BlockSight block(sight, active);
+  const HeadDropout dropout(args, blockIdx.y);
+  if (active) LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
+
+  float max = -INFINITY, sum = 0, out[kColumns] = {};
+  for (int64_t begin = block.begin; begin < block.end; begin += kTile) {
+    __syncthreads();
+    LoadTile<T>(args.k, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.first);
+    LoadTile<T>(args.v, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.second);
+    __syncthreads();
+    const int64_t key = begin + lane;
+    const bool seen = active && key >= sight.begin && key < sight.end;
+    float score = -INFINITY;
+    if (seen) {
+      score = args.scale * Dot(shared.own_first, shared.first + lane * shared.pitch, args.head_dim);
+    }
+    const float new_max = fmaxf(max, WarpMax(score));
+    if (new_max == -INFINITY) continue;  // the same for the whole warp
+    const float p = seen ? expf(score - new_max) : 0.0f;
+    const float correction = expf(max - new_max);
+    sum = sum * correction + WarpSum(p);
+    for (float& value : out) value *= correction;
+    const float kept = seen ? p * dropout.Factor(query, key - sight.first_key) : 0.0f;
+    AddWeightedRows(kept, shared.second, shared.pitch, args.head_dim, out);
+    max = new_max;
+  }
+  if (!active) return;
+  StoreRow(args.out.Row<T>(query, group, head), args.head_dim, out, sum > 0 ? 1 / sum : 0.0f);
+  if (lane == 0) args.Lse(query, group, head) = sum > 0 ? max + logf(sum) : -INFINITY;
+}
+
+// delta = out . dout: a warp a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) Delta(AttentionArgs args) {
+  const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
+  if (query >= args.queries) return;
+  const T* const out = args.out.Row<const T>(query, group, head);
+  const T* const dout = args.dout.Row<const T>(query, group, head);
+  float sum = 0;
+  for (int d = threadIdx.x % kWarp; d < args.head_dim; d += kWarp) {
+    sum = fmaf(ToFloat(out[d]), ToFloat(dout[d]), sum);
+  }
+  sum = WarpSum(sum);
+  if (threadIdx.x % kWarp == 0) args.Delta(query, group, head) = sum;
+}
+
+// Blocks as in Forward.
+template <typename T, int kColumns>
+__global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
+  extern __shared__ float memory[];
+  const SharedTiles shared(memory, args.head_dim);
+  const int lane = threadIdx.x % kWarp;
+  const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
+  const bool active = query < args.queries;
+  const Sight sight = active ? KeysSeenBy(args, query) : Sight();
+  const BlockSight block(sight, active);
+  const HeadDropout dropout(args, blockIdx.y);
+  float lse = 0, delta = 0;
+  if (active) {
+    LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
+    LoadRow(args.dout.Row<const T>(query, group, head), args.head_dim, shared.own_second);
+    lse = args.Lse(query, group, head);
+    delta = args.Delta(query, group, head);
+  }
+
+  float dq[kColumns] = {};
+  for (int64_t begin = block.begin; begin < block.end; begin += kTile) {
+    __syncthreads();
+    LoadTile<T>(args.k, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.first);
+    LoadTile<T>(args.v, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.second);
+    __syncthreads();
+    const int64_t key = begin + lane;
+    float ds = 0;
+    if (active && key >= sight.begin && key < sight.end) {
+      const float* const k = shared.first + lane * shared.pitch;
+      const float* const v = shared.second + lane * shared.pitch;
+      const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) - lse);
+      const float dp =
+          dropout.Factor(query, key - sight.first_key) * Dot(shared.own_second, v, args.head_dim);
+      ds = p * (dp - delta);
+    }
+    AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dq);
+  }
+  if (active) StoreRow(args.dq.Row<T>(query, group, head), args.head_dim, dq, args.scale);
+}
+
+// Blocks: x over tiles of kWarps keys, y over groups. Heads of the group one after the other.
+template <typename T, int kColumns>
+__global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
+  extern __shared__ float memory[];
+  const SharedTiles shared(memory, args.head_dim);
+  const int lane = threadIdx.x % kWarp;
+  const int64_t key = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t group = blockIdx.y;
+  const bool active = key < args.keys;
+  const Sight sight = active ? QueriesThatSee(args, key) : Sight();
+  const BlockSight block(sight, active);
+  if (active) {
+    LoadRow(args.k.Row<const T>(key, group, 0), args.head_dim, shared.own_first);
+    LoadRow(args.v.Row<const T>(key, group, 0), args.head_dim, shared.own_second);
+  }
+
+  float dk[kColumns] = {}, dv[kColumns] = {};
+  for (int64_t head = 0; head < args.group_heads; ++head) {
+    const HeadDropout dropout(args, group * args.group_heads + head);
+    for (int64_t begin = block.begin; begin < block.end; begin += kTile) {
+      __syncthreads();
+      LoadTile<T>(args.q, group, head, begin, block.end, args.head_dim, shared.pitch, shared.first);
+      LoadTile<T>(args.dout, group, head, begin, block.end, args.head_dim, shared.pitch,
+                  shared.second);
+      __syncthreads();
+      const int64_t query = begin + lane;
+      float kept = 0, ds = 0;
+      if (active && query >= sight.begin && query < sight.end) {
+        const float* const q = shared.first + lane * shared.pitch;
+        const float* const dout = shared.second + lane * shared.pitch;
+        const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) -
+                             args.Lse(query, group, head));
+        const float factor = dropout.Factor(query, key - sight.first_key);
+        kept = p * factor;
+        ds = p * (factor * Dot(shared.own_second, dout, args.head_dim) -
+                  args.Delta(query, group, head));
+      }
+      AddWeightedRows(kept, shared.second, shared.pitch, args.head_dim, dv);
+      AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dk);
+    }
+  }
+  if (!active) return;
+  StoreRow(args.dk.Row<T>(key, group, 0), args.head_dim, dk, args.scale);
+  StoreRow(args.dv.Row<T>(key, group, 0), args.head_dim, dv, 1.0f);
+}
+
+Operand OperandOf(const Tensor& x) {
+  return {x.raw(), x.stride(0), x.stride(1), x.rank() == 4 ? x.stride(2) : 0};
+}
+
+AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, const Tensor& out_TGRD,
+                     const Tensor& lse_TGR) {
+  const Tensor& q = in.q_TGRD;
+  CHECK_LE(q.dim(3), kMaxHeadDim) << "the largest head of attention on CUDA";
+  AttentionArgs args;
+  args.queries = q.dim(0);
+  args.keys = in.k_UGD.dim(0);
+  args.groups = q.dim(1);
+  args.group_heads = q.dim(2);
+  args.head_dim = static_cast<int>(q.dim(3));
+  args.scale = attention.scale;
+  args.causal = attention.causal;
+  args.cu_seqlens_q = attention.cu_seqlens_q.data<int32_t>();
+  args.cu_seqlens_k = attention.cu_seqlens_k.data<int32_t>();
+  args.sequences = attention.cu_seqlens_q.dim(0) - 1;
+  args.q = OperandOf(q);
+  args.k = OperandOf(in.k_UGD);
+  args.v = OperandOf(in.v_UGD);
+  args.out = OperandOf(out_TGRD);
+  args.lse = {lse_TGR.raw(), lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
+  const Dropout& dropout = attention.dropout;
+  if (dropout.probability == 0) return args;
+  args.dropout_seed = dropout.key.lo | uint64_t{dropout.key.hi} << 32;
+  args.dropout_threshold =
+      static_cast<uint32_t>(std::floor(std::ldexp(double{dropout.probability}, 32)));
+  args.dropout_scale = 1 / (1 - dropout.probability);
+  args.first_head = dropout.first_column;
+  args.sample_T = dropout.sample_T.data<int64_t>();
+  args.position_T = dropout.position_T.data<int32_t>();
+  return args;
+}
+
+template <typename Kernel>
+void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int64_t rows,
+            int64_t heads) {
+  if (rows == 0 || heads == 0) return;
+  const size_t bytes = SharedTiles::Bytes(args.head_dim);
+  CHECK_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(bytes)),
+           cudaSuccess);
+  kernel<<<dim3(Blocks(rows, kWarps), static_cast<unsigned>(heads)), kThreads, bytes,
+           Handle(stream)>>>(args);
+  CheckLaunched("attention");
+}
+
+// Calls body with a constant number of columns a lane that cover the head.
+template <typename Body>
+void WithColumns(int head_dim, Body body) {
+  if (head_dim <= 1 * kWarp) return body(std::integral_constant<int, 1>());
+  if (head_dim <= 2 * kWarp) return body(std::integral_constant<int, 2>());
+  if (head_dim <= 4 * kWarp) return body(std::integral_constant<int, 4>());
+  return body(std::integral_constant<int, kMaxHeadDim / kWarp>());
+}
+
+}  // namespace
+
+void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                      const Tensor& out_TGRD, const Tensor& lse_TGR) {
+  const AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
+  WithType(in.q_TGRD.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    WithColumns(args.head_dim, [&](auto columns) {
+      Launch(Forward<T, columns.value>, stream, args, args.queries, args.groups * args.group_heads);
+    });
+  });
+}
+
+void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                       const AttentionInputs& gradients) {
+  AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
+  args.dout = OperandOf(dout_TGRD);
+  args.dq = OperandOf(gradients.q_TGRD);
+  args.dk = OperandOf(gradients.k_UGD);
+  args.dv = OperandOf(gradients.v_UGD);
+  args.delta = static_cast<float*>(
+      stream.cuda()->Workspace(lse_TGR.numel() * static_cast<int64_t>(sizeof(float))));
+  const int64_t heads = args.groups * args.group_heads;
+  WithType(in.q_TGRD.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    if (args.queries > 0 && heads > 0) {
+      Delta<T><<<dim3(Blocks(args.queries, kWarps), static_cast<unsigned>(heads)), kThreads, 0,
+                 Handle(stream)>>>(args);
+    }
+    WithColumns(args.head_dim, [&](auto columns) {
+      Launch(BackwardQuery<T, columns.value>, stream, args, args.queries, heads);
+      Launch(BackwardKey<T, columns.value>, stream, args, args.keys, args.groups);
+    });
+  });
+}
+
+}  // namespace megatron::ops::cuda

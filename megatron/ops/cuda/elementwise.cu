@@ -1,0 +1,253 @@
+// Activations, casts, sums and fills: each element on its own.
+#include "megatron/ops/cuda/activation.cuh"
+#include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/kernels.h"
+
+namespace megatron::ops::cuda {
+namespace {
+
+// Applies a map to elements [N i, N i + N) of its operands, for each i.
+template <int N, typename Map>
+__global__ void __launch_bounds__(kThreads) MapVectors(int64_t vectors, Map map) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < vectors) map.template Apply<N>(i);
+}
+
+// Vectors of 16 bytes of T where count and the pointers allow it, elements otherwise.
+template <typename T, typename Map>
+void Launch(const Stream& stream, int64_t count, std::initializer_list<const void*> pointers,
+            const Map& map) {
+  if (count == 0) return;
+  constexpr int N = kVector<T>;
+  if (count % N == 0 && IsAligned(pointers)) {
+    MapVectors<N><<<Blocks(count / N, kThreads), kThreads, 0, Handle(stream)>>>(count / N, map);
+  } else {
+    MapVectors<1><<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(count, map);
+  }
+  CheckLaunched("an elementwise kernel");
+}
+
+template <typename T, Activation kActivation>
+struct ActivateMap {
+  const T* x;
+  T* y;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    auto values = Load<T, N>(x, i);
+    for (T& value : values.values) value = FromFloat<T>(Activate<kActivation>(ToFloat(value)));
+    Store<T, N>(y, i, values);
+  }
+};
+
+template <typename T, Activation kActivation>
+struct SlopeMap {
+  const T *dy, *x;
+  T* dx;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    auto gradients = Load<T, N>(dy, i);
+    const auto values = Load<T, N>(x, i);
+    for (int j = 0; j < N; ++j) {
+      gradients.values[j] = FromFloat<T>(ToFloat(gradients.values[j]) *
+                                         ActivationSlope<kActivation>(ToFloat(values.values[j])));
+    }
+    Store<T, N>(dx, i, gradients);
+  }
+};
+
+template <typename From, typename To>
+struct ConvertMap {
+  const From* in;
+  To* out;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    const auto values = Load<From, N>(in, i);
+    Vector<To, N> converted;
+    for (int j = 0; j < N; ++j) converted.values[j] = FromFloat<To>(ToFloat(values.values[j]));
+    Store<To, N>(out, i, converted);
+  }
+};
+
+template <typename T>
+struct AddMap {
+  const T* in;
+  T* out;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    const auto values = Load<T, N>(in, i);
+    auto sums = Load<T, N>(out, i);
+    for (int j = 0; j < N; ++j) {
+      sums.values[j] = FromFloat<T>(ToFloat(sums.values[j]) + ToFloat(values.values[j]));
+    }
+    Store<T, N>(out, i, sums);
+  }
+};
+
+struct ScaleMap {
+  float factor;
+  float* out;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    auto values = Load<float, N>(out, i);
+    for (float& value : values.values) value *= factor;
+    Store<float, N>(out, i, values);
+  }
+};
+
+// A thread an element of y; T features apart lie gate and up.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    SwiGlu(const T* gate_up, T* y, int64_t tokens, int64_t features) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= tokens * features) return;
+  const T* gates = gate_up + i / features * 2 * features + i % features;
+  const float gate = ToFloat(gates[0]);
+  y[i] = FromFloat<T>(gate * Sigmoid(gate) * ToFloat(gates[features]));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    SwiGluSlope(const T* dy, const T* gate_up, T* d_gate_up, int64_t tokens, int64_t features) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= tokens * features) return;
+  const int64_t at = i / features * 2 * features + i % features;
+  const float gate = ToFloat(gate_up[at]), up = ToFloat(gate_up[at + features]);
+  const float d = ToFloat(dy[i]), sigmoid = Sigmoid(gate);
+  d_gate_up[at] = FromFloat<T>(d * up * (sigmoid * fmaf(gate, 1.0f - sigmoid, 1.0f)));
+  d_gate_up[at + features] = FromFloat<T>(d * (gate * sigmoid));
+}
+
+struct Strides {
+  int rank = 0;
+  int64_t sizes[Shape::kMaxRank], in[Shape::kMaxRank], out[Shape::kMaxRank];
+};
+
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads)
+    CopyStrided(const From* in, To* out, Strides strides, int64_t count) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  int64_t from = 0, to = 0;
+  for (int d = strides.rank - 1; d >= 0; --d) {
+    const int64_t index = i % strides.sizes[d];
+    from += index * strides.in[d];
+    to += index * strides.out[d];
+    i /= strides.sizes[d];
+  }
+  if constexpr (std::is_same_v<From, To>) {
+    out[to] = in[from];
+  } else {
+    out[to] = FromFloat<To>(ToFloat(in[from]));
+  }
+}
+
+template <typename From, typename To>
+void LaunchCopyStrided(const Stream& stream, const Tensor& in, const Tensor& out) {
+  Strides strides;
+  strides.rank = in.rank();
+  for (int d = 0; d < in.rank(); ++d) {
+    strides.sizes[d] = in.dim(d);
+    strides.in[d] = in.stride(d);
+    strides.out[d] = out.stride(d);
+  }
+  CopyStrided<<<Blocks(in.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+      static_cast<const From*>(in.raw()), static_cast<To*>(out.raw()), strides, in.numel());
+  CheckLaunched("strided copy");
+}
+
+void CopySameType(const Stream& stream, const Tensor& in, const Tensor& out) {
+  if (in.is_contiguous() && out.is_contiguous()) return CopyOnCuda(stream.cuda(), in, out);
+  switch (SizeOf(in.dtype())) {
+    case 1:
+      return LaunchCopyStrided<uint8_t, uint8_t>(stream, in, out);
+    case 2:
+      return LaunchCopyStrided<uint16_t, uint16_t>(stream, in, out);
+    case 4:
+      return LaunchCopyStrided<uint32_t, uint32_t>(stream, in, out);
+    default:
+      return LaunchCopyStrided<uint64_t, uint64_t>(stream, in, out);
+  }
+}
+
+template <typename From, typename To>
+void Convert(const Stream& stream, const Tensor& in, const Tensor& out, From* in_type,
+             To* out_type) {
+  if (!in.is_contiguous() || !out.is_contiguous()) {
+    return LaunchCopyStrided<From, To>(stream, in, out);
+  }
+  using Larger = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
+  Launch<Larger>(stream, in.numel(), {in.raw(), out.raw()},
+                 ConvertMap<From, To>{As(in_type, in), As(out_type, out)});
+}
+
+}  // namespace
+
+void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TF,
+                       const Tensor& y_TF) {
+  WithActivation(activation, [&](auto constant) {
+    WithType(x_TF.dtype(), [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      Launch<T>(stream, x_TF.numel(), {x_TF.raw(), y_TF.raw()},
+                ActivateMap<T, decltype(constant)::kActivation>{As(type, x_TF), As(type, y_TF)});
+    });
+  });
+}
+
+void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
+                        const Tensor& x_TF, const Tensor& dx_TF) {
+  WithActivation(activation, [&](auto constant) {
+    WithType(x_TF.dtype(), [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      Launch<T>(stream, x_TF.numel(), {dy_TF.raw(), x_TF.raw(), dx_TF.raw()},
+                SlopeMap<T, decltype(constant)::kActivation>{As(type, dy_TF), As(type, x_TF),
+                                                             As(type, dx_TF)});
+    });
+  });
+}
+
+void SwiGluForward(const Stream& stream, const Tensor& gate_up_T2F, const Tensor& y_TF) {
+  if (y_TF.numel() == 0) return;
+  WithType(y_TF.dtype(), [&](auto* type) {
+    SwiGlu<<<Blocks(y_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+        As(type, gate_up_T2F), As(type, y_TF), y_TF.dim(0), y_TF.dim(1));
+  });
+  CheckLaunched("SwiGLU");
+}
+
+void SwiGluBackward(const Stream& stream, const Tensor& dy_TF, const Tensor& gate_up_T2F,
+                    const Tensor& d_gate_up_T2F) {
+  if (dy_TF.numel() == 0) return;
+  WithType(dy_TF.dtype(), [&](auto* type) {
+    SwiGluSlope<<<Blocks(dy_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+        As(type, dy_TF), As(type, gate_up_T2F), As(type, d_gate_up_T2F), dy_TF.dim(0),
+        dy_TF.dim(1));
+  });
+  CheckLaunched("SwiGLU backward");
+}
+
+void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
+  if (in.numel() == 0) return;
+  if (in.dtype() == out.dtype()) return CopySameType(stream, in, out);
+  WithType(in.dtype(), [&](auto* in_type) {
+    WithType(out.dtype(), [&](auto* out_type) { Convert(stream, in, out, in_type, out_type); });
+  });
+}
+
+void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
+  WithType(in.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch<T>(stream, in.numel(), {in.raw(), out.raw()}, AddMap<T>{As(type, in), As(type, out)});
+  });
+}
+
+void Scale(const Stream& stream, float factor, const Tensor& out) {
+  Launch<float>(stream, out.numel(), {out.raw()}, ScaleMap{factor, out.data<float>()});
+}
+
+void Zero(const Stream& stream, const Tensor& out) {
+  if (out.bytes() == 0) return;
+  CHECK_EQ(cudaMemsetAsync(out.raw(), 0, static_cast<size_t>(out.bytes()), Handle(stream)),
+           cudaSuccess);
+}
+
+}  // namespace megatron::ops::cuda

@@ -1,0 +1,350 @@
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/activation.h"
+#include "megatron/ops/attention.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/cuda/agreement.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/ops/linear.h"
+#include "megatron/ops/norm.h"
+#include "megatron/ops/optimizer.h"
+#include "megatron/ops/rope.h"
+#include "megatron/ops/tolerances.h"
+#include "megatron/ops/weighted_sum.h"
+
+namespace megatron::ops {
+namespace {
+
+constexpr DType kF32 = DType::kFloat32;
+using At = absl::Span<const Tensor>;
+
+HostTensor Ints(const std::vector<double>& values, DType dtype = DType::kInt32) {
+  return HostTensor::Of({static_cast<int64_t>(values.size())}, dtype, values);
+}
+
+// count values (i * step) % modulus.
+HostTensor Cyclic(int64_t count, int64_t step, int64_t modulus, DType dtype = DType::kInt32) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(i * step % modulus));
+  return Ints(values, dtype);
+}
+
+// Both sides round sums of many terms, each in its own order.
+double SumTolerance(DType dtype) { return 4 * OpTolerance(dtype); }
+
+class CudaOpTest : public AgreementTest, public ::testing::WithParamInterface<DType> {
+ protected:
+  DType dtype() const { return GetParam(); }
+  double tolerance() const { return OpTolerance(dtype()); }
+  HostTensor Normal(const Shape& shape, uint32_t seed) const {
+    return HostTensor::Normal(shape, dtype(), seed);
+  }
+  // Positive: parameters of norms, second moments.
+  static HostTensor Positive(const Shape& shape, DType dtype, uint32_t seed) {
+    HostTensor x = HostTensor::Normal(shape, dtype, seed);
+    for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, 0.5 + x.Get(i) * x.Get(i));
+    return x;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, CudaOpTest,
+                         ::testing::Values(kF32, DType::kBFloat16, DType::kFloat16),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+constexpr int64_t kSizes[] = {1, 7, 64, 1000, 1024, 70001};
+
+TEST_P(CudaOpTest, ActivationsAndTheirGradients) {
+  for (Activation activation :
+       {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSquaredRelu}) {
+    for (int64_t size : kSizes) {
+      HostTensor x = Normal({1, size}, 1), y = Normal({1, size}, 2), dy = Normal({1, size}, 3),
+                 dx = Normal({1, size}, 4);
+      ExpectAgreement({&x, &y, &dy, &dx}, tolerance(), [&](const Stream& stream, At at) {
+        ActivationForward(stream, activation, at[0], at[1]);
+        ActivationBackward(stream, activation, at[2], at[0], at[3]);
+      });
+    }
+  }
+}
+
+TEST_P(CudaOpTest, SwiGluAndItsGradient) {
+  for (int64_t features : {1, 33, 256}) {
+    HostTensor gate_up = Normal({19, 2 * features}, 1), y = Normal({19, features}, 2),
+               dy = Normal({19, features}, 3), d_gate_up = Normal({19, 2 * features}, 4);
+    ExpectAgreement({&gate_up, &y, &dy, &d_gate_up}, tolerance(), [](const Stream& stream, At at) {
+      SwiGluForward(stream, at[0], at[1]);
+      SwiGluBackward(stream, at[2], at[0], at[3]);
+    });
+  }
+}
+
+TEST_P(CudaOpTest, CopiesConvertAndKeepStrides) {
+  for (DType to : {kF32, DType::kBFloat16, DType::kFloat16}) {
+    for (int64_t size : kSizes) {
+      HostTensor in = Normal({3, size}, 1), out = HostTensor::Normal({3, size}, to, 2),
+                 wide = HostTensor::Normal({3, 2 * size}, to, 3);
+      ExpectAgreement({&in, &out, &wide}, OpTolerance(to), [&](const Stream& stream, At at) {
+        Copy(stream, at[0], at[1]);
+        Copy(stream, at[0], at[2].Slice(1, size, 2 * size));
+      });
+    }
+  }
+}
+
+TEST_P(CudaOpTest, SumsScalesAndZeros) {
+  for (int64_t size : kSizes) {
+    HostTensor x = Normal({size}, 1), y = Normal({size}, 2), z = Normal({size}, 3),
+               scaled = HostTensor::Normal({size}, kF32, 4);
+    ExpectAgreement({&x, &y, &z, &scaled}, tolerance(), [](const Stream& stream, At at) {
+      Add(stream, at[0], at[1]);
+      Zero(stream, at[2]);
+      Scale(stream, 0.37f, at[3]);
+    });
+  }
+}
+
+// Masks must be the CPU's to the bit: a difference is not a rounding.
+TEST_P(CudaOpTest, DropoutDropsTheSameElements) {
+  for (int64_t first_column : {0, 3, 1030}) {
+    for (int64_t columns : {1, 6, 515, 768}) {
+      HostTensor x = Normal({11, columns}, 1), bias = Normal({columns}, 2),
+                 residual = Normal({11, columns}, 3), out = Normal({11, columns}, 4),
+                 dy = Normal({11, columns}, 5), dx = Normal({11, columns}, 6),
+                 dbias = HostTensor::Normal({columns}, kF32, 7),
+                 sample = Cyclic(11, int64_t{1} << 40, int64_t{1} << 50, DType::kInt64),
+                 position = Cyclic(11, 5, 8);
+      ExpectAgreement({&x, &bias, &residual, &out, &dy, &dx, &dbias, &sample, &position},
+                      tolerance(), [&](const Stream& stream, At at) {
+                        Dropout dropout;
+                        dropout.probability = 0.3f;
+                        dropout.key = {17, 4};
+                        dropout.sample_T = at[7];
+                        dropout.position_T = at[8];
+                        dropout.first_column = first_column;
+                        BiasDropoutAdd(stream, dropout, at[0], at[1], at[2], at[3]);
+                        DropoutBackward(stream, dropout, at[4], at[5], at[6]);
+                      });
+    }
+  }
+}
+
+TEST_P(CudaOpTest, NormsAndTheirGradients) {
+  for (Norm::Kind kind : {Norm::kLayerNorm, Norm::kRmsNorm}) {
+    for (bool zero_centered : {false, true}) {
+      for (int64_t hidden : {5, 128, 1001, 1664}) {
+        const int64_t rows = 37;
+        const Norm norm = {kind, 1e-5f, zero_centered};
+        HostTensor x = Normal({rows, hidden}, 1), residual = Normal({rows, hidden}, 2),
+                   sum = Normal({rows, hidden}, 3), y = Normal({rows, hidden}, 4),
+                   gamma = Positive({hidden}, dtype(), 5), beta = Normal({hidden}, 6),
+                   dy = Normal({rows, hidden}, 7), dx = Normal({rows, hidden}, 8),
+                   dgamma = HostTensor::Normal({hidden}, kF32, 9),
+                   dbeta = HostTensor::Normal({hidden}, kF32, 10), mean({rows}, kF32),
+                   rstd({rows}, kF32);
+        ExpectAgreement(
+            {&x, &residual, &sum, &y, &gamma, &beta, &dy, &dx, &dgamma, &dbeta, &mean, &rstd},
+            4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+              const bool layer = kind == Norm::kLayerNorm;
+              const NormTensors tensors = {at[4], layer ? at[5] : Tensor(),
+                                           layer ? at[10] : Tensor(), at[11]};
+              ResidualNormForward(stream, norm, Dropout(), at[0], Tensor(), at[1], at[2], tensors,
+                                  at[3]);
+              NormBackward(stream, norm, at[6], at[2], tensors, at[1], at[7], at[8],
+                           layer ? at[9] : Tensor());
+            });
+      }
+    }
+  }
+}
+
+TEST_P(CudaOpTest, EmbeddingsAndTheirGradients) {
+  for (int64_t columns : {1, 65, 256}) {
+    for (int64_t first_row : {0, 20}) {
+      // Ids below, inside and above the rows, many of them several times.
+      HostTensor ids = Cyclic(301, 7, 60), table = Normal({30, columns}, 1),
+                 y = Normal({301, columns}, 2), sum = Normal({301, columns}, 3),
+                 dy = Normal({301, columns}, 4),
+                 dtable = HostTensor::Normal({30, columns}, kF32, 5);
+      ExpectAgreement({&ids, &table, &y, &sum, &dy, &dtable}, tolerance(),
+                      [&](const Stream& stream, At at) {
+                        EmbeddingForward(stream, at[0], at[1], first_row, false, at[2]);
+                        EmbeddingForward(stream, at[0], at[1], first_row, true, at[3]);
+                        EmbeddingBackward(stream, at[0], at[4], first_row, at[5]);
+                      });
+    }
+  }
+}
+
+TEST_P(CudaOpTest, RopeThereAndBack) {
+  HostTensor cos({50, 6}, kF32), sin({50, 6}, kF32);
+  const std::vector<double> frequencies = {1, 0.5, 0.2, 0.1, 0.03, 0.01};
+  FillRopeTables(frequencies.data(), cos, sin);
+  for (bool interleaved : {false, true}) {
+    for (bool inverse : {false, true}) {
+      HostTensor position = Cyclic(23, 3, 50), x = Normal({23, 2, 3, 17}, 1),
+                 packed = Normal({23, 4, 40}, 2);
+      ExpectAgreement(
+          {&cos, &sin, &position, &x, &packed}, tolerance(), [&](const Stream& stream, At at) {
+            Rope(stream, at[0], at[1], at[2], interleaved, inverse, at[3]);
+            Rope(stream, at[0], at[1], at[2], interleaved, inverse, at[4].Slice(2, 5, 21));
+          });
+    }
+  }
+}
+
+TEST_P(CudaOpTest, CrossEntropyInItsParts) {
+  for (int64_t columns : {1, 33, 512, 5000}) {
+    for (const VocabRange& range : {VocabRange{0, 4990}, VocabRange{3000, 4990}}) {
+      const int64_t tokens = 21;
+      HostTensor logits = Normal({tokens, columns}, 1), labels = Cyclic(tokens, 411, 5000),
+                 weight = HostTensor::Normal({tokens}, kF32, 2), max({tokens}, kF32),
+                 sum({tokens}, kF32), target({tokens}, kF32), loss({tokens}, kF32),
+                 higher({tokens}, kF32), total = HostTensor::Normal({2}, kF32, 3);
+      weight.Set(3, 0);
+      for (int64_t t = 0; t < tokens; ++t) higher.Set(t, 9);
+      ExpectAgreement({&logits, &labels, &weight, &max, &sum, &target, &loss, &higher, &total},
+                      SumTolerance(dtype()), [&](const Stream& stream, At at) {
+                        CrossEntropyStatistics(stream, at[0], at[1], range, at[3], at[4], at[5]);
+                        RescaleSum(stream, at[3], at[7], at[4]);
+                        CrossEntropyLoss(stream, at[7], at[4], at[5], at[6]);
+                        CrossEntropyBackward(stream, at[0], at[1], range, at[7], at[4], at[2]);
+                        WeightedSum(stream, at[6], at[2], at[8]);
+                      });
+    }
+  }
+}
+
+TEST_P(CudaOpTest, LinearLayersAndTheirGradients) {
+  struct Sizes {
+    int64_t tokens, in, out;
+  };
+  for (const Sizes& size : {Sizes{64, 128, 256}, Sizes{33, 40, 24}, Sizes{17, 13, 7},
+                            Sizes{1, 64, 64}, Sizes{130, 256, 8}}) {
+    HostTensor x = Normal({size.tokens, size.in}, 1), w = Normal({size.out, size.in}, 2),
+               bias = Normal({size.out}, 3), y = Normal({size.tokens, size.out}, 4),
+               pre = Normal({size.tokens, size.out}, 5), act = Normal({size.tokens, size.out}, 6),
+               dy = Normal({size.tokens, size.out}, 7), dx = Normal({size.tokens, size.in}, 8),
+               dact = Normal({size.tokens, size.in}, 9),
+               dw = HostTensor::Normal({size.out, size.in}, kF32, 10),
+               dbias = HostTensor::Normal({size.out}, kF32, 11);
+    ExpectAgreement(
+        {&x, &w, &bias, &y, &pre, &act, &dy, &dx, &dact, &dw, &dbias}, 2 * SumTolerance(dtype()),
+        [](const Stream& stream, At at) {
+          LinearForward(stream, at[0], at[1], at[2], at[3]);
+          LinearActivationForward(stream, Activation::kGeluTanh, at[0], at[1], at[2], at[4], at[5]);
+          LinearBackwardInput(stream, at[6], at[1], at[7]);
+          LinearActivationBackwardInput(stream, Activation::kGeluTanh, at[6], at[1], at[0], at[8]);
+          LinearBackwardWeight(stream, at[6], at[0], at[9], at[10]);
+        });
+  }
+}
+
+TEST_P(CudaOpTest, LinearLayersTakeRowsWithStrides) {
+  HostTensor x = Normal({24, 96}, 1), w = Normal({48, 32}, 2), y = Normal({24, 80}, 3),
+             dw = HostTensor::Normal({48, 32}, kF32, 4);
+  ExpectAgreement({&x, &w, &y, &dw}, 2 * SumTolerance(dtype()), [](const Stream& stream, At at) {
+    LinearForward(stream, at[0].Slice(1, 32, 64), at[1], Tensor(), at[2].Slice(1, 16, 64));
+    LinearBackwardWeight(stream, at[2].Slice(1, 16, 64), at[0].Slice(1, 0, 32), at[3], Tensor());
+  });
+}
+
+TEST_P(CudaOpTest, AttentionAndItsGradients) {
+  struct Case {
+    int64_t groups, heads, head_dim;
+    bool causal;
+    float dropout;
+  };
+  for (const Case& c :
+       {Case{2, 1, 64, true, 0}, Case{1, 4, 32, true, 0.2f}, Case{2, 3, 20, false, 0.2f},
+        Case{1, 2, 128, true, 0}, Case{1, 1, 192, false, 0}}) {
+    // Sequences of 1, 70, 0 and 40 queries, with 3, 70, 2 and 45 keys: each query sees a key, since
+    // an lse of minus infinity compares with nothing.
+    const int64_t queries = 111, keys = 120;
+    const Shape q_shape = {queries, c.groups, c.heads, c.head_dim};
+    const Shape k_shape = {keys, c.groups, c.head_dim};
+    HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(k_shape, 3),
+               out = Normal(q_shape, 4), lse({queries, c.groups, c.heads}, kF32),
+               dout = Normal(q_shape, 5), dq = Normal(q_shape, 6), dk = Normal(k_shape, 7),
+               dv = Normal(k_shape, 8), cu_q = Ints({0, 1, 71, 71, 111}),
+               cu_k = Ints({0, 3, 73, 75, 120}), sample = Cyclic(queries, 3, 7, DType::kInt64),
+               position = Cyclic(queries, 1, 97);
+    ExpectAgreement(
+        {&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv, &cu_q, &cu_k, &sample, &position},
+        2 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+          Attention attention;
+          attention.scale = 0.2f;
+          attention.causal = c.causal;
+          attention.cu_seqlens_q = at[9];
+          attention.cu_seqlens_k = at[10];
+          attention.max_seqlen_q = attention.max_seqlen_k = 70;
+          attention.dropout.probability = c.dropout;
+          attention.dropout.key = {5, 6};
+          attention.dropout.sample_T = at[11];
+          attention.dropout.position_T = at[12];
+          attention.dropout.first_column = 3;
+          const AttentionInputs in = {at[0], at[1], at[2]};
+          AttentionForward(stream, attention, in, at[3], at[4]);
+          AttentionBackward(stream, attention, in, at[3], at[4], at[5], {at[6], at[7], at[8]});
+        });
+  }
+}
+
+TEST_P(CudaOpTest, OptimizersUpdateTheirSegments) {
+  const int64_t count = 9000;
+  // More segments than one launch takes, some empty, gaps between them.
+  std::vector<OptimizerSegment> segments;
+  for (int i = 0; i < 80; ++i) {
+    segments.push_back({i * 110, i * 110 + i % 101, 0.01f + 0.001f * i, i % 2 == 0 ? 0.1f : 0.0f});
+  }
+  segments.push_back({8800, 9000, 0.02f, 0.1f});
+  for (bool has_out : {false, true}) {
+    HostTensor grad = HostTensor::Normal({count}, kF32, 1),
+               m = HostTensor::Normal({count}, kF32, 2), v = Positive({count}, kF32, 3),
+               master = HostTensor::Normal({count}, kF32, 4), out = Normal({count}, 5),
+               momentum = HostTensor::Normal({count}, kF32, 6),
+               sgd = HostTensor::Normal({count}, kF32, 7);
+    ExpectAgreement({&grad, &m, &v, &master, &out, &momentum, &sgd}, tolerance(),
+                    [&](const Stream& stream, At at) {
+                      AdamWOptions adamw;
+                      adamw.step = 3;
+                      adamw.grad_scale = 0.7f;
+                      const Tensor& copy = has_out ? at[4] : Tensor();
+                      AdamWUpdate(stream, adamw, segments, at[0], at[1], at[2], at[3], copy);
+                      SgdUpdate(stream, {0.9f, 0.5f}, segments, at[0], at[5], at[6], Tensor());
+                    });
+  }
+}
+
+TEST_F(AgreementTest, SumsOfSquaresSeeWhatIsNotFinite) {
+  for (int64_t count : {1, 16384, 50001}) {
+    HostTensor x = HostTensor::Normal({count}, kF32, 1), out = HostTensor::Of({2}, kF32, {3, 0});
+    ExpectAgreement({&x, &out}, OpTolerance(kF32),
+                    [](const Stream& stream, At at) { SumOfSquares(stream, 0.5f, at[0], at[1]); });
+    EXPECT_EQ(out.Get(1), 0);
+  }
+  // The flag alone: a sum with NaN in it compares with nothing.
+  HostTensor x = HostTensor::Normal({40000}, kF32, 1), out = HostTensor::Of({2}, kF32, {0, 0});
+  x.Set(30000, std::numeric_limits<double>::infinity());
+  ExpectAgreement({&out}, 0, [&](const Stream& stream, At at) {
+    if (stream.device().type == DeviceType::kCpu) {
+      at[0].data<float>()[1] = 1;
+      return;
+    }
+    const Tensor all(CudaAllocate(0, x.tensor().bytes(), "x"), kF32, {x.numel()}, stream.device());
+    const Tensor both(CudaAllocate(0, 8, "out"), kF32, {2}, stream.device());
+    CopyOnCuda(stream.cuda(), x, all);
+    SumOfSquares(stream, 1, all, both);
+    CopyOnCuda(stream.cuda(), both.Slice(0, 1, 2), at[0].Slice(0, 1, 2));
+    stream.cuda()->Synchronize();
+    CudaFree(0, all.raw());
+    CudaFree(0, both.raw());
+  });
+}
+
+}  // namespace
+}  // namespace megatron::ops

@@ -1,0 +1,102 @@
+#include "megatron/tensor/cuda_device.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+void Check(cudaError_t error, const char* call) {
+  CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorName(error) << ", "
+                              << cudaGetErrorString(error);
+}
+
+#define MEGATRON_CHECK_CUDA(call) Check(call, #call)
+
+// Makes a device current for a block.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    MEGATRON_CHECK_CUDA(cudaGetDevice(&before_));
+    MEGATRON_CHECK_CUDA(cudaSetDevice(device));
+  }
+  ~OnDevice() { MEGATRON_CHECK_CUDA(cudaSetDevice(before_)); }
+
+ private:
+  int before_ = 0;
+};
+
+cudaStream_t Handle(const CudaStream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+
+}  // namespace
+
+int CudaDeviceCount() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
+  const OnDevice current(device);
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
+  CHECK(error != cudaErrorMemoryAllocation)
+      << "out of memory on cuda:" << device << ": " << bytes << " bytes for " << name;
+  Check(error, "cudaMalloc");
+  MEGATRON_CHECK_CUDA(cudaMemset(memory, 0, static_cast<size_t>(bytes)));
+  MEGATRON_CHECK_CUDA(cudaDeviceSynchronize());
+  return memory;
+}
+
+void CudaFree(int device, void* memory) {
+  const OnDevice current(device);
+  MEGATRON_CHECK_CUDA(cudaFree(memory));
+}
+
+CudaStream::CudaStream(int device) : device_(device) {
+  const OnDevice current(device);
+  cudaStream_t handle;
+  MEGATRON_CHECK_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
+  handle_ = handle;
+  cublasLtHandle_t blas;
+  CHECK_EQ(cublasLtCreate(&blas), CUBLAS_STATUS_SUCCESS);
+  blas_ = blas;
+}
+
+CudaStream::~CudaStream() {
+  Synchronize();
+  const OnDevice current(device_);
+  if (workspace_ != nullptr) CudaFree(device_, workspace_);
+  CHECK_EQ(cublasLtDestroy(static_cast<cublasLtHandle_t>(blas_)), CUBLAS_STATUS_SUCCESS);
+  MEGATRON_CHECK_CUDA(cudaStreamDestroy(Handle(*this)));
+}
+
+void* CudaStream::Workspace(int64_t bytes) {
+  if (bytes > workspace_bytes_) {
+    Synchronize();
+    if (workspace_ != nullptr) CudaFree(device_, workspace_);
+    workspace_ = CudaAllocate(device_, bytes, "workspace of a stream");
+    workspace_bytes_ = bytes;
+  }
+  return workspace_;
+}
+
+void CudaStream::Synchronize() { MEGATRON_CHECK_CUDA(cudaStreamSynchronize(Handle(*this))); }
+
+void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
+  CHECK_EQ(in.dtype(), out.dtype());
+  CHECK_EQ(in.shape(), out.shape());
+  CHECK(in.is_contiguous() && out.is_contiguous()) << in << " to " << out;
+  const Device here = {DeviceType::kCuda, stream->device()};
+  CHECK(in.device() == here || out.device() == here) << in << " to " << out;
+  for (const Tensor* x : {&in, &out}) {
+    CHECK(x->device() == here || x->device().type == DeviceType::kCpu) << *x;
+  }
+  if (in.bytes() == 0) return;
+  MEGATRON_CHECK_CUDA(cudaMemcpyAsync(out.raw(), in.raw(), static_cast<size_t>(in.bytes()),
+                                      cudaMemcpyDefault, Handle(*stream)));
+  if (in.device() != out.device()) stream->Synchronize();
+}
+
+}  // namespace megatron

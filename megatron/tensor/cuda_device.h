@@ -1,0 +1,61 @@
+// CUDA devices: their memory, their streams, and copies to and from them. In a build without
+// --config=cuda there are no devices, and everything but counting them ends the program with a
+// message that says so.
+//
+// A failed CUDA call is a CHECK with the expression: out of memory on the device, a kernel that
+// crashed before.
+#ifndef MEGATRON_TENSOR_CUDA_DEVICE_H_
+#define MEGATRON_TENSOR_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// 0 if the driver is missing too.
+int CudaDeviceCount();
+
+// Zeroed memory. `name` is for the message when there is not enough.
+void* CudaAllocate(int device, int64_t bytes, const std::string& name);
+void CudaFree(int device, void* memory);
+
+// A stream with what kernels of its operations share. Operations of one stream run one after the
+// other, so one workspace serves them all.
+//
+// Threads: one at a time.
+class CudaStream {
+ public:
+  explicit CudaStream(int device);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  int device() const { return device_; }
+  void* handle() const { return handle_; }  // a cudaStream_t
+  void* blas() const { return blas_; }      // a cublasLtHandle_t
+
+  // Memory that belongs to the operation being enqueued and to none after it. Contents are
+  // undefined. Grows to the most ever asked for, and waits for the stream when it does.
+  void* Workspace(int64_t bytes);
+
+  // Waits until all that was enqueued has happened.
+  void Synchronize();
+
+ private:
+  int device_;
+  void* handle_ = nullptr;
+  void* blas_ = nullptr;
+  void* workspace_ = nullptr;
+  int64_t workspace_bytes_ = 0;
+};
+
+// Between tensors of equal dtype and shape, both contiguous, of which at least one is on the
+// stream's device and the other there or on the CPU. With one on the CPU this returns when it has
+// happened.
+void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TENSOR_CUDA_DEVICE_H_
