@@ -1,0 +1,280 @@
+// Speed of the ops on a GPU, at the shapes of one micro-batch of a GPT of hidden size 1024 with
+// 8 x 2048 tokens, on random data. `roofline` is the share of what the memory or the matrix units
+// give (an H200's: 4.8 TB/s, 989 TFLOP/s in bf16), counting each operand once.
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "megatron/base/philox.h"
+#include "megatron/ops/activation.h"
+#include "megatron/ops/attention.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/ops/linear.h"
+#include "megatron/ops/norm.h"
+#include "megatron/ops/optimizer.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/memory.h"
+
+namespace megatron::ops {
+namespace {
+
+constexpr double kMemoryBytesPerSecond = 4.8e12, kMatrixOperationsPerSecond = 989e12;
+constexpr int64_t kTokens = 8 * 2048, kHidden = 1024, kFfn = 4 * kHidden, kVocab = 50304;
+constexpr DType kBf16 = DType::kBFloat16, kF32 = DType::kFloat32;
+constexpr int kLaunches = 10;  // enqueued at once, so that their launches cost nothing
+
+// Tensors on the device, filled with normal values or with given integers.
+class Gpu {
+ public:
+  Tensor Normal(const Shape& shape, DType dtype) {
+    const Tensor out = Allocate(dtype, shape);
+    // A block of values again and again: drawing them all takes longer than the measurement.
+    std::vector<float> block(1 << 20);
+    FillNormal({static_cast<uint32_t>(buffers_.size()), 1}, 0, 1 << 20, block.data());
+    const int64_t count = shape.numel();
+    Buffer scratch(device(), int64_t{4} << 20, "values", nullptr);
+    for (int64_t begin = 0; begin < count; begin += 1 << 20) {
+      const int64_t size = std::min<int64_t>(1 << 20, count - begin);
+      const Tensor values = scratch.At(0, kF32, {size});
+      CopyOnCuda(&stream_, Tensor(block.data(), kF32, {size}), values);
+      Copy(stream(), values, out.Flatten().Slice(0, begin, begin + size));
+    }
+    stream_.Synchronize();
+    return out;
+  }
+  template <typename T>
+  Tensor Of(std::vector<T> values, DType dtype) {
+    const Shape shape = {static_cast<int64_t>(values.size())};
+    const Tensor out = Allocate(dtype, shape);
+    CopyOnCuda(&stream_, Tensor(values.data(), dtype, shape), out);
+    return out;
+  }
+  Tensor Ids(int64_t below) {
+    std::vector<int32_t> ids(kTokens);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      ids[t] = static_cast<int32_t>(Philox({3, 4}, {{static_cast<uint32_t>(t), 0, 0, 0}}).word[0] %
+                                    static_cast<uint64_t>(below));
+    }
+    return Of(std::move(ids), DType::kInt32);
+  }
+  Tensor Allocate(DType dtype, const Shape& shape) {
+    buffers_.emplace_back(device(), shape.numel() * SizeOf(dtype), "benchmark", nullptr);
+    return buffers_.back().At(0, dtype, shape);
+  }
+  Stream stream() { return Stream::Cuda(0, &stream_); }
+  void Synchronize() { stream_.Synchronize(); }
+
+ private:
+  static Device device() { return {DeviceType::kCuda, 0}; }
+  CudaStream stream_{0};
+  std::vector<Buffer> buffers_;
+};
+
+void Measure(benchmark::State& state, Gpu* gpu, double bytes, double operations,
+             const std::function<void()>& op) {
+  op();
+  gpu->Synchronize();
+  for (auto _ : state) {
+    for (int i = 0; i < kLaunches; ++i) op();
+    gpu->Synchronize();
+  }
+  using benchmark::Counter;
+  const auto flags = static_cast<Counter::Flags>(Counter::kIsIterationInvariantRate);
+  const double floor_seconds =
+      std::max(bytes / kMemoryBytesPerSecond, operations / kMatrixOperationsPerSecond);
+  state.counters["GB/s"] = Counter(kLaunches * bytes / 1e9, flags);
+  if (operations > 0) state.counters["TFLOP/s"] = Counter(kLaunches * operations / 1e12, flags);
+  state.counters["roofline"] = Counter(kLaunches * floor_seconds, flags);
+}
+
+// Whether there is a device; else the benchmark says so and is over.
+bool HasGpu(benchmark::State& state) {
+  if (CudaDeviceCount() > 0) return true;
+  state.SkipWithError("no GPU");
+  return false;
+}
+
+void BM_Linear(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor x = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
+               bias = gpu.Normal({out}, kBf16), y = gpu.Normal({kTokens, out}, kBf16);
+  Measure(state, &gpu, 2.0 * (kTokens * (in + out) + in * out), 2.0 * kTokens * in * out,
+          [&] { LinearForward(gpu.stream(), x, w, bias, y); });
+}
+
+void BM_LinearBackwardInput(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor dx = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
+               dy = gpu.Normal({kTokens, out}, kBf16);
+  Measure(state, &gpu, 2.0 * (kTokens * (in + out) + in * out), 2.0 * kTokens * in * out,
+          [&] { LinearBackwardInput(gpu.stream(), dy, w, dx); });
+}
+
+void BM_LinearBackwardWeight(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
+               dw = gpu.Normal({out, in}, kF32), dbias = gpu.Normal({out}, kF32);
+  Measure(state, &gpu, 2.0 * kTokens * (in + out) + 8.0 * in * out, 2.0 * kTokens * in * out,
+          [&] { LinearBackwardWeight(gpu.stream(), dy, x, dw, dbias); });
+}
+
+#define MEGATRON_LINEAR_SHAPES   \
+  Args({kHidden, 3 * kHidden})   \
+      ->Args({kHidden, kHidden}) \
+      ->Args({kHidden, kFfn})    \
+      ->Args({kFfn, kHidden})
+BENCHMARK(BM_Linear)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTime();
+BENCHMARK(BM_LinearBackwardInput)->MEGATRON_LINEAR_SHAPES->UseRealTime();
+BENCHMARK(BM_LinearBackwardWeight)->MEGATRON_LINEAR_SHAPES->UseRealTime();
+
+void BM_ResidualNorm(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const Shape shape = {kTokens, kHidden};
+  const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
+               sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
+               bias = gpu.Normal({kHidden}, kBf16);
+  const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
+                               gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+  Measure(state, &gpu, 4 * 2.0 * kTokens * kHidden, 0, [&] {
+    ResidualNormForward(gpu.stream(), Norm(), Dropout(), x, bias, residual, sum, tensors, y);
+  });
+}
+BENCHMARK(BM_ResidualNorm)->UseRealTime();
+
+void BM_NormBackward(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const Shape shape = {kTokens, kHidden};
+  const Tensor x = gpu.Normal(shape, kBf16), around = gpu.Normal(shape, kBf16),
+               dy = gpu.Normal(shape, kBf16), dx = gpu.Normal(shape, kBf16),
+               dgamma = gpu.Normal({kHidden}, kF32), dbeta = gpu.Normal({kHidden}, kF32);
+  const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
+                               gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+  Measure(state, &gpu, 4 * 2.0 * kTokens * kHidden, 0,
+          [&] { NormBackward(gpu.stream(), Norm(), dy, x, tensors, around, dx, dgamma, dbeta); });
+}
+BENCHMARK(BM_NormBackward)->UseRealTime();
+
+void BM_Gelu(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const Tensor x = gpu.Normal({kTokens, kFfn}, kBf16), y = gpu.Normal({kTokens, kFfn}, kBf16);
+  Measure(state, &gpu, 2 * 2.0 * kTokens * kFfn, 0,
+          [&] { ActivationForward(gpu.stream(), Activation::kGeluTanh, x, y); });
+}
+BENCHMARK(BM_Gelu)->UseRealTime();
+
+void BM_BiasDropoutAdd(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const Shape shape = {kTokens, kHidden};
+  const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
+               bias = gpu.Normal({kHidden}, kBf16), out = gpu.Normal(shape, kBf16);
+  const Dropout dropout = {
+      0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
+  Measure(state, &gpu, 3 * 2.0 * kTokens * kHidden, 0,
+          [&] { BiasDropoutAdd(gpu.stream(), dropout, x, bias, residual, out); });
+}
+BENCHMARK(BM_BiasDropoutAdd)->UseRealTime();
+
+void BM_EmbeddingBackward(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const Tensor ids = gpu.Ids(state.range(0)), dy = gpu.Normal({kTokens, kHidden}, kBf16),
+               dtable = gpu.Normal({kVocab, kHidden}, kF32);
+  Measure(state, &gpu, kTokens * kHidden * (2.0 + 8.0), 0,
+          [&] { EmbeddingBackward(gpu.stream(), ids, dy, 0, dtable); });
+}
+BENCHMARK(BM_EmbeddingBackward)->Arg(kVocab)->Arg(200)->UseRealTime();
+
+void BM_CrossEntropy(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t tokens = kTokens / 4;
+  const Tensor logits = gpu.Normal({tokens, kVocab}, kBf16),
+               labels = gpu.Ids(kVocab).Slice(0, 0, tokens), max = gpu.Normal({tokens}, kF32),
+               sum = gpu.Normal({tokens}, kF32), target = gpu.Normal({tokens}, kF32),
+               weight = gpu.Normal({tokens}, kF32);
+  const VocabRange range = {0, 50257};
+  Measure(state, &gpu, 3 * 2.0 * tokens * kVocab, 0, [&] {
+    CrossEntropyStatistics(gpu.stream(), logits, labels, range, max, sum, target);
+    CrossEntropyBackward(gpu.stream(), logits, labels, range, max, sum, weight);
+  });
+}
+BENCHMARK(BM_CrossEntropy)->UseRealTime();
+
+void BM_AdamW(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t count = int64_t{128} << 20;
+  const Tensor grad = gpu.Normal({count}, kF32), m = gpu.Normal({count}, kF32),
+               v = gpu.Allocate(kF32, {count}), master = gpu.Normal({count}, kF32),
+               out = gpu.Normal({count}, kBf16);
+  Copy(gpu.stream(), grad, v);
+  ActivationForward(gpu.stream(), Activation::kSquaredRelu, v.View({1, count}),
+                    v.View({1, count}));  // second moments are not negative
+  const std::vector<OptimizerSegment> segments = {{0, count, 1e-4f, 0.1f}};
+  Measure(state, &gpu, count * (4.0 * 7 + 2), 0,
+          [&] { AdamWUpdate(gpu.stream(), AdamWOptions(), segments, grad, m, v, master, out); });
+}
+BENCHMARK(BM_AdamW)->UseRealTime();
+
+// A causal layer of 16 heads of 64, counted without the half that nobody computes.
+struct AttentionOperands {
+  explicit AttentionOperands(Gpu* gpu) {
+    const Shape q_shape = {kTokens, 16, 1, 64}, k_shape = {kTokens, 16, 64};
+    in = {gpu->Normal(q_shape, kBf16), gpu->Normal(k_shape, kBf16), gpu->Normal(k_shape, kBf16)};
+    gradients = {gpu->Normal(q_shape, kBf16), gpu->Normal(k_shape, kBf16),
+                 gpu->Normal(k_shape, kBf16)};
+    out = gpu->Normal(q_shape, kBf16);
+    dout = gpu->Normal(q_shape, kBf16);
+    lse = gpu->Normal({kTokens, 16, 1}, kF32);
+    std::vector<int32_t> begins;
+    for (int32_t s = 0; s <= 8; ++s) begins.push_back(2048 * s);
+    attention.scale = 0.125f;
+    attention.cu_seqlens_q = attention.cu_seqlens_k = gpu->Of(begins, DType::kInt32);
+    attention.max_seqlen_q = attention.max_seqlen_k = 2048;
+  }
+  static constexpr double kOperations = 2.0 * 2 * kTokens * 1024 * 2048 / 2;
+  static constexpr double kBytes = 4 * 2.0 * kTokens * 1024;
+
+  Attention attention;
+  AttentionInputs in, gradients;
+  Tensor out, dout, lse;
+};
+
+void BM_Attention(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const AttentionOperands at(&gpu);
+  Measure(state, &gpu, at.kBytes, at.kOperations,
+          [&] { AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse); });
+}
+BENCHMARK(BM_Attention)->UseRealTime();
+
+void BM_AttentionBackward(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const AttentionOperands at(&gpu);
+  AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse);
+  Measure(state, &gpu, 2 * at.kBytes, 2.5 * at.kOperations, [&] {
+    AttentionBackward(gpu.stream(), at.attention, at.in, at.out, at.lse, at.dout, at.gradients);
+  });
+}
+BENCHMARK(BM_AttentionBackward)->UseRealTime();
+
+}  // namespace
+}  // namespace megatron::ops
