@@ -42,6 +42,8 @@ class PrecompiledCharsmap {
  private:
   template <bool kLongest>
   Rule Find(absl::string_view text) const;
+  // Whether what some rule replaces begins with `text`.
+  bool Reaches(absl::string_view text) const;
 
   std::vector<uint32_t> units_;
   std::string strings_;  // ends with a zero byte

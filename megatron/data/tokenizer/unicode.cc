@@ -72,7 +72,7 @@ uint32_t ClassOfCategory(utf8proc_category_t category) {
     case UTF8PROC_CATEGORY_SO:
       return kSymbol;
     case UTF8PROC_CATEGORY_ZS:
-      return kSpace;
+      return kSpaceSeparator;
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
       return 0;

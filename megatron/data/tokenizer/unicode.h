@@ -54,29 +54,29 @@ std::string ReplaceInvalidUtf8(absl::string_view text);
 // Classes are bits; a class of several is true of characters in any of them. By general category
 // unless said otherwise.
 enum CharClass : uint32_t {
-  kUpper = 1 << 0,        // Lu
-  kLower = 1 << 1,        // Ll
-  kTitle = 1 << 2,        // Lt
-  kModifier = 1 << 3,     // Lm
-  kOtherLetter = 1 << 4,  // Lo
-  kLetter = 31,           // L
-  kNonspacing = 1 << 5,   // Mn
-  kOtherMark = 1 << 6,    // Mc, Me
-  kMark = 3 << 5,         // M
-  kNumber = 1 << 7,       // N: Nd, Nl and No
-  kWhiteSpace = 1 << 8,   // the property White_Space, which is \s
-  kPunctuation = 1 << 9,  // P
-  kSymbol = 1 << 10,      // S
-  kControl = 1 << 11,     // Cc
-  kFormat = 1 << 12,      // Cf
-  kUnassigned = 1 << 13,  // Cn, Cs
-  kCjk = 1 << 14,         // the ideographs that BERT makes words of their own
-  kSpace = 1 << 15,       // Zs
-  kStableNfc = 1 << 16,   // starts a piece of text that normalizes alone, and is normalized
-  kStableNfd = 1 << 17,   // ditto
-  kStableNfkc = 1 << 18,  // ditto
-  kStableNfkd = 1 << 19,  // ditto
-  kPrivateUse = 1 << 20,  // Co
+  kUpper = 1 << 0,            // Lu
+  kLower = 1 << 1,            // Ll
+  kTitle = 1 << 2,            // Lt
+  kModifier = 1 << 3,         // Lm
+  kOtherLetter = 1 << 4,      // Lo
+  kLetter = 31,               // L
+  kNonspacing = 1 << 5,       // Mn
+  kOtherMark = 1 << 6,        // Mc, Me
+  kMark = 3 << 5,             // M
+  kNumber = 1 << 7,           // N: Nd, Nl and No
+  kWhiteSpace = 1 << 8,       // the property White_Space, which is \s
+  kPunctuation = 1 << 9,      // P
+  kSymbol = 1 << 10,          // S
+  kControl = 1 << 11,         // Cc
+  kFormat = 1 << 12,          // Cf
+  kUnassigned = 1 << 13,      // Cn, Cs
+  kCjk = 1 << 14,             // the ideographs that BERT makes words of their own
+  kSpaceSeparator = 1 << 15,  // Zs
+  kStableNfc = 1 << 16,       // starts a piece of text that normalizes alone, and is normalized
+  kStableNfd = 1 << 17,       // ditto
+  kStableNfkc = 1 << 18,      // ditto
+  kStableNfkd = 1 << 19,      // ditto
+  kPrivateUse = 1 << 20,      // Co
 };
 
 // The classes of every code point, in pages of 256. Built at the first use, in some milliseconds.
