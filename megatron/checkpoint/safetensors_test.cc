@@ -313,7 +313,8 @@ TEST_F(SafetensorsFilesTest, RefusesFilesThatDisagreeWithTheIndex) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("'word'")));
   EXPECT_THAT(replaced("{\n    \"a\"", "{\"new\": \"model-00001-of-00002.safetensors\", \"a\""),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("lacks 'new'")));
-  EXPECT_THAT(replaced("model-00002", "model-00003"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(replaced("{\n    \"a\"", "{\"new\": \"missing.safetensors\", \"a\""),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing.safetensors")));
   EXPECT_THAT(replaced("weight_map", "weight_mop"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
 }

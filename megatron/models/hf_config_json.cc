@@ -1,0 +1,185 @@
+// From our options to config.json.
+#include <charconv>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "megatron/models/hf_config.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using Json = nlohmann::json;
+using Reasons = std::vector<std::string>;
+
+// The double with the shortest decimal that reads back as this float: 1e-05, not 9.99999974e-06.
+double Shortest(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text) - 1, value).ptr;
+  *end = '\0';
+  return std::strtod(text, nullptr);
+}
+
+const char* TorchName(DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+Json TokenOrNull(int32_t token) { return token < 0 ? Json() : Json(token); }
+
+void Require(bool holds, const std::string& reason, Reasons* reasons) {
+  if (!holds) reasons->push_back(reason);
+}
+
+// What neither architecture has.
+void CheckCommon(const GptOptions& options, Reasons* reasons) {
+  const TransformerOptions& layer = options.transformer;
+  Require(!layer.norm.zero_centered_gamma,
+          "apply_layernorm_1p: the gain is stored as its difference from one, and adding the one "
+          "would round it",
+          reasons);
+  Require(!layer.qk_norm, "qk_layernorm: gpt2, llama and qwen2 do not normalize queries and keys",
+          reasons);
+  Require(layer.causal, "attention that is not causal: these are models of the next token",
+          reasons);
+}
+
+void CheckGpt2(const GptOptions& options, Reasons* reasons) {
+  const TransformerOptions& layer = options.transformer;
+  auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };
+  require(layer.norm.kind == ops::Norm::kLayerNorm,
+          "normalization RMSNorm with learned positions: gpt2 has LayerNorm");
+  require(!layer.gated, "swiglu with learned positions: gpt2's MLP has no gate");
+  require(!layer.rotary, "rotary and learned positions together");
+  require(layer.linear_bias && layer.qkv_bias,
+          "disable_bias_linear with learned positions: gpt2 has biases");
+  require(
+      layer.num_query_groups == layer.num_attention_heads,
+      "num_query_groups with learned positions: each of gpt2's heads has its own key and value");
+  require(layer.kv_channels * layer.num_attention_heads == layer.hidden_size,
+          "kv_channels with learned positions: gpt2's heads are hidden_size / num_attention_heads "
+          "wide");
+  require(layer.activation == ops::Activation::kGeluTanh ||
+              layer.activation == ops::Activation::kGeluErf,
+          "activation_func: gpt2 has gelu_new and gelu");
+}
+
+void CheckLlama(const GptOptions& options, Reasons* reasons) {
+  const TransformerOptions& layer = options.transformer;
+  const RotaryOptions& rotary = layer.rotary_options;
+  auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };
+  require(layer.rotary, "position_embedding_type none: llama's positions are rotary");
+  require(layer.norm.kind == ops::Norm::kRmsNorm,
+          "normalization LayerNorm with rotary positions: llama has RMSNorm");
+  require(layer.gated, "no swiglu with rotary positions: llama's MLP is gated");
+  require(rotary.percent == 1, "rotary_percent: llama rotates all channels of a head");
+  require(rotary.interpolation_factor == 1 || rotary.scaling_factor == 0,
+          "rotary_seq_len_interpolation_factor and use_rope_scaling together: rope_scaling is one "
+          "or the other");
+}
+
+Json RopeScaling(const RotaryOptions& rotary) {
+  if (rotary.scaling_factor > 0) {
+    return {{"rope_type", "llama3"},
+            {"factor", rotary.scaling_factor},
+            {"low_freq_factor", 1.0},
+            {"high_freq_factor", 4.0},
+            {"original_max_position_embeddings", 8192}};
+  }
+  if (rotary.interpolation_factor != 1) {
+    return {{"rope_type", "linear"}, {"factor", rotary.interpolation_factor}};
+  }
+  return nullptr;
+}
+
+Json Common(const GptOptions& options, const HfTokens& tokens) {
+  return {{"vocab_size", options.vocab_size},
+          {"initializer_range", Shortest(options.transformer.init_std)},
+          {"tie_word_embeddings", options.tied_embeddings},
+          {"torch_dtype", TorchName(options.transformer.dtype)},
+          {"use_cache", true},
+          {"bos_token_id", TokenOrNull(tokens.bos)},
+          {"eos_token_id", TokenOrNull(tokens.eos)}};
+}
+
+Json Gpt2Config(const GptOptions& options) {
+  const TransformerOptions& layer = options.transformer;
+  return {
+      {"model_type", "gpt2"},
+      {"architectures", Json::array({"GPT2LMHeadModel"})},
+      {"n_positions", options.max_positions},
+      {"n_embd", layer.hidden_size},
+      {"n_layer", layer.num_layers},
+      {"n_head", layer.num_attention_heads},
+      {"n_inner", layer.ffn_hidden_size},
+      {"activation_function", layer.activation == ops::Activation::kGeluErf ? "gelu" : "gelu_new"},
+      {"layer_norm_epsilon", Shortest(layer.norm.epsilon)},
+      {"scale_attn_weights", true},
+      {"scale_attn_by_inverse_layer_idx", false},
+      {"embd_pdrop", Shortest(layer.hidden_dropout)},
+      {"resid_pdrop", Shortest(layer.hidden_dropout)},
+      {"attn_pdrop", Shortest(layer.attention_dropout)}};
+}
+
+Json LlamaConfig(const GptOptions& options) {
+  const TransformerOptions& layer = options.transformer;
+  const bool qwen = layer.qkv_bias && !layer.linear_bias;
+  Json config = {{"model_type", qwen ? "qwen2" : "llama"},
+                 {"architectures", Json::array({qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM"})},
+                 {"max_position_embeddings", options.max_positions},
+                 {"hidden_size", layer.hidden_size},
+                 {"intermediate_size", layer.ffn_hidden_size},
+                 {"num_hidden_layers", layer.num_layers},
+                 {"num_attention_heads", layer.num_attention_heads},
+                 {"num_key_value_heads", layer.num_query_groups},
+                 {"head_dim", layer.kv_channels},
+                 {"hidden_act", "silu"},
+                 {"rms_norm_eps", Shortest(layer.norm.epsilon)},
+                 {"rope_theta", layer.rotary_options.base},
+                 {"rope_scaling", RopeScaling(layer.rotary_options)},
+                 {"attention_dropout", Shortest(layer.attention_dropout)}};
+  if (qwen) {
+    config["use_sliding_window"] = false;
+  } else {
+    config["attention_bias"] = config["mlp_bias"] = layer.linear_bias;
+  }
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfTokens& tokens) {
+  Reasons reasons;
+  CheckCommon(options, &reasons);
+  if (options.learned_positions) {
+    CheckGpt2(options, &reasons);
+  } else {
+    CheckLlama(options, &reasons);
+  }
+  if (!reasons.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no Hugging Face model is the same as this one:\n  ", absl::StrJoin(reasons, "\n  ")));
+  }
+  Json config = Common(options, tokens);
+  config.update(options.learned_positions ? Gpt2Config(options) : LlamaConfig(options));
+  return config.dump(2) + "\n";
+}
+
+std::string HfGenerationConfigJson(const HfTokens& tokens) {
+  const Json config = {{"_from_model_config", true},
+                       {"bos_token_id", TokenOrNull(tokens.bos)},
+                       {"eos_token_id", TokenOrNull(tokens.eos)}};
+  return config.dump(2) + "\n";
+}
+
+}  // namespace megatron
