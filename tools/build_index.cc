@@ -60,13 +60,13 @@ absl::Status Main(const std::vector<std::string>& arguments) {
                             IndexedDataset::Open(absl::GetFlag(FLAGS_prefix)));
   MEGATRON_ASSIGN_OR_RETURN(identity.fingerprint, dataset.DescribeContents());
   const SequenceRange range = RangeOf(identity.split, shares, dataset.num_sequences());
-  identity.first_sequence = range.begin;
   GptIndexOptions options;
+  options.first_sequence = range.begin;
   options.num_sequences = range.size();
   options.seq_length = absl::GetFlag(FLAGS_seq_length);
   options.seed = absl::GetFlag(FLAGS_seed);
   if (absl::GetFlag(FLAGS_num_samples) > 0) options.num_samples = absl::GetFlag(FLAGS_num_samples);
-  const auto length = [&](int64_t i) { return dataset.SequenceLength(range.begin + i); };
+  const auto length = [&](int64_t i) { return dataset.SequenceLength(i); };
 
   const IndexCache cache(PosixFileSystem(), absl::GetFlag(FLAGS_cache_dir));
   MEGATRON_ASSIGN_OR_RETURN(const GptIndex index,

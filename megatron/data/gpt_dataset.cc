@@ -34,11 +34,12 @@ absl::StatusOr<std::unique_ptr<GptDataset>> GptDataset::Create(
         absl::StrCat("seq_length ", options.seq_length, " is above 2^31 - 1"));
   }
   GptIndexOptions index_options;
-  index_options.num_sequences = range.end - range.begin;
+  index_options.first_sequence = range.begin;
+  index_options.num_sequences = range.size();
   index_options.seq_length = options.seq_length;
   index_options.seed = options.seed;
   index_options.num_samples = options.num_samples;
-  const auto length = [&](int64_t i) { return sequences->SequenceLength(range.begin + i); };
+  const auto length = [&](int64_t i) { return sequences->SequenceLength(i); };
   MEGATRON_ASSIGN_OR_RETURN(
       GptIndex index,
       options.cache == nullptr
@@ -78,9 +79,8 @@ absl::Status GptDataset::ReadStream(int64_t index, StreamPosition from,
   int32_t offset = from.offset;
   for (size_t visit = static_cast<uint32_t>(from.visit); !out.empty(); ++visit) {
     if (visit >= index_.documents.size()) return BadIndex(index);
-    const int64_t document = index_.documents[visit];
-    if (document < 0 || document >= options_.range.size()) return BadIndex(index);
-    const int64_t sequence = options_.range.begin + document;
+    const int64_t sequence = index_.documents[visit];
+    if (sequence < options_.range.begin || sequence >= options_.range.end) return BadIndex(index);
     const int32_t length = sequences_->SequenceLength(sequence);
     if (offset < 0 || offset > length) return BadIndex(index);
     const size_t available = static_cast<size_t>(length - offset);

@@ -39,6 +39,11 @@ absl::Status CheckSize(const GptIndexOptions& options, int64_t tokens_per_epoch)
     return absl::InvalidArgumentError(
         absl::StrCat("the ", options.num_sequences, " sequences hold no tokens"));
   }
+  if (options.first_sequence > std::numeric_limits<int32_t>::max() - options.num_sequences) {
+    return absl::InvalidArgumentError(absl::StrCat("sequences up to ",
+                                                   options.first_sequence + options.num_sequences,
+                                                   "; an index holds their numbers in 32 bits"));
+  }
   const int64_t requested = options.num_samples.value_or(0);
   constexpr int64_t kMaxTokens = std::numeric_limits<int64_t>::max() / 4;
   if (requested < 0 || requested > kMaxTokens / options.seq_length) {
@@ -73,14 +78,14 @@ struct IndexVectors {
   std::vector<uint32_t> shuffle;
 };
 
-std::vector<int32_t> ShuffleDocuments(const GptIndexPlan& plan, int64_t num_sequences,
+std::vector<int32_t> ShuffleDocuments(const GptIndexPlan& plan, const GptIndexOptions& options,
                                       NumpyRandomState* random) {
-  std::vector<int32_t> documents(static_cast<size_t>(plan.num_epochs * num_sequences));
-  for (auto epoch = documents.begin(); epoch != documents.end(); epoch += num_sequences) {
-    std::iota(epoch, epoch + num_sequences, 0);
-  }
+  const int64_t count = options.num_sequences;
+  std::vector<int32_t> documents(static_cast<size_t>(plan.num_epochs * count));
+  for (auto epoch = documents.begin(); epoch != documents.end(); epoch += count)
+    std::iota(epoch, epoch + count, static_cast<int32_t>(options.first_sequence));
   const size_t together =
-      documents.size() - (plan.separate_final_epoch ? static_cast<size_t>(num_sequences) : 0);
+      documents.size() - (plan.separate_final_epoch ? static_cast<size_t>(count) : 0);
   random->Shuffle(absl::MakeSpan(documents).first(together));
   random->Shuffle(absl::MakeSpan(documents).subspan(together));
   return documents;
@@ -125,7 +130,8 @@ std::vector<uint32_t> ShuffleSamples(const GptIndexPlan& plan, int64_t seq_lengt
 absl::StatusOr<GptIndexPlan> PlanGptIndex(const GptIndexOptions& options,
                                           absl::FunctionRef<int32_t(int64_t i)> length) {
   GptIndexPlan plan;
-  for (int64_t i = 0; i < options.num_sequences; ++i) plan.tokens_per_epoch += length(i);
+  for (int64_t i = 0; i < options.num_sequences; ++i)
+    plan.tokens_per_epoch += length(options.first_sequence + i);
   MEGATRON_RETURN_IF_ERROR(CheckSize(options, plan.tokens_per_epoch));
   plan.num_epochs = EpochsFor(options, plan.tokens_per_epoch);
   plan.num_samples = SamplesIn(plan.num_epochs, plan.tokens_per_epoch, options.seq_length);
@@ -140,7 +146,7 @@ absl::StatusOr<GptIndex> BuildGptIndex(const GptIndexOptions& options,
   auto vectors = std::make_shared<IndexVectors>();
   // One generator for both, in this order.
   NumpyRandomState random(options.seed);
-  vectors->documents = ShuffleDocuments(index, options.num_sequences, &random);
+  vectors->documents = ShuffleDocuments(index, options, &random);
   vectors->samples = LocateSamples(index, options.seq_length, vectors->documents, length);
   vectors->shuffle = ShuffleSamples(index, options.seq_length, &random);
   index.documents = vectors->documents;

@@ -38,7 +38,7 @@ struct GptIndexPlan {
 };
 
 struct GptIndex : GptIndexPlan {
-  // Which sequence each visit reads, counted from the first one of the split.
+  // The sequence that each visit reads.
   absl::Span<const int32_t> documents;
   // Where each sample begins, in stream order; one more than there are samples.
   absl::Span<const StreamPosition> samples;
@@ -49,6 +49,8 @@ struct GptIndex : GptIndexPlan {
 };
 
 struct GptIndexOptions {
+  // The corpus is these sequences of a dataset.
+  int64_t first_sequence = 0;
   int64_t num_sequences = 0;
   int64_t seq_length = 0;
   uint32_t seed = 1234;
@@ -56,9 +58,9 @@ struct GptIndexOptions {
   absl::optional<int64_t> num_samples;
 };
 
-// `length` gives the tokens of sequence i in [0, num_sequences). kInvalidArgument where the corpus
-// is too small for a sample, or the request so large that its index needs more than 2^31 visits or
-// 2^32 samples.
+// `length` gives the tokens of each of these sequences, by its number. kInvalidArgument where the
+// corpus is too small for a sample, or the request so large that its index needs more than 2^31
+// visits or 2^32 samples.
 absl::StatusOr<GptIndexPlan> PlanGptIndex(const GptIndexOptions& options,
                                           absl::FunctionRef<int32_t(int64_t i)> length);
 

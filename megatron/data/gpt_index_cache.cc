@@ -55,7 +55,7 @@ IndexCacheKey GptIndexKey(const GptIndexIdentity& identity, const GptIndexOption
     "random_seed": %d,
     "sequence_length": %d
 })",
-      identity.fingerprint, split, identity.first_sequence, options.num_sequences, plan.num_epochs,
+      identity.fingerprint, split, options.first_sequence, options.num_sequences, plan.num_epochs,
       plan.separate_final_epoch ? "true" : "false", options.seed, options.seq_length);
   key.names = {"document_index", "sample_index", "shuffle_index"};
   return key;

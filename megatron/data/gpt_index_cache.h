@@ -21,8 +21,7 @@ namespace megatron {
 
 // What an index is of.
 struct GptIndexIdentity {
-  std::string fingerprint;     // of the dataset's contents; a line without quotes
-  int64_t first_sequence = 0;  // of the dataset, where the index's sequence 0 is
+  std::string fingerprint;  // of the dataset's contents; a line without quotes
   Split split = Split::kTrain;
 };
 

@@ -76,7 +76,9 @@ TEST_F(GptIndexCacheTest, WhateverDeterminesAnIndexIsInItsKey) {
   EXPECT_TRUE(keys.insert(Key()).second);
   options_.num_sequences = 7;
   EXPECT_TRUE(keys.insert(Key()).second);
-  identity_.first_sequence = 1;
+  options_.num_sequences = 6;
+  EXPECT_TRUE(keys.insert(Key()).second);
+  options_.first_sequence = 2;
   EXPECT_TRUE(keys.insert(Key()).second);
   identity_.split = Split::kTest;
   EXPECT_TRUE(keys.insert(Key()).second);

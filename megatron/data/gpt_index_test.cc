@@ -136,6 +136,23 @@ TEST(GptIndexTest, SamplesCoverTheStreamWithoutGapsWhateverTheLengths) {
   }
 }
 
+TEST(GptIndexTest, SequencesKeepTheirNumbersInTheDataset) {
+  GptIndexOptions options;
+  options.num_sequences = 8;
+  options.seq_length = 4;
+  const absl::StatusOr<GptIndex> expected = Build(ReferenceLengths(), 4, absl::nullopt);
+  options.first_sequence = 100;
+  const absl::StatusOr<GptIndex> index =
+      BuildGptIndex(options, [](int64_t i) { return ReferenceLengths()[i - 100]; });
+  ASSERT_THAT(index, IsOk());
+  EXPECT_THAT(index->documents, ElementsAre(102, 101, 106, 100, 104, 105, 103, 107));
+  EXPECT_EQ(Samples(*index), Samples(*expected));
+  EXPECT_EQ(index->shuffle, expected->shuffle);
+  options.first_sequence = INT32_MAX - 7;
+  EXPECT_THAT(BuildGptIndex(options, [](int64_t) { return 9; }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("32 bits")));
+}
+
 TEST(GptIndexTest, ACorpusTooSmallForOneSampleIsAnError) {
   EXPECT_THAT(Build({2, 2}, 4, absl::nullopt),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4 tokens")));

@@ -141,7 +141,6 @@ absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
     dataset.range = RangeOf(options.identity.split, shares, file.sequences->num_sequences());
     dataset.num_samples = num_samples[i];
     dataset.identity.fingerprint = file.fingerprint;
-    dataset.identity.first_sequence = dataset.range.begin;
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptDataset> created,
                               GptDataset::Create(file.sequences, dataset),
                               _ << file.sequences->prefix());

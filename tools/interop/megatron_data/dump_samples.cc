@@ -67,7 +67,6 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenPrefix(const std::string& p
   options.range = RangeOf(Part(), shares, corpus.num_sequences());
   options.cache = Cache();
   options.identity.split = Part();
-  options.identity.first_sequence = options.range.begin;
   MEGATRON_ASSIGN_OR_RETURN(options.identity.fingerprint, corpus.DescribeContents());
   return GptDataset::Create(std::make_shared<IndexedDataset>(std::move(corpus)), options);
 }
