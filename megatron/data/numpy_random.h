@@ -7,6 +7,8 @@
 #ifndef MEGATRON_DATA_NUMPY_RANDOM_H_
 #define MEGATRON_DATA_NUMPY_RANDOM_H_
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <random>
 #include <utility>
@@ -46,7 +48,17 @@ class NumpyRandomState {
   // shuffle() of a one-dimensional array.
   template <typename T>
   void Shuffle(absl::Span<T> values) {
-    for (size_t i = values.size(); i-- > 1;) std::swap(values[i], values[Bounded(i)]);
+    // Partners are drawn a few steps ahead, so that memory has the time to bring them.
+    constexpr size_t kAhead = 32;
+    std::array<size_t, kAhead> partners;
+    for (size_t left = values.size(); left > 1;) {
+      const size_t count = std::min(kAhead, left - 1);
+      for (size_t k = 0; k < count; ++k) {
+        partners[k] = Bounded(left - 1 - k);
+        __builtin_prefetch(&values[partners[k]], /*for write*/ 1);
+      }
+      for (size_t k = 0; k < count; ++k) std::swap(values[--left], values[partners[k]]);
+    }
   }
 
  private:
