@@ -8,7 +8,11 @@
 // micro-batch's backward is done), or in `scratch` (until the caller's scope ends). dy must live
 // until BackwardWeight has run.
 //
-// Legend: T tokens of the micro-batch, H hidden size.
+// Under *sequence parallelism* (V. Korthikanti et al., arXiv 2205.05198) each tensor-parallel rank
+// holds some of the rows of the residual stream, and norms, dropout and residual sums work on
+// those; the layers that need all tokens gather them and give back their own rows.
+//
+// Legend: T tokens of the micro-batch, or of them those that this rank holds, H hidden size.
 #ifndef MEGATRON_LAYERS_LAYER_CONTEXT_H_
 #define MEGATRON_LAYERS_LAYER_CONTEXT_H_
 
@@ -31,6 +35,17 @@ struct LayerContext {
   const MicroBatch* batch;
   uint64_t seed = 0;     // of dropout
   bool training = true;  // false: no dropout
+  bool sequence_parallel = false;
+
+  // Of the residual stream's rows those that this rank holds.
+  int64_t rows() const {
+    return batch->num_tokens() / (sequence_parallel ? tensor_group.size() : 1);
+  }
+  // This rank's rows of a tensor that has one entry per token.
+  Tensor MyRows(const Tensor& x_T) const {
+    if (!sequence_parallel) return x_T;
+    return x_T.Slice(0, tensor_group.rank() * rows(), (tensor_group.rank() + 1) * rows());
+  }
 };
 
 // Places in the model where something is dropped. Values are part of what a seed means: never
@@ -51,8 +66,10 @@ inline ops::Dropout DropoutAt(const LayerContext& ctx, float probability, int64_
   dropout.probability = probability;
   dropout.key = DeriveKey(ctx.seed, kPhiloxDropout, static_cast<uint64_t>(layer),
                           static_cast<uint32_t>(site));
-  dropout.sample_T = ctx.batch->sample_T;
-  dropout.position_T = ctx.batch->sample_position_T;
+  const bool all_tokens = site == DropoutSite::kAttentionProbabilities;
+  dropout.sample_T = all_tokens ? ctx.batch->sample_T : ctx.MyRows(ctx.batch->sample_T);
+  dropout.position_T =
+      all_tokens ? ctx.batch->sample_position_T : ctx.MyRows(ctx.batch->sample_position_T);
   return dropout;
 }
 

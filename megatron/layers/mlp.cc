@@ -23,6 +23,7 @@ LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
   linear.input_size = options.ffn_hidden_size;
   linear.output_shape = {options.hidden_size};
   linear.bias = options.linear_bias;
+  linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
   return linear;
 }
@@ -40,7 +41,7 @@ Mlp::Mlp(const TransformerOptions& options, const std::string& name,
 
 Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Arena* arena,
                                 Saved* saved) const {
-  const int64_t tokens = x_TH.dim(0), width = fc1_.output_size();
+  const int64_t tokens = ctx.batch->num_tokens(), width = fc1_.output_size();
   saved->pre_TF = arena->Allocate(dtype_, {tokens, width}, "mlp pre-activation");
   const Tensor activated_TF =
       arena->Allocate(dtype_, {tokens, gated_ ? width / 2 : width}, "mlp activation");

@@ -15,7 +15,8 @@ struct NormOptions {
   ops::Norm norm;
   std::string weight_name, bias_name;
   int64_t size = 0;
-  // Each tensor-parallel rank normalizes other rows (its heads), so that gradients are summands.
+  // Each tensor-parallel rank normalizes other rows (its heads, or its part of the residual
+  // stream), so that gradients are summands.
   bool partial_over_tensor = false;
 };
 

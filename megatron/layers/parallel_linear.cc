@@ -41,26 +41,32 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
 
 void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                                    LinearSaved* saved) const {
+  Arena::Scope scope(ctx.scratch);
   saved->x_TI = x_TI;
-  ops::LinearForward(ctx.stream, x_TI, weight_OI(), bias_O(), y_TO);
+  ops::LinearForward(ctx.stream, Gather(ctx, x_TI), weight_OI(), bias_O(), y_TO);
 }
 
 void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activation activation,
                                              const Tensor& x_TI, const Tensor& pre_TO,
                                              const Tensor& y_TO, LinearSaved* saved) const {
+  Arena::Scope scope(ctx.scratch);
   saved->x_TI = x_TI;
-  ops::LinearActivationForward(ctx.stream, activation, x_TI, weight_OI(), bias_O(), pre_TO, y_TO);
+  ops::LinearActivationForward(ctx.stream, activation, Gather(ctx, x_TI), weight_OI(), bias_O(),
+                               pre_TO, y_TO);
 }
 
 void ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                          const Tensor& dx_TI, LinearSaved* saved) const {
+  Arena::Scope scope(ctx.scratch);
   saved->dy_TO = dy_TO;
-  ops::LinearBackwardInput(ctx.stream, dy_TO, weight_OI(), dx_TI);
-  CopyBackward(ctx, dx_TI);
+  const Tensor summand_TI = SummandOf(ctx, dx_TI);
+  ops::LinearBackwardInput(ctx.stream, dy_TO, weight_OI(), summand_TI);
+  Reduce(ctx, summand_TI, dx_TI);
 }
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
-  ops::LinearBackwardWeight(ctx.stream, saved.dy_TO, saved.x_TI,
+  Arena::Scope scope(ctx.scratch);
+  ops::LinearBackwardWeight(ctx.stream, saved.dy_TO, Gather(ctx, saved.x_TI),
                             weight_.grad.View({output_size(), input_size_}),
                             has_bias_ ? bias_.grad.Flatten() : Tensor());
 }
@@ -74,28 +80,33 @@ RowParallelLinear::RowParallelLinear(const LinearOptions& options, const Process
     : has_bias_(options.bias),
       weight_(MakeWeight(options, SplitOverTensor(Append(options.output_shape, options.input_size),
                                                   1, tensor_group.size(), tensor_group.rank()))),
-      bias_(MakeBias(options, Replicated(options.output_shape))) {
+      bias_(MakeBias(options,
+                     Replicated(options.output_shape,
+                                options.sequence_parallel ? AxisSet{Axis::kTensor} : AxisSet{}))) {
   CHECK_EQ(options.output_shape.rank(), 1) << options.name;
 }
 
 void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                                 LinearSaved* saved) const {
+  Arena::Scope scope(ctx.scratch);
   saved->x_TI = x_TI;
-  ops::LinearForward(ctx.stream, x_TI, weight_.data, Tensor(), y_TO);
-  ReduceForward(ctx, y_TO);
+  const Tensor summand_TO = SummandOf(ctx, y_TO);
+  ops::LinearForward(ctx.stream, x_TI, weight_.data, Tensor(), summand_TO);
+  Reduce(ctx, summand_TO, y_TO);
 }
 
 void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                       const Tensor& dx_TI, LinearSaved* saved) const {
-  saved->dy_TO = dy_TO;
-  ops::LinearBackwardInput(ctx.stream, dy_TO, weight_.data, dx_TI);
+  saved->dy_TO = Gather(ctx, dy_TO);
+  ops::LinearBackwardInput(ctx.stream, saved->dy_TO, weight_.data, dx_TI);
 }
 
 void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                                 const Tensor& dy_TO, const Tensor& pre_TI,
                                                 const Tensor& dx_TI, LinearSaved* saved) const {
-  saved->dy_TO = dy_TO;
-  ops::LinearActivationBackwardInput(ctx.stream, activation, dy_TO, weight_.data, pre_TI, dx_TI);
+  saved->dy_TO = Gather(ctx, dy_TO);
+  ops::LinearActivationBackwardInput(ctx.stream, activation, saved->dy_TO, weight_.data, pre_TI,
+                                     dx_TI);
 }
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {

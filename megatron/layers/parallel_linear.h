@@ -2,7 +2,8 @@
 //
 // Column: the output features are cut; every rank reads the whole input and writes its features.
 // Row: the input features are cut; every rank's product is a summand of the whole output. A column
-// layer into a row layer needs one sum forward and one backward.
+// layer into a row layer needs one sum forward and one backward. A column layer's input and a row
+// layer's output are rows of the residual stream, and so under sequence parallelism this rank's.
 //
 // Legend: T tokens, I input features, O output features, both of this rank.
 #ifndef MEGATRON_LAYERS_PARALLEL_LINEAR_H_
@@ -24,12 +25,13 @@ struct LinearOptions {
                        // size], [2, ffn]
   int split_dim = 0;   // of output_shape; column layers only
   bool bias = true;
+  bool sequence_parallel = false;  // a row layer's bias then meets this rank's rows only
   float init_std = 0.02f;
 };
 
 struct LinearSaved {
-  Tensor x_TI;
-  Tensor dy_TO;
+  Tensor x_TI;   // of a column layer as it came, not gathered
+  Tensor dy_TO;  // of all tokens
 };
 
 class ColumnParallelLinear {
@@ -67,6 +69,8 @@ class RowParallelLinear {
   // bias_gradient().
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                LinearSaved* saved) const;
+  // What both of these gather of dy lies in ctx.scratch until BackwardWeight has run: the caller's
+  // scope must hold it.
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
                      LinearSaved* saved) const;
   // dx is the gradient in front of the activation that made x from `pre`.

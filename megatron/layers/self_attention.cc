@@ -24,6 +24,7 @@ LinearOptions OutputLinear(const TransformerOptions& options, const std::string&
   linear.input_size = options.num_attention_heads * options.kv_channels;
   linear.output_shape = {options.hidden_size};
   linear.bias = options.linear_bias;
+  linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
   return linear;
 }
@@ -84,7 +85,7 @@ void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) 
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                             const Tensor& y_TH, Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  const int64_t tokens = x_TH.dim(0);
+  const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, heads_per_group_ + 2, head_size_};
   saved->qkv_TGSD = ctx.saved->Allocate(dtype_, packed, "attention qkv");
   qkv_.Forward(ctx, x_TH, saved->qkv_TGSD.View({tokens, qkv_.output_size()}), &saved->qkv);
@@ -105,7 +106,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
 void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
                              const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
   Arena::Scope scope(ctx.scratch);
-  const int64_t tokens = dy_TH.dim(0);
+  const int64_t tokens = ctx.batch->num_tokens();
   const Shape flat_context{tokens, groups_ * heads_per_group_ * head_size_};
   if (recompute_) {
     Attend(ctx, ctx.scratch, saved);

@@ -1,8 +1,11 @@
-// The conjugate pair of operators between replicated activations and the tensor-parallel region.
+// The operators between the residual stream and the tensor-parallel region.
 //
-// Copy is the identity forward and sums gradients backward; Reduce sums partial results forward and
-// is the identity backward (M. Shoeybi et al., "Megatron-LM", arXiv 1909.08053, f and g). With one
-// tensor-parallel rank both do nothing.
+// On the way in, every rank needs all rows: Gather forward, and Reduce of the gradients' summands
+// backward. On the way out, every rank has a summand of all rows: Reduce forward, Gather backward.
+// Where the residual stream is replicated, Gather is the identity and Reduce an all-reduce
+// (M. Shoeybi et al., "Megatron-LM", arXiv 1909.08053, f and g); under sequence parallelism they
+// are an all-gather and a reduce-scatter of rows. The same sums are formed in the same order. With
+// one tensor-parallel rank all of them do nothing.
 #ifndef MEGATRON_LAYERS_TENSOR_PARALLEL_H_
 #define MEGATRON_LAYERS_TENSOR_PARALLEL_H_
 
@@ -10,11 +13,30 @@
 
 namespace megatron {
 
-inline void CopyBackward(const LayerContext& ctx, const Tensor& dx) {
-  ctx.tensor_group.AllReduce(dx, ReduceOp::kSum, ctx.stream);
+// All rows of x: x itself, or gathered in memory of ctx.scratch.
+inline Tensor Gather(const LayerContext& ctx, const Tensor& x_TH) {
+  if (!ctx.sequence_parallel) return x_TH;
+  const Tensor all_TH = ctx.scratch->Allocate(
+      x_TH.dtype(), {x_TH.dim(0) * ctx.tensor_group.size(), x_TH.dim(1)}, "gathered rows");
+  ctx.tensor_group.AllGather(x_TH, all_TH, ctx.stream);
+  return all_TH;
 }
-inline void ReduceForward(const LayerContext& ctx, const Tensor& y) {
-  ctx.tensor_group.AllReduce(y, ReduceOp::kSum, ctx.stream);
+
+// Where this rank's summand of all rows goes of which y is to get the sum: y itself, or memory of
+// ctx.scratch.
+inline Tensor SummandOf(const LayerContext& ctx, const Tensor& y_TH) {
+  if (!ctx.sequence_parallel) return y_TH;
+  return ctx.scratch->Allocate(y_TH.dtype(), {y_TH.dim(0) * ctx.tensor_group.size(), y_TH.dim(1)},
+                               "summand of rows");
+}
+
+// y = the sum of all ranks' summands, which lie where SummandOf(ctx, y) said.
+inline void Reduce(const LayerContext& ctx, const Tensor& summand_TH, const Tensor& y_TH) {
+  if (ctx.sequence_parallel) {
+    ctx.tensor_group.ReduceScatter(summand_TH, y_TH, ctx.stream);
+  } else {
+    ctx.tensor_group.AllReduce(y_TH, ReduceOp::kSum, ctx.stream);
+  }
 }
 
 }  // namespace megatron

@@ -8,7 +8,7 @@ std::string LayerName(int64_t layer) { return "decoder.layers." + std::to_string
 // Norms are named after the linear layer that reads them, as in Megatron's checkpoints.
 NormOptions NormBefore(const TransformerOptions& options, const std::string& linear) {
   return {options.norm, linear + ".layer_norm_weight", linear + ".layer_norm_bias",
-          options.hidden_size};
+          options.hidden_size, /*partial_over_tensor=*/options.sequence_parallel};
 }
 
 // The gradient in front of `branch + bias` under dropout, and the bias's own. Without either there

@@ -1,7 +1,7 @@
 // One pre-norm transformer layer: x + attention(norm(x)), then that + mlp(norm(that)), with dropout
 // on both branches.
 //
-// Legend: T tokens, H hidden.
+// Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
 #define MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
 

@@ -50,6 +50,9 @@ struct TransformerOptions {
   float init_std = 0.02f;
   float output_init_std = 0.02f;  // of the projections that write into the residual stream
   DType dtype = DType::kFloat32;
+  // Gradients of parameters that meet the residual stream's rows are then summands
+  // (LayerContext::sequence_parallel).
+  bool sequence_parallel = false;
   RecomputeOptions recompute;
 };
 

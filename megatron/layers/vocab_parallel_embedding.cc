@@ -16,14 +16,17 @@ VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, int64_t 
 
 void VocabParallelEmbedding::Forward(const LayerContext& ctx, const Tensor& tokens_T,
                                      const Tensor& y_TH) const {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor summand_TH = SummandOf(ctx, y_TH);
   ops::EmbeddingForward(ctx.stream, tokens_T, weight_.data, first_row(), /*accumulate=*/false,
-                        y_TH);
-  ReduceForward(ctx, y_TH);
+                        summand_TH);
+  Reduce(ctx, summand_TH, y_TH);
 }
 
 void VocabParallelEmbedding::Backward(const LayerContext& ctx, const Tensor& tokens_T,
                                       const Tensor& dy_TH) {
-  ops::EmbeddingBackward(ctx.stream, tokens_T, dy_TH, first_row(), weight_.grad);
+  Arena::Scope scope(ctx.scratch);
+  ops::EmbeddingBackward(ctx.stream, tokens_T, Gather(ctx, dy_TH), first_row(), weight_.grad);
 }
 
 }  // namespace megatron

@@ -168,6 +168,16 @@ double GptHarness::LossAndGradients(HostBatch* batch) {
   return loss;
 }
 
+std::vector<float> GptHarness::Logits(HostBatch* batch, int64_t token) {
+  std::vector<float> logits(stage_->padded_vocab_size());
+  batches_.assign(1, batch->View());
+  stage_->SetBatches(&batches_);
+  stage_->StartPredicting(
+      token, Tensor(logits.data(), DType::kFloat32, {static_cast<int64_t>(logits.size())}));
+  stage_->Forward({}, {}, {}, stream_);
+  return logits;
+}
+
 void GptHarness::ZeroGradients() {
   for (Parameter* parameter : parameters()) ops::Zero(stream_, parameter->grad);
 }

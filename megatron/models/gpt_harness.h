@@ -40,6 +40,8 @@ class GptHarness {
   double Loss(HostBatch* batch, bool training);
   // Forward and backward; gradients accumulate. Returns the mean loss.
   double LossAndGradients(HostBatch* batch);
+  // That follow token `token` of the batch, over the padded vocabulary.
+  std::vector<float> Logits(HostBatch* batch, int64_t token);
   void ZeroGradients();
 
   GptStage& stage() { return *stage_; }

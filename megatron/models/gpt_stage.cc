@@ -1,6 +1,7 @@
 #include "megatron/models/gpt_stage.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "megatron/layers/tensor_parallel.h"
@@ -11,6 +12,12 @@
 
 namespace megatron {
 
+namespace {
+
+AxisSet PartialOverTensor(bool partial) { return partial ? AxisSet{Axis::kTensor} : AxisSet{}; }
+
+}  // namespace
+
 GptStage::GptStage(const GptOptions& options, const StagePlacement& placement,
                    const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
     : options_(options),
@@ -19,56 +26,86 @@ GptStage::GptStage(const GptOptions& options, const StagePlacement& placement,
       cross_entropy_({tensor_group.rank() * options.padded_vocab_size / tensor_group.size(),
                       options.vocab_size}) {
   const TransformerOptions& transformer = options.transformer;
-  CHECK_EQ(transformer.num_layers % placement.stages, 0)
-      << transformer.num_layers << " layers over " << placement.stages;
-  const int64_t count = transformer.num_layers / placement.stages;
-  first_layer_ = placement.stage * count;
-  for (int64_t i = 0; i < count; ++i) {
-    layers_.push_back(
-        std::make_unique<TransformerLayer>(transformer, first_layer_ + i, tensor_group));
+  const int parts = placement.stages * placement.chunks;
+  if (placement_.layers.empty()) {
+    CHECK_EQ(transformer.num_layers % parts, 0) << transformer.num_layers << " over " << parts;
+    placement_.layers.assign(parts, transformer.num_layers / parts);
   }
+  CHECK_EQ(static_cast<int>(placement_.layers.size()), parts);
+  CHECK_EQ(std::accumulate(placement_.layers.begin(), placement_.layers.end(), int64_t{0}),
+           transformer.num_layers);
+  for (int chunk = 0; chunk < placement.chunks; ++chunk) chunks_.push_back(MakeChunk(chunk));
   if (transformer.rotary) {
     rotary_ = std::make_unique<RotaryTables>(transformer.rotary_options, transformer.kv_channels,
                                              options.max_positions, device, ledger);
   }
-  auto table = [&](const std::string& name, float init_std) {
-    return std::make_unique<VocabParallelEmbedding>(
-        name, options.padded_vocab_size, transformer.hidden_size, init_std, tensor_group);
-  };
-  if (placement.first() || (placement.last() && options.tied_embeddings)) {
-    word_embeddings_ = table("embedding.word_embeddings.weight", options.embedding_init_std);
-    word_embeddings_->weight().tied = options.tied_embeddings && placement.stages > 1;
-    word_embeddings_->weight().owner = placement.first();
+  MakeEmbedding();
+  if (placement.last()) MakeHead(device, ledger);
+}
+
+GptStage::Chunk GptStage::MakeChunk(int index) const {
+  const int part = index * placement_.stages + placement_.stage;
+  const int64_t count = placement_.layers[part];
+  const int64_t first_layer =
+      std::accumulate(placement_.layers.begin(), placement_.layers.begin() + part, int64_t{0});
+  Chunk chunk;
+  chunk.first = part == 0;
+  chunk.last = part == static_cast<int>(placement_.layers.size()) - 1;
+  for (int64_t i = 0; i < count; ++i) {
+    chunk.layers.push_back(
+        std::make_unique<TransformerLayer>(options_.transformer, first_layer + i, tensor_group_));
   }
-  if (placement.first() && options.learned_positions) {
-    position_embeddings_.name = "embedding.position_embeddings.weight";
-    position_embeddings_.sharding = Replicated({options.max_positions, transformer.hidden_size});
-    position_embeddings_.initializer = Initializer::Normal(options.embedding_init_std);
-  }
-  if (placement.last()) {
-    final_norm_ = std::make_unique<NormLayer>(
-        NormOptions{transformer.norm, "decoder.final_layernorm.weight",
-                    "decoder.final_layernorm.bias", transformer.hidden_size});
-    if (!options.tied_embeddings)
-      output_layer_ = table("output_layer.weight", transformer.init_std);
-    loss_buffer_ = Buffer(device, 2 * SizeOf(DType::kFloat32), "loss", ledger);
-    loss_sums_ = loss_buffer_.At(0, DType::kFloat32, {2});
-  }
-  const LayerRecompute& recompute = options.layer_recompute;
+  const LayerRecompute& recompute = options_.layer_recompute;
   for (int64_t begin = 0; begin < count;) {
     const bool again = recompute.method == LayerRecompute::kUniform ||
                        (recompute.method == LayerRecompute::kBlock && begin < recompute.num_layers);
     const int64_t length = recompute.method == LayerRecompute::kUniform ? recompute.num_layers : 1;
-    segments_.push_back({begin, std::min(begin + length, count), again});
-    begin = segments_.back().end;
+    chunk.segments.push_back({begin, std::min(begin + length, count), again});
+    begin = chunk.segments.back().end;
   }
+  return chunk;
+}
+
+std::unique_ptr<VocabParallelEmbedding> GptStage::MakeTable(const std::string& name,
+                                                            float init_std) const {
+  return std::make_unique<VocabParallelEmbedding>(
+      name, options_.padded_vocab_size, options_.transformer.hidden_size, init_std, tensor_group_);
+}
+
+void GptStage::MakeEmbedding() {
+  if (placement_.first() || (placement_.last() && options_.tied_embeddings)) {
+    word_embeddings_ = MakeTable("embedding.word_embeddings.weight", options_.embedding_init_std);
+    word_embeddings_->weight().tied = options_.tied_embeddings && placement_.stages > 1;
+    word_embeddings_->weight().owner = placement_.first();
+  }
+  if (placement_.first() && options_.learned_positions) {
+    position_embeddings_.name = "embedding.position_embeddings.weight";
+    position_embeddings_.sharding =
+        Replicated({options_.max_positions, options_.transformer.hidden_size},
+                   PartialOverTensor(options_.transformer.sequence_parallel));
+    position_embeddings_.initializer = Initializer::Normal(options_.embedding_init_std);
+  }
+}
+
+void GptStage::MakeHead(Device device, MemoryLedger* ledger) {
+  const TransformerOptions& transformer = options_.transformer;
+  final_norm_ = std::make_unique<NormLayer>(
+      NormOptions{transformer.norm, "decoder.final_layernorm.weight",
+                  "decoder.final_layernorm.bias", transformer.hidden_size,
+                  /*partial_over_tensor=*/transformer.sequence_parallel});
+  if (!options_.tied_embeddings)
+    output_layer_ = MakeTable("output_layer.weight", transformer.init_std);
+  loss_buffer_ = Buffer(device, 2 * SizeOf(DType::kFloat32), "loss", ledger);
+  loss_sums_ = loss_buffer_.At(0, DType::kFloat32, {2});
 }
 
 std::vector<Parameter*> GptStage::parameters() {
   std::vector<Parameter*> all;
   if (word_embeddings_ != nullptr) all.push_back(&word_embeddings_->weight());
   if (!position_embeddings_.name.empty()) all.push_back(&position_embeddings_);
-  for (const auto& layer : layers_) layer->AppendParameters(&all);
+  for (const Chunk& chunk : chunks_) {
+    for (const auto& layer : chunk.layers) layer->AppendParameters(&all);
+  }
   if (final_norm_ != nullptr) final_norm_->AppendParameters(&all);
   if (output_layer_ != nullptr) all.push_back(&output_layer_->weight());
   return all;
@@ -76,27 +113,53 @@ std::vector<Parameter*> GptStage::parameters() {
 
 void GptStage::SetMemory(StageMemory* memory) {
   memory_ = memory;
-  saved_.resize(memory->slots.size());
-  for (Saved& saved : saved_) {
-    saved.layer_input.resize(layers_.size() + 1);
-    saved.layers.resize(layers_.size());
+  CHECK_EQ(memory->slots.size(), chunks_.size());
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    chunks_[c].saved.resize(memory->slots[c].size());
+    for (Saved& saved : chunks_[c].saved) {
+      saved.layer_input.resize(chunks_[c].layers.size() + 1);
+      saved.layers.resize(chunks_[c].layers.size());
+    }
   }
 }
 
-std::vector<TensorSpec> GptStage::InputSpecs(int microbatch, int) const {
-  if (placement_.first()) return {};
-  return {{options_.transformer.dtype,
-           {(*batches_)[microbatch].num_tokens(), options_.transformer.hidden_size}}};
+void GptStage::StartPredicting(int64_t token, const Tensor& logits_V) {
+  mode_ = Mode::kPredict;
+  predicted_token_ = token;
+  predicted_logits_V_ = logits_V;
 }
 
-std::vector<TensorSpec> GptStage::OutputSpecs(int microbatch, int) const {
-  if (placement_.last()) return {};
-  return {{options_.transformer.dtype,
-           {(*batches_)[microbatch].num_tokens(), options_.transformer.hidden_size}}};
+// A text may have any number of tokens while it grows: they are not shared out.
+bool GptStage::sequence_parallel() const {
+  return options_.transformer.sequence_parallel && tensor_group_.size() > 1 &&
+         mode_ != Mode::kPredict;
+}
+
+std::vector<TensorSpec> GptStage::EdgeSpecs(int microbatch) const {
+  const int64_t rows =
+      (*batches_)[microbatch].num_tokens() / (sequence_parallel() ? tensor_group_.size() : 1);
+  return {{options_.transformer.dtype, {rows, options_.transformer.hidden_size}}};
+}
+
+std::vector<TensorSpec> GptStage::InputSpecs(int microbatch, int chunk) const {
+  if (chunks_[chunk].first) return {};
+  return EdgeSpecs(microbatch);
+}
+
+std::vector<TensorSpec> GptStage::OutputSpecs(int microbatch, int chunk) const {
+  if (chunks_[chunk].last) return {};
+  return EdgeSpecs(microbatch);
 }
 
 LayerContext GptStage::Context(const MicroBatch& batch, Arena* saved, const Stream& stream) const {
-  return {tensor_group_, stream, saved, &memory_->scratch, &batch, options_.dropout_seed};
+  return {tensor_group_,
+          stream,
+          saved,
+          &memory_->scratch,
+          &batch,
+          options_.dropout_seed,
+          mode_ == Mode::kTrain,
+          sequence_parallel()};
 }
 
 const Parameter& GptStage::HeadWeight() const {
@@ -111,8 +174,8 @@ Tensor GptStage::AllocateHidden(Arena* arena, int64_t tokens, const char* name) 
 void GptStage::Embed(const LayerContext& ctx, const Tensor& out_TH) const {
   word_embeddings_->Forward(ctx, ctx.batch->tokens_T, out_TH);
   if (options_.learned_positions) {
-    ops::EmbeddingForward(ctx.stream, ctx.batch->position_T, position_embeddings_.data, 0,
-                          /*accumulate=*/true, out_TH);
+    ops::EmbeddingForward(ctx.stream, ctx.MyRows(ctx.batch->position_T), position_embeddings_.data,
+                          0, /*accumulate=*/true, out_TH);
   }
   const ops::Dropout dropout =
       DropoutAt(ctx, options_.transformer.hidden_dropout, 0, DropoutSite::kEmbedding);
@@ -126,99 +189,98 @@ void GptStage::EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH) {
   if (dropout.probability > 0) ops::DropoutBackward(ctx.stream, dropout, dx_TH, dx_TH, Tensor());
   word_embeddings_->Backward(ctx, ctx.batch->tokens_T, dx_TH);
   if (options_.learned_positions) {
-    ops::EmbeddingBackward(ctx.stream, ctx.batch->position_T, dx_TH, 0, position_embeddings_.grad);
+    ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ctx.batch->position_T), dx_TH, 0,
+                           position_embeddings_.grad);
   }
 }
 
 // Reads saved->layer_input[begin] and writes layer_input[end], which is allocated here unless the
 // caller has done so.
-void GptStage::ForwardSegment(const LayerContext& ctx, const Segment& segment, Saved* saved) const {
+void GptStage::ForwardSegment(const LayerContext& ctx, const Chunk& chunk, const Segment& segment,
+                              Saved* saved) const {
   for (int64_t i = segment.begin; i < segment.end; ++i) {
     if (i + 1 < segment.end)
-      saved->layer_input[i + 1] =
-          AllocateHidden(ctx.saved, ctx.batch->num_tokens(), "layer output");
-    layers_[i]->Forward(ctx, rotary(), saved->layer_input[i], saved->layer_input[i + 1],
-                        &saved->layers[i]);
+      saved->layer_input[i + 1] = AllocateHidden(ctx.saved, ctx.rows(), "layer output");
+    chunk.layers[i]->Forward(ctx, rotary(), saved->layer_input[i], saved->layer_input[i + 1],
+                             &saved->layers[i]);
   }
 }
 
 void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
                        absl::Span<const Tensor> outputs, const Stream& stream) {
-  const MicroBatch& batch = (*batches_)[item.microbatch];
-  Arena* slot = memory_->slots[item.slot].get();
+  Chunk& chunk = chunks_[item.chunk];
+  Arena* slot = memory_->slots[item.chunk][item.slot].get();
   slot->Reset();
-  LayerContext ctx = Context(batch, slot, stream);
-  ctx.training = training_;
-  if (!training_) {
-    Evaluate(ctx, inputs, outputs);
+  const LayerContext ctx = Context((*batches_)[item.microbatch], slot, stream);
+  if (mode_ != Mode::kTrain) {
+    ForwardOnly(ctx, chunk, inputs, outputs);
     return;
   }
   LayerContext recomputing = ctx;
   recomputing.saved = &memory_->recompute;
 
-  Saved& saved = saved_[item.slot];
-  if (placement_.first()) {
-    saved.layer_input[0] = AllocateHidden(slot, batch.num_tokens(), "embedding");
+  Saved& saved = chunk.saved[item.slot];
+  if (chunk.first) {
+    saved.layer_input[0] = AllocateHidden(slot, ctx.rows(), "embedding");
     Embed(ctx, saved.layer_input[0]);
   } else {
     saved.layer_input[0] = inputs[0];
   }
-  for (const Segment& segment : segments_) {
-    const bool leaves = segment.end == static_cast<int64_t>(layers_.size()) && !placement_.last();
+  for (const Segment& segment : chunk.segments) {
+    const bool leaves = segment.end == static_cast<int64_t>(chunk.layers.size()) && !chunk.last;
     saved.layer_input[segment.end] =
-        leaves ? outputs[0] : AllocateHidden(slot, batch.num_tokens(), "layer output");
+        leaves ? outputs[0] : AllocateHidden(slot, ctx.rows(), "layer output");
     Arena::Scope scope(&memory_->recompute);
-    ForwardSegment(segment.recompute ? recomputing : ctx, segment, &saved);
+    ForwardSegment(segment.recompute ? recomputing : ctx, chunk, segment, &saved);
   }
-  if (placement_.last()) Head(ctx, saved.layer_input.back(), &saved);
+  if (chunk.last) Head(ctx, saved.layer_input.back(), &saved);
 }
 
-void GptStage::BackwardSegment(const LayerContext& ctx, const Segment& segment, const Tensor& dy_TH,
-                               const Tensor& dx_TH, Saved* saved) {
+void GptStage::BackwardSegment(const LayerContext& ctx, Chunk& chunk, const Segment& segment,
+                               const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
   Arena::Scope scope(ctx.scratch);
   Arena::Scope recompute_scope(&memory_->recompute);
   if (segment.recompute) {
     LayerContext recomputing = ctx;
     recomputing.saved = &memory_->recompute;
     // The output itself is not needed any more, but has to be written somewhere.
-    saved->layer_input[segment.end] =
-        AllocateHidden(ctx.scratch, ctx.batch->num_tokens(), "recomputed output");
-    ForwardSegment(recomputing, segment, saved);
+    saved->layer_input[segment.end] = AllocateHidden(ctx.scratch, ctx.rows(), "recomputed output");
+    ForwardSegment(recomputing, chunk, segment, saved);
   }
   Tensor from = dy_TH;
   for (int64_t i = segment.end - 1; i >= segment.begin; --i) {
-    const Tensor to = i == segment.begin
-                          ? dx_TH
-                          : AllocateHidden(ctx.scratch, ctx.batch->num_tokens(), "layer gradient");
-    layers_[i]->Backward(ctx, rotary(), from, to, &saved->layers[i]);
+    const Tensor to =
+        i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient");
+    chunk.layers[i]->Backward(ctx, rotary(), from, to, &saved->layers[i]);
     from = to;
   }
 }
 
 void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
                         absl::Span<const Tensor> input_gradients, const Stream& stream) {
-  const MicroBatch& batch = (*batches_)[item.microbatch];
-  const LayerContext ctx = Context(batch, memory_->slots[item.slot].get(), stream);
-  Saved& saved = saved_[item.slot];
+  Chunk& chunk = chunks_[item.chunk];
+  const LayerContext ctx =
+      Context((*batches_)[item.microbatch], memory_->slots[item.chunk][item.slot].get(), stream);
+  Saved& saved = chunk.saved[item.slot];
   Arena::Scope scope(ctx.scratch);
-  const Tensor hidden_TH[2] = {AllocateHidden(ctx.scratch, batch.num_tokens(), "layer gradient"),
-                               AllocateHidden(ctx.scratch, batch.num_tokens(), "layer gradient")};
+  const Tensor hidden_TH[2] = {AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient"),
+                               AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient")};
   int next = 0;
   Tensor dy_TH;
-  if (placement_.last()) {
+  if (chunk.last) {
     dy_TH = hidden_TH[next++];
     HeadBackward(ctx, dy_TH, &saved);
   } else {
     dy_TH = output_gradients[0];
   }
-  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
-    const bool leaves = segment->begin == 0 && !placement_.first();
+  for (auto segment = chunk.segments.rbegin(); segment != chunk.segments.rend(); ++segment) {
+    const bool leaves = segment->begin == 0 && !chunk.first;
     const Tensor dx_TH = leaves ? input_gradients[0] : hidden_TH[next];
-    BackwardSegment(ctx, *segment, dy_TH, dx_TH, &saved);
+    BackwardSegment(ctx, chunk, *segment, dy_TH, dx_TH, &saved);
     dy_TH = dx_TH;
     next = 1 - next;
   }
-  if (placement_.first()) EmbedBackward(ctx, dy_TH);
+  if (chunk.first) EmbedBackward(ctx, dy_TH);
 }
 
 void GptStage::BackwardInput(const WorkItem&, absl::Span<const Tensor>, absl::Span<const Tensor>,
@@ -232,13 +294,13 @@ void GptStage::BackwardWeight(const WorkItem&, absl::Span<const Tensor>, const S
 
 void GptStage::Head(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  const int64_t tokens = x_TH.dim(0);
-  saved->normed_TH = AllocateHidden(ctx.saved, tokens, "norm output");
+  saved->normed_TH = AllocateHidden(ctx.saved, ctx.rows(), "norm output");
   final_norm_->Forward(ctx, x_TH, saved->normed_TH, &saved->final_norm);
   const Tensor& weight_VH = HeadWeight().data;
+  const int64_t tokens = ctx.batch->num_tokens();
   const Tensor logits_TV =
       ctx.saved->Allocate(options_.transformer.dtype, {tokens, weight_VH.dim(0)}, "logits");
-  ops::LinearForward(ctx.stream, saved->normed_TH, weight_VH, Tensor(), logits_TV);
+  ops::LinearForward(ctx.stream, Gather(ctx, saved->normed_TH), weight_VH, Tensor(), logits_TV);
   const Tensor loss_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
   cross_entropy_.Forward(ctx, logits_TV, loss_T, &saved->loss);
   ops::WeightedSum(ctx.stream, loss_T, ctx.batch->loss_weight_T, loss_sums_);
@@ -248,26 +310,28 @@ void GptStage::HeadBackward(const LayerContext& ctx, const Tensor& dx_TH, Saved*
   Arena::Scope scope(ctx.scratch);
   const Parameter& weight = HeadWeight();
   const Tensor dlogits_TV = cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss);
-  const Tensor dnormed_TH = AllocateHidden(ctx.scratch, dx_TH.dim(0), "norm gradient");
-  ops::LinearBackwardInput(ctx.stream, dlogits_TV, weight.data, dnormed_TH);
-  CopyBackward(ctx, dnormed_TH);
-  ops::LinearBackwardWeight(ctx.stream, dlogits_TV, saved->normed_TH, weight.grad, Tensor());
+  const Tensor dnormed_TH = AllocateHidden(ctx.scratch, ctx.rows(), "norm gradient");
+  const Tensor summand_TH = SummandOf(ctx, dnormed_TH);
+  ops::LinearBackwardInput(ctx.stream, dlogits_TV, weight.data, summand_TH);
+  Reduce(ctx, summand_TH, dnormed_TH);
+  ops::LinearBackwardWeight(ctx.stream, dlogits_TV, Gather(ctx, saved->normed_TH), weight.grad,
+                            Tensor());
   final_norm_->Backward(ctx, dnormed_TH, Tensor(), dx_TH, saved->final_norm);
 }
 
-Tensor GptStage::RunLayers(const LayerContext& ctx, absl::Span<const Tensor> inputs) {
-  const int64_t tokens = ctx.batch->num_tokens();
-  const Tensor hidden_TH[2] = {AllocateHidden(ctx.saved, tokens, "layer output"),
-                               AllocateHidden(ctx.saved, tokens, "layer output")};
+Tensor GptStage::RunLayers(const LayerContext& ctx, const Chunk& chunk,
+                           absl::Span<const Tensor> inputs) {
+  const Tensor hidden_TH[2] = {AllocateHidden(ctx.saved, ctx.rows(), "layer output"),
+                               AllocateHidden(ctx.saved, ctx.rows(), "layer output")};
   int next = 0;
   Tensor x_TH;
-  if (placement_.first()) {
+  if (chunk.first) {
     x_TH = hidden_TH[next++];
     Embed(ctx, x_TH);
   } else {
     x_TH = inputs[0];
   }
-  for (const auto& layer : layers_) {
+  for (const auto& layer : chunk.layers) {
     Arena::Scope scope(ctx.saved);
     TransformerLayer::Saved forgotten;
     layer->Forward(ctx, rotary(), x_TH, hidden_TH[next], &forgotten);
@@ -277,37 +341,32 @@ Tensor GptStage::RunLayers(const LayerContext& ctx, absl::Span<const Tensor> inp
   return x_TH;
 }
 
-void GptStage::Evaluate(const LayerContext& ctx, absl::Span<const Tensor> inputs,
-                        absl::Span<const Tensor> outputs) {
-  const Tensor x_TH = RunLayers(ctx, inputs);
-  if (placement_.last()) {
+void GptStage::ForwardOnly(const LayerContext& ctx, const Chunk& chunk,
+                           absl::Span<const Tensor> inputs, absl::Span<const Tensor> outputs) {
+  const Tensor x_TH = RunLayers(ctx, chunk, inputs);
+  if (!chunk.last) {
+    ops::Copy(ctx.stream, x_TH, outputs[0]);
+  } else if (mode_ == Mode::kPredict) {
+    Predict(ctx, x_TH);
+  } else {
     Saved forgotten;
     Head(ctx, x_TH, &forgotten);
-  } else {
-    ops::Copy(ctx.stream, x_TH, outputs[0]);
   }
 }
 
-void GptStage::Predict(const MicroBatch& batch, int64_t token, const Tensor& logits_V,
-                       const Stream& stream) {
-  CHECK(placement_.first() && placement_.last());
-  Arena* slot = memory_->slots[0].get();
-  slot->Reset();
-  LayerContext ctx = Context(batch, slot, stream);
-  ctx.training = false;
+void GptStage::Predict(const LayerContext& ctx, const Tensor& x_TH) const {
   Arena::Scope scope(ctx.scratch);
-  const Tensor last_1H = RunLayers(ctx, {}).Slice(0, token, token + 1);
+  const DType dtype = options_.transformer.dtype;
   const Tensor normed_1H = AllocateHidden(ctx.scratch, 1, "norm output");
   NormLayer::Saved forgotten;
-  final_norm_->Forward(ctx, last_1H, normed_1H, &forgotten);
+  final_norm_->Forward(ctx, x_TH.Slice(0, predicted_token_, predicted_token_ + 1), normed_1H,
+                       &forgotten);
   const Tensor& weight_VH = HeadWeight().data;
-  const Tensor mine_1V =
-      ctx.scratch->Allocate(options_.transformer.dtype, {1, weight_VH.dim(0)}, "logits");
-  ops::LinearForward(stream, normed_1H, weight_VH, Tensor(), mine_1V);
-  const Tensor all_V =
-      ctx.scratch->Allocate(options_.transformer.dtype, {options_.padded_vocab_size}, "logits");
-  tensor_group_.AllGather(mine_1V.Flatten(), all_V, stream);
-  ops::Copy(stream, all_V, logits_V);
+  const Tensor mine_1V = ctx.scratch->Allocate(dtype, {1, weight_VH.dim(0)}, "logits");
+  ops::LinearForward(ctx.stream, normed_1H, weight_VH, Tensor(), mine_1V);
+  const Tensor all_V = ctx.scratch->Allocate(dtype, {options_.padded_vocab_size}, "logits");
+  tensor_group_.AllGather(mine_1V.Flatten(), all_V, ctx.stream);
+  ops::Copy(ctx.stream, all_V, predicted_logits_V_);
 }
 
 }  // namespace megatron

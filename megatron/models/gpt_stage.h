@@ -1,5 +1,6 @@
-// One pipeline stage of a GPT: some consecutive layers, with the embedding in front on the first
-// stage and the head behind on the last. A model on one rank is a single stage.
+// One rank's part of a GPT: one chunk of consecutive layers, or with an interleaved schedule
+// several, with the embedding in front of the model's first and the head behind its last. A model
+// on one rank is a single chunk.
 //
 //   GptStage stage(options, {}, groups.tensor);
 //   ParameterBuffers buffers(stage.parameters(), ...);
@@ -8,7 +9,8 @@
 //   RunSchedule(...);               // calls Forward and Backward
 //   ... stage.loss_sums() ...
 //
-// Legend: T tokens, H hidden, V vocabulary of this rank.
+// Legend: T tokens (of the residual stream: those of this rank), H hidden, V vocabulary of this
+// rank.
 #ifndef MEGATRON_MODELS_GPT_STAGE_H_
 #define MEGATRON_MODELS_GPT_STAGE_H_
 
@@ -28,13 +30,18 @@
 
 namespace megatron {
 
-// Which part of the model a stage is. Layers are cut evenly; validation refuses what doesn't
-// divide.
+// Which parts of the model a rank holds: the model is cut into stages * chunks parts, and chunk c
+// of stage s is the (c * stages + s)-th.
 struct StagePlacement {
   int stage = 0;
   int stages = 1;
-  bool first() const { return stage == 0; }
-  bool last() const { return stage == stages - 1; }
+  int chunks = 1;
+  // Layers of each part of the model, in order. Empty: cut evenly; validation refuses what doesn't
+  // divide.
+  std::vector<int64_t> layers;
+
+  bool first() const { return stage == 0; }          // holds the embedding
+  bool last() const { return stage == stages - 1; }  // holds the head
 };
 
 class GptStage : public Stage {
@@ -46,12 +53,19 @@ class GptStage : public Stage {
   // In Megatron's order. They point into this object.
   std::vector<Parameter*> parameters();
 
+  int chunks() const { return static_cast<int>(chunks_.size()); }
+  int64_t padded_vocab_size() const { return options_.padded_vocab_size; }
+
   // The arenas to work in; they decide how many micro-batches may be in flight.
   void SetMemory(StageMemory* memory);
   // The micro-batches of the step, by number. Both must outlive the step.
   void SetBatches(const std::vector<MicroBatch>* batches) { batches_ = batches; }
   // Off: Forward has no dropout and keeps nothing for a backward, which is not called.
-  void set_training(bool training) { training_ = training; }
+  void set_training(bool training) { mode_ = training ? Mode::kTrain : Mode::kEvaluate; }
+  // Until the next set_training: as without training, but in place of the loss Forward writes on
+  // the last stage the logits that follow token `token` of a batch (fp32 [padded vocabulary], the
+  // whole of it on every tensor-parallel rank).
+  void StartPredicting(int64_t token, const Tensor& logits_V);
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
   std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
@@ -64,66 +78,76 @@ class GptStage : public Stage {
                      const Stream&) override;
   void BackwardWeight(const WorkItem&, absl::Span<const Tensor>, const Stream&) override;
 
-  // The logits (fp32 [padded vocabulary], the whole of it on every tensor-parallel rank) that
-  // follow token `token` of the batch. Models of one stage.
-  void Predict(const MicroBatch& batch, int64_t token, const Tensor& logits_V,
-               const Stream& stream);
-
   // fp32 [2] on the last stage, which adds to it: the sum of loss_weight * loss, and that of
   // loss_weight. The caller zeroes it.
   const Tensor& loss_sums() const { return loss_sums_; }
 
  private:
-  // Consecutive layers of which, when they are recomputed, only the input is kept.
+  enum class Mode { kTrain, kEvaluate, kPredict };
+  // Consecutive layers of a chunk of which, when they are recomputed, only the input is kept.
   struct Segment {
     int64_t begin, end;
     bool recompute;
   };
   struct Saved {
-    std::vector<Tensor> layer_input;  // by layer, and the output of the last
+    std::vector<Tensor> layer_input;  // by layer of the chunk, and the output of the last
     std::vector<TransformerLayer::Saved> layers;
     NormLayer::Saved final_norm;
     Tensor normed_TH;
     VocabParallelCrossEntropy::Saved loss;
   };
+  struct Chunk {
+    bool first = false, last = false;  // of the model's parts
+    std::vector<std::unique_ptr<TransformerLayer>> layers;
+    std::vector<Segment> segments;
+    std::vector<Saved> saved;  // by slot
+  };
 
+  Chunk MakeChunk(int chunk) const;
+  void MakeEmbedding();
+  void MakeHead(Device device, MemoryLedger* ledger);
+  std::unique_ptr<VocabParallelEmbedding> MakeTable(const std::string& name, float init_std) const;
+
+  std::vector<TensorSpec> EdgeSpecs(int microbatch) const;
+  bool sequence_parallel() const;
   LayerContext Context(const MicroBatch& batch, Arena* saved, const Stream& stream) const;
   const RotaryTables* rotary() const { return rotary_.get(); }
   Tensor AllocateHidden(Arena* arena, int64_t tokens, const char* name) const;
   void Embed(const LayerContext& ctx, const Tensor& out_TH) const;
   void EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH);
-  void ForwardSegment(const LayerContext& ctx, const Segment& segment, Saved* saved) const;
+  void ForwardSegment(const LayerContext& ctx, const Chunk& chunk, const Segment& segment,
+                      Saved* saved) const;
   // dx (=) from dy. Both in scratch.
-  void BackwardSegment(const LayerContext& ctx, const Segment& segment, const Tensor& dy_TH,
-                       const Tensor& dx_TH, Saved* saved);
+  void BackwardSegment(const LayerContext& ctx, Chunk& chunk, const Segment& segment,
+                       const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   const Parameter& HeadWeight() const;
   void Head(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
   void HeadBackward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
-  void Evaluate(const LayerContext& ctx, absl::Span<const Tensor> inputs,
-                absl::Span<const Tensor> outputs);
-  // The hidden state after this stage's layers, without keeping anything but it.
-  Tensor RunLayers(const LayerContext& ctx, absl::Span<const Tensor> inputs);
+  void Predict(const LayerContext& ctx, const Tensor& x_TH) const;
+  void ForwardOnly(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
+                   absl::Span<const Tensor> outputs);
+  // The hidden state after the chunk's layers, without keeping anything but it.
+  Tensor RunLayers(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs);
 
   GptOptions options_;
   StagePlacement placement_;
   ProcessGroup tensor_group_;
-  int64_t first_layer_;
   std::unique_ptr<RotaryTables> rotary_;
   // On the first stage; on the last too if it is tied, there as a copy.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
   Parameter position_embeddings_;
-  std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  std::vector<Chunk> chunks_;
   std::unique_ptr<NormLayer> final_norm_;
   VocabParallelCrossEntropy cross_entropy_;
-  std::vector<Segment> segments_;
 
   Buffer loss_buffer_;
   Tensor loss_sums_;
   StageMemory* memory_ = nullptr;
   const std::vector<MicroBatch>* batches_ = nullptr;
-  bool training_ = true;
-  std::vector<Saved> saved_;  // by slot
+  Mode mode_ = Mode::kTrain;
+  int64_t predicted_token_ = 0;
+  Tensor predicted_logits_V_;
 };
 
 }  // namespace megatron

@@ -207,12 +207,12 @@ TEST(GptStageTest, RecomputationTakesLessMemory) {
   HostBatch batch = RandomBatch({64}, 50, 2);
   GptOptions options = SmallGpt2();
   options.transformer.num_layers = 6;
-  const int64_t all = MeasureStage(options, 1, batch.View()).slot;
+  const int64_t all = MeasureStage(options, 1, batch.View()).slots[0].bytes;
   options.transformer.recompute = {true, true, true};
-  const int64_t selective = MeasureStage(options, 1, batch.View()).slot;
+  const int64_t selective = MeasureStage(options, 1, batch.View()).slots[0].bytes;
   options.transformer.recompute = {};
   options.layer_recompute = {LayerRecompute::kUniform, 1};
-  const int64_t full = MeasureStage(options, 1, batch.View()).slot;
+  const int64_t full = MeasureStage(options, 1, batch.View()).slots[0].bytes;
   EXPECT_LT(selective, 0.7 * all);
   EXPECT_LT(full, 0.6 * selective);
 }
@@ -318,10 +318,7 @@ TEST(GptStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
     std::fill(batch.loss_weights.begin(), batch.loss_weights.end(), 0.0f);
     batch.loss_weights[7] = 1;
     const double loss = model.Loss(&batch, /*training=*/false);
-    std::vector<float> logits(options.padded_vocab_size);
-    model.stage().Predict(batch.View(), 7,
-                          Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size}),
-                          model.stream());
+    const std::vector<float> logits = model.Logits(&batch, 7);
     double sum = 0;
     for (int v = 0; v < options.vocab_size; ++v) sum += std::exp(double{logits[v]});
     EXPECT_NEAR(std::log(sum) - logits[batch.labels[7]], loss, 1e-5);

@@ -4,19 +4,33 @@
 
 namespace megatron {
 
+int64_t StageMemorySizes::saved() const {
+  int64_t bytes = 0;
+  for (const SlotSizes& chunk : slots) bytes += chunk.count * chunk.bytes;
+  return bytes;
+}
+
 StageMemory::StageMemory(Device device, const StageMemorySizes& sizes, MemoryLedger* ledger)
     : recompute(device, sizes.recompute, "activations/recomputed", ledger),
       scratch(device, sizes.scratch, "activations/temporary", ledger),
       edges(device, sizes.edges, "activations/edges", ledger) {
-  for (int i = 0; i < sizes.slots; ++i) {
-    slots.push_back(std::make_unique<Arena>(device, sizes.slot, "activations/saved", ledger));
+  for (const SlotSizes& chunk : sizes.slots) {
+    slots.emplace_back();
+    for (int i = 0; i < chunk.count; ++i) {
+      slots.back().push_back(
+          std::make_unique<Arena>(device, chunk.bytes, "activations/saved", ledger));
+    }
   }
 }
 
 StageMemorySizes StageMemory::HighWater() const {
   StageMemorySizes sizes;
-  sizes.slots = static_cast<int>(slots.size());
-  for (const auto& slot : slots) sizes.slot = std::max(sizes.slot, slot->high_water());
+  sizes.slots.clear();
+  for (const auto& chunk : slots) {
+    sizes.slots.push_back({static_cast<int>(chunk.size()), 0});
+    for (const auto& slot : chunk)
+      sizes.slots.back().bytes = std::max(sizes.slots.back().bytes, slot->high_water());
+  }
   sizes.recompute = recompute.high_water();
   sizes.scratch = scratch.high_water();
   sizes.edges = edges.high_water();

@@ -9,12 +9,19 @@
 
 namespace megatron {
 
+// Of one chunk of the stage.
+struct SlotSizes {
+  int count = 1;      // micro-batches in flight
+  int64_t bytes = 0;  // that one of them keeps for its backward
+};
+
 struct StageMemorySizes {
-  int slots = 1;          // micro-batches in flight
-  int64_t slot = 0;       // bytes that one of them keeps for backward
-  int64_t recompute = 0;  // bytes that recomputed layers keep for their backward
+  std::vector<SlotSizes> slots = {SlotSizes()};  // by chunk
+  int64_t recompute = 0;                         // what recomputed layers keep for their backward
   int64_t scratch = 0;
-  int64_t edges = 0;  // bytes of what neighbouring stages send
+  int64_t edges = 0;  // what neighbouring stages send
+
+  int64_t saved() const;  // of all slots
 };
 
 struct StageMemory {
@@ -23,7 +30,7 @@ struct StageMemory {
   // What was used so far: on the meta device, what a real one needs.
   StageMemorySizes HighWater() const;
 
-  std::vector<std::unique_ptr<Arena>> slots;
+  std::vector<std::vector<std::unique_ptr<Arena>>> slots;  // by chunk and slot
   Arena recompute, scratch, edges;
 };
 

@@ -6,6 +6,8 @@
 
 #include "glog/logging.h"
 #include "megatron/base/philox.h"
+#include "megatron/pipeline/executor.h"
+#include "megatron/pipeline/schedule.h"
 
 namespace megatron {
 
@@ -37,10 +39,19 @@ int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptio
   return order[std::min(drawn, kept - 1)];
 }
 
-TextGenerator::TextGenerator(GptStage* stage, const GptOptions& options, int64_t max_context,
-                             const Stream& stream, MemoryLedger* ledger)
-    : stage_(stage), vocab_size_(options.vocab_size), max_context_(max_context), stream_(stream) {
-  CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
+TextGenerator::TextGenerator(GptStage* stage, const GenerationPipeline& pipeline,
+                             const GptOptions& options, int64_t max_context, const Stream& stream,
+                             MemoryLedger* ledger)
+    : stage_(stage),
+      pipeline_(pipeline),
+      batches_(1),
+      vocab_size_(options.vocab_size),
+      max_context_(max_context),
+      stream_(stream) {
+  InterleavedOptions schedule;
+  schedule.stages = pipeline.group.size();
+  schedule.chunks = stage->chunks();
+  plan_ = PlanStage(ForwardSchedule(schedule), pipeline.group.rank());
   int64_t offset = 0;
   const int64_t bytes = max_context * 4 * SizeOf(DType::kInt64) + 2 * Buffer::kAlignment +
                         options.padded_vocab_size * SizeOf(DType::kFloat32);
@@ -56,19 +67,42 @@ TextGenerator::TextGenerator(GptStage* stage, const GptOptions& options, int64_t
   whole_.sample_position_T = whole_.position_T;
   whole_.cu_seqlens = next(DType::kInt32, 2);
   logits_V_ = next(DType::kFloat32, options.padded_vocab_size);
+  if (stream.is_meta()) return;
+  CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
   std::iota(whole_.position_T.data<int32_t>(), whole_.position_T.data<int32_t>() + max_context, 0);
 }
 
-void TextGenerator::Predict(const int32_t* tokens, int64_t count) {
+MicroBatch TextGenerator::FirstTokens(int64_t count) const {
   MicroBatch batch = whole_;
   for (Tensor* tensor :
        {&batch.tokens_T, &batch.position_T, &batch.sample_T, &batch.sample_position_T}) {
     *tensor = tensor->Slice(0, 0, count);
   }
+  batch.max_seqlen = count;
+  return batch;
+}
+
+absl::Status TextGenerator::RunStages(const MicroBatch& batch) {
+  batches_[0] = batch;
+  stage_->SetBatches(&batches_);
+  stage_->StartPredicting(batch.num_tokens() - 1, logits_V_);
+  const absl::Status status = RunSchedule(plan_, stage_, pipeline_.group, pipeline_.edges, stream_);
+  stage_->set_training(true);
+  return status;
+}
+
+void TextGenerator::Measure() {
+  CHECK(stream_.is_meta());
+  CHECK_EQ(RunStages(FirstTokens(max_context_)), absl::OkStatus());
+}
+
+bool TextGenerator::Predict(const int32_t* tokens, int64_t count) {
+  const MicroBatch batch = FirstTokens(count);
   std::copy_n(tokens, count, batch.tokens_T.data<int32_t>());
   batch.cu_seqlens.data<int32_t>()[1] = static_cast<int32_t>(count);
-  batch.max_seqlen = count;
-  stage_->Predict(batch, count - 1, logits_V_, stream_);
+  if (!RunStages(batch).ok()) return false;
+  pipeline_.group.Broadcast(logits_V_, pipeline_.group.size() - 1, stream_);
+  return pipeline_.group.status().ok();
 }
 
 void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
@@ -78,7 +112,7 @@ void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
   const PhiloxKey key = DeriveKey(sampling.seed, kPhiloxSampling, 0, 0);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t context = std::min<int64_t>(static_cast<int64_t>(tokens->size()), max_context_);
-    Predict(tokens->data() + tokens->size() - context, context);
+    if (!Predict(tokens->data() + tokens->size() - context, context)) return;
     const PhiloxBlock words = Philox(key, {{static_cast<uint32_t>(i), 0, 0, 0}});
     tokens->push_back(SampleToken(logits_V_.data<float>(), vocab_size_, sampling,
                                   UniformOpenZero(words.word[0])));

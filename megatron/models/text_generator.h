@@ -2,7 +2,8 @@
 //
 // The next token is drawn from softmax(logits / temperature), restricted to the top_k likeliest
 // tokens and to the smallest set of likeliest tokens whose probabilities sum to top_p. Equal seeds
-// and prompts give equal texts.
+// and prompts give equal texts. Where several ranks hold the model, all call the same methods with
+// the same arguments and get the same tokens.
 #ifndef MEGATRON_MODELS_TEXT_GENERATOR_H_
 #define MEGATRON_MODELS_TEXT_GENERATOR_H_
 
@@ -10,7 +11,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "megatron/comm/process_group.h"
 #include "megatron/models/gpt_stage.h"
+#include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
@@ -27,23 +31,38 @@ struct SamplingOptions {
 int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     float uniform);
 
+// The stages that make up a model, of which this rank has one, and the memory for what passes
+// between them; null for a model of one stage.
+struct GenerationPipeline {
+  ProcessGroup group;
+  Arena* edges = nullptr;
+};
+
 class TextGenerator {
  public:
-  // The stage is a whole model, with memory for a micro-batch of `max_context` tokens.
-  TextGenerator(GptStage* stage, const GptOptions& options, int64_t max_context,
-                const Stream& stream, MemoryLedger* ledger);
+  // The stage has memory for a micro-batch of `max_context` tokens, as Measure() finds it.
+  TextGenerator(GptStage* stage, const GenerationPipeline& pipeline, const GptOptions& options,
+                int64_t max_context, const Stream& stream, MemoryLedger* ledger);
+
+  // On a meta stream: takes of the stage's arenas what the longest context takes.
+  void Measure();
 
   // Appends up to `count` tokens to `tokens`, which must not be empty, and shows each to
-  // `on_token`; stops early when that returns false. Where the text outgrows the context, the model
-  // sees its last max_context tokens.
+  // `on_token`; stops early when that returns false (on all ranks alike) or a peer is lost. Where
+  // the text outgrows the context, the model sees its last max_context tokens.
   void Generate(const SamplingOptions& sampling, int64_t count, std::vector<int32_t>* tokens,
                 absl::FunctionRef<bool(int32_t token)> on_token);
 
  private:
-  // The logits that follow the tokens, in logits_.
-  void Predict(const int32_t* tokens, int64_t count);
+  // The logits that follow the tokens, in logits_V_. False where a peer was lost.
+  bool Predict(const int32_t* tokens, int64_t count);
+  MicroBatch FirstTokens(int64_t count) const;
+  absl::Status RunStages(const MicroBatch& batch);
 
   GptStage* stage_;
+  GenerationPipeline pipeline_;
+  StagePlan plan_;
+  std::vector<MicroBatch> batches_;
   int64_t vocab_size_, max_context_;
   Stream stream_;
   Buffer buffer_;
