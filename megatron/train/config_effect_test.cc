@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,6 +55,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
        "data.tokenizer_type=NullTokenizer"},
       {"checkpoint.save=here", "checkpoint.load=there"},
+      {"parallel.pipeline_model_parallel_size=2"},
       {"generation={}"},
   };
   return *contexts;
@@ -103,13 +105,14 @@ std::string Line(const Values&... values) {
 }
 
 std::string Describe(const TransformerOptions& o) {
-  return Line(
-      o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads, o.num_query_groups,
-      o.kv_channels, o.norm.kind, o.norm.epsilon, o.norm.zero_centered_gamma, o.activation, o.gated,
-      o.linear_bias, o.qkv_bias, o.qk_norm, o.rotary, o.rotary_options.base,
-      o.rotary_options.percent, o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
-      o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
-      o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp, o.recompute.norm);
+  return Line(o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads,
+              o.num_query_groups, o.kv_channels, o.norm.kind, o.norm.epsilon,
+              o.norm.zero_centered_gamma, o.activation, o.gated, o.linear_bias, o.qkv_bias,
+              o.qk_norm, o.rotary, o.rotary_options.base, o.rotary_options.percent,
+              o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
+              o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
+              o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
+              o.recompute.norm, o.sequence_parallel);
 }
 
 std::string Describe(const GptTrainerOptions& o) {
@@ -119,6 +122,8 @@ std::string Describe(const GptTrainerOptions& o) {
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
               o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
               o.model.dropout_seed) +
+         Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
+              o.use_distributed_optimizer, o.max_generation_context) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.clip_grad, o.log_params_norm,
               o.log_num_zeros_in_grad) +
@@ -154,7 +159,8 @@ std::string Describe(const RunOptions& o) {
               o.checkpoint.no_load_optim) +
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,
-              o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads);
+              o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
+              absl::FormatDuration(o.distributed_timeout));
 }
 
 std::vector<std::string> OtherValues(const FieldRef& now) {
@@ -227,12 +233,13 @@ TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
 }
 
 TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
-  for (const std::string field : {"system.device=cuda", "parallel.data_parallel_size=2",
-                                  "parallel.tensor_model_parallel_size=2"}) {
-    const auto loaded = LoadConfigFromString(kBase, "base", {field}, ConfigPurpose::kRun);
-    EXPECT_THAT(loaded.status(),
-                absl_testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                       ::testing::HasSubstr(field.substr(0, field.find('=')))));
+  const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
+      {"system.device", {"system.device=cuda"}},
+      {"makes 512 ranks", {"parallel.data_parallel_size=512", "training.global_batch_size=1024"}}};
+  for (const auto& [text, overrides] : refused) {
+    const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kRun);
+    EXPECT_THAT(loaded.status(), absl_testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                                        ::testing::HasSubstr(text)));
   }
 }
 

@@ -38,16 +38,21 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
   buffers.device = stream.device();
   buffers.num_moments = NumMoments(options.optimizer);
   buffers.data_parallel_size = groups.data_context.size();
+  buffers.data_parallel_rank = groups.data_context.rank();
+  buffers.shard_states = options.use_distributed_optimizer;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(options.optimizer, buffers_.get(), ledger);
-  memory_ = std::make_unique<StageMemory>(stream.device(), sizes, ledger);
+  StageMemorySizes memory = sizes;
+  if (stream.is_meta()) memory.slots.resize(options.placement.chunks);
+  memory_ = std::make_unique<StageMemory>(stream.device(), memory, ledger);
   stage_->SetMemory(memory_.get());
 }
 
 const StagePlan& GptTrainer::PlanFor(int64_t micro_batches) {
   if (plan_.microbatches != micro_batches || plan_.steps.empty()) {
     const int count = static_cast<int>(micro_batches);
-    plan_ = PlanStage(OneForwardOneBackwardSchedule(options_.placement.stages, count),
+    plan_ = PlanStage(InterleavedSchedule({options_.placement.stages, count,
+                                           options_.placement.chunks, /*group=*/0}),
                       options_.placement.stage);
   }
   return plan_;
@@ -57,6 +62,7 @@ StagePlan GptTrainer::PlanForward(int64_t micro_batches) const {
   InterleavedOptions options;
   options.stages = options_.placement.stages;
   options.microbatches = static_cast<int>(micro_batches);
+  options.chunks = options_.placement.chunks;
   return PlanStage(ForwardSchedule(options), options_.placement.stage);
 }
 
@@ -68,7 +74,9 @@ StageMemorySizes GptTrainer::Measure() {
   const StagePlan& training = PlanFor(micro_batches);
   const StagePlan evaluation = PlanForward(micro_batches);
   StageMemorySizes slots;
-  slots.slots = std::max(training.slots[0], evaluation.slots[0]);
+  slots.slots.assign(training.slots.size(), {});
+  for (size_t chunk = 0; chunk < slots.slots.size(); ++chunk)
+    slots.slots[chunk].count = std::max(training.slots[chunk], evaluation.slots[chunk]);
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
   stage_->SetMemory(memory_.get());
   for (const StagePlan* plan : {&evaluation, &training}) {
@@ -76,12 +84,25 @@ StageMemorySizes GptTrainer::Measure() {
     CHECK_EQ(RunSchedule(*plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
              absl::OkStatus());
   }
+  if (options_.max_generation_context > 0) MakeGenerator(nullptr).Measure();
   return memory_->HighWater();
+}
+
+TextGenerator GptTrainer::MakeGenerator(MemoryLedger* ledger) {
+  return TextGenerator(stage_.get(), {groups_.pipeline, &memory_->edges}, options_.model,
+                       options_.max_generation_context, stream_, ledger);
+}
+
+absl::Status GptTrainer::ShareWeights() {
+  optimizer_->ShareWeights(groups_, stream_);
+  return GroupStatus();
 }
 
 std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
   std::map<std::string, int64_t> bytes;
-  for (const Arena* arena : {memory_->slots[0].get(), &memory_->recompute, &memory_->scratch}) {
+  std::vector<const Arena*> arenas = {&memory_->recompute, &memory_->scratch};
+  for (const auto& chunk : memory_->slots) arenas.push_back(chunk[0].get());
+  for (const Arena* arena : arenas) {
     for (const auto& [name, held] : arena->NamesAtHighWater()) bytes[name] += held;
   }
   return bytes;

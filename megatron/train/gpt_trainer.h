@@ -17,6 +17,7 @@
 #include "megatron/data/gpt_sample.h"
 #include "megatron/models/gpt_stage.h"
 #include "megatron/models/stage_memory.h"
+#include "megatron/models/text_generator.h"
 #include "megatron/optim/batch_size_ramp.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/lr_scheduler.h"
@@ -35,6 +36,9 @@ struct GptTrainerOptions {
   BatchSizeRampOptions batch_size;
   PackerOptions packing;
   double clip_grad = 0;
+  bool use_distributed_optimizer = false;  // optimizer state is shared out over data-parallel ranks
+  // Of the text that is generated with these weights, which needs memory of its own; 0: none is.
+  int64_t max_generation_context = 0;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
 };
@@ -72,6 +76,8 @@ class GptTrainer {
   std::map<std::string, int64_t> MeasuredActivations() const;
 
   void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
+  // After masters were loaded and rounded: brings the weights to all ranks that use them.
+  absl::Status ShareWeights();
 
   // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
   // weights and their update.
@@ -86,6 +92,9 @@ class GptTrainer {
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }
   GptStage& stage() { return *stage_; }
+  const ProcessGroups& groups() const { return groups_; }
+  // A generator that uses the stage's memory: between steps, on all ranks alike.
+  TextGenerator MakeGenerator(MemoryLedger* ledger);
   const GptTrainerOptions& options() const { return options_; }
   int64_t GlobalBatchSize() const {
     return ramp_.GlobalBatchSize(progress_.consumed_train_samples);

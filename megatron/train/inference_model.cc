@@ -37,14 +37,7 @@ StageMemorySizes MeasurePrediction(const GptOptions& options, int64_t tokens) {
   StageMemory memory(meta, {}, nullptr);
   stage.SetMemory(&memory);
   BindWeights(options, nullptr, &stage);
-  auto make = [&](DType dtype, int64_t count) { return Tensor(nullptr, dtype, {count}, meta); };
-  MicroBatch batch;
-  batch.tokens_T = batch.position_T = batch.sample_position_T = make(DType::kInt32, tokens);
-  batch.sample_T = make(DType::kInt64, tokens);
-  batch.cu_seqlens = make(DType::kInt32, 2);
-  batch.max_seqlen = tokens;
-  stage.Predict(batch, tokens - 1, make(DType::kFloat32, options.padded_vocab_size),
-                Stream::Meta());
+  TextGenerator(&stage, {}, options, tokens, Stream::Meta(), nullptr).Measure();
   return memory.HighWater();
 }
 
@@ -62,8 +55,8 @@ InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOp
   memory_ =
       std::make_unique<StageMemory>(Device(), MeasurePrediction(options, seq_length), &ledger_);
   stage_.SetMemory(memory_.get());
-  generator_ =
-      std::make_unique<TextGenerator>(&stage_, options, seq_length, Stream::Cpu(&pool_), &ledger_);
+  generator_ = std::make_unique<TextGenerator>(&stage_, GenerationPipeline(), options, seq_length,
+                                               Stream::Cpu(&pool_), &ledger_);
 }
 
 absl::Status InferenceModel::LoadWeights(const CheckpointReader& reader) {

@@ -1,10 +1,13 @@
 #include "megatron/train/pretrain.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,11 +18,16 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/comm/run_ranks.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/config_text.h"
+#include "megatron/train/consensus.h"
 #include "megatron/train/exit_code.h"
+#include "megatron/train/failure.h"
 #include "megatron/train/flops.h"
 #include "megatron/train/run_lock.h"
 #include "megatron/train/run_plan.h"
@@ -29,12 +37,6 @@
 
 namespace megatron {
 namespace {
-
-// An error on its way out of the program.
-struct Failure {
-  ExitCode code;
-  std::string message;
-};
 
 int Report(const Failure& failure) {
   std::fflush(stdout);
@@ -98,7 +100,8 @@ absl::Status CheckThatNobodyElseSavesThere(FileSystem& fs, const CheckpointOptio
                    " is a checkpoint of another run: give checkpoint.save a directory of its own"));
 }
 
-// Everything that a run needs and how it came to be; one of these lives as long as the program.
+// Everything that a run needs and how it came to be; one of these lives as long as the program. Its
+// ranks are threads that share what does not change.
 class Pretraining {
  public:
   Pretraining(LoadedConfig loaded, absl::Time start) : loaded_(std::move(loaded)), start_(start) {}
@@ -108,13 +111,32 @@ class Pretraining {
   int Run();
 
  private:
+  // What a rank has for itself.
+  struct Rank {
+    Rank(int num_threads) : pool(num_threads) {}
+
+    ProcessGroup world, saving;
+    bool speaks = true;
+    MemoryLedger ledger;
+    ThreadPool pool;
+    std::unique_ptr<GptTrainer> trainer;
+  };
+
   std::optional<Failure> CheckMemory() const;
   std::optional<Failure> OpenData();
-  std::optional<Failure> Build();
+  std::optional<Failure> OpenSaveDirectory();
   absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(megatron::Restore* what) const;
-  std::optional<Failure> Restore();
+  std::optional<Failure> OpenCheckpoint();
   void Introduce() const;
-  void Generate();
+
+  // Of one rank; what goes wrong is in failure_.
+  absl::Status RunRank(int number, const ProcessGroup& world);
+  absl::Status BuildRank(int number, Rank* rank) const;
+  absl::Status RestoreRank(Rank* rank);
+  ExitCode TrainRank(Rank* rank);
+  void Generate(Rank* rank);
+  // The status of its rank's end, which ends the others.
+  absl::Status EndRank(ExitCode code, const absl::Status& status);
 
   LoadedConfig loaded_;
   absl::Time start_;
@@ -125,9 +147,10 @@ class Pretraining {
   GptData data_;
   RunDescription run_;
   RunLock lock_;
-  MemoryLedger ledger_;
-  std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<GptTrainer> trainer_;
+  std::optional<CheckpointReader> checkpoint_;  // to start from
+  megatron::Restore restore_ = megatron::Restore::kEverything;
+  FirstFailure failure_;
+  ExitCode exit_code_ = kExitDone;  // of the rank that speaks
 };
 
 std::optional<Failure> Pretraining::Plan() {
@@ -165,37 +188,26 @@ std::optional<Failure> Pretraining::OpenData() {
   return std::nullopt;
 }
 
-std::optional<Failure> Pretraining::Build() {
+std::optional<Failure> Pretraining::OpenSaveDirectory() {
   run_.identity = RunIdentity(loaded_.config, data_.fingerprint);
   run_.config_text = EffectiveConfigText(loaded_.config);
-  if (!options_.checkpoint.save.empty()) {
-    const absl::Status writable = CheckWritable(fs_, options_.checkpoint.save);
-    if (!writable.ok()) {
-      return Failure{kExitIo, absl::StrCat("checkpoint.save = ", options_.checkpoint.save, ": ",
-                                           writable.message())};
-    }
-    absl::StatusOr<RunLock> lock = RunLock::Take(options_.checkpoint.save);
-    if (!lock.ok())
-      return Fail(
-          lock.status().code() == absl::StatusCode::kFailedPrecondition ? kExitConfig : kExitIo,
-          lock.status());
-    lock_ = *std::move(lock);
-    const absl::Status ours =
-        CheckThatNobodyElseSavesThere(fs_, options_.checkpoint, RunId(run_.identity));
-    if (!ours.ok())
-      return Fail(ours.code() == absl::StatusCode::kFailedPrecondition ? kExitConfig
-                                                                       : kExitCorruptCheckpoint,
-                  ours);
+  if (options_.checkpoint.save.empty()) return std::nullopt;
+  const absl::Status writable = CheckWritable(fs_, options_.checkpoint.save);
+  if (!writable.ok()) {
+    return Failure{kExitIo, absl::StrCat("checkpoint.save = ", options_.checkpoint.save, ": ",
+                                         writable.message())};
   }
-  absl::StatusOr<LossScaler> scaler = MakeLossScaler(options_.precision);
-  if (!scaler.ok()) return Fail(kExitConfig, scaler.status());
-  pool_ = std::make_unique<ThreadPool>(options_.num_threads);
-  absl::StatusOr<std::unique_ptr<GptTrainer>> trainer =
-      GptTrainer::Create(options_.trainer, *scaler, ProcessGroups(), plan_.stages[0].sizes,
-                         Stream::Cpu(pool_.get()), &ledger_);
-  if (!trainer.ok()) return Fail(kExitConfig, trainer.status());
-  trainer_ = *std::move(trainer);
-  return std::nullopt;
+  absl::StatusOr<RunLock> lock = RunLock::Take(options_.checkpoint.save);
+  if (!lock.ok()) {
+    const bool taken = lock.status().code() == absl::StatusCode::kFailedPrecondition;
+    return Fail(taken ? kExitConfig : kExitIo, lock.status());
+  }
+  lock_ = *std::move(lock);
+  const absl::Status ours =
+      CheckThatNobodyElseSavesThere(fs_, options_.checkpoint, RunId(run_.identity));
+  if (ours.ok()) return std::nullopt;
+  const bool another = ours.code() == absl::StatusCode::kFailedPrecondition;
+  return Fail(another ? kExitConfig : kExitCorruptCheckpoint, ours);
 }
 
 // What this run has saved itself comes before what it was started from, so that the same command
@@ -213,40 +225,24 @@ absl::StatusOr<FoundCheckpoint> Pretraining::ChooseCheckpoint(megatron::Restore*
   return LocateCheckpoint(fs_, checkpoint.load);
 }
 
-std::optional<Failure> Pretraining::Restore() {
+std::optional<Failure> Pretraining::OpenCheckpoint() {
   const CheckpointOptions& checkpoint = options_.checkpoint;
-  megatron::Restore what;
-  const absl::StatusOr<FoundCheckpoint> found = ChooseCheckpoint(&what);
+  const absl::StatusOr<FoundCheckpoint> found = ChooseCheckpoint(&restore_);
   if (!found.ok() && found.status().code() != absl::StatusCode::kNotFound) {
     const bool damaged = found.status().code() == absl::StatusCode::kDataLoss;
     return Fail(damaged ? kExitCorruptCheckpoint : kExitIo, found.status());
   }
   if (!found.ok()) {
-    if (checkpoint.load != checkpoint.save) {
-      return Failure{
-          kExitConfig,
-          absl::StrCat("checkpoint.load = ", checkpoint.load,
-                       ": there is no checkpoint; unset it to start from the beginning (",
-                       found.status().message(), ")")};
-    }
-    trainer_->InitializeWeights(options_.seed);
-    return std::nullopt;
+    if (checkpoint.load == checkpoint.save) return std::nullopt;
+    return Failure{kExitConfig,
+                   absl::StrCat("checkpoint.load = ", checkpoint.load,
+                                ": there is no checkpoint; unset it to start from the beginning (",
+                                found.status().message(), ")")};
   }
   for (const std::string& warning : found->warnings) Say(absl::StrCat("WARNING: ", warning));
-  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs_, found->directory);
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs_, found->directory);
   if (!reader.ok()) return Fail(kExitCorruptCheckpoint, reader.status());
-  const absl::Status status =
-      RestoreCheckpoint(*reader, what, run_, Stream::Cpu(pool_.get()), trainer_.get());
-  if (status.code() == absl::StatusCode::kFailedPrecondition) return Fail(kExitConfig, status);
-  if (!status.ok()) {
-    return Failure{
-        kExitCorruptCheckpoint,
-        absl::StrCat(status.message(), "; to continue from the checkpoint before it move ",
-                     found->directory, " away")};
-  }
-  Say(absl::StrCat(
-      what == megatron::Restore::kWeights ? "starting from the weights of " : "continuing from ",
-      found->directory, " at iteration ", trainer_->progress().iteration));
+  checkpoint_ = *std::move(reader);
   return std::nullopt;
 }
 
@@ -258,8 +254,14 @@ void Pretraining::Introduce() const {
         "WARNING: system.num_threads = %d on %d cores: threads will wait for each other",
         options_.num_threads, AvailableCores()));
   }
-  Say(absl::StrFormat("device: cpu (%s), %d threads; 1 rank", ops::IsaName(),
-                      options_.num_threads));
+  const ParallelSizes& sizes = options_.parallel;
+  std::string ranks = "1 rank";
+  if (options_.num_ranks() > 1) {
+    ranks = absl::StrFormat("%d ranks = tensor %d x pipeline %d x data %d", options_.num_ranks(),
+                            sizes.tensor, sizes.pipeline, sizes.data);
+  }
+  Say(absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
+                      std::max(options_.num_ranks(), options_.num_threads), ranks));
   Say(absl::StrFormat(
       "model: GPT of %d layers, hidden %d, %d heads, sequence %d, %s: %s parameters",
       transformer.num_layers, transformer.hidden_size, transformer.num_attention_heads,
@@ -268,35 +270,123 @@ void Pretraining::Introduce() const {
   Say(absl::StrCat("data: ", data_.description));
   Say(absl::StrFormat(
       "memory: %s planned, %s of it for weights, gradients, optimizer and activations",
-      FormatBytes(plan_.process_bytes(0)), FormatBytes(plan_.stages[0].total_bytes())));
+      FormatBytes(plan_.process_bytes()), FormatBytes(plan_.rank_bytes())));
   Say(absl::StrFormat("training: %d iterations of %d samples, checkpoints %s",
                       options_.loop.train_iters, options_.trainer.batch_size.global_batch_size,
                       options_.checkpoint.save.empty() ? "off (set checkpoint.save)"
                                                        : "in " + options_.checkpoint.save));
 }
 
-void Pretraining::Generate() {
+absl::Status Pretraining::EndRank(ExitCode code, const absl::Status& status) {
+  failure_.Set(code, std::string(status.message()));
+  return status;
+}
+
+absl::Status Pretraining::BuildRank(int number, Rank* rank) const {
+  const int size = options_.num_ranks();
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options_.parallel, size));
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options_.parallel, size));
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                            MakeGroups(dense, expert, rank->world.communicator()));
+  if (size > 1) {
+    std::vector<std::vector<int>> all(1, std::vector<int>(size));
+    std::iota(all[0].begin(), all[0].end(), 0);
+    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> saving,
+                              rank->world.communicator()->Split(all, "checkpoint"));
+    rank->saving = ProcessGroup(std::move(saving));
+  }
+  // As in Megatron the last rank, which knows the loss first.
+  rank->speaks = number == size - 1;
+  MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options_.precision));
+  const int stage = dense.Coordinate(number, Axis::kPipeline);
+  MEGATRON_ASSIGN_OR_RETURN(
+      rank->trainer,
+      GptTrainer::Create(options_.TrainerOf(stage, dense.Coordinate(number, Axis::kData)), scaler,
+                         groups, plan_.stages[stage].sizes, Stream::Cpu(&rank->pool),
+                         &rank->ledger));
+  return absl::OkStatus();
+}
+
+absl::Status Pretraining::RestoreRank(Rank* rank) {
+  if (!checkpoint_.has_value()) {
+    rank->trainer->InitializeWeights(options_.seed);
+    return absl::OkStatus();
+  }
+  const absl::Status status = RestoreCheckpoint(*checkpoint_, restore_, run_,
+                                                Stream::Cpu(&rank->pool), rank->trainer.get());
+  if (status.code() == absl::StatusCode::kFailedPrecondition) return EndRank(kExitConfig, status);
+  if (!status.ok()) {
+    return EndRank(
+        kExitCorruptCheckpoint,
+        absl::Status(status.code(), absl::StrCat(status.message(),
+                                                 "; to continue from the checkpoint before "
+                                                 "it move ",
+                                                 checkpoint_->directory(), " away")));
+  }
+  if (rank->speaks) {
+    Say(absl::StrCat(restore_ == megatron::Restore::kWeights ? "starting from the weights of "
+                                                             : "continuing from ",
+                     checkpoint_->directory(), " at iteration ",
+                     rank->trainer->progress().iteration));
+  }
+  return absl::OkStatus();
+}
+
+ExitCode Pretraining::TrainRank(Rank* rank) {
+  TrainingLoop::Context context;
+  context.options = &options_;
+  context.data = &data_;
+  context.run = run_;
+  context.flops_per_token =
+      FlopsPerToken(loaded_.config.model(), options_.trainer.model.padded_vocab_size,
+                    FlopsConvention::kCausalHalved);
+  context.program_start = start_;
+  context.saving = rank->saving;
+  context.speaks = rank->speaks;
+  context.failure = &failure_;
+  return TrainingLoop(context, fs_, rank->trainer.get()).Run();
+}
+
+void Pretraining::Generate(Rank* rank) {
   const GenerationOptions& generation = options_.generation;
   std::vector<int32_t> tokens;
   const absl::Status encoded = tokenizer_->Encode(generation.prompt, &tokens);
   if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer_->eod());
-  Say("--- the model continues ---");
-  std::printf("%s", generation.prompt.c_str());
+  auto print = [&](const std::string& text) {
+    if (!rank->speaks) return;
+    std::printf("%s", text.c_str());
+    std::fflush(stdout);
+  };
+  print("--- the model continues ---\n" + generation.prompt);
   TextStream text(*tokenizer_, tokens);
-  TextGenerator generator(&trainer_->stage(), options_.trainer.model, options_.data.seq_length,
-                          Stream::Cpu(pool_.get()), &ledger_);
+  Consensus consensus(rank->world);
+  TextGenerator generator = rank->trainer->MakeGenerator(&rank->ledger);
   generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
     if (token == tokenizer_->eod()) return false;
-    std::printf("%s", text.Add(token).c_str());
-    std::fflush(stdout);
-    return StopSignal() == 0;
+    print(text.Add(token));
+    return !consensus.Any(StopSignal() != 0);
   });
-  std::printf("\n");
+  print("\n");
+}
+
+absl::Status Pretraining::RunRank(int number, const ProcessGroup& world) {
+  Rank rank(std::max(1, options_.num_threads / options_.num_ranks()));
+  rank.world = world;
+  const absl::Status built = BuildRank(number, &rank);
+  if (!built.ok()) return EndRank(kExitConfig, built);
+  MEGATRON_RETURN_IF_ERROR(RestoreRank(&rank));
+  const ExitCode code = TrainRank(&rank);
+  if (rank.speaks) exit_code_ = code;
+  // The others end with this rank, whatever they wait for.
+  if (failure_.Get().has_value()) return absl::AbortedError(failure_.Get()->message);
+  const bool finished = rank.trainer->progress().iteration >= options_.loop.train_iters;
+  if (code == kExitDone && finished && options_.generation.enabled) Generate(&rank);
+  return absl::OkStatus();
 }
 
 std::optional<Failure> Pretraining::CheckMemory() const {
   const std::optional<int64_t> available = AvailableBytes();
-  const int64_t planned = plan_.process_bytes(0);
+  const int64_t planned = plan_.process_bytes();
   if (!available.has_value() || planned <= *available) return std::nullopt;
   return Failure{kExitConfig, absl::StrCat("the run takes ", FormatBytes(planned),
                                            " of memory and ", FormatBytes(*available),
@@ -308,22 +398,22 @@ std::optional<Failure> Pretraining::CheckMemory() const {
 int Pretraining::Run() {
   if (const auto failure = CheckMemory()) return Report(*failure);
   if (const auto failure = OpenData()) return Report(*failure);
-  if (const auto failure = Build()) return Report(*failure);
+  if (const auto failure = OpenSaveDirectory()) return Report(*failure);
   Introduce();
-  if (const auto failure = Restore()) return Report(*failure);
+  if (const auto failure = OpenCheckpoint()) return Report(*failure);
   ListenForStopSignals();
-  TrainingLoop::Context context;
-  context.options = &options_;
-  context.data = &data_;
-  context.run = run_;
-  context.flops_per_token =
-      FlopsPerToken(loaded_.config.model(), options_.trainer.model.padded_vocab_size,
-                    FlopsConvention::kCausalHalved);
-  context.program_start = start_;
-  const ExitCode code = TrainingLoop(context, fs_, trainer_.get()).Run();
-  const bool finished = trainer_->progress().iteration >= options_.loop.train_iters;
-  if (code == kExitDone && finished && options_.generation.enabled) Generate();
-  return code;
+  ThreadWorldOptions world;
+  world.deadline = options_.distributed_timeout;
+  const absl::Status status =
+      options_.num_ranks() == 1
+          ? RunRank(0, ProcessGroup())
+          : RunRanks(
+                options_.num_ranks(),
+                [this](int rank, const ProcessGroup& group) { return RunRank(rank, group); },
+                world);
+  if (const auto failure = failure_.Get()) return Report(*failure);
+  if (!status.ok()) return Report(Fail(kExitPeerLost, status));
+  return exit_code_;
 }
 
 }  // namespace

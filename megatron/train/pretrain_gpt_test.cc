@@ -325,7 +325,8 @@ TEST_F(PretrainGptTest, ADamagedCheckpointIsNotTrained) {
 TEST_F(PretrainGptTest, ADryRunWritesNothing) {
   const Outcome outcome = Run({SaveTo("save"), "--dry_run"});
   EXPECT_EQ(outcome.exit_code, kExitDone);
-  for (const char* text : {"parameters: ", "memory of a process of stage 0", "num_layers: 2  # "}) {
+  for (const char* text :
+       {"parameters: ", "memory of rank 0 (pipeline stage 0)", "num_layers: 2  # "}) {
     EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
   }
   EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());

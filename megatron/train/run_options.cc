@@ -103,6 +103,27 @@ ParallelSizes ToParallelSizes(const config::ParallelConfig& config) {
   return sizes;
 }
 
+StagePlacement ToPlacement(const config::PretrainConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel();
+  const int64_t layers = config.model().num_layers();
+  StagePlacement placement;
+  placement.stages = static_cast<int>(parallel.pipeline_model_parallel_size());
+  if (parallel.has_num_layers_per_virtual_pipeline_stage()) {
+    placement.chunks = static_cast<int>(layers / placement.stages /
+                                        parallel.num_layers_per_virtual_pipeline_stage());
+  }
+  const bool first = parallel.has_decoder_first_pipeline_num_layers(),
+             last = parallel.has_decoder_last_pipeline_num_layers();
+  if (!first && !last) return placement;
+  const int64_t ends = (first ? parallel.decoder_first_pipeline_num_layers() : 0) +
+                       (last ? parallel.decoder_last_pipeline_num_layers() : 0);
+  const int64_t others = placement.stages - first - last;
+  placement.layers.assign(placement.stages, others == 0 ? 0 : (layers - ends) / others);
+  if (first) placement.layers.front() = parallel.decoder_first_pipeline_num_layers();
+  if (last) placement.layers.back() = parallel.decoder_last_pipeline_num_layers();
+  return placement;
+}
+
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   OptimizerOptions options;
   options.kind = config.optimizer() == config::Optimizer::sgd ? OptimizerOptions::kSgd
@@ -205,7 +226,10 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   const config::TrainingConfig& training = config.training();
   GptTrainerOptions options;
   options.model = ToGptOptions(config, vocab_size);
-  options.placement.stages = static_cast<int>(config.parallel().pipeline_model_parallel_size());
+  options.placement = ToPlacement(config);
+  options.model.transformer.sequence_parallel = config.parallel().sequence_parallel();
+  options.use_distributed_optimizer = config.parallel().use_distributed_optimizer();
+  if (config.has_generation()) options.max_generation_context = config.model().seq_length();
   options.optimizer = ToOptimizerOptions(config.optimizer());
   options.schedule = ToSchedule(config);
   options.batch_size = ToBatchSizeRamp(config);
@@ -309,6 +333,14 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())
                             : AvailableCores();
+  options.distributed_timeout = absl::Minutes(config.parallel().distributed_timeout_minutes());
+  return options;
+}
+
+GptTrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
+  GptTrainerOptions options = trainer;
+  options.placement.stage = stage;
+  options.packing.layout.data_parallel_rank = data_rank;
   return options;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/text_generator.h"
@@ -61,7 +62,12 @@ struct RunOptions {
   CheckpointOptions checkpoint;
   GenerationOptions generation;
   uint64_t seed = 1234;
-  int num_threads = 1;
+  int num_threads = 1;  // of all ranks together
+  absl::Duration distributed_timeout = absl::Minutes(10);
+
+  int num_ranks() const { return parallel.tensor * parallel.pipeline * parallel.data; }
+  // What `trainer` is for the rank that stands there on the pipeline and the data axis.
+  GptTrainerOptions TrainerOf(int stage, int data_rank) const;
 };
 
 // From the tokenizer section alone, since the vocabulary it makes is needed for the rest.

@@ -17,17 +17,15 @@ namespace {
 absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups& groups,
                                   int stage) {
   MemoryLedger ledger;
-  GptTrainerOptions trainer_options = options.trainer;
-  trainer_options.placement.stage = stage;
   MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
-  MEGATRON_ASSIGN_OR_RETURN(
-      std::unique_ptr<GptTrainer> trainer,
-      GptTrainer::Create(trainer_options, scaler, groups, {}, Stream::Meta(), &ledger));
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptTrainer> trainer,
+                            GptTrainer::Create(options.TrainerOf(stage, /*data_rank=*/0), scaler,
+                                               groups, {}, Stream::Meta(), &ledger));
   RankPlan plan;
   plan.sizes = trainer->Measure();
   plan.activations = trainer->MeasuredActivations();
   plan.memory = ledger.AtPeak();
-  plan.memory["activations/saved"] = plan.sizes.slots * plan.sizes.slot;
+  plan.memory["activations/saved"] = plan.sizes.saved();
   plan.memory["activations/recomputed"] = plan.sizes.recompute;
   plan.memory["activations/temporary"] = plan.sizes.scratch;
   for (const ParameterPlace& place : trainer->buffers().places())
@@ -65,13 +63,21 @@ int64_t RankPlan::total_bytes() const {
   return total;
 }
 
+int64_t RunPlan::rank_bytes() const {
+  int64_t bytes = 0;
+  for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.total_bytes();
+  return bytes;
+}
+
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
-  const int world = options.parallel.tensor * options.parallel.pipeline * options.parallel.data;
+  const int world = options.num_ranks();
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, world));
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
   RunPlan plan;
+  plan.ranks_per_stage = world / options.parallel.pipeline;
   plan.data_bytes = EstimateDataBytes(options.data);
-  plan.program_bytes = ResidentBytes() + options.num_threads * kWorkspaceBytesPerThread;
+  plan.program_bytes =
+      ResidentBytes() + std::max(world, options.num_threads) * kWorkspaceBytesPerThread;
   const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan,
@@ -100,6 +106,37 @@ std::string FormatCount(int64_t count) {
   return digits;
 }
 
+namespace {
+
+// Ranks of a pipeline stage are numbered one after the other, and are alike.
+void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* text) {
+  size_t worst = 0;
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const RankPlan& part = plan.stages[stage];
+    if (part.total_bytes() > plan.stages[worst].total_bytes()) worst = stage;
+    const int64_t first = static_cast<int64_t>(stage) * plan.ranks_per_stage;
+    const std::string ranks =
+        plan.ranks_per_stage == 1
+            ? absl::StrCat("rank ", first)
+            : absl::StrCat("each of ranks ", first, "-", first + plan.ranks_per_stage - 1);
+    absl::StrAppendFormat(text, "memory of %s (pipeline stage %d): %s, %s parameters\n", ranks,
+                          stage, FormatBytes(part.total_bytes()), FormatCount(part.parameters));
+    AppendTable(part.memory, part.total_bytes(), text);
+    absl::StrAppendFormat(text, "  of which one micro-batch's activations, at their fullest:\n");
+    AppendTable(part.activations, part.total_bytes(), text);
+  }
+  if (plan.stages.size() > 1) {
+    absl::StrAppendFormat(text, "the most memory: ranks of stage %d, %s each\n", worst,
+                          FormatBytes(plan.stages[worst].total_bytes()));
+  }
+  absl::StrAppendFormat(text, "memory of the process: %s = %d ranks %s + data %s + program %s\n",
+                        FormatBytes(plan.process_bytes()), options.num_ranks(),
+                        FormatBytes(plan.rank_bytes()), FormatBytes(plan.data_bytes),
+                        FormatBytes(plan.program_bytes));
+}
+
+}  // namespace
+
 std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,
                           const RunPlan& plan) {
   const GptOptions& model = options.trainer.model;
@@ -111,8 +148,8 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
       FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kClassic);
   std::string text;
   absl::StrAppendFormat(&text, "ranks: %d = tensor %d x pipeline %d x data %d\n",
-                        options.parallel.tensor * options.parallel.pipeline * options.parallel.data,
-                        options.parallel.tensor, options.parallel.pipeline, options.parallel.data);
+                        options.num_ranks(), options.parallel.tensor, options.parallel.pipeline,
+                        options.parallel.data);
   absl::StrAppendFormat(&text, "parameters: %s (vocabulary %d, padded to %d)\n",
                         FormatCount(parameters), model.vocab_size, model.padded_vocab_size);
   absl::StrAppendFormat(&text, "steps: %d of %d samples, %s tokens each, %s in all\n",
@@ -123,18 +160,7 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
                         "%.4g and %.4g if in full)\n",
                         causal, causal * static_cast<double>(tokens), classic,
                         classic * static_cast<double>(tokens));
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    const RankPlan& part = plan.stages[stage];
-    absl::StrAppendFormat(
-        &text,
-        "memory of a process of stage %d: %s = model %s (%s parameters) + data %s + program %s\n",
-        stage, FormatBytes(plan.process_bytes(stage)), FormatBytes(part.total_bytes()),
-        FormatCount(part.parameters), FormatBytes(plan.data_bytes),
-        FormatBytes(plan.program_bytes));
-    AppendTable(part.memory, part.total_bytes(), &text);
-    absl::StrAppendFormat(&text, "  of which one micro-batch's activations, at their fullest:\n");
-    AppendTable(part.activations, part.total_bytes(), &text);
-  }
+  AppendMemory(options, plan, &text);
   return text;
 }
 

@@ -27,14 +27,15 @@ struct RankPlan {
 
 struct RunPlan {
   std::vector<RankPlan> stages;
-  int64_t data_bytes = 0;  // of each process
+  int64_t ranks_per_stage = 1;
+  int64_t data_bytes = 0;  // of the process
   // Resident before anything is allocated (this process, now), and the kernels' workspaces.
   int64_t program_bytes = 0;
 
-  // Of the process that holds a rank of that stage.
-  int64_t process_bytes(size_t stage) const {
-    return stages[stage].total_bytes() + data_bytes + program_bytes;
-  }
+  // Of all ranks together.
+  int64_t rank_bytes() const;
+  // Of the process, in which all ranks are threads.
+  int64_t process_bytes() const { return rank_bytes() + data_bytes + program_bytes; }
 };
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);

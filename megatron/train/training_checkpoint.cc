@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -11,41 +12,53 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/checkpoint/names.h"
+#include "megatron/checkpoint/rectangle.h"
 #include "megatron/train/run_options.h"
 
 namespace megatron {
 namespace {
 
-ShardedTensor Block(const std::string& prefix, const Parameter& parameter, const Tensor& tensor) {
-  ShardedTensor block;
-  block.name = prefix + parameter.name;
-  block.tensor = tensor;
-  block.global_shape = parameter.sharding.global_shape;
-  block.offset = parameter.sharding.offset;
-  return block;
+// Appends elements `range` of a parameter's block, which `flat` holds, under the parameter's name
+// behind `prefix`.
+void AppendBlocks(const std::string& prefix, const Parameter& parameter, const FlatRange& range,
+                  const Tensor& flat, std::vector<ShardedTensor>* blocks) {
+  const Sharding& sharding = parameter.sharding;
+  int64_t at = 0;
+  for (const Rectangle& part :
+       ConsecutiveRectangles(range.begin, range.end, sharding.local_shape)) {
+    ShardedTensor block;
+    block.name = prefix + parameter.name;
+    block.tensor = flat.Slice(0, at, at + part.extent.numel()).View(part.extent);
+    block.global_shape = block.offset = sharding.global_shape;
+    for (int d = 0; d < part.start.rank(); ++d)
+      block.offset[d] = sharding.offset[d] + part.start[d];
+    at += part.extent.numel();
+    blocks->push_back(std::move(block));
+  }
 }
 
 constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
 constexpr char kExpAvgPrefix[] = "optimizer.state.exp_avg.";
 constexpr char kExpAvgSqPrefix[] = "optimizer.state.exp_avg_sq.";
 
-std::vector<ShardedTensor> WeightBlocks(GptTrainer& trainer) {
+// What this rank saves: of everything that several ranks hold its own part.
+std::vector<ShardedTensor> OwnedBlocks(GptTrainer& trainer) {
   std::vector<ShardedTensor> blocks;
-  for (const ParameterState& state : trainer.buffers().States()) {
-    blocks.push_back(Block("", *state.parameter, state.parameter->data));
-    if (trainer.buffers().has_masters())
-      blocks.push_back(Block(kMasterPrefix, *state.parameter, state.master));
-  }
-  return blocks;
-}
-
-std::vector<ShardedTensor> MomentBlocks(GptTrainer& trainer) {
-  std::vector<ShardedTensor> blocks;
-  for (const ParameterState& state : trainer.buffers().States()) {
-    if (!state.exp_avg.empty())
-      blocks.push_back(Block(kExpAvgPrefix, *state.parameter, state.exp_avg));
-    if (!state.exp_avg_sq.empty())
-      blocks.push_back(Block(kExpAvgSqPrefix, *state.parameter, state.exp_avg_sq));
+  const ParameterBuffers& buffers = trainer.buffers();
+  for (const ParameterPlace& place : buffers.places()) {
+    const FlatRange owned = OwnedRange(buffers, place, trainer.groups());
+    if (owned.size() == 0) continue;
+    const FlatRange range = {owned.begin - place.begin, owned.end - place.begin};
+    auto append = [&](const char* prefix, const Tensor& flat, int64_t origin) {
+      if (flat.empty()) return;
+      AppendBlocks(prefix, *place.parameter, range,
+                   flat.Slice(0, owned.begin - origin, owned.end - origin), &blocks);
+    };
+    append("", buffers.weights(), 0);
+    const int64_t held = buffers.held().begin;
+    if (buffers.has_masters()) append(kMasterPrefix, buffers.masters(), held);
+    append(kExpAvgPrefix, buffers.exp_avg(), held);
+    append(kExpAvgSqPrefix, buffers.exp_avg_sq(), held);
   }
   return blocks;
 }
@@ -56,15 +69,34 @@ std::vector<ShardedTensor> MasterBlocks(GptTrainer& trainer, const CheckpointRea
   for (const ParameterState& state : trainer.buffers().States()) {
     const bool has_master =
         FindTensor(reader.manifest(), kMasterPrefix + state.parameter->name) != nullptr;
-    blocks.push_back(Block(has_master ? kMasterPrefix : "", *state.parameter, state.master));
+    AppendBlocks(has_master ? kMasterPrefix : "", *state.parameter, state.held, state.master,
+                 &blocks);
   }
   return blocks;
 }
 
+std::vector<ShardedTensor> MomentBlocks(GptTrainer& trainer) {
+  std::vector<ShardedTensor> blocks;
+  for (const ParameterState& state : trainer.buffers().States()) {
+    if (!state.exp_avg.empty())
+      AppendBlocks(kExpAvgPrefix, *state.parameter, state.held, state.exp_avg, &blocks);
+    if (!state.exp_avg_sq.empty())
+      AppendBlocks(kExpAvgSqPrefix, *state.parameter, state.held, state.exp_avg_sq, &blocks);
+  }
+  return blocks;
+}
+
+// The names of the whole model's weights, of which a rank may hold some only.
+std::set<std::string> WeightNames(const GptOptions& model) {
+  GptStage whole(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+  std::set<std::string> names;
+  for (const Parameter* parameter : whole.parameters()) names.insert(parameter->name);
+  return names;
+}
+
 // Whether the checkpoint has the weights of this model and no others.
 absl::Status CheckSameModel(const CheckpointReader& reader, GptTrainer& trainer) {
-  std::set<std::string> ours;
-  for (const ParameterState& state : trainer.buffers().States()) ours.insert(state.parameter->name);
+  std::set<std::string> ours = WeightNames(trainer.options().model);
   std::string differences;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
     if (absl::StartsWith(tensor.name, "optimizer.state.")) continue;
@@ -152,8 +184,7 @@ CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& r
   const TrainingProgress& progress = trainer.progress();
   state.run_id = RunId(run.identity);
   state.iteration = progress.iteration;
-  state.tensors = WeightBlocks(trainer);
-  for (const ShardedTensor& block : MomentBlocks(trainer)) state.tensors.push_back(block);
+  state.tensors = OwnedBlocks(trainer);
   const LossScalerState& scaler = trainer.scaler().state();
   state.ints = {{"iteration", progress.iteration},
                 {"consumed_train_samples", progress.consumed_train_samples},
@@ -185,6 +216,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   }
   trainer->buffers().CopyMastersToWeights(stream);
+  MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
   if (what == Restore::kWeights) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));
   MEGATRON_RETURN_IF_ERROR(RestoreSchedules(reader, trainer));

@@ -25,7 +25,8 @@ struct RunDescription {
 // The checkpoint that a user means by a directory: that of one iteration, or the latest of a run's.
 absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::string& directory);
 
-// The tensors point into the trainer.
+// This rank's part of the checkpoint; all ranks together save each element once. The tensors point
+// into the trainer.
 CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& run);
 
 enum class Restore {
@@ -33,8 +34,9 @@ enum class Restore {
   kWithoutOptimizer,  // weights, progress and schedule; moments start at zero
   kWeights,           // a new run from these weights, in whatever precision they were trained
 };
-// kFailedPrecondition, saying what differs, where the checkpoint is of another model or, unless
-// only weights are wanted, of another run. After an error the trainer's contents are undefined.
+// All ranks call it; each reads what it holds, whatever layout saved it. kFailedPrecondition,
+// saying what differs, where the checkpoint is of another model or, unless only weights are wanted,
+// of another run. After an error the trainer's contents are undefined.
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
                                const RunDescription& run, const Stream& stream,
                                GptTrainer* trainer);

@@ -25,6 +25,7 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
 }
 
 ExitCode CodeOf(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kDeadlineExceeded) return kExitHang;
   return status.code() == absl::StatusCode::kDataLoss ||
                  status.code() == absl::StatusCode::kInvalidArgument
              ? kExitData
@@ -37,29 +38,46 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* t
     : context_(context),
       fs_(fs),
       trainer_(trainer),
+      consensus_(trainer->groups().world),
+      saving_consensus_(context.saving),
       first_iteration_(trainer->progress().iteration) {
   const CheckpointOptions& checkpoint = options().checkpoint;
-  if (!checkpoint.save.empty())
-    writer_ = std::make_unique<AsyncCheckpointWriter>(fs, ToSaveOptions(checkpoint));
+  if (!checkpoint.save.empty()) {
+    SaveOptions save = ToSaveOptions(checkpoint);
+    save.rank = context.saving.rank();
+    save.world_size = context.saving.size();
+    save.agree = [this](absl::Status status) { return saving_consensus_.FirstError(status); };
+    writer_ = std::make_unique<AsyncCheckpointWriter>(fs, save);
+  }
   // What was loaded from where we save is saved already.
   if (first_iteration_ > 0 && checkpoint.load == checkpoint.save)
     last_saved_iteration_ = first_iteration_;
 }
 
 void TrainingLoop::Print(const std::string& line) {
+  if (!context_.speaks) return;
   progress_line_.Clear();
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
 
+ExitCode TrainingLoop::Fail(ExitCode code, const std::string& message) {
+  progress_line_.Clear();
+  const ProcessGroup& world = trainer_->groups().world;
+  return context_.failure->Set(
+      code, world.size() == 1 ? message : absl::StrCat("rank ", world.rank(), ": ", message));
+}
+
+void TrainingLoop::Warn(const std::string& message) {
+  progress_line_.Clear();
+  LOG_IF(ERROR, context_.speaks) << message;
+}
+
 ExitCode TrainingLoop::Run() {
-  if (!options().loop.metrics_file.empty()) {
+  if (context_.speaks && !options().loop.metrics_file.empty()) {
     absl::StatusOr<MetricsWriter> metrics =
         MetricsWriter::Open(fs_, options().loop.metrics_file, first_iteration_);
-    if (!metrics.ok()) {
-      LOG(ERROR) << metrics.status().message();
-      return kExitIo;
-    }
+    if (!metrics.ok()) return Fail(kExitIo, std::string(metrics.status().message()));
     metrics_ = *std::move(metrics);
   }
   if (Done()) {
@@ -71,7 +89,7 @@ ExitCode TrainingLoop::Run() {
   }
   const int64_t iteration = trainer_->progress().iteration;
   if (options().loop.eval_interval > 0 && iteration > first_iteration_ &&
-      last_evaluated_iteration_ != iteration && StopSignal() == 0) {
+      last_evaluated_iteration_ != iteration && !consensus_.Any(StopSignal() != 0)) {
     if (const std::optional<ExitCode> code = Evaluate()) return *code;
   }
   return SaveAndLeave(kExitDone);
@@ -83,22 +101,19 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::StatusOr<StepReport> report = trainer_->Step(*context_.data->train, stop, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
   });
-  if (!report.ok()) {
-    progress_line_.Clear();
-    LOG(ERROR) << report.status().message();
-    return CodeOf(report.status());
-  }
+  if (!report.ok()) return Fail(CodeOf(report.status()), std::string(report.status().message()));
   if (trainer_->progress().iteration == first_iteration_ + 1) {
     Print(absl::StrFormat("first step done %.2f s after the start",
                           absl::ToDoubleSeconds(absl::Now() - context_.program_start)));
   }
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   Record(*report, absl::Now() - start);
-  const bool leaving = report->update.stop_requested || StopSignal() != 0;
-  if (!leaving) {
-    if (const std::optional<ExitCode> code = EvaluateIfDue()) return code;
+  bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
+  if (!leaving && EvaluationIsDue()) {
+    if (const std::optional<ExitCode> code = Evaluate()) return code;
+    leaving = consensus_.Any(StopSignal() != 0);
   }
-  return SaveOrLeave(leaving || StopSignal() != 0);
+  return SaveOrLeave(leaving);
 }
 
 std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
@@ -110,13 +125,12 @@ std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
   ++(options().precision.dynamic_loss_scale ? progress.skipped_iterations
                                             : progress.nan_iterations);
   if (++consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
-  progress_line_.Clear();
-  LOG(ERROR) << "gradients were not finite in " << consecutive_failures_
-             << " iterations in a row, up to iteration " << progress.iteration << " (loss "
-             << report.loss << ", loss scale " << report.loss_scale
-             << "): stopping without a checkpoint. A lower learning rate, a longer warm-up or bf16 "
-                "may help.";
-  return kExitNumeric;
+  return Fail(kExitNumeric,
+              absl::StrCat("gradients were not finite in ", consecutive_failures_,
+                           " iterations in a row, up to iteration ", progress.iteration, " (loss ",
+                           report.loss, ", loss scale ", report.loss_scale,
+                           "): stopping without a checkpoint. A lower learning rate, a longer "
+                           "warm-up or bf16 may help."));
 }
 
 void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
@@ -148,7 +162,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
   shown.loss = report.loss;
   shown.tokens_per_second = tokens / seconds;
   shown.time_left = elapsed * (shown.train_iters - shown.iteration);
-  progress_line_.Show(shown);
+  if (context_.speaks) progress_line_.Show(shown);
   if (ShouldLog(progress.iteration, options().loop.log_interval,
                 progress.iteration == first_iteration_ + 1))
     PrintLogLine(report);
@@ -194,21 +208,16 @@ void TrainingLoop::ReportMetricsError(const absl::Status& status) {
              << status.message();
 }
 
-std::optional<ExitCode> TrainingLoop::EvaluateIfDue() {
+bool TrainingLoop::EvaluationIsDue() const {
   const int64_t interval = options().loop.eval_interval;
-  if (interval == 0 || trainer_->progress().iteration % interval != 0) return std::nullopt;
-  return Evaluate();
+  return interval > 0 && trainer_->progress().iteration % interval == 0;
 }
 
 std::optional<ExitCode> TrainingLoop::Evaluate() {
   const int64_t iteration = trainer_->progress().iteration;
   const absl::StatusOr<double> loss =
       trainer_->Evaluate(*context_.data->valid, options().loop.eval_iters);
-  if (!loss.ok()) {
-    progress_line_.Clear();
-    LOG(ERROR) << loss.status().message();
-    return CodeOf(loss.status());
-  }
+  if (!loss.ok()) return Fail(CodeOf(loss.status()), std::string(loss.status().message()));
   last_evaluated_iteration_ = iteration;
   Print(FormatValidationBlock(absl::StrCat("iteration ", iteration), {{"lm loss", *loss}}));
   if (metrics_.has_value()) {
@@ -222,8 +231,8 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   const int64_t iteration = trainer_->progress().iteration;
   if (Done()) return std::nullopt;  // what remains is done behind the loop
   if (stop_requested) return SaveAndLeave(kExitSavedOnSignal);
-  if (loop.exit_duration_minutes > 0 &&
-      absl::Now() - context_.program_start >= absl::Minutes(loop.exit_duration_minutes)) {
+  if (loop.exit_duration_minutes > 0 && consensus_.Any(absl::Now() - context_.program_start >=
+                                                       absl::Minutes(loop.exit_duration_minutes))) {
     return SaveAndLeave(kExitTimeLimit);
   }
   if (loop.exit_interval > 0 && iteration % loop.exit_interval == 0) return SaveAndLeave(kExitDone);
@@ -234,16 +243,18 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   StartSave();
   const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
   // The last good checkpoint is still there, and the disk may have room again at the next interval.
-  LOG_IF(ERROR, !status.ok()) << "no checkpoint at iteration " << iteration
-                              << ", training goes on: " << status.message();
+  if (!status.ok()) {
+    Warn(absl::StrCat("no checkpoint at iteration ", iteration,
+                      ", training goes on: ", status.message()));
+  }
   return std::nullopt;
 }
 
 void TrainingLoop::StartSave() {
   const int64_t before = last_saved_iteration_;
   const absl::Status status = FinishSave();
-  LOG_IF(ERROR, !status.ok()) << "no checkpoint at iteration " << before << ": "
-                              << status.message();
+  if (!status.ok())
+    Warn(absl::StrCat("no checkpoint at iteration ", before, ": ", status.message()));
   if (metrics_.has_value()) ReportMetricsError(metrics_->Sync());
   writer_->Start(MakeCheckpointState(*trainer_, context_.run));
   last_saved_iteration_ = trainer_->progress().iteration;
@@ -264,16 +275,15 @@ absl::Status TrainingLoop::FinishSave() {
 ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
   progress_line_.Clear();
   if (writer_ == nullptr) {
-    LOG_IF(WARNING, code != kExitDone)
+    LOG_IF(WARNING, context_.speaks && code != kExitDone)
         << "leaving without a checkpoint: checkpoint.save is not set";
     return code;
   }
   if (last_saved_iteration_ != trainer_->progress().iteration) StartSave();
   const absl::Status status = FinishSave();
   if (status.ok()) return code;
-  LOG(ERROR) << "no checkpoint at iteration " << trainer_->progress().iteration << ": "
-             << status.message();
-  return kExitIo;
+  return Fail(kExitIo, absl::StrCat("no checkpoint at iteration ", trainer_->progress().iteration,
+                                    ": ", status.message()));
 }
 
 }  // namespace megatron

@@ -1,7 +1,9 @@
 // The loop around the steps: logging, evaluation, checkpoints, and every way to stop.
 //
 // The order within an iteration is Megatron's: step, log, evaluate, then leave on a signal, save,
-// leave when time is up or the exit interval is reached. Whoever leaves saves first.
+// leave when time is up or the exit interval is reached. Whoever leaves saves first. Every rank
+// runs this loop; what a rank sees for itself (a signal, a clock, a disk) all decide about
+// together, so that they save the same step and leave after the same one. One rank speaks for all.
 #ifndef MEGATRON_TRAIN_TRAINING_LOOP_H_
 #define MEGATRON_TRAIN_TRAINING_LOOP_H_
 
@@ -13,7 +15,9 @@
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/async_checkpoint_writer.h"
+#include "megatron/train/consensus.h"
 #include "megatron/train/exit_code.h"
+#include "megatron/train/failure.h"
 #include "megatron/train/gpt_data.h"
 #include "megatron/train/gpt_trainer.h"
 #include "megatron/train/log_line.h"
@@ -32,22 +36,29 @@ class TrainingLoop {
     RunDescription run;
     double flops_per_token = 0;
     absl::Time program_start;
+    // Of all ranks, for the thread that writes checkpoints.
+    ProcessGroup saving;
+    bool speaks = true;  // prints, and writes the metrics
+    FirstFailure* failure = nullptr;
   };
 
   TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* trainer);
 
-  // Trains until done or told to stop. The returned code says why it ended; what went wrong has
-  // been printed.
+  // Trains until done or told to stop. The returned code says why it ended; what went wrong is in
+  // the context's failure.
   ExitCode Run();
 
  private:
   bool Done() const { return trainer_->progress().iteration >= options().loop.train_iters; }
   const RunOptions& options() const { return *context_.options; }
 
+  ExitCode Fail(ExitCode code, const std::string& message);
+  // For what all ranks know alike.
+  void Warn(const std::string& message);
   // Each gives the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
-  std::optional<ExitCode> EvaluateIfDue();
+  bool EvaluationIsDue() const;
   std::optional<ExitCode> SaveOrLeave(bool stop_requested);
 
   void Record(const StepReport& report, absl::Duration elapsed);
@@ -65,6 +76,7 @@ class TrainingLoop {
   Context context_;
   FileSystem& fs_;
   GptTrainer* trainer_;
+  Consensus consensus_, saving_consensus_;
   std::unique_ptr<AsyncCheckpointWriter> writer_;  // null: no checkpoints
   std::optional<MetricsWriter> metrics_;
   ProgressLine progress_line_;

@@ -19,6 +19,7 @@ namespace {
 constexpr double kMostTokens = 9e18;          // of a run, in 64 bits
 constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
 constexpr int kMostSplits = 3;
+constexpr int64_t kMostRanks = 256;
 
 void CheckRequired(ConfigChecker& check) {
   for (absl::string_view path :
@@ -109,12 +110,59 @@ void CheckLayout(ConfigChecker& check) {
   check.MustDivide(kTensor, "model.make_vocab_size_divisible_by", tensor,
                    model.make_vocab_size_divisible_by());
   if (model.group_query_attention() && check.Usable({kTensor, "model.num_query_groups"}) &&
-      model.num_query_groups() % tensor != 0 && tensor % model.num_query_groups() != 0) {
+      model.num_query_groups() % tensor != 0) {
     check.Error("model.num_query_groups",
-                absl::StrCat("must divide, or be divisible by, ", check.Named(kTensor)));
+                absl::StrCat("must be divisible by ", check.Named(kTensor),
+                             ": this version does not share one group's keys and values out"));
   }
-  check.MustDivide("parallel.pipeline_model_parallel_size", "model.num_layers",
-                   check.resolved().parallel().pipeline_model_parallel_size(), model.num_layers());
+  if (check.resolved().parallel().sequence_parallel() &&
+      check.Usable({kTensor, "model.seq_length"}) && model.seq_length() % tensor != 0) {
+    check.Error("model.seq_length", absl::StrCat("must be divisible by ", check.Named(kTensor),
+                                                 " with parallel.sequence_parallel: true"));
+  }
+}
+
+// How layers are shared out over pipeline stages.
+void CheckPipeline(ConfigChecker& check) {
+  constexpr char kPipeline[] = "parallel.pipeline_model_parallel_size";
+  constexpr char kVirtual[] = "parallel.num_layers_per_virtual_pipeline_stage";
+  const std::initializer_list<absl::string_view> uneven = {
+      "parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers"};
+  if (!check.Usable({kPipeline, "model.num_layers"})) return;
+  const int64_t layers = check.resolved().model().num_layers();
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t stages = parallel.pipeline_model_parallel_size();
+  if (stages == 1) {
+    check.HaveNoEffect({kVirtual}, absl::StrCat("with ", check.Named(kPipeline)));
+    check.HaveNoEffect(uneven, absl::StrCat("with ", check.Named(kPipeline)));
+    return;
+  }
+  if (check.IsWritten(kVirtual)) {
+    check.HaveNoEffect(uneven, absl::StrCat("with ", check.Named(kVirtual)));
+    const int64_t part = parallel.num_layers_per_virtual_pipeline_stage();
+    if (check.Usable({kVirtual}) && layers % (stages * part) != 0) {
+      check.Error(kVirtual, absl::StrCat("times ", check.Named(kPipeline), " must divide ",
+                                         check.Named("model.num_layers")));
+    } else if (check.Usable({kVirtual}) && layers == stages * part) {
+      check.Error(kVirtual, "makes one part for each pipeline rank, as without it: leave it out");
+    }
+    return;
+  }
+  int64_t rest = layers, others = stages;
+  for (absl::string_view path : uneven) {
+    if (!check.IsWritten(path)) continue;
+    if (!check.Usable({path})) return;
+    rest -= path == *uneven.begin() ? parallel.decoder_first_pipeline_num_layers()
+                                    : parallel.decoder_last_pipeline_num_layers();
+    --others;
+  }
+  if (others == stages) {
+    check.MustDivide(kPipeline, "model.num_layers", stages, layers);
+  } else if (others == 0 ? rest != 0 : rest < others || rest % others != 0) {
+    check.Error(check.IsWritten(*uneven.begin()) ? *uneven.begin() : *(uneven.begin() + 1),
+                absl::StrCat("leaves ", rest, " of ", check.Named("model.num_layers"), " for ",
+                             others, " other stages, which cannot share them evenly"));
+  }
 }
 
 void CheckPrecision(ConfigChecker& check) {
@@ -223,9 +271,21 @@ int64_t SamplesPerMicroStep(const ConfigChecker& check) {
          check.resolved().parallel().data_parallel_size();
 }
 
+// What an interleaved schedule needs besides: micro-batches in whole groups of pipeline stages.
+void MustFillPipeline(ConfigChecker& check, absl::string_view path, int64_t samples) {
+  constexpr char kVirtual[] = "parallel.num_layers_per_virtual_pipeline_stage";
+  constexpr char kPipeline[] = "parallel.pipeline_model_parallel_size";
+  if (!check.IsWritten(kVirtual) || !check.Usable({kVirtual, kPipeline})) return;
+  const int64_t micro_batches = samples / SamplesPerMicroStep(check);
+  if (micro_batches % check.resolved().parallel().pipeline_model_parallel_size() == 0) return;
+  check.Error(path,
+              absl::StrCat("makes ", micro_batches, " micro-batches, which ", check.Named(kVirtual),
+                           " needs to be divisible by ", check.Named(kPipeline)));
+}
+
 void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t samples) {
   if (!check.Usable({path, "training.micro_batch_size", "parallel.data_parallel_size"})) return;
-  if (samples % SamplesPerMicroStep(check) == 0) return;
+  if (samples % SamplesPerMicroStep(check) == 0) return MustFillPipeline(check, path, samples);
   check.Error(path, absl::StrCat("must be divisible by ", check.Named("training.micro_batch_size"),
                                  " times ", check.Named("parallel.data_parallel_size")));
 }
@@ -380,12 +440,16 @@ void CheckGeneration(ConfigChecker& check) {
 }
 
 void CheckThatItCanRun(ConfigChecker& check) {
-  for (absl::string_view path :
-       {"parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
-        "parallel.data_parallel_size"}) {
-    if (check.Usable({path}) && !check.IsDefault(path)) {
-      check.Error(path, absl::StrCat("this version trains on one rank: give --set ", path,
-                                     "=1, or --dry_run to plan the layout"));
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (check.Usable({"parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
+                    "parallel.data_parallel_size"})) {
+    const int64_t ranks = parallel.tensor_model_parallel_size() *
+                          parallel.pipeline_model_parallel_size() * parallel.data_parallel_size();
+    if (ranks > kMostRanks) {
+      check.MessageError(
+          "parallel",
+          absl::StrCat("makes ", ranks, " ranks; this version runs at most ", kMostRanks,
+                       ", as threads of one process; --dry_run plans any layout"));
     }
   }
   if (check.resolved().system().device() == config::Device::cuda) {
@@ -406,6 +470,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckPositions(check);
   CheckNetworkChoices(check);
   CheckLayout(check);
+  CheckPipeline(check);
   CheckPrecision(check);
   CheckRecompute(check);
   CheckLearningRate(check);

@@ -122,6 +122,30 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
        "must be divisible by parallel.tensor_model_parallel_size = 8"},
       {{"parallel.pipeline_model_parallel_size=3"},
        "must be divisible by parallel.pipeline_model_parallel_size = 3"},
+      {{"model.group_query_attention=true", "model.num_query_groups=2",
+        "parallel.tensor_model_parallel_size=4"},
+       "must be divisible by parallel.tensor_model_parallel_size = 4"},
+      {{"model.seq_length=31", "parallel.tensor_model_parallel_size=2",
+        "parallel.sequence_parallel=true"},
+       "must be divisible by parallel.tensor_model_parallel_size = 2"},
+      {{"parallel.num_layers_per_virtual_pipeline_stage=1"},
+       "has no effect with parallel.pipeline_model_parallel_size = 1"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
+        "parallel.num_layers_per_virtual_pipeline_stage=3", "training.global_batch_size=4"},
+       "must divide model.num_layers = 8"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
+        "parallel.num_layers_per_virtual_pipeline_stage=2"},
+       "makes 1 micro-batches"},
+      {{"parallel.pipeline_model_parallel_size=2",
+        "parallel.num_layers_per_virtual_pipeline_stage=2", "training.global_batch_size=4"},
+       "leave it out"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=3",
+        "parallel.decoder_first_pipeline_num_layers=1"},
+       "leaves 7 of model.num_layers = 8"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
+        "parallel.decoder_first_pipeline_num_layers=3",
+        "parallel.decoder_last_pipeline_num_layers=4"},
+       "leaves 1 of model.num_layers = 8"},
       {{"precision.fp16=true", "precision.bf16=true"},
        "contradicts precision.bf16 = true (--set precision.bf16=true)"},
       {{"precision.loss_scale=2"}, "has no effect without precision.fp16"},
@@ -200,16 +224,17 @@ TEST(ValidateTest, TellsAllErrorsAtOnce) {
 }
 
 TEST(ValidateTest, RefusesToRunWhatCanOnlyBePlanned) {
-  const std::vector<std::string> two_by_two = {"parallel.tensor_model_parallel_size=2",
-                                               "parallel.pipeline_model_parallel_size=2",
-                                               "system.device=cuda"};
-  EXPECT_THAT(ErrorsWith(two_by_two, ConfigPurpose::kDryRun), IsEmpty());
+  const std::vector<std::string> too_much = {"parallel.data_parallel_size=300",
+                                             "system.device=cuda"};
+  EXPECT_THAT(ErrorsWith(too_much, ConfigPurpose::kDryRun), IsEmpty());
+  EXPECT_THAT(ErrorsWith(too_much, ConfigPurpose::kRun),
+              ElementsAre(HasSubstr("makes 300 ranks"),
+                          HasSubstr("system.device = cuda: this version trains on the CPU")));
   EXPECT_THAT(
-      ErrorsWith(two_by_two, ConfigPurpose::kRun),
-      ElementsAre(
-          HasSubstr("parallel.tensor_model_parallel_size = 2: this version trains on one rank"),
-          HasSubstr("parallel.pipeline_model_parallel_size = 2: this version trains on one rank"),
-          HasSubstr("system.device = cuda: this version trains on the CPU")));
+      ErrorsWith({"parallel.tensor_model_parallel_size=2",
+                  "parallel.pipeline_model_parallel_size=2", "parallel.data_parallel_size=2"},
+                 ConfigPurpose::kRun),
+      IsEmpty());
 }
 
 TEST(ConfigRangesTest, EveryNumericFieldHasARangeThatItsDefaultKeeps) {
