@@ -1,0 +1,63 @@
+#!/bin/bash
+# Vocabularies trained as a user trains them: on text and on JSON lines, with wrong flags and bad inputs.
+set -u
+readonly tools="$PWD/tools"
+unset BUILD_WORKING_DIRECTORY
+cd "$TEST_TMPDIR" || exit 1
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# expect_code CODE PATTERN COMMAND...: the command ends with CODE, and its output has PATTERN.
+expect_code() {
+  local code="$1" pattern="$2"
+  shift 2
+  "$@" > output 2>&1
+  local got=$?
+  [[ $got == "$code" ]] || fail "$* ended with $got, not $code: $(cat output)"
+  [[ -z $pattern ]] || grep -q -e "$pattern" output || fail "$* did not say '$pattern': $(cat output)"
+}
+train() { expect_code "$1" "$2" "$tools/train_tokenizer" "${@:3}"; }
+
+"$tools/make_stories" --bytes=500000 --output=stories.jsonl || fail "no stories"
+sed 's/{"text": "//; s/"}$//' stories.jsonl > stories.txt
+
+# Text and JSON lines, one thread and three, several files and stdin.
+train 0 '600 tokens, 343 merges' --input=stories.jsonl --json_keys=text --vocab_size=600 --output=one --threads=1
+[[ $(ls one) == $'merges.txt\ntokenizer.json\nvocab.json' ]] || fail "files: $(ls one)"
+[[ $(wc -l < one/merges.txt) == 344 ]] || fail "merges: $(wc -l < one/merges.txt)"
+grep -q '^{"<|endoftext|>":0,"!":1,' one/vocab.json || fail "vocabulary: $(head -c 100 one/vocab.json)"
+split -n l/3 stories.jsonl part.
+train 0 '' --input='part.*' --json_keys=text --vocab_size=600 --output=three --threads=3
+diff -r one three || fail "threads or files change the result"
+"$tools/train_tokenizer" --input=- --json_keys=text --vocab_size=600 --output=stdin < stories.jsonl 2> /dev/null || fail "reading stdin"
+diff -r one stdin || fail "stdin changes the result"
+# A line of a text ends in a line break, which is a word of its own and has nothing to merge with.
+train 0 '' --input=stories.txt --vocab_size=600 --output=text/below
+diff -r one text/below || fail "text and JSON lines differ"
+
+# An existing directory is left alone; a failed run leaves nothing.
+cp -r one before
+train 20 "'one' exists" --input=stories.txt --output=one
+diff -r one before || fail "the existing directory changed"
+printf 'good\nbad \xff\n' > bad.txt
+train 21 'bad.txt, line 2: the line is not UTF-8' --input=stories.txt,bad.txt --output=bad
+printf '{"text": "good"}\n\n{"txt": "bad"}\n' > bad.jsonl
+train 21 'bad.jsonl, line 3: ' --input=bad.jsonl --json_keys=text --output=bad
+[[ $(echo bad*) == 'bad.jsonl bad.txt' ]] || fail "a failed run left $(echo bad*)"
+mkdir left.partial && touch left.partial/vocab.json.tmp
+train 0 '' --input=stories.txt --vocab_size=300 --output=left/
+[[ $(ls left) == $'merges.txt\ntokenizer.json\nvocab.json' && ! -e left.partial ]] || fail "remains of a killed run: $(ls -d left*)"
+
+# Wrong flags and files.
+train 20 '--input is missing' --output=x
+train 20 '--output is missing' --input=stories.txt
+train 20 'too small' --input=stories.txt --output=x --vocab_size=256
+train 20 "'words'; there are gpt2" --input=stories.txt --output=x --split_pattern=words
+train 20 'vocab_sise' --vocab_sise=3
+train 23 'nothing.txt' --input=nothing.txt --output=x
+train 0 'special_tokens' --help
+[[ ! -e x ]] || fail "a failed run left x"
+echo PASSED
