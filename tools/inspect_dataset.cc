@@ -1,44 +1,52 @@
-// Shows what is in an indexed dataset.
+// Shows what is in an indexed dataset, and checks it.
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed_dataset.h"
-#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "tools/tokenizer_flags.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(int64_t, documents, 3, "How many documents to print.");
 ABSL_FLAG(int64_t, first, 0, "The first document to print.");
 ABSL_FLAG(int64_t, max_tokens, 400, "Tokens to print of each document.");
-ABSL_FLAG(std::string, tokenizer_type, "ByteLevel",
-          "Tokenizer that wrote the dataset: ByteLevel or NullTokenizer.");
-ABSL_FLAG(int64_t, vocab_size, 0, "Number of token ids of NullTokenizer.");
-ABSL_FLAG(bool, verify, false,
-          "Checks every token too, that it lies in the tokenizer's vocabulary.");
+ABSL_FLAG(
+    bool, verify, false,
+    "Checks all that can be: every token (against the tokenizer's vocabulary, where "
+    "--tokenizer_type is given), and that the .bin file holds the sequences and nothing else.");
+ABSL_FLAG(std::string, fingerprint, "", "Fails where the dataset's fingerprint is another one.");
 
 namespace megatron {
 namespace {
 
-void PrintHeader(const IndexedDataset& dataset) {
+void PrintHeader(const IndexedDataset& dataset, const std::string& fingerprint) {
   const int64_t documents = dataset.num_documents();
-  absl::PrintF("dataset    %s\n", dataset.prefix());
-  absl::PrintF("tokens     %d, stored as %s\n", dataset.num_tokens(),
+  absl::PrintF("dataset      %s\n", dataset.prefix());
+  absl::PrintF("fingerprint  %s\n", fingerprint);
+  absl::PrintF("tokens       %d, stored as %s\n", dataset.num_tokens(),
                std::string(TokenTypeName(dataset.token_type())));
-  absl::PrintF("documents  %d\n", documents);
-  absl::PrintF("sequences  %d%s\n", dataset.num_sequences(),
+  absl::PrintF("documents    %d\n", documents);
+  absl::PrintF("sequences    %d%s\n", dataset.num_sequences(),
                dataset.has_modes() ? ", with modes" : "");
+  if (documents > 0) {
+    absl::PrintF("on average   %.1f tokens in a document\n",
+                 static_cast<double>(dataset.num_tokens()) / static_cast<double>(documents));
+  }
 }
 
 int64_t DocumentLength(const IndexedDataset& dataset, int64_t document) {
@@ -48,16 +56,17 @@ int64_t DocumentLength(const IndexedDataset& dataset, int64_t document) {
   return length;
 }
 
-// Counts documents by length, in powers of two.
-void PrintHistogram(const IndexedDataset& dataset) {
+// Counts by powers of two, as bars.
+void PrintHistogram(absl::string_view title, int64_t count,
+                    absl::FunctionRef<int64_t(int64_t)> value) {
   std::array<int64_t, 65> counts = {};
-  for (int64_t i = 0; i < dataset.num_documents(); ++i) {
-    const uint64_t length = static_cast<uint64_t>(DocumentLength(dataset, i));
-    ++counts[length == 0 ? 0 : 64 - __builtin_clzll(length)];
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t x = static_cast<uint64_t>(value(i));
+    ++counts[x == 0 ? 0 : 64 - __builtin_clzll(x)];
   }
   const int64_t most = *std::max_element(counts.begin(), counts.end());
   if (most == 0) return;
-  std::cout << "\ntokens in a document\n";
+  std::cout << "\n" << title << "\n";
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     const uint64_t low = i == 0 ? 0 : uint64_t{1} << (i - 1);
@@ -67,45 +76,86 @@ void PrintHistogram(const IndexedDataset& dataset) {
   }
 }
 
-absl::StatusOr<std::string> DocumentText(const IndexedDataset& dataset, int64_t document,
-                                         const Tokenizer& tokenizer) {
-  int64_t left = std::max<int64_t>(absl::GetFlag(FLAGS_max_tokens), 0);
-  std::vector<int32_t> tokens;
-  const auto [begin, end] = dataset.DocumentSequences(document);
-  for (int64_t i = begin; i < end && left > 0; ++i) {
-    const size_t count = static_cast<size_t>(std::min<int64_t>(left, dataset.SequenceLength(i)));
-    tokens.resize(tokens.size() + count);
-    MEGATRON_RETURN_IF_ERROR(dataset.ReadTokens(i, 0, absl::MakeSpan(tokens).last(count)));
-    left -= static_cast<int64_t>(count);
-  }
-  return tokenizer.Decode(tokens);
+void PrintHistograms(const IndexedDataset& dataset) {
+  PrintHistogram("tokens in a document", dataset.num_documents(),
+                 [&](int64_t i) { return DocumentLength(dataset, i); });
+  // Of datasets of texts, a second picture of the same.
+  if (dataset.num_sequences() <= dataset.num_documents()) return;
+  PrintHistogram("tokens in a sequence", dataset.num_sequences(),
+                 [&](int64_t i) { return dataset.SequenceLength(i); });
+  PrintHistogram("sequences in a document", dataset.num_documents(), [&](int64_t i) {
+    const auto [begin, end] = dataset.DocumentSequences(i);
+    return end - begin;
+  });
 }
 
-absl::Status PrintDocuments(const IndexedDataset& dataset, const Tokenizer& tokenizer) {
+// The sequences of a document, a line each, as text or as numbers.
+absl::Status PrintDocument(const IndexedDataset& dataset, int64_t document,
+                           const Tokenizer* tokenizer) {
+  int64_t left = std::max<int64_t>(absl::GetFlag(FLAGS_max_tokens), 0);
+  const auto [begin, end] = dataset.DocumentSequences(document);
+  absl::PrintF("\ndocument %d, %d tokens in %d sequences\n", document,
+               DocumentLength(dataset, document), end - begin);
+  std::vector<int32_t> tokens;
+  for (int64_t i = begin; i < end && left > 0; ++i) {
+    tokens.resize(static_cast<size_t>(std::min<int64_t>(left, dataset.SequenceLength(i))));
+    MEGATRON_RETURN_IF_ERROR(dataset.ReadTokens(i, 0, absl::MakeSpan(tokens)));
+    left -= static_cast<int64_t>(tokens.size());
+    std::cout << (tokenizer == nullptr ? absl::StrJoin(tokens, " ") : tokenizer->Decode(tokens))
+              << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrintDocuments(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
   const int64_t first = std::max<int64_t>(absl::GetFlag(FLAGS_first), 0);
   const int64_t count = std::max<int64_t>(absl::GetFlag(FLAGS_documents), 0);
-  for (int64_t i = first; i < dataset.num_documents() && i - first < count; ++i) {
-    absl::PrintF("\ndocument %d, %d tokens\n", i, DocumentLength(dataset, i));
-    MEGATRON_ASSIGN_OR_RETURN(const std::string text, DocumentText(dataset, i, tokenizer));
-    std::cout << text << "\n";
+  for (int64_t i = first; i < dataset.num_documents() && i - first < count; ++i)
+    MEGATRON_RETURN_IF_ERROR(PrintDocument(dataset, i, tokenizer));
+  return absl::OkStatus();
+}
+
+// What opening a dataset leaves unchecked.
+absl::Status Verify(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
+  const std::string bin = dataset.prefix() + ".bin";
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
+                            PosixFileSystem().Open(bin));
+  const int64_t expected = dataset.num_tokens() * TokenSize(dataset.token_type());
+  if (file->size() != expected) {
+    return absl::DataLossError(absl::StrCat("'", bin, "' has ", file->size(), " bytes, its tokens ",
+                                            expected, ": some belong to no sequence"));
   }
+  const int64_t vocab_size = tokenizer != nullptr
+                                 ? tokenizer->vocab_size()
+                                 : int64_t{std::numeric_limits<int32_t>::max()} + 1;
+  MEGATRON_RETURN_IF_ERROR(dataset.VerifyTokens(vocab_size));
+  absl::PrintF("\nverified: the index, the size of the .bin file, and that every token %s\n",
+               tokenizer != nullptr
+                   ? absl::StrCat("lies in a vocabulary of ", tokenizer->vocab_size())
+                   : "is a number from 0 to 2^31 - 1");
   return absl::OkStatus();
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1)
     return absl::InvalidArgumentError("expected one argument, the dataset's prefix");
-  MEGATRON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Tokenizer> tokenizer,
-      CreateTokenizer({absl::GetFlag(FLAGS_tokenizer_type), absl::GetFlag(FLAGS_vocab_size)}));
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (HasTokenizerFlags()) {
+    MEGATRON_ASSIGN_OR_RETURN(tokenizer, TokenizerFromFlags());
+  }
   MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset, IndexedDataset::Open(arguments[0]));
-  PrintHeader(dataset);
-  PrintHistogram(dataset);
-  MEGATRON_RETURN_IF_ERROR(PrintDocuments(dataset, *tokenizer));
+  MEGATRON_ASSIGN_OR_RETURN(const uint32_t fingerprint, dataset.ContentFingerprint());
+  const std::string fingerprint_text = absl::StrFormat("%08x", fingerprint);
+  PrintHeader(dataset, fingerprint_text);
+  PrintHistograms(dataset);
+  MEGATRON_RETURN_IF_ERROR(PrintDocuments(dataset, tokenizer.get()));
   if (absl::GetFlag(FLAGS_verify)) {
-    MEGATRON_RETURN_IF_ERROR(dataset.VerifyTokens(tokenizer->vocab_size()));
-    absl::PrintF("\nverified: the index, and that every token lies in a vocabulary of %d\n",
-                 tokenizer->vocab_size());
+    MEGATRON_RETURN_IF_ERROR(Verify(dataset, tokenizer.get()));
+  }
+  const std::string expected = absl::GetFlag(FLAGS_fingerprint);
+  if (!expected.empty() && expected != fingerprint_text) {
+    return absl::DataLossError(absl::StrCat("'", dataset.prefix(), "' has the fingerprint ",
+                                            fingerprint_text, ", not ", expected));
   }
   return absl::OkStatus();
 }
@@ -115,6 +165,8 @@ absl::Status Main(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   return megatron::RunTool(
-      argc, argv, "Shows what is in an indexed dataset: inspect_dataset stories_text_document",
+      argc, argv,
+      "Shows what is in an indexed dataset; with --tokenizer_type, its documents as text:\n"
+      "  inspect_dataset --tokenizer_type=ByteLevel --verify stories_text_document",
       megatron::Main);
 }

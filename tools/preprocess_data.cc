@@ -1,13 +1,6 @@
 // Turns JSON lines into the indexed datasets that training reads.
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <csignal>
 #include <cstdint>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -15,26 +8,42 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/data/line_batches.h"
 #include "megatron/data/preprocess.h"
-#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/data/text_input.h"
+#include "tools/dataset_lock.h"
+#include "tools/interrupt.h"
+#include "tools/progress_line.h"
+#include "tools/tokenizer_flags.h"
 #include "tools/tool_main.h"
 
-ABSL_FLAG(std::string, input, "", "File of JSON objects, one a line; - reads stdin.");
+ABSL_FLAG(
+    std::vector<std::string>, input, {},
+    "Files of JSON objects, one a line, plain or as .gz or .zst: names and patterns such as "
+    "'shards/*.jsonl.gz', with commas between; - reads stdin. More may stand behind the flags.");
 ABSL_FLAG(std::string, output_prefix, "",
-          "Each key's dataset is written to <output_prefix>_<key>_document.{bin,idx}.");
+          "Each key's dataset is written to <output_prefix>_<key>_document.{bin,idx}, or "
+          "_sentence with --split_sentences.");
 ABSL_FLAG(std::vector<std::string>, json_keys, {"text"},
           "Keys whose texts become documents, a dataset each.");
-ABSL_FLAG(std::string, tokenizer_type, "ByteLevel", "ByteLevel or NullTokenizer.");
-ABSL_FLAG(int64_t, vocab_size, 0, "Number of token ids of NullTokenizer.");
 ABSL_FLAG(bool, append_eod, false,
           "Ends every document with the tokenizer's end-of-document token.");
+ABSL_FLAG(bool, split_sentences, false,
+          "Makes each sentence a sequence of its document, as BERT and T5 need.");
+ABSL_FLAG(bool, keep_newlines, false,
+          "With --split_sentences: the white space behind a sentence stays with it.");
+ABSL_FLAG(
+    std::vector<std::string>, abbreviations, {},
+    "With --split_sentences: words behind which a period ends no sentence, besides the usual.");
 ABSL_FLAG(int32_t, workers, 0, "Threads that tokenize; 0 takes one for each core.");
+ABSL_FLAG(int64_t, max_line_bytes, int64_t{128} << 20,
+          "A longer line is a bad line; so memory is bounded, at about ten times this.");
 ABSL_FLAG(std::string, bad_lines, "fail",
           "What a line that can't be used does: fail ends the work and writes nothing, skip counts "
           "it and goes on.");
@@ -42,55 +51,14 @@ ABSL_FLAG(std::string, bad_lines, "fail",
 namespace megatron {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-volatile std::sig_atomic_t interrupted = 0;
-
-// The second Ctrl-C kills: a read from a terminal does not return for the first.
-void InstallInterruptHandler() {
-  struct sigaction action = {};
-  action.sa_handler = [](int) { interrupted = 1; };
-  action.sa_flags = SA_RESETHAND;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
-// One line that renews itself on a terminal, and one every ten seconds elsewhere.
-class ProgressPrinter {
- public:
-  void Print(const PreprocessReport& report) {
-    const Clock::time_point now = Clock::now();
-    if (now - last_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10)))
-      return;
-    last_ = now;
-    std::cerr << (terminal_ ? "\r\x1b[K" : "") << Line(report) << (terminal_ ? "" : "\n")
-              << std::flush;
-  }
-
-  void PrintLast(const PreprocessReport& report) {
-    std::cerr << (terminal_ ? "\r\x1b[K" : "") << Line(report) << std::endl;
-  }
-
- private:
-  std::string Line(const PreprocessReport& report) const {
-    const double seconds =
-        std::max(std::chrono::duration<double>(Clock::now() - start_).count(), 1e-9);
-    const double megabytes = static_cast<double>(report.bytes) / 1e6;
-    return absl::StrFormat("%d documents, %.1f MB, %.0f documents/s, %.1f MB/s", report.documents,
-                           megabytes, static_cast<double>(report.documents) / seconds,
-                           megabytes / seconds);
-  }
-
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  const Clock::time_point start_ = Clock::now();
-  Clock::time_point last_ = start_;
-};
-
 absl::StatusOr<PreprocessOptions> OptionsFromFlags() {
   PreprocessOptions options;
   options.output_prefix = absl::GetFlag(FLAGS_output_prefix);
   options.json_keys = absl::GetFlag(FLAGS_json_keys);
   options.append_eod = absl::GetFlag(FLAGS_append_eod);
+  options.split_sentences = absl::GetFlag(FLAGS_split_sentences);
+  options.splitter.keep_newlines = absl::GetFlag(FLAGS_keep_newlines);
+  options.splitter.abbreviations = absl::GetFlag(FLAGS_abbreviations);
   options.workers = absl::GetFlag(FLAGS_workers);
   if (options.workers == 0) options.workers = AvailableCores();
   const std::string bad_lines = absl::GetFlag(FLAGS_bad_lines);
@@ -101,57 +69,86 @@ absl::StatusOr<PreprocessOptions> OptionsFromFlags() {
   }
   if (options.output_prefix.empty())
     return absl::InvalidArgumentError("--output_prefix is missing");
+  if (!options.split_sentences &&
+      (options.splitter.keep_newlines || !options.splitter.abbreviations.empty())) {
+    return absl::InvalidArgumentError(
+        "--keep_newlines and --abbreviations mean nothing without --split_sentences");
+  }
+  if (absl::GetFlag(FLAGS_max_line_bytes) < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_line_bytes=", absl::GetFlag(FLAGS_max_line_bytes), " is below 1"));
+  }
   return options;
+}
+
+std::string Describe(const PreprocessReport& report, double seconds) {
+  const double bytes = static_cast<double>(report.bytes);
+  const double tokens = static_cast<double>(report.tokens);
+  return absl::StrFormat("%d documents, %.1f MB, %s tokens; %s documents/s, %.1f MB/s, %s tokens/s",
+                         report.documents, bytes / 1e6, FormatCount(tokens),
+                         FormatCount(static_cast<double>(report.documents) / seconds),
+                         bytes / 1e6 / seconds, FormatCount(tokens / seconds));
 }
 
 void PrintBadLines(const PreprocessReport& report) {
   if (report.bad_lines == 0) return;
-  std::cerr << report.bad_lines << " of " << report.lines
-            << " lines were skipped, beginning with\n";
+  std::cerr << report.bad_lines << " of " << report.lines << " lines were skipped:";
+  absl::string_view separator = " ";
+  for (size_t kind = 0; kind < kNumBadLineKinds; ++kind) {
+    if (report.bad_lines_by_kind[kind] == 0) continue;
+    std::cerr << separator << report.bad_lines_by_kind[kind] << " "
+              << BadLineKindName(static_cast<BadLineKind>(kind));
+    separator = ", ";
+  }
+  std::cerr << "; beginning with\n";
   for (const std::string& line : report.first_bad_lines) std::cerr << "  " << line << "\n";
 }
 
-absl::Status Preprocess(std::istream& input) {
-  MEGATRON_ASSIGN_OR_RETURN(const PreprocessOptions options, OptionsFromFlags());
-  MEGATRON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Tokenizer> tokenizer,
-      CreateTokenizer({absl::GetFlag(FLAGS_tokenizer_type), absl::GetFlag(FLAGS_vocab_size)}));
-  InstallInterruptHandler();
-  ProgressPrinter progress;
-  const absl::StatusOr<PreprocessReport> report = PreprocessJsonLines(
-      input, *tokenizer, options, PosixFileSystem(), [&](const PreprocessReport& so_far) {
-        progress.Print(so_far);
-        return interrupted == 0;
-      });
-  if (absl::IsDataLoss(report.status())) {
-    const bool bad_line = absl::StartsWith(report.status().message(), "line ");
-    return absl::DataLossError(absl::StrCat(
-        absl::GetFlag(FLAGS_input), ", ", report.status().message(), "\nNothing was written.",
-        bad_line ? " --bad_lines=skip leaves such lines out." : ""));
-  }
-  if (absl::IsCancelled(report.status()))
-    return absl::CancelledError("interrupted; nothing was written");
-  MEGATRON_RETURN_IF_ERROR(report.status());
-  progress.PrintLast(*report);
-  PrintBadLines(*report);
-  for (const std::string& key : options.json_keys) {
-    std::cout << options.output_prefix << "_" << key << "_document\n";
-  }
-  return absl::OkStatus();
+absl::Status ExplainFailure(const absl::Status& status, const PreprocessOptions& options) {
+  if (absl::IsCancelled(status)) return absl::CancelledError("interrupted; nothing was written");
+  if (!absl::IsDataLoss(status)) return status;
+  // "line 7: " is how the report of a bad line begins, behind its file.
+  const bool bad_line = status.message().find(", line ") != absl::string_view::npos;
+  return absl::DataLossError(absl::StrCat(
+      status.message(), "\nNothing was written.",
+      bad_line && !options.skip_bad_lines ? " --bad_lines=skip leaves such lines out." : ""));
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {
-  if (!arguments.empty())
-    return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arguments[0], "'"));
-  const std::string path = absl::GetFlag(FLAGS_input);
-  if (path.empty()) return absl::InvalidArgumentError("--input is missing; --input=- reads stdin");
-  if (path == "-") {
-    std::ios::sync_with_stdio(false);
-    return Preprocess(std::cin);
+  std::vector<std::string> patterns = absl::GetFlag(FLAGS_input);
+  patterns.insert(patterns.end(), arguments.begin(), arguments.end());
+  if (patterns.empty())
+    return absl::InvalidArgumentError("--input is missing; --input=- reads stdin");
+  MEGATRON_ASSIGN_OR_RETURN(const PreprocessOptions options, OptionsFromFlags());
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerFromFlags());
+  MEGATRON_ASSIGN_OR_RETURN(const TextInputs inputs, FindTextInputs(patterns));
+  std::vector<DatasetLock> locks;
+  for (const std::string& key : options.json_keys) {
+    MEGATRON_ASSIGN_OR_RETURN(DatasetLock lock, DatasetLock::Take(DatasetPrefix(options, key)));
+    locks.push_back(std::move(lock));
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::ErrnoToStatus(errno, absl::StrCat("open '", path, "'"));
-  return Preprocess(file);
+  LineBatchReader::Options reader_options;
+  reader_options.max_line_bytes = static_cast<size_t>(absl::GetFlag(FLAGS_max_line_bytes));
+  LineBatchReader reader(inputs.paths, OpenTextInput, reader_options);
+  CatchInterrupts();
+  ProgressLine progress;
+  const absl::StatusOr<PreprocessReport> report = PreprocessJsonLines(
+      reader, *tokenizer, options, PosixFileSystem(), [&](const PreprocessReport& so_far) {
+        progress.Update([&] {
+          return absl::StrCat(
+              Describe(so_far, progress.seconds()),
+              FormatRemaining(so_far.stored_bytes_read, inputs.stored_bytes, progress.seconds()));
+        });
+        return !Interrupted();
+      });
+  if (!report.ok()) {
+    progress.Clear();
+    return ExplainFailure(report.status(), options);
+  }
+  progress.Finish(Describe(*report, progress.seconds()));
+  PrintBadLines(*report);
+  for (const std::string& key : options.json_keys) std::cout << DatasetPrefix(options, key) << "\n";
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -68,6 +68,13 @@ absl::Status EncodeAs(TokenType type, absl::Span<const int32_t> tokens, std::str
   LOG(FATAL) << "token type " << static_cast<int>(type);
 }
 
+absl::Status CheckLength(size_t num_tokens) {
+  if (num_tokens <= static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a sequence of ", num_tokens, " tokens; the format holds 2^31 - 1"));
+}
+
 // Collects small pieces and writes large ones.
 class BufferedAppender {
  public:
@@ -121,15 +128,28 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
 }
 
 absl::Status IndexedDatasetWriter::AddSequence(absl::Span<const int32_t> tokens) {
-  if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a sequence of ", tokens.size(), " tokens; the format holds 2^31 - 1"));
-  }
+  MEGATRON_RETURN_IF_ERROR(CheckLength(tokens.size()));
   MEGATRON_RETURN_IF_ERROR(EncodeAs(type_, tokens, &buffer_),
                            _ << "in document " << num_documents() << " of " << prefix_);
-  lengths_.push_back(static_cast<int32_t>(tokens.size()));
-  num_tokens_ += static_cast<int64_t>(tokens.size());
+  RecordSequence(tokens.size());
   return buffer_.size() < kBufferSize ? absl::OkStatus() : FlushTokens();
+}
+
+absl::Status IndexedDatasetWriter::AddStoredSequence(absl::string_view bytes,
+                                                     absl::optional<int8_t> mode) {
+  const size_t token_size = static_cast<size_t>(TokenSize(type_));
+  CHECK_EQ(bytes.size() % token_size, 0u);
+  CHECK_EQ(modes_.size(), mode.has_value() ? lengths_.size() : 0u) << "modes for some sequences";
+  MEGATRON_RETURN_IF_ERROR(CheckLength(bytes.size() / token_size));
+  buffer_.append(bytes.data(), bytes.size());
+  if (mode.has_value()) modes_.push_back(*mode);
+  RecordSequence(bytes.size() / token_size);
+  return buffer_.size() < kBufferSize ? absl::OkStatus() : FlushTokens();
+}
+
+void IndexedDatasetWriter::RecordSequence(size_t num_tokens) {
+  lengths_.push_back(static_cast<int32_t>(num_tokens));
+  num_tokens_ += static_cast<int64_t>(num_tokens);
 }
 
 void IndexedDatasetWriter::EndDocument() {
@@ -167,19 +187,30 @@ absl::Status IndexedDatasetWriter::WriteIndex() {
   }
   MEGATRON_RETURN_IF_ERROR(out.Append(int64_t{0}));
   for (const int64_t end : document_ends_) MEGATRON_RETURN_IF_ERROR(out.Append(end));
+  for (const int8_t mode : modes_) MEGATRON_RETURN_IF_ERROR(out.Append(mode));
   MEGATRON_RETURN_IF_ERROR(out.Flush());
   return SyncAndClose(*file);
 }
 
-absl::Status IndexedDatasetWriter::Finalize() {
-  CHECK(!finalized_);
+absl::Status IndexedDatasetWriter::Prepare() {
+  CHECK(!prepared_);
   CHECK_EQ(document_ends_.empty() ? 0 : document_ends_.back(),
            static_cast<int64_t>(lengths_.size()))
       << "the last document was not ended";
-  const std::string directory = ParentPath(prefix_);
+  CHECK(modes_.empty() || modes_.size() == lengths_.size()) << "modes for some sequences";
   MEGATRON_RETURN_IF_ERROR(FlushTokens());
   MEGATRON_RETURN_IF_ERROR(SyncAndClose(*bin_));
   MEGATRON_RETURN_IF_ERROR(WriteIndex());
+  prepared_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status IndexedDatasetWriter::Finalize() {
+  CHECK(!finalized_);
+  if (!prepared_) {
+    MEGATRON_RETURN_IF_ERROR(Prepare());
+  }
+  const std::string directory = ParentPath(prefix_);
   // An index of an older dataset must never stand beside the new tokens, also not after a crash: it
   // goes first, durably.
   const absl::Status removed = fs_.Remove(prefix_ + ".idx");

@@ -20,6 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/token_type.h"
@@ -40,6 +42,12 @@ class IndexedDatasetWriter {
   // nothing is added then.
   absl::Status AddSequence(absl::Span<const int32_t> tokens);
 
+  // As AddSequence, for tokens as they are stored: a whole number of little-endian values of the
+  // writer's type. `mode` is the byte that multimodal datasets have besides; all sequences of a
+  // dataset have one, or none has.
+  absl::Status AddStoredSequence(absl::string_view bytes,
+                                 absl::optional<int8_t> mode = absl::nullopt);
+
   // Ends the current document; one without sequences is recorded too.
   void EndDocument();
 
@@ -47,7 +55,12 @@ class IndexedDatasetWriter {
   // text.
   absl::Status AddDocument(absl::Span<const int32_t> tokens);
 
-  // The last call, at most once. CHECK-fails inside a document.
+  // Writes out all that is missing, durably, but shows nothing yet: who has several datasets to
+  // finish meets a full disk here, with none of them visible. Nothing may be added afterwards.
+  // CHECK-fails inside a document.
+  absl::Status Prepare();
+
+  // The last call, at most once; prepares what is not yet prepared.
   absl::Status Finalize();
 
   int64_t num_documents() const { return static_cast<int64_t>(document_ends_.size()); }
@@ -57,6 +70,7 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter(FileSystem& fs, std::string prefix, TokenType type,
                        std::unique_ptr<WritableFile> bin);
 
+  void RecordSequence(size_t num_tokens);
   absl::Status FlushTokens();
   absl::Status WriteIndex();
 
@@ -67,7 +81,9 @@ class IndexedDatasetWriter {
   std::string buffer_;  // the end of the .bin file
   std::vector<int32_t> lengths_;
   std::vector<int64_t> document_ends_;
+  std::vector<int8_t> modes_;
   int64_t num_tokens_ = 0;
+  bool prepared_ = false;
   bool finalized_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "megatron/data/preprocess.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <set>
@@ -11,126 +12,169 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/data/indexed_dataset_writer.h"
 #include "megatron/data/json_text.h"
+#include "megatron/data/ordered_pipeline.h"
 #include "megatron/data/token_type.h"
 
 namespace megatron {
 namespace {
 
-constexpr size_t kBytesPerWorker = size_t{1} << 20;
 constexpr size_t kBadLinesShown = 10;
+constexpr int64_t kBytesUnderWayPerWorker = int64_t{2} << 20;
+// What a place keeps for its next batch; a long line's memory goes back at once.
+constexpr size_t kKeptBytes = size_t{8} << 20;
 
-// Cuts a stream into lines, many at a time.
-class LineReader {
- public:
-  LineReader(std::istream& input, size_t batch_bytes) : input_(input), batch_bytes_(batch_bytes) {}
+template <typename Container>
+void ClearAndBound(Container* container) {
+  container->clear();
+  if (container->capacity() * sizeof(*container->data()) > kKeptBytes) container->shrink_to_fit();
+}
 
-  // The next lines, without their ends, valid until the next call; none at the end of the input.
-  // The last line may lack its end.
-  absl::StatusOr<absl::Span<const absl::string_view>> Next() {
-    lines_.clear();
-    buffer_.erase(0, consumed_);
-    consumed_ = 0;
-    size_t searched = 0;
-    while (lines_.empty() && !at_end_) {
-      MEGATRON_RETURN_IF_ERROR(ReadMore());
-      // The first round looks at the whole buffer, later ones at what came new: long lines cost no
-      // more than short ones.
-      Cut(std::exchange(searched, buffer_.size()));
-    }
-    if (at_end_ && consumed_ < buffer_.size()) {
-      lines_.push_back(absl::string_view(buffer_).substr(consumed_));
-      consumed_ = buffer_.size();
-    }
-    return absl::MakeConstSpan(lines_);
-  }
-
- private:
-  absl::Status ReadMore() {
-    const size_t old_size = buffer_.size();
-    buffer_.resize(old_size + batch_bytes_);
-    input_.read(&buffer_[old_size], static_cast<std::streamsize>(batch_bytes_));
-    buffer_.resize(old_size + static_cast<size_t>(input_.gcount()));
-    if (input_.bad()) return absl::DataLossError("the input can't be read any further");
-    at_end_ = input_.eof();
-    return absl::OkStatus();
-  }
-
-  void Cut(size_t search_from) {
-    const absl::string_view text = buffer_;
-    for (size_t end = text.find('\n', search_from); end != text.npos;
-         end = text.find('\n', consumed_)) {
-      lines_.push_back(text.substr(consumed_, end - consumed_));
-      consumed_ = end + 1;
-    }
-  }
-
-  std::istream& input_;
-  const size_t batch_bytes_;
-  std::string buffer_;
-  size_t consumed_ = 0;
-  bool at_end_ = false;
-  std::vector<absl::string_view> lines_;
-};
-
-// What one worker made of its share of a batch. Kept from batch to batch for its memory.
-struct Share {
+// What one batch of lines became.
+struct TokenizedBatch {
+  struct OfKey {
+    std::vector<int32_t> tokens;    // of all its documents
+    std::vector<size_t> sequences;  // the length of each, none 0
+    std::vector<size_t> documents;  // how many sequences each has
+  };
   struct BadLine {
-    int64_t line;  // in the batch
+    size_t index;  // in the batch
+    BadLineKind kind;
     std::string reason;
   };
 
-  std::vector<std::vector<int32_t>> tokens;  // for each key those of all its documents
-  std::vector<std::vector<size_t>> lengths;  // for each key those of its documents
+  LineBatch lines;
+  std::vector<OfKey> keys;
   std::vector<BadLine> bad_lines;
-  std::vector<std::string> texts;
 
   void Clear(size_t num_keys) {
-    tokens.resize(num_keys);
-    lengths.resize(num_keys);
-    for (auto& of_key : tokens) of_key.clear();
-    for (auto& of_key : lengths) of_key.clear();
+    keys.resize(num_keys);
+    for (OfKey& key : keys) {
+      ClearAndBound(&key.tokens);
+      key.sequences.clear();
+      key.documents.clear();
+    }
     bad_lines.clear();
   }
 };
 
-class Preprocessor {
+// Turns lines into tokens. Any number of threads may share one.
+class LineTokenizer {
  public:
-  Preprocessor(const Tokenizer& tokenizer, const PreprocessOptions& options)
-      : tokenizer_(tokenizer),
-        options_(options),
-        pool_(options.workers),
-        shares_(options.workers) {}
+  LineTokenizer(const Tokenizer& tokenizer, const PreprocessOptions& options)
+      : tokenizer_(tokenizer), options_(options) {}
 
-  absl::Status OpenWriters(FileSystem& fs) {
+  void Tokenize(TokenizedBatch* batch) const {
+    batch->Clear(options_.json_keys.size());
+    Scratch scratch;
+    for (size_t i = 0; i < batch->lines.lines.size(); ++i) {
+      const LineBatch::Line& line = batch->lines.lines[i];
+      BadLineKind kind = BadLineKind::kTooLong;
+      if (line.too_long) {
+        batch->bad_lines.push_back({i, kind, "it is longer than --max_line_bytes"});
+        continue;
+      }
+      if (absl::StripAsciiWhitespace(line.text).empty()) continue;
+      const absl::Status status = TokenizeLine(line.text, &scratch, batch, &kind);
+      if (!status.ok()) batch->bad_lines.push_back({i, kind, std::string(status.message())});
+    }
+  }
+
+ private:
+  struct Scratch {
+    std::vector<JsonText> texts;
+    std::vector<absl::string_view> sentences;
+  };
+
+  // Adds a document for every key, or for none.
+  absl::Status TokenizeLine(absl::string_view line, Scratch* scratch, TokenizedBatch* batch,
+                            BadLineKind* kind) const {
+    MEGATRON_RETURN_IF_ERROR(ExtractJsonTexts(line, options_.json_keys, &scratch->texts, kind));
+    *kind = BadLineKind::kRefusedByTokenizer;
+    for (size_t key = 0; key < options_.json_keys.size(); ++key) {
+      FindSentences(scratch->texts[key], &scratch->sentences);
+      const absl::Status status = AddDocument(scratch->sentences, &batch->keys[key]);
+      if (!status.ok()) {
+        for (size_t earlier = 0; earlier < key; ++earlier)
+          RemoveLastDocument(&batch->keys[earlier]);
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void FindSentences(const JsonText& text, std::vector<absl::string_view>* sentences) const {
+    if (options_.split_sentences && !text.is_list)
+      return SplitSentences(text.text, options_.splitter, sentences);
+    sentences->clear();
+    size_t begin = 0;
+    for (const size_t end : text.ends) {
+      sentences->push_back(absl::string_view(text.text).substr(begin, end - begin));
+      begin = end;
+    }
+  }
+
+  // Adds all of it, or nothing.
+  absl::Status AddDocument(const std::vector<absl::string_view>& sentences,
+                           TokenizedBatch::OfKey* key) const {
+    size_t sequences = 0;
+    for (const absl::string_view sentence : sentences) {
+      const size_t old_size = key->tokens.size();
+      const absl::Status status = tokenizer_.Encode(sentence, &key->tokens);
+      if (!status.ok()) {
+        key->documents.push_back(sequences);
+        RemoveLastDocument(key);
+        return status;
+      }
+      if (key->tokens.size() == old_size) continue;
+      key->sequences.push_back(key->tokens.size() - old_size);
+      ++sequences;
+    }
+    if (options_.append_eod && sequences > 0) {
+      key->tokens.push_back(tokenizer_.eod());
+      ++key->sequences.back();
+    }
+    key->documents.push_back(sequences);
+    return absl::OkStatus();
+  }
+
+  static void RemoveLastDocument(TokenizedBatch::OfKey* key) {
+    for (; key->documents.back() > 0; --key->documents.back()) {
+      key->tokens.resize(key->tokens.size() - key->sequences.back());
+      key->sequences.pop_back();
+    }
+    key->documents.pop_back();
+  }
+
+  const Tokenizer& tokenizer_;
+  const PreprocessOptions& options_;
+};
+
+// Writes batches in their order and counts.
+class BatchWriter {
+ public:
+  explicit BatchWriter(const PreprocessOptions& options) : options_(options) {}
+
+  absl::Status Open(FileSystem& fs, TokenType type) {
     for (const std::string& key : options_.json_keys) {
-      MEGATRON_ASSIGN_OR_RETURN(auto writer,
-                                IndexedDatasetWriter::Create(
-                                    fs, absl::StrCat(options_.output_prefix, "_", key, "_document"),
-                                    SmallestTokenType(tokenizer_.vocab_size())));
+      MEGATRON_ASSIGN_OR_RETURN(
+          auto writer, IndexedDatasetWriter::Create(fs, DatasetPrefix(options_, key), type));
       writers_.push_back(std::move(writer));
     }
     return absl::OkStatus();
   }
 
-  // Tokenizes in parallel, writes in order.
-  absl::Status AddBatch(absl::Span<const absl::string_view> lines) {
-    const int64_t num_shares = static_cast<int64_t>(shares_.size());
-    const int64_t num_lines = static_cast<int64_t>(lines.size());
-    pool_.ParallelFor(num_shares, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        Tokenize(lines, num_lines * i / num_shares, num_lines * (i + 1) / num_shares, &shares_[i]);
-      }
-    });
-    for (const Share& share : shares_) {
-      MEGATRON_RETURN_IF_ERROR(RecordBadLines(share));
-      MEGATRON_RETURN_IF_ERROR(Write(share));
-    }
-    report_.lines += num_lines;
-    for (const absl::string_view line : lines)
-      report_.bytes += static_cast<int64_t>(line.size()) + 1;
+  absl::Status Write(const TokenizedBatch& batch) {
+    MEGATRON_RETURN_IF_ERROR(RecordBadLines(batch));
+    for (size_t key = 0; key < writers_.size(); ++key)
+      MEGATRON_RETURN_IF_ERROR(WriteDocuments(batch.keys[key], *writers_[key]));
+    const LineBatch& lines = batch.lines;
+    report_.documents += static_cast<int64_t>(batch.keys[0].documents.size());
+    report_.lines += static_cast<int64_t>(lines.lines.size());
+    for (const LineBatch::Line& line : lines.lines)
+      report_.bytes += static_cast<int64_t>(line.text.size()) + 1;
+    report_.stored_bytes_read = lines.stored_bytes_read;
     return absl::OkStatus();
   }
 
@@ -142,6 +186,8 @@ class Preprocessor {
       return absl::DataLossError(absl::StrCat(
           "there is no document in the input; lines read: ", report_.lines, first_bad));
     }
+    // What can run out of space does before anything is visible.
+    for (const auto& writer : writers_) MEGATRON_RETURN_IF_ERROR(writer->Prepare());
     for (const auto& writer : writers_) MEGATRON_RETURN_IF_ERROR(writer->Finalize());
     return absl::OkStatus();
   }
@@ -149,75 +195,47 @@ class Preprocessor {
   const PreprocessReport& report() const { return report_; }
 
  private:
-  void Tokenize(absl::Span<const absl::string_view> lines, int64_t begin, int64_t end,
-                Share* share) const {
-    share->Clear(options_.json_keys.size());
-    for (int64_t i = begin; i < end; ++i) {
-      if (absl::StripAsciiWhitespace(lines[i]).empty()) continue;
-      const absl::Status status = TokenizeLine(lines[i], share);
-      if (!status.ok()) share->bad_lines.push_back({i, std::string(status.message())});
-    }
-  }
-
-  // Adds a document for every key, or for none.
-  absl::Status TokenizeLine(absl::string_view line, Share* share) const {
-    MEGATRON_RETURN_IF_ERROR(ExtractJsonTexts(line, options_.json_keys, &share->texts));
-    const size_t num_keys = options_.json_keys.size();
-    for (size_t key = 0; key < num_keys; ++key) {
-      std::vector<int32_t>& tokens = share->tokens[key];
-      const size_t old_size = tokens.size();
-      const absl::Status status = tokenizer_.Encode(share->texts[key], &tokens);
-      if (!status.ok()) {
-        for (size_t earlier = 0; earlier < key; ++earlier) {
-          share->tokens[earlier].resize(share->tokens[earlier].size() -
-                                        share->lengths[earlier].back());
-          share->lengths[earlier].pop_back();
-        }
-        return status;
-      }
-      if (options_.append_eod && tokens.size() > old_size) tokens.push_back(tokenizer_.eod());
-      share->lengths[key].push_back(tokens.size() - old_size);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status RecordBadLines(const Share& share) {
-    for (const Share::BadLine& bad : share.bad_lines) {
+  absl::Status RecordBadLines(const TokenizedBatch& batch) {
+    for (const TokenizedBatch::BadLine& bad : batch.bad_lines) {
       const std::string message =
-          absl::StrCat("line ", report_.lines + bad.line + 1, ": ", bad.reason);
+          absl::StrCat(batch.lines.path == "-" ? "stdin" : batch.lines.path, ", line ",
+                       batch.lines.first_line + static_cast<int64_t>(bad.index), ": ", bad.reason);
       if (!options_.skip_bad_lines) return absl::DataLossError(message);
       ++report_.bad_lines;
+      ++report_.bad_lines_by_kind[static_cast<size_t>(bad.kind)];
       if (report_.first_bad_lines.size() < kBadLinesShown)
         report_.first_bad_lines.push_back(message);
     }
     return absl::OkStatus();
   }
 
-  absl::Status Write(const Share& share) {
-    report_.documents += static_cast<int64_t>(share.lengths[0].size());
-    for (size_t key = 0; key < writers_.size(); ++key) {
-      absl::Span<const int32_t> tokens = share.tokens[key];
-      report_.tokens += static_cast<int64_t>(tokens.size());
-      for (const size_t length : share.lengths[key]) {
-        MEGATRON_RETURN_IF_ERROR(writers_[key]->AddDocument(tokens.first(length)));
+  absl::Status WriteDocuments(const TokenizedBatch::OfKey& key, IndexedDatasetWriter& writer) {
+    absl::Span<const int32_t> tokens = key.tokens;
+    absl::Span<const size_t> sequences = key.sequences;
+    for (const size_t count : key.documents) {
+      for (const size_t length : sequences.first(count)) {
+        MEGATRON_RETURN_IF_ERROR(writer.AddSequence(tokens.first(length)));
         tokens.remove_prefix(length);
       }
+      writer.EndDocument();
+      sequences.remove_prefix(count);
     }
+    report_.tokens += static_cast<int64_t>(key.tokens.size());
+    report_.sequences += static_cast<int64_t>(key.sequences.size());
     return absl::OkStatus();
   }
 
-  const Tokenizer& tokenizer_;
   const PreprocessOptions& options_;
-  ThreadPool pool_;
-  std::vector<Share> shares_;
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;  // one for each key
   PreprocessReport report_;
 };
 
-absl::Status CheckOptions(const PreprocessOptions& options) {
+absl::Status CheckOptions(const PreprocessOptions& options, const Tokenizer& tokenizer) {
   if (options.output_prefix.empty()) return absl::InvalidArgumentError("no output prefix");
   if (options.workers < 1)
     return absl::InvalidArgumentError(absl::StrCat(options.workers, " workers"));
+  if (options.append_eod && tokenizer.eod() < 0)
+    return absl::InvalidArgumentError("append_eod, but the tokenizer has no end-of-document token");
   if (options.json_keys.empty()) return absl::InvalidArgumentError("no JSON keys");
   std::set<std::string> keys;
   for (const std::string& key : options.json_keys) {
@@ -233,21 +251,38 @@ absl::Status CheckOptions(const PreprocessOptions& options) {
 
 }  // namespace
 
+std::string DatasetPrefix(const PreprocessOptions& options, const std::string& key) {
+  return absl::StrCat(options.output_prefix, "_", key,
+                      options.split_sentences ? "_sentence" : "_document");
+}
+
 absl::StatusOr<PreprocessReport> PreprocessJsonLines(
-    std::istream& input, const Tokenizer& tokenizer, const PreprocessOptions& options,
+    LineBatchReader& input, const Tokenizer& tokenizer, const PreprocessOptions& options,
     FileSystem& fs, absl::FunctionRef<bool(const PreprocessReport&)> keep_going) {
-  MEGATRON_RETURN_IF_ERROR(CheckOptions(options));
-  Preprocessor preprocessor(tokenizer, options);
-  MEGATRON_RETURN_IF_ERROR(preprocessor.OpenWriters(fs));
-  LineReader reader(input, kBytesPerWorker * static_cast<size_t>(options.workers));
-  while (true) {
-    MEGATRON_ASSIGN_OR_RETURN(const absl::Span<const absl::string_view> lines, reader.Next());
-    if (lines.empty()) break;
-    MEGATRON_RETURN_IF_ERROR(preprocessor.AddBatch(lines));
-    if (!keep_going(preprocessor.report())) return absl::CancelledError("interrupted");
-  }
-  MEGATRON_RETURN_IF_ERROR(preprocessor.Finalize());
-  return preprocessor.report();
+  MEGATRON_RETURN_IF_ERROR(CheckOptions(options, tokenizer));
+  const LineTokenizer line_tokenizer(tokenizer, options);
+  BatchWriter writer(options);
+  MEGATRON_RETURN_IF_ERROR(writer.Open(fs, SmallestTokenType(tokenizer.vocab_size())));
+  OrderedPipeline pipeline;
+  pipeline.workers = options.workers;
+  pipeline.slots = 2 * static_cast<size_t>(options.workers) + 2;
+  pipeline.max_weight = kBytesUnderWayPerWorker * (options.workers + 1);
+  std::vector<TokenizedBatch> batches(pipeline.slots);
+  pipeline.fetch = [&](size_t slot) -> absl::StatusOr<int64_t> {
+    LineBatch& lines = batches[slot].lines;
+    ClearAndBound(&lines.buffer);
+    MEGATRON_ASSIGN_OR_RETURN(const bool more, input.Next(&lines));
+    return more ? static_cast<int64_t>(lines.buffer.size()) + 1 : 0;
+  };
+  pipeline.work = [&](size_t slot) { line_tokenizer.Tokenize(&batches[slot]); };
+  pipeline.take = [&](size_t slot) { return writer.Write(batches[slot]); };
+  pipeline.tick = [&] {
+    return keep_going(writer.report()) ? absl::OkStatus() : absl::CancelledError("interrupted");
+  };
+  pipeline.stop_fetching = [&] { input.Stop(); };
+  MEGATRON_RETURN_IF_ERROR(RunOrderedPipeline(pipeline));
+  MEGATRON_RETURN_IF_ERROR(writer.Finalize());
+  return writer.report();
 }
 
 }  // namespace megatron
