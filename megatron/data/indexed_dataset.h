@@ -23,25 +23,11 @@
 #include "absl/types/span.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/mapped_file.h"
+#include "megatron/data/indexed_dataset_index.h"
 #include "megatron/data/token_sequences.h"
 #include "megatron/data/token_type.h"
 
 namespace megatron {
-
-// The parts of an .idx file, found and checked. The views point into the file's bytes.
-struct ParsedIndex {
-  TokenType token_type;
-  int64_t num_sequences = 0;
-  int64_t num_documents = 0;
-  const char* lengths = nullptr;    // num_sequences × i32
-  const char* offsets = nullptr;    // num_sequences × i64, in bytes of the .bin file
-  const char* documents = nullptr;  // (num_documents + 1) × i64, in sequences
-  const char* modes = nullptr;      // num_sequences × i8; null but in multimodal datasets
-};
-
-// `index` holds the bytes of an .idx file, `bin_size` is the size of the .bin file that it
-// describes. Errors give the offset in `index`.
-absl::StatusOr<ParsedIndex> ParseIndex(absl::string_view index, int64_t bin_size);
 
 struct IndexedDatasetOptions {
   // false: tokens are read by one system call for each piece of a sequence. The index is mapped

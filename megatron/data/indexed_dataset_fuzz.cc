@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
-#include "megatron/data/indexed_dataset.h"
+#include "megatron/data/indexed_dataset_index.h"
 #include "megatron/data/little_endian.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
