@@ -17,8 +17,8 @@ run() {  # $1: input
   exec "$tools/preprocess_data" --input="$1" --output_prefix=x --json_keys=text,title --workers=2 > /dev/null 2>&1
 }
 
-"$tools/make_stories" --bytes=1500000 --seed=1 | sed 's/^{/{"title": "t", /' > old.jsonl
-"$tools/make_stories" --bytes=1500000 --seed=2 | sed 's/^{/{"title": "uu", /' > new.jsonl
+"$tools/make_stories" --bytes=500000 --seed=1 | sed 's/^{/{"title": "t", /' > old.jsonl
+"$tools/make_stories" --bytes=500000 --seed=2 | sed 's/^{/{"title": "uu", /' > new.jsonl
 begin=$(now)
 (run new.jsonl) || fail "the run for comparison"
 microseconds=$((($(now) - begin) / 1000))

@@ -35,6 +35,7 @@ def load_megatron():
 
 
 Builder, gpt, indexed = load_megatron()
+import compare_tools
 import numpy
 import torch
 
@@ -123,6 +124,7 @@ def main():
     compare("resets", ([a], None), "90,5,5", [900, 40, 30], 512, 5, True)
     compare("blend", ([a, b], [0.3, 0.7]), "90,5,5", [5000, 100, 5], 100, 1234, False)
     compare("mock", None, "1,1,1", [1000, 100, 10], 1024, 1234, False, mock=True)
+    compare_tools.compare(indexed, our, check)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 
