@@ -1,0 +1,57 @@
+"""Times tools:train_tokenizer and the BPE trainer of Hugging Face's tokenizers in turn, on one thread and on all.
+
+  speed.py BIN_DIRECTORY VOCAB_SIZE FILE...
+
+Ours is the whole program, from its start to its files on disk; theirs is train() alone, after Python and its modules were loaded.
+Each figure is the best of three. Files are plain text.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+THEIRS = """
+import sys, time
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+tokenizer = Tokenizer(models.BPE())
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+trainer = trainers.BpeTrainer(vocab_size=int(sys.argv[1]), min_frequency=2, show_progress=False, special_tokens=["<|endoftext|>"],
+                              initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+start = time.perf_counter()
+tokenizer.train([sys.argv[2]], trainer)
+print(time.perf_counter() - start)
+"""
+
+
+def theirs(path, size, threads):
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="true")
+    return float(subprocess.run([sys.executable, "-c", THEIRS, size, path], check=True, capture_output=True, env=environment).stdout)
+
+
+def ours(program, path, size, threads):
+    output = tempfile.mkdtemp()
+    try:
+        start = time.perf_counter()
+        subprocess.run([program, f"--input={path}", f"--vocab_size={size}", f"--threads={threads}", f"--output={output}/tokenizer"],
+                       check=True, capture_output=True)
+        return time.perf_counter() - start
+    finally:
+        shutil.rmtree(output)
+
+
+def main():
+    program, size = os.path.join(sys.argv[1], "tools/train_tokenizer"), sys.argv[2]
+    cores = len(os.sched_getaffinity(0))
+    for path in sys.argv[3:]:
+        for threads in sorted({1, cores}):
+            times = [(ours(program, path, size, threads), theirs(path, size, threads)) for _ in range(3)]
+            our, their = (min(column) for column in zip(*times))
+            megabytes = os.path.getsize(path) / 1e6
+            print(f"{os.path.basename(path)}, {megabytes:.1f} MB, {size} tokens, {threads} threads: "
+                  f"{our:.2f} s, theirs {their:.2f} s, {their / our:.1f} times as fast", flush=True)
+
+
+main()
