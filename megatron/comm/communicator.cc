@@ -1,8 +1,11 @@
 #include "megatron/comm/communicator.h"
 
+#include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "absl/strings/str_join.h"
+#include "glog/logging.h"
 
 namespace megatron {
 namespace {
@@ -77,6 +80,17 @@ std::string CollectiveCall::Describe() const {
       return absl::StrCat(name, " of ", Text(in));
   }
   return name;
+}
+
+void CheckPartition(const std::vector<std::vector<int>>& partition, int size) {
+  std::vector<int> ranks;
+  for (const std::vector<int>& group : partition) {
+    ranks.insert(ranks.end(), group.begin(), group.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<int> all(size);
+  std::iota(all.begin(), all.end(), 0);
+  CHECK(ranks == all) << "a partition of " << size << " ranks names " << absl::StrJoin(ranks, ", ");
 }
 
 }  // namespace megatron

@@ -88,6 +88,9 @@ class Communicator {
   virtual void Abort(const absl::Status& reason) = 0;
 };
 
+// CHECKs that a Split's partition names each of `size` ranks once.
+void CheckPartition(const std::vector<std::vector<int>>& partition, int size);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_COMM_COMMUNICATOR_H_

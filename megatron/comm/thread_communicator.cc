@@ -8,9 +8,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "glog/logging.h"
+#include "megatron/comm/call_match.h"
 #include "megatron/comm/host_reduce.h"
 #include "megatron/comm/thread_group.h"
 
@@ -28,16 +27,12 @@ class Meeting {
       : group_(group), rank_(rank), size_(group.size()), stream_(stream) {}
 
   absl::Status CheckCalls() const {
-    for (int peer = 1; peer < size_; ++peer) {
-      if (!Match(call(0), call(peer))) return Mismatch();
+    if (CallsMatch(size_, [this](int rank) -> const CollectiveCall& { return call(rank); })) {
+      return absl::OkStatus();
     }
-    if (call(0).collective != Collective::kAllToAllV) return absl::OkStatus();
-    for (int from = 0; from < size_; ++from) {
-      for (int to = 0; to < size_; ++to) {
-        if (call(from).send_counts[to] != call(to).receive_counts[from]) return Mismatch();
-      }
-    }
-    return absl::OkStatus();
+    return CallsDiffer({group_.name(), group_.calls(rank_), size_,
+                        [this](int rank) { return group_.Describe(rank); },
+                        [this](int rank) { return call(rank).Describe(); }});
   }
 
   void DoShare() const {
@@ -64,26 +59,6 @@ class Meeting {
 
  private:
   const CollectiveCall& call(int rank) const { return group_.call(rank); }
-
-  static bool Match(const CollectiveCall& a, const CollectiveCall& b) {
-    if (a.collective != b.collective) return false;
-    if (a.in.empty()) return true;
-    if (a.in.dtype() != b.in.dtype()) return false;
-    if (a.collective == Collective::kAllToAllV) {
-      return a.in.rank() == b.in.rank() &&
-             std::equal(a.in.shape().begin() + 1, a.in.shape().end(), b.in.shape().begin() + 1);
-    }
-    return a.in.shape() == b.in.shape() && a.reduce == b.reduce && a.root == b.root;
-  }
-
-  absl::Status Mismatch() const {
-    std::string text = absl::StrCat("group ", group_.name(), ", call ", group_.calls(rank_),
-                                    ": ranks do not agree");
-    for (int rank = 0; rank < size_; ++rank) {
-      absl::StrAppend(&text, "; ", group_.Describe(rank), ": ", call(rank).Describe());
-    }
-    return absl::FailedPreconditionError(text);
-  }
 
   // Each rank reduces its part of all buffers and writes it to all of them.
   void AllReduce() const {
@@ -201,7 +176,7 @@ class ThreadCommunicator : public Communicator {
 
   absl::StatusOr<std::shared_ptr<Communicator>> Split(
       const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    CheckPartition(partition);
+    CheckPartition(partition, size());
     if (!status().ok()) return status();
     const auto* groups = group_->SplitInto(rank_, partition, name);
     if (groups == nullptr) return status();
@@ -215,18 +190,6 @@ class ThreadCommunicator : public Communicator {
   }
 
  private:
-  void CheckPartition(const std::vector<std::vector<int>>& partition) const {
-    std::vector<int> ranks;
-    for (const std::vector<int>& group : partition) {
-      ranks.insert(ranks.end(), group.begin(), group.end());
-    }
-    std::sort(ranks.begin(), ranks.end());
-    std::vector<int> all(size());
-    std::iota(all.begin(), all.end(), 0);
-    CHECK(ranks == all) << "a partition of " << size() << " ranks names "
-                        << absl::StrJoin(ranks, ", ");
-  }
-
   const std::shared_ptr<ThreadGroup> group_;
   const int rank_;
 };
