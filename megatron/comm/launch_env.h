@@ -1,0 +1,62 @@
+// Which rank of which world a process is, from the variables that its launcher has set.
+//
+// Sources, the first one that is there counts:
+//   explicit    MEGATRON_RANK, MEGATRON_WORLD_SIZE, MEGATRON_LOCAL_RANK, MEGATRON_LOCAL_WORLD_SIZE
+//   torchrun    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+//   Open MPI    OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
+//   PMIx, PMI   PMIX_RANK, PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS, MV2_COMM_WORLD_*
+//   Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, ... of a step that srun started
+//   single      none of these: a world of one
+// Two that disagree are an error, unless one only started the other: torchrun under Slurm, where
+// Slurm's tasks are torchrun's agents. MEGATRON_LAUNCH=NAME ("slurm", "single", ...) settles it.
+//
+// MASTER_ADDR and MASTER_PORT count for all sources. Where they are missing the address is this
+// machine, if all ranks are on it, or the first node of a Slurm step.
+#ifndef MEGATRON_COMM_LAUNCH_ENV_H_
+#define MEGATRON_COMM_LAUNCH_ENV_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace megatron {
+
+enum class LaunchSource { kExplicit, kTorchrun, kOpenMpi, kPmi, kSlurm, kSingle };
+
+const char* Name(
+    LaunchSource source);  // "explicit", "torchrun", "openmpi", "pmi", "slurm", "single"
+
+struct LaunchEnvironment {
+  LaunchSource source = LaunchSource::kSingle;
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 29500;
+  std::vector<LaunchSource> also;  // other sources that are there
+
+  // "rank 3 of 8 (1 of 2 on this node), meeting at node01:29500, by torchrun; slurm is there too"
+  std::string Describe() const;
+};
+
+using EnvironmentMap = std::map<std::string, std::string>;
+
+// Errors name the variables and their values.
+absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const EnvironmentMap& environment);
+
+// Of this process, as a map.
+EnvironmentMap ProcessEnvironment();
+
+// The nodes of Slurm's short form: "gpu[01-03,7]-a,login" is gpu01-a, gpu02-a, gpu03-a, gpu7-a,
+// login. At most 100,000.
+absl::StatusOr<std::vector<std::string>> ExpandSlurmNodes(absl::string_view list);
+// Tasks of one node in Slurm's short form: node 3 of "2(x3),1" has 1.
+absl::StatusOr<int> SlurmTasksOfNode(absl::string_view tasks_per_node, int node);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_LAUNCH_ENV_H_
