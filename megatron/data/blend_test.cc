@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
 
 namespace megatron {
 namespace {
@@ -114,6 +116,65 @@ TEST(BlendedDatasetTest, ASampleThatDoesNotExistIsAnError) {
                 StatusIs(absl::StatusCode::kOutOfRange,
                          AllOf(HasSubstr(absl::StrCat("sample ", index, " ")),
                                HasSubstr("blend has 7 samples"))));
+  }
+}
+
+class BlendCacheTest : public ::testing::Test {
+ protected:
+  // Where the samples of the blend come from.
+  std::vector<std::vector<int32_t>> Places(const std::vector<int64_t>& sizes,
+                                           const BlendCache& cache) {
+    const auto blend = sizes.size() == 2
+                           ? BlendedDataset::Create(Datasets(sizes), {0.3, 0.7}, 12, cache)
+                           : BlendedDataset::CreateExhaustive(Datasets(sizes), cache);
+    EXPECT_THAT(blend, IsOk());
+    std::vector<std::vector<int32_t>> places;
+    GptSample sample;
+    for (int64_t i = 0; i < (*blend)->size(); ++i) {
+      EXPECT_THAT((*blend)->Get(i, &sample), IsOk());
+      places.push_back(sample.tokens);
+    }
+    return places;
+  }
+
+  const std::string directory_ = absl::StrCat(
+      ::testing::TempDir(), "/", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  const IndexCache cache_{PosixFileSystem(), directory_};
+};
+
+TEST_F(BlendCacheTest, WhatIsLoadedIsWhatWasBuilt) {
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{5, 10}, {3, 0, 8}}) {
+    const auto built = Places(sizes, {});
+    EXPECT_EQ(Places(sizes, {&cache_, Split::kTrain}), built);
+    EXPECT_EQ(Places(sizes, {&cache_, Split::kTrain}), built);
+  }
+  // Two arrays, description and checksums of each, and the lock.
+  EXPECT_EQ(PosixFileSystem().List(directory_)->size(), 2u * 4 + 1);
+  Places({5, 10}, {&cache_, Split::kValid});
+  EXPECT_EQ(PosixFileSystem().List(directory_)->size(), 3u * 4 + 1);
+}
+
+// A file with checksums that hold, but a dataset that is not there.
+TEST_F(BlendCacheTest, AnIndexThatNamesNoDatasetIsBuiltAgain) {
+  const auto built = Places({3, 0, 8}, {&cache_, Split::kTrain});
+  std::string digest;
+  const auto names = PosixFileSystem().List(directory_);
+  ASSERT_THAT(names, IsOk());
+  for (const std::string& name : *names) {
+    if (absl::EndsWith(name, "description.txt")) digest = name;
+  }
+  const auto description = ReadFileToString(PosixFileSystem(), JoinPath(directory_, digest));
+  ASSERT_THAT(description, IsOk());
+  const IndexCacheKey key = {
+      "BlendedDataset-train", *description, {"dataset_index", "dataset_sample_index"}};
+  for (const int16_t bad : {int16_t{3}, int16_t{-1}, int16_t{INT16_MIN}}) {
+    const std::vector<int16_t> datasets(11, bad);
+    const std::vector<int64_t> samples(11, 0);
+    ASSERT_THAT(cache_.Store(key, {{{"<i2", {11}, ArrayBytes(absl::MakeConstSpan(datasets))},
+                                    {"<i8", {11}, ArrayBytes(absl::MakeConstSpan(samples))}},
+                                   nullptr}),
+                IsOk());
+    EXPECT_EQ(Places({3, 0, 8}, {&cache_, Split::kTrain}), built);
   }
 }
 

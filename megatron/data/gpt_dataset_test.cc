@@ -1,5 +1,6 @@
 #include "megatron/data/gpt_dataset.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -9,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/data/gpt_index_cache.h"
 #include "megatron/data/in_memory_sequences.h"
 
 namespace megatron {
@@ -178,6 +181,47 @@ TEST(GptDatasetTest, ATokenOutsideTheVocabularyIsNamed) {
                 StatusIs(absl::StatusCode::kDataLoss,
                          AllOf(HasSubstr(absl::StrCat("token ", bad, " at position 2")),
                                HasSubstr("of 100"))));
+  }
+}
+
+// Files with checksums that hold, but numbers that lead nowhere.
+TEST(GptDatasetTest, NoNumberOfACachedIndexIsTakenForAnAddressUnseen) {
+  const auto documents = ReferenceDocuments();
+  GptDatasetOptions options = Options(*documents, 4);
+  GptIndexOptions index_options;
+  index_options.num_sequences = 8;
+  index_options.seq_length = 4;
+  const absl::StatusOr<GptIndex> good =
+      BuildGptIndex(index_options, [&](int64_t i) { return documents->SequenceLength(i); });
+  ASSERT_THAT(good, IsOk());
+  const IndexCacheKey key = GptIndexKey(options.identity, index_options, *good);
+  const IndexCache cache(PosixFileSystem(), ::testing::TempDir() + "/hostile_cache");
+  options.cache = &cache;
+  for (const int64_t bad :
+       {int64_t{-1}, int64_t{8}, int64_t{10}, int64_t{INT32_MAX}, int64_t{INT32_MIN}}) {
+    for (const int array : {0, 1, 2, 3}) {
+      std::vector<int32_t> visits(good->documents.begin(), good->documents.end());
+      std::vector<StreamPosition> samples(good->samples.begin(), good->samples.end());
+      std::vector<uint32_t> shuffle(good->shuffle.begin(), good->shuffle.end());
+      const int32_t number = static_cast<int32_t>(bad);
+      if (array == 0) std::fill(visits.begin(), visits.end(), number);
+      if (array == 1) std::fill(samples.begin(), samples.end(), StreamPosition{number, 0});
+      if (array == 2) std::fill(samples.begin(), samples.end(), StreamPosition{0, number});
+      if (array == 3) std::fill(shuffle.begin(), shuffle.end(), static_cast<uint32_t>(number));
+      const IndexArrays arrays = {{{"<i4", {8}, ArrayBytes(absl::MakeConstSpan(visits))},
+                                   {"<i4", {10, 2}, ArrayBytes(absl::MakeConstSpan(samples))},
+                                   {"<u4", {9}, ArrayBytes(absl::MakeConstSpan(shuffle))}},
+                                  nullptr};
+      ASSERT_THAT(cache.Store(key, arrays), IsOk());
+      const auto dataset = Create(documents, options);
+      ASSERT_EQ(dataset->size(), 9);
+      GptSample sample;
+      for (int64_t i = 0; i < 9; ++i) {
+        const absl::Status status = dataset->Get(i, &sample);
+        const bool is_a_sample = array == 3 && bad == 8;
+        EXPECT_EQ(status.code(), is_a_sample ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
+      }
+    }
   }
 }
 
