@@ -1,0 +1,238 @@
+#include "megatron/train/layout_harness.h"
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/checkpoint/rectangle.h"
+#include "megatron/checkpoint/save_checkpoint.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/train/consensus.h"
+#include "megatron/train/training_checkpoint.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kGlobalBatch = 8;
+constexpr uint64_t kSeed = 1234;
+
+const RunDescription& Description() {
+  static const auto* const description = new RunDescription{"a tiny run", "config"};
+  return *description;
+}
+
+GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, int stage,
+                            int data_rank) {
+  GptTrainerOptions options = run;
+  options.placement.stages = layout.pipeline;
+  options.placement.stage = stage;
+  options.placement.chunks = layout.chunks;
+  options.placement.layers = layout.layers;
+  options.model.transformer.sequence_parallel = layout.sequence_parallel;
+  options.use_distributed_optimizer = layout.distributed_optimizer;
+  options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
+  options.batch_size.granularity = layout.micro_batch_size * layout.data;
+  options.packing.max_micro_batches = kGlobalBatch / options.batch_size.granularity;
+  return options;
+}
+
+// What all ranks hold, put together.
+class Gathering {
+ public:
+  void Add(const CheckpointState& part) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const ShardedTensor& block : part.tensors) {
+      WholeTensor& whole = tensors_[block.name];
+      std::string& held = held_[block.name];
+      const int64_t size = SizeOf(block.tensor.dtype());
+      whole.dtype = block.tensor.dtype();
+      whole.shape = block.global_shape;
+      whole.bytes.resize(whole.shape.numel() * size);
+      held.resize(whole.shape.numel());
+      const Rectangle mine = {block.offset, block.tensor.shape()};
+      Rectangle all = {block.global_shape, block.global_shape};
+      for (int d = 0; d < all.start.rank(); ++d) all.start[d] = 0;
+      const absl::Status status = ForEachRun(mine, all, mine, [&](const CommonRun& run) {
+        std::memcpy(&whole.bytes[run.target * size],
+                    static_cast<const char*>(block.tensor.raw()) + run.source * size,
+                    run.count * size);
+        for (int64_t i = run.target; i < run.target + run.count; ++i) ++held[i];
+        return absl::OkStatus();
+      });
+      CHECK_EQ(status, absl::OkStatus());
+    }
+  }
+
+  std::map<std::string, WholeTensor> Take() {
+    for (const auto& [name, held] : held_) {
+      EXPECT_EQ(held.find_first_not_of('\1'), std::string::npos) << name;
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, WholeTensor> tensors_;
+  std::map<std::string, std::string> held_;  // how often each element
+};
+
+// One rank of the run.
+class LayoutRank {
+ public:
+  LayoutRank(const GptTrainerOptions& run, const LayoutRun& how, const RankGrid& dense,
+             const RankGrid& expert, const ProcessGroup& world)
+      : how_(how), dense_(dense), expert_(expert), world_(world), pool_(1) {
+    const int rank = world.rank();
+    options_ = OptionsOf(run, how.layout, dense.Coordinate(rank, Axis::kPipeline),
+                         dense.Coordinate(rank, Axis::kData));
+  }
+
+  absl::Status Start() {
+    const LossScaler scaler = LossScaler::MakeConstant(1);
+    MemoryLedger planned;
+    MEGATRON_ASSIGN_OR_RETURN(
+        const std::unique_ptr<GptTrainer> plan,
+        GptTrainer::Create(options_, scaler, GroupsForPlanning(dense_, expert_, world_.rank()), {},
+                           Stream::Meta(), &planned));
+    const StageMemorySizes sizes = plan->Measure();
+    planned_bytes_ =
+        planned.peak_bytes() + sizes.saved() + sizes.recompute + sizes.scratch + sizes.edges;
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(dense_, expert_, world_.communicator()));
+    MEGATRON_ASSIGN_OR_RETURN(trainer_, GptTrainer::Create(options_, scaler, groups, sizes,
+                                                           Stream::Cpu(&pool_), &ledger_));
+    if (how_.load.empty()) {
+      trainer_->InitializeWeights(kSeed);
+      return absl::OkStatus();
+    }
+    MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                              LocateCheckpoint(PosixFileSystem(), how_.load));
+    MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                              CheckpointReader::Open(PosixFileSystem(), found.directory));
+    return RestoreCheckpoint(reader, Restore::kEverything, Description(), Stream::Cpu(&pool_),
+                             trainer_.get());
+  }
+
+  absl::Status Train(const CountingSource& source, LayoutOutcome* outcome) {
+    for (int i = 0; i < how_.steps; ++i) {
+      MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source, false, nullptr));
+      outcome->losses.push_back(report.loss);
+      outcome->norms.push_back(report.update.grad_norm);
+    }
+    if (how_.evaluate) {
+      MEGATRON_ASSIGN_OR_RETURN(outcome->evaluation, trainer_->Evaluate(source, 2));
+    }
+    EXPECT_EQ(ledger_.peak_bytes(), planned_bytes_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish(Gathering* gathering) {
+    const CheckpointState state = MakeCheckpointState(*trainer_, Description());
+    gathering->Add(state);
+    if (how_.save.empty()) return absl::OkStatus();
+    Consensus consensus(world_);
+    SaveOptions save;
+    save.directory = how_.save;
+    save.rank = world_.rank();
+    save.world_size = world_.size();
+    save.agree = [&](absl::Status status) { return consensus.FirstError(status); };
+    save.chunk_bytes = 256;  // many chunks in small tensors
+    return SaveCheckpoint(PosixFileSystem(), save, state);
+  }
+
+ private:
+  const LayoutRun& how_;
+  const RankGrid &dense_, &expert_;
+  ProcessGroup world_;
+  GptTrainerOptions options_;
+  ThreadPool pool_;
+  MemoryLedger ledger_;
+  int64_t planned_bytes_ = 0;
+  std::unique_ptr<GptTrainer> trainer_;
+};
+
+}  // namespace
+
+std::string ToString(const Layout& layout) {
+  std::string text = absl::StrCat("tp", layout.tensor, layout.sequence_parallel ? " sp" : "", " pp",
+                                  layout.pipeline);
+  if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);
+  if (!layout.layers.empty()) absl::StrAppend(&text, " layers ", absl::StrJoin(layout.layers, "+"));
+  absl::StrAppend(&text, " dp", layout.data, layout.distributed_optimizer ? " zero" : "",
+                  " micro-batch ", layout.micro_batch_size);
+  return text;
+}
+
+absl::Status CountingSource::Get(int64_t index, GptSample* sample) const {
+  ++reads_[index];
+  sample->tokens.resize(kLength);
+  sample->labels.resize(kLength);
+  sample->positions.resize(kLength);
+  sample->loss_mask.resize(kLength);
+  sample->document_starts.assign(1, 0);
+  for (int i = 0; i < kLength; ++i) {
+    sample->tokens[i] = static_cast<int32_t>((7 * index + 3 * i) % 50);
+    sample->labels[i] = static_cast<int32_t>((7 * index + 3 * i + 3) % 50);
+    sample->positions[i] = i;
+    sample->loss_mask[i] = (index + i) % 7 == 0 ? 0.0f : 1.0f;
+  }
+  return absl::OkStatus();
+}
+
+GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer) {
+  GptTrainerOptions options;
+  options.model = model;
+  TransformerOptions& transformer = options.model.transformer;
+  transformer.num_layers = 4;
+  transformer.init_std = transformer.output_init_std = 0.05f;
+  options.model.embedding_init_std = 0.05f;
+  transformer.hidden_dropout = transformer.attention_dropout = 0.1f;
+  options.optimizer.kind = optimizer;
+  options.schedule.max_lr = optimizer == OptimizerOptions::kSgd ? 1e-2 : 1e-3;
+  options.schedule.lr_decay_steps = 1000;
+  options.schedule.lr_decay_style = LrDecayStyle::kCosine;
+  options.schedule.start_weight_decay = options.schedule.end_weight_decay = 0.1;
+  options.schedule.weight_decay_steps = 1000;
+  options.batch_size.global_batch_size = kGlobalBatch;
+  options.packing.seq_length = CountingSource::kLength;
+  options.clip_grad = 1;
+  return options;
+}
+
+LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
+                            const CountingSource& source) {
+  const int ranks = how.layout.ranks();
+  ParallelSizes sizes;
+  sizes.tensor = how.layout.tensor;
+  sizes.pipeline = how.layout.pipeline;
+  sizes.data = how.layout.data;
+  const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
+  CHECK(dense.ok() && expert.ok());
+  Gathering gathering;
+  std::vector<LayoutOutcome> outcomes(ranks);
+  const absl::Status status =
+      RunRanks(ranks, [&](int rank, const ProcessGroup& world) -> absl::Status {
+        LayoutRank mine(run, how, *dense, *expert, world);
+        MEGATRON_RETURN_IF_ERROR(mine.Start());
+        MEGATRON_RETURN_IF_ERROR(mine.Train(source, &outcomes[rank]));
+        return mine.Finish(&gathering);
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  for (const LayoutOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.losses, outcomes[0].losses);
+    EXPECT_EQ(outcome.norms, outcomes[0].norms);
+    EXPECT_EQ(outcome.evaluation, outcomes[0].evaluation);
+  }
+  outcomes[0].state = gathering.Take();
+  return std::move(outcomes[0]);
+}
+
+}  // namespace megatron

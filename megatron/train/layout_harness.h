@@ -1,0 +1,80 @@
+// Training a tiny model on any layout, with threads as ranks, for tests: what it gave, gathered
+// from all ranks, and checkpoints between layouts.
+#ifndef MEGATRON_TRAIN_LAYOUT_HARNESS_H_
+#define MEGATRON_TRAIN_LAYOUT_HARNESS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "megatron/data/gpt_sample.h"
+#include "megatron/train/gpt_trainer.h"
+
+namespace megatron {
+
+struct Layout {
+  int tensor = 1, pipeline = 1, data = 1;
+  int chunks = 1;               // of each pipeline rank
+  std::vector<int64_t> layers;  // of each part of the model; empty: even
+  bool sequence_parallel = false;
+  bool distributed_optimizer = false;
+  int64_t micro_batch_size = 1;
+
+  int ranks() const { return tensor * pipeline * data; }
+};
+std::string ToString(const Layout& layout);
+
+// Samples that can be learned, and how often each was read.
+class CountingSource : public GptSampleSource {
+ public:
+  static constexpr int kLength = 16;
+
+  int64_t size() const override { return kSize; }
+  absl::Status Get(int64_t index, GptSample* sample) const override;
+  int reads(int64_t index) const { return reads_[index]; }
+
+ private:
+  static constexpr int kSize = 1 << 10;
+  mutable std::array<std::atomic<int>, kSize> reads_{};
+};
+
+// Options of a run of `model` with batches of 8 samples, but for what the layout decides.
+GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer);
+
+// A tensor put together again: shape, and the bits of its elements in the model's or the
+// optimizer's type, row-major.
+struct WholeTensor {
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::string bytes;
+  friend bool operator==(const WholeTensor& a, const WholeTensor& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes;
+  }
+};
+
+struct LayoutRun {
+  Layout layout;
+  int steps = 0;
+  std::string load, save;  // directories of checkpoints; empty: none
+  bool evaluate = false;
+};
+
+struct LayoutOutcome {
+  std::vector<double> losses, norms;
+  double evaluation = 0;
+  // All that a checkpoint holds, by name: weights and optimizer state.
+  std::map<std::string, WholeTensor> state;
+};
+
+// Trains on threads. Fails the test where ranks disagree, where a rank's memory is not what was
+// planned, and where an element is held by no rank or by two.
+LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
+                            const CountingSource& source);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_LAYOUT_HARNESS_H_

@@ -1,0 +1,221 @@
+// One run on any layout: cases that cover every pair of values of every two settings give the
+// losses, gradient norms and weights that one rank gives. $MEGATRON_CASES says how many (default
+// 40); the first of them are the covering array, the others are drawn at random.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/train/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kSteps = 10;
+constexpr double kLossTolerance = 2e-6;
+constexpr double kSgdTolerance = 2e-6, kAdamTolerance = 1e-5;  // relative L2 of a tensor
+
+// The settings, each by the index of its value.
+enum Setting {
+  kModel,
+  kOptimizer,
+  kTensor,
+  kSequence,
+  kPipeline,
+  kParts,
+  kData,
+  kZero,
+  kMicroBatch,
+  kRecompute,
+  kNumSettings
+};
+constexpr std::array<int, kNumSettings> kValues = {2, 2, 3, 2, 3, 3, 4, 2, 3, 4};
+using Case = std::array<int, kNumSettings>;
+
+enum Parts { kEven, kInterleaved, kUneven };
+
+Layout LayoutOf(const Case& c) {
+  Layout layout;
+  layout.tensor = 1 << c[kTensor];
+  layout.sequence_parallel = c[kSequence] == 1;
+  layout.pipeline = 1 << c[kPipeline];
+  layout.data = std::array<int, 4>{1, 2, 4, 8}[c[kData]];
+  layout.distributed_optimizer = c[kZero] == 1;
+  layout.micro_batch_size = 1 << c[kMicroBatch];
+  if (c[kParts] == kInterleaved) layout.chunks = 2;
+  if (c[kParts] == kUneven) layout.layers = {1, 3};
+  return layout;
+}
+
+bool IsValid(const Case& c) {
+  const Layout layout = LayoutOf(c);
+  if (layout.ranks() > 8 || layout.micro_batch_size * layout.data > 8) return false;
+  if (layout.sequence_parallel && layout.tensor == 1) return false;
+  if (layout.distributed_optimizer && layout.data == 1) return false;
+  if (c[kModel] == 1 && layout.tensor > 2) return false;  // two groups of queries
+  if (c[kParts] != kEven && layout.pipeline != 2) return false;
+  const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
+  return c[kParts] != kInterleaved || micro_batches % layout.pipeline == 0;
+}
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  Case c{};
+  while (true) {
+    if (IsValid(c)) cases.push_back(c);
+    int axis = 0;
+    while (axis < kNumSettings && ++c[axis] == kValues[axis]) c[axis++] = 0;
+    if (axis == kNumSettings) return cases;
+  }
+}
+
+using Pair = std::tuple<int, int, int, int>;  // two settings and their values
+
+std::set<Pair> PairsOf(const Case& c) {
+  std::set<Pair> pairs;
+  for (int a = 0; a < kNumSettings; ++a) {
+    for (int b = a + 1; b < kNumSettings; ++b) pairs.insert({a, c[a], b, c[b]});
+  }
+  return pairs;
+}
+
+// Greedily the case that covers the most pairs not covered yet, until all that can occur are.
+std::vector<Case> CoveringArray(const std::vector<Case>& all) {
+  std::set<Pair> open;
+  for (const Case& c : all) {
+    const std::set<Pair> pairs = PairsOf(c);
+    open.insert(pairs.begin(), pairs.end());
+  }
+  std::vector<Case> chosen;
+  while (!open.empty()) {
+    const Case* best = nullptr;
+    int most = 0;
+    for (const Case& c : all) {
+      int count = 0;
+      for (int a = 0; a < kNumSettings; ++a) {
+        for (int b = a + 1; b < kNumSettings; ++b) count += open.count({a, c[a], b, c[b]}) > 0;
+      }
+      if (count > most) {
+        most = count;
+        best = &c;
+      }
+    }
+    for (const Pair& pair : PairsOf(*best)) open.erase(pair);
+    chosen.push_back(*best);
+  }
+  return chosen;
+}
+
+GptTrainerOptions RunOf(const Case& c) {
+  GptTrainerOptions run =
+      TinyRun(c[kModel] == 0 ? SmallGpt2() : SmallLlama(),
+              c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
+  RecomputeOptions& selective = run.model.transformer.recompute;
+  if (c[kRecompute] == 1) selective.core_attention = selective.mlp = selective.norm = true;
+  if (c[kRecompute] == 2) run.model.layer_recompute = {LayerRecompute::kUniform, 1};
+  if (c[kRecompute] == 3) run.model.layer_recompute = {LayerRecompute::kBlock, 1};
+  return run;
+}
+
+std::string Describe(const Case& c) {
+  static constexpr const char* kRecomputes[] = {"none", "selective", "uniform", "block"};
+  return absl::StrCat(c[kModel] == 0 ? "gpt2" : "llama", c[kOptimizer] == 0 ? " sgd " : " adamw ",
+                      ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]]);
+}
+
+// Relative, of b.
+double Distance(const float* a, const float* b, int64_t count) {
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+// The gradient of a bias of keys that are not rotated is nothing but rounding, which AdamW blows
+// up: those are compared by themselves, absolutely, and then made equal.
+void CompareKeyBiases(const WholeTensor& want, double bound, std::vector<float>* got) {
+  const float* expected = reinterpret_cast<const float*>(want.bytes.data());
+  const int64_t groups = want.shape[0], rows = want.shape[1], size = want.shape[2];
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t keys = (group * rows + rows - 2) * size;
+    for (int64_t i = keys; i < keys + size; ++i) {
+      EXPECT_NEAR((*got)[i], expected[i], bound) << "key bias " << i;
+      (*got)[i] = expected[i];
+    }
+  }
+}
+
+void CompareWeights(const LayoutOutcome& got, const LayoutOutcome& want, bool sgd) {
+  ASSERT_EQ(got.state.size(), want.state.size());
+  for (const auto& [name, expected] : want.state) {
+    if (absl::StartsWith(name, "optimizer.state.")) continue;
+    ASSERT_TRUE(got.state.count(name)) << name;
+    const WholeTensor& tensor = got.state.at(name);
+    ASSERT_EQ(tensor.shape, expected.shape) << name;
+    const float* values = reinterpret_cast<const float*>(tensor.bytes.data());
+    std::vector<float> mine(values, values + tensor.shape.numel());
+    if (absl::EndsWith(name, "linear_qkv.bias"))
+      CompareKeyBiases(expected, sgd ? 1e-9 : 1e-4, &mine);
+    EXPECT_LE(Distance(mine.data(), reinterpret_cast<const float*>(expected.bytes.data()),
+                       expected.shape.numel()),
+              sgd ? kSgdTolerance : kAdamTolerance)
+        << name;
+  }
+}
+
+TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
+  const std::vector<Case> all = AllCases();
+  std::vector<Case> cases = CoveringArray(all);
+  const char* count = std::getenv("MEGATRON_CASES");
+  const size_t wanted = count == nullptr ? 40 : std::stoul(count);
+  std::mt19937 random(1);
+  while (cases.size() < wanted) cases.push_back(all[random() % all.size()]);
+  RecordProperty("cases", static_cast<int>(cases.size()));
+
+  const CountingSource source;
+  std::map<std::pair<int, int>, LayoutOutcome> alone;
+  for (int model : {0, 1}) {
+    for (int optimizer : {0, 1}) {
+      Case c{};
+      c[kModel] = model;
+      c[kOptimizer] = optimizer;
+      LayoutRun how;
+      how.steps = kSteps;
+      how.evaluate = true;
+      how.layout.micro_batch_size = 4;
+      alone[{model, optimizer}] = TrainOnLayout(RunOf(c), how, source);
+    }
+  }
+  for (const Case& c : cases) {
+    SCOPED_TRACE(Describe(c));
+    const LayoutOutcome& want = alone[{c[kModel], c[kOptimizer]}];
+    LayoutRun how;
+    how.layout = LayoutOf(c);
+    how.steps = kSteps;
+    how.evaluate = true;
+    const LayoutOutcome got = TrainOnLayout(RunOf(c), how, source);
+    ASSERT_EQ(got.losses.size(), want.losses.size());
+    for (int i = 0; i < kSteps; ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], kLossTolerance * want.losses[i]) << "step " << i;
+      EXPECT_NEAR(got.norms[i], want.norms[i], kLossTolerance * want.norms[i]) << "step " << i;
+    }
+    EXPECT_NEAR(got.evaluation, want.evaluation, kLossTolerance * want.evaluation);
+    CompareWeights(got, want, c[kOptimizer] == 0);
+  }
+}
+
+}  // namespace
+}  // namespace megatron
