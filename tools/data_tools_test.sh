@@ -46,6 +46,12 @@ expect_code 0 'dataset      one_text_document$' "$tools/inspect_dataset" one_tex
 expect_code 21 'outside a vocabulary of 100' "$tools/inspect_dataset" one_text_document --verify \
   --tokenizer_type=NullTokenizer --vocab_size=100 --documents=0
 
+# A vocabulary of one's own.
+printf '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncat\n##s\n' > vocab.txt
+echo '{"text": "Cats cat dogs"}' > cats.jsonl
+expect_code 0 '' "$tools/preprocess_data" --input=cats.jsonl --output_prefix=cats --tokenizer_type=BertWordPieceLowerCase --vocab_file=vocab.txt
+expect_code 0 '^5 6 5 1$' "$tools/inspect_dataset" cats_text_document
+
 # Bad lines.
 { cat stories.jsonl; echo '{"text": 5}'; } > bad.jsonl
 expect_code 21 "bad.jsonl, line $(wc -l < bad.jsonl): " "$tools/preprocess_data" --input=bad.jsonl --output_prefix=bad
@@ -124,6 +130,11 @@ expect_code 21 'no document in the input; lines read: 1; broken.jsonl, line 1: '
 expect_code 20 'prefx' "$tools/preprocess_data" --output_prefx=x
 expect_code 20 '--input is missing' "$tools/preprocess_data"
 expect_code 20 'ByteLevel' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --tokenizer_type=Words
+expect_code 20 'merge_file means nothing to ByteLevel' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --merge_file=x
+expect_code 20 'GPT2BPETokenizer needs a merge_file' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x \
+  --tokenizer_type=GPT2BPETokenizer --vocab_file=x
+expect_code 23 'vocab.json' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --tokenizer_type=GPT2BPETokenizer \
+  --vocab_file=vocab.json --merge_file=merges.txt
 expect_code 20 'bytes' "$tools/make_stories" --bytes=many
 expect_code 23 'nothing.jsonl' "$tools/preprocess_data" --input=nothing.jsonl --output_prefix=x
 expect_code 23 '/nowhere' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=/nowhere/x

@@ -167,6 +167,8 @@ absl::Status IndexedDatasetWriter::AddDocument(absl::Span<const int32_t> tokens)
 absl::Status IndexedDatasetWriter::FlushTokens() {
   const absl::Status status = bin_->Append(buffer_);
   buffer_.clear();
+  // A long sequence's memory goes back.
+  if (buffer_.capacity() > 4 * kBufferSize) buffer_.shrink_to_fit();
   return status;
 }
 

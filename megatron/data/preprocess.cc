@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kBadLinesShown = 10;
 constexpr int64_t kBytesUnderWayPerWorker = int64_t{2} << 20;
-// What a place keeps for its next batch; a long line's memory goes back at once.
+// What a place keeps for its next batch; a long line's memory goes back.
 constexpr size_t kKeptBytes = size_t{8} << 20;
 
 template <typename Container>
@@ -48,11 +48,13 @@ struct TokenizedBatch {
   std::vector<OfKey> keys;
   std::vector<BadLine> bad_lines;
 
-  void Clear(size_t num_keys) {
-    keys.resize(num_keys);
+  // Forgets everything, and gives much memory back.
+  void Clear() {
+    lines.lines.clear();
+    ClearAndBound(&lines.buffer);
     for (OfKey& key : keys) {
       ClearAndBound(&key.tokens);
-      key.sequences.clear();
+      ClearAndBound(&key.sequences);
       key.documents.clear();
     }
     bad_lines.clear();
@@ -66,7 +68,7 @@ class LineTokenizer {
       : tokenizer_(tokenizer), options_(options) {}
 
   void Tokenize(TokenizedBatch* batch) const {
-    batch->Clear(options_.json_keys.size());
+    batch->keys.resize(options_.json_keys.size());
     Scratch scratch;
     for (size_t i = 0; i < batch->lines.lines.size(); ++i) {
       const LineBatch::Line& line = batch->lines.lines[i];
@@ -270,12 +272,15 @@ absl::StatusOr<PreprocessReport> PreprocessJsonLines(
   std::vector<TokenizedBatch> batches(pipeline.slots);
   pipeline.fetch = [&](size_t slot) -> absl::StatusOr<int64_t> {
     LineBatch& lines = batches[slot].lines;
-    ClearAndBound(&lines.buffer);
     MEGATRON_ASSIGN_OR_RETURN(const bool more, input.Next(&lines));
     return more ? static_cast<int64_t>(lines.buffer.size()) + 1 : 0;
   };
   pipeline.work = [&](size_t slot) { line_tokenizer.Tokenize(&batches[slot]); };
-  pipeline.take = [&](size_t slot) { return writer.Write(batches[slot]); };
+  pipeline.take = [&](size_t slot) {
+    const absl::Status status = writer.Write(batches[slot]);
+    batches[slot].Clear();
+    return status;
+  };
   pipeline.tick = [&] {
     return keep_going(writer.report()) ? absl::OkStatus() : absl::CancelledError("interrupted");
   };
