@@ -1,0 +1,237 @@
+// Writes a checkpoint as a Hugging Face model: config.json, model.safetensors and the tokenizer's
+// files.  export_hf --output=DIRECTORY CHECKPOINT_DIRECTORY
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/checkpoint/safetensors_writer.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/models/hf_config.h"
+#include "megatron/models/hf_weights.h"
+#include "megatron/train/config_loader.h"
+#include "megatron/train/exit_code.h"
+#include "megatron/train/run_options.h"
+#include "megatron/train/training_checkpoint.h"
+#include "tools/tool_main.h"
+
+ABSL_FLAG(std::string, output, "",
+          "The directory to write, which must not be there yet. It appears when all is in it.");
+ABSL_FLAG(int64_t, max_file_bytes, 5'000'000'000,
+          "The most tensor bytes in one .safetensors file; a larger model gets several, and an "
+          "index.");
+ABSL_FLAG(int64_t, vocab_size, 0,
+          "The rows of the vocabulary to write. 0: as many as the tokenizer has tokens. A model "
+          "that was imported with more rows than its tokenizer has tokens gets them back this "
+          "way.");
+
+namespace megatron {
+namespace {
+
+struct Source {
+  std::unique_ptr<CheckpointReader> reader;
+  TokenizerOptions tokenizer;
+  GptOptions model;
+  HfTokens tokens;
+};
+
+// Rows of the embedding in the checkpoint.
+absl::StatusOr<int64_t> VocabularyRows(const CheckpointReader& reader) {
+  const TensorEntry* const entry =
+      FindTensor(reader.manifest(), "embedding.word_embeddings.weight");
+  if (entry != nullptr && entry->shape.rank() == 2) return entry->shape[0];
+  return absl::InvalidArgumentError(
+      absl::StrCat(reader.directory(), ": holds no embedding, so it is no GPT"));
+}
+
+// The type of the weights, which are all of one.
+absl::StatusOr<DType> WeightType(const CheckpointReader& reader,
+                                 const std::vector<HfTensor>& tensors) {
+  std::vector<std::string> problems;
+  const TensorEntry* const first = FindTensor(reader.manifest(), tensors[0].parameter);
+  for (const HfTensor& tensor : tensors) {
+    const TensorEntry* const entry = FindTensor(reader.manifest(), tensor.parameter);
+    if (entry == nullptr) {
+      problems.push_back(absl::StrCat("'", tensor.parameter, "' is missing"));
+    } else if (entry->shape != tensor.parameter_shape || entry->dtype != first->dtype) {
+      problems.push_back(absl::StrCat("'", tensor.parameter, "' has another shape or type"));
+    }
+  }
+  if (problems.empty()) return first->dtype;
+  return absl::DataLossError(
+      absl::StrCat(reader.directory(), ": does not hold the model that its configuration says:\n  ",
+                   absl::StrJoin(problems, "\n  ")));
+}
+
+absl::Status ReadTokenizer(Source* source) {
+  const int64_t asked = absl::GetFlag(FLAGS_vocab_size);
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = CreateTokenizer(source->tokenizer);
+  if (!tokenizer.ok() && asked == 0) {
+    return absl::Status(tokenizer.status().code(),
+                        absl::StrCat(tokenizer.status().message(),
+                                     "; without the tokenizer, --vocab_size says how many rows of "
+                                     "the vocabulary mean something"));
+  }
+  if (tokenizer.ok()) {
+    const SpecialTokens& special = (*tokenizer)->special();
+    source->tokens = {special.bos, special.eos >= 0 ? special.eos : special.eod};
+  }
+  source->model.vocab_size = asked > 0 ? asked : (*tokenizer)->vocab_size();
+  if (source->model.vocab_size <= source->model.padded_vocab_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the checkpoint has ",
+                                                 source->model.padded_vocab_size, " rows of the ",
+                                                 "vocabulary, not ", source->model.vocab_size));
+}
+
+absl::StatusOr<Source> OpenSource(FileSystem& fs, const std::string& argument) {
+  Source source;
+  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found, LocateCheckpoint(fs, argument));
+  MEGATRON_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(fs, found.directory));
+  source.reader = std::make_unique<CheckpointReader>(std::move(reader));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, source.reader->String("config"));
+  MEGATRON_ASSIGN_OR_RETURN(
+      const LoadedConfig loaded,
+      LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
+  const RunOptions options = ToRunOptions(loaded.config, /*vocab_size=*/1);
+  source.model = options.trainer.model;
+  source.tokenizer = options.tokenizer;
+  MEGATRON_ASSIGN_OR_RETURN(source.model.padded_vocab_size, VocabularyRows(*source.reader));
+  MEGATRON_RETURN_IF_ERROR(ReadTokenizer(&source));
+  return source;
+}
+
+absl::Status WriteWeights(FileSystem& fs, const std::string& directory, const Source& source,
+                          const std::vector<HfTensor>& tensors, DType dtype) {
+  std::map<std::string, const HfTensor*> by_name;
+  std::vector<SafetensorsTensor> files;
+  for (const HfTensor& tensor : tensors) {
+    by_name[tensor.name] = &tensor;
+    files.push_back({tensor.name, SafetensorsName(dtype), tensor.shape});
+  }
+  SafetensorsModelOptions options;
+  options.max_file_bytes = absl::GetFlag(FLAGS_max_file_bytes);
+  std::vector<int64_t> parameter;  // aligned for any type
+  return WriteSafetensorsModel(
+      fs, directory, files, options,
+      [&](const SafetensorsTensor& file, std::string* bytes) -> absl::Status {
+        const HfTensor& tensor = *by_name.at(file.name);
+        const Shape& shape = tensor.parameter_shape;
+        parameter.resize(static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
+        Shape start = shape;
+        for (int d = 0; d < start.rank(); ++d) start[d] = 0;
+        MEGATRON_RETURN_IF_ERROR(
+            source.reader->Read(tensor.parameter, start, Tensor(parameter.data(), dtype, shape)));
+        bytes->resize(static_cast<size_t>(file.bytes()));
+        CopyToHf(tensor, SizeOf(dtype), reinterpret_cast<const char*>(parameter.data()),
+                 &(*bytes)[0]);
+        return absl::OkStatus();
+      });
+}
+
+absl::Status CopyFile(FileSystem& fs, const std::string& from, const std::string& to) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string contents, ReadFileToString(fs, from));
+  return WriteFileAtomically(fs, to, contents);
+}
+
+// The tokenizer's files, under the names that its users look for.
+absl::Status CopyTokenizer(FileSystem& fs, const TokenizerOptions& tokenizer,
+                           const std::string& directory) {
+  static constexpr const char* kNames[] = {
+      "tokenizer.json",     "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+      "merges.txt",         "tokenizer.model",       "added_tokens.json",       "vocab.txt",
+      "chat_template.jinja"};
+  std::vector<std::pair<std::string, std::string>> copies;  // from, name
+  const std::string& model = tokenizer.tokenizer_model;
+  const absl::StatusOr<FileInfo> info = fs.Stat(model.empty() ? "." : model);
+  if (!model.empty() && info.ok() && info->type == FileType::kDirectory) {
+    for (const char* name : kNames) {
+      if (fs.Stat(JoinPath(model, name)).ok()) copies.emplace_back(JoinPath(model, name), name);
+    }
+  } else if (!model.empty()) {
+    copies.emplace_back(
+        model, tokenizer.type == "HuggingFaceTokenizer" ? "tokenizer.json" : "tokenizer.model");
+  }
+  const bool wordpiece = absl::StartsWith(tokenizer.type, "Bert");
+  if (!tokenizer.vocab_file.empty()) {
+    copies.emplace_back(tokenizer.vocab_file, wordpiece ? "vocab.txt" : "vocab.json");
+  }
+  if (!tokenizer.merge_file.empty()) copies.emplace_back(tokenizer.merge_file, "merges.txt");
+  for (const auto& [from, name] : copies) {
+    MEGATRON_RETURN_IF_ERROR(CopyFile(fs, from, JoinPath(directory, name)),
+                             _ << "while copying the tokenizer");
+  }
+  if (copies.empty()) {
+    std::cerr << "note: tokenizer " << tokenizer.type << " has no files to copy\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAll(FileSystem& fs, const Source& source, const std::string& directory) {
+  GptOptions model = source.model;
+  MEGATRON_RETURN_IF_ERROR(HfConfigJson(model, source.tokens).status());
+  const std::vector<HfTensor> tensors = HfTensors(model);
+  MEGATRON_ASSIGN_OR_RETURN(model.transformer.dtype, WeightType(*source.reader, tensors));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string config, HfConfigJson(model, source.tokens));
+
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, kHfConfigFileName), config));
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, kHfGenerationConfigFileName),
+                                               HfGenerationConfigJson(source.tokens)));
+  MEGATRON_RETURN_IF_ERROR(CopyTokenizer(fs, source.tokenizer, directory));
+  return WriteWeights(fs, directory, source, tensors, model.transformer.dtype);
+}
+
+absl::Status Export(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint directory");
+  std::string output = absl::GetFlag(FLAGS_output);
+  while (output.size() > 1 && output.back() == '/') output.pop_back();
+  if (output.empty()) return absl::InvalidArgumentError("--output=DIRECTORY is needed");
+  if (absl::GetFlag(FLAGS_max_file_bytes) < 1 || absl::GetFlag(FLAGS_vocab_size) < 0) {
+    return absl::InvalidArgumentError(
+        "--max_file_bytes must be at least 1 and --vocab_size not negative");
+  }
+  FileSystem& fs = PosixFileSystem();
+  const std::string temporary = output + ".tmp";
+  for (const std::string& path : {output, temporary}) {
+    if (fs.Stat(path).ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", path, "' is there already; remove it, or give another --output"));
+    }
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const Source source, OpenSource(fs, arguments[0]));
+  absl::Status status = WriteAll(fs, source, temporary);
+  if (status.ok()) status = fs.SyncDir(temporary);
+  if (status.ok()) status = fs.Rename(temporary, output);
+  if (!status.ok()) {
+    fs.RemoveTree(temporary).IgnoreError();  // The first error is the one to tell.
+    return status;
+  }
+  MEGATRON_RETURN_IF_ERROR(fs.SyncDir(ParentPath(output)));
+  std::cout << "wrote " << output << " from " << source.reader->directory() << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  const int code = megatron::RunTool(
+      argc, argv,
+      "Writes a checkpoint as a Hugging Face model.\n\n  export_hf --output=DIRECTORY "
+      "CHECKPOINT_DIRECTORY\n\nThe checkpoint is that of one iteration, or the latest of a run's.",
+      megatron::Export);
+  // The data here is a checkpoint.
+  return code == megatron::kExitData ? megatron::kExitCorruptCheckpoint : code;
+}

@@ -1,0 +1,114 @@
+#include "tools/hf_import_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "absl/status/status.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/models/hf_config.h"
+#include "megatron/train/config_defaults.h"
+#include "megatron/train/config_loader.h"
+#include "megatron/train/config_text.h"
+#include "megatron/train/run_options.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kLongestSequence = 2048;
+
+// 1e-05 for that float, and not 9.99999974e-06.
+double Shortest(float value) {
+  char text[32];
+  *std::to_chars(text, text + sizeof(text) - 1, value).ptr = '\0';
+  return std::strtod(text, nullptr);
+}
+
+void SetPositions(const GptOptions& model, config::ModelConfig* config) {
+  const RotaryOptions& rotary = model.transformer.rotary_options;
+  config->set_max_position_embeddings(model.max_positions);
+  if (!model.transformer.rotary) return;
+  config->set_position_embedding_type(config::PositionEmbedding::rope);
+  config->set_rotary_base(rotary.base);
+  config->set_rotary_interleaved(rotary.interleaved);
+  config->set_rotary_seq_len_interpolation_factor(rotary.interpolation_factor);
+  if (rotary.scaling_factor == 0) return;
+  config->set_use_rope_scaling(true);
+  config->set_rope_scaling_factor(rotary.scaling_factor);
+}
+
+void SetModel(const GptOptions& model, config::ModelConfig* config) {
+  const TransformerOptions& layer = model.transformer;
+  config->set_num_layers(layer.num_layers);
+  config->set_hidden_size(layer.hidden_size);
+  config->set_ffn_hidden_size(layer.ffn_hidden_size);
+  config->set_num_attention_heads(layer.num_attention_heads);
+  config->set_kv_channels(layer.kv_channels);
+  config->set_group_query_attention(layer.num_query_groups != layer.num_attention_heads);
+  config->set_num_query_groups(layer.num_query_groups);
+  config->set_normalization(layer.norm.kind == ops::Norm::kRmsNorm
+                                ? config::Normalization::RMSNorm
+                                : config::Normalization::LayerNorm);
+  config->set_norm_epsilon(Shortest(layer.norm.epsilon));
+  config->set_activation_func(layer.activation == ops::Activation::kGeluErf
+                                  ? config::Activation::gelu_erf
+                                  : config::Activation::gelu_tanh);
+  config->set_swiglu(layer.gated);
+  config->set_disable_bias_linear(!layer.linear_bias);
+  config->set_add_qkv_bias(layer.qkv_bias && !layer.linear_bias);
+  config->set_untie_embeddings_and_output_weights(!model.tied_embeddings);
+  config->set_hidden_dropout(Shortest(layer.hidden_dropout));
+  config->set_attention_dropout(Shortest(layer.attention_dropout));
+  config->set_init_method_std(Shortest(layer.init_std));
+  SetPositions(model, config);
+}
+
+config::PretrainConfig MakeConfig(const GptOptions& model, const ImportOptions& options) {
+  config::PretrainConfig config;
+  SetModel(model, config.mutable_model());
+  config.mutable_model()->set_seq_length(options.seq_length > 0
+                                             ? options.seq_length
+                                             : std::min(model.max_positions, kLongestSequence));
+  config.mutable_model()->set_make_vocab_size_divisible_by(options.make_vocab_size_divisible_by);
+  config.mutable_precision()->set_bf16(model.transformer.dtype == DType::kBFloat16);
+  config.mutable_precision()->set_fp16(model.transformer.dtype == DType::kFloat16);
+  config.mutable_data()->set_tokenizer_type(config::Tokenizer::NullTokenizer);
+  config.mutable_data()->set_vocab_size(model.vocab_size);
+  config.mutable_data()->set_mock_data(true);
+  config.mutable_optimizer()->set_lr(1e-5);
+  config.mutable_training()->set_micro_batch_size(1);
+  config.mutable_training()->set_train_iters(1000);
+  return config;
+}
+
+// Completes the configuration as every program that reads it will, and checks that it says what
+// the model is.
+absl::StatusOr<std::string> CheckedText(const GptOptions& model, config::PretrainConfig config) {
+  ResolveDefaults(&config);
+  const std::string text = EffectiveConfigText(config);
+  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
+                            LoadConfigFromString(text, "configuration of the imported model", {},
+                                                 ConfigPurpose::kDryRun));
+  const GptOptions said = ToRunOptions(loaded.config, model.vocab_size).trainer.model;
+  MEGATRON_ASSIGN_OR_RETURN(const std::string expected, HfConfigJson(model, {}));
+  const absl::StatusOr<std::string> actual = HfConfigJson(said, {});
+  if (actual.ok() && *actual == expected && said.padded_vocab_size == model.padded_vocab_size) {
+    return text;
+  }
+  return absl::InternalError("the configuration would be another model's");
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedConfig> MakeImportedConfig(const GptOptions& model,
+                                                  const ImportOptions& options) {
+  ImportedConfig imported;
+  config::PretrainConfig config = MakeConfig(model, options);
+  MEGATRON_ASSIGN_OR_RETURN(imported.checkpoint_text, CheckedText(model, config));
+  config.mutable_checkpoint()->set_load(options.save);
+  config.mutable_checkpoint()->set_finetune(true);
+  MEGATRON_ASSIGN_OR_RETURN(imported.training_text, CheckedText(model, config));
+  return imported;
+}
+
+}  // namespace megatron

@@ -1,0 +1,271 @@
+// Runs import_hf and export_hf as a user does.
+
+#include <sys/wait.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/checkpoint/safetensors_reader.h"
+#include "megatron/checkpoint/safetensors_writer.h"
+#include "megatron/models/hf_config.h"
+#include "megatron/models/hf_weights.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+GptOptions Gpt2() {
+  GptOptions options;
+  TransformerOptions& layer = options.transformer;
+  layer.num_layers = 2;
+  layer.hidden_size = 32;
+  layer.ffn_hidden_size = 80;
+  layer.num_attention_heads = layer.num_query_groups = 4;
+  layer.kv_channels = 8;
+  options.vocab_size = options.padded_vocab_size = 50;
+  options.max_positions = 16;
+  return options;
+}
+
+GptOptions Llama(DType dtype) {
+  GptOptions options = Gpt2();
+  TransformerOptions& layer = options.transformer;
+  layer.num_query_groups = 2;
+  layer.kv_channels = 12;
+  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.gated = layer.rotary = true;
+  layer.linear_bias = layer.qkv_bias = false;
+  layer.rotary_options.scaling_factor = 8;
+  layer.dtype = dtype;
+  layer.hidden_dropout = 0;
+  options.learned_positions = options.tied_embeddings = false;
+  return options;
+}
+
+class HfToolsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = JoinPath(::testing::TempDir(), "hf_tools_test");
+    ASSERT_THAT(fs_.RemoveTree(directory_), IsOk());
+    ASSERT_THAT(fs_.CreateDirs(directory_), IsOk());
+  }
+
+  std::string Path(const std::string& name) const { return JoinPath(directory_, name); }
+
+  // The exit code; what was printed is in output_.
+  int Run(const std::string& tool, const std::string& arguments) {
+    const std::string command =
+        absl::StrCat("tools/", tool, " ", arguments, " > '", Path("log"), "' 2>&1");
+    const int status = std::system(command.c_str());
+    output_ = ReadFileToString(fs_, Path("log")).value_or("");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  static std::vector<SafetensorsTensor> FilesOf(const GptOptions& options) {
+    std::vector<SafetensorsTensor> files;
+    for (const HfTensor& tensor : HfTensors(options)) {
+      files.push_back({tensor.name, SafetensorsName(options.transformer.dtype), tensor.shape});
+    }
+    return files;
+  }
+
+  // A Hugging Face model of random bytes, NaNs among them.
+  void WriteModel(const std::string& name, const GptOptions& options,
+                  const std::vector<SafetensorsTensor>& files, int64_t max_file_bytes = 1 << 30) {
+    ASSERT_THAT(fs_.RemoveTree(Path(name)), IsOk());
+    ASSERT_THAT(fs_.CreateDirs(Path(name)), IsOk());
+    ASSERT_THAT(WriteFileAtomically(fs_, Path(name + "/config.json"), *HfConfigJson(options, {})),
+                IsOk());
+    SafetensorsModelOptions model_options;
+    model_options.max_file_bytes = max_file_bytes;
+    ASSERT_THAT(WriteSafetensorsModel(fs_, Path(name), files, model_options,
+                                      [&](const SafetensorsTensor& tensor, std::string* bytes) {
+                                        bytes->resize(static_cast<size_t>(tensor.bytes()));
+                                        for (char& c : *bytes) c = static_cast<char>(random_());
+                                        return absl::OkStatus();
+                                      }),
+                IsOk());
+  }
+  void WriteModel(const std::string& name, const GptOptions& options) {
+    WriteModel(name, options, FilesOf(options));
+  }
+
+  std::string Contents(const std::string& path) {
+    const auto contents = ReadFileToString(fs_, Path(path));
+    EXPECT_THAT(contents, IsOk());
+    return contents.value_or("");
+  }
+
+  FileSystem& fs_ = PosixFileSystem();
+  std::mt19937 random_{1};
+  std::string directory_, output_;
+};
+
+TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
+  std::vector<GptOptions> models = {Gpt2(), Llama(DType::kFloat32), Llama(DType::kBFloat16),
+                                    Llama(DType::kFloat16)};
+  models[2].transformer.qkv_bias = models[2].tied_embeddings = true;
+  models[3].transformer.qkv_bias = models[3].transformer.linear_bias = true;
+  models[3].transformer.num_query_groups = 1;
+  for (size_t i = 0; i < models.size(); ++i) {
+    WriteModel("model", models[i]);
+    const std::string number = absl::StrCat(i);
+    // The order of channels that pairs are rotated in is ours to choose.
+    const std::string flags = i == 1 ? "--rotary_interleaved " : "";
+    EXPECT_EQ(
+        Run("import_hf", absl::StrCat(flags, "--save=", Path("save" + number), " ", Path("model"))),
+        0)
+        << output_;
+    EXPECT_EQ(Run("export_hf",
+                  absl::StrCat("--output=", Path("out" + number), " ", Path("save" + number))),
+              0)
+        << output_;
+    EXPECT_THAT(*fs_.List(Path("out" + number)),
+                ElementsAre("config.json", "generation_config.json", "model.safetensors"));
+    EXPECT_TRUE(Contents("out" + number + "/model.safetensors") ==
+                Contents("model/model.safetensors"));
+    EXPECT_EQ(*HfConfigJson(*ParseHfConfig(Contents("out" + number + "/config.json")), {}),
+              *HfConfigJson(*ParseHfConfig(Contents("model/config.json")), {}));
+
+    // And once more from there.
+    EXPECT_EQ(Run("import_hf", absl::StrCat(flags, "--save=", Path("again" + number), " ",
+                                            Path("out" + number))),
+              0);
+    const std::string shard = "/iter_0000000/shard_00000_of_00001.bin";
+    EXPECT_TRUE(Contents("again" + number + shard) == Contents("save" + number + shard));
+  }
+}
+
+TEST_F(HfToolsTest, ModelsInSeveralFilesAreTheSame) {
+  const GptOptions options = Gpt2();
+  WriteModel("model", options, FilesOf(options), /*max_file_bytes=*/20000);
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
+  ASSERT_EQ(Run("export_hf",
+                absl::StrCat("--max_file_bytes=20000 --output=", Path("out"), "/ ", Path("save"))),
+            0)
+      << output_;
+  const std::vector<std::string> names = *fs_.List(Path("model"));
+  EXPECT_GT(names.size(), 3u);
+  for (const std::string& name : names) {
+    if (name == "config.json") continue;
+    EXPECT_TRUE(Contents("out/" + name) == Contents("model/" + name)) << name;
+  }
+}
+
+TEST_F(HfToolsTest, PaddingIsZeroAndStaysHere) {
+  WriteModel("model", Llama(DType::kBFloat16));
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
+  const auto found = FindLatestCheckpoint(fs_, Path("save"));
+  ASSERT_THAT(found, IsOk());
+  const auto reader = CheckpointReader::Open(fs_, found->directory);
+  ASSERT_THAT(reader, IsOk());
+  EXPECT_TRUE(reader->Verify().empty());
+  for (const char* name : {"embedding.word_embeddings.weight", "output_layer.weight"}) {
+    EXPECT_EQ(FindTensor(reader->manifest(), name)->shape, (Shape{128, 32}));
+    std::vector<uint16_t> rows(78 * 32, 1);
+    ASSERT_THAT(reader->Read(name, {50, 0}, Tensor(rows.data(), DType::kBFloat16, {78, 32})),
+                IsOk());
+    EXPECT_EQ(rows, std::vector<uint16_t>(78 * 32, 0));
+  }
+  // Training starts from masters, which are the weights exactly.
+  const std::string norm = "decoder.final_layernorm.weight";
+  std::vector<BFloat16> weight(32);
+  std::vector<float> master(32);
+  ASSERT_THAT(reader->Read(norm, {0}, Tensor(weight.data(), DType::kBFloat16, {32})), IsOk());
+  ASSERT_THAT(reader->Read("optimizer.state.fp32_param." + norm, {0},
+                           Tensor(master.data(), DType::kFloat32, {32})),
+              IsOk());
+  for (size_t i = 0; i < 32; ++i) {
+    const float value = ToFloat(weight[i]);
+    EXPECT_EQ(std::memcmp(&value, &master[i], sizeof(value)), 0);
+  }
+}
+
+TEST_F(HfToolsTest, RefusesFilesThatAreNotTheModel) {
+  const GptOptions options = Gpt2();
+  std::vector<SafetensorsTensor> files = FilesOf(options);
+  const std::string import = absl::StrCat("--save=", Path("save"), " ", Path("model"));
+
+  files[1].name = "transformer.other";
+  files[2].shape = {16};
+  files[3].dtype = "F64";
+  WriteModel("model", options, files);
+  EXPECT_EQ(Run("import_hf", import), 21);
+  EXPECT_THAT(output_,
+              AllOf(HasSubstr("'transformer.wpe.weight' is missing"),
+                    HasSubstr("'transformer.other' has no place"),
+                    HasSubstr("'transformer.h.0.ln_1.weight' is F32 [16] and not F32 [32]"),
+                    HasSubstr("'transformer.h.0.ln_1.bias' is F64")));
+
+  files = FilesOf(options);
+  files.push_back({"lm_head.weight", "F32", files[0].shape});  // other bytes than the embedding's
+  WriteModel("model", options, files);
+  EXPECT_EQ(Run("import_hf", import), 21);
+  EXPECT_THAT(output_, HasSubstr("'lm_head.weight' has no place"));
+
+  files = FilesOf(options);
+  for (SafetensorsTensor& tensor : files) tensor.dtype = "F64";
+  WriteModel("model", options, files);
+  EXPECT_EQ(Run("import_hf", import), 20);
+  EXPECT_THAT(output_, HasSubstr("F32, BF16 and F16"));
+  EXPECT_FALSE(fs_.Stat(Path("save")).ok());
+}
+
+TEST_F(HfToolsTest, TakesWhatOlderVersionsWrote) {
+  const GptOptions options = Gpt2();
+  std::vector<SafetensorsTensor> files = FilesOf(options);
+  for (SafetensorsTensor& tensor : files) tensor.name.erase(0, std::string("transformer.").size());
+  files.push_back({"h.0.attn.bias", "BOOL", {1, 1, 16, 16}});
+  files.push_back({"h.0.attn.masked_bias", "F32", {}});
+  WriteModel("model", options, files);
+  EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0)
+      << output_;
+}
+
+TEST_F(HfToolsTest, OtherFailuresHaveTheirCodesAndLeaveNothing) {
+  WriteModel("model", Gpt2());
+  EXPECT_EQ(Run("import_hf", Path("model")), 20);
+  EXPECT_EQ(Run("export_hf", Path("save")), 20);
+  EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("nothing"))), 23);
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
+  EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("model"), " ", Path("save"))), 20);
+  EXPECT_THAT(output_, HasSubstr("is there already"));
+  EXPECT_EQ(
+      Run("export_hf", absl::StrCat("--vocab_size=129 --output=", Path("out"), " ", Path("save"))),
+      20);
+  EXPECT_THAT(output_, HasSubstr("128 rows"));
+
+  const std::string shard = Path("save/iter_0000000/shard_00000_of_00001.bin");
+  std::string contents = *ReadFileToString(fs_, shard);
+  contents.back() ^= 1;
+  ASSERT_THAT(WriteFileAtomically(fs_, shard, contents), IsOk());
+  EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("save"))), 22);
+  EXPECT_FALSE(fs_.Stat(Path("out")).ok());
+  EXPECT_FALSE(fs_.Stat(Path("out.tmp")).ok());
+
+  const std::string config = Path("model/config.json");
+  std::string text = *ReadFileToString(fs_, config);
+  text.replace(text.find("gelu_new"), 8, "relu");
+  ASSERT_THAT(WriteFileAtomically(fs_, config, text), IsOk());
+  EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save2"), " ", Path("model"))), 20);
+  EXPECT_THAT(output_, AllOf(HasSubstr(config), HasSubstr("activation_function")));
+}
+
+}  // namespace
+}  // namespace megatron
