@@ -1,10 +1,19 @@
 #include "megatron/data/tokenizer/trained_bpe_files.h"
 
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/data/tokenizer/word_counts.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -50,6 +59,56 @@ TEST(TrainedBpeFilesTest, OtherPatternsAreWrittenAsRegularExpressions) {
     const auto& steps = json["pre_tokenizer"]["pretokenizers"];
     EXPECT_EQ(steps[0]["pattern"]["Regex"], std::string(split->regex));
     EXPECT_EQ(steps[1]["use_regex"], false);
+  }
+}
+
+// Trains on `text` and writes the three files to a new directory.
+std::string WriteTrained(absl::string_view text, const NamedSplitPattern& split) {
+  WordCounts words;
+  words.AddText(text, FirstPieceOf(split.pattern));
+  BpeTrainerOptions options;
+  options.special_tokens = {"<|endoftext|>"};
+  ThreadPool pool(1);
+  const auto bpe = TrainBpe(words, options, &pool, [](int32_t) {});
+  EXPECT_THAT(bpe, IsOk());
+  const std::string directory = JoinPath(::testing::TempDir(), absl::StrCat("bpe_", split.name));
+  FileSystem& fs = PosixFileSystem();
+  EXPECT_THAT(fs.CreateDirs(directory), IsOk());
+  for (const auto& [name, contents] : std::vector<std::pair<std::string, std::string>>{
+           {"vocab.json", VocabJson(*bpe)},
+           {"merges.txt", MergesText(*bpe)},
+           {"tokenizer.json", TokenizerJson(*bpe, split)}}) {
+    EXPECT_THAT(WriteFileAtomically(fs, JoinPath(directory, name), contents), IsOk());
+  }
+  return directory;
+}
+
+TEST(TrainedBpeFilesTest, OurOwnTokenizersLoadThem) {
+  const std::string text = "The cat sat. The cat's mat, the café's: 12345 猫猫猫\n\n The end";
+  for (const std::string name : {"gpt2", "llama3", "qwen2", "o200k"}) {
+    const auto split = FindNamedSplitPattern(name);
+    ASSERT_THAT(split, IsOk());
+    TokenizerOptions options;
+    options.type = "HuggingFaceTokenizer";
+    options.tokenizer_model = WriteTrained(text, *split);
+    const auto tokenizer = CreateTokenizer(options);
+    ASSERT_THAT(tokenizer, IsOk());
+    EXPECT_EQ((*tokenizer)->eod(), 0);
+    std::vector<int32_t> ids;
+    ASSERT_THAT((*tokenizer)->Encode(text, &ids), IsOk());
+    EXPECT_LT(ids.size(), text.size() * 2 / 3);
+    EXPECT_EQ((*tokenizer)->Decode(ids), text);
+
+    if (name != "gpt2") continue;
+    options.type = "GPT2BPETokenizer";
+    options.vocab_file = JoinPath(options.tokenizer_model, "vocab.json");
+    options.merge_file = JoinPath(options.tokenizer_model, "merges.txt");
+    options.tokenizer_model.clear();
+    const auto gpt2 = CreateTokenizer(options);
+    ASSERT_THAT(gpt2, IsOk());
+    std::vector<int32_t> gpt2_ids;
+    ASSERT_THAT((*gpt2)->Encode(text, &gpt2_ids), IsOk());
+    EXPECT_EQ(gpt2_ids, ids);
   }
 }
 
