@@ -254,6 +254,10 @@ void Pretraining::Introduce() const {
         "WARNING: system.num_threads = %d on %d cores: threads will wait for each other",
         options_.num_threads, AvailableCores()));
   }
+  if (options_.num_ranks() > AvailableCores() && options_.num_ranks() > 1) {
+    Say(absl::StrFormat("WARNING: %d ranks share %d cores: fewer ranks are faster here",
+                        options_.num_ranks(), AvailableCores()));
+  }
   const ParallelSizes& sizes = options_.parallel;
   std::string ranks = "1 rank";
   if (options_.num_ranks() > 1) {

@@ -332,5 +332,131 @@ TEST_F(PretrainGptTest, ADryRunWritesNothing) {
   EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());
 }
 
+// Eight ranks: every axis, with all that goes with it.
+const std::vector<std::string>& EightRanks() {
+  static const auto* const args = new std::vector<std::string>{
+      "--set=training.micro_batch_size=1",     "--set=parallel.tensor_model_parallel_size=2",
+      "--set=parallel.sequence_parallel=true", "--set=parallel.pipeline_model_parallel_size=2",
+      "--set=parallel.data_parallel_size=2",   "--set=parallel.use_distributed_optimizer=true"};
+  return *args;
+}
+
+std::vector<std::string> Joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+int Count(const std::string& text, const std::string& piece) {
+  int count = 0;
+  for (size_t at = text.find(piece); at != std::string::npos; at = text.find(piece, at + 1))
+    ++count;
+  return count;
+}
+
+// What follows `piece` in the text, as a number.
+double NumberAfter(const std::string& text, const std::string& piece) {
+  const size_t at = text.rfind(piece);
+  EXPECT_NE(at, std::string::npos) << piece << "\n" << text;
+  return at == std::string::npos ? 0 : std::stod(text.substr(at + piece.size()));
+}
+
+TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneSpeaks) {
+  const std::vector<std::string> tell = {
+      "--set=generation={prompt: \"Sam\" tokens_to_generate: 12 temperature: 0}"};
+  const Outcome alone = Run(Joined({SaveTo("alone")}, tell));
+  ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
+  const Outcome together = Run(Joined(Joined({SaveTo("together")}, tell), EightRanks()));
+  ASSERT_EQ(together.exit_code, kExitDone) << together.output;
+  for (const char* once : {"8 ranks = tensor 2 x pipeline 2 x data 2", "iteration       12/",
+                           "first step done", "validation loss at iteration 12",
+                           "saved checkpoint of iteration 12", "--- the model continues ---"}) {
+    EXPECT_EQ(Count(together.output, once), 1) << once << "\n" << together.output;
+  }
+  for (const char* number : {"lm loss: ", "lm loss value: "}) {
+    const double want = NumberAfter(alone.output, number);
+    EXPECT_NEAR(NumberAfter(together.output, number), want, 1e-5 * want) << number;
+  }
+  EXPECT_EQ(together.output.substr(together.output.find("--- the model")),
+            alone.output.substr(alone.output.find("--- the model")));
+  EXPECT_EQ(Checkpoint("together").size(), 9u);  // a shard of each rank, and the manifest
+  EXPECT_EQ(Count(ReadFile(Path("together/metrics.jsonl")), "grad-norm"), 12);
+}
+
+TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
+  ASSERT_EQ(Run(Joined({SaveTo("save")}, EightRanks())).exit_code, kExitDone);
+  const std::vector<std::vector<std::string>> layouts = {
+      {},
+      {"--set=parallel.pipeline_model_parallel_size=2"},
+      {"--set=training.micro_batch_size=1", "--set=parallel.data_parallel_size=4"},
+      EightRanks()};
+  int iterations = 12;
+  for (const std::vector<std::string>& layout : layouts) {
+    const std::string before = absl::StrCat("at iteration ", iterations, "\n");
+    iterations += 3;
+    const Outcome outcome = Run(
+        Joined({SaveTo("save"), absl::StrCat("--set=training.train_iters=", iterations)}, layout));
+    EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    EXPECT_EQ(Count(outcome.output, before), 1) << before << outcome.output;
+  }
+}
+
+TEST_F(PretrainGptTest, EightRanksKilledEndWithTheSameBytes) {
+  const std::vector<std::string> args =
+      Joined({"--set=checkpoint.save_interval=1", "--set=training.train_iters=30",
+              "--set=checkpoint.keep_last=2", "--set=checkpoint.async_save=true"},
+             EightRanks());
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const auto duration = std::chrono::steady_clock::now() - begin;
+  const uint32_t seed = std::random_device()();
+  std::mt19937 random(seed);
+  for (int kills = 0; kills < 6; ++kills) {
+    const std::string log = Path("killed.txt");
+    const pid_t pid = Start(Joined({SaveTo("killed")}, args), log);
+    std::this_thread::sleep_for(duration / 4 * (random() % 1000) / 1000);
+    kill(pid, SIGKILL);
+    Finish(pid, log);
+  }
+  const Outcome last = Run(Joined({SaveTo("killed")}, args));
+  ASSERT_EQ(last.exit_code, kExitDone) << "seed " << seed << "\n" << last.output;
+  auto whole = Checkpoint("whole"), killed = Checkpoint("killed");
+  ASSERT_EQ(killed.size(), 9u);
+  for (const auto& [file, bytes] : whole) {
+    if (absl::EndsWith(file, ".bin")) {
+      EXPECT_TRUE(killed[file] == bytes) << file << ", seed " << seed;
+    }
+  }
+}
+
+TEST_F(PretrainGptTest, ASignalStopsEightRanksAtOneStep) {
+  const std::string log = Path("signal.txt");
+  const pid_t pid = Start(Joined({SaveTo("signal"), "--set=training.train_iters=100000",
+                                  "--set=training.log_interval=1"},
+                                 EightRanks()),
+                          log);
+  for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  kill(pid, SIGTERM);
+  const Outcome outcome = Finish(pid, log);
+  EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+  EXPECT_EQ(Count(outcome.output, "saved checkpoint"), 1) << outcome.output;
+  EXPECT_EQ(Checkpoint("signal").size(), 9u);
+}
+
+TEST_F(PretrainGptTest, TheErrorOfOneOfEightRanksIsToldOnceAndEndsAll) {
+  ASSERT_EQ(Run(Joined({SaveTo("save")}, EightRanks())).exit_code, kExitDone);
+  // Its last bytes are moments of the last stage, which other ranks do not read.
+  const std::string shard = Path("save/iter_0000012/shard_00007_of_00008.bin");
+  std::string bytes = ReadFile(shard);
+  bytes[bytes.size() - 1] ^= 1;
+  std::ofstream(shard, std::ios::binary) << bytes;
+  const Outcome outcome =
+      Run(Joined({SaveTo("save"), "--set=training.train_iters=20"}, EightRanks()));
+  EXPECT_EQ(outcome.exit_code, kExitCorruptCheckpoint) << outcome.output;
+  EXPECT_EQ(Count(outcome.output, "error: "), 1) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(outcome.output, "shard_00007_of_00008.bin")) << outcome.output;
+}
+
 }  // namespace
 }  // namespace megatron

@@ -185,7 +185,8 @@ void TrainingLoop::PrintLogLine(const StepReport& report) {
   log.train_iters = options().loop.train_iters;
   log.consumed_samples = progress.consumed_train_samples;
   log.elapsed_ms = seconds * 1e3;
-  if (options().loop.log_throughput) log.throughput_tflops = speed.model_tflops;
+  if (options().loop.log_throughput)
+    log.throughput_tflops = speed.model_tflops / options().num_ranks();
   log.learning_rate = report.learning_rate;
   log.global_batch_size = report.global_batch_size;
   log.losses = interval_.Means();
