@@ -1,0 +1,101 @@
+"""Times preprocess_data against a straight Python loop over the `tokenizers` package, side by side, and compares their tokens.
+
+    python3 -m venv venv && venv/bin/pip install tokenizers==0.23.3 numpy
+    ./bazelw build //tools:preprocess_data
+    venv/bin/python tools/interop/preprocess_speed.py bazel-bin/tools/preprocess_data VOCAB_JSON MERGES_TXT TEXT...
+
+Each TEXT, cut into documents of some kilobytes and repeated up to --megabytes, is a corpus of its own. The loop does what Megatron's
+script does: worker processes parse lines and encode, the parent writes the tokens. Both run with one worker, then with one for each core.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import tempfile
+import time
+
+import numpy
+import tokenizers
+
+
+def start_worker(vocab, merges):
+    global tokenizer
+    # Each process has one thread, as there is a process for each core.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer = tokenizers.ByteLevelBPETokenizer(vocab, merges)
+
+
+def encode(line):
+    ids = tokenizer.encode(json.loads(line)["text"]).ids
+    if ids:
+        ids.append(50256)
+    return ids
+
+
+def python_loop(args, source, prefix, workers):
+    lengths = []
+    with open(source, encoding="utf-8") as lines, open(prefix + ".bin", "wb") as out:
+        with multiprocessing.Pool(workers, start_worker, (args.vocab, args.merges)) as pool:
+            for ids in pool.imap(encode, lines, 32):
+                out.write(numpy.array(ids, dtype=numpy.uint16).tobytes())
+                lengths.append(len(ids))
+    numpy.array(lengths, dtype=numpy.int32).tofile(prefix + ".lengths")
+
+
+def ours(args, source, prefix, workers):
+    subprocess.run([args.program, f"--input={source}", f"--output_prefix={prefix}", "--append_eod", f"--workers={workers}",
+                    "--tokenizer_type=GPT2BPETokenizer", f"--vocab_file={args.vocab}", f"--merge_file={args.merges}"],
+                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def make_corpus(text, path, megabytes):
+    """Documents of about 4 kB, the text over and over, each time cut at other places; returns the bytes of the lines."""
+    words, size, round_ = open(text, encoding="utf-8").read(), 0, 0
+    with open(path, "w", encoding="utf-8") as out:
+        while size < megabytes * 1e6:
+            length = 3000 + 7 * round_ % 1500
+            for begin in range(0, len(words), length):
+                line = json.dumps({"text": words[begin:begin + length]}, ensure_ascii=False) + "\n"
+                out.write(line)
+                size += len(line.encode())
+            round_ += 1
+    return os.path.getsize(path)
+
+
+def best_time(function, repeats):
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("vocab")
+    parser.add_argument("merges")
+    parser.add_argument("texts", nargs="+")
+    parser.add_argument("--megabytes", type=float, default=30)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    print(f"{'text':24} {'workers':>7} {'MB':>6} {'Python MB/s':>12} {'ours MB/s':>12} {'ratio':>6}  tokens")
+    with tempfile.TemporaryDirectory() as folder:
+        for text in args.texts:
+            source = os.path.join(folder, "corpus.jsonl")
+            megabytes = make_corpus(text, source, args.megabytes) / 1e6
+            theirs, mine = os.path.join(folder, "theirs"), os.path.join(folder, "mine")
+            for workers in sorted({1, cores}):
+                python = megabytes / best_time(lambda: python_loop(args, source, theirs, workers), args.repeats)
+                cpp = megabytes / best_time(lambda: ours(args, source, mine, workers), args.repeats)
+                same = open(theirs + ".bin", "rb").read() == open(mine + "_text_document.bin", "rb").read()
+                print(f"{os.path.basename(text):24} {workers:7} {megabytes:6.1f} {python:12.2f} {cpp:12.2f} {cpp / python:6.1f}  "
+                      f"{'the same' if same else 'DIFFERENT'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
