@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/data/tokenizer/byte_piece.h"
 
 namespace megatron {
 namespace {
@@ -172,11 +173,8 @@ absl::Status ParseNormalizerSpec(absl::string_view message,
 
 // The byte that a piece like "<0x0A>" stands for; -1 for others.
 int ByteOf(absl::string_view piece) {
-  if (piece.size() != 6) return -1;
-  for (int byte = 0; byte < 256; ++byte) {
-    if (piece == absl::StrFormat("<0x%02X>", byte)) return byte;
-  }
-  return -1;
+  const int byte = ByteOfPiece(piece);
+  return byte >= 0 && piece == absl::StrFormat("<0x%02X>", byte) ? byte : -1;
 }
 
 absl::Status CheckPieces(SentencePieceModel* model) {

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/data/tokenizer/byte_piece.h"
 #include "megatron/data/tokenizer/precompiled_charsmap.h"
 #include "megatron/data/tokenizer/unicode.h"
 
@@ -262,7 +263,7 @@ std::string SentencePieceTokenizer::DecodePieces(absl::Span<const int32_t> ids) 
     const bool in_model = id >= 0 && static_cast<size_t>(id) < model_.pieces.size();
     if (in_model && model_.pieces[static_cast<size_t>(id)].kind == Kind::kByte) {
       const std::string& piece = model_.pieces[static_cast<size_t>(id)].text;
-      bytes.push_back(static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));
+      bytes.push_back(static_cast<char>(ByteOfPiece(piece)));
       continue;
     }
     flush();

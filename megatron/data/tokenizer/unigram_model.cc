@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/data/tokenizer/byte_piece.h"
 #include "megatron/data/tokenizer/unicode.h"
 
 namespace megatron {
@@ -20,12 +21,10 @@ std::vector<int32_t> FindBytes(const std::vector<UnigramPiece>& pieces) {
   std::vector<int32_t> ids(256, -1);
   int found = 0;
   for (size_t id = 0; id < pieces.size(); ++id) {
-    if (pieces[id].text.size() != 6 || pieces[id].text[0] != '<') continue;
-    for (int byte = 0; byte < 256; ++byte) {
-      if (pieces[id].text != absl::StrFormat("<0x%02X>", byte)) continue;
-      ids[static_cast<size_t>(byte)] = static_cast<int32_t>(id);
-      ++found;
-    }
+    const int byte = ByteOfPiece(pieces[id].text);
+    if (byte < 0 || pieces[id].text != absl::StrFormat("<0x%02X>", byte)) continue;
+    ids[static_cast<size_t>(byte)] = static_cast<int32_t>(id);
+    ++found;
   }
   if (found < 256) ids.clear();
   return ids;

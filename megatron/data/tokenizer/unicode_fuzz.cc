@@ -1,0 +1,29 @@
+// Any bytes as text: every form of normalization is valid UTF-8 and normalizes to itself, and says
+// for each byte where it comes from.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "glog/logging.h"
+#include "megatron/data/tokenizer/unicode.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using megatron::NormalizationForm;
+  const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  for (const NormalizationForm form : {NormalizationForm::kNfc, NormalizationForm::kNfd,
+                                       NormalizationForm::kNfkc, NormalizationForm::kNfkd}) {
+    std::vector<size_t> origins;
+    const std::string once = megatron::Normalize(form, text, &origins);
+    CHECK(megatron::IsValidUtf8(once));
+    CHECK_EQ(origins.size(), once.size() + 1);
+    for (const size_t origin : origins) CHECK_LE(origin, text.size());
+    CHECK_EQ(megatron::Normalize(form, once), once);
+  }
+  std::vector<size_t> origins;
+  const std::string lower = megatron::ToLower(text, &origins);
+  CHECK_EQ(origins.size(), lower.size() + 1);
+  return 0;
+}
