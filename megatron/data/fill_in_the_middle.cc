@@ -121,18 +121,20 @@ absl::Status FillInTheMiddle::AddPermuted(Tokens fragment, double rate, NumpyRan
   const absl::string_view middle = absl::string_view(text).substr(begin, end - begin);
   const absl::string_view suffix = absl::string_view(text).substr(end);
 
+  EncodeOptions encode;
+  encode.parse_special = true;
   out->push_back(ids_.prefix);
   const bool suffix_first = random->Bernoulli(options_.spm_rate);
   if (!suffix_first) {
-    MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(prefix, out));
+    MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(prefix, out, encode));
   }
   out->push_back(ids_.suffix);
-  MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(suffix, out));
+  MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(suffix, out, encode));
   out->push_back(ids_.middle);
   if (suffix_first) {
-    MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(prefix, out));
+    MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(prefix, out, encode));
   }
-  return tokenizer_->Encode(middle, out);
+  return tokenizer_->Encode(middle, out, encode);
 }
 
 }  // namespace megatron

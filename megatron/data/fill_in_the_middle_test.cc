@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -117,7 +118,8 @@ TEST(FillInTheMiddleTest, ASampleIsTheSameWheneverItIsRead) {
   EXPECT_EQ(first, again);
 }
 
-// Bytes are tokens, so that a cut inside a character would show.
+// Bytes are tokens, so that a cut inside a character would show; numbers that begin with 9 are
+// special.
 class Bytes : public NullTokenizer {
  public:
   Bytes() : NullTokenizer(1000) {}
@@ -128,7 +130,7 @@ class Bytes : public NullTokenizer {
  private:
   absl::Status DoEncode(absl::string_view text, const EncodeOptions& options,
                         std::vector<int32_t>* ids) const override {
-    if (options.parse_special) {
+    if (options.parse_special && absl::StartsWith(text, "9")) {
       ids->push_back(std::stoi(std::string(text)));
     } else {
       for (const char c : text) ids->push_back(static_cast<uint8_t>(c));
