@@ -34,6 +34,8 @@ absl::StatusOr<DatasetLock> DatasetLock::Take(const std::string& prefix) {
       continue;
     }
     const int error = errno;
+    // Some network file systems know no locks; those who use them go without.
+    if (error == ENOLCK || error == EOPNOTSUPP) return DatasetLock(path, fd);
     close(fd);
     if (error == EWOULDBLOCK) {
       return absl::FailedPreconditionError(

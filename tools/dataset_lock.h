@@ -10,7 +10,7 @@ namespace megatron {
 
 // The right to write the files of a prefix, held through `<prefix>.lock`. The system takes it back
 // from a process that dies, so a file that a killed one left locks nobody out. Network file systems
-// may keep it between machines or not.
+// may keep it between machines or not; where there are no locks at all, everybody has the right.
 class DatasetLock {
  public:
   // kFailedPrecondition where another process has it.

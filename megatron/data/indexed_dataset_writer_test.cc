@@ -162,6 +162,35 @@ TEST(IndexedDatasetWriterTest, ACrashAtAnyInstantLeavesTheOldDatasetTheNewOneOrN
   }
 }
 
+TEST(IndexedDatasetWriterTest, WhatIsPreparedIsDurableAndNotYetVisible) {
+  MemoryFileSystem fs;
+  ASSERT_THAT(fs.CreateDirs("d"), IsOk());
+  ASSERT_THAT(WriteDataset(fs, "d/x", {{1}}), IsOk());
+  const std::string old_index = Contents(fs, "d/x.idx");
+  auto writer = IndexedDatasetWriter::Create(fs, "d/x", TokenType::kU16);
+  ASSERT_THAT(writer, IsOk());
+  ASSERT_THAT((*writer)->AddDocument({2, 3}), IsOk());
+  ASSERT_THAT((*writer)->Prepare(), IsOk());
+  EXPECT_EQ(Contents(fs, "d/x.idx"), old_index);
+  EXPECT_EQ(Contents(fs, "d/x.bin.partial"), std::string("\x02\0\x03\0", 4));
+  ASSERT_THAT((*writer)->Finalize(), IsOk());
+  EXPECT_EQ(Contents(fs, "d/x.bin"), std::string("\x02\0\x03\0", 4));
+}
+
+TEST(IndexedDatasetWriterTest, ModesStandBehindEverythingElse) {
+  MemoryFileSystem fs;
+  auto writer = IndexedDatasetWriter::Create(fs, "x", TokenType::kU16);
+  ASSERT_THAT(writer, IsOk());
+  ASSERT_THAT((*writer)->AddStoredSequence("abcd", int8_t{1}), IsOk());
+  ASSERT_THAT((*writer)->AddStoredSequence("ef", int8_t{-1}), IsOk());
+  (*writer)->EndDocument();
+  ASSERT_THAT((*writer)->Finalize(), IsOk());
+  EXPECT_EQ(Contents(fs, "x.bin"), "abcdef");
+  const std::string index = Contents(fs, "x.idx");
+  ASSERT_EQ(index.size(), 34u + 2 * 4 + 2 * 8 + 2 * 8 + 2);
+  EXPECT_EQ(index.substr(index.size() - 2), "\x01\xff");
+}
+
 TEST(IndexedDatasetWriterTest, AMissingDirectoryIsNamed) {
   EXPECT_THAT(IndexedDatasetWriter::Create(PosixFileSystem(), "/nowhere/x", TokenType::kU16),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/x.bin.partial")));
