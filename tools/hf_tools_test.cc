@@ -121,6 +121,7 @@ TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
   std::vector<GptOptions> models = {Gpt2(), Llama(DType::kFloat32), Llama(DType::kBFloat16),
                                     Llama(DType::kFloat16)};
   models[2].transformer.qkv_bias = models[2].tied_embeddings = true;
+  models[2].transformer.kv_channels = 8;
   models[3].transformer.qkv_bias = models[3].transformer.linear_bias = true;
   models[3].transformer.num_query_groups = 1;
   for (size_t i = 0; i < models.size(); ++i) {

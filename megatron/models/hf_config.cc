@@ -251,6 +251,11 @@ void ReadLlama(const Fields& fields, const std::string& type, std::vector<std::s
     fields.Error("num_key_value_heads", "is missing");
   }
   ReadHeads(fields, &layer);
+  if (type == "qwen2" && layer.kv_channels * layer.num_attention_heads != layer.hidden_size) {
+    fields.Error("head_dim",
+                 "must be hidden_size / num_attention_heads: not all versions of "
+                 "transformers heed it in qwen2");
+  }
   layer.norm.kind = ops::Norm::kRmsNorm;
   layer.norm.epsilon = static_cast<float>(fields.Number("rms_norm_eps", 0, 1, 1e-6));
   if (fields.Text("hidden_act", "silu") != "silu") fields.Error("hidden_act", "must be silu");

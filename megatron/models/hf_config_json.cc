@@ -74,6 +74,10 @@ void CheckGpt2(const GptOptions& options, Reasons* reasons) {
           "activation_func: gpt2 has gelu_new and gelu");
 }
 
+bool IsQwen2(const GptOptions& options) {
+  return options.transformer.qkv_bias && !options.transformer.linear_bias;
+}
+
 void CheckLlama(const GptOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   const RotaryOptions& rotary = layer.rotary_options;
@@ -86,6 +90,9 @@ void CheckLlama(const GptOptions& options, Reasons* reasons) {
   require(rotary.interpolation_factor == 1 || rotary.scaling_factor == 0,
           "rotary_seq_len_interpolation_factor and use_rope_scaling together: rope_scaling is one "
           "or the other");
+  require(!IsQwen2(options) || layer.kv_channels * layer.num_attention_heads == layer.hidden_size,
+          "kv_channels with add_qkv_bias: qwen2's heads are hidden_size / num_attention_heads wide "
+          "(transformers before 4.48 ignores its head_dim)");
 }
 
 Json RopeScaling(const RotaryOptions& rotary) {
@@ -133,7 +140,7 @@ Json Gpt2Config(const GptOptions& options) {
 
 Json LlamaConfig(const GptOptions& options) {
   const TransformerOptions& layer = options.transformer;
-  const bool qwen = layer.qkv_bias && !layer.linear_bias;
+  const bool qwen = IsQwen2(options);
   Json config = {{"model_type", qwen ? "qwen2" : "llama"},
                  {"architectures", Json::array({qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM"})},
                  {"max_position_embeddings", options.max_positions},

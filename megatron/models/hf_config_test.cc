@@ -85,6 +85,7 @@ TEST(HfConfigTest, EveryModelThatIsExportedIsImportedAsItself) {
   models[2].tied_embeddings = false;
   models[2].transformer.norm.epsilon = 3e-7f;
   models[4].transformer.qkv_bias = true;
+  models[4].transformer.kv_channels = 8;
   models[5].transformer.qkv_bias = models[5].transformer.linear_bias = true;
   models[6].transformer.rotary_options.scaling_factor = 8;
   models[7].transformer.rotary_options.interpolation_factor = 2.5;
@@ -111,6 +112,9 @@ TEST(HfConfigTest, WritesTheNamesThatTransformersReads) {
   EXPECT_EQ(ConfigOf(options)["model_type"], "llama");
   EXPECT_EQ(ConfigOf(options)["head_dim"], 16);
   options.transformer.qkv_bias = true;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kv_channels")));
+  options.transformer.kv_channels = 8;
   EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"Qwen2ForCausalLM"}));
   EXPECT_EQ(Json::parse(HfGenerationConfigJson({-1, 7})),
             Json({{"_from_model_config", true}, {"bos_token_id", nullptr}, {"eos_token_id", 7}}));
@@ -212,7 +216,9 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   Json qwen = llama;
   qwen.update({{"model_type", "qwen2"},
                {"architectures", Json::array({"Qwen2ForCausalLM"})},
-               {"sliding_window", 63}});
+               {"sliding_window", 63},
+               {"head_dim", 8}});
+  ExpectRefused(qwen, {{"head_dim", 16}}, {"head_dim"});
   ExpectRefused(qwen, {{"use_sliding_window", true}}, {"sliding_window"});
   ExpectRefused(qwen, {{"num_key_value_heads", nullptr}}, {"num_key_value_heads: is missing"});
 }
