@@ -1,0 +1,123 @@
+#include "megatron/train/pretrain_rank.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/models/text_generator.h"
+#include "megatron/train/consensus.h"
+#include "megatron/train/stop_signals.h"
+#include "megatron/train/text_stream.h"
+#include "megatron/train/training_loop.h"
+
+namespace megatron {
+
+PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure)
+    : run_(run),
+      world_(world),
+      failure_(failure),
+      pool_(std::max(1, run.options.num_threads / run.options.num_ranks())) {}
+
+absl::Status PretrainRank::Build() {
+  const RunOptions& options = run_.options;
+  const int size = options.num_ranks();
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, size));
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, size));
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                            MakeGroups(dense, expert, world_.communicator()));
+  if (size > 1) {
+    std::vector<std::vector<int>> all(1, std::vector<int>(size));
+    std::iota(all[0].begin(), all[0].end(), 0);
+    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> saving,
+                              world_.communicator()->Split(all, "checkpoint"));
+    saving_ = ProcessGroup(std::move(saving));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
+  const int stage = dense.Coordinate(world_.rank(), Axis::kPipeline),
+            data_rank = dense.Coordinate(world_.rank(), Axis::kData);
+  MEGATRON_ASSIGN_OR_RETURN(
+      trainer_, GptTrainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
+                                   run_.plan.stages[stage].sizes, Stream::Cpu(&pool_), &ledger_));
+  return absl::OkStatus();
+}
+
+absl::Status PretrainRank::Start(ExitCode* code) {
+  if (run_.checkpoint == nullptr) {
+    trainer_->InitializeWeights(run_.options.seed);
+    return absl::OkStatus();
+  }
+  const CheckpointReader& checkpoint = *run_.checkpoint;
+  const absl::Status status = RestoreCheckpoint(checkpoint, run_.restore, run_.description,
+                                                Stream::Cpu(&pool_), trainer_.get());
+  if (status.code() == absl::StatusCode::kFailedPrecondition) {
+    *code = kExitConfig;
+    return status;
+  }
+  *code = kExitCorruptCheckpoint;
+  MEGATRON_RETURN_IF_ERROR(status, _ << "to continue from the checkpoint before it move "
+                                     << checkpoint.directory() << " away");
+  if (speaks()) {
+    std::printf(
+        "%s%s at iteration %lld\n",
+        run_.restore == Restore::kWeights ? "starting from the weights of " : "continuing from ",
+        checkpoint.directory().c_str(), static_cast<long long>(trainer_->progress().iteration));
+    std::fflush(stdout);
+  }
+  return absl::OkStatus();
+}
+
+ExitCode PretrainRank::Train() {
+  TrainingLoop::Context context;
+  context.options = &run_.options;
+  context.data = &run_.data;
+  context.run = run_.description;
+  context.flops_per_token = run_.flops_per_token;
+  context.program_start = run_.program_start;
+  context.saving = saving_;
+  context.speaks = speaks();
+  context.failure = failure_;
+  return TrainingLoop(context, *run_.fs, trainer_.get()).Run();
+}
+
+void PretrainRank::Generate() {
+  const GenerationOptions& generation = run_.options.generation;
+  const Tokenizer& tokenizer = *run_.tokenizer;
+  std::vector<int32_t> tokens;
+  const absl::Status encoded = tokenizer.Encode(generation.prompt, &tokens);
+  if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
+  auto print = [&](const std::string& text) {
+    if (!speaks()) return;
+    std::printf("%s", text.c_str());
+    std::fflush(stdout);
+  };
+  print("--- the model continues ---\n" + generation.prompt);
+  TextStream text(tokenizer, tokens);
+  Consensus consensus(world_);
+  TextGenerator generator = trainer_->MakeGenerator(&ledger_);
+  generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
+    if (token == tokenizer.eod()) return false;
+    print(text.Add(token));
+    return !consensus.Any(StopSignal() != 0);
+  });
+  print("\n");
+}
+
+ExitCode PretrainRank::Run() {
+  ExitCode code = kExitConfig;
+  absl::Status status = Build();
+  if (status.ok()) status = Start(&code);
+  if (!status.ok()) return failure_->Set(code, std::string(status.message()));
+  code = Train();
+  const bool finished = trainer_->progress().iteration >= run_.options.loop.train_iters;
+  if (code == kExitDone && finished && run_.options.generation.enabled) Generate();
+  return code;
+}
+
+}  // namespace megatron

@@ -1,0 +1,69 @@
+// One rank of pretrain_gpt, from its groups and memory over the weights it starts from to the text
+// at the end.
+#ifndef MEGATRON_TRAIN_PRETRAIN_RANK_H_
+#define MEGATRON_TRAIN_PRETRAIN_RANK_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/train/exit_code.h"
+#include "megatron/train/failure.h"
+#include "megatron/train/gpt_data.h"
+#include "megatron/train/gpt_trainer.h"
+#include "megatron/train/run_options.h"
+#include "megatron/train/run_plan.h"
+#include "megatron/train/training_checkpoint.h"
+
+namespace megatron {
+
+// What the ranks of a process share; none of it changes while they run.
+struct PretrainRun {
+  FileSystem* fs = nullptr;
+  RunOptions options;
+  RunPlan plan;
+  std::unique_ptr<Tokenizer> tokenizer;
+  GptData data;
+  RunDescription description;
+  double flops_per_token = 0;
+  absl::Time program_start;
+  // What to start from; null: from the beginning.
+  std::unique_ptr<CheckpointReader> checkpoint;
+  Restore restore = Restore::kEverything;
+};
+
+class PretrainRank {
+ public:
+  // Rank `world.rank()`. All must outlive this.
+  PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure);
+
+  // Trains and leaves with the code, on all ranks alike but after a failure; then `failure` holds
+  // it, and the caller ends the other ranks.
+  ExitCode Run();
+
+  // As in Megatron the last rank prints for all: it knows the loss first.
+  bool speaks() const { return world_.rank() == world_.size() - 1; }
+
+ private:
+  absl::Status Build();
+  absl::Status Start(ExitCode* code);
+  ExitCode Train();
+  void Generate();
+
+  const PretrainRun& run_;
+  ProcessGroup world_, saving_;
+  FirstFailure* failure_;
+  MemoryLedger ledger_;
+  ThreadPool pool_;
+  std::unique_ptr<GptTrainer> trainer_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PRETRAIN_RANK_H_
