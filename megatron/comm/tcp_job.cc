@@ -1,0 +1,46 @@
+#include "megatron/comm/tcp_job.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+
+absl::StatusOr<JobSecret> JobSecretFromEnvironment(const EnvironmentMap& environment) {
+  const auto value = environment.find(kJobSecretVariable);
+  if (value != environment.end()) {
+    absl::StatusOr<JobSecret> secret = JobSecret::FromHex(value->second);
+    MEGATRON_RETURN_IF_ERROR(secret.status(), _.SetPrepend() << kJobSecretVariable << ": ");
+    return secret;
+  }
+  const auto file = environment.find(kJobSecretFileVariable);
+  if (file != environment.end()) return JobSecret::FromFile(file->second);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ranks that are several processes know each other by a secret: set ", kJobSecretFileVariable,
+      " to a file with 64 hexadecimal digits that only you can "
+      "read (openssl rand -hex 32), or ",
+      kJobSecretVariable, " to the digits"));
+}
+
+absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Join(const LaunchEnvironment& launch,
+                                                     const JobSecret& secret,
+                                                     TcpWorldOptions options) {
+  const Endpoint master = {launch.master_addr, launch.master_port};
+  std::unique_ptr<TcpJob> job(new TcpJob);
+  if (launch.rank == 0) {
+    const bool one_machine = launch.local_world_size == launch.world_size;
+    const Endpoint at = {one_machine ? master.host : "0.0.0.0", master.port};
+    MEGATRON_ASSIGN_OR_RETURN(job->server_, TcpStoreServer::Create(at, secret));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(job->store_,
+                            TcpStoreClient::Connect(master, secret, options.connect_deadline));
+  options.rank = launch.rank;
+  options.size = launch.world_size;
+  options.host = job->store_->local_host();
+  MEGATRON_ASSIGN_OR_RETURN(job->world_, TcpWorld::Create(job->store_.get(), secret, options));
+  return job;
+}
+
+}  // namespace megatron

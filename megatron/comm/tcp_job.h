@@ -1,0 +1,46 @@
+// What a process that a launcher started needs to talk to the other ranks: the job's store, which
+// rank 0 serves, and a world of all ranks.
+//
+//   auto launch = ReadLaunchEnvironment(ProcessEnvironment());
+//   auto secret = JobSecretFromEnvironment(ProcessEnvironment());
+//   auto job = TcpJob::Join(*launch, *secret);
+//   ProcessGroup world((*job)->world().communicator());
+#ifndef MEGATRON_COMM_TCP_JOB_H_
+#define MEGATRON_COMM_TCP_JOB_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "megatron/comm/job_secret.h"
+#include "megatron/comm/launch_env.h"
+#include "megatron/comm/tcp_communicator.h"
+#include "megatron/comm/tcp_store.h"
+
+namespace megatron {
+
+// From MEGATRON_JOB_SECRET or the file MEGATRON_JOB_SECRET_FILE.
+absl::StatusOr<JobSecret> JobSecretFromEnvironment(const EnvironmentMap& environment);
+
+class TcpJob {
+ public:
+  // All of `options` but rank, size and host, which follow from the launch. Rank 0 listens at the
+  // master's address if all ranks are on one machine, else on all interfaces.
+  static absl::StatusOr<std::unique_ptr<TcpJob>> Join(const LaunchEnvironment& launch,
+                                                      const JobSecret& secret,
+                                                      TcpWorldOptions options = {});
+
+  TcpWorld& world() { return *world_; }
+  // Until rank 0 has left.
+  Store& store() { return *store_; }
+
+ private:
+  TcpJob() = default;
+
+  std::unique_ptr<TcpStoreServer> server_;  // on rank 0
+  std::unique_ptr<TcpStoreClient> store_;
+  std::unique_ptr<TcpWorld> world_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_TCP_JOB_H_
