@@ -1,0 +1,185 @@
+// Measures collectives as nccl-tests do, over threads or TCP.
+//
+//   comm_bench --backend=tcp --ranks=4 -b 8 -e 64M -f 2 --svg=tcp.svg
+//
+// Under a launcher (torchrun, Slurm, MPI: MEGATRON_JOB_SECRET_FILE set) it is one rank of the
+// launcher's world.
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/launch_env.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/run_tcp_ranks.h"
+#include "megatron/comm/tcp_job.h"
+#include "tools/comm_bench_measure.h"
+#include "tools/comm_bench_report.h"
+#include "tools/tool_main.h"
+
+ABSL_FLAG(std::string, backend, "thread", "thread or tcp.");
+ABSL_FLAG(int, ranks, 2, "Ranks to start on this machine; a launcher's world has its own size.");
+ABSL_FLAG(int, group_size, 0,
+          "Ranks of a group: the world is cut into groups of neighbours that all run at once, and "
+          "the first is reported. 0 means the whole world.");
+ABSL_FLAG(std::string, op, "all_reduce",
+          "all_reduce, all_gather, reduce_scatter, alltoall, broadcast, sendrecv, a list of these, "
+          "or all.");
+ABSL_FLAG(std::string, b, "8", "The smallest size in bytes; K, M and G are powers of 1024.");
+ABSL_FLAG(std::string, e, "64M", "The largest size.");
+ABSL_FLAG(double, f, 4, "Each size is so many times the one before.");
+ABSL_FLAG(int, n, 20, "Calls that are timed for each size.");
+ABSL_FLAG(int, w, 1, "Calls before those.");
+ABSL_FLAG(int, c, 1, "1 checks the results of each size.");
+ABSL_FLAG(std::string, d, "fp32", "fp32, bf16, fp16, int32, int64, uint8 or uint16.");
+ABSL_FLAG(std::string, o, "sum", "How elements are reduced: sum, max or min.");
+ABSL_FLAG(int, r, 0, "The root of broadcasts.");
+ABSL_FLAG(int, threads, 1, "Threads of each rank.");
+ABSL_FLAG(std::string, json, "", "Where to write the figures.");
+ABSL_FLAG(std::string, svg, "", "Where to write a picture of bandwidth against size.");
+
+namespace megatron {
+namespace {
+
+struct Plan {
+  std::vector<BenchOperation> operations;
+  CommBenchOptions options;
+  int group_size = 0;
+};
+
+absl::StatusOr<std::vector<BenchOperation>> ParseOperations(const std::string& text) {
+  std::vector<BenchOperation> operations;
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    const size_t before = operations.size();
+    for (BenchOperation operation : kBenchOperations) {
+      if (name == "all" || name == Name(operation)) operations.push_back(operation);
+    }
+    if (operations.size() == before) {
+      return absl::InvalidArgumentError(absl::StrCat("--op: there is no operation '", name, "'"));
+    }
+  }
+  return operations;
+}
+
+absl::StatusOr<ReduceOp> ParseReduction(const std::string& text) {
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+    if (text == Name(op)) return op;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("-o: there is no reduction '", text, "'"));
+}
+
+absl::StatusOr<Plan> ReadFlags() {
+  Plan plan;
+  MEGATRON_ASSIGN_OR_RETURN(plan.operations, ParseOperations(absl::GetFlag(FLAGS_op)));
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t begin, ParseByteSize(absl::GetFlag(FLAGS_b)));
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t end, ParseByteSize(absl::GetFlag(FLAGS_e)));
+  if (begin < 1 || end < begin || !(absl::GetFlag(FLAGS_f) > 1)) {
+    return absl::InvalidArgumentError("sizes go from -b, at least 1, up to -e, in steps of -f > 1");
+  }
+  plan.options.sizes = SizesBetween(begin, end, absl::GetFlag(FLAGS_f));
+  if (!FromName(absl::GetFlag(FLAGS_d), &plan.options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-d: there is no type '", absl::GetFlag(FLAGS_d), "'"));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(plan.options.reduce, ParseReduction(absl::GetFlag(FLAGS_o)));
+  plan.options.root = absl::GetFlag(FLAGS_r);
+  plan.options.iterations = absl::GetFlag(FLAGS_n);
+  plan.options.warmup = absl::GetFlag(FLAGS_w);
+  plan.options.check = absl::GetFlag(FLAGS_c) != 0;
+  plan.group_size = absl::GetFlag(FLAGS_group_size);
+  if (plan.options.iterations < 1 || absl::GetFlag(FLAGS_threads) < 1) {
+    return absl::InvalidArgumentError("-n and --threads are at least 1");
+  }
+  return plan;
+}
+
+// Groups of neighbours; the last is smaller if sizes do not divide.
+absl::StatusOr<ProcessGroup> SplitWorld(const ProcessGroup& world, int group_size) {
+  if (group_size <= 0 || group_size >= world.size()) return world;
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (rank % group_size == 0) groups.emplace_back();
+    groups.back().push_back(rank);
+  }
+  MEGATRON_ASSIGN_OR_RETURN(auto group, world.communicator()->Split(groups, "bench"));
+  return ProcessGroup(group);
+}
+
+absl::Status Write(const std::string& path, const std::string& text) {
+  if (path.empty()) return absl::OkStatus();
+  return WriteFileAtomically(PosixFileSystem(), path, text);
+}
+
+absl::Status RunRank(const ProcessGroup& world, const Plan& plan) {
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup group, SplitWorld(world, plan.group_size));
+  if (plan.options.root < 0 || plan.options.root >= group.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-r: there is no rank ", plan.options.root, " among ", group.size()));
+  }
+  if (group.size() == 1) {
+    return absl::InvalidArgumentError("a group of one rank has nobody to talk to");
+  }
+  ThreadPool pool(absl::GetFlag(FLAGS_threads));
+  const Stream stream = Stream::Cpu(&pool);
+  std::vector<CommBenchResult> results;
+  for (BenchOperation operation : plan.operations) {
+    MEGATRON_ASSIGN_OR_RETURN(CommBenchResult result,
+                              MeasureCollective(operation, plan.options, group, stream));
+    if (world.rank() == 0) {
+      std::fputs(CommBenchTable(result).c_str(), stdout);
+      std::fflush(stdout);
+    }
+    results.push_back(std::move(result));
+  }
+  int64_t wrong = 0;
+  for (const CommBenchResult& result : results) wrong += result.wrong();
+  if (world.rank() == 0) {
+    const std::string backend = absl::GetFlag(FLAGS_backend);
+    MEGATRON_RETURN_IF_ERROR(Write(absl::GetFlag(FLAGS_json), CommBenchJson(backend, results)));
+    MEGATRON_RETURN_IF_ERROR(Write(absl::GetFlag(FLAGS_svg),
+                                   CommBenchSvg(absl::StrCat("Bandwidth, ", backend), results)));
+  }
+  if (wrong > 0) return absl::DataLossError(absl::StrCat(wrong, " elements are wrong"));
+  return absl::OkStatus();
+}
+
+absl::Status Main(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const Plan plan, ReadFlags());
+  MEGATRON_ASSIGN_OR_RETURN(const LaunchEnvironment launch,
+                            ReadLaunchEnvironment(ProcessEnvironment()));
+  const std::string backend = absl::GetFlag(FLAGS_backend);
+  if (launch.world_size > 1) {
+    if (backend != "tcp") {
+      return absl::InvalidArgumentError("ranks that a launcher has started need --backend=tcp");
+    }
+    std::fprintf(stderr, "%s\n", launch.Describe().c_str());
+    MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret,
+                              JobSecretFromEnvironment(ProcessEnvironment()));
+    MEGATRON_ASSIGN_OR_RETURN(const auto job, TcpJob::Join(launch, secret));
+    return RunRank(ProcessGroup(job->world().communicator()), plan);
+  }
+  const int ranks = absl::GetFlag(FLAGS_ranks);
+  if (ranks < 1) return absl::InvalidArgumentError("--ranks is at least 1");
+  const auto run = [&](int, const ProcessGroup& world) { return RunRank(world, plan); };
+  if (backend == "thread") return RunRanks(ranks, run);
+  if (backend == "tcp") return RunTcpRanksInProcesses(ranks, run);
+  return absl::InvalidArgumentError(absl::StrCat("--backend: there is no '", backend, "'"));
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  return megatron::RunTool(
+      argc, argv, "Measures collectives as nccl-tests do, over threads or TCP.", megatron::Main);
+}
