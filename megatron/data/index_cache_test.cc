@@ -174,6 +174,17 @@ TEST_F(IndexCacheTest, AFolderThatCannotBeMadeIsNoReasonToFail) {
   EXPECT_THAT(Get(cache, 10), ElementsAre(10, 11, 12, 13));
 }
 
+TEST_F(IndexCacheTest, AFolderThatCannotBeLockedStillServesWhatIsInIt) {
+  Get(10);
+  ASSERT_THAT(PosixFileSystem().Remove(directory_ + "/.lock"), IsOk());
+  ASSERT_THAT(PosixFileSystem().CreateDirs(directory_ + "/.lock"), IsOk());
+  EXPECT_THAT(Get(20), ElementsAre(10, 11, 12, 13));
+  EXPECT_EQ(builds_, 1);
+  key_.description = "{another}";
+  EXPECT_THAT(Get(20), ElementsAre(20, 21, 22, 23));
+  EXPECT_THAT(cache_.Load(key_), StatusIs(absl::StatusCode::kNotFound));
+}
+
 // Runs `body` in a process of its own.
 template <typename Body>
 pid_t Fork(Body body) {

@@ -5,7 +5,7 @@
 // of them, micro-step by micro-step, and of each micro-step's micro_batch_size × data_parallel_size
 // samples rank r takes the r-th run of micro_batch_size. So the set of samples of an iteration
 // depends only on how many were consumed before it: not on the micro-batch size, not on the number
-// of ranks.
+// of ranks. megatron/data/sample_order.h has other orders, which begin where these indices end.
 #ifndef MEGATRON_DATA_SAMPLER_H_
 #define MEGATRON_DATA_SAMPLER_H_
 
