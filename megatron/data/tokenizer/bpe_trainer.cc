@@ -86,7 +86,7 @@ class Neighbors {
 
 // A pair that waits to be merged.
 struct Candidate {
-  int64_t count;  // when it was put in line; it can only have become rarer
+  int64_t count;  // when it was put in line; at most that many are left
   Pair pair;
   uint32_t list;  // number of the list of words that have it
 
@@ -111,6 +111,10 @@ class Trainer {
     Neighbors left, right;
   };
 
+  // A pair that is rarer than it must be to merge need not wait: it can only become rarer.
+  bool IsFrequent(int64_t count) const {
+    return count >= std::max<int64_t>(options_.min_frequency, 1);
+  }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
 
   // The id of a token, which is new or was there.
@@ -220,7 +224,7 @@ void Trainer::CountPairs() {
 
 void Trainer::PutInLine(Pair pair, WordList words) {
   const int64_t count = counts_[pair];
-  if (count <= 0) return;
+  if (!IsFrequent(count)) return;
   line_.push({count, pair, static_cast<uint32_t>(lists_.size())});
   lists_.push_back(std::move(words));
 }
@@ -236,10 +240,9 @@ void Trainer::Run(absl::FunctionRef<void(int32_t)> progress) {
     line_.pop();
     const int64_t count = counts_[best.pair];
     if (count != best.count) {
-      line_.push({count, best.pair, best.list});
+      if (IsFrequent(count)) line_.push({count, best.pair, best.list});
       continue;
     }
-    if (count < 1 || count < options_.min_frequency) break;
     const uint32_t first = First(best.pair), second = Second(best.pair);
     const uint32_t merged =
         AddToken(absl::StrCat(tokens_[first], tokens_[second]), lengths_[first] + lengths_[second]);
