@@ -19,7 +19,7 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kInputBytes = size_t{1} << 18;
+constexpr size_t kInputBytes = size_t{1} << 16;
 constexpr size_t kMagicBytes = 4;
 
 bool IsGzip(absl::string_view head) { return absl::StartsWith(head, "\x1f\x8b"); }
