@@ -57,15 +57,7 @@ absl::StatusOr<PrecompiledCharsmap> PrecompiledCharsmap::Create(absl::string_vie
   }
   map.strings_ = std::string(bytes.substr(4 + size_t{trie_bytes}));
   map.strings_.push_back('\0');
-  for (int first = 0; first < 128; ++first) {
-    const char text[2] = {static_cast<char>(first), 0};
-    bool changed = map.Longest(absl::string_view(text, 1)).length > 0;
-    for (int second = 0; second < 128 && !changed; ++second) {
-      const char pair[2] = {static_cast<char>(first), static_cast<char>(second)};
-      changed = map.Reaches(absl::string_view(pair, 2));
-    }
-    map.changed_[static_cast<size_t>(first)] = changed;
-  }
+  for (unsigned char c = 0; c < 128; ++c) map.changed_[c] = map.MayChange(c);
   return map;
 }
 
@@ -100,15 +92,16 @@ PrecompiledCharsmap::Rule PrecompiledCharsmap::Shortest(absl::string_view text) 
   return Find<false>(text);
 }
 
-bool PrecompiledCharsmap::Reaches(absl::string_view text) const {
-  size_t node = Offset(units_[0]);
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    node ^= byte;
-    if (node >= units_.size() || Label(units_[node]) != byte) return false;
-    node ^= Offset(units_[node]);
+bool PrecompiledCharsmap::MayChange(unsigned char c) const {
+  const size_t node = Offset(units_[0]) ^ c;
+  if (node >= units_.size() || Label(units_[node]) != c) return false;
+  if (HasLeaf(units_[node])) return true;
+  const size_t children = node ^ Offset(units_[node]);
+  for (unsigned char next = 0; next < 128; ++next) {
+    const size_t child = children ^ next;
+    if (child < units_.size() && Label(units_[child]) == next) return true;
   }
-  return true;
+  return false;
 }
 
 std::string NormalizePrecompiled(const PrecompiledCharsmap& map, absl::string_view text,

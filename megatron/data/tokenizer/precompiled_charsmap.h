@@ -42,8 +42,8 @@ class PrecompiledCharsmap {
  private:
   template <bool kLongest>
   Rule Find(absl::string_view text) const;
-  // Whether what some rule replaces begins with `text`.
-  bool Reaches(absl::string_view text) const;
+  // Whether a rule may replace ASCII's `c`, alone or with another ASCII character behind it.
+  bool MayChange(unsigned char c) const;
 
   std::vector<uint32_t> units_;
   std::string strings_;  // ends with a zero byte

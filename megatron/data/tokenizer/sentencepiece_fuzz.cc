@@ -23,6 +23,9 @@ namespace {
 using megatron::SentencePieceModel;
 using megatron::SentencePieceTokenizer;
 
+// Rare, since 256 pieces take their time.
+constexpr uint8_t kByteFallback = 0xb0;
+
 // Takes bytes from the front.
 class Bytes {
  public:
@@ -49,7 +52,7 @@ SentencePieceModel BuildModel(absl::string_view data) {
   const uint8_t flags = bytes.Next();
   SentencePieceModel model = megatron::MakeSentencePieceModel(
       flags % 2 == 0 ? SentencePieceModel::Type::kBpe : SentencePieceModel::Type::kUnigram, {},
-      flags % 4 / 2 == 1);
+      bytes.Next() == kByteFallback);
   model.treat_whitespace_as_suffix = (flags & 4) != 0;
   model.normalizer.add_dummy_prefix = (flags & 8) != 0;
   model.normalizer.remove_extra_whitespaces = (flags & 16) != 0;
