@@ -313,6 +313,10 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const EnvironmentMap& en
     launch.also.push_back(other);
   }
   MEGATRON_RETURN_IF_ERROR(SetMaster(reader, &launch));
+  if (launch.rank == 0 && reader.Find({{kStoreListenerVariable}}) != nullptr) {
+    MEGATRON_ASSIGN_OR_RETURN(launch.listener,
+                              reader.Number({{kStoreListenerVariable}}, std::nullopt));
+  }
   return launch;
 }
 

@@ -24,6 +24,9 @@
 
 namespace megatron {
 
+// By which LaunchRanks (launcher.h) hands rank 0 the socket that the job meets at.
+constexpr char kStoreListenerVariable[] = "MEGATRON_STORE_LISTENER";
+
 enum class LaunchSource { kExplicit, kTorchrun, kOpenMpi, kPmi, kSlurm, kSingle };
 
 const char* Name(
@@ -38,6 +41,8 @@ struct LaunchEnvironment {
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
   std::vector<LaunchSource> also;  // other sources that are there
+  // A socket that listens at the master's address already, which rank 0 has inherited; -1: none.
+  int listener = -1;
 
   // "rank 3 of 8 (1 of 2 on this node), meeting at node01:29500, by torchrun; slurm is there too"
   std::string Describe() const;

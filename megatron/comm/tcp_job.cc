@@ -1,5 +1,7 @@
 #include "megatron/comm/tcp_job.h"
 
+#include <fcntl.h>
+
 #include <string>
 #include <utility>
 
@@ -30,9 +32,15 @@ absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Join(const LaunchEnvironment& la
   const Endpoint master = {launch.master_addr, launch.master_port};
   std::unique_ptr<TcpJob> job(new TcpJob);
   if (launch.rank == 0) {
-    const bool one_machine = launch.local_world_size == launch.world_size;
-    const Endpoint at = {one_machine ? master.host : "0.0.0.0", master.port};
-    MEGATRON_ASSIGN_OR_RETURN(job->server_, TcpStoreServer::Create(at, secret));
+    if (launch.listener >= 0) {
+      fcntl(launch.listener, F_SETFD, FD_CLOEXEC);
+      MEGATRON_ASSIGN_OR_RETURN(job->server_,
+                                TcpStoreServer::Create(Socket(launch.listener), secret));
+    } else {
+      const bool one_machine = launch.local_world_size == launch.world_size;
+      const Endpoint at = {one_machine ? master.host : "0.0.0.0", master.port};
+      MEGATRON_ASSIGN_OR_RETURN(job->server_, TcpStoreServer::Create(at, secret));
+    }
   }
   MEGATRON_ASSIGN_OR_RETURN(job->store_,
                             TcpStoreClient::Connect(master, secret, options.connect_deadline));

@@ -1,0 +1,230 @@
+#include "megatron/comm/launcher.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/comm/tcp_job.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+struct Launched {
+  LaunchResult result;
+  std::string output;
+  absl::Duration took;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::string TempPath(const char* name) { return absl::StrCat(::testing::TempDir(), "/", name); }
+
+Launched LaunchShell(int ranks, const std::string& script, LaunchOptions options = {}) {
+  const std::string path = TempPath("output");
+  options.ranks = ranks;
+  options.command = {"sh", "-c", script};
+  options.output = options.errors =
+      open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const absl::Time begin = absl::Now();
+  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+  close(options.output);
+  EXPECT_THAT(result, IsOk());
+  return {result.value_or(LaunchResult()), ReadFile(path), absl::Now() - begin};
+}
+
+std::vector<std::string> Lines(const std::string& text) {
+  return absl::StrSplit(text, '\n', absl::SkipEmpty());
+}
+
+bool IsGone(const std::string& pid_file) {
+  const std::string text = ReadFile(pid_file);
+  EXPECT_FALSE(text.empty());
+  // A zombie that its parent has yet to collect has ended too.
+  const absl::Time until = absl::Now() + kPatience;
+  while (absl::Now() < until) {
+    const std::string stat = ReadFile(absl::StrCat("/proc/", std::stoi(text), "/stat"));
+    if (stat.empty() || stat.find(") Z") != std::string::npos) return true;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return false;
+}
+
+TEST(LauncherTest, RanksKnowWhoTheyAreAndTheirLinesSayIt) {
+  const Launched launched = LaunchShell(
+      3,
+      "echo $MEGATRON_RANK/$MEGATRON_LOCAL_RANK of $MEGATRON_WORLD_SIZE >&2; printf 'no newline'");
+  EXPECT_EQ(launched.result.exit_code, 0);
+  EXPECT_EQ(launched.result.Describe(), "");
+  EXPECT_THAT(
+      Lines(launched.output),
+      UnorderedElementsAre("[rank 0] 0/0 of 3", "[rank 0] no newline", "[rank 1] 1/1 of 3",
+                           "[rank 1] no newline", "[rank 2] 2/2 of 3", "[rank 2] no newline"));
+}
+
+TEST(LauncherTest, LongOutputArrivesWhole) {
+  const Launched launched = LaunchShell(2, "seq 1 20000");
+  EXPECT_EQ(launched.result.exit_code, 0);
+  EXPECT_EQ(Lines(launched.output).size(), 40000u);
+  EXPECT_THAT(launched.output, HasSubstr("[rank 1] 20000\n"));
+}
+
+TEST(LauncherTest, AFailureEndsTheOthersAndGivesItsCode) {
+  LaunchOptions options;
+  options.grace = absl::Milliseconds(200);
+  const Launched launched =
+      LaunchShell(3, "test $MEGATRON_RANK = 1 && exit 21; trap '' TERM; exec sleep 60", options);
+  EXPECT_EQ(launched.result.exit_code, 21);
+  EXPECT_EQ(launched.result.rank, 1);
+  EXPECT_EQ(launched.result.killed, 2);
+  EXPECT_EQ(launched.result.Describe(),
+            "rank 1 ended with code 21; 2 that did not end then were killed");
+  EXPECT_LT(launched.took, absl::Seconds(5));
+}
+
+TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
+  const Launched launched = LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 23; exec sleep 60");
+  EXPECT_EQ(launched.result.exit_code, 23);
+  EXPECT_LT(launched.took, absl::Seconds(5));
+}
+
+TEST(LauncherTest, ASignalIsACauseAndItsConsequencesAreNone) {
+  // Rank 0 ends first, but only because it misses rank 1.
+  const Launched launched =
+      LaunchShell(2, "if test $MEGATRON_RANK = 0; then exit 30; fi; sleep 0.2; kill -9 $$");
+  EXPECT_EQ(launched.result.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(launched.result.rank, 1);
+  EXPECT_EQ(launched.result.signal, SIGKILL);
+  EXPECT_THAT(launched.result.Describe(), HasSubstr("rank 1 was ended by signal 9"));
+  EXPECT_EQ(launched.result.killed, 0);
+}
+
+TEST(LauncherTest, OrderlyCodesLetTheOthersFinish) {
+  LaunchOptions options;
+  options.grace = absl::Milliseconds(1);
+  const Launched launched =
+      LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 10; sleep 0.3; echo saved; exit 10", options);
+  EXPECT_EQ(launched.result.exit_code, 10);
+  EXPECT_EQ(launched.result.killed, 0);
+  EXPECT_EQ(launched.output, "[rank 0] saved\n");
+}
+
+TEST(LauncherTest, WhatARankStartedEndsWithIt) {
+  const std::string pid_file = TempPath("grandchild");
+  const Launched launched =
+      LaunchShell(1, absl::StrCat("sleep 1000 >/dev/null 2>&1 & echo $! > ", pid_file, "; exit 0"));
+  EXPECT_EQ(launched.result.exit_code, 0);
+  EXPECT_TRUE(IsGone(pid_file));
+}
+
+// In a process of its own, which can be signalled.
+pid_t LaunchInChild(const std::string& script) {
+  const pid_t child = fork();
+  if (child == 0) {
+    LaunchOptions options;
+    options.ranks = 2;
+    options.command = {"sh", "-c", script};
+    const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+    _exit(result.ok() ? result->exit_code : 99);
+  }
+  return child;
+}
+
+void WaitForFile(const std::string& path) {
+  const absl::Time until = absl::Now() + kPatience;
+  while (ReadFile(path).empty() && absl::Now() < until) absl::SleepFor(absl::Milliseconds(5));
+}
+
+TEST(LauncherTest, SignalsArePassedOn) {
+  const std::string ready = TempPath("ready");
+  for (const char* rank : {"0", "1"}) std::remove((ready + rank).c_str());
+  const pid_t launcher =
+      LaunchInChild(absl::StrCat("trap 'exit 10' TERM; echo yes > ", ready,
+                                 "$MEGATRON_RANK; while true; do sleep 0.01; done"));
+  WaitForFile(ready + "0");
+  WaitForFile(ready + "1");
+  kill(launcher, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 10);
+}
+
+TEST(LauncherTest, RanksEndWithAKilledLauncher) {
+  const std::string pid_file = TempPath("pid");
+  for (const char* rank : {"0", "1"}) std::remove((pid_file + rank).c_str());
+  const pid_t launcher =
+      LaunchInChild(absl::StrCat("echo $$ > ", pid_file, "$MEGATRON_RANK; exec sleep 1000"));
+  WaitForFile(pid_file + "0");
+  WaitForFile(pid_file + "1");
+  kill(launcher, SIGKILL);
+  ASSERT_EQ(waitpid(launcher, nullptr, 0), launcher);
+  EXPECT_TRUE(IsGone(pid_file + "0"));
+  EXPECT_TRUE(IsGone(pid_file + "1"));
+}
+
+TEST(LauncherTest, AProgramThatDoesNotExistIsAFailure) {
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"/nonexistent/program"};
+  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_code, 127);
+  options.command.clear();
+  EXPECT_THAT(LaunchRanks(options), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+// This test's own program is the ranks' program: see main.
+TEST(LauncherTest, RanksMeetThroughTheirEnvironment) {
+  LaunchOptions options;
+  options.ranks = 3;
+  options.command = {"/proc/self/exe", "--be_a_rank"};
+  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_code, 0) << result->Describe();
+}
+
+int BeARank() {
+  const auto launch = ReadLaunchEnvironment(ProcessEnvironment());
+  const auto secret = JobSecretFromEnvironment(ProcessEnvironment());
+  if (!launch.ok() || !secret.ok()) return 1;
+  const auto job = TcpJob::Join(*launch, *secret);
+  if (!job.ok()) return 2;
+  const ProcessGroup world((*job)->world().communicator());
+  ThreadPool pool(1);
+  int32_t sum = launch->rank + 1;
+  world.AllReduce(Tensor(&sum, DType::kInt32, {1}), ReduceOp::kSum, Stream::Cpu(&pool));
+  return world.status().ok() && sum == 6 ? 0 : 3;
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "--be_a_rank") return megatron::BeARank();
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
