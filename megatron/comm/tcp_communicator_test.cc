@@ -422,6 +422,19 @@ TEST(TcpCommunicatorTest, RanksThatNeverComeAreNamed) {
                                  "rank 2 of world")));
 }
 
+TEST(TcpCommunicatorTest, TwoProcessesOfOneRankAreAnError) {
+  MemoryStore store;
+  TcpWorldOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.connect_deadline = absl::Milliseconds(10);
+  const JobSecret secret = JobSecret::Random();
+  EXPECT_THAT(TcpWorld::Create(&store, secret, options).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(TcpWorld::Create(&store, secret, options).status(),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("rank 1 of world")));
+}
+
 TEST(TcpCommunicatorTest, CallsAfterLeavingFail) {
   MemoryStore store;
   const JobSecret secret = JobSecret::Random();

@@ -32,6 +32,12 @@ class RankConnector {
   }
 
   absl::StatusOr<std::vector<TcpPeerSockets>> Connect() {
+    MEGATRON_ASSIGN_OR_RETURN(const int64_t comers,
+                              store_.Add(absl::StrCat(Key(options_.rank), "/comers"), 1));
+    if (comers > 1) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("another process is ", Name(options_.rank), " already"));
+    }
     MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp({options_.host, 0}));
     MEGATRON_ASSIGN_OR_RETURN(const Endpoint endpoint, LocalEndpoint(listener));
     MEGATRON_RETURN_IF_ERROR(store_.Set(Key(options_.rank), endpoint.ToString()));

@@ -16,7 +16,7 @@ namespace megatron {
 struct TcpWorldOptions {
   int rank = 0;
   int size = 1;
-  // Tells the worlds of one store apart.
+  // Tells the worlds of one store apart: a name is good for one of them.
   std::string name = "world";
   // The address at which this rank listens while the world is made, and at which the others reach
   // it: one of this machine's, TcpStoreClient::local_host() for example.

@@ -13,7 +13,9 @@
 namespace megatron {
 namespace {
 
+// For what was sent to arrive; after a failure some of it never will.
 constexpr absl::Duration kFarewellTime = absl::Seconds(5);
+constexpr absl::Duration kFailedFarewellTime = absl::Seconds(1);
 // A rank's messages that nobody has taken yet: it can be one call ahead in each group.
 constexpr size_t kMaxStoredBytes = size_t{1} << 30;
 
@@ -204,7 +206,7 @@ void TcpMesh::Leave() {
     }
   }
   // Closing a connection on which something has arrived unread throws away what was sent.
-  const absl::Time deadline = absl::Now() + kFarewellTime;
+  const absl::Time deadline = absl::Now() + (status().ok() ? kFarewellTime : kFailedFarewellTime);
   while (absl::Now() < deadline) {
     absl::MutexLock lock(&mutex_);
     if (Quiet()) break;
