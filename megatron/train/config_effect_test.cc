@@ -52,8 +52,13 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"data.stories=", "data.data_path=a"},
       {"data.stories=", "data.train_data_path=a", "data.valid_data_path=b"},
       {"data.dataloader_type=cyclic"},
+      {"data.fim_data={}"},
+      {"data.fim_data={fim_split_sample: \"x\"}"},
       {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
        "data.tokenizer_type=NullTokenizer"},
+      {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a", "data.merge_file=b"},
+      {"data.tokenizer_type=SentencePieceTokenizer", "data.tokenizer_model=a"},
+      {"data.tokenizer_type=TikTokenizer", "data.tokenizer_model=a"},
       {"checkpoint.save=here", "checkpoint.load=there"},
       {"parallel.pipeline_model_parallel_size=2"},
       {"generation={}"},
@@ -78,6 +83,9 @@ const std::map<std::string, Help>& Helps() {
       {"data.split", {"9,1", {}}},
       {"data.tokenizer_type",
        {"NullTokenizer", {"data.stories=", "data.mock_data=true", "data.vocab_size=90"}}},
+      {"data.vocab_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.merge_file=b"}}},
+      {"data.merge_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a"}}},
+      {"data.tokenizer_model", {"c", {"data.tokenizer_type=HuggingFaceTokenizer"}}},
       {"model.group_query_attention", {"true", {"model.num_query_groups=2"}}},
       {"optimizer.weight_decay_incr_style",
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
@@ -136,9 +144,16 @@ std::string Describe(const GptTrainerOptions& o) {
               o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers);
 }
 
+std::string Describe(const absl::optional<FillInTheMiddleOptions>& o) {
+  if (!o.has_value()) return "no fill-in-the-middle\n";
+  return Line(o->rate, o->spm_rate, o->fragment_rate, o->prefix_token, o->middle_token,
+              o->suffix_token, o->pad_token, o->eod_token, o->split_token, o->no_prefix, o->seed);
+}
+
 std::string Describe(const DataOptions& o) {
   return Line(absl::StrJoin(o.train_data_path, " "), absl::StrJoin(o.valid_data_path, " "),
               o.mmap_bin_files, o.cache_path, o.cyclic, o.data_sharding) +
+         Describe(o.fill_in_the_middle) +
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
               o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,
@@ -151,9 +166,13 @@ std::string Describe(const RunOptions& o) {
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
               o.precision.dynamic.initial_scale, o.precision.dynamic.min_scale,
               o.precision.dynamic.window, o.precision.dynamic.hysteresis) +
-         Line(o.tokenizer.type, o.tokenizer.vocab_size, o.loop.train_iters, o.loop.eval_interval,
-              o.loop.eval_iters, o.loop.log_interval, o.loop.exit_interval,
-              o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.metrics_file) +
+         Line(o.tokenizer.type, o.tokenizer.vocab_size, o.tokenizer.vocab_file,
+              o.tokenizer.merge_file, o.tokenizer.tokenizer_model, o.tokenizer.vocab_extra_ids,
+              o.tokenizer.tiktoken_pattern, o.tokenizer.tiktoken_num_special_tokens,
+              absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
+         Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,
+              o.loop.exit_interval, o.loop.exit_duration_minutes, o.loop.log_throughput,
+              o.loop.metrics_file) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
               o.checkpoint.keep_last, o.checkpoint.async_save, o.checkpoint.finetune,
               o.checkpoint.no_load_optim) +

@@ -245,6 +245,24 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   return options;
 }
 
+absl::optional<FillInTheMiddleOptions> ToFillInTheMiddle(const config::PretrainConfig& config) {
+  if (!config.data().has_fim_data()) return absl::nullopt;
+  const config::FimConfig& fim = config.data().fim_data();
+  FillInTheMiddleOptions options;
+  options.rate = fim.fim_rate();
+  options.spm_rate = fim.fim_spm_rate();
+  options.fragment_rate = fim.fim_fragment_rate();
+  options.prefix_token = fim.fim_prefix_token();
+  options.middle_token = fim.fim_middle_token();
+  options.suffix_token = fim.fim_suffix_token();
+  options.pad_token = fim.fim_pad_token();
+  if (fim.has_fim_eod_token()) options.eod_token = fim.fim_eod_token();
+  options.split_token = fim.fim_split_sample();
+  options.no_prefix = fim.fim_no_prefix();
+  options.seed = static_cast<uint32_t>(config.training().seed());
+  return options;
+}
+
 DataOptions ToData(const config::PretrainConfig& config) {
   const config::DataConfig& data = config.data();
   const config::TrainingConfig& training = config.training();
@@ -255,6 +273,7 @@ DataOptions ToData(const config::PretrainConfig& config) {
   options.valid_data_path.assign(data.valid_data_path().begin(), data.valid_data_path().end());
   options.mmap_bin_files = data.mmap_bin_files();
   options.cache_path = data.data_cache_path();
+  options.fill_in_the_middle = ToFillInTheMiddle(config);
   options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
   options.data_sharding = data.data_sharding();
   options.micro_batch_size = training.micro_batch_size();
@@ -316,6 +335,14 @@ TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
   TokenizerOptions options;
   options.type = config::Tokenizer::Type_Name(config.tokenizer_type());
   options.vocab_size = config.vocab_size();
+  options.vocab_file = config.vocab_file();
+  options.merge_file = config.merge_file();
+  options.tokenizer_model = config.tokenizer_model();
+  options.vocab_extra_ids = config.vocab_extra_ids();
+  options.tiktoken_pattern = config::TiktokenPattern::Type_Name(config.tiktoken_pattern());
+  options.tiktoken_num_special_tokens = config.tiktoken_num_special_tokens();
+  options.tiktoken_special_tokens.assign(config.tiktoken_special_tokens().begin(),
+                                         config.tiktoken_special_tokens().end());
   return options;
 }
 
@@ -361,6 +388,9 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   data->clear_mmap_bin_files();
   data->clear_data_cache_path();
   data->clear_num_workers();
+  data->clear_vocab_file();
+  data->clear_merge_file();
+  data->clear_tokenizer_model();
   identity.mutable_precision()->set_fp16(config.precision().fp16());
   identity.mutable_precision()->set_bf16(config.precision().bf16());
   identity.mutable_training()->set_seed(config.training().seed());

@@ -7,10 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "glog/logging.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/train/config_checker.h"
 
 namespace megatron {
@@ -110,10 +114,9 @@ void CheckLayout(ConfigChecker& check) {
   check.MustDivide(kTensor, "model.make_vocab_size_divisible_by", tensor,
                    model.make_vocab_size_divisible_by());
   if (model.group_query_attention() && check.Usable({kTensor, "model.num_query_groups"}) &&
-      model.num_query_groups() % tensor != 0) {
+      model.num_query_groups() % tensor != 0 && tensor % model.num_query_groups() != 0) {
     check.Error("model.num_query_groups",
-                absl::StrCat("must be divisible by ", check.Named(kTensor),
-                             ": this version does not share one group's keys and values out"));
+                absl::StrCat("must divide, or be divisible by, ", check.Named(kTensor)));
   }
   if (check.resolved().parallel().sequence_parallel() &&
       check.Usable({kTensor, "model.seq_length"}) && model.seq_length() % tensor != 0) {
@@ -370,9 +373,32 @@ void CheckDataFiles(ConfigChecker& check) {
                   "off");
     }
   }
+  if (data.has_fim_data() && data.fim_data().fim_split_sample().empty())
+    check.HaveNoEffect({"data.fim_data.fim_fragment_rate"}, "without data.fim_data.fim_split_sample");
   if (data.dataloader_type() != config::DataloaderType::cyclic) {
     check.HaveNoEffect({"data.data_sharding"},
                        absl::StrCat("with ", check.Named("data.dataloader_type")));
+  }
+}
+
+// Each type takes the fields that the factory of tokenizers lists.
+void CheckTokenizer(ConfigChecker& check) {
+  const std::string tokenizer = check.Named("data.tokenizer_type");
+  const absl::StatusOr<TokenizerFields> fields =
+      TokenizerFieldsOf(config::Tokenizer::Type_Name(check.resolved().data().tokenizer_type()));
+  CHECK(fields.ok()) << fields.status();
+  for (const absl::string_view name :
+       {"vocab_size", "vocab_file", "merge_file", "tokenizer_model", "vocab_extra_ids",
+        "tiktoken_pattern", "tiktoken_num_special_tokens", "tiktoken_special_tokens"}) {
+    const std::string path = absl::StrCat("data.", name);
+    if (absl::c_linear_search(fields->required, name)) {
+      const bool empty = check.IsWritten(path) && check.ValueOf(path) == "\"\"";
+      if ((!check.IsWritten(path) || empty) && !check.locations().IsBroken(path)) {
+        check.Error(path, absl::StrCat("is required by ", tokenizer));
+      }
+    } else if (!absl::c_linear_search(fields->optional, name)) {
+      check.HaveNoEffect({path}, absl::StrCat("with ", tokenizer));
+    }
   }
 }
 
@@ -394,15 +420,10 @@ void CheckData(ConfigChecker& check) {
   }
   CheckDataFiles(check);
   CheckSplit(check, data.split());
-  const std::string tokenizer = check.Named("data.tokenizer_type");
-  if (data.tokenizer_type() != config::Tokenizer::NullTokenizer) {
-    check.HaveNoEffect({"data.vocab_size"}, absl::StrCat("with ", tokenizer));
-  } else if (data.has_stories()) {
-    check.Error("data.tokenizer_type", "cannot read data.stories, which is text");
-  } else if (!check.IsWritten("data.vocab_size") &&
-             !check.locations().IsBroken("data.vocab_size")) {
-    check.Error("data.vocab_size", absl::StrCat("is required by ", tokenizer));
+  if (data.has_stories() && data.tokenizer_type() == config::Tokenizer::NullTokenizer) {
+    return check.Error("data.tokenizer_type", "cannot read data.stories, which is text");
   }
+  CheckTokenizer(check);
 }
 
 void CheckCheckpoint(ConfigChecker& check) {
