@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -26,9 +25,9 @@
 namespace megatron {
 
 struct BpeMerge {
-  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint32_t kNone = INT32_MAX;
 
-  uint32_t rank = kNone;  // kNone: the two don't merge
+  uint32_t rank = kNone;  // kNone: the two don't merge; others are less
   int32_t id = -1;        // what they become
 };
 
@@ -36,7 +35,7 @@ struct BpeMerge {
 class BpeMerger {
  public:
   // Lists of at most this many symbols are merged by scanning.
-  static constexpr size_t kShort = 160;
+  static constexpr size_t kShort = 128;
   // Longer lists than this leave no memory behind.
   static constexpr size_t kKept = 1 << 16;
 
@@ -59,47 +58,68 @@ class BpeMerger {
 
   static constexpr uint32_t kEnd = UINT32_MAX;
 
-  // Every step scans the ranks for the lowest and closes the gap that the merge leaves.
+  // Four at once, as all processors of 64 bits can.
+  typedef int32_t Lanes __attribute__((vector_size(16)));
+  static constexpr size_t kLanes = 4;
+
+  // Symbols as a linked list; every step scans all ranks for the lowest.
   template <typename FindMerge>
   size_t MergeShort(const FindMerge& find_merge, int32_t* ids, size_t n, uint32_t* sizes) {
-    uint32_t ranks[kShort];
+    constexpr int32_t kNone = BpeMerge::kNone;
+    alignas(Lanes) int32_t ranks[kShort];
     int32_t merged[kShort];
+    uint8_t previous[kShort + 1], next[kShort];
     const auto look = [&](size_t i) {
-      const BpeMerge merge = find_merge(ids[i], ids[i + 1]);
-      ranks[i] = merge.rank;
+      const BpeMerge merge = next[i] == n ? BpeMerge() : find_merge(ids[i], ids[next[i]]);
+      ranks[i] = static_cast<int32_t>(merge.rank);
       merged[i] = merge.id;
     };
-    for (size_t i = 0; i + 1 < n; ++i) look(i);
-    while (n > 1) {
-      const size_t best = LowestRank(ranks, n - 1);
-      if (ranks[best] == BpeMerge::kNone) break;
-      ids[best] = merged[best];
-      --n;
-      const size_t moved = n - best - 1;  // symbols behind the merged pair
-      std::memmove(ids + best + 1, ids + best + 2, moved * sizeof(*ids));
-      if (sizes != nullptr) {
-        sizes[best] += sizes[best + 1];
-        std::memmove(sizes + best + 1, sizes + best + 2, moved * sizeof(*sizes));
-      }
-      if (moved > 0) {
-        std::memmove(ranks + best, ranks + best + 1, moved * sizeof(*ranks));
-        std::memmove(merged + best, merged + best + 1, moved * sizeof(*merged));
-        look(best);
-      }
-      if (best > 0) look(best - 1);
+    for (size_t i = 0; i < n; ++i) {
+      previous[i + 1] = static_cast<uint8_t>(i);
+      next[i] = static_cast<uint8_t>(i + 1);
+      look(i);
     }
-    return n;
+    const size_t padded = (n + kLanes - 1) / kLanes * kLanes;
+    std::fill(ranks + n, ranks + padded, kNone);
+    while (true) {
+      const size_t at = LowestRank(ranks, padded);
+      if (ranks[at] == kNone) break;
+      const size_t gone = next[at];
+      ids[at] = merged[at];
+      if (sizes != nullptr) sizes[at] += sizes[gone];
+      ranks[gone] = kNone;
+      next[at] = next[gone];
+      previous[next[at]] = static_cast<uint8_t>(at);
+      look(at);
+      if (at > 0) look(previous[at]);
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < n; i = next[i], ++count) {
+      ids[count] = ids[i];
+      if (sizes != nullptr) sizes[count] = sizes[i];
+    }
+    return count;
   }
 
-  static size_t LowestRank(const uint32_t* ranks, size_t n) {
-    size_t best = 0;
-    uint32_t lowest = ranks[0];
-    for (size_t i = 1; i < n; ++i) {
-      const bool lower = ranks[i] < lowest;
-      lowest = lower ? ranks[i] : lowest;
-      best = lower ? i : best;
+  // The index of the leftmost of the lowest. n is a multiple of kLanes, and not 0.
+  static size_t LowestRank(const int32_t* ranks, size_t n) {
+    const Lanes* const lanes = reinterpret_cast<const Lanes*>(ranks);
+    Lanes lowest = lanes[0];
+    Lanes index = {0, 1, 2, 3};
+    Lanes best = index;
+    for (size_t i = 1; i < n / kLanes; ++i) {
+      index += static_cast<int32_t>(kLanes);
+      const Lanes lower = lanes[i] < lowest;
+      lowest = (lanes[i] & lower) | (lowest & ~lower);
+      best = (index & lower) | (best & ~lower);
     }
-    return best;
+    size_t lane = 0;
+    for (size_t i = 1; i < kLanes; ++i) {
+      const bool before =
+          lowest[i] < lowest[lane] || (lowest[i] == lowest[lane] && best[i] < best[lane]);
+      lane = before ? i : lane;
+    }
+    return best[lane];
   }
 
   // Symbols as a linked list, and a heap of (rank, index) in which entries that a merge has made

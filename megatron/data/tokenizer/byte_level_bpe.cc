@@ -43,7 +43,7 @@ absl::Status ByteLevelBpe::Encode(absl::string_view text, absl::Span<const First
 }
 
 absl::Status ByteLevelBpe::CheckBytes(absl::string_view text) const {
-  if (text.size() >= BpeMerge::kNone) {
+  if (text.size() >= UINT32_MAX) {
     return absl::InvalidArgumentError(
         absl::StrCat("a text of ", text.size(), " bytes is too long: 4 GiB and more"));
   }

@@ -10,7 +10,8 @@
 
 namespace megatron {
 
-// A functor for BpeMerger. Open addressing with linear probing, at most half full.
+// A functor for BpeMerger. Open addressing with linear probing, at most half full, behind 64 bits
+// for each left half: most pairs of a text have no merge, and cost no more than those bits.
 class MergeTable {
  public:
   explicit MergeTable(size_t num_pairs = 0) {
@@ -20,15 +21,19 @@ class MergeTable {
     shift_ = 64 - bits;
   }
 
-  // At most the constructor's num_pairs. False if the pair is there already.
+  // At most the constructor's num_pairs, of ids that are not negative. False if the pair is there
+  // already.
   bool Insert(int32_t left, int32_t right, BpeMerge merge) {
     Slot* const slot = &slots_[IndexOf(Key(left, right))];
     if (slot->key != kEmpty) return false;
     *slot = {Key(left, right), merge};
+    if (static_cast<size_t>(left) >= rights_.size()) rights_.resize(left + 1);
+    rights_[left] |= BitOf(right);
     return true;
   }
 
   BpeMerge operator()(int32_t left, int32_t right) const {
+    if (static_cast<size_t>(left) >= rights_.size() || !(rights_[left] & BitOf(right))) return {};
     return slots_[IndexOf(Key(left, right))].merge;
   }
 
@@ -44,6 +49,10 @@ class MergeTable {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
   }
 
+  static uint64_t BitOf(int32_t right) {
+    return uint64_t{1} << (static_cast<uint32_t>(right) * 0x9E3779B9u >> 26);
+  }
+
   // Of the key, or of the empty slot where it would be.
   size_t IndexOf(uint64_t key) const {
     size_t i = (key * 0x9E3779B97F4A7C15u ^ key >> 32) * 0xD6E8FEB86659FD93u >> shift_;
@@ -52,6 +61,7 @@ class MergeTable {
   }
 
   std::vector<Slot> slots_;
+  std::vector<uint64_t> rights_;  // by left half, the bits of the right halves it merges with
   int shift_;
 };
 
