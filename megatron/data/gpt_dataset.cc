@@ -68,9 +68,17 @@ absl::Status GptDataset::Get(int64_t index, GptSample* sample) const {
   MEGATRON_RETURN_IF_ERROR(
       ReadStream(index, index_.samples[place], absl::MakeSpan(sample->tokens)));
   MEGATRON_RETURN_IF_ERROR(CheckTokens(index, *sample));
+  int64_t num_tokens = options_.seq_length + 1;
+  if (options_.fill_in_the_middle != nullptr) {
+    MEGATRON_ASSIGN_OR_RETURN(
+        num_tokens, options_.fill_in_the_middle->Apply(index, absl::MakeSpan(sample->tokens)));
+  }
   sample->labels.assign(sample->tokens.begin() + 1, sample->tokens.end());
   sample->tokens.resize(seq_length);
   FillMasks(sample);
+  // The label of the last token is the first one of the padding.
+  std::fill(sample->loss_mask.begin() + std::max<int64_t>(num_tokens - 1, 0),
+            sample->loss_mask.end(), 0.0f);
   return absl::OkStatus();
 }
 

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "megatron/data/fill_in_the_middle.h"
 #include "megatron/data/gpt_index.h"
 #include "megatron/data/gpt_index_cache.h"
 #include "megatron/data/gpt_sample.h"
@@ -50,6 +51,8 @@ struct GptDatasetOptions {
   bool reset_attention_mask = false;
   // The prediction of the token that follows an EOD does not count.
   bool eod_mask_loss = false;
+  // Rewrites every sample, by its number; null: none. The prediction of padding does not count.
+  std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
 };
 
 class GptDataset : public GptSampleSource {

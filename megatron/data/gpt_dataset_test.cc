@@ -13,6 +13,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/data/gpt_index_cache.h"
 #include "megatron/data/in_memory_sequences.h"
+#include "megatron/data/tokenizer/null_tokenizer.h"
 
 namespace megatron {
 namespace {
@@ -182,6 +183,48 @@ TEST(GptDatasetTest, ATokenOutsideTheVocabularyIsNamed) {
                          AllOf(HasSubstr(absl::StrCat("token ", bad, " at position 2")),
                                HasSubstr("of 100"))));
   }
+}
+
+// Tokens are numbers and spelled as such; a cut inside of one makes two others.
+TEST(GptDatasetTest, FillInTheMiddleRewritesSamplesByTheirNumbers) {
+  std::vector<int32_t> text;
+  for (int32_t i = 100; i < 700; ++i) text.push_back(i);
+  const auto document = OneDocument(text);
+  GptDatasetOptions options = Options(*document, 11);
+  options.vocab_size = 1000;
+  options.eod = 999;
+  const auto plain = Create(document, options);
+  FillInTheMiddleOptions fim;
+  fim.rate = 0.8;
+  fim.prefix_token = "901";
+  fim.middle_token = "902";
+  fim.suffix_token = "903";
+  fim.pad_token = "904";
+  fim.eod_token = "999";
+  const auto tokenizer = std::make_shared<const NullTokenizer>(1000);
+  const absl::StatusOr<FillInTheMiddle> fill = FillInTheMiddle::Create(tokenizer, fim);
+  ASSERT_THAT(fill, IsOk());
+  options.fill_in_the_middle = std::make_shared<const FillInTheMiddle>(*fill);
+  const auto dataset = Create(document, options);
+  GptSample sample;
+  int rewritten = 0;
+  for (int64_t i = dataset->size() - 1; i >= 0; --i) {
+    ASSERT_THAT(plain->Get(i, &sample), IsOk());
+    std::vector<int32_t> expected = sample.tokens;
+    expected.push_back(sample.labels.back());
+    const std::vector<int32_t> before = expected;
+    const auto num_tokens = fill->Apply(i, absl::MakeSpan(expected));
+    ASSERT_THAT(num_tokens, IsOk());
+    ASSERT_THAT(dataset->Get(i, &sample), IsOk());
+    rewritten += expected != before;
+    for (int64_t p = 0; p < 11; ++p) {
+      EXPECT_EQ(sample.tokens[p], expected[p]);
+      EXPECT_EQ(sample.labels[p], expected[p + 1]);
+      EXPECT_EQ(sample.loss_mask[p], p + 1 < *num_tokens ? 1.0f : 0.0f);
+    }
+  }
+  EXPECT_GT(rewritten, 30);
+  EXPECT_LT(rewritten, dataset->size());
 }
 
 // Files with checksums that hold, but numbers that lead nowhere.

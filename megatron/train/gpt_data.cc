@@ -20,14 +20,20 @@
 namespace megatron {
 namespace {
 
-GptDatasetOptions DatasetOptions(const DataOptions& options, const Tokenizer& tokenizer,
-                                 Split split) {
+// What makes samples of tokens.
+struct Text {
+  const Tokenizer& tokenizer;
+  std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
+};
+
+GptDatasetOptions DatasetOptions(const DataOptions& options, const Text& text, Split split) {
   GptDatasetOptions dataset;
   dataset.seq_length = options.seq_length;
   dataset.seed = options.seed;
   dataset.num_samples = SamplesNeeded(split, options.run);
-  dataset.vocab_size = tokenizer.vocab_size();
-  dataset.eod = tokenizer.eod();
+  dataset.vocab_size = text.tokenizer.vocab_size();
+  dataset.eod = text.tokenizer.eod();
+  dataset.fill_in_the_middle = text.fill_in_the_middle;
   dataset.reset_position_ids = options.reset_position_ids;
   dataset.reset_attention_mask = options.reset_attention_mask;
   dataset.eod_mask_loss = options.eod_mask_loss;
@@ -47,10 +53,10 @@ absl::Status OpenParts(
   return absl::OkStatus();
 }
 
-absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Tokenizer& tokenizer) {
+absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(
       InMemorySequences stories,
-      MakeStorySequences(options.stories_bytes, options.stories_seed, tokenizer));
+      MakeStorySequences(options.stories_bytes, options.stories_seed, text.tokenizer));
   GptData data;
   data.description = absl::StrFormat("%d stories written by a grammar, %d tokens",
                                      stories.num_sequences(), stories.num_tokens());
@@ -58,19 +64,19 @@ absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Tokenizer&
   const auto sequences = std::make_shared<const InMemorySequences>(std::move(stories));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
-    GptDatasetOptions dataset = DatasetOptions(options, tokenizer, split);
+    GptDatasetOptions dataset = DatasetOptions(options, text, split);
     dataset.range = RangeOf(split, shares, sequences->num_sequences());
     return GptDataset::Create(sequences, dataset);
   }));
   return data;
 }
 
-absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Tokenizer& tokenizer) {
+absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Text& text) {
   GptData data;
   data.description = "mock data";
   data.fingerprint = "mock";
   MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
-    return CreateMockGptDataset(split, DatasetOptions(options, tokenizer, split));
+    return CreateMockGptDataset(split, DatasetOptions(options, text, split));
   }));
   return data;
 }
@@ -119,7 +125,7 @@ class Files {
 
   // One dataset as it is, several as a blend.
   absl::StatusOr<std::unique_ptr<GptSampleSource>> PartOf(const DataOptions& options,
-                                                          const Tokenizer& tokenizer, Split split,
+                                                          const Text& text, Split split,
                                                           const SplitShares& shares) const;
 
  private:
@@ -150,11 +156,10 @@ absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
 }
 
 absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions& options,
-                                                               const Tokenizer& tokenizer,
-                                                               Split split,
+                                                               const Text& text, Split split,
                                                                const SplitShares& shares) const {
   const IndexCache cache(PosixFileSystem(), options.cache_path);
-  GptDatasetOptions dataset = DatasetOptions(options, tokenizer, split);
+  GptDatasetOptions dataset = DatasetOptions(options, text, split);
   dataset.identity.split = split;
   if (!options.cache_path.empty()) dataset.cache = &cache;
   const int64_t needed = SamplesNeeded(split, options.run);
@@ -187,34 +192,33 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions
   return BlendedDataset::Create(std::move(datasets), weights, needed, {dataset.cache, split});
 }
 
-absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Tokenizer& tokenizer) {
+absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(const Files files,
                             Files::Open(options.data_path, options.mmap_bin_files));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   GptData data;
   data.description = files.Description();
   data.fingerprint = files.Fingerprint();
-  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
-    return files.PartOf(options, tokenizer, split, shares);
-  }));
+  MEGATRON_RETURN_IF_ERROR(OpenParts(
+      options, &data, [&](Split split) { return files.PartOf(options, text, split, shares); }));
   return data;
 }
 
 // Each part has files of its own and takes all of them.
-absl::StatusOr<GptData> OpenFilesPerSplit(const DataOptions& options, const Tokenizer& tokenizer) {
+absl::StatusOr<GptData> OpenFilesPerSplit(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(const Files train,
                             Files::Open(options.train_data_path, options.mmap_bin_files));
   GptData data;
   data.description = train.Description();
   data.fingerprint = absl::StrCat("train ", train.Fingerprint());
-  MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, tokenizer, Split::kTrain, {1, 0, 0}),
+  MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, text, Split::kTrain, {1, 0, 0}),
                             _ << "for data.train_data_path");
   if (options.run.eval_interval == 0) return data;
   MEGATRON_ASSIGN_OR_RETURN(const Files valid,
                             Files::Open(options.valid_data_path, options.mmap_bin_files));
   absl::StrAppend(&data.description, "; validation on ", valid.Description());
   absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
-  MEGATRON_ASSIGN_OR_RETURN(data.valid, valid.PartOf(options, tokenizer, Split::kValid, {0, 1, 0}),
+  MEGATRON_ASSIGN_OR_RETURN(data.valid, valid.PartOf(options, text, Split::kValid, {0, 1, 0}),
                             _ << "for data.valid_data_path");
   return data;
 }
@@ -253,11 +257,20 @@ int64_t EstimateDataBytes(const DataOptions& options) {
 }
 
 absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer) {
-  MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? OpenStories(options, tokenizer)
-                                          : options.mock  ? OpenMock(options, tokenizer)
+  Text text = {tokenizer, nullptr};
+  if (options.fill_in_the_middle.has_value()) {
+    // The tokenizer is another's to delete.
+    const std::shared_ptr<const Tokenizer> alias(std::shared_ptr<void>(), &tokenizer);
+    MEGATRON_ASSIGN_OR_RETURN(FillInTheMiddle created,
+                              FillInTheMiddle::Create(alias, *options.fill_in_the_middle),
+                              _ << "for data.fim_data");
+    text.fill_in_the_middle = std::make_shared<const FillInTheMiddle>(std::move(created));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? OpenStories(options, text)
+                                          : options.mock  ? OpenMock(options, text)
                                           : !options.train_data_path.empty()
-                                              ? OpenFilesPerSplit(options, tokenizer)
-                                              : OpenFiles(options, tokenizer));
+                                              ? OpenFilesPerSplit(options, text)
+                                              : OpenFiles(options, text));
   if (!options.cyclic) return data;
   for (std::unique_ptr<GptSampleSource>* part : {&data.train, &data.valid}) {
     if (*part == nullptr) continue;

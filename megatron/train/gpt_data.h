@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "megatron/data/fill_in_the_middle.h"
 #include "megatron/data/gpt_sample.h"
 #include "megatron/data/split.h"
 #include "megatron/data/tokenizer/tokenizer.h"
@@ -35,6 +37,8 @@ struct DataOptions {
   bool eod_mask_loss = false;
   RunLength run;
 
+  absl::optional<FillInTheMiddleOptions> fill_in_the_middle;
+
   bool cyclic = false;
   // Cyclic only: Megatron's order, which the following two numbers determine.
   bool data_sharding = false;
@@ -53,6 +57,7 @@ struct GptData {
 // of samples. Files are mapped and take none.
 int64_t EstimateDataBytes(const DataOptions& options);
 
+// `tokenizer` must live as long as the data where there is fill-in-the-middle.
 absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace megatron

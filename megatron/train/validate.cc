@@ -374,7 +374,8 @@ void CheckDataFiles(ConfigChecker& check) {
     }
   }
   if (data.has_fim_data() && data.fim_data().fim_split_sample().empty())
-    check.HaveNoEffect({"data.fim_data.fim_fragment_rate"}, "without data.fim_data.fim_split_sample");
+    check.HaveNoEffect({"data.fim_data.fim_fragment_rate"},
+                       "without data.fim_data.fim_split_sample");
   if (data.dataloader_type() != config::DataloaderType::cyclic) {
     check.HaveNoEffect({"data.data_sharding"},
                        absl::StrCat("with ", check.Named("data.dataloader_type")));
