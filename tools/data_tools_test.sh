@@ -52,6 +52,16 @@ echo '{"text": "Cats cat dogs"}' > cats.jsonl
 expect_code 0 '' "$tools/preprocess_data" --input=cats.jsonl --output_prefix=cats --tokenizer_type=BertWordPieceLowerCase --vocab_file=vocab.txt
 expect_code 0 '^5 6 5 1$' "$tools/inspect_dataset" cats_text_document
 
+# GPT-2's, where it is at hand.
+if [[ -n ${MEGATRON_TEST_DATA:-} ]]; then
+  gpt2=(--tokenizer_type=GPT2BPETokenizer "--vocab_file=$MEGATRON_TEST_DATA/gpt2-vocab.json" "--merge_file=$MEGATRON_TEST_DATA/gpt2-merges.txt")
+  expect_code 0 '' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=gpt2 --append_eod "${gpt2[@]}"
+  expect_code 0 "$first<|endoftext|>" "$tools/inspect_dataset" gpt2_text_document --verify "${gpt2[@]}"
+  grep -q "verified: .* vocabulary of 50257" output || fail "not verified: $(cat output)"
+else
+  echo "MEGATRON_TEST_DATA is not set: GPT-2's vocabulary was not tried"
+fi
+
 # Bad lines.
 { cat stories.jsonl; echo '{"text": 5}'; } > bad.jsonl
 expect_code 21 "bad.jsonl, line $(wc -l < bad.jsonl): " "$tools/preprocess_data" --input=bad.jsonl --output_prefix=bad

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"

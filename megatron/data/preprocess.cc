@@ -1,6 +1,5 @@
 #include "megatron/data/preprocess.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <set>
