@@ -31,7 +31,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv --system-site-packages "$scratch/venv"
 "$scratch/venv/bin/pip" install --quiet --no-deps megatron-core==0.11.0 >&2
-./bazelw build //tools:build_index //tools:make_stories //tools:preprocess_data \
+./bazelw build //tools:build_index //tools:make_stories //tools:merge_datasets //tools:preprocess_data \
   //tools/interop/megatron_data:dump_npy //tools/interop/megatron_data:dump_samples \
   //tools/interop/megatron_data:dump_sentence_samples
 bin="$(./bazelw info bazel-bin 2>/dev/null)"
