@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-constexpr int kWidth = 900, kHeight = 520, kLeft = 80, kRight = 150, kTop = 50, kBottom = 60;
+constexpr int kWidth = 900, kHeight = 520, kLeft = 80, kRight = 180, kTop = 50, kBottom = 60;
 const char* const kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf"};
 
 std::string TimingColumns(const std::optional<CommBenchTiming>& timing) {
