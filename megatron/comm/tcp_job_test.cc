@@ -1,11 +1,13 @@
 #include "megatron/comm/tcp_job.h"
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
@@ -51,6 +53,57 @@ TEST(TcpJobTest, RanksJoinByTheirEnvironment) {
       EXPECT_THAT(world.status(), IsOk());
     });
   }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// Strangers at the job's door while it works: nothing it computes changes, and nobody is kept out.
+TEST(TcpJobTest, HostileConnectionsChangeNothing) {
+  const int port = FreePort();
+  const JobSecret secret = JobSecret::Random();
+  std::atomic<bool> working{true};
+  const auto join = [&](int rank) {
+    LaunchEnvironment launch;
+    launch.rank = rank;
+    launch.world_size = launch.local_world_size = 2;
+    launch.master_port = port;
+    return TcpJob::Join(launch, secret);
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto job = join(rank);
+      ASSERT_THAT(job, IsOk());
+      const ProcessGroup world((*job)->world().communicator());
+      ThreadPool pool(1);
+      const Stream stream = Stream::Cpu(&pool);
+      int32_t go_on = 1;
+      for (int i = 0; go_on != 0; ++i) {
+        std::vector<float> values(10000, 0.1f * (rank + i));
+        world.AllReduce(Tensor(values.data(), DType::kFloat32, {10000}), ReduceOp::kSum, stream);
+        EXPECT_EQ(values[9999], 0.1f * i + 0.1f * (1 + i)) << i;
+        EXPECT_THAT((*job)->store().Set(absl::StrCat(rank, "/", i), "here"), IsOk());
+        go_on = working ? 1 : 0;
+        world.Broadcast(Tensor(&go_on, DType::kInt32, {1}), 0, stream);
+      }
+      EXPECT_THAT(world.status(), IsOk());
+    });
+  }
+  const Endpoint door = {"127.0.0.1", port};
+  std::vector<Socket> silent;
+  for (int i = 0; i < 2000; ++i) {
+    auto socket = ConnectTcp(door, absl::Now() + absl::Seconds(60));
+    while (!socket.ok()) {  // rank 0 may not be there yet
+      absl::SleepFor(absl::Milliseconds(1));
+      socket = ConnectTcp(door, absl::Now() + absl::Seconds(60));
+    }
+    if (i % 4 == 0) {
+      silent.push_back(*std::move(socket));
+      if (silent.size() > 100) silent.erase(silent.begin());
+    } else {
+      (void)SendAll(*socket, std::string(i % 300, static_cast<char>(i)), absl::Now());
+    }
+  }
+  working = false;
   for (std::thread& rank : ranks) rank.join();
 }
 
