@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -119,7 +120,8 @@ class ThreadGroup {
   // A seat is written by its rank under the mutex and read by others only during a meeting.
   std::vector<Seat> seats_;
   std::vector<Channel> channels_ ABSL_GUARDED_BY(mutex_);
-  std::vector<SplitRecord> splits_ ABSL_GUARDED_BY(mutex_);
+  // Ranks read one while others add the next: they stay where they are.
+  std::deque<SplitRecord> splits_ ABSL_GUARDED_BY(mutex_);
   uint64_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;   // of all ranks, ever
   uint64_t departed_ ABSL_GUARDED_BY(mutex_) = 0;  // likewise
 };
