@@ -15,6 +15,9 @@ namespace megatron {
 struct ProcessGroups {
   ProcessGroup world;
   ProcessGroup tensor;
+  // The tensor-parallel ranks that hold one block of a weight that is cut into fewer blocks than
+  // there are ranks. Which these are depends on the model: MakeGroups leaves it to whoever knows.
+  ProcessGroup tensor_replicas;
   ProcessGroup context;
   ProcessGroup data;
   ProcessGroup pipeline;

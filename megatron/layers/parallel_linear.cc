@@ -11,6 +11,29 @@ Shape Append(const Shape& shape, int64_t dim) {
   return Shape(dims);
 }
 
+// Of one number per output feature: of a column layer's bias.
+Sharding OutputSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
+  if (!options.block.has_value()) {
+    return SplitOverTensor(options.output_shape, options.split_dim, tensor_group.size(),
+                           tensor_group.rank());
+  }
+  Sharding sharding = Replicated(options.output_shape);
+  sharding.offset = options.block->offset;
+  sharding.local_shape = options.block->shape;
+  sharding.sharded = {Axis::kTensor};
+  sharding.tensor_replicas = options.block->replicas;
+  if (sharding.tensor_replicas > 1) sharding.partial = {Axis::kTensor};
+  return sharding;
+}
+
+// The same of one row of inputs per output feature: of its weight.
+Sharding WithInputs(Sharding sharding, int64_t input_size) {
+  sharding.global_shape = Append(sharding.global_shape, input_size);
+  sharding.offset = Append(sharding.offset, 0);
+  sharding.local_shape = Append(sharding.local_shape, input_size);
+  return sharding;
+}
+
 Parameter MakeWeight(const LinearOptions& options, const Sharding& sharding) {
   Parameter weight;
   weight.name = options.name + ".weight";
@@ -33,11 +56,8 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                                            const ProcessGroup& tensor_group)
     : input_size_(options.input_size),
       has_bias_(options.bias),
-      weight_(MakeWeight(
-          options, SplitOverTensor(Append(options.output_shape, options.input_size),
-                                   options.split_dim, tensor_group.size(), tensor_group.rank()))),
-      bias_(MakeBias(options, SplitOverTensor(options.output_shape, options.split_dim,
-                                              tensor_group.size(), tensor_group.rank()))) {}
+      weight_(MakeWeight(options, WithInputs(OutputSharding(options, tensor_group), input_size_))),
+      bias_(MakeBias(options, OutputSharding(options, tensor_group))) {}
 
 void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                                    LinearSaved* saved) const {

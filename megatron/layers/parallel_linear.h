@@ -9,6 +9,7 @@
 #ifndef MEGATRON_LAYERS_PARALLEL_LINEAR_H_
 #define MEGATRON_LAYERS_PARALLEL_LINEAR_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,20 @@
 
 namespace megatron {
 
+// The part of a column layer's output_shape that a rank holds where it is not an even cut along one
+// dim; `replicas` consecutive tensor-parallel ranks hold the same.
+struct OutputBlock {
+  Shape offset, shape;
+  int replicas = 1;
+};
+
 struct LinearOptions {
   std::string name;  // "decoder.layers.0.mlp.linear_fc1"
   int64_t input_size = 0;
   Shape output_shape;  // one dim, or several of which one is cut: [groups, heads a group + 2, head
                        // size], [2, ffn]
   int split_dim = 0;   // of output_shape; column layers only
+  std::optional<OutputBlock> block;  // in place of split_dim
   bool bias = true;
   bool sequence_parallel = false;  // a row layer's bias then meets this rank's rows only
   float init_std = 0.02f;

@@ -1,5 +1,6 @@
 #include "megatron/layers/self_attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "megatron/ops/rope.h"
@@ -16,6 +17,39 @@ LinearOptions QkvLinear(const TransformerOptions& options, const std::string& na
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
   return linear;
+}
+
+// Ranks that share each group of queries; 0 where no group is shared.
+int RanksPerGroup(const TransformerOptions& options, const ProcessGroup& tensor_group) {
+  if (tensor_group.size() <= options.num_query_groups) return 0;
+  return tensor_group.size() / static_cast<int>(options.num_query_groups);
+}
+
+// This rank's query heads of the group that it shares, or all of what it has.
+LinearOptions OwnLinear(const TransformerOptions& options, const std::string& name,
+                        const ProcessGroup& tensor_group) {
+  LinearOptions linear = QkvLinear(options, name);
+  const int sharing = RanksPerGroup(options, tensor_group);
+  if (sharing == 0) return linear;
+  const int64_t heads = options.num_attention_heads / tensor_group.size();
+  linear.block =
+      OutputBlock{{tensor_group.rank() / sharing, tensor_group.rank() % sharing * heads, 0},
+                  {1, heads, options.kv_channels},
+                  /*replicas=*/1};
+  return linear;
+}
+
+std::unique_ptr<ColumnParallelLinear> SharedLinear(const TransformerOptions& options,
+                                                   const std::string& name,
+                                                   const ProcessGroup& tensor_group) {
+  const int sharing = RanksPerGroup(options, tensor_group);
+  if (sharing == 0) return nullptr;
+  LinearOptions linear = QkvLinear(options, name);
+  linear.block = OutputBlock{
+      {tensor_group.rank() / sharing, options.num_attention_heads / options.num_query_groups, 0},
+      {1, 2, options.kv_channels},
+      sharing};
+  return std::make_unique<ColumnParallelLinear>(linear, tensor_group);
 }
 
 LinearOptions OutputLinear(const TransformerOptions& options, const std::string& name) {
@@ -39,8 +73,8 @@ NormOptions HeadNorm(const TransformerOptions& options, const std::string& name)
 SelfAttention::SelfAttention(const TransformerOptions& options, const std::string& name,
                              int64_t layer, const ProcessGroup& tensor_group)
     : layer_(layer),
-      groups_(options.num_query_groups / tensor_group.size()),
-      heads_per_group_(options.num_attention_heads / options.num_query_groups),
+      groups_(std::max<int64_t>(1, options.num_query_groups / tensor_group.size())),
+      heads_per_group_(options.num_attention_heads / tensor_group.size() / groups_),
       head_size_(options.kv_channels),
       first_head_(tensor_group.rank() * groups_ * heads_per_group_),
       dropout_(options.attention_dropout),
@@ -48,10 +82,23 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
       dtype_(options.dtype),
-      qkv_(QkvLinear(options, name), tensor_group),
+      qkv_(OwnLinear(options, name, tensor_group), tensor_group),
+      kv_(SharedLinear(options, name, tensor_group)),
       proj_(OutputLinear(options, name), tensor_group),
       q_norm_(HeadNorm(options, name + ".q_layernorm")),
       k_norm_(HeadNorm(options, name + ".k_layernorm")) {}
+
+Tensor SelfAttention::Packed(const Tensor& qkv_TGSD) const {
+  return qkv_TGSD.View({qkv_TGSD.dim(0), groups_ * (heads_per_group_ + 2) * head_size_});
+}
+
+Tensor SelfAttention::OwnColumns(const Tensor& packed_TO) const {
+  return packed_TO.Slice(1, 0, qkv_.output_size());
+}
+
+Tensor SelfAttention::SharedColumns(const Tensor& packed_TO) const {
+  return packed_TO.Slice(1, qkv_.output_size(), packed_TO.dim(1));
+}
 
 ops::Attention SelfAttention::AttentionOptions(const LayerContext& ctx) const {
   ops::Attention attention;
@@ -88,7 +135,9 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, heads_per_group_ + 2, head_size_};
   saved->qkv_TGSD = ctx.saved->Allocate(dtype_, packed, "attention qkv");
-  qkv_.Forward(ctx, x_TH, saved->qkv_TGSD.View({tokens, qkv_.output_size()}), &saved->qkv);
+  const Tensor packed_TO = Packed(saved->qkv_TGSD);
+  qkv_.Forward(ctx, x_TH, OwnColumns(packed_TO), &saved->qkv);
+  if (kv_ != nullptr) kv_->Forward(ctx, x_TH, SharedColumns(packed_TO), &saved->kv);
   saved->q_TGRD = Queries(saved->qkv_TGSD);
   saved->k_TGD = Keys(saved->qkv_TGSD);
   if (qk_norm_) {
@@ -127,12 +176,20 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
     q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);
     k_norm_.Backward(ctx, dk_TGD, Tensor(), dk_TGD, saved->k_norm);
   }
-  qkv_.BackwardInput(ctx, dqkv_TGSD.View({tokens, qkv_.output_size()}), dx_TH, &saved->qkv);
+  const Tensor dpacked_TO = Packed(dqkv_TGSD);
+  qkv_.BackwardInput(ctx, OwnColumns(dpacked_TO), dx_TH, &saved->qkv);
   qkv_.BackwardWeight(ctx, saved->qkv);
+  if (kv_ == nullptr) return;
+  const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dx_TH.shape(), "attention gradient");
+  saved->kv.x_TI = saved->qkv.x_TI;
+  kv_->BackwardInput(ctx, SharedColumns(dpacked_TO), dshared_TH, &saved->kv);
+  kv_->BackwardWeight(ctx, saved->kv);
+  ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), dshared_TH, Tensor(), dx_TH, dx_TH);
 }
 
 void SelfAttention::AppendParameters(std::vector<Parameter*>* out) {
   qkv_.AppendParameters(out);
+  if (kv_ != nullptr) kv_->AppendParameters(out);
   if (qk_norm_) {
     q_norm_.AppendParameters(out);
     k_norm_.AppendParameters(out);

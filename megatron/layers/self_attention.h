@@ -2,8 +2,10 @@
 // projection back.
 //
 // The packed projection is [q of the group's R heads, k, v] for each group, as Megatron lays it
-// out; tensor-parallel ranks hold whole groups. Legend: T tokens, H hidden, G groups of this rank,
-// R query heads a group, D head size.
+// out. Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several
+// share one: each has some of its query heads, and all have its keys and values, of whose gradients
+// each has a summand. Legend: T tokens, H hidden, G groups of this rank, R query heads that it has
+// of each, D head size.
 #ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
 #define MEGATRON_LAYERS_SELF_ATTENTION_H_
 
@@ -22,7 +24,7 @@ namespace megatron {
 class SelfAttention {
  public:
   struct Saved {
-    LinearSaved qkv, proj;
+    LinearSaved qkv, kv, proj;
     NormLayer::Saved q_norm, k_norm;
     Tensor qkv_TGSD;  // S = R + 2; rotated in place unless q and k are normalized
     Tensor q_TGRD,
@@ -46,6 +48,10 @@ class SelfAttention {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  // The columns of the packed projection, or of its gradient, that qkv_ and kv_ write.
+  Tensor Packed(const Tensor& qkv_TGSD) const;
+  Tensor OwnColumns(const Tensor& packed_TO) const;
+  Tensor SharedColumns(const Tensor& packed_TO) const;
   Tensor Queries(const Tensor& qkv_TGSD) const { return qkv_TGSD.Slice(2, 0, heads_per_group_); }
   Tensor Keys(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_); }
   Tensor Values(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_ + 1); }
@@ -62,7 +68,8 @@ class SelfAttention {
   float dropout_;
   bool causal_, recompute_, qk_norm_;
   DType dtype_;
-  ColumnParallelLinear qkv_;
+  ColumnParallelLinear qkv_;                  // the queries alone where the group is shared
+  std::unique_ptr<ColumnParallelLinear> kv_;  // keys and values of a shared group, else null
   RowParallelLinear proj_;
   NormLayer q_norm_, k_norm_;
 };

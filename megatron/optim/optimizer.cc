@@ -18,7 +18,11 @@ constexpr int64_t kStatisticsBytes = 24;
 bool IsOwner(const Parameter& parameter, const ProcessGroups& groups) {
   const Sharding& sharding = parameter.sharding;
   const bool cut_over_tensor = sharding.sharded.contains(Axis::kTensor);
-  if (!sharding.expert_grid) return cut_over_tensor || groups.tensor.rank() == 0;
+  if (!sharding.expert_grid) {
+    return groups.tensor.rank() %
+               (cut_over_tensor ? sharding.tensor_replicas : groups.tensor.size()) ==
+           0;
+  }
   return groups.expert_data.rank() == 0 && (cut_over_tensor || groups.expert_tensor.rank() == 0) &&
          (sharding.sharded.contains(Axis::kExpert) || groups.expert.rank() == 0);
 }
@@ -64,7 +68,9 @@ void SumPartialGradient(const Parameter& parameter, const ProcessGroups& groups,
                         const Stream& stream) {
   const Sharding& sharding = parameter.sharding;
   if (sharding.partial.contains(Axis::kTensor)) {
-    const ProcessGroup& tensor = sharding.expert_grid ? groups.expert_tensor : groups.tensor;
+    const ProcessGroup& tensor = sharding.expert_grid           ? groups.expert_tensor
+                                 : sharding.tensor_replicas > 1 ? groups.tensor_replicas
+                                                                : groups.tensor;
     tensor.AllReduce(parameter.grad, ReduceOp::kSum, stream);
   }
   if (sharding.partial.contains(Axis::kExpert)) {

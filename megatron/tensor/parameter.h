@@ -22,6 +22,9 @@ struct Sharding {
   Shape local_shape;         // of this rank's block
   bool expert_grid = false;  // which grid the axes below belong to
   AxisSet sharded;           // axes that cut the tensor: ranks along them hold different blocks
+  // Of a tensor that is cut over tensor-parallel ranks: how many consecutive ones hold each block.
+  // Where that is several, `partial` over kTensor means over these.
+  int tensor_replicas = 1;
   AxisSet
       partial;  // axes, besides data and context, over which each rank's gradient is only a summand
 };

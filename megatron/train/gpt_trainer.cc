@@ -9,14 +9,41 @@
 #include "megatron/pipeline/schedule.h"
 
 namespace megatron {
+namespace {
+
+// Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
+absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
+                               ProcessGroups* groups) {
+  const int size = groups->tensor.size();
+  const int query_groups = static_cast<int>(model.transformer.num_query_groups);
+  if (size <= query_groups) return absl::OkStatus();
+  CHECK_EQ(size % query_groups, 0);
+  const int sharing = size / query_groups;
+  if (stream.is_meta()) {
+    groups->tensor_replicas =
+        ProcessGroup::ForPlanning(sharing, groups->tensor.rank() % sharing, "tp-replicas");
+    return absl::OkStatus();
+  }
+  std::vector<std::vector<int>> partition(query_groups);
+  for (int rank = 0; rank < size; ++rank) partition[rank / sharing].push_back(rank);
+  MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator,
+                            groups->tensor.communicator()->Split(partition, "tp-replicas"));
+  groups->tensor_replicas = ProcessGroup(std::move(communicator));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<GptTrainer>> GptTrainer::Create(
     const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
     const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger) {
   MEGATRON_ASSIGN_OR_RETURN(OptimizerParamScheduler scheduler,
                             OptimizerParamScheduler::Create(options.schedule));
   MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
+  ProcessGroups all = groups;
+  MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
   return std::unique_ptr<GptTrainer>(
-      new GptTrainer(options, scaler, scheduler, ramp, groups, sizes, stream, ledger));
+      new GptTrainer(options, scaler, scheduler, ramp, all, sizes, stream, ledger));
 }
 
 GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,

@@ -64,7 +64,7 @@ struct StepReport {
 
 class GptTrainer {
  public:
-  // The stream's device is where everything lives. `sizes` come from Measure() on the meta device,
+  // Collective over `groups`. The stream's device is where everything lives. `sizes` come from Measure() on the meta device,
   // where they are not read.
   static absl::StatusOr<std::unique_ptr<GptTrainer>> Create(
       const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,

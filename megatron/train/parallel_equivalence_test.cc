@@ -63,7 +63,6 @@ bool IsValid(const Case& c) {
   if (layout.ranks() > 8 || layout.micro_batch_size * layout.data > 8) return false;
   if (layout.sequence_parallel && layout.tensor == 1) return false;
   if (layout.distributed_optimizer && layout.data == 1) return false;
-  if (c[kModel] == 1 && layout.tensor > 2) return false;  // two groups of queries
   if (c[kParts] != kEven && layout.pipeline != 2) return false;
   const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
   return c[kParts] != kInterleaved || micro_batches % layout.pipeline == 0;
@@ -121,6 +120,7 @@ GptTrainerOptions RunOf(const Case& c) {
   GptTrainerOptions run =
       TinyRun(c[kModel] == 0 ? SmallGpt2() : SmallLlama(),
               c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
+  run.model.transformer.qk_norm = c[kModel] == 1;
   RecomputeOptions& selective = run.model.transformer.recompute;
   if (c[kRecompute] == 1) selective.core_attention = selective.mlp = selective.norm = true;
   if (c[kRecompute] == 2) run.model.layer_recompute = {LayerRecompute::kUniform, 1};
