@@ -11,7 +11,6 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "megatron/base/file_system.h"
@@ -25,6 +24,7 @@
 #include "megatron/train/exit_code.h"
 #include "megatron/train/run_options.h"
 #include "megatron/train/training_checkpoint.h"
+#include "tools/hf_tokenizer_files.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, output, "",
@@ -140,44 +140,6 @@ absl::Status WriteWeights(FileSystem& fs, const std::string& directory, const So
       });
 }
 
-absl::Status CopyFile(FileSystem& fs, const std::string& from, const std::string& to) {
-  MEGATRON_ASSIGN_OR_RETURN(const std::string contents, ReadFileToString(fs, from));
-  return WriteFileAtomically(fs, to, contents);
-}
-
-// The tokenizer's files, under the names that its users look for.
-absl::Status CopyTokenizer(FileSystem& fs, const TokenizerOptions& tokenizer,
-                           const std::string& directory) {
-  static constexpr const char* kNames[] = {
-      "tokenizer.json",     "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-      "merges.txt",         "tokenizer.model",       "added_tokens.json",       "vocab.txt",
-      "chat_template.jinja"};
-  std::vector<std::pair<std::string, std::string>> copies;  // from, name
-  const std::string& model = tokenizer.tokenizer_model;
-  const absl::StatusOr<FileInfo> info = fs.Stat(model.empty() ? "." : model);
-  if (!model.empty() && info.ok() && info->type == FileType::kDirectory) {
-    for (const char* name : kNames) {
-      if (fs.Stat(JoinPath(model, name)).ok()) copies.emplace_back(JoinPath(model, name), name);
-    }
-  } else if (!model.empty()) {
-    copies.emplace_back(
-        model, tokenizer.type == "HuggingFaceTokenizer" ? "tokenizer.json" : "tokenizer.model");
-  }
-  const bool wordpiece = absl::StartsWith(tokenizer.type, "Bert");
-  if (!tokenizer.vocab_file.empty()) {
-    copies.emplace_back(tokenizer.vocab_file, wordpiece ? "vocab.txt" : "vocab.json");
-  }
-  if (!tokenizer.merge_file.empty()) copies.emplace_back(tokenizer.merge_file, "merges.txt");
-  for (const auto& [from, name] : copies) {
-    MEGATRON_RETURN_IF_ERROR(CopyFile(fs, from, JoinPath(directory, name)),
-                             _ << "while copying the tokenizer");
-  }
-  if (copies.empty()) {
-    std::cerr << "note: tokenizer " << tokenizer.type << " has no files to copy\n";
-  }
-  return absl::OkStatus();
-}
-
 absl::Status WriteAll(FileSystem& fs, const Source& source, const std::string& directory) {
   GptOptions model = source.model;
   MEGATRON_RETURN_IF_ERROR(HfConfigJson(model, source.tokens).status());
@@ -189,7 +151,10 @@ absl::Status WriteAll(FileSystem& fs, const Source& source, const std::string& d
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, kHfConfigFileName), config));
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, kHfGenerationConfigFileName),
                                                HfGenerationConfigJson(source.tokens)));
-  MEGATRON_RETURN_IF_ERROR(CopyTokenizer(fs, source.tokenizer, directory));
+  MEGATRON_ASSIGN_OR_RETURN(const int copied, CopyHfTokenizer(fs, source.tokenizer, directory));
+  if (copied == 0) {
+    std::cerr << "note: the tokenizer, " << source.tokenizer.type << ", has no files to copy\n";
+  }
   return WriteWeights(fs, directory, source, tensors, model.transformer.dtype);
 }
 

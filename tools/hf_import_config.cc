@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/status/status.h"
+#include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/models/hf_config.h"
 #include "megatron/train/config_defaults.h"
@@ -63,17 +64,43 @@ void SetModel(const GptOptions& model, config::ModelConfig* config) {
   SetPositions(model, config);
 }
 
+int64_t TokenizerVocabulary(const GptOptions& model, const ImportOptions& options) {
+  return options.tokenizer.type.empty() ? model.vocab_size : options.tokenizer_vocab_size;
+}
+
+// What the vocabulary is to be padded to a multiple of to become `padded` rows: the usual 128 where
+// that does it.
+int64_t VocabularyMultiple(int64_t vocab_size, int64_t padded) {
+  constexpr int64_t kUsual = 128;
+  return (vocab_size + kUsual - 1) / kUsual * kUsual == padded ? kUsual : padded;
+}
+
+void SetTokenizer(const GptOptions& model, const TokenizerOptions& tokenizer,
+                  config::DataConfig* config) {
+  if (tokenizer.type.empty()) {
+    config->set_tokenizer_type(config::Tokenizer::NullTokenizer);
+    config->set_vocab_size(model.vocab_size);
+    return;
+  }
+  config::Tokenizer::Type type;
+  CHECK(config::Tokenizer::Type_Parse(tokenizer.type, &type)) << tokenizer.type;
+  config->set_tokenizer_type(type);
+  if (!tokenizer.vocab_file.empty()) config->set_vocab_file(tokenizer.vocab_file);
+  if (!tokenizer.merge_file.empty()) config->set_merge_file(tokenizer.merge_file);
+  if (!tokenizer.tokenizer_model.empty()) config->set_tokenizer_model(tokenizer.tokenizer_model);
+}
+
 config::PretrainConfig MakeConfig(const GptOptions& model, const ImportOptions& options) {
   config::PretrainConfig config;
   SetModel(model, config.mutable_model());
   config.mutable_model()->set_seq_length(options.seq_length > 0
                                              ? options.seq_length
                                              : std::min(model.max_positions, kLongestSequence));
-  config.mutable_model()->set_make_vocab_size_divisible_by(options.make_vocab_size_divisible_by);
+  config.mutable_model()->set_make_vocab_size_divisible_by(
+      VocabularyMultiple(TokenizerVocabulary(model, options), model.padded_vocab_size));
   config.mutable_precision()->set_bf16(model.transformer.dtype == DType::kBFloat16);
   config.mutable_precision()->set_fp16(model.transformer.dtype == DType::kFloat16);
-  config.mutable_data()->set_tokenizer_type(config::Tokenizer::NullTokenizer);
-  config.mutable_data()->set_vocab_size(model.vocab_size);
+  SetTokenizer(model, options.tokenizer, config.mutable_data());
   config.mutable_data()->set_mock_data(true);
   config.mutable_optimizer()->set_lr(1e-5);
   config.mutable_training()->set_micro_batch_size(1);
@@ -83,13 +110,15 @@ config::PretrainConfig MakeConfig(const GptOptions& model, const ImportOptions& 
 
 // Completes the configuration as every program that reads it will, and checks that it says what
 // the model is.
-absl::StatusOr<std::string> CheckedText(const GptOptions& model, config::PretrainConfig config) {
+absl::StatusOr<std::string> CheckedText(const GptOptions& model, int64_t tokenizer_vocabulary,
+                                        config::PretrainConfig config) {
   ResolveDefaults(&config);
   const std::string text = EffectiveConfigText(config);
   MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
                             LoadConfigFromString(text, "configuration of the imported model", {},
                                                  ConfigPurpose::kDryRun));
-  const GptOptions said = ToRunOptions(loaded.config, model.vocab_size).trainer.model;
+  GptOptions said = ToRunOptions(loaded.config, tokenizer_vocabulary).trainer.model;
+  said.vocab_size = model.vocab_size;
   MEGATRON_ASSIGN_OR_RETURN(const std::string expected, HfConfigJson(model, {}));
   const absl::StatusOr<std::string> actual = HfConfigJson(said, {});
   if (actual.ok() && *actual == expected && said.padded_vocab_size == model.padded_vocab_size) {
@@ -104,10 +133,11 @@ absl::StatusOr<ImportedConfig> MakeImportedConfig(const GptOptions& model,
                                                   const ImportOptions& options) {
   ImportedConfig imported;
   config::PretrainConfig config = MakeConfig(model, options);
-  MEGATRON_ASSIGN_OR_RETURN(imported.checkpoint_text, CheckedText(model, config));
+  const int64_t vocabulary = TokenizerVocabulary(model, options);
+  MEGATRON_ASSIGN_OR_RETURN(imported.checkpoint_text, CheckedText(model, vocabulary, config));
   config.mutable_checkpoint()->set_load(options.save);
   config.mutable_checkpoint()->set_finetune(true);
-  MEGATRON_ASSIGN_OR_RETURN(imported.training_text, CheckedText(model, config));
+  MEGATRON_ASSIGN_OR_RETURN(imported.training_text, CheckedText(model, vocabulary, config));
   return imported;
 }
 

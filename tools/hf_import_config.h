@@ -7,14 +7,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/gpt_options.h"
 
 namespace megatron {
 
 struct ImportOptions {
-  int64_t make_vocab_size_divisible_by = 128;
   int64_t seq_length = 0;  // 0: the model's positions, at most 2048
   std::string save;        // the directory of the checkpoint
+  // The model's, and how many tokens it has; without a type: ids are tokens of NullTokenizer.
+  TokenizerOptions tokenizer;
+  int64_t tokenizer_vocab_size = 0;
 };
 
 struct ImportedConfig {
@@ -22,9 +25,9 @@ struct ImportedConfig {
   std::string training_text;    // for pretrain_gpt, to start from the checkpoint
 };
 
-// Ids are tokens of NullTokenizer. What a training needs and no model has (learning rate, batch
-// size, data) is there with a value to be replaced. kInvalidArgument where our configuration
-// cannot say what the model is, as for sizes out of its range.
+// The vocabulary is padded to model.padded_vocab_size. What a training needs and no model has
+// (learning rate, batch size, data) is there with a value to be replaced. kInvalidArgument where
+// our configuration cannot say what the model is, as for sizes out of its range.
 absl::StatusOr<ImportedConfig> MakeImportedConfig(const GptOptions& model,
                                                   const ImportOptions& options);
 

@@ -15,10 +15,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/checkpoint/safetensors_reader.h"
 #include "megatron/checkpoint/safetensors_writer.h"
+#include "megatron/data/tokenizer/bpe_trainer.h"
+#include "megatron/data/tokenizer/trained_bpe_files.h"
 #include "megatron/models/hf_config.h"
 #include "megatron/models/hf_weights.h"
 
@@ -196,6 +199,49 @@ TEST_F(HfToolsTest, PaddingIsZeroAndStaysHere) {
     const float value = ToFloat(weight[i]);
     EXPECT_EQ(std::memcmp(&value, &master[i], sizeof(value)), 0);
   }
+}
+
+TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
+  GptOptions options = Gpt2();
+  options.vocab_size = options.padded_vocab_size = 400;  // more rows than tokens
+  BpeTrainerOptions training;
+  training.vocab_size = 257;
+  training.special_tokens = {"<|endoftext|>"};
+  ThreadPool pool(1);
+  const auto bpe = TrainBpe(WordCounts(), training, &pool, [](int32_t) {});
+  ASSERT_THAT(bpe, IsOk());
+  WriteModel("model", options);
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/vocab.json"), VocabJson(*bpe)), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/merges.txt"), MergesText(*bpe)), IsOk());
+  const std::string import = absl::StrCat("--save=", Path("save"), " ", Path("model"));
+  EXPECT_EQ(Run("import_hf", import), 0) << output_;
+  EXPECT_THAT(Contents("save/config.textproto"),
+              AllOf(HasSubstr("tokenizer_type: GPT2BPETokenizer"),
+                    HasSubstr("/save/tokenizer/merges.txt\""),
+                    HasSubstr("make_vocab_size_divisible_by: 512")));
+  // The original may go.
+  ASSERT_THAT(fs_.Rename(Path("model"), Path("gone")), IsOk());
+  EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("save"))), 0)
+      << output_;
+  EXPECT_EQ(Contents("out/vocab.json"), VocabJson(*bpe));
+  EXPECT_EQ(Contents("out/merges.txt"), MergesText(*bpe));
+  EXPECT_THAT(Contents("out/config.json"),
+              AllOf(HasSubstr("\"vocab_size\": 257"), HasSubstr("\"eos_token_id\": 0")));
+  EXPECT_EQ(Run("export_hf",
+                absl::StrCat("--vocab_size=400 --output=", Path("whole"), " ", Path("save"))),
+            0);
+  EXPECT_TRUE(Contents("whole/model.safetensors") == Contents("gone/model.safetensors"));
+
+  options.vocab_size = options.padded_vocab_size = 256;
+  WriteModel("model", options);
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/vocab.json"), VocabJson(*bpe)), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/merges.txt"), MergesText(*bpe)), IsOk());
+  EXPECT_EQ(Run("import_hf", import), 20);
+  EXPECT_THAT(output_, AllOf(HasSubstr("257 tokens"), HasSubstr("--no_tokenizer")));
+  EXPECT_EQ(
+      Run("import_hf", absl::StrCat("--no_tokenizer --save=", Path("none"), " ", Path("model"))), 0)
+      << output_;
+  EXPECT_THAT(Contents("none/config.textproto"), HasSubstr("tokenizer_type: NullTokenizer"));
 }
 
 TEST_F(HfToolsTest, RefusesFilesThatAreNotTheModel) {

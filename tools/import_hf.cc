@@ -2,9 +2,12 @@
 // run.  import_hf --save=DIRECTORY HUGGING_FACE_DIRECTORY
 
 #include <algorithm>
-#include <cstring>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -19,10 +22,12 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/safetensors_reader.h"
 #include "megatron/checkpoint/save_checkpoint.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/hf_config.h"
 #include "megatron/models/hf_weights.h"
 #include "megatron/train/run_options.h"
 #include "tools/hf_import_config.h"
+#include "tools/hf_tokenizer_files.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, save, "",
@@ -31,6 +36,9 @@ ABSL_FLAG(int64_t, make_vocab_size_divisible_by, 128,
           "The vocabulary is padded with zero rows to a multiple of this.");
 ABSL_FLAG(int64_t, seq_length, 0,
           "Tokens per sample in the configuration; 0: the model's positions, at most 2048.");
+ABSL_FLAG(bool, no_tokenizer, false,
+          "Leaves the tokenizer out: text is ids, with NullTokenizer, until the configuration is "
+          "given another one.");
 ABSL_FLAG(bool, rotary_interleaved, false,
           "Reorders the channels of queries and keys for pairs (2i, 2i+1) in place of (i, i+d/2). "
           "The function stays the same.");
@@ -186,6 +194,35 @@ absl::StatusOr<GptOptions> ReadConfig(FileSystem& fs, const std::string& directo
   return model;
 }
 
+// Copies the tokenizer's files beside the checkpoint, after finding out that they can be read and
+// belong to a model with so many rows.
+absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, int64_t rows,
+                           ImportOptions* options) {
+  if (absl::GetFlag(FLAGS_no_tokenizer)) return absl::OkStatus();
+  const TokenizerOptions theirs = FindHfTokenizer(fs, directory);
+  if (theirs.type.empty()) return absl::OkStatus();
+  constexpr char kHint[] = "--no_tokenizer imports the model without it";
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, CreateTokenizer(theirs),
+                            _ << kHint);
+  options->tokenizer_vocab_size = tokenizer->vocab_size();
+  if (tokenizer->vocab_size() > rows) {
+    return absl::InvalidArgumentError(absl::StrCat(directory, ": the tokenizer has ",
+                                                   tokenizer->vocab_size(),
+                                                   " tokens and the model ", rows, "; ", kHint));
+  }
+  TokenizerOptions everything = theirs;
+  everything.tokenizer_model = directory;
+  everything.vocab_file = everything.merge_file = "";
+  const std::string copy = JoinPath(options->save, "tokenizer");
+  MEGATRON_RETURN_IF_ERROR(CopyHfTokenizer(fs, everything, copy).status());
+  char resolved[PATH_MAX];
+  if (realpath(copy.c_str(), resolved) == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("resolve '", copy, "'"));
+  }
+  options->tokenizer = FindHfTokenizer(fs, resolved);
+  return absl::OkStatus();
+}
+
 absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const Weights& weights) {
   CheckpointState state;
   state.run_id = RunId(imported.checkpoint_text);
@@ -214,9 +251,9 @@ absl::Status Import(const std::vector<std::string>& arguments) {
                             Match(directory, tensors, model.tied_embeddings, files));
   MEGATRON_ASSIGN_OR_RETURN(model.transformer.dtype, WeightType(directory, found));
   ImportOptions options;
-  options.make_vocab_size_divisible_by = absl::GetFlag(FLAGS_make_vocab_size_divisible_by);
   options.seq_length = absl::GetFlag(FLAGS_seq_length);
   options.save = absl::GetFlag(FLAGS_save);
+  MEGATRON_RETURN_IF_ERROR(TakeTokenizer(fs, directory, model.vocab_size, &options));
   MEGATRON_ASSIGN_OR_RETURN(const ImportedConfig imported, MakeImportedConfig(model, options));
   return Save(fs, imported, Weights(files, found, model.transformer.dtype));
 }

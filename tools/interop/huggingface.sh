@@ -31,7 +31,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv --system-site-packages "$scratch/venv"
 "$scratch/venv/bin/pip" install --quiet transformers==4.46.3 safetensors==0.4.5 >&2
-./bazelw build //tools:export_hf //tools:import_hf //megatron/train:pretrain_gpt \
+./bazelw build //tools:export_hf //tools:generate_text //tools:import_hf //megatron/train:pretrain_gpt \
   //tools/interop/huggingface:dump_logits //tools/interop/huggingface:copy_safetensors
 PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" tools/interop/huggingface/compare.py \
   "$(./bazelw info bazel-bin 2>/dev/null)" "$scratch/work"

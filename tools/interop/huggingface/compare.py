@@ -41,6 +41,7 @@ def run(tool, *arguments):
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if result.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout}")
+    return result.stdout
 
 
 def path(*names):
@@ -205,12 +206,26 @@ def train(directory, changes):
         *[f"--set={key}={value}" for key, value in options.items()])
 
 
+def greedy(model, count):
+    tokens = list(TOKENS)
+    for _ in range(count):
+        with torch.no_grad():
+            tokens.append(int(model.eval()(torch.tensor([tokens])).logits[0, -1].argmax()))
+        if tokens[-1] == VOCABULARY - 1:  # the end of the document
+            return tokens[:-1]
+    return tokens
+
+
 def check_our_model(index, name, changes):
     ours, there, again = path(f"ours{index}"), path(f"export{index}"), path(f"again{index}")
     train(ours, changes)
     run("tools/export_hf", "--output=" + there, ours)
     logits = our_logits(ours)
     check_logits(f"{name}: exported, the same logits", logits, their_logits(load(there)))
+    text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=12",
+               "--prompt=" + " ".join(map(str, TOKENS)), ours)
+    check(f"{name}: exported, the same text", text.split() == list(
+        map(str, greedy(load(there), 12))), text)
     flags = ["--rotary_interleaved"] if "rotary_interleaved" in changes else []
     run("tools/import_hf", *flags, "--save=" + again, there)
     check(f"{name}: imported again, the same bits", np.array_equal(our_logits(again), logits))
