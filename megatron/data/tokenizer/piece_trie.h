@@ -44,6 +44,8 @@ class PieceTrie {
     return kNone;
   }
 
+  bool empty() const { return nodes_.size() == 1; }
+
   // The value of the piece that ends here; -1 where none does.
   int32_t Value(Node node) const { return nodes_[node].value; }
 

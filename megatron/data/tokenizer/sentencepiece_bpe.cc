@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/data/tokenizer/bpe_merger.h"
 #include "megatron/data/tokenizer/unicode.h"
 
 namespace megatron {
@@ -16,9 +18,10 @@ using Entries = std::vector<std::pair<absl::string_view, int32_t>>;
 
 constexpr char32_t kSpace = 0x2581;
 
-uint64_t Pair(int32_t left, int32_t right) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-}
+struct Pair {
+  int32_t left, right;
+  BpeMerge merge;
+};
 
 bool Merges(Kind kind) { return kind == Kind::kNormal || kind == Kind::kUserDefined; }
 
@@ -135,6 +138,7 @@ void SentencePieceBpe::AddMerges(const SentencePieceModel& model) {
   const PieceTrie symbols(std::move(entries));
   const PieceTrie reversed_symbols(std::move(reversed_entries));
   const std::vector<uint32_t> ranks = RankScores(model.pieces);
+  std::vector<Pair> pairs;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     if (texts[id].empty()) continue;
     const std::vector<int32_t> lefts = FindPrefixes(symbols, texts[id]);
@@ -142,9 +146,11 @@ void SentencePieceBpe::AddMerges(const SentencePieceModel& model) {
     for (size_t cut = 1; cut < texts[id].size(); ++cut) {
       const int32_t left = lefts[cut], right = rights[texts[id].size() - cut];
       if (left < 0 || right < 0) continue;
-      merges_[Pair(left, right)] = {ranks[id], static_cast<int32_t>(id)};
+      pairs.push_back({left, right, {ranks[id], static_cast<int32_t>(id)}});
     }
   }
+  merges_ = MergeTable(pairs.size());
+  for (const Pair& pair : pairs) merges_.Insert(pair.left, pair.right, pair.merge);
 }
 
 size_t SentencePieceBpe::LengthOf(int32_t symbol) const {
@@ -186,12 +192,7 @@ absl::Status SentencePieceBpe::Encode(absl::string_view text, std::vector<int32_
 void SentencePieceBpe::MergeAndAppend(absl::string_view text, size_t end, Work* work) const {
   size_t at = end;
   for (const int32_t symbol : work->symbols) at -= LengthOf(symbol);
-  const auto find = [this](int32_t left, int32_t right) {
-    if (left < 0 || right < 0) return BpeMerge();
-    const auto found = merges_.find(Pair(left, right));
-    return found == merges_.end() ? BpeMerge() : found->second;
-  };
-  work->symbols.resize(work->merger.Merge(find, work->symbols.data(), work->symbols.size()));
+  work->symbols.resize(work->merger.Merge(merges_, work->symbols.data(), work->symbols.size()));
   for (const int32_t symbol : work->symbols) {
     const size_t length = LengthOf(symbol);
     if (symbol < 0 || symbol >= num_pieces_) {

@@ -10,12 +10,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "megatron/data/tokenizer/bpe_merger.h"
+#include "megatron/data/tokenizer/merge_table.h"
 #include "megatron/data/tokenizer/piece_trie.h"
 #include "megatron/data/tokenizer/sentencepiece_model.h"
 #include "megatron/data/tokenizer/tokenizer.h"
@@ -53,7 +52,7 @@ class SentencePieceBpe {
   int32_t num_pieces_ = 0;
   int32_t unk_id_ = -1;
   std::vector<int32_t> byte_ids_;
-  absl::flat_hash_map<uint64_t, BpeMerge> merges_;
+  MergeTable merges_;
   absl::flat_hash_set<char32_t> before_space_;  // characters that a "▁" follows in some piece
 };
 

@@ -210,15 +210,27 @@ bool IsStable(NormalizationForm form, char32_t c, std::vector<Symbol>* scratch) 
   return scratch->size() == 1 && scratch->front().code_point == c;
 }
 
-uint32_t ClassesOf(char32_t c, std::vector<Symbol>* scratch) {
-  uint32_t classes = ClassOfCategory(utf8proc_category(static_cast<utf8proc_int32_t>(c)));
-  if (IsWhiteSpace(c)) classes |= kWhiteSpace;
-  if (IsCjk(c)) classes |= kCjk;
+uint32_t StableClasses(char32_t c, std::vector<Symbol>* scratch) {
+  constexpr uint32_t kComposed = kStableNfc | kStableNfkc, kDecomposed = kStableNfd | kStableNfkd;
+  // Nearly all characters; the others are put through normalization.
+  const utf8proc_property_t& property = *utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+  if (In(c, kSyllableBase, kSyllableBase + kLeads * kVowels * kTails - 1)) return kComposed;
+  if (property.decomp_seqindex == UINT16_MAX && property.combining_class == 0) {
+    return kDecomposed | (ComposesWithPrevious(c) ? 0 : kComposed);
+  }
+  uint32_t classes = 0;
   for (const NormalizationForm form : {NormalizationForm::kNfc, NormalizationForm::kNfd,
                                        NormalizationForm::kNfkc, NormalizationForm::kNfkd}) {
     if (IsStable(form, c, scratch)) classes |= StableClass(form);
   }
   return classes;
+}
+
+uint32_t ClassesOf(char32_t c, std::vector<Symbol>* scratch) {
+  uint32_t classes = ClassOfCategory(utf8proc_category(static_cast<utf8proc_int32_t>(c)));
+  if (IsWhiteSpace(c)) classes |= kWhiteSpace;
+  if (IsCjk(c)) classes |= kCjk;
+  return classes | StableClasses(c, scratch);
 }
 
 // Appends characters, and where each of their bytes comes from if that is wanted.
