@@ -46,7 +46,12 @@ class Normalizer {
  public:
   Normalizer(absl::string_view text, const BertNormalizerOptions& options,
              std::vector<size_t>* origins)
-      : classes_(CharClasses::Get()), text_(text), options_(options), origins_(origins) {
+      : classes_(CharClasses::Get()),
+        text_(text),
+        options_(options),
+        origins_(origins),
+        lower_sigmas_(options.lowercase && options.dialect == BertDialect::kMegatron &&
+                      text.find("\u03a3") != absl::string_view::npos) {
     out_.reserve(text.size() + text.size() / 8);
     if (origins_ != nullptr) origins_->clear();
   }
@@ -75,7 +80,7 @@ class Normalizer {
       if (c == kReplacementCharacter || (classes_.Is(c, removed) && !IsTab(c))) return;
       if (classes_.Is(c, kWhiteSpace)) c = ' ';
     }
-    if (options_.lowercase && Megatron()) c = LowerSigma(c, origin);
+    if (lower_sigmas_) c = LowerSigma(c, origin);
     if (options_.handle_chinese_chars && IsIdeograph(c)) {
       Decompose(' ', origin);
       Decompose(c, origin);
@@ -138,6 +143,7 @@ class Normalizer {
   const absl::string_view text_;
   const BertNormalizerOptions options_;
   std::vector<size_t>* const origins_;
+  const bool lower_sigmas_;  // there are any, and where they stand matters
   std::string out_;
   std::string accented_;
   std::vector<size_t> accented_origins_;
@@ -158,10 +164,11 @@ std::vector<TextSpan> SplitBertWords(absl::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const Utf8Char c = DecodeUtf8(text, i);
     const size_t end = i + c.length;
-    if (classes.Is(c.code_point, kPunctuation) || IsAsciiPunctuation(c.code_point)) {
+    const uint32_t bits = classes[c.code_point];
+    if ((bits & kPunctuation) != 0 || IsAsciiPunctuation(c.code_point)) {
       words.push_back({i, end});
       within = false;
-    } else if (classes.Is(c.code_point, kWhiteSpace)) {
+    } else if ((bits & kWhiteSpace) != 0) {
       within = false;
     } else if (within) {
       words.back().end = end;

@@ -109,6 +109,11 @@ void SentencePieceBpe::AddCharacters(const SentencePieceModel& model) {
     }
   }
   characters_ = PieceTrie(Entries(symbols.begin(), symbols.end()));
+  for (size_t i = 0; i < ascii_.size(); ++i) {
+    const char c = static_cast<char>(i);
+    const int32_t symbol = characters_.Find(absl::string_view(&c, 1));
+    ascii_[i] = symbol >= 0 ? symbol : -1;
+  }
 }
 
 // Both halves of every way to cut a piece in two are looked up at once, in a trie of the symbols
@@ -153,6 +158,13 @@ void SentencePieceBpe::AddMerges(const SentencePieceModel& model) {
   for (const Pair& pair : pairs) merges_.Insert(pair.left, pair.right, pair.merge);
 }
 
+int32_t SentencePieceBpe::SymbolOf(absl::string_view character) const {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (first < 128) return ascii_[first];
+  const int32_t symbol = characters_.Find(character);
+  return symbol >= 0 ? symbol : -static_cast<int32_t>(character.size());
+}
+
 size_t SentencePieceBpe::LengthOf(int32_t symbol) const {
   return symbol < 0 ? static_cast<size_t>(-symbol) : lengths_[static_cast<size_t>(symbol)];
 }
@@ -168,7 +180,8 @@ absl::Status SentencePieceBpe::Encode(absl::string_view text, std::vector<int32_
   work.spans = spans;
   char32_t before = 0;
   for (size_t at = 0; at < text.size();) {
-    const PieceTrie::Match symbol = user_defined_.LongestPrefix(text.substr(at));
+    const PieceTrie::Match symbol =
+        user_defined_.empty() ? PieceTrie::Match() : user_defined_.LongestPrefix(text.substr(at));
     if (symbol.length > 0) {
       MergeAndAppend(text, at, &work);
       ids->push_back(symbol.value);
@@ -179,8 +192,7 @@ absl::Status SentencePieceBpe::Encode(absl::string_view text, std::vector<int32_
     }
     const Utf8Char c = DecodeUtf8(text, at);
     if (c.code_point == kSpace && !MayMergeWithSpace(before)) MergeAndAppend(text, at, &work);
-    const int32_t known = characters_.Find(text.substr(at, c.length));
-    work.symbols.push_back(known >= 0 ? known : -static_cast<int32_t>(c.length));
+    work.symbols.push_back(SymbolOf(text.substr(at, c.length)));
     before = c.code_point;
     at += c.length;
   }

@@ -7,6 +7,7 @@
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_BPE_H_
 #define MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_BPE_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -41,14 +42,16 @@ class SentencePieceBpe {
   SentencePieceBpe() = default;
   void AddCharacters(const SentencePieceModel& model);
   void AddMerges(const SentencePieceModel& model);
+  int32_t SymbolOf(absl::string_view character) const;
   size_t LengthOf(int32_t symbol) const;
   bool MayMergeWithSpace(char32_t before) const { return before_space_.contains(before); }
   void MergeAndAppend(absl::string_view text, size_t end, Work* work) const;
   void AppendUnknown(absl::string_view text, size_t at, size_t length, Work* work) const;
 
   PieceTrie user_defined_;
-  PieceTrie characters_;         // of one character, with their symbols
-  std::vector<size_t> lengths_;  // of symbols in bytes
+  std::array<int32_t, 128> ascii_{};  // symbols of ASCII characters
+  PieceTrie characters_;              // of one character, with their symbols
+  std::vector<size_t> lengths_;       // of symbols in bytes
   int32_t num_pieces_ = 0;
   int32_t unk_id_ = -1;
   std::vector<int32_t> byte_ids_;

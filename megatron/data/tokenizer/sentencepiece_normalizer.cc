@@ -22,6 +22,13 @@ class Output {
     if (origins_ != nullptr) origins_->push_back(origin);
   }
 
+  // Characters that stand for themselves.
+  void AppendRun(absl::string_view run, size_t origin) {
+    text_.append(run.data(), run.size());
+    if (origins_ == nullptr) return;
+    for (size_t i = 0; i < run.size(); ++i) origins_->push_back(origin + i);
+  }
+
   void AppendSpace(size_t origin) {
     for (const char c : space_) Append(c, origin);
   }
@@ -65,6 +72,13 @@ std::string SentencePieceNormalizer::Normalize(absl::string_view text,
   if (options_.add_dummy_prefix && !options_.space_last) out.AppendSpace(at);
   bool after_space = collapse;
   while (at < text.size()) {
+    const size_t plain = CountPlain(text.substr(at));
+    if (plain > 0) {
+      out.AppendRun(text.substr(at, plain), at);
+      after_space = false;
+      at += plain;
+      continue;
+    }
     Step step = Next(text.substr(at));
     while (after_space && absl::StartsWith(step.replacement, " "))
       step.replacement.remove_prefix(1);
@@ -83,6 +97,16 @@ std::string SentencePieceNormalizer::Normalize(absl::string_view text,
   if (collapse) at = out.StripTrailingSpaces(at);
   if (options_.add_dummy_prefix && options_.space_last) out.AppendSpace(at);
   return out.Finish(at);
+}
+
+size_t SentencePieceNormalizer::CountPlain(absl::string_view text) const {
+  if (!kept_.empty()) return 0;
+  size_t i = 0;
+  while (i < text.size() && text[i] != ' ' && rules_.Keeps(static_cast<unsigned char>(text[i])) &&
+         (i + 1 == text.size() || static_cast<unsigned char>(text[i + 1]) < 0x80)) {
+    ++i;
+  }
+  return i;
 }
 
 SentencePieceNormalizer::Step SentencePieceNormalizer::Next(absl::string_view text) const {

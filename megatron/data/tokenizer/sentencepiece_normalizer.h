@@ -42,6 +42,8 @@ class SentencePieceNormalizer {
     size_t length = 0;  // of what it replaces
   };
   Step Next(absl::string_view text) const;
+  // How many ASCII characters at the beginning of `text` stay as they are. None is a space.
+  size_t CountPlain(absl::string_view text) const;
 
   PrecompiledCharsmap rules_;
   SentencePieceNormalizerOptions options_;

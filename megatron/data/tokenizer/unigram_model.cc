@@ -67,6 +67,7 @@ absl::StatusOr<UnigramModel> UnigramModel::Create(const std::vector<UnigramPiece
     }
     model.scores_.push_back(piece.score);
     model.user_defined_.push_back(piece.kind == UnigramPiece::Kind::kUserDefined);
+    model.has_user_defined_ |= piece.kind == UnigramPiece::Kind::kUserDefined;
     if (piece.kind == UnigramPiece::Kind::kHidden) continue;
     entries.emplace_back(piece.text, static_cast<int32_t>(i));
     if (piece.kind == UnigramPiece::Kind::kUserDefined) continue;
@@ -107,6 +108,7 @@ absl::Status UnigramModel::EncodeWith(absl::string_view text, std::vector<int32_
   std::vector<PathEnd<Sum>> ends(text.size() + 1);
   FindPaths(text, &ends);
   std::vector<Token> tokens;  // last first
+  tokens.reserve(text.size() / 2 + 1);
   for (size_t end = text.size(); end > 0; end = ends[end].begin) {
     const int32_t id = ends[end].id;
     if (id == options_.unk_id && !tokens.empty() && tokens.back().id == id) {
@@ -158,7 +160,7 @@ void UnigramModel::FindPaths(absl::string_view text, std::vector<PathEnd<Sum>>* 
 template <typename Sum>
 double UnigramModel::ScoreOf(int32_t id, size_t length) const {
   const size_t i = static_cast<size_t>(id);
-  if (!user_defined_[i]) return scores_[i];
+  if (!has_user_defined_ || !user_defined_[i]) return scores_[i];
   return static_cast<Sum>(length) * static_cast<Sum>(max_score_) - 0.1;
 }
 

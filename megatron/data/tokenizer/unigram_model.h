@@ -70,6 +70,7 @@ class UnigramModel {
   PieceTrie trie_;
   std::vector<double> scores_;
   std::vector<bool> user_defined_;
+  bool has_user_defined_ = false;
   double max_score_ = 0;
   double unk_score_ = 0;
   std::vector<int32_t> byte_ids_;  // empty: no byte fallback
