@@ -38,6 +38,8 @@ TcpCall::TcpCall(TcpGroup* group, const CollectiveCall& call, std::string split,
       messages_(size_) {}
 
 absl::Status TcpCall::Run() {
+  const auto describe = [this] { return group_.WasIn(Describe()); };
+  const TcpMesh::Activity activity(group_.mesh.get(), describe);
   PlanDirect();
   MEGATRON_RETURN_IF_ERROR(Meet());
   if (!split_.empty()) return absl::OkStatus();
@@ -377,10 +379,12 @@ absl::Status TcpCall::Await(TcpOperation* operation) {
   return Failed(status, missing);
 }
 
+std::string TcpCall::Describe() const {
+  return absl::StrCat("call ", number_, ", ", split_.empty() ? call_.Describe() : split_);
+}
+
 absl::Status TcpCall::Failed(const absl::Status& why, const std::vector<int>& missing) const {
-  return group_.WaitFailed(
-      absl::StrCat("call ", number_, ", ", split_.empty() ? call_.Describe() : split_), why,
-      missing);
+  return group_.WaitFailed(Describe(), why, missing);
 }
 
 }  // namespace megatron

@@ -67,6 +67,7 @@ class TcpCall {
   absl::Status SpreadBroadcast();
 
   absl::Status Await(TcpOperation* operation);
+  std::string Describe() const;
   absl::Status Failed(const absl::Status& why, const std::vector<int>& missing) const;
   void Expect(int peer, uint32_t tag, const Piece& piece, TcpOperation* operation);
   void Send(int peer, uint32_t tag, const Piece& piece, TcpOperation* operation);

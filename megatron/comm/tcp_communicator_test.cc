@@ -403,7 +403,8 @@ TEST(TcpCommunicatorTest, AStoppedRankIsNamedWhenItIsSilentForTooLong) {
   close(stopped[0]);
   close(stopped[1]);
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               AllOf(HasSubstr("rank 1 of world"), HasSubstr("no sign of life"))));
+                               AllOf(HasSubstr("rank 1 of world"), HasSubstr("no sign of life"),
+                                     HasSubstr("was in call 1, all-reduce(sum) of fp32[4]"))));
 }
 
 TEST(TcpCommunicatorTest, RanksThatNeverComeAreNamed) {

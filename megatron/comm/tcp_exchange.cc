@@ -24,6 +24,8 @@ class TcpExchange {
       : group_(*group), call_(call), deadline_(absl::Now() + group->deadline) {}
 
   absl::Status Run() {
+    const auto describe = [this] { return group_.WasIn(absl::StrCat("an ", call_.Describe())); };
+    const TcpMesh::Activity activity(group_.mesh.get(), describe);
     for (const Transfer& send : call_.sends) Offer(send);
     for (const Transfer& receive : call_.receives) {
       const uint64_t number = ++group_.received[receive.peer];

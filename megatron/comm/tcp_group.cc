@@ -19,6 +19,10 @@ int TcpGroup::RankOf(int world_rank) const {
   return static_cast<int>(absl::c_find(world_ranks, world_rank) - world_ranks.begin());
 }
 
+std::string TcpGroup::WasIn(const std::string& what) const {
+  return absl::StrCat(Describe(rank), " was in ", what);
+}
+
 absl::Status TcpGroup::WaitFailed(const std::string& what, const absl::Status& why,
                                   const std::vector<int>& ranks) const {
   if (!mesh->status().ok()) return mesh->status();

@@ -70,6 +70,27 @@ void TcpMesh::Fail(const absl::Status& reason) {
   FailLocked(reason, /*tell=*/true);
 }
 
+TcpMesh::Activity::Activity(TcpMesh* mesh, absl::FunctionRef<std::string()> describe)
+    : mesh_(*mesh), describe_(describe) {
+  absl::MutexLock lock(&mesh_.mutex_);
+  mesh_.activities_.push_back(this);
+}
+
+TcpMesh::Activity::~Activity() {
+  absl::MutexLock lock(&mesh_.mutex_);
+  auto& all = mesh_.activities_;
+  all.erase(std::find(all.begin(), all.end(), this));
+}
+
+void TcpMesh::FailBy(const Peer& peer, absl::StatusCode code, const std::string& what) {
+  if (!status_.ok()) return;
+  std::string text = absl::StrCat(Describe(peer), " ", what);
+  for (const Activity* activity : activities_) {
+    absl::StrAppend(&text, "; ", activity->Describe());
+  }
+  FailLocked(absl::Status(code, text), /*tell=*/true);
+}
+
 std::string TcpMesh::Describe(const Peer& peer) const {
   return absl::StrCat("rank ", peer.rank, " of ", options_.name, " (", peer.address, ")");
 }
@@ -300,8 +321,7 @@ void TcpMesh::Read(Peer* peer, TcpChannel* channel) {
       &any);
   if (any) peer->last_heard = absl::Now();
   if (!status.ok()) {
-    FailLocked(absl::InternalError(absl::StrCat(Describe(*peer), " sent ", status.message())),
-               true);
+    FailBy(*peer, absl::StatusCode::kInternal, absl::StrCat("sent ", status.message()));
   } else if (!channel->open()) {
     Ended(peer, control);
   }
@@ -311,9 +331,8 @@ void TcpMesh::Ended(Peer* peer, bool control) {
   if (peer->said_farewell) {
     if (!peer->data.open()) Left(peer);
   } else if (control) {
-    FailLocked(absl::UnavailableError(absl::StrCat(
-                   Describe(*peer), " is lost: its connection ended without a farewell")),
-               true);
+    FailBy(*peer, absl::StatusCode::kUnavailable,
+           "is lost: its connection ended without a farewell");
   }
   // Of the data connection alone: the other one will tell why, or Tick ends the waiting for it.
 }
@@ -397,15 +416,13 @@ void TcpMesh::Tick() {
     }
     if (was_away) peer->last_heard = now;
     if (now > peer->last_heard + options_.silence_limit) {
-      FailLocked(absl::DeadlineExceededError(absl::StrCat(
-                     Describe(*peer), " has given no sign of life for ",
-                     absl::FormatDuration(options_.silence_limit), ": it is stopped or cut off")),
-                 true);
+      FailBy(
+          *peer, absl::StatusCode::kDeadlineExceeded,
+          absl::StrCat("has given no sign of life for ",
+                       absl::FormatDuration(options_.silence_limit), ": it is stopped or cut off"));
     }
     if (peer->data_ended) {
-      FailLocked(absl::UnavailableError(
-                     absl::StrCat(Describe(*peer), " is lost: its data connection ended")),
-                 true);
+      FailBy(*peer, absl::StatusCode::kUnavailable, "is lost: its data connection ended");
     }
     peer->data_ended = !peer->data.open();
   }

@@ -27,6 +27,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -75,6 +76,21 @@ class TcpMesh {
   // Says farewell, waits until what was sent has arrived, and ends all connections.
   void Leave();
 
+  // What this rank is doing, for messages about failures, as long as the object lives. `describe`
+  // is called by another thread.
+  class Activity {
+   public:
+    Activity(TcpMesh* mesh, absl::FunctionRef<std::string()> describe);
+    ~Activity();
+    Activity(const Activity&) = delete;
+    Activity& operator=(const Activity&) = delete;
+    std::string Describe() const { return describe_(); }
+
+   private:
+    TcpMesh& mesh_;
+    const absl::FunctionRef<std::string()> describe_;
+  };
+
   // It has said that it makes no more calls.
   bool has_left(int peer) const;
 
@@ -122,6 +138,9 @@ class TcpMesh {
   void Tick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(TcpChannel* channel, TcpOutFrame frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FailLocked(const absl::Status& reason, bool tell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A failure of `peer`, with what this rank was doing then.
+  void FailBy(const Peer& peer, absl::StatusCode code, const std::string& what)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Quiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake();
   std::string Describe(const Peer& peer) const;
@@ -131,6 +150,7 @@ class TcpMesh {
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<const Activity*> activities_ ABSL_GUARDED_BY(mutex_);
   // By world rank; null for this rank. What they hold is guarded by mutex_.
   const std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<MessageKey, std::string> messages_ ABSL_GUARDED_BY(mutex_);
