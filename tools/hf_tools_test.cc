@@ -236,7 +236,7 @@ TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
   WriteModel("model", options);
   ASSERT_THAT(WriteFileAtomically(fs_, Path("model/vocab.json"), VocabJson(*bpe)), IsOk());
   ASSERT_THAT(WriteFileAtomically(fs_, Path("model/merges.txt"), MergesText(*bpe)), IsOk());
-  EXPECT_EQ(Run("import_hf", import), 20);
+  EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("none"), " ", Path("model"))), 20);
   EXPECT_THAT(output_, AllOf(HasSubstr("257 tokens"), HasSubstr("--no_tokenizer")));
   EXPECT_EQ(
       Run("import_hf", absl::StrCat("--no_tokenizer --save=", Path("none"), " ", Path("model"))), 0)
@@ -291,6 +291,8 @@ TEST_F(HfToolsTest, OtherFailuresHaveTheirCodesAndLeaveNothing) {
   EXPECT_EQ(Run("export_hf", Path("save")), 20);
   EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("nothing"))), 23);
   ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
+  EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 20);
+  EXPECT_THAT(output_, HasSubstr("holds a checkpoint already"));
   EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("model"), " ", Path("save"))), 20);
   EXPECT_THAT(output_, HasSubstr("is there already"));
   EXPECT_EQ(

@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/safetensors_reader.h"
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
@@ -244,6 +245,10 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(CheckFlags(arguments));
   FileSystem& fs = PosixFileSystem();
   const std::string& directory = arguments[0];
+  if (fs.Stat(JoinPath(absl::GetFlag(FLAGS_save), kLatestFileName)).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", absl::GetFlag(FLAGS_save), "' holds a checkpoint already"));
+  }
   MEGATRON_ASSIGN_OR_RETURN(GptOptions model, ReadConfig(fs, directory));
   MEGATRON_ASSIGN_OR_RETURN(const SafetensorsModel files, SafetensorsModel::Open(directory));
   const std::vector<HfTensor> tensors = HfTensors(model);

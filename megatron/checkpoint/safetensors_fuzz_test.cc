@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -14,6 +14,27 @@
 #include "megatron/checkpoint/safetensors_index.h"
 
 namespace {
+
+// Each tensor is in one shard, in order, and only a lone one is larger than allowed.
+void TestShards(const std::vector<megatron::SafetensorsTensor>& tensors) {
+  constexpr int64_t kMaxBytes = 8;
+  const auto shards = megatron::PlanSafetensorsShards(tensors, kMaxBytes);
+  size_t next = 0;
+  for (const auto& shard : shards) {
+    int64_t bytes = 0;
+    for (const megatron::SafetensorsTensor& tensor : shard) {
+      CHECK(tensor.name == tensors[next++].name);
+      bytes += tensor.bytes();
+      megatron::DType dtype;
+      if (megatron::FromSafetensorsName(tensor.dtype, &dtype)) {
+        CHECK(megatron::SafetensorsName(dtype) == tensor.dtype);
+      }
+    }
+    CHECK(bytes <= kMaxBytes || shard.size() == 1);
+  }
+  CHECK_EQ(next, tensors.size());
+  CHECK(!megatron::SafetensorsShardName(shards.size() - 1, shards.size()).empty());
+}
 
 void TestHeader(absl::string_view file) {
   auto header = megatron::ParseSafetensorsHeader(file);
@@ -32,6 +53,7 @@ void TestHeader(absl::string_view file) {
   CHECK(again.ok()) << again.status();
   CHECK_EQ(again->tensors.size(), header->tensors.size());
   CHECK(again->metadata == header->metadata);
+  TestShards(header->tensors);
 }
 
 // The input as a header, with the right length before it and as many bytes behind it as the
