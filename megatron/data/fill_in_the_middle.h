@@ -9,7 +9,8 @@
 // With a split token (a file separator, say), a segment that holds it is chosen as a whole with
 // probability `rate`, and then each *fragment* between split tokens with probability
 // `fragment_rate`. A sample keeps its number of tokens: what is too much is dropped at the end,
-// what is missing is padding.
+// what is missing is padding. Tokenizing again makes a special token of what spells one, so that
+// those inside a segment survive.
 //
 // The draws are Megatron's, but from a generator that is seeded with seed + sample index. There,
 // one generator goes through all samples in the order in which they happen to be read, so that
