@@ -113,6 +113,9 @@ ExitCode PretrainRank::Run() {
   ExitCode code = kExitConfig;
   absl::Status status = Build();
   if (status.ok()) status = Start(&code);
+  // What other ranks did comes before what this one was doing.
+  if (status.code() == absl::StatusCode::kDeadlineExceeded) code = kExitHang;
+  if (status.code() == absl::StatusCode::kUnavailable) code = kExitPeerLost;
   if (!status.ok()) return failure_->Set(code, std::string(status.message()));
   code = Train();
   const bool finished = trainer_->progress().iteration >= run_.options.loop.train_iters;
