@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 python3 -m venv "$scratch/venv"
-"$scratch/venv/bin/pip" install --quiet sentencepiece==0.2.1 tokenizers==0.22.1 >&2
+"$scratch/venv/bin/pip" install --quiet sentencepiece==0.2.1 tokenizers==0.23.3 >&2
 ./bazelw build //tools/interop/tokenizers:encode_texts
 PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" tools/interop/sentencepiece/compare.py \
   "$(./bazelw info bazel-bin 2>/dev/null)/tools/interop/tokenizers/encode_texts" "$scratch/work"
