@@ -2,7 +2,7 @@
 // the text.
 //
 // A text is cut into pieces (split_pattern.h), and each piece's bytes are merged by rank
-// (bpe_merger.h). Pieces repeat, so that their tokens are kept: in a cache of a fixed size per
+// (bpe_merger.h). Pieces repeat, so that their tokens are kept: in a cache of a bounded size per
 // thread that encodes at the same time.
 #ifndef MEGATRON_DATA_TOKENIZER_BYTE_LEVEL_BPE_H_
 #define MEGATRON_DATA_TOKENIZER_BYTE_LEVEL_BPE_H_

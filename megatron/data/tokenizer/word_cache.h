@@ -1,7 +1,7 @@
 // The tokens of short pieces of text that were seen lately.
 //
-// Fixed in size: a piece takes the place of another that hashes alike. Not safe for threads: each
-// keeps its own.
+// At most 2 MiB, reached by growing while pieces are new: a piece takes the place of another that
+// hashes alike. Not safe for threads: each keeps its own.
 #ifndef MEGATRON_DATA_TOKENIZER_WORD_CACHE_H_
 #define MEGATRON_DATA_TOKENIZER_WORD_CACHE_H_
 
@@ -25,20 +25,22 @@ class WordCache {
     uint8_t num_ids = 0;
   };
 
-  WordCache() : entries_(kEntries) {}
+  WordCache() : entries_(size_t{1} << kMinBits) {}
 
   // Where the word of `size` bytes, 1 to kMaxBytes, is or would be; `text_end` bounds what may be
   // read behind it. The entry holds the word if `*found`; else it has become the word's, without
-  // ids, and the caller fills them in.
+  // ids, and the caller fills them in. Entries are valid until the next call.
   Entry* Find(const char* word, size_t size, const char* text_end, bool* found) {
     uint64_t key[3];
     key[0] = Load(word, size, text_end);
     key[1] = size > 8 ? Load(word + 8, size - 8, text_end) : 0;
     key[2] = size > 16 ? Load(word + 16, size - 16, text_end) : 0;
-    Entry* const entry = &entries_[Hash(key, size)];
+    if (misses_ > 2 * entries_.size() && bits_ < kMaxBits) Grow();
+    Entry* const entry = &entries_[Hash(key, size) >> (64 - bits_)];
     *found = entry->word[0] == key[0] && entry->word[1] == key[1] && entry->word[2] == key[2] &&
              entry->num_bytes == size;
     if (!*found) {
+      ++misses_;
       std::memcpy(entry->word, key, sizeof(key));
       entry->num_bytes = static_cast<uint8_t>(size);
       entry->num_ids = 0;
@@ -50,8 +52,14 @@ class WordCache {
   static void Forget(Entry* entry) { entry->num_bytes = 0; }
 
  private:
-  static constexpr int kBits = 15;  // 2 MiB
-  static constexpr size_t kEntries = size_t{1} << kBits;
+  static constexpr int kMinBits = 7, kMaxBits = 15;
+
+  // What was known is forgotten, and soon known again.
+  void Grow() {
+    bits_ += 2;
+    misses_ = 0;
+    entries_.assign(size_t{1} << bits_, Entry());
+  }
 
   // The first bytes at `p`, at most 8 of `size`.
   static uint64_t Load(const char* p, size_t size, const char* text_end) {
@@ -64,13 +72,16 @@ class WordCache {
     return value;
   }
 
-  static size_t Hash(const uint64_t* key, size_t size) {
+  // The upper bits are the good ones.
+  static uint64_t Hash(const uint64_t* key, size_t size) {
     uint64_t h = (key[0] ^ size) * 0x9E3779B97F4A7C15u;
     h = (h ^ (h >> 32) ^ key[1]) * 0xD6E8FEB86659FD93u;
     h = (h ^ (h >> 32) ^ key[2]) * 0xCA5A826395121157u;
-    return h >> (64 - kBits);
+    return h;
   }
 
+  int bits_ = kMinBits;
+  size_t misses_ = 0;  // since the last growth
   std::vector<Entry> entries_;
 };
 
