@@ -10,6 +10,9 @@
 namespace megatron {
 namespace {
 
+// Else a small file could make a text many times as long as all memory.
+constexpr size_t kMaxReplacementBytes = 1024;
+
 // The fields of a double array's unit, as Darts-clone packs them.
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t LeafValue(uint32_t unit) { return unit & 0x7fffffff; }
@@ -57,6 +60,13 @@ absl::StatusOr<PrecompiledCharsmap> PrecompiledCharsmap::Create(absl::string_vie
   }
   map.strings_ = std::string(bytes.substr(4 + size_t{trie_bytes}));
   map.strings_.push_back('\0');
+  for (size_t begin = 0, end = 0; begin < map.strings_.size(); begin = end + 1) {
+    end = map.strings_.find('\0', begin);
+    if (end - begin <= kMaxReplacementBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a normalization rule puts ", end - begin,
+                                                   " bytes in, but ", kMaxReplacementBytes,
+                                                   " is the limit"));
+  }
   for (unsigned char c = 0; c < 128; ++c) map.changed_[c] = map.MayChange(c);
   return map;
 }

@@ -28,7 +28,8 @@ class PrecompiledCharsmap {
 
   // No rules.
   PrecompiledCharsmap() = default;
-  // `bytes` may be empty: no rules. kInvalidArgument where they can't be such a map.
+  // `bytes` may be empty: no rules. kInvalidArgument where they can't be such a map, or a string is
+  // longer than 1024 bytes.
   static absl::StatusOr<PrecompiledCharsmap> Create(absl::string_view bytes);
 
   // The rule for the longest prefix of `text` that has one, as SentencePiece applies them.

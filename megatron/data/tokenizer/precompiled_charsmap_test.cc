@@ -46,7 +46,8 @@ TEST(PrecompiledCharsmapTest, RefusesWhatIsNoMap) {
   EXPECT_THAT(PrecompiledCharsmap::Create("").status(), IsOk());
   const std::string whole = MakeCharsmap({{"a", "b"}});
   for (const std::string& bytes :
-       {std::string("abc"), whole.substr(0, 100), std::string(4, '\0'), std::string(8, '\xff')}) {
+       {std::string("abc"), MakeCharsmap({{"a", std::string(1025, 'b')}}), whole.substr(0, 100),
+        std::string(4, '\0'), std::string(8, '\xff')}) {
     EXPECT_THAT(PrecompiledCharsmap::Create(bytes).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }

@@ -17,6 +17,8 @@
 // SentencePieceTokenizer spells its special tokens, with a space behind and before, as Megatron
 // does.
 //
+// A text to encode is shorter than 128 MiB.
+//
 // Example:
 //   MEGATRON_ASSIGN_OR_RETURN(auto tokenizer, SentencePieceTokenizer::Create("llama.model", {}));
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
