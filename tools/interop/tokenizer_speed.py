@@ -5,7 +5,8 @@ usage: tokenizer_speed.py ENCODE_TEXTS DATA
 ENCODE_TEXTS is our program (bazel build //tools/interop/tokenizers:encode_texts), DATA a folder with
 gpt2-vocab.json, gpt2-merges.txt and the books. Needs tokenizers and tiktoken, in the versions of
 tokenizers.sh. A document is some lines, 4 KB or a little more; each figure is the best of seven passes over
-all of them, taken in turns.
+all of them, taken in turns. Rates are by the clock; the last two columns are ratios of processor time, of all
+threads together, which tell more on a busy machine.
 """
 
 import json
@@ -48,9 +49,9 @@ def tiktoken_encoding(vocab):
 
 
 def timed(encode):
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     count = encode()
-    return count, time.perf_counter() - start
+    return count, time.perf_counter() - start, time.process_time() - processor
 
 
 class Ours:
@@ -64,7 +65,7 @@ class Ours:
         command = self.command + ["--measure=3", "--threads=%d" % threads]
         lines = subprocess.run(command, input=data, stdout=subprocess.PIPE, check=True).stdout.decode().splitlines()
         results = [line.split() for line in lines]
-        return int(results[0][0]), min(float(seconds) for _, seconds in results)
+        return int(results[0][0]), min(float(r[1]) for r in results), min(float(r[2]) for r in results)
 
 
 def main():
@@ -86,23 +87,25 @@ def main():
         return timed(lambda: sum(map(len, encoding.encode_ordinary_batch(texts, num_threads=threads))))
 
     print("MB/s; %d cores" % cores)
-    print("| text | threads | ours | tokenizers | tiktoken | ours / tokenizers | ours / tiktoken |")
-    print("|---|---|---|---|---|---|---|")
+    print("| text | threads | ours | tokenizers | tiktoken | ours / tokenizers | ours / tiktoken | processor | processor |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in ("shakespeare.txt", "wagahai.ja.txt"):
         texts = documents(os.path.join(data, name))
         size = sum(len(t.encode()) for t in texts)
         for threads in sorted({1, cores}):
-            best, counts = {}, set()
+            best, used, counts = {}, {}, set()
             for _ in range(PASSES):
                 for who, run in (("ours", ours.run), ("hf", run_hf), ("tiktoken", run_tiktoken)):
-                    count, seconds = run(texts, threads)
+                    count, seconds, processor = run(texts, threads)
                     counts.add(count)
                     best[who] = min(best.get(who, seconds), seconds)
+                    used[who] = min(used.get(who, processor), processor)
             assert len(counts) == 1, "different numbers of tokens: %s" % counts
             speed = {who: size / seconds / 1e6 for who, seconds in best.items()}
-            print("| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f |" % (
+            print("| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |" % (
                 name, threads, speed["ours"], speed["hf"], speed["tiktoken"], speed["ours"] / speed["hf"],
-                speed["ours"] / speed["tiktoken"]), flush=True)
+                speed["ours"] / speed["tiktoken"], used["hf"] / used["ours"],
+                used["tiktoken"] / used["ours"]), flush=True)
 
 
 if __name__ == "__main__":

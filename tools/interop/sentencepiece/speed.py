@@ -36,7 +36,7 @@ def documents(path):
 def ours(command, texts):
     data = b"".join(b"%d\n%s" % (len(t), t) for t in (text.encode() for text in texts))
     out = subprocess.run([*command, "--measure=1"], input=data, stdout=subprocess.PIPE, check=True)
-    count, seconds = out.stdout.split()
+    count, seconds = out.stdout.split()[:2]
     return int(count), float(seconds)
 
 
