@@ -103,8 +103,8 @@ config::PretrainConfig MakeConfig(const GptOptions& model, const ImportOptions& 
   SetTokenizer(model, options.tokenizer, config.mutable_data());
   config.mutable_data()->set_mock_data(true);
   config.mutable_optimizer()->set_lr(1e-5);
-  config.mutable_training()->set_micro_batch_size(1);
-  config.mutable_training()->set_train_iters(1000);
+  config.mutable_train()->set_micro_batch_size(1);
+  config.mutable_train()->set_train_iters(1000);
   return config;
 }
 

@@ -269,12 +269,12 @@ class StepParts {
 
 absl::StatusOr<LoadedConfig> LoadModel() {
   std::vector<std::string> overrides = {
-      absl::StrCat("training.micro_batch_size=", absl::GetFlag(FLAGS_micro_batch_size)),
-      absl::StrCat("training.global_batch_size=", absl::GetFlag(FLAGS_micro_batch_size)),
+      absl::StrCat("train.micro_batch_size=", absl::GetFlag(FLAGS_micro_batch_size)),
+      absl::StrCat("train.global_batch_size=", absl::GetFlag(FLAGS_micro_batch_size)),
       absl::StrCat("model.seq_length=", absl::GetFlag(FLAGS_seq_length)),
       "parallel.tensor_model_parallel_size=1",
       "parallel.pipeline_model_parallel_size=1",
-      "training.eval_iters=0",
+      "train.eval_iters=0",
       "precision.bf16=false",
       "precision.fp16=false"};
   const std::string dtype = absl::GetFlag(FLAGS_dtype);

@@ -26,7 +26,7 @@ void ResolveModel(config::ModelConfig* model) {
     model->set_embedding_init_method_std(model->init_method_std());
 }
 
-void ResolveOptimizer(const config::TrainingConfig& training, config::OptimizerConfig* optimizer) {
+void ResolveOptimizer(const config::TrainConfig& training, config::OptimizerConfig* optimizer) {
   if (!optimizer->has_lr_decay_iters() && training.has_train_iters())
     optimizer->set_lr_decay_iters(training.train_iters());
   if (!optimizer->has_start_weight_decay())
@@ -63,7 +63,7 @@ void ResolveDefaults(config::PretrainConfig* config) {
       recompute->recompute_modules().empty()) {
     recompute->add_recompute_modules(config::RecomputeModule::core_attn);
   }
-  config::TrainingConfig* const training = config->mutable_training();
+  config::TrainConfig* const training = config->mutable_train();
   if (!training->has_global_batch_size() && training->has_micro_batch_size()) {
     training->set_global_batch_size(training->micro_batch_size() *
                                     config->parallel().data_parallel_size());

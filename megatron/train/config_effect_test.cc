@@ -30,7 +30,7 @@ constexpr int64_t kVocabSize = 257;
 constexpr char kBase[] =
     "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
     "optimizer { lr: 0.9 lr_warmup_iters: 2 }\n"
-    "training { micro_batch_size: 2 global_batch_size: 8 train_iters: 16 }\n"
+    "train { micro_batch_size: 2 global_batch_size: 8 train_iters: 16 }\n"
     "data { stories {} }\n";
 
 // Settings in which fields are heeded that others refuse.
@@ -48,7 +48,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0.1",
        "optimizer.end_weight_decay=0.2"},
       {"optimizer.optimizer=sgd"},
-      {"training.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
+      {"train.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
       {"data.stories=", "data.data_path=a"},
       {"data.stories=", "data.train_data_path=a", "data.valid_data_path=b"},
       {"data.dataloader_type=cyclic"},
@@ -254,7 +254,7 @@ TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
 TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
       {"system.device", {"system.device=cuda"}},
-      {"makes 512 ranks", {"parallel.data_parallel_size=512", "training.global_batch_size=1024"}}};
+      {"makes 512 ranks", {"parallel.data_parallel_size=512", "train.global_batch_size=1024"}}};
   for (const auto& [text, overrides] : refused) {
     const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kRun);
     EXPECT_THAT(loaded.status(), absl_testing::StatusIs(absl::StatusCode::kInvalidArgument,

@@ -2,7 +2,7 @@
 // completed and checked.
 //
 //   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig("gpt_demo",
-//   {"training.train_iters=50"}, ConfigPurpose::kRun));
+//   {"train.train_iters=50"}, ConfigPurpose::kRun));
 
 #ifndef MEGATRON_TRAIN_CONFIG_LOADER_H_
 #define MEGATRON_TRAIN_CONFIG_LOADER_H_

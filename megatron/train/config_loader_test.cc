@@ -30,7 +30,7 @@ using ::testing::SizeIs;
 constexpr char kGood[] =
     "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
     "optimizer { lr: 1e-3 }\n"
-    "training { micro_batch_size: 2 train_iters: 10 }\n"
+    "train { micro_batch_size: 2 train_iters: 10 }\n"
     "data { mock_data: true }\n";
 
 class ConfigLoaderTest : public ::testing::Test {
@@ -115,7 +115,7 @@ TEST(LoadConfigFromStringTest, TellsErrorsOfTextTypesAndValuesTogether) {
   const absl::Status status =
       LoadConfigFromString(
           absl::StrCat(kGood, "logging { log_throughputs: true }\n"), "x",
-          {"model.num_attention_heads=five", "optimizer.min_lr=1", "training.global_batch_size=3"},
+          {"model.num_attention_heads=five", "optimizer.min_lr=1", "train.global_batch_size=3"},
           ConfigPurpose::kRun)
           .status();
   EXPECT_EQ(status,
@@ -126,9 +126,9 @@ TEST(LoadConfigFromStringTest, TellsErrorsOfTextTypesAndValuesTogether) {
                 "an integer from 1 to 65536\n"
                 "  --set optimizer.min_lr=1: optimizer.min_lr = 1: must be at most optimizer.lr = "
                 "0.001 (x:2:13)\n"
-                "  --set training.global_batch_size=3: training.global_batch_size = 3: must be "
+                "  --set train.global_batch_size=3: train.global_batch_size = 3: must be "
                 "divisible by "
-                "training.micro_batch_size = 2 (x:3:12) times parallel.data_parallel_size = 1 "
+                "train.micro_batch_size = 2 (x:3:9) times parallel.data_parallel_size = 1 "
                 "(default)"));
 }
 

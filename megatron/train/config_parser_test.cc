@@ -35,7 +35,7 @@ TEST(ConfigParserTest, ReadsWhatTextFormatReads) {
     recompute { recompute_modules: [core_attn, mlp] recompute_modules: layernorm }
     checkpoint { save: "a" 'b\n' }
     precision { fp16: t initial_loss_scale: -inf }
-    training { seed: -3 }
+    train { seed: -3 }
     data {})";
   const ParsedConfig parsed = ParseConfig(kText, "x");
   EXPECT_THAT(Errors(parsed), IsEmpty());
@@ -54,7 +54,7 @@ TEST(ConfigParserTest, TellsEveryErrorAtItsPlace) {
       "  lr: 3\n"
       "}\n"
       "optimiser { lr: 1 }\n"
-      "training: 4\n"
+      "train: 4\n"
       "data { mock_data: 7 split: [\"1\"] }\n",
       "gpt.textproto");
   EXPECT_THAT(
@@ -67,7 +67,7 @@ TEST(ConfigParserTest, TellsEveryErrorAtItsPlace) {
           "did you mean RMSNorm?",
           "gpt.textproto:6:3: model.lr: no such field here; did you mean optimizer.lr?",
           "gpt.textproto:8:1: optimiser: no such field; did you mean optimizer?",
-          "gpt.textproto:9:1: training = 4: expects fields in braces: {micro_batch_size: ... "
+          "gpt.textproto:9:1: train = 4: expects fields in braces: {micro_batch_size: ... "
           "global_batch_size: ... rampup_batch_size: ... ...}",
           "gpt.textproto:10:8: data.mock_data = 7: expects true or false",
           "gpt.textproto:10:21: data.split = \"1\": expects a string in quotes"));
@@ -109,23 +109,22 @@ TEST(ConfigParserTest, AnErrorInsideAMessageDoesNotLeaveIt) {
 TEST(ConfigOverrideTest, WinsOverTheFileAndTheLastOneWins) {
   const ParsedConfig parsed =
       ParseConfig("model { num_layers: 1 hidden_size: 2 }", "x",
-                  {"model.num_layers=3", "model.num_layers = 4", "training.seed=5"});
+                  {"model.num_layers=3", "model.num_layers = 4", "train.seed=5"});
   EXPECT_THAT(Errors(parsed), IsEmpty());
   EXPECT_EQ(parsed.config.model().num_layers(), 4);
   EXPECT_EQ(parsed.config.model().hidden_size(), 2);
-  EXPECT_EQ(parsed.config.training().seed(), 5);
+  EXPECT_EQ(parsed.config.train().seed(), 5);
   EXPECT_EQ(parsed.locations.Where("model.num_layers"), "--set model.num_layers = 4");
   EXPECT_EQ(parsed.locations.Where("model.hidden_size"), "x:1:23");
 }
 
 TEST(ConfigOverrideTest, TakesEveryKindOfValue) {
-  const ParsedConfig parsed =
-      ParseConfig("data { data_path: 'old' stories { seed: 4 } }", "x",
-                  {"optimizer.lr=-3e-4", "model.normalization=RMSNorm", "model.swiglu=true",
-                   "checkpoint.save=/a b/c=d", "checkpoint.load=\"quoted\"",
-                   "recompute.recompute_modules=core_attn, mlp", "data.data_path=[0.5,\"a,b\"]",
-                   "training.rampup_batch_size={start: 1 increment: 2}",
-                   "training.rampup_batch_size.samples=9"});
+  const ParsedConfig parsed = ParseConfig(
+      "data { data_path: 'old' stories { seed: 4 } }", "x",
+      {"optimizer.lr=-3e-4", "model.normalization=RMSNorm", "model.swiglu=true",
+       "checkpoint.save=/a b/c=d", "checkpoint.load=\"quoted\"",
+       "recompute.recompute_modules=core_attn, mlp", "data.data_path=[0.5,\"a,b\"]",
+       "train.rampup_batch_size={start: 1 increment: 2}", "train.rampup_batch_size.samples=9"});
   EXPECT_THAT(Errors(parsed),
               ElementsAre(HasSubstr("data.data_path = 0.5: expects a string in quotes")));
   EXPECT_EQ(parsed.config.optimizer().lr(), -3e-4);
@@ -135,8 +134,8 @@ TEST(ConfigOverrideTest, TakesEveryKindOfValue) {
   EXPECT_EQ(parsed.config.checkpoint().load(), "quoted");
   EXPECT_THAT(parsed.config.recompute().recompute_modules(),
               ElementsAre(config::RecomputeModule::core_attn, config::RecomputeModule::mlp));
-  EXPECT_EQ(parsed.config.training().rampup_batch_size().increment(), 2);
-  EXPECT_EQ(parsed.config.training().rampup_batch_size().samples(), 9);
+  EXPECT_EQ(parsed.config.train().rampup_batch_size().increment(), 2);
+  EXPECT_EQ(parsed.config.train().rampup_batch_size().samples(), 9);
 }
 
 TEST(ConfigOverrideTest, ReplacesARepeatedFieldAsAWhole) {
@@ -150,16 +149,15 @@ TEST(ConfigOverrideTest, ReplacesARepeatedFieldAsAWhole) {
 }
 
 TEST(ConfigParserTest, ShowsHowAMessageIsWritten) {
-  EXPECT_THAT(
-      Errors(ParseConfig("training { rampup_batch_size: [2, 2, 20] }", "x")),
-      ElementsAre("x:1:12: training.rampup_batch_size = 2, 2, 20: expects fields in braces: "
-                  "{start: 2 increment: 2 samples: 20}"));
+  EXPECT_THAT(Errors(ParseConfig("train { rampup_batch_size: [2, 2, 20] }", "x")),
+              ElementsAre("x:1:9: train.rampup_batch_size = 2, 2, 20: expects fields in braces: "
+                          "{start: 2 increment: 2 samples: 20}"));
   for (const char* value : {"[2,2,20]", "2 2 20", "2, 2, 20"}) {
-    EXPECT_THAT(Errors(ParseConfig("", "x", {absl::StrCat("training.rampup_batch_size=", value)})),
+    EXPECT_THAT(Errors(ParseConfig("", "x", {absl::StrCat("train.rampup_batch_size=", value)})),
                 ElementsAre(HasSubstr(absl::StrCat(
                     value, ": expects fields in braces: {start: 2 increment: 2 samples: 20}"))));
   }
-  EXPECT_THAT(Errors(ParseConfig("", "x", {"training.rampup_batch_size=2"})),
+  EXPECT_THAT(Errors(ParseConfig("", "x", {"train.rampup_batch_size=2"})),
               ElementsAre(HasSubstr("{start: ... increment: ... samples: ...}")));
 }
 

@@ -1,4 +1,4 @@
-// Reaches the fields of a configuration by their paths: "training.rampup_batch_size.start".
+// Reaches the fields of a configuration by their paths: "train.rampup_batch_size.start".
 
 #ifndef MEGATRON_TRAIN_CONFIG_PATHS_H_
 #define MEGATRON_TRAIN_CONFIG_PATHS_H_

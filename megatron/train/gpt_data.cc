@@ -49,7 +49,7 @@ absl::Status OpenParts(
   if (options.run.eval_interval == 0) return absl::OkStatus();
   MEGATRON_ASSIGN_OR_RETURN(data->valid, open(Split::kValid),
                             _ << "for the validation part of data.split = " << options.split
-                              << "; training.eval_iters = 0 turns evaluation off");
+                              << "; train.eval_iters = 0 turns evaluation off");
   return absl::OkStatus();
 }
 

@@ -176,7 +176,7 @@ TEST_F(GptDataTest, ASplitWithoutASampleSaysWhichAndWhatToDo) {
   options_.data_path = {Write("tiny", 1, 1)};
   EXPECT_THAT(Open().status().message(), HasSubstr("data.split = 8,2"));
   options_.split = "1";
-  EXPECT_THAT(Open().status().message(), HasSubstr("training.eval_iters = 0 turns evaluation off"));
+  EXPECT_THAT(Open().status().message(), HasSubstr("train.eval_iters = 0 turns evaluation off"));
   options_.run.eval_interval = 0;
   EXPECT_THAT(Open(), IsOk());
 }

@@ -64,8 +64,8 @@ struct StepReport {
 
 class GptTrainer {
  public:
-  // Collective over `groups`. The stream's device is where everything lives. `sizes` come from Measure() on the meta device,
-  // where they are not read.
+  // Collective over `groups`. The stream's device is where everything lives. `sizes` come from
+  // Measure() on the meta device, where they are not read.
   static absl::StatusOr<std::unique_ptr<GptTrainer>> Create(
       const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
       const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);

@@ -264,7 +264,7 @@ std::optional<Failure> Pretraining::CheckMemory() const {
   return Failure{kExitConfig, absl::StrCat("the run takes ", FormatBytes(planned),
                                            " of memory and ", FormatBytes(*available),
                                            " are available; --dry_run says what takes it. A "
-                                           "smaller training.micro_batch_size, recompute "
+                                           "smaller train.micro_batch_size, recompute "
                                            "or bf16 take less.")};
 }
 

@@ -18,7 +18,7 @@ constexpr char kUsage[] =
     "\n"
     "  --config=FILE      a .textproto file, from where you stand, or the name of a shipped one "
     "(gpt_demo, gpt2_124m, ...)\n"
-    "  --set FIELD=VALUE  overrides one field, for example --set training.train_iters=50; may be "
+    "  --set FIELD=VALUE  overrides one field, for example --set train.train_iters=50; may be "
     "repeated\n"
     "  --dry_run          says what would run and what it would take: configuration, parameters, "
     "memory, FLOPs; allocates nothing\n"

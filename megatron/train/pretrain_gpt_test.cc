@@ -31,7 +31,7 @@ namespace {
 constexpr char kConfig[] = R"(
 model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 64 }
 optimizer { lr: 3e-3 lr_warmup_iters: 2 }
-training { micro_batch_size: 2 global_batch_size: 4 train_iters: 12 eval_interval: 6 eval_iters: 1 log_interval: 4 }
+train { micro_batch_size: 2 global_batch_size: 4 train_iters: 12 eval_interval: 6 eval_iters: 1 log_interval: 4 }
 data { stories { num_bytes: 100000 } split: "8,2" }
 )";
 
@@ -147,7 +147,7 @@ TEST_F(PretrainGptTest, RunsAreEqualBitForBitWhateverDoesNotMatter) {
 TEST_F(PretrainGptTest, AStoppedRunContinuesBitForBit) {
   ASSERT_EQ(Run({SaveTo("whole")}).exit_code, kExitDone);
   for (int i = 0; i < 2; ++i)
-    ASSERT_EQ(Run({SaveTo("parts"), "--set=training.exit_interval=5"}).exit_code, kExitDone);
+    ASSERT_EQ(Run({SaveTo("parts"), "--set=train.exit_interval=5"}).exit_code, kExitDone);
   const Outcome last = Run({SaveTo("parts")});
   ASSERT_EQ(last.exit_code, kExitDone);
   EXPECT_TRUE(absl::StrContains(last.output, "iter_0000010 at iteration 10")) << last.output;
@@ -161,7 +161,7 @@ TEST_F(PretrainGptTest, AStoppedRunContinuesBitForBit) {
 
 TEST_F(PretrainGptTest, KilledAtAnyMomentItEndsWithTheSameBytes) {
   const std::vector<std::string> args = {SaveTo("killed"), "--set=checkpoint.save_interval=1",
-                                         "--set=training.train_iters=60",
+                                         "--set=train.train_iters=60",
                                          "--set=checkpoint.keep_last=2"};
   std::vector<std::string> undisturbed = args;
   undisturbed[0] = SaveTo("whole");
@@ -200,8 +200,8 @@ TEST_F(PretrainGptTest, KilledAtAnyMomentItEndsWithTheSameBytes) {
 TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
   for (int signal_number : {SIGTERM, SIGINT}) {
     const std::string log = Path("signal.txt"), save = absl::StrCat("signal", signal_number);
-    const pid_t pid = Start(
-        {SaveTo(save), "--set=training.train_iters=100000", "--set=training.log_interval=1"}, log);
+    const pid_t pid =
+        Start({SaveTo(save), "--set=train.train_iters=100000", "--set=train.log_interval=1"}, log);
     for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
@@ -214,7 +214,7 @@ TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
 
 TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
   ASSERT_EQ(Run({SaveTo("good")}).exit_code, kExitDone);
-  ASSERT_EQ(Run({SaveTo("other"), "--set=training.seed=7"}).exit_code, kExitDone);
+  ASSERT_EQ(Run({SaveTo("other"), "--set=train.seed=7"}).exit_code, kExitDone);
   std::ofstream(Path("file")) << "not a directory";
   struct Case {
     std::vector<std::string> args;
@@ -222,18 +222,18 @@ TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{"--set=model.hidden_sizes=3", "--set=training.train_iters=x"},
+      {{"--set=model.hidden_sizes=3", "--set=train.train_iters=x"},
        kExitConfig,
        {"hidden_size", "train_iters"}},
       {{"--wrong"}, kExitConfig, {"--wrong", "--config=FILE"}},
       {{"--config=nowhere.textproto"}, kExitConfig, {"nowhere.textproto", "gpt_demo"}},
       {{"--set=data.stories.num_bytes=100"}, kExitData, {"data.split"}},
       {{SaveTo("file")}, kExitIo, {"file"}},
-      {{SaveTo("good"), "--set=model.hidden_size=64", "--set=training.train_iters=13"},
+      {{SaveTo("good"), "--set=model.hidden_size=64", "--set=train.train_iters=13"},
        kExitConfig,
        {"another run", "hidden_size: 32", "hidden_size: 64"}},
       {{SaveTo("new"), "--set=checkpoint.finetune=true"}, kExitConfig, {"finetune"}},
-      {{SaveTo("good"), "--set=optimizer.optimizer=sgd", "--set=training.train_iters=13"},
+      {{SaveTo("good"), "--set=optimizer.optimizer=sgd", "--set=train.train_iters=13"},
        kExitConfig,
        {"adam", "no_load_optim"}},
       {{absl::StrCat("--set=checkpoint.load=\"", Path("nothing"), "\"")},
@@ -243,7 +243,7 @@ TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
        kExitConfig,
        {"of memory", "are available"}},
       {{SaveTo("good"), absl::StrCat("--set=checkpoint.load=\"", Path("other"), "\""),
-        "--set=checkpoint.finetune=true", "--set=training.seed=9"},
+        "--set=checkpoint.finetune=true", "--set=train.seed=9"},
        kExitConfig,
        {"directory of its own"}},
   };
@@ -268,8 +268,8 @@ TEST_F(PretrainGptTest, AFinishedRunHasNothingToDo) {
 }
 
 TEST_F(PretrainGptTest, ARunCanBeMadeLongerWhateverItEvaluates) {
-  ASSERT_EQ(Run({SaveTo("save"), "--set=training.eval_interval=1"}).exit_code, kExitDone);
-  const Outcome longer = Run({SaveTo("save"), "--set=training.train_iters=18"});
+  ASSERT_EQ(Run({SaveTo("save"), "--set=train.eval_interval=1"}).exit_code, kExitDone);
+  const Outcome longer = Run({SaveTo("save"), "--set=train.train_iters=18"});
   EXPECT_EQ(longer.exit_code, kExitDone) << longer.output;
   EXPECT_EQ(ReadFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "18");
 }
@@ -278,7 +278,7 @@ TEST_F(PretrainGptTest, FinetuningTakesTheWeightsOnceAndThenContinuesItself) {
   const std::string load = absl::StrCat("--set=checkpoint.load=\"", Path("from"), "\"");
   ASSERT_EQ(Run({SaveTo("from")}).exit_code, kExitDone);
   const std::vector<std::string> args = {SaveTo("tuned"), load, "--set=checkpoint.finetune=true",
-                                         "--set=training.seed=5", "--set=training.exit_interval=5"};
+                                         "--set=train.seed=5", "--set=train.exit_interval=5"};
   const Outcome first = Run(args);
   EXPECT_EQ(first.exit_code, kExitDone) << first.output;
   EXPECT_TRUE(absl::StrContains(first.output, "starting from the weights of")) << first.output;
@@ -299,8 +299,8 @@ TEST_F(PretrainGptTest, FinetuningTakesTheWeightsOnceAndThenContinuesItself) {
 
 TEST_F(PretrainGptTest, TwoProcessesDoNotSaveToOneDirectory) {
   const std::string log = Path("first.txt");
-  const pid_t pid = Start(
-      {SaveTo("save"), "--set=training.train_iters=100000", "--set=training.log_interval=1"}, log);
+  const pid_t pid =
+      Start({SaveTo("save"), "--set=train.train_iters=100000", "--set=train.log_interval=1"}, log);
   for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -317,7 +317,7 @@ TEST_F(PretrainGptTest, ADamagedCheckpointIsNotTrained) {
   std::string bytes = ReadFile(shard);
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(shard, std::ios::binary) << bytes;
-  const Outcome outcome = Run({SaveTo("save"), "--set=training.train_iters=20"});
+  const Outcome outcome = Run({SaveTo("save"), "--set=train.train_iters=20"});
   EXPECT_EQ(outcome.exit_code, kExitCorruptCheckpoint) << outcome.output;
   EXPECT_TRUE(absl::StrContains(outcome.output, "shard_00000_of_00001.bin")) << outcome.output;
 }
@@ -335,7 +335,7 @@ TEST_F(PretrainGptTest, ADryRunWritesNothing) {
 // Eight ranks: every axis, with all that goes with it.
 const std::vector<std::string>& EightRanks() {
   static const auto* const args = new std::vector<std::string>{
-      "--set=training.micro_batch_size=1",     "--set=parallel.tensor_model_parallel_size=2",
+      "--set=train.micro_batch_size=1",        "--set=parallel.tensor_model_parallel_size=2",
       "--set=parallel.sequence_parallel=true", "--set=parallel.pipeline_model_parallel_size=2",
       "--set=parallel.data_parallel_size=2",   "--set=parallel.use_distributed_optimizer=true"};
   return *args;
@@ -387,14 +387,14 @@ TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
   const std::vector<std::vector<std::string>> layouts = {
       {},
       {"--set=parallel.pipeline_model_parallel_size=2"},
-      {"--set=training.micro_batch_size=1", "--set=parallel.data_parallel_size=4"},
+      {"--set=train.micro_batch_size=1", "--set=parallel.data_parallel_size=4"},
       EightRanks()};
   int iterations = 12;
   for (const std::vector<std::string>& layout : layouts) {
     const std::string before = absl::StrCat("at iteration ", iterations, "\n");
     iterations += 3;
-    const Outcome outcome = Run(
-        Joined({SaveTo("save"), absl::StrCat("--set=training.train_iters=", iterations)}, layout));
+    const Outcome outcome =
+        Run(Joined({SaveTo("save"), absl::StrCat("--set=train.train_iters=", iterations)}, layout));
     EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
     EXPECT_EQ(Count(outcome.output, before), 1) << before << outcome.output;
   }
@@ -402,7 +402,7 @@ TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
 
 TEST_F(PretrainGptTest, EightRanksKilledEndWithTheSameBytes) {
   const std::vector<std::string> args =
-      Joined({"--set=checkpoint.save_interval=1", "--set=training.train_iters=30",
+      Joined({"--set=checkpoint.save_interval=1", "--set=train.train_iters=30",
               "--set=checkpoint.keep_last=2", "--set=checkpoint.async_save=true"},
              EightRanks());
   const auto begin = std::chrono::steady_clock::now();
@@ -430,10 +430,10 @@ TEST_F(PretrainGptTest, EightRanksKilledEndWithTheSameBytes) {
 
 TEST_F(PretrainGptTest, ASignalStopsEightRanksAtOneStep) {
   const std::string log = Path("signal.txt");
-  const pid_t pid = Start(Joined({SaveTo("signal"), "--set=training.train_iters=100000",
-                                  "--set=training.log_interval=1"},
-                                 EightRanks()),
-                          log);
+  const pid_t pid = Start(
+      Joined({SaveTo("signal"), "--set=train.train_iters=100000", "--set=train.log_interval=1"},
+             EightRanks()),
+      log);
   for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -451,8 +451,7 @@ TEST_F(PretrainGptTest, TheErrorOfOneOfEightRanksIsToldOnceAndEndsAll) {
   std::string bytes = ReadFile(shard);
   bytes[bytes.size() - 1] ^= 1;
   std::ofstream(shard, std::ios::binary) << bytes;
-  const Outcome outcome =
-      Run(Joined({SaveTo("save"), "--set=training.train_iters=20"}, EightRanks()));
+  const Outcome outcome = Run(Joined({SaveTo("save"), "--set=train.train_iters=20"}, EightRanks()));
   EXPECT_EQ(outcome.exit_code, kExitCorruptCheckpoint) << outcome.output;
   EXPECT_EQ(Count(outcome.output, "error: "), 1) << outcome.output;
   EXPECT_TRUE(absl::StrContains(outcome.output, "shard_00007_of_00008.bin")) << outcome.output;

@@ -91,7 +91,7 @@ GptOptions ToGptOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.tied_embeddings = !model.untie_embeddings_and_output_weights();
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
   options.layer_recompute = ToLayerRecompute(config.recompute());
-  options.dropout_seed = static_cast<uint64_t>(config.training().seed());
+  options.dropout_seed = static_cast<uint64_t>(config.train().seed());
   return options;
 }
 
@@ -137,7 +137,7 @@ OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
 
 OptimizerParamSchedule ToSchedule(const config::PretrainConfig& config) {
   const config::OptimizerConfig& optimizer = config.optimizer();
-  const int64_t batch = config.training().global_batch_size();
+  const int64_t batch = config.train().global_batch_size();
   OptimizerParamSchedule schedule;
   schedule.max_lr = optimizer.lr();
   schedule.min_lr = optimizer.min_lr();
@@ -182,7 +182,7 @@ OptimizerParamSchedule ToSchedule(const config::PretrainConfig& config) {
   schedule.wsd_decay_steps = optimizer.lr_wsd_decay_iters() * batch;
   schedule.start_weight_decay = optimizer.start_weight_decay();
   schedule.end_weight_decay = optimizer.end_weight_decay();
-  schedule.weight_decay_steps = config.training().train_iters() * batch;
+  schedule.weight_decay_steps = config.train().train_iters() * batch;
   switch (optimizer.weight_decay_incr_style()) {
     case config::WeightDecayIncrStyle::constant:
       schedule.weight_decay_style = WeightDecayStyle::kConstant;
@@ -198,7 +198,7 @@ OptimizerParamSchedule ToSchedule(const config::PretrainConfig& config) {
 }
 
 BatchSizeRampOptions ToBatchSizeRamp(const config::PretrainConfig& config) {
-  const config::TrainingConfig& training = config.training();
+  const config::TrainConfig& training = config.train();
   BatchSizeRampOptions options;
   options.global_batch_size = training.global_batch_size();
   options.granularity = training.micro_batch_size() * config.parallel().data_parallel_size();
@@ -223,7 +223,7 @@ PrecisionOptions ToPrecision(const config::PrecisionConfig& config) {
 }
 
 GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_size) {
-  const config::TrainingConfig& training = config.training();
+  const config::TrainConfig& training = config.train();
   GptTrainerOptions options;
   options.model = ToGptOptions(config, vocab_size);
   options.placement = ToPlacement(config);
@@ -259,13 +259,13 @@ absl::optional<FillInTheMiddleOptions> ToFillInTheMiddle(const config::PretrainC
   if (fim.has_fim_eod_token()) options.eod_token = fim.fim_eod_token();
   options.split_token = fim.fim_split_sample();
   options.no_prefix = fim.fim_no_prefix();
-  options.seed = static_cast<uint32_t>(config.training().seed());
+  options.seed = static_cast<uint32_t>(config.train().seed());
   return options;
 }
 
 DataOptions ToData(const config::PretrainConfig& config) {
   const config::DataConfig& data = config.data();
-  const config::TrainingConfig& training = config.training();
+  const config::TrainConfig& training = config.train();
   DataOptions options;
   for (const std::string& part : data.data_path()) options.data_path.push_back(part);
   options.split = data.split();
@@ -293,7 +293,7 @@ DataOptions ToData(const config::PretrainConfig& config) {
 }
 
 LoopOptions ToLoop(const config::PretrainConfig& config) {
-  const config::TrainingConfig& training = config.training();
+  const config::TrainConfig& training = config.train();
   LoopOptions options;
   options.train_iters = training.train_iters();
   options.eval_interval = training.eval_iters() > 0 ? training.eval_interval() : 0;
@@ -356,7 +356,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.loop = ToLoop(config);
   options.checkpoint = ToCheckpoint(config.checkpoint());
   options.generation = ToGeneration(config);
-  options.seed = static_cast<uint64_t>(config.training().seed());
+  options.seed = static_cast<uint64_t>(config.train().seed());
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())
                             : AvailableCores();
@@ -393,7 +393,7 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   data->clear_tokenizer_model();
   identity.mutable_precision()->set_fp16(config.precision().fp16());
   identity.mutable_precision()->set_bf16(config.precision().bf16());
-  identity.mutable_training()->set_seed(config.training().seed());
+  identity.mutable_train()->set_seed(config.train().seed());
   return absl::StrCat(EffectiveConfigText(identity), "data fingerprint: ", data_fingerprint, "\n");
 }
 

@@ -28,7 +28,7 @@ constexpr int64_t kMostRanks = 256;
 void CheckRequired(ConfigChecker& check) {
   for (absl::string_view path :
        {"model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
-        "optimizer.lr", "training.micro_batch_size", "training.train_iters"}) {
+        "optimizer.lr", "train.micro_batch_size", "train.train_iters"}) {
     if (!check.IsWritten(path) && !check.locations().IsBroken(path)) {
       check.Error(path, absl::StrCat("is required: ", check.Accepted(path)));
     }
@@ -229,7 +229,7 @@ void CheckLearningRate(ConfigChecker& check) {
         absl::StrCat("must be less than ", check.Named("optimizer.lr_decay_iters"),
                      "; lower optimizer.lr_warmup_iters or raise ",
                      check.IsWritten("optimizer.lr_decay_iters") ? "optimizer.lr_decay_iters"
-                                                                 : "training.train_iters"));
+                                                                 : "train.train_iters"));
   }
   if (optimizer.lr_decay_style() != config::LrDecayStyle::WSD) {
     check.HaveNoEffect({"optimizer.lr_wsd_decay_style", "optimizer.lr_wsd_decay_iters"},
@@ -270,7 +270,7 @@ void CheckOptimizer(ConfigChecker& check) {
 
 // Samples that all data-parallel ranks together take in one micro-step.
 int64_t SamplesPerMicroStep(const ConfigChecker& check) {
-  return check.resolved().training().micro_batch_size() *
+  return check.resolved().train().micro_batch_size() *
          check.resolved().parallel().data_parallel_size();
 }
 
@@ -287,42 +287,40 @@ void MustFillPipeline(ConfigChecker& check, absl::string_view path, int64_t samp
 }
 
 void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t samples) {
-  if (!check.Usable({path, "training.micro_batch_size", "parallel.data_parallel_size"})) return;
+  if (!check.Usable({path, "train.micro_batch_size", "parallel.data_parallel_size"})) return;
   if (samples % SamplesPerMicroStep(check) == 0) return MustFillPipeline(check, path, samples);
-  check.Error(path, absl::StrCat("must be divisible by ", check.Named("training.micro_batch_size"),
+  check.Error(path, absl::StrCat("must be divisible by ", check.Named("train.micro_batch_size"),
                                  " times ", check.Named("parallel.data_parallel_size")));
 }
 
 void CheckBatch(ConfigChecker& check) {
-  MustBeWholeMicroSteps(check, "training.global_batch_size",
-                        check.resolved().training().global_batch_size());
-  if (!check.Usable({"training.train_iters", "training.global_batch_size", "model.seq_length"}))
-    return;
-  const double tokens = static_cast<double>(check.resolved().training().train_iters()) *
-                        static_cast<double>(check.resolved().training().global_batch_size()) *
+  MustBeWholeMicroSteps(check, "train.global_batch_size",
+                        check.resolved().train().global_batch_size());
+  if (!check.Usable({"train.train_iters", "train.global_batch_size", "model.seq_length"})) return;
+  const double tokens = static_cast<double>(check.resolved().train().train_iters()) *
+                        static_cast<double>(check.resolved().train().global_batch_size()) *
                         static_cast<double>(check.resolved().model().seq_length());
   if (tokens > kMostTokens) {
-    check.Error(
-        "training.train_iters",
-        absl::StrCat("times ", check.Named("training.global_batch_size"), " times ",
-                     check.Named("model.seq_length"), " is more tokens than 64 bits can count"));
+    check.Error("train.train_iters", absl::StrCat("times ", check.Named("train.global_batch_size"),
+                                                  " times ", check.Named("model.seq_length"),
+                                                  " is more tokens than 64 bits can count"));
   }
 }
 
 void CheckRampup(ConfigChecker& check) {
-  if (!check.raw().training().has_rampup_batch_size()) return;
-  constexpr char kStart[] = "training.rampup_batch_size.start";
-  constexpr char kIncrement[] = "training.rampup_batch_size.increment";
-  constexpr char kGlobal[] = "training.global_batch_size";
-  for (absl::string_view path : {kStart, kIncrement, "training.rampup_batch_size.samples"}) {
+  if (!check.raw().train().has_rampup_batch_size()) return;
+  constexpr char kStart[] = "train.rampup_batch_size.start";
+  constexpr char kIncrement[] = "train.rampup_batch_size.increment";
+  constexpr char kGlobal[] = "train.global_batch_size";
+  for (absl::string_view path : {kStart, kIncrement, "train.rampup_batch_size.samples"}) {
     if (!check.IsWritten(path) && !check.locations().IsBroken(path))
-      check.Error(path, "is required by training.rampup_batch_size");
+      check.Error(path, "is required by train.rampup_batch_size");
   }
-  const config::RampupBatchSize& rampup = check.resolved().training().rampup_batch_size();
+  const config::RampupBatchSize& rampup = check.resolved().train().rampup_batch_size();
   MustBeWholeMicroSteps(check, kStart, rampup.start());
   MustBeWholeMicroSteps(check, kIncrement, rampup.increment());
   if (!check.Usable({kStart, kGlobal})) return;
-  const int64_t growth = check.resolved().training().global_batch_size() - rampup.start();
+  const int64_t growth = check.resolved().train().global_batch_size() - rampup.start();
   if (growth <= 0) {
     check.Error(kStart, absl::StrCat("must be less than ", check.Named(kGlobal)));
   } else if (check.Usable({kIncrement}) && growth % rampup.increment() != 0) {
@@ -361,7 +359,7 @@ void CheckDataFiles(ConfigChecker& check) {
     check.HaveNoEffect({"data.data_cache_path", "data.mmap_bin_files"},
                        "without data.data_path or data.train_data_path");
   }
-  const config::TrainingConfig& training = check.resolved().training();
+  const config::TrainConfig& training = check.resolved().train();
   if (!own_files) {
     check.HaveNoEffect({"data.valid_data_path"}, "without data.train_data_path");
   } else {
@@ -369,7 +367,7 @@ void CheckDataFiles(ConfigChecker& check) {
     if (data.valid_data_path_size() == 0 && training.eval_iters() > 0 &&
         training.eval_interval() > 0 && !check.locations().IsBroken("data.valid_data_path")) {
       check.Error("data.valid_data_path",
-                  "is required by data.train_data_path; training.eval_iters = 0 turns evaluation "
+                  "is required by data.train_data_path; train.eval_iters = 0 turns evaluation "
                   "off");
     }
   }

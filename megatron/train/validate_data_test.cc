@@ -21,7 +21,7 @@ std::vector<std::string> ErrorsWith(const std::vector<std::string>& overrides) {
   const ParsedConfig parsed = ParseConfig(
       "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
       "optimizer { lr: 1e-3 }\n"
-      "training { micro_batch_size: 2 train_iters: 10 }\n",
+      "train { micro_batch_size: 2 train_iters: 10 }\n",
       "x", overrides);
   EXPECT_THAT(parsed.errors, IsEmpty());
   std::vector<std::string> texts;
@@ -47,8 +47,8 @@ TEST(ValidateDataTest, OneSourceIsNeededAndNoMore) {
 
 TEST(ValidateDataTest, PartsWithFilesOfTheirOwnNeedBothAndNoSplit) {
   EXPECT_THAT(ErrorsWith({"data.train_data_path=a"}),
-              OneError("data.valid_data_path", "training.eval_iters = 0 turns evaluation off"));
-  EXPECT_THAT(ErrorsWith({"data.train_data_path=a", "training.eval_iters=0"}), IsEmpty());
+              OneError("data.valid_data_path", "train.eval_iters = 0 turns evaluation off"));
+  EXPECT_THAT(ErrorsWith({"data.train_data_path=a", "train.eval_iters=0"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"data.data_path=a", "data.valid_data_path=b"}),
               OneError("data.valid_data_path", "has no effect without data.train_data_path"));
   EXPECT_THAT(ErrorsWith({"data.train_data_path=a", "data.valid_data_path=b", "data.split=9,1"}),

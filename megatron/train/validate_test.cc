@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 constexpr char kGood[] =
     "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
     "optimizer { lr: 1e-3 }\n"
-    "training { micro_batch_size: 2 train_iters: 10 }\n"
+    "train { micro_batch_size: 2 train_iters: 10 }\n"
     "data { mock_data: true }\n";
 
 // The good configuration with these overrides, checked.
@@ -63,8 +63,8 @@ TEST(ValidateTest, AsksForWhatIsRequired) {
                   "x:1:1: model.num_attention_heads: is required: an integer from 1 to 65536",
                   "x:1:1: model.seq_length: is required: an integer from 1 to 16777216",
                   "x: optimizer.lr: is required: a number from 0 to 1000",
-                  "x: training.micro_batch_size: is required: an integer from 1 to 1048576",
-                  "x: training.train_iters: is required: an integer from 1 to 1000000000000",
+                  "x: train.micro_batch_size: is required: an integer from 1 to 1048576",
+                  "x: train.train_iters: is required: an integer from 1 to 1000000000000",
                   "x: data.data_path: there is no data: set data.data_path, data.stories or "
                   "data.mock_data"));
 }
@@ -90,7 +90,7 @@ TEST(ValidateTest, DoesNotJudgeByAFieldThatIsWrongItself) {
 TEST(ValidateTest, ComputesNothingFromAFieldThatIsOutOfRange) {
   constexpr char kLargest[] = "9223372036854775807";
   EXPECT_EQ(ErrorsWith({absl::StrCat("model.hidden_size=", kLargest),
-                        absl::StrCat("training.micro_batch_size=", kLargest),
+                        absl::StrCat("train.micro_batch_size=", kLargest),
                         absl::StrCat("parallel.data_parallel_size=", kLargest)})
                 .size(),
             3);
@@ -131,13 +131,13 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{"parallel.num_layers_per_virtual_pipeline_stage=1"},
        "has no effect with parallel.pipeline_model_parallel_size = 1"},
       {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
-        "parallel.num_layers_per_virtual_pipeline_stage=3", "training.global_batch_size=4"},
+        "parallel.num_layers_per_virtual_pipeline_stage=3", "train.global_batch_size=4"},
        "must divide model.num_layers = 8"},
       {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
         "parallel.num_layers_per_virtual_pipeline_stage=2"},
        "makes 1 micro-batches"},
       {{"parallel.pipeline_model_parallel_size=2",
-        "parallel.num_layers_per_virtual_pipeline_stage=2", "training.global_batch_size=4"},
+        "parallel.num_layers_per_virtual_pipeline_stage=2", "train.global_batch_size=4"},
        "leave it out"},
       {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=3",
         "parallel.decoder_first_pipeline_num_layers=1"},
@@ -166,7 +166,7 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{"optimizer.lr_warmup_init=1"}, "must be at most optimizer.lr"},
       {{"optimizer.lr_warmup_iters=10"},
        "must be less than optimizer.lr_decay_iters = 10 (computed); lower "
-       "optimizer.lr_warmup_iters or raise training.train_iters"},
+       "optimizer.lr_warmup_iters or raise train.train_iters"},
       {{"optimizer.lr_warmup_iters=5", "optimizer.lr_decay_iters=5"},
        "lower optimizer.lr_warmup_iters or raise optimizer.lr_decay_iters"},
       {{"optimizer.lr_warmup_iters=1", "optimizer.lr_warmup_fraction=0.5"},
@@ -181,18 +181,17 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{"optimizer.sgd_momentum=0.5"}, "has no effect with optimizer.optimizer = adam"},
       {{"optimizer.optimizer=sgd", "optimizer.adam_eps=0.5"},
        "has no effect with optimizer.optimizer = sgd"},
-      {{"training.global_batch_size=3"},
-       "must be divisible by training.micro_batch_size = 2 (x:3:12) times parallel.data_parallel"},
-      {{"training.train_iters=1000000000000", "training.global_batch_size=1000000"},
+      {{"train.global_batch_size=3"},
+       "must be divisible by train.micro_batch_size = 2 (x:3:9) times parallel.data_parallel"},
+      {{"train.train_iters=1000000000000", "train.global_batch_size=1000000"},
        "more tokens than 64 bits"},
-      {{"training.global_batch_size=4", "training.rampup_batch_size={start: 2 increment: 2}"},
-       "training.rampup_batch_size.samples: is required"},
-      {{"training.rampup_batch_size={start: 2 increment: 2 samples: 8}"},
-       "must be less than training.global_batch_size = 2"},
-      {{"training.global_batch_size=12",
-        "training.rampup_batch_size={start: 2 increment: 4 samples: 8}"},
+      {{"train.global_batch_size=4", "train.rampup_batch_size={start: 2 increment: 2}"},
+       "train.rampup_batch_size.samples: is required"},
+      {{"train.rampup_batch_size={start: 2 increment: 2 samples: 8}"},
+       "must be less than train.global_batch_size = 2"},
+      {{"train.global_batch_size=12", "train.rampup_batch_size={start: 2 increment: 4 samples: 8}"},
        "which is 10"},
-      {{"training.seed=-1"}, "expects an integer from 0 to 4294967295"},
+      {{"train.seed=-1"}, "expects an integer from 0 to 4294967295"},
       {{"data.mock_data=false"}, "there is no data"},
       {{"data.stories={}"}, "contradicts data.mock_data = true (x:4:8)"},
       {{"data.data_path=a"}, "data.mock_data = true (x:4:8) contradicts data.data_path = [\"a\"]"},
@@ -224,7 +223,7 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
 
 TEST(ValidateTest, TellsAllErrorsAtOnce) {
   EXPECT_EQ(ErrorsWith({"precision.fp16=true", "precision.bf16=true", "optimizer.min_lr=1",
-                        "model.hidden_dropout=2", "training.global_batch_size=3"})
+                        "model.hidden_dropout=2", "train.global_batch_size=3"})
                 .size(),
             4);
 }
@@ -277,7 +276,7 @@ TEST(ResolveDefaultsTest, ComputesWhatMegatronComputes) {
   EXPECT_EQ(config.model().embedding_init_method_std(), 0.02);
   EXPECT_EQ(config.optimizer().lr_decay_iters(), 10);
   EXPECT_EQ(config.optimizer().end_weight_decay(), 0.01);
-  EXPECT_EQ(config.training().global_batch_size(), 6);
+  EXPECT_EQ(config.train().global_batch_size(), 6);
   EXPECT_EQ(config.checkpoint().load(), "run/");
   EXPECT_EQ(config.logging().metrics_file(), "run/metrics.jsonl");
 }

@@ -195,8 +195,8 @@ OUR_MODELS = {
 def train(directory, changes):
     options = {"model.num_layers": 2, "model.hidden_size": 48, "model.num_attention_heads": 4,
                "model.seq_length": 32, "model.init_method_std": 0.2, "optimizer.lr": 0.01,
-               "optimizer.lr_decay_style": "constant", "training.micro_batch_size": 2,
-               "training.train_iters": 3, "training.eval_iters": 0, "data.mock_data": "true",
+               "optimizer.lr_decay_style": "constant", "train.micro_batch_size": 2,
+               "train.train_iters": 3, "train.eval_iters": 0, "data.mock_data": "true",
                "data.tokenizer_type": "NullTokenizer", "data.vocab_size": VOCABULARY,
                "checkpoint.save": directory}
     options.update({f"model.{key}": value for key, value in changes.items()})
