@@ -35,6 +35,12 @@ ABSL_FLAG(std::vector<std::string>, json_keys, {"text"},
           "Keys whose texts become documents, a dataset each.");
 ABSL_FLAG(bool, append_eod, false,
           "Ends every document with the tokenizer's end-of-document token.");
+ABSL_FLAG(bool, prepend_bos, false,
+          "Begins every text (or sentence) with the tokenizer's BOS, as Megatron's Llama2Tokenizer "
+          "does.");
+ABSL_FLAG(bool, parse_special_tokens, false,
+          "Text that spells a special token becomes that token, as with Megatron's "
+          "HuggingFaceTokenizer and SentencePieceTokenizer.");
 ABSL_FLAG(bool, split_sentences, false,
           "Makes each sentence a sequence of its document, as BERT and T5 need.");
 ABSL_FLAG(bool, keep_newlines, false,
@@ -57,6 +63,8 @@ absl::StatusOr<PreprocessOptions> OptionsFromFlags() {
   options.output_prefix = absl::GetFlag(FLAGS_output_prefix);
   options.json_keys = absl::GetFlag(FLAGS_json_keys);
   options.append_eod = absl::GetFlag(FLAGS_append_eod);
+  options.prepend_bos = absl::GetFlag(FLAGS_prepend_bos);
+  options.parse_special = absl::GetFlag(FLAGS_parse_special_tokens);
   options.split_sentences = absl::GetFlag(FLAGS_split_sentences);
   options.splitter.keep_newlines = absl::GetFlag(FLAGS_keep_newlines);
   options.splitter.abbreviations = absl::GetFlag(FLAGS_abbreviations);

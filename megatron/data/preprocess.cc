@@ -122,7 +122,10 @@ class LineTokenizer {
     size_t sequences = 0;
     for (const absl::string_view sentence : sentences) {
       const size_t old_size = key->tokens.size();
-      const absl::Status status = tokenizer_.Encode(sentence, &key->tokens);
+      if (options_.prepend_bos) key->tokens.push_back(tokenizer_.special().bos);
+      EncodeOptions encoding;
+      encoding.parse_special = options_.parse_special;
+      const absl::Status status = tokenizer_.Encode(sentence, &key->tokens, encoding);
       if (!status.ok()) {
         key->documents.push_back(sequences);
         RemoveLastDocument(key);
@@ -235,8 +238,13 @@ absl::Status CheckOptions(const PreprocessOptions& options, const Tokenizer& tok
   if (options.output_prefix.empty()) return absl::InvalidArgumentError("no output prefix");
   if (options.workers < 1)
     return absl::InvalidArgumentError(absl::StrCat(options.workers, " workers"));
-  if (options.append_eod && tokenizer.eod() < 0)
+  if (options.append_eod && tokenizer.eod() < 0) {
     return absl::InvalidArgumentError("append_eod, but the tokenizer has no end-of-document token");
+  }
+  if (options.prepend_bos && tokenizer.special().bos < 0) {
+    return absl::InvalidArgumentError(
+        "prepend_bos, but the tokenizer has no beginning-of-text token");
+  }
   if (options.json_keys.empty()) return absl::InvalidArgumentError("no JSON keys");
   std::set<std::string> keys;
   for (const std::string& key : options.json_keys) {

@@ -29,6 +29,12 @@ struct PreprocessOptions {
   std::vector<std::string> json_keys = {"text"};
   // Ends every document that isn't empty with the tokenizer's EOD.
   bool append_eod = false;
+  // Begins every text, or every sentence, with the tokenizer's BOS, as Megatron's Llama2Tokenizer
+  // does on its own and its HuggingFaceTokenizer where tokenizer.json says so.
+  bool prepend_bos = false;
+  // Takes text that spells a special token for that token, as Megatron's HuggingFaceTokenizer and
+  // SentencePieceTokenizer do. For input that is trusted: a document can then end itself.
+  bool parse_special = false;
   bool split_sentences = false;
   SentenceSplitterOptions splitter;
   // A line that can't be used is counted and left out; else the first one ends the work.

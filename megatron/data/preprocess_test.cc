@@ -50,8 +50,11 @@ class PreprocessTest : public testing::Test {
   }
 
   absl::StatusOr<PreprocessReport> Run(const std::string& text) {
+    return RunWith(tokenizer_, text);
+  }
+  absl::StatusOr<PreprocessReport> RunWith(const Tokenizer& tokenizer, const std::string& text) {
     LineBatchReader input = Input(text);
-    return PreprocessJsonLines(input, tokenizer_, options_, fs_, Always);
+    return PreprocessJsonLines(input, tokenizer, options_, fs_, Always);
   }
 
   std::string File(const std::string& name) {
@@ -86,6 +89,35 @@ TEST_F(PreprocessTest, WritesMegatronsBytes) {
                 std::string("\0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0", 16) +
                 std::string("\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0", 16) +
                 std::string("\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", 16));
+}
+
+TEST_F(PreprocessTest, SpecialTokensInTextAreTakenForTokensOnRequest) {
+  const std::string text = "{\"text\": \"a<|endoftext|>b\"}\n";
+  ASSERT_THAT(Run(text), IsOk());
+  EXPECT_EQ(File("d/x_text_document.bin").size(), 15 * 2);
+  options_.parse_special = true;
+  ASSERT_THAT(Run(text), IsOk());
+  EXPECT_EQ(File("d/x_text_document.bin"), std::string("a\0\0\x01"
+                                                       "b\0",
+                                                       6));
+}
+
+// Bytes whose vocabulary also has a BOS, the number 1.
+class BytesWithBos : public ByteLevelTokenizer {
+ public:
+  BytesWithBos() : special_(ByteLevelTokenizer::special()) { special_.bos = 1; }
+  const SpecialTokens& special() const override { return special_; }
+
+ private:
+  SpecialTokens special_;
+};
+
+TEST_F(PreprocessTest, TextsBeginWithBosOnRequest) {
+  options_.prepend_bos = true;
+  EXPECT_THAT(Run("{\"text\": \"a\"}\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("beginning-of-text")));
+  ASSERT_THAT(RunWith(BytesWithBos(), "{\"text\": \"ab\"}\n{\"text\": \"\"}\n"), IsOk());
+  EXPECT_EQ(File("d/x_text_document.bin"), std::string("\x01\0a\0b\0\x01\0", 8));
 }
 
 TEST_F(PreprocessTest, TheFilesDoNotDependOnTheNumberOfWorkers) {
