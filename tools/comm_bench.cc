@@ -48,6 +48,8 @@ ABSL_FLAG(std::string, svg, "", "Where to write a picture of bandwidth against s
 namespace megatron {
 namespace {
 
+constexpr int kMostRanks = 256;  // of one machine
+
 struct Plan {
   std::vector<BenchOperation> operations;
   CommBenchOptions options;
@@ -169,7 +171,10 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     return RunRank(ProcessGroup(job->world().communicator()), plan);
   }
   const int ranks = absl::GetFlag(FLAGS_ranks);
-  if (ranks < 1) return absl::InvalidArgumentError("--ranks is at least 1");
+  if (ranks < 1 || ranks > kMostRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ranks lies from 1 to ", kMostRanks, ", not ", ranks));
+  }
   const auto run = [&](int, const ProcessGroup& world) { return RunRank(world, plan); };
   if (backend == "thread") return RunRanks(ranks, run);
   if (backend == "tcp") return RunTcpRanksInProcesses(ranks, run);

@@ -57,6 +57,7 @@ absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> wri
 // The file appears whole or not at all.
 absl::Status WriteFile(const std::string& path) {
   FileSystem& fs = PosixFileSystem();
+  MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, path));
   const std::string partial = path + ".partial";
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(partial));
   absl::Status status = WriteStories([&](absl::string_view text) { return file->Append(text); });

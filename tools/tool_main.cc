@@ -50,6 +50,10 @@ int ExitCode(const absl::Status& status) {
       return kWrongFlags;
     case absl::StatusCode::kDataLoss:
       return 21;
+    case absl::StatusCode::kUnavailable:
+      return 30;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 31;
     case absl::StatusCode::kCancelled:
       return 130;
     default:

@@ -17,6 +17,7 @@ namespace megatron {
 // Parses the flags, goes to the directory where the user stands (`bazel run` starts programs
 // elsewhere), calls `body` with the other arguments, and prints its error, if any, to stderr.
 // Returns the exit code: 0; 20 for wrong flags and kInvalidArgument; 21 for bad data (kDataLoss);
+// 30 for a rank that has gone (kUnavailable) and 31 for one that does not come (kDeadlineExceeded);
 // 130 for kCancelled, as after Ctrl-C; 23 for all else, which is files. `usage` is what --help
 // prints above the flags.
 int RunTool(int argc, char** argv, absl::string_view usage,

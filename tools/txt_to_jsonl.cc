@@ -109,6 +109,7 @@ absl::Status Convert(absl::FunctionRef<absl::Status(absl::string_view)> write,
 absl::Status ConvertToFile(const std::string& path, const TextInputs& inputs,
                            const TextDocumentOptions& options) {
   FileSystem& fs = PosixFileSystem();
+  MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, path));
   const std::string partial = path + ".partial";
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(partial));
   absl::Status status =

@@ -21,7 +21,7 @@ TEST(FaultFileSystemTest, EveryOperationCanFailAndAnAtomicWriteKeepsTheOldConten
   FaultFileSystem fs(&base);
   ASSERT_THAT(WriteFileAtomically(fs, "/file", "old"), IsOk());
   const int operations = fs.operation_count();
-  ASSERT_EQ(operations, 6);  // create, write, fsync, close, rename, fsync directory
+  ASSERT_EQ(operations, 7);  // stat, create, write, fsync, close, rename, fsync directory
   for (int n = 0; n < operations; ++n) {
     fs.FailAt(n, EIO, /*lasting=*/false);
     EXPECT_THAT(WriteFileAtomically(fs, "/file", "new!"), StatusIs(absl::StatusCode::kUnknown))

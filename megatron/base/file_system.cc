@@ -287,8 +287,19 @@ absl::StatusOr<std::string> ReadFileToString(FileSystem& fs, const std::string& 
   return contents;
 }
 
+absl::Status CheckReplaceable(FileSystem& fs, const std::string& path) {
+  if (path.empty()) return absl::InvalidArgumentError("a file to write has no name");
+  const absl::StatusOr<FileInfo> there = fs.Stat(path);
+  if (there.status().code() == absl::StatusCode::kNotFound) return absl::OkStatus();
+  MEGATRON_RETURN_IF_ERROR(there.status());
+  if (there->type == FileType::kRegular) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", path, "' is no regular file, and a new file would take its place"));
+}
+
 absl::Status WriteFileAtomically(FileSystem& fs, const std::string& path,
                                  absl::string_view contents) {
+  MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, path));
   const std::string temporary = absl::StrCat(path, ".tmp");
   absl::Status status = WriteDurably(fs, temporary, contents);
   if (status.ok()) status = fs.Rename(temporary, path);

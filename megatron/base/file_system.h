@@ -101,8 +101,13 @@ std::string ParentPath(absl::string_view path);
 absl::StatusOr<std::string> ReadFileToString(FileSystem& fs, const std::string& path,
                                              int64_t max_bytes = int64_t{1} << 31);
 
+// kFailedPrecondition where something is at `path` that a rename should not replace with a file: a
+// device, a pipe, a link, a directory. kInvalidArgument for the empty path.
+absl::Status CheckReplaceable(FileSystem& fs, const std::string& path);
+
 // Replaces the file durably: after a crash at any instant `path` holds the old contents or all of
-// the new ones. Goes through `path`.tmp, so a path has one writer at a time.
+// the new ones. Goes through `path`.tmp, so a path has one writer at a time. Only what is
+// CheckReplaceable is replaced.
 absl::Status WriteFileAtomically(FileSystem& fs, const std::string& path,
                                  absl::string_view contents);
 

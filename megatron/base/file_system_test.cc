@@ -80,6 +80,19 @@ TEST_F(PosixFileSystemTest, ListsNamesInAscendingOrder) {
   EXPECT_THAT(fs_.List(root_), IsOkAndHolds(ElementsAre("a", "b", "c")));
 }
 
+TEST_F(PosixFileSystemTest, WriteFileAtomicallyTakesThePlaceOfFilesAlone) {
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("target"), "old"), IsOk());
+  ASSERT_EQ(symlink("target", Path("link").c_str()), 0);
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  for (const char* name : {"link", "pipe"}) {
+    EXPECT_THAT(WriteFileAtomically(fs_, Path(name), "new"),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(name)));
+    EXPECT_NE(fs_.Stat(Path(name))->type, FileType::kRegular);
+  }
+  EXPECT_THAT(ReadFileToString(fs_, Path("target")), IsOkAndHolds("old"));
+  EXPECT_THAT(WriteFileAtomically(fs_, "", "new"), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST_F(PosixFileSystemTest, WriteFileAtomicallyReplacesAndLeavesNoTemporary) {
   EXPECT_THAT(WriteFileAtomically(fs_, Path("a"), "old"), IsOk());
   EXPECT_THAT(WriteFileAtomically(fs_, Path("a"), "new"), IsOk());

@@ -144,14 +144,13 @@ class Launcher {
     while (RunningRanks() > 0) {
       WaitForSomething(kill_at_);
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) {
-        if (signal != SIGCHLD) Forward(signal);
+        if (signal == SIGCHLD) continue;
+        // Who asks a second time means it.
+        const bool again = (signal == SIGINT || signal == SIGTERM) && ++requests_to_end_ > 1;
+        again ? End() : Forward(signal);
       }
       Reap();
-      if (absl::Now() >= kill_at_) {
-        result_.killed += RunningRanks();
-        KillAll();
-        kill_at_ = absl::InfiniteFuture();
-      }
+      if (absl::Now() >= kill_at_) End();
     }
     Drain();
     return result_;
@@ -220,6 +219,10 @@ class Launcher {
       if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
       execvpe(arguments.get()[0], arguments.get(), variables.get());
       const char* const why = std::strerror(errno);
+      const char* const program = arguments.get()[0];
+      (void)!write(2, "cannot start ", 13);
+      (void)!write(2, program, std::strlen(program));
+      (void)!write(2, ": ", 2);
       (void)!write(2, why, std::strlen(why));
       _exit(kNoSuchProgram);
     }
@@ -253,8 +256,14 @@ class Launcher {
 
   void Forward(int signal) {
     for (const Rank& rank : ranks_) {
-      if (rank.pid > 0) kill(rank.pid, signal);
+      if (rank.pid > 0) kill(-rank.pid, signal);
     }
+  }
+
+  void End() {
+    result_.killed += RunningRanks();
+    KillAll();
+    kill_at_ = absl::InfiniteFuture();
   }
 
   void KillAll() {
@@ -323,6 +332,7 @@ class Launcher {
   const SignalQueue signals_;
   std::vector<Rank> ranks_;
   absl::Time kill_at_ = absl::InfiniteFuture();
+  int requests_to_end_ = 0;
   LaunchResult result_;
 };
 

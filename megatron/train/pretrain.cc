@@ -17,6 +17,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/comm/launch_env.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/config_loader.h"
@@ -80,6 +81,18 @@ std::optional<int64_t> AvailableBytes() {
     if (name == "MemAvailable:") return kilobytes * 1024;
   }
   return std::nullopt;
+}
+
+// One process runs all ranks. Each of several that a launcher has started would train on its own,
+// and nobody would notice.
+absl::Status CheckThatItIsStartedAlone() {
+  MEGATRON_ASSIGN_OR_RETURN(const LaunchEnvironment launch,
+                            ReadLaunchEnvironment(ProcessEnvironment()));
+  if (launch.world_size == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "this process was started as ", launch.Describe(),
+      ", but the ranks of a run are threads of one process: start it once, with the sizes in "
+      "'parallel', or with MEGATRON_LAUNCH=single to pay no attention to the launcher"));
 }
 
 // Checkpoints of two runs do not share a directory. Where this run continues from it, Restore says
@@ -300,6 +313,8 @@ int PretrainGpt(const PretrainCommand& command) {
   const absl::Time start = absl::Now();
   const absl::Status cpu = ops::CheckCpu();
   if (!cpu.ok()) return Report(Fail(kExitConfig, cpu));
+  const absl::Status alone = CheckThatItIsStartedAlone();
+  if (!alone.ok() && !command.dry_run) return Report(Fail(kExitConfig, alone));
   absl::StatusOr<LoadedConfig> loaded =
       LoadConfig(command.config, command.overrides,
                  command.dry_run ? ConfigPurpose::kDryRun : ConfigPurpose::kRun);

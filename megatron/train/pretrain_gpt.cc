@@ -1,7 +1,9 @@
 // Pretrains a GPT:  pretrain_gpt --config=gpt_demo.textproto [--set path.to.field=value]...
 // [--dry_run]
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -66,5 +68,9 @@ int main(int argc, char** argv) {
     }
   }
   if (command.config.empty()) return Refuse("--config is missing");
-  return megatron::PretrainGpt(command);
+  const int code = megatron::PretrainGpt(command);
+  // What was printed may be wanted: a plan that a full disk has cut is no plan.
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "error: the output could not be written: %s\n", std::strerror(errno));
+  return code == megatron::kExitDone ? megatron::kExitIo : code;
 }

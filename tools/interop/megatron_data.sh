@@ -30,7 +30,7 @@ python=$(find_python) || {
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv --system-site-packages "$scratch/venv"
-"$scratch/venv/bin/pip" install --quiet --no-deps megatron-core==0.11.0 >&2
+"$scratch/venv/bin/pip" install --quiet --no-deps megatron-core==0.11.0 packaging==24.2 >&2
 ./bazelw build //tools:build_index //tools:make_stories //tools:merge_datasets //tools:preprocess_data \
   //tools/interop/megatron_data:dump_npy //tools/interop/megatron_data:dump_samples \
   //tools/interop/megatron_data:dump_sentence_samples

@@ -95,7 +95,7 @@ absl::StatusOr<json> ParseJson(absl::string_view text) {
   return builder.TakeValue();
 }
 
-const json& JsonMember(const json& object, const std::string& key) {
+const json& JsonMember(const json& object, const char* key) {
   static const auto* const null = new json();
   if (!object.is_object()) return *null;
   const auto member = object.find(key);
@@ -104,21 +104,21 @@ const json& JsonMember(const json& object, const std::string& key) {
 
 absl::StatusOr<std::string> JsonString(const json& object, const std::string& key,
                                        absl::string_view default_value) {
-  const json& member = JsonMember(object, key);
+  const json& member = JsonMember(object, key.c_str());
   if (member.is_null()) return std::string(default_value);
   if (!member.is_string()) return WrongType(key, "a string");
   return member.get_ref<const std::string&>();
 }
 
 absl::StatusOr<bool> JsonBool(const json& object, const std::string& key, bool default_value) {
-  const json& member = JsonMember(object, key);
+  const json& member = JsonMember(object, key.c_str());
   if (member.is_null()) return default_value;
   if (!member.is_boolean()) return WrongType(key, "true or false");
   return member.get<bool>();
 }
 
 absl::StatusOr<int64_t> JsonInt(const json& object, const std::string& key, int64_t default_value) {
-  const json& member = JsonMember(object, key);
+  const json& member = JsonMember(object, key.c_str());
   if (member.is_null()) return default_value;
   if (!member.is_number_integer() ||
       (member.is_number_unsigned() && member.get<uint64_t>() > INT64_MAX)) {

@@ -25,7 +25,7 @@ absl::StatusOr<bool> JsonBool(const nlohmann::json& object, const std::string& k
 absl::StatusOr<int64_t> JsonInt(const nlohmann::json& object, const std::string& key,
                                 int64_t default_value);
 // The member itself; a null value where it is absent.
-const nlohmann::json& JsonMember(const nlohmann::json& object, const std::string& key);
+const nlohmann::json& JsonMember(const nlohmann::json& object, const char* key);
 
 // A vocabulary: an object of ids, by token, as tokens by id. An id that no token has is an empty
 // token. Refuses negative ids, ids that two tokens share, and ids of `max_size` and more.

@@ -21,7 +21,7 @@ using nlohmann::json;
 
 constexpr absl::string_view kName = "HuggingFaceTokenizer";
 
-absl::StatusOr<std::string> NameOf(const json& config, const std::string& key) {
+absl::StatusOr<std::string> NameOf(const json& config, const char* key) {
   const json& member = JsonMember(config, key);
   return member.is_object() ? JsonString(member, "content") : JsonString(config, key);
 }

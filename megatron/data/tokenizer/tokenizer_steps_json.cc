@@ -44,7 +44,7 @@ absl::StatusOr<Pattern> PatternOf(const json& step) {
 }
 
 // The members of a Sequence, as `list` of `what`; any other description is one step.
-absl::StatusOr<std::vector<const json*>> StepsOf(const json& description, const std::string& list) {
+absl::StatusOr<std::vector<const json*>> StepsOf(const json& description, const char* list) {
   std::vector<const json*> steps;
   if (description.is_null()) return steps;
   MEGATRON_ASSIGN_OR_RETURN(const std::string type, JsonString(description, "type"));
