@@ -58,6 +58,8 @@ ABSL_FLAG(std::string, bad_lines, "fail",
 namespace megatron {
 namespace {
 
+constexpr int kMostWorkers = 1024;
+
 absl::StatusOr<PreprocessOptions> OptionsFromFlags() {
   PreprocessOptions options;
   options.output_prefix = absl::GetFlag(FLAGS_output_prefix);
@@ -70,6 +72,10 @@ absl::StatusOr<PreprocessOptions> OptionsFromFlags() {
   options.splitter.abbreviations = absl::GetFlag(FLAGS_abbreviations);
   options.workers = absl::GetFlag(FLAGS_workers);
   if (options.workers == 0) options.workers = AvailableCores();
+  if (options.workers < 0 || options.workers > kMostWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--workers=", options.workers, " is not from 0 to ", kMostWorkers));
+  }
   const std::string bad_lines = absl::GetFlag(FLAGS_bad_lines);
   options.skip_bad_lines = bad_lines == "skip";
   if (!options.skip_bad_lines && bad_lines != "fail") {
@@ -167,6 +173,7 @@ int main(int argc, char** argv) {
   return megatron::RunTool(
       argc, argv,
       "Turns JSON lines into indexed datasets, as Megatron's preprocess_data.py does:\n"
-      "  preprocess_data --input=stories.jsonl --output_prefix=stories --append_eod",
+      "  preprocess_data --input=stories.jsonl --output_prefix=stories --append_eod\n"
+      "--tokenizer_type (ByteLevel unless given) and its files: --helpon=tokenizer_flags.",
       megatron::Main);
 }

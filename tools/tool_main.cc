@@ -77,6 +77,9 @@ int RunTool(int argc, char** argv, absl::string_view usage,
   const std::vector<char*> arguments = ParseFlags(argc, argv);
   absl::Status status = GoWhereTheUserStands();
   if (status.ok()) status = body(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
+  // What a full disk has swallowed was not told.
+  const bool told = std::cout.flush() && std::fflush(stdout) == 0;
+  if (status.ok() && !told) status = absl::ResourceExhaustedError("the output can't be written");
   if (!status.ok()) std::cerr << "error: " << status.message() << std::endl;
   return ExitCode(status);
 }

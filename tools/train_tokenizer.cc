@@ -49,6 +49,8 @@ ABSL_FLAG(int32_t, threads, 0, "0 takes one for each core.");
 namespace megatron {
 namespace {
 
+constexpr int kMostThreads = 1024;
+
 using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start) {
@@ -176,6 +178,10 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const NamedSplitPattern split,
                             FindNamedSplitPattern(absl::GetFlag(FLAGS_split_pattern)));
   const int32_t threads = absl::GetFlag(FLAGS_threads);
+  if (threads < 0 || threads > kMostThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads=", threads, " is not from 0 to ", kMostThreads));
+  }
   ThreadPool pool(threads > 0 ? threads : AvailableCores());
   Clock::time_point start = Clock::now();
   MEGATRON_ASSIGN_OR_RETURN(const WordCounts words, CountWords(FirstPieceOf(split.pattern), &pool));
