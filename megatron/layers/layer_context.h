@@ -36,6 +36,7 @@ struct LayerContext {
   uint64_t seed = 0;     // of dropout
   bool training = true;  // false: no dropout
   bool sequence_parallel = false;
+  Arena* recompute = nullptr;  // what recomputed layers save; null outside training
 
   // Of the residual stream's rows those that this rank holds.
   int64_t rows() const {

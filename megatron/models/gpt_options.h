@@ -5,19 +5,9 @@
 #include <cstdint>
 
 #include "megatron/layers/transformer_options.h"
+#include "megatron/models/layer_stack.h"
 
 namespace megatron {
-
-// Recomputation of whole layers; that of parts of a layer is TransformerOptions::recompute.
-struct LayerRecompute {
-  enum Method {
-    kNone,
-    kUniform,  // layers in groups of num_layers, of each only the input is kept
-    kBlock,    // of each of the first num_layers layers only the input is kept
-  };
-  Method method = kNone;
-  int64_t num_layers = 1;
-};
 
 struct GptOptions {
   TransformerOptions transformer;

@@ -51,18 +51,9 @@ GptStage::Chunk GptStage::MakeChunk(int index) const {
   Chunk chunk;
   chunk.first = part == 0;
   chunk.last = part == static_cast<int>(placement_.layers.size()) - 1;
-  for (int64_t i = 0; i < count; ++i) {
-    chunk.layers.push_back(
-        std::make_unique<TransformerLayer>(options_.transformer, first_layer + i, tensor_group_));
-  }
-  const LayerRecompute& recompute = options_.layer_recompute;
-  for (int64_t begin = 0; begin < count;) {
-    const bool again = recompute.method == LayerRecompute::kUniform ||
-                       (recompute.method == LayerRecompute::kBlock && begin < recompute.num_layers);
-    const int64_t length = recompute.method == LayerRecompute::kUniform ? recompute.num_layers : 1;
-    chunk.segments.push_back({begin, std::min(begin + length, count), again});
-    begin = chunk.segments.back().end;
-  }
+  chunk.layers = std::make_unique<LayerStack>(
+      LayerStackOptions{options_.transformer, options_.layer_recompute, first_layer, count},
+      tensor_group_);
   return chunk;
 }
 
@@ -103,9 +94,7 @@ std::vector<Parameter*> GptStage::parameters() {
   std::vector<Parameter*> all;
   if (word_embeddings_ != nullptr) all.push_back(&word_embeddings_->weight());
   if (!position_embeddings_.name.empty()) all.push_back(&position_embeddings_);
-  for (const Chunk& chunk : chunks_) {
-    for (const auto& layer : chunk.layers) layer->AppendParameters(&all);
-  }
+  for (const Chunk& chunk : chunks_) chunk.layers->AppendParameters(&all);
   if (final_norm_ != nullptr) final_norm_->AppendParameters(&all);
   if (output_layer_ != nullptr) all.push_back(&output_layer_->weight());
   return all;
@@ -114,13 +103,7 @@ std::vector<Parameter*> GptStage::parameters() {
 void GptStage::SetMemory(StageMemory* memory) {
   memory_ = memory;
   CHECK_EQ(memory->slots.size(), chunks_.size());
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    chunks_[c].saved.resize(memory->slots[c].size());
-    for (Saved& saved : chunks_[c].saved) {
-      saved.layer_input.resize(chunks_[c].layers.size() + 1);
-      saved.layers.resize(chunks_[c].layers.size());
-    }
-  }
+  for (size_t c = 0; c < chunks_.size(); ++c) chunks_[c].saved.resize(memory->slots[c].size());
 }
 
 void GptStage::StartPredicting(int64_t token, const Tensor& logits_V) {
@@ -159,7 +142,8 @@ LayerContext GptStage::Context(const MicroBatch& batch, Arena* saved, const Stre
           &batch,
           options_.dropout_seed,
           mode_ == Mode::kTrain,
-          sequence_parallel()};
+          sequence_parallel(),
+          &memory_->recompute};
 }
 
 const Parameter& GptStage::HeadWeight() const {
@@ -183,6 +167,19 @@ void GptStage::Embed(const LayerContext& ctx, const Tensor& out_TH) const {
     ops::BiasDropoutAdd(ctx.stream, dropout, out_TH, Tensor(), Tensor(), out_TH);
 }
 
+Tensor GptStage::ChunkInput(const LayerContext& ctx, const Chunk& chunk,
+                            absl::Span<const Tensor> inputs) const {
+  if (!chunk.first) return inputs[0];
+  const Tensor x_TH = AllocateHidden(ctx.saved, ctx.rows(), "embedding");
+  Embed(ctx, x_TH);
+  return x_TH;
+}
+
+Tensor GptStage::ChunkOutput(const LayerContext& ctx, const Chunk& chunk,
+                             absl::Span<const Tensor> outputs) const {
+  return chunk.last ? AllocateHidden(ctx.saved, ctx.rows(), "layer output") : outputs[0];
+}
+
 void GptStage::EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH) {
   const ops::Dropout dropout =
       DropoutAt(ctx, options_.transformer.hidden_dropout, 0, DropoutSite::kEmbedding);
@@ -191,18 +188,6 @@ void GptStage::EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH) {
   if (options_.learned_positions) {
     ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ctx.batch->position_T), dx_TH, 0,
                            position_embeddings_.grad);
-  }
-}
-
-// Reads saved->layer_input[begin] and writes layer_input[end], which is allocated here unless the
-// caller has done so.
-void GptStage::ForwardSegment(const LayerContext& ctx, const Chunk& chunk, const Segment& segment,
-                              Saved* saved) const {
-  for (int64_t i = segment.begin; i < segment.end; ++i) {
-    if (i + 1 < segment.end)
-      saved->layer_input[i + 1] = AllocateHidden(ctx.saved, ctx.rows(), "layer output");
-    chunk.layers[i]->Forward(ctx, rotary(), saved->layer_input[i], saved->layer_input[i + 1],
-                             &saved->layers[i]);
   }
 }
 
@@ -216,44 +201,11 @@ void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
     ForwardOnly(ctx, chunk, inputs, outputs);
     return;
   }
-  LayerContext recomputing = ctx;
-  recomputing.saved = &memory_->recompute;
-
   Saved& saved = chunk.saved[item.slot];
-  if (chunk.first) {
-    saved.layer_input[0] = AllocateHidden(slot, ctx.rows(), "embedding");
-    Embed(ctx, saved.layer_input[0]);
-  } else {
-    saved.layer_input[0] = inputs[0];
-  }
-  for (const Segment& segment : chunk.segments) {
-    const bool leaves = segment.end == static_cast<int64_t>(chunk.layers.size()) && !chunk.last;
-    saved.layer_input[segment.end] =
-        leaves ? outputs[0] : AllocateHidden(slot, ctx.rows(), "layer output");
-    Arena::Scope scope(&memory_->recompute);
-    ForwardSegment(segment.recompute ? recomputing : ctx, chunk, segment, &saved);
-  }
-  if (chunk.last) Head(ctx, saved.layer_input.back(), &saved);
-}
-
-void GptStage::BackwardSegment(const LayerContext& ctx, Chunk& chunk, const Segment& segment,
-                               const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
-  Arena::Scope scope(ctx.scratch);
-  Arena::Scope recompute_scope(&memory_->recompute);
-  if (segment.recompute) {
-    LayerContext recomputing = ctx;
-    recomputing.saved = &memory_->recompute;
-    // The output itself is not needed any more, but has to be written somewhere.
-    saved->layer_input[segment.end] = AllocateHidden(ctx.scratch, ctx.rows(), "recomputed output");
-    ForwardSegment(recomputing, chunk, segment, saved);
-  }
-  Tensor from = dy_TH;
-  for (int64_t i = segment.end - 1; i >= segment.begin; --i) {
-    const Tensor to =
-        i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient");
-    chunk.layers[i]->Backward(ctx, rotary(), from, to, &saved->layers[i]);
-    from = to;
-  }
+  const Tensor x_TH = ChunkInput(ctx, chunk, inputs);
+  const Tensor y_TH = ChunkOutput(ctx, chunk, outputs);
+  chunk.layers->Forward(ctx, rotary(), x_TH, y_TH, &saved.layers);
+  if (chunk.last) Head(ctx, y_TH, &saved);
 }
 
 void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
@@ -263,24 +215,17 @@ void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gr
       Context((*batches_)[item.microbatch], memory_->slots[item.chunk][item.slot].get(), stream);
   Saved& saved = chunk.saved[item.slot];
   Arena::Scope scope(ctx.scratch);
-  const Tensor hidden_TH[2] = {AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient"),
-                               AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient")};
-  int next = 0;
   Tensor dy_TH;
   if (chunk.last) {
-    dy_TH = hidden_TH[next++];
+    dy_TH = AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient");
     HeadBackward(ctx, dy_TH, &saved);
   } else {
     dy_TH = output_gradients[0];
   }
-  for (auto segment = chunk.segments.rbegin(); segment != chunk.segments.rend(); ++segment) {
-    const bool leaves = segment->begin == 0 && !chunk.first;
-    const Tensor dx_TH = leaves ? input_gradients[0] : hidden_TH[next];
-    BackwardSegment(ctx, chunk, *segment, dy_TH, dx_TH, &saved);
-    dy_TH = dx_TH;
-    next = 1 - next;
-  }
-  if (chunk.first) EmbedBackward(ctx, dy_TH);
+  const Tensor dx_TH =
+      chunk.first ? AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient") : input_gradients[0];
+  chunk.layers->Backward(ctx, rotary(), dy_TH, dx_TH, &saved.layers);
+  if (chunk.first) EmbedBackward(ctx, dx_TH);
 }
 
 void GptStage::BackwardInput(const WorkItem&, absl::Span<const Tensor>, absl::Span<const Tensor>,
@@ -319,38 +264,17 @@ void GptStage::HeadBackward(const LayerContext& ctx, const Tensor& dx_TH, Saved*
   final_norm_->Backward(ctx, dnormed_TH, Tensor(), dx_TH, saved->final_norm);
 }
 
-Tensor GptStage::RunLayers(const LayerContext& ctx, const Chunk& chunk,
-                           absl::Span<const Tensor> inputs) {
-  const Tensor hidden_TH[2] = {AllocateHidden(ctx.saved, ctx.rows(), "layer output"),
-                               AllocateHidden(ctx.saved, ctx.rows(), "layer output")};
-  int next = 0;
-  Tensor x_TH;
-  if (chunk.first) {
-    x_TH = hidden_TH[next++];
-    Embed(ctx, x_TH);
-  } else {
-    x_TH = inputs[0];
-  }
-  for (const auto& layer : chunk.layers) {
-    Arena::Scope scope(ctx.saved);
-    TransformerLayer::Saved forgotten;
-    layer->Forward(ctx, rotary(), x_TH, hidden_TH[next], &forgotten);
-    x_TH = hidden_TH[next];
-    next = 1 - next;
-  }
-  return x_TH;
-}
-
 void GptStage::ForwardOnly(const LayerContext& ctx, const Chunk& chunk,
                            absl::Span<const Tensor> inputs, absl::Span<const Tensor> outputs) {
-  const Tensor x_TH = RunLayers(ctx, chunk, inputs);
-  if (!chunk.last) {
-    ops::Copy(ctx.stream, x_TH, outputs[0]);
-  } else if (mode_ == Mode::kPredict) {
-    Predict(ctx, x_TH);
+  const Tensor x_TH = ChunkInput(ctx, chunk, inputs);
+  const Tensor y_TH = ChunkOutput(ctx, chunk, outputs);
+  chunk.layers->ForwardOnly(ctx, rotary(), x_TH, y_TH);
+  if (!chunk.last) return;
+  if (mode_ == Mode::kPredict) {
+    Predict(ctx, y_TH);
   } else {
     Saved forgotten;
-    Head(ctx, x_TH, &forgotten);
+    Head(ctx, y_TH, &forgotten);
   }
 }
 

@@ -21,10 +21,10 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/rotary.h"
-#include "megatron/layers/transformer_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/gpt_options.h"
+#include "megatron/models/layer_stack.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/pipeline/stage.h"
 
@@ -84,22 +84,15 @@ class GptStage : public Stage {
 
  private:
   enum class Mode { kTrain, kEvaluate, kPredict };
-  // Consecutive layers of a chunk of which, when they are recomputed, only the input is kept.
-  struct Segment {
-    int64_t begin, end;
-    bool recompute;
-  };
   struct Saved {
-    std::vector<Tensor> layer_input;  // by layer of the chunk, and the output of the last
-    std::vector<TransformerLayer::Saved> layers;
+    LayerStack::Saved layers;
     NormLayer::Saved final_norm;
     Tensor normed_TH;
     VocabParallelCrossEntropy::Saved loss;
   };
   struct Chunk {
     bool first = false, last = false;  // of the model's parts
-    std::vector<std::unique_ptr<TransformerLayer>> layers;
-    std::vector<Segment> segments;
+    std::unique_ptr<LayerStack> layers;
     std::vector<Saved> saved;  // by slot
   };
 
@@ -114,20 +107,19 @@ class GptStage : public Stage {
   const RotaryTables* rotary() const { return rotary_.get(); }
   Tensor AllocateHidden(Arena* arena, int64_t tokens, const char* name) const;
   void Embed(const LayerContext& ctx, const Tensor& out_TH) const;
+  // What the chunk's layers read: the embedding, or what the stage before sent; and where they
+  // write.
+  Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk,
+                    absl::Span<const Tensor> inputs) const;
+  Tensor ChunkOutput(const LayerContext& ctx, const Chunk& chunk,
+                     absl::Span<const Tensor> outputs) const;
   void EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH);
-  void ForwardSegment(const LayerContext& ctx, const Chunk& chunk, const Segment& segment,
-                      Saved* saved) const;
-  // dx (=) from dy. Both in scratch.
-  void BackwardSegment(const LayerContext& ctx, Chunk& chunk, const Segment& segment,
-                       const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   const Parameter& HeadWeight() const;
   void Head(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
   void HeadBackward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
   void Predict(const LayerContext& ctx, const Tensor& x_TH) const;
   void ForwardOnly(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
                    absl::Span<const Tensor> outputs);
-  // The hidden state after the chunk's layers, without keeping anything but it.
-  Tensor RunLayers(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs);
 
   GptOptions options_;
   StagePlacement placement_;

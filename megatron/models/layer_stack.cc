@@ -1,0 +1,108 @@
+#include "megatron/models/layer_stack.h"
+
+#include <algorithm>
+
+#include "megatron/ops/elementwise.h"
+
+namespace megatron {
+
+LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group) {
+  const int64_t count = options.num_layers;
+  for (int64_t i = 0; i < count; ++i) {
+    layers_.push_back(std::make_unique<TransformerLayer>(options.transformer,
+                                                         options.first_layer + i, tensor_group));
+  }
+  const LayerRecompute& recompute = options.recompute;
+  for (int64_t begin = 0; begin < count;) {
+    const bool again = recompute.method == LayerRecompute::kUniform ||
+                       (recompute.method == LayerRecompute::kBlock && begin < recompute.num_layers);
+    const int64_t length = recompute.method == LayerRecompute::kUniform ? recompute.num_layers : 1;
+    segments_.push_back({begin, std::min(begin + length, count), again});
+    begin = segments_.back().end;
+  }
+}
+
+void LayerStack::AppendParameters(std::vector<Parameter*>* out) {
+  for (const auto& layer : layers_) layer->AppendParameters(out);
+}
+
+void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary,
+                                const Segment& segment, const Tensor& y_TH, Saved* saved) const {
+  for (int64_t i = segment.begin; i < segment.end; ++i) {
+    const bool last = i + 1 == segment.end;
+    const Tensor out_TH = last ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
+    layers_[i]->Forward(ctx, rotary, saved->layer_input[i], out_TH, &saved->layers[i]);
+    if (!last) saved->layer_input[i + 1] = out_TH;
+  }
+}
+
+void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                         const Tensor& y_TH, Saved* saved) const {
+  if (layers_.empty()) return ops::Copy(ctx.stream, x_TH, y_TH);
+  saved->layer_input.resize(layers_.size());
+  saved->layers.resize(layers_.size());
+  LayerContext recomputing = ctx;
+  recomputing.saved = ctx.recompute;
+  Tensor from_TH = x_TH;
+  for (const Segment& segment : segments_) {
+    const bool leaves = segment.end == num_layers();
+    const Tensor to_TH = leaves ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
+    saved->layer_input[segment.begin] = from_TH;
+    Arena::Scope scope(ctx.recompute);
+    ForwardSegment(segment.recompute ? recomputing : ctx, rotary, segment, to_TH, saved);
+    from_TH = to_TH;
+  }
+}
+
+void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary,
+                             const Tensor& x_TH, const Tensor& y_TH) const {
+  if (layers_.empty()) return ops::Copy(ctx.stream, x_TH, y_TH);
+  Arena::Scope scope(ctx.saved);
+  const Tensor between_TH = AllocateHidden(ctx.saved, y_TH, "layer output");
+  // The outputs alternate between two places, so that the last one is y.
+  Tensor from_TH = x_TH;
+  for (int64_t i = 0; i < num_layers(); ++i) {
+    Arena::Scope layer_scope(ctx.saved);
+    TransformerLayer::Saved forgotten;
+    const Tensor to_TH = (num_layers() - i) % 2 == 1 ? y_TH : between_TH;
+    layers_[i]->Forward(ctx, rotary, from_TH, to_TH, &forgotten);
+    from_TH = to_TH;
+  }
+}
+
+void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* rotary,
+                                 const Segment& segment, const Tensor& dy_TH, const Tensor& dx_TH,
+                                 Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  Arena::Scope recompute_scope(ctx.recompute);
+  if (segment.recompute) {
+    LayerContext recomputing = ctx;
+    recomputing.saved = ctx.recompute;
+    // The output itself is not needed any more, but has to be written somewhere.
+    ForwardSegment(recomputing, rotary, segment,
+                   AllocateHidden(ctx.scratch, dy_TH, "recomputed output"), saved);
+  }
+  Tensor from_TH = dy_TH;
+  for (int64_t i = segment.end - 1; i >= segment.begin; --i) {
+    const Tensor to_TH =
+        i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
+    layers_[i]->Backward(ctx, rotary, from_TH, to_TH, &saved->layers[i]);
+    from_TH = to_TH;
+  }
+}
+
+void LayerStack::Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                          const Tensor& dx_TH, Saved* saved) {
+  if (layers_.empty()) return ops::Copy(ctx.stream, dy_TH, dx_TH);
+  Arena::Scope scope(ctx.scratch);
+  const Tensor between_TH = AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
+  // The gradients alternate between two places, so that the last one is dx.
+  Tensor from_TH = dy_TH;
+  for (size_t i = segments_.size(); i-- > 0;) {
+    const Tensor to_TH = i % 2 == 0 ? dx_TH : between_TH;
+    BackwardSegment(ctx, rotary, segments_[i], from_TH, to_TH, saved);
+    from_TH = to_TH;
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,82 @@
+// Consecutive transformer layers, with the recomputation of whole layers: what a chunk of a
+// pipeline stage consists of but for embeddings and heads, in every model.
+//
+// Layers are grouped in *segments*. Of a segment that is recomputed only the input is kept; its
+// backward runs its forward again, in the arena ctx.recompute.
+//
+// Legend: T rows of the residual stream that this rank holds, H hidden.
+#ifndef MEGATRON_MODELS_LAYER_STACK_H_
+#define MEGATRON_MODELS_LAYER_STACK_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "megatron/layers/layer_context.h"
+#include "megatron/layers/rotary.h"
+#include "megatron/layers/transformer_layer.h"
+
+namespace megatron {
+
+// Recomputation of whole layers; that of parts of a layer is TransformerOptions::recompute.
+struct LayerRecompute {
+  enum Method {
+    kNone,
+    kUniform,  // layers in groups of num_layers, of each only the input is kept
+    kBlock,    // of each of the first num_layers layers only the input is kept
+  };
+  Method method = kNone;
+  int64_t num_layers = 1;
+};
+
+struct LayerStackOptions {
+  TransformerOptions transformer;
+  LayerRecompute recompute;
+  int64_t first_layer = 0;  // number in the whole model
+  int64_t num_layers = 0;   // 0: the input is the output
+};
+
+class LayerStack {
+ public:
+  struct Saved {
+    std::vector<Tensor> layer_input;
+    std::vector<TransformerLayer::Saved> layers;
+  };
+
+  LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group);
+
+  // x must live as long as *saved. `rotary` may be null.
+  void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+               const Tensor& y_TH, Saved* saved) const;
+  // The same without keeping anything; x may not be y.
+  void ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                   const Tensor& y_TH) const;
+  // dx (=), parameter gradients (+=). dx may not be dy.
+  void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                const Tensor& dx_TH, Saved* saved);
+
+  int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  struct Segment {
+    int64_t begin, end;
+    bool recompute;
+  };
+
+  Tensor AllocateHidden(Arena* arena, const Tensor& like_TH, const char* name) const {
+    return arena->Allocate(like_TH.dtype(), like_TH.shape(), name);
+  }
+  // Reads saved->layer_input[begin].
+  void ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary, const Segment& segment,
+                      const Tensor& y_TH, Saved* saved) const;
+  void BackwardSegment(const LayerContext& ctx, const RotaryTables* rotary, const Segment& segment,
+                       const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
+
+  std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_LAYER_STACK_H_
