@@ -4,27 +4,11 @@
 #include <numeric>
 #include <utility>
 
-#include "megatron/layers/tensor_parallel.h"
-#include "megatron/ops/elementwise.h"
-#include "megatron/ops/embedding.h"
-#include "megatron/ops/linear.h"
-#include "megatron/ops/weighted_sum.h"
-
 namespace megatron {
-
-namespace {
-
-AxisSet PartialOverTensor(bool partial) { return partial ? AxisSet{Axis::kTensor} : AxisSet{}; }
-
-}  // namespace
 
 GptStage::GptStage(const GptOptions& options, const StagePlacement& placement,
                    const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
-    : options_(options),
-      placement_(placement),
-      tensor_group_(tensor_group),
-      cross_entropy_({tensor_group.rank() * options.padded_vocab_size / tensor_group.size(),
-                      options.vocab_size}) {
+    : options_(options), placement_(placement), tensor_group_(tensor_group) {
   const TransformerOptions& transformer = options.transformer;
   const int parts = placement.stages * placement.chunks;
   if (placement_.layers.empty()) {
@@ -69,33 +53,28 @@ void GptStage::MakeEmbedding() {
     word_embeddings_->weight().tied = options_.tied_embeddings && placement_.stages > 1;
     word_embeddings_->weight().owner = placement_.first();
   }
-  if (placement_.first() && options_.learned_positions) {
-    position_embeddings_.name = "embedding.position_embeddings.weight";
-    position_embeddings_.sharding =
-        Replicated({options_.max_positions, options_.transformer.hidden_size},
-                   PartialOverTensor(options_.transformer.sequence_parallel));
-    position_embeddings_.initializer = Initializer::Normal(options_.embedding_init_std);
-  }
+  if (placement_.first())
+    embedding_ = std::make_unique<TokenEmbedding>(options_, word_embeddings_.get());
 }
 
 void GptStage::MakeHead(Device device, MemoryLedger* ledger) {
-  const TransformerOptions& transformer = options_.transformer;
-  final_norm_ = std::make_unique<NormLayer>(
-      NormOptions{transformer.norm, "decoder.final_layernorm.weight",
-                  "decoder.final_layernorm.bias", transformer.hidden_size,
-                  /*partial_over_tensor=*/transformer.sequence_parallel});
   if (!options_.tied_embeddings)
-    output_layer_ = MakeTable("output_layer.weight", transformer.init_std);
+    output_layer_ = MakeTable("output_layer.weight", options_.transformer.init_std);
+  head_ = std::make_unique<LmHead>(options_, tensor_group_,
+                                   &(output_layer_ ? output_layer_ : word_embeddings_)->weight());
   loss_buffer_ = Buffer(device, 2 * SizeOf(DType::kFloat32), "loss", ledger);
   loss_sums_ = loss_buffer_.At(0, DType::kFloat32, {2});
 }
 
 std::vector<Parameter*> GptStage::parameters() {
   std::vector<Parameter*> all;
-  if (word_embeddings_ != nullptr) all.push_back(&word_embeddings_->weight());
-  if (!position_embeddings_.name.empty()) all.push_back(&position_embeddings_);
+  if (embedding_ != nullptr) {
+    embedding_->AppendParameters(&all);
+  } else if (word_embeddings_ != nullptr) {
+    all.push_back(&word_embeddings_->weight());
+  }
   for (const Chunk& chunk : chunks_) chunk.layers->AppendParameters(&all);
-  if (final_norm_ != nullptr) final_norm_->AppendParameters(&all);
+  if (head_ != nullptr) head_->AppendParameters(&all);
   if (output_layer_ != nullptr) all.push_back(&output_layer_->weight());
   return all;
 }
@@ -146,49 +125,22 @@ LayerContext GptStage::Context(const MicroBatch& batch, Arena* saved, const Stre
           &memory_->recompute};
 }
 
-const Parameter& GptStage::HeadWeight() const {
-  return output_layer_ != nullptr ? output_layer_->weight() : word_embeddings_->weight();
-}
-
 Tensor GptStage::AllocateHidden(Arena* arena, int64_t tokens, const char* name) const {
   return arena->Allocate(options_.transformer.dtype, {tokens, options_.transformer.hidden_size},
                          name);
-}
-
-void GptStage::Embed(const LayerContext& ctx, const Tensor& out_TH) const {
-  word_embeddings_->Forward(ctx, ctx.batch->tokens_T, out_TH);
-  if (options_.learned_positions) {
-    ops::EmbeddingForward(ctx.stream, ctx.MyRows(ctx.batch->position_T), position_embeddings_.data,
-                          0, /*accumulate=*/true, out_TH);
-  }
-  const ops::Dropout dropout =
-      DropoutAt(ctx, options_.transformer.hidden_dropout, 0, DropoutSite::kEmbedding);
-  if (dropout.probability > 0)
-    ops::BiasDropoutAdd(ctx.stream, dropout, out_TH, Tensor(), Tensor(), out_TH);
 }
 
 Tensor GptStage::ChunkInput(const LayerContext& ctx, const Chunk& chunk,
                             absl::Span<const Tensor> inputs) const {
   if (!chunk.first) return inputs[0];
   const Tensor x_TH = AllocateHidden(ctx.saved, ctx.rows(), "embedding");
-  Embed(ctx, x_TH);
+  embedding_->Forward(ctx, x_TH);
   return x_TH;
 }
 
 Tensor GptStage::ChunkOutput(const LayerContext& ctx, const Chunk& chunk,
                              absl::Span<const Tensor> outputs) const {
   return chunk.last ? AllocateHidden(ctx.saved, ctx.rows(), "layer output") : outputs[0];
-}
-
-void GptStage::EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH) {
-  const ops::Dropout dropout =
-      DropoutAt(ctx, options_.transformer.hidden_dropout, 0, DropoutSite::kEmbedding);
-  if (dropout.probability > 0) ops::DropoutBackward(ctx.stream, dropout, dx_TH, dx_TH, Tensor());
-  word_embeddings_->Backward(ctx, ctx.batch->tokens_T, dx_TH);
-  if (options_.learned_positions) {
-    ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ctx.batch->position_T), dx_TH, 0,
-                           position_embeddings_.grad);
-  }
 }
 
 void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
@@ -205,7 +157,7 @@ void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
   const Tensor x_TH = ChunkInput(ctx, chunk, inputs);
   const Tensor y_TH = ChunkOutput(ctx, chunk, outputs);
   chunk.layers->Forward(ctx, rotary(), x_TH, y_TH, &saved.layers);
-  if (chunk.last) Head(ctx, y_TH, &saved);
+  if (chunk.last) head_->Forward(ctx, y_TH, loss_sums_, &saved.head);
 }
 
 void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
@@ -218,14 +170,14 @@ void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gr
   Tensor dy_TH;
   if (chunk.last) {
     dy_TH = AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient");
-    HeadBackward(ctx, dy_TH, &saved);
+    head_->Backward(ctx, dy_TH, &saved.head);
   } else {
     dy_TH = output_gradients[0];
   }
   const Tensor dx_TH =
       chunk.first ? AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient") : input_gradients[0];
   chunk.layers->Backward(ctx, rotary(), dy_TH, dx_TH, &saved.layers);
-  if (chunk.first) EmbedBackward(ctx, dx_TH);
+  if (chunk.first) embedding_->Backward(ctx, dx_TH);
 }
 
 void GptStage::BackwardInput(const WorkItem&, absl::Span<const Tensor>, absl::Span<const Tensor>,
@@ -237,33 +189,6 @@ void GptStage::BackwardWeight(const WorkItem&, absl::Span<const Tensor>, const S
   LOG(FATAL) << "a GPT stage does not split its backward";
 }
 
-void GptStage::Head(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
-  Arena::Scope scope(ctx.scratch);
-  saved->normed_TH = AllocateHidden(ctx.saved, ctx.rows(), "norm output");
-  final_norm_->Forward(ctx, x_TH, saved->normed_TH, &saved->final_norm);
-  const Tensor& weight_VH = HeadWeight().data;
-  const int64_t tokens = ctx.batch->num_tokens();
-  const Tensor logits_TV =
-      ctx.saved->Allocate(options_.transformer.dtype, {tokens, weight_VH.dim(0)}, "logits");
-  ops::LinearForward(ctx.stream, Gather(ctx, saved->normed_TH), weight_VH, Tensor(), logits_TV);
-  const Tensor loss_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
-  cross_entropy_.Forward(ctx, logits_TV, loss_T, &saved->loss);
-  ops::WeightedSum(ctx.stream, loss_T, ctx.batch->loss_weight_T, loss_sums_);
-}
-
-void GptStage::HeadBackward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved) {
-  Arena::Scope scope(ctx.scratch);
-  const Parameter& weight = HeadWeight();
-  const Tensor dlogits_TV = cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss);
-  const Tensor dnormed_TH = AllocateHidden(ctx.scratch, ctx.rows(), "norm gradient");
-  const Tensor summand_TH = SummandOf(ctx, dnormed_TH);
-  ops::LinearBackwardInput(ctx.stream, dlogits_TV, weight.data, summand_TH);
-  Reduce(ctx, summand_TH, dnormed_TH);
-  ops::LinearBackwardWeight(ctx.stream, dlogits_TV, Gather(ctx, saved->normed_TH), weight.grad,
-                            Tensor());
-  final_norm_->Backward(ctx, dnormed_TH, Tensor(), dx_TH, saved->final_norm);
-}
-
 void GptStage::ForwardOnly(const LayerContext& ctx, const Chunk& chunk,
                            absl::Span<const Tensor> inputs, absl::Span<const Tensor> outputs) {
   const Tensor x_TH = ChunkInput(ctx, chunk, inputs);
@@ -271,26 +196,11 @@ void GptStage::ForwardOnly(const LayerContext& ctx, const Chunk& chunk,
   chunk.layers->ForwardOnly(ctx, rotary(), x_TH, y_TH);
   if (!chunk.last) return;
   if (mode_ == Mode::kPredict) {
-    Predict(ctx, y_TH);
+    head_->Predict(ctx, y_TH, predicted_token_, predicted_logits_V_);
   } else {
-    Saved forgotten;
-    Head(ctx, y_TH, &forgotten);
+    LmHead::Saved forgotten;
+    head_->Forward(ctx, y_TH, loss_sums_, &forgotten);
   }
-}
-
-void GptStage::Predict(const LayerContext& ctx, const Tensor& x_TH) const {
-  Arena::Scope scope(ctx.scratch);
-  const DType dtype = options_.transformer.dtype;
-  const Tensor normed_1H = AllocateHidden(ctx.scratch, 1, "norm output");
-  NormLayer::Saved forgotten;
-  final_norm_->Forward(ctx, x_TH.Slice(0, predicted_token_, predicted_token_ + 1), normed_1H,
-                       &forgotten);
-  const Tensor& weight_VH = HeadWeight().data;
-  const Tensor mine_1V = ctx.scratch->Allocate(dtype, {1, weight_VH.dim(0)}, "logits");
-  ops::LinearForward(ctx.stream, normed_1H, weight_VH, Tensor(), mine_1V);
-  const Tensor all_V = ctx.scratch->Allocate(dtype, {options_.padded_vocab_size}, "logits");
-  tensor_group_.AllGather(mine_1V.Flatten(), all_V, ctx.stream);
-  ops::Copy(ctx.stream, all_V, predicted_logits_V_);
 }
 
 }  // namespace megatron

@@ -19,13 +19,13 @@
 
 #include "absl/types/span.h"
 #include "megatron/layers/layer_context.h"
-#include "megatron/layers/norm_layer.h"
 #include "megatron/layers/rotary.h"
-#include "megatron/layers/vocab_parallel_cross_entropy.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/gpt_options.h"
 #include "megatron/models/layer_stack.h"
+#include "megatron/models/lm_head.h"
 #include "megatron/models/stage_memory.h"
+#include "megatron/models/token_embedding.h"
 #include "megatron/pipeline/stage.h"
 
 namespace megatron {
@@ -86,9 +86,7 @@ class GptStage : public Stage {
   enum class Mode { kTrain, kEvaluate, kPredict };
   struct Saved {
     LayerStack::Saved layers;
-    NormLayer::Saved final_norm;
-    Tensor normed_TH;
-    VocabParallelCrossEntropy::Saved loss;
+    LmHead::Saved head;
   };
   struct Chunk {
     bool first = false, last = false;  // of the model's parts
@@ -106,18 +104,12 @@ class GptStage : public Stage {
   LayerContext Context(const MicroBatch& batch, Arena* saved, const Stream& stream) const;
   const RotaryTables* rotary() const { return rotary_.get(); }
   Tensor AllocateHidden(Arena* arena, int64_t tokens, const char* name) const;
-  void Embed(const LayerContext& ctx, const Tensor& out_TH) const;
   // What the chunk's layers read: the embedding, or what the stage before sent; and where they
   // write.
   Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk,
                     absl::Span<const Tensor> inputs) const;
   Tensor ChunkOutput(const LayerContext& ctx, const Chunk& chunk,
                      absl::Span<const Tensor> outputs) const;
-  void EmbedBackward(const LayerContext& ctx, const Tensor& dx_TH);
-  const Parameter& HeadWeight() const;
-  void Head(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
-  void HeadBackward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
-  void Predict(const LayerContext& ctx, const Tensor& x_TH) const;
   void ForwardOnly(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
                    absl::Span<const Tensor> outputs);
 
@@ -128,10 +120,9 @@ class GptStage : public Stage {
   // On the first stage; on the last too if it is tied, there as a copy.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
-  Parameter position_embeddings_;
+  std::unique_ptr<TokenEmbedding> embedding_;             // on the first stage
   std::vector<Chunk> chunks_;
-  std::unique_ptr<NormLayer> final_norm_;
-  VocabParallelCrossEntropy cross_entropy_;
+  std::unique_ptr<LmHead> head_;  // on the last stage
 
   Buffer loss_buffer_;
   Tensor loss_sums_;
