@@ -1,5 +1,5 @@
-// What stands for cuda_device.cc in a build without CUDA.
-
+// What stands for cuda_device.cc in a build without CUDA. Weak, so that a test may bring a device
+// of its own (emulated_cuda.h).
 #include <cstdlib>
 
 #include "glog/logging.h"
@@ -15,13 +15,15 @@ namespace {
 
 }  // namespace
 
-int CudaDeviceCount() { return 0; }
-void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
-void CudaFree(int, void*) { NoCuda(); }
-CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
-CudaStream::~CudaStream() = default;
-void* CudaStream::Workspace(int64_t) { NoCuda(); }
-void CudaStream::Synchronize() { NoCuda(); }
-void CopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
+#define MEGATRON_WEAK __attribute__((weak))
+
+MEGATRON_WEAK int CudaDeviceCount() { return 0; }
+MEGATRON_WEAK void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
+MEGATRON_WEAK void CudaFree(int, void*) { NoCuda(); }
+MEGATRON_WEAK CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
+MEGATRON_WEAK CudaStream::~CudaStream() {}
+MEGATRON_WEAK void* CudaStream::Workspace(int64_t) { NoCuda(); }
+MEGATRON_WEAK void CudaStream::Synchronize() { NoCuda(); }
+MEGATRON_WEAK void CopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
 
 }  // namespace megatron

@@ -81,6 +81,13 @@ Tensor Tensor::Select(int d, int64_t index) const {
   return out;
 }
 
+Tensor Tensor::Moved(void* data, Device device) const {
+  Tensor moved = *this;
+  moved.data_ = data;
+  moved.device_ = device;
+  return moved;
+}
+
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (tensor.empty()) return out << "(empty)";
   return out << tensor.dtype() << tensor.shape() << "@" << tensor.device();

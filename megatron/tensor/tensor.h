@@ -83,6 +83,8 @@ class Tensor {
   // Elements [begin, end) of a dim, and one element of it with the dim dropped.
   Tensor Slice(int d, int64_t begin, int64_t end) const;
   Tensor Select(int d, int64_t index) const;
+  // The same shape and strides over other memory.
+  Tensor Moved(void* data, Device device) const;
 
   friend std::ostream& operator<<(std::ostream& out,
                                   const Tensor& tensor);  // fp32[2, 3]@cpu, for messages

@@ -1,6 +1,9 @@
-// What stands for the kernels in a build without CUDA.
+// What stands for the kernels in a build without CUDA. Weak, so that a test may bring a device of
+// its own (emulated.cc).
 #include "glog/logging.h"
 #include "megatron/ops/cuda/kernels.h"
+
+#define MEGATRON_WEAK __attribute__((weak))
 
 namespace megatron::ops::cuda {
 namespace {
@@ -9,87 +12,111 @@ void NoCuda() { LOG(FATAL) << "this program was built without CUDA: build it wit
 
 }  // namespace
 
-void ActivationForward(const Stream&, Activation, const Tensor&, const Tensor&) { NoCuda(); }
-void ActivationBackward(const Stream&, Activation, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void ActivationForward(const Stream&, Activation, const Tensor&, const Tensor&) {
   NoCuda();
 }
-void SwiGluForward(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
-void SwiGluBackward(const Stream&, const Tensor&, const Tensor&, const Tensor&) { NoCuda(); }
-void AttentionForward(const Stream&, const Attention&, const AttentionInputs&, const Tensor&,
-                      const Tensor&) {
+MEGATRON_WEAK void ActivationBackward(const Stream&, Activation, const Tensor&, const Tensor&,
+                                      const Tensor&) {
   NoCuda();
 }
-void AttentionBackward(const Stream&, const Attention&, const AttentionInputs&, const Tensor&,
-                       const Tensor&, const Tensor&, const AttentionInputs&) {
+MEGATRON_WEAK void SwiGluForward(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void SwiGluBackward(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
   NoCuda();
 }
-void CrossEntropyStatistics(const Stream&, const Tensor&, const Tensor&, const VocabRange&,
-                            const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void AttentionForward(const Stream&, const Attention&, const AttentionInputs&,
+                                    const Tensor&, const Tensor&) {
   NoCuda();
 }
-void RescaleSum(const Stream&, const Tensor&, const Tensor&, const Tensor&) { NoCuda(); }
-void CrossEntropyLoss(const Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void AttentionBackward(const Stream&, const Attention&, const AttentionInputs&,
+                                     const Tensor&, const Tensor&, const Tensor&,
+                                     const AttentionInputs&) {
   NoCuda();
 }
-void CrossEntropyBackward(const Stream&, const Tensor&, const Tensor&, const VocabRange&,
-                          const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void CrossEntropyStatistics(const Stream&, const Tensor&, const Tensor&,
+                                          const VocabRange&, const Tensor&, const Tensor&,
+                                          const Tensor&) {
   NoCuda();
 }
-void WeightedSum(const Stream&, const Tensor&, const Tensor&, const Tensor&) { NoCuda(); }
-void BiasDropoutAdd(const Stream&, const Dropout&, const Tensor&, const Tensor&, const Tensor&,
-                    const Tensor&) {
+MEGATRON_WEAK void RescaleSum(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
   NoCuda();
 }
-void DropoutBackward(const Stream&, const Dropout&, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void CrossEntropyLoss(const Stream&, const Tensor&, const Tensor&, const Tensor&,
+                                    const Tensor&) {
   NoCuda();
 }
-void Copy(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
-void Add(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
-void Scale(const Stream&, float, const Tensor&) { NoCuda(); }
-void Zero(const Stream&, const Tensor&) { NoCuda(); }
-void EmbeddingForward(const Stream&, const Tensor&, const Tensor&, int64_t, bool, const Tensor&) {
+MEGATRON_WEAK void CrossEntropyBackward(const Stream&, const Tensor&, const Tensor&,
+                                        const VocabRange&, const Tensor&, const Tensor&,
+                                        const Tensor&) {
   NoCuda();
 }
-void EmbeddingBackward(const Stream&, const Tensor&, const Tensor&, int64_t, const Tensor&) {
+MEGATRON_WEAK void WeightedSum(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
   NoCuda();
 }
-void LinearForward(const Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void BiasDropoutAdd(const Stream&, const Dropout&, const Tensor&, const Tensor&,
+                                  const Tensor&, const Tensor&) {
   NoCuda();
 }
-void LinearActivationForward(const Stream&, Activation, const Tensor&, const Tensor&, const Tensor&,
-                             const Tensor&, const Tensor&) {
+MEGATRON_WEAK void DropoutBackward(const Stream&, const Dropout&, const Tensor&, const Tensor&,
+                                   const Tensor&) {
   NoCuda();
 }
-void LinearBackwardInput(const Stream&, const Tensor&, const Tensor&, const Tensor&) { NoCuda(); }
-void LinearActivationBackwardInput(const Stream&, Activation, const Tensor&, const Tensor&,
-                                   const Tensor&, const Tensor&) {
+MEGATRON_WEAK void Copy(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void Add(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void Scale(const Stream&, float, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void Zero(const Stream&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void EmbeddingForward(const Stream&, const Tensor&, const Tensor&, int64_t, bool,
+                                    const Tensor&) {
   NoCuda();
 }
-void LinearBackwardWeight(const Stream&, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&) {
+MEGATRON_WEAK void EmbeddingBackward(const Stream&, const Tensor&, const Tensor&, int64_t,
+                                     const Tensor&) {
   NoCuda();
 }
-void NormForward(const Stream&, const Norm&, const Tensor&, const NormTensors&, const Tensor&) {
+MEGATRON_WEAK void LinearForward(const Stream&, const Tensor&, const Tensor&, const Tensor&,
+                                 const Tensor&) {
   NoCuda();
 }
-void ResidualNormForward(const Stream&, const Norm&, const Dropout&, const Tensor&, const Tensor&,
-                         const Tensor&, const Tensor&, const NormTensors&, const Tensor&) {
+MEGATRON_WEAK void LinearActivationForward(const Stream&, Activation, const Tensor&, const Tensor&,
+                                           const Tensor&, const Tensor&, const Tensor&) {
   NoCuda();
 }
-void NormBackward(const Stream&, const Norm&, const Tensor&, const Tensor&, const NormTensors&,
-                  const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void LinearBackwardInput(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
   NoCuda();
 }
-void AdamWUpdate(const Stream&, const AdamWOptions&, absl::Span<const OptimizerSegment>,
-                 const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void LinearActivationBackwardInput(const Stream&, Activation, const Tensor&,
+                                                 const Tensor&, const Tensor&, const Tensor&) {
   NoCuda();
 }
-void SgdUpdate(const Stream&, const SgdOptions&, absl::Span<const OptimizerSegment>, const Tensor&,
-               const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void LinearBackwardWeight(const Stream&, const Tensor&, const Tensor&, const Tensor&,
+                                        const Tensor&) {
   NoCuda();
 }
-void SumOfSquares(const Stream&, float, const Tensor&, const Tensor&) { NoCuda(); }
-void Rope(const Stream&, const Tensor&, const Tensor&, const Tensor&, bool, bool, const Tensor&) {
+MEGATRON_WEAK void NormForward(const Stream&, const Norm&, const Tensor&, const NormTensors&,
+                               const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void ResidualNormForward(const Stream&, const Norm&, const Dropout&, const Tensor&,
+                                       const Tensor&, const Tensor&, const Tensor&,
+                                       const NormTensors&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void NormBackward(const Stream&, const Norm&, const Tensor&, const Tensor&,
+                                const NormTensors&, const Tensor&, const Tensor&, const Tensor&,
+                                const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void AdamWUpdate(const Stream&, const AdamWOptions&,
+                               absl::Span<const OptimizerSegment>, const Tensor&, const Tensor&,
+                               const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void SgdUpdate(const Stream&, const SgdOptions&, absl::Span<const OptimizerSegment>,
+                             const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void SumOfSquares(const Stream&, float, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void Rope(const Stream&, const Tensor&, const Tensor&, const Tensor&, bool, bool,
+                        const Tensor&) {
   NoCuda();
 }
 

@@ -1,0 +1,109 @@
+#include "megatron/tensor/emulated_cuda.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/tensor/cuda_device.h"
+
+namespace megatron {
+namespace {
+
+// One block is one piece of anonymous memory mapped twice: without access, at the address that the
+// program knows, and with.
+struct Block {
+  size_t bytes = 0;
+  char* accessible = nullptr;
+};
+
+struct Blocks {
+  std::mutex mutex;
+  std::map<char*, Block> by_address;
+};
+
+Blocks& AllBlocks() {
+  static Blocks& blocks = *new Blocks;
+  return blocks;
+}
+
+char* Map(int file, size_t bytes, int protection) {
+  void* memory = mmap(nullptr, bytes, protection, MAP_SHARED, file, 0);
+  PCHECK(memory != MAP_FAILED) << bytes << " bytes";
+  return static_cast<char*>(memory);
+}
+
+void* Accessible(void* address) {
+  if (address == nullptr) return nullptr;
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  auto after = blocks.by_address.upper_bound(static_cast<char*>(address));
+  CHECK(after != blocks.by_address.begin()) << "not of the device: " << address;
+  const auto& [begin, block] = *--after;
+  const size_t offset = static_cast<size_t>(static_cast<char*>(address) - begin);
+  CHECK_LE(offset, block.bytes) << "not of the device: " << address;
+  return block.accessible + offset;
+}
+
+// What a CUDA stream's handle points to.
+ThreadPool* PoolOf(const CudaStream& stream) { return static_cast<ThreadPool*>(stream.handle()); }
+
+}  // namespace
+
+int CudaDeviceCount() { return 1; }
+
+void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
+  CHECK_EQ(device, 0) << name;
+  const size_t size = static_cast<size_t>(bytes);
+  const int file = memfd_create("emulated device memory", MFD_CLOEXEC);
+  PCHECK(file >= 0) << name;
+  PCHECK(ftruncate(file, bytes) == 0) << bytes << " bytes for " << name;
+  char* const address = Map(file, size, PROT_NONE);
+  const Block block = {size, Map(file, size, PROT_READ | PROT_WRITE)};
+  close(file);
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  blocks.by_address[address] = block;
+  return address;
+}
+
+void CudaFree(int, void* memory) {
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  const auto found = blocks.by_address.find(static_cast<char*>(memory));
+  CHECK(found != blocks.by_address.end()) << memory;
+  munmap(found->second.accessible, found->second.bytes);
+  munmap(found->first, found->second.bytes);
+  blocks.by_address.erase(found);
+}
+
+CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1)) {}
+CudaStream::~CudaStream() { delete PoolOf(*this); }
+void* CudaStream::Workspace(int64_t) {
+  LOG(FATAL) << "kernels alone have a workspace, and an emulated device has no kernels";
+  return nullptr;
+}
+void CudaStream::Synchronize() {}
+
+void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
+  CHECK_EQ(in.dtype(), out.dtype());
+  CHECK_EQ(in.shape(), out.shape());
+  CHECK(in.is_contiguous() && out.is_contiguous()) << in << " to " << out;
+  const Device here = {DeviceType::kCuda, stream->device()};
+  CHECK(in.device() == here || out.device() == here) << in << " to " << out;
+  if (in.bytes() == 0) return;
+  std::memmove(EmulatedView(out).raw(), EmulatedView(in).raw(), static_cast<size_t>(in.bytes()));
+}
+
+Tensor EmulatedView(const Tensor& tensor) {
+  if (tensor.device().type != DeviceType::kCuda) return tensor;
+  return tensor.Moved(Accessible(tensor.raw()), Device());
+}
+
+Stream EmulatingStream(const Stream& stream) { return Stream::Cpu(PoolOf(*stream.cuda())); }
+
+}  // namespace megatron

@@ -1,0 +1,22 @@
+// A CUDA device for tests on machines without one, which the CPU plays.
+//
+// A test that links //megatron/ops/cuda:emulated sees one CUDA device. Its operations are the CPU's
+// and have happened when they return, but its memory is out of the host's reach: code that reads or
+// writes it other than by an operation or a copy dies of SIGSEGV, there and then. So what passes
+// with it keeps host and device apart; kernels and the order of streams it says nothing about.
+#ifndef MEGATRON_TENSOR_EMULATED_CUDA_H_
+#define MEGATRON_TENSOR_EMULATED_CUDA_H_
+
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// The same memory as a CPU tensor, for what plays the device. Empty stays empty.
+Tensor EmulatedView(const Tensor& tensor);
+// The CPU stream that carries out a CUDA stream's operations.
+Stream EmulatingStream(const Stream& stream);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TENSOR_EMULATED_CUDA_H_

@@ -1,0 +1,59 @@
+#include "megatron/tensor/emulated_cuda.h"
+
+#include "gtest/gtest.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/host_mirror.h"
+#include "megatron/tensor/memory.h"
+
+namespace megatron {
+namespace {
+
+constexpr Device kCuda = {DeviceType::kCuda, 0};
+
+class EmulatedCudaTest : public testing::Test {
+ protected:
+  EmulatedCudaTest() : cuda_(0), stream_(Stream::Cuda(0, &cuda_)) {}
+  CudaStream cuda_;
+  Stream stream_;
+};
+
+TEST_F(EmulatedCudaTest, ThereIsOneDevice) { EXPECT_EQ(CudaDeviceCount(), 1); }
+
+TEST_F(EmulatedCudaTest, AMirrorBringsAndSendsWhatItsTensorHolds) {
+  const Buffer buffer(kCuda, 4 * sizeof(float), "test", nullptr);
+  const Tensor x = buffer.At(0, DType::kFloat32, {4});
+  const HostMirror mirror(x, "test"), other(x, "test");
+  for (int i = 0; i < 4; ++i) mirror.host().data<float>()[i] = static_cast<float>(i);
+  mirror.Send(stream_);
+  other.Fetch(stream_);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(other.host().data<float>()[i], i);
+}
+
+TEST_F(EmulatedCudaTest, AViewIsThePlaceInTheSameMemory) {
+  const Buffer buffer(kCuda, 1000, "test", nullptr);
+  const Tensor x = buffer.At(0, DType::kFloat32, {10, 5});
+  EmulatedView(x).data<float>()[3 * 5 + 2] = 7;
+  EXPECT_EQ(EmulatedView(x.Select(1, 2).Slice(0, 3, 4)).data<float>()[0], 7);
+}
+
+TEST_F(EmulatedCudaTest, MemoryStartsAsZeros) {
+  const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
+  EXPECT_EQ(EmulatedView(buffer.At(0, DType::kFloat32, {1})).data<float>()[0], 0);
+}
+
+using EmulatedCudaDeathTest = EmulatedCudaTest;
+
+TEST_F(EmulatedCudaDeathTest, TheHostMayNotTouchIt) {
+  const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
+  volatile float* const x = static_cast<float*>(buffer.data());
+  EXPECT_DEATH(*x = 1, "");
+  EXPECT_DEATH(static_cast<void>(*x), "");
+}
+
+TEST_F(EmulatedCudaDeathTest, HostMemoryIsNotTheDevices) {
+  float host = 0;
+  EXPECT_DEATH(EmulatedView(Tensor(&host, DType::kFloat32, {1}, kCuda)), "not of the device");
+}
+
+}  // namespace
+}  // namespace megatron
