@@ -1,7 +1,6 @@
 #include "megatron/layers/self_attention.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "megatron/ops/rope.h"
 
@@ -68,20 +67,28 @@ NormOptions HeadNorm(const TransformerOptions& options, const std::string& name)
           /*partial_over_tensor=*/true};
 }
 
+AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t layer,
+                                 const ProcessGroup& tensor_group) {
+  AttentionCoreOptions core;
+  core.layer = layer;
+  core.first_head = options.num_attention_heads / tensor_group.size() * tensor_group.rank();
+  core.head_size = options.kv_channels;
+  core.dropout = options.attention_dropout;
+  core.causal = options.causal;
+  return core;
+}
+
 }  // namespace
 
 SelfAttention::SelfAttention(const TransformerOptions& options, const std::string& name,
                              int64_t layer, const ProcessGroup& tensor_group)
-    : layer_(layer),
-      groups_(std::max<int64_t>(1, options.num_query_groups / tensor_group.size())),
+    : groups_(std::max<int64_t>(1, options.num_query_groups / tensor_group.size())),
       heads_per_group_(options.num_attention_heads / tensor_group.size() / groups_),
       head_size_(options.kv_channels),
-      first_head_(tensor_group.rank() * groups_ * heads_per_group_),
-      dropout_(options.attention_dropout),
-      causal_(options.causal),
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
       dtype_(options.dtype),
+      core_(CoreOptions(options, layer, tensor_group)),
       qkv_(OwnLinear(options, name, tensor_group), tensor_group),
       kv_(SharedLinear(options, name, tensor_group)),
       proj_(OutputLinear(options, name), tensor_group),
@@ -100,17 +107,6 @@ Tensor SelfAttention::SharedColumns(const Tensor& packed_TO) const {
   return packed_TO.Slice(1, qkv_.output_size(), packed_TO.dim(1));
 }
 
-ops::Attention SelfAttention::AttentionOptions(const LayerContext& ctx) const {
-  ops::Attention attention;
-  attention.scale = 1.0f / std::sqrt(static_cast<float>(head_size_));
-  attention.causal = causal_;
-  attention.cu_seqlens_q = attention.cu_seqlens_k = ctx.batch->cu_seqlens;
-  attention.max_seqlen_q = attention.max_seqlen_k = ctx.batch->max_seqlen;
-  attention.dropout = DropoutAt(ctx, dropout_, layer_, DropoutSite::kAttentionProbabilities);
-  attention.dropout.first_column = first_head_;
-  return attention;
-}
-
 void SelfAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
                            const Tensor& q_TGRD, const Tensor& k_TGD) const {
   if (rotary == nullptr) return;
@@ -122,11 +118,7 @@ void SelfAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, 
 
 void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
   saved->context_TGRD = arena->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
-  const int64_t tokens = saved->q_TGRD.dim(0);
-  saved->lse_TGR = arena->Allocate(DType::kFloat32, {tokens, groups_, heads_per_group_},
-                                   "attention log-sum-exp");
-  ops::AttentionForward(ctx.stream, AttentionOptions(ctx), Inputs(*saved), saved->context_TGRD,
-                        saved->lse_TGR);
+  core_.Forward(ctx, arena, Inputs(*saved), saved->context_TGRD, &saved->core);
 }
 
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -169,8 +161,8 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   const Tensor dqkv_TGSD =
       ctx.scratch->Allocate(dtype_, saved->qkv_TGSD.shape(), "attention gradient");
   const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
-  ops::AttentionBackward(ctx.stream, AttentionOptions(ctx), Inputs(*saved), saved->context_TGRD,
-                         saved->lse_TGR, dcontext_TGRD, {dq_TGRD, dk_TGD, Values(dqkv_TGSD)});
+  core_.Backward(ctx, Inputs(*saved), saved->context_TGRD, dcontext_TGRD,
+                 {dq_TGRD, dk_TGD, Values(dqkv_TGSD)}, saved->core);
   Rotate(ctx, rotary, /*inverse=*/true, dq_TGRD, dk_TGD);
   if (qk_norm_) {
     q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);

@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "megatron/layers/attention_core.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/parallel_linear.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/transformer_options.h"
-#include "megatron/ops/attention.h"
 
 namespace megatron {
 
@@ -29,7 +29,8 @@ class SelfAttention {
     Tensor qkv_TGSD;  // S = R + 2; rotated in place unless q and k are normalized
     Tensor q_TGRD,
         k_TGD;  // what attention read: views of qkv, or the normalized and rotated copies
-    Tensor context_TGRD, lse_TGR;
+    Tensor context_TGRD;
+    AttentionCore::Saved core;
   };
 
   // `name` is "decoder.layers.0.self_attention", `layer` the layer's number in the whole model,
@@ -55,19 +56,18 @@ class SelfAttention {
   Tensor Queries(const Tensor& qkv_TGSD) const { return qkv_TGSD.Slice(2, 0, heads_per_group_); }
   Tensor Keys(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_); }
   Tensor Values(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_ + 1); }
-  ops::Attention AttentionOptions(const LayerContext& ctx) const;
   ops::AttentionInputs Inputs(const Saved& saved) const {
     return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD)};
   }
   void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
               const Tensor& q_TGRD, const Tensor& k_TGD) const;
-  // Fills saved->context and saved->lse from the inputs, allocated in `arena`.
+  // Fills saved->context and saved->core from the inputs, allocated in `arena`.
   void Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const;
 
-  int64_t layer_, groups_, heads_per_group_, head_size_, first_head_;
-  float dropout_;
-  bool causal_, recompute_, qk_norm_;
+  int64_t groups_, heads_per_group_, head_size_;
+  bool recompute_, qk_norm_;
   DType dtype_;
+  AttentionCore core_;
   ColumnParallelLinear qkv_;                  // the queries alone where the group is shared
   std::unique_ptr<ColumnParallelLinear> kv_;  // keys and values of a shared group, else null
   RowParallelLinear proj_;

@@ -1,0 +1,33 @@
+#include "megatron/layers/attention_core.h"
+
+#include <cmath>
+
+namespace megatron {
+
+ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
+  ops::Attention attention;
+  attention.scale = 1.0f / std::sqrt(static_cast<float>(options_.head_size));
+  attention.causal = options_.causal;
+  attention.cu_seqlens_q = attention.cu_seqlens_k = ctx.batch->cu_seqlens;
+  attention.max_seqlen_q = attention.max_seqlen_k = ctx.batch->max_seqlen;
+  attention.dropout =
+      DropoutAt(ctx, options_.dropout, options_.layer, DropoutSite::kAttentionProbabilities);
+  attention.dropout.first_column = options_.first_head;
+  return attention;
+}
+
+void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
+                            const Tensor& out_TGRD, Saved* saved) const {
+  const Shape& shape = in.q_TGRD.shape();
+  saved->lse_TGR =
+      arena->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]}, "attention log-sum-exp");
+  ops::AttentionForward(ctx.stream, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+}
+
+void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs& in,
+                             const Tensor& out_TGRD, const Tensor& dout_TGRD,
+                             const ops::AttentionInputs& gradients, const Saved& saved) const {
+  ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+}
+
+}  // namespace megatron
