@@ -57,7 +57,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(identity.split, PartFromFlag());
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(absl::GetFlag(FLAGS_split)));
   MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset,
-                            IndexedDataset::Open(absl::GetFlag(FLAGS_prefix)));
+                            AsInput(IndexedDataset::Open(absl::GetFlag(FLAGS_prefix))));
   MEGATRON_ASSIGN_OR_RETURN(identity.fingerprint, dataset.DescribeContents());
   const SequenceRange range = RangeOf(identity.split, shares, dataset.num_sequences());
   GptIndexOptions options;
@@ -72,8 +72,12 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const GptIndex index,
                             LoadOrBuildGptIndex(cache, identity, options, length));
   const IndexCacheKey key = GptIndexKey(identity, options, index);
-  // Where it could not be written it was built all the same, and a warning says why.
-  MEGATRON_RETURN_IF_ERROR(cache.Load(key).status());
+  // Where it could not be written it was built all the same, and a warning has said why.
+  if (!cache.Load(key).ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat("the index could not be kept in '",
+                                                     absl::GetFlag(FLAGS_cache_dir),
+                                                     "' for the reason above"));
+  }
   for (const std::string& name : key.names)
     std::cout << cache.PathOf(key, absl::StrCat(name, ".npy")) << "\n";
   return absl::OkStatus();

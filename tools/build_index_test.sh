@@ -52,8 +52,9 @@ expect_code 20 'expected train, valid or test' "${flags[@]}" --part=dev
 expect_code 20 'split' "${flags[@]}" --split=1,2,3,4
 expect_code 20 'no_such_flag' --no_such_flag=1
 expect_code 20 'not enough for one sample' --prefix=elsewhere/a_text_document --seq_length=1000000 --cache_dir=cache
-expect_code 23 'nowhere.idx' --prefix=nowhere --seq_length=64 --cache_dir=cache
+expect_code 21 'nowhere.idx' --prefix=nowhere --seq_length=64 --cache_dir=cache
 expect_code 23 'is not kept in' "${flags[@]}" --prefix=elsewhere/a_text_document --cache_dir=stories.jsonl/cache
+grep -q "error: the index could not be kept in 'stories.jsonl/cache' for the reason above" output || fail "no clear error: $(cat output)"
 head -c 40 elsewhere/a_text_document.idx > cut.idx && : > cut.bin
 expect_code 21 'cut.idx' "${flags[@]}" --prefix=cut
 echo "passed"

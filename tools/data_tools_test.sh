@@ -40,6 +40,11 @@ grep -q "verified: .* vocabulary of 257" output || fail "not verified: $(cat out
 grep -q "###" output || fail "no histogram: $(cat output)"
 fingerprint="$(sed -n 's/^fingerprint *//p' output)"
 expect_code 0 '^[0-9]* [0-9]* [0-9]* ' "$tools/inspect_dataset" one_text_document --fingerprint="$fingerprint"
+expect_code 0 '' "$tools/inspect_dataset" one_text_document --fingerprint="${fingerprint^^}"
+expect_code 20 'eight hexadecimal digits' "$tools/inspect_dataset" one_text_document --fingerprint=12345
+expect_code 20 'first=-1 is negative' "$tools/inspect_dataset" one_text_document --first=-1
+expect_code 20 'documents=-1 is negative' "$tools/inspect_dataset" one_text_document --documents=-1
+expect_code 20 'max_tokens=-1 is negative' "$tools/inspect_dataset" one_text_document --max_tokens=-1
 expect_code 21 "$fingerprint, not 12345678" "$tools/inspect_dataset" one_text_document --fingerprint=12345678
 expect_code 0 'dataset      one_text_document$' "$tools/inspect_dataset" one_text_document.bin
 expect_code 0 'dataset      one_text_document$' "$tools/inspect_dataset" one_text_document.idx
@@ -72,6 +77,32 @@ cmp bad_text_document.idx <("$tools/preprocess_data" --input=stories.jsonl --out
   fail "a bad line changed the good ones"
 expect_code 21 'bad.jsonl, line 1: it is longer' "$tools/preprocess_data" --input=bad.jsonl --output_prefix=bad --max_line_bytes=20
 
+# A form feed is no white space of JSON's.
+printf '{"text": "a"}\f\n' > feed.jsonl
+expect_code 21 'line 1: column 14: something follows' "$tools/preprocess_data" --input=feed.jsonl --output_prefix=bad
+printf '\f\n' > feed.jsonl
+expect_code 21 'line 1: column 1: ' "$tools/preprocess_data" --input=feed.jsonl --output_prefix=bad
+
+# A line without an end: told at once where it fails the work, and left at Ctrl-C where it is passed over.
+expect_code 21 'zero, line 1: it is longer' timeout 60 "$tools/preprocess_data" --input=/dev/zero --output_prefix=zero --max_line_bytes=1000000
+expect_code 21 'zero, line 1: a document of more than' timeout 60 "$tools/txt_to_jsonl" --input=/dev/zero --output=zero.jsonl --max_document_bytes=1000000
+for run in "preprocess_data --bad_lines=skip --max_line_bytes=1000000 --output_prefix=zero" \
+  "txt_to_jsonl --max_document_bytes=1000000000000 --output=zero.jsonl"; do
+  # shellcheck disable=SC2086
+  while sleep 0.01; do head -c 100000 /dev/zero || break; done 2> /dev/null | exec "$tools/"$run --input=- > interrupted 2>&1 &
+  pid=$!
+  for _ in {1..100}; do
+    [[ $(echo zero*) == *.partial* ]] && break
+    sleep 0.1
+  done
+  sleep 0.5
+  kill -TERM "$pid"
+  wait "$pid"
+  code=$?
+  [[ $code == 130 ]] || fail "$run at an endless line: code $code: $(cat interrupted)"
+  [[ $(echo zero*) == 'zero*' ]] || fail "$run left $(echo zero*)"
+done
+
 # Compressed, in pieces, by pattern and by name: the same bytes.
 half=$(($(wc -l < stories.jsonl) / 2))
 mkdir shards
@@ -96,6 +127,9 @@ cmp one_text_document.idx merged.idx || fail "merging changes the index"
 expect_code 0 '' "$tools/merge_datasets" --output_prefix=merged halves/a_text_document halves/b_text_document.idx
 cmp one_text_document.idx merged.idx || fail "merging prefixes changes the index"
 expect_code 20 'same time' "$tools/merge_datasets" --input=merged,halves/a_text_document --output_prefix=merged
+printf 'xx' >> halves/b_text_document.bin
+expect_code 21 'b_text_document.bin. has .*belong to no sequence' "$tools/merge_datasets" --input=halves --output_prefix=merged
+expect_code 21 'neither a folder nor a dataset' "$tools/merge_datasets" --input=quarters --output_prefix=merged
 rm halves/b_text_document.idx
 expect_code 21 'unfinished' "$tools/merge_datasets" --input=halves --output_prefix=merged
 cmp one_text_document.idx merged.idx || fail "a failed merge touched the older dataset"
@@ -137,18 +171,28 @@ expect_code 21 'no document in the input; lines read: 1; broken.jsonl, line 1: '
 [[ $(echo empty_*) == 'empty_*' ]] || fail "an input without documents left $(echo empty_*)"
 
 # Wrong flags and files.
+expect_code 20 "key 'text' stands twice" "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --json_keys=text,text
 expect_code 20 'prefx' "$tools/preprocess_data" --output_prefx=x
 expect_code 20 '--input is missing' "$tools/preprocess_data"
 expect_code 20 'ByteLevel' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --tokenizer_type=Words
 expect_code 20 'merge_file means nothing to ByteLevel' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --merge_file=x
 expect_code 20 'GPT2BPETokenizer needs a merge_file' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x \
   --tokenizer_type=GPT2BPETokenizer --vocab_file=x
-expect_code 23 'vocab.json' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --tokenizer_type=GPT2BPETokenizer \
+expect_code 20 'vocab.json' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --tokenizer_type=GPT2BPETokenizer \
   --vocab_file=vocab.json --merge_file=merges.txt
 expect_code 20 'bytes' "$tools/make_stories" --bytes=many
-expect_code 23 'nothing.jsonl' "$tools/preprocess_data" --input=nothing.jsonl --output_prefix=x
-expect_code 23 '/nowhere' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=/nowhere/x
-expect_code 23 'nothing.idx' "$tools/inspect_dataset" nothing
+expect_code 21 'nothing.jsonl' "$tools/preprocess_data" --input=nothing.jsonl --output_prefix=x
+expect_code 21 'nothing.txt' "$tools/txt_to_jsonl" --input=nothing.txt --output=x
+expect_code 23 "no folder '/nowhere'" "$tools/preprocess_data" --input=stories.jsonl --output_prefix=/nowhere/x
+expect_code 23 '/nowhere' "$tools/txt_to_jsonl" --input=stories.txt --output=/nowhere/x
+expect_code 21 'nothing.idx' "$tools/inspect_dataset" nothing
+
+# What is there under an output's name and is no file is left alone.
+mkdir odd_text_document.idx
+expect_code 23 'odd_text_document.idx. is no regular file' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=odd
+rmdir odd_text_document.idx && ln -s elsewhere odd_text_document.bin
+expect_code 23 'odd_text_document.bin. is no regular file' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=odd
+[[ $(echo odd*) == odd_text_document.bin && -L odd_text_document.bin ]] || fail "a refused output left $(echo odd*)"
 expect_code 0 'output_prefix' "$tools/preprocess_data" --help
 
 # A damaged index.

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/base/file_system.h"
 
 namespace megatron {
 namespace {
@@ -27,7 +28,14 @@ absl::StatusOr<DatasetLock> DatasetLock::Take(const std::string& prefix) {
   const std::string path = prefix + ".lock";
   while (true) {
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("create '", path, "'"));
+    if (fd < 0 && errno == ENOENT) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("there is no folder '", ParentPath(prefix), "' to write '", prefix, "' to"));
+    }
+    if (fd < 0) {
+      return absl::ErrnoToStatus(
+          errno, absl::StrCat("write in '", ParentPath(prefix), "', '", path, "' to begin with"));
+    }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       if (IsStillNamed(path, fd)) return DatasetLock(path, fd);
       close(fd);

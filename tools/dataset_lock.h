@@ -13,7 +13,7 @@ namespace megatron {
 // may keep it between machines or not; where there are no locks at all, everybody has the right.
 class DatasetLock {
  public:
-  // kFailedPrecondition where another process has it.
+  // kFailedPrecondition where another process has it, or the folder is not there.
   static absl::StatusOr<DatasetLock> Take(const std::string& prefix);
   DatasetLock(DatasetLock&& other) noexcept;
   DatasetLock& operator=(DatasetLock&&) = delete;

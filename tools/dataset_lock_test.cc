@@ -46,7 +46,8 @@ TEST(DatasetLockTest, ADeadProcessHoldsNothing) {
 
 TEST(DatasetLockTest, AMissingFolderIsTold) {
   EXPECT_THAT(DatasetLock::Take("/nowhere/x"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/x")));
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("no folder '/nowhere' to write '/nowhere/x' to")));
 }
 
 }  // namespace

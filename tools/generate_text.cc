@@ -52,7 +52,7 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
   MEGATRON_ASSIGN_OR_RETURN(
       const std::unique_ptr<InferenceModel> model,
-      InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores()));
+      AsArgument(InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores())));
   std::string prompt = absl::GetFlag(FLAGS_prompt);
   if (prompt == "-")
     prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());

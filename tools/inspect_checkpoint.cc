@@ -189,7 +189,8 @@ absl::Status Main(const std::vector<std::string>& arguments) {
         "expected one argument, a checkpoint's directory or that of a run's checkpoints");
   }
   FileSystem& fs = PosixFileSystem();
-  MEGATRON_ASSIGN_OR_RETURN(const std::string directory, FindDirectory(fs, arguments[0]));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string directory,
+                            AsArgument(FindDirectory(fs, arguments[0])));
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, directory));
   PrintHeader(reader);
   PrintValues(reader.manifest());

@@ -95,7 +95,7 @@ TEST_F(InspectCheckpointTest, VerifiesAndEndsWith22WhereABitIsFlipped) {
 TEST_F(InspectCheckpointTest, OtherFailuresHaveTheirCodes) {
   EXPECT_EQ(Run(""), 20);
   EXPECT_EQ(Run("--verfy x"), 20);
-  EXPECT_EQ(Run(JoinPath(directory_, "nothing")), 23);
+  EXPECT_EQ(Run(JoinPath(directory_, "nothing")), 20);
   EXPECT_THAT(output_, HasSubstr("nothing"));
   EXPECT_EQ(Run("--help"), 0);
   ASSERT_THAT(fs_.Remove(Shard()), IsOk());

@@ -7,16 +7,18 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed_dataset.h"
 #include "tools/tokenizer_flags.h"
@@ -92,7 +94,7 @@ void PrintHistograms(const IndexedDataset& dataset) {
 // The sequences of a document, a line each, as text or as numbers.
 absl::Status PrintDocument(const IndexedDataset& dataset, int64_t document,
                            const Tokenizer* tokenizer) {
-  int64_t left = std::max<int64_t>(absl::GetFlag(FLAGS_max_tokens), 0);
+  int64_t left = absl::GetFlag(FLAGS_max_tokens);
   const auto [begin, end] = dataset.DocumentSequences(document);
   absl::PrintF("\ndocument %d, %d tokens in %d sequences\n", document,
                DocumentLength(dataset, document), end - begin);
@@ -108,8 +110,8 @@ absl::Status PrintDocument(const IndexedDataset& dataset, int64_t document,
 }
 
 absl::Status PrintDocuments(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
-  const int64_t first = std::max<int64_t>(absl::GetFlag(FLAGS_first), 0);
-  const int64_t count = std::max<int64_t>(absl::GetFlag(FLAGS_documents), 0);
+  const int64_t first = absl::GetFlag(FLAGS_first);
+  const int64_t count = absl::GetFlag(FLAGS_documents);
   for (int64_t i = first; i < dataset.num_documents() && i - first < count; ++i)
     MEGATRON_RETURN_IF_ERROR(PrintDocument(dataset, i, tokenizer));
   return absl::OkStatus();
@@ -117,14 +119,7 @@ absl::Status PrintDocuments(const IndexedDataset& dataset, const Tokenizer* toke
 
 // What opening a dataset leaves unchecked.
 absl::Status Verify(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
-  const std::string bin = dataset.prefix() + ".bin";
-  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file,
-                            PosixFileSystem().Open(bin));
-  const int64_t expected = dataset.num_tokens() * TokenSize(dataset.token_type());
-  if (file->size() != expected) {
-    return absl::DataLossError(absl::StrCat("'", bin, "' has ", file->size(), " bytes, its tokens ",
-                                            expected, ": some belong to no sequence"));
-  }
+  MEGATRON_RETURN_IF_ERROR(dataset.VerifyBinSize());
   const int64_t vocab_size = tokenizer != nullptr
                                  ? tokenizer->vocab_size()
                                  : int64_t{std::numeric_limits<int32_t>::max()} + 1;
@@ -136,14 +131,30 @@ absl::Status Verify(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
   return absl::OkStatus();
 }
 
-absl::Status Main(const std::vector<std::string>& arguments) {
+absl::Status CheckFlags(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1)
     return absl::InvalidArgumentError("expected one argument, the dataset's prefix");
+  for (const auto& [name, value] : {std::pair("documents", absl::GetFlag(FLAGS_documents)),
+                                    std::pair("first", absl::GetFlag(FLAGS_first)),
+                                    std::pair("max_tokens", absl::GetFlag(FLAGS_max_tokens))}) {
+    if (value < 0)
+      return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, " is negative"));
+  }
+  const std::string fingerprint = absl::GetFlag(FLAGS_fingerprint);
+  const bool is_one = fingerprint.size() == 8 && absl::c_all_of(fingerprint, absl::ascii_isxdigit);
+  if (fingerprint.empty() || is_one) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--fingerprint=", fingerprint, ": expected eight hexadecimal digits"));
+}
+
+absl::Status Main(const std::vector<std::string>& arguments) {
+  MEGATRON_RETURN_IF_ERROR(CheckFlags(arguments));
   std::unique_ptr<Tokenizer> tokenizer;
   if (HasTokenizerFlags()) {
     MEGATRON_ASSIGN_OR_RETURN(tokenizer, TokenizerFromFlags());
   }
-  MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset, IndexedDataset::Open(arguments[0]));
+  MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset,
+                            AsInput(IndexedDataset::Open(arguments[0])));
   MEGATRON_ASSIGN_OR_RETURN(const uint32_t fingerprint, dataset.ContentFingerprint());
   const std::string fingerprint_text = absl::StrFormat("%08x", fingerprint);
   PrintHeader(dataset, fingerprint_text);
@@ -152,7 +163,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (absl::GetFlag(FLAGS_verify)) {
     MEGATRON_RETURN_IF_ERROR(Verify(dataset, tokenizer.get()));
   }
-  const std::string expected = absl::GetFlag(FLAGS_fingerprint);
+  const std::string expected = absl::AsciiStrToLower(absl::GetFlag(FLAGS_fingerprint));
   if (!expected.empty() && expected != fingerprint_text) {
     return absl::DataLossError(absl::StrCat("'", dataset.prefix(), "' has the fingerprint ",
                                             fingerprint_text, ", not ", expected));

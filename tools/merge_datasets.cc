@@ -31,12 +31,16 @@ absl::StatusOr<std::vector<std::string>> FindPrefixes(std::vector<std::string> i
   if (inputs.empty()) return absl::InvalidArgumentError("--input is missing");
   if (inputs.size() == 1) {
     const absl::StatusOr<FileInfo> info = PosixFileSystem().Stat(JoinPath(inputs[0], "."));
-    if (info.ok()) return FindDatasets(PosixFileSystem(), inputs[0]);
+    if (info.ok()) return AsInput(FindDatasets(PosixFileSystem(), inputs[0]));
   }
   for (std::string& prefix : inputs) {
     absl::string_view name = prefix;
     if (!absl::ConsumeSuffix(&name, ".idx")) absl::ConsumeSuffix(&name, ".bin");
     prefix = std::string(name);
+    if (absl::IsNotFound(PosixFileSystem().Stat(prefix + ".idx").status())) {
+      return absl::DataLossError(absl::StrCat(
+          "'", prefix, "' is neither a folder nor a dataset: there is no '", prefix, ".idx'"));
+    }
   }
   return inputs;
 }

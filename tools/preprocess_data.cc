@@ -1,5 +1,6 @@
 // Turns JSON lines into the indexed datasets that training reads.
 
+#include <atomic>
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -136,7 +137,8 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError("--input is missing; --input=- reads stdin");
   MEGATRON_ASSIGN_OR_RETURN(const PreprocessOptions options, OptionsFromFlags());
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, TokenizerFromFlags());
-  MEGATRON_ASSIGN_OR_RETURN(const TextInputs inputs, FindTextInputs(patterns));
+  MEGATRON_RETURN_IF_ERROR(CheckPreprocessOptions(options, *tokenizer));
+  MEGATRON_ASSIGN_OR_RETURN(const TextInputs inputs, AsInput(FindTextInputs(patterns)));
   std::vector<DatasetLock> locks;
   for (const std::string& key : options.json_keys) {
     MEGATRON_ASSIGN_OR_RETURN(DatasetLock lock, DatasetLock::Take(DatasetPrefix(options, key)));
@@ -144,7 +146,12 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   }
   LineBatchReader::Options reader_options;
   reader_options.max_line_bytes = static_cast<size_t>(absl::GetFlag(FLAGS_max_line_bytes));
-  LineBatchReader reader(inputs.paths, OpenTextInput, reader_options);
+  LineBatchReader reader(
+      inputs.paths,
+      [](const std::string& path, const std::atomic<bool>* stop) {
+        return AsInput(OpenTextInput(path, stop));
+      },
+      reader_options);
   CatchInterrupts();
   ProgressLine progress;
   const absl::StatusOr<PreprocessReport> report = PreprocessJsonLines(

@@ -83,7 +83,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromFlags() {
   options.tiktoken_num_special_tokens = absl::GetFlag(FLAGS_tiktoken_num_special_tokens);
   options.tiktoken_special_tokens = absl::GetFlag(FLAGS_tiktoken_special_tokens);
   MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(options.type));
-  return CreateTokenizer(options);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = CreateTokenizer(options);
+  // A file that is missing or damaged is a wrong flag too, as it is a wrong field to pretrain_gpt.
+  if (!tokenizer.ok()) return absl::InvalidArgumentError(tokenizer.status().message());
+  return tokenizer;
 }
 
 }  // namespace megatron

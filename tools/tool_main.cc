@@ -69,6 +69,11 @@ absl::Status GoWhereTheUserStands() {
 
 }  // namespace
 
+absl::Status InputError(const absl::Status& status) {
+  if (status.ok() || absl::IsInvalidArgument(status) || absl::IsCancelled(status)) return status;
+  return absl::DataLossError(status.message());
+}
+
 int RunTool(int argc, char** argv, absl::string_view usage,
             absl::FunctionRef<absl::Status(const std::vector<std::string>& arguments)> body) {
   google::InitGoogleLogging(argv[0]);

@@ -1,6 +1,7 @@
 // Trains a byte-level BPE vocabulary on text.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
@@ -88,7 +89,7 @@ class Counter {
       words_.AddText({line.data(), with_end}, first_piece_);
       return absl::OkStatus();
     }
-    if (line.find_first_not_of(" \t\r\n\v\f") == line.npos) return absl::OkStatus();
+    if (IsBlankJsonLine(line)) return absl::OkStatus();
     BadLineKind kind;
     MEGATRON_RETURN_IF_ERROR(ExtractJsonTexts(line, keys_, &texts_, &kind));
     for (const JsonText& text : texts_) words_.AddText(text.text, first_piece_);
@@ -103,9 +104,14 @@ class Counter {
 };
 
 absl::StatusOr<WordCounts> CountWords(FirstPiece first_piece, ThreadPool* pool) {
-  MEGATRON_ASSIGN_OR_RETURN(const TextInputs inputs, FindTextInputs(absl::GetFlag(FLAGS_input)));
+  MEGATRON_ASSIGN_OR_RETURN(const TextInputs inputs,
+                            AsInput(FindTextInputs(absl::GetFlag(FLAGS_input))));
   const std::vector<std::string> keys = absl::GetFlag(FLAGS_json_keys);
-  LineBatchReader reader(inputs.paths, OpenTextInput, {});
+  LineBatchReader reader(inputs.paths,
+                         [](const std::string& path, const std::atomic<bool>* stop) {
+                           return AsInput(OpenTextInput(path, stop));
+                         },
+                         {});
   std::vector<Counter> counters;
   for (int i = 0; i < pool->num_threads(); ++i) counters.emplace_back(first_piece, keys);
   std::vector<LineBatch> batches(counters.size() * 4);
@@ -187,6 +193,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const WordCounts words, CountWords(FirstPieceOf(split.pattern), &pool));
   absl::FPrintF(stderr, "%d words, %d of them different: %.2f s\n", words.total(), words.size(),
                 SecondsSince(start));
+  if (words.total() == 0) return absl::DataLossError("there is no text in the input");
   start = Clock::now();
   Clock::time_point last_report = start;
   MEGATRON_ASSIGN_OR_RETURN(

@@ -62,7 +62,10 @@ train 20 '--output is missing' --input=stories.txt
 train 20 'too small' --input=stories.txt --output=x --vocab_size=256
 train 20 "'words'; there are gpt2" --input=stories.txt --output=x --split_pattern=words
 train 20 'vocab_sise' --vocab_sise=3
-train 23 'nothing.txt' --input=nothing.txt --output=x
+train 20 "'<a>' stands twice" --input=stories.txt --output=x --special_tokens='<a>,<b>,<a>'
+: > empty.txt
+train 21 'there is no text in the input' --input=empty.txt --output=x
+train 21 'nothing.txt' --input=nothing.txt --output=x
 train 0 'special_tokens' --help
 [[ ! -e x ]] || fail "a failed run left x"
 echo PASSED

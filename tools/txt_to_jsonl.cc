@@ -1,5 +1,6 @@
 // Turns plain text with separators between its documents into JSON lines.
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -84,7 +85,13 @@ absl::Status Convert(absl::FunctionRef<absl::Status(absl::string_view)> write,
                      const TextInputs& inputs, const TextDocumentOptions& options) {
   LineBatchReader::Options reader_options;
   reader_options.max_line_bytes = options.max_document_bytes;
-  LineBatchReader reader(inputs.paths, OpenTextInput, reader_options);
+  reader_options.stop = InterruptFlag();
+  LineBatchReader reader(
+      inputs.paths,
+      [](const std::string& path, const std::atomic<bool>* stop) {
+        return AsInput(OpenTextInput(path, stop));
+      },
+      reader_options);
   ProgressLine progress;
   const absl::StatusOr<TextDocumentReport> report =
       TextToJsonLines(reader, options, write, [&](const TextDocumentReport& so_far) {
@@ -97,7 +104,8 @@ absl::Status Convert(absl::FunctionRef<absl::Status(absl::string_view)> write,
       });
   if (!report.ok()) {
     progress.Clear();
-    return report.status();
+    return absl::IsCancelled(report.status()) ? absl::CancelledError("interrupted")
+                                              : report.status();
   }
   progress.Finish(Describe(*report, progress.seconds()));
   if (report->replaced_bytes > 0)
@@ -130,7 +138,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (patterns.empty())
     return absl::InvalidArgumentError("--input is missing; --input=- reads stdin");
   MEGATRON_ASSIGN_OR_RETURN(const TextDocumentOptions options, OptionsFromFlags());
-  MEGATRON_ASSIGN_OR_RETURN(const TextInputs inputs, FindTextInputs(patterns));
+  MEGATRON_ASSIGN_OR_RETURN(const TextInputs inputs, AsInput(FindTextInputs(patterns)));
   CatchInterrupts();
   const std::string output = absl::GetFlag(FLAGS_output);
   return output == "-" ? Convert(WriteToStdout, inputs, options)

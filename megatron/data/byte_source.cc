@@ -51,10 +51,8 @@ class FileSource : public ByteSource {
 
   absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
     while (true) {
-      if (may_wait_ && !IsReady()) {
-        if (stop_) return absl::CancelledError(absl::StrCat("read '", path_, "': stopped"));
-        continue;
-      }
+      if (stop_) return absl::CancelledError(absl::StrCat("read '", path_, "': stopped"));
+      if (may_wait_ && !IsReady()) continue;
       const ssize_t count = read(fd_, buffer.data(), buffer.size());
       if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat("read '", path_, "'"));

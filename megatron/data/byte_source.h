@@ -29,8 +29,9 @@ class ByteSource {
 // `contents` in pieces of at most `piece` bytes, as a pipe would give them.
 std::unique_ptr<ByteSource> MakeMemorySource(std::string contents, size_t piece = SIZE_MAX);
 
-// Opens a file or a pipe by its path, stdin by "-". While a pipe keeps it waiting, *stop (which
-// must outlive the source) becoming true ends the read with kCancelled within a tenth of a second.
+// Opens a file or a pipe by its path, stdin by "-". *stop (which must outlive the source)
+// becoming true ends reads with kCancelled, within a tenth of a second where a pipe keeps one
+// waiting.
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenByteSource(const std::string& path,
                                                            const std::atomic<bool>* stop);
 

@@ -79,6 +79,14 @@ absl::StatusOr<IndexedDataset> IndexedDataset::Open(absl::string_view path,
 IndexedDataset::IndexedDataset(std::string prefix, MappedFile idx, ParsedIndex index)
     : prefix_(std::move(prefix)), idx_(std::move(idx)), index_(index) {}
 
+absl::Status IndexedDataset::VerifyBinSize() const {
+  const int64_t expected = num_tokens_ * TokenSize(token_type());
+  if (BinSize() == expected) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("'", prefix_, ".bin' has ", BinSize(),
+                                          " bytes, its tokens ", expected,
+                                          ": some belong to no sequence"));
+}
+
 int64_t IndexedDataset::BinSize() const {
   return bin_map_.has_value() ? static_cast<int64_t>(bin_map_->data().size()) : bin_file_->size();
 }

@@ -76,6 +76,10 @@ class IndexedDataset : public TokenSequences {
   // token_type(). Only where .bin files are mapped.
   absl::string_view SequenceBytes(int64_t i) const;
 
+  // kDataLoss where the .bin file has bytes that belong to no sequence: the two files are then no
+  // pair, or the .bin was still being written.
+  absl::Status VerifyBinSize() const;
+
   // Reads every token; fails at the first outside [0, vocab_size), with its place.
   absl::Status VerifyTokens(int64_t vocab_size) const;
 

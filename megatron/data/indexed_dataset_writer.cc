@@ -15,6 +15,8 @@ namespace megatron {
 namespace {
 
 constexpr size_t kBufferSize = size_t{1} << 20;
+// Ends the name of an older index while its tokens are replaced.
+constexpr char kAside[] = ".idx.old.partial";
 
 template <typename Stored>
 bool AllFit(absl::Span<const int32_t> tokens, int32_t* misfit) {
@@ -109,6 +111,8 @@ absl::Status SyncAndClose(WritableFile& file) {
 
 absl::StatusOr<std::unique_ptr<IndexedDatasetWriter>> IndexedDatasetWriter::Create(
     FileSystem& fs, std::string prefix, TokenType type) {
+  for (const char* ending : {".bin", ".idx"})
+    MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, prefix + ending));
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> bin, fs.Create(prefix + ".bin.partial"),
                             _ << "while creating the dataset " << prefix);
   return std::unique_ptr<IndexedDatasetWriter>(
@@ -125,6 +129,7 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
   // Best effort: a .partial file that stays harms nobody, and one of the two may not exist.
   fs_.Remove(prefix_ + ".bin.partial").IgnoreError();
   fs_.Remove(prefix_ + ".idx.partial").IgnoreError();
+  fs_.Remove(prefix_ + kAside).IgnoreError();
 }
 
 absl::Status IndexedDatasetWriter::AddSequence(absl::Span<const int32_t> tokens) {
@@ -212,18 +217,33 @@ absl::Status IndexedDatasetWriter::Finalize() {
   if (!prepared_) {
     MEGATRON_RETURN_IF_ERROR(Prepare());
   }
+  MEGATRON_RETURN_IF_ERROR(ReplaceTokens());
   const std::string directory = ParentPath(prefix_);
-  // An index of an older dataset must never stand beside the new tokens, also not after a crash: it
-  // goes first, durably.
-  const absl::Status removed = fs_.Remove(prefix_ + ".idx");
-  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-  MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(directory));
-  MEGATRON_RETURN_IF_ERROR(fs_.Rename(prefix_ + ".bin.partial", prefix_ + ".bin"));
-  MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(directory));
   MEGATRON_RETURN_IF_ERROR(fs_.Rename(prefix_ + ".idx.partial", prefix_ + ".idx"));
   MEGATRON_RETURN_IF_ERROR(fs_.SyncDir(directory));
   finalized_ = true;
   return absl::OkStatus();
+}
+
+absl::Status IndexedDatasetWriter::ReplaceTokens() {
+  const std::string directory = ParentPath(prefix_), index = prefix_ + ".idx";
+  for (const char* ending : {".bin", ".idx"})
+    MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs_, prefix_ + ending));
+  // An index of an older dataset must never stand beside the new tokens, also not after a crash: it
+  // goes first, durably.
+  const absl::Status aside = fs_.Rename(index, prefix_ + kAside);
+  if (!aside.ok() && !absl::IsNotFound(aside)) return aside;
+  absl::Status status = fs_.SyncDir(directory);
+  if (status.ok()) status = fs_.Rename(prefix_ + ".bin.partial", prefix_ + ".bin");
+  if (!status.ok()) {
+    // The first error is the one to tell.
+    if (aside.ok()) fs_.Rename(prefix_ + kAside, index).IgnoreError();
+    return status;
+  }
+  // Also one that a killed run has left.
+  const absl::Status removed = fs_.Remove(prefix_ + kAside);
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  return fs_.SyncDir(directory);
 }
 
 }  // namespace megatron

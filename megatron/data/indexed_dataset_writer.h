@@ -3,7 +3,8 @@
 // The dataset appears whole or not at all: everything goes to `<prefix>.bin.partial` and
 // `<prefix>.idx.partial`, and Finalize makes both durable and then renames them, the .bin file
 // first; a .bin without an .idx is no dataset. An older dataset of that name stays as it is until
-// then. Destroyed without Finalize, the writer removes what it wrote.
+// then, and what is no regular file under one of these names, a symbolic link say, is refused.
+// Destroyed without Finalize, the writer removes what it wrote.
 //
 //   MEGATRON_ASSIGN_OR_RETURN(auto writer, IndexedDatasetWriter::Create(PosixFileSystem(), prefix,
 //   TokenType::kU16)); MEGATRON_RETURN_IF_ERROR(writer->AddDocument({5, 6, 7}));
@@ -73,6 +74,9 @@ class IndexedDatasetWriter {
   void RecordSequence(size_t num_tokens);
   absl::Status FlushTokens();
   absl::Status WriteIndex();
+  // Puts the new .bin where it belongs. There is no .idx afterwards; after an error the older one
+  // is there again.
+  absl::Status ReplaceTokens();
 
   FileSystem& fs_;
   const std::string prefix_;

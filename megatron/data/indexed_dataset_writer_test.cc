@@ -1,5 +1,8 @@
 #include "megatron/data/indexed_dataset_writer.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/fault_file_system.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/memory_file_system.h"
 #include "megatron/data/indexed_dataset.h"
@@ -189,6 +193,55 @@ TEST(IndexedDatasetWriterTest, ModesStandBehindEverythingElse) {
   const std::string index = Contents(fs, "x.idx");
   ASSERT_EQ(index.size(), 34u + 2 * 4 + 2 * 8 + 2 * 8 + 2);
   EXPECT_EQ(index.substr(index.size() - 2), "\x01\xff");
+}
+
+TEST(IndexedDatasetWriterTest, WhatIsNoRegularFileIsNotReplaced) {
+  FileSystem& fs = PosixFileSystem();
+  const std::string folder = ::testing::TempDir() + "/odd";
+  ASSERT_THAT(fs.RemoveTree(folder), IsOk());
+  for (const char* ending : {".bin", ".idx"}) {
+    const std::string prefix = absl::StrCat(folder, "/x");
+    ASSERT_THAT(fs.CreateDirs(prefix + ending), IsOk());
+    EXPECT_THAT(WriteDataset(fs, prefix, {{1}}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(prefix + ending)));
+    EXPECT_EQ(fs.List(folder)->size(), 1u);
+    ASSERT_THAT(fs.Remove(prefix + ending), IsOk());
+    ASSERT_EQ(symlink("elsewhere", (prefix + ending).c_str()), 0);
+    EXPECT_THAT(WriteDataset(fs, prefix, {{1}}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(prefix + ending)));
+    EXPECT_EQ(fs.List(folder)->size(), 1u);
+    ASSERT_THAT(fs.Remove(prefix + ending), IsOk());
+  }
+}
+
+// One fault at every operation: the old dataset is there or the new one, or, where the new tokens
+// are in place, none.
+TEST(IndexedDatasetWriterTest, AFaultLeavesTheOldDatasetUnlessItsTokensAreReplaced) {
+  MemoryFileSystem memory;
+  ASSERT_THAT(memory.CreateDirs("d"), IsOk());
+  FaultFileSystem fs(&memory);
+  ASSERT_THAT(WriteDataset(fs, "d/x", {{1, 2}}), IsOk());
+  const std::string old_index = Contents(memory, "d/x.idx"), old_bin = Contents(memory, "d/x.bin");
+  fs.Heal();
+  ASSERT_THAT(WriteDataset(fs, "d/x", {{3}, {4}}), IsOk());
+  const int operations = fs.operation_count();
+  const std::string new_bin = Contents(memory, "d/x.bin");
+  int kept = 0;
+  for (int i = 0; i < operations; ++i) {
+    ASSERT_THAT(WriteDataset(memory, "d/x", {{1, 2}}), IsOk());
+    fs.FailAt(i, EIO, /*lasting=*/false);
+    const absl::Status status = WriteDataset(fs, "d/x", {{3}, {4}});
+    SCOPED_TRACE(absl::StrCat(i, ": ", status.ToString()));
+    EXPECT_THAT(memory.Stat("d/x.bin.partial"), StatusIs(absl::StatusCode::kNotFound));
+    EXPECT_THAT(memory.Stat("d/x.idx.old.partial"), StatusIs(absl::StatusCode::kNotFound));
+    if (Contents(memory, "d/x.bin") == old_bin) {
+      EXPECT_EQ(Contents(memory, "d/x.idx"), old_index);
+      ++kept;
+    } else {
+      EXPECT_EQ(Contents(memory, "d/x.bin"), new_bin);
+    }
+  }
+  EXPECT_GT(kept, operations / 2);
 }
 
 TEST(IndexedDatasetWriterTest, AMissingDirectoryIsNamed) {

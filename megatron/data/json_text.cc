@@ -323,6 +323,10 @@ class LineParser {
 
 }  // namespace
 
+bool IsBlankJsonLine(absl::string_view line) {
+  return line.find_first_not_of(" \t\n\r") == line.npos;
+}
+
 absl::Status ExtractJsonTexts(absl::string_view line, const std::vector<std::string>& keys,
                               std::vector<JsonText>* texts, BadLineKind* kind) {
   return LineParser(line, keys, texts).Parse(kind);

@@ -24,6 +24,9 @@ struct JsonText {
   bool is_list = false;
 };
 
+// Whether there is nothing in a line but what JSON takes for white space. A form feed is not.
+bool IsBlankJsonLine(absl::string_view line);
+
 // `line` must be one JSON object, in UTF-8, that has every one of `keys` at its top with a string
 // or a list of strings; (*texts)[i] becomes that of keys[i], where a key stands twice the later
 // one, as in Python. kInvalidArgument says what is wrong and, of the syntax, where; *kind says it

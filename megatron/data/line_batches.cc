@@ -31,16 +31,18 @@ absl::StatusOr<bool> LineBatchReader::Next(LineBatch* batch) {
     line_begin_ = 0;
     bool more = true;
     while (more && batch->lines.empty()) {
+      MEGATRON_RETURN_IF_ERROR(CheckStop());
       const size_t old_size = batch->buffer.size();
       MEGATRON_ASSIGN_OR_RETURN(more, ReadMore(&batch->buffer));
+      if (passing_over_) PassOver(&batch->buffer);
       Cut(old_size, batch);
-      if (!more && (too_long_ || line_begin_ < batch->buffer.size())) {
+      // A byte order mark, which goes, does not make a line too long.
+      const bool too_long =
+          batch->buffer.size() - line_begin_ > options_.max_line_bytes + kByteOrderMark.size();
+      if ((!more && line_begin_ < batch->buffer.size()) || (batch->lines.empty() && too_long)) {
         AddLine(absl::string_view(batch->buffer).substr(line_begin_), batch);
         line_begin_ = batch->buffer.size();
-      } else if (batch->lines.empty() &&
-                 (too_long_ || batch->buffer.size() > options_.max_line_bytes)) {
-        too_long_ = true;
-        batch->buffer.clear();
+        passing_over_ = more;
       }
     }
     carry_.assign(batch->buffer, line_begin_, std::string::npos);
@@ -54,10 +56,24 @@ absl::StatusOr<bool> LineBatchReader::Next(LineBatch* batch) {
 }
 
 absl::Status LineBatchReader::OpenNext() {
-  MEGATRON_ASSIGN_OR_RETURN(source_, open_(paths_[next_path_], &stop_));
+  MEGATRON_RETURN_IF_ERROR(CheckStop());
+  const std::atomic<bool>* const stop = options_.stop != nullptr ? options_.stop : &stopped_;
+  MEGATRON_ASSIGN_OR_RETURN(source_, open_(paths_[next_path_], stop));
   ++next_path_;
   next_line_ = 1;
+  passing_over_ = false;
   return absl::OkStatus();
+}
+
+absl::Status LineBatchReader::CheckStop() const {
+  const bool stop = stopped_ || (options_.stop != nullptr && *options_.stop);
+  return stop ? absl::CancelledError("reading was stopped") : absl::OkStatus();
+}
+
+void LineBatchReader::PassOver(std::string* buffer) {
+  const size_t end = buffer->find('\n');
+  passing_over_ = end == std::string::npos;
+  buffer->erase(0, passing_over_ ? end : end + 1);
 }
 
 absl::StatusOr<bool> LineBatchReader::ReadMore(std::string* buffer) {
@@ -88,7 +104,7 @@ void LineBatchReader::AddLine(absl::string_view text, LineBatch* batch) {
   if (next_line_ == 1 && absl::StartsWith(text, kByteOrderMark))
     text.remove_prefix(kByteOrderMark.size());
   LineBatch::Line line;
-  line.too_long = std::exchange(too_long_, false) || text.size() > options_.max_line_bytes;
+  line.too_long = text.size() > options_.max_line_bytes;
   if (!line.too_long) line.text = text;
   batch->lines.push_back(line);
   ++next_line_;

@@ -41,23 +41,29 @@ class LineBatchReader {
   struct Options {
     size_t max_line_bytes = size_t{128} << 20;
     size_t batch_bytes = size_t{1} << 20;
+    // Becoming true ends a Next with kCancelled, as Stop does; for a reader in a thread that nobody
+    // watches. Must outlive the reader.
+    const std::atomic<bool>* stop = nullptr;
   };
 
   LineBatchReader(std::vector<std::string> paths, Opener open, const Options& options);
 
   // The next lines: about batch_bytes of them, fewer at the end of an input, never none. False at
   // the end of all. A line ends with '\n' or where its input does. A byte order mark before the
-  // first line of an input is dropped. A batch takes twice the memory of
-  // max_line_bytes and batch_bytes together at most.
+  // first line of an input is dropped. A line is known to be too long, and given, before its end is
+  // looked for. A batch takes twice the memory of max_line_bytes and batch_bytes together at most.
   absl::StatusOr<bool> Next(LineBatch* batch);
 
-  // Ends a Next that waits for a pipe, now or later, with kCancelled. Any thread may call it.
-  void Stop() { stop_ = true; }
+  // Ends Next, also one that is under way, with kCancelled. Any thread may call it.
+  void Stop() { stopped_ = true; }
 
  private:
   // Reads up to batch_bytes behind what the buffer holds; false at the end of the input.
   absl::StatusOr<bool> ReadMore(std::string* buffer);
   absl::Status OpenNext();
+  absl::Status CheckStop() const;
+  // Forgets what the buffer holds of a line that was given as too long.
+  void PassOver(std::string* buffer);
   // Finds the lines in the buffer, from byte `search_from` on.
   void Cut(size_t search_from, LineBatch* batch);
   void AddLine(absl::string_view text, LineBatch* batch);
@@ -65,14 +71,14 @@ class LineBatchReader {
   const std::vector<std::string> paths_;
   const Opener open_;
   const Options options_;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stopped_{false};
   size_t next_path_ = 0;
   std::unique_ptr<ByteSource> source_;
   int64_t next_line_ = 1;
   int64_t stored_bytes_before_ = 0;  // of inputs that are done
   std::string carry_;                // the beginning of a line
   size_t line_begin_ = 0;            // of the line not yet ended, in the buffer
-  bool too_long_ = false;            // the line not yet ended is, and its beginning is gone
+  bool passing_over_ = false;        // the line not yet ended was given as too long
 };
 
 }  // namespace megatron

@@ -1,13 +1,18 @@
 #include "megatron/data/line_batches.h"
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/data/byte_source.h"
@@ -85,6 +90,16 @@ TEST(LineBatchesTest, AByteOrderMarkIsDroppedFromTheFirstLineOnly) {
               ElementsAre("a:1:one", "a:2:\xef\xbb\xbftwo"));
 }
 
+TEST(LineBatchesTest, AByteOrderMarkMakesNoLineTooLong) {
+  const std::string fits(20, 'x'), longer(21, 'y');
+  for (size_t batch_bytes : {1, 7, 64}) {
+    EXPECT_THAT(Lines({{"a", absl::StrCat("\xef\xbb\xbf", fits, "\nb\n")}}, 20, batch_bytes),
+                ElementsAre("a:1:" + fits, "a:2:b"));
+    EXPECT_THAT(Lines({{"a", absl::StrCat("\xef\xbb\xbf", longer, "\nb\n")}}, 20, batch_bytes),
+                ElementsAre("a:1:too long", "a:2:b"));
+  }
+}
+
 TEST(LineBatchesTest, BatchesAndPiecesOfAnySizeGiveTheSameLines) {
   std::string text;
   for (int i = 0; i < 40; ++i) absl::StrAppend(&text, std::string(i * 7 % 23, 'a' + i % 26), "\n");
@@ -117,6 +132,49 @@ TEST(LineBatchesTest, NoLineTakesMoreMemoryThanTheLimit) {
   ASSERT_TRUE(read.ok());
   EXPECT_THAT(read->lines, ElementsAre("a:1:too long", "a:2:y"));
   EXPECT_THAT(read->buffer_sizes, Each(Le(1100u)));
+}
+
+// A source that never ends and has no line break, and that asks for a stop after so many reads.
+class EndlessLine : public ByteSource {
+ public:
+  EndlessLine(int reads, std::function<void()> stop) : reads_(reads), stop_(std::move(stop)) {}
+  absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
+    if (reads_-- == 0) stop_();
+    std::fill(buffer.begin(), buffer.end(), 'x');
+    return buffer.size();
+  }
+  int64_t stored_bytes_read() const override { return 0; }
+
+ private:
+  int reads_;
+  const std::function<void()> stop_;
+};
+
+TEST(LineBatchesTest, AnEndlessLineIsTooLongAndCanBeStopped) {
+  std::atomic<bool> stop{false};
+  LineBatchReader::Options options = {1000, 100};
+  for (const bool by_flag : {false, true}) {
+    options.stop = by_flag ? &stop : nullptr;
+    LineBatchReader* self = nullptr;
+    LineBatchReader reader(
+        {"a"},
+        [&](const std::string&, const std::atomic<bool>*) {
+          return std::make_unique<EndlessLine>(100, [&] {
+            if (by_flag) {
+              stop = true;
+            } else {
+              self->Stop();
+            }
+          });
+        },
+        options);
+    self = &reader;
+    LineBatch batch;
+    ASSERT_THAT(reader.Next(&batch), IsOkAndHolds(true));
+    ASSERT_EQ(batch.lines.size(), 1u);
+    EXPECT_TRUE(batch.lines[0].too_long);
+    EXPECT_THAT(reader.Next(&batch), StatusIs(absl::StatusCode::kCancelled));
+  }
 }
 
 TEST(LineBatchesTest, ErrorsOfTheInputComeThrough) {

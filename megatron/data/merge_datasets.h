@@ -30,7 +30,8 @@ absl::StatusOr<std::vector<std::string>> FindDatasets(FileSystem& fs, const std:
 // Writes the datasets of `prefixes`, in this order, as one to `output_prefix`, whole or not at all.
 // The tokens go through a buffer of a megabyte; the index is held in memory, 12 bytes a sequence
 // and 8 a document. All must store tokens alike, and all or none have modes; kInvalidArgument names
-// the first that differs. `keep_going` is called now and then; kCancelled where it returns false.
+// the first that differs, kDataLoss the first whose .bin has more than its sequences. `keep_going`
+// is called now and then; kCancelled where it returns false.
 absl::StatusOr<MergeReport> MergeDatasets(absl::Span<const std::string> prefixes,
                                           const std::string& output_prefix, FileSystem& fs,
                                           absl::FunctionRef<bool(const MergeReport&)> keep_going);

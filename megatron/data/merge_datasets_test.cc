@@ -127,6 +127,16 @@ TEST_F(MergeDatasetsTest, AnUnfinishedDatasetIsToldAndNotLeftOut) {
   EXPECT_THAT(FindDatasets(fs_, folder_), StatusIs(absl::StatusCode::kNotFound));
 }
 
+TEST_F(MergeDatasetsTest, TokensThatBelongToNoSequenceAreRefused) {
+  Write(Path("in/a"), {{"aa"}});
+  Write(Path("in/b"), {{"bb"}});
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("in/b.bin"), "bbxx"), IsOk());
+  EXPECT_THAT(MergeDatasets({Path("in/a"), Path("in/b")}, Path("out"), fs_, Always),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("in/b.bin' has 4 bytes"), HasSubstr("no sequence"))));
+  EXPECT_EQ(File(Path("out.bin")), "none");
+}
+
 TEST_F(MergeDatasetsTest, AnInterruptAndAFullDiskLeaveNothing) {
   Write(Path("in/a"), {{"aa"}});
   EXPECT_THAT(

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -76,7 +75,7 @@ class LineTokenizer {
         batch->bad_lines.push_back({i, kind, "it is longer than --max_line_bytes"});
         continue;
       }
-      if (absl::StripAsciiWhitespace(line.text).empty()) continue;
+      if (IsBlankJsonLine(line.text)) continue;
       const absl::Status status = TokenizeLine(line.text, &scratch, batch, &kind);
       if (!status.ok()) batch->bad_lines.push_back({i, kind, std::string(status.message())});
     }
@@ -234,7 +233,9 @@ class BatchWriter {
   PreprocessReport report_;
 };
 
-absl::Status CheckOptions(const PreprocessOptions& options, const Tokenizer& tokenizer) {
+}  // namespace
+
+absl::Status CheckPreprocessOptions(const PreprocessOptions& options, const Tokenizer& tokenizer) {
   if (options.output_prefix.empty()) return absl::InvalidArgumentError("no output prefix");
   if (options.workers < 1)
     return absl::InvalidArgumentError(absl::StrCat(options.workers, " workers"));
@@ -258,8 +259,6 @@ absl::Status CheckOptions(const PreprocessOptions& options, const Tokenizer& tok
   return absl::OkStatus();
 }
 
-}  // namespace
-
 std::string DatasetPrefix(const PreprocessOptions& options, const std::string& key) {
   return absl::StrCat(options.output_prefix, "_", key,
                       options.split_sentences ? "_sentence" : "_document");
@@ -268,7 +267,7 @@ std::string DatasetPrefix(const PreprocessOptions& options, const std::string& k
 absl::StatusOr<PreprocessReport> PreprocessJsonLines(
     LineBatchReader& input, const Tokenizer& tokenizer, const PreprocessOptions& options,
     FileSystem& fs, absl::FunctionRef<bool(const PreprocessReport&)> keep_going) {
-  MEGATRON_RETURN_IF_ERROR(CheckOptions(options, tokenizer));
+  MEGATRON_RETURN_IF_ERROR(CheckPreprocessOptions(options, tokenizer));
   const LineTokenizer line_tokenizer(tokenizer, options);
   BatchWriter writer(options);
   MEGATRON_RETURN_IF_ERROR(writer.Open(fs, SmallestTokenType(tokenizer.vocab_size())));

@@ -57,6 +57,10 @@ struct PreprocessReport {
 // <output_prefix>_<key>_document, or _sentence with split_sentences: the name of a key's dataset.
 std::string DatasetPrefix(const PreprocessOptions& options, const std::string& key);
 
+// kInvalidArgument for options that contradict each other or the tokenizer, for who must know
+// before anything is opened.
+absl::Status CheckPreprocessOptions(const PreprocessOptions& options, const Tokenizer& tokenizer);
+
 // Reads `input` to its end. `keep_going` is called now and then with what was done so far; where it
 // returns false, the work ends with kCancelled. After any error no dataset is left behind, and
 // older ones of these names are as they were. kInvalidArgument for options, kDataLoss for a bad

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -149,7 +150,10 @@ absl::Status Check(const BpeTrainerOptions& options) {
   if (options.min_frequency < 0 || options.max_token_length < 0) {
     return absl::InvalidArgumentError("min_frequency and max_token_length must not be negative");
   }
+  absl::flat_hash_set<absl::string_view> seen;
   for (const std::string& token : options.special_tokens) {
+    if (!seen.insert(token).second)
+      return absl::InvalidArgumentError(absl::StrCat("special token '", token, "' stands twice"));
     if (token.empty()) return absl::InvalidArgumentError("a special token is empty");
     if (!IsValidUtf8(token)) return absl::InvalidArgumentError("a special token is not UTF-8");
   }

@@ -48,7 +48,8 @@ struct TrainedBpe {
 
 // The result depends on neither the order of the words nor the number of threads. `progress` is
 // called now and then with the number of tokens so far. kInvalidArgument where options are out of
-// their range, a special token is no UTF-8, or vocab_size leaves no room for the bytes.
+// their range, a special token is no UTF-8 or stands twice, or vocab_size leaves no room for the
+// bytes.
 absl::StatusOr<TrainedBpe> TrainBpe(const WordCounts& words, const BpeTrainerOptions& options,
                                     ThreadPool* pool,
                                     absl::FunctionRef<void(int32_t num_tokens)> progress);

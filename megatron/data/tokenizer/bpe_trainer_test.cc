@@ -168,6 +168,9 @@ TEST(BpeTrainerTest, OptionsOutOfRangeAreErrors) {
   options.special_tokens = {""};
   EXPECT_THAT(Train("a", options),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("empty")));
+  options.special_tokens = {"<a>", "<b>", "<a>"};
+  EXPECT_THAT(Train("a", options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'<a>' stands twice")));
   options.special_tokens = {};
   options.min_frequency = -1;
   EXPECT_THAT(Train("a", options), StatusIs(absl::StatusCode::kInvalidArgument));
