@@ -20,6 +20,7 @@
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/hf_config.h"
 #include "megatron/models/hf_weights.h"
+#include "megatron/train/checkpoint_tokenizer.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/run_options.h"
@@ -79,16 +80,21 @@ absl::Status ReadTokenizer(Source* source) {
   const int64_t asked = absl::GetFlag(FLAGS_vocab_size);
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = CreateTokenizer(source->tokenizer);
   if (!tokenizer.ok() && asked == 0) {
-    return absl::Status(tokenizer.status().code(),
-                        absl::StrCat(tokenizer.status().message(),
-                                     "; without the tokenizer, --vocab_size says how many rows of "
-                                     "the vocabulary mean something"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(tokenizer.status().message(),
+                     "; without the tokenizer, --vocab_size says how many rows of the vocabulary "
+                     "mean something"));
   }
   if (tokenizer.ok()) {
     const SpecialTokens& special = (*tokenizer)->special();
     source->tokens = {special.bos, special.eos >= 0 ? special.eos : special.eod};
   }
   source->model.vocab_size = asked > 0 ? asked : (*tokenizer)->vocab_size();
+  if (tokenizer.ok() && source->model.vocab_size < (*tokenizer)->vocab_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("--vocab_size=", asked, ": the tokenizer has ",
+                                                   (*tokenizer)->vocab_size(),
+                                                   " tokens, and some of them would have no row"));
+  }
   if (source->model.vocab_size <= source->model.padded_vocab_size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the checkpoint has ",
                                                  source->model.padded_vocab_size, " rows of the ",
@@ -97,7 +103,8 @@ absl::Status ReadTokenizer(Source* source) {
 
 absl::StatusOr<Source> OpenSource(FileSystem& fs, const std::string& argument) {
   Source source;
-  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found, LocateCheckpoint(fs, argument));
+  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                            AsArgument(LocateCheckpoint(fs, argument)));
   MEGATRON_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(fs, found.directory));
   source.reader = std::make_unique<CheckpointReader>(std::move(reader));
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, source.reader->String("config"));
@@ -106,7 +113,7 @@ absl::StatusOr<Source> OpenSource(FileSystem& fs, const std::string& argument) {
       LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
   const RunOptions options = ToRunOptions(loaded.config, /*vocab_size=*/1);
   source.model = options.trainer.model;
-  source.tokenizer = options.tokenizer;
+  source.tokenizer = CheckpointTokenizer(fs, options.tokenizer, found.directory);
   MEGATRON_ASSIGN_OR_RETURN(source.model.padded_vocab_size, VocabularyRows(*source.reader));
   MEGATRON_RETURN_IF_ERROR(ReadTokenizer(&source));
   return source;

@@ -73,8 +73,13 @@ class HfToolsTest : public ::testing::Test {
 
   // The exit code; what was printed is in output_.
   int Run(const std::string& tool, const std::string& arguments) {
+    return RunBehind("", tool, arguments);
+  }
+
+  // `before` is what the shell does before it.
+  int RunBehind(const std::string& before, const std::string& tool, const std::string& arguments) {
     const std::string command =
-        absl::StrCat("tools/", tool, " ", arguments, " > '", Path("log"), "' 2>&1");
+        absl::StrCat(before, "tools/", tool, " ", arguments, " > '", Path("log"), "' 2>&1");
     const int status = std::system(command.c_str());
     output_ = ReadFileToString(fs_, Path("log")).value_or("");
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -107,6 +112,27 @@ class HfToolsTest : public ::testing::Test {
   }
   void WriteModel(const std::string& name, const GptOptions& options) {
     WriteModel(name, options, FilesOf(options));
+  }
+
+  // One token for every byte, and one special token.
+  static TrainedBpe Bytes() {
+    BpeTrainerOptions training;
+    training.vocab_size = 257;
+    training.special_tokens = {"<|endoftext|>"};
+    ThreadPool pool(1);
+    return *TrainBpe(WordCounts(), training, &pool, [](int32_t) {});
+  }
+
+  static GptOptions RowsForTokens() {
+    GptOptions options = Gpt2();
+    options.vocab_size = options.padded_vocab_size = 400;
+    return options;
+  }
+
+  void WriteTokenizer(const std::string& name) {
+    const TrainedBpe bpe = Bytes();
+    ASSERT_THAT(WriteFileAtomically(fs_, Path(name + "/vocab.json"), VocabJson(bpe)), IsOk());
+    ASSERT_THAT(WriteFileAtomically(fs_, Path(name + "/merges.txt"), MergesText(bpe)), IsOk());
   }
 
   std::string Contents(const std::string& path) {
@@ -202,17 +228,10 @@ TEST_F(HfToolsTest, PaddingIsZeroAndStaysHere) {
 }
 
 TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
-  GptOptions options = Gpt2();
-  options.vocab_size = options.padded_vocab_size = 400;  // more rows than tokens
-  BpeTrainerOptions training;
-  training.vocab_size = 257;
-  training.special_tokens = {"<|endoftext|>"};
-  ThreadPool pool(1);
-  const auto bpe = TrainBpe(WordCounts(), training, &pool, [](int32_t) {});
-  ASSERT_THAT(bpe, IsOk());
+  GptOptions options = RowsForTokens();  // more rows than tokens
+  const TrainedBpe bpe = Bytes();
   WriteModel("model", options);
-  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/vocab.json"), VocabJson(*bpe)), IsOk());
-  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/merges.txt"), MergesText(*bpe)), IsOk());
+  WriteTokenizer("model");
   const std::string import = absl::StrCat("--save=", Path("save"), " ", Path("model"));
   EXPECT_EQ(Run("import_hf", import), 0) << output_;
   EXPECT_THAT(Contents("save/config.textproto"),
@@ -223,25 +242,63 @@ TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
   ASSERT_THAT(fs_.Rename(Path("model"), Path("gone")), IsOk());
   EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("save"))), 0)
       << output_;
-  EXPECT_EQ(Contents("out/vocab.json"), VocabJson(*bpe));
-  EXPECT_EQ(Contents("out/merges.txt"), MergesText(*bpe));
+  EXPECT_EQ(Contents("out/vocab.json"), VocabJson(bpe));
+  EXPECT_EQ(Contents("out/merges.txt"), MergesText(bpe));
   EXPECT_THAT(Contents("out/config.json"),
               AllOf(HasSubstr("\"vocab_size\": 257"), HasSubstr("\"eos_token_id\": 0")));
   EXPECT_EQ(Run("export_hf",
                 absl::StrCat("--vocab_size=400 --output=", Path("whole"), " ", Path("save"))),
             0);
   EXPECT_TRUE(Contents("whole/model.safetensors") == Contents("gone/model.safetensors"));
+  EXPECT_EQ(
+      Run("export_hf", absl::StrCat("--vocab_size=256 --output=", Path("less"), " ", Path("save"))),
+      20);
+  EXPECT_THAT(output_, HasSubstr("the tokenizer has 257 tokens"));
+  // So may the directory of the checkpoint, with the tokenizer in it.
+  ASSERT_THAT(fs_.Rename(Path("save"), Path("moved")), IsOk());
+  EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out2"), " ", Path("moved"))), 0)
+      << output_;
+  EXPECT_EQ(Contents("out2/vocab.json"), VocabJson(bpe));
 
   options.vocab_size = options.padded_vocab_size = 256;
   WriteModel("model", options);
-  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/vocab.json"), VocabJson(*bpe)), IsOk());
-  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/merges.txt"), MergesText(*bpe)), IsOk());
+  WriteTokenizer("model");
   EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("none"), " ", Path("model"))), 20);
   EXPECT_THAT(output_, AllOf(HasSubstr("257 tokens"), HasSubstr("--no_tokenizer")));
   EXPECT_EQ(
       Run("import_hf", absl::StrCat("--no_tokenizer --save=", Path("none"), " ", Path("model"))), 0)
       << output_;
   EXPECT_THAT(Contents("none/config.textproto"), HasSubstr("tokenizer_type: NullTokenizer"));
+}
+
+TEST_F(HfToolsTest, PathsInTheConfigurationHoldFromAnyDirectory) {
+  WriteModel("model", RowsForTokens());
+  WriteTokenizer("model");
+  const std::string tools = absl::StrCat("\"$PWD/tools/import_hf\"");
+  const std::string command = absl::StrCat("tool=", tools, "; cd ", directory_,
+                                           " && \"$tool\" --save=save model > /dev/null 2>&1");
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_THAT(Contents("save/config.textproto"),
+              AllOf(HasSubstr(absl::StrCat("load: \"", Path("save"), "\"")),
+                    HasSubstr(absl::StrCat("vocab_file: \"", Path("save/tokenizer/vocab.json")))));
+  EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("save"))), 0)
+      << output_;
+}
+
+TEST_F(HfToolsTest, AnImportThatFailsLeavesNothing) {
+  WriteModel("model", RowsForTokens());
+  WriteTokenizer("model");
+  // No file may have more than 16 KiB, which is enough for the tokenizer and not for the weights.
+  const std::string arguments = absl::StrCat("--save=", Path("save"), " ", Path("model"));
+  const std::string limit = "trap '' XFSZ; ulimit -f 32; ";
+  EXPECT_EQ(RunBehind(limit, "import_hf", arguments), 23);
+  EXPECT_THAT(output_, HasSubstr("File too large"));
+  EXPECT_FALSE(fs_.Stat(Path("save")).ok());
+  // What was there is not this import's to remove.
+  ASSERT_THAT(fs_.CreateDirs(Path("save/tokenizer")), IsOk());
+  EXPECT_EQ(Run("import_hf", arguments), 20);
+  EXPECT_THAT(output_, HasSubstr("/save/tokenizer' is there already"));
+  EXPECT_TRUE(fs_.Stat(Path("save/tokenizer")).ok());
 }
 
 TEST_F(HfToolsTest, RefusesFilesThatAreNotTheModel) {
@@ -289,7 +346,8 @@ TEST_F(HfToolsTest, OtherFailuresHaveTheirCodesAndLeaveNothing) {
   WriteModel("model", Gpt2());
   EXPECT_EQ(Run("import_hf", Path("model")), 20);
   EXPECT_EQ(Run("export_hf", Path("save")), 20);
-  EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("nothing"))), 23);
+  EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("nothing"))), 21);
+  EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("nothing"))), 20);
   ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
   EXPECT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 20);
   EXPECT_THAT(output_, HasSubstr("holds a checkpoint already"));

@@ -1,14 +1,11 @@
 // Makes a checkpoint of a Hugging Face model, for pretrain_gpt to start from and generate_text to
 // run.  import_hf --save=DIRECTORY HUGGING_FACE_DIRECTORY
 
-#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <iostream>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,17 +14,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/names.h"
-#include "megatron/checkpoint/safetensors_reader.h"
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/hf_config.h"
-#include "megatron/models/hf_weights.h"
 #include "megatron/train/run_options.h"
 #include "tools/hf_import_config.h"
+#include "tools/hf_import_weights.h"
 #include "tools/hf_tokenizer_files.h"
 #include "tools/tool_main.h"
 
@@ -47,130 +42,6 @@ ABSL_FLAG(bool, rotary_interleaved, false,
 namespace megatron {
 namespace {
 
-constexpr size_t kProblemsShown = 20;
-
-// A weight, where the files have it.
-struct Found {
-  const HfTensor* tensor;
-  const SafetensorsTensor* file;
-};
-
-std::string Describe(absl::string_view dtype, const std::vector<int64_t>& shape) {
-  return absl::StrCat(dtype, " [", absl::StrJoin(shape, ", "), "]");
-}
-
-absl::Status Report(const std::string& directory, std::vector<std::string> problems) {
-  if (problems.empty()) return absl::OkStatus();
-  const size_t count = problems.size();
-  if (count > kProblemsShown) {
-    problems.resize(kProblemsShown);
-    problems.push_back(absl::StrCat("and ", count - kProblemsShown, " more"));
-  }
-  return absl::DataLossError(
-      absl::StrCat(directory, ": the files do not hold the model that config.json describes:\n  ",
-                   absl::StrJoin(problems, "\n  ")));
-}
-
-// Finds every weight, and accounts for every tensor that is none.
-absl::StatusOr<std::vector<Found>> Match(const std::string& directory,
-                                         const std::vector<HfTensor>& tensors, bool tied,
-                                         const SafetensorsModel& model) {
-  std::vector<Found> found;
-  std::vector<std::string> problems;
-  std::set<absl::string_view> rest;
-  for (absl::string_view name : model.Names()) rest.insert(name);
-  for (const HfTensor& tensor : tensors) {
-    const SafetensorsTensor* file = model.Find(tensor.name);
-    const std::string other_name = HfNameWithoutHead(tensor);
-    if (file == nullptr && !other_name.empty()) file = model.Find(other_name);
-    if (file == nullptr) {
-      problems.push_back(absl::StrCat("'", tensor.name, "' is missing"));
-      continue;
-    }
-    rest.erase(file->name);
-    const absl::string_view dtype = found.empty() ? file->dtype : found[0].file->dtype;
-    if (file->shape != tensor.shape || file->dtype != dtype) {
-      problems.push_back(absl::StrCat("'", file->name, "' is ", Describe(file->dtype, file->shape),
-                                      " and not ", Describe(dtype, tensor.shape)));
-    }
-    found.push_back({&tensor, file});
-  }
-  for (absl::string_view name : rest) {
-    if (IsHfBuffer(name)) continue;
-    const bool copy = tied && name == kHfHeadName && !found.empty() &&
-                      model.Bytes(*model.Find(name)) == model.Bytes(*found[0].file);
-    if (!copy) problems.push_back(absl::StrCat("'", name, "' has no place in this model"));
-  }
-  MEGATRON_RETURN_IF_ERROR(Report(directory, std::move(problems)));
-  return found;
-}
-
-absl::StatusOr<DType> WeightType(const std::string& directory, const std::vector<Found>& found) {
-  DType dtype;
-  if (FromSafetensorsName(found[0].file->dtype, &dtype) &&
-      (dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16)) {
-    return dtype;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      directory, ": the weights are ", found[0].file->dtype, "; F32, BF16 and F16 can be trained"));
-}
-
-// The parameters, each in memory of its own; 16-bit ones with the fp32 masters that training
-// starts from.
-class Weights {
- public:
-  Weights(const SafetensorsModel& model, const std::vector<Found>& found, DType dtype) {
-    for (const Found& each : found) {
-      const Tensor ours = Parameter(*each.tensor, dtype);
-      CopyFromHf(*each.tensor, SizeOf(dtype), model.Bytes(*each.file).data(),
-                 static_cast<char*>(ours.raw()));
-    }
-    if (dtype != DType::kFloat32) AddMasters();
-  }
-
-  std::vector<ShardedTensor> Blocks() const {
-    std::vector<ShardedTensor> blocks;
-    for (const auto& [name, tensor] : tensors_) {
-      ShardedTensor block;
-      block.name = name;
-      block.tensor = tensor;
-      block.global_shape = block.offset = tensor.shape();
-      for (int d = 0; d < block.offset.rank(); ++d) block.offset[d] = 0;
-      blocks.push_back(block);
-    }
-    return blocks;
-  }
-
- private:
-  // Zero at first.
-  Tensor Allocate(const std::string& name, DType dtype, const Shape& shape) {
-    memory_.emplace_back(static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
-    return tensors_[name] = Tensor(memory_.back().data(), dtype, shape);
-  }
-
-  Tensor Parameter(const HfTensor& tensor, DType dtype) {
-    const auto known = tensors_.find(tensor.parameter);
-    if (known != tensors_.end()) return known->second;
-    return Allocate(tensor.parameter, dtype, tensor.parameter_shape);
-  }
-
-  void AddMasters() {
-    const std::map<std::string, Tensor> parameters = tensors_;
-    for (const auto& [name, tensor] : parameters) {
-      const Tensor master = Allocate(absl::StrCat("optimizer.state.fp32_param.", name),
-                                     DType::kFloat32, tensor.shape());
-      float* const out = master.data<float>();
-      for (int64_t i = 0; i < tensor.numel(); ++i) {
-        out[i] = tensor.dtype() == DType::kBFloat16 ? ToFloat(tensor.data<BFloat16>()[i])
-                                                    : ToFloat(tensor.data<Float16>()[i]);
-      }
-    }
-  }
-
-  std::vector<std::vector<int64_t>> memory_;
-  std::map<std::string, Tensor> tensors_;
-};
-
 absl::Status CheckFlags(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1) return absl::InvalidArgumentError("give one Hugging Face directory");
   if (absl::GetFlag(FLAGS_save).empty()) {
@@ -186,13 +57,22 @@ absl::Status CheckFlags(const std::vector<std::string>& arguments) {
 
 absl::StatusOr<GptOptions> ReadConfig(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, kHfConfigFileName);
-  MEGATRON_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(fs, path, kMaxHfConfigBytes));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text,
+                            AsInput(ReadFileToString(fs, path, kMaxHfConfigBytes)));
   MEGATRON_ASSIGN_OR_RETURN(GptOptions model, ParseHfConfig(text), _.SetPrepend() << path << ": ");
   model.transformer.rotary_options.interleaved =
       model.transformer.rotary && absl::GetFlag(FLAGS_rotary_interleaved);
   const int64_t multiple = absl::GetFlag(FLAGS_make_vocab_size_divisible_by);
   model.padded_vocab_size = (model.vocab_size + multiple - 1) / multiple * multiple;
   return model;
+}
+
+std::string TokenizerCopy() { return JoinPath(absl::GetFlag(FLAGS_save), "tokenizer"); }
+
+absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
+  char resolved[PATH_MAX];
+  if (realpath(path.c_str(), resolved) != nullptr) return std::string(resolved);
+  return absl::ErrnoToStatus(errno, absl::StrCat("resolve '", path, "'"));
 }
 
 // Copies the tokenizer's files beside the checkpoint, after finding out that they can be read and
@@ -203,8 +83,8 @@ absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, int64_t
   const TokenizerOptions theirs = FindHfTokenizer(fs, directory);
   if (theirs.type.empty()) return absl::OkStatus();
   constexpr char kHint[] = "--no_tokenizer imports the model without it";
-  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, CreateTokenizer(theirs),
-                            _ << kHint);
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                            AsInput(CreateTokenizer(theirs)), _ << kHint);
   options->tokenizer_vocab_size = tokenizer->vocab_size();
   if (tokenizer->vocab_size() > rows) {
     return absl::InvalidArgumentError(absl::StrCat(directory, ": the tokenizer has ",
@@ -214,17 +94,13 @@ absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, int64_t
   TokenizerOptions everything = theirs;
   everything.tokenizer_model = directory;
   everything.vocab_file = everything.merge_file = "";
-  const std::string copy = JoinPath(options->save, "tokenizer");
-  MEGATRON_RETURN_IF_ERROR(CopyHfTokenizer(fs, everything, copy).status());
-  char resolved[PATH_MAX];
-  if (realpath(copy.c_str(), resolved) == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("resolve '", copy, "'"));
-  }
-  options->tokenizer = FindHfTokenizer(fs, resolved);
+  MEGATRON_RETURN_IF_ERROR(CopyHfTokenizer(fs, everything, TokenizerCopy()).status());
+  MEGATRON_ASSIGN_OR_RETURN(const std::string copy, AbsolutePath(TokenizerCopy()));
+  options->tokenizer = FindHfTokenizer(fs, copy);
   return absl::OkStatus();
 }
 
-absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const Weights& weights) {
+absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const HfImportWeights& weights) {
   CheckpointState state;
   state.run_id = RunId(imported.checkpoint_text);
   state.tensors = weights.Blocks();
@@ -241,26 +117,45 @@ absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const Weights&
   return absl::OkStatus();
 }
 
+absl::Status WriteAll(FileSystem& fs, const std::string& directory, const GptOptions& model,
+                      const HfImportWeights& weights) {
+  ImportOptions options;
+  options.seq_length = absl::GetFlag(FLAGS_seq_length);
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(absl::GetFlag(FLAGS_save)));
+  MEGATRON_ASSIGN_OR_RETURN(options.save, AbsolutePath(absl::GetFlag(FLAGS_save)));
+  MEGATRON_RETURN_IF_ERROR(TakeTokenizer(fs, directory, model.vocab_size, &options));
+  MEGATRON_ASSIGN_OR_RETURN(const ImportedConfig imported, MakeImportedConfig(model, options));
+  return Save(fs, imported, weights);
+}
+
+// What would be written over, or be taken for this import's own.
+absl::Status CheckSaveDirectory(FileSystem& fs, const std::string& save) {
+  if (fs.Stat(JoinPath(save, kLatestFileName)).ok())
+    return absl::InvalidArgumentError(absl::StrCat("'", save, "' holds a checkpoint already"));
+  if (!fs.Stat(TokenizerCopy()).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", TokenizerCopy(),
+                   "' is there already, left by an import that was killed perhaps; remove it, or "
+                   "give another --save"));
+}
+
 absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(CheckFlags(arguments));
   FileSystem& fs = PosixFileSystem();
   const std::string& directory = arguments[0];
-  if (fs.Stat(JoinPath(absl::GetFlag(FLAGS_save), kLatestFileName)).ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", absl::GetFlag(FLAGS_save), "' holds a checkpoint already"));
-  }
+  const std::string save = absl::GetFlag(FLAGS_save);
+  MEGATRON_RETURN_IF_ERROR(CheckSaveDirectory(fs, save));
   MEGATRON_ASSIGN_OR_RETURN(GptOptions model, ReadConfig(fs, directory));
-  MEGATRON_ASSIGN_OR_RETURN(const SafetensorsModel files, SafetensorsModel::Open(directory));
-  const std::vector<HfTensor> tensors = HfTensors(model);
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Found> found,
-                            Match(directory, tensors, model.tied_embeddings, files));
-  MEGATRON_ASSIGN_OR_RETURN(model.transformer.dtype, WeightType(directory, found));
-  ImportOptions options;
-  options.seq_length = absl::GetFlag(FLAGS_seq_length);
-  options.save = absl::GetFlag(FLAGS_save);
-  MEGATRON_RETURN_IF_ERROR(TakeTokenizer(fs, directory, model.vocab_size, &options));
-  MEGATRON_ASSIGN_OR_RETURN(const ImportedConfig imported, MakeImportedConfig(model, options));
-  return Save(fs, imported, Weights(files, found, model.transformer.dtype));
+  MEGATRON_ASSIGN_OR_RETURN(const HfImportWeights weights,
+                            AsInput(HfImportWeights::Open(directory, model)));
+  model.transformer.dtype = weights.dtype();
+  const bool is_new = !fs.Stat(save).ok();
+  const absl::Status status = WriteAll(fs, directory, model, weights);
+  if (status.ok() || fs.Stat(JoinPath(save, kLatestFileName)).ok()) return status;
+  // The first error is the one to tell.
+  fs.RemoveTree(TokenizerCopy()).IgnoreError();
+  if (is_new) fs.Remove(save).IgnoreError();
+  return status;
 }
 
 }  // namespace

@@ -29,6 +29,10 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
 
+  // Gives back the memory that pages of `part`, of data(), take in this process. Its bytes stay
+  // what they are, and are read from the file again when they are touched.
+  void Forget(absl::string_view part) const;
+
   // Stays where it is, also when this object is moved.
   absl::string_view data() const { return {data_, size_}; }
 

@@ -47,6 +47,17 @@ TEST(MappedFileTest, TheDataStaysWhereItIsWhenTheObjectMoves) {
   EXPECT_EQ(third.data(), "second");
 }
 
+TEST(MappedFileTest, WhatIsForgottenIsReadAgain) {
+  std::string contents(100000, 'x');
+  contents[50000] = 'y';
+  const absl::StatusOr<MappedFile> file = MappedFile::Open(TempFile("forgotten", contents));
+  ASSERT_TRUE(file.ok()) << file.status();
+  file->Forget(file->data().substr(49000, 3000));
+  file->Forget(file->data());
+  file->Forget(file->data().substr(7, 0));
+  EXPECT_TRUE(file->data() == contents);
+}
+
 TEST(MappedFileTest, AMissingFileIsNamed) {
   EXPECT_THAT(MappedFile::Open("/nowhere/file"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'/nowhere/file'")));

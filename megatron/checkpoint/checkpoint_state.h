@@ -3,10 +3,12 @@
 #define MEGATRON_CHECKPOINT_CHECKPOINT_STATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -20,6 +22,10 @@ struct ShardedTensor {
   Shape offset;  // of the block in the global tensor
   // Ranks that hold the same block number themselves; only replica 0 writes.
   int replica = 0;
+  // For saving alone, what is too large to be there all at once: `tensor` is on the meta device,
+  // and when its turn comes this writes its values into memory of that type and shape, which is
+  // zero.
+  std::function<absl::Status(const Tensor& out)> source;
 };
 
 // The state at the end of an iteration.

@@ -105,4 +105,10 @@ absl::string_view SafetensorsModel::Bytes(const SafetensorsTensor& tensor) const
   return files_[found->second.file].Bytes(tensor);
 }
 
+void SafetensorsModel::Forget(const SafetensorsTensor& tensor) const {
+  const auto found = places_.find(tensor.name);
+  CHECK(found != places_.end()) << tensor.name;
+  files_[found->second.file].Forget(tensor);
+}
+
 }  // namespace megatron

@@ -35,6 +35,8 @@ class SafetensorsFile {
 
   // `tensor` is one of the header's.
   absl::string_view Bytes(const SafetensorsTensor& tensor) const;
+  // The tensor's memory goes back to the system; it is read again when it is touched.
+  void Forget(const SafetensorsTensor& tensor) const { file_.Forget(Bytes(tensor)); }
 
  private:
   SafetensorsFile(MappedFile file, SafetensorsHeader header)
@@ -56,6 +58,7 @@ class SafetensorsModel {
   const SafetensorsTensor* Find(absl::string_view name) const;
   // `tensor` is one that Find returned.
   absl::string_view Bytes(const SafetensorsTensor& tensor) const;
+  void Forget(const SafetensorsTensor& tensor) const;
 
  private:
   struct Place {

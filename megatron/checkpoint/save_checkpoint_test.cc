@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -67,6 +68,37 @@ std::map<std::string, std::string> AllFiles(FileSystem& fs, const std::string& d
     files[name] = *ReadFileToString(fs, JoinPath(directory, name));
   }
   return files;
+}
+
+TEST(SaveCheckpointTest, TensorsFromASourceAreTheSameFilesAndErrorsOfTheSourceComeThrough) {
+  MemoryFileSystem fs, sourced;
+  const TestState values_of_3(3);
+  CheckpointState state = values_of_3.ForRank(0, 1);
+  ASSERT_THAT(SaveCheckpoint(fs, Options(), state), IsOk());
+  for (ShardedTensor& block : state.tensors) {
+    const Tensor values = block.tensor;
+    block.tensor = Tensor(nullptr, values.dtype(), values.shape(), {DeviceType::kMeta});
+    block.source = [values](const Tensor& out) {
+      const char* const bytes = static_cast<const char*>(out.raw());
+      EXPECT_TRUE(std::all_of(bytes, bytes + out.bytes(), [](char c) { return c == 0; }));
+      std::memcpy(out.raw(), values.raw(), static_cast<size_t>(values.bytes()));
+      return absl::OkStatus();
+    };
+  }
+  ASSERT_THAT(SaveCheckpoint(sourced, Options(), state), IsOk());
+  const std::string directory = "/save/iter_0000003";
+  const auto names = fs.List(directory);
+  ASSERT_THAT(names, IsOk());
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(directory, name);
+    EXPECT_EQ(*ReadFileToString(sourced, path), *ReadFileToString(fs, path)) << name;
+  }
+
+  MemoryFileSystem failing;
+  state.tensors.front().source = [](const Tensor&) { return absl::DataLossError("gone"); };
+  EXPECT_THAT(SaveCheckpoint(failing, Options(), state),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(state.tensors.front().name)));
+  EXPECT_FALSE(failing.Stat(directory).ok());
 }
 
 TEST(SaveCheckpointTest, WritesTheDocumentedFiles) {

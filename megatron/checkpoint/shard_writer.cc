@@ -33,7 +33,8 @@ std::vector<const ShardedTensor*> WrittenTensors(const CheckpointState& state) {
 void CheckBlock(const ShardedTensor& block) {
   CHECK(block.tensor) << block.name;
   CHECK(block.tensor.is_contiguous()) << block.name << " " << block.tensor;
-  CHECK(block.tensor.device().type == DeviceType::kCpu) << block.name << " " << block.tensor;
+  CHECK(block.tensor.device().type == (block.source ? DeviceType::kMeta : DeviceType::kCpu))
+      << block.name << " " << block.tensor;
   CHECK(IsInside({block.offset, block.tensor.shape()}, block.global_shape))
       << block.name << ": " << block.tensor << " at " << block.offset << " of "
       << block.global_shape;
@@ -68,9 +69,23 @@ absl::Status AppendPiece(absl::string_view bytes, int64_t chunk_bytes, WritableF
   return absl::OkStatus();
 }
 
+// The values of a block: its own, or those that its source has put into `memory`.
+absl::StatusOr<absl::string_view> BytesOf(const ShardedTensor& block,
+                                          std::vector<int64_t>* memory) {
+  Tensor tensor = block.tensor;
+  const size_t bytes = static_cast<size_t>(tensor.bytes());
+  if (block.source) {
+    memory->assign((bytes + sizeof(int64_t) - 1) / sizeof(int64_t), 0);
+    tensor = Tensor(memory->data(), tensor.dtype(), tensor.shape());
+    MEGATRON_RETURN_IF_ERROR(block.source(tensor), _ << "while writing " << block.name);
+  }
+  return absl::string_view(static_cast<const char*>(tensor.raw()), bytes);
+}
+
 absl::Status AppendTensors(const CheckpointState& state, WritableFile* file, Manifest* part) {
   size_t entry = 0;
   size_t piece = 0;
+  std::vector<int64_t> memory;  // aligned for any type
   for (const ShardedTensor* block : WrittenTensors(state)) {
     if (block->tensor.numel() == 0) continue;
     // The plan has the pieces in the same order, perhaps after entries without any.
@@ -78,8 +93,7 @@ absl::Status AppendTensors(const CheckpointState& state, WritableFile* file, Man
       ++entry;
       piece = 0;
     }
-    const absl::string_view bytes(static_cast<const char*>(block->tensor.raw()),
-                                  static_cast<size_t>(block->tensor.bytes()));
+    MEGATRON_ASSIGN_OR_RETURN(const absl::string_view bytes, BytesOf(*block, &memory));
     MEGATRON_RETURN_IF_ERROR(
         AppendPiece(bytes, part->chunk_bytes, file, &part->tensors[entry].pieces[piece++].crcs));
   }

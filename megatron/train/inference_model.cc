@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/train/checkpoint_tokenizer.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/run_options.h"
 #include "megatron/train/training_checkpoint.h"
@@ -77,7 +78,8 @@ absl::StatusOr<std::unique_ptr<InferenceModel>> InferenceModel::Load(FileSystem&
   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded,
                             LoadConfigFromString(text, iteration, {}, ConfigPurpose::kDryRun));
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
-                            CreateTokenizer(ToTokenizerOptions(loaded.config.data())));
+                            CreateTokenizer(CheckpointTokenizer(
+                                fs, ToTokenizerOptions(loaded.config.data()), iteration)));
   RunOptions options = ToRunOptions(loaded.config, tokenizer->vocab_size());
   std::unique_ptr<InferenceModel> model(new InferenceModel(
       std::move(tokenizer), options.trainer.model, options.data.seq_length, num_threads));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -58,10 +59,15 @@ void ResolvePaths(config::PretrainConfig* config) {
   if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
   config::LoggingConfig* logging = config->mutable_logging();
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
+  // The checkpoint keeps these, for programs that are started elsewhere.
+  auto resolve_fully = [](std::string* path) {
+    if (!path->empty())
+      *path = std::filesystem::absolute(PathFromWhereTheUserStands(*path)).lexically_normal();
+  };
   config::DataConfig* data = config->mutable_data();
-  if (data->has_vocab_file()) resolve(data->mutable_vocab_file());
-  if (data->has_merge_file()) resolve(data->mutable_merge_file());
-  if (data->has_tokenizer_model()) resolve(data->mutable_tokenizer_model());
+  if (data->has_vocab_file()) resolve_fully(data->mutable_vocab_file());
+  if (data->has_merge_file()) resolve_fully(data->mutable_merge_file());
+  if (data->has_tokenizer_model()) resolve_fully(data->mutable_tokenizer_model());
 }
 
 // A directory that can't be written is found now, not at the first checkpoint.
