@@ -73,6 +73,9 @@ class Communicator {
   virtual int rank() const = 0;
   virtual const std::string& name() const = 0;
 
+  // Whether Run takes tensors of such a device; of others it gets copies on the host.
+  virtual bool TakesTensorsOf(DeviceType type) const { return type == DeviceType::kCpu; }
+
   // The arguments have been checked. The event is reached when `stream` may use the buffers.
   virtual Event Run(const CollectiveCall& call, const Stream& stream) = 0;
 

@@ -1,9 +1,10 @@
 #include "megatron/comm/process_group.h"
 
-#include <cstring>
 #include <numeric>
 
 #include "glog/logging.h"
+#include "megatron/comm/host_staging.h"
+#include "megatron/tensor/host_mirror.h"
 
 namespace megatron {
 namespace {
@@ -65,8 +66,7 @@ bool Overlaps(const Tensor& a, const Tensor& b) {
 
 void CopyAlone(const Tensor& in, const Tensor& out, const Stream& stream) {
   if (in.raw() == out.raw() || in.bytes() == 0) return;
-  CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
-  std::memcpy(out.raw(), in.raw(), in.bytes());
+  Transport(stream, in.Flatten(), out.Flatten());
 }
 
 }  // namespace
@@ -79,7 +79,12 @@ ProcessGroup ProcessGroup::ForPlanning(int size, int rank, const std::string& na
 
 Event ProcessGroup::Run(const CollectiveCall& call, const Stream& stream) const {
   if (stream.is_meta()) return Event();
-  if (size() > 1) return communicator_->Run(call, stream);
+  if (size() > 1) {
+    if (communicator_->TakesTensorsOf(stream.device().type))
+      return communicator_->Run(call, stream);
+    RunOnHost(*communicator_, call, stream);
+    return Event();
+  }
   if (!call.out.empty()) CopyAlone(call.in, call.out, stream);
   return Event();
 }

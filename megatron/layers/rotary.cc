@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "megatron/ops/rope.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/host_mirror.h"
 
 namespace megatron {
 namespace {
@@ -41,7 +43,13 @@ RotaryTables::RotaryTables(const RotaryOptions& options, int64_t head_size, int6
   buffer_ = Buffer(device, 2 * bytes, "rotary tables", ledger);
   cos_SP_ = buffer_.At(0, DType::kFloat32, {positions, pairs});
   sin_SP_ = buffer_.At(bytes, DType::kFloat32, {positions, pairs});
-  if (device.type == DeviceType::kCpu) ops::FillRopeTables(frequencies.data(), cos_SP_, sin_SP_);
+  if (device.type == DeviceType::kMeta) return;
+  const HostMirror cos(cos_SP_, "rotary tables"), sin(sin_SP_, "rotary tables");
+  ops::FillRopeTables(frequencies.data(), cos.host(), sin.host());
+  if (device.type == DeviceType::kCpu) return;
+  CudaStream cuda(device.index);
+  cos.Send(Stream::Cuda(device.index, &cuda));
+  sin.Send(Stream::Cuda(device.index, &cuda));
 }
 
 }  // namespace megatron

@@ -67,9 +67,10 @@ TextGenerator::TextGenerator(GptStage* stage, const GenerationPipeline& pipeline
   whole_.sample_position_T = whole_.position_T;
   whole_.cu_seqlens = next(DType::kInt32, 2);
   logits_V_ = next(DType::kFloat32, options.padded_vocab_size);
+  host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "generation");
   if (stream.is_meta()) return;
-  CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
-  std::iota(whole_.position_T.data<int32_t>(), whole_.position_T.data<int32_t>() + max_context, 0);
+  int32_t* const positions = host_.Of(whole_.position_T).data<int32_t>();
+  std::iota(positions, positions + max_context, 0);
 }
 
 MicroBatch TextGenerator::FirstTokens(int64_t count) const {
@@ -98,10 +99,12 @@ void TextGenerator::Measure() {
 
 bool TextGenerator::Predict(const int32_t* tokens, int64_t count) {
   const MicroBatch batch = FirstTokens(count);
-  std::copy_n(tokens, count, batch.tokens_T.data<int32_t>());
-  batch.cu_seqlens.data<int32_t>()[1] = static_cast<int32_t>(count);
+  std::copy_n(tokens, count, host_.Of(batch.tokens_T).data<int32_t>());
+  host_.Of(batch.cu_seqlens).data<int32_t>()[1] = static_cast<int32_t>(count);
+  host_.Send(stream_);
   if (!RunStages(batch).ok()) return false;
   pipeline_.group.Broadcast(logits_V_, pipeline_.group.size() - 1, stream_);
+  host_.Fetch(stream_);
   return pipeline_.group.status().ok();
 }
 
@@ -114,7 +117,7 @@ void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
     const int64_t context = std::min<int64_t>(static_cast<int64_t>(tokens->size()), max_context_);
     if (!Predict(tokens->data() + tokens->size() - context, context)) return;
     const PhiloxBlock words = Philox(key, {{static_cast<uint32_t>(i), 0, 0, 0}});
-    tokens->push_back(SampleToken(logits_V_.data<float>(), vocab_size_, sampling,
+    tokens->push_back(SampleToken(host_.Of(logits_V_).data<float>(), vocab_size_, sampling,
                                   UniformOpenZero(words.word[0])));
     if (!on_token(tokens->back())) return;
   }

@@ -15,6 +15,7 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/models/gpt_stage.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
@@ -66,6 +67,7 @@ class TextGenerator {
   int64_t vocab_size_, max_context_;
   Stream stream_;
   Buffer buffer_;
+  HostMirror host_;   // of buffer_
   MicroBatch whole_;  // of max_context tokens
   Tensor logits_V_;
 };

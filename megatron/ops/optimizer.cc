@@ -1,6 +1,7 @@
 #include "megatron/ops/optimizer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "glog/logging.h"
@@ -139,6 +140,19 @@ void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Te
     if (sums[2 * tile + 1] != 0) out[1] = 1;
   }
   out[0] = static_cast<float>(sum);
+}
+
+void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
+  CheckFlat(stream, x_N, x_N.numel());
+  CheckContiguous(stream, out_1, DType::kInt64, {1});
+  if (RunsOnCuda(stream)) return cuda::CountZeros(stream, x_N, out_1);
+  if (!RunsOnCpu(stream)) return;
+  const float* const x = x_N.data<float>();
+  std::atomic<int64_t> zeros{0};
+  stream.pool()->ParallelFor(x_N.numel(), [&](int64_t begin, int64_t end) {
+    zeros += std::count(x + begin, x + end, 0.0f);
+  });
+  *out_1.data<int64_t>() += zeros;
 }
 
 }  // namespace megatron::ops

@@ -47,6 +47,9 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
 // it was; out is fp32 [2]. Summed over fixed tiles in a fixed order.
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2);
 
+// out[0] += how many elements of x (fp32) are zero; out is int64 [1].
+void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1);
+
 }  // namespace megatron::ops
 
 #endif  // MEGATRON_OPS_OPTIMIZER_H_

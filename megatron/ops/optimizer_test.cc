@@ -122,6 +122,16 @@ TEST_F(OptimizerTest, AnOverflowingSumIsNotANonFiniteElement) {
   EXPECT_EQ(out.Get(1), 0);
 }
 
+TEST_F(OptimizerTest, CountZerosAddsUp) {
+  for (int64_t count : {0, 1, 1000, 100001}) {
+    HostTensor x = HostTensor::Normal({count}, DType::kFloat32, 1);
+    for (int64_t i = 0; i < count; i += 7) x.Set(i, i % 2 == 0 ? 0.0 : -0.0);
+    const HostTensor out = HostTensor::Of({1}, DType::kInt64, {5});
+    CountZeros(stream_, x, out);
+    EXPECT_EQ(*out.tensor().data<int64_t>(), 5 + (count + 6) / 7) << count;
+  }
+}
+
 TEST_F(OptimizerTest, BitsDoNotDependOnTheNumberOfThreads) {
   std::vector<char> first_w, first_sum;
   for (int threads : {1, 2, 3, 5}) {

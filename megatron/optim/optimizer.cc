@@ -1,7 +1,6 @@
 #include "megatron/optim/optimizer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 
 #include "glog/logging.h"
@@ -43,18 +42,6 @@ void ForEachOwnedRange(const ParameterBuffers& buffers, const ProcessGroups& gro
     }
   }
   if (begin >= 0) body(begin, end);
-}
-
-int64_t CountZeros(const Tensor& values, const Stream& stream) {
-  if (stream.is_meta()) return 0;
-  const float* data = values.data<float>();
-  std::atomic<int64_t> zeros{0};
-  stream.pool()->ParallelFor(values.numel(), [&](int64_t begin, int64_t end) {
-    int64_t found = 0;
-    for (int64_t i = begin; i < end; ++i) found += data[i] == 0;
-    zeros += found;
-  });
-  return zeros;
 }
 
 // A section that has no parameters has none on all ranks.
@@ -100,7 +87,9 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParameterBuffers* buffers,
                      MemoryLedger* ledger)
     : options_(options),
       buffers_(buffers),
-      statistics_(buffers->options().device, kStatisticsBytes, "optimizer statistics", ledger) {
+      statistics_(buffers->options().device, kStatisticsBytes, "optimizer statistics", ledger),
+      sums_(statistics_.At(0, DType::kFloat32, {kNumStatistics}), "optimizer statistics"),
+      count_(statistics_.At(kCountOffset, DType::kInt64, {1}), "optimizer statistics") {
   CHECK_EQ(buffers->options().num_moments, NumMoments(options));
   const FlatRange held = buffers->held();
   for (const ParameterPlace& place : buffers->places()) {
@@ -134,14 +123,18 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   const double unscale = 1 / options.loss_scale;
   const Tensor gradients = buffers_->gradients();
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
-  ops::Zero(stream, statistics);
+  float* const values = sums_.host().data<float>();
+  if (values != nullptr) {
+    values[kSumOfSquares] = values[kNonFinite] = 0;
+    values[kStopRequested] = options.stop_requested ? 1 : 0;
+  }
+  sums_.Send(stream);
   ForEachOwnedRange(*buffers_, groups, [&](int64_t begin, int64_t end) {
     ops::SumOfSquares(stream, static_cast<float>(unscale), gradients.Slice(0, begin, end),
                       statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
   });
-  float* values = statistics.data<float>();
-  if (values != nullptr) values[kStopRequested] = options.stop_requested ? 1 : 0;
   groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
+  sums_.Fetch(stream);
   if (absl::Status status = groups.world.status(); !status.ok()) return status;
 
   StepResult result;
@@ -205,16 +198,15 @@ void Optimizer::ShareWeights(const ProcessGroups& groups, const Stream& stream) 
 
 int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const {
   const Tensor count = statistics_.At(kCountOffset, DType::kInt64, {1});
-  int64_t zeros = 0;
+  ops::Zero(stream, count);
   for (const ParameterPlace& place : buffers_->places()) {
     const FlatRange owned = OwnedRange(*buffers_, place, groups);
     if (owned.size() > 0)
-      zeros += CountZeros(buffers_->gradients().Slice(0, owned.begin, owned.end), stream);
+      ops::CountZeros(stream, buffers_->gradients().Slice(0, owned.begin, owned.end), count);
   }
-  if (stream.is_meta()) return 0;
-  *count.data<int64_t>() = zeros;
   groups.world.AllReduce(count, ReduceOp::kSum, stream);
-  return *count.data<int64_t>();
+  count_.Fetch(stream);
+  return stream.is_meta() ? 0 : *count_.host().data<int64_t>();
 }
 
 double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stream) const {
@@ -226,8 +218,9 @@ double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stre
                       statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
   });
   groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
+  sums_.Fetch(stream);
   if (stream.is_meta()) return 0;
-  return std::sqrt(static_cast<double>(statistics.data<float>()[kSumOfSquares]));
+  return std::sqrt(static_cast<double>(sums_.host().data<float>()[kSumOfSquares]));
 }
 
 }  // namespace megatron

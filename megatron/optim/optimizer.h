@@ -21,6 +21,7 @@
 #include "megatron/comm/process_groups.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
+#include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
@@ -99,6 +100,7 @@ class Optimizer {
   ParameterBuffers* buffers_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
+  HostMirror sums_, count_;  // of parts of statistics_
   // Of every parameter, by place, what is held of it, counted from held().begin.
   std::vector<ops::OptimizerSegment> segments_;
   std::vector<const Parameter*> segment_parameters_;

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/host_mirror.h"
 
 namespace megatron {
 namespace {
@@ -122,15 +125,19 @@ FlatRange ParameterBuffers::DensePart(int rank, int size) const {
 
 void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
   if (options_.device.type == DeviceType::kMeta || num_elements_ == 0) return;
-  CHECK(options_.device.type == DeviceType::kCpu) << options_.device;
   const Tensor values = has_masters() ? gradients() : weights();  // fp32 of all sections
+  const HostMirror mirror(values, "initial weights");
   std::vector<Piece> pieces;
   for (const ParameterPlace& place : places_) {
-    AppendPieces(*place.parameter, values.Slice(0, place.begin, place.end), &pieces);
+    AppendPieces(*place.parameter, mirror.host().Slice(0, place.begin, place.end), &pieces);
   }
-  stream.pool()->ParallelFor(pieces.size(), [&](int64_t begin, int64_t end) {
+  std::optional<ThreadPool> own_pool;
+  ThreadPool* const pool =
+      stream.pool() != nullptr ? stream.pool() : &own_pool.emplace(AvailableCores());
+  pool->ParallelFor(pieces.size(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) FillPiece(pieces[i], seed);
   });
+  mirror.Send(stream);
   if (!has_masters()) return;
   ops::Copy(stream, values, weights());
   if (held_.size() > 0) ops::Copy(stream, values.Slice(0, held_.begin, held_.end), masters());

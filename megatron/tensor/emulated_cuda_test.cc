@@ -36,6 +36,15 @@ TEST_F(EmulatedCudaTest, AViewIsThePlaceInTheSameMemory) {
   EXPECT_EQ(EmulatedView(x.Select(1, 2).Slice(0, 3, 4)).data<float>()[0], 7);
 }
 
+TEST_F(EmulatedCudaTest, AMirrorKnowsTheHostsSideOfAPart) {
+  const Buffer buffer(kCuda, 64, "test", nullptr);
+  const HostMirror mirror(buffer.At(0, DType::kUInt8, {64}), "test");
+  const Tensor part = buffer.At(16, DType::kFloat32, {2, 3});
+  mirror.Of(part.Select(1, 2)).data<float>()[0] = 5;
+  mirror.Send(stream_);
+  EXPECT_EQ(EmulatedView(part).data<float>()[2], 5);
+}
+
 TEST_F(EmulatedCudaTest, MemoryStartsAsZeros) {
   const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
   EXPECT_EQ(EmulatedView(buffer.At(0, DType::kFloat32, {1})).data<float>()[0], 0);

@@ -23,6 +23,14 @@ HostMirror::HostMirror(const Tensor& tensor, const std::string& name)
   host_ = buffer_.At(0, tensor.dtype(), tensor.shape());
 }
 
+Tensor HostMirror::Of(const Tensor& part) const {
+  if (host_.raw() == device_.raw()) return part;
+  const char* const begin = static_cast<const char*>(device_.raw());
+  const int64_t offset = static_cast<const char*>(part.raw()) - begin;
+  CHECK(offset >= 0 && offset + part.bytes() <= device_.bytes()) << part << " at " << offset;
+  return part.Moved(static_cast<char*>(host_.raw()) + offset, Device());
+}
+
 void HostMirror::Fetch(const Stream& stream) const {
   if (stream.device().type == DeviceType::kCuda) Transport(stream, device_, host_);
 }

@@ -28,6 +28,8 @@ class HostMirror {
   HostMirror(const Tensor& tensor, const std::string& name);
 
   const Tensor& host() const { return host_; }
+  // What the host has of a part of the mirrored tensor's memory, of any dtype and shape.
+  Tensor Of(const Tensor& part) const;
   void Fetch(const Stream& stream) const;  // host = device
   void Send(const Stream& stream) const;   // device = host
 

@@ -59,7 +59,8 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
       stage_(std::make_unique<GptStage>(options.model, options.placement, groups.tensor,
                                         stream.device(), ledger)),
       packer_(options.packing, stream.device(), ledger),
-      report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger) {
+      report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger),
+      host_report_(report_.At(0, DType::kFloat32, {2}), "loss") {
   ParameterBuffersOptions buffers;
   buffers.model_dtype = options.model.transformer.dtype;
   buffers.device = stream.device();
@@ -142,7 +143,8 @@ double GptTrainer::MeanLoss() {
     groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
   }
   groups_.pipeline.Broadcast(sums, groups_.pipeline.size() - 1, stream_);
-  const float* values = sums.data<float>();
+  host_report_.Fetch(stream_);
+  const float* values = host_report_.host().data<float>();
   return values[1] == 0 ? 0 : double{values[0]} / values[1];
 }
 

@@ -124,6 +124,7 @@ class GptTrainer {
   std::unique_ptr<StageMemory> memory_;
   MicroBatchPacker packer_;
   Buffer report_;
+  HostMirror host_report_;
   StagePlan plan_;  // of the last step's number of micro-batches
   TrainingProgress progress_;
 };

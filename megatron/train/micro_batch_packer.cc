@@ -27,7 +27,10 @@ MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
   const int64_t bytes = options.max_micro_batches * BatchBytes(tokens);
   buffer_ = Buffer(device, bytes + SizeOf(DType::kFloat32), "batches", ledger);
   token_count_ = buffer_.At(bytes, DType::kFloat32, {1});
+  host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "batches");
+  host_count_ = HostMirror(token_count_, "batches");
   batches_.reserve(options.max_micro_batches);
+  host_batches_.reserve(options.max_micro_batches);
 }
 
 MicroBatch MicroBatchPacker::Whole(int64_t index) const {
@@ -48,6 +51,16 @@ MicroBatch MicroBatchPacker::Whole(int64_t index) const {
   batch.gradient_weight_T = next(DType::kFloat32, tokens);
   batch.sample_T = next(DType::kInt64, tokens);
   return batch;
+}
+
+MicroBatch MicroBatchPacker::OnHost(const MicroBatch& batch) const {
+  MicroBatch host = batch;
+  for (Tensor* tensor :
+       {&host.tokens_T, &host.labels_T, &host.position_T, &host.sample_position_T, &host.cu_seqlens,
+        &host.loss_weight_T, &host.gradient_weight_T, &host.sample_T}) {
+    *tensor = host_.Of(*tensor);
+  }
+  return host;
 }
 
 void MicroBatchPacker::PackShapes(int64_t micro_batches) {
@@ -112,11 +125,16 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
                                     const ProcessGroup& data_group, const Stream& stream) {
   CHECK_LE(step.micro_batches, options_.max_micro_batches);
   batches_.clear();
+  host_batches_.clear();
   SamplePrefetcher& reader = ReaderOf(source);
   for (int64_t m = 0; m < step.micro_batches; ++m) {
     batches_.push_back(Whole(m));
-    MEGATRON_RETURN_IF_ERROR(PackOne(
-        reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &batches_.back()));
+    host_batches_.push_back(OnHost(batches_.back()));
+    MicroBatch &batch = batches_.back(), &host = host_batches_.back();
+    MEGATRON_RETURN_IF_ERROR(
+        PackOne(reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &host));
+    batch.cu_seqlens = batch.cu_seqlens.Slice(0, 0, host.cu_seqlens.dim(0));
+    batch.max_seqlen = host.max_seqlen;
   }
   auto tokens_of = [](const MicroBatch& batch) {
     const float* weight = batch.loss_weight_T.data<float>();
@@ -125,21 +143,24 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
     return sum;
   };
   double tokens = 0;
-  for (const MicroBatch& batch : batches_) tokens += tokens_of(batch);
+  for (const MicroBatch& batch : host_batches_) tokens += tokens_of(batch);
   // Counts below 2^24 are exact in fp32, and a global batch of more tokens loses less than its last
   // digit.
-  token_count_.data<float>()[0] = static_cast<float>(tokens);
+  float& token_count = host_count_.host().data<float>()[0];
+  token_count = static_cast<float>(tokens);
+  host_count_.Send(stream);
   data_group.AllReduce(token_count_, ReduceOp::kSum, stream);
+  host_count_.Fetch(stream);
   const double replicas = static_cast<double>(step.micro_batches * data_group.size());
-  for (MicroBatch& batch : batches_) {
-    const double denominator = options_.per_token_loss
-                                   ? std::max(1.0, double{token_count_.data<float>()[0]})
-                                   : std::max(1.0, tokens_of(batch)) * replicas;
+  for (MicroBatch& batch : host_batches_) {
+    const double denominator = options_.per_token_loss ? std::max(1.0, double{token_count})
+                                                       : std::max(1.0, tokens_of(batch)) * replicas;
     const float scale = static_cast<float>(step.loss_scale / denominator);
     for (int64_t t = 0; t < batch.num_tokens(); ++t) {
       batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
     }
   }
+  host_.Send(stream);
   return absl::OkStatus();
 }
 

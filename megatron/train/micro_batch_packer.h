@@ -17,6 +17,7 @@
 #include "megatron/data/prefetch.h"
 #include "megatron/data/sampler.h"
 #include "megatron/layers/micro_batch.h"
+#include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
@@ -49,10 +50,12 @@ class MicroBatchPacker {
   // The shapes of a step, for planning.
   void PackShapes(int64_t micro_batches);
 
+  // On the device.
   const std::vector<MicroBatch>& batches() const { return batches_; }
 
  private:
   MicroBatch Whole(int64_t index) const;  // with room for the most sequences a batch can have
+  MicroBatch OnHost(const MicroBatch& batch) const;
   SamplePrefetcher& ReaderOf(const GptSampleSource& source);
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
   void Append(const GptSample& sample, int64_t ordinal, int64_t offset, MicroBatch* batch,
@@ -61,8 +64,9 @@ class MicroBatchPacker {
   PackerOptions options_;
   Buffer buffer_;
   Tensor token_count_;  // fp32 [1]
+  HostMirror host_, host_count_;
   GptSample sample_;
-  std::vector<MicroBatch> batches_;
+  std::vector<MicroBatch> batches_, host_batches_;
   std::vector<std::pair<const GptSampleSource*, std::unique_ptr<SamplePrefetcher>>> readers_;
 };
 

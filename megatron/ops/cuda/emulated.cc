@@ -212,6 +212,10 @@ void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Te
   ops::SumOfSquares(EmulatingStream(stream), scale, View(x_N), View(out_2));
 }
 
+void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
+  ops::CountZeros(EmulatingStream(stream), View(x_N), View(out_1));
+}
+
 void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
           const Tensor& position_T, bool interleaved, bool inverse, const Tensor& x) {
   ops::Rope(EmulatingStream(stream), View(cos_SP), View(sin_SP), View(position_T), interleaved,

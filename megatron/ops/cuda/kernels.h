@@ -90,6 +90,7 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                const Tensor& buffer_N, const Tensor& master_N, const Tensor& out_N);
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2);
+void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1);
 
 // Rows must be those of the tables; unlike on the CPU nobody looks at the positions here.
 void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,

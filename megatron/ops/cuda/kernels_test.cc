@@ -327,6 +327,11 @@ TEST_F(AgreementTest, SumsOfSquaresSeeWhatIsNotFinite) {
                     [](const Stream& stream, At at) { SumOfSquares(stream, 0.5f, at[0], at[1]); });
     EXPECT_EQ(out.Get(1), 0);
   }
+  HostTensor zeros = HostTensor::Normal({50001}, kF32, 1), counted({1}, DType::kInt64);
+  for (int64_t i = 0; i < 50001; i += 3) zeros.Set(i, 0);
+  ExpectAgreement({&zeros, &counted}, 0,
+                  [](const Stream& stream, At at) { CountZeros(stream, at[0], at[1]); });
+  EXPECT_EQ(*counted.tensor().data<int64_t>(), 16667);
   // The flag alone: a sum with NaN in it compares with nothing.
   HostTensor x = HostTensor::Normal({40000}, kF32, 1), out = HostTensor::Of({2}, kF32, {0, 0});
   x.Set(30000, std::numeric_limits<double>::infinity());

@@ -115,6 +115,7 @@ MEGATRON_WEAK void SgdUpdate(const Stream&, const SgdOptions&, absl::Span<const 
   NoCuda();
 }
 MEGATRON_WEAK void SumOfSquares(const Stream&, float, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void CountZeros(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
 MEGATRON_WEAK void Rope(const Stream&, const Tensor&, const Tensor&, const Tensor&, bool, bool,
                         const Tensor&) {
   NoCuda();

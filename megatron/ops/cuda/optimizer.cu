@@ -145,6 +145,28 @@ __global__ void __launch_bounds__(kThreads)
   if (infinite != 0) out[1] = 1;
 }
 
+// Every block leaves its count in partial[block].
+__global__ void __launch_bounds__(kThreads)
+    CountZeroTile(const float* x, int64_t count, int64_t* partial) {
+  __shared__ int64_t shared[kWarps];
+  const int64_t first = int64_t{blockIdx.x} * kNormTile;
+  int64_t zeros = 0;
+  for (int64_t i = first + threadIdx.x; i < min(first + kNormTile, count); i += kThreads) {
+    zeros += x[i] == 0 ? 1 : 0;
+  }
+  zeros = BlockSum(zeros, shared);
+  if (threadIdx.x == 0) partial[blockIdx.x] = zeros;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    AddCounts(const int64_t* partial, int64_t tiles, int64_t* out) {
+  __shared__ int64_t shared[kWarps];
+  int64_t sum = 0;
+  for (int64_t tile = threadIdx.x; tile < tiles; tile += kThreads) sum += partial[tile];
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) *out += sum;
+}
+
 }  // namespace
 
 void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
@@ -194,6 +216,17 @@ void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Te
                                                              partial);
   SumTiles<<<1, kThreads, 0, Handle(stream)>>>(partial, tiles, out_2.data<float>());
   CheckLaunched("sum of squares");
+}
+
+void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
+  const int64_t tiles = (x_N.numel() + kNormTile - 1) / kNormTile;
+  if (tiles == 0) return;
+  int64_t* const partial = static_cast<int64_t*>(
+      stream.cuda()->Workspace(tiles * static_cast<int64_t>(sizeof(int64_t))));
+  CountZeroTile<<<Blocks(tiles, 1), kThreads, 0, Handle(stream)>>>(x_N.data<float>(), x_N.numel(),
+                                                                   partial);
+  AddCounts<<<1, kThreads, 0, Handle(stream)>>>(partial, tiles, out_1.data<int64_t>());
+  CheckLaunched("count of zeros");
 }
 
 }  // namespace megatron::ops::cuda
