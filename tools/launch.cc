@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/comm/launcher.h"
+#include "megatron/comm/launch/launcher.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(int, ranks, 2, "Processes to start.");

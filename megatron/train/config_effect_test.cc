@@ -179,7 +179,9 @@ std::string Describe(const RunOptions& o) {
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
-              absl::FormatDuration(o.distributed_timeout));
+              o.ranks.processes, absl::FormatDuration(o.ranks.start_timeout),
+              absl::FormatDuration(o.ranks.timeout),
+              absl::FormatDuration(o.ranks.heartbeat_timeout));
 }
 
 std::vector<std::string> OtherValues(const FieldRef& now) {

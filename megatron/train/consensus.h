@@ -5,9 +5,15 @@
 #ifndef MEGATRON_TRAIN_CONSENSUS_H_
 #define MEGATRON_TRAIN_CONSENSUS_H_
 
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/train/failure.h"
 
 namespace megatron {
 
@@ -24,7 +30,21 @@ class Consensus {
   // group's own where that has failed.
   absl::Status FirstError(const absl::Status& mine);
 
+  // The same of failures; those of other ranks than the first say whose they are.
+  std::optional<Failure> FirstFailure(const std::optional<Failure>& mine);
+
+  // Whether all ranks give the same text. After a failure of the group: yes.
+  bool Same(absl::string_view mine);
+
  private:
+  struct Told {
+    int rank = -1;  // -1: nobody has anything to tell
+    int32_t code = 0;
+    std::string text;
+  };
+  // What the first of the ranks has to tell that have anything, cut to a kilobyte.
+  Told First(bool mine, int32_t code, absl::string_view text);
+
   ProcessGroup group_;
   ThreadPool pool_;
 };

@@ -1,5 +1,6 @@
 #include "megatron/train/consensus.h"
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status_matchers.h"
@@ -57,6 +58,32 @@ TEST(ConsensusTest, AGroupThatHasFailedSaysSo) {
                          return absl::OkStatus();
                        }),
               StatusIs(absl::StatusCode::kAborted));
+}
+
+TEST(ConsensusTest, TheFirstFailureSaysWhoseItIs) {
+  const absl::Status status = RunRanks(3, [&](int rank, const ProcessGroup& world) {
+    Consensus consensus(world);
+    EXPECT_FALSE(consensus.FirstFailure(std::nullopt).has_value());
+    std::optional<Failure> mine;
+    if (rank > 0) mine = Failure{rank == 1 ? kExitData : kExitIo, "no file"};
+    const std::optional<Failure> first = consensus.FirstFailure(mine);
+    EXPECT_EQ(first->code, kExitData);
+    EXPECT_EQ(first->message, "rank 1: no file");
+    EXPECT_EQ(consensus.FirstFailure(Failure{kExitIo, "full"})->message, "full");
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
+}
+
+TEST(ConsensusTest, TextsAreTheSameOnAllRanksOrNot) {
+  const absl::Status status = RunRanks(3, [&](int rank, const ProcessGroup& world) {
+    Consensus consensus(world);
+    EXPECT_TRUE(consensus.Same("text"));
+    EXPECT_TRUE(consensus.Same(""));
+    for (int odd : {0, 1, 2}) EXPECT_FALSE(consensus.Same(rank == odd ? "other" : "text"));
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
 }
 
 }  // namespace

@@ -13,20 +13,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "glog/logging.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/find_checkpoint.h"
-#include "megatron/comm/launch_env.h"
+#include "megatron/comm/launch/launch_env.h"
+#include "megatron/comm/launch/tcp_job.h"
+#include "megatron/comm/process_group.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/config_text.h"
+#include "megatron/train/consensus.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/failure.h"
 #include "megatron/train/flops.h"
 #include "megatron/train/pretrain_rank.h"
+#include "megatron/train/rank_processes.h"
 #include "megatron/train/run_lock.h"
 #include "megatron/train/run_plan.h"
 #include "megatron/train/stop_signals.h"
@@ -70,10 +73,13 @@ void ResolvePaths(config::PretrainConfig* config) {
   if (data->has_tokenizer_model()) resolve_fully(data->mutable_tokenizer_model());
 }
 
+// For a run that was killed to be gone.
+constexpr absl::Duration kLockPatience = absl::Seconds(3);
+
 // A directory that can't be written is found now, not at the first checkpoint.
-absl::Status CheckWritable(FileSystem& fs, const std::string& directory) {
+absl::Status CheckWritable(FileSystem& fs, const std::string& directory, int rank) {
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
-  const std::string probe = absl::StrCat(directory, "/.write_test");
+  const std::string probe = absl::StrCat(directory, "/.write_test_", rank);
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, probe, "can this directory be written?\n"));
   return fs.Remove(probe);
 }
@@ -87,18 +93,6 @@ std::optional<int64_t> AvailableBytes() {
     if (name == "MemAvailable:") return kilobytes * 1024;
   }
   return std::nullopt;
-}
-
-// One process runs all ranks. Each of several that a launcher has started would train on its own,
-// and nobody would notice.
-absl::Status CheckThatItIsStartedAlone() {
-  MEGATRON_ASSIGN_OR_RETURN(const LaunchEnvironment launch,
-                            ReadLaunchEnvironment(ProcessEnvironment()));
-  if (launch.world_size == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "this process was started as ", launch.Describe(),
-      ", but the ranks of a run are threads of one process: start it once, with the sizes in "
-      "'parallel', or with MEGATRON_LAUNCH=single to pay no attention to the launcher"));
 }
 
 // Checkpoints of two runs do not share a directory. Where this run continues from it, Restore says
@@ -117,32 +111,130 @@ absl::Status CheckThatNobodyElseSavesThere(FileSystem& fs, const CheckpointOptio
                    " is a checkpoint of another run: give checkpoint.save a directory of its own"));
 }
 
+Failure LockFailure(const absl::Status& status) {
+  const bool taken = status.code() == absl::StatusCode::kFailedPrecondition;
+  return Fail(taken ? kExitConfig : kExitIo, status);
+}
+
 // Everything that a run needs and how it came to be; one of these lives as long as the program. Its
-// ranks are threads that share what does not change.
+// ranks are threads of this process, which share what does not change, or this process is one rank
+// of several: then all go through the same steps, and what goes wrong in one is the failure of all.
 class Pretraining {
  public:
-  Pretraining(LoadedConfig loaded, absl::Time start) : loaded_(std::move(loaded)) {
+  Pretraining(const PretrainCommand& command, absl::Time start) : command_(command) {
     run_.fs = &fs_;
     run_.program_start = start;
   }
 
-  std::optional<Failure> Plan();
   int DryRun();
   int Run();
 
  private:
-  std::optional<Failure> CheckMemory() const;
+  using Step = std::optional<Failure> (Pretraining::*)();
+  // The first failure of any process, after which none goes on.
+  std::optional<Failure> Together(const std::vector<Step>& steps);
+  std::optional<Failure> ReadLaunch();
+  std::optional<Failure> Join();
+  std::optional<Failure> Load();
+  std::optional<Failure> Plan();
+  std::optional<Failure> CheckWorldSize();
+  std::optional<Failure> CheckMemory();
   std::optional<Failure> OpenData();
   std::optional<Failure> OpenSaveDirectory();
+  std::optional<Failure> ShareSaveDirectory();
   absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(megatron::Restore* what) const;
   std::optional<Failure> OpenCheckpoint();
+  std::optional<Failure> CheckThatAllRunTheSame();
   void Introduce() const;
+  int Report(const Failure& failure) const;
+  int RunThreads();
+  int RunProcess();
 
+  bool one_of_several() const { return launch_.world_size > 1; }
+  int ranks_here() const {
+    return one_of_several() ? launch_.local_world_size : run_.options.num_ranks();
+  }
+  // That the run takes of this machine's memory.
+  int64_t BytesHere() const {
+    return run_.plan.machine_bytes(ranks_here(), run_.options.ranks.processes ? ranks_here() : 1);
+  }
+  bool speaks() const { return launch_.rank == launch_.world_size - 1; }
+
+  const PretrainCommand& command_;
+  ConfigPurpose purpose_ = ConfigPurpose::kRun;
+  LaunchEnvironment launch_;
+  std::unique_ptr<TcpJob> job_;  // null: this process is not one rank of several
+  ProcessGroup processes_;
+  std::optional<absl::StatusOr<LoadedConfig>> read_;
   LoadedConfig loaded_;
   FileSystem& fs_ = PosixFileSystem();
   PretrainRun run_;
   RunLock lock_;
 };
+
+// What all know is told by one.
+int Pretraining::Report(const Failure& failure) const {
+  if (speaks()) megatron::Report(failure);
+  return failure.code;
+}
+
+std::optional<Failure> Pretraining::Together(const std::vector<Step>& steps) {
+  Consensus consensus(processes_);
+  for (const Step step : steps) {
+    auto failure = consensus.FirstFailure((this->*step)());
+    if (failure.has_value()) return failure;
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> Pretraining::ReadLaunch() {
+  absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment());
+  if (!launch.ok()) return Fail(kExitConfig, launch.status());
+  launch_ = *std::move(launch);
+  return std::nullopt;
+}
+
+// Before anything else is looked at, so that all hear of what is wrong anywhere.
+std::optional<Failure> Pretraining::Join() {
+  std::vector<std::string> overrides = command_.overrides;
+  if (one_of_several()) overrides.push_back("parallel.ranks_as=processes");
+  read_ = LoadConfig(command_.config, overrides, purpose_);
+  if (!one_of_several()) return std::nullopt;
+  const RanksOptions options =
+      read_->ok() ? ToRanksOptions((*read_)->config.parallel()) : RanksOptions();
+  absl::StatusOr<std::unique_ptr<TcpJob>> job = JoinRanks(launch_, options);
+  if (!job.ok()) {
+    const bool mine = job.status().code() == absl::StatusCode::kInvalidArgument;
+    return Failure{mine ? kExitConfig : kExitPeerLost,
+                   absl::StrCat(launch_.Describe(), ": ", job.status().message())};
+  }
+  job_ = *std::move(job);
+  processes_ = ProcessGroup(job_->world().communicator());
+  return std::nullopt;
+}
+
+std::optional<Failure> Pretraining::Load() {
+  if (!read_->ok()) return Fail(kExitConfig, read_->status());
+  loaded_ = **std::move(read_);
+  ResolvePaths(&loaded_.config);
+  return std::nullopt;
+}
+
+std::optional<Failure> Pretraining::CheckWorldSize() {
+  const int ranks = run_.options.num_ranks();
+  run_.threads_per_rank = std::max(1, run_.options.num_threads / ranks_here());
+  if (!one_of_several() || launch_.world_size == ranks) return std::nullopt;
+  const ParallelSizes& sizes = run_.options.parallel;
+  const int model = ranks / sizes.data;
+  const std::string way_out =
+      launch_.world_size % model == 0
+          ? absl::StrCat("parallel.data_parallel_size = ", launch_.world_size / model, " would fit")
+          : absl::StrCat("they would have to be a multiple of ", model);
+  return Failure{kExitConfig,
+                 absl::StrCat(launch_.world_size, " processes were started (", launch_.Describe(),
+                              "), but 'parallel' asks for ", ranks, " ranks: ", way_out,
+                              "; MEGATRON_LAUNCH=single pays no attention to the launcher")};
+}
 
 std::optional<Failure> Pretraining::Plan() {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
@@ -157,12 +249,6 @@ std::optional<Failure> Pretraining::Plan() {
       FlopsPerToken(loaded_.config.model(), run_.options.trainer.model.padded_vocab_size,
                     FlopsConvention::kCausalHalved);
   return std::nullopt;
-}
-
-int Pretraining::DryRun() {
-  Say(EffectiveConfigText(loaded_.config, loaded_.locations));
-  Say(FormatRunPlan(loaded_.config, run_.options, run_.plan));
-  return kExitDone;
 }
 
 std::optional<Failure> Pretraining::OpenData() {
@@ -186,22 +272,30 @@ std::optional<Failure> Pretraining::OpenSaveDirectory() {
   run_.description.identity = RunIdentity(loaded_.config, run_.data.fingerprint);
   run_.description.config_text = EffectiveConfigText(loaded_.config);
   if (run_.options.checkpoint.save.empty()) return std::nullopt;
-  const absl::Status writable = CheckWritable(fs_, run_.options.checkpoint.save);
+  const absl::Status writable = CheckWritable(fs_, run_.options.checkpoint.save, launch_.rank);
   if (!writable.ok()) {
     return Failure{kExitIo, absl::StrCat("checkpoint.save = ", run_.options.checkpoint.save, ": ",
                                          writable.message())};
   }
-  absl::StatusOr<RunLock> lock = RunLock::Take(run_.options.checkpoint.save);
-  if (!lock.ok()) {
-    const bool taken = lock.status().code() == absl::StatusCode::kFailedPrecondition;
-    return Fail(taken ? kExitConfig : kExitIo, lock.status());
-  }
-  lock_ = *std::move(lock);
+  if (launch_.rank > 0) return std::nullopt;
+  absl::StatusOr<RunLock> lock = RunLock::Take(run_.options.checkpoint.save, kLockPatience);
+  absl::Status locked = lock.status();
+  if (locked.ok()) lock_ = *std::move(lock);
+  if (locked.ok() && one_of_several()) locked = lock_.Share();
+  if (!locked.ok()) return LockFailure(locked);
   const absl::Status ours =
       CheckThatNobodyElseSavesThere(fs_, run_.options.checkpoint, RunId(run_.description.identity));
   if (ours.ok()) return std::nullopt;
   const bool another = ours.code() == absl::StatusCode::kFailedPrecondition;
   return Fail(another ? kExitConfig : kExitCorruptCheckpoint, ours);
+}
+
+std::optional<Failure> Pretraining::ShareSaveDirectory() {
+  if (launch_.rank == 0 || run_.options.checkpoint.save.empty()) return std::nullopt;
+  absl::StatusOr<RunLock> lock = RunLock::Join(run_.options.checkpoint.save);
+  if (!lock.ok()) return LockFailure(lock.status());
+  lock_ = *std::move(lock);
+  return std::nullopt;
 }
 
 // What this run has saved itself comes before what it was started from, so that the same command
@@ -233,7 +327,9 @@ std::optional<Failure> Pretraining::OpenCheckpoint() {
                                 ": there is no checkpoint; unset it to start from the beginning (",
                                 found.status().message(), ")")};
   }
-  for (const std::string& warning : found->warnings) Say(absl::StrCat("WARNING: ", warning));
+  for (const std::string& warning : found->warnings) {
+    if (speaks()) Say(absl::StrCat("WARNING: ", warning));
+  }
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs_, found->directory);
   if (!reader.ok()) return Fail(kExitCorruptCheckpoint, reader.status());
   run_.checkpoint = std::make_unique<CheckpointReader>(*std::move(reader));
@@ -248,10 +344,11 @@ void Pretraining::Introduce() const {
         "WARNING: system.num_threads = %d on %d cores: threads will wait for each other",
         run_.options.num_threads, AvailableCores()));
   }
-  if (run_.options.num_ranks() > AvailableCores() && run_.options.num_ranks() > 1) {
+  if (ranks_here() > AvailableCores() && ranks_here() > 1) {
     Say(absl::StrFormat("WARNING: %d ranks share %d cores: fewer ranks are faster here",
-                        run_.options.num_ranks(), AvailableCores()));
+                        ranks_here(), AvailableCores()));
   }
+  if (one_of_several()) Say(absl::StrCat("ranks are processes; this is ", launch_.Describe()));
   const ParallelSizes& sizes = run_.options.parallel;
   std::string ranks = "1 rank";
   if (run_.options.num_ranks() > 1) {
@@ -259,7 +356,7 @@ void Pretraining::Introduce() const {
                             run_.options.num_ranks(), sizes.tensor, sizes.pipeline, sizes.data);
   }
   Say(absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
-                      std::max(run_.options.num_ranks(), run_.options.num_threads), ranks));
+                      ranks_here() * run_.threads_per_rank, ranks));
   Say(absl::StrFormat(
       "model: GPT of %d layers, hidden %d, %d heads, sequence %d, %s: %s parameters",
       transformer.num_layers, transformer.hidden_size, transformer.num_attention_heads,
@@ -267,8 +364,9 @@ void Pretraining::Introduce() const {
       FormatCount(CountParameters(loaded_.config.model(), model.padded_vocab_size))));
   Say(absl::StrCat("data: ", run_.data.description));
   Say(absl::StrFormat(
-      "memory: %s planned, %s of it for weights, gradients, optimizer and activations",
-      FormatBytes(run_.plan.process_bytes()), FormatBytes(run_.plan.rank_bytes())));
+      "memory: %s planned on this machine, %s for weights, gradients, optimizer and activations of "
+      "all ranks",
+      FormatBytes(BytesHere()), FormatBytes(run_.plan.rank_bytes())));
   Say(absl::StrFormat("training: %d iterations of %d samples, checkpoints %s",
                       run_.options.loop.train_iters,
                       run_.options.trainer.batch_size.global_batch_size,
@@ -276,9 +374,9 @@ void Pretraining::Introduce() const {
                                                            : "in " + run_.options.checkpoint.save));
 }
 
-std::optional<Failure> Pretraining::CheckMemory() const {
+std::optional<Failure> Pretraining::CheckMemory() {
   const std::optional<int64_t> available = AvailableBytes();
-  const int64_t planned = run_.plan.process_bytes();
+  const int64_t planned = BytesHere();
   if (!available.has_value() || planned <= *available) return std::nullopt;
   return Failure{kExitConfig, absl::StrCat("the run takes ", FormatBytes(planned),
                                            " of memory and ", FormatBytes(*available),
@@ -287,13 +385,55 @@ std::optional<Failure> Pretraining::CheckMemory() const {
                                            "or bf16 take less.")};
 }
 
+// What this process is to do and to continue from, which others found out for themselves.
+std::optional<Failure> Pretraining::CheckThatAllRunTheSame() {
+  config::PretrainConfig config = loaded_.config;
+  config.clear_system();  // machines may differ
+  Consensus consensus(processes_);
+  if (!consensus.Same(absl::StrCat(EffectiveConfigText(config), run_.description.identity))) {
+    return Failure{kExitConfig,
+                   "the ranks were started with different configurations, or their data differ"};
+  }
+  if (!consensus.Same(run_.checkpoint == nullptr ? "" : run_.checkpoint->directory())) {
+    return Failure{kExitCorruptCheckpoint,
+                   "the ranks see different checkpoints: checkpoint.save and checkpoint.load must "
+                   "be directories that all machines share"};
+  }
+  return std::nullopt;
+}
+
+int Pretraining::DryRun() {
+  purpose_ = ConfigPurpose::kDryRun;
+  if (const auto failure = Together({&Pretraining::Join, &Pretraining::Load, &Pretraining::Plan})) {
+    return Report(*failure);
+  }
+  Say(EffectiveConfigText(loaded_.config, loaded_.locations));
+  Say(FormatRunPlan(loaded_.config, run_.options, run_.plan));
+  return kExitDone;
+}
+
 int Pretraining::Run() {
-  if (const auto failure = CheckMemory()) return Report(*failure);
-  if (const auto failure = OpenData()) return Report(*failure);
-  if (const auto failure = OpenSaveDirectory()) return Report(*failure);
-  Introduce();
-  if (const auto failure = OpenCheckpoint()) return Report(*failure);
-  ListenForStopSignals();
+  for (const Step alone : {&Pretraining::ReadLaunch, &Pretraining::Join}) {
+    if (const auto failure = (this->*alone)()) return megatron::Report(*failure);
+  }
+  if (const auto failure = Together({&Pretraining::Load, &Pretraining::Plan,
+                                     &Pretraining::CheckWorldSize, &Pretraining::CheckMemory})) {
+    return Report(*failure);
+  }
+  if (!one_of_several() && run_.options.ranks.processes && run_.options.num_ranks() > 1) {
+    return StartRanks(run_.options.num_ranks(), command_.arguments());
+  }
+  if (const auto failure = Together({&Pretraining::OpenData, &Pretraining::OpenSaveDirectory,
+                                     &Pretraining::ShareSaveDirectory, &Pretraining::OpenCheckpoint,
+                                     &Pretraining::CheckThatAllRunTheSame})) {
+    return Report(*failure);
+  }
+  if (speaks()) Introduce();
+  ListenForStopSignals(/*tell=*/speaks());
+  return one_of_several() ? RunProcess() : RunThreads();
+}
+
+int Pretraining::RunThreads() {
   FirstFailure failure;
   ExitCode code = kExitDone;
   auto run_rank = [&](int, const ProcessGroup& world) -> absl::Status {
@@ -305,7 +445,7 @@ int Pretraining::Run() {
     return first.has_value() ? absl::AbortedError(first->message) : absl::OkStatus();
   };
   ThreadWorldOptions options;
-  options.deadline = run_.options.distributed_timeout;
+  options.deadline = run_.options.ranks.timeout;
   const int ranks = run_.options.num_ranks();
   const absl::Status status =
       ranks == 1 ? run_rank(0, ProcessGroup()) : RunRanks(ranks, run_rank, options);
@@ -313,21 +453,29 @@ int Pretraining::Run() {
   return status.ok() ? code : Report(Fail(kExitPeerLost, status));
 }
 
+int Pretraining::RunProcess() {
+  FirstFailure failure;
+  const ExitCode code = PretrainRank(run_, processes_, &failure).Run();
+  const auto first = failure.Get();
+  if (!first.has_value()) return code;
+  job_->world().Abort(absl::AbortedError(first->message));
+  return megatron::Report(*first);
+}
+
 }  // namespace
+
+std::vector<std::string> PretrainCommand::arguments() const {
+  std::vector<std::string> arguments = {absl::StrCat("--config=", config)};
+  for (const std::string& text : overrides) arguments.push_back(absl::StrCat("--set=", text));
+  if (dry_run) arguments.push_back("--dry_run");
+  return arguments;
+}
 
 int PretrainGpt(const PretrainCommand& command) {
   const absl::Time start = absl::Now();
   const absl::Status cpu = ops::CheckCpu();
   if (!cpu.ok()) return Report(Fail(kExitConfig, cpu));
-  const absl::Status alone = CheckThatItIsStartedAlone();
-  if (!alone.ok() && !command.dry_run) return Report(Fail(kExitConfig, alone));
-  absl::StatusOr<LoadedConfig> loaded =
-      LoadConfig(command.config, command.overrides,
-                 command.dry_run ? ConfigPurpose::kDryRun : ConfigPurpose::kRun);
-  if (!loaded.ok()) return Report(Fail(kExitConfig, loaded.status()));
-  ResolvePaths(&loaded->config);
-  Pretraining pretraining(*std::move(loaded), start);
-  if (const auto failure = pretraining.Plan()) return Report(*failure);
+  Pretraining pretraining(command, start);
   return command.dry_run ? pretraining.DryRun() : pretraining.Run();
 }
 

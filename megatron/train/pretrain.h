@@ -11,8 +11,12 @@ struct PretrainCommand {
   std::string config;                  // a file, or the name of a shipped configuration
   std::vector<std::string> overrides;  // path.to.field=value
   bool dry_run = false;
+
+  // That give this command, as pretrain_* take them.
+  std::vector<std::string> arguments() const;
 };
 
+// Started by a launcher this process is one rank of the run; alone it runs, or starts, them all.
 // Prints to stdout what it does and to stderr what goes wrong; returns one of exit_code.h.
 int PretrainGpt(const PretrainCommand& command);
 

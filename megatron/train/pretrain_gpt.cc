@@ -1,6 +1,10 @@
 // Pretrains a GPT:  pretrain_gpt --config=gpt_demo.textproto [--set path.to.field=value]...
 // [--dry_run]
 
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -45,10 +49,17 @@ bool TakeValue(const std::vector<std::string>& args, const std::string& name, si
   return true;
 }
 
+// Whoever read the output has enough of it, as head has.
+bool NobodyReads(int descriptor) {
+  pollfd entry = {descriptor, POLLOUT, 0};
+  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLERR) != 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
+  signal(SIGPIPE, SIG_IGN);  // training does not end with its reader
   FLAGS_logtostderr = true;
   const std::vector<std::string> args(argv + 1, argv + argc);
   megatron::PretrainCommand command;
@@ -71,6 +82,7 @@ int main(int argc, char** argv) {
   const int code = megatron::PretrainGpt(command);
   // What was printed may be wanted: a plan that a full disk has cut is no plan.
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (NobodyReads(STDOUT_FILENO)) return code;
   std::fprintf(stderr, "error: the output could not be written: %s\n", std::strerror(errno));
   return code == megatron::kExitDone ? megatron::kExitIo : code;
 }

@@ -1,14 +1,8 @@
-// Runs the program as a user does: as a process, with a configuration file, and now and then with
-// kill -9.
+// What pretrain_gpt does as a program, with one rank and with ranks that are threads.
 
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <random>
@@ -18,93 +12,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
-#include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/train/exit_code.h"
-
-extern char** environ;
+#include "megatron/train/pretrain_harness.h"
 
 namespace megatron {
 namespace {
 
-constexpr char kConfig[] = R"(
-model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 64 }
-optimizer { lr: 3e-3 lr_warmup_iters: 2 }
-train { micro_batch_size: 2 global_batch_size: 4 train_iters: 12 eval_interval: 6 eval_iters: 1 log_interval: 4 }
-data { stories { num_bytes: 100000 } split: "8,2" }
-)";
-
-struct Outcome {
-  int exit_code = -1;  // or minus the signal that ended it
-  std::string output;
-};
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-}
-
-class PretrainGptTest : public ::testing::Test {
- protected:
-  PretrainGptTest() {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    directory_ = absl::StrCat(::testing::TempDir(), "/", info->name());
-    EXPECT_TRUE(PosixFileSystem().CreateDirs(directory_).ok());
-    std::ofstream(Path("run.textproto")) << kConfig;
-  }
-
-  std::string Path(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
-  std::string SaveTo(const std::string& name) const {
-    return absl::StrCat("--set=checkpoint.save=\"", Path(name), "\"");
-  }
-
-  // Starts the program with the configuration and these arguments.
-  pid_t Start(const std::vector<std::string>& more, const std::string& log) {
-    const char* runfiles = std::getenv("TEST_SRCDIR");
-    std::vector<std::string> args = {
-        absl::StrCat(runfiles, "/", std::getenv("TEST_WORKSPACE"), "/megatron/train/pretrain_gpt"),
-        absl::StrCat("--config=", Path("run.textproto"))};
-    args.insert(args.end(), more.begin(), more.end());
-    std::vector<char*> argv;
-    for (std::string& arg : args) argv.push_back(&arg[0]);
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    pid_t pid = -1;
-    EXPECT_EQ(posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    return pid;
-  }
-
-  Outcome Finish(pid_t pid, const std::string& log) {
-    int status = 0;
-    EXPECT_EQ(waitpid(pid, &status, 0), pid);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status), ReadFile(log)};
-  }
-
-  Outcome Run(const std::vector<std::string>& more) {
-    const std::string log = Path("log.txt");
-    return Finish(Start(more, log), log);
-  }
-
-  // Every file of the newest checkpoint, by name.
-  std::map<std::string, std::string> Checkpoint(const std::string& name) {
-    const auto found = FindLatestCheckpoint(PosixFileSystem(), Path(name), Check::kContents);
-    EXPECT_TRUE(found.ok()) << found.status();
-    std::map<std::string, std::string> files;
-    if (!found.ok()) return files;
-    const auto names = PosixFileSystem().List(found->directory);
-    EXPECT_TRUE(names.ok());
-    for (const std::string& file : *names)
-      files[file] = ReadFile(absl::StrCat(found->directory, "/", file));
-    return files;
-  }
-
-  std::string directory_;
-};
+class PretrainGptTest : public PretrainProgramTest {};
 
 TEST_F(PretrainGptTest, TrainsEvaluatesAndSaves) {
   const Outcome outcome = Run({SaveTo("save")});
@@ -115,8 +32,8 @@ TEST_F(PretrainGptTest, TrainsEvaluatesAndSaves) {
         "validation loss at iteration 12 | lm loss value:", "saved checkpoint of iteration 12"}) {
     EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
   }
-  EXPECT_EQ(ReadFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "12");
-  EXPECT_FALSE(ReadFile(Path("save/metrics.jsonl")).empty());
+  EXPECT_EQ(ReadTextFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "12");
+  EXPECT_FALSE(ReadTextFile(Path("save/metrics.jsonl")).empty());
 }
 
 TEST_F(PretrainGptTest, RunsAreEqualBitForBitWhateverDoesNotMatter) {
@@ -178,7 +95,7 @@ TEST_F(PretrainGptTest, KilledAtAnyMomentItEndsWithTheSameBytes) {
     // A save takes most of a step of a model this small, so that most kills fall into one.
     std::this_thread::sleep_for(longest * (random() % 1000) / 1000);
     kill(pid, SIGKILL);
-    if (Finish(pid, log).exit_code == -SIGKILL) {
+    if (FinishProgram(pid, log).exit_code == -SIGKILL) {
       ++kills;
       continue;
     }
@@ -202,11 +119,9 @@ TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
     const std::string log = Path("signal.txt"), save = absl::StrCat("signal", signal_number);
     const pid_t pid =
         Start({SaveTo(save), "--set=train.train_iters=100000", "--set=train.log_interval=1"}, log);
-    for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+    WaitFor("iteration        2/", log);
     kill(pid, signal_number);
-    const Outcome outcome = Finish(pid, log);
+    const Outcome outcome = FinishProgram(pid, log);
     EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
     EXPECT_FALSE(Checkpoint(save).empty());
   }
@@ -258,12 +173,12 @@ TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
 
 TEST_F(PretrainGptTest, AFinishedRunHasNothingToDo) {
   ASSERT_EQ(Run({SaveTo("save")}).exit_code, kExitDone);
-  const std::string metrics = ReadFile(Path("save/metrics.jsonl"));
+  const std::string metrics = ReadTextFile(Path("save/metrics.jsonl"));
   const auto checkpoint = Checkpoint("save");
   const Outcome again = Run({SaveTo("save")});
   EXPECT_EQ(again.exit_code, kExitDone);
   EXPECT_TRUE(absl::StrContains(again.output, "already at iteration 12 of 12")) << again.output;
-  EXPECT_EQ(ReadFile(Path("save/metrics.jsonl")), metrics);
+  EXPECT_EQ(ReadTextFile(Path("save/metrics.jsonl")), metrics);
   EXPECT_EQ(Checkpoint("save"), checkpoint);
 }
 
@@ -271,7 +186,7 @@ TEST_F(PretrainGptTest, ARunCanBeMadeLongerWhateverItEvaluates) {
   ASSERT_EQ(Run({SaveTo("save"), "--set=train.eval_interval=1"}).exit_code, kExitDone);
   const Outcome longer = Run({SaveTo("save"), "--set=train.train_iters=18"});
   EXPECT_EQ(longer.exit_code, kExitDone) << longer.output;
-  EXPECT_EQ(ReadFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "18");
+  EXPECT_EQ(ReadTextFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "18");
 }
 
 TEST_F(PretrainGptTest, FinetuningTakesTheWeightsOnceAndThenContinuesItself) {
@@ -301,20 +216,18 @@ TEST_F(PretrainGptTest, TwoProcessesDoNotSaveToOneDirectory) {
   const std::string log = Path("first.txt");
   const pid_t pid =
       Start({SaveTo("save"), "--set=train.train_iters=100000", "--set=train.log_interval=1"}, log);
-  for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  WaitFor("iteration        2/", log);
   const Outcome second = Run({SaveTo("save")});
   EXPECT_EQ(second.exit_code, kExitConfig);
   EXPECT_TRUE(absl::StrContains(second.output, "another process is saving")) << second.output;
   kill(pid, SIGKILL);
-  Finish(pid, log);
+  FinishProgram(pid, log);
 }
 
 TEST_F(PretrainGptTest, ADamagedCheckpointIsNotTrained) {
   ASSERT_EQ(Run({SaveTo("save")}).exit_code, kExitDone);
   const std::string shard = Path("save/iter_0000012/shard_00000_of_00001.bin");
-  std::string bytes = ReadFile(shard);
+  std::string bytes = ReadTextFile(shard);
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(shard, std::ios::binary) << bytes;
   const Outcome outcome = Run({SaveTo("save"), "--set=train.train_iters=20"});
@@ -332,6 +245,17 @@ TEST_F(PretrainGptTest, ADryRunWritesNothing) {
   EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());
 }
 
+TEST_F(PretrainGptTest, TrainingGoesOnWhenNobodyReadsWhatItPrints) {
+  const std::string command =
+      absl::StrJoin(Command({SaveTo("save"), "--set=train.log_interval=1"}), "' '");
+  const std::string script =
+      absl::StrCat("set -o pipefail; '", command, "' | head -n 1; echo code ${PIPESTATUS[0]}");
+  const Outcome outcome =
+      FinishProgram(StartProgram({"/bin/bash", "-c", script}, Path("log.txt")), Path("log.txt"));
+  EXPECT_TRUE(absl::StrContains(outcome.output, "code 0")) << outcome.output;
+  EXPECT_EQ(Checkpoint("save").size(), 2u);
+}
+
 // Eight ranks: every axis, with all that goes with it.
 const std::vector<std::string>& EightRanks() {
   static const auto* const args = new std::vector<std::string>{
@@ -339,25 +263,6 @@ const std::vector<std::string>& EightRanks() {
       "--set=parallel.sequence_parallel=true", "--set=parallel.pipeline_model_parallel_size=2",
       "--set=parallel.data_parallel_size=2",   "--set=parallel.use_distributed_optimizer=true"};
   return *args;
-}
-
-std::vector<std::string> Joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-int Count(const std::string& text, const std::string& piece) {
-  int count = 0;
-  for (size_t at = text.find(piece); at != std::string::npos; at = text.find(piece, at + 1))
-    ++count;
-  return count;
-}
-
-// What follows `piece` in the text, as a number.
-double NumberAfter(const std::string& text, const std::string& piece) {
-  const size_t at = text.rfind(piece);
-  EXPECT_NE(at, std::string::npos) << piece << "\n" << text;
-  return at == std::string::npos ? 0 : std::stod(text.substr(at + piece.size()));
 }
 
 TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneSpeaks) {
@@ -370,7 +275,7 @@ TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneSpeaks) {
   for (const char* once : {"8 ranks = tensor 2 x pipeline 2 x data 2", "iteration       12/",
                            "first step done", "validation loss at iteration 12",
                            "saved checkpoint of iteration 12", "--- the model continues ---"}) {
-    EXPECT_EQ(Count(together.output, once), 1) << once << "\n" << together.output;
+    EXPECT_EQ(CountOf(together.output, once), 1) << once << "\n" << together.output;
   }
   for (const char* number : {"lm loss: ", "lm loss value: "}) {
     const double want = NumberAfter(alone.output, number);
@@ -379,7 +284,7 @@ TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneSpeaks) {
   EXPECT_EQ(together.output.substr(together.output.find("--- the model")),
             alone.output.substr(alone.output.find("--- the model")));
   EXPECT_EQ(Checkpoint("together").size(), 9u);  // a shard of each rank, and the manifest
-  EXPECT_EQ(Count(ReadFile(Path("together/metrics.jsonl")), "grad-norm"), 12);
+  EXPECT_EQ(CountOf(ReadTextFile(Path("together/metrics.jsonl")), "grad-norm"), 12);
 }
 
 TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
@@ -396,7 +301,7 @@ TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
     const Outcome outcome =
         Run(Joined({SaveTo("save"), absl::StrCat("--set=train.train_iters=", iterations)}, layout));
     EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
-    EXPECT_EQ(Count(outcome.output, before), 1) << before << outcome.output;
+    EXPECT_EQ(CountOf(outcome.output, before), 1) << before << outcome.output;
   }
 }
 
@@ -415,7 +320,7 @@ TEST_F(PretrainGptTest, EightRanksKilledEndWithTheSameBytes) {
     const pid_t pid = Start(Joined({SaveTo("killed")}, args), log);
     std::this_thread::sleep_for(duration / 4 * (random() % 1000) / 1000);
     kill(pid, SIGKILL);
-    Finish(pid, log);
+    FinishProgram(pid, log);
   }
   const Outcome last = Run(Joined({SaveTo("killed")}, args));
   ASSERT_EQ(last.exit_code, kExitDone) << "seed " << seed << "\n" << last.output;
@@ -434,13 +339,11 @@ TEST_F(PretrainGptTest, ASignalStopsEightRanksAtOneStep) {
       Joined({SaveTo("signal"), "--set=train.train_iters=100000", "--set=train.log_interval=1"},
              EightRanks()),
       log);
-  for (int i = 0; i < 300 && !absl::StrContains(ReadFile(log), "iteration        2/"); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  WaitFor("iteration        2/", log);
   kill(pid, SIGTERM);
-  const Outcome outcome = Finish(pid, log);
+  const Outcome outcome = FinishProgram(pid, log);
   EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
-  EXPECT_EQ(Count(outcome.output, "saved checkpoint"), 1) << outcome.output;
+  EXPECT_EQ(CountOf(outcome.output, "saved checkpoint"), 1) << outcome.output;
   EXPECT_EQ(Checkpoint("signal").size(), 9u);
 }
 
@@ -448,12 +351,12 @@ TEST_F(PretrainGptTest, TheErrorOfOneOfEightRanksIsToldOnceAndEndsAll) {
   ASSERT_EQ(Run(Joined({SaveTo("save")}, EightRanks())).exit_code, kExitDone);
   // Its last bytes are moments of the last stage, which other ranks do not read.
   const std::string shard = Path("save/iter_0000012/shard_00007_of_00008.bin");
-  std::string bytes = ReadFile(shard);
+  std::string bytes = ReadTextFile(shard);
   bytes[bytes.size() - 1] ^= 1;
   std::ofstream(shard, std::ios::binary) << bytes;
   const Outcome outcome = Run(Joined({SaveTo("save"), "--set=train.train_iters=20"}, EightRanks()));
   EXPECT_EQ(outcome.exit_code, kExitCorruptCheckpoint) << outcome.output;
-  EXPECT_EQ(Count(outcome.output, "error: "), 1) << outcome.output;
+  EXPECT_EQ(CountOf(outcome.output, "error: "), 1) << outcome.output;
   EXPECT_TRUE(absl::StrContains(outcome.output, "shard_00007_of_00008.bin")) << outcome.output;
 }
 

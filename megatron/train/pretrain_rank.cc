@@ -1,6 +1,5 @@
 #include "megatron/train/pretrain_rank.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <string>
@@ -20,10 +19,7 @@
 namespace megatron {
 
 PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure)
-    : run_(run),
-      world_(world),
-      failure_(failure),
-      pool_(std::max(1, run.options.num_threads / run.options.num_ranks())) {}
+    : run_(run), world_(world), failure_(failure), pool_(run.threads_per_rank) {}
 
 absl::Status PretrainRank::Build() {
   const RunOptions& options = run_.options;
@@ -115,7 +111,9 @@ ExitCode PretrainRank::Run() {
   if (status.ok()) status = Start(&code);
   // What other ranks did comes before what this one was doing.
   if (status.code() == absl::StatusCode::kDeadlineExceeded) code = kExitHang;
-  if (status.code() == absl::StatusCode::kUnavailable) code = kExitPeerLost;
+  if (status.code() == absl::StatusCode::kUnavailable ||
+      status.code() == absl::StatusCode::kAborted)
+    code = kExitPeerLost;
   if (!status.ok()) return failure_->Set(code, std::string(status.message()));
   code = Train();
   const bool finished = trainer_->progress().iteration >= run_.options.loop.train_iters;

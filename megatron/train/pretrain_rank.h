@@ -32,6 +32,7 @@ struct PretrainRun {
   GptData data;
   RunDescription description;
   double flops_per_token = 0;
+  int threads_per_rank = 1;
   absl::Time program_start;
   // What to start from; null: from the beginning.
   std::unique_ptr<CheckpointReader> checkpoint;

@@ -346,6 +346,17 @@ TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
   return options;
 }
 
+RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
+  RanksOptions options;
+  options.processes = config.ranks_as() == config::RanksAs::processes;
+  options.start_timeout = absl::Minutes(config.distributed_timeout_minutes());
+  options.timeout = config.has_distributed_timeout_seconds_after_init()
+                        ? absl::Seconds(config.distributed_timeout_seconds_after_init())
+                        : options.start_timeout;
+  options.heartbeat_timeout = absl::Seconds(config.heartbeat_timeout_seconds());
+  return options;
+}
+
 RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size) {
   RunOptions options;
   options.trainer = ToTrainer(config, vocab_size);
@@ -360,7 +371,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())
                             : AvailableCores();
-  options.distributed_timeout = absl::Minutes(config.parallel().distributed_timeout_minutes());
+  options.ranks = ToRanksOptions(config.parallel());
   return options;
 }
 

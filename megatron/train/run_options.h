@@ -52,6 +52,14 @@ struct PrecisionOptions {
   double constant_loss_scale = 1;
 };
 
+// How ranks run and how long they wait for each other.
+struct RanksOptions {
+  bool processes = false;                            // else threads
+  absl::Duration start_timeout = absl::Minutes(10);  // to find each other
+  absl::Duration timeout = absl::Minutes(10);        // for each wait after that
+  absl::Duration heartbeat_timeout = absl::Seconds(10);
+};
+
 struct RunOptions {
   GptTrainerOptions trainer;  // of the rank that stands first everywhere
   ParallelSizes parallel;
@@ -62,8 +70,8 @@ struct RunOptions {
   CheckpointOptions checkpoint;
   GenerationOptions generation;
   uint64_t seed = 1234;
-  int num_threads = 1;  // of all ranks together
-  absl::Duration distributed_timeout = absl::Minutes(10);
+  int num_threads = 1;  // of all ranks of a machine together
+  RanksOptions ranks;
 
   int num_ranks() const { return parallel.tensor * parallel.pipeline * parallel.data; }
   // What `trainer` is for the rank that stands there on the pipeline and the data axis.
@@ -72,6 +80,8 @@ struct RunOptions {
 
 // From the tokenizer section alone, since the vocabulary it makes is needed for the rest.
 TokenizerOptions ToTokenizerOptions(const config::DataConfig& config);
+// How ranks run does not depend on the model: known before anything is read.
+RanksOptions ToRanksOptions(const config::ParallelConfig& config);
 // Expects a valid configuration with its computed fields set.
 RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size);
 

@@ -69,6 +69,11 @@ int64_t RunPlan::rank_bytes() const {
   return bytes;
 }
 
+int64_t RunPlan::machine_bytes(int ranks, int processes) const {
+  const int64_t all_ranks = static_cast<int64_t>(stages.size()) * ranks_per_stage;
+  return rank_bytes() / all_ranks * ranks + processes * (data_bytes + program_bytes);
+}
+
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
   const int world = options.num_ranks();
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, world));
@@ -129,9 +134,12 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
     absl::StrAppendFormat(text, "the most memory: ranks of stage %d, %s each\n", worst,
                           FormatBytes(plan.stages[worst].total_bytes()));
   }
-  absl::StrAppendFormat(text, "memory of the process: %s = %d ranks %s + data %s + program %s\n",
-                        FormatBytes(plan.process_bytes()), options.num_ranks(),
-                        FormatBytes(plan.rank_bytes()), FormatBytes(plan.data_bytes),
+  const int ranks = options.num_ranks(), processes = options.ranks.processes ? ranks : 1;
+  const std::string each = processes > 1 ? absl::StrCat(processes, " times ") : "";
+  absl::StrAppendFormat(text, "memory of the %s: %s = %d ranks %s + %sdata %s + %sprogram %s\n",
+                        processes > 1 ? "processes" : "process",
+                        FormatBytes(plan.machine_bytes(ranks, processes)), ranks,
+                        FormatBytes(plan.rank_bytes()), each, FormatBytes(plan.data_bytes), each,
                         FormatBytes(plan.program_bytes));
 }
 

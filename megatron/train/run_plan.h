@@ -34,8 +34,8 @@ struct RunPlan {
 
   // Of all ranks together.
   int64_t rank_bytes() const;
-  // Of the process, in which all ranks are threads.
-  int64_t process_bytes() const { return rank_bytes() + data_bytes + program_bytes; }
+  // Of a machine that runs `ranks` of them, in `processes` processes.
+  int64_t machine_bytes(int ranks, int processes) const;
 };
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);

@@ -10,11 +10,13 @@ namespace {
 
 // A signal handler can reach nothing but a global.
 std::atomic<int> received{0};
+std::atomic<bool> answers{true};
 static_assert(std::atomic<int>::is_always_lock_free, "a handler may touch it");
 
 void Handle(int signal_number) {
   int expected = 0;
   if (received.compare_exchange_strong(expected, signal_number)) {
+    if (!answers) return;
     constexpr char kMessage[] = "\nstopping after this step; once more stops at once\n";
     // Nothing can be done about a failure here.
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
@@ -26,7 +28,8 @@ void Handle(int signal_number) {
 
 }  // namespace
 
-void ListenForStopSignals() {
+void ListenForStopSignals(bool tell) {
+  answers = tell;
   struct sigaction action = {};
   action.sa_handler = Handle;
   action.sa_flags = SA_RESTART;

@@ -5,7 +5,8 @@
 
 namespace megatron {
 
-void ListenForStopSignals();
+// `tell`: the first signal is answered on stderr.
+void ListenForStopSignals(bool tell);
 // The signal that was received, or 0.
 int StopSignal();
 

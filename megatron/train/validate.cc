@@ -23,7 +23,7 @@ namespace {
 constexpr double kMostTokens = 9e18;          // of a run, in 64 bits
 constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
 constexpr int kMostSplits = 3;
-constexpr int64_t kMostRanks = 256;
+constexpr int64_t kMostThreads = 256;
 
 void CheckRequired(ConfigChecker& check) {
   for (absl::string_view path :
@@ -465,11 +465,11 @@ void CheckThatItCanRun(ConfigChecker& check) {
                     "parallel.data_parallel_size"})) {
     const int64_t ranks = parallel.tensor_model_parallel_size() *
                           parallel.pipeline_model_parallel_size() * parallel.data_parallel_size();
-    if (ranks > kMostRanks) {
+    if (ranks > kMostThreads && parallel.ranks_as() == config::RanksAs::threads) {
       check.MessageError(
-          "parallel",
-          absl::StrCat("makes ", ranks, " ranks; this version runs at most ", kMostRanks,
-                       ", as threads of one process; --dry_run plans any layout"));
+          "parallel", absl::StrCat("makes ", ranks, " ranks; at most ", kMostThreads,
+                                   " can be threads of one process: set ranks_as to processes, or "
+                                   "use a launcher; --dry_run plans any layout"));
     }
   }
   if (check.resolved().system().device() == config::Device::cuda) {

@@ -1,4 +1,4 @@
-#include "megatron/comm/launcher.h"
+#include "megatron/comm/launch/launcher.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/job_secret.h"
-#include "megatron/comm/launch_env.h"
+#include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/socket.h"
 
 namespace megatron {

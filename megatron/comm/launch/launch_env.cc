@@ -1,4 +1,4 @@
-#include "megatron/comm/launch_env.h"
+#include "megatron/comm/launch/launch_env.h"
 
 #include <unistd.h>
 

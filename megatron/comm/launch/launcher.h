@@ -8,8 +8,8 @@
 //
 // Call it from the main thread of a program that has no other thread yet: signals are taken from
 // the whole process while it runs.
-#ifndef MEGATRON_COMM_LAUNCHER_H_
-#define MEGATRON_COMM_LAUNCHER_H_
+#ifndef MEGATRON_COMM_LAUNCH_LAUNCHER_H_
+#define MEGATRON_COMM_LAUNCH_LAUNCHER_H_
 
 #include <string>
 #include <utility>
@@ -52,4 +52,4 @@ absl::StatusOr<LaunchResult> LaunchRanks(const LaunchOptions& options);
 
 }  // namespace megatron
 
-#endif  // MEGATRON_COMM_LAUNCHER_H_
+#endif  // MEGATRON_COMM_LAUNCH_LAUNCHER_H_

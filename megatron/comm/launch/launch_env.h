@@ -12,8 +12,8 @@
 //
 // MASTER_ADDR and MASTER_PORT count for all sources. Where they are missing the address is this
 // machine, if all ranks are on it, or the first node of a Slurm step.
-#ifndef MEGATRON_COMM_LAUNCH_ENV_H_
-#define MEGATRON_COMM_LAUNCH_ENV_H_
+#ifndef MEGATRON_COMM_LAUNCH_LAUNCH_ENV_H_
+#define MEGATRON_COMM_LAUNCH_LAUNCH_ENV_H_
 
 #include <map>
 #include <string>
@@ -64,4 +64,4 @@ absl::StatusOr<int> SlurmTasksOfNode(absl::string_view tasks_per_node, int node)
 
 }  // namespace megatron
 
-#endif  // MEGATRON_COMM_LAUNCH_ENV_H_
+#endif  // MEGATRON_COMM_LAUNCH_LAUNCH_ENV_H_

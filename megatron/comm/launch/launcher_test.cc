@@ -1,4 +1,4 @@
-#include "megatron/comm/launcher.h"
+#include "megatron/comm/launch/launcher.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -17,8 +17,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/launch/tcp_job.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/comm/tcp_job.h"
 
 namespace megatron {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron/comm/tcp_job.h"
+#include "megatron/comm/launch/tcp_job.h"
 
 #include <atomic>
 #include <string>

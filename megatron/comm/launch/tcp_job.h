@@ -5,14 +5,14 @@
 //   auto secret = JobSecretFromEnvironment(ProcessEnvironment());
 //   auto job = TcpJob::Join(*launch, *secret);
 //   ProcessGroup world((*job)->world().communicator());
-#ifndef MEGATRON_COMM_TCP_JOB_H_
-#define MEGATRON_COMM_TCP_JOB_H_
+#ifndef MEGATRON_COMM_LAUNCH_TCP_JOB_H_
+#define MEGATRON_COMM_LAUNCH_TCP_JOB_H_
 
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/job_secret.h"
-#include "megatron/comm/launch_env.h"
+#include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/tcp_communicator.h"
 #include "megatron/comm/tcp_store.h"
 
@@ -43,4 +43,4 @@ class TcpJob {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_COMM_TCP_JOB_H_
+#endif  // MEGATRON_COMM_LAUNCH_TCP_JOB_H_

@@ -1,0 +1,63 @@
+#include "megatron/train/rank_processes.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/launch/launcher.h"
+#include "megatron/train/exit_code.h"
+
+namespace megatron {
+namespace {
+
+std::string OwnProgram() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  return length <= 0 ? "/proc/self/exe" : std::string(path, length);
+}
+
+// Whoever asks a program to end expects the code that says so; any other signal has taken a rank
+// away from the others.
+ExitCode CodeOf(const LaunchResult& result) {
+  const bool asked = result.signal == SIGTERM || result.signal == SIGINT || result.signal == SIGHUP;
+  if (result.signal != 0 && !asked) return kExitPeerLost;
+  return static_cast<ExitCode>(result.exit_code);
+}
+
+}  // namespace
+
+int StartRanks(int ranks, const std::vector<std::string>& arguments) {
+  LaunchOptions options;
+  options.ranks = ranks;
+  options.command = {OwnProgram()};
+  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+  options.orderly_codes = {kExitSavedOnSignal, kExitTimeLimit};
+  options.consequence_code = kExitPeerLost;
+  std::fflush(stdout);
+  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+  if (!result.ok()) {
+    std::fprintf(stderr, "error: %s\n", std::string(result.status().message()).c_str());
+    return kExitPeerLost;
+  }
+  if (result->signal != 0 || result->killed > 0) {
+    std::fprintf(stderr, "error: %s\n", result->Describe().c_str());
+  }
+  return CodeOf(*result);
+}
+
+absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,
+                                                  const RanksOptions& options) {
+  MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret, JobSecretFromEnvironment(ProcessEnvironment()));
+  TcpWorldOptions world;
+  world.connect_deadline = options.start_timeout;
+  world.deadline = options.timeout;
+  world.silence_limit = options.heartbeat_timeout;
+  world.heartbeat_interval = std::min(absl::Seconds(1), options.heartbeat_timeout / 10);
+  return TcpJob::Join(launch, secret, world);
+}
+
+}  // namespace megatron

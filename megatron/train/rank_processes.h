@@ -1,0 +1,28 @@
+// Ranks of a run that are processes: starting them on this machine, and joining them wherever a
+// launcher has started them.
+#ifndef MEGATRON_TRAIN_RANK_PROCESSES_H_
+#define MEGATRON_TRAIN_RANK_PROCESSES_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/comm/launch/launch_env.h"
+#include "megatron/comm/launch/tcp_job.h"
+#include "megatron/train/run_options.h"
+
+namespace megatron {
+
+// Starts this program with these arguments once for each rank, passes on what they print and the
+// signals that come, and returns the run's exit code when all have ended. This process may have no
+// other thread.
+int StartRanks(int ranks, const std::vector<std::string>& arguments);
+
+// Returns when all ranks have found each other.
+absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,
+                                                  const RanksOptions& options);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_RANK_PROCESSES_H_
