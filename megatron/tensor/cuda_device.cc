@@ -37,6 +37,15 @@ int CudaDeviceCount() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+CudaDeviceFacts CudaFacts(int device) {
+  const OnDevice current(device);
+  cudaDeviceProp properties;
+  MEGATRON_CHECK_CUDA(cudaGetDeviceProperties(&properties, device));
+  size_t free = 0, total = 0;
+  MEGATRON_CHECK_CUDA(cudaMemGetInfo(&free, &total));
+  return {properties.name, static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   const OnDevice current(device);
   void* memory = nullptr;

@@ -17,6 +17,12 @@ namespace megatron {
 // 0 if the driver is missing too.
 int CudaDeviceCount();
 
+struct CudaDeviceFacts {
+  std::string name;  // "NVIDIA H200"
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+CudaDeviceFacts CudaFacts(int device);
+
 // Zeroed memory. `name` is for the message when there is not enough.
 void* CudaAllocate(int device, int64_t bytes, const std::string& name);
 void CudaFree(int device, void* memory);

@@ -56,6 +56,8 @@ ThreadPool* PoolOf(const CudaStream& stream) { return static_cast<ThreadPool*>(s
 
 int CudaDeviceCount() { return 1; }
 
+CudaDeviceFacts CudaFacts(int) { return {kEmulatedDeviceName, int64_t{1} << 40, int64_t{1} << 40}; }
+
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CHECK_EQ(device, 0) << name;
   const size_t size = static_cast<size_t>(bytes);

@@ -12,6 +12,9 @@
 
 namespace megatron {
 
+// CudaFacts().name of the emulated device; tests may ask more of it than of a real one.
+inline constexpr char kEmulatedDeviceName[] = "emulated";
+
 // The same memory as a CPU tensor, for what plays the device. Empty stays empty.
 Tensor EmulatedView(const Tensor& tensor);
 // The CPU stream that carries out a CUDA stream's operations.

@@ -18,6 +18,7 @@ namespace {
 #define MEGATRON_WEAK __attribute__((weak))
 
 MEGATRON_WEAK int CudaDeviceCount() { return 0; }
+MEGATRON_WEAK CudaDeviceFacts CudaFacts(int) { NoCuda(); }
 MEGATRON_WEAK void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
 MEGATRON_WEAK void CudaFree(int, void*) { NoCuda(); }
 MEGATRON_WEAK CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }

@@ -76,6 +76,11 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
   stage_->SetMemory(memory_.get());
 }
 
+const ParameterMirror& GptTrainer::host_parameters() {
+  if (host_parameters_ == nullptr) host_parameters_ = std::make_unique<ParameterMirror>(*buffers_);
+  return *host_parameters_;
+}
+
 const StagePlan& GptTrainer::PlanFor(int64_t micro_batches) {
   if (plan_.microbatches != micro_batches || plan_.steps.empty()) {
     const int count = static_cast<int>(micro_batches);

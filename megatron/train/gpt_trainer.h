@@ -23,6 +23,7 @@
 #include "megatron/optim/lr_scheduler.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
+#include "megatron/optim/parameter_mirror.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/train/micro_batch_packer.h"
 
@@ -93,6 +94,10 @@ class GptTrainer {
   LossScaler& scaler() { return scaler_; }
   GptStage& stage() { return *stage_; }
   const ProcessGroups& groups() const { return groups_; }
+  const Stream& stream() const { return stream_; }
+  // The host's side of the parameters; on CUDA it takes as much memory there when it is first asked
+  // for.
+  const ParameterMirror& host_parameters();
   // A generator that uses the stage's memory: between steps, on all ranks alike.
   TextGenerator MakeGenerator(MemoryLedger* ledger);
   const GptTrainerOptions& options() const { return options_; }
@@ -121,6 +126,7 @@ class GptTrainer {
   std::unique_ptr<GptStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ParameterMirror> host_parameters_;
   std::unique_ptr<StageMemory> memory_;
   MicroBatchPacker packer_;
   Buffer report_;

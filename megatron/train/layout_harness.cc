@@ -15,6 +15,7 @@
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/consensus.h"
 #include "megatron/train/training_checkpoint.h"
 
@@ -89,7 +90,16 @@ class LayoutRank {
  public:
   LayoutRank(const GptTrainerOptions& run, const LayoutRun& how, const RankGrid& dense,
              const RankGrid& expert, const ProcessGroup& world)
-      : how_(how), dense_(dense), expert_(expert), world_(world), pool_(1) {
+      : how_(how),
+        dense_(dense),
+        expert_(expert),
+        world_(world),
+        pool_(1),
+        stream_(Stream::Cpu(&pool_)) {
+    if (how.device == DeviceType::kCuda) {
+      cuda_ = std::make_unique<CudaStream>(0);
+      stream_ = Stream::Cuda(0, cuda_.get());
+    }
     const int rank = world.rank();
     options_ = OptionsOf(run, how.layout, dense.Coordinate(rank, Axis::kPipeline),
                          dense.Coordinate(rank, Axis::kData));
@@ -107,8 +117,8 @@ class LayoutRank {
         planned.peak_bytes() + sizes.saved() + sizes.recompute + sizes.scratch + sizes.edges;
     MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
                               MakeGroups(dense_, expert_, world_.communicator()));
-    MEGATRON_ASSIGN_OR_RETURN(trainer_, GptTrainer::Create(options_, scaler, groups, sizes,
-                                                           Stream::Cpu(&pool_), &ledger_));
+    MEGATRON_ASSIGN_OR_RETURN(
+        trainer_, GptTrainer::Create(options_, scaler, groups, sizes, stream_, &ledger_));
     if (how_.load.empty()) {
       trainer_->InitializeWeights(kSeed);
       return absl::OkStatus();
@@ -117,8 +127,7 @@ class LayoutRank {
                               LocateCheckpoint(PosixFileSystem(), how_.load));
     MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
                               CheckpointReader::Open(PosixFileSystem(), found.directory));
-    return RestoreCheckpoint(reader, Restore::kEverything, Description(), Stream::Cpu(&pool_),
-                             trainer_.get());
+    return RestoreCheckpoint(reader, Restore::kEverything, Description(), trainer_.get());
   }
 
   absl::Status Train(const CountingSource& source, LayoutOutcome* outcome) {
@@ -154,6 +163,8 @@ class LayoutRank {
   ProcessGroup world_;
   GptTrainerOptions options_;
   ThreadPool pool_;
+  std::unique_ptr<CudaStream> cuda_;
+  Stream stream_;
   MemoryLedger ledger_;
   int64_t planned_bytes_ = 0;
   std::unique_ptr<GptTrainer> trainer_;

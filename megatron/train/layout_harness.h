@@ -61,6 +61,7 @@ struct LayoutRun {
   int steps = 0;
   std::string load, save;  // directories of checkpoints; empty: none
   bool evaluate = false;
+  DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
 };
 
 struct LayoutOutcome {

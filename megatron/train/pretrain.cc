@@ -22,6 +22,7 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/config_text.h"
 #include "megatron/train/consensus.h"
@@ -93,6 +94,12 @@ std::optional<int64_t> AvailableBytes() {
     if (name == "MemAvailable:") return kilobytes * 1024;
   }
   return std::nullopt;
+}
+
+int64_t FreeDeviceBytes() {
+  int64_t bytes = 0;
+  for (int device = 0; device < CudaDeviceCount(); ++device) bytes += CudaFacts(device).free_bytes;
+  return bytes;
 }
 
 // Checkpoints of two runs do not share a directory. Where this run continues from it, Restore says
@@ -355,8 +362,13 @@ void Pretraining::Introduce() const {
     ranks = absl::StrFormat("%d ranks = tensor %d x pipeline %d x data %d",
                             run_.options.num_ranks(), sizes.tensor, sizes.pipeline, sizes.data);
   }
-  Say(absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
-                      ranks_here() * run_.threads_per_rank, ranks));
+  if (run_.options.device == DeviceType::kCuda) {
+    const int devices = std::min(CudaDeviceCount(), ranks_here());
+    Say(absl::StrFormat("device: %d x %s; %s", devices, CudaFacts(0).name, ranks));
+  } else {
+    Say(absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
+                        ranks_here() * run_.threads_per_rank, ranks));
+  }
   Say(absl::StrFormat(
       "model: GPT of %d layers, hidden %d, %d heads, sequence %d, %s: %s parameters",
       transformer.num_layers, transformer.hidden_size, transformer.num_attention_heads,
@@ -375,14 +387,17 @@ void Pretraining::Introduce() const {
 }
 
 std::optional<Failure> Pretraining::CheckMemory() {
-  const std::optional<int64_t> available = AvailableBytes();
-  const int64_t planned = BytesHere();
+  const bool cuda = run_.options.device == DeviceType::kCuda;
+  const std::optional<int64_t> available = cuda ? FreeDeviceBytes() : AvailableBytes();
+  const int64_t planned =
+      cuda ? run_.plan.rank_bytes() / run_.options.num_ranks() * ranks_here() : BytesHere();
   if (!available.has_value() || planned <= *available) return std::nullopt;
-  return Failure{kExitConfig, absl::StrCat("the run takes ", FormatBytes(planned),
-                                           " of memory and ", FormatBytes(*available),
-                                           " are available; --dry_run says what takes it. A "
-                                           "smaller train.micro_batch_size, recompute "
-                                           "or bf16 take less.")};
+  return Failure{kExitConfig,
+                 absl::StrCat("the run takes ", FormatBytes(planned), " of ",
+                              cuda ? "the GPUs' " : "", "memory and ", FormatBytes(*available),
+                              " are available; --dry_run says what takes it. A "
+                              "smaller train.micro_batch_size, recompute "
+                              "or bf16 take less.")};
 }
 
 // What this process is to do and to continue from, which others found out for themselves.

@@ -19,7 +19,17 @@
 namespace megatron {
 
 PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure)
-    : run_(run), world_(world), failure_(failure), pool_(run.threads_per_rank) {}
+    : run_(run),
+      world_(world),
+      failure_(failure),
+      pool_(run.threads_per_rank),
+      stream_(Stream::Cpu(&pool_)) {
+  if (run.options.device != DeviceType::kCuda) return;
+  // Ranks of one host share its devices out, and a device if there are more ranks.
+  const int device = world.rank() % CudaDeviceCount();
+  cuda_ = std::make_unique<CudaStream>(device);
+  stream_ = Stream::Cuda(device, cuda_.get());
+}
 
 absl::Status PretrainRank::Build() {
   const RunOptions& options = run_.options;
@@ -38,9 +48,9 @@ absl::Status PretrainRank::Build() {
   MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
   const int stage = dense.Coordinate(world_.rank(), Axis::kPipeline),
             data_rank = dense.Coordinate(world_.rank(), Axis::kData);
-  MEGATRON_ASSIGN_OR_RETURN(
-      trainer_, GptTrainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
-                                   run_.plan.stages[stage].sizes, Stream::Cpu(&pool_), &ledger_));
+  MEGATRON_ASSIGN_OR_RETURN(trainer_,
+                            GptTrainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
+                                               run_.plan.stages[stage].sizes, stream_, &ledger_));
   return absl::OkStatus();
 }
 
@@ -50,8 +60,8 @@ absl::Status PretrainRank::Start(ExitCode* code) {
     return absl::OkStatus();
   }
   const CheckpointReader& checkpoint = *run_.checkpoint;
-  const absl::Status status = RestoreCheckpoint(checkpoint, run_.restore, run_.description,
-                                                Stream::Cpu(&pool_), trainer_.get());
+  const absl::Status status =
+      RestoreCheckpoint(checkpoint, run_.restore, run_.description, trainer_.get());
   if (status.code() == absl::StatusCode::kFailedPrecondition) {
     *code = kExitConfig;
     return status;

@@ -12,7 +12,9 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/failure.h"
 #include "megatron/train/gpt_data.h"
@@ -62,6 +64,8 @@ class PretrainRank {
   FirstFailure* failure_;
   MemoryLedger ledger_;
   ThreadPool pool_;
+  std::unique_ptr<CudaStream> cuda_;  // null on the CPU
+  Stream stream_;
   std::unique_ptr<GptTrainer> trainer_;
 };
 

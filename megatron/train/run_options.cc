@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_text.h"
 
 namespace megatron {
@@ -245,6 +246,12 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   return options;
 }
 
+DeviceType DeviceOf(const config::SystemConfig& config) {
+  const bool cuda =
+      config.has_device() ? config.device() == config::Device::cuda : CudaDeviceCount() > 0;
+  return cuda ? DeviceType::kCuda : DeviceType::kCpu;
+}
+
 absl::optional<FillInTheMiddleOptions> ToFillInTheMiddle(const config::PretrainConfig& config) {
   if (!config.data().has_fim_data()) return absl::nullopt;
   const config::FimConfig& fim = config.data().fim_data();
@@ -368,6 +375,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.checkpoint = ToCheckpoint(config.checkpoint());
   options.generation = ToGeneration(config);
   options.seed = static_cast<uint64_t>(config.train().seed());
+  options.device = DeviceOf(config.system());
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())
                             : AvailableCores();

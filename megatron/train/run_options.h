@@ -70,6 +70,7 @@ struct RunOptions {
   CheckpointOptions checkpoint;
   GenerationOptions generation;
   uint64_t seed = 1234;
+  DeviceType device = DeviceType::kCpu;
   int num_threads = 1;  // of all ranks of a machine together
   RanksOptions ranks;
 

@@ -60,6 +60,7 @@ std::vector<ShardedTensor> OwnedBlocks(GptTrainer& trainer) {
     append(kExpAvgPrefix, buffers.exp_avg(), held);
     append(kExpAvgSqPrefix, buffers.exp_avg_sq(), held);
   }
+  for (ShardedTensor& block : blocks) block.tensor = trainer.host_parameters().Of(block.tensor);
   return blocks;
 }
 
@@ -145,6 +146,16 @@ absl::Status CheckSameRun(const CheckpointReader& reader, const RunDescription& 
                    Difference(saved, run.identity)));
 }
 
+absl::Status LoadBlocks(const CheckpointReader& reader, std::vector<ShardedTensor> blocks,
+                        GptTrainer* trainer) {
+  for (ShardedTensor& block : blocks) {
+    block.tensor = trainer->host_parameters().Of(block.tensor);
+    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  }
+  trainer->host_parameters().Send(trainer->stream());
+  return absl::OkStatus();
+}
+
 absl::Status RestoreProgress(const CheckpointReader& reader, TrainingProgress* progress) {
   MEGATRON_ASSIGN_OR_RETURN(progress->iteration, reader.Int("iteration"));
   MEGATRON_ASSIGN_OR_RETURN(progress->consumed_train_samples, reader.Int("consumed_train_samples"));
@@ -184,6 +195,7 @@ CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& r
   const TrainingProgress& progress = trainer.progress();
   state.run_id = RunId(run.identity);
   state.iteration = progress.iteration;
+  trainer.host_parameters().Fetch(trainer.stream());
   state.tensors = OwnedBlocks(trainer);
   const LossScalerState& scaler = trainer.scaler().state();
   state.ints = {{"iteration", progress.iteration},
@@ -203,8 +215,7 @@ CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& r
 }
 
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
-                               const RunDescription& run, const Stream& stream,
-                               GptTrainer* trainer) {
+                               const RunDescription& run, GptTrainer* trainer) {
   if (what != Restore::kWeights) {
     MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
   }
@@ -212,17 +223,16 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   if (what == Restore::kEverything) {
     MEGATRON_RETURN_IF_ERROR(CheckSameOptimizer(reader, *trainer));
   }
-  for (const ShardedTensor& block : MasterBlocks(*trainer, reader)) {
-    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
-  }
-  trainer->buffers().CopyMastersToWeights(stream);
+  MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, MasterBlocks(*trainer, reader), trainer));
+  trainer->buffers().CopyMastersToWeights(trainer->stream());
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
   if (what == Restore::kWeights) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));
   MEGATRON_RETURN_IF_ERROR(RestoreSchedules(reader, trainer));
   if (what == Restore::kWithoutOptimizer) return absl::OkStatus();
-  for (const ShardedTensor& block : MomentBlocks(*trainer))
-    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  // The host's weights are not those of the device any more, which were rounded from the masters.
+  trainer->host_parameters().Fetch(trainer->stream());
+  MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, MomentBlocks(*trainer), trainer));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
   trainer->optimizer().set_applied_steps(applied);
   return absl::OkStatus();

@@ -38,8 +38,7 @@ enum class Restore {
 // saying what differs, where the checkpoint is of another model or, unless only weights are wanted,
 // of another run. After an error the trainer's contents are undefined.
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
-                               const RunDescription& run, const Stream& stream,
-                               GptTrainer* trainer);
+                               const RunDescription& run, GptTrainer* trainer);
 
 }  // namespace megatron
 

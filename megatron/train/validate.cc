@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_checker.h"
 
 namespace megatron {
@@ -472,11 +473,10 @@ void CheckThatItCanRun(ConfigChecker& check) {
                                    "use a launcher; --dry_run plans any layout"));
     }
   }
-  if (check.resolved().system().device() == config::Device::cuda) {
-    check.Error(
-        "system.device",
-        "this version trains on the CPU: give --set system.device=cpu, or --dry_run to plan "
-        "the run");
+  if (check.resolved().system().device() == config::Device::cuda && CudaDeviceCount() == 0) {
+    check.Error("system.device",
+                "there is no GPU here, or the program was built without --config=cuda; give --set "
+                "system.device=cpu, or --dry_run to plan the run");
   }
 }
 

@@ -234,7 +234,7 @@ TEST(ValidateTest, RefusesToRunWhatCanOnlyBePlanned) {
   EXPECT_THAT(ErrorsWith(too_much, ConfigPurpose::kDryRun), IsEmpty());
   EXPECT_THAT(ErrorsWith(too_much, ConfigPurpose::kRun),
               ElementsAre(HasSubstr("makes 300 ranks"),
-                          HasSubstr("system.device = cuda: this version trains on the CPU")));
+                          HasSubstr("system.device = cuda: there is no GPU here")));
   EXPECT_THAT(
       ErrorsWith({"parallel.tensor_model_parallel_size=2",
                   "parallel.pipeline_model_parallel_size=2", "parallel.data_parallel_size=2"},

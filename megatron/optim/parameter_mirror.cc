@@ -1,0 +1,44 @@
+#include "megatron/optim/parameter_mirror.h"
+
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+bool Holds(const Tensor& whole, const Tensor& part) {
+  const char* const begin = static_cast<const char*>(whole.raw());
+  const char* const at = static_cast<const char*>(part.raw());
+  return begin <= at && at + part.bytes() <= begin + whole.bytes();
+}
+
+}  // namespace
+
+ParameterMirror::ParameterMirror(const ParameterBuffers& buffers) {
+  mirrored_ = {buffers.weights(), buffers.exp_avg(), buffers.exp_avg_sq()};
+  if (buffers.has_masters()) mirrored_.push_back(buffers.masters());
+  for (const Tensor& tensor : mirrored_) {
+    mirrors_.push_back(tensor.empty() ? HostMirror() : HostMirror(tensor, "parameters"));
+  }
+}
+
+Tensor ParameterMirror::Of(const Tensor& part) const {
+  for (size_t i = 0; i < mirrors_.size(); ++i) {
+    if (!mirrored_[i].empty() && Holds(mirrored_[i], part)) return mirrors_[i].Of(part);
+  }
+  LOG(FATAL) << part << " is no part of the parameters";
+  return Tensor();
+}
+
+void ParameterMirror::Fetch(const Stream& stream) const {
+  for (size_t i = 0; i < mirrors_.size(); ++i) {
+    if (!mirrored_[i].empty()) mirrors_[i].Fetch(stream);
+  }
+}
+
+void ParameterMirror::Send(const Stream& stream) const {
+  for (size_t i = 0; i < mirrors_.size(); ++i) {
+    if (!mirrored_[i].empty()) mirrors_[i].Send(stream);
+  }
+}
+
+}  // namespace megatron
