@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/mock_sentences.h"
 #include "megatron/data/numpy_random.h"
@@ -12,17 +11,15 @@
 namespace megatron {
 namespace {
 
+constexpr char kClass[] = "BERTMaskedWordPieceDataset";
+
 absl::Status Check(const WordPieces& pieces) {
   const SpecialTokens& special = pieces.special;
-  for (const auto& [id, name] : {std::pair<int32_t, const char*>(special.cls, "[CLS]"),
-                                 {special.sep, "[SEP]"},
-                                 {special.mask, "[MASK]"},
-                                 {special.pad, "padding"}}) {
-    if (id >= 0 && id < pieces.vocab_size()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("BERT needs a ", name, " token, which the tokenizer does not have"));
-  }
-  return absl::OkStatus();
+  return CheckSpecialTokens("BERT", pieces.vocab_size(),
+                            {{special.cls, "[CLS]"},
+                             {special.sep, "[SEP]"},
+                             {special.mask, "[MASK]"},
+                             {special.pad, "padding"}});
 }
 
 SentenceSampleOptions SampleOptions(const BertDatasetOptions& options) {
@@ -55,10 +52,10 @@ absl::StatusOr<std::unique_ptr<BertDataset>> BertDataset::Create(
         absl::StrCat("BERT needs a seq_length of at least 5, not ", options.seq_length));
   }
   MEGATRON_ASSIGN_OR_RETURN(WordMasker masker, WordMasker::Create(options.masking));
-  MEGATRON_ASSIGN_OR_RETURN(std::vector<SentenceSample> samples,
-                            BuildSentenceSamples(SampleOptions(options), document, [&](int64_t i) {
-                              return sentences->SequenceLength(i);
-                            }));
+  MEGATRON_ASSIGN_OR_RETURN(
+      std::vector<SentenceSample> samples,
+      LoadOrBuildSentenceSamples(kClass, options.cache, SampleOptions(options), document,
+                                 [&](int64_t i) { return sentences->SequenceLength(i); }));
   return std::unique_ptr<BertDataset>(new BertDataset(
       std::move(sentences), std::move(pieces), options, std::move(masker), std::move(samples)));
 }
@@ -73,10 +70,7 @@ BertDataset::BertDataset(std::shared_ptr<const TokenSequences> sentences, WordPi
       samples_(std::move(samples)) {}
 
 absl::Status BertDataset::Get(int64_t index, BertSample* sample) const {
-  if (index < 0 || index >= size()) {
-    return absl::OutOfRangeError(
-        absl::StrCat("sample ", index, " does not exist; the dataset has ", size(), " samples"));
-  }
+  MEGATRON_RETURN_IF_ERROR(CheckSampleIndex(index, size()));
   const SentenceSample& source = samples_[index];
   // Wraps around at 2^32, as Megatron's does.
   NumpyRandomState random(options_.seed + static_cast<uint32_t>(index));
@@ -128,8 +122,6 @@ absl::Status BertDataset::AppendText(int64_t first_sentence, int64_t begin, int6
 
 void BertDataset::Mask(int32_t target_length, NumpyRandomState* random, BertSample* sample) const {
   const size_t seq_length = static_cast<size_t>(options_.seq_length);
-  CHECK_LE(sample->tokens.size(), seq_length);
-  sample->num_tokens = static_cast<int32_t>(sample->tokens.size());
   sample->labels.assign(seq_length, -1);
   sample->loss_mask.assign(seq_length, 0.0f);
   std::vector<int32_t>& tokens = sample->tokens;
@@ -138,8 +130,8 @@ void BertDataset::Mask(int32_t target_length, NumpyRandomState* random, BertSamp
     sample->loss_mask[position] = 1.0f;
     tokens[position] = Replacement(tokens[position], random);
   });
-  tokens.resize(seq_length, pieces_.special.pad);
-  sample->types.resize(seq_length, 0);
+  sample->num_tokens = PadTo(options_.seq_length, pieces_.special.pad, &tokens);
+  PadTo(options_.seq_length, 0, &sample->types);
 }
 
 // 80 % become [MASK], 10 % a random token, 10 % stay.
@@ -152,6 +144,7 @@ int32_t BertDataset::Replacement(int32_t token, NumpyRandomState* random) const 
 absl::StatusOr<std::unique_ptr<BertDataset>> CreateMockBertDataset(Split split, WordPieces pieces,
                                                                    BertDatasetOptions options) {
   auto sentences = std::make_shared<MockSentences>(pieces);
+  options.cache = {};  // there is nothing to know the corpus by
   options.documents = RangeOf(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sentences->num_documents());
   const auto document = [&](int64_t i) { return sentences->DocumentSequences(i); };
   return BertDataset::Create(sentences, document, std::move(pieces), options);

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "megatron/data/sentence_sample_cache.h"
 #include "megatron/data/sentence_samples.h"
 #include "megatron/data/split.h"
 #include "megatron/data/token_sequences.h"
@@ -47,6 +48,8 @@ struct BertDatasetOptions {
   absl::optional<int64_t> num_samples;
   double short_sequence_probability = 0.1;
   WordMaskingOptions masking;
+  // Where the list of samples is kept.
+  SentenceSampleCache cache;
   // Samples have two pieces, in order or not, for the model to tell. Otherwise they have one.
   bool classification_head = true;
 };
@@ -85,7 +88,8 @@ class BertDataset {
   const std::vector<SentenceSample> samples_;
 };
 
-// Samples of mock_sentences.h; the three splits are equal thirds. `options.documents` is ignored.
+// Samples of mock_sentences.h; the three splits are equal thirds. `options.documents` and
+// `options.cache` are ignored.
 absl::StatusOr<std::unique_ptr<BertDataset>> CreateMockBertDataset(Split split, WordPieces pieces,
                                                                    BertDatasetOptions options);
 

@@ -126,6 +126,23 @@ absl::Status ReadSentences(const TokenSequences& corpus, int64_t first_sentence,
   return absl::OkStatus();
 }
 
+absl::Status CheckSpecialTokens(
+    absl::string_view model, int32_t vocab_size,
+    std::initializer_list<std::pair<int32_t, absl::string_view>> tokens) {
+  for (const auto& [id, name] : tokens) {
+    if (id >= 0 && id < vocab_size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(model, " needs the token ", name, ", which the tokenizer does not have"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSampleIndex(int64_t index, int64_t size) {
+  if (index >= 0 && index < size) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("sample ", index, " does not exist; the dataset has ", size, " samples"));
+}
+
 absl::Status CheckSentenceTokens(absl::Span<const int32_t> tokens, int32_t vocab_size,
                                  int64_t index) {
   const auto bad = std::find_if(tokens.begin(), tokens.end(),

@@ -13,14 +13,17 @@
 #define MEGATRON_DATA_SENTENCE_SAMPLES_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "glog/logging.h"
 #include "megatron/data/split.h"
 #include "megatron/data/token_sequences.h"
 
@@ -63,6 +66,25 @@ absl::StatusOr<std::vector<SentenceSample>> BuildSentenceSamples(
 // Fails where the corpus can't be read.
 absl::Status ReadSentences(const TokenSequences& corpus, int64_t first_sentence, int64_t begin,
                            absl::Span<int32_t> out);
+
+// kInvalidArgument where one of `tokens` (an id, or -1, and its name) is not in the vocabulary of a
+// model that needs it: "BERT needs the token [SEP], which the tokenizer does not have".
+absl::Status CheckSpecialTokens(
+    absl::string_view model, int32_t vocab_size,
+    std::initializer_list<std::pair<int32_t, absl::string_view>> tokens);
+
+// kOutOfRange where `index` is not in [0, size).
+absl::Status CheckSampleIndex(int64_t index, int64_t size);
+
+// Fills `values` up with `padding`, and returns how many there were. CHECK-fails where there are
+// more than `length`.
+template <typename T>
+int32_t PadTo(int32_t length, T padding, std::vector<T>* values) {
+  const int32_t size = static_cast<int32_t>(values->size());
+  CHECK_LE(size, length);
+  values->resize(static_cast<size_t>(length), padding);
+  return size;
+}
 
 // kDataLoss, naming the place, where a token of sample `index` is outside [0, vocab_size).
 absl::Status CheckSentenceTokens(absl::Span<const int32_t> tokens, int32_t vocab_size,

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/mock_sentences.h"
 #include "megatron/data/numpy_random.h"
@@ -12,15 +11,13 @@
 namespace megatron {
 namespace {
 
+constexpr char kClass[] = "T5MaskedWordPieceDataset";
+
 absl::Status Check(const WordPieces& pieces, const T5DatasetOptions& options) {
   const SpecialTokens& special = pieces.special;
-  for (const auto& [id, name] : {std::pair<int32_t, const char*>(special.bos, "BOS"),
-                                 {special.eos, "EOS"},
-                                 {special.pad, "padding"}}) {
-    if (id >= 0 && id < pieces.vocab_size()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("T5 needs the token ", name, ", which the tokenizer does not have"));
-  }
+  MEGATRON_RETURN_IF_ERROR(
+      CheckSpecialTokens("T5", pieces.vocab_size(),
+                         {{special.bos, "BOS"}, {special.eos, "EOS"}, {special.pad, "padding"}}));
   if (special.sentinels.empty()) {
     return absl::InvalidArgumentError(
         "T5 needs sentinel tokens, which the tokenizer does not have; vocab_extra_ids adds them");
@@ -51,10 +48,10 @@ absl::StatusOr<std::unique_ptr<T5Dataset>> T5Dataset::Create(
     const T5DatasetOptions& options) {
   MEGATRON_RETURN_IF_ERROR(Check(pieces, options));
   MEGATRON_ASSIGN_OR_RETURN(WordMasker masker, WordMasker::Create(options.masking));
-  MEGATRON_ASSIGN_OR_RETURN(std::vector<SentenceSample> samples,
-                            BuildSentenceSamples(SampleOptions(options), document, [&](int64_t i) {
-                              return sentences->SequenceLength(i);
-                            }));
+  MEGATRON_ASSIGN_OR_RETURN(
+      std::vector<SentenceSample> samples,
+      LoadOrBuildSentenceSamples(kClass, options.cache, SampleOptions(options), document,
+                                 [&](int64_t i) { return sentences->SequenceLength(i); }));
   return std::unique_ptr<T5Dataset>(new T5Dataset(std::move(sentences), std::move(pieces), options,
                                                   std::move(masker), std::move(samples)));
 }
@@ -69,10 +66,7 @@ T5Dataset::T5Dataset(std::shared_ptr<const TokenSequences> sentences, WordPieces
       samples_(std::move(samples)) {}
 
 absl::Status T5Dataset::Get(int64_t index, T5Sample* sample) const {
-  if (index < 0 || index >= size()) {
-    return absl::OutOfRangeError(
-        absl::StrCat("sample ", index, " does not exist; the dataset has ", size(), " samples"));
-  }
+  MEGATRON_RETURN_IF_ERROR(CheckSampleIndex(index, size()));
   const SentenceSample& source = samples_[index];
   int64_t length = 0;
   for (int32_t i = 0; i < source.num_sentences; ++i)
@@ -116,23 +110,21 @@ void T5Dataset::CutSpans(absl::Span<const int32_t> text, const MaskedNgrams& spa
 }
 
 void T5Dataset::Pad(T5Sample* sample) const {
-  sample->num_encoder_tokens = static_cast<int32_t>(sample->encoder_tokens.size());
-  sample->num_decoder_tokens = static_cast<int32_t>(sample->decoder_tokens.size());
-  CHECK_LE(sample->num_encoder_tokens, options_.seq_length);
-  CHECK_LE(sample->num_decoder_tokens, options_.decoder_seq_length);
   sample->labels.assign(sample->decoder_tokens.begin() + 1, sample->decoder_tokens.end());
   sample->labels.push_back(pieces_.special.eos);
-  const size_t decoder_length = static_cast<size_t>(options_.decoder_seq_length);
   sample->loss_mask.assign(sample->labels.size(), 1.0f);
-  sample->loss_mask.resize(decoder_length, 0.0f);
-  sample->labels.resize(decoder_length, -1);
-  sample->encoder_tokens.resize(options_.seq_length, pieces_.special.pad);
-  sample->decoder_tokens.resize(decoder_length, pieces_.special.pad);
+  const int32_t decoder_length = options_.decoder_seq_length;
+  PadTo(decoder_length, -1, &sample->labels);
+  PadTo(decoder_length, 0.0f, &sample->loss_mask);
+  const int32_t pad = pieces_.special.pad;
+  sample->num_decoder_tokens = PadTo(decoder_length, pad, &sample->decoder_tokens);
+  sample->num_encoder_tokens = PadTo(options_.seq_length, pad, &sample->encoder_tokens);
 }
 
 absl::StatusOr<std::unique_ptr<T5Dataset>> CreateMockT5Dataset(Split split, WordPieces pieces,
                                                                T5DatasetOptions options) {
   auto sentences = std::make_shared<MockSentences>(pieces);
+  options.cache = {};  // there is nothing to know the corpus by
   options.documents = RangeOf(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sentences->num_documents());
   const auto document = [&](int64_t i) { return sentences->DocumentSequences(i); };
   return T5Dataset::Create(sentences, document, std::move(pieces), options);

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "megatron/data/sentence_sample_cache.h"
 #include "megatron/data/sentence_samples.h"
 #include "megatron/data/split.h"
 #include "megatron/data/token_sequences.h"
@@ -54,6 +55,8 @@ struct T5DatasetOptions {
   absl::optional<int64_t> num_samples;
   double short_sequence_probability = 0.1;
   WordMaskingOptions masking;
+  // Where the list of samples is kept.
+  SentenceSampleCache cache;
 };
 
 // Any number of threads may call the const methods.
@@ -90,7 +93,8 @@ class T5Dataset {
   const std::vector<SentenceSample> samples_;
 };
 
-// Samples of mock_sentences.h; the three splits are equal thirds. `options.documents` is ignored.
+// Samples of mock_sentences.h; the three splits are equal thirds. `options.documents` and
+// `options.cache` are ignored.
 absl::StatusOr<std::unique_ptr<T5Dataset>> CreateMockT5Dataset(Split split, WordPieces pieces,
                                                                T5DatasetOptions options);
 
