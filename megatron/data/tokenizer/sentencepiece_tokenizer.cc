@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -13,6 +12,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/byte_piece.h"
 #include "megatron/data/tokenizer/precompiled_charsmap.h"
+#include "megatron/data/tokenizer/special_pieces.h"
 #include "megatron/data/tokenizer/unicode.h"
 
 namespace megatron {
@@ -147,35 +147,22 @@ void SentencePieceTokenizer::FindModelsSpecialTokens() {
 }
 
 void SentencePieceTokenizer::AddMegatronsSpecialTokens(int32_t vocab_extra_ids) {
-  absl::flat_hash_map<std::string, int32_t> ids;
-  for (int32_t id = 0; id < vocab_size(); ++id) ids.emplace(Piece(id), id);
-  std::vector<AddedToken> texts;
-  const auto add = [&](const std::string& piece) {
-    const auto inserted = ids.emplace(piece, vocab_size());
-    if (inserted.second) added_.push_back(piece);
-    AddedToken text;
-    text.id = inserted.first->second;
-    text.content = piece;
-    text.special = true;
-    texts.push_back(text);
-    return text.id;
-  };
+  SpecialPieces pieces(vocab_size(), [this](int32_t id) { return Piece(id); });
   const auto add_unless_there = [&](int32_t id, const std::string& piece) {
-    return add(id < 0 ? piece : Piece(id));
+    return pieces.Add(id < 0 ? piece : Piece(id));
   };
-  special_.cls = add("<CLS>");
-  special_.sep = add("<SEP>");
-  special_.eod = add("<EOD>");
-  special_.mask = add("<MASK>");
+  special_.cls = pieces.Add("<CLS>");
+  special_.sep = pieces.Add("<SEP>");
+  special_.eod = pieces.Add("<EOD>");
+  special_.mask = pieces.Add("<MASK>");
   special_.pad = add_unless_there(special_.pad, "<PAD>");
   special_.bos = add_unless_there(special_.bos, "<BOS>");
   special_.eos = add_unless_there(special_.eos, "<EOS>");
-  for (int32_t i = 0; i < vocab_extra_ids; ++i) {
-    special_.sentinels.push_back(add(absl::StrCat("<extra_id_", i, ">")));
-  }
+  special_.sentinels = pieces.AddSentinels(vocab_extra_ids);
+  added_ = pieces.behind();
   is_special_.assign(static_cast<size_t>(vocab_size()), false);
-  for (const AddedToken& text : texts) is_special_[static_cast<size_t>(text.id)] = true;
-  special_texts_ = AddedTokens(std::move(texts));
+  for (const AddedToken& token : pieces.tokens()) is_special_[static_cast<size_t>(token.id)] = true;
+  special_texts_ = AddedTokens(pieces.tokens());
 }
 
 int32_t SentencePieceTokenizer::FindControl(absl::string_view piece) const {

@@ -12,6 +12,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/bert_normalizer.h"
+#include "megatron/data/tokenizer/special_pieces.h"
 #include "megatron/data/tokenizer/unicode.h"
 
 namespace megatron {
@@ -94,37 +95,22 @@ absl::StatusOr<std::unique_ptr<WordPieceTokenizer>> WordPieceTokenizer::FromByte
 }
 
 absl::Status WordPieceTokenizer::FindSpecialTokens(int32_t vocab_extra_ids) {
-  absl::flat_hash_map<std::string, int32_t> ids;
-  for (size_t id = 0; id < pieces_.size(); ++id) {
-    ids.emplace(pieces_[id], static_cast<int32_t>(id));
-  }
-  std::vector<AddedToken> texts;
-  const auto add = [&](const std::string& piece) {
-    const auto inserted = ids.emplace(piece, vocab_size());
-    if (inserted.second) pieces_.push_back(piece);
-    AddedToken text;
-    text.id = inserted.first->second;
-    text.content = piece;
-    text.special = true;
-    texts.push_back(text);
-    return text.id;
-  };
+  SpecialPieces special(vocab_size(),
+                        [this](int32_t id) { return pieces_[static_cast<size_t>(id)]; });
   for (const char* const piece : {"[CLS]", "[SEP]", "[PAD]", "[MASK]"}) {
-    if (!ids.contains(piece)) {
+    if (!special.Contains(piece))
       return absl::InvalidArgumentError(absl::StrCat("the vocabulary lacks ", piece));
-    }
   }
-  special_.unk = add("[UNK]");
-  special_.cls = add("[CLS]");
-  special_.sep = add("[SEP]");
-  special_.pad = add("[PAD]");
-  special_.mask = add("[MASK]");
-  special_.bos = add("[BOS]");
-  special_.eos = special_.eod = add("[EOS]");
-  for (int32_t i = 0; i < vocab_extra_ids; ++i) {
-    special_.sentinels.push_back(add(absl::StrCat("<extra_id_", i, ">")));
-  }
-  special_texts_ = AddedTokens(std::move(texts));
+  special_.unk = special.Add("[UNK]");
+  special_.cls = special.Add("[CLS]");
+  special_.sep = special.Add("[SEP]");
+  special_.pad = special.Add("[PAD]");
+  special_.mask = special.Add("[MASK]");
+  special_.bos = special.Add("[BOS]");
+  special_.eos = special_.eod = special.Add("[EOS]");
+  special_.sentinels = special.AddSentinels(vocab_extra_ids);
+  pieces_.insert(pieces_.end(), special.behind().begin(), special.behind().end());
+  special_texts_ = AddedTokens(special.tokens());
   return absl::OkStatus();
 }
 

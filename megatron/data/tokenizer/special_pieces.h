@@ -1,0 +1,44 @@
+// The ids that Megatron's tokenizers give to their special tokens: the vocabulary's own where it
+// has a piece spelled so, else the next one behind it.
+#ifndef MEGATRON_DATA_TOKENIZER_SPECIAL_PIECES_H_
+#define MEGATRON_DATA_TOKENIZER_SPECIAL_PIECES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "megatron/data/tokenizer/added_tokens.h"
+
+namespace megatron {
+
+class SpecialPieces {
+ public:
+  // `piece` spells each of `vocab_size` ids; of two spelled alike the first counts.
+  SpecialPieces(int32_t vocab_size, absl::FunctionRef<std::string(int32_t id)> piece);
+
+  bool Contains(absl::string_view piece) const { return ids_.contains(piece); }
+
+  // The id of a special token.
+  int32_t Add(const std::string& piece);
+
+  // Those of `<extra_id_0>`, `<extra_id_1>` and on.
+  std::vector<int32_t> AddSentinels(int32_t count);
+
+  // What came behind the vocabulary, in the order of the ids.
+  const std::vector<std::string>& behind() const { return behind_; }
+  // All special tokens, for finding them in texts.
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+
+ private:
+  const int32_t vocab_size_;
+  absl::flat_hash_map<std::string, int32_t> ids_;
+  std::vector<std::string> behind_;
+  std::vector<AddedToken> tokens_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_DATA_TOKENIZER_SPECIAL_PIECES_H_
