@@ -35,12 +35,13 @@ ABSL_FLAG(
     std::vector<std::string>, json_keys, {},
     "Keys of JSON lines whose texts to train on; without any, every line of the inputs is a text.");
 ABSL_FLAG(std::string, output, "",
-          "A new directory for vocab.json, merges.txt and tokenizer.json.");
+          "A new directory for vocab.json, merges.txt, tokenizer.json and tokenizer.tiktoken.");
 ABSL_FLAG(int32_t, vocab_size, 32000, "Tokens in all, special ones and bytes included.");
 ABSL_FLAG(int64_t, min_frequency, 2, "Pairs that are rarer are not merged.");
 ABSL_FLAG(std::vector<std::string>, special_tokens, {"<|endoftext|>"}, "They get the first ids.");
 ABSL_FLAG(std::string, split_pattern, "gpt2",
-          "How text is cut into words, which no token crosses: gpt2, llama3, qwen2 or o200k.");
+          "How text is cut into words, which no token crosses: gpt2, llama3, qwen2, o200k or "
+          "tekken.");
 ABSL_FLAG(bool, all_bytes, true,
           "Makes every byte a token, so that any text can be encoded; else those of the inputs.");
 ABSL_FLAG(int32_t, max_token_length, 0,
@@ -162,10 +163,16 @@ absl::Status WriteFiles(const TrainedBpe& bpe, const NamedSplitPattern& split, s
   const std::string partial = output + ".partial";
   MEGATRON_RETURN_IF_ERROR(fs.RemoveTree(partial));
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(partial));
-  const std::pair<const char*, std::string> files[] = {
+  std::vector<std::pair<const char*, std::string>> files = {
       {"vocab.json", VocabJson(bpe)},
       {"merges.txt", MergesText(bpe)},
       {"tokenizer.json", TokenizerJson(bpe, split)}};
+  absl::StatusOr<std::string> tiktoken = TiktokenText(bpe);
+  if (tiktoken.ok()) {
+    files.emplace_back("tokenizer.tiktoken", *std::move(tiktoken));
+  } else {
+    std::cerr << "no tokenizer.tiktoken: " << tiktoken.status().message() << "\n";
+  }
   absl::Status status;
   for (const auto& [name, contents] : files) {
     if (status.ok()) status = WriteFileAtomically(fs, JoinPath(partial, name), contents);

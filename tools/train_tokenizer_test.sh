@@ -26,7 +26,7 @@ sed 's/{"text": "//; s/"}$//' stories.jsonl > stories.txt
 
 # Text and JSON lines, one thread and three, several files and stdin.
 train 0 '600 tokens, 343 merges' --input=stories.jsonl --json_keys=text --vocab_size=600 --output=one --threads=1
-[[ $(ls one) == $'merges.txt\ntokenizer.json\nvocab.json' ]] || fail "files: $(ls one)"
+[[ $(ls one) == $'merges.txt\ntokenizer.json\ntokenizer.tiktoken\nvocab.json' ]] || fail "files: $(ls one)"
 [[ $(wc -l < one/merges.txt) == 344 ]] || fail "merges: $(wc -l < one/merges.txt)"
 grep -q '^{"<|endoftext|>":0,"!":1,' one/vocab.json || fail "vocabulary: $(head -c 100 one/vocab.json)"
 split -n l/3 stories.jsonl part.
@@ -43,6 +43,18 @@ readonly trained=(--tokenizer_type=HuggingFaceTokenizer --tokenizer_model=one)
 expect_code 0 'stories_text_document' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=stories --append_eod "${trained[@]}"
 expect_code 0 "$(head -c 60 stories.txt)" "$tools/inspect_dataset" stories_text_document --verify "${trained[@]}"
 
+# Ranks for tiktoken, where they say the same as the merges.
+[[ $(wc -l < one/tokenizer.tiktoken) == 599 && $(head -1 one/tokenizer.tiktoken) == 'IQ== 0' ]] || fail "ranks: $(head -2 one/tokenizer.tiktoken)"
+train 0 '' --input=stories.txt --vocab_size=600 --split_pattern=tekken --special_tokens='<unk>,<s>,</s>' --output=tekken
+for kind in "TikTokenizer --tokenizer_model=tekken/tokenizer.tiktoken --tiktoken_num_special_tokens=3" \
+  "HuggingFaceTokenizer --tokenizer_model=tekken/tokenizer.json"; do
+  # shellcheck disable=SC2086
+  expect_code 0 '' "$tools/preprocess_data" --input=stories.jsonl --output_prefix="${kind:0:3}" --tokenizer_type=$kind
+done
+cmp Tik_text_document.bin Hug_text_document.bin || fail "ranks and merges make other tokens"
+train 0 'no tokenizer.tiktoken: not every byte' --input=stories.txt --vocab_size=300 --all_bytes=false --output=fewer
+[[ ! -e fewer/tokenizer.tiktoken ]] || fail "ranks without all bytes"
+
 # An existing directory is left alone; a failed run leaves nothing.
 cp -r one before
 train 20 "'one' exists" --input=stories.txt --output=one
@@ -54,7 +66,7 @@ train 21 'bad.jsonl, line 3: ' --input=bad.jsonl --json_keys=text --output=bad
 [[ $(echo bad*) == 'bad.jsonl bad.txt' ]] || fail "a failed run left $(echo bad*)"
 mkdir left.partial && touch left.partial/vocab.json.tmp
 train 0 '' --input=stories.txt --vocab_size=300 --output=left/
-[[ $(ls left) == $'merges.txt\ntokenizer.json\nvocab.json' && ! -e left.partial ]] || fail "remains of a killed run: $(ls -d left*)"
+[[ $(ls left) == $'merges.txt\ntokenizer.json\ntokenizer.tiktoken\nvocab.json' && ! -e left.partial ]] || fail "remains of a killed run: $(ls -d left*)"
 
 # Wrong flags and files.
 train 20 '--input is missing' --output=x

@@ -52,7 +52,7 @@ TEST(TrainedBpeFilesTest, TokenizerJsonHoldsAll) {
 }
 
 TEST(TrainedBpeFilesTest, OtherPatternsAreWrittenAsRegularExpressions) {
-  for (const std::string name : {"llama3", "qwen2", "o200k"}) {
+  for (const std::string name : {"llama3", "qwen2", "o200k", "tekken"}) {
     const auto split = FindNamedSplitPattern(name);
     ASSERT_THAT(split, IsOk());
     const auto json = nlohmann::json::parse(TokenizerJson(Bpe(), *split));
@@ -112,10 +112,78 @@ TEST(TrainedBpeFilesTest, OurOwnTokenizersLoadThem) {
   }
 }
 
+absl::StatusOr<TrainedBpe> TrainOn(absl::string_view text, const BpeTrainerOptions& options) {
+  WordCounts words;
+  words.AddText(text, FirstPieceOf(FindNamedSplitPattern("tekken")->pattern));
+  ThreadPool pool(1);
+  return TrainBpe(words, options, &pool, [](int32_t) {});
+}
+
+// With three special tokens, which TikTokenizer calls by the same names, ids are the same too.
+TEST(TrainedBpeFilesTest, TheTiktokenFileMakesTheSameTokens) {
+  const std::string text =
+      "The cat sat. The cat's mat, the café's: 12345 猫猫猫\n\n The end aaaaaaa aaaaaaa aaa abab";
+  BpeTrainerOptions training;
+  training.special_tokens = {"<unk>", "<s>", "</s>"};
+  const auto bpe = TrainOn(text, training);
+  ASSERT_THAT(bpe, IsOk());
+  const auto tiktoken = TiktokenText(*bpe);
+  ASSERT_THAT(tiktoken, IsOk());
+  const std::string directory = JoinPath(::testing::TempDir(), "tiktoken");
+  FileSystem& fs = PosixFileSystem();
+  ASSERT_THAT(fs.CreateDirs(directory), IsOk());
+  const std::string ranks = JoinPath(directory, "tokenizer.tiktoken");
+  ASSERT_THAT(WriteFileAtomically(fs, ranks, *tiktoken), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs, JoinPath(directory, "tokenizer.json"),
+                                  TokenizerJson(*bpe, *FindNamedSplitPattern("tekken"))),
+              IsOk());
+  TokenizerOptions options;
+  options.type = "HuggingFaceTokenizer";
+  options.tokenizer_model = directory;
+  const auto by_merges = CreateTokenizer(options);
+  ASSERT_THAT(by_merges, IsOk());
+  options.type = "TikTokenizer";
+  options.tokenizer_model = ranks;
+  options.tiktoken_num_special_tokens = 3;
+  const auto by_ranks = CreateTokenizer(options);
+  ASSERT_THAT(by_ranks, IsOk());
+  EXPECT_EQ((*by_ranks)->vocab_size(), (*by_merges)->vocab_size());
+  for (size_t begin = 0; begin < text.size(); ++begin) {
+    const std::string part = text.substr(begin) + text.substr(0, begin / 2);
+    std::vector<int32_t> expected, ids;
+    ASSERT_THAT((*by_merges)->Encode(part, &expected), IsOk());
+    ASSERT_THAT((*by_ranks)->Encode(part, &ids), IsOk());
+    EXPECT_EQ(ids, expected) << part;
+  }
+}
+
+TEST(TrainedBpeFilesTest, VocabulariesThatTiktokenWouldMergeOtherwiseAreNotWrittenForIt) {
+  const auto refuses = [](const std::string& why) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(why));
+  };
+  EXPECT_THAT(TiktokenText(Bpe()), refuses("not every byte"));
+  BpeTrainerOptions options;
+  options.special_tokens = {"e"};
+  EXPECT_THAT(TiktokenText(*TrainOn("the the", options)), refuses("not every byte"));
+  options.special_tokens = {};
+  TrainedBpe bpe = *TrainOn("the the", options);
+  ASSERT_THAT(TiktokenText(bpe), IsOk());
+  // "th" + "e" in place of what was trained: the same token, of other halves.
+  ASSERT_EQ(bpe.merges.size(), 2u);
+  const int32_t t = 't' - '!', h = 'h' - '!', e = 'e' - '!', merged = 256;
+  ASSERT_EQ(bpe.tokens[t], "t");
+  bpe.merges = {{t, h}, {merged, e}};
+  bpe.tokens[256] = "th";
+  bpe.tokens[257] = "the";
+  ASSERT_THAT(TiktokenText(bpe), IsOk());
+  bpe.merges[1] = {t, e};
+  EXPECT_THAT(TiktokenText(bpe), refuses("would not make 't' and 'e' one token"));
+}
+
 TEST(TrainedBpeFilesTest, AnUnknownPatternIsAnErrorThatListsTheKnownOnes) {
   EXPECT_THAT(FindNamedSplitPattern("gpt5"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("'gpt5'; there are gpt2, llama3, qwen2, o200k")));
+                       HasSubstr("'gpt5'; there are gpt2, llama3, qwen2, o200k, tekken")));
 }
 
 }  // namespace

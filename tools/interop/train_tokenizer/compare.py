@@ -3,6 +3,7 @@
   compare.py BIN_DIRECTORY WORK_DIRECTORY
 """
 
+import base64
 import json
 import os
 import random
@@ -10,20 +11,24 @@ import subprocess
 import sys
 import time
 
+import tiktoken
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 BIN, WORK = sys.argv[1], sys.argv[2]
 
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SPLITS = {
     "gpt2": None,
     "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "tekken": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 PROBES = ["Hello world, it's 2024!\n\n  She'd say: \u201cna\u00efve caf\u00e9\u201d.", "\u543e\u8f29\u306f\u732b\u3067\u3042\u308b\u3002\u540d\u524d\u306f\u307e\u3060\u7121\u3044\u3002",
           "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \u0000\u0007\t\t x", "aaaaaaaaaaaaaaaaaaaaaaa bbbbb <|endoftext|> <pad>", ""]
 
 results = []
+written = []  # what a tiktoken file was written for
 
 
 def check(what, condition):
@@ -92,6 +97,22 @@ def compare(what, split="gpt2", texts=None, files=None, **options):
     loaded.pre_tokenizer = ours.pre_tokenizer
     loaded.add_special_tokens(options["special_tokens"])
     check(f"{what}: vocab.json and merges.txt encode the same", all(loaded.encode(p).ids == ours.encode(p).ids for p in probes))
+    compare_tiktoken(what, output, ours, SPLITS[split] or GPT2, options["special_tokens"], probes)
+
+
+def compare_tiktoken(what, output, ours, pattern, special, probes):
+    """The package tiktoken makes of tokenizer.tiktoken what tokenizer.json says; the file may be left out where it can't."""
+    path = output + "/tokenizer.tiktoken"
+    if not os.path.exists(path):
+        print(f"no tiktoken file: {what}")
+        return
+    pairs = [line.split() for line in open(path, encoding="ascii")]
+    encoding = tiktoken.Encoding("ours", pat_str=pattern, special_tokens={},
+                                 mergeable_ranks={base64.b64decode(token): int(rank) for token, rank in pairs})
+    same = all([len(special) + rank for rank in encoding.encode(p, disallowed_special=())] == ours.encode(p).ids
+               for p in probes if not any(s in p for s in special))
+    written.append(what)
+    check(f"{what}: tokenizer.tiktoken encodes the same", same)
 
 
 def random_texts(seed, letters, count, longest):
@@ -110,6 +131,7 @@ def main():
     compare("stories, only bytes that are there", texts=stories, all_bytes=False, vocab_size=500)
     compare("stories, short tokens", texts=stories, max_token_length=5)
     compare("stories, Llama 3", split="llama3", texts=stories, vocab_size=1500)
+    compare("stories, Tekken", split="tekken", texts=stories, vocab_size=1500, special_tokens=["<unk>", "<s>", "</s>"])
     # Few letters and long words: many ties, and many tokens that two pairs spell.
     for seed in range(6):
         compare(f"random words {seed}", texts=random_texts(seed, "aab" if seed % 2 else "abcd ", 300, 40 + 30 * seed), vocab_size=700 + 400 * seed,
@@ -123,6 +145,7 @@ def main():
         path = os.path.join(data, name)
         if os.path.exists(path):
             compare(f"{name}, {split}", split=split, files=[path], vocab_size=size, min_frequency=0)
+    check(f"tiktoken files of {len(written)} vocabularies", {"stories", "stories, Llama 3", "stories, Tekken"} <= set(written))
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 
