@@ -1,8 +1,8 @@
 """Times preprocess_data against a straight Python loop over the `tokenizers` package, side by side, and compares their tokens.
 
-    python3 -m venv venv && venv/bin/pip install tokenizers==0.23.3 numpy
-    ./bazelw build //tools:preprocess_data
-    venv/bin/python tools/interop/preprocess_speed.py bazel-bin/tools/preprocess_data VOCAB_JSON MERGES_TXT TEXT...
+    preprocess_speed.py PREPROCESS_DATA VOCAB_JSON MERGES_TXT TEXT...
+
+data_speed.bash preprocess runs it as it should be run. Needs tokenizers 0.23.3 and numpy.
 
 Each TEXT, cut into documents of some kilobytes and repeated up to --megabytes, is a corpus of its own. The loop does what Megatron's
 script does: worker processes parse lines and encode, the parent writes the tokens. Both run with one worker, then with one for each core.
@@ -88,8 +88,8 @@ def main():
     parser.add_argument("vocab")
     parser.add_argument("merges")
     parser.add_argument("texts", nargs="+")
-    parser.add_argument("--megabytes", type=float, default=30)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--megabytes", type=float, default=10)
+    parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     print(f"{'text':20} {'workers':>7} {'MB':>5}   clock: {'Python':>6} {'ours':>6} {'ratio':>6}   processors: {'Python':>6} {'ours':>6} "

@@ -2,9 +2,9 @@
 
 usage: tokenizer_speed.py ENCODE_TEXTS DATA
 
-ENCODE_TEXTS is our program (bazel build //tools/interop/tokenizers:encode_texts), DATA a folder with
-gpt2-vocab.json, gpt2-merges.txt and the books. Needs tokenizers and tiktoken, in the versions of
-tokenizers.sh. A document is some lines, 4 KB or a little more; each figure is the best of seven passes over
+data_speed.bash tokenizer runs it as it should be run. ENCODE_TEXTS is our program
+(bazel build //tools/interop/tokenizers:encode_texts), DATA a folder with gpt2-vocab.json, gpt2-merges.txt
+and the books. Needs tokenizers and tiktoken, in the versions of tokenizers.sh. A document is some lines, 4 KB or a little more; each figure is the best of seven passes over
 all of them, taken in turns. Rates are by the clock; the last two columns are ratios of processor time, of all
 threads together, which tell more on a busy machine.
 """

@@ -10,7 +10,8 @@
 
 namespace megatron {
 
-struct ByteLevelBpe::Worker {
+// Aligned, so that no two share a cache line.
+struct alignas(64) ByteLevelBpe::Worker {
   BpeMerger merger;
   WordCache cache;
   std::vector<int32_t> piece;
@@ -36,7 +37,11 @@ absl::Status ByteLevelBpe::Encode(absl::string_view text, absl::Span<const First
                                   std::vector<int32_t>* ids) const {
   MEGATRON_RETURN_IF_ERROR(CheckBytes(text));
   std::unique_ptr<Worker> worker = TakeWorker();
-  EncodeStages(text, stages, worker.get(), ids);
+  // Every piece writes to the vector's own few bytes. Where the caller keeps those of many texts
+  // side by side, threads would take the cache line from each other at every piece.
+  std::vector<int32_t> out = std::move(*ids);
+  EncodeStages(text, stages, worker.get(), &out);
+  *ids = std::move(out);
   const absl::MutexLock lock(&mutex_);
   idle_.push_back(std::move(worker));
   return absl::OkStatus();

@@ -2,8 +2,9 @@
 
   speed.py BIN_DIRECTORY VOCAB_SIZE FILE...
 
+data_speed.bash train runs it as it should be run.
 Ours is the whole program, from its start to its files on disk; theirs is train() alone, after Python and its modules were loaded.
-Each figure is the best of three. Files are plain text. Processor seconds are of all threads together; on a busy machine they tell more.
+Each figure is the best of two. Files are plain text. Processor seconds are of all threads together; on a busy machine they tell more.
 """
 
 import os
@@ -54,7 +55,7 @@ def main():
     cores = len(os.sched_getaffinity(0))
     for path in sys.argv[3:]:
         for threads in sorted({1, cores}):
-            runs = [ours(program, path, size, threads) + theirs(path, size, threads) for _ in range(3)]
+            runs = [ours(program, path, size, threads) + theirs(path, size, threads) for _ in range(2)]
             our, our_cpu, their, their_cpu = (min(column) for column in zip(*runs))
             print(f"{os.path.basename(path)}, {os.path.getsize(path) / 1e6:.1f} MB, {size} tokens, {threads} threads: "
                   f"{our:.2f} s, theirs {their:.2f} s, {their / our:.1f} times as fast; "
