@@ -1,0 +1,63 @@
+// pretrain_gpt on the emulated CUDA device against pretrain_gpt on the CPU: the same program, from
+// its first line to the text at the end, must leave the same bytes.
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/train/exit_code.h"
+#include "megatron/train/pretrain_harness.h"
+
+namespace megatron {
+namespace {
+
+class PretrainCudaTest : public PretrainProgramTest {
+ protected:
+  Outcome RunOnCuda(const Arguments& more) const {
+    Arguments command = Command(more);
+    command[0] = ProgramPath("megatron/train/pretrain_gpt_emulated_cuda");
+    const std::string log = Path("cuda.txt");
+    return FinishProgram(StartProgram(command, log), log);
+  }
+};
+
+std::string TextAtTheEnd(const Outcome& outcome) {
+  const size_t begin = outcome.output.find("--- the model continues ---");
+  return begin == std::string::npos ? "" : outcome.output.substr(begin);
+}
+
+TEST_F(PretrainCudaTest, ADeviceThatIsThereIsUsedAndLeavesTheCpusBytes) {
+  const Arguments text = {"--set=generation.prompt=\"1 2\"",
+                          "--set=generation.tokens_to_generate=5"};
+  const Outcome cpu = Run(Joined({SaveTo("cpu")}, text));
+  ASSERT_EQ(cpu.exit_code, kExitDone) << cpu.output;
+  const Outcome cuda = RunOnCuda(Joined({SaveTo("cuda")}, text));
+  ASSERT_EQ(cuda.exit_code, kExitDone) << cuda.output;
+  EXPECT_TRUE(absl::StrContains(cuda.output, "device: 1 x emulated")) << cuda.output;
+  ExpectEqualCheckpoints("cpu", "cuda");
+  EXPECT_FALSE(TextAtTheEnd(cpu).empty()) << cpu.output;
+  EXPECT_EQ(TextAtTheEnd(cuda), TextAtTheEnd(cpu));
+}
+
+TEST_F(PretrainCudaTest, EightRanksOfAStoppedRunContinueThere) {
+  const Arguments layout = {"--set=parallel.tensor_model_parallel_size=2",
+                            "--set=parallel.pipeline_model_parallel_size=2",
+                            "--set=parallel.data_parallel_size=2",
+                            "--set=parallel.use_distributed_optimizer=true"};
+  ASSERT_EQ(Run(Joined({SaveTo("cpu")}, layout)).exit_code, kExitDone);
+  const Arguments parts = Joined({SaveTo("cuda"), "--set=checkpoint.async_save=true"}, layout);
+  const Outcome first = RunOnCuda(Joined(parts, {"--set=train.exit_interval=5"}));
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  const Outcome last = RunOnCuda(parts);
+  ASSERT_EQ(last.exit_code, kExitDone) << last.output;
+  ExpectEqualCheckpoints("cpu", "cuda");
+}
+
+TEST_F(PretrainCudaTest, WithoutADeviceItIsRefused) {
+  const Outcome outcome = Run({"--set=system.device=cuda"});
+  EXPECT_EQ(outcome.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(outcome.output, "there is no GPU here")) << outcome.output;
+}
+
+}  // namespace
+}  // namespace megatron
