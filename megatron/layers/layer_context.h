@@ -1,12 +1,20 @@
 // What a layer is given to work with, and the rules that layers follow.
 //
 // A layer owns parameters and options, never activations. Its methods are
-//   Forward(ctx, x, y, saved)         writes y, keeps in *saved what backward needs
-//   BackwardInput(ctx, dy, dx, saved) writes dx; keeps dy for the weights
-//   BackwardWeight(ctx, saved)        accumulates parameter gradients (+=) from what *saved holds
+//   Forward(ctx, x, y, saved)    writes y, keeps in *saved what backward needs
+//   Backward(ctx, dy, dx, saved) writes dx and accumulates parameter gradients (+=)
+//   BackwardWeight(ctx, saved)   accumulates those that Backward has put off
 // Outputs are passed in, because only the caller knows how long they live: in `saved` (until the
-// micro-batch's backward is done), or in `scratch` (until the caller's scope ends). dy must live
-// until BackwardWeight has run.
+// micro-batch's backward is done), or in `scratch` (until the caller's scope ends).
+//
+// Backward puts parameter gradients off where ctx.deferred is set, for schedules that fill idle
+// time with them. What BackwardWeight reads must then lie in ctx.saved or ctx.deferred: a layer
+// allocates it in ctx.kept(), and ends its Backward with
+//   if (!ctx.defers()) BackwardWeight(ctx, saved);
+// inside the scope of its scratch memory. So the same calls are made, each parameter's in the same
+// order, and the bits are the same. What comes out of the same pass as dx (the parameters of norms,
+// biases that are fused into dropout) is never put off. dx and dy need not outlive Backward, nor
+// what is kept BackwardWeight. A layer without weights has no BackwardWeight.
 //
 // Under *sequence parallelism* (V. Korthikanti et al., arXiv 2205.05198) each tensor-parallel rank
 // holds some of the rows of the residual stream, and norms, dropout and residual sums work on
@@ -37,11 +45,15 @@ struct LayerContext {
   bool training = true;  // false: no dropout
   bool sequence_parallel = false;
   Arena* recompute = nullptr;  // what recomputed layers save; null outside training
+  Arena* deferred = nullptr;   // set: backward puts parameter gradients off, as above
 
   // Of the residual stream's rows those that this rank holds.
   int64_t rows() const {
     return batch->num_tokens() / (sequence_parallel ? tensor_group.size() : 1);
   }
+  bool defers() const { return deferred != nullptr; }
+  // For what Backward makes and BackwardWeight reads.
+  Arena* kept() const { return defers() ? deferred : scratch; }
   // This rank's rows of a tensor that has one entry per token.
   Tensor MyRows(const Tensor& x_T) const {
     if (!sequence_parallel) return x_T;

@@ -65,8 +65,8 @@ void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_T
 void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
                    Saved* saved) {
   Arena::Scope scope(ctx.scratch);
-  if (recompute_) saved->fc2.x_TI = ForwardToActivation(ctx, saved->fc1.x_TI, ctx.scratch, saved);
-  const Tensor dpre_TF = ctx.scratch->Allocate(dtype_, saved->pre_TF.shape(), "mlp gradient");
+  if (recompute_) saved->fc2.x_TI = ForwardToActivation(ctx, saved->fc1.x_TI, ctx.kept(), saved);
+  const Tensor dpre_TF = ctx.kept()->Allocate(dtype_, saved->pre_TF.shape(), "mlp gradient");
   if (gated_) {
     const Tensor dactivated_TF =
         ctx.scratch->Allocate(dtype_, saved->fc2.x_TI.shape(), "mlp gradient");
@@ -75,8 +75,12 @@ void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& d
   } else {
     fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TF, dpre_TF, &saved->fc2);
   }
-  fc2_.BackwardWeight(ctx, saved->fc2);
   fc1_.BackwardInput(ctx, dpre_TF, dx_TH, &saved->fc1);
+  if (!ctx.defers()) BackwardWeight(ctx, saved);
+}
+
+void Mlp::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  fc2_.BackwardWeight(ctx, saved->fc2);
   fc1_.BackwardWeight(ctx, saved->fc1);
 }
 

@@ -22,8 +22,9 @@ class Mlp {
 
   // y without fc2's bias.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
-  // Reads saved->fc1.x_TH. Computes input and weight gradients; dx (=).
+  // Reads saved->fc1.x_TH. dx (=); dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
+  void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   const RowParallelLinear& output() const { return fc2_; }
   void AppendParameters(std::vector<Parameter*>* out);

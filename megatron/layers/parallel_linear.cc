@@ -117,20 +117,23 @@ void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, con
 
 void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                       const Tensor& dx_TI, LinearSaved* saved) const {
-  saved->dy_TO = Gather(ctx, dy_TO);
-  ops::LinearBackwardInput(ctx.stream, saved->dy_TO, weight_.data, dx_TI);
+  const Tensor all_TO = Gather(ctx, dy_TO);
+  saved->dy_TO = ctx.defers() ? dy_TO : all_TO;
+  ops::LinearBackwardInput(ctx.stream, all_TO, weight_.data, dx_TI);
 }
 
 void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                                 const Tensor& dy_TO, const Tensor& pre_TI,
                                                 const Tensor& dx_TI, LinearSaved* saved) const {
-  saved->dy_TO = Gather(ctx, dy_TO);
-  ops::LinearActivationBackwardInput(ctx.stream, activation, saved->dy_TO, weight_.data, pre_TI,
-                                     dx_TI);
+  const Tensor all_TO = Gather(ctx, dy_TO);
+  saved->dy_TO = ctx.defers() ? dy_TO : all_TO;
+  ops::LinearActivationBackwardInput(ctx.stream, activation, all_TO, weight_.data, pre_TI, dx_TI);
 }
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
-  ops::LinearBackwardWeight(ctx.stream, saved.dy_TO, saved.x_TI, weight_.grad, Tensor());
+  Arena::Scope scope(ctx.scratch);
+  const Tensor all_TO = ctx.defers() ? Gather(ctx, saved.dy_TO) : saved.dy_TO;
+  ops::LinearBackwardWeight(ctx.stream, all_TO, saved.x_TI, weight_.grad, Tensor());
 }
 
 void RowParallelLinear::AppendParameters(std::vector<Parameter*>* out) {

@@ -40,7 +40,8 @@ struct LinearOptions {
 
 struct LinearSaved {
   Tensor x_TI;   // of a column layer as it came, not gathered
-  Tensor dy_TO;  // of all tokens
+  Tensor dy_TO;  // of a column layer as it came; of a row layer of all tokens, or where
+                 // ctx.defers() as it came
 };
 
 class ColumnParallelLinear {
@@ -54,7 +55,8 @@ class ColumnParallelLinear {
   // y = activation(pre); both are written.
   void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
                          const Tensor& pre_TO, const Tensor& y_TO, LinearSaved* saved) const;
-  // dx is summed over the tensor-parallel ranks.
+  // dx is summed over the tensor-parallel ranks. dy must live until BackwardWeight has run, of
+  // which both calls must have the same ctx.defers().
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
                      LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
@@ -78,8 +80,9 @@ class RowParallelLinear {
   // bias_gradient().
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                LinearSaved* saved) const;
-  // What both of these gather of dy lies in ctx.scratch until BackwardWeight has run: the caller's
-  // scope must hold it.
+  // dy must live until BackwardWeight has run, of which both calls must have the same ctx.defers().
+  // What both of these gather of dy lies in ctx.scratch; unless ctx.defers(), when BackwardWeight
+  // gathers it again, the caller's scope must hold it until then.
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
                      LinearSaved* saved) const;
   // dx is the gradient in front of the activation that made x from `pre`.

@@ -150,16 +150,15 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape flat_context{tokens, groups_ * heads_per_group_ * head_size_};
   if (recompute_) {
-    Attend(ctx, ctx.scratch, saved);
+    Attend(ctx, ctx.kept(), saved);
     saved->proj.x_TI = saved->context_TGRD.View(flat_context);
   }
   const Tensor dcontext_TGRD =
       ctx.scratch->Allocate(dtype_, saved->context_TGRD.shape(), "attention gradient");
   proj_.BackwardInput(ctx, dy_TH, dcontext_TGRD.View(flat_context), &saved->proj);
-  proj_.BackwardWeight(ctx, saved->proj);
 
   const Tensor dqkv_TGSD =
-      ctx.scratch->Allocate(dtype_, saved->qkv_TGSD.shape(), "attention gradient");
+      ctx.kept()->Allocate(dtype_, saved->qkv_TGSD.shape(), "attention gradient");
   const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
   core_.Backward(ctx, Inputs(*saved), saved->context_TGRD, dcontext_TGRD,
                  {dq_TGRD, dk_TGD, Values(dqkv_TGSD)}, saved->core);
@@ -170,13 +169,19 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   }
   const Tensor dpacked_TO = Packed(dqkv_TGSD);
   qkv_.BackwardInput(ctx, OwnColumns(dpacked_TO), dx_TH, &saved->qkv);
+  if (kv_ != nullptr) {
+    const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dx_TH.shape(), "attention gradient");
+    saved->kv.x_TI = saved->qkv.x_TI;
+    kv_->BackwardInput(ctx, SharedColumns(dpacked_TO), dshared_TH, &saved->kv);
+    ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), dshared_TH, Tensor(), dx_TH, dx_TH);
+  }
+  if (!ctx.defers()) BackwardWeight(ctx, saved);
+}
+
+void SelfAttention::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  proj_.BackwardWeight(ctx, saved->proj);
   qkv_.BackwardWeight(ctx, saved->qkv);
-  if (kv_ == nullptr) return;
-  const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dx_TH.shape(), "attention gradient");
-  saved->kv.x_TI = saved->qkv.x_TI;
-  kv_->BackwardInput(ctx, SharedColumns(dpacked_TO), dshared_TH, &saved->kv);
-  kv_->BackwardWeight(ctx, saved->kv);
-  ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), dshared_TH, Tensor(), dx_TH, dx_TH);
+  if (kv_ != nullptr) kv_->BackwardWeight(ctx, saved->kv);
 }
 
 void SelfAttention::AppendParameters(std::vector<Parameter*>* out) {

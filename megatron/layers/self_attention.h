@@ -41,9 +41,10 @@ class SelfAttention {
   // y without the output projection's bias. `rotary` may be null.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                const Tensor& y_TH, Saved* saved) const;
-  // Reads saved->qkv.x_TI. Computes input and weight gradients; dx (=).
+  // Reads saved->qkv.x_TI. dx (=); dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
+  void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   const RowParallelLinear& output() const { return proj_; }
   void AppendParameters(std::vector<Parameter*>* out);

@@ -11,15 +11,15 @@ NormOptions NormBefore(const TransformerOptions& options, const std::string& lin
           options.hidden_size, /*partial_over_tensor=*/options.sequence_parallel};
 }
 
-// The gradient in front of `branch + bias` under dropout, and the bias's own. Without either there
-// is nothing to do.
+// The gradient in front of `branch + bias` under dropout, in ctx.kept(), and the bias's own.
+// Without either there is nothing to do, unless dy is to outlive this backward.
 Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, const Tensor& dy_TH,
                       const Tensor& dbias_H) {
-  if (dropout.probability == 0 && dbias_H.empty()) return dy_TH;
+  if (dropout.probability == 0 && dbias_H.empty() && !ctx.defers()) return dy_TH;
   const Tensor dbranch_TH =
-      dropout.probability == 0
+      dropout.probability == 0 && !ctx.defers()
           ? dy_TH
-          : ctx.scratch->Allocate(dy_TH.dtype(), dy_TH.shape(), "dropout gradient");
+          : ctx.kept()->Allocate(dy_TH.dtype(), dy_TH.shape(), "dropout gradient");
   ops::DropoutBackward(ctx.stream, dropout, dy_TH, dbranch_TH, dbias_H);
   return dbranch_TH;
 }
@@ -63,8 +63,8 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = dy_TH.shape();
   if (recompute_norm_) {
-    saved->attention.qkv.x_TI = ctx.scratch->Allocate(dtype_, shape, "norm output");
-    saved->mlp.fc1.x_TI = ctx.scratch->Allocate(dtype_, shape, "norm output");
+    saved->attention.qkv.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
+    saved->mlp.fc1.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
     input_norm_.Recompute(ctx, saved->input_norm, saved->attention.qkv.x_TI);
     mlp_norm_.Recompute(ctx, saved->mlp_norm, saved->mlp.fc1.x_TI);
   }
@@ -82,6 +82,11 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
                      dsum_TH, attention_.output().bias_gradient());
   attention_.Backward(ctx, rotary, dattention_TH, dnormed_TH, &saved->attention);
   input_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->input_norm);
+}
+
+void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  mlp_.BackwardWeight(ctx, &saved->mlp);
+  attention_.BackwardWeight(ctx, &saved->attention);
 }
 
 void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {

@@ -33,6 +33,7 @@ class TransformerLayer {
   // dx (=), parameter gradients (+=).
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
+  void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   void AppendParameters(std::vector<Parameter*>* out);
 

@@ -98,13 +98,16 @@ MicroBatch HostBatch::View() {
   return batch;
 }
 
-StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch) {
+StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch,
+                              bool split) {
   const std::vector<MicroBatch> batches = {MetaBatch(batch)};
   const Device device = {DeviceType::kMeta};
   const ProcessGroup group =
       tensor_size == 1 ? ProcessGroup() : ProcessGroup::ForPlanning(tensor_size, 0, "tp");
   GptStage stage(options, {}, group, device, nullptr);
-  StageMemory memory(device, {}, nullptr);
+  StageMemorySizes sizes;
+  sizes.deferred[0].count = split ? 1 : 0;
+  StageMemory memory(device, sizes, nullptr);
   stage.SetMemory(&memory);
   stage.SetBatches(&batches);
   for (Parameter* parameter : stage.parameters()) {
@@ -116,7 +119,9 @@ StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const 
     stage.set_training(training);
     stage.Forward({}, {}, {}, Stream::Meta());
   }
-  stage.Backward({}, {}, {}, Stream::Meta());
+  const WorkItem item = {0, 0, 0, split ? 0 : -1};
+  stage.Backward(item, {}, {}, Stream::Meta());
+  if (split) stage.BackwardWeight(item, Stream::Meta());
   return memory.HighWater();
 }
 

@@ -62,8 +62,9 @@ class GptHarness {
   std::vector<MicroBatch> batches_;
 };
 
-// What the stage's arenas need for this batch.
-StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch);
+// What the stage's arenas need for this batch, with its backward whole or in two parts.
+StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch,
+                              bool split = false);
 
 }  // namespace megatron
 

@@ -113,16 +113,18 @@ std::vector<TensorSpec> GptStage::OutputSpecs(int microbatch, int chunk) const {
   return EdgeSpecs(microbatch);
 }
 
-LayerContext GptStage::Context(const MicroBatch& batch, Arena* saved, const Stream& stream) const {
-  return {tensor_group_,
-          stream,
-          saved,
-          &memory_->scratch,
-          &batch,
-          options_.dropout_seed,
-          mode_ == Mode::kTrain,
-          sequence_parallel(),
-          &memory_->recompute};
+LayerContext GptStage::Context(const WorkItem& item, const Stream& stream) const {
+  return {
+      tensor_group_,
+      stream,
+      memory_->slots[item.chunk][item.slot].get(),
+      &memory_->scratch,
+      &(*batches_)[item.microbatch],
+      options_.dropout_seed,
+      mode_ == Mode::kTrain,
+      sequence_parallel(),
+      &memory_->recompute,
+      item.deferred_slot < 0 ? nullptr : memory_->deferred[item.chunk][item.deferred_slot].get()};
 }
 
 Tensor GptStage::AllocateHidden(Arena* arena, int64_t tokens, const char* name) const {
@@ -146,9 +148,8 @@ Tensor GptStage::ChunkOutput(const LayerContext& ctx, const Chunk& chunk,
 void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
                        absl::Span<const Tensor> outputs, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
-  Arena* slot = memory_->slots[item.chunk][item.slot].get();
-  slot->Reset();
-  const LayerContext ctx = Context((*batches_)[item.microbatch], slot, stream);
+  const LayerContext ctx = Context(item, stream);
+  ctx.saved->Reset();
   if (mode_ != Mode::kTrain) {
     ForwardOnly(ctx, chunk, inputs, outputs);
     return;
@@ -163,8 +164,8 @@ void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
 void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
                         absl::Span<const Tensor> input_gradients, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
-  const LayerContext ctx =
-      Context((*batches_)[item.microbatch], memory_->slots[item.chunk][item.slot].get(), stream);
+  const LayerContext ctx = Context(item, stream);
+  if (ctx.defers()) ctx.deferred->Reset();
   Saved& saved = chunk.saved[item.slot];
   Arena::Scope scope(ctx.scratch);
   Tensor dy_TH;
@@ -180,13 +181,12 @@ void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gr
   if (chunk.first) embedding_->Backward(ctx, dx_TH);
 }
 
-void GptStage::BackwardInput(const WorkItem&, absl::Span<const Tensor>, absl::Span<const Tensor>,
-                             const Stream&) {
-  LOG(FATAL) << "a GPT stage does not split its backward";
-}
-
-void GptStage::BackwardWeight(const WorkItem&, absl::Span<const Tensor>, const Stream&) {
-  LOG(FATAL) << "a GPT stage does not split its backward";
+void GptStage::BackwardWeight(const WorkItem& item, const Stream& stream) {
+  Chunk& chunk = chunks_[item.chunk];
+  const LayerContext ctx = Context(item, stream);
+  Saved& saved = chunk.saved[item.slot];
+  if (chunk.last) head_->BackwardWeight(ctx, saved.head);
+  chunk.layers->BackwardWeight(ctx, &saved.layers);
 }
 
 void GptStage::ForwardOnly(const LayerContext& ctx, const Chunk& chunk,

@@ -73,10 +73,7 @@ class GptStage : public Stage {
                absl::Span<const Tensor> outputs, const Stream& stream) override;
   void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
                 absl::Span<const Tensor> input_gradients, const Stream& stream) override;
-  // A GPT stage computes both parts of backward in one: schedules that split it are refused.
-  void BackwardInput(const WorkItem&, absl::Span<const Tensor>, absl::Span<const Tensor>,
-                     const Stream&) override;
-  void BackwardWeight(const WorkItem&, absl::Span<const Tensor>, const Stream&) override;
+  void BackwardWeight(const WorkItem& item, const Stream& stream) override;
 
   // fp32 [2] on the last stage, which adds to it: the sum of loss_weight * loss, and that of
   // loss_weight. The caller zeroes it.
@@ -101,7 +98,7 @@ class GptStage : public Stage {
 
   std::vector<TensorSpec> EdgeSpecs(int microbatch) const;
   bool sequence_parallel() const;
-  LayerContext Context(const MicroBatch& batch, Arena* saved, const Stream& stream) const;
+  LayerContext Context(const WorkItem& item, const Stream& stream) const;
   const RotaryTables* rotary() const { return rotary_.get(); }
   Tensor AllocateHidden(Arena* arena, int64_t tokens, const char* name) const;
   // What the chunk's layers read: the embedding, or what the stage before sent; and where they

@@ -77,7 +77,7 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
   Arena::Scope recompute_scope(ctx.recompute);
   if (segment.recompute) {
     LayerContext recomputing = ctx;
-    recomputing.saved = ctx.recompute;
+    recomputing.saved = ctx.defers() ? ctx.deferred : ctx.recompute;
     // The output itself is not needed any more, but has to be written somewhere.
     ForwardSegment(recomputing, rotary, segment,
                    AllocateHidden(ctx.scratch, dy_TH, "recomputed output"), saved);
@@ -103,6 +103,11 @@ void LayerStack::Backward(const LayerContext& ctx, const RotaryTables* rotary, c
     BackwardSegment(ctx, rotary, segments_[i], from_TH, to_TH, saved);
     from_TH = to_TH;
   }
+}
+
+void LayerStack::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  for (int64_t i = num_layers() - 1; i >= 0; --i)
+    layers_[i]->BackwardWeight(ctx, &saved->layers[i]);
 }
 
 }  // namespace megatron

@@ -2,7 +2,8 @@
 // pipeline stage consists of but for embeddings and heads, in every model.
 //
 // Layers are grouped in *segments*. Of a segment that is recomputed only the input is kept; its
-// backward runs its forward again, in the arena ctx.recompute.
+// backward runs its forward again, in the arena ctx.recompute, or where weight gradients are put
+// off in that which lives until then.
 //
 // Legend: T rows of the residual stream that this rank holds, H hidden.
 #ifndef MEGATRON_MODELS_LAYER_STACK_H_
@@ -54,6 +55,7 @@ class LayerStack {
   // dx (=), parameter gradients (+=). dx may not be dy.
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
+  void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
   void AppendParameters(std::vector<Parameter*>* out);

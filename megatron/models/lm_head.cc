@@ -37,9 +37,15 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
   const Tensor summand_TH = SummandOf(ctx, dnormed_TH);
   ops::LinearBackwardInput(ctx.stream, dlogits_TV, words_->data, summand_TH);
   Reduce(ctx, summand_TH, dnormed_TH);
-  ops::LinearBackwardWeight(ctx.stream, dlogits_TV, Gather(ctx, saved->normed_TH), words_->grad,
-                            Tensor());
+  if (!ctx.defers()) BackwardWeight(ctx, *saved);
   norm_.Backward(ctx, dnormed_TH, Tensor(), dx_TH, saved->norm);
+}
+
+// Backward has written the logits' gradient over the logits.
+void LmHead::BackwardWeight(const LayerContext& ctx, const Saved& saved) {
+  Arena::Scope scope(ctx.scratch);
+  ops::LinearBackwardWeight(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.normed_TH),
+                            words_->grad, Tensor());
 }
 
 void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,

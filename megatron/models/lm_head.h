@@ -31,6 +31,7 @@ class LmHead {
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved) const;
   // dx (=), parameter gradients (+=).
   void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
+  void BackwardWeight(const LayerContext& ctx, const Saved& saved);
   // The logits of one token of x (fp32 [padded vocabulary]), on every tensor-parallel rank.
   void Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,
                const Tensor& logits_V) const;

@@ -12,16 +12,22 @@ namespace megatron {
 // Of one chunk of the stage.
 struct SlotSizes {
   int count = 1;      // micro-batches in flight
-  int64_t bytes = 0;  // that one of them keeps for its backward
+  int64_t bytes = 0;  // that one of them keeps
 };
 
 struct StageMemorySizes {
-  std::vector<SlotSizes> slots = {SlotSizes()};  // by chunk
+  std::vector<SlotSizes> slots = {SlotSizes()};  // by chunk: what is kept for backward
+  std::vector<SlotSizes> deferred = {{0, 0}};    // and from its first part to its second
   int64_t recompute = 0;                         // what recomputed layers keep for their backward
   int64_t scratch = 0;
   int64_t edges = 0;  // what neighbouring stages send
 
-  int64_t saved() const;  // of all slots
+  int64_t saved() const { return Sum(slots); }
+  int64_t put_off() const { return Sum(deferred); }
+  int64_t total() const { return saved() + put_off() + recompute + scratch + edges; }
+
+ private:
+  static int64_t Sum(const std::vector<SlotSizes>& chunks);
 };
 
 struct StageMemory {
@@ -30,7 +36,8 @@ struct StageMemory {
   // What was used so far: on the meta device, what a real one needs.
   StageMemorySizes HighWater() const;
 
-  std::vector<std::vector<std::unique_ptr<Arena>>> slots;  // by chunk and slot
+  using Slots = std::vector<std::vector<std::unique_ptr<Arena>>>;  // by chunk and slot
+  Slots slots, deferred;
   Arena recompute, scratch, edges;
 };
 

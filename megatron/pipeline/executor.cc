@@ -108,22 +108,16 @@ class Runner {
 
   void Backward(const Step& step) {
     const auto [kind, microbatch, chunk] = step.action;
-    const WorkItem item = {microbatch, chunk, step.slot};
-    const Tensors output_gradients = OutputGradients(microbatch, chunk, step.gradient_slot);
-    if (kind == ActionKind::kBackwardWeight) {
-      return stage_.BackwardWeight(item, output_gradients, stream_);
-    }
+    const WorkItem item = {microbatch, chunk, step.slot, step.deferred_slot};
+    if (kind == ActionKind::kBackwardWeight) return stage_.BackwardWeight(item, stream_);
     Tensors input_gradients;
     if (plan_.has_input(chunk)) {
       input_gradients =
           Place(stage_.InputSpecs(microbatch, chunk),
                 step.result_slot < 0 ? outgoing_ : gradients_[chunk - 1][step.result_slot]);
     }
-    if (kind == ActionKind::kBackward) {
-      stage_.Backward(item, output_gradients, input_gradients, stream_);
-    } else {
-      stage_.BackwardInput(item, output_gradients, input_gradients, stream_);
-    }
+    stage_.Backward(item, OutputGradients(microbatch, chunk, step.gradient_slot), input_gradients,
+                    stream_);
   }
 
   // Edges are tuples: each message is as many transfers as its edge has tensors.

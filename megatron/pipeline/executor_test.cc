@@ -35,6 +35,7 @@ class ProductStage : public Stage {
   double loss() const { return loss_; }
   float weight_gradient(int chunk) const { return gradients_[chunk]; }
   int max_slot() const { return max_slot_; }
+  int max_deferred_slot() const { return max_deferred_slot_; }
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override {
     if (Position(chunk) == 0) return {};
@@ -70,30 +71,35 @@ class ProductStage : public Stage {
     }
   }
 
-  void BackwardInput(const WorkItem& item, absl::Span<const Tensor> output_gradients,
-                     absl::Span<const Tensor> input_gradients, const Stream& stream) override {
+  void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                absl::Span<const Tensor> input_gradients, const Stream& stream) override {
+    max_deferred_slot_ = std::max(max_deferred_slot_, item.deferred_slot);
     if (stream.is_meta()) return;
     Saved& saved = saved_[{item.chunk, item.slot}];
     EXPECT_TRUE(saved.live);
     EXPECT_EQ(saved.microbatch, item.microbatch);
-    if (Position(item.chunk) == 0) return;
+    std::vector<float>& kept = deferred_[{item.chunk, item.deferred_slot}];
+    EXPECT_TRUE(kept.empty()) << "the deferred slot is in use";
     for (int64_t i = 0; i < Rows(item.microbatch) * kWidth; ++i) {
       const auto [a, b] = Input(saved, i);
       const auto [da, db] = Gradient(item.chunk, output_gradients, i);
+      kept.push_back(da);
+      if (Position(item.chunk) == 0) continue;
       input_gradients[0].data<float>()[i] = Weight(item.chunk) * da + b * db;
       input_gradients[1].data<float>()[i] = da + a * db;
     }
+    if (item.deferred_slot < 0) BackwardWeight(item, stream);
   }
 
-  void BackwardWeight(const WorkItem& item, absl::Span<const Tensor> output_gradients,
-                      const Stream& stream) override {
+  void BackwardWeight(const WorkItem& item, const Stream& stream) override {
     if (stream.is_meta()) return;
     Saved& saved = saved_[{item.chunk, item.slot}];
     EXPECT_EQ(saved.microbatch, item.microbatch);
+    std::vector<float>& kept = deferred_[{item.chunk, item.deferred_slot}];
     for (int64_t i = 0; i < Rows(item.microbatch) * kWidth; ++i) {
-      gradients_[item.chunk] +=
-          Input(saved, i).first * Gradient(item.chunk, output_gradients, i).first;
+      gradients_[item.chunk] += Input(saved, i).first * kept[i];
     }
+    kept.clear();
     saved.live = false;
   }
 
@@ -117,11 +123,12 @@ class ProductStage : public Stage {
   }
 
   const int stage_, stages_, chunks_;
-  std::map<std::pair<int, int>, Saved> saved_;
+  std::map<std::pair<int, int>, Saved> saved_;  // by chunk and slot
+  std::map<std::pair<int, int>, std::vector<float>> deferred_;
   std::vector<float> gradients_;
   double loss_ = 0;
   bool training_ = true;
-  int max_slot_ = -1;
+  int max_slot_ = -1, max_deferred_slot_ = -1;
 };
 
 struct Result {

@@ -8,7 +8,9 @@
 //
 // Memory. A work item lives in a *slot* of its chunk, a number below StagePlan::slots[chunk], from
 // its forward until its backward is complete; no two live items of one chunk share one. What a
-// stage saves for backward it saves per chunk and slot, so its memory is planned and reused.
+// stage saves for backward it saves per chunk and slot, so its memory is planned and reused. In the
+// same way a backward in two parts has a *deferred slot*, a number below
+// StagePlan::deferred_slots[chunk], from its first part until its second is complete.
 //
 // Threads: all calls come from one thread.
 #ifndef MEGATRON_PIPELINE_STAGE_H_
@@ -36,6 +38,7 @@ struct WorkItem {
   int microbatch = 0;  // within the step
   int chunk = 0;
   int slot = 0;
+  int deferred_slot = -1;  // of a backward in two parts
 };
 
 class Stage {
@@ -53,19 +56,14 @@ class Stage {
   virtual void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
                        absl::Span<const Tensor> outputs, const Stream& stream) = 0;
 
-  // input_gradients = the gradients of inputs; parameter gradients += theirs.
+  // input_gradients = the gradients of inputs; parameter gradients += theirs, or where the item has
+  // a deferred slot as few of them as may be: BackwardWeight follows, with other items between.
+  // `output_gradients` are gone when Backward has returned.
   virtual void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
-                        absl::Span<const Tensor> input_gradients, const Stream& stream) {
-    BackwardInput(item, output_gradients, input_gradients, stream);
-    BackwardWeight(item, output_gradients, stream);
-  }
+                        absl::Span<const Tensor> input_gradients, const Stream& stream) = 0;
 
-  // The two parts of Backward, called in this order, with other items between. `output_gradients`
-  // stay where they are, unchanged, until BackwardWeight has returned.
-  virtual void BackwardInput(const WorkItem& item, absl::Span<const Tensor> output_gradients,
-                             absl::Span<const Tensor> input_gradients, const Stream& stream) = 0;
-  virtual void BackwardWeight(const WorkItem& item, absl::Span<const Tensor> output_gradients,
-                              const Stream& stream) = 0;
+  // Parameter gradients += those that the item's Backward has put off.
+  virtual void BackwardWeight(const WorkItem& item, const Stream& stream) = 0;
 };
 
 }  // namespace megatron

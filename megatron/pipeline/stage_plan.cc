@@ -79,7 +79,8 @@ class Planner {
         stage_(stage),
         items_(schedule.chunks),
         inputs_(schedule.chunks),
-        gradients_(schedule.chunks) {}
+        gradients_(schedule.chunks),
+        deferred_(schedule.chunks) {}
 
   StagePlan Plan() {
     const auto report = CheckSchedule(schedule_);
@@ -100,6 +101,7 @@ class Planner {
     plan_.slots = items_.Counts();
     plan_.input_slots = inputs_.Counts();
     plan_.gradient_slots = gradients_.Counts();
+    plan_.deferred_slots = deferred_.Counts();
     return std::move(plan_);
   }
 
@@ -154,21 +156,22 @@ class Planner {
   void AddAction(const Action& action) {
     Step step;
     step.action = action;
-    step.slot = action.kind == ActionKind::kForward ? items_.Take(action.microbatch, action.chunk)
-                                                    : items_.Find(action.microbatch, action.chunk);
-    step.input_slot = inputs_.Find(action.microbatch, action.chunk);
-    step.gradient_slot = gradients_.Find(action.microbatch, action.chunk);
+    const auto [kind, microbatch, chunk] = action;
+    step.slot = kind == ActionKind::kForward ? items_.Take(microbatch, chunk)
+                                             : items_.Find(microbatch, chunk);
+    step.deferred_slot = kind == ActionKind::kBackwardInput ? deferred_.Take(microbatch, chunk)
+                                                            : deferred_.Find(microbatch, chunk);
+    step.input_slot = inputs_.Find(microbatch, chunk);
+    step.gradient_slot = gradients_.Find(microbatch, chunk);
     Place to;
-    if (Destination({stage_, action.chunk}, action.kind, &to) && to.stage == stage_) {
-      SlotTable& table = action.kind == ActionKind::kForward ? inputs_ : gradients_;
-      step.result_slot = table.Take(action.microbatch, to.chunk);
+    if (Destination({stage_, chunk}, kind, &to) && to.stage == stage_) {
+      SlotTable& table = kind == ActionKind::kForward ? inputs_ : gradients_;
+      step.result_slot = table.Take(microbatch, to.chunk);
     }
     plan_.steps.push_back(std::move(step));
-    if (IsLast(action)) {
-      items_.Give(action.microbatch, action.chunk);
-      inputs_.Give(action.microbatch, action.chunk);
-      gradients_.Give(action.microbatch, action.chunk);
-    }
+    if (kind != ActionKind::kForward) gradients_.Give(microbatch, chunk);
+    if (!IsLast(action)) return;
+    for (SlotTable* table : {&items_, &inputs_, &deferred_}) table->Give(microbatch, chunk);
   }
 
   // Whether nothing of the item comes after.
@@ -186,7 +189,7 @@ class Planner {
   const Schedule& schedule_;
   const int stage_;
   const bool forward_only_ = ForwardOnly();
-  SlotTable items_, inputs_, gradients_;
+  SlotTable items_, inputs_, gradients_, deferred_;
   Passages passages_;
   StagePlan plan_;
 };

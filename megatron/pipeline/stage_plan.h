@@ -9,9 +9,10 @@
 //
 // Memory. An item has a *slot* of its chunk from its forward until its backward is complete, which
 // is where the Stage keeps activations. Its input, which may come earlier, has an *input slot* from
-// when it is received, and the gradient of its output a *gradient slot*, both until then too.
-// Always the lowest free number of the chunk is taken. What is sent is gone after its exchange: one
-// buffer is enough for all of it.
+// when it is received, until then too, and the gradient of its output a *gradient slot* until its
+// backward, or the first part of it. A backward in two parts has a *deferred slot* from the first
+// to the end of the second, where the Stage keeps what that needs. Always the lowest free number of
+// the chunk is taken. What is sent is gone after its exchange: one buffer is enough for all of it.
 #ifndef MEGATRON_PIPELINE_STAGE_PLAN_H_
 #define MEGATRON_PIPELINE_STAGE_PLAN_H_
 
@@ -42,7 +43,8 @@ struct Step {
   Action action;
   int slot = -1;
   int input_slot = -1;     // of a chunk with an edge before it
-  int gradient_slot = -1;  // of a backward with an edge behind it
+  int gradient_slot = -1;  // of a backward with an edge behind it, but for its second part
+  int deferred_slot = -1;  // of a backward in two parts
   // Where the neighbouring chunk is on this stage too, the slot there into which the result goes
   // directly: an input slot of the next chunk (forward), a gradient slot of the one before
   // (backward).
@@ -56,7 +58,8 @@ struct StagePlan {
   int stage = 0;
   int microbatches = 1;
   std::vector<Step> steps;
-  std::vector<int> slots, input_slots, gradient_slots;  // how many there are, by chunk
+  // How many there are, by chunk.
+  std::vector<int> slots, input_slots, gradient_slots, deferred_slots;
 
   int chunks() const { return static_cast<int>(slots.size()); }
   bool has_input(int chunk) const { return chunk > 0 || stage > 0; }

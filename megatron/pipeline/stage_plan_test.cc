@@ -22,6 +22,7 @@ class PlanPlayer {
     items_.resize(schedule.stages);
     inputs_.resize(schedule.stages);
     gradients_.resize(schedule.stages);
+    deferred_.resize(schedule.stages);
     for (int s = 0; s < schedule.stages; ++s) Open(s);
   }
 
@@ -45,8 +46,9 @@ class PlanPlayer {
     }
     for (int s = 0; s < schedule_.stages; ++s) {
       if (at_[s] < plans_[s].steps.size()) return "stage " + std::to_string(s) + " waits for ever";
-      if (!items_[s].empty() || !inputs_[s].empty() || !gradients_[s].empty())
-        return "a slot was never given back";
+      for (const Slots* slots : {&items_[s], &inputs_[s], &gradients_[s], &deferred_[s]}) {
+        if (!slots->empty()) return "a slot was never given back";
+      }
       if (actions_[s] != schedule_.actions[s]) return "not the schedule's actions";
     }
     return error_;
@@ -121,18 +123,25 @@ class PlanPlayer {
     if (forward) Fill(&items_[s], chunk, step.slot, microbatch);
     Expect(items_[s], chunk, step.slot, microbatch);
     if (plan.has_input(chunk)) Expect(inputs_[s], chunk, step.input_slot, microbatch);
-    if (!forward && plan.has_output(chunk)) {
+    const bool weight = kind == ActionKind::kBackwardWeight;
+    if (!forward && !weight && plan.has_output(chunk)) {
       Expect(gradients_[s], chunk, step.gradient_slot, microbatch);
     }
+    if (kind == ActionKind::kBackwardInput) {
+      if (step.deferred_slot < 0 || step.deferred_slot >= plan.deferred_slots[chunk])
+        Fail("no such deferred slot");
+      Fill(&deferred_[s], chunk, step.deferred_slot, microbatch);
+    }
+    if (weight) Expect(deferred_[s], chunk, step.deferred_slot, microbatch);
     if (step.result_slot >= 0) {
       Fill(forward ? &inputs_[s] : &gradients_[s], chunk + (forward ? 1 : -1), step.result_slot,
            microbatch);
     }
-    if (kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight ||
-        (forward && ForwardOnly())) {
+    if (!forward && !weight) gradients_[s].erase({chunk, step.gradient_slot});
+    if (kind == ActionKind::kBackward || weight || (forward && ForwardOnly())) {
       items_[s].erase({chunk, step.slot});
       inputs_[s].erase({chunk, step.input_slot});
-      gradients_[s].erase({chunk, step.gradient_slot});
+      deferred_[s].erase({chunk, step.deferred_slot});
     }
   }
 
@@ -147,7 +156,7 @@ class PlanPlayer {
   std::vector<StagePlan> plans_;
   std::vector<size_t> at_;
   std::vector<Pending> open_;
-  std::vector<Slots> items_, inputs_, gradients_;
+  std::vector<Slots> items_, inputs_, gradients_, deferred_;
   std::map<int, std::vector<Action>> actions_;
   std::string error_;
 };
@@ -158,6 +167,7 @@ TEST(StagePlanTest, PlansOfEverySmallScheduleRunWithoutBuffering) {
       SCOPED_TRACE(testing::Message() << stages << " stages, " << microbatches << " micro-batches");
       EXPECT_EQ(PlanPlayer(GPipeSchedule(stages, microbatches)).Play(), "");
       EXPECT_EQ(PlanPlayer(OneForwardOneBackwardSchedule(stages, microbatches)).Play(), "");
+      EXPECT_EQ(PlanPlayer(ZeroBubbleSchedule(stages, microbatches)).Play(), "");
       for (int chunks = 1; chunks <= 3; ++chunks) {
         EXPECT_EQ(PlanPlayer(ForwardSchedule({stages, microbatches, chunks, 0})).Play(), "");
         for (int group = stages; group <= stages + 2; ++group) {
@@ -231,6 +241,18 @@ TEST(StagePlanTest, OneForwardOneBackwardNeedsASlotPerStageBehind) {
     EXPECT_EQ(plan.slots, std::vector<int>({4 - stage}));
     // An input arrives during the backward before its forward.
     EXPECT_EQ(plan.input_slots, std::vector<int>({stage == 0 ? 0 : 4 - stage + 1}));
+  }
+}
+
+// What stage s of ZB-H1 puts off are s micro-batches, and one more while it takes the next.
+TEST(StagePlanTest, OnlySplitBackwardsHaveDeferredSlots) {
+  for (int stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(PlanStage(OneForwardOneBackwardSchedule(4, 16), stage).deferred_slots,
+              std::vector<int>({0}));
+    const StagePlan plan = PlanStage(ZeroBubbleSchedule(4, 16), stage);
+    EXPECT_EQ(plan.deferred_slots, std::vector<int>({stage + 1}));
+    EXPECT_EQ(plan.slots, std::vector<int>({4}));
+    EXPECT_LE(plan.gradient_slots[0], 2);
   }
 }
 

@@ -108,8 +108,11 @@ StageMemorySizes GptTrainer::Measure() {
   const StagePlan evaluation = PlanForward(micro_batches);
   StageMemorySizes slots;
   slots.slots.assign(training.slots.size(), {});
-  for (size_t chunk = 0; chunk < slots.slots.size(); ++chunk)
+  slots.deferred.assign(training.slots.size(), {});
+  for (size_t chunk = 0; chunk < slots.slots.size(); ++chunk) {
     slots.slots[chunk].count = std::max(training.slots[chunk], evaluation.slots[chunk]);
+    slots.deferred[chunk].count = training.deferred_slots[chunk];
+  }
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
   stage_->SetMemory(memory_.get());
   for (const StagePlan* plan : {&evaluation, &training}) {

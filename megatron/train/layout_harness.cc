@@ -113,8 +113,7 @@ class LayoutRank {
         GptTrainer::Create(options_, scaler, GroupsForPlanning(dense_, expert_, world_.rank()), {},
                            Stream::Meta(), &planned));
     const StageMemorySizes sizes = plan->Measure();
-    planned_bytes_ =
-        planned.peak_bytes() + sizes.saved() + sizes.recompute + sizes.scratch + sizes.edges;
+    planned_bytes_ = planned.peak_bytes() + sizes.total();
     MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
                               MakeGroups(dense_, expert_, world_.communicator()));
     MEGATRON_ASSIGN_OR_RETURN(

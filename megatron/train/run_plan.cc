@@ -26,8 +26,10 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
   plan.activations = trainer->MeasuredActivations();
   plan.memory = ledger.AtPeak();
   plan.memory["activations/saved"] = plan.sizes.saved();
+  plan.memory["activations/deferred"] = plan.sizes.put_off();
   plan.memory["activations/recomputed"] = plan.sizes.recompute;
   plan.memory["activations/temporary"] = plan.sizes.scratch;
+  plan.memory["activations/edges"] = plan.sizes.edges;
   for (const ParameterPlace& place : trainer->buffers().places())
     plan.parameters += place.end - place.begin;
   return plan;

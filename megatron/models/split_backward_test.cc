@@ -1,0 +1,151 @@
+// A backward in two parts gives what a whole one gives, bit for bit, whatever happens in between.
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/models/gpt_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr char kTable[] = "embedding.word_embeddings.weight";
+
+using Gradients = std::map<std::string, std::vector<float>>;
+
+std::vector<GptOptions> Models() {
+  std::vector<GptOptions> models = {SmallGpt2(), SmallLlama(), SmallGpt2()};
+  models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
+  models[1].transformer.qk_norm = true;
+  models[2].transformer.linear_bias = false;  // then a branch's gradient is its sum's
+  return models;
+}
+
+std::vector<GptOptions> WithRecomputation(const GptOptions& options) {
+  std::vector<GptOptions> ways(5, options);
+  ways[1].transformer.recompute = {true, true, true};
+  ways[2].transformer.recompute.norm = true;
+  ways[3].layer_recompute = {LayerRecompute::kUniform, 2};
+  ways[4].layer_recompute = {LayerRecompute::kBlock, 1};
+  ways[4].transformer.recompute = {true, true, true};
+  return ways;
+}
+
+// Two micro-batches, the second forwarded before the first is backwarded.
+class TwoMicroBatches {
+ public:
+  TwoMicroBatches(const GptOptions& options, const ProcessGroup& tensor_group)
+      : options_(options), group_(tensor_group), model_(options, tensor_group, 9) {
+    for (uint32_t seed : {2, 3}) host_.push_back(RandomBatch({20, 12}, options.vocab_size, seed));
+    for (HostBatch& batch : host_) batches_.push_back(batch.View());
+  }
+
+  Gradients Run(bool split) {
+    StageMemorySizes sizes = MeasureStage(options_, group_.size(), batches_[0], split);
+    sizes.slots[0].count = 2;
+    sizes.deferred[0].count = split ? 2 : 0;
+    StageMemory memory({}, sizes, nullptr);
+    GptStage& stage = model_.stage();
+    stage.SetMemory(&memory);
+    stage.SetBatches(&batches_);
+    model_.ZeroGradients();
+    for (int i : {0, 1}) stage.Forward(Item(i, split), {}, {}, model_.stream());
+    for (int i : {0, 1}) {
+      stage.Backward(Item(i, split), {}, {}, model_.stream());
+      Spoil(&memory.scratch);
+      Spoil(&memory.recompute);
+    }
+    for (int i : {0, 1}) {
+      if (split) stage.BackwardWeight(Item(i, split), model_.stream());
+      Spoil(&memory.scratch);
+    }
+    return Collect();
+  }
+
+ private:
+  static WorkItem Item(int i, bool split) { return {i, 0, i, split ? i : -1}; }
+
+  static void Spoil(Arena* arena) {
+    Arena::Scope scope(arena);
+    const Tensor all = arena->Allocate(DType::kUInt8, {arena->high_water()}, "spoiled");
+    if (all.bytes() > 0) std::memset(all.raw(), 0xff, all.bytes());
+  }
+
+  Gradients Collect() {
+    Gradients gradients;
+    for (Parameter* parameter : model_.parameters()) {
+      const float* values = parameter->grad.data<float>();
+      gradients[parameter->name].assign(values, values + parameter->grad.numel());
+    }
+    return gradients;
+  }
+
+  GptOptions options_;
+  ProcessGroup group_;
+  GptHarness model_;
+  std::vector<HostBatch> host_;
+  std::vector<MicroBatch> batches_;
+};
+
+// To a tied table head and embedding add in turn, in another order when the head's is put off.
+void ExpectSame(Gradients got, Gradients want, bool tied) {
+  if (tied) {
+    for (size_t i = 0; i < want[kTable].size(); ++i)
+      ASSERT_NEAR(got[kTable][i], want[kTable][i], 1e-6 * (std::abs(want[kTable][i]) + 0.1)) << i;
+    got.erase(kTable);
+    want.erase(kTable);
+  }
+  for (const auto& [name, gradient] : want) EXPECT_EQ(got.at(name), gradient) << name;
+}
+
+TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
+  for (size_t i = 0; i < Models().size(); ++i) {
+    const std::vector<GptOptions> ways = WithRecomputation(Models()[i]);
+    for (size_t way = 0; way < ways.size(); ++way) {
+      SCOPED_TRACE(testing::Message() << "model " << i << ", recomputation " << way);
+      TwoMicroBatches run(ways[way], ProcessGroup());
+      const Gradients whole = run.Run(/*split=*/false);
+      ExpectSame(run.Run(/*split=*/true), whole, ways[way].tied_embeddings);
+    }
+  }
+}
+
+// Also with more ranks than query groups, and with gathers in each part.
+TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
+  for (GptOptions model : Models()) {
+    model.transformer.num_query_groups = 1;
+    for (bool sequence_parallel : {false, true}) {
+      model.transformer.sequence_parallel = sequence_parallel;
+      for (const GptOptions& options : WithRecomputation(model)) {
+        ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
+                      TwoMicroBatches run(options, world);
+                      const Gradients whole = run.Run(/*split=*/false);
+                      ExpectSame(run.Run(/*split=*/true), whole, options.tied_embeddings);
+                      return world.status();
+                    }).ok());
+      }
+    }
+  }
+}
+
+// What is put off costs memory, but a whole backward takes none of it.
+TEST(SplitBackwardTest, OnlyASplitBackwardKeepsGradients) {
+  HostBatch batch = RandomBatch({64}, 50, 2);
+  const GptOptions options = SmallGpt2();
+  const StageMemorySizes whole = MeasureStage(options, 1, batch.View());
+  const StageMemorySizes split = MeasureStage(options, 1, batch.View(), /*split=*/true);
+  EXPECT_EQ(whole.put_off(), 0);
+  EXPECT_EQ(split.saved(), whole.saved());
+  EXPECT_LT(split.scratch, whole.scratch);
+  // Of each layer the gradients of qkv, of fc1's output, and of what proj and fc2 have written.
+  const TransformerOptions& layer = options.transformer;
+  const int64_t floats = 3 * layer.hidden_size + layer.ffn_hidden_size + 2 * layer.hidden_size;
+  EXPECT_EQ(split.put_off(), layer.num_layers * 64 * floats * 4);
+}
+
+}  // namespace
+}  // namespace megatron
