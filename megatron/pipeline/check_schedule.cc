@@ -46,7 +46,7 @@ class Player {
   Player(const Schedule& schedule, const ActionCosts& costs)
       : schedule_(schedule),
         costs_(costs),
-        positions_(schedule.stages * schedule.chunks),
+        positions_(schedule.positions()),
         ends_(static_cast<size_t>(positions_) * schedule.microbatches),
         next_(schedule.stages) {
     report_.stages.resize(schedule.stages);
@@ -167,8 +167,8 @@ class Player {
         if (ends.forward != kNever && (!has_backward_ || ends.backward_weight != kNever)) continue;
         const ActionKind missing =
             ends.forward == kNever ? ActionKind::kForward : ActionKind::kBackward;
-        return Wrong(position % schedule_.stages,
-                     {missing, microbatch, position / schedule_.stages}, "is missing");
+        const Place place = PlaceOf(schedule_.order, schedule_.stages, position);
+        return Wrong(place.stage, {missing, microbatch, place.chunk}, "is missing");
       }
     }
     return absl::OkStatus();
@@ -198,7 +198,7 @@ class Player {
     return absl::FailedPreconditionError(
         absl::StrCat(Text(action), " of stage ", stage, " ", what));
   }
-  int Position(int stage, int chunk) const { return chunk * schedule_.stages + stage; }
+  int Position(int stage, int chunk) const { return schedule_.PositionAt(stage, chunk); }
   Ends& At(int position, int microbatch) {
     return ends_[static_cast<size_t>(position) * schedule_.microbatches + microbatch];
   }

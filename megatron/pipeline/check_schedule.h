@@ -15,13 +15,6 @@
 
 namespace megatron {
 
-// Of one chunk of one stage, in any unit; a whole backward costs both of its parts.
-struct ActionCosts {
-  double forward = 1;
-  double backward_input = 1;
-  double backward_weight = 1;
-};
-
 struct TimedAction {
   Action action;
   double start = 0;

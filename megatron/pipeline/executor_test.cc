@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/run_ranks.h"
+#include "megatron/pipeline/zero_bubble_v.h"
 
 namespace megatron {
 namespace {
@@ -26,8 +27,8 @@ float Data(int microbatch, int64_t i) { return std::sin(1.0f + microbatch + 0.1f
 // of a part. The loss is the sum of a' + 2 b' of the last part.
 class ProductStage : public Stage {
  public:
-  ProductStage(int stage, int stages, int chunks)
-      : stage_(stage), stages_(stages), chunks_(chunks), gradients_(chunks) {}
+  ProductStage(const Schedule& schedule, int stage)
+      : schedule_(schedule), stage_(stage), gradients_(schedule.chunks) {}
 
   // Off: nothing is kept for a backward.
   void set_training(bool training) { training_ = training; }
@@ -110,8 +111,8 @@ class ProductStage : public Stage {
     std::vector<Tensor> inputs;  // the executor's, uncopied
   };
 
-  int Position(int chunk) const { return chunk * stages_ + stage_; }
-  bool IsLast(int chunk) const { return Position(chunk) == stages_ * chunks_ - 1; }
+  int Position(int chunk) const { return schedule_.PositionAt(stage_, chunk); }
+  bool IsLast(int chunk) const { return Position(chunk) == schedule_.positions() - 1; }
   float Weight(int chunk) const { return 0.7f + 0.1f * Position(chunk); }
   static std::pair<float, float> Input(const Saved& saved, int64_t i) {
     if (saved.inputs.empty()) return {Data(saved.microbatch, i), Data(saved.microbatch, -i)};
@@ -122,7 +123,8 @@ class ProductStage : public Stage {
     return {gradients[0].data<float>()[i], gradients[1].data<float>()[i]};
   }
 
-  const int stage_, stages_, chunks_;
+  const Schedule& schedule_;
+  const int stage_;
   std::map<std::pair<int, int>, Saved> saved_;  // by chunk and slot
   std::map<std::pair<int, int>, std::vector<float>> deferred_;
   std::vector<float> gradients_;
@@ -149,16 +151,17 @@ Result RunStages(const Schedule& schedule) {
         const Stream stream = Stream::Cpu(&pool);
         MemoryLedger ledger;
         Arena arena(stream.device(), 1 << 16, "edges", &ledger);
-        ProductStage stage(rank, schedule.stages, schedule.chunks);
+        ProductStage stage(schedule, rank);
         const StagePlan plan = PlanStage(schedule, rank);
         const std::vector<Action>& actions = schedule.actions[rank];
         stage.set_training(actions.back().kind != ActionKind::kForward);
         absl::Status ran = RunSchedule(plan, &stage, pipeline, &arena, stream);
         EXPECT_EQ(arena.Mark(), 0) << "memory is not given back";
         for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
-          result.gradients[chunk * schedule.stages + rank] = stage.weight_gradient(chunk);
+          result.gradients[schedule.PositionAt(rank, chunk)] = stage.weight_gradient(chunk);
         }
-        if (rank == schedule.stages - 1) result.loss = stage.loss();
+        if (rank == PlaceOf(schedule.order, schedule.stages, schedule.positions() - 1).stage)
+          result.loss = stage.loss();
         return ran;
       });
   EXPECT_THAT(status, IsOk());
@@ -211,12 +214,15 @@ TEST(ExecutorTest, AnyNumberOfStagesGivesTheSerialResultBitForBit) {
     EXPECT_EQ(RunStages(SplitBackwards(OneForwardOneBackwardSchedule(4, microbatches))), serial);
     EXPECT_EQ(RunStages(InterleavedSchedule({2, microbatches, 2, 0})), serial) << microbatches;
     EXPECT_EQ(RunStages(SplitBackwards(InterleavedSchedule({2, microbatches, 2, 3}))), serial);
+    EXPECT_EQ(RunStages(ZeroBubbleSchedule(4, microbatches)), serial) << microbatches;
+    EXPECT_EQ(RunStages(ZeroBubbleVSchedule(2, microbatches)), serial) << microbatches;
   }
 }
 
 TEST(ExecutorTest, ForwardsAloneGiveTheSameLoss) {
   EXPECT_EQ(RunStages(ForwardSchedule({4, 6, 1, 0})).loss, RunSerially(4, 6).loss);
-  EXPECT_EQ(RunStages(ForwardSchedule({2, 6, 2, 0})).loss, RunSerially(4, 6).loss);
+  for (PartOrder order : {PartOrder::kRoundRobin, PartOrder::kBackAndForth})
+    EXPECT_EQ(RunStages(ForwardSchedule({2, 6, 2, 0}, order)).loss, RunSerially(4, 6).loss);
 }
 
 TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
@@ -225,7 +231,7 @@ TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
     MemoryLedger ledger;
     const Stream stream = Stream::Meta();
     Arena arena(stream.device(), 0, "edges", &ledger);
-    ProductStage stage(rank, 2, 2);
+    ProductStage stage(schedule, rank);
     const StagePlan plan = PlanStage(schedule, rank);
     EXPECT_THAT(
         RunSchedule(plan, &stage, ProcessGroup::ForPlanning(2, rank, "pp-0"), &arena, stream),
@@ -249,7 +255,7 @@ TEST(ExecutorTest, StopsWhenAPeerFails) {
     const Stream stream = Stream::Cpu(&pool);
     MemoryLedger ledger;
     Arena arena(stream.device(), 1 << 16, "edges", &ledger);
-    ProductStage stage(rank, 2, 1);
+    ProductStage stage(schedule, rank);
     const absl::Status ran =
         RunSchedule(PlanStage(schedule, rank), &stage, pipeline, &arena, stream);
     EXPECT_EQ(ran.code(), absl::StatusCode::kInternal);

@@ -56,6 +56,17 @@ std::ostream& operator<<(std::ostream& out, const Action& action) {
   return out;
 }
 
+int PositionOf(PartOrder order, int stages, const Place& place) {
+  const bool back = order == PartOrder::kBackAndForth && place.chunk % 2 == 1;
+  return place.chunk * stages + (back ? stages - 1 - place.stage : place.stage);
+}
+
+Place PlaceOf(PartOrder order, int stages, int position) {
+  const int chunk = position / stages;
+  // Going back is its own inverse.
+  return {PositionOf(order, stages, {position % stages, chunk}) - chunk * stages, chunk};
+}
+
 std::vector<Action> PlanGPipe(int stage, int stages, int microbatches) {
   CheckStage(stage, stages, microbatches);
   std::vector<Action> actions;
@@ -104,7 +115,7 @@ std::vector<Action> PlanForwards(int stage, const InterleavedOptions& options) {
 }
 
 Schedule GPipeSchedule(int stages, int microbatches) {
-  Schedule schedule{stages, 1, microbatches, {}};
+  Schedule schedule{stages, 1, microbatches};
   for (int s = 0; s < stages; ++s) schedule.actions.push_back(PlanGPipe(s, stages, microbatches));
   return schedule;
 }
@@ -114,21 +125,22 @@ Schedule OneForwardOneBackwardSchedule(int stages, int microbatches) {
 }
 
 Schedule InterleavedSchedule(const InterleavedOptions& options) {
-  Schedule schedule{options.stages, options.chunks, options.microbatches, {}};
+  Schedule schedule{options.stages, options.chunks, options.microbatches};
   for (int s = 0; s < options.stages; ++s) schedule.actions.push_back(PlanInterleaved(s, options));
   return schedule;
 }
 
 Schedule ZeroBubbleSchedule(int stages, int microbatches) {
-  Schedule schedule{stages, 1, microbatches, {}};
+  Schedule schedule{stages, 1, microbatches};
   for (int s = 0; s < stages; ++s) {
     schedule.actions.push_back(PlanZeroBubble(s, stages, microbatches));
   }
   return schedule;
 }
 
-Schedule ForwardSchedule(const InterleavedOptions& options) {
-  Schedule schedule{options.stages, options.chunks, options.microbatches, {}};
+Schedule ForwardSchedule(const InterleavedOptions& options, PartOrder order) {
+  Schedule schedule{options.stages, options.chunks, options.microbatches};
+  schedule.order = order;
   for (int s = 0; s < options.stages; ++s) schedule.actions.push_back(PlanForwards(s, options));
   return schedule;
 }

@@ -1,8 +1,8 @@
 // Pipeline schedules as data: for each stage, the list of what it computes, in order.
 //
 // Vocabulary. A *stage* is a rank of the pipeline group. Each stage holds `chunks` parts of the
-// model; part c of stage s is the (c * stages + s)-th of the whole model (its *position*), so a
-// micro-batch passes all stages once per chunk. A backward may be split into the part that the
+// model, one after the other of which make the whole: the number of a part in it is its *position*.
+// A micro-batch passes all stages once per chunk. A backward may be split into the part that the
 // stage before waits for (kBackwardInput) and the part that nobody waits for (kBackwardWeight).
 //
 // A schedule says nothing about messages: they follow from it (stage_plan.h), and so do its time
@@ -30,11 +30,39 @@ struct Action {
   friend std::ostream& operator<<(std::ostream& out, const Action& action);
 };
 
+// On which stages the model's parts lie.
+enum class PartOrder {
+  kRoundRobin,    // each chunk goes from the first stage to the last
+  kBackAndForth,  // every other chunk goes back: with two, the first stage holds both ends
+};
+
+struct Place {
+  int stage = 0;
+  int chunk = 0;
+
+  friend bool operator==(const Place& a, const Place& b) {
+    return a.stage == b.stage && a.chunk == b.chunk;
+  }
+};
+int PositionOf(PartOrder order, int stages, const Place& place);
+Place PlaceOf(PartOrder order, int stages, int position);
+
+// Of one chunk of one stage, in any unit; a whole backward costs both of its parts.
+struct ActionCosts {
+  double forward = 1;
+  double backward_input = 1;
+  double backward_weight = 1;
+};
+
 struct Schedule {
   int stages = 1;
   int chunks = 1;
   int microbatches = 1;
   std::vector<std::vector<Action>> actions;  // by stage
+  PartOrder order = PartOrder::kRoundRobin;
+
+  int positions() const { return stages * chunks; }
+  int PositionAt(int stage, int chunk) const { return PositionOf(order, stages, {stage, chunk}); }
 };
 
 // All forwards, then all backwards. Every micro-batch is in flight at once.
@@ -63,7 +91,7 @@ std::vector<Action> PlanInterleaved(int stage, InterleavedOptions options);
 // 1F1B's first stage holds. Qi et al. 2023, "Zero Bubble Pipeline Parallelism", its ZB-H1.
 std::vector<Action> PlanZeroBubble(int stage, int stages, int microbatches);
 
-// Forwards alone, for evaluation.
+// Forwards alone, for evaluation; in any order of parts.
 std::vector<Action> PlanForwards(int stage, const InterleavedOptions& options);
 
 // The same for all stages.
@@ -71,7 +99,8 @@ Schedule GPipeSchedule(int stages, int microbatches);
 Schedule OneForwardOneBackwardSchedule(int stages, int microbatches);
 Schedule InterleavedSchedule(const InterleavedOptions& options);
 Schedule ZeroBubbleSchedule(int stages, int microbatches);
-Schedule ForwardSchedule(const InterleavedOptions& options);
+Schedule ForwardSchedule(const InterleavedOptions& options,
+                         PartOrder order = PartOrder::kRoundRobin);
 
 }  // namespace megatron
 

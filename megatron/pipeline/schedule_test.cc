@@ -45,6 +45,21 @@ TEST(ScheduleTest, OneChunkIsPlainOneForwardOneBackward) {
   }
 }
 
+TEST(ScheduleTest, PartsGoRoundOrBackAndForth) {
+  const auto stages_of = [](PartOrder order) {
+    std::vector<int> stages;
+    for (int position = 0; position < 9; ++position) {
+      const Place place = PlaceOf(order, 3, position);
+      EXPECT_EQ(place.chunk, position / 3);
+      EXPECT_EQ(PositionOf(order, 3, place), position);
+      stages.push_back(place.stage);
+    }
+    return stages;
+  };
+  EXPECT_EQ(stages_of(PartOrder::kRoundRobin), std::vector<int>({0, 1, 2, 0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(stages_of(PartOrder::kBackAndForth), std::vector<int>({0, 1, 2, 2, 1, 0, 0, 1, 2}));
+}
+
 TEST(ScheduleTest, ForwardsAloneHaveNoBackward) {
   EXPECT_EQ(Text(PlanForwards(0, {2, 3, 1, 0})), "F0 F1 F2");
   EXPECT_EQ(Text(PlanForwards(1, {2, 3, 2, 0})), "F0 F1 F0.1 F1.1 F2 F2.1");

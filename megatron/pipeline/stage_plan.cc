@@ -11,12 +11,6 @@
 namespace megatron {
 namespace {
 
-// A chunk on a stage.
-struct Place {
-  int stage = 0;
-  int chunk = 0;
-};
-
 // A message on its way, seen from outside.
 struct Passage {
   double time = 0;
@@ -98,6 +92,8 @@ class Planner {
     plan_.stages = schedule_.stages;
     plan_.stage = stage_;
     plan_.microbatches = schedule_.microbatches;
+    for (int chunk = 0; chunk < schedule_.chunks; ++chunk)
+      plan_.positions.push_back(schedule_.PositionAt(stage_, chunk));
     plan_.slots = items_.Counts();
     plan_.input_slots = inputs_.Counts();
     plan_.gradient_slots = gradients_.Counts();
@@ -110,9 +106,9 @@ class Planner {
 
   // False at the ends of the model.
   bool Neighbour(Place place, int step, Place* neighbour) const {
-    const int position = place.chunk * schedule_.stages + place.stage + step;
-    if (position < 0 || position >= schedule_.stages * schedule_.chunks) return false;
-    *neighbour = {position % schedule_.stages, position / schedule_.stages};
+    const int position = schedule_.PositionAt(place.stage, place.chunk) + step;
+    if (position < 0 || position >= schedule_.positions()) return false;
+    *neighbour = PlaceOf(schedule_.order, schedule_.stages, position);
     return true;
   }
 

@@ -61,9 +61,11 @@ struct StagePlan {
   // How many there are, by chunk.
   std::vector<int> slots, input_slots, gradient_slots, deferred_slots;
 
+  std::vector<int> positions;  // in the model, by chunk
+
   int chunks() const { return static_cast<int>(slots.size()); }
-  bool has_input(int chunk) const { return chunk > 0 || stage > 0; }
-  bool has_output(int chunk) const { return chunk < chunks() - 1 || stage < stages - 1; }
+  bool has_input(int chunk) const { return positions[chunk] > 0; }
+  bool has_output(int chunk) const { return positions[chunk] < stages * chunks() - 1; }
 };
 
 // The schedule must pass CheckSchedule.

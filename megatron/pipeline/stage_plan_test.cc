@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "gtest/gtest.h"
+#include "megatron/pipeline/zero_bubble_v.h"
 
 namespace megatron {
 namespace {
@@ -92,8 +93,8 @@ class PlanPlayer {
                                       [&](const Message& m) { return m.peer == from; });
     if (send == sends.end() || receive == receives.end()) return false;
     const int step = send->gradient ? -1 : 1;
-    const int source = send->chunk * schedule_.stages + from;
-    const int target = receive->chunk * schedule_.stages + to;
+    const int source = schedule_.PositionAt(from, send->chunk);
+    const int target = schedule_.PositionAt(to, receive->chunk);
     if (send->gradient != receive->gradient || send->microbatch != receive->microbatch ||
         source + step != target) {
       Fail("messages cross");
@@ -168,8 +169,12 @@ TEST(StagePlanTest, PlansOfEverySmallScheduleRunWithoutBuffering) {
       EXPECT_EQ(PlanPlayer(GPipeSchedule(stages, microbatches)).Play(), "");
       EXPECT_EQ(PlanPlayer(OneForwardOneBackwardSchedule(stages, microbatches)).Play(), "");
       EXPECT_EQ(PlanPlayer(ZeroBubbleSchedule(stages, microbatches)).Play(), "");
+      EXPECT_EQ(PlanPlayer(ZeroBubbleVSchedule(stages, microbatches)).Play(), "");
       for (int chunks = 1; chunks <= 3; ++chunks) {
-        EXPECT_EQ(PlanPlayer(ForwardSchedule({stages, microbatches, chunks, 0})).Play(), "");
+        for (PartOrder order : {PartOrder::kRoundRobin, PartOrder::kBackAndForth}) {
+          EXPECT_EQ(PlanPlayer(ForwardSchedule({stages, microbatches, chunks, 0}, order)).Play(),
+                    "");
+        }
         for (int group = stages; group <= stages + 2; ++group) {
           const int last = microbatches % group;
           if (microbatches > group && last != 0 && last < stages) continue;
@@ -185,9 +190,10 @@ TEST(StagePlanTest, PlansOfEverySmallScheduleRunWithoutBuffering) {
 // A schedule that can run, otherwise without any order: each stage picks among what is ready.
 Schedule RandomSchedule(std::mt19937* random) {
   const auto draw = [&](int count) { return static_cast<int>((*random)() % count); };
-  Schedule schedule{1 + draw(4), 1 + draw(3), 1 + draw(6), {}};
+  Schedule schedule{1 + draw(4), 1 + draw(3), 1 + draw(6)};
+  if (draw(2) == 0) schedule.order = PartOrder::kBackAndForth;
   schedule.actions.resize(schedule.stages);
-  const int positions = schedule.stages * schedule.chunks;
+  const int positions = schedule.positions();
   const bool split = draw(2) == 0;
   std::set<std::tuple<ActionKind, int, int>> done;  // kind, position, micro-batch
   const auto is_done = [&](ActionKind kind, int position, int microbatch) {
@@ -215,8 +221,8 @@ Schedule RandomSchedule(std::mt19937* random) {
     const auto next = ready[draw(static_cast<int>(ready.size()))];
     done.insert(next);
     const auto [kind, position, microbatch] = next;
-    schedule.actions[position % schedule.stages].push_back(
-        {kind, microbatch, position / schedule.stages});
+    const Place place = PlaceOf(schedule.order, schedule.stages, position);
+    schedule.actions[place.stage].push_back({kind, microbatch, place.chunk});
   }
 }
 
@@ -253,6 +259,21 @@ TEST(StagePlanTest, OnlySplitBackwardsHaveDeferredSlots) {
     EXPECT_EQ(plan.deferred_slots, std::vector<int>({stage + 1}));
     EXPECT_EQ(plan.slots, std::vector<int>({4}));
     EXPECT_LE(plan.gradient_slots[0], 2);
+  }
+}
+
+// The last stage turns around in place, the first has both ends of the model.
+TEST(StagePlanTest, ZeroBubbleVSendsNothingAtTheTurn) {
+  const Schedule schedule = ZeroBubbleVSchedule(3, 6);
+  for (int stage = 0; stage < 3; ++stage) {
+    const StagePlan plan = PlanStage(schedule, stage);
+    EXPECT_EQ(plan.has_input(0), stage > 0);
+    EXPECT_EQ(plan.has_output(1), stage > 0);
+    std::set<int> peers;
+    for (const Step& step : plan.steps) {
+      for (const Message& message : step.sends) peers.insert(message.peer);
+    }
+    EXPECT_EQ(peers, stage == 1 ? std::set<int>({0, 2}) : std::set<int>({1}));
   }
 }
 

@@ -1,0 +1,41 @@
+#include "megatron/pipeline/schedule_kind.h"
+
+#include "glog/logging.h"
+#include "megatron/pipeline/zero_bubble_v.h"
+
+namespace megatron {
+
+PartOrder OrderOf(ScheduleKind kind) {
+  return kind == ScheduleKind::kZeroBubbleV ? PartOrder::kBackAndForth : PartOrder::kRoundRobin;
+}
+
+Schedule MakeSchedule(const ScheduleOptions& options) {
+  switch (options.kind) {
+    case ScheduleKind::kGPipe:
+      CHECK_EQ(options.chunks, 1);
+      return GPipeSchedule(options.stages, options.microbatches);
+    case ScheduleKind::kOneForwardOneBackward:
+      return InterleavedSchedule(
+          {options.stages, options.microbatches, options.chunks, options.group});
+    case ScheduleKind::kZeroBubbleH1:
+      CHECK_EQ(options.chunks, 1);
+      return ZeroBubbleSchedule(options.stages, options.microbatches);
+    case ScheduleKind::kZeroBubbleV:
+      CHECK_EQ(options.chunks, 2);
+      return ZeroBubbleVSchedule(options.stages, options.microbatches, options.costs);
+  }
+  LOG(FATAL) << "no such schedule";
+}
+
+Schedule MakeForwards(const ScheduleOptions& options) {
+  return ForwardSchedule({options.stages, options.microbatches, options.chunks, options.group},
+                         OrderOf(options.kind));
+}
+
+bool FillsGroups(int stages, int group, int microbatches) {
+  if (group == 0) group = stages;
+  const int rest = microbatches % group;
+  return group >= stages && (rest == 0 || rest >= stages || microbatches < group);
+}
+
+}  // namespace megatron

@@ -1,0 +1,166 @@
+#include "megatron/pipeline/zero_bubble_v.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <utility>
+
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+// Whole ticks, so that equal sums of costs are equal.
+using Ticks = int64_t;
+constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
+constexpr double kTicksPerForward = 1000;
+
+constexpr ActionKind kF = ActionKind::kForward, kI = ActionKind::kBackwardInput,
+                     kW = ActionKind::kBackwardWeight;
+
+// What a stage prefers of what it could do; when nothing of it can be done, the weights' parts.
+struct Choice {
+  ActionKind kind = kF;
+  int chunk = 0;
+
+  friend bool operator<(const Choice& a, const Choice& b) {
+    return std::make_pair(a.kind, a.chunk) < std::make_pair(b.kind, b.chunk);
+  }
+};
+using Preferences = std::array<Choice, 4>;
+
+Ticks ToTicks(double cost, const ActionCosts& costs) {
+  return std::max<Ticks>(1, std::llround(cost / costs.forward * kTicksPerForward));
+}
+
+class Game {
+ public:
+  Game(int stages, int microbatches, const ActionCosts& costs, const Preferences& preferences)
+      : stages_(stages),
+        microbatches_(microbatches),
+        forward_(ToTicks(costs.forward, costs)),
+        input_(ToTicks(costs.backward_input, costs)),
+        weight_(ToTicks(costs.backward_weight, costs)),
+        preferences_(preferences),
+        stage_(stages),
+        forwarded_(Cells(), kNever),
+        backwarded_(Cells(), kNever) {
+    schedule_.stages = stages;
+    schedule_.chunks = 2;
+    schedule_.microbatches = microbatches;
+    schedule_.order = PartOrder::kBackAndForth;
+    schedule_.actions.resize(stages);
+  }
+
+  // When everything is done; kNever if the stages came to wait for each other.
+  Ticks Play() {
+    size_t left = 3 * Cells();
+    events_.push(0);
+    Ticks now = 0;
+    for (; left > 0 && !events_.empty(); NextEvent()) {
+      now = events_.top();
+      for (int s = 0; s < stages_; ++s) {
+        if (stage_[s].free <= now && Move(s, now)) --left;
+      }
+    }
+    if (left > 0) return kNever;
+    for (const StageState& stage : stage_) now = std::max(now, stage.free);
+    return now;
+  }
+
+  Schedule Take() { return std::move(schedule_); }
+
+ private:
+  struct StageState {
+    std::array<int, 2> forwards{}, backwards{}, weights{};  // done so far, by chunk
+    int held = 0;
+    Ticks free = 0;
+  };
+
+  size_t Cells() const { return static_cast<size_t>(2) * stages_ * microbatches_; }
+  size_t Cell(int position, int microbatch) const {
+    return static_cast<size_t>(position) * microbatches_ + microbatch;
+  }
+
+  void NextEvent() {
+    const Ticks now = events_.top();
+    while (!events_.empty() && events_.top() == now) events_.pop();
+  }
+
+  bool Move(int s, Ticks now) {
+    for (const Choice& choice : preferences_) {
+      if (IsReady(s, choice, now)) return Do(s, choice, now);
+    }
+    for (int chunk : {1, 0}) {
+      if (stage_[s].weights[chunk] < stage_[s].backwards[chunk]) return Do(s, {kW, chunk}, now);
+    }
+    return false;
+  }
+
+  bool IsReady(int s, const Choice& choice, Ticks now) const {
+    const StageState& stage = stage_[s];
+    const int position = schedule_.PositionAt(s, choice.chunk);
+    if (choice.kind == kF) {
+      const int next = stage.forwards[choice.chunk];
+      return next < microbatches_ && stage.held < 2 * stages_ &&
+             (position == 0 || forwarded_[Cell(position - 1, next)] <= now);
+    }
+    const int next = stage.backwards[choice.chunk];
+    return next < stage.forwards[choice.chunk] &&
+           (position == 2 * stages_ - 1 || backwarded_[Cell(position + 1, next)] <= now);
+  }
+
+  bool Do(int s, const Choice& choice, Ticks now) {
+    StageState& stage = stage_[s];
+    const int position = schedule_.PositionAt(s, choice.chunk);
+    int microbatch = 0;
+    if (choice.kind == kF) {
+      microbatch = stage.forwards[choice.chunk]++;
+      forwarded_[Cell(position, microbatch)] = stage.free = now + forward_;
+      ++stage.held;
+    } else if (choice.kind == kI) {
+      microbatch = stage.backwards[choice.chunk]++;
+      backwarded_[Cell(position, microbatch)] = stage.free = now + input_;
+    } else {
+      microbatch = stage.weights[choice.chunk]++;
+      stage.free = now + weight_;
+      --stage.held;
+    }
+    schedule_.actions[s].push_back({choice.kind, microbatch, choice.chunk});
+    events_.push(stage.free);
+    return true;
+  }
+
+  const int stages_, microbatches_;
+  const Ticks forward_, input_, weight_;
+  const Preferences preferences_;
+  std::vector<StageState> stage_;
+  std::vector<Ticks> forwarded_, backwarded_;  // when, by position and micro-batch
+  std::priority_queue<Ticks, std::vector<Ticks>, std::greater<Ticks>> events_;
+  Schedule schedule_;
+};
+
+}  // namespace
+
+Schedule ZeroBubbleVSchedule(int stages, int microbatches, const ActionCosts& costs) {
+  CHECK_GE(stages, 1);
+  CHECK_GE(microbatches, 1);
+  Preferences preferences = {{{kF, 0}, {kF, 1}, {kI, 0}, {kI, 1}}};
+  Ticks soonest = kNever;
+  Schedule best;
+  do {
+    Game game(stages, microbatches, costs, preferences);
+    const Ticks time = game.Play();
+    if (time >= soonest) continue;
+    soonest = time;
+    best = game.Take();
+  } while (std::next_permutation(preferences.begin(), preferences.end()));
+  CHECK_LT(soonest, kNever) << stages << " stages, " << microbatches << " micro-batches";
+  return best;
+}
+
+}  // namespace megatron

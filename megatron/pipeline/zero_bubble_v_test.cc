@@ -1,0 +1,99 @@
+#include "megatron/pipeline/zero_bubble_v.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/pipeline/check_schedule.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+
+constexpr int kMaxStages = 9;
+
+int MaxMicrobatches(int stages) { return 3 * stages + 4; }
+
+TEST(ZeroBubbleVTest, EverySmallScheduleIsRight) {
+  for (int stages = 1; stages <= kMaxStages; ++stages) {
+    for (int microbatches = 1; microbatches <= MaxMicrobatches(stages); ++microbatches) {
+      EXPECT_THAT(CheckSchedule(ZeroBubbleVSchedule(stages, microbatches)), IsOk())
+          << stages << " stages, " << microbatches << " micro-batches";
+    }
+  }
+}
+
+// The least that any schedule can take: the last stage gets its first micro-batch `stages - 1`
+// late, and has 6 units of work for each.
+TEST(ZeroBubbleVTest, OnlyTheWayToTheLastStageIsIdle) {
+  for (int stages = 1; stages <= kMaxStages; ++stages) {
+    for (int microbatches = 1; microbatches <= MaxMicrobatches(stages); ++microbatches) {
+      const auto report = CheckSchedule(ZeroBubbleVSchedule(stages, microbatches));
+      ASSERT_THAT(report, IsOk());
+      const int least = 6 * microbatches + stages - 1;
+      if (microbatches == stages || microbatches >= stages + (stages + 1) / 2) {
+        EXPECT_EQ(report->time, least) << stages << " stages, " << microbatches << " micro-batches";
+      } else {
+        // With few micro-batches nothing fills the way there and back.
+        EXPECT_LE(report->time, std::max(least + stages - 1, 4 * stages + 2 * microbatches - 1))
+            << stages << " stages, " << microbatches << " micro-batches";
+      }
+    }
+  }
+}
+
+TEST(ZeroBubbleVTest, HoldsNoMoreThanOneForwardOneBackwardDoesOnItsFirstStage) {
+  for (int stages = 1; stages <= kMaxStages; ++stages) {
+    for (int microbatches = 1; microbatches <= MaxMicrobatches(stages); ++microbatches) {
+      const auto report = CheckSchedule(ZeroBubbleVSchedule(stages, microbatches));
+      ASSERT_THAT(report, IsOk());
+      for (int halves : report->in_flight)
+        EXPECT_LE(halves, 2 * std::min(stages, microbatches))
+            << stages << " stages, " << microbatches << " micro-batches";
+    }
+  }
+}
+
+TEST(ZeroBubbleVTest, LargePipelinesComeCloseToTheLeastToo) {
+  for (int stages : {16, 32}) {
+    for (int microbatches : {2 * stages, 4 * stages + 1}) {
+      const auto report = CheckSchedule(ZeroBubbleVSchedule(stages, microbatches));
+      ASSERT_THAT(report, IsOk());
+      EXPECT_LE(report->time, 6 * microbatches + stages + 1) << stages;
+    }
+  }
+}
+
+// Where the parts do not take as long as each other, too, if it knows.
+TEST(ZeroBubbleVTest, IsFasterThanZbH1ForAnyLikelyCosts) {
+  for (double input : {0.8, 1.0, 1.3, 2.0}) {
+    for (double weight : {0.6, 0.8, 1.0}) {
+      const ActionCosts whole = {1, input, weight}, half = {0.5, 0.5 * input, 0.5 * weight};
+      for (int stages = 2; stages <= 8; ++stages) {
+        const int microbatches = 2 * stages;
+        const auto v = CheckSchedule(ZeroBubbleVSchedule(stages, microbatches, half), half);
+        const auto h1 = CheckSchedule(ZeroBubbleSchedule(stages, microbatches), whole);
+        ASSERT_THAT(v, IsOk());
+        EXPECT_LT(v->time, h1->time) << stages << " stages, " << input << ", " << weight;
+      }
+    }
+  }
+}
+
+// So that parameter gradients are summed in one order, whatever the schedule.
+TEST(ZeroBubbleVTest, TakesTheMicroBatchesOfAChunkInOrder) {
+  const Schedule schedule = ZeroBubbleVSchedule(4, 9);
+  for (const auto& actions : schedule.actions) {
+    std::map<std::pair<ActionKind, int>, int> next;
+    for (const Action& action : actions) {
+      const int expected = next[std::make_pair(action.kind, action.chunk)]++;
+      EXPECT_EQ(action.microbatch, expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron
