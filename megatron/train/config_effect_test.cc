@@ -78,6 +78,9 @@ const std::map<std::string, Help>& Helps() {
       {"data.data_path", {"b", {"data.stories="}}},
       {"data.train_data_path", {"c", {"data.stories=", "data.valid_data_path=b"}}},
       {"data.valid_data_path", {"c", {"data.stories=", "data.train_data_path=a"}}},
+      {"data.test_data_path",
+       {"c", {"data.stories=", "data.train_data_path=a", "data.valid_data_path=b"}}},
+      {"data.per_split_data_args_path", {"c", {"data.stories="}}},
       {"data.data_cache_path", {"elsewhere", {"data.stories=", "data.data_path=a"}}},
       {"data.mmap_bin_files", {"false", {"data.stories=", "data.data_path=a"}}},
       {"data.split", {"9,1", {}}},
@@ -152,7 +155,8 @@ std::string Describe(const absl::optional<FillInTheMiddleOptions>& o) {
 
 std::string Describe(const DataOptions& o) {
   return Line(absl::StrJoin(o.train_data_path, " "), absl::StrJoin(o.valid_data_path, " "),
-              o.mmap_bin_files, o.cache_path, o.cyclic, o.data_sharding) +
+              absl::StrJoin(o.test_data_path, " "), o.per_split_data_args_path, o.mmap_bin_files,
+              o.cache_path, o.cyclic, o.data_sharding) +
          Describe(o.fill_in_the_middle) +
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,

@@ -16,9 +16,12 @@
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/sample_order.h"
 #include "megatron/data/story_sequences.h"
+#include "megatron/train/per_split_paths.h"
 
 namespace megatron {
 namespace {
+
+constexpr int64_t kMaxListBytes = 1 << 24;
 
 // What makes samples of tokens.
 struct Text {
@@ -215,11 +218,18 @@ absl::StatusOr<GptData> OpenFilesPerSplit(const DataOptions& options, const Text
                             _ << "for data.train_data_path");
   if (options.run.eval_interval == 0) return data;
   MEGATRON_ASSIGN_OR_RETURN(const Files valid,
-                            Files::Open(options.valid_data_path, options.mmap_bin_files));
+                            Files::Open(options.valid_data_path, options.mmap_bin_files),
+                            _ << "for data.valid_data_path");
   absl::StrAppend(&data.description, "; validation on ", valid.Description());
   absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
   MEGATRON_ASSIGN_OR_RETURN(data.valid, valid.PartOf(options, text, Split::kValid, {0, 1, 0}),
                             _ << "for data.valid_data_path");
+  if (options.test_data_path.empty()) return data;
+  MEGATRON_ASSIGN_OR_RETURN(const Files test,
+                            Files::Open(options.test_data_path, options.mmap_bin_files));
+  absl::StrAppend(&data.description, "; test on ", test.Description());
+  MEGATRON_ASSIGN_OR_RETURN(data.test, test.PartOf(options, text, Split::kTest, {0, 0, 1}),
+                            _ << "for data.test_data_path");
   return data;
 }
 
@@ -243,11 +253,28 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Cyclic(const DataOptions& optio
 
 }  // namespace
 
+absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options) {
+  const std::string& path = options->per_split_data_args_path;
+  if (path.empty()) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(fs, path, kMaxListBytes),
+                            _ << "for data.per_split_data_args_path");
+  MEGATRON_ASSIGN_OR_RETURN(PerSplitPaths paths, ParsePerSplitPaths(text),
+                            _.SetPrepend() << path << ": ");
+  options->train_data_path = std::move(paths.train);
+  options->valid_data_path = std::move(paths.valid);
+  options->test_data_path = std::move(paths.test);
+  const bool evaluates = options->run.eval_interval > 0;
+  if (!evaluates || !options->valid_data_path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": names nothing to validate on; train.eval_iters = 0 turns evaluation off"));
+}
+
 int64_t EstimateDataBytes(const DataOptions& options) {
   // A sample's place in the stream (two int32) and in the shuffled order (one).
   constexpr int64_t kBytesPerSample = 12, kBytesPerToken = 4;
   int64_t samples = SamplesNeeded(Split::kTrain, options.run);
   if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
+  if (!options.test_data_path.empty()) samples += SamplesNeeded(Split::kTest, options.run);
   // A cached order is mapped, as files are.
   const int64_t bytes = options.cache_path.empty() ? samples * kBytesPerSample : 0;
   if (!options.stories) return bytes;
@@ -272,7 +299,7 @@ absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer&
                                               ? OpenFilesPerSplit(options, text)
                                               : OpenFiles(options, text));
   if (!options.cyclic) return data;
-  for (std::unique_ptr<GptSampleSource>* part : {&data.train, &data.valid}) {
+  for (std::unique_ptr<GptSampleSource>* part : {&data.train, &data.valid, &data.test}) {
     if (*part == nullptr) continue;
     MEGATRON_ASSIGN_OR_RETURN(*part, Cyclic(options, std::move(*part)));
   }

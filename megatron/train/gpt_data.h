@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "megatron/base/file_system.h"
 #include "megatron/data/fill_in_the_middle.h"
 #include "megatron/data/gpt_sample.h"
 #include "megatron/data/split.h"
@@ -18,11 +20,14 @@ namespace megatron {
 
 struct DataOptions {
   // Prefixes, each with its weight before it or none. What is trained and evaluated on are parts of
-  // the same files (data_path and split), or files of their own (the other two).
+  // the same files (data_path and split), or files of their own (the other three), which a JSON
+  // file may list instead (ReadPerSplitDataArgs).
   std::vector<std::string> data_path;
   std::string split;
   std::vector<std::string> train_data_path;
   std::vector<std::string> valid_data_path;
+  std::vector<std::string> test_data_path;
+  std::string per_split_data_args_path;
   bool mmap_bin_files = true;
   std::string cache_path;  // of the index cache; empty: none
   bool mock = false;
@@ -49,6 +54,7 @@ struct DataOptions {
 struct GptData {
   std::unique_ptr<GptSampleSource> train;
   std::unique_ptr<GptSampleSource> valid;  // null where the run does not evaluate
+  std::unique_ptr<GptSampleSource> test;   // null where it does not, or has no files for it
   std::string description;                 // "2 files, 1,234,567 documents"
   std::string fingerprint;                 // changes when what is read changes
 };
@@ -57,7 +63,12 @@ struct GptData {
 // of samples. Files are mapped and take none.
 int64_t EstimateDataBytes(const DataOptions& options);
 
-// `tokenizer` must live as long as the data where there is fill-in-the-middle.
+// Sets the three lists of paths to those of the file that options->per_split_data_args_path names;
+// does nothing where that is empty.
+absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options);
+
+// Expects that per-split paths were read. `tokenizer` must live as long as the data where there is
+// fill-in-the-middle.
 absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace megatron

@@ -144,6 +144,82 @@ TEST_F(GptDataTest, ACacheAndWaysToReadChangeNoSample) {
   EXPECT_EQ(PosixFileSystem().List(options_.cache_path)->size(), 5u * 4 + 4u * 2 + 1);
 }
 
+// The vector of gpt_index_test: documents of these lengths, samples of 4 tokens, 12 of them, seed
+// 1234.
+TEST_F(GptDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
+  const std::vector<int> lengths = {5, 3, 7, 4, 6, 2, 9, 1};
+  const std::vector<int> documents = {2, 1, 6, 0, 4, 5, 3, 7, 5, 0, 3, 4, 2, 6, 1, 7};
+  const std::vector<int> shuffle = {7, 3, 5, 1, 4, 8, 0, 2, 6, 16, 13, 10, 14, 12, 9, 11, 17, 15};
+  const auto write = [&](const std::string& name, int32_t first) {
+    const std::string prefix = absl::StrCat(::testing::TempDir(), "/", name);
+    auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), prefix, TokenType::kU16);
+    EXPECT_THAT(writer, IsOk());
+    for (size_t d = 0; d < lengths.size(); ++d) {
+      std::vector<int32_t> tokens;
+      for (int i = 0; i < lengths[d]; ++i)
+        tokens.push_back(first + static_cast<int32_t>(d) * 10 + i);
+      EXPECT_THAT((*writer)->AddDocument(tokens), IsOk());
+    }
+    EXPECT_THAT((*writer)->Finalize(), IsOk());
+    return prefix;
+  };
+  const auto expect = [&](const GptSampleSource& source, int32_t first) {
+    std::vector<int32_t> stream;
+    for (const int d : documents) {
+      for (int i = 0; i < lengths[static_cast<size_t>(d)]; ++i)
+        stream.push_back(first + d * 10 + i);
+    }
+    ASSERT_EQ(source.size(), static_cast<int64_t>(shuffle.size()));
+    GptSample sample;
+    for (size_t i = 0; i < shuffle.size(); ++i) {
+      ASSERT_THAT(source.Get(static_cast<int64_t>(i), &sample), IsOk());
+      const auto begin = stream.begin() + shuffle[i] * 4;
+      EXPECT_EQ(sample.tokens, std::vector<int32_t>(begin, begin + 4)) << i;
+      EXPECT_EQ(sample.labels, std::vector<int32_t>(begin + 1, begin + 5)) << i;
+    }
+  };
+  options_.seq_length = 4;
+  // 12 samples of each part.
+  options_.run = {/*train_iters=*/4, /*global_batch_size=*/3, /*eval_interval=*/5,
+                  /*eval_iters=*/4};
+  options_.train_data_path = {write("own_train", 0)};
+  options_.valid_data_path = {write("own_valid", 100)};
+  options_.test_data_path = {write("own_test", 200)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  expect(*data->train, 0);
+  expect(*data->valid, 100);
+  expect(*data->test, 200);
+  EXPECT_THAT(data->description, HasSubstr("; test on "));
+
+  // The same from a list in a file.
+  DataOptions listed = options_;
+  listed.train_data_path = listed.valid_data_path = listed.test_data_path = {};
+  listed.per_split_data_args_path = ::testing::TempDir() + "/per_split.json";
+  const auto list = [&](const std::string& text) {
+    EXPECT_THAT(WriteFileAtomically(PosixFileSystem(), listed.per_split_data_args_path, text),
+                IsOk());
+    return ReadPerSplitDataArgs(PosixFileSystem(), &listed);
+  };
+  ASSERT_THAT(list(absl::StrCat("{\"train\": [\"", options_.train_data_path[0],
+                                "\"], \"valid\": \"", options_.valid_data_path[0],
+                                "\", \"test\": [\"", options_.test_data_path[0], "\"]}")),
+              IsOk());
+  const auto same = OpenGptData(listed, *tokenizer_);
+  ASSERT_THAT(same, IsOk());
+  expect(*same->test, 200);
+  EXPECT_EQ(same->fingerprint, data->fingerprint);
+  EXPECT_THAT(
+      list(R"({"train": ["a"], "valid": null})"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names nothing to validate on")));
+  EXPECT_THAT(list("x"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("per_split.json: is no")));
+  // Without evaluations neither is read.
+  options_.run.eval_interval = 0;
+  const auto trained_only = Open();
+  ASSERT_THAT(trained_only, IsOk());
+  EXPECT_EQ(trained_only->test, nullptr);
+}
+
 TEST_F(GptDataTest, CyclicOrderTakesTheSameSamplesInAnotherOrderAndBeginsAgain) {
   options_.data_path = {Write("cyclic", 5, 50)};
   const auto single = Open();

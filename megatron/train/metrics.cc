@@ -38,6 +38,8 @@ constexpr char kTokens[] = "tokens_per_second";
 constexpr char kTflops[] = "tflops";
 constexpr char kValidation[] = "lm loss validation";
 constexpr char kPerplexity[] = "lm loss validation ppl";
+constexpr char kTest[] = "lm loss test";
+constexpr char kTestPerplexity[] = "lm loss test ppl";
 constexpr absl::string_view kRecordStart = "{\"iteration\":";
 
 // JSON knows neither infinity nor NaN.
@@ -75,7 +77,7 @@ StepMetrics ReadStep(const Json& object) {
 bool IsMetrics(const Json& object) {
   return object.is_object() && object.contains(kIteration) &&
          object[kIteration].is_number_integer() &&
-         (object.contains(kLoss) || object.contains(kValidation));
+         (object.contains(kLoss) || object.contains(kValidation) || object.contains(kTest));
 }
 
 // What a crash leaves of a line that began as records do, wherever it was cut, or whose first bytes
@@ -155,8 +157,8 @@ std::string ToJsonLine(const StepMetrics& metrics) {
 std::string ToJsonLine(const EvaluationMetrics& metrics) {
   Json object;
   object[kIteration] = metrics.iteration;
-  object[kValidation] = Number(metrics.loss);
-  object[kPerplexity] = Number(Perplexity(metrics.loss));
+  object[metrics.on_test_set ? kTest : kValidation] = Number(metrics.loss);
+  object[metrics.on_test_set ? kTestPerplexity : kPerplexity] = Number(Perplexity(metrics.loss));
   return object.dump() + "\n";
 }
 
@@ -166,6 +168,9 @@ absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
     if (object.contains(kValidation)) {
       history.evaluations.push_back(
           {ReadInteger(object, kIteration), ReadNumber(object, kValidation)});
+    } else if (object.contains(kTest)) {
+      history.tests.push_back(
+          {ReadInteger(object, kIteration), ReadNumber(object, kTest), /*on_test_set=*/true});
     } else {
       history.steps.push_back(ReadStep(object));
     }

@@ -5,6 +5,7 @@
 //   loss":5.54,"learning-rate":3e-05,"grad-norm":2.1,"loss-scale":1,"batch-size":16,
 //    "skipped":false,"elapsed_ms":81.2,"tokens_per_second":50443,"tflops":0.3}
 //   {"iteration":100,"lm loss validation":3.1,"lm loss validation ppl":22.2}
+//   {"iteration":100,"lm loss test":3.1,"lm loss test ppl":22.2}
 //
 // Keys are Megatron's TensorBoard tags where it has one. A number that is not finite is null.
 //
@@ -51,12 +52,14 @@ struct StepMetrics {
 struct EvaluationMetrics {
   int64_t iteration = 0;
   double loss = 0;
+  bool on_test_set = false;
 };
 
 // The contents of a file, for readers.
 struct MetricsHistory {
   std::vector<StepMetrics> steps;
-  std::vector<EvaluationMetrics> evaluations;
+  std::vector<EvaluationMetrics> evaluations;  // on the validation set
+  std::vector<EvaluationMetrics> tests;
 };
 
 std::string ToJsonLine(const StepMetrics& metrics);

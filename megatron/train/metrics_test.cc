@@ -83,7 +83,8 @@ TEST_F(MetricsTest, ReadsWhatItWrote) {
   skipped.params_norm = 7;
   skipped.num_zeros = 5;
   const auto history = ParseMetrics(absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(skipped),
-                                                 ToJsonLine(EvaluationMetrics{2, 1.5})));
+                                                 ToJsonLine(EvaluationMetrics{2, 1.5}),
+                                                 ToJsonLine(EvaluationMetrics{2, 2.5, true})));
   ASSERT_THAT(history, IsOk());
   ASSERT_EQ(history->steps.size(), 2);
   EXPECT_EQ(ToJsonLine(history->steps[0]), ToJsonLine(Step(1)));
@@ -91,6 +92,9 @@ TEST_F(MetricsTest, ReadsWhatItWrote) {
   EXPECT_TRUE(std::isnan(history->steps[1].loss));
   ASSERT_EQ(history->evaluations.size(), 1);
   EXPECT_EQ(history->evaluations[0].loss, 1.5);
+  ASSERT_EQ(history->tests.size(), 1);
+  EXPECT_EQ(history->tests[0].loss, 2.5);
+  EXPECT_EQ(ToJsonLine(history->tests[0]), ToJsonLine(EvaluationMetrics{2, 2.5, true}));
 }
 
 TEST_F(MetricsTest, ReadsAsIfNothingHadHappenedAfterAResume) {

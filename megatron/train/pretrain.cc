@@ -260,8 +260,15 @@ std::optional<Failure> Pretraining::Plan() {
 
 std::optional<Failure> Pretraining::OpenData() {
   DataOptions& data_options = run_.options.data;
+  if (!data_options.per_split_data_args_path.empty()) {
+    data_options.per_split_data_args_path =
+        PathFromWhereTheUserStands(data_options.per_split_data_args_path);
+    const absl::Status status = ReadPerSplitDataArgs(fs_, &data_options);
+    if (!status.ok()) return Fail(kExitData, status);
+  }
   for (std::vector<std::string>* path :
-       {&data_options.data_path, &data_options.train_data_path, &data_options.valid_data_path}) {
+       {&data_options.data_path, &data_options.train_data_path, &data_options.valid_data_path,
+        &data_options.test_data_path}) {
     for (std::string& part : *path) {
       double weight;
       if (!absl::SimpleAtod(part, &weight)) part = PathFromWhereTheUserStands(part);

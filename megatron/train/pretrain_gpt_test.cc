@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
@@ -13,8 +14,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/data/indexed_dataset_writer.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
 
@@ -34,6 +38,59 @@ TEST_F(PretrainGptTest, TrainsEvaluatesAndSaves) {
   }
   EXPECT_EQ(ReadTextFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "12");
   EXPECT_FALSE(ReadTextFile(Path("save/metrics.jsonl")).empty());
+}
+
+// The test set is the validation set here, so the losses must be the same.
+TEST_F(PretrainGptTest, AFinishedModelIsTestedBehindItsCheckpoint) {
+  auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), Path("tokens"), TokenType::kU16);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (int32_t d = 0; d < 30; ++d) {
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i < 70; ++i) tokens.push_back((d * i + d) % 256);
+    ASSERT_TRUE((*writer)->AddDocument(tokens).ok());
+  }
+  ASSERT_TRUE((*writer)->Finalize().ok());
+  std::ofstream(Path("paths.json"))
+      << absl::StrCat("{\"train\": [\"", Path("tokens"), "\"], \"valid\": [\"", Path("tokens"),
+                      "\"], \"test\": [\"", Path("tokens"), "\"]}");
+  const std::string config = absl::StrReplaceAll(
+      ReadTextFile(Path("run.textproto")),
+      {{"eval_interval: 6", "eval_interval: 100"},
+       {"stories { num_bytes: 100000 } split: \"8,2\"",
+        absl::StrCat("per_split_data_args_path: \"", Path("paths.json"), "\"")}});
+  std::ofstream(Path("run.textproto")) << config;
+  const Outcome outcome = Run({SaveTo("save")});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const std::vector<std::string> parts = absl::StrSplit(outcome.output, "validation loss at ");
+  ASSERT_EQ(parts.size(), 3u) << outcome.output;
+  const std::string loss = parts[1].substr(parts[1].find('|'), 60);
+  EXPECT_TRUE(absl::StartsWith(parts[2], "iteration 12 on test set | ")) << parts[2];
+  EXPECT_TRUE(absl::StrContains(parts[2], loss.substr(0, loss.find('\n')))) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(parts[1], "saved checkpoint of iteration 12")) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(ReadTextFile(Path("save/metrics.jsonl")), "\"lm loss test\":"));
+  const Outcome again = Run({SaveTo("save")});
+  EXPECT_FALSE(absl::StrContains(again.output, "on test set")) << again.output;
+}
+
+TEST_F(PretrainGptTest, ACheckpointNamesItsTokenizerForAnyDirectory) {
+  std::ofstream(Path("vocab.json")) << R"({"a": 0, "b": 1, "<|endoftext|>": 2})";
+  std::ofstream(Path("merges.txt")) << "#version: 0.2\n";
+  const std::string config = absl::StrReplaceAll(
+      ReadTextFile(Path("run.textproto")),
+      {{"stories { num_bytes: 100000 } split: \"8,2\"",
+        "mock_data: true tokenizer_type: GPT2BPETokenizer vocab_file: \"vocab.json\" "
+        "merge_file: \"./merges.txt\""}});
+  std::ofstream(Path("run.textproto")) << config;
+  const std::string log = Path("log.txt");
+  // As `bazel run` tells programs where the user stands.
+  const Outcome outcome = FinishProgram(
+      StartProgram(Command({SaveTo("save")}), log, {{"BUILD_WORKING_DIRECTORY", Path("")}}), log);
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const std::string manifest = Checkpoint("save").at("manifest.json");
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    const std::string path = std::filesystem::path(Path(name)).lexically_normal();
+    EXPECT_TRUE(absl::StrContains(manifest, path)) << path << "\n" << manifest;
+  }
 }
 
 TEST_F(PretrainGptTest, RunsAreEqualBitForBitWhateverDoesNotMatter) {

@@ -278,6 +278,8 @@ DataOptions ToData(const config::PretrainConfig& config) {
   options.split = data.split();
   options.train_data_path.assign(data.train_data_path().begin(), data.train_data_path().end());
   options.valid_data_path.assign(data.valid_data_path().begin(), data.valid_data_path().end());
+  options.test_data_path.assign(data.test_data_path().begin(), data.test_data_path().end());
+  options.per_split_data_args_path = data.per_split_data_args_path();
   options.mmap_bin_files = data.mmap_bin_files();
   options.cache_path = data.data_cache_path();
   options.fill_in_the_middle = ToFillInTheMiddle(config);
@@ -404,6 +406,8 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   data->clear_data_path();
   data->clear_train_data_path();
   data->clear_valid_data_path();
+  data->clear_test_data_path();
+  data->clear_per_split_data_args_path();
   data->clear_mmap_bin_files();
   data->clear_data_cache_path();
   data->clear_num_workers();

@@ -92,7 +92,9 @@ ExitCode TrainingLoop::Run() {
       last_evaluated_iteration_ != iteration && !consensus_.Any(StopSignal() != 0)) {
     if (const std::optional<ExitCode> code = Evaluate()) return *code;
   }
-  return SaveAndLeave(kExitDone);
+  const ExitCode code = SaveAndLeave(kExitDone);
+  const bool test = context_.data->test != nullptr && iteration > first_iteration_;
+  return test && code == kExitDone && !consensus_.Any(StopSignal() != 0) ? Test() : code;
 }
 
 std::optional<ExitCode> TrainingLoop::Iterate() {
@@ -225,6 +227,22 @@ std::optional<ExitCode> TrainingLoop::Evaluate() {
     ReportMetricsError(metrics_->Write(EvaluationMetrics{iteration, *loss}));
   }
   return std::nullopt;
+}
+
+ExitCode TrainingLoop::Test() {
+  TrainingProgress& progress = trainer_->progress();
+  const int64_t consumed = std::exchange(progress.consumed_valid_samples, 0);
+  const absl::StatusOr<double> loss =
+      trainer_->Evaluate(*context_.data->test, options().loop.eval_iters);
+  progress.consumed_valid_samples = consumed;
+  if (!loss.ok()) return Fail(CodeOf(loss.status()), std::string(loss.status().message()));
+  Print(FormatValidationBlock(absl::StrCat("iteration ", progress.iteration, " on test set"),
+                              {{"lm loss", *loss}}));
+  if (metrics_.has_value()) {
+    ReportMetricsError(metrics_->Write(EvaluationMetrics{progress.iteration, *loss, true}));
+    ReportMetricsError(metrics_->Sync());
+  }
+  return kExitDone;
 }
 
 std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {

@@ -64,6 +64,8 @@ class TrainingLoop {
   void Record(const StepReport& report, absl::Duration elapsed);
   void PrintLogLine(const StepReport& report);
   std::optional<ExitCode> Evaluate();
+  // Of the finished model, behind its checkpoint.
+  ExitCode Test();
   // Starts a save when the one before has ended; should that have failed, it is said.
   void StartSave();
   absl::Status FinishSave();

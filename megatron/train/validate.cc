@@ -348,25 +348,34 @@ void CheckSplit(ConfigChecker& check, const std::string& split) {
 void CheckDataFiles(ConfigChecker& check) {
   const config::DataConfig& data = check.resolved().data();
   for (absl::string_view path :
-       {"data.data_path", "data.train_data_path", "data.valid_data_path"}) {
+       {"data.data_path", "data.train_data_path", "data.valid_data_path", "data.test_data_path"}) {
     const auto& parts = path == "data.data_path"         ? data.data_path()
                         : path == "data.train_data_path" ? data.train_data_path()
-                                                         : data.valid_data_path();
+                        : path == "data.valid_data_path" ? data.valid_data_path()
+                                                         : data.test_data_path();
     if (std::find(parts.begin(), parts.end(), "") != parts.end())
       check.Error(path, "holds an empty prefix");
   }
   const bool own_files = data.train_data_path_size() > 0;
-  if (data.data_path_size() == 0 && !own_files) {
+  const bool listed = !data.per_split_data_args_path().empty();
+  if (data.data_path_size() == 0 && !own_files && !listed) {
     check.HaveNoEffect({"data.data_cache_path", "data.mmap_bin_files"},
                        "without data.data_path or data.train_data_path");
   }
   const config::TrainConfig& training = check.resolved().train();
+  const bool evaluates = training.eval_iters() > 0 && training.eval_interval() > 0;
+  if (listed) check.HaveNoEffect({"data.split"}, "with data.per_split_data_args_path");
   if (!own_files) {
-    check.HaveNoEffect({"data.valid_data_path"}, "without data.train_data_path");
+    check.HaveNoEffect({"data.valid_data_path", "data.test_data_path"},
+                       "without data.train_data_path");
   } else {
     check.HaveNoEffect({"data.split"}, "with data.train_data_path");
-    if (data.valid_data_path_size() == 0 && training.eval_iters() > 0 &&
-        training.eval_interval() > 0 && !check.locations().IsBroken("data.valid_data_path")) {
+    if (!evaluates) {
+      check.HaveNoEffect({"data.test_data_path"},
+                         "where train.eval_iters or train.eval_interval is 0");
+    }
+    if (data.valid_data_path_size() == 0 && evaluates &&
+        !check.locations().IsBroken("data.valid_data_path")) {
       check.Error("data.valid_data_path",
                   "is required by data.train_data_path; train.eval_iters = 0 turns evaluation "
                   "off");
@@ -407,6 +416,8 @@ void CheckData(ConfigChecker& check) {
   std::vector<std::string> sources;
   if (data.data_path_size() > 0) sources.push_back(check.Named("data.data_path"));
   if (data.train_data_path_size() > 0) sources.push_back(check.Named("data.train_data_path"));
+  if (!data.per_split_data_args_path().empty())
+    sources.push_back(check.Named("data.per_split_data_args_path"));
   if (data.mock_data()) sources.push_back(check.Named("data.mock_data"));
   if (data.has_stories())
     sources.push_back(absl::StrCat("data.stories (", check.locations().Where("data.stories"), ")"));
