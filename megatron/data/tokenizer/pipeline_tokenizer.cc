@@ -1,5 +1,6 @@
 #include "megatron/data/tokenizer/pipeline_tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -22,9 +23,10 @@ AddedTokens Those(const std::vector<AddedToken>& tokens, bool normalized,
 // The bytes of a text that the bytes [begin, end) of its normalized form come from.
 TextSpan OriginOf(TextSpan span, const std::vector<size_t>& origins) {
   if (span.begin == span.end) return {origins[span.begin], origins[span.begin]};
-  size_t end = span.end;
-  while (origins[end] == origins[span.end - 1] && end + 1 < origins.size()) ++end;
-  return {origins[span.begin], origins[end]};
+  const size_t last = origins[span.end - 1];
+  auto end = origins.begin() + span.end;
+  if (*end == last) end = std::upper_bound(end, origins.end() - 1, last);
+  return {origins[span.begin], *end};
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "megatron/data/tokenizer/precompiled_charsmap.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -62,22 +62,26 @@ absl::StatusOr<PrecompiledCharsmap> PrecompiledCharsmap::Create(absl::string_vie
   map.strings_.push_back('\0');
   for (size_t begin = 0, end = 0; begin < map.strings_.size(); begin = end + 1) {
     end = map.strings_.find('\0', begin);
-    if (end - begin <= kMaxReplacementBytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("a normalization rule puts ", end - begin,
-                                                   " bytes in, but ", kMaxReplacementBytes,
-                                                   " is the limit"));
+    map.longest_replacement_ = std::max(map.longest_replacement_, end - begin);
+  }
+  if (map.longest_replacement_ > kMaxReplacementBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a normalization rule puts ",
+                                                   map.longest_replacement_, " bytes in, but ",
+                                                   kMaxReplacementBytes, " is the limit"));
   }
   for (unsigned char c = 0; c < 128; ++c) map.changed_[c] = map.MayChange(c);
   return map;
 }
 
-// Every step checks that the unit is there: offsets are whatever the file says.
+// Every step checks that the unit is there: offsets are whatever the file says. In a trie no path
+// is longer than there are units; where they make a circle, that still ends it.
 template <bool kLongest>
 PrecompiledCharsmap::Rule PrecompiledCharsmap::Find(absl::string_view text) const {
   Rule rule;
   if (units_.empty()) return rule;
   size_t node = Offset(units_[0]);
-  for (size_t i = 0; i < text.size(); ++i) {
+  const size_t longest = std::min(text.size(), units_.size());
+  for (size_t i = 0; i < longest; ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     node ^= byte;
     if (node >= units_.size() || Label(units_[node]) != byte) break;

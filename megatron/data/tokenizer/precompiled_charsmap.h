@@ -37,6 +37,9 @@ class PrecompiledCharsmap {
   // The rule for the shortest prefix. Hugging Face replaces a whole text by it.
   Rule Shortest(absl::string_view text) const;
 
+  // The bytes of the longest text that a rule puts in.
+  size_t longest_replacement() const { return longest_replacement_; }
+
   // Whether an ASCII character before another ASCII character surely stays as it is.
   bool Keeps(unsigned char c) const { return c < 128 && !changed_[c]; }
 
@@ -48,6 +51,7 @@ class PrecompiledCharsmap {
 
   std::vector<uint32_t> units_;
   std::string strings_;  // ends with a zero byte
+  size_t longest_replacement_ = 0;
   std::bitset<128> changed_;
 };
 

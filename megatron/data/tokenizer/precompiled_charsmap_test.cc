@@ -67,6 +67,20 @@ TEST(PrecompiledCharsmapTest, DamagedUnitsReadNothingOutside) {
   }
 }
 
+// Behind "a" comes "a" again, the same unit, and never an end.
+TEST(PrecompiledCharsmapTest, UnitsInACircleDoNotMakeLongTextsSlow) {
+  constexpr char kA = 'a';
+  std::string units(4 * (kA + 1), '\0');
+  // Its label and, from bit 10 on, its offset.
+  units.replace(4 * kA, 3, "\x61\x84\x01");
+  const auto map = PrecompiledCharsmap::Create(std::string("\x88\x01\0\0", 4) + units);
+  ASSERT_THAT(map.status(), IsOk());
+  const std::string text(1 << 20, kA);
+  for (size_t i = 0; i < text.size(); ++i) {
+    ASSERT_EQ(map->Longest(absl::string_view(text).substr(i)).length, 0u);
+  }
+}
+
 TEST(PrecompiledCharsmapTest, AStringThatRunsToTheEndEndsThere) {
   std::string bytes = MakeCharsmap({{"a", "xyz"}});
   bytes.pop_back();

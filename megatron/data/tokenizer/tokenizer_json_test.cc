@@ -7,6 +7,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -237,12 +238,44 @@ TEST(TokenizerJsonTest, RefusesWhatItDoesNotKnow) {
       {With(R"("id": 7)", R"("id": -7)"), "no id below 2^31"},
       {With(R"("id": 7)", R"("id": 18446744073709551615)"), "'id' is not a whole number"},
       {With(R"("content": "bab")", R"("content": "")"), "no content"},
+      {R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}, "max_input_chars_per_word": -1}})",
+       "'max_input_chars_per_word' is -1"},
   };
   for (const auto& test : kCases) {
     EXPECT_THAT(CreateTokenizerFromJson(test.json, {}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(test.error)))
         << test.json;
   }
+}
+
+// Sixty times {"type": "Replace", …}: else one letter became 2^60.
+TEST(TokenizerJsonTest, RefusesStepsThatMakeTextsLongerWithoutEnd) {
+  const std::string doubles = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  const std::string spaces = R"({"type": "Metaspace", "replacement": "  "})";
+  const auto sequence = [](absl::string_view list, const std::string& step) {
+    return absl::StrCat(R"({"type": "Sequence", ")", list, R"(": [)",
+                        absl::StrJoin(std::vector<std::string>(60, step), ","), "]}");
+  };
+  const std::string file = Fallback(false);
+  const std::string model = file.substr(file.find(R"("model")"));
+  for (const std::string& steps :
+       {absl::StrCat(R"("normalizer": )", sequence("normalizers", doubles)),
+        absl::StrCat(R"("pre_tokenizer": )", sequence("pretokenizers", spaces)),
+        absl::StrCat(R"("decoder": )", sequence("decoders", doubles))}) {
+    EXPECT_THAT(CreateTokenizerFromJson(absl::StrCat("{", steps, ",", model), {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is the limit")))
+        << steps;
+  }
+}
+
+// "́" and "̣" change places in NFD, and are a token each.
+TEST(TokenizerJsonTest, SpansOfMarksThatChangePlacesBeginBeforeTheyEnd) {
+  const auto tokenizer = Create(R"json({"normalizer": {"type": "NFD"},
+      "model": {"type": "BPE", "vocab": {"a": 0, "\u0301": 1, "\u0323": 2}, "merges": []}})json");
+  std::vector<TextSpan> spans;
+  const std::string text = "a\u0301\u0323a";
+  EXPECT_THAT(Encode(*tokenizer, text, false, &spans), ElementsAre(0, 2, 1, 0));
+  EXPECT_THAT(Cut(text, spans), ElementsAre("a", "\u0301\u0323", "\u0301\u0323", "a"));
 }
 
 }  // namespace

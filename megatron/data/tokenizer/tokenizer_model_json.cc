@@ -126,6 +126,10 @@ absl::StatusOr<ModelOfJson> WordPieceFromJson(const json& description, PreTokeni
                             JsonString(description, "continuing_subword_prefix", "##"));
   MEGATRON_ASSIGN_OR_RETURN(options.max_chars_per_word,
                             JsonInt(description, "max_input_chars_per_word", 100));
+  if (options.max_chars_per_word < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's 'max_input_chars_per_word' is ", options.max_chars_per_word));
+  }
   MEGATRON_ASSIGN_OR_RETURN(WordPieceModel model, WordPieceModel::Create(result.pieces, options));
   const auto shared = std::make_shared<const WordPieceModel>(std::move(model));
   result.model = std::make_unique<WordModel>(

@@ -1,5 +1,6 @@
 #include "megatron/data/tokenizer/tokenizer_steps_json.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,6 +24,27 @@ absl::Status Unknown(absl::string_view what, absl::string_view type) {
   return absl::InvalidArgumentError(
       absl::StrCat("this version has no ", what, " of type '", type.substr(0, 64), "'"));
 }
+
+// How many times as long steps make a text at most, one after the other. A short list of steps
+// could make a short text longer than all memory.
+class Growth {
+ public:
+  explicit Growth(double limit) : limit_(limit) {}
+
+  absl::Status Add(double factor) {
+    total_ *= std::max(factor, 1.0);
+    if (total_ <= limit_) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the steps can make a text ", total_, " times as long, and ", limit_, " is the limit"));
+  }
+
+ private:
+  const double limit_;
+  double total_ = 1;
+};
+
+// Each is far above what the steps of any known family come to.
+constexpr double kMaxNormalizerGrowth = 4096, kMaxPreTokenizerGrowth = 64, kMaxDecoderGrowth = 64;
 
 // "pattern": {"String": " "} or {"Regex": "…"}, of which only some are known.
 struct Pattern {
@@ -60,7 +82,9 @@ absl::StatusOr<std::vector<const json*>> StepsOf(const json& description, const 
   return steps;
 }
 
-absl::StatusOr<Normalizer> BertNormalizerFromJson(const json& step) {
+absl::StatusOr<Normalizer> BertNormalizerFromJson(const json& step, Growth* growth) {
+  // Decomposition, lower case, and spaces around ideographs.
+  MEGATRON_RETURN_IF_ERROR(growth->Add(8));
   BertNormalizerOptions options;
   options.dialect = BertDialect::kHuggingFace;
   MEGATRON_ASSIGN_OR_RETURN(options.clean_text, JsonBool(step, "clean_text", true));
@@ -74,22 +98,30 @@ absl::StatusOr<Normalizer> BertNormalizerFromJson(const json& step) {
   };
 }
 
-absl::StatusOr<Normalizer> PrecompiledFromJson(const json& step) {
+absl::StatusOr<Normalizer> PrecompiledFromJson(const json& step, Growth* growth) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string base64, JsonString(step, "precompiled_charsmap"));
   std::string bytes;
   if (!absl::Base64Unescape(base64, &bytes)) {
     return absl::InvalidArgumentError("'precompiled_charsmap' is not base64");
   }
   MEGATRON_ASSIGN_OR_RETURN(PrecompiledCharsmap map, PrecompiledCharsmap::Create(bytes));
+  MEGATRON_RETURN_IF_ERROR(growth->Add(static_cast<double>(map.longest_replacement())));
   const auto shared = std::make_shared<const PrecompiledCharsmap>(std::move(map));
   return [shared](absl::string_view text, std::vector<size_t>* origins) {
     return NormalizePrecompiled(*shared, text, origins);
   };
 }
 
-absl::StatusOr<Normalizer> ReplaceFromJson(const json& step) {
+// Of a text in which each `pattern` becomes `content`.
+double ReplacementGrowth(absl::string_view pattern, absl::string_view content) {
+  return static_cast<double>(content.size()) / static_cast<double>(pattern.size());
+}
+
+absl::StatusOr<Normalizer> ReplaceFromJson(const json& step, Growth* growth) {
   MEGATRON_ASSIGN_OR_RETURN(Pattern pattern, PatternOf(step));
   MEGATRON_ASSIGN_OR_RETURN(std::string content, JsonString(step, "content"));
+  const absl::string_view shortest = pattern.regex.empty() ? pattern.string : "  ";
+  MEGATRON_RETURN_IF_ERROR(growth->Add(ReplacementGrowth(shortest, content)));
   if (pattern.regex.empty()) return ReplaceNormalizer(pattern.string, std::move(content));
   if (pattern.regex == " {2,}") return ReplaceSpacesNormalizer(std::move(content));
   return absl::InvalidArgumentError(
@@ -97,28 +129,33 @@ absl::StatusOr<Normalizer> ReplaceFromJson(const json& step) {
                    pattern.regex.substr(0, 200), "'"));
 }
 
-Normalizer FormNormalizer(NormalizationForm form) {
+absl::StatusOr<Normalizer> FormNormalizer(NormalizationForm form, Growth* growth) {
+  // U+0390 has three times its bytes in NFD, U+FDFA eleven times in NFKD.
+  const bool compatible = form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd;
+  MEGATRON_RETURN_IF_ERROR(growth->Add(compatible ? 11 : 3));
   return [form](absl::string_view text, std::vector<size_t>* origins) {
     return Normalize(form, text, origins);
   };
 }
 
-absl::StatusOr<Normalizer> OneNormalizer(const json& step) {
+absl::StatusOr<Normalizer> OneNormalizer(const json& step, Growth* growth) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string type, JsonString(step, "type"));
-  if (type == "NFC") return FormNormalizer(NormalizationForm::kNfc);
-  if (type == "NFD") return FormNormalizer(NormalizationForm::kNfd);
-  if (type == "NFKC") return FormNormalizer(NormalizationForm::kNfkc);
-  if (type == "NFKD") return FormNormalizer(NormalizationForm::kNfkd);
+  if (type == "NFC") return FormNormalizer(NormalizationForm::kNfc, growth);
+  if (type == "NFD") return FormNormalizer(NormalizationForm::kNfd, growth);
+  if (type == "NFKC") return FormNormalizer(NormalizationForm::kNfkc, growth);
+  if (type == "NFKD") return FormNormalizer(NormalizationForm::kNfkd, growth);
   if (type == "StripAccents") return StripAccentsNormalizer();
-  if (type == "BertNormalizer") return BertNormalizerFromJson(step);
-  if (type == "Precompiled") return PrecompiledFromJson(step);
-  if (type == "Replace") return ReplaceFromJson(step);
+  if (type == "BertNormalizer") return BertNormalizerFromJson(step, growth);
+  if (type == "Precompiled") return PrecompiledFromJson(step, growth);
+  if (type == "Replace") return ReplaceFromJson(step, growth);
   if (type == "Lowercase") {
+    MEGATRON_RETURN_IF_ERROR(growth->Add(1.5));  // İ, Ⱥ
     return
         [](absl::string_view text, std::vector<size_t>* origins) { return ToLower(text, origins); };
   }
   if (type == "Prepend") {
     MEGATRON_ASSIGN_OR_RETURN(std::string prefix, JsonString(step, "prepend"));
+    MEGATRON_RETURN_IF_ERROR(growth->Add(1 + static_cast<double>(prefix.size())));
     return PrependNormalizer(std::move(prefix));
   }
   if (type == "Strip") {
@@ -165,7 +202,7 @@ absl::Status AddByteLevel(const json& step, bool is_last, PreTokenizer* pre_toke
   return absl::OkStatus();
 }
 
-absl::StatusOr<WordStep> MetaspaceFromJson(const json& step) {
+absl::StatusOr<WordStep> MetaspaceFromJson(const json& step, Growth* growth) {
   MetaspaceOptions options;
   MEGATRON_ASSIGN_OR_RETURN(options.replacement,
                             JsonString(step, "replacement", options.replacement));
@@ -183,6 +220,8 @@ absl::StatusOr<WordStep> MetaspaceFromJson(const json& step) {
   if (options.replacement.empty()) {
     return absl::InvalidArgumentError("Metaspace has an empty 'replacement'");
   }
+  // For a space, and before a word.
+  MEGATRON_RETURN_IF_ERROR(growth->Add(2 * static_cast<double>(options.replacement.size())));
   return MetaspaceStep(std::move(options));
 }
 
@@ -191,7 +230,8 @@ WordStep PiecesStep(FirstPiece first_piece) {
       [first_piece](absl::string_view text) { return SplitByPieces(first_piece, text); });
 }
 
-absl::Status AddPreTokenizer(const json& step, bool is_last, PreTokenizer* pre_tokenizer) {
+absl::Status AddPreTokenizer(const json& step, bool is_last, Growth* growth,
+                             PreTokenizer* pre_tokenizer) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string type, JsonString(step, "type"));
   if (type == "ByteLevel") return AddByteLevel(step, is_last, pre_tokenizer);
   if (type == "Split" || type == "Digits") {
@@ -204,7 +244,7 @@ absl::Status AddPreTokenizer(const json& step, bool is_last, PreTokenizer* pre_t
   } else if (type == "WhitespaceSplit") {
     pre_tokenizer->words.push_back(SplitStep(SplitWhiteSpace));
   } else if (type == "Metaspace") {
-    MEGATRON_ASSIGN_OR_RETURN(WordStep metaspace, MetaspaceFromJson(step));
+    MEGATRON_ASSIGN_OR_RETURN(WordStep metaspace, MetaspaceFromJson(step, growth));
     pre_tokenizer->words.push_back(std::move(metaspace));
   } else {
     return Unknown("pre-tokenizer", type);
@@ -222,13 +262,14 @@ absl::StatusOr<TokenDecoder> StripDecoderFromJson(const json& step) {
   return StripDecoder(std::move(content), static_cast<int>(start), static_cast<int>(stop));
 }
 
-absl::StatusOr<TokenDecoder> ReplaceDecoderFromJson(const json& step) {
+absl::StatusOr<TokenDecoder> ReplaceDecoderFromJson(const json& step, Growth* growth) {
   MEGATRON_ASSIGN_OR_RETURN(Pattern pattern, PatternOf(step));
   MEGATRON_ASSIGN_OR_RETURN(std::string content, JsonString(step, "content"));
   if (!pattern.regex.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the decoder Replace knows no regular expression: '", pattern.regex.substr(0, 200), "'"));
   }
+  MEGATRON_RETURN_IF_ERROR(growth->Add(ReplacementGrowth(pattern.string, content)));
   return ReplaceDecoder(std::move(pattern.string), std::move(content));
 }
 
@@ -244,17 +285,18 @@ absl::StatusOr<TokenDecoder> MetaspaceDecoderFromJson(const json& step) {
   return MetaspaceDecoder(std::move(replacement), scheme != "never");
 }
 
-absl::StatusOr<TokenDecoder> OneDecoder(const json& step) {
+absl::StatusOr<TokenDecoder> OneDecoder(const json& step, Growth* growth) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string type, JsonString(step, "type"));
   if (type == "ByteLevel") return ByteLevelDecoder();
   if (type == "ByteFallback") return ByteFallbackDecoder();
   if (type == "Fuse") return FuseDecoder();
   if (type == "Strip") return StripDecoderFromJson(step);
-  if (type == "Replace") return ReplaceDecoderFromJson(step);
+  if (type == "Replace") return ReplaceDecoderFromJson(step, growth);
   if (type == "Metaspace") return MetaspaceDecoderFromJson(step);
   if (type == "WordPiece") {
     MEGATRON_ASSIGN_OR_RETURN(std::string prefix, JsonString(step, "prefix", "##"));
     MEGATRON_ASSIGN_OR_RETURN(const bool cleanup, JsonBool(step, "cleanup", true));
+    MEGATRON_RETURN_IF_ERROR(growth->Add(2));  // a space before a letter
     return WordPieceDecoder(std::move(prefix), cleanup);
   }
   return Unknown("decoder", type);
@@ -265,9 +307,10 @@ absl::StatusOr<TokenDecoder> OneDecoder(const json& step) {
 absl::StatusOr<Normalizer> NormalizerFromJson(const json& description) {
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<const json*> steps,
                             StepsOf(description, "normalizers"));
+  Growth growth(kMaxNormalizerGrowth);
   std::vector<Normalizer> normalizers;
   for (const json* step : steps) {
-    MEGATRON_ASSIGN_OR_RETURN(Normalizer normalizer, OneNormalizer(*step));
+    MEGATRON_ASSIGN_OR_RETURN(Normalizer normalizer, OneNormalizer(*step, &growth));
     normalizers.push_back(std::move(normalizer));
   }
   if (normalizers.empty()) return Normalizer();
@@ -277,9 +320,10 @@ absl::StatusOr<Normalizer> NormalizerFromJson(const json& description) {
 absl::StatusOr<PreTokenizer> PreTokenizerFromJson(const json& description) {
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<const json*> steps,
                             StepsOf(description, "pretokenizers"));
+  Growth growth(kMaxPreTokenizerGrowth);
   PreTokenizer pre_tokenizer;
   for (const json* step : steps) {
-    MEGATRON_RETURN_IF_ERROR(AddPreTokenizer(*step, step == steps.back(), &pre_tokenizer));
+    MEGATRON_RETURN_IF_ERROR(AddPreTokenizer(*step, step == steps.back(), &growth, &pre_tokenizer));
   }
   if (pre_tokenizer.byte_level && pre_tokenizer.words.size() + 1 != steps.size()) {
     return absl::InvalidArgumentError("this version has ByteLevel only after Split and Digits");
@@ -289,9 +333,10 @@ absl::StatusOr<PreTokenizer> PreTokenizerFromJson(const json& description) {
 
 absl::StatusOr<TokenDecoder> DecoderFromJson(const json& description) {
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<const json*> steps, StepsOf(description, "decoders"));
+  Growth growth(kMaxDecoderGrowth);
   std::vector<TokenDecoder> decoders;
   for (const json* step : steps) {
-    MEGATRON_ASSIGN_OR_RETURN(TokenDecoder decoder, OneDecoder(*step));
+    MEGATRON_ASSIGN_OR_RETURN(TokenDecoder decoder, OneDecoder(*step, &growth));
     decoders.push_back(std::move(decoder));
   }
   if (decoders.empty()) return TokenDecoder();

@@ -2,7 +2,8 @@
 // decoders.
 //
 // A step that isn't known is refused by its name: a tokenizer that left it out would give other
-// tokens than the model was trained with.
+// tokens than the model was trained with. So are steps that together could make a text thousands of
+// times as long.
 #ifndef MEGATRON_DATA_TOKENIZER_TOKENIZER_STEPS_JSON_H_
 #define MEGATRON_DATA_TOKENIZER_TOKENIZER_STEPS_JSON_H_
 

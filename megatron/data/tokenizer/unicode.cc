@@ -132,7 +132,8 @@ void AppendDecomposed(char32_t c, bool compatible, size_t origin, std::vector<Sy
   }
 }
 
-// The canonical order: marks between two starters sorted by class, equal ones as they stand.
+// The canonical order: marks between two starters sorted by class, equal ones as they stand. Marks
+// that change places all come from where the first of them stands.
 void SortMarks(std::vector<Symbol>* symbols) {
   for (auto begin = symbols->begin(); begin != symbols->end();) {
     if (begin->combining_class == 0) {
@@ -144,6 +145,9 @@ void SortMarks(std::vector<Symbol>* symbols) {
     std::stable_sort(begin, end, [](const Symbol& a, const Symbol& b) {
       return a.combining_class < b.combining_class;
     });
+    for (auto mark = end - 1; mark != begin; --mark) {
+      (mark - 1)->origin = std::min((mark - 1)->origin, mark->origin);
+    }
     begin = end;
   }
 }

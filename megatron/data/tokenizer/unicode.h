@@ -108,8 +108,9 @@ std::string ToLower(absl::string_view text, std::vector<size_t>* origins = nullp
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
 // In time O(n log n), whatever the text. If `origins` is not null it is set to one number for each
-// byte of the result, where in `text` the character begins that it comes from (for a composed one,
-// its first), and text.size() at the end.
+// byte of the result, ascending, where in `text` the character begins that it comes from (for a
+// composed one, its first; for marks that change places, the first of them), and text.size() at the
+// end.
 std::string Normalize(NormalizationForm form, absl::string_view text,
                       std::vector<size_t>* origins = nullptr);
 

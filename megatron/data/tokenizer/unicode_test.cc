@@ -119,6 +119,9 @@ TEST(NormalizeTest, TellsWhereEachByteComesFrom) {
   EXPECT_EQ(origins, (std::vector<size_t>{0, 1, 1, 4, 4, 4, 7}));
   EXPECT_EQ(Normalize(NormalizationForm::kNfkd, "éﬁ", &origins), "e\u0301fi");
   EXPECT_EQ(origins, (std::vector<size_t>{0, 0, 0, 2, 2, 5}));
+  // The two marks change places.
+  EXPECT_EQ(Normalize(NormalizationForm::kNfd, "xa\u0301\u0323", &origins), "xa\u0323\u0301");
+  EXPECT_EQ(origins, (std::vector<size_t>{0, 1, 2, 2, 2, 2, 6}));
 }
 
 TEST(NormalizeTest, EveryFormIsAFixedPoint) {
