@@ -1,9 +1,8 @@
 #include "megatron/data/tokenizer/added_tokens.h"
 
-#include <algorithm>
-#include <functional>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "megatron/data/tokenizer/unicode.h"
 
 namespace megatron {
@@ -51,24 +50,21 @@ size_t SpaceBehind(absl::string_view text, size_t at) {
 }  // namespace
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
-  for (const AddedToken& token : tokens_) {
-    by_content_.emplace(token.content, &token);
-    lengths_[static_cast<unsigned char>(token.content[0])].push_back(token.content.size());
-    all_special_ &= token.special;
+  std::vector<std::pair<absl::string_view, int32_t>> pieces;
+  absl::flat_hash_set<absl::string_view> known;  // of two that are spelled alike the first counts
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    const absl::string_view content = tokens_[i].content;
+    if (known.insert(content).second) pieces.emplace_back(content, static_cast<int32_t>(i));
+    is_first_byte_.set(static_cast<unsigned char>(content[0]));
+    all_special_ &= tokens_[i].special;
   }
-  for (std::vector<size_t>& lengths : lengths_) {
-    std::sort(lengths.begin(), lengths.end(), std::greater<>());
-    lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
-  }
+  trie_ = PieceTrie(std::move(pieces));
 }
 
 const AddedToken* AddedTokens::Match(absl::string_view text) const {
-  for (const size_t length : lengths_[static_cast<unsigned char>(text[0])]) {
-    if (length > text.size()) continue;
-    const auto token = by_content_.find(text.substr(0, length));
-    if (token != by_content_.end()) return token->second;
-  }
-  return nullptr;
+  if (!is_first_byte_[static_cast<unsigned char>(text[0])]) return nullptr;
+  const int32_t longest = trie_.LongestPrefix(text).value;
+  return longest < 0 ? nullptr : &tokens_[static_cast<size_t>(longest)];
 }
 
 std::vector<AddedTokens::Section> AddedTokens::Split(absl::string_view text,

@@ -6,13 +6,13 @@
 #ifndef MEGATRON_DATA_TOKENIZER_ADDED_TOKENS_H_
 #define MEGATRON_DATA_TOKENIZER_ADDED_TOKENS_H_
 
-#include <array>
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "megatron/data/tokenizer/piece_trie.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 
 namespace megatron {
@@ -49,9 +49,8 @@ class AddedTokens {
   const AddedToken* Match(absl::string_view text) const;
 
   std::vector<AddedToken> tokens_;
-  absl::flat_hash_map<absl::string_view, const AddedToken*> by_content_;  // into tokens_
-  // By first byte, the lengths of the tokens that begin with it, longest first.
-  std::array<std::vector<size_t>, 256> lengths_;
+  PieceTrie trie_;                  // values are indices of tokens_
+  std::bitset<256> is_first_byte_;  // of a token
   bool all_special_ = true;
 };
 
