@@ -4,7 +4,16 @@ load("//bazel:cc.bzl", "COPTS")
 
 _FUZZ = str(Label("//bazel:fuzz"))
 
-def cc_fuzz_test(name, srcs, deps = [], corpus = [], copts = [], size = "small", tags = [], **kwargs):
+def cc_fuzz_test(
+        name,
+        srcs,
+        deps = [],
+        corpus = [],
+        max_len = 4096,
+        copts = [],
+        size = "small",
+        tags = [],
+        **kwargs):
     """A target that defines LLVMFuzzerTestOneInput.
 
     As a test it feeds every corpus file, and a few hundred simple variations of each, to that
@@ -16,6 +25,8 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], copts = [], size = "small",
       srcs: the file with LLVMFuzzerTestOneInput.
       deps: libraries under test.
       corpus: files, or filegroups, of well-formed and odd inputs.
+      max_len: the longest input that the search tries, in bytes; longer files of the corpus are cut.
+        What takes longer the longer the input is should see short ones, and many.
       copts: as for cc_test.
       size: as for cc_test.
       tags: as for cc_test.
@@ -37,7 +48,8 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], copts = [], size = "small",
             "//conditions:default": [],
         }),
         linkstatic = True,
-        tags = tags + ["fuzz"],
+        # tools/fuzz_coverage finds max_len there.
+        tags = tags + ["fuzz", "max_len=%d" % max_len],
         deps = deps + select({
             _FUZZ: [],
             "//conditions:default": [str(Label("//megatron/testing:fuzz_replay_main"))],
@@ -48,7 +60,7 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], copts = [], size = "small",
         name = name + "_explore",
         size = "large",
         srcs = [str(Label("//bazel:fuzz_explore.sh"))],
-        args = ["$(rootpath :%s)" % name] + files,
+        args = ["$(rootpath :%s)" % name, str(max_len)] + files,
         data = corpus + [":" + name],
         tags = tags + ["fuzz_explore"],
         target_compatible_with = select({

@@ -1,7 +1,8 @@
 // Any bytes as vocab.json and merges.txt, or as a tiktoken file: an error, or a tokenizer whose ids
 // are in range and whose tokens put together are the text.
 //
-// The first byte says which; the files and the text are separated by bytes 0xff.
+// The first byte says which, and with which options; the files and the text are separated by bytes
+// 0xff.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,15 @@ void Check(const absl::StatusOr<std::unique_ptr<Tokenizer>>& created, absl::stri
   CHECK_EQ(spans.empty() ? 0 : spans.back().end, text.size());
 }
 
+TiktokenOptions OptionsOf(char first_byte) {
+  TiktokenOptions options;
+  options.num_special_tokens = first_byte == 'f' ? 2 : 5;
+  options.vocab_size = first_byte == 'v' ? 8 : first_byte == 'l' ? int64_t{1} << 40 : 0;
+  if (first_byte == 'e') options.special_tokens.push_back("");
+  if (first_byte == 'd') options.special_tokens.push_back("<s>");
+  return options;
+}
+
 }  // namespace
 }  // namespace megatron
 
@@ -44,10 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (input[0] == 'g') {
     megatron::Check(megatron::CreateGpt2BpeTokenizer(parts[0], parts[1]), parts[2]);
   } else {
-    megatron::TiktokenOptions options;
-    options.num_special_tokens = 5;
-    options.vocab_size = input[0] == 'v' ? 8 : 0;
-    megatron::Check(megatron::CreateTiktokenTokenizer(parts[0], options), parts[1]);
+    megatron::Check(megatron::CreateTiktokenTokenizer(parts[0], megatron::OptionsOf(input[0])),
+                    parts[1]);
   }
   return 0;
 }

@@ -16,8 +16,9 @@ namespace {
 
 void CheckMap(const megatron::PrecompiledCharsmap& map, absl::string_view text) {
   for (size_t i = 0; i <= text.size(); ++i) {
-    CHECK_LE(map.Longest(text.substr(i)).length, text.size() - i);
-    CHECK_LE(map.Shortest(text.substr(i)).length, map.Longest(text.substr(i)).length);
+    const size_t longest = map.Longest(text.substr(i)).length;
+    CHECK_LE(longest, text.size() - i);
+    CHECK_LE(map.Shortest(text.substr(i)).length, longest);
   }
   const std::string valid = megatron::ReplaceInvalidUtf8(text);
   std::vector<size_t> origins;

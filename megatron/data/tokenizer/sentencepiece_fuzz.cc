@@ -26,6 +26,9 @@ using megatron::SentencePieceTokenizer;
 // Rare, since 256 pieces take their time.
 constexpr uint8_t kByteFallback = 0xb0;
 
+// More pieces show nothing new, and take their time as well.
+constexpr int kMostPieces = 12;
+
 // Takes bytes from the front.
 class Bytes {
  public:
@@ -59,7 +62,7 @@ SentencePieceModel BuildModel(absl::string_view data) {
   model.normalizer.escape_whitespaces = (flags & 32) != 0;
   if ((flags & 64) != 0) model.normalizer.charsmap = bytes.Take(bytes.Next());
   if ((flags & 128) != 0) model.denormalizer_charsmap = model.normalizer.charsmap;
-  while (!bytes.empty()) {
+  for (int i = 0; i < kMostPieces && !bytes.empty(); ++i) {
     const uint8_t head = bytes.Next();
     SentencePieceModel::Piece piece;
     piece.kind =

@@ -1,8 +1,10 @@
 // Any bytes as a text: for each pattern, pieces that are not empty and end with the text; and byte
-// by byte the tokens of a byte-level vocabulary that has merges put the text together again.
+// by byte the tokens of a byte-level vocabulary that has merges put the text together again, with
+// the pattern that the text's length picks.
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -32,25 +34,30 @@ megatron::ByteLevelVocabulary Vocabulary() {
   return vocabulary;
 }
 
+void CheckPieces(absl::string_view text, megatron::FirstPiece first_piece) {
+  while (!text.empty()) {
+    const size_t piece = first_piece(text);
+    CHECK(0 < piece && piece <= text.size());
+    text.remove_prefix(piece);
+  }
+}
+
+void CheckTokens(absl::string_view text, megatron::FirstPiece first_piece) {
+  static const auto* const bpe = new ByteLevelBpe(Vocabulary());
+  static const auto* const tokens = new std::vector<std::string>(Vocabulary().tokens);
+  const megatron::FirstPiece stages[] = {megatron::FirstPieceByDigits(true), first_piece};
+  std::vector<int32_t> ids;
+  CHECK(bpe->Encode(text, stages, &ids).ok());
+  std::string joined;
+  for (const int32_t id : ids) joined += (*tokens)[static_cast<size_t>(id)];
+  CHECK_EQ(joined, text);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto* const bpe = new ByteLevelBpe(Vocabulary());
-  static const auto* const tokens = new std::vector<std::string>(Vocabulary().tokens);
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  for (const SplitPattern pattern : kPatterns) {
-    const megatron::FirstPiece first_piece = megatron::FirstPieceOf(pattern);
-    for (absl::string_view rest = text; !rest.empty();) {
-      const size_t piece = first_piece(rest);
-      CHECK(0 < piece && piece <= rest.size());
-      rest.remove_prefix(piece);
-    }
-    std::vector<int32_t> ids;
-    const megatron::FirstPiece stages[] = {megatron::FirstPieceByDigits(true), first_piece};
-    CHECK(bpe->Encode(text, stages, &ids).ok());
-    std::string joined;
-    for (const int32_t id : ids) joined += (*tokens)[id];
-    CHECK_EQ(joined, text);
-  }
+  for (const SplitPattern pattern : kPatterns) CheckPieces(text, megatron::FirstPieceOf(pattern));
+  CheckTokens(text, megatron::FirstPieceOf(kPatterns[size % std::size(kPatterns)]));
   return 0;
 }
