@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kInputBytes = size_t{1} << 16;
 constexpr size_t kMagicBytes = 4;
+constexpr size_t kMostZstdHeaderBytes = 18;
 
 bool IsGzip(absl::string_view head) { return absl::StartsWith(head, "\x1f\x8b"); }
 
@@ -181,7 +182,29 @@ class ZstdSource : public ByteSource {
   int64_t stored_bytes_read() const override { return input_->stored_bytes_read(); }
 
  private:
+  // What the frame that begins here says it holds.
+  absl::Status StartFrame() {
+    MEGATRON_RETURN_IF_ERROR(input_->Fill(kMostZstdHeaderBytes));
+    const absl::string_view data = input_->data();
+    frame_bytes_ = ZSTD_getFrameContentSize(data.data(), data.size());
+    read_of_frame_ = 0;
+    return absl::OkStatus();
+  }
+
+  // Reading piece by piece, the library misses that a frame ends too early if its last block is
+  // empty.
+  absl::Status CheckFrame() const {
+    const bool says =
+        frame_bytes_ != ZSTD_CONTENTSIZE_UNKNOWN && frame_bytes_ != ZSTD_CONTENTSIZE_ERROR;
+    if (!says || read_of_frame_ == frame_bytes_) return absl::OkStatus();
+    return input_->Damaged(absl::StrCat("damaged zstd data: a frame of ", frame_bytes_,
+                                        " bytes holds ", read_of_frame_));
+  }
+
   absl::StatusOr<size_t> DecompressSome(absl::Span<char> buffer) {
+    if (!in_frame_) {
+      MEGATRON_RETURN_IF_ERROR(StartFrame());
+    }
     ZSTD_inBuffer in = {input_->data().data(), input_->data().size(), 0};
     ZSTD_outBuffer out = {buffer.data(), buffer.size(), 0};
     const size_t result = ZSTD_decompressStream(context_, &out, &in);
@@ -189,6 +212,10 @@ class ZstdSource : public ByteSource {
       return input_->Damaged(absl::StrCat("damaged zstd data: ", ZSTD_getErrorName(result)));
     input_->Consume(in.pos);
     in_frame_ = result != 0;
+    read_of_frame_ += out.pos;
+    if (!in_frame_) {
+      MEGATRON_RETURN_IF_ERROR(CheckFrame());
+    }
     // A full buffer may mean that the library holds more than it could hand out.
     output_waits_ = in_frame_ && out.pos == out.size;
     return out.pos;
@@ -197,6 +224,8 @@ class ZstdSource : public ByteSource {
   const std::unique_ptr<BufferedInput> input_;
   ZSTD_DCtx* const context_;
   bool in_frame_ = false;
+  uint64_t frame_bytes_ = 0;  // or one of the library's two numbers for what isn't known
+  uint64_t read_of_frame_ = 0;
   bool output_waits_ = false;
 };
 

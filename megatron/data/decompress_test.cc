@@ -123,6 +123,18 @@ TEST(DecompressTest, DamageIsAnErrorAndNeverOtherText) {
   }
 }
 
+// A frame of 256 bytes, as it says, whose only block is empty.
+TEST(DecompressTest, AFrameWithLessThanItSaysIsAnErrorWhateverThePieces) {
+  const std::string frame("\x28\xb5\x2f\xfd\x40\x24\0\0\x01\0\0", 11);
+  for (const size_t stored_piece : {size_t{1}, size_t{5}, SIZE_MAX}) {
+    for (const size_t piece : {size_t{1}, size_t{999}, size_t{65536}}) {
+      EXPECT_THAT(Read("x.zst", Zstd("text") + frame, stored_piece, piece),
+                  StatusIs(absl::StatusCode::kDataLoss))
+          << stored_piece << " " << piece;
+    }
+  }
+}
+
 TEST(DecompressTest, WhatIsNotWhatItsNameSaysIsAnError) {
   EXPECT_THAT(Read("x.gz", "plain text"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no gzip data")));
