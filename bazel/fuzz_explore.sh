@@ -11,5 +11,5 @@ i=0
 for file in "$@"; do
   cp "$file" "$work/$((i += 1))-$(basename "$file")"
 done
-exec "$fuzzer" -max_len="$max_len" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=10 \
+exec "$fuzzer" -max_len="$max_len" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=60 \
   -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="${TEST_UNDECLARED_OUTPUTS_DIR:-$work}/" "$work"
