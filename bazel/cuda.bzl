@@ -16,6 +16,12 @@ CUDA_ONLY = select({
     "//conditions:default": [str(Label("//bazel:only_with_config_cuda"))],
 })
 
+# The other way round: what plays a CUDA device.
+WITHOUT_CUDA = select({
+    _CUDA: [str(Label("//bazel:only_without_config_cuda"))],
+    "//conditions:default": [],
+})
+
 def _architecture_flags(architectures):
     """Machine code for each; PTX of the oldest besides, for devices that none of them fits."""
     flags = []

@@ -54,6 +54,8 @@ ThreadPool* PoolOf(const CudaStream& stream) { return static_cast<ThreadPool*>(s
 
 }  // namespace
 
+__attribute__((weak)) bool KernelsAreEmulated() { return false; }
+
 int CudaDeviceCount() { return 1; }
 
 CudaDeviceFacts CudaFacts(int) { return {kEmulatedDeviceName, int64_t{1} << 40, int64_t{1} << 40}; }
@@ -64,7 +66,8 @@ void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   const int file = memfd_create("emulated device memory", MFD_CLOEXEC);
   PCHECK(file >= 0) << name;
   PCHECK(ftruncate(file, bytes) == 0) << bytes << " bytes for " << name;
-  char* const address = Map(file, size, PROT_NONE);
+  const int reach = KernelsAreEmulated() ? PROT_READ | PROT_WRITE : PROT_NONE;
+  char* const address = Map(file, size, reach);
   const Block block = {size, Map(file, size, PROT_READ | PROT_WRITE)};
   close(file);
   Blocks& blocks = AllBlocks();
@@ -84,11 +87,24 @@ void CudaFree(int, void* memory) {
 }
 
 CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1)) {}
-CudaStream::~CudaStream() { delete PoolOf(*this); }
-void* CudaStream::Workspace(int64_t) {
-  LOG(FATAL) << "kernels alone have a workspace, and an emulated device has no kernels";
-  return nullptr;
+
+CudaStream::~CudaStream() {
+  delete PoolOf(*this);
+  if (workspace_ != nullptr) CudaFree(device_, workspace_);
 }
+
+void* CudaStream::Workspace(int64_t bytes) {
+  CHECK(KernelsAreEmulated());
+  if (workspace_bytes_ < bytes) {
+    if (workspace_ != nullptr) CudaFree(device_, workspace_);
+    workspace_ = CudaAllocate(device_, bytes, "workspace");
+    workspace_bytes_ = bytes;
+  }
+  // Whoever counts on what was there before gets NaN.
+  std::memset(workspace_, 0xff, static_cast<size_t>(workspace_bytes_));
+  return workspace_;
+}
+
 void CudaStream::Synchronize() {}
 
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {

@@ -15,6 +15,11 @@ namespace megatron {
 // CudaFacts().name of the emulated device; tests may ask more of it than of a real one.
 inline constexpr char kEmulatedDeviceName[] = "emulated";
 
+// Whether the kernels' own code runs, emulated (//megatron/ops/cuda:emulated_kernels), rather than
+// the CPU's ops. It addresses the device's memory itself, so that this is within the host's reach
+// then.
+bool KernelsAreEmulated();
+
 // The same memory as a CPU tensor, for what plays the device. Empty stays empty.
 Tensor EmulatedView(const Tensor& tensor);
 // The CPU stream that carries out a CUDA stream's operations.

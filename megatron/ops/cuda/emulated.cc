@@ -7,7 +7,6 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
@@ -143,35 +142,6 @@ void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& 
                        int64_t first_row, const Tensor& dtable_VH) {
   ops::EmbeddingBackward(EmulatingStream(stream), View(ids_T), View(dy_TH), first_row,
                          View(dtable_VH));
-}
-
-void LinearForward(const Stream& stream, const Tensor& x_TI, const Tensor& w_OI,
-                   const Tensor& bias_O, const Tensor& y_TO) {
-  ops::LinearForward(EmulatingStream(stream), View(x_TI), View(w_OI), View(bias_O), View(y_TO));
-}
-
-void LinearActivationForward(const Stream& stream, Activation activation, const Tensor& x_TI,
-                             const Tensor& w_OI, const Tensor& bias_O, const Tensor& pre_TO,
-                             const Tensor& y_TO) {
-  ops::LinearActivationForward(EmulatingStream(stream), activation, View(x_TI), View(w_OI),
-                               View(bias_O), View(pre_TO), View(y_TO));
-}
-
-void LinearBackwardInput(const Stream& stream, const Tensor& dy_TO, const Tensor& w_OI,
-                         const Tensor& dx_TI) {
-  ops::LinearBackwardInput(EmulatingStream(stream), View(dy_TO), View(w_OI), View(dx_TI));
-}
-
-void LinearActivationBackwardInput(const Stream& stream, Activation activation, const Tensor& dy_TO,
-                                   const Tensor& w_OI, const Tensor& pre_TI, const Tensor& dx_TI) {
-  ops::LinearActivationBackwardInput(EmulatingStream(stream), activation, View(dy_TO), View(w_OI),
-                                     View(pre_TI), View(dx_TI));
-}
-
-void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
-                          const Tensor& dw_OI, const Tensor& dbias_O) {
-  ops::LinearBackwardWeight(EmulatingStream(stream), View(dy_TO), View(x_TI), View(dw_OI),
-                            View(dbias_O));
 }
 
 void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,

@@ -1,0 +1,195 @@
+#include "megatron/ops/cuda/emulation/block.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "glog/logging.h"
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// Leaves the registers that a call preserves on the stack, and goes on with another stack where
+// this function was left before. (Libraries' switches ask the kernel for signal masks each time,
+// which takes longer than the threads between two of them.)
+extern "C" void MegatronSwitchStack(void** left, void* entered);
+asm(R"(
+.text
+.globl MegatronSwitchStack
+.type MegatronSwitchStack, @function
+MegatronSwitchStack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size MegatronSwitchStack, .-MegatronSwitchStack
+)");
+
+namespace megatron::emulation {
+namespace {
+
+constexpr size_t kStackBytes = size_t{256} << 10;
+
+// Fibers that wait for each other: all that have not returned must arrive.
+struct Barrier {
+  int expected = 0, arrived = 0;
+  int64_t generation = 0;
+};
+
+struct Fiber {
+  void* stack_pointer = nullptr;
+  std::unique_ptr<char[]> stack;
+  unsigned index = 0;
+  bool done = false;
+};
+
+// The block that runs.
+struct Block {
+  std::vector<Fiber> fibers;
+  Barrier all;
+  std::vector<Barrier> warps;
+  std::vector<char> places;  // 16 bytes a thread
+  std::vector<char> shared;
+  void* scheduler = nullptr;  // its stack pointer while a fiber runs
+  Fiber* running = nullptr;
+  const std::function<void()>* thread = nullptr;
+  int64_t progress = 0;  // fibers that ended and barriers that opened
+};
+
+Block& Current() {
+  static Block& block = *new Block;
+  return block;
+}
+
+void Yield() {
+  Block& block = Current();
+  MegatronSwitchStack(&block.running->stack_pointer, block.scheduler);
+}
+
+// Lets those go that wait, if nobody else is to come.
+void OpenIfComplete(Barrier* barrier) {
+  if (barrier->arrived < barrier->expected || barrier->expected == 0) return;
+  barrier->arrived = 0;
+  ++barrier->generation;
+  ++Current().progress;
+}
+
+void Wait(Barrier* barrier) {
+  const int64_t generation = barrier->generation;
+  ++barrier->arrived;
+  OpenIfComplete(barrier);
+  while (barrier->generation == generation) Yield();
+}
+
+void RunFiber() {
+  Block& block = Current();
+  (*block.thread)();
+  Fiber& fiber = *block.running;
+  fiber.done = true;
+  ++block.progress;
+  Barrier& warp = block.warps[fiber.index / kWarpSize];
+  --warp.expected;
+  --block.all.expected;
+  OpenIfComplete(&warp);
+  OpenIfComplete(&block.all);
+  Yield();
+  LOG(FATAL) << "a fiber that had ended ran on";
+}
+
+// As if RunFiber had been about to begin when the stack was left.
+void* FreshStack(char* memory) {
+  constexpr int kSavedRegisters = 6;
+  auto top = reinterpret_cast<uintptr_t>(memory + kStackBytes) & ~uintptr_t{15};
+  auto* const slots = reinterpret_cast<uintptr_t*>(top) - 2 - kSavedRegisters;
+  std::fill_n(slots, kSavedRegisters, 0);
+  slots[kSavedRegisters] = reinterpret_cast<uintptr_t>(&RunFiber);
+  slots[kSavedRegisters + 1] =
+      0;  // where it would return to; keeps the stack aligned as a call does
+  return slots;
+}
+
+void StartFibers(Block* block, unsigned threads) {
+  if (block->fibers.size() < threads) block->fibers.resize(threads);
+  const unsigned warps = (threads + kWarpSize - 1) / kWarpSize;
+  block->warps.assign(warps, Barrier());
+  block->all = Barrier();
+  block->places.assign(size_t{16} * warps * kWarpSize, 0);
+  for (unsigned t = 0; t < threads; ++t) {
+    Fiber& fiber = block->fibers[t];
+    if (fiber.stack == nullptr) fiber.stack = std::unique_ptr<char[]>(new char[kStackBytes]);
+    fiber.index = t;
+    fiber.done = false;
+    fiber.stack_pointer = FreshStack(fiber.stack.get());
+    ++block->warps[t / kWarpSize].expected;
+    ++block->all.expected;
+  }
+}
+
+void RunBlock(Block* block, const std::vector<unsigned>& order) {
+  StartFibers(block, static_cast<unsigned>(order.size()));
+  for (bool done = false; !done;) {
+    const int64_t before = block->progress;
+    done = true;
+    for (unsigned t : order) {
+      Fiber& fiber = block->fibers[t];
+      if (fiber.done) continue;
+      block->running = &fiber;
+      threadIdx = dim3(t, 0, 0);
+      MegatronSwitchStack(&block->scheduler, fiber.stack_pointer);
+      done = done && fiber.done;
+    }
+    CHECK(done || block->progress > before)
+        << "threads of block " << blockIdx.x << "," << blockIdx.y << " wait at different places";
+  }
+}
+
+}  // namespace
+
+int Lane() { return static_cast<int>(Current().running->index % kWarpSize); }
+
+void* Place(int lane) {
+  Block& block = Current();
+  const size_t warp = block.running->index / kWarpSize;
+  return &block.places[16 * (warp * kWarpSize + static_cast<size_t>(lane))];
+}
+
+void SyncBlock() { Wait(&Current().all); }
+void SyncWarp() { Wait(&Current().warps[Current().running->index / kWarpSize]); }
+void* DynamicShared() { return Current().shared.data(); }
+
+void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<void()>& thread) {
+  static std::mutex& mutex = *new std::mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  static std::mt19937& random = *new std::mt19937(1);
+  CHECK_EQ(block_size.y * block_size.z * grid.z, 1u) << "blocks have one dim here, grids two";
+  Block& block = Current();
+  block.thread = &thread;
+  gridDim = grid;
+  blockDim = block_size;
+  std::vector<unsigned> order(block_size.x);
+  std::iota(order.begin(), order.end(), 0u);
+  std::shuffle(order.begin(), order.end(), random);
+  for (unsigned y = 0; y < grid.y; ++y) {
+    for (unsigned x = 0; x < grid.x; ++x) {
+      blockIdx = dim3(x, y, 0);
+      // What a kernel reads before it has written it is NaN in every dtype.
+      block.shared.assign(shared_bytes, static_cast<char>(0xff));
+      RunBlock(&block, order);
+    }
+  }
+}
+
+}  // namespace megatron::emulation

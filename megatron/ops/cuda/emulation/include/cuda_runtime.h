@@ -1,0 +1,59 @@
+// What the kernels of ../.. use of the CUDA runtime, for the emulation (../block.h): their sources
+// are compiled as C++ against this header in place of CUDA's.
+#ifndef MEGATRON_OPS_CUDA_EMULATION_INCLUDE_CUDA_RUNTIME_H_
+#define MEGATRON_OPS_CUDA_EMULATION_INCLUDE_CUDA_RUNTIME_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "megatron/ops/cuda/emulation/block.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(threads)
+// One block runs at a time, so that what is static belongs to it alone.
+#define __shared__ static
+
+using cudaStream_t = struct CUstream_st*;
+enum cudaError_t { cudaSuccess };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
+inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+inline void __syncthreads() { megatron::emulation::SyncBlock(); }
+inline void __syncwarp() { megatron::emulation::SyncWarp(); }
+
+template <typename X>
+X __shfl_sync(unsigned, X x, int lane) {
+  return megatron::emulation::FromLane(x, lane);
+}
+template <typename X>
+X __shfl_xor_sync(unsigned, X x, int lanes) {
+  return megatron::emulation::FromLane(x, megatron::emulation::Lane() ^ lanes);
+}
+
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+template <typename A, typename B>
+std::common_type_t<A, B> min(A a, B b) {
+  return b < a ? b : a;
+}
+template <typename A, typename B>
+std::common_type_t<A, B> max(A a, B b) {
+  return a < b ? b : a;
+}
+
+#endif  // MEGATRON_OPS_CUDA_EMULATION_INCLUDE_CUDA_RUNTIME_H_
