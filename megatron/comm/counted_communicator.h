@@ -1,0 +1,47 @@
+// Counts what a rank sends, by group and operation, to compare with what a design promises.
+//
+//   BytesSent sent;
+//   ProcessGroup world(Counted(communicator, &sent));   // and every group split from it
+//   ...
+//   sent.Of("dp-cp", Collective::kReduceScatter)
+//
+// Counted are the bytes of an optimal engine (docs/parallelism.md), whatever this one does.
+#ifndef MEGATRON_COMM_COUNTED_COMMUNICATOR_H_
+#define MEGATRON_COMM_COUNTED_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "megatron/comm/communicator.h"
+
+namespace megatron {
+
+// Of one rank. Thread-safe.
+class BytesSent {
+ public:
+  void Add(const std::string& group, Collective collective, int64_t bytes);
+  // Of all groups whose names begin with `prefix`.
+  int64_t Of(const std::string& prefix, Collective collective) const;
+  int64_t Total() const;
+  void Reset();
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, Collective>, int64_t> bytes_;
+};
+
+// Bytes that each rank of `size` sends in this call where data is moved no more than is needed:
+// 2 (n - 1) / n of an all-reduced buffer, (n - 1) / n of what is gathered, scattered or exchanged
+// with all, all of what a root broadcasts, counted once.
+int64_t OptimalBytesSent(const CollectiveCall& call, int size, int rank);
+
+// The same communicator, and of its splits.
+std::shared_ptr<Communicator> Counted(std::shared_ptr<Communicator> communicator, BytesSent* sent);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_COUNTED_COMMUNICATOR_H_
