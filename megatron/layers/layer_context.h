@@ -32,6 +32,7 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
@@ -46,6 +47,8 @@ struct LayerContext {
   bool sequence_parallel = false;
   Arena* recompute = nullptr;  // what recomputed layers save; null outside training
   Arena* deferred = nullptr;   // set: backward puts parameter gradients off, as above
+  // Who has the weights and gradients; null: they are there all the time. For stages, not layers.
+  WeightBlocks* blocks = nullptr;
 
   // Of the residual stream's rows those that this rank holds.
   int64_t rows() const {

@@ -71,11 +71,11 @@ std::vector<Parameter*> GptStage::parameters() {
   if (embedding_ != nullptr) {
     embedding_->AppendParameters(&all);
   } else if (word_embeddings_ != nullptr) {
-    all.push_back(&word_embeddings_->weight());
+    AppendBlock({&word_embeddings_->weight()}, &all);
   }
   for (const Chunk& chunk : chunks_) chunk.layers->AppendParameters(&all);
   if (head_ != nullptr) head_->AppendParameters(&all);
-  if (output_layer_ != nullptr) all.push_back(&output_layer_->weight());
+  if (output_layer_ != nullptr) AppendBlock({&output_layer_->weight()}, &all);
   return all;
 }
 
@@ -124,7 +124,8 @@ LayerContext GptStage::Context(const WorkItem& item, const Stream& stream) const
       mode_ == Mode::kTrain,
       sequence_parallel(),
       &memory_->recompute,
-      item.deferred_slot < 0 ? nullptr : memory_->deferred[item.chunk][item.deferred_slot].get()};
+      item.deferred_slot < 0 ? nullptr : memory_->deferred[item.chunk][item.deferred_slot].get(),
+      blocks_};
 }
 
 Tensor GptStage::AllocateHidden(Arena* arena, int64_t tokens, const char* name) const {

@@ -27,6 +27,7 @@
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/token_embedding.h"
 #include "megatron/pipeline/stage.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
@@ -60,6 +61,8 @@ class GptStage : public Stage {
   void SetMemory(StageMemory* memory);
   // The micro-batches of the step, by number. Both must outlive the step.
   void SetBatches(const std::vector<MicroBatch>* batches) { batches_ = batches; }
+  // Who has the parameters' memory, if it is not there all the time; outlives the stage's use.
+  void SetBlocks(WeightBlocks* blocks) { blocks_ = blocks; }
   // Off: Forward has no dropout and keeps nothing for a backward, which is not called.
   void set_training(bool training) { mode_ = training ? Mode::kTrain : Mode::kEvaluate; }
   // Until the next set_training: as without training, but in place of the loss Forward writes on
@@ -124,6 +127,7 @@ class GptStage : public Stage {
   Buffer loss_buffer_;
   Tensor loss_sums_;
   StageMemory* memory_ = nullptr;
+  WeightBlocks* blocks_ = nullptr;
   const std::vector<MicroBatch>* batches_ = nullptr;
   Mode mode_ = Mode::kTrain;
   int64_t predicted_token_ = 0;

@@ -17,13 +17,25 @@ LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& ten
     const bool again = recompute.method == LayerRecompute::kUniform ||
                        (recompute.method == LayerRecompute::kBlock && begin < recompute.num_layers);
     const int64_t length = recompute.method == LayerRecompute::kUniform ? recompute.num_layers : 1;
-    segments_.push_back({begin, std::min(begin + length, count), again});
+    Segment segment;
+    segment.begin = begin;
+    segment.end = std::min(begin + length, count);
+    segment.recompute = again;
+    segments_.push_back(segment);
     begin = segments_.back().end;
   }
 }
 
 void LayerStack::AppendParameters(std::vector<Parameter*>* out) {
-  for (const auto& layer : layers_) layer->AppendParameters(out);
+  first_block_ = NextBlock(*out);
+  for (const auto& layer : layers_) {
+    std::vector<Parameter*> block;
+    layer->AppendParameters(&block);
+    AppendBlock(block, out);
+  }
+  for (Segment& segment : segments_) {
+    segment.next = segment.end == num_layers() ? WeightBlocks::kNone : BlockOf(segment.end);
+  }
 }
 
 void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary,
@@ -31,6 +43,7 @@ void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rot
   for (int64_t i = segment.begin; i < segment.end; ++i) {
     const bool last = i + 1 == segment.end;
     const Tensor out_TH = last ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
+    const WeightsInUse weights(ctx.blocks, BlockOf(i), last ? segment.next : BlockOf(i + 1));
     layers_[i]->Forward(ctx, rotary, saved->layer_input[i], out_TH, &saved->layers[i]);
     if (!last) saved->layer_input[i + 1] = out_TH;
   }
@@ -65,6 +78,8 @@ void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary
     Arena::Scope layer_scope(ctx.saved);
     TransformerLayer::Saved forgotten;
     const Tensor to_TH = (num_layers() - i) % 2 == 1 ? y_TH : between_TH;
+    const WeightsInUse weights(ctx.blocks, BlockOf(i),
+                               i + 1 == num_layers() ? WeightBlocks::kNone : BlockOf(i + 1));
     layers_[i]->Forward(ctx, rotary, from_TH, to_TH, &forgotten);
     from_TH = to_TH;
   }
@@ -75,17 +90,23 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
                                  Saved* saved) {
   Arena::Scope scope(ctx.scratch);
   Arena::Scope recompute_scope(ctx.recompute);
+  // What ends the recomputation begins the backward: it is held over both.
+  const WeightsInUse last_layer(ctx.blocks, BlockOf(segment.end - 1));
   if (segment.recompute) {
     LayerContext recomputing = ctx;
     recomputing.saved = ctx.defers() ? ctx.deferred : ctx.recompute;
     // The output itself is not needed any more, but has to be written somewhere.
-    ForwardSegment(recomputing, rotary, segment,
+    Segment alone = segment;
+    alone.next = WeightBlocks::kNone;
+    ForwardSegment(recomputing, rotary, alone,
                    AllocateHidden(ctx.scratch, dy_TH, "recomputed output"), saved);
   }
   Tensor from_TH = dy_TH;
   for (int64_t i = segment.end - 1; i >= segment.begin; --i) {
     const Tensor to_TH =
         i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
+    const WeightsInUse weights(ctx.blocks, BlockOf(i), BlockBefore(i));
+    const GradientsInUse gradients(ctx.blocks, BlockOf(i), /*last=*/!ctx.defers());
     layers_[i]->Backward(ctx, rotary, from_TH, to_TH, &saved->layers[i]);
     from_TH = to_TH;
   }
@@ -106,8 +127,10 @@ void LayerStack::Backward(const LayerContext& ctx, const RotaryTables* rotary, c
 }
 
 void LayerStack::BackwardWeight(const LayerContext& ctx, Saved* saved) {
-  for (int64_t i = num_layers() - 1; i >= 0; --i)
+  for (int64_t i = num_layers() - 1; i >= 0; --i) {
+    const GradientsInUse gradients(ctx.blocks, BlockOf(i));
     layers_[i]->BackwardWeight(ctx, &saved->layers[i]);
+  }
 }
 
 }  // namespace megatron

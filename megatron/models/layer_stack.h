@@ -16,6 +16,7 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/transformer_layer.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
@@ -58,14 +59,23 @@ class LayerStack {
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
+  // Each layer is a block. Without this call before, ctx.blocks must be null.
   void AppendParameters(std::vector<Parameter*>* out);
+  // The blocks that forward and backward use first; kNone without layers.
+  int first_block() const { return layers_.empty() ? WeightBlocks::kNone : first_block_; }
+  int last_block() const { return BlockBefore(num_layers()); }
 
  private:
   struct Segment {
-    int64_t begin, end;
-    bool recompute;
+    int64_t begin = 0, end = 0;
+    bool recompute = false;
+    int next = WeightBlocks::kNone;  // the block behind it
   };
 
+  int BlockOf(int64_t layer) const { return first_block_ + static_cast<int>(layer); }
+  int BlockBefore(int64_t layer) const {
+    return layer == 0 ? WeightBlocks::kNone : BlockOf(layer - 1);
+  }
   Tensor AllocateHidden(Arena* arena, const Tensor& like_TH, const char* name) const {
     return arena->Allocate(like_TH.dtype(), like_TH.shape(), name);
   }
@@ -77,6 +87,7 @@ class LayerStack {
 
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::vector<Segment> segments_;
+  int first_block_ = 0;
 };
 
 }  // namespace megatron

@@ -40,6 +40,11 @@ class LmHead {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  // The embedding ends the gradient of a matrix that both use: that is not put off past its end.
+  bool PutsOff(const LayerContext& ctx) const {
+    return ctx.defers() && !(shares_with_embedding_ && ctx.blocks != nullptr);
+  }
+  void AddWordsGradient(const LayerContext& ctx, const Saved& saved);
   Tensor Allocate(Arena* arena, int64_t rows, int64_t columns, const char* name) const {
     return arena->Allocate(dtype_, {rows, columns}, name);
   }
@@ -47,7 +52,10 @@ class LmHead {
   DType dtype_;
   int64_t hidden_size_;
   Parameter* words_;
+  // The embedding of the same stage uses the matrix after the head in backward.
+  bool shares_with_embedding_;
   NormLayer norm_;
+  int norm_block_ = 0;
   VocabParallelCrossEntropy cross_entropy_;
 };
 

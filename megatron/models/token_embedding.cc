@@ -1,6 +1,7 @@
 #include "megatron/models/token_embedding.h"
 
 #include "megatron/ops/embedding.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
@@ -24,8 +25,14 @@ Parameter TokenEmbedding::MakeTable(const GptOptions& options, const char* name,
 }
 
 void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH) const {
-  words_->Forward(ctx, ctx.batch->tokens_T, y_TH);
-  if (!positions_.name.empty()) {
+  const bool has_positions = !positions_.name.empty();
+  {
+    const WeightsInUse words(ctx.blocks, words_->weight().block,
+                             has_positions ? positions_.block : WeightBlocks::kNone);
+    words_->Forward(ctx, ctx.batch->tokens_T, y_TH);
+  }
+  if (has_positions) {
+    const WeightsInUse positions(ctx.blocks, positions_.block);
     ops::EmbeddingForward(ctx.stream, ctx.MyRows(ctx.batch->position_T), positions_.data, 0,
                           /*accumulate=*/true, y_TH);
   }
@@ -37,16 +44,20 @@ void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH) const 
 void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH) {
   const ops::Dropout dropout = DropoutOf(ctx);
   if (dropout.probability > 0) ops::DropoutBackward(ctx.stream, dropout, dy_TH, dy_TH, Tensor());
-  words_->Backward(ctx, ctx.batch->tokens_T, dy_TH);
+  {
+    const GradientsInUse words(ctx.blocks, words_->weight().block);
+    words_->Backward(ctx, ctx.batch->tokens_T, dy_TH);
+  }
   if (!positions_.name.empty()) {
+    const GradientsInUse positions(ctx.blocks, positions_.block);
     ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ctx.batch->position_T), dy_TH, 0,
                            positions_.grad);
   }
 }
 
 void TokenEmbedding::AppendParameters(std::vector<Parameter*>* out) {
-  out->push_back(&words_->weight());
-  if (!positions_.name.empty()) out->push_back(&positions_);
+  AppendBlock({&words_->weight()}, out);
+  if (!positions_.name.empty()) AppendBlock({&positions_}, out);
 }
 
 }  // namespace megatron

@@ -1,10 +1,9 @@
-// The optimizer of one rank: completes gradients over ranks, measures and clips their norm, and
-// applies AdamW or SGD to the parameters of a ParameterBuffers.
+// The optimizer of one rank: measures and clips the norm of gradients that are complete over ranks,
+// and applies AdamW or SGD to what this rank holds of a ParameterBuffers.
 //
-//   buffers.ZeroGradients(stream);
-//   ... forward and backward of every micro-batch, which add to the gradients ...
-//   optimizer.FinalizeGradients(groups, stream);
+//   parallel.FinalizeGradients();   // data_parallel.h
 //   MEGATRON_ASSIGN_OR_RETURN(StepResult result, optimizer.Step(options, groups, stream));
+//   if (result.applied) parallel.ShareWeights();
 //   scaler.Update(!result.finite);
 //   if (result.applied) scheduler.Advance(global_batch_size);
 //
@@ -37,10 +36,9 @@ struct OptimizerOptions {
 // What ParameterBuffersOptions::num_moments has to be.
 int NumMoments(const OptimizerOptions& options);
 
-// Of a parameter's elements (counted as its place) those that this rank answers for: that it counts
-// in sums over the world, and saves. Of the ranks that hold one block, along tensor and expert axes
-// the first answers for it; along data each for its part of the dense section, the first for all of
-// its experts.
+// Of a parameter's elements (of the layout) those that this rank answers for: that it counts in
+// sums over the world, and saves. Of the ranks that hold one block, along tensor and expert axes
+// the first answers for it; along data each for its part.
 FlatRange OwnedRange(const ParameterBuffers& buffers, const ParameterPlace& place,
                      const ProcessGroups& groups);
 
@@ -68,23 +66,14 @@ class Optimizer {
   // The buffers must outlive the optimizer and have NumMoments(options) moments.
   Optimizer(const OptimizerOptions& options, ParameterBuffers* buffers, MemoryLedger* ledger);
 
-  // Makes every gradient that is needed here the gradient of the whole batch: sums over the axes in
-  // which a parameter is `partial`, over the copies of tied weights, and over data-parallel and
-  // context ranks. The others, those of copies and where states are sharded those of other ranks'
-  // parts, then hold anything.
-  void FinalizeGradients(const ProcessGroups& groups, const Stream& stream);
-
-  // Unscales, clips, updates masters and moments, rounds the masters to the weights and shares
-  // these (ShareWeights). Gradients stay as they are. Fails, having changed nothing, if a
-  // collective failed since the world was made.
+  // Unscales, clips, updates masters and moments and rounds the masters to the weights held here.
+  // Gradients stay as they are. Fails, having changed nothing, if a collective failed since the
+  // world was made.
   absl::StatusOr<StepResult> Step(const StepOptions& options, const ProcessGroups& groups,
                                   const Stream& stream);
 
-  // Sends weights from where they are optimized to where else they are used: to the other
-  // data-parallel ranks where states are sharded, and to the copies of tied weights.
-  void ShareWeights(const ProcessGroups& groups, const Stream& stream) const;
-
-  // Elements of the whole model whose gradient is exactly zero; after FinalizeGradients.
+  // Elements of the whole model whose gradient is exactly zero; of complete
+  // ones.
   int64_t CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const;
   // The L2 norm of the whole model's master weights.
   double ParametersNorm(const ProcessGroups& groups, const Stream& stream) const;
@@ -94,16 +83,21 @@ class Optimizer {
   void set_applied_steps(int64_t steps) { applied_steps_ = steps; }
 
  private:
+  // Of a bucket what is held of every parameter, counted from Held().begin.
+  struct HeldBucket {
+    const Bucket* bucket;
+    std::vector<ops::OptimizerSegment> segments;
+    std::vector<const Parameter*> parameters;
+  };
   void Update(const StepOptions& options, double grad_scale, const Stream& stream);
+  void UpdateBucket(const HeldBucket& held, float grad_scale, const Stream& stream);
 
   OptimizerOptions options_;
   ParameterBuffers* buffers_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
   HostMirror sums_, count_;  // of parts of statistics_
-  // Of every parameter, by place, what is held of it, counted from held().begin.
-  std::vector<ops::OptimizerSegment> segments_;
-  std::vector<const Parameter*> segment_parameters_;
+  std::vector<HeldBucket> held_;
 };
 
 }  // namespace megatron

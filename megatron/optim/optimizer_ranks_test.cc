@@ -89,21 +89,19 @@ absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size,
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);
   const int tensor = groups.tensor.rank(), data = groups.data.rank();
-  buffers.data_parallel_size = groups.data.size();
-  buffers.data_parallel_rank = data;
+  buffers.data = {groups.data.size(), data};
   Shard shard(tensor, tensor_size, buffers);
   shard.model.buffers->InitializeWeights(9, stream);
+  shard.model.Connect(groups, stream);
   Outcome outcome;
   for (int step = 0; step < kLayoutSteps; ++step) {
-    shard.model.buffers->ZeroGradients(stream);
+    shard.model.parallel->StartStep(1);
     shard.FillGradients(step, tensor, tensor_size, data, groups.data.size());
-    shard.model.optimizer->FinalizeGradients(groups, stream);
     StepOptions options;
     options.lr = 1e-2;
     options.weight_decay = 0.1;
     options.clip_grad = 1;
-    MEGATRON_ASSIGN_OR_RETURN(const StepResult result,
-                              shard.model.optimizer->Step(options, groups, stream));
+    MEGATRON_ASSIGN_OR_RETURN(const StepResult result, shard.model.Step(options, groups, stream));
     outcome.grad_norms.push_back(result.grad_norm);
   }
   outcome.zeros = shard.model.optimizer->CountZeroGradients(groups, stream);
@@ -162,7 +160,7 @@ TEST(OptimizerRanksTest, ShardedStatesTrainTheSameBits) {
                      ParameterBuffersOptions buffers;
                      buffers.model_dtype = dtype;
                      MEGATRON_ASSIGN_OR_RETURN(const Outcome whole, Train(world, size, buffers));
-                     buffers.shard_states = true;
+                     buffers.sharding = DataSharding::kStates;
                      MEGATRON_ASSIGN_OR_RETURN(const Outcome sharded, Train(world, size, buffers));
                      EXPECT_EQ(sharded.grad_norms, whole.grad_norms);
                      EXPECT_EQ(sharded.parameters_norm, whole.parameters_norm);
@@ -196,9 +194,13 @@ TEST(OptimizerRanksTest, ExpertsAreSummedAndCountedInTheirOwnGrid) {
                          experts->sharding.offset = {groups.expert.rank(), 0};
                          Parameter* router = model.Add("router", Replicated({1}, {Axis::kExpert}));
                          router->sharding.expert_grid = true;
+                         model.buffer_options.data = {groups.data.size(), groups.data.rank()};
+                         model.buffer_options.expert_data = {groups.expert_data.size(),
+                                                             groups.expert_data.rank()};
                          model.Build();
+                         model.Connect(groups, stream);
                          for (Parameter* p : {bias, experts, router}) *p->grad.data<float>() = 1;
-                         model.optimizer->FinalizeGradients(groups, stream);
+                         model.parallel->FinalizeGradients();
                          EXPECT_EQ(*bias->grad.data<float>(), 4);
                          EXPECT_EQ(*experts->grad.data<float>(), 2);
                          EXPECT_EQ(*router->grad.data<float>(), 4);
@@ -254,13 +256,13 @@ TEST(OptimizerRanksTest, OwnersOfTiedWeightsServeTheirCopies) {
                          tied->tied = true;
                          tied->owner = rank == 0;
                          model.Build();
+                         model.Connect(groups, stream);
                          tied->grad.data<float>()[0] = rank == 0 ? 1 : 2;
                          tied->grad.data<float>()[1] = 4;
-                         model.optimizer->FinalizeGradients(groups, stream);
                          StepOptions options;
                          options.lr = 1;
                          MEGATRON_ASSIGN_OR_RETURN(const StepResult result,
-                                                   model.optimizer->Step(options, groups, stream));
+                                                   model.Step(options, groups, stream));
                          EXPECT_NEAR(result.grad_norm, std::sqrt(9 + 64), 1e-6);
                          EXPECT_THAT(Floats(tied->data), ::testing::ElementsAre(-3, -8));
                          return absl::OkStatus();

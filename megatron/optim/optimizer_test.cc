@@ -18,6 +18,13 @@ namespace {
 
 using ::absl_testing::IsOk;
 
+// The two of AdamW, of one bucket.
+std::vector<std::vector<float>> Moments(const TestModel& model) {
+  const Bucket& bucket = model.buffers->buckets()[0];
+  return {Floats(model.buffers->ExpAvg(bucket, bucket.range)),
+          Floats(model.buffers->ExpAvgSq(bucket, bucket.range))};
+}
+
 StepResult Step(TestModel* model, const StepOptions& options, const Stream& stream) {
   absl::StatusOr<StepResult> result = model->optimizer->Step(options, {}, stream);
   EXPECT_THAT(result, IsOk());
@@ -179,15 +186,14 @@ TEST(OptimizerTest, AGradientThatIsNotFiniteChangesNothing) {
     options.clip_grad = 1;
     FillGradients(*weight, 3);
     EXPECT_TRUE(Step(&model, options, stream).applied);
-    const std::vector<float> w = Floats(weight->data), m = Floats(model.buffers->exp_avg()),
-                             v = Floats(model.buffers->exp_avg_sq());
+    const std::vector<float> w = Floats(weight->data), m = Moments(model)[0], v = Moments(model)[1];
     weight->grad.data<float>()[777] = bad;
     const StepResult result = Step(&model, options, stream);
     EXPECT_FALSE(result.finite) << bad;
     EXPECT_FALSE(result.applied) << bad;
     EXPECT_EQ(Floats(weight->data), w);
-    EXPECT_EQ(Floats(model.buffers->exp_avg()), m);
-    EXPECT_EQ(Floats(model.buffers->exp_avg_sq()), v);
+    EXPECT_EQ(Moments(model)[0], m);
+    EXPECT_EQ(Moments(model)[1], v);
     EXPECT_EQ(model.optimizer->applied_steps(), 1);
   }
 }
@@ -254,14 +260,14 @@ TEST(OptimizerTest, ASteadyStepAllocatesNothing) {
   model.Add("bias", Replicated({257}), /*decays=*/false);
   model.Build();
   const ProcessGroups groups;
+  model.Connect(groups, stream);
   StepOptions options;
   options.clip_grad = 1;
   int64_t allocations = 0;
   for (int step = 0; step < 3; ++step) {
     allocations = ops::AllocationCount();
-    model.buffers->ZeroGradients(stream);
-    model.optimizer->FinalizeGradients(groups, stream);
-    const bool ok = model.optimizer->Step(options, groups, stream).ok();
+    model.parallel->StartStep(1);
+    const bool ok = model.Step(options, groups, stream).ok();
     allocations = ops::AllocationCount() - allocations;
     EXPECT_TRUE(ok);
   }
@@ -283,7 +289,7 @@ TEST(OptimizerTest, MastersKeepWhatSixteenBitsWouldLose) {
   StepOptions step;
   step.lr = 1.0 / 1024;  // bf16 holds nothing between 1 and 1 + 1/128
   for (int i = 0; i < 8; ++i) Step(&model, step, stream);
-  EXPECT_EQ(model.buffers->masters().data<float>()[0], 1 + 8.0f / 1024);
+  EXPECT_EQ(model.buffers->States()[0].master.data<float>()[0], 1 + 8.0f / 1024);
   EXPECT_EQ(ToFloat(weight->data.data<BFloat16>()[0]), 1 + 1.0f / 128);
 }
 
@@ -333,8 +339,9 @@ TEST(OptimizerTest, AStepOnTheMetaDeviceNeedsNoMemory) {
     model.Add("weight", Replicated({1 << 20, 1 << 12}));  // 16 GiB each
     model.Build({DeviceType::kMeta, 0});
     const Stream stream = Stream::Meta();
-    model.buffers->ZeroGradients(stream);
-    model.optimizer->FinalizeGradients({}, stream);
+    model.Connect({}, stream);
+    model.parallel->StartStep(1);
+    model.parallel->FinalizeGradients();
     EXPECT_TRUE(Step(&model, {}, stream).applied);
     EXPECT_GT(model.ledger.peak_bytes(), int64_t{64} << 30);
   }

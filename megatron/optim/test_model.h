@@ -1,12 +1,16 @@
-// A small model for tests of the optimizer: parameters, their memory and an optimizer.
+// A small model for tests of the optimizer: parameters, their memory, an optimizer and what ranks
+// do together.
 #ifndef MEGATRON_OPTIM_TEST_MODEL_H_
 #define MEGATRON_OPTIM_TEST_MODEL_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "glog/logging.h"
+#include "megatron/optim/data_parallel.h"
 #include "megatron/optim/optimizer.h"
 
 namespace megatron {
@@ -35,6 +39,23 @@ struct TestModel {
     optimizer = std::make_unique<Optimizer>(options, buffers.get(), &ledger);
   }
 
+  // After Build; all ranks of the groups.
+  void Connect(const ProcessGroups& groups, const Stream& stream,
+               const DataParallelOptions& how = {}, const WholeBlockSizes& sizes = {}) {
+    auto created = DataParallel::Create(how, groups, sizes, buffers.get(), stream, &ledger);
+    CHECK(created.ok()) << created.status();
+    parallel = std::move(*created);
+  }
+
+  // Gradients are there.
+  absl::StatusOr<StepResult> Step(const StepOptions& how, const ProcessGroups& groups,
+                                  const Stream& stream) {
+    parallel->FinalizeGradients();
+    absl::StatusOr<StepResult> result = optimizer->Step(how, groups, stream);
+    if (result.ok() && result->applied) parallel->ShareWeights();
+    return result;
+  }
+
   OptimizerOptions options;
   DType dtype;
   ParameterBuffersOptions buffer_options;  // Build sets what it knows
@@ -42,6 +63,7 @@ struct TestModel {
   std::vector<std::unique_ptr<Parameter>> parameters;
   std::unique_ptr<ParameterBuffers> buffers;
   std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<DataParallel> parallel;
 };
 
 inline std::vector<float> Floats(const Tensor& tensor) {

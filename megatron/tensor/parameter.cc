@@ -51,6 +51,14 @@ Sharding SplitOverTensor(const Shape& shape, int dim, int parts, int part) {
   return sharding;
 }
 
+void AppendBlock(const std::vector<Parameter*>& block, std::vector<Parameter*>* out) {
+  const int number = NextBlock(*out);
+  for (Parameter* parameter : block) {
+    parameter->block = number;
+    out->push_back(parameter);
+  }
+}
+
 void FillInitial(const Parameter& parameter, uint64_t seed, const Tensor& out) {
   CHECK_EQ(out.shape(), parameter.sharding.local_shape) << parameter.name;
   CHECK(out.is_contiguous()) << parameter.name;

@@ -54,6 +54,9 @@ struct Parameter {
   // is a copy.
   bool tied = false;
   bool owner = true;
+  // Parameters of a stage that are used together have the same block: numbers in the order in which
+  // stages list their parameters. Its weights are gathered and its gradients reduced at once.
+  int block = 0;
 
   // Views, bound by whoever owns the memory (optim's buffers): the values that layers use, in the
   // model's dtype, and the fp32 gradient that backward accumulates into. Both have the block's
@@ -61,6 +64,13 @@ struct Parameter {
   Tensor data;
   Tensor grad;
 };
+
+// The block of parameters that come behind these.
+inline int NextBlock(const std::vector<Parameter*>& parameters) {
+  return parameters.empty() ? 0 : parameters.back()->block + 1;
+}
+// Appends parameters that make a block of their own.
+void AppendBlock(const std::vector<Parameter*>& block, std::vector<Parameter*>* out);
 
 // Fills `out` (fp32, contiguous, the block's shape, CPU) with the initial values of the parameter's
 // block. They depend on the seed, the name and the position in the global tensor alone, so any

@@ -61,6 +61,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"data.tokenizer_type=TikTokenizer", "data.tokenizer_model=a"},
       {"checkpoint.save=here", "checkpoint.load=there"},
       {"parallel.pipeline_model_parallel_size=2"},
+      {"parallel.use_distributed_optimizer=true", "precision.bf16=true"},
       {"generation={}"},
   };
   return *contexts;
@@ -134,7 +135,8 @@ std::string Describe(const GptTrainerOptions& o) {
               o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
               o.model.dropout_seed) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
-              o.use_distributed_optimizer, o.max_generation_context) +
+              o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
+              o.data_parallel.grad_reduce_in_bf16, o.max_generation_context) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.clip_grad, o.log_params_norm,
               o.log_num_zeros_in_grad) +

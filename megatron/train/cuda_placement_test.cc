@@ -76,7 +76,8 @@ TEST_F(CudaPlacementTest, MasterWeightsAndMomentumTrainAsOnTheCpu) {
 TEST_F(CudaPlacementTest, EightRanksThatShareOneDeviceTrainAsOnTheCpu) {
   LayoutRun run = Alone();
   run.layout.tensor = run.layout.pipeline = run.layout.data = 2;
-  run.layout.sequence_parallel = run.layout.distributed_optimizer = true;
+  run.layout.sequence_parallel = true;
+  run.layout.sharding = DataSharding::kWeights;
   ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), run);
 }
 

@@ -42,8 +42,14 @@ absl::StatusOr<std::unique_ptr<GptTrainer>> GptTrainer::Create(
   MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
   ProcessGroups all = groups;
   MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
-  return std::unique_ptr<GptTrainer>(
+  std::unique_ptr<GptTrainer> trainer(
       new GptTrainer(options, scaler, scheduler, ramp, all, sizes, stream, ledger));
+  MEGATRON_ASSIGN_OR_RETURN(
+      trainer->data_parallel_,
+      DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
+                           trainer->buffers_.get(), stream, ledger));
+  trainer->stage_->SetBlocks(trainer->data_parallel_.get());
+  return trainer;
 }
 
 GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,
@@ -65,9 +71,9 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
   buffers.model_dtype = options.model.transformer.dtype;
   buffers.device = stream.device();
   buffers.num_moments = NumMoments(options.optimizer);
-  buffers.data_parallel_size = groups.data_context.size();
-  buffers.data_parallel_rank = groups.data_context.rank();
-  buffers.shard_states = options.use_distributed_optimizer;
+  buffers.data = {groups.data_context.size(), groups.data_context.rank()};
+  buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
+  if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(options.optimizer, buffers_.get(), ledger);
   StageMemorySizes memory = sizes;
@@ -115,13 +121,18 @@ StageMemorySizes GptTrainer::Measure() {
   }
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
   stage_->SetMemory(memory_.get());
+  data_parallel_->StartStep(micro_batches);
   for (const StagePlan* plan : {&evaluation, &training}) {
     stage_->set_training(plan == &training);
     CHECK_EQ(RunSchedule(*plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
              absl::OkStatus());
   }
+  data_parallel_->FinalizeGradients();
   if (options_.max_generation_context > 0) MakeGenerator(nullptr).Measure();
-  return memory_->HighWater();
+  StageMemorySizes sizes = memory_->HighWater();
+  sizes.whole_weights = data_parallel_->HighWater().weights;
+  sizes.whole_gradients = data_parallel_->HighWater().gradients;
+  return sizes;
 }
 
 TextGenerator GptTrainer::MakeGenerator(MemoryLedger* ledger) {
@@ -130,7 +141,7 @@ TextGenerator GptTrainer::MakeGenerator(MemoryLedger* ledger) {
 }
 
 absl::Status GptTrainer::ShareWeights() {
-  optimizer_->ShareWeights(groups_, stream_);
+  data_parallel_->ShareWeights();
   return GroupStatus();
 }
 
@@ -174,13 +185,13 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
       packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
                    groups_.data_context, stream_));
   stage_->SetBatches(&packer_.batches());
-  buffers_->ZeroGradients(stream_);
+  data_parallel_->StartStep(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   MEGATRON_RETURN_IF_ERROR(RunSchedule(PlanFor(micro_batches), stage_.get(), groups_.pipeline,
                                        &memory_->edges, stream_));
   report.loss = MeanLoss();
 
-  optimizer_->FinalizeGradients(groups_, stream_);
+  data_parallel_->FinalizeGradients();
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   if (before_update) before_update();
   StepOptions step;
@@ -190,6 +201,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   step.clip_grad = options_.clip_grad;
   step.stop_requested = stop_requested;
   MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
+  if (report.update.applied) data_parallel_->ShareWeights();
   if (options_.log_num_zeros_in_grad)
     report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);

@@ -19,6 +19,7 @@
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/optim/batch_size_ramp.h"
+#include "megatron/optim/data_parallel.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/lr_scheduler.h"
 #include "megatron/optim/optimizer.h"
@@ -37,7 +38,8 @@ struct GptTrainerOptions {
   BatchSizeRampOptions batch_size;
   PackerOptions packing;
   double clip_grad = 0;
-  bool use_distributed_optimizer = false;  // optimizer state is shared out over data-parallel ranks
+  DataSharding sharding = DataSharding::kNone;
+  DataParallelOptions data_parallel;
   // Of the text that is generated with these weights, which needs memory of its own; 0: none is.
   int64_t max_generation_context = 0;
   bool log_params_norm = false;
@@ -127,6 +129,7 @@ class GptTrainer {
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMirror> host_parameters_;
+  std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<StageMemory> memory_;
   MicroBatchPacker packer_;
   Buffer report_;

@@ -38,7 +38,10 @@ GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, 
   options.placement.chunks = layout.chunks;
   options.placement.layers = layout.layers;
   options.model.transformer.sequence_parallel = layout.sequence_parallel;
-  options.use_distributed_optimizer = layout.distributed_optimizer;
+  options.sharding = layout.sharding;
+  options.data_parallel.overlap_grad_reduce = layout.overlap;
+  options.data_parallel.overlap_param_gather =
+      layout.overlap && layout.sharding != DataSharding::kNone;
   options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
   options.batch_size.granularity = layout.micro_batch_size * layout.data;
   options.packing.max_micro_batches = kGlobalBatch / options.batch_size.granularity;
@@ -89,17 +92,19 @@ class Gathering {
 class LayoutRank {
  public:
   LayoutRank(const GptTrainerOptions& run, const LayoutRun& how, const RankGrid& dense,
-             const RankGrid& expert, const ProcessGroup& world)
+             const RankGrid& expert, const ProcessGroup& world, const LayoutOutcome& outcome)
       : how_(how),
         dense_(dense),
         expert_(expert),
         world_(world),
+        sent_(outcome.sent),
         pool_(1),
         stream_(Stream::Cpu(&pool_)) {
     if (how.device == DeviceType::kCuda) {
       cuda_ = std::make_unique<CudaStream>(0);
       stream_ = Stream::Cuda(0, cuda_.get());
     }
+    if (world.size() > 1) world_ = ProcessGroup(Counted(world.communicator(), sent_.get()));
     const int rank = world.rank();
     options_ = OptionsOf(run, how.layout, dense.Coordinate(rank, Axis::kPipeline),
                          dense.Coordinate(rank, Axis::kData));
@@ -130,6 +135,7 @@ class LayoutRank {
   }
 
   absl::Status Train(const CountingSource& source, LayoutOutcome* outcome) {
+    sent_->Reset();
     for (int i = 0; i < how_.steps; ++i) {
       MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source, false, nullptr));
       outcome->losses.push_back(report.loss);
@@ -139,6 +145,7 @@ class LayoutRank {
       MEGATRON_ASSIGN_OR_RETURN(outcome->evaluation, trainer_->Evaluate(source, 2));
     }
     EXPECT_EQ(ledger_.peak_bytes(), planned_bytes_);
+    outcome->memory = ledger_.AtPeak();
     return absl::OkStatus();
   }
 
@@ -160,6 +167,7 @@ class LayoutRank {
   const LayoutRun& how_;
   const RankGrid &dense_, &expert_;
   ProcessGroup world_;
+  const std::shared_ptr<BytesSent> sent_;
   GptTrainerOptions options_;
   ThreadPool pool_;
   std::unique_ptr<CudaStream> cuda_;
@@ -176,8 +184,8 @@ std::string ToString(const Layout& layout) {
                                   layout.pipeline);
   if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);
   if (!layout.layers.empty()) absl::StrAppend(&text, " layers ", absl::StrJoin(layout.layers, "+"));
-  absl::StrAppend(&text, " dp", layout.data, layout.distributed_optimizer ? " zero" : "",
-                  " micro-batch ", layout.micro_batch_size);
+  absl::StrAppend(&text, " dp", layout.data, " zero", static_cast<int>(layout.sharding),
+                  layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   return text;
 }
 
@@ -230,7 +238,7 @@ LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
   std::vector<LayoutOutcome> outcomes(ranks);
   const absl::Status status =
       RunRanks(ranks, [&](int rank, const ProcessGroup& world) -> absl::Status {
-        LayoutRank mine(run, how, *dense, *expert, world);
+        LayoutRank mine(run, how, *dense, *expert, world, outcomes[rank]);
         MEGATRON_RETURN_IF_ERROR(mine.Start());
         MEGATRON_RETURN_IF_ERROR(mine.Train(source, &outcomes[rank]));
         return mine.Finish(&gathering);

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "megatron/comm/counted_communicator.h"
 #include "megatron/data/gpt_sample.h"
 #include "megatron/train/gpt_trainer.h"
 
@@ -21,7 +23,8 @@ struct Layout {
   int chunks = 1;               // of each pipeline rank
   std::vector<int64_t> layers;  // of each part of the model; empty: even
   bool sequence_parallel = false;
-  bool distributed_optimizer = false;
+  DataSharding sharding = DataSharding::kNone;
+  bool overlap = false;  // of gradients' reduction, and of weights' gathering
   int64_t micro_batch_size = 1;
 
   int ranks() const { return tensor * pipeline * data; }
@@ -67,6 +70,9 @@ struct LayoutRun {
 struct LayoutOutcome {
   std::vector<double> losses, norms;
   double evaluation = 0;
+  // Of the first rank: bytes by kind when it held the most, and what it sent in its steps.
+  std::map<std::string, int64_t> memory;
+  std::shared_ptr<BytesSent> sent = std::make_shared<BytesSent>();
   // All that a checkpoint holds, by name: weights and optimizer state.
   std::map<std::string, WholeTensor> state;
 };

@@ -36,11 +36,12 @@ enum Setting {
   kParts,
   kData,
   kZero,
+  kOverlap,
   kMicroBatch,
   kRecompute,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {2, 2, 3, 2, 3, 3, 4, 2, 3, 4};
+constexpr std::array<int, kNumSettings> kValues = {2, 2, 3, 2, 3, 3, 4, 4, 2, 3, 4};
 using Case = std::array<int, kNumSettings>;
 
 enum Parts { kEven, kInterleaved, kUneven };
@@ -51,7 +52,8 @@ Layout LayoutOf(const Case& c) {
   layout.sequence_parallel = c[kSequence] == 1;
   layout.pipeline = 1 << c[kPipeline];
   layout.data = std::array<int, 4>{1, 2, 4, 8}[c[kData]];
-  layout.distributed_optimizer = c[kZero] == 1;
+  layout.sharding = static_cast<DataSharding>(c[kZero]);
+  layout.overlap = c[kOverlap] == 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
   if (c[kParts] == kInterleaved) layout.chunks = 2;
   if (c[kParts] == kUneven) layout.layers = {1, 3};
@@ -62,7 +64,7 @@ bool IsValid(const Case& c) {
   const Layout layout = LayoutOf(c);
   if (layout.ranks() > 8 || layout.micro_batch_size * layout.data > 8) return false;
   if (layout.sequence_parallel && layout.tensor == 1) return false;
-  if (layout.distributed_optimizer && layout.data == 1) return false;
+  if ((layout.sharding != DataSharding::kNone || layout.overlap) && layout.data == 1) return false;
   if (c[kParts] != kEven && layout.pipeline != 2) return false;
   const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
   return c[kParts] != kInterleaved || micro_batches % layout.pipeline == 0;

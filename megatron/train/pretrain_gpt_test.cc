@@ -316,9 +316,15 @@ TEST_F(PretrainGptTest, TrainingGoesOnWhenNobodyReadsWhatItPrints) {
 // Eight ranks: every axis, with all that goes with it.
 const std::vector<std::string>& EightRanks() {
   static const auto* const args = new std::vector<std::string>{
-      "--set=train.micro_batch_size=1",        "--set=parallel.tensor_model_parallel_size=2",
-      "--set=parallel.sequence_parallel=true", "--set=parallel.pipeline_model_parallel_size=2",
-      "--set=parallel.data_parallel_size=2",   "--set=parallel.use_distributed_optimizer=true"};
+      "--set=train.micro_batch_size=1",
+      "--set=parallel.tensor_model_parallel_size=2",
+      "--set=parallel.sequence_parallel=true",
+      "--set=parallel.pipeline_model_parallel_size=2",
+      "--set=parallel.data_parallel_size=2",
+      "--set=parallel.use_distributed_optimizer=true",
+      "--set=parallel.data_parallel_sharding_strategy=optim_grads_params",
+      "--set=parallel.overlap_grad_reduce=true",
+      "--set=parallel.overlap_param_gather=true"};
   return *args;
 }
 

@@ -20,13 +20,14 @@ std::vector<Layout> Layouts() {
     for (int pipeline : {1, 2, 3, 4}) {
       for (int data : {1, 2, 4, 8}) {
         for (int chunks : {1, 2}) {
-          for (bool zero : {false, true}) {
+          for (int zero : {0, 1, 2, 3}) {
             Layout layout;
             layout.tensor = tensor;
             layout.pipeline = pipeline;
             layout.data = data;
             layout.chunks = chunks;
-            layout.distributed_optimizer = zero;
+            layout.sharding = static_cast<DataSharding>(zero);
+            layout.overlap = zero % 2 == 1;
             if (pipeline == 3) layout.layers = {1, 2, 1};
             if (layout.ranks() > 8 || (chunks == 2 && (pipeline != 2 || data > 4))) continue;
             layouts.push_back(layout);
@@ -86,9 +87,11 @@ TEST_F(ReshardTest, TrainingGoesOnWhereItWasOnOtherRanks) {
 
   std::vector<Layout> layouts(3);
   layouts[0].tensor = layouts[0].pipeline = layouts[0].data = 2;
-  layouts[0].sequence_parallel = layouts[0].distributed_optimizer = true;
+  layouts[0].sequence_parallel = true;
+  layouts[0].sharding = DataSharding::kWeights;
   layouts[1].data = 4;
-  layouts[1].distributed_optimizer = true;
+  layouts[1].sharding = DataSharding::kGradients;
+  layouts[1].overlap = true;
   layouts[2].pipeline = 2;
   layouts[2].chunks = 2;
   layouts[2].tensor = 4;

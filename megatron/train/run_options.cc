@@ -104,6 +104,19 @@ ParallelSizes ToParallelSizes(const config::ParallelConfig& config) {
   return sizes;
 }
 
+DataSharding ToSharding(const config::ParallelConfig& config) {
+  if (!config.use_distributed_optimizer()) return DataSharding::kNone;
+  switch (config.data_parallel_sharding_strategy()) {
+    case config::DataParallelSharding::optim:
+      return DataSharding::kStates;
+    case config::DataParallelSharding::optim_grads:
+      return DataSharding::kGradients;
+    case config::DataParallelSharding::optim_grads_params:
+      return DataSharding::kWeights;
+  }
+  return DataSharding::kNone;
+}
+
 StagePlacement ToPlacement(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   const int64_t layers = config.model().num_layers();
@@ -229,7 +242,10 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   options.model = ToGptOptions(config, vocab_size);
   options.placement = ToPlacement(config);
   options.model.transformer.sequence_parallel = config.parallel().sequence_parallel();
-  options.use_distributed_optimizer = config.parallel().use_distributed_optimizer();
+  options.sharding = ToSharding(config.parallel());
+  options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
+  options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
+  options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   if (config.has_generation()) options.max_generation_context = config.model().seq_length();
   options.optimizer = ToOptimizerOptions(config.optimizer());
   options.schedule = ToSchedule(config);

@@ -30,6 +30,8 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
   plan.memory["activations/recomputed"] = plan.sizes.recompute;
   plan.memory["activations/temporary"] = plan.sizes.scratch;
   plan.memory["activations/edges"] = plan.sizes.edges;
+  plan.memory["weights/gathered"] = plan.sizes.whole_weights;
+  plan.memory["gradients/whole"] = plan.sizes.whole_gradients;
   for (const ParameterPlace& place : trainer->buffers().places())
     plan.parameters += place.end - place.begin;
   return plan;

@@ -49,16 +49,14 @@ std::vector<ShardedTensor> OwnedBlocks(GptTrainer& trainer) {
     const FlatRange owned = OwnedRange(buffers, place, trainer.groups());
     if (owned.size() == 0) continue;
     const FlatRange range = {owned.begin - place.begin, owned.end - place.begin};
-    auto append = [&](const char* prefix, const Tensor& flat, int64_t origin) {
-      if (flat.empty()) return;
-      AppendBlocks(prefix, *place.parameter, range,
-                   flat.Slice(0, owned.begin - origin, owned.end - origin), &blocks);
+    const Bucket& bucket = buffers.bucket_of(place);
+    auto append = [&](const char* prefix, const Tensor& flat) {
+      if (!flat.empty()) AppendBlocks(prefix, *place.parameter, range, flat, &blocks);
     };
-    append("", buffers.weights(), 0);
-    const int64_t held = buffers.held().begin;
-    if (buffers.has_masters()) append(kMasterPrefix, buffers.masters(), held);
-    append(kExpAvgPrefix, buffers.exp_avg(), held);
-    append(kExpAvgSqPrefix, buffers.exp_avg_sq(), held);
+    append("", buffers.Weights(bucket, owned));
+    if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, owned));
+    append(kExpAvgPrefix, buffers.ExpAvg(bucket, owned));
+    append(kExpAvgSqPrefix, buffers.ExpAvgSq(bucket, owned));
   }
   for (ShardedTensor& block : blocks) block.tensor = trainer.host_parameters().Of(block.tensor);
   return blocks;

@@ -169,6 +169,23 @@ void CheckPipeline(ConfigChecker& check) {
   }
 }
 
+void CheckDataParallel(ConfigChecker& check) {
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (!parallel.use_distributed_optimizer()) {
+    check.HaveNoEffect(
+        {"parallel.data_parallel_sharding_strategy", "parallel.overlap_param_gather"},
+        "without parallel.use_distributed_optimizer: true");
+  }
+  if (parallel.grad_reduce_in_bf16() && !check.resolved().precision().bf16())
+    check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
+  for (absl::string_view path : {"parallel.overlap_grad_reduce", "parallel.overlap_param_gather"}) {
+    if (check.resolved().system().device() == config::Device::cuda && !check.IsDefault(path)) {
+      check.Error(
+          path, absl::StrCat("overlaps on the CPU only, not with ", check.Named("system.device")));
+    }
+  }
+}
+
 void CheckPrecision(ConfigChecker& check) {
   const config::PrecisionConfig& precision = check.resolved().precision();
   if (precision.fp16() && precision.bf16()) {
@@ -502,6 +519,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckNetworkChoices(check);
   CheckLayout(check);
   CheckPipeline(check);
+  CheckDataParallel(check);
   CheckPrecision(check);
   CheckRecompute(check);
   CheckLearningRate(check);

@@ -1,0 +1,54 @@
+#include "megatron/optim/comm_worker.h"
+
+#include <utility>
+
+namespace megatron {
+
+CommWorker::CommWorker(std::function<void(const Job&)> run)
+    : run_(std::move(run)), thread_([this] { Work(); }) {}
+
+CommWorker::~CommWorker() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+int64_t CommWorker::Add(const Job& job) {
+  int64_t number;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done_ == forgotten_ + static_cast<int64_t>(jobs_.size())) {
+      forgotten_ = done_;
+      jobs_.clear();
+    }
+    jobs_.push_back(job);
+    number = forgotten_ + static_cast<int64_t>(jobs_.size());
+  }
+  changed_.notify_all();
+  return number;
+}
+
+void CommWorker::Wait(int64_t number) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return done_ >= number; });
+}
+
+void CommWorker::Work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    const auto waiting = [&] { return done_ < forgotten_ + static_cast<int64_t>(jobs_.size()); };
+    changed_.wait(lock, [&] { return stop_ || waiting(); });
+    if (!waiting()) return;
+    const Job job = jobs_[done_ - forgotten_];
+    lock.unlock();
+    run_(job);
+    lock.lock();
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace megatron

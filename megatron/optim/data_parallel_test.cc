@@ -1,0 +1,314 @@
+// What data-parallel ranks do together, for every kind of sharding, with and without overlap: the
+// same bits as without sharding, and no more memory than is promised.
+#include "megatron/optim/data_parallel.h"
+
+#include <functional>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/optim/test_model.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+
+constexpr int kBlocks = 4, kMicroBatches = 3, kSteps = 3;
+constexpr int64_t kRows = 30, kColumns = 5;
+
+// Four blocks of a matrix, a bias and a part of an expert; the gradients of block b are those of
+// its weights times small fractions, so that a weight that is missing or stale shows.
+class Model {
+ public:
+  Model(const ProcessGroups& groups, DataSharding sharding, const DataParallelOptions& how,
+        DType dtype = DType::kFloat32)
+      : groups_(groups), dtype_(dtype), how_(how), sharding_(sharding) {}
+
+  void Build(const Stream& stream, const WholeBlockSizes& sizes) {
+    model_ = std::make_unique<TestModel>(OptimizerOptions(), dtype_);
+    std::vector<Parameter*> all;
+    for (int b = 0; b < kBlocks; ++b) {
+      Parameter* matrix = model_->Add(absl::StrCat("matrix", b), Replicated({kRows + b, kColumns}));
+      Parameter* bias = model_->Add(absl::StrCat("bias", b), Replicated({7}), /*decays=*/false);
+      Parameter* expert = model_->Add(absl::StrCat("expert", b), Replicated({3, 3}));
+      expert->sharding.expert_grid = true;
+      blocks_.push_back({matrix, bias, expert});
+      AppendBlock(blocks_.back(), &all);
+    }
+    model_->buffer_options.data = {groups_.data_context.size(), groups_.data_context.rank()};
+    model_->buffer_options.expert_data = {groups_.expert_data.size(), groups_.expert_data.rank()};
+    model_->buffer_options.sharding = sharding_;
+    model_->Build(stream.device());
+    model_->Connect(groups_, stream, how_, sizes);
+  }
+
+  // Forward and backward of a micro-batch. Gradients depend on the data-parallel rank.
+  void RunMicroBatch(int micro_batch, const Stream& stream) {
+    DataParallel* const parallel = model_->parallel.get();
+    for (int b = 0; b < kBlocks; ++b) {
+      const WeightsInUse weights(parallel, b, b + 1 < kBlocks ? b + 1 : WeightBlocks::kNone);
+      for (const Parameter* parameter : blocks_[b]) EXPECT_FALSE(parameter->data.empty());
+    }
+    for (int b = kBlocks; b-- > 0;) {
+      const WeightsInUse weights(parallel, b, b - 1);
+      const GradientsInUse gradients(parallel, b);
+      if (stream.is_meta()) continue;
+      for (Parameter* parameter : blocks_[b]) {
+        float* grad = parameter->grad.data<float>();
+        for (int64_t i = 0; i < parameter->grad.numel(); ++i) {
+          grad[i] += Fraction(i + micro_batch + 3 * groups_.data_context.rank()) *
+                     (Value(parameter->data, i) > 0 ? 1 : 2);
+        }
+      }
+    }
+  }
+
+  static float Value(const Tensor& tensor, int64_t i) {
+    return tensor.dtype() == DType::kFloat32 ? tensor.data<float>()[i]
+                                             : ToFloat(tensor.data<BFloat16>()[i]);
+  }
+
+  TestModel& model() { return *model_; }
+  std::vector<std::vector<Parameter*>>& blocks() { return blocks_; }
+
+ private:
+  const ProcessGroups& groups_;
+  const DType dtype_;
+  const DataParallelOptions how_;
+  const DataSharding sharding_;
+  std::unique_ptr<TestModel> model_;
+  std::vector<std::vector<Parameter*>> blocks_;
+};
+
+struct Outcome {
+  std::vector<double> norms;
+  std::vector<std::vector<float>> weights;  // of each parameter
+  WholeBlockSizes whole;
+};
+
+struct Case {
+  DataSharding sharding = DataSharding::kNone;
+  DataParallelOptions how;
+  int micro_batches = kMicroBatches;
+  DType dtype = DType::kFloat32;
+};
+
+absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
+                              const ProcessGroups& planned) {
+  Model plan(planned, c.sharding, c.how, c.dtype);
+  plan.Build(Stream::Meta(), {});
+  plan.model().parallel->StartStep(c.micro_batches);
+  for (int m = 0; m < c.micro_batches; ++m) plan.RunMicroBatch(m, Stream::Meta());
+  plan.model().parallel->FinalizeGradients();
+
+  ThreadPool pool(1);
+  const Stream stream = Stream::Cpu(&pool);
+  Outcome outcome;
+  outcome.whole = plan.model().parallel->HighWater();
+  Model model(groups, c.sharding, c.how, c.dtype);
+  model.Build(stream, outcome.whole);
+  model.model().buffers->InitializeWeights(4, stream);
+  for (int step = 0; step < kSteps; ++step) {
+    model.model().parallel->StartStep(c.micro_batches);
+    for (int m = 0; m < c.micro_batches; ++m) model.RunMicroBatch(m, stream);
+    StepOptions options;
+    options.lr = 1e-2;
+    options.clip_grad = 1;
+    MEGATRON_ASSIGN_OR_RETURN(const StepResult result, model.model().Step(options, groups, stream));
+    outcome.norms.push_back(result.grad_norm);
+  }
+  for (int b = 0; b < kBlocks; ++b) {
+    const WeightsInUse weights(model.model().parallel.get(), b);
+    for (const Parameter* parameter : model.blocks()[b]) {
+      outcome.weights.emplace_back();
+      for (int64_t i = 0; i < parameter->data.numel(); ++i)
+        outcome.weights.back().push_back(Model::Value(parameter->data, i));
+    }
+  }
+  EXPECT_EQ(model.model().parallel->HighWater().weights, outcome.whole.weights);
+  EXPECT_EQ(model.model().parallel->HighWater().gradients, outcome.whole.gradients);
+  return outcome;
+}
+
+// Four data-parallel ranks; experts are cut over two, so that two ranks have each part.
+absl::Status RunCases(const std::function<void(std::function<Outcome(const Case&)>)>& body) {
+  return RunRanks(4, [&](int rank, const ProcessGroup& world) -> absl::Status {
+    ParallelSizes sizes;
+    sizes.expert = 2;
+    MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, 4));
+    MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, 4));
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(dense, expert, world.communicator()));
+    const ProcessGroups planned = GroupsForPlanning(dense, expert, rank);
+    body([&](const Case& c) {
+      const absl::StatusOr<Outcome> outcome = Train(c, groups, planned);
+      EXPECT_THAT(outcome, IsOk());
+      return outcome.ok() ? *outcome : Outcome();
+    });
+    return absl::OkStatus();
+  });
+}
+
+void ExpectSame(const Outcome& a, const Outcome& b) {
+  EXPECT_EQ(a.norms, b.norms);
+  EXPECT_EQ(a.weights, b.weights);
+}
+
+// The gradients are small fractions: their sums are exact in any order.
+TEST(DataParallelTest, EveryShardingWithOverlapOrWithoutTrainsTheSameBits) {
+  EXPECT_THAT(RunCases([](const auto& train) {
+                for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+                  Case c;
+                  c.dtype = dtype;
+                  const Outcome plain = train(c);
+                  EXPECT_GT(plain.norms[0], 1);
+                  for (auto sharding : {DataSharding::kNone, DataSharding::kStates,
+                                        DataSharding::kGradients, DataSharding::kWeights}) {
+                    for (int overlap = 0; overlap < 4; ++overlap) {
+                      SCOPED_TRACE(absl::StrCat("sharding ", static_cast<int>(sharding),
+                                                " overlap ", overlap));
+                      c.sharding = sharding;
+                      c.how.overlap_grad_reduce = (overlap & 1) != 0;
+                      c.how.overlap_param_gather = (overlap & 2) != 0;
+                      ExpectSame(train(c), plain);
+                    }
+                  }
+                }
+              }),
+              IsOk());
+}
+
+// The largest block: 33 * 5 = 165 elements at 192, 7 behind them, to a multiple of 4 * 64; an
+// expert's 9 to a multiple of 64. The others are as large.
+constexpr int64_t kBlock = 256 + 64;
+
+TEST(DataParallelTest, WhatIsWholeForAWhileIsABlockOrTwo) {
+  EXPECT_THAT(RunCases([](const auto& train) {
+                Case c;
+                const auto whole = [&](DataSharding sharding, bool overlap) {
+                  c.sharding = sharding;
+                  c.how.overlap_grad_reduce = c.how.overlap_param_gather = overlap;
+                  const WholeBlockSizes sizes = train(c).whole;
+                  return std::make_tuple(sizes.weights / 4, sizes.gradients / 4);
+                };
+                EXPECT_EQ(whole(DataSharding::kNone, true), std::make_tuple(0, 0));
+                EXPECT_EQ(whole(DataSharding::kStates, true), std::make_tuple(0, 0));
+                EXPECT_EQ(whole(DataSharding::kGradients, false), std::make_tuple(0, kBlock));
+                EXPECT_EQ(whole(DataSharding::kGradients, true), std::make_tuple(0, 2 * kBlock));
+                EXPECT_EQ(whole(DataSharding::kWeights, false), std::make_tuple(kBlock, kBlock));
+                EXPECT_EQ(whole(DataSharding::kWeights, true),
+                          std::make_tuple(2 * kBlock, 2 * kBlock));
+              }),
+              IsOk());
+}
+
+TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
+  for (auto sharding : {DataSharding::kNone, DataSharding::kStates, DataSharding::kGradients}) {
+    for (bool overlap : {false, true}) {
+      EXPECT_THAT(RunRanks(3,
+                           [&](int rank, const ProcessGroup& world) -> absl::Status {
+                             ThreadPool pool(1);
+                             const Stream stream = Stream::Cpu(&pool);
+                             ProcessGroups groups;
+                             groups.world = groups.data = groups.data_context = world;
+                             TestModel model({}, DType::kBFloat16);
+                             Parameter* weight = model.Add("weight", Replicated({3 * 64}));
+                             model.buffer_options.data = {3, rank};
+                             model.buffer_options.sharding = sharding;
+                             model.Build();
+                             DataParallelOptions how;
+                             how.grad_reduce_in_bf16 = true;
+                             how.overlap_grad_reduce = overlap;
+                             model.Connect(groups, stream, how, {0, 3 * 64 * 6});
+                             model.parallel->StartStep(1);
+                             {
+                               const GradientsInUse gradients(model.parallel.get(), 0);
+                               const float summands[] = {1 + 1.0f / 512, 256, 1};
+                               for (int64_t i = 0; i < 3 * 64; ++i)
+                                 weight->grad.data<float>()[i] = summands[rank];
+                             }
+                             model.parallel->FinalizeGradients();
+                             const Bucket& bucket = model.buffers->buckets()[0];
+                             const Tensor sum = model.buffers->Gradients(bucket, bucket.part);
+                             // The first is 1 in bf16; 1 + 256 is not in bf16, where it would be
+                             // 256.
+                             for (float value : Floats(sum)) EXPECT_EQ(value, 258);
+                             return absl::OkStatus();
+                           }),
+                  IsOk());
+    }
+  }
+}
+
+// Rank 1 begins its backward when rank 0 has ended its own, and its next forward likewise: without
+// overlap they would wait for each other.
+TEST(DataParallelTest, WithOverlapNobodyWaitsForTheOthersWhileItComputes) {
+  absl::Notification ended, shared;
+  const auto after_rank_0 = [](int rank, absl::Notification* notification) {
+    return rank == 0 || notification->WaitForNotificationWithTimeout(absl::Minutes(5));
+  };
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         ThreadPool pool(1);
+                         const Stream stream = Stream::Cpu(&pool);
+                         ProcessGroups groups;
+                         groups.world = groups.data = groups.data_context = world;
+                         groups.expert_data = world;
+                         DataParallelOptions how;
+                         how.overlap_grad_reduce = how.overlap_param_gather = true;
+                         Model model(groups, DataSharding::kStates, how);
+                         model.Build(stream, {});
+                         DataParallel& parallel = *model.model().parallel;
+                         parallel.StartStep(1);
+                         EXPECT_TRUE(after_rank_0(rank, &ended));
+                         for (int b = kBlocks; b-- > 0;) GradientsInUse(&parallel, b);
+                         if (rank == 0) ended.Notify();
+                         parallel.FinalizeGradients();
+                         EXPECT_TRUE(after_rank_0(rank, &shared));
+                         parallel.ShareWeights();
+                         if (rank == 0) shared.Notify();
+                         const WeightsInUse weights(&parallel, 0);
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+TEST(DataParallelTest, ShardedWeightsAreGoneWhenNobodyUsesThem) {
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         ThreadPool pool(1);
+                         const Stream stream = Stream::Cpu(&pool);
+                         ProcessGroups groups;
+                         groups.world = groups.data = groups.data_context = world;
+                         Model model(groups, DataSharding::kWeights, {});
+                         model.Build(stream, {2048, 2048});
+                         model.model().buffers->InitializeWeights(4, stream);
+                         const Parameter* weight = model.blocks()[1][0];
+                         EXPECT_TRUE(weight->data.empty());
+                         EXPECT_TRUE(weight->grad.empty());
+                         {
+                           const WeightsInUse outer(model.model().parallel.get(), 1);
+                           { const WeightsInUse inner(model.model().parallel.get(), 1); }
+                           std::vector<float> expected(weight->sharding.local_shape.numel());
+                           FillInitial(*weight, 4,
+                                       Tensor(expected.data(), DType::kFloat32,
+                                              weight->sharding.local_shape));
+                           EXPECT_EQ(Floats(weight->data), expected);
+                         }
+                         EXPECT_TRUE(weight->data.empty());
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,111 @@
+#include "megatron/optim/flat_layout.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kParameterAlignment = 64;
+constexpr int64_t kSectionAlignment = 128;
+
+Section SectionOf(const Parameter& parameter) {
+  if (parameter.tied && !parameter.owner) return Section::kCopies;
+  return parameter.sharding.expert_grid ? Section::kExperts : Section::kDense;
+}
+
+int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+class Planner {
+ public:
+  explicit Planner(const std::vector<Parameter*>& parameters) : parameters_(parameters) {}
+
+  void AddSection(Section section, const DataRank& data) {
+    const size_t first_bucket = layout_.buckets.size();
+    section_begin_ = end_;
+    for (auto it = parameters_.rbegin(); it != parameters_.rend(); ++it) {
+      if (SectionOf(**it) == section) Place(*it, section, first_bucket, data);
+    }
+    Close(first_bucket, data);
+    end_ = section_begin_ +
+           RoundUp(end_ - section_begin_, std::lcm<int64_t>(data.size, kSectionAlignment));
+    for (size_t i = first_bucket; i < layout_.buckets.size(); ++i)
+      SetPart(data, &layout_.buckets[i]);
+  }
+
+  int64_t end() const { return end_; }
+  int64_t part_end() const { return part_end_; }
+  FlatLayout& layout() { return layout_; }
+
+ private:
+  void Place(Parameter* parameter, Section section, size_t first_bucket, const DataRank& data) {
+    std::vector<Bucket>& buckets = layout_.buckets;
+    CHECK_GT(parameter->sharding.local_shape.rank(), 0) << parameter->name;
+    if (buckets.size() == first_bucket || buckets.back().block != parameter->block) {
+      CHECK(buckets.size() == first_bucket || parameter->block < buckets.back().block)
+          << parameter->name << ": the parameters of a block are not next to one another";
+      Close(first_bucket, data);
+      Bucket bucket;
+      bucket.block = parameter->block;
+      bucket.section = section;
+      bucket.range.begin = end_;
+      bucket.first_place = static_cast<int>(layout_.places.size());
+      buckets.push_back(bucket);
+    }
+    const int64_t begin = RoundUp(end_, kParameterAlignment);
+    end_ = begin + parameter->sharding.local_shape.numel();
+    layout_.places.push_back({parameter, begin, end_, static_cast<int>(buckets.size()) - 1});
+    buckets.back().last_place = static_cast<int>(layout_.places.size());
+  }
+
+  // Ends the last bucket of the section, if it has one.
+  void Close(size_t first_bucket, const DataRank& data) {
+    if (layout_.buckets.size() == first_bucket) return;
+    FlatRange& range = layout_.buckets.back().range;
+    end_ = range.begin +
+           RoundUp(end_ - range.begin, std::lcm<int64_t>(data.size, kParameterAlignment));
+    range.end = end_;
+  }
+
+  void SetPart(const DataRank& data, Bucket* bucket) {
+    const int64_t size = bucket->range.size() / data.size;
+    CHECK_EQ(size * data.size, bucket->range.size());
+    const int64_t begin = bucket->range.begin + data.rank * size;
+    bucket->part = {begin, begin + size};
+    bucket->part_begin = part_end_;
+    part_end_ += size;
+  }
+
+  const std::vector<Parameter*>& parameters_;
+  FlatLayout layout_;
+  int64_t section_begin_ = 0, end_ = 0, part_end_ = 0;
+};
+
+}  // namespace
+
+FlatRange Common(const FlatRange& a, const FlatRange& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
+                      const DataRank& experts) {
+  Planner planner(parameters);
+  FlatLayout& layout = planner.layout();
+  planner.AddSection(Section::kCopies, dense);
+  layout.optimized_begin = planner.end();
+  layout.optimized_part_begin = planner.part_end();
+  planner.AddSection(Section::kDense, dense);
+  layout.experts_begin = planner.end();
+  planner.AddSection(Section::kExperts, experts);
+  layout.num_elements = planner.end();
+  layout.part_elements = planner.part_end();
+  return std::move(layout);
+}
+
+}  // namespace megatron

@@ -1,0 +1,99 @@
+#include "megatron/optim/flat_layout.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+struct Model {
+  Parameter* Add(const Shape& shape) {
+    owned.push_back(std::make_unique<Parameter>());
+    owned.back()->name = std::to_string(owned.size());
+    owned.back()->sharding = Replicated(shape);
+    return owned.back().get();
+  }
+  std::vector<std::unique_ptr<Parameter>> owned;
+};
+
+TEST(FlatLayoutTest, BlocksComeInReverseAndEndWhereRanksCanCutThem) {
+  Model model;
+  std::vector<Parameter*> parameters;
+  AppendBlock({model.Add({100})}, &parameters);
+  AppendBlock({model.Add({3}), model.Add({65})}, &parameters);
+  const FlatLayout layout = PlanLayout(parameters, {3, 1}, {});
+  ASSERT_EQ(layout.buckets.size(), 2u);
+  EXPECT_EQ(layout.buckets[0].block, 1);
+  EXPECT_EQ(layout.buckets[0].first_place, 0);
+  EXPECT_EQ(layout.buckets[0].last_place, 2);
+  EXPECT_EQ(layout.buckets[0].range.begin, 0);
+  EXPECT_EQ(layout.buckets[0].range.end, 192);  // 65 + 3 at 128, to a multiple of 3 * 64
+  EXPECT_EQ(layout.buckets[0].part.begin, 64);
+  EXPECT_EQ(layout.buckets[0].part.end, 128);
+  EXPECT_EQ(layout.buckets[1].range.begin, 192);
+  EXPECT_EQ(layout.buckets[1].part_begin, 64);
+  EXPECT_EQ(layout.num_elements, 384);
+  EXPECT_EQ(layout.part_elements, 128);
+}
+
+TEST(FlatLayoutTest, PartsOfAllRanksCoverEachBucketOnce) {
+  Model model;
+  std::vector<Parameter*> parameters;
+  for (int i = 1; i < 6; ++i) AppendBlock({model.Add({i * 37}), model.Add({i})}, &parameters);
+  for (int ranks : {1, 2, 3, 8}) {
+    std::vector<int64_t> end(5, 0);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const FlatLayout layout = PlanLayout(parameters, {ranks, rank}, {});
+      for (size_t b = 0; b < layout.buckets.size(); ++b) {
+        const Bucket& bucket = layout.buckets[b];
+        EXPECT_EQ(bucket.part.begin, rank == 0 ? bucket.range.begin : end[b]);
+        end[b] = bucket.part.end;
+        if (rank == ranks - 1) {
+          EXPECT_EQ(end[b], bucket.range.end);
+        }
+      }
+    }
+  }
+}
+
+// The stages that share a tied weight exchange their parts of it.
+TEST(FlatLayoutTest, ATiedWeightsPartsAreTheSameElementsOnBothItsStages) {
+  for (int ranks : {1, 2, 3, 5}) {
+    for (int64_t others : {1, 64, 65, 200}) {
+      Model first, last;
+      std::vector<Parameter*> on_first, on_last;
+      Parameter *owner = first.Add({50, 7}), *copy = last.Add({50, 7});
+      owner->tied = copy->tied = true;
+      copy->owner = false;
+      AppendBlock({owner}, &on_first);
+      AppendBlock({first.Add({others})}, &on_first);
+      AppendBlock({copy}, &on_last);
+      AppendBlock({last.Add({17})}, &on_last);
+      const FlatLayout a = PlanLayout(on_first, {ranks, ranks - 1}, {}),
+                       b = PlanLayout(on_last, {ranks, ranks - 1}, {});
+      const Bucket& mine = a.buckets.back();
+      const Bucket& theirs = b.buckets.front();
+      EXPECT_EQ(theirs.section, Section::kCopies);
+      EXPECT_EQ(mine.range.size(), theirs.range.size());
+      EXPECT_EQ(mine.part.begin - mine.range.begin, theirs.part.begin - theirs.range.begin);
+    }
+  }
+}
+
+TEST(FlatLayoutTest, ExpertsAreCutOverTheirOwnRanks) {
+  Model model;
+  std::vector<Parameter*> parameters = {model.Add({10}), model.Add({100})};
+  parameters[1]->sharding.expert_grid = true;
+  const FlatLayout layout = PlanLayout(parameters, {4, 3}, {2, 1});
+  ASSERT_EQ(layout.buckets.size(), 2u);
+  EXPECT_EQ(layout.buckets[0].part.size(), 16);
+  EXPECT_EQ(layout.buckets[1].section, Section::kExperts);
+  EXPECT_EQ(layout.buckets[1].block, layout.buckets[0].block);
+  EXPECT_EQ(layout.buckets[1].part.size(), 64);
+}
+
+}  // namespace
+}  // namespace megatron
