@@ -3,11 +3,8 @@
 # tokenizers from the Python package index (compare.py). Prints "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-python3 -m venv "$scratch/venv"
-"$scratch/venv/bin/pip" install --quiet sentencepiece==0.2.1 tokenizers==0.23.3 >&2
+source tools/interop/python.bash
+make_venv sentencepiece==0.2.1 tokenizers==0.23.3
 ./bazelw build //tools/interop/tokenizers:encode_texts
-PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" tools/interop/sentencepiece/compare.py \
+PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/sentencepiece/compare.py \
   "$(./bazelw info bazel-bin 2>/dev/null)/tools/interop/tokenizers/encode_texts" "$scratch/work"

@@ -6,16 +6,9 @@
 # fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-python=${PYTHON:-python3}
-"$python" -m venv "$scratch/venv" >&2 || {
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv >&2
-  "$python" -m venv "$scratch/venv" >&2
-}
-"$scratch/venv/bin/pip" install --quiet tokenizers==0.23.3 tiktoken==0.14.0 >&2
+source tools/interop/python.bash
+make_venv tokenizers==0.23.3 tiktoken==0.14.0
 ./bazelw build //tools/interop/tokenizers:encode_texts
-PYTHONDONTWRITEBYTECODE=1 "$scratch/venv/bin/python" tools/interop/tokenizers/compare.py \
+PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/tokenizers/compare.py \
   "$(./bazelw info bazel-bin 2>/dev/null)/tools/interop/tokenizers/encode_texts" "$scratch/work" \
   "${MEGATRON_TEST_DATA:-}"

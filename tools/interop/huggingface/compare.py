@@ -206,14 +206,14 @@ def train(directory, changes):
         *[f"--set={key}={value}" for key, value in options.items()])
 
 
-def greedy(model, count):
-    tokens = list(TOKENS)
-    for _ in range(count):
-        with torch.no_grad():
-            tokens.append(int(model.eval()(torch.tensor([tokens])).logits[0, -1].argmax()))
-        if tokens[-1] == VOCABULARY - 1:  # the end of the document
-            return tokens[:-1]
-    return tokens
+def continued(model, tokens, count):
+    """What the library's own generate() makes of `tokens`, greedily, up to the end of the document."""
+    inputs = torch.tensor([tokens])
+    with torch.no_grad():
+        output = model.eval().generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
+                                       max_new_tokens=count, pad_token_id=0)[0].tolist()
+    end = model.generation_config.eos_token_id
+    return output[:-1] if output[-1] == end and len(output) > len(tokens) else output
 
 
 def check_our_model(index, name, changes):
@@ -225,10 +225,32 @@ def check_our_model(index, name, changes):
     text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=12",
                "--prompt=" + " ".join(map(str, TOKENS)), ours)
     check(f"{name}: exported, the same text", text.split() == list(
-        map(str, greedy(load(there), 12))), text)
+        map(str, continued(load(there), TOKENS, 12))), text)
     flags = ["--rotary_interleaved"] if "rotary_interleaved" in changes else []
     run("tools/import_hf", *flags, "--save=" + again, there)
     check(f"{name}: imported again, the same bits", np.array_equal(our_logits(again), logits))
+
+
+def check_stories():
+    """The way from text to a model that others use: their tokenizer and their generate() write what ours do."""
+    stories, tokenizer, data = path("stories.jsonl"), path("tokenizer"), path("stories")
+    ours, there, config = path("stories_run"), path("stories_hf"), path("stories.textproto")
+    run("tools/make_stories", "--bytes=300000", "--output=" + stories)
+    run("tools/train_tokenizer", "--input=" + stories, "--json_keys=text", "--vocab_size=600", "--output=" + tokenizer)
+    flags = ["tokenizer_type=HuggingFaceTokenizer", "tokenizer_model=" + tokenizer]
+    run("tools/preprocess_data", "--input=" + stories, "--output_prefix=" + data, "--append_eod", *["--" + f for f in flags])
+    options = ["model.num_layers=2", "model.hidden_size=64", "model.num_attention_heads=4", "model.seq_length=64",
+               "optimizer.lr=0.005", "train.micro_batch_size=8", "train.train_iters=60", "train.eval_iters=0",
+               f"data.data_path={data}_text_document", *["data." + f for f in flags], "checkpoint.save=" + ours]
+    open(config, "w").close()
+    run("megatron/train/pretrain_gpt", "--config=" + config, *["--set=" + option for option in options])
+    run("tools/export_hf", "--output=" + there, ours)
+    model, theirs = load(there), transformers.AutoTokenizer.from_pretrained(there)
+    for prompt in ["Once ", "Once Tom the fat owl took", "But 65 happy apes"]:
+        text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=24", "--prompt=" + prompt, ours)
+        tokens = continued(model, theirs(prompt)["input_ids"], 24)
+        check(f"stories: '{prompt}' goes on alike",
+              theirs.decode(tokens, clean_up_tokenization_spaces=False) == text[:-1], text)
 
 
 def main():
@@ -239,6 +261,7 @@ def main():
     check_half_precision()
     for index, (name, changes) in enumerate(OUR_MODELS.items()):
         check_our_model(index, name, changes)
+    check_stories()
     print(f"{passed} passed, {failed} failed")
     sys.exit(failed != 0)
 
