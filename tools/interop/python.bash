@@ -42,18 +42,22 @@ make_venv() {  # packages
   python=$(find_python 'import venv, ensurepip') || { install_debian python3-venv && python=$(find_python 'import venv, ensurepip'); } ||
     give_up "no Python can make virtual environments, and python3-venv could not be installed"
   "$python" -m venv "$scratch/venv" >&2
-  if [ $# -gt 0 ]; then "$scratch/venv/bin/pip" install --quiet "$@" >&2; fi
+  if [ $# -gt 0 ]; then "$venv_python" -m pip install --quiet "$@" >&2; fi
 }
 
 make_venv_with_torch() {  # packages
-  local python
-  if python=$(find_python 'import numpy, torch, venv, ensurepip') ||
-    { install_debian python3-torch python3-numpy python3-venv && python=$(find_python 'import numpy, torch, venv, ensurepip'); }; then
+  local python shared=${XDG_CACHE_HOME:-$HOME/.cache}/megatron-pytorch
+  local needed='import numpy, torch, venv, ensurepip'
+  if python=$(find_python "$needed") ||
+    { install_debian python3-torch python3-numpy python3-venv && python=$(find_python "$needed"); }; then
     "$python" -m venv --system-site-packages "$scratch/venv" >&2
   else
-    echo "$(basename "$0"): installing torch from the Python package index" >&2
-    make_venv torch numpy
+    # Too large to be fetched every time.
+    echo "$(basename "$0"): taking torch from the Python package index, into $shared" >&2
+    venv_python=$shared/bin/python
+    [ -x "$venv_python" ] || python3 -m venv "$shared" >&2 || give_up "python3 can't make virtual environments"
+    "$venv_python" -m pip install --quiet torch numpy >&2 || give_up "PyTorch could not be installed"
   fi
-  if [ $# -gt 0 ]; then "$scratch/venv/bin/pip" install --quiet "$@" >&2; fi
-  "$venv_python" -c 'import numpy, torch' >&2 || give_up "no Python with numpy and PyTorch, and it could not be installed"
+  if [ $# -gt 0 ]; then "$venv_python" -m pip install --quiet "$@" >&2; fi
+  "$venv_python" -c 'import numpy, torch' >&2 || give_up "there is no Python with numpy and PyTorch"
 }

@@ -209,9 +209,9 @@ def train(directory, changes):
 def continued(model, tokens, count):
     """What the library's own generate() makes of `tokens`, greedily, up to the end of the document."""
     inputs = torch.tensor([tokens])
-    with torch.no_grad():
-        output = model.eval().generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
-                                       max_new_tokens=count, pad_token_id=0)[0].tolist()
+    # Asked whether there are several GPUs, it would import what PyTorch 1.13 lacks under Python 3.11.
+    output = model.eval().generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
+                                   max_new_tokens=count, pad_token_id=0, synced_gpus=False)[0].tolist()
     end = model.generation_config.eos_token_id
     return output[:-1] if output[-1] == end and len(output) > len(tokens) else output
 

@@ -3,6 +3,7 @@
   compare_sentences.py BIN_DIRECTORY WORK_DIRECTORY
 """
 
+import glob
 import os
 import random
 import subprocess
@@ -88,7 +89,8 @@ def compare(what, kind, prefix, documents, samples, **changes):
                      "t5": {"max_ngram": 10, "geometric": True, "decoder_seq_length": 64}}[kind])
     settings.update(changes)
     theirs = their_dataset(kind, prefix, documents, samples, **settings)
-    size, ours = our_samples(model=kind, prefix=prefix, first_document=documents[0], last_document=documents[1], samples=samples, **settings)
+    flags = dict(model=kind, prefix=prefix, first_document=documents[0], last_document=documents[1], samples=samples, **settings)
+    size, ours = our_samples(**flags)
     same = size == len(theirs)
     compared = 0
     for i, sample in enumerate(ours):
@@ -103,6 +105,12 @@ def compare(what, kind, prefix, documents, samples, **changes):
             print(f"  sample {i}: ours {sample}, theirs {expected}")
             break
     check(f"{what}: {size} samples, {compared} of them looked at", same and compared > 100)
+    folder = os.path.join(WORK, f"lists{len(results)}")
+    built, loaded = (our_samples(cache_dir=folder, **flags) for _ in range(2))
+    check(f"{what}: a list of samples that is kept changes none", built == loaded == (size, ours))
+    [path] = glob.glob(os.path.join(folder, f"*-{type(theirs).__name__}-sample_index.npy"))
+    rows = numpy.load(path)
+    check(f"{what}: the kept list", rows.dtype == numpy.uint32 and numpy.array_equal(rows, theirs.sample_index))
 
 
 def main():

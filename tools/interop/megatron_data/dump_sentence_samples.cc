@@ -13,8 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/bert_dataset.h"
+#include "megatron/data/index_cache.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/t5_dataset.h"
 #include "tools/tool_main.h"
@@ -34,6 +36,7 @@ ABSL_FLAG(bool, full_word, true, "");
 ABSL_FLAG(bool, longer_ngrams, false, "");
 ABSL_FLAG(bool, geometric, false, "");
 ABSL_FLAG(bool, head, true, "");
+ABSL_FLAG(std::string, cache_dir, "", "Where the list of samples is kept; empty: nowhere.");
 
 namespace megatron {
 namespace {
@@ -56,8 +59,9 @@ WordPieces Pieces() {
 }
 
 template <typename Options>
-Options OptionsFromFlags() {
+Options OptionsFromFlags(const IndexCache& cache) {
   Options options;
+  if (!absl::GetFlag(FLAGS_cache_dir).empty()) options.cache.cache = &cache;
   options.documents = {absl::GetFlag(FLAGS_first_document), absl::GetFlag(FLAGS_last_document)};
   options.seq_length = absl::GetFlag(FLAGS_seq_length);
   options.seed = absl::GetFlag(FLAGS_seed);
@@ -109,14 +113,15 @@ absl::Status Main(const std::vector<std::string>&) {
                             IndexedDataset::Open(absl::GetFlag(FLAGS_prefix)));
   const auto corpus = std::make_shared<IndexedDataset>(std::move(opened));
   const auto document = [&](int64_t i) { return corpus->DocumentSequences(i); };
+  const IndexCache cache(PosixFileSystem(), absl::GetFlag(FLAGS_cache_dir));
   if (absl::GetFlag(FLAGS_model) == "bert") {
-    BertDatasetOptions options = OptionsFromFlags<BertDatasetOptions>();
+    BertDatasetOptions options = OptionsFromFlags<BertDatasetOptions>(cache);
     options.classification_head = absl::GetFlag(FLAGS_head);
     MEGATRON_ASSIGN_OR_RETURN(const auto dataset,
                               BertDataset::Create(corpus, document, Pieces(), options));
     return Print<BertDataset, BertSample>(*dataset);
   }
-  T5DatasetOptions options = OptionsFromFlags<T5DatasetOptions>();
+  T5DatasetOptions options = OptionsFromFlags<T5DatasetOptions>(cache);
   options.decoder_seq_length = absl::GetFlag(FLAGS_decoder_seq_length);
   MEGATRON_ASSIGN_OR_RETURN(const auto dataset,
                             T5Dataset::Create(corpus, document, Pieces(), options));
