@@ -120,7 +120,8 @@ double ReplacementGrowth(absl::string_view pattern, absl::string_view content) {
 absl::StatusOr<Normalizer> ReplaceFromJson(const json& step, Growth* growth) {
   MEGATRON_ASSIGN_OR_RETURN(Pattern pattern, PatternOf(step));
   MEGATRON_ASSIGN_OR_RETURN(std::string content, JsonString(step, "content"));
-  const absl::string_view shortest = pattern.regex.empty() ? pattern.string : "  ";
+  const absl::string_view shortest =
+      pattern.regex.empty() ? absl::string_view(pattern.string) : "  ";
   MEGATRON_RETURN_IF_ERROR(growth->Add(ReplacementGrowth(shortest, content)));
   if (pattern.regex.empty()) return ReplaceNormalizer(pattern.string, std::move(content));
   if (pattern.regex == " {2,}") return ReplaceSpacesNormalizer(std::move(content));
