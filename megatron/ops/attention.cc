@@ -39,7 +39,16 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
   CHECK(cu_seqlens.rank() == 1 && cu_seqlens.dim(0) >= 1) << cu_seqlens;
   CheckContiguous(stream, cu_seqlens, DType::kInt32, cu_seqlens.shape());
   CheckContiguous(stream, attention.cu_seqlens_k, DType::kInt32, cu_seqlens.shape());
+  if (attention.place_q_T || attention.place_k_U) {
+    CheckContiguous(stream, attention.place_q_T, DType::kInt32, {q.dim(0)});
+    CheckContiguous(stream, attention.place_k_U, DType::kInt32, {k.dim(0)});
+  }
   CheckDropout(stream, attention.dropout, q.dim(0));
+}
+
+// What is added to must be fp32; the rest may be.
+void CheckOutput(const Stream& stream, const Tensor& x, DType dtype, bool add, const Shape& shape) {
+  CheckOperand(stream, x, add || x.dtype() == DType::kFloat32 ? DType::kFloat32 : dtype, shape);
 }
 
 void CheckLengths(const Tensor& cu_seqlens, int64_t tokens) {
@@ -51,7 +60,7 @@ void CheckLengths(const Tensor& cu_seqlens, int64_t tokens) {
 }
 
 AttentionOperand Operand(const Tensor& x) {
-  return {x.raw(), x.stride(0), x.stride(1), x.rank() == 4 ? x.stride(2) : 0};
+  return {x.raw(), x.dtype(), x.stride(0), x.stride(1), x.rank() == 4 ? x.stride(2) : 0};
 }
 
 // Philox keys of this rank's heads, in workspace shared by the threads.
@@ -78,7 +87,14 @@ AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& 
   problem.k = Operand(in.k_UGD);
   problem.v = Operand(in.v_UGD);
   problem.out = Operand(out_TGRD);
-  problem.lse = {lse_TGR.raw(), lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
+  problem.lse = {lse_TGR.raw(), lse_TGR.dtype(), lse_TGR.stride(0), lse_TGR.stride(1),
+                 lse_TGR.stride(2)};
+  problem.add_to_queries = attention.add_to_queries;
+  problem.add_to_keys = attention.add_to_keys;
+  if (attention.place_q_T) {
+    problem.place_q = attention.place_q_T.data<int32_t>();
+    problem.place_k = attention.place_k_U.data<int32_t>();
+  }
   const Dropout& dropout = attention.dropout;
   problem.dropout = dropout.probability > 0;
   if (!problem.dropout) return problem;
@@ -195,7 +211,7 @@ int64_t LongestSequence(const Tensor& cu_seqlens) {
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
   CheckInputs(stream, attention, in, lse_TGR);
-  CheckOperand(stream, out_TGRD, in.q_TGRD.dtype(), in.q_TGRD.shape());
+  CheckOutput(stream, out_TGRD, in.q_TGRD.dtype(), attention.add_to_queries, in.q_TGRD.shape());
   if (RunsOnCuda(stream)) return cuda::AttentionForward(stream, attention, in, out_TGRD, lse_TGR);
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
@@ -211,11 +227,12 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
                        const AttentionInputs& gradients) {
   CheckInputs(stream, attention, in, lse_TGR);
   const DType dtype = in.q_TGRD.dtype();
-  for (const Tensor* x : {&out_TGRD, &dout_TGRD, &gradients.q_TGRD}) {
+  for (const Tensor* x : {&out_TGRD, &dout_TGRD}) {
     CheckOperand(stream, *x, dtype, in.q_TGRD.shape());
   }
+  CheckOutput(stream, gradients.q_TGRD, dtype, attention.add_to_queries, in.q_TGRD.shape());
   for (const Tensor* x : {&gradients.k_UGD, &gradients.v_UGD}) {
-    CheckOperand(stream, *x, dtype, in.k_UGD.shape());
+    CheckOutput(stream, *x, dtype, attention.add_to_keys, in.k_UGD.shape());
   }
   if (RunsOnCuda(stream)) {
     return cuda::AttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);

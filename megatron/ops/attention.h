@@ -5,6 +5,10 @@
 // and one key and value head (R = 1: multi-head; one group: multi-query). Legend: T query tokens, U
 // key tokens, G groups, R query heads a group, D head size.
 //
+// Sequences may be here in part, and their keys come part by part: the places of queries and keys
+// say which see which, and results of the parts are merged (S. Rabe and C. Staats, arXiv
+// 2112.05682). So ranks work on one sequence together.
+//
 // A query that sees no key gets zeros and an lse of minus infinity, and gives no gradient. What a
 // sequence gets depends, to the bit, neither on the number of threads nor on the other sequences of
 // the batch, nor on which of the heads this rank holds.
@@ -24,13 +28,22 @@ struct Attention {
   // A query sees the keys of its own sequence, all of them or, if causal, those up to its own place
   // counted from the sequence's end (equal lengths: the usual triangle).
   bool causal = true;
+  // int32, both or neither: each query's and each key's place in its whole sequence, ascending
+  // within it. A causal query then sees the keys up to its own place.
+  Tensor place_q_T, place_k_U;
   Tensor cu_seqlens_q, cu_seqlens_k;  // int32 [sequences + 1], first 0, last T or U
   int64_t max_seqlen_q = 0, max_seqlen_k = 0;
   // On the probabilities. The uniform word of (query, key): word (j % 4) of Philox(key; {sample
   // low, sample high, position of the query in its sample, j / 4}) with `key` derived once more per
-  // global head: DeriveKey(key.lo | key.hi << 32, kPhiloxDropout, head, 0), j the key's index
-  // counted from the sequence's first key. first_column is this rank's first global query head.
+  // global head: DeriveKey(key.lo | key.hi << 32, kPhiloxDropout, head, 0), j the key's place,
+  // or its index counted from the sequence's first key. first_column is this rank's first global
+  // query head.
   Dropout dropout;
+  // The keys are further ones of the same queries: Forward merges into the out and lse of the parts
+  // before, Backward does dq +=. Needs fp32 out and dq.
+  bool add_to_queries = false;
+  // Backward: dk += and dv +=. Needs fp32 dk and dv.
+  bool add_to_keys = false;
 };
 
 // All may have any strides, the last dim is contiguous: q, k and v are usually views into one
@@ -40,11 +53,12 @@ struct AttentionInputs {
 };
 
 // out (=) and lse (fp32 [T, G, R], =): the log-sum-exp of each row of scaled scores, which backward
-// needs.
+// needs. out has the inputs' dtype or is fp32.
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR);
 
-// Gradients (=) of q, k, v, from what forward read and wrote.
+// Gradients (=) of q, k, v, each of the inputs' dtype or fp32, from what forward read and wrote.
+// out has the inputs' dtype. With keys that come in parts, out and lse are those of all keys.
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients);

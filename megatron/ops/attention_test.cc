@@ -203,6 +203,126 @@ TEST_P(AttentionTest, BackwardIsTheFormula) {
   }
 }
 
+// One problem's keys cut in parts that are given one after another, in an order of their own: the
+// places say who sees whom.
+struct Parts {
+  Problem whole;
+  HostTensor q_place, out, dq, dk, dv;  // sums are fp32
+
+  Parts(const Sizes& setup, DType dtype)
+      : whole(setup, dtype),
+        q_place(Places(whole.cu_q)),
+        out(whole.QShape(), DType::kFloat32),
+        dq(whole.QShape(), DType::kFloat32),
+        dk(whole.KShape(), DType::kFloat32),
+        dv(whole.KShape(), DType::kFloat32) {}
+
+  static HostTensor Places(const HostTensor& cu) {
+    HostTensor places({Problem::Tokens(cu)}, DType::kInt32);
+    for (int64_t s = 0; s + 1 < cu.numel(); ++s) {
+      for (int64_t t = cu.Get(s); t < cu.Get(s + 1); ++t) places.Set(t, t - cu.Get(s));
+    }
+    return places;
+  }
+
+  // The keys of each sequence whose place modulo `parts` is `part`, and what is theirs.
+  struct Part {
+    HostTensor k, v, dk, dv, cu, place;
+    std::vector<int64_t> token;  // in the whole
+  };
+  Part Take(int part, int parts) const {
+    std::vector<double> k, v, cu = {0}, place;
+    std::vector<int64_t> token;
+    const int64_t width = whole.setup.groups * whole.setup.dim;
+    for (int64_t s = 0; s + 1 < whole.cu_k.numel(); ++s) {
+      for (int64_t u = whole.cu_k.Get(s); u < whole.cu_k.Get(s + 1); ++u) {
+        const int64_t at = u - static_cast<int64_t>(whole.cu_k.Get(s));
+        if (at % parts != part) continue;
+        token.push_back(u);
+        place.push_back(static_cast<double>(at));
+        for (int64_t i = 0; i < width; ++i) {
+          k.push_back(whole.k.Get(u * width + i));
+          v.push_back(whole.v.Get(u * width + i));
+        }
+      }
+      cu.push_back(static_cast<double>(token.size()));
+    }
+    const int64_t count = static_cast<int64_t>(token.size());
+    const Shape shape = {count, whole.setup.groups, whole.setup.dim};
+    const DType dtype = whole.k.tensor().dtype();
+    return {HostTensor::Of(shape, dtype, k),
+            HostTensor::Of(shape, dtype, v),
+            HostTensor(shape, DType::kFloat32),
+            HostTensor(shape, DType::kFloat32),
+            HostTensor::Of({static_cast<int64_t>(cu.size())}, DType::kInt32, cu),
+            HostTensor::Of({count}, DType::kInt32, place),
+            token};
+  }
+
+  // Forward over all parts, then backward over them.
+  void Run(int parts, ThreadPool* pool) {
+    const Stream stream = Stream::Cpu(pool);
+    for (int part = 0; part < parts; ++part) {
+      const Part keys = Take(part, parts);
+      AttentionForward(stream, OfPart(keys, part), {whole.q, keys.k, keys.v}, out, whole.lse);
+    }
+    for (int64_t i = 0; i < out.numel(); ++i) whole.out.Set(i, out.Get(i));
+    for (int part = 0; part < parts; ++part) {
+      const Part keys = Take(part, parts);
+      Attention attention = OfPart(keys, part);
+      attention.add_to_keys = part % 2 == 0;  // to zeros: the same either way
+      AttentionBackward(stream, attention, {whole.q, keys.k, keys.v}, whole.out, whole.lse,
+                        whole.dout, {dq, keys.dk, keys.dv});
+      const int64_t width = whole.setup.groups * whole.setup.dim;
+      for (size_t j = 0; j < keys.token.size(); ++j) {
+        for (int64_t i = 0; i < width; ++i) {
+          dk.Set(keys.token[j] * width + i, keys.dk.Get(j * width + i));
+          dv.Set(keys.token[j] * width + i, keys.dv.Get(j * width + i));
+        }
+      }
+    }
+  }
+
+  Attention OfPart(const Part& keys, int part) const {
+    Attention attention = whole.attention;
+    attention.cu_seqlens_k = keys.cu;
+    attention.place_q_T = q_place;
+    attention.place_k_U = keys.place;
+    attention.add_to_queries = part > 0;
+    return attention;
+  }
+};
+
+// Cases whose causal edge is the usual triangle, which is what places describe.
+std::vector<Sizes> WholeSequences() {
+  std::vector<Sizes> cases;
+  for (const Sizes& setup : Cases()) {
+    if (!setup.causal || setup.q_lengths == setup.k_lengths) cases.push_back(setup);
+  }
+  return cases;
+}
+
+TEST_P(AttentionTest, KeysMayComeInParts) {
+  for (const Sizes& setup : WholeSequences()) {
+    for (int parts : {1, 2, 3}) {
+      Parts p(setup, GetParam());
+      const Reference want(p.whole);
+      p.Run(parts, &pool_);
+      ExpectNear(p.out, want.out, OpTolerance(DType::kFloat32));
+      for (int64_t i = 0; i < p.whole.lse.numel(); ++i) {
+        if (std::isinf(want.lse[i])) {
+          EXPECT_EQ(p.whole.lse.Get(i), want.lse[i]);
+        } else {
+          EXPECT_NEAR(p.whole.lse.Get(i), want.lse[i], 1e-5);
+        }
+      }
+      ExpectNear(p.dq, want.dq, 2 * OpTolerance(GetParam()));
+      ExpectNear(p.dk, want.dk, 2 * OpTolerance(GetParam()));
+      ExpectNear(p.dv, want.dv, 2 * OpTolerance(GetParam()));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, AttentionTest,
                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
 
@@ -220,6 +340,25 @@ TEST(AttentionGradientTest, GradientsAreFiniteDifferences) {
     ExpectNear(p.dq, FiniteDifference(&p.q, loss), kFiniteDifferenceTolerance);
     ExpectNear(p.dk, FiniteDifference(&p.k, loss), kFiniteDifferenceTolerance);
     ExpectNear(p.dv, FiniteDifference(&p.v, loss), kFiniteDifferenceTolerance);
+  }
+}
+
+TEST(AttentionGradientTest, OfKeysInPartsAreFiniteDifferences) {
+  ThreadPool pool(1);
+  for (const Sizes& setup : {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{6}, {6}, 2, 1, 8, true, 0.25f},
+                             Sizes{{4}, {7}, 2, 1, 8, false, 0.25f}}) {
+    Parts p(setup, DType::kFloat32);
+    const auto loss = [&] {
+      p.Run(2, &pool);
+      return Dot(p.out, p.whole.dout);
+    };
+    const std::vector<double> dq = FiniteDifference(&p.whole.q, loss),
+                              dk = FiniteDifference(&p.whole.k, loss),
+                              dv = FiniteDifference(&p.whole.v, loss);
+    loss();  // writes the gradients without a difference
+    ExpectNear(p.dq, dq, kFiniteDifferenceTolerance);
+    ExpectNear(p.dk, dk, kFiniteDifferenceTolerance);
+    ExpectNear(p.dv, dv, kFiniteDifferenceTolerance);
   }
 }
 

@@ -120,8 +120,8 @@ void BackwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
   }
   if (!piece.wants_dq) return;
   for (int64_t i = 0; i < rows.count; ++i) {
-    Narrow(work.dq + i * shape.width, shape.dim, problem.scale,
-           MutableAt<T>(problem.dq, rows.token[i], piece.group, rows.head[i]));
+    WriteRow<T>(work.dq + i * shape.width, shape.dim, problem.scale, problem.add_to_queries,
+                problem.dq, rows.token[i], piece.group, rows.head[i]);
   }
 }
 
@@ -139,10 +139,10 @@ void BackwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
   const int64_t count = Min(blocks * kKeyBlock, piece.k_length - first_key);
   for (int64_t j = 0; j < count; ++j) {
     const int64_t token = piece.k_begin + first_key + j;
-    Narrow(work.dk + j * shape.width, shape.dim, 1,
-           MutableAt<T>(problem.dk, token, piece.group, 0));
-    Narrow(work.dv + j * shape.width, shape.dim, 1,
-           MutableAt<T>(problem.dv, token, piece.group, 0));
+    WriteRow<T>(work.dk + j * shape.width, shape.dim, 1, problem.add_to_keys, problem.dk, token,
+                piece.group, 0);
+    WriteRow<T>(work.dv + j * shape.width, shape.dim, 1, problem.add_to_keys, problem.dv, token,
+                piece.group, 0);
   }
 }
 

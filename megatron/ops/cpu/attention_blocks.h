@@ -56,6 +56,29 @@ void Narrow(const float* in, int64_t count, float scale, T* out) {
   if (d < count) StorePartial(out + d, Load(in + d) * Set(scale), static_cast<int>(count - d));
 }
 
+// out[0, count) = keep * out + scale * in[0, count); what is not kept is not read.
+inline void Blend(const float* in, int64_t count, float scale, float keep, float* out) {
+  if (keep == 0) return Narrow(in, count, scale, out);
+  int64_t d = 0;
+  for (; d + kLanes <= count; d += kLanes)
+    Store(out + d, Fma(Load(out + d), Set(keep), Load(in + d) * Set(scale)));
+  if (d == count) return;
+  const int rest = static_cast<int>(count - d);
+  StorePartial(out + d, Fma(LoadPartial(out + d, rest), Set(keep), Load(in + d) * Set(scale)),
+               rest);
+}
+
+// The row of x, of type T or fp32, = keep * itself + scale * in; only fp32 can be kept.
+template <typename T>
+void WriteRow(const float* in, int64_t count, float scale, float keep, const AttentionOperand& x,
+              int64_t token, int64_t group, int64_t head) {
+  if (x.dtype == DType::kFloat32) {
+    Blend(in, count, scale, keep, MutableAt<float>(x, token, group, head));
+  } else {
+    Narrow(in, count, scale, MutableAt<T>(x, token, group, head));
+  }
+}
+
 // p[0, count) = 0; count goes by kLanes.
 inline void Clear(int64_t count, float* p) {
   for (int64_t i = 0; i < count; i += kLanes) Store(p + i, Zero());
@@ -90,13 +113,22 @@ struct Rows {
       : first(block * kRowBlock),
         count(Min(kRowBlock, shape.rows - first)),
         padded(RoundUp(count, kLanes)) {
+    int64_t seen = 0;
     for (int64_t i = 0; i < padded; ++i) {
       const int64_t row = first + Min(i, count - 1);
       const int64_t query = row / shape.heads;
       token[i] = piece.q_begin + query;
       head[i] = row % shape.heads;
-      limit[i] = static_cast<int32_t>(
-          problem.causal ? Clamp(query + shape.diagonal + 1, 0, piece.k_length) : piece.k_length);
+      if (!problem.causal) {
+        seen = piece.k_length;
+      } else if (problem.place_q == nullptr) {
+        seen = Clamp(query + shape.diagonal + 1, 0, piece.k_length);
+      } else {
+        while (seen < piece.k_length &&
+               problem.place_k[piece.k_begin + seen] <= problem.place_q[token[i]])
+          ++seen;
+      }
+      limit[i] = static_cast<int32_t>(seen);
     }
   }
 

@@ -49,8 +49,12 @@ MEGATRON_INLINE void PhiloxLanes(Words key_lo, Words key_hi, Words counter[4]) {
 struct DropoutRows {
   uint32_t key_lo[kRowBlock], key_hi[kRowBlock], sample_lo[kRowBlock], sample_hi[kRowBlock],
       position[kRowBlock];
+  const int32_t* place = nullptr;  // of the sequence's keys; null: their numbers
+
+  int64_t PlaceOf(int64_t key) const { return place == nullptr ? key : place[key]; }
 
   DropoutRows(const AttentionProblem& problem, const AttentionPiece& piece, const Rows& rows) {
+    if (problem.place_k != nullptr) place = problem.place_k + piece.k_begin;
     if (!problem.dropout) return;
     for (int64_t i = 0; i < rows.padded; ++i) {
       const uint32_t* key =
@@ -69,14 +73,19 @@ struct DropoutRows {
 inline void DropoutFactors(const AttentionProblem& problem, const DropoutRows& random,
                            const Rows& rows, const Keys& keys, float* factor) {
   const DropoutRule rule = {{}, problem.dropout_threshold, problem.dropout_scale};
-  for (int64_t j = 0; j < keys.count; j += 4) {
-    const uint32_t block = static_cast<uint32_t>((keys.first + j) / 4);
+  for (int64_t j = 0, end; j < keys.count; j = end) {
+    // Keys [j, end) take consecutive words of one block.
+    const int64_t place = random.PlaceOf(keys.first + j), first_word = place % 4;
+    for (end = j + 1; end < keys.count && first_word + end - j < 4; ++end) {
+      if (random.PlaceOf(keys.first + end) != place + end - j) break;
+    }
+    const uint32_t block = static_cast<uint32_t>(place / 4);
     for (int64_t i = 0; i < rows.padded; i += kLanes) {
       Words words[4] = {LoadLanes(random.sample_lo + i), LoadLanes(random.sample_hi + i),
                         LoadLanes(random.position + i), SetWords(block)};
       PhiloxLanes(LoadLanes(random.key_lo + i), LoadLanes(random.key_hi + i), words);
-      for (int w = 0; w < 4; ++w) {
-        Store(factor + (j + w) * kRowBlock + i, KeepScale(words[w], rule));
+      for (int64_t key = j; key < end; ++key) {
+        Store(factor + key * kRowBlock + i, KeepScale(words[first_word + key - j], rule));
       }
     }
   }

@@ -64,11 +64,21 @@ void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, con
                const Rows& rows, const Softmax& softmax, const float* out) {
   for (int64_t i = 0; i < rows.count; ++i) {
     const float sum = softmax.sum[i];
-    const float factor = rows.limit[i] == 0 ? 0 : 1 / sum;
-    Narrow(out + i * shape.width, shape.dim, factor,
-           MutableAt<T>(problem.out, rows.token[i], piece.group, rows.head[i]));
-    *MutableAt<float>(problem.lse, rows.token[i], piece.group, rows.head[i]) =
-        softmax.max[i] + __builtin_logf(sum);
+    float* const stored_lse =
+        MutableAt<float>(problem.lse, rows.token[i], piece.group, rows.head[i]);
+    float factor = rows.limit[i] == 0 ? 0 : 1 / sum, keep = 0;
+    float lse = softmax.max[i] + __builtin_logf(sum);
+    if (problem.add_to_queries) {
+      if (rows.limit[i] == 0) continue;
+      const float before = *stored_lse, mine = lse;
+      lse = __builtin_fmaxf(before, mine) +
+            __builtin_log1pf(__builtin_expf(-__builtin_fabsf(before - mine)));
+      keep = __builtin_expf(before - lse);
+      factor *= __builtin_expf(mine - lse);
+    }
+    WriteRow<T>(out + i * shape.width, shape.dim, factor, keep, problem.out, rows.token[i],
+                piece.group, rows.head[i]);
+    *stored_lse = lse;
   }
 }
 

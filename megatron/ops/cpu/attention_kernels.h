@@ -21,6 +21,7 @@ constexpr int64_t kAttentionKeys = 64;
 // A [token, group, head of the group, D] tensor; strides count elements, D is contiguous.
 struct AttentionOperand {
   void* data = nullptr;
+  DType dtype = DType::kFloat32;
   int64_t token_stride = 0, group_stride = 0, head_stride = 0;
 };
 
@@ -30,9 +31,13 @@ struct AttentionProblem {
   int64_t head_dim = 1;     // D
   float scale = 1;
   bool causal = true;
-  AttentionOperand q, k, v, out;
+  const int32_t* place_q = nullptr;  // of all queries and keys; null: from their numbers
+  const int32_t* place_k = nullptr;
+  AttentionOperand q, k, v;  // as dout and, in backward, out: of `dtype`
+  AttentionOperand out;
   AttentionOperand lse;  // fp32
   AttentionOperand dout, dq, dk, dv;
+  bool add_to_queries = false, add_to_keys = false;  // what is added to is fp32
 
   bool dropout = false;
   uint32_t dropout_threshold = 0;          // words below it drop

@@ -20,6 +20,7 @@ constexpr int kMaxHeadDim = 256;
 
 struct Operand {
   void* data = nullptr;
+  bool is_fp32 = true;
   int64_t token_stride = 0, group_stride = 0, head_stride = 0;
 
   template <typename T>
@@ -34,9 +35,11 @@ struct AttentionArgs {
   float scale = 1;
   bool causal = true;
   const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr;
+  const int32_t *place_q = nullptr, *place_k = nullptr;  // null: from their numbers
   int64_t sequences = 0;
-  Operand q, k, v, out, lse, dout, dq, dk, dv;  // lse's rows are one float
-  float* delta = nullptr;                       // [T, G, R]: out . dout
+  Operand q, k, v, out, lse, dout, dq, dk, dv;       // lse's rows are one float
+  bool add_to_queries = false, add_to_keys = false;  // what is added to is fp32
+  float* delta = nullptr;                            // [T, G, R]: out . dout
 
   uint64_t dropout_seed = 0;
   uint32_t dropout_threshold = 0;  // 0: keeps all
@@ -69,10 +72,26 @@ struct Sight {
   int64_t first_key = 0;  // of the sequence
 };
 
+// The first of places [begin, end), which ascend, that is at least `place`.
+__device__ int64_t FirstFrom(const int32_t* places, int64_t begin, int64_t end, int64_t place) {
+  while (begin < end) {
+    const int64_t middle = (begin + end) / 2;
+    if (places[middle] < place) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
 __device__ Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
   const int64_t s = SequenceOf(args.cu_seqlens_q, args.sequences, query);
   const int64_t first = args.cu_seqlens_k[s], last = args.cu_seqlens_k[s + 1];
   if (!args.causal) return {first, last, first};
+  if (args.place_q != nullptr) {
+    return {first, FirstFrom(args.place_k, first, last, args.place_q[query] + int64_t{1}), first};
+  }
   const int64_t from_end = args.cu_seqlens_q[s + 1] - query;
   return {first, max(first, last - from_end + 1), first};
 }
@@ -82,6 +101,9 @@ __device__ Sight QueriesThatSee(const AttentionArgs& args, int64_t key) {
   const int64_t first = args.cu_seqlens_q[s], last = args.cu_seqlens_q[s + 1];
   const int64_t first_key = args.cu_seqlens_k[s];
   if (!args.causal) return {first, last, first_key};
+  if (args.place_k != nullptr) {
+    return {FirstFrom(args.place_q, first, last, args.place_k[key]), last, first_key};
+  }
   const int64_t from_end = args.cu_seqlens_k[s + 1] - key;
   return {max(first, last - from_end), last, first_key};
 }
@@ -94,9 +116,10 @@ class HeadDropout {
     key_ = DeriveKey(args.dropout_seed, kPhiloxDropout,
                      static_cast<uint64_t>(args.first_head + head), 0);
   }
-  // `key` counts from the sequence's first.
-  __device__ float Factor(int64_t query, int64_t key) const {
+  // `first_key` is the first of the key's sequence.
+  __device__ float Factor(int64_t query, int64_t key_token, int64_t first_key) const {
     if (args_.dropout_threshold == 0) return 1;
+    const int64_t key = args_.place_k != nullptr ? args_.place_k[key_token] : key_token - first_key;
     const auto sample = static_cast<uint64_t>(args_.sample_T[query]);
     const PhiloxBlock words = Philox(
         key_, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32),
@@ -176,6 +199,19 @@ __device__ void StoreRow(T* row, int head_dim, const float (&values)[kColumns], 
   }
 }
 
+// The row, of type T or fp32, = keep * itself + factor * values; only fp32 can be kept.
+template <typename T, int kColumns>
+__device__ void WriteRow(const Operand& x, int64_t token, int64_t group, int64_t head, int head_dim,
+                         const float (&values)[kColumns], float factor, float keep) {
+  if (!x.is_fp32) return StoreRow(x.Row<T>(token, group, head), head_dim, values, factor);
+  float* const row = x.Row<float>(token, group, head);
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int d = c * kWarp + threadIdx.x % kWarp;
+    if (d < head_dim) row[d] = (keep == 0 ? 0.0f : keep * row[d]) + values[c] * factor;
+  }
+}
+
 // The tokens that any row of the block sees. Every thread must call it.
 struct BlockSight {
   int64_t begin, end;
@@ -230,13 +266,22 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     const float correction = expf(max - new_max);
     sum = sum * correction + WarpSum(p);
     for (float& value : out) value *= correction;
-    const float kept = seen ? p * dropout.Factor(query, key - sight.first_key) : 0.0f;
+    const float kept = seen ? p * dropout.Factor(query, key, sight.first_key) : 0.0f;
     AddWeightedRows(kept, shared.second, shared.pitch, args.head_dim, out);
     max = new_max;
   }
   if (!active) return;
-  StoreRow(args.out.Row<T>(query, group, head), args.head_dim, out, sum > 0 ? 1 / sum : 0.0f);
-  if (lane == 0) args.Lse(query, group, head) = sum > 0 ? max + logf(sum) : -INFINITY;
+  float lse = sum > 0 ? max + logf(sum) : -INFINITY, factor = sum > 0 ? 1 / sum : 0.0f, keep = 0;
+  if (args.add_to_queries) {
+    if (sum == 0) return;
+    const float before = args.Lse(query, group, head), mine = lse;
+    __syncwarp();
+    lse = fmaxf(before, mine) + log1pf(expf(-fabsf(before - mine)));
+    keep = expf(before - lse);
+    factor *= expf(mine - lse);
+  }
+  WriteRow<T>(args.out, query, group, head, args.head_dim, out, factor, keep);
+  if (lane == 0) args.Lse(query, group, head) = lse;
 }
 
 // delta = out . dout: a warp a row.
@@ -288,12 +333,13 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
       const float* const v = shared.second + lane * shared.pitch;
       const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) - lse);
       const float dp =
-          dropout.Factor(query, key - sight.first_key) * Dot(shared.own_second, v, args.head_dim);
+          dropout.Factor(query, key, sight.first_key) * Dot(shared.own_second, v, args.head_dim);
       ds = p * (dp - delta);
     }
     AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dq);
   }
-  if (active) StoreRow(args.dq.Row<T>(query, group, head), args.head_dim, dq, args.scale);
+  if (!active) return;
+  WriteRow<T>(args.dq, query, group, head, args.head_dim, dq, args.scale, args.add_to_queries);
 }
 
 // Blocks: x over tiles of kWarps keys, y over groups. Heads of the group one after the other.
@@ -328,7 +374,7 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
         const float* const dout = shared.second + lane * shared.pitch;
         const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) -
                              args.Lse(query, group, head));
-        const float factor = dropout.Factor(query, key - sight.first_key);
+        const float factor = dropout.Factor(query, key, sight.first_key);
         kept = p * factor;
         ds = p * (factor * Dot(shared.own_second, dout, args.head_dim) -
                   args.Delta(query, group, head));
@@ -338,12 +384,13 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
     }
   }
   if (!active) return;
-  StoreRow(args.dk.Row<T>(key, group, 0), args.head_dim, dk, args.scale);
-  StoreRow(args.dv.Row<T>(key, group, 0), args.head_dim, dv, 1.0f);
+  WriteRow<T>(args.dk, key, group, 0, args.head_dim, dk, args.scale, args.add_to_keys);
+  WriteRow<T>(args.dv, key, group, 0, args.head_dim, dv, 1.0f, args.add_to_keys);
 }
 
 Operand OperandOf(const Tensor& x) {
-  return {x.raw(), x.stride(0), x.stride(1), x.rank() == 4 ? x.stride(2) : 0};
+  return {x.raw(), x.dtype() == DType::kFloat32, x.stride(0), x.stride(1),
+          x.rank() == 4 ? x.stride(2) : 0};
 }
 
 AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, const Tensor& out_TGRD,
@@ -365,7 +412,13 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
   args.k = OperandOf(in.k_UGD);
   args.v = OperandOf(in.v_UGD);
   args.out = OperandOf(out_TGRD);
-  args.lse = {lse_TGR.raw(), lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
+  args.lse = {lse_TGR.raw(), true, lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
+  args.add_to_queries = attention.add_to_queries;
+  args.add_to_keys = attention.add_to_keys;
+  if (attention.place_q_T) {
+    args.place_q = attention.place_q_T.data<int32_t>();
+    args.place_k = attention.place_k_U.data<int32_t>();
+  }
   const Dropout& dropout = attention.dropout;
   if (dropout.probability == 0) return args;
   args.dropout_seed = dropout.key.lo | uint64_t{dropout.key.hi} << 32;

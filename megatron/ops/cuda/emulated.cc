@@ -27,6 +27,8 @@ Dropout View(Dropout dropout) {
 Attention View(Attention attention) {
   attention.cu_seqlens_q = View(attention.cu_seqlens_q);
   attention.cu_seqlens_k = View(attention.cu_seqlens_k);
+  attention.place_q_T = View(attention.place_q_T);
+  attention.place_k_U = View(attention.place_k_U);
   attention.dropout = View(attention.dropout);
   return attention;
 }
