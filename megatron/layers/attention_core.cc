@@ -16,18 +16,40 @@ ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
   return attention;
 }
 
+bool AttentionCore::KeepsInputs(const LayerContext& ctx) const {
+  return ctx.context_group.size() > 1 && options_.context_parallel == ContextParallel::kAllToAll;
+}
+
 void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
                             const Tensor& out_TGRD, Saved* saved) const {
+  if (KeepsInputs(ctx)) {
+    return AllToAllAttentionForward(ctx, arena, Whole(ctx), in, out_TGRD, &saved->all_to_all);
+  }
   const Shape& shape = in.q_TGRD.shape();
   saved->lse_TGR =
       arena->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]}, "attention log-sum-exp");
-  ops::AttentionForward(ctx.stream, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+  if (ctx.context_group.size() == 1) {
+    ops::AttentionForward(ctx.stream, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+  } else if (options_.context_parallel == ContextParallel::kRing) {
+    RingAttentionForward(ctx, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+  } else {
+    GatherAttentionForward(ctx, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+  }
 }
 
 void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs& in,
                              const Tensor& out_TGRD, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients, const Saved& saved) const {
-  ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+  if (KeepsInputs(ctx)) {
+    AllToAllAttentionBackward(ctx, Whole(ctx), saved.all_to_all, dout_TGRD, gradients);
+  } else if (ctx.context_group.size() == 1) {
+    ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD,
+                           gradients);
+  } else if (options_.context_parallel == ContextParallel::kRing) {
+    RingAttentionBackward(ctx, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+  } else {
+    GatherAttentionBackward(ctx, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+  }
 }
 
 }  // namespace megatron

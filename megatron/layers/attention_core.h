@@ -1,4 +1,5 @@
-// What lies between attention's projections: softmax attention of this rank's heads.
+// What lies between attention's projections: softmax attention of this rank's heads, for this
+// rank's tokens, over the keys of all context-parallel ranks.
 //
 // Legend: T tokens of this rank, G groups of this rank, R query heads that it has of each, D head
 // size.
@@ -7,7 +8,9 @@
 
 #include <cstdint>
 
+#include "megatron/layers/context_attention.h"
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/transformer_options.h"
 #include "megatron/ops/attention.h"
 
 namespace megatron {
@@ -18,16 +21,20 @@ struct AttentionCoreOptions {
   int64_t head_size = 0;
   float dropout = 0;
   bool causal = true;
+  ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
 };
 
 class AttentionCore {
  public:
   struct Saved {
     Tensor lse_TGR;
+    AllToAllSaved all_to_all;  // in place of lse, where KeepsInputs
   };
 
   explicit AttentionCore(const AttentionCoreOptions& options) : options_(options) {}
 
+  // Whether Forward keeps what backward needs of `in`, so that the caller need not.
+  bool KeepsInputs(const LayerContext& ctx) const;
   // out (=). Allocates in `arena` what backward needs besides `in` and `out`.
   void Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
                const Tensor& out_TGRD, Saved* saved) const;
@@ -37,6 +44,7 @@ class AttentionCore {
                 const Saved& saved) const;
 
  private:
+  // All keys, where this rank has them.
   ops::Attention Whole(const LayerContext& ctx) const;
 
   AttentionCoreOptions options_;

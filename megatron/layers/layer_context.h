@@ -50,6 +50,10 @@ struct LayerContext {
   // Who has the weights and gradients; null: they are there all the time. For stages, not layers.
   WeightBlocks* blocks = nullptr;
 
+  // Ranks that hold the other tokens of each sample; not while text is generated, when every rank
+  // has all of them.
+  ProcessGroup context_group;
+
   // Of the residual stream's rows those that this rank holds.
   int64_t rows() const {
     return batch->num_tokens() / (sequence_parallel ? tensor_group.size() : 1);

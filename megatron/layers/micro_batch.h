@@ -13,6 +13,14 @@
 
 namespace megatron {
 
+// What a rank knows of tokens that other context-parallel ranks hold (context_slice.h), C of them.
+struct ContextBatch {
+  int64_t sample_length = 0;  // tokens of each sample
+  Tensor cu_seqlens;          // int32 [C, sequences + 1]: of the sequences among each rank's tokens
+  Tensor place_CT;            // int32: place of each rank's tokens in their sequences
+  Tensor sample_T, sample_position_T;  // those below, of all tokens
+};
+
 struct MicroBatch {
   Tensor tokens_T;           // int32
   Tensor labels_T;           // int32, already shifted; empty when only logits are wanted
@@ -21,8 +29,9 @@ struct MicroBatch {
   Tensor position_T;         // int32: for position embeddings; may start again inside a sample
   Tensor sample_T;           // int64: ordinal of the token's sample
   Tensor sample_position_T;  // int32: place in the sample
-  Tensor cu_seqlens;         // int32 [sequences + 1]
+  Tensor cu_seqlens;         // int32 [sequences + 1]; of all context-parallel ranks' tokens
   int64_t max_seqlen = 0;
+  ContextBatch context;  // empty where this rank holds all tokens
 
   int64_t num_tokens() const { return tokens_T.numel(); }
 };

@@ -75,6 +75,7 @@ AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t laye
   core.head_size = options.kv_channels;
   core.dropout = options.attention_dropout;
   core.causal = options.causal;
+  core.context_parallel = options.context_parallel;
   return core;
 }
 
@@ -126,7 +127,8 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, heads_per_group_ + 2, head_size_};
-  saved->qkv_TGSD = ctx.saved->Allocate(dtype_, packed, "attention qkv");
+  Arena* const arena = core_.KeepsInputs(ctx) && !recompute_ && !qk_norm_ ? ctx.scratch : ctx.saved;
+  saved->qkv_TGSD = arena->Allocate(dtype_, packed, "attention qkv");
   const Tensor packed_TO = Packed(saved->qkv_TGSD);
   qkv_.Forward(ctx, x_TH, OwnColumns(packed_TO), &saved->qkv);
   if (kv_ != nullptr) kv_->Forward(ctx, x_TH, SharedColumns(packed_TO), &saved->kv);

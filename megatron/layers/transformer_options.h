@@ -27,6 +27,13 @@ struct RecomputeOptions {
   bool norm = false;            // the outputs of the two norms
 };
 
+// How attention reaches the tokens of other context-parallel ranks.
+enum class ContextParallel {
+  kRing,      // keys and values go around
+  kAllToAll,  // each rank has all tokens of some heads
+  kGather,    // each rank has all keys and values
+};
+
 struct TransformerOptions {
   int64_t num_layers = 0;  // of the whole model: scales the initial output projections
   int64_t hidden_size = 0;
@@ -54,6 +61,7 @@ struct TransformerOptions {
   // (LayerContext::sequence_parallel).
   bool sequence_parallel = false;
   RecomputeOptions recompute;
+  ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
 };
 
 }  // namespace megatron

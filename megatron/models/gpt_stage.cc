@@ -125,7 +125,8 @@ LayerContext GptStage::Context(const WorkItem& item, const Stream& stream) const
       sequence_parallel(),
       &memory_->recompute,
       item.deferred_slot < 0 ? nullptr : memory_->deferred[item.chunk][item.deferred_slot].get(),
-      blocks_};
+      blocks_,
+      mode_ == Mode::kPredict ? ProcessGroup() : context_group_};
 }
 
 Tensor GptStage::AllocateHidden(Arena* arena, int64_t tokens, const char* name) const {

@@ -51,6 +51,9 @@ class GptStage : public Stage {
   GptStage(const GptOptions& options, const StagePlacement& placement,
            const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
 
+  // The ranks that hold the other tokens of each sample; without it this one has all.
+  void SetContextGroup(const ProcessGroup& group) { context_group_ = group; }
+
   // In Megatron's order. They point into this object.
   std::vector<Parameter*> parameters();
 
@@ -115,7 +118,7 @@ class GptStage : public Stage {
 
   GptOptions options_;
   StagePlacement placement_;
-  ProcessGroup tensor_group_;
+  ProcessGroup tensor_group_, context_group_;
   std::unique_ptr<RotaryTables> rotary_;
   // On the first stage; on the last too if it is tied, there as a copy.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;

@@ -62,6 +62,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"checkpoint.save=here", "checkpoint.load=there"},
       {"parallel.pipeline_model_parallel_size=2"},
       {"parallel.use_distributed_optimizer=true", "precision.bf16=true"},
+      {"parallel.context_parallel_size=2"},
       {"generation={}"},
   };
   return *contexts;
@@ -124,7 +125,7 @@ std::string Describe(const TransformerOptions& o) {
               o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
               o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
               o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
-              o.recompute.norm, o.sequence_parallel);
+              o.recompute.norm, o.sequence_parallel, o.context_parallel);
 }
 
 std::string Describe(const GptTrainerOptions& o) {
@@ -168,7 +169,7 @@ std::string Describe(const DataOptions& o) {
 
 std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
-         Line(o.parallel.tensor, o.parallel.pipeline, o.parallel.data) +
+         Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
               o.precision.dynamic.initial_scale, o.precision.dynamic.min_scale,
               o.precision.dynamic.window, o.precision.dynamic.hysteresis) +
@@ -262,6 +263,7 @@ TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
 TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
       {"system.device", {"system.device=cuda"}},
+      {"p2p, a2a, allgather", {"parallel.cp_comm_type=\"a2a+p2p\""}},
       {"makes 512 ranks", {"parallel.data_parallel_size=512", "train.global_batch_size=1024"}}};
   for (const auto& [text, overrides] : refused) {
     const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kRun);

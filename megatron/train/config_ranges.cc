@@ -51,6 +51,7 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"model.init_method_std", kStandardDeviation},
       {"model.embedding_init_method_std", kStandardDeviation},
       {"parallel.tensor_model_parallel_size", AtLeast(1, 128)},
+      {"parallel.context_parallel_size", AtLeast(1, 1024)},
       {"parallel.pipeline_model_parallel_size", AtLeast(1, 1024)},
       {"parallel.data_parallel_size", AtLeast(1, 8192)},
       {"parallel.num_layers_per_virtual_pipeline_stage", kLayers},

@@ -11,6 +11,13 @@
 namespace megatron {
 namespace {
 
+PackerOptions PackingFor(const PackerOptions& packing, const ProcessGroup& context) {
+  PackerOptions options = packing;
+  options.context_parallel_size = context.size();
+  options.context_parallel_rank = context.rank();
+  return options;
+}
+
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
 absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
                                ProcessGroups* groups) {
@@ -64,9 +71,10 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
       ramp_(std::move(ramp)),
       stage_(std::make_unique<GptStage>(options.model, options.placement, groups.tensor,
                                         stream.device(), ledger)),
-      packer_(options.packing, stream.device(), ledger),
+      packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
       report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger),
       host_report_(report_.At(0, DType::kFloat32, {2}), "loss") {
+  stage_->SetContextGroup(groups.context);
   ParameterBuffersOptions buffers;
   buffers.model_dtype = options.model.transformer.dtype;
   buffers.device = stream.device();
@@ -168,8 +176,8 @@ double GptTrainer::MeanLoss() {
 }
 
 absl::Status GptTrainer::GroupStatus() const {
-  for (const ProcessGroup* group :
-       {&groups_.world, &groups_.tensor, &groups_.data_context, &groups_.pipeline}) {
+  for (const ProcessGroup* group : {&groups_.world, &groups_.tensor, &groups_.context,
+                                    &groups_.data_context, &groups_.pipeline}) {
     MEGATRON_RETURN_IF_ERROR(group->status());
   }
   return absl::OkStatus();
@@ -183,7 +191,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
   MEGATRON_RETURN_IF_ERROR(
       packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
-                   groups_.data_context, stream_));
+                   groups_.data, stream_));
   stage_->SetBatches(&packer_.batches());
   data_parallel_->StartStep(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
@@ -226,8 +234,8 @@ absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64
     if (progress_.consumed_valid_samples + batch > source.size())
       progress_.consumed_valid_samples = 0;
     MEGATRON_RETURN_IF_ERROR(
-        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1},
-                     groups_.data_context, stream_),
+        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, groups_.data,
+                     stream_),
         _ << "while evaluating");
     stage_->SetBatches(&packer_.batches());
     MEGATRON_RETURN_IF_ERROR(

@@ -38,6 +38,7 @@ GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, 
   options.placement.chunks = layout.chunks;
   options.placement.layers = layout.layers;
   options.model.transformer.sequence_parallel = layout.sequence_parallel;
+  options.model.transformer.context_parallel = layout.context_parallel;
   options.sharding = layout.sharding;
   options.data_parallel.overlap_grad_reduce = layout.overlap;
   options.data_parallel.overlap_param_gather =
@@ -184,6 +185,11 @@ std::string ToString(const Layout& layout) {
                                   layout.pipeline);
   if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);
   if (!layout.layers.empty()) absl::StrAppend(&text, " layers ", absl::StrJoin(layout.layers, "+"));
+  if (layout.context > 1) {
+    constexpr const char* kKinds[] = {"ring", "all-to-all", "gather"};
+    absl::StrAppend(&text, " cp", layout.context, " ",
+                    kKinds[static_cast<int>(layout.context_parallel)]);
+  }
   absl::StrAppend(&text, " dp", layout.data, " zero", static_cast<int>(layout.sharding),
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   return text;
@@ -201,6 +207,12 @@ absl::Status CountingSource::Get(int64_t index, GptSample* sample) const {
     sample->labels[i] = static_cast<int32_t>((7 * index + 3 * i + 3) % 50);
     sample->positions[i] = i;
     sample->loss_mask[i] = (index + i) % 7 == 0 ? 0.0f : 1.0f;
+  }
+  if (!documents_) return absl::OkStatus();
+  for (const auto begin : {1 + index % 7, 8 + 3 * index % 8}) {
+    sample->document_starts.push_back(static_cast<int32_t>(begin));
+    for (int64_t i = begin; i < kLength; ++i)
+      sample->positions[i] = static_cast<int32_t>(i - begin);
   }
   return absl::OkStatus();
 }
@@ -230,6 +242,7 @@ LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
   const int ranks = how.layout.ranks();
   ParallelSizes sizes;
   sizes.tensor = how.layout.tensor;
+  sizes.context = how.layout.context;
   sizes.pipeline = how.layout.pipeline;
   sizes.data = how.layout.data;
   const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);

@@ -19,7 +19,8 @@
 namespace megatron {
 
 struct Layout {
-  int tensor = 1, pipeline = 1, data = 1;
+  int tensor = 1, context = 1, pipeline = 1, data = 1;
+  ContextParallel context_parallel = ContextParallel::kRing;
   int chunks = 1;               // of each pipeline rank
   std::vector<int64_t> layers;  // of each part of the model; empty: even
   bool sequence_parallel = false;
@@ -27,7 +28,7 @@ struct Layout {
   bool overlap = false;  // of gradients' reduction, and of weights' gathering
   int64_t micro_batch_size = 1;
 
-  int ranks() const { return tensor * pipeline * data; }
+  int ranks() const { return tensor * context * pipeline * data; }
 };
 std::string ToString(const Layout& layout);
 
@@ -36,12 +37,16 @@ class CountingSource : public GptSampleSource {
  public:
   static constexpr int kLength = 16;
 
+  // With documents, attention and positions begin anew at up to two places of a sample.
+  explicit CountingSource(bool documents = false) : documents_(documents) {}
+
   int64_t size() const override { return kSize; }
   absl::Status Get(int64_t index, GptSample* sample) const override;
   int reads(int64_t index) const { return reads_[index]; }
 
  private:
   static constexpr int kSize = 1 << 10;
+  const bool documents_;
   mutable std::array<std::atomic<int>, kSize> reads_{};
 };
 

@@ -23,8 +23,7 @@ int64_t BatchBytes(int64_t tokens) {
 MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
                                    MemoryLedger* ledger)
     : options_(options) {
-  const int64_t tokens = options.layout.micro_batch_size * options.seq_length;
-  const int64_t bytes = options.max_micro_batches * BatchBytes(tokens);
+  const int64_t bytes = options.max_micro_batches * BytesOfOne();
   buffer_ = Buffer(device, bytes + SizeOf(DType::kFloat32), "batches", ledger);
   token_count_ = buffer_.At(bytes, DType::kFloat32, {1});
   host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "batches");
@@ -33,9 +32,32 @@ MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
   host_batches_.reserve(options.max_micro_batches);
 }
 
+int64_t MicroBatchPacker::BytesOfOne() const {
+  const int size = options_.context_parallel_size;
+  return BatchBytes(TokensOfAll()) + (size == 1 ? 0 : ContextSliceBytes(TokensOfAll(), size));
+}
+
+void MicroBatchPacker::PlaceOwnTokens() {
+  if (options_.context_parallel_size == 1) return;
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + BatchBytes(TokensOfAll());
+    batches_[m] = PlaceContextSlice(batches_[m], Shard(), buffer_, begin);
+  }
+}
+
+void MicroBatchPacker::TakeOwnTokens() {
+  if (options_.context_parallel_size == 1) return;
+  PlaceOwnTokens();
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    const MicroBatch slice = OnHost(batches_[m]);
+    FillContextSlice(host_batches_[m], Shard(), slice);
+    host_batches_[m] = slice;
+  }
+}
+
 MicroBatch MicroBatchPacker::Whole(int64_t index) const {
-  const int64_t tokens = options_.layout.micro_batch_size * options_.seq_length;
-  int64_t offset = index * BatchBytes(tokens);
+  const int64_t tokens = TokensOfAll();
+  int64_t offset = index * BytesOfOne();
   auto next = [&](DType dtype, int64_t count) {
     const Tensor tensor = buffer_.At(offset, dtype, {count});
     offset += RoundUp(tensor.bytes());
@@ -55,10 +77,10 @@ MicroBatch MicroBatchPacker::Whole(int64_t index) const {
 
 MicroBatch MicroBatchPacker::OnHost(const MicroBatch& batch) const {
   MicroBatch host = batch;
-  for (Tensor* tensor :
-       {&host.tokens_T, &host.labels_T, &host.position_T, &host.sample_position_T, &host.cu_seqlens,
-        &host.loss_weight_T, &host.gradient_weight_T, &host.sample_T}) {
-    *tensor = host_.Of(*tensor);
+  for (Tensor* tensor : {&host.tokens_T, &host.labels_T, &host.position_T, &host.sample_position_T,
+                         &host.cu_seqlens, &host.loss_weight_T, &host.gradient_weight_T,
+                         &host.sample_T, &host.context.cu_seqlens, &host.context.place_CT}) {
+    if (*tensor) *tensor = host_.Of(*tensor);
   }
   return host;
 }
@@ -72,6 +94,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
         batches_.back().cu_seqlens.Slice(0, 0, options_.layout.micro_batch_size + 1);
     batches_.back().max_seqlen = options_.seq_length;
   }
+  PlaceOwnTokens();
 }
 
 void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t offset,
@@ -160,6 +183,7 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
       batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
     }
   }
+  TakeOwnTokens();
   host_.Send(stream);
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 #include "megatron/data/gpt_sample.h"
 #include "megatron/data/prefetch.h"
 #include "megatron/data/sampler.h"
+#include "megatron/layers/context_slice.h"
 #include "megatron/layers/micro_batch.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
@@ -30,6 +31,9 @@ struct PackerOptions {
   // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
   // of each one's own mean.
   bool per_token_loss = true;
+  // Of each sample this rank packs what is its own among the context-parallel ranks
+  // (context_slice.h); the global batch is counted in whole samples.
+  int context_parallel_size = 1, context_parallel_rank = 0;
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
 };
 
@@ -54,8 +58,15 @@ class MicroBatchPacker {
   const std::vector<MicroBatch>& batches() const { return batches_; }
 
  private:
+  int64_t TokensOfAll() const { return options_.layout.micro_batch_size * options_.seq_length; }
+  int64_t BytesOfOne() const;
   MicroBatch Whole(int64_t index) const;  // with room for the most sequences a batch can have
   MicroBatch OnHost(const MicroBatch& batch) const;
+  ContextShard Shard() const {
+    return {options_.context_parallel_size, options_.context_parallel_rank, options_.seq_length};
+  }
+  void PlaceOwnTokens();  // whole batches become this rank's part of them, on the device
+  void TakeOwnTokens();   // and filled on the host
   SamplePrefetcher& ReaderOf(const GptSampleSource& source);
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
   void Append(const GptSample& sample, int64_t ordinal, int64_t offset, MicroBatch* batch,

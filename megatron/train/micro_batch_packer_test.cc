@@ -1,5 +1,6 @@
 #include "megatron/train/micro_batch_packer.h"
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,6 +114,37 @@ TEST_F(MicroBatchPackerTest, RanksShareOneDenominatorAndTakeTurns) {
                 EXPECT_FLOAT_EQ(Values<float>(packer.batches()[0].gradient_weight_T)[3], 1 / 7.f);
                 return status;
               }).ok());
+}
+
+// Of the samples here one context-parallel rank holds more tokens that count than the other.
+TEST_F(MicroBatchPackerTest, ContextRanksWeighTheirTokensAsOneRankDoes) {
+  for (const bool per_token : {true, false}) {
+    PackerOptions options = Options(2, 2);
+    options.per_token_loss = per_token;
+    const MicroBatchPacker::Step step = {4, 2, 3.0f};
+    MicroBatchPacker whole(options, Device(), nullptr);
+    ASSERT_TRUE(whole.Pack(source_, step, ProcessGroup(), stream_).ok());
+    for (size_t m = 0; m < 2; ++m) {
+      std::map<int32_t, float> weights;  // by token
+      for (int rank : {0, 1}) {
+        options.context_parallel_size = 2;
+        options.context_parallel_rank = rank;
+        MicroBatchPacker packer(options, Device(), nullptr);
+        ASSERT_TRUE(packer.Pack(source_, step, ProcessGroup(), stream_).ok());
+        const MicroBatch& batch = packer.batches()[m];
+        ASSERT_EQ(batch.num_tokens(), kLength);
+        for (int t = 0; t < kLength; ++t) {
+          weights[Values<int32_t>(batch.tokens_T)[t]] = Values<float>(batch.gradient_weight_T)[t];
+        }
+      }
+      const MicroBatch& expected = whole.batches()[m];
+      ASSERT_EQ(weights.size(), 2u * kLength);
+      for (int t = 0; t < 2 * kLength; ++t) {
+        EXPECT_EQ(weights[Values<int32_t>(expected.tokens_T)[t]],
+                  Values<float>(expected.gradient_weight_T)[t]);
+      }
+    }
+  }
 }
 
 TEST_F(MicroBatchPackerTest, WorkersChangeNothing) {

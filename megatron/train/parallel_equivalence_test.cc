@@ -8,9 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -31,6 +29,7 @@ enum Setting {
   kModel,
   kOptimizer,
   kTensor,
+  kContext,
   kSequence,
   kPipeline,
   kParts,
@@ -39,9 +38,10 @@ enum Setting {
   kOverlap,
   kMicroBatch,
   kRecompute,
+  kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {2, 2, 3, 2, 3, 3, 4, 4, 2, 3, 4};
+constexpr std::array<int, kNumSettings> kValues = {2, 2, 3, 7, 2, 3, 3, 4, 4, 2, 3, 4, 2};
 using Case = std::array<int, kNumSettings>;
 
 enum Parts { kEven, kInterleaved, kUneven };
@@ -49,6 +49,10 @@ enum Parts { kEven, kInterleaved, kUneven };
 Layout LayoutOf(const Case& c) {
   Layout layout;
   layout.tensor = 1 << c[kTensor];
+  if (c[kContext] > 0) {
+    layout.context = c[kContext] < 4 ? 2 : 4;
+    layout.context_parallel = static_cast<ContextParallel>((c[kContext] - 1) % 3);
+  }
   layout.sequence_parallel = c[kSequence] == 1;
   layout.pipeline = 1 << c[kPipeline];
   layout.data = std::array<int, 4>{1, 2, 4, 8}[c[kData]];
@@ -64,7 +68,14 @@ bool IsValid(const Case& c) {
   const Layout layout = LayoutOf(c);
   if (layout.ranks() > 8 || layout.micro_batch_size * layout.data > 8) return false;
   if (layout.sequence_parallel && layout.tensor == 1) return false;
-  if ((layout.sharding != DataSharding::kNone || layout.overlap) && layout.data == 1) return false;
+  if ((layout.sharding != DataSharding::kNone || layout.overlap) &&
+      layout.data * layout.context == 1) {
+    return false;
+  }
+  if (layout.context > 1 && layout.context_parallel == ContextParallel::kAllToAll &&
+      (c[kModel] == 0 ? 4 : 2) % (layout.tensor * layout.context) != 0) {
+    return false;
+  }
   if (c[kParts] != kEven && layout.pipeline != 2) return false;
   const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
   return c[kParts] != kInterleaved || micro_batches % layout.pipeline == 0;
@@ -81,41 +92,45 @@ std::vector<Case> AllCases() {
   }
 }
 
-using Pair = std::tuple<int, int, int, int>;  // two settings and their values
+// Two settings and their values, numbered.
+constexpr int kMostValues = 8;
+using Pairs = std::array<int, kNumSettings*(kNumSettings - 1) / 2>;
+constexpr int kNumPairs = kNumSettings * kMostValues * kNumSettings * kMostValues;
 
-std::set<Pair> PairsOf(const Case& c) {
-  std::set<Pair> pairs;
+Pairs PairsOf(const Case& c) {
+  Pairs pairs;
+  size_t next = 0;
   for (int a = 0; a < kNumSettings; ++a) {
-    for (int b = a + 1; b < kNumSettings; ++b) pairs.insert({a, c[a], b, c[b]});
+    for (int b = a + 1; b < kNumSettings; ++b) {
+      pairs[next++] =
+          (a * kMostValues + c[a]) * kNumSettings * kMostValues + b * kMostValues + c[b];
+    }
   }
   return pairs;
 }
 
 // Greedily the case that covers the most pairs not covered yet, until all that can occur are.
 std::vector<Case> CoveringArray(const std::vector<Case>& all) {
-  std::set<Pair> open;
+  std::vector<char> open(kNumPairs);
   for (const Case& c : all) {
-    const std::set<Pair> pairs = PairsOf(c);
-    open.insert(pairs.begin(), pairs.end());
+    for (int pair : PairsOf(c)) open[pair] = 1;
   }
   std::vector<Case> chosen;
-  while (!open.empty()) {
+  while (true) {
     const Case* best = nullptr;
     int most = 0;
     for (const Case& c : all) {
       int count = 0;
-      for (int a = 0; a < kNumSettings; ++a) {
-        for (int b = a + 1; b < kNumSettings; ++b) count += open.count({a, c[a], b, c[b]}) > 0;
-      }
+      for (int pair : PairsOf(c)) count += open[pair];
       if (count > most) {
         most = count;
         best = &c;
       }
     }
-    for (const Pair& pair : PairsOf(*best)) open.erase(pair);
+    if (best == nullptr) return chosen;
+    for (int pair : PairsOf(*best)) open[pair] = 0;
     chosen.push_back(*best);
   }
-  return chosen;
 }
 
 GptTrainerOptions RunOf(const Case& c) {
@@ -133,7 +148,8 @@ GptTrainerOptions RunOf(const Case& c) {
 std::string Describe(const Case& c) {
   static constexpr const char* kRecomputes[] = {"none", "selective", "uniform", "block"};
   return absl::StrCat(c[kModel] == 0 ? "gpt2" : "llama", c[kOptimizer] == 0 ? " sgd " : " adamw ",
-                      ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]]);
+                      ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]],
+                      c[kDocuments] == 1 ? " documents" : "");
 }
 
 // Relative, of b.
@@ -187,23 +203,26 @@ TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
   while (cases.size() < wanted) cases.push_back(all[random() % all.size()]);
   RecordProperty("cases", static_cast<int>(cases.size()));
 
-  const CountingSource source;
-  std::map<std::pair<int, int>, LayoutOutcome> alone;
+  const CountingSource sources[] = {CountingSource(), CountingSource(/*documents=*/true)};
+  std::map<std::array<int, 3>, LayoutOutcome> alone;
   for (int model : {0, 1}) {
     for (int optimizer : {0, 1}) {
-      Case c{};
-      c[kModel] = model;
-      c[kOptimizer] = optimizer;
-      LayoutRun how;
-      how.steps = kSteps;
-      how.evaluate = true;
-      how.layout.micro_batch_size = 4;
-      alone[{model, optimizer}] = TrainOnLayout(RunOf(c), how, source);
+      for (int documents : {0, 1}) {
+        Case c{};
+        c[kModel] = model;
+        c[kOptimizer] = optimizer;
+        LayoutRun how;
+        how.steps = kSteps;
+        how.evaluate = true;
+        how.layout.micro_batch_size = 4;
+        alone[{model, optimizer, documents}] = TrainOnLayout(RunOf(c), how, sources[documents]);
+      }
     }
   }
   for (const Case& c : cases) {
     SCOPED_TRACE(Describe(c));
-    const LayoutOutcome& want = alone[{c[kModel], c[kOptimizer]}];
+    const CountingSource& source = sources[c[kDocuments]];
+    const LayoutOutcome& want = alone[{c[kModel], c[kOptimizer], c[kDocuments]}];
     LayoutRun how;
     how.layout = LayoutOf(c);
     how.steps = kSteps;

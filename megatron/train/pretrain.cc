@@ -363,11 +363,10 @@ void Pretraining::Introduce() const {
                         ranks_here(), AvailableCores()));
   }
   if (one_of_several()) Say(absl::StrCat("ranks are processes; this is ", launch_.Describe()));
-  const ParallelSizes& sizes = run_.options.parallel;
   std::string ranks = "1 rank";
   if (run_.options.num_ranks() > 1) {
-    ranks = absl::StrFormat("%d ranks = tensor %d x pipeline %d x data %d",
-                            run_.options.num_ranks(), sizes.tensor, sizes.pipeline, sizes.data);
+    ranks =
+        absl::StrCat(run_.options.num_ranks(), " ranks = ", DescribeSizes(run_.options.parallel));
   }
   if (run_.options.device == DeviceType::kCuda) {
     const int devices = std::min(CudaDeviceCount(), ranks_here());

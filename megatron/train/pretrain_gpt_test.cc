@@ -350,11 +350,33 @@ TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneSpeaks) {
   EXPECT_EQ(CountOf(ReadTextFile(Path("together/metrics.jsonl")), "grad-norm"), 12);
 }
 
+TEST_F(PretrainGptTest, RanksThatShareSamplesTrainAndTellWhatOneDoes) {
+  const std::vector<std::string> tell = {
+      "--set=generation={prompt: \"Sam\" tokens_to_generate: 12 temperature: 0}"};
+  const Outcome alone = Run(Joined({SaveTo("alone")}, tell));
+  ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
+  for (const char* kind : {"p2p", "a2a", "allgather"}) {
+    const std::vector<std::string> layout = {"--set=parallel.context_parallel_size=2",
+                                             absl::StrCat("--set=parallel.cp_comm_type=", kind)};
+    const Outcome together = Run(Joined(Joined({SaveTo(kind)}, tell), layout));
+    ASSERT_EQ(together.exit_code, kExitDone) << together.output;
+    EXPECT_EQ(CountOf(together.output, "2 ranks = tensor 1 x context 2 x pipeline 1 x data 1"), 1)
+        << together.output;
+    for (const char* number : {"lm loss: ", "lm loss value: "}) {
+      const double want = NumberAfter(alone.output, number);
+      EXPECT_NEAR(NumberAfter(together.output, number), want, 1e-5 * want) << number;
+    }
+    EXPECT_EQ(together.output.substr(together.output.find("--- the model")),
+              alone.output.substr(alone.output.find("--- the model")));
+  }
+}
+
 TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
   ASSERT_EQ(Run(Joined({SaveTo("save")}, EightRanks())).exit_code, kExitDone);
   const std::vector<std::vector<std::string>> layouts = {
       {},
       {"--set=parallel.pipeline_model_parallel_size=2"},
+      {"--set=parallel.context_parallel_size=4"},
       {"--set=train.micro_batch_size=1", "--set=parallel.data_parallel_size=4"},
       EightRanks()};
   int iterations = 12;

@@ -96,9 +96,21 @@ GptOptions ToGptOptions(const config::PretrainConfig& config, int64_t vocab_size
   return options;
 }
 
+ContextParallel ToContextParallel(config::ContextParallelComm::Type type) {
+  switch (type) {
+    case config::ContextParallelComm::a2a:
+      return ContextParallel::kAllToAll;
+    case config::ContextParallelComm::allgather:
+      return ContextParallel::kGather;
+    default:
+      return ContextParallel::kRing;
+  }
+}
+
 ParallelSizes ToParallelSizes(const config::ParallelConfig& config) {
   ParallelSizes sizes;
   sizes.tensor = static_cast<int>(config.tensor_model_parallel_size());
+  sizes.context = static_cast<int>(config.context_parallel_size());
   sizes.pipeline = static_cast<int>(config.pipeline_model_parallel_size());
   sizes.data = static_cast<int>(config.data_parallel_size());
   return sizes;
@@ -242,6 +254,7 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   options.model = ToGptOptions(config, vocab_size);
   options.placement = ToPlacement(config);
   options.model.transformer.sequence_parallel = config.parallel().sequence_parallel();
+  options.model.transformer.context_parallel = ToContextParallel(config.parallel().cp_comm_type());
   options.sharding = ToSharding(config.parallel());
   options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
@@ -355,6 +368,13 @@ GenerationOptions ToGeneration(const config::PretrainConfig& config) {
 }
 
 }  // namespace
+
+std::string DescribeSizes(const ParallelSizes& sizes) {
+  const std::string context =
+      sizes.context == 1 ? "" : absl::StrCat("context ", sizes.context, " x ");
+  return absl::StrCat("tensor ", sizes.tensor, " x ", context, "pipeline ", sizes.pipeline,
+                      " x data ", sizes.data);
+}
 
 TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
   TokenizerOptions options;

@@ -74,10 +74,15 @@ struct RunOptions {
   int num_threads = 1;  // of all ranks of a machine together
   RanksOptions ranks;
 
-  int num_ranks() const { return parallel.tensor * parallel.pipeline * parallel.data; }
+  int num_ranks() const {
+    return parallel.tensor * parallel.context * parallel.pipeline * parallel.data;
+  }
   // What `trainer` is for the rank that stands there on the pipeline and the data axis.
   GptTrainerOptions TrainerOf(int stage, int data_rank) const;
 };
+
+// "tensor 2 x pipeline 1 x data 4"; context where it is more than 1.
+std::string DescribeSizes(const ParallelSizes& sizes);
 
 // From the tokenizer section alone, since the vocabulary it makes is needed for the rest.
 TokenizerOptions ToTokenizerOptions(const config::DataConfig& config);

@@ -159,9 +159,8 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
   const double classic =
       FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kClassic);
   std::string text;
-  absl::StrAppendFormat(&text, "ranks: %d = tensor %d x pipeline %d x data %d\n",
-                        options.num_ranks(), options.parallel.tensor, options.parallel.pipeline,
-                        options.parallel.data);
+  absl::StrAppendFormat(&text, "ranks: %d = %s\n", options.num_ranks(),
+                        DescribeSizes(options.parallel));
   absl::StrAppendFormat(&text, "parameters: %s (vocabulary %d, padded to %d)\n",
                         FormatCount(parameters), model.vocab_size, model.padded_vocab_size);
   absl::StrAppendFormat(&text, "steps: %d of %d samples, %s tokens each, %s in all\n",

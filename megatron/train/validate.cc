@@ -25,6 +25,7 @@ constexpr double kMostTokens = 9e18;          // of a run, in 64 bits
 constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
 constexpr int kMostSplits = 3;
 constexpr int64_t kMostThreads = 256;
+constexpr int64_t kMostPlannedRanks = 1 << 20;
 
 void CheckRequired(ConfigChecker& check) {
   for (absl::string_view path :
@@ -123,6 +124,40 @@ void CheckLayout(ConfigChecker& check) {
       check.Usable({kTensor, "model.seq_length"}) && model.seq_length() % tensor != 0) {
     check.Error("model.seq_length", absl::StrCat("must be divisible by ", check.Named(kTensor),
                                                  " with parallel.sequence_parallel: true"));
+  }
+}
+
+// How samples and heads are shared out over context-parallel ranks.
+void CheckContext(ConfigChecker& check) {
+  constexpr char kContext[] = "parallel.context_parallel_size";
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const config::ModelConfig& model = check.resolved().model();
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t size = parallel.context_parallel_size();
+  if (!check.Usable({kContext})) return;
+  if (size == 1) {
+    return check.HaveNoEffect({"parallel.cp_comm_type"},
+                              absl::StrCat("with ", check.Named(kContext)));
+  }
+  if (check.Usable({"model.seq_length"}) && model.seq_length() % (2 * size) != 0) {
+    check.Error("model.seq_length", absl::StrCat("must be divisible by 2 * ", check.Named(kContext),
+                                                 ": each rank has a part from each end"));
+  } else if (parallel.sequence_parallel() && check.Usable({kTensor, "model.seq_length"}) &&
+             model.seq_length() / size % parallel.tensor_model_parallel_size() != 0) {
+    check.Error("model.seq_length",
+                absl::StrCat("must be divisible by ", check.Named(kContext), " times ",
+                             check.Named(kTensor), " with parallel.sequence_parallel: true"));
+  }
+  if (parallel.cp_comm_type() != config::ContextParallelComm::a2a) return;
+  const char* const heads =
+      model.group_query_attention() ? "model.num_query_groups" : "model.num_attention_heads";
+  const int64_t count =
+      model.group_query_attention() ? model.num_query_groups() : model.num_attention_heads();
+  if (check.Usable({heads, kTensor}) &&
+      count % (size * parallel.tensor_model_parallel_size()) != 0) {
+    check.Error(heads,
+                absl::StrCat("must be divisible by ", check.Named(kContext), " times ",
+                             check.Named(kTensor), " with ", check.Named("parallel.cp_comm_type")));
   }
 }
 
@@ -488,19 +523,26 @@ void CheckGeneration(ConfigChecker& check) {
   }
 }
 
-void CheckThatItCanRun(ConfigChecker& check) {
+void CheckRanks(ConfigChecker& check, ConfigPurpose purpose) {
   const config::ParallelConfig& parallel = check.resolved().parallel();
-  if (check.Usable({"parallel.tensor_model_parallel_size", "parallel.pipeline_model_parallel_size",
-                    "parallel.data_parallel_size"})) {
-    const int64_t ranks = parallel.tensor_model_parallel_size() *
+  if (check.Usable({"parallel.tensor_model_parallel_size", "parallel.context_parallel_size",
+                    "parallel.pipeline_model_parallel_size", "parallel.data_parallel_size"})) {
+    const int64_t ranks = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
                           parallel.pipeline_model_parallel_size() * parallel.data_parallel_size();
-    if (ranks > kMostThreads && parallel.ranks_as() == config::RanksAs::threads) {
+    if (ranks > kMostPlannedRanks) {
+      check.MessageError("parallel", absl::StrCat("makes ", ranks, " ranks; at most ",
+                                                  kMostPlannedRanks, " ranks can be planned"));
+    } else if (purpose == ConfigPurpose::kRun && ranks > kMostThreads &&
+               parallel.ranks_as() == config::RanksAs::threads) {
       check.MessageError(
           "parallel", absl::StrCat("makes ", ranks, " ranks; at most ", kMostThreads,
                                    " can be threads of one process: set ranks_as to processes, or "
                                    "use a launcher; --dry_run plans any layout"));
     }
   }
+}
+
+void CheckThatItCanRun(ConfigChecker& check) {
   if (check.resolved().system().device() == config::Device::cuda && CudaDeviceCount() == 0) {
     check.Error("system.device",
                 "there is no GPU here, or the program was built without --config=cuda; give --set "
@@ -518,6 +560,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckPositions(check);
   CheckNetworkChoices(check);
   CheckLayout(check);
+  CheckContext(check);
   CheckPipeline(check);
   CheckDataParallel(check);
   CheckPrecision(check);
@@ -529,6 +572,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckData(check);
   CheckCheckpoint(check);
   CheckGeneration(check);
+  CheckRanks(check, purpose);
   if (purpose == ConfigPurpose::kRun) CheckThatItCanRun(check);
   return check.TakeErrors();
 }

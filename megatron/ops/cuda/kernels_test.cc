@@ -294,6 +294,45 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
   }
 }
 
+// Further keys of queries that have seen some: every second key of two sequences.
+TEST_P(CudaOpTest, AttentionOverAPartOfTheKeys) {
+  const int64_t queries = 110, keys = 55, groups = 2, heads = 2, head_dim = 40;
+  const Shape q_shape = {queries, groups, heads, head_dim}, k_shape = {keys, groups, head_dim};
+  std::vector<double> place_q, place_k;
+  for (int i = 0; i < queries; ++i) place_q.push_back(i < 70 ? i : i - 70);
+  for (int i = 0; i < keys; ++i) place_k.push_back(2 * (i < 35 ? i : i - 35));
+  for (bool causal : {true, false}) {
+    HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(k_shape, 3),
+               all = Normal(q_shape, 4), dout = Normal(q_shape, 5),
+               out = HostTensor::Normal(q_shape, kF32, 6),
+               lse = HostTensor::Normal({queries, groups, heads}, kF32, 7),
+               dq = HostTensor::Normal(q_shape, kF32, 8), dk = HostTensor::Normal(k_shape, kF32, 9),
+               dv = HostTensor::Normal(k_shape, kF32, 10), cu_q = Ints({0, 70, 110}),
+               cu_k = Ints({0, 35, 55}), sample = Cyclic(queries, 3, 7, DType::kInt64),
+               position = Cyclic(queries, 1, 97),
+               at_q = HostTensor::Of({queries}, DType::kInt32, place_q),
+               at_k = HostTensor::Of({keys}, DType::kInt32, place_k);
+    ExpectAgreement(
+        {&q, &k, &v, &all, &dout, &out, &lse, &dq, &dk, &dv, &cu_q, &cu_k, &sample, &position,
+         &at_q, &at_k},
+        2 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+          Attention attention;
+          attention.scale = 0.2f;
+          attention.causal = causal;
+          attention.cu_seqlens_q = at[10];
+          attention.cu_seqlens_k = at[11];
+          attention.max_seqlen_q = attention.max_seqlen_k = 70;
+          attention.dropout = {0.2f, {5, 6}, at[12], at[13], 3};
+          attention.place_q_T = at[14];
+          attention.place_k_U = at[15];
+          attention.add_to_queries = attention.add_to_keys = true;
+          const AttentionInputs in = {at[0], at[1], at[2]};
+          AttentionForward(stream, attention, in, at[5], at[6]);
+          AttentionBackward(stream, attention, in, at[3], at[6], at[4], {at[7], at[8], at[9]});
+        });
+  }
+}
+
 TEST_P(CudaOpTest, OptimizersUpdateTheirSegments) {
   const int64_t count = 9000;
   // More segments than one launch takes, some empty, gaps between them.

@@ -1,0 +1,292 @@
+// Context-parallel ranks against one rank that has all tokens: results, memory, messages.
+
+#include "megatron/layers/attention_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/counted_communicator.h"
+#include "megatron/comm/run_ranks.h"
+#include "megatron/layers/context_slice.h"
+#include "megatron/ops/host_tensor.h"
+
+namespace megatron {
+namespace {
+
+MicroBatch Slice(const MicroBatch& whole, const ContextShard& shard, const Buffer& memory) {
+  const MicroBatch slice = PlaceContextSlice(whole, shard, memory, 0);
+  FillContextSlice(whole, shard, slice);
+  return slice;
+}
+
+using ::megatron::ops::HostTensor;
+
+struct Case {
+  int64_t sample_length = 16;
+  std::vector<int> lengths = {16, 16};  // of the sequences
+  int64_t groups = 4, heads = 1, head_size = 8;
+  bool causal = true;
+  float dropout = 0;
+  DType dtype = DType::kFloat32;
+
+  int64_t tokens() const {
+    int64_t sum = 0;
+    for (int length : lengths) sum += length;
+    return sum;
+  }
+};
+
+// What one rank, of a context group or alone, works on.
+struct Operands {
+  HostTensor q, k, v, out, dout, dq, dk, dv;
+
+  Operands(const Case& c, int64_t tokens)
+      : q({tokens, c.groups, c.heads, c.head_size}, c.dtype),
+        k({tokens, c.groups, c.head_size}, c.dtype),
+        v({tokens, c.groups, c.head_size}, c.dtype),
+        out(q.tensor().shape(), c.dtype),
+        dout(q.tensor().shape(), c.dtype),
+        dq(q.tensor().shape(), c.dtype),
+        dk(k.tensor().shape(), c.dtype),
+        dv(k.tensor().shape(), c.dtype) {}
+};
+
+struct Measured {
+  int64_t saved = 0, scratch = 0;
+  int64_t forward_bytes[2] = {}, backward_bytes[2] = {};  // first and second kind of message
+};
+
+constexpr Collective kFirst[] = {Collective::kExchange, Collective::kAllToAll,
+                                 Collective::kAllGather};
+
+class ContextAttention {
+ public:
+  explicit ContextAttention(const Case& c)
+      : case_(c),
+        whole_(c, c.tokens()),
+        sample_({c.tokens()}, DType::kInt64),
+        position_({c.tokens()}, DType::kInt32),
+        cu_seqlens_({static_cast<int64_t>(c.lengths.size()) + 1}, DType::kInt32) {
+    const auto fill = [&](HostTensor* x, uint32_t seed) {
+      *x = HostTensor::Normal(x->tensor().shape(), c.dtype, seed);
+    };
+    fill(&whole_.q, 1);
+    fill(&whole_.k, 2);
+    fill(&whole_.v, 3);
+    fill(&whole_.dout, 4);
+    for (int64_t t = 0; t < c.tokens(); ++t) {
+      sample_.Set(t, static_cast<double>(1000 + t / c.sample_length));
+      position_.Set(t, static_cast<double>(t % c.sample_length));
+    }
+    for (size_t s = 0; s < c.lengths.size(); ++s)
+      cu_seqlens_.Set(s + 1, cu_seqlens_.Get(s) + c.lengths[s]);
+    batch_.tokens_T = batch_.sample_position_T = position_;
+    batch_.sample_T = sample_;
+    batch_.cu_seqlens = cu_seqlens_;
+    batch_.max_seqlen = c.sample_length;
+    Alone();
+  }
+
+  const Operands& whole() const { return whole_; }
+
+  // What every rank of `size` computes, put together.
+  Operands OnRanks(int size, ContextParallel kind, Measured* measured = nullptr) {
+    Operands gathered(case_, case_.tokens());
+    const absl::Status status = RunRanks(size, [&](int rank, const ProcessGroup& world) {
+      const Buffer memory({}, ContextSliceBytes(case_.tokens(), size), "slice", nullptr);
+      const MicroBatch mine = Slice(batch_, {size, rank, case_.sample_length}, memory);
+      Operands operands(case_, mine.num_tokens());
+      const auto move = [&](const HostTensor& all, const HostTensor& part, bool take) {
+        const int64_t row = all.tensor().bytes() / all.tensor().dim(0);
+        ForEachContextChunk(
+            size, rank, case_.tokens(), case_.sample_length, [&](const ContextChunk& chunk) {
+              char* a = static_cast<char*>(all.tensor().raw()) + chunk.whole_begin * row;
+              char* b = static_cast<char*>(part.tensor().raw()) + chunk.local_begin * row;
+              take ? std::memcpy(b, a, chunk.length * row) : std::memcpy(a, b, chunk.length * row);
+            });
+      };
+      move(whole_.q, operands.q, true);
+      move(whole_.k, operands.k, true);
+      move(whole_.v, operands.v, true);
+      move(whole_.dout, operands.dout, true);
+      Run(mine, kind, world, &operands, rank == size - 1 ? measured : nullptr);
+      move(gathered.out, operands.out, false);
+      move(gathered.dq, operands.dq, false);
+      move(gathered.dk, operands.dk, false);
+      move(gathered.dv, operands.dv, false);
+      return world.status();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    return gathered;
+  }
+
+ private:
+  void Alone() { Run(batch_, ContextParallel::kRing, ProcessGroup(), &whole_, nullptr); }
+
+  void Run(const MicroBatch& batch, ContextParallel kind, const ProcessGroup& group, Operands* x,
+           Measured* measured) const {
+    ThreadPool pool(1);
+    Arena saved({}, 1 << 22, "saved", nullptr), scratch({}, 1 << 22, "scratch", nullptr);
+    LayerContext ctx{ProcessGroup(), Stream::Cpu(&pool), &saved, &scratch, &batch, /*seed=*/9};
+    BytesSent sent;
+    if (group.size() > 1) ctx.context_group = ProcessGroup(Counted(group.communicator(), &sent));
+    AttentionCoreOptions options;
+    options.layer = 3;
+    options.first_head = 5;
+    options.head_size = case_.head_size;
+    options.dropout = case_.dropout;
+    options.causal = case_.causal;
+    options.context_parallel = kind;
+    const AttentionCore core(options);
+    AttentionCore::Saved kept;
+    core.Forward(ctx, &saved, {x->q, x->k, x->v}, x->out, &kept);
+    const auto count = [&](int64_t* bytes) {
+      bytes[0] = sent.Of("", kFirst[static_cast<int>(kind)]);
+      bytes[1] = sent.Of("", Collective::kReduceScatter);
+      sent.Reset();
+    };
+    if (measured != nullptr) count(measured->forward_bytes);
+    core.Backward(ctx, {x->q, x->k, x->v}, x->out, x->dout, {x->dq, x->dk, x->dv}, kept);
+    if (measured == nullptr) return;
+    count(measured->backward_bytes);
+    measured->saved = saved.high_water();
+    measured->scratch = scratch.high_water();
+  }
+
+  Case case_;
+  Operands whole_;
+  HostTensor sample_, position_, cu_seqlens_;
+  MicroBatch batch_;
+};
+
+std::vector<Case> Cases() {
+  return {
+      {16, {16, 16}, 4, 1, 8, true, 0},
+      {16, {16}, 4, 2, 8, false, 0},
+      {16, {5, 1, 10, 3, 13}, 4, 1, 8, true, 0.2f},  // documents that begin anywhere
+      {32, {32, 8, 8, 16}, 4, 3, 16, true, 0.2f},    // and at chunks
+      {16, {1, 2, 13, 16}, 4, 1, 8, false, 0.2f},
+      {16, {4, 12, 16}, 8, 1, 8, true, 0.1f, DType::kBFloat16},
+      {256, {100, 156, 256}, 4, 1, 32, true, 0.1f},  // many tiles of the kernels
+  };
+}
+
+class AttentionCoreTest : public testing::TestWithParam<ContextParallel> {};
+
+void ExpectNear(const HostTensor& got, const HostTensor& want, double tolerance, const char* what) {
+  for (int64_t i = 0; i < got.numel(); ++i)
+    ASSERT_NEAR(got.Get(i), want.Get(i), tolerance * std::max(1.0, std::fabs(want.Get(i))))
+        << what << " " << i;
+}
+
+TEST_P(AttentionCoreTest, RanksThatShareSequencesGiveWhatOneRankGives) {
+  for (const Case& c : Cases()) {
+    ContextAttention attention(c);
+    const Operands& want = attention.whole();
+    for (int size : {2, 4}) {
+      SCOPED_TRACE(testing::Message() << size << " ranks, " << c.tokens() << " tokens");
+      const Operands got = attention.OnRanks(size, GetParam());
+      const double tolerance = c.dtype == DType::kFloat32 ? 3e-6 : 2e-2;
+      ExpectNear(got.out, want.out, tolerance, "out");
+      ExpectNear(got.dq, want.dq, tolerance, "dq");
+      ExpectNear(got.dk, want.dk, tolerance, "dk");
+      ExpectNear(got.dv, want.dv, tolerance, "dv");
+    }
+  }
+}
+
+TEST_P(AttentionCoreTest, GivesTheSameBitsEveryTime) {
+  ContextAttention attention(Cases()[3]);
+  const Operands a = attention.OnRanks(4, GetParam()), b = attention.OnRanks(4, GetParam());
+  EXPECT_EQ(a.out.Bytes(), b.out.Bytes());
+  EXPECT_EQ(a.dq.Bytes(), b.dq.Bytes());
+  EXPECT_EQ(a.dk.Bytes(), b.dk.Bytes());
+  EXPECT_EQ(a.dv.Bytes(), b.dv.Bytes());
+}
+
+std::string KindName(const testing::TestParamInfo<ContextParallel>& info) {
+  constexpr const char* kNames[] = {"Ring", "AllToAll", "Gather"};
+  return kNames[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, AttentionCoreTest,
+                         testing::Values(ContextParallel::kRing, ContextParallel::kAllToAll,
+                                         ContextParallel::kGather),
+                         KindName);
+
+// The formulas of docs/context_parallel.md, for T tokens of a rank, N = G R heads, b bytes.
+class ContextCostTest : public testing::Test {
+ protected:
+  static constexpr int kSize = 4;
+  static constexpr double kNear = 0.1;
+
+  ContextCostTest() {
+    case_.sample_length = 256;
+    case_.lengths = {256};
+    case_.heads = 2;
+    case_.head_size = 64;
+    keys_ = 2 * Tokens() * case_.groups * case_.head_size;
+    queries_ = Tokens() * case_.groups * case_.heads * case_.head_size;
+    lse_ = 4 * Tokens() * case_.groups * case_.heads;
+  }
+  int64_t Tokens() const { return case_.tokens() / kSize; }
+  Measured Measure(ContextParallel kind, DType dtype) {
+    case_.dtype = dtype;
+    Measured measured;
+    ContextAttention(case_).OnRanks(kSize, kind, &measured);
+    return measured;
+  }
+  static void ExpectClose(int64_t got, int64_t want, const char* what) {
+    EXPECT_NEAR(static_cast<double>(got), static_cast<double>(want),
+                kNear * static_cast<double>(want))
+        << what;
+  }
+
+  Case case_;
+  int64_t keys_, queries_;  // elements of a rank's keys and values, and of its queries
+  int64_t lse_;             // bytes
+};
+
+TEST_F(ContextCostTest, ARingHoldsTwoRanksKeysHoweverManyRanksThereAre) {
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const int64_t b = SizeOf(dtype), sums = dtype == DType::kFloat32 ? 0 : 4 * queries_;
+    const Measured measured = Measure(ContextParallel::kRing, dtype);
+    ExpectClose(measured.saved, lse_, "saved");
+    ExpectClose(measured.scratch, 2 * b * keys_ + 2 * 4 * keys_ + sums, "scratch");
+    EXPECT_EQ(measured.forward_bytes[0], (kSize - 1) * b * keys_);
+    EXPECT_EQ(measured.backward_bytes[0], (kSize - 1) * b * keys_ + kSize * 4 * keys_);
+  }
+}
+
+TEST_F(ContextCostTest, AGatherHoldsAllKeysWhileItComputes) {
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const int64_t b = SizeOf(dtype), sums = dtype == DType::kFloat32 ? 0 : 4 * queries_;
+    const Measured measured = Measure(ContextParallel::kGather, dtype);
+    ExpectClose(measured.saved, lse_, "saved");
+    ExpectClose(measured.scratch, kSize * (b + 4) * keys_ + sums, "scratch");
+    EXPECT_EQ(measured.forward_bytes[0], (kSize - 1) * b * keys_);
+    EXPECT_EQ(measured.backward_bytes[0], (kSize - 1) * b * keys_);
+    EXPECT_EQ(measured.backward_bytes[1], (kSize - 1) * 4 * keys_);
+  }
+}
+
+TEST_F(ContextCostTest, AnAllToAllKeepsAsMuchAsTheShardAndMovesLess) {
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const int64_t b = SizeOf(dtype);
+    const Measured measured = Measure(ContextParallel::kAllToAll, dtype);
+    ExpectClose(measured.saved, b * (queries_ + keys_) + b * queries_ + lse_, "saved");
+    ExpectClose(measured.scratch, 3 * b * (queries_ + keys_), "scratch");
+    const int64_t moved = (kSize - 1) * b * (2 * queries_ + keys_) / kSize;
+    EXPECT_EQ(measured.forward_bytes[0], moved);
+    EXPECT_EQ(measured.backward_bytes[0], moved);
+  }
+}
+
+}  // namespace
+}  // namespace megatron

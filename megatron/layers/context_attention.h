@@ -1,0 +1,57 @@
+// Attention of context-parallel ranks: each holds some tokens of every sequence, and its queries
+// need the keys and values of all.
+//
+// *Ring*: a rank's keys and values go from rank to rank; each computes what its queries see of them
+// and merges that with what it has. Backward sends them around again, and with them the gradients,
+// to which every rank adds its part (H. Liu et al., arXiv 2310.01889). *Gather*: each rank fetches
+// all keys and values; gradients are reduce-scattered. *All-to-all*: each rank gets all tokens of
+// some of its groups of heads, and gives their outputs back (S. A. Jacobs et al., arXiv
+// 2309.14509).
+//
+// Gradients of keys are summed in fp32. Legend: C context ranks, T tokens of this rank, G groups, R
+// query heads of each, D head size.
+#ifndef MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
+#define MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
+
+#include "megatron/layers/layer_context.h"
+#include "megatron/ops/attention.h"
+
+namespace megatron {
+
+// `attention` says scale, mask and dropout; which keys a query sees comes from ctx.batch->context.
+// out (=), lse (=) are those of all keys; gradients (=).
+
+void RingAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+                          const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                          const Tensor& lse_TGR);
+void RingAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                           const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                           const ops::AttentionInputs& gradients);
+
+void GatherAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+                            const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                            const Tensor& lse_TGR);
+void GatherAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+                             const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                             const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                             const ops::AttentionInputs& gradients);
+
+// What the all-to-all form keeps, in place of its inputs: all tokens of this rank's share of the
+// groups.
+struct AllToAllSaved {
+  Tensor qkv_TGSD;  // S = R + 2
+  Tensor out_TGRD, lse_TGR;
+};
+
+// C divides the number of groups.
+void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
+                              const ops::Attention& attention, const ops::AttentionInputs& in,
+                              const Tensor& out_TGRD, AllToAllSaved* saved);
+void AllToAllAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+                               const AllToAllSaved& saved, const Tensor& dout_TGRD,
+                               const ops::AttentionInputs& gradients);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_CONTEXT_ATTENTION_H_

@@ -1,0 +1,143 @@
+#include "megatron/layers/context_slice.h"
+
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+MicroBatch Slice(const MicroBatch& whole, const ContextShard& shard, const Buffer& memory) {
+  const MicroBatch slice = PlaceContextSlice(whole, shard, memory, 0);
+  FillContextSlice(whole, shard, slice);
+  return slice;
+}
+
+std::vector<int32_t> Values(const Tensor& x) {
+  return std::vector<int32_t>(x.data<int32_t>(), x.data<int32_t>() + x.numel());
+}
+
+// A micro-batch whose tokens are their numbers, in sequences of these lengths.
+class Whole {
+ public:
+  Whole(int64_t sample_length, const std::vector<int32_t>& lengths) : cu_seqlens_(1, 0) {
+    for (int32_t length : lengths) cu_seqlens_.push_back(cu_seqlens_.back() + length);
+    const int64_t tokens = cu_seqlens_.back();
+    tokens_.resize(tokens);
+    std::iota(tokens_.begin(), tokens_.end(), 0);
+    for (int64_t t = 0; t < tokens; ++t) {
+      samples_.push_back(100 + t / sample_length);
+      positions_.push_back(static_cast<int32_t>(t % sample_length));
+      weights_.push_back(0.5f * static_cast<float>(t));
+    }
+    const Shape shape{tokens};
+    batch.tokens_T = Tensor(tokens_.data(), DType::kInt32, shape);
+    batch.labels_T = Tensor(tokens_.data(), DType::kInt32, shape);
+    batch.position_T = Tensor(positions_.data(), DType::kInt32, shape);
+    batch.sample_position_T = Tensor(positions_.data(), DType::kInt32, shape);
+    batch.sample_T = Tensor(samples_.data(), DType::kInt64, shape);
+    batch.loss_weight_T = Tensor(weights_.data(), DType::kFloat32, shape);
+    batch.gradient_weight_T = Tensor(weights_.data(), DType::kFloat32, shape);
+    batch.cu_seqlens =
+        Tensor(cu_seqlens_.data(), DType::kInt32, {static_cast<int64_t>(cu_seqlens_.size())});
+  }
+
+  MicroBatch batch;
+
+ private:
+  std::vector<int32_t> tokens_, positions_, cu_seqlens_;
+  std::vector<int64_t> samples_;
+  std::vector<float> weights_;
+};
+
+TEST(ContextSliceTest, ARankHoldsAChunkFromEachEndOfEverySample) {
+  const Whole whole(16, {16, 16});
+  const Buffer memory({}, ContextSliceBytes(32, 2), "slice", nullptr);
+  const MicroBatch first = Slice(whole.batch, {2, 0, 16}, memory);
+  EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3, 12, 13, 14, 15,  //
+                                                          16, 17, 18, 19, 28, 29, 30, 31}));
+  EXPECT_EQ(Values(first.sample_position_T),
+            (std::vector<int32_t>{0, 1, 2, 3, 12, 13, 14, 15, 0, 1, 2, 3, 12, 13, 14, 15}));
+  EXPECT_EQ(first.sample_T.data<int64_t>()[8], 101);
+  EXPECT_EQ(first.gradient_weight_T.data<float>()[4], 6);
+  EXPECT_EQ(first.num_tokens(), 16);
+  EXPECT_EQ(first.context.sample_T.numel(), 32);
+  EXPECT_EQ(Values(first.cu_seqlens), (std::vector<int32_t>{0, 16, 32}));
+  const Buffer other({}, ContextSliceBytes(32, 2), "slice", nullptr);
+  const MicroBatch second = Slice(whole.batch, {2, 1, 16}, other);
+  EXPECT_EQ(Values(second.tokens_T), (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11,  //
+                                                           20, 21, 22, 23, 24, 25, 26, 27}));
+}
+
+TEST(ContextSliceTest, EveryRankKnowsWhereSequencesLieOnAllRanks) {
+  // Chunks of 2 tokens: rank 0 has tokens 0 1 6 7, rank 1 has 2 3 4 5. The document of token 5 ends
+  // there, that of tokens 6 and 7 is on rank 0 alone.
+  const Whole whole(8, {1, 4, 1, 2});
+  const Buffer memory({}, ContextSliceBytes(8, 2), "slice", nullptr);
+  for (int rank : {0, 1}) {
+    const ContextBatch context = Slice(whole.batch, {2, rank, 8}, memory).context;
+    EXPECT_EQ(Values(context.cu_seqlens.Select(0, 0)), (std::vector<int32_t>{0, 1, 2, 2, 4}));
+    EXPECT_EQ(Values(context.cu_seqlens.Select(0, 1)), (std::vector<int32_t>{0, 0, 3, 4, 4}));
+    EXPECT_EQ(Values(context.place_CT.Select(0, 0)), (std::vector<int32_t>{0, 0, 0, 1}));
+    EXPECT_EQ(Values(context.place_CT.Select(0, 1)), (std::vector<int32_t>{1, 2, 3, 0}));
+  }
+}
+
+TEST(ContextSliceTest, TheSlicesOfAllRanksAreTheWhole) {
+  for (int size : {2, 4}) {
+    const Whole whole(16, {5, 11, 1, 1, 14});
+    std::vector<int> seen(32);
+    for (int rank = 0; rank < size; ++rank) {
+      const Buffer memory({}, ContextSliceBytes(32, size), "slice", nullptr);
+      for (int32_t token : Values(Slice(whole.batch, {size, rank, 16}, memory).tokens_T))
+        ++seen[token];
+    }
+    EXPECT_EQ(seen, std::vector<int>(32, 1));
+  }
+}
+
+TEST(ContextSliceTest, OnMetaASliceHasTheSameShapes) {
+  const Whole whole(16, {16, 16});
+  const Buffer real({}, ContextSliceBytes(32, 4), "slice", nullptr);
+  const Device meta = {DeviceType::kMeta};
+  const Buffer none(meta, ContextSliceBytes(32, 4), "slice", nullptr);
+  const MicroBatch a = Slice(whole.batch, {4, 1, 16}, real),
+                   b = PlaceContextSlice(whole.batch, {4, 1, 16}, none, 0);
+  EXPECT_EQ(a.tokens_T.shape(), b.tokens_T.shape());
+  EXPECT_EQ(a.context.cu_seqlens.shape(), b.context.cu_seqlens.shape());
+  EXPECT_EQ(a.context.place_CT.shape(), b.context.place_CT.shape());
+}
+
+// (query, key) pairs that a causal mask leaves of rank's queries and source's keys.
+int64_t VisiblePairs(const ContextBatch& context, int rank, int source) {
+  int64_t pairs = 0;
+  for (int64_t s = 0; s + 1 < context.cu_seqlens.dim(1); ++s) {
+    const auto begin = [&](int r) { return Values(context.cu_seqlens.Select(0, r))[s]; };
+    const auto end = [&](int r) { return Values(context.cu_seqlens.Select(0, r))[s + 1]; };
+    const std::vector<int32_t> q = Values(context.place_CT.Select(0, rank)),
+                               k = Values(context.place_CT.Select(0, source));
+    for (int32_t i = begin(rank); i < end(rank); ++i) {
+      for (int32_t j = begin(source); j < end(source); ++j) pairs += k[j] <= q[i];
+    }
+  }
+  return pairs;
+}
+
+TEST(ContextSliceTest, UnderACausalMaskEveryRankHasTheSameWorkInEveryStepOfARing) {
+  constexpr int kSize = 4;
+  constexpr int64_t kTokens = 64, kLocal = kTokens / kSize;
+  const Whole whole(kTokens, {kTokens});
+  const Buffer memory({}, ContextSliceBytes(kTokens, kSize), "slice", nullptr);
+  const ContextBatch context = Slice(whole.batch, {kSize, 0, kTokens}, memory).context;
+  for (int rank = 0; rank < kSize; ++rank) {
+    EXPECT_EQ(VisiblePairs(context, rank, rank), kLocal * (kLocal + 1) / 2) << rank;
+    for (int source = 0; source < kSize; ++source) {
+      if (source == rank) continue;
+      EXPECT_EQ(VisiblePairs(context, rank, source), kLocal * kLocal / 2) << rank << source;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,170 @@
+// The forms of context_attention.h in which keys and values come rank by rank.
+#include "megatron/layers/context_attention.h"
+#include "megatron/ops/elementwise.h"
+
+namespace megatron {
+namespace {
+
+// Keys and values of one rank in one piece, [2, T, G, D], as they travel.
+Tensor AllocateKeys(Arena* arena, DType dtype, const ops::AttentionInputs& in, const char* name) {
+  const Shape& shape = in.k_UGD.shape();
+  return arena->Allocate(dtype, {2, shape[0], shape[1], shape[2]}, name);
+}
+
+void CopyKeys(const Stream& stream, const Tensor& k, const Tensor& v, const Tensor& packed_2TGD) {
+  ops::Copy(stream, k, packed_2TGD.Select(0, 0));
+  ops::Copy(stream, v, packed_2TGD.Select(0, 1));
+}
+
+void TakeGradients(const Stream& stream, const Tensor& packed_2TGD,
+                   const ops::AttentionInputs& gradients) {
+  ops::Copy(stream, packed_2TGD.Select(0, 0), gradients.k_UGD);
+  ops::Copy(stream, packed_2TGD.Select(0, 1), gradients.v_UGD);
+}
+
+// Sums need fp32: x itself, or memory whose content FromFp32 rounds into x.
+Tensor Fp32Of(const LayerContext& ctx, const Tensor& x_TGRD) {
+  if (x_TGRD.dtype() == DType::kFloat32) return x_TGRD;
+  return ctx.scratch->Allocate(DType::kFloat32, x_TGRD.shape(), "attention sum");
+}
+
+void FromFp32(const Stream& stream, const Tensor& sum_TGRD, const Tensor& x_TGRD) {
+  if (x_TGRD.dtype() != DType::kFloat32) ops::Copy(stream, sum_TGRD, x_TGRD);
+}
+
+// This rank's queries, and the keys of rank `source`.
+ops::Attention OfSource(const LayerContext& ctx, const ops::Attention& attention, int source) {
+  const ContextBatch& context = ctx.batch->context;
+  const int rank = ctx.context_group.rank();
+  ops::Attention block = attention;
+  block.cu_seqlens_q = context.cu_seqlens.Select(0, rank);
+  block.cu_seqlens_k = context.cu_seqlens.Select(0, source);
+  block.place_q_T = context.place_CT.Select(0, rank);
+  block.place_k_U = context.place_CT.Select(0, source);
+  block.max_seqlen_q = block.max_seqlen_k = ctx.batch->max_seqlen;
+  return block;
+}
+
+ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2TGD) {
+  return {q_TGRD, packed_2TGD.Select(0, 0), packed_2TGD.Select(0, 1)};
+}
+
+// Who gives, who takes, and whose keys are here in each step.
+class Ring {
+ public:
+  explicit Ring(const ProcessGroup& group) : group_(group) {}
+
+  int SourceAt(int step) const { return (group_.rank() - step + group_.size()) % group_.size(); }
+  void Pass(const Tensor& mine, const Tensor& next, const Stream& stream) const {
+    const Transfer send = {(group_.rank() + 1) % group_.size(), mine};
+    const Transfer receive = {SourceAt(1), next};
+    group_.Exchange({&send, 1}, {&receive, 1}, stream);
+  }
+
+ private:
+  const ProcessGroup& group_;
+};
+
+// Every rank's keys and values, [C, 2, T, G, D].
+Tensor GatherKeys(const LayerContext& ctx, const ops::AttentionInputs& in) {
+  const Shape& shape = in.k_UGD.shape();
+  const int64_t ranks = ctx.context_group.size();
+  const Tensor all_C2TGD = ctx.scratch->Allocate(
+      in.k_UGD.dtype(), {ranks, 2, shape[0], shape[1], shape[2]}, "gathered keys and values");
+  const Tensor mine_2TGD = all_C2TGD.Select(0, ctx.context_group.rank());
+  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, mine_2TGD);
+  ctx.context_group.AllGather(mine_2TGD, all_C2TGD.View({ranks * 2, shape[0], shape[1], shape[2]}),
+                              ctx.stream);
+  return all_C2TGD;
+}
+
+}  // namespace
+
+void RingAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+                          const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                          const Tensor& lse_TGR) {
+  Arena::Scope scope(ctx.scratch);
+  const Ring ring(ctx.context_group);
+  const Tensor sum_TGRD = Fp32Of(ctx, out_TGRD);
+  Tensor keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
+  const int size = ctx.context_group.size();
+  for (int step = 0; step < size; ++step) {
+    if (step + 1 < size) ring.Pass(keys, next, ctx.stream);
+    ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
+    block.add_to_queries = step > 0;
+    ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, keys), sum_TGRD, lse_TGR);
+    std::swap(keys, next);
+  }
+  FromFp32(ctx.stream, sum_TGRD, out_TGRD);
+}
+
+void RingAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                           const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                           const ops::AttentionInputs& gradients) {
+  Arena::Scope scope(ctx.scratch);
+  const Ring ring(ctx.context_group);
+  const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
+  Tensor keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  Tensor dkeys = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
+  Tensor dnext = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
+  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
+  const int size = ctx.context_group.size();
+  for (int step = 0; step < size; ++step) {
+    if (step + 1 < size) ring.Pass(keys, next, ctx.stream);
+    ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
+    block.add_to_queries = block.add_to_keys = step > 0;
+    ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, keys), out_TGRD, lse_TGR,
+                           dout_TGRD, WithKeys(dq_TGRD, dkeys));
+    // After the last step the gradients that come are those of this rank's own keys.
+    ring.Pass(dkeys, dnext, ctx.stream);
+    std::swap(keys, next);
+    std::swap(dkeys, dnext);
+  }
+  FromFp32(ctx.stream, dq_TGRD, gradients.q_TGRD);
+  TakeGradients(ctx.stream, dkeys, gradients);
+}
+
+void GatherAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+                            const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                            const Tensor& lse_TGR) {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor sum_TGRD = Fp32Of(ctx, out_TGRD);
+  const Tensor all_C2TGD = GatherKeys(ctx, in);
+  for (int source = 0; source < ctx.context_group.size(); ++source) {
+    ops::Attention block = OfSource(ctx, attention, source);
+    block.add_to_queries = source > 0;
+    ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, all_C2TGD.Select(0, source)),
+                          sum_TGRD, lse_TGR);
+  }
+  FromFp32(ctx.stream, sum_TGRD, out_TGRD);
+}
+
+void GatherAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+                             const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                             const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                             const ops::AttentionInputs& gradients) {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
+  const Tensor all_C2TGD = GatherKeys(ctx, in);
+  const Tensor dall_C2TGD =
+      ctx.scratch->Allocate(DType::kFloat32, all_C2TGD.shape(), "gathered gradients");
+  for (int source = 0; source < ctx.context_group.size(); ++source) {
+    ops::Attention block = OfSource(ctx, attention, source);
+    block.add_to_queries = source > 0;
+    ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, all_C2TGD.Select(0, source)),
+                           out_TGRD, lse_TGR, dout_TGRD,
+                           WithKeys(dq_TGRD, dall_C2TGD.Select(0, source)));
+  }
+  FromFp32(ctx.stream, dq_TGRD, gradients.q_TGRD);
+  const Tensor mine_2TGD = dall_C2TGD.Select(0, ctx.context_group.rank());
+  ctx.context_group.ReduceScatter(dall_C2TGD.View({dall_C2TGD.dim(0) * 2, dall_C2TGD.dim(2),
+                                                   dall_C2TGD.dim(3), dall_C2TGD.dim(4)}),
+                                  mine_2TGD, ctx.stream);
+  TakeGradients(ctx.stream, mine_2TGD, gradients);
+}
+
+}  // namespace megatron
