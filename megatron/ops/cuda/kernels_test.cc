@@ -261,7 +261,8 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
   };
   for (const Case& c :
        {Case{2, 1, 64, true, 0}, Case{1, 4, 32, true, 0.2f}, Case{2, 3, 20, false, 0.2f},
-        Case{1, 2, 128, true, 0}, Case{1, 1, 192, false, 0}}) {
+        Case{1, 2, 128, true, 0}, Case{1, 1, 192, false, 0}, Case{1, 2, 64, false, 0.2f},
+        Case{2, 1, 128, false, 0.2f}}) {
     // Sequences of 1, 70, 0 and 40 queries, with 3, 70, 2 and 45 keys: each query sees a key, since
     // an lse of minus infinity compares with nothing.
     const int64_t queries = 111, keys = 120;

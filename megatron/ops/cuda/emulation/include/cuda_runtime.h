@@ -11,6 +11,7 @@
 
 #include "megatron/ops/cuda/emulation/block.h"
 
+#define MEGATRON_EMULATED_CUDA
 #define __global__
 #define __device__
 #define __host__

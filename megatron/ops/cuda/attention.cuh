@@ -1,0 +1,135 @@
+// What the attention kernels share: their arguments, who sees whom, and dropout.
+#ifndef MEGATRON_OPS_CUDA_ATTENTION_CUH_
+#define MEGATRON_OPS_CUDA_ATTENTION_CUH_
+
+#include <cstdint>
+
+#include "megatron/base/philox.h"
+#include "megatron/ops/cuda/device.cuh"
+
+namespace megatron::ops::cuda {
+
+struct Operand {
+  void* data = nullptr;
+  bool is_fp32 = true;
+  int64_t token_stride = 0, group_stride = 0, head_stride = 0;
+
+  template <typename T>
+  __device__ T* Row(int64_t token, int64_t group, int64_t head) const {
+    return static_cast<T*>(data) + token * token_stride + group * group_stride + head * head_stride;
+  }
+};
+
+struct AttentionArgs {
+  int64_t queries = 0, keys = 0, groups = 0, group_heads = 0;
+  int head_dim = 0;
+  float scale = 1;
+  bool causal = true;
+  const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr;
+  const int32_t *place_q = nullptr, *place_k = nullptr;  // null: from their numbers
+  int64_t sequences = 0;
+  Operand q, k, v, out, lse, dout, dq, dk, dv;       // lse's rows are one float
+  bool add_to_queries = false, add_to_keys = false;  // what is added to is fp32
+  float* delta = nullptr;                            // [T, G, R]: out . dout
+
+  uint64_t dropout_seed = 0;
+  uint32_t dropout_threshold = 0;  // 0: keeps all
+  float dropout_scale = 1;
+  int64_t first_head = 0;
+  const int64_t* sample_T = nullptr;
+  const int32_t* position_T = nullptr;
+
+  __device__ float& Lse(int64_t token, int64_t group, int64_t head) const {
+    return *lse.Row<float>(token, group, head);
+  }
+  __device__ float& Delta(int64_t token, int64_t group, int64_t head) const {
+    return delta[(token * groups + group) * group_heads + head];
+  }
+};
+
+// The sequence of a token: the last that begins at or before it and is not empty.
+__device__ inline int64_t SequenceOf(const int32_t* cu_seqlens, int64_t sequences, int64_t token) {
+  int64_t low = 0, high = sequences;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (cu_seqlens[middle] <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+// What a row sees of the other side: tokens [begin, end).
+struct Sight {
+  int64_t begin = 0, end = 0;
+  int64_t first_key = 0;  // of the sequence
+};
+
+// The first of places [begin, end), which ascend, that is at least `place`.
+__device__ inline int64_t FirstFrom(const int32_t* places, int64_t begin, int64_t end,
+                                    int64_t place) {
+  while (begin < end) {
+    const int64_t middle = (begin + end) / 2;
+    if (places[middle] < place) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+__device__ inline Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
+  const int64_t s = SequenceOf(args.cu_seqlens_q, args.sequences, query);
+  const int64_t first = args.cu_seqlens_k[s], last = args.cu_seqlens_k[s + 1];
+  if (!args.causal) return {first, last, first};
+  if (args.place_q != nullptr) {
+    return {first, FirstFrom(args.place_k, first, last, args.place_q[query] + int64_t{1}), first};
+  }
+  const int64_t from_end = args.cu_seqlens_q[s + 1] - query;
+  return {first, max(first, last - from_end + 1), first};
+}
+
+__device__ inline Sight QueriesThatSee(const AttentionArgs& args, int64_t key) {
+  const int64_t s = SequenceOf(args.cu_seqlens_k, args.sequences, key);
+  const int64_t first = args.cu_seqlens_q[s], last = args.cu_seqlens_q[s + 1];
+  const int64_t first_key = args.cu_seqlens_k[s];
+  if (!args.causal) return {first, last, first_key};
+  if (args.place_k != nullptr) {
+    return {FirstFrom(args.place_q, first, last, args.place_k[key]), last, first_key};
+  }
+  const int64_t from_end = args.cu_seqlens_k[s + 1] - key;
+  return {max(first, last - from_end), last, first_key};
+}
+
+// What probabilities of one head are multiplied by.
+class HeadDropout {
+ public:
+  __device__ HeadDropout(const AttentionArgs& args, int64_t head) : args_(args) {
+    if (args.dropout_threshold == 0) return;
+    key_ = DeriveKey(args.dropout_seed, kPhiloxDropout,
+                     static_cast<uint64_t>(args.first_head + head), 0);
+  }
+  // `first_key` is the first of the key's sequence.
+  __device__ float Factor(int64_t query, int64_t key_token, int64_t first_key) const {
+    if (args_.dropout_threshold == 0) return 1;
+    const int64_t key = args_.place_k != nullptr ? args_.place_k[key_token] : key_token - first_key;
+    const auto sample = static_cast<uint64_t>(args_.sample_T[query]);
+    const PhiloxBlock words = Philox(
+        key_, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32),
+                static_cast<uint32_t>(args_.position_T[query]), static_cast<uint32_t>(key / 4)}});
+    return words.word[key % 4] >= args_.dropout_threshold ? args_.dropout_scale : 0;
+  }
+
+ private:
+  const AttentionArgs& args_;
+  PhiloxKey key_;
+};
+
+// attention_tensor_core.cu. Where it takes the operands, of which those that are null are not
+// looked at; backward wants delta.
+bool TensorCoresTake(DType dtype, const AttentionArgs& args);
+void TensorCoreAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args);
+void TensorCoreAttentionBackward(const Stream& stream, DType dtype, const AttentionArgs& args);
+
+}  // namespace megatron::ops::cuda
+
+#endif  // MEGATRON_OPS_CUDA_ATTENTION_CUH_
