@@ -17,7 +17,7 @@ void RunOn(dim3 grid, unsigned threads, Kernel kernel) {
 TEST(BlockTest, EveryThreadOfEveryBlockRunsOnce) {
   std::vector<int> count(3 * 2 * 70);
   RunOn(dim3(3, 2), 70,
-      [&] { ++count[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x]; });
+        [&] { ++count[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x]; });
   EXPECT_EQ(count, std::vector<int>(count.size(), 1));
 }
 
@@ -73,15 +73,15 @@ TEST(BlockTest, TheOrderOfThreadsDiffersFromLaunchToLaunch) {
 
 TEST(BlockDeathTest, ThreadsThatWaitAtDifferentPlacesAreFound) {
   EXPECT_DEATH(RunOn(dim3(1), 64,
-                   [&] {
-                     if (threadIdx.x < 32) {
-                       __syncthreads();
-                     } else if (threadIdx.x == 32) {
-                       __syncwarp();
-                     } else {
-                       __syncthreads();
-                     }
-                   }),
+                     [&] {
+                       if (threadIdx.x < 32) {
+                         __syncthreads();
+                       } else if (threadIdx.x == 32) {
+                         __syncwarp();
+                       } else {
+                         __syncthreads();
+                       }
+                     }),
                "wait at different places");
 }
 
