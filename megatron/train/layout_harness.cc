@@ -105,7 +105,11 @@ class LayoutRank {
       cuda_ = std::make_unique<CudaStream>(0);
       stream_ = Stream::Cuda(0, cuda_.get());
     }
-    if (world.size() > 1) world_ = ProcessGroup(Counted(world.communicator(), sent_.get()));
+    if (world.size() > 1) {
+      const std::shared_ptr<Communicator> ranks =
+          how.wrap ? how.wrap(world.communicator()) : world.communicator();
+      world_ = ProcessGroup(Counted(ranks, sent_.get()));
+    }
     const int rank = world.rank();
     options_ = OptionsOf(run, how.layout, dense.Coordinate(rank, Axis::kPipeline),
                          dense.Coordinate(rank, Axis::kData));

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -70,6 +71,8 @@ struct LayoutRun {
   std::string load, save;  // directories of checkpoints; empty: none
   bool evaluate = false;
   DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
+  // Stands between the ranks and their communicators, where it is set.
+  std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
 };
 
 struct LayoutOutcome {
