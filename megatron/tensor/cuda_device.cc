@@ -64,7 +64,7 @@ void CudaFree(int device, void* memory) {
 }
 
 CudaStream::CudaStream(int device) : device_(device) {
-  const OnDevice current(device);
+  MEGATRON_CHECK_CUDA(cudaSetDevice(device));
   cudaStream_t handle;
   MEGATRON_CHECK_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
   handle_ = handle;

@@ -30,9 +30,10 @@ void CudaFree(int device, void* memory);
 // A stream with what kernels of its operations share. Operations of one stream run one after the
 // other, so one workspace serves them all.
 //
-// Threads: one at a time.
+// Threads: one at a time, the one that made it: kernels are launched on a thread's current device.
 class CudaStream {
  public:
+  // Makes the device the thread's current one.
   explicit CudaStream(int device);
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
