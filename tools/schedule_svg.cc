@@ -49,40 +49,55 @@ std::string Escaped(absl::string_view text) {
 
 class Picture {
  public:
-  Picture(const ScheduleReport& report, const std::string& title) : report_(report) {
-    double shortest = report.time;
-    for (const auto& stage : report.stages) {
-      for (const TimedAction& timed : stage) shortest = std::min(shortest, timed.end - timed.start);
+  explicit Picture(const std::vector<SchedulePanel>& panels) : panels_(panels) {
+    double longest = 0, shortest = 0;
+    int height = kBottom;
+    for (const SchedulePanel& panel : panels) {
+      longest = std::max(longest, panel.report.time);
+      height += HeightOf(panel);
+      for (const Timeline& stage : panel.report.stages) {
+        for (const TimedAction& timed : stage) {
+          const double length = timed.end - timed.start;
+          if (shortest == 0 || (length > 0 && length < shortest)) shortest = length;
+        }
+      }
     }
-    const double wished = shortest > 0 ? kNarrowest * report.time / shortest : kWidest;
-    scale_ = report.time > 0 ? std::min(wished, kWidest) / report.time : 0;
-    const int width = kLeft + kRight + std::max(520, static_cast<int>(report.time * scale_));
-    const int height = Lane(report.stages.size()) + kBottom;
+    const double wished = shortest > 0 ? kNarrowest * longest / shortest : kWidest;
+    scale_ = longest > 0 ? std::min(wished, kWidest) / longest : 0;
+    const int width = kLeft + kRight + std::max(520, static_cast<int>(longest * scale_));
     absl::StrAppendFormat(&svg_,
                           "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
                           "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
-                          "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-                          "<text x=\"%d\" y=\"28\" font-size=\"16\">%s</text>\n",
-                          width, height, width, height, kLeft, Escaped(title));
+                          "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+                          width, height, width, height);
   }
 
   std::string Draw() && {
-    for (size_t stage = 0; stage < report_.stages.size(); ++stage) DrawStage(stage);
+    for (const SchedulePanel& panel : panels_) {
+      absl::StrAppendFormat(&svg_, "<text x=\"%d\" y=\"%d\" font-size=\"16\">%s</text>\n", kLeft,
+                            top_ + 28, Escaped(panel.title));
+      for (size_t stage = 0; stage < panel.report.stages.size(); ++stage)
+        DrawStage(panel.report, stage);
+      top_ += HeightOf(panel);
+    }
     DrawLegend();
     return std::move(svg_) + "</svg>\n";
   }
 
  private:
-  static int Lane(size_t stage) { return kTop + static_cast<int>(stage) * (kLane + kGap); }
+  static int HeightOf(const SchedulePanel& panel) {
+    return kTop + static_cast<int>(panel.report.stages.size()) * (kLane + kGap);
+  }
+  int Lane(size_t stage) const { return top_ + kTop + static_cast<int>(stage) * (kLane + kGap); }
 
-  void DrawStage(size_t stage) {
+  void DrawStage(const ScheduleReport& report, size_t stage) {
     absl::StrAppendFormat(&svg_, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">stage %d</text>\n",
                           kLeft - 8, Lane(stage) + kLane / 2 + 4, stage);
     absl::StrAppendFormat(&svg_,
                           "<rect x=\"%d\" y=\"%d\" width=\"%.2f\" height=\"%d\" "
                           "fill=\"#f0f0f0\"/>\n",
-                          kLeft, Lane(stage), report_.time * scale_, kLane);
-    for (const TimedAction& timed : report_.stages[stage]) DrawAction(stage, timed);
+                          kLeft, Lane(stage), report.time * scale_, kLane);
+    for (const TimedAction& timed : report.stages[stage]) DrawAction(stage, timed);
   }
 
   void DrawAction(size_t stage, const TimedAction& timed) {
@@ -105,7 +120,7 @@ class Picture {
 
   void DrawLegend() {
     int x = kLeft;
-    const int y = Lane(report_.stages.size()) + 12;
+    const int y = top_ + 12;
     for (ActionKind kind : {ActionKind::kForward, ActionKind::kBackward, ActionKind::kBackwardInput,
                             ActionKind::kBackwardWeight}) {
       if (!Has(kind)) continue;
@@ -118,23 +133,24 @@ class Picture {
   }
 
   bool Has(ActionKind kind) const {
-    for (const auto& stage : report_.stages) {
-      for (const TimedAction& timed : stage) {
-        if (timed.action.kind == kind) return true;
+    for (const SchedulePanel& panel : panels_) {
+      for (const Timeline& stage : panel.report.stages) {
+        for (const TimedAction& timed : stage) {
+          if (timed.action.kind == kind) return true;
+        }
       }
     }
     return false;
   }
 
-  const ScheduleReport& report_;
+  const std::vector<SchedulePanel>& panels_;
   double scale_ = 0;  // pixels for a unit of time
+  int top_ = 0;       // of the panel that is drawn
   std::string svg_;
 };
 
 }  // namespace
 
-std::string ScheduleSvg(const ScheduleReport& report, const std::string& title) {
-  return Picture(report, title).Draw();
-}
+std::string ScheduleSvg(const std::vector<SchedulePanel>& panels) { return Picture(panels).Draw(); }
 
 }  // namespace megatron

@@ -28,7 +28,7 @@ GptStage::GptStage(const GptOptions& options, const StagePlacement& placement,
 }
 
 GptStage::Chunk GptStage::MakeChunk(int index) const {
-  const int part = index * placement_.stages + placement_.stage;
+  const int part = PositionOf(placement_.order, placement_.stages, {placement_.stage, index});
   const int64_t count = placement_.layers[part];
   const int64_t first_layer =
       std::accumulate(placement_.layers.begin(), placement_.layers.begin() + part, int64_t{0});
@@ -50,7 +50,7 @@ std::unique_ptr<VocabParallelEmbedding> GptStage::MakeTable(const std::string& n
 void GptStage::MakeEmbedding() {
   if (placement_.first() || (placement_.last() && options_.tied_embeddings)) {
     word_embeddings_ = MakeTable("embedding.word_embeddings.weight", options_.embedding_init_std);
-    word_embeddings_->weight().tied = options_.tied_embeddings && placement_.stages > 1;
+    word_embeddings_->weight().tied = options_.tied_embeddings && placement_.last_stage() != 0;
     word_embeddings_->weight().owner = placement_.first();
   }
   if (placement_.first())

@@ -26,23 +26,25 @@
 #include "megatron/models/lm_head.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/token_embedding.h"
+#include "megatron/pipeline/schedule.h"
 #include "megatron/pipeline/stage.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
-// Which parts of the model a rank holds: the model is cut into stages * chunks parts, and chunk c
-// of stage s is the (c * stages + s)-th.
+// Which parts of the model a rank holds, of stages * chunks.
 struct StagePlacement {
   int stage = 0;
   int stages = 1;
   int chunks = 1;
+  PartOrder order = PartOrder::kRoundRobin;
   // Layers of each part of the model, in order. Empty: cut evenly; validation refuses what doesn't
   // divide.
   std::vector<int64_t> layers;
 
-  bool first() const { return stage == 0; }          // holds the embedding
-  bool last() const { return stage == stages - 1; }  // holds the head
+  bool first() const { return stage == 0; }            // holds the embedding
+  bool last() const { return stage == last_stage(); }  // holds the head
+  int last_stage() const { return PlaceOf(order, stages, stages * chunks - 1).stage; }
 };
 
 class GptStage : public Stage {
@@ -57,7 +59,7 @@ class GptStage : public Stage {
   // In Megatron's order. They point into this object.
   std::vector<Parameter*> parameters();
 
-  int chunks() const { return static_cast<int>(chunks_.size()); }
+  const StagePlacement& placement() const { return placement_; }
   int64_t padded_vocab_size() const { return options_.padded_vocab_size; }
 
   // The arenas to work in; they decide how many micro-batches may be in flight.

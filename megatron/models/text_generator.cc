@@ -50,8 +50,8 @@ TextGenerator::TextGenerator(GptStage* stage, const GenerationPipeline& pipeline
       stream_(stream) {
   InterleavedOptions schedule;
   schedule.stages = pipeline.group.size();
-  schedule.chunks = stage->chunks();
-  plan_ = PlanStage(ForwardSchedule(schedule), pipeline.group.rank());
+  schedule.chunks = stage->placement().chunks;
+  plan_ = PlanStage(ForwardSchedule(schedule, stage->placement().order), pipeline.group.rank());
   int64_t offset = 0;
   const int64_t bytes = max_context * 4 * SizeOf(DType::kInt64) + 2 * Buffer::kAlignment +
                         options.padded_vocab_size * SizeOf(DType::kFloat32);
@@ -103,7 +103,7 @@ bool TextGenerator::Predict(const int32_t* tokens, int64_t count) {
   host_.Of(batch.cu_seqlens).data<int32_t>()[1] = static_cast<int32_t>(count);
   host_.Send(stream_);
   if (!RunStages(batch).ok()) return false;
-  pipeline_.group.Broadcast(logits_V_, pipeline_.group.size() - 1, stream_);
+  pipeline_.group.Broadcast(logits_V_, stage_->placement().last_stage(), stream_);
   host_.Fetch(stream_);
   return pipeline_.group.status().ok();
 }

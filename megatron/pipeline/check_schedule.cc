@@ -48,10 +48,8 @@ class Player {
         costs_(costs),
         positions_(schedule.positions()),
         ends_(static_cast<size_t>(positions_) * schedule.microbatches),
-        next_(schedule.stages) {
-    report_.stages.resize(schedule.stages);
-    report_.in_flight.resize(schedule.stages);
-  }
+        next_(schedule.stages),
+        stages_(schedule.stages) {}
 
   absl::StatusOr<ScheduleReport> Play() {
     MEGATRON_RETURN_IF_ERROR(CheckForm());
@@ -64,8 +62,7 @@ class Player {
     }
     MEGATRON_RETURN_IF_ERROR(CheckAllPlayed());
     MEGATRON_RETURN_IF_ERROR(CheckComplete());
-    Summarize();
-    return std::move(report_);
+    return SummarizeTimelines(std::move(stages_));
   }
 
  private:
@@ -88,7 +85,7 @@ class Player {
 
   absl::StatusOr<bool> PlayWhatIsReady(int stage) {
     const std::vector<Action>& actions = schedule_.actions[stage];
-    std::vector<TimedAction>& played = report_.stages[stage];
+    Timeline& played = stages_[stage];
     bool ran = false;
     for (; next_[stage] < actions.size(); ++next_[stage]) {
       const Action& action = actions[next_[stage]];
@@ -174,26 +171,6 @@ class Player {
     return absl::OkStatus();
   }
 
-  void Summarize() {
-    double busiest = 0;
-    for (int stage = 0; stage < schedule_.stages; ++stage) {
-      double busy = 0;
-      int live = 0;
-      for (const TimedAction& timed : report_.stages[stage]) {
-        busy += timed.end - timed.start;
-        report_.time = std::max(report_.time, timed.end);
-        if (timed.action.kind == ActionKind::kForward) {
-          report_.in_flight[stage] = std::max(report_.in_flight[stage], ++live);
-        } else if (timed.action.kind != ActionKind::kBackwardInput) {
-          --live;
-        }
-      }
-      if (!has_backward_) report_.in_flight[stage] = 1;
-      busiest = std::max(busiest, busy);
-    }
-    report_.bubble = busiest == 0 ? 0 : report_.time / busiest - 1;
-  }
-
   absl::Status Wrong(int stage, const Action& action, const char* what) const {
     return absl::FailedPreconditionError(
         absl::StrCat(Text(action), " of stage ", stage, " ", what));
@@ -209,10 +186,51 @@ class Player {
   std::vector<Ends> ends_;
   std::vector<size_t> next_;  // by stage, the first action not played
   bool has_backward_ = false;
-  ScheduleReport report_;
+  std::vector<Timeline> stages_;
 };
 
+bool HasBackward(const std::vector<Timeline>& stages) {
+  for (const Timeline& stage : stages) {
+    for (const TimedAction& timed : stage) {
+      if (timed.action.kind != ActionKind::kForward) return true;
+    }
+  }
+  return false;
+}
+
+// Without backwards a work item is done when it is forwarded.
+int MostInFlight(const Timeline& stage, bool has_backward) {
+  if (!has_backward) return 1;
+  int live = 0, most = 0;
+  for (const TimedAction& timed : stage) {
+    if (timed.action.kind == ActionKind::kForward) {
+      most = std::max(most, ++live);
+    } else if (timed.action.kind != ActionKind::kBackwardInput) {
+      --live;
+    }
+  }
+  return most;
+}
+
 }  // namespace
+
+ScheduleReport SummarizeTimelines(std::vector<Timeline> stages) {
+  ScheduleReport report;
+  const bool has_backward = HasBackward(stages);
+  double busiest = 0;
+  for (const Timeline& stage : stages) {
+    double busy = 0;
+    for (const TimedAction& timed : stage) {
+      busy += timed.end - timed.start;
+      report.time = std::max(report.time, timed.end);
+    }
+    busiest = std::max(busiest, busy);
+    report.in_flight.push_back(MostInFlight(stage, has_backward));
+  }
+  report.bubble = busiest == 0 ? 0 : report.time / busiest - 1;
+  report.stages = std::move(stages);
+  return report;
+}
 
 absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const ActionCosts& costs) {
   return Player(schedule, costs).Play();

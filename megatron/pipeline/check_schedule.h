@@ -21,8 +21,10 @@ struct TimedAction {
   double end = 0;
 };
 
+using Timeline = std::vector<TimedAction>;  // of one stage, in order
+
 struct ScheduleReport {
-  std::vector<std::vector<TimedAction>> stages;
+  std::vector<Timeline> stages;
   double time = 0;  // from the first start to the last end
   // What the schedule adds to the time that a stage computes: time / (a stage's work) - 1.
   double bubble = 0;
@@ -34,6 +36,9 @@ struct ScheduleReport {
 // kFailedPrecondition with the stages and the action at fault, if the schedule is wrong.
 absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule,
                                              const ActionCosts& costs = {});
+
+// The same of what was measured.
+ScheduleReport SummarizeTimelines(std::vector<Timeline> stages);
 
 // A line of text for each stage, a column for each unit of time: "F0 F1 B0 B0 ..".
 std::string DrawSchedule(const ScheduleReport& report);

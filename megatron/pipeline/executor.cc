@@ -1,11 +1,13 @@
 #include "megatron/pipeline/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "glog/logging.h"
+#include "megatron/base/status_macros.h"
 
 namespace megatron {
 namespace {
@@ -57,16 +59,22 @@ class Runner {
       if (step.is_exchange()) {
         Exchange(step);
         if (absl::Status status = pipeline_.status(); !status.ok()) return status;
-      } else if (step.action.kind == ActionKind::kForward) {
-        Forward(step);
       } else {
-        Backward(step);
+        Act(step);
       }
     }
     return pipeline_.status();
   }
 
+  absl::Status RunAndMeasure(Timeline* timeline) {
+    pipeline_.Barrier(stream_);
+    zero_ = Clock::now();
+    timeline_ = timeline;
+    return Run();
+  }
+
  private:
+  using Clock = std::chrono::steady_clock;
   using Specs = std::vector<TensorSpec> (Stage::*)(int, int) const;
   using Blocks = absl::InlinedVector<Tensor, 8>;
 
@@ -93,6 +101,18 @@ class Runner {
   Tensors OutputGradients(int microbatch, int chunk, int slot) const {
     if (!plan_.has_output(chunk)) return {};
     return Place(stage_.OutputSpecs(microbatch, chunk), gradients_[chunk][slot]);
+  }
+
+  double Now() const { return std::chrono::duration<double>(Clock::now() - zero_).count(); }
+
+  void Act(const Step& step) {
+    const double start = timeline_ == nullptr ? 0 : Now();
+    if (step.action.kind == ActionKind::kForward) {
+      Forward(step);
+    } else {
+      Backward(step);
+    }
+    if (timeline_ != nullptr) timeline_->push_back({step.action, start, Now()});
   }
 
   void Forward(const Step& step) {
@@ -145,6 +165,8 @@ class Runner {
   absl::InlinedVector<Blocks, 1> inputs_, gradients_;  // by chunk and slot
   int64_t outgoing_bytes_ = 0;
   Tensor outgoing_;
+  Timeline* timeline_ = nullptr;  // null: nothing is measured
+  Clock::time_point zero_;
 };
 
 }  // namespace
@@ -156,6 +178,47 @@ absl::Status RunSchedule(const StagePlan& plan, Stage* stage, const ProcessGroup
   std::optional<Arena::Scope> scope;
   if (arena != nullptr) scope.emplace(arena);
   return Runner(plan, stage, pipeline, arena, stream).Run();
+}
+
+absl::StatusOr<Timeline> RunScheduleAndMeasure(const StagePlan& plan, Stage* stage,
+                                               const ProcessGroup& pipeline, Arena* arena,
+                                               const Stream& stream) {
+  CHECK_EQ(plan.stages, pipeline.size());
+  CHECK_EQ(plan.stage, pipeline.rank());
+  CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
+  std::optional<Arena::Scope> scope;
+  if (arena != nullptr) scope.emplace(arena);
+  Timeline timeline;
+  MEGATRON_RETURN_IF_ERROR(Runner(plan, stage, pipeline, arena, stream).RunAndMeasure(&timeline));
+  return timeline;
+}
+
+absl::StatusOr<std::vector<Timeline>> GatherTimelines(const Schedule& schedule,
+                                                      const Timeline& mine,
+                                                      const ProcessGroup& pipeline,
+                                                      const Stream& stream) {
+  // The order of actions is known; only times travel.
+  size_t most = 0;
+  for (const auto& actions : schedule.actions) most = std::max(most, actions.size());
+  CHECK_EQ(mine.size(), schedule.actions[pipeline.rank()].size());
+  const auto bytes = static_cast<int64_t>(2 * most * sizeof(double));
+  std::vector<double> times(2 * most), all(times.size() * pipeline.size());
+  for (size_t i = 0; i < mine.size(); ++i) {
+    times[2 * i] = mine[i].start;
+    times[2 * i + 1] = mine[i].end;
+  }
+  pipeline.AllGather(Tensor(times.data(), DType::kUInt8, {bytes}),
+                     Tensor(all.data(), DType::kUInt8, {bytes * pipeline.size()}), stream);
+  MEGATRON_RETURN_IF_ERROR(pipeline.status());
+  std::vector<Timeline> timelines(schedule.stages);
+  for (int stage = 0; stage < schedule.stages; ++stage) {
+    const double* const times_of_stage = &all[stage * times.size()];
+    for (size_t i = 0; i < schedule.actions[stage].size(); ++i) {
+      timelines[stage].push_back(
+          {schedule.actions[stage][i], times_of_stage[2 * i], times_of_stage[2 * i + 1]});
+    }
+  }
+  return timelines;
 }
 
 }  // namespace megatron

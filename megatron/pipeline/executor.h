@@ -9,8 +9,12 @@
 #ifndef MEGATRON_PIPELINE_EXECUTOR_H_
 #define MEGATRON_PIPELINE_EXECUTOR_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/pipeline/check_schedule.h"
 #include "megatron/pipeline/stage.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/memory.h"
@@ -23,6 +27,18 @@ namespace megatron {
 // exchange fails.
 absl::Status RunSchedule(const StagePlan& plan, Stage* stage, const ProcessGroup& pipeline,
                          Arena* arena, const Stream& stream);
+
+// The same, and when each action began and ended: in seconds from a moment at which all ranks had
+// come. On the CPU, where an action is over when its call returns.
+absl::StatusOr<Timeline> RunScheduleAndMeasure(const StagePlan& plan, Stage* stage,
+                                               const ProcessGroup& pipeline, Arena* arena,
+                                               const Stream& stream);
+
+// What the ranks of `pipeline` have measured of one schedule, on each of them.
+absl::StatusOr<std::vector<Timeline>> GatherTimelines(const Schedule& schedule,
+                                                      const Timeline& mine,
+                                                      const ProcessGroup& pipeline,
+                                                      const Stream& stream);
 
 }  // namespace megatron
 

@@ -68,16 +68,17 @@ class SlotTable {
 
 class Planner {
  public:
-  Planner(const Schedule& schedule, int stage)
+  Planner(const Schedule& schedule, int stage, const ActionCosts& costs)
       : schedule_(schedule),
         stage_(stage),
+        costs_(costs),
         items_(schedule.chunks),
         inputs_(schedule.chunks),
         gradients_(schedule.chunks),
         deferred_(schedule.chunks) {}
 
   StagePlan Plan() {
-    const auto report = CheckSchedule(schedule_);
+    const auto report = CheckSchedule(schedule_, costs_);
     CHECK(report.ok()) << report.status();
     CollectPassages(*report);
     auto passage = passages_.begin();
@@ -184,6 +185,7 @@ class Planner {
 
   const Schedule& schedule_;
   const int stage_;
+  const ActionCosts& costs_;
   const bool forward_only_ = ForwardOnly();
   SlotTable items_, inputs_, gradients_, deferred_;
   Passages passages_;
@@ -192,9 +194,9 @@ class Planner {
 
 }  // namespace
 
-StagePlan PlanStage(const Schedule& schedule, int stage) {
+StagePlan PlanStage(const Schedule& schedule, int stage, const ActionCosts& costs) {
   CHECK(stage >= 0 && stage < schedule.stages) << stage << " of " << schedule.stages;
-  return Planner(schedule, stage).Plan();
+  return Planner(schedule, stage, costs).Plan();
 }
 
 }  // namespace megatron

@@ -68,8 +68,8 @@ struct StagePlan {
   bool has_output(int chunk) const { return positions[chunk] < stages * chunks() - 1; }
 };
 
-// The schedule must pass CheckSchedule.
-StagePlan PlanStage(const Schedule& schedule, int stage);
+// The schedule must pass CheckSchedule. `costs` say when messages are sent, by its clock.
+StagePlan PlanStage(const Schedule& schedule, int stage, const ActionCosts& costs = {});
 
 }  // namespace megatron
 

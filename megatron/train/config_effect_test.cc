@@ -63,6 +63,8 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"parallel.pipeline_model_parallel_size=2"},
       {"parallel.use_distributed_optimizer=true", "precision.bf16=true"},
       {"parallel.context_parallel_size=2"},
+      {"parallel.pipeline_model_parallel_size=2",
+       "parallel.num_layers_per_virtual_pipeline_stage=1"},
       {"generation={}"},
   };
   return *contexts;
@@ -96,6 +98,10 @@ const std::map<std::string, Help>& Helps() {
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
       {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
       {"system.num_threads", {"77", {}}},
+      {"parallel.pipeline_schedule", {"zb_h1", {}}},
+      {"parallel.pipeline_model_parallel_layout", {"Et|tttL", {}}},
+      {"parallel.account_for_embedding_in_pipeline_split", {"true", {"model.num_layers=5"}}},
+      {"parallel.account_for_loss_in_pipeline_split", {"true", {"model.num_layers=5"}}},
   };
   return *helps;
 }
@@ -137,7 +143,8 @@ std::string Describe(const GptTrainerOptions& o) {
               o.model.dropout_seed) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
-              o.data_parallel.grad_reduce_in_bf16, o.max_generation_context) +
+              o.data_parallel.grad_reduce_in_bf16, o.max_generation_context, o.placement.order,
+              o.pipeline_schedule, o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.clip_grad, o.log_params_norm,
               o.log_num_zeros_in_grad) +
@@ -179,7 +186,7 @@ std::string Describe(const RunOptions& o) {
               absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
          Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,
               o.loop.exit_interval, o.loop.exit_duration_minutes, o.loop.log_throughput,
-              o.loop.metrics_file) +
+              o.loop.metrics_file, o.loop.pipeline_timeline_file) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
               o.checkpoint.keep_last, o.checkpoint.async_save, o.checkpoint.finetune,
               o.checkpoint.no_load_optim) +

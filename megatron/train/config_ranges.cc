@@ -55,6 +55,8 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"parallel.pipeline_model_parallel_size", AtLeast(1, 1024)},
       {"parallel.data_parallel_size", AtLeast(1, 8192)},
       {"parallel.num_layers_per_virtual_pipeline_stage", kLayers},
+      {"parallel.num_virtual_stages_per_pipeline_rank", AtLeast(2, 1000)},
+      {"parallel.microbatch_group_size_per_virtual_pipeline_stage", AtLeast(1, 1 << 20)},
       {"parallel.decoder_first_pipeline_num_layers", kLayers},
       {"parallel.decoder_last_pipeline_num_layers", kLayers},
       {"parallel.distributed_timeout_minutes", AtLeast(1, 1000000)},

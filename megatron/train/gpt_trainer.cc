@@ -6,7 +6,6 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
-#include "megatron/pipeline/schedule.h"
 
 namespace megatron {
 namespace {
@@ -74,6 +73,7 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
       packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
       report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger),
       host_report_(report_.At(0, DType::kFloat32, {2}), "loss") {
+  CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
   stage_->SetContextGroup(groups.context);
   ParameterBuffersOptions buffers;
   buffers.model_dtype = options.model.transformer.dtype;
@@ -95,22 +95,41 @@ const ParameterMirror& GptTrainer::host_parameters() {
   return *host_parameters_;
 }
 
+ScheduleOptions GptTrainer::ScheduleFor(int64_t micro_batches) const {
+  ScheduleOptions schedule;
+  schedule.kind = options_.pipeline_schedule;
+  schedule.stages = options_.placement.stages;
+  schedule.microbatches = static_cast<int>(micro_batches);
+  schedule.chunks = options_.placement.chunks;
+  schedule.group = options_.microbatch_group;
+  schedule.costs = options_.action_costs;
+  return schedule;
+}
+
+StagePlan GptTrainer::MakePlan(int64_t micro_batches) const {
+  return PlanStage(MakeSchedule(ScheduleFor(micro_batches)), options_.placement.stage,
+                   options_.action_costs);
+}
+
 const StagePlan& GptTrainer::PlanFor(int64_t micro_batches) {
-  if (plan_.microbatches != micro_batches || plan_.steps.empty()) {
-    const int count = static_cast<int>(micro_batches);
-    plan_ = PlanStage(InterleavedSchedule({options_.placement.stages, count,
-                                           options_.placement.chunks, /*group=*/0}),
-                      options_.placement.stage);
-  }
+  if (plan_.microbatches != micro_batches || plan_.steps.empty()) plan_ = MakePlan(micro_batches);
   return plan_;
 }
 
 StagePlan GptTrainer::PlanForward(int64_t micro_batches) const {
-  InterleavedOptions options;
-  options.stages = options_.placement.stages;
-  options.microbatches = static_cast<int>(micro_batches);
-  options.chunks = options_.placement.chunks;
-  return PlanStage(ForwardSchedule(options), options_.placement.stage);
+  return PlanStage(MakeForwards(ScheduleFor(micro_batches)), options_.placement.stage,
+                   options_.action_costs);
+}
+
+// Of the steps that may need the most memory: the longest, but for ZB-V, whose order is another
+// with every number of micro-batches.
+std::vector<int64_t> GptTrainer::MicroBatchesToMeasure() const {
+  std::vector<int64_t> counts = {options_.packing.max_micro_batches};
+  const BatchSizeRampOptions& ramp = options_.batch_size;
+  if (options_.pipeline_schedule != ScheduleKind::kZeroBubbleV || ramp.samples == 0) return counts;
+  for (int64_t size = ramp.start; size < ramp.global_batch_size; size += ramp.increment)
+    counts.push_back(size / ramp.granularity);
+  return counts;
 }
 
 StageMemorySizes GptTrainer::Measure() {
@@ -118,24 +137,30 @@ StageMemorySizes GptTrainer::Measure() {
   const int64_t micro_batches = options_.packing.max_micro_batches;
   packer_.PackShapes(micro_batches);
   stage_->SetBatches(&packer_.batches());
-  const StagePlan& training = PlanFor(micro_batches);
-  const StagePlan evaluation = PlanForward(micro_batches);
+  std::vector<StagePlan> plans;
+  for (int64_t count : MicroBatchesToMeasure()) plans.push_back(MakePlan(count));
+  plans.push_back(PlanForward(micro_batches));
   StageMemorySizes slots;
-  slots.slots.assign(training.slots.size(), {});
-  slots.deferred.assign(training.slots.size(), {});
-  for (size_t chunk = 0; chunk < slots.slots.size(); ++chunk) {
-    slots.slots[chunk].count = std::max(training.slots[chunk], evaluation.slots[chunk]);
-    slots.deferred[chunk].count = training.deferred_slots[chunk];
+  slots.slots.assign(options_.placement.chunks, {0, 0});
+  slots.deferred = slots.slots;
+  for (const StagePlan& plan : plans) {
+    for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
+      slots.slots[chunk].count = std::max(slots.slots[chunk].count, plan.slots[chunk]);
+      slots.deferred[chunk].count =
+          std::max(slots.deferred[chunk].count, plan.deferred_slots[chunk]);
+    }
   }
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
   stage_->SetMemory(memory_.get());
-  data_parallel_->StartStep(micro_batches);
-  for (const StagePlan* plan : {&evaluation, &training}) {
-    stage_->set_training(plan == &training);
-    CHECK_EQ(RunSchedule(*plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
+  for (const StagePlan& plan : plans) {
+    const bool training = &plan != &plans.back();
+    stage_->set_training(training);
+    if (training) data_parallel_->StartStep(plan.microbatches);
+    CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
              absl::OkStatus());
+    if (training) data_parallel_->FinalizeGradients();
   }
-  data_parallel_->FinalizeGradients();
+  stage_->set_training(true);
   if (options_.max_generation_context > 0) MakeGenerator(nullptr).Measure();
   StageMemorySizes sizes = memory_->HighWater();
   sizes.whole_weights = data_parallel_->HighWater().weights;
@@ -156,7 +181,11 @@ absl::Status GptTrainer::ShareWeights() {
 std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
   std::map<std::string, int64_t> bytes;
   std::vector<const Arena*> arenas = {&memory_->recompute, &memory_->scratch};
-  for (const auto& chunk : memory_->slots) arenas.push_back(chunk[0].get());
+  for (const auto* slots : {&memory_->slots, &memory_->deferred}) {
+    for (const auto& chunk : *slots) {
+      if (!chunk.empty()) arenas.push_back(chunk[0].get());
+    }
+  }
   for (const Arena* arena : arenas) {
     for (const auto& [name, held] : arena->NamesAtHighWater()) bytes[name] += held;
   }
@@ -169,7 +198,7 @@ double GptTrainer::MeanLoss() {
     ops::Copy(stream_, stage_->loss_sums(), sums);
     groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
   }
-  groups_.pipeline.Broadcast(sums, groups_.pipeline.size() - 1, stream_);
+  groups_.pipeline.Broadcast(sums, options_.placement.last_stage(), stream_);
   host_report_.Fetch(stream_);
   const float* values = host_report_.host().data<float>();
   return values[1] == 0 ? 0 : double{values[0]} / values[1];
@@ -180,6 +209,19 @@ absl::Status GptTrainer::GroupStatus() const {
                                     &groups_.data_context, &groups_.pipeline}) {
     MEGATRON_RETURN_IF_ERROR(group->status());
   }
+  return absl::OkStatus();
+}
+
+absl::Status GptTrainer::RunPipeline(int64_t micro_batches) {
+  const StagePlan& plan = PlanFor(micro_batches);
+  if (!options_.measure_pipeline)
+    return RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_);
+  MEGATRON_ASSIGN_OR_RETURN(
+      const Timeline mine,
+      RunScheduleAndMeasure(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));
+  measured_.schedule = MakeSchedule(ScheduleFor(micro_batches));
+  MEGATRON_ASSIGN_OR_RETURN(measured_.timelines,
+                            GatherTimelines(measured_.schedule, mine, groups_.pipeline, stream_));
   return absl::OkStatus();
 }
 
@@ -195,8 +237,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   stage_->SetBatches(&packer_.batches());
   data_parallel_->StartStep(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
-  MEGATRON_RETURN_IF_ERROR(RunSchedule(PlanFor(micro_batches), stage_.get(), groups_.pipeline,
-                                       &memory_->edges, stream_));
+  MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
   report.loss = MeanLoss();
 
   data_parallel_->FinalizeGradients();

@@ -25,7 +25,9 @@
 #include "megatron/optim/optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/parameter_mirror.h"
+#include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/pipeline/timeline_text.h"
 #include "megatron/train/micro_batch_packer.h"
 
 namespace megatron {
@@ -33,6 +35,10 @@ namespace megatron {
 struct GptTrainerOptions {
   GptOptions model;
   StagePlacement placement;
+  ScheduleKind pipeline_schedule = ScheduleKind::kOneForwardOneBackward;
+  int microbatch_group = 0;  // InterleavedOptions::group
+  ActionCosts action_costs;  // of one part of the model
+  bool measure_pipeline = false;
   OptimizerOptions optimizer;
   OptimizerParamSchedule schedule;
   BatchSizeRampOptions batch_size;
@@ -89,6 +95,9 @@ class GptTrainer {
   // Mean loss over the next `iterations` global batches.
   absl::StatusOr<double> Evaluate(const GptSampleSource& source, int64_t iterations);
 
+  // Of the last step, with GptTrainerOptions::measure_pipeline.
+  const MeasuredSchedule& measured_pipeline() const { return measured_; }
+
   TrainingProgress& progress() { return progress_; }
   ParameterBuffers& buffers() { return *buffers_; }
   Optimizer& optimizer() { return *optimizer_; }
@@ -113,8 +122,12 @@ class GptTrainer {
              const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
   // What this stage does in a step of so many micro-batches.
-  const StagePlan& PlanFor(int64_t micro_batches);
+  ScheduleOptions ScheduleFor(int64_t micro_batches) const;
+  StagePlan MakePlan(int64_t micro_batches) const;
+  const StagePlan& PlanFor(int64_t micro_batches);  // the last one is kept
   StagePlan PlanForward(int64_t micro_batches) const;
+  std::vector<int64_t> MicroBatchesToMeasure() const;
+  absl::Status RunPipeline(int64_t micro_batches);
   // The mean loss over all ranks of what the last stage has summed since it was zeroed.
   double MeanLoss();
   absl::Status GroupStatus() const;
@@ -135,6 +148,7 @@ class GptTrainer {
   Buffer report_;
   HostMirror host_report_;
   StagePlan plan_;  // of the last step's number of micro-batches
+  MeasuredSchedule measured_;
   TrainingProgress progress_;
 };
 

@@ -37,6 +37,8 @@ GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, 
   options.placement.stage = stage;
   options.placement.chunks = layout.chunks;
   options.placement.layers = layout.layers;
+  options.placement.order = OrderOf(layout.schedule);
+  options.pipeline_schedule = layout.schedule;
   options.model.transformer.sequence_parallel = layout.sequence_parallel;
   options.model.transformer.context_parallel = layout.context_parallel;
   options.sharding = layout.sharding;
@@ -187,6 +189,8 @@ class LayoutRank {
 std::string ToString(const Layout& layout) {
   std::string text = absl::StrCat("tp", layout.tensor, layout.sequence_parallel ? " sp" : "", " pp",
                                   layout.pipeline);
+  static constexpr const char* kSchedules[] = {" gpipe", "", " zb_h1", " zb_v"};
+  absl::StrAppend(&text, kSchedules[static_cast<int>(layout.schedule)]);
   if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);
   if (!layout.layers.empty()) absl::StrAppend(&text, " layers ", absl::StrJoin(layout.layers, "+"));
   if (layout.context > 1) {

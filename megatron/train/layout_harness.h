@@ -22,7 +22,8 @@ namespace megatron {
 struct Layout {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
   ContextParallel context_parallel = ContextParallel::kRing;
-  int chunks = 1;               // of each pipeline rank
+  int chunks = 1;  // of each pipeline rank
+  ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   std::vector<int64_t> layers;  // of each part of the model; empty: even
   bool sequence_parallel = false;
   DataSharding sharding = DataSharding::kNone;

@@ -24,6 +24,19 @@ constexpr int kSteps = 10;
 constexpr double kLossTolerance = 2e-6;
 constexpr double kSgdTolerance = 2e-6, kAdamTolerance = 1e-5;  // relative L2 of a tensor
 
+// How the model and the work on it are cut along the pipeline.
+enum Parts {
+  kEven,
+  kInterleaved,
+  kUneven,
+  kGPipe,
+  kZeroBubbleH1,
+  kZeroBubbleV,
+  kUnevenV,
+  kEmptyParts,
+  kNumParts
+};
+
 // The settings, each by the index of its value.
 enum Setting {
   kModel,
@@ -41,10 +54,8 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {2, 2, 3, 7, 2, 3, 3, 4, 4, 2, 3, 4, 2};
+constexpr std::array<int, kNumSettings> kValues = {2, 2, 3, 7, 2, 3, kNumParts, 4, 4, 2, 3, 4, 2};
 using Case = std::array<int, kNumSettings>;
-
-enum Parts { kEven, kInterleaved, kUneven };
 
 Layout LayoutOf(const Case& c) {
   Layout layout;
@@ -61,6 +72,17 @@ Layout LayoutOf(const Case& c) {
   layout.micro_batch_size = 1 << c[kMicroBatch];
   if (c[kParts] == kInterleaved) layout.chunks = 2;
   if (c[kParts] == kUneven) layout.layers = {1, 3};
+  if (c[kParts] == kGPipe) layout.schedule = ScheduleKind::kGPipe;
+  if (c[kParts] == kZeroBubbleH1) layout.schedule = ScheduleKind::kZeroBubbleH1;
+  if (c[kParts] == kZeroBubbleV || c[kParts] == kUnevenV) {
+    layout.schedule = ScheduleKind::kZeroBubbleV;
+    layout.chunks = 2;
+  }
+  if (c[kParts] == kUnevenV) layout.layers = {2, 0, 1, 1};
+  if (c[kParts] == kEmptyParts) {
+    layout.chunks = 2;
+    layout.layers = {0, 3, 1, 0};
+  }
   return layout;
 }
 
@@ -78,7 +100,8 @@ bool IsValid(const Case& c) {
   }
   if (c[kParts] != kEven && layout.pipeline != 2) return false;
   const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
-  return c[kParts] != kInterleaved || micro_batches % layout.pipeline == 0;
+  const bool interleaved = c[kParts] == kInterleaved || c[kParts] == kEmptyParts;
+  return !interleaved || micro_batches % layout.pipeline == 0;
 }
 
 std::vector<Case> AllCases() {

@@ -63,6 +63,7 @@ void ResolvePaths(config::PretrainConfig* config) {
   if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
   config::LoggingConfig* logging = config->mutable_logging();
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
+  if (logging->has_pipeline_timeline_file()) resolve(logging->mutable_pipeline_timeline_file());
   // The checkpoint keeps these, for programs that are started elsewhere.
   auto resolve_fully = [](std::string* path) {
     if (!path->empty())

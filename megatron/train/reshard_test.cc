@@ -31,8 +31,13 @@ std::vector<Layout> Layouts() {
             if (pipeline == 3) layout.layers = {1, 2, 1};
             if (layout.ranks() > 8 || (chunks == 2 && (pipeline != 2 || data > 4))) continue;
             layouts.push_back(layout);
-            layout.context = 2;
-            if (layout.ranks() <= 8) layouts.push_back(layout);
+            Layout more = layout;
+            more.context = 2;
+            if (more.ranks() <= 8) layouts.push_back(more);
+            if (pipeline != 2) continue;
+            layout.schedule =
+                chunks == 2 ? ScheduleKind::kZeroBubbleV : ScheduleKind::kZeroBubbleH1;
+            layouts.push_back(layout);
           }
         }
       }
@@ -96,6 +101,7 @@ TEST_F(ReshardTest, TrainingGoesOnWhereItWasOnOtherRanks) {
   layouts[1].overlap = true;
   layouts[2].pipeline = 2;
   layouts[2].chunks = 2;
+  layouts[2].schedule = ScheduleKind::kZeroBubbleV;
   layouts[2].tensor = 4;
   const CountingSource source;
   std::vector<double> losses;

@@ -7,6 +7,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_text.h"
+#include "megatron/train/pipeline_config.h"
 
 namespace megatron {
 namespace {
@@ -129,27 +130,6 @@ DataSharding ToSharding(const config::ParallelConfig& config) {
   return DataSharding::kNone;
 }
 
-StagePlacement ToPlacement(const config::PretrainConfig& config) {
-  const config::ParallelConfig& parallel = config.parallel();
-  const int64_t layers = config.model().num_layers();
-  StagePlacement placement;
-  placement.stages = static_cast<int>(parallel.pipeline_model_parallel_size());
-  if (parallel.has_num_layers_per_virtual_pipeline_stage()) {
-    placement.chunks = static_cast<int>(layers / placement.stages /
-                                        parallel.num_layers_per_virtual_pipeline_stage());
-  }
-  const bool first = parallel.has_decoder_first_pipeline_num_layers(),
-             last = parallel.has_decoder_last_pipeline_num_layers();
-  if (!first && !last) return placement;
-  const int64_t ends = (first ? parallel.decoder_first_pipeline_num_layers() : 0) +
-                       (last ? parallel.decoder_last_pipeline_num_layers() : 0);
-  const int64_t others = placement.stages - first - last;
-  placement.layers.assign(placement.stages, others == 0 ? 0 : (layers - ends) / others);
-  if (first) placement.layers.front() = parallel.decoder_first_pipeline_num_layers();
-  if (last) placement.layers.back() = parallel.decoder_last_pipeline_num_layers();
-  return placement;
-}
-
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   OptimizerOptions options;
   options.kind = config.optimizer() == config::Optimizer::sgd ? OptimizerOptions::kSgd
@@ -253,6 +233,11 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   GptTrainerOptions options;
   options.model = ToGptOptions(config, vocab_size);
   options.placement = ToPlacement(config);
+  options.pipeline_schedule = ToScheduleKind(config.parallel());
+  options.microbatch_group =
+      static_cast<int>(config.parallel().microbatch_group_size_per_virtual_pipeline_stage());
+  options.action_costs = ToActionCosts(config);
+  options.measure_pipeline = config.logging().has_pipeline_timeline_file();
   options.model.transformer.sequence_parallel = config.parallel().sequence_parallel();
   options.model.transformer.context_parallel = ToContextParallel(config.parallel().cp_comm_type());
   options.sharding = ToSharding(config.parallel());
@@ -341,6 +326,7 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   options.exit_duration_minutes = training.exit_duration_in_mins();
   options.log_throughput = config.logging().log_throughput();
   options.metrics_file = config.logging().metrics_file();
+  options.pipeline_timeline_file = config.logging().pipeline_timeline_file();
   return options;
 }
 

@@ -166,8 +166,16 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
   shown.time_left = elapsed * (shown.train_iters - shown.iteration);
   if (context_.speaks) progress_line_.Show(shown);
   if (ShouldLog(progress.iteration, options().loop.log_interval,
-                progress.iteration == first_iteration_ + 1))
+                progress.iteration == first_iteration_ + 1)) {
     PrintLogLine(report);
+    WritePipelineTimeline();
+  }
+}
+
+void TrainingLoop::WritePipelineTimeline() {
+  const std::string& path = options().loop.pipeline_timeline_file;
+  if (path.empty() || !context_.speaks) return;
+  ReportMetricsError(WriteFileAtomically(fs_, path, TimelineText(trainer_->measured_pipeline())));
 }
 
 void TrainingLoop::PrintLogLine(const StepReport& report) {

@@ -63,6 +63,7 @@ class TrainingLoop {
 
   void Record(const StepReport& report, absl::Duration elapsed);
   void PrintLogLine(const StepReport& report);
+  void WritePipelineTimeline();
   std::optional<ExitCode> Evaluate();
   // Of the finished model, behind its checkpoint.
   ExitCode Test();

@@ -17,6 +17,7 @@
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_checker.h"
+#include "megatron/train/pipeline_config.h"
 
 namespace megatron {
 namespace {
@@ -161,49 +162,6 @@ void CheckContext(ConfigChecker& check) {
   }
 }
 
-// How layers are shared out over pipeline stages.
-void CheckPipeline(ConfigChecker& check) {
-  constexpr char kPipeline[] = "parallel.pipeline_model_parallel_size";
-  constexpr char kVirtual[] = "parallel.num_layers_per_virtual_pipeline_stage";
-  const std::initializer_list<absl::string_view> uneven = {
-      "parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers"};
-  if (!check.Usable({kPipeline, "model.num_layers"})) return;
-  const int64_t layers = check.resolved().model().num_layers();
-  const config::ParallelConfig& parallel = check.resolved().parallel();
-  const int64_t stages = parallel.pipeline_model_parallel_size();
-  if (stages == 1) {
-    check.HaveNoEffect({kVirtual}, absl::StrCat("with ", check.Named(kPipeline)));
-    check.HaveNoEffect(uneven, absl::StrCat("with ", check.Named(kPipeline)));
-    return;
-  }
-  if (check.IsWritten(kVirtual)) {
-    check.HaveNoEffect(uneven, absl::StrCat("with ", check.Named(kVirtual)));
-    const int64_t part = parallel.num_layers_per_virtual_pipeline_stage();
-    if (check.Usable({kVirtual}) && layers % (stages * part) != 0) {
-      check.Error(kVirtual, absl::StrCat("times ", check.Named(kPipeline), " must divide ",
-                                         check.Named("model.num_layers")));
-    } else if (check.Usable({kVirtual}) && layers == stages * part) {
-      check.Error(kVirtual, "makes one part for each pipeline rank, as without it: leave it out");
-    }
-    return;
-  }
-  int64_t rest = layers, others = stages;
-  for (absl::string_view path : uneven) {
-    if (!check.IsWritten(path)) continue;
-    if (!check.Usable({path})) return;
-    rest -= path == *uneven.begin() ? parallel.decoder_first_pipeline_num_layers()
-                                    : parallel.decoder_last_pipeline_num_layers();
-    --others;
-  }
-  if (others == stages) {
-    check.MustDivide(kPipeline, "model.num_layers", stages, layers);
-  } else if (others == 0 ? rest != 0 : rest < others || rest % others != 0) {
-    check.Error(check.IsWritten(*uneven.begin()) ? *uneven.begin() : *(uneven.begin() + 1),
-                absl::StrCat("leaves ", rest, " of ", check.Named("model.num_layers"), " for ",
-                             others, " other stages, which cannot share them evenly"));
-  }
-}
-
 void CheckDataParallel(ConfigChecker& check) {
   const config::ParallelConfig& parallel = check.resolved().parallel();
   if (!parallel.use_distributed_optimizer()) {
@@ -327,21 +285,10 @@ int64_t SamplesPerMicroStep(const ConfigChecker& check) {
          check.resolved().parallel().data_parallel_size();
 }
 
-// What an interleaved schedule needs besides: micro-batches in whole groups of pipeline stages.
-void MustFillPipeline(ConfigChecker& check, absl::string_view path, int64_t samples) {
-  constexpr char kVirtual[] = "parallel.num_layers_per_virtual_pipeline_stage";
-  constexpr char kPipeline[] = "parallel.pipeline_model_parallel_size";
-  if (!check.IsWritten(kVirtual) || !check.Usable({kVirtual, kPipeline})) return;
-  const int64_t micro_batches = samples / SamplesPerMicroStep(check);
-  if (micro_batches % check.resolved().parallel().pipeline_model_parallel_size() == 0) return;
-  check.Error(path,
-              absl::StrCat("makes ", micro_batches, " micro-batches, which ", check.Named(kVirtual),
-                           " needs to be divisible by ", check.Named(kPipeline)));
-}
-
 void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t samples) {
   if (!check.Usable({path, "train.micro_batch_size", "parallel.data_parallel_size"})) return;
-  if (samples % SamplesPerMicroStep(check) == 0) return MustFillPipeline(check, path, samples);
+  const int64_t together = SamplesPerMicroStep(check);
+  if (samples % together == 0) return CheckThatPipelineIsFilled(check, path, samples / together);
   check.Error(path, absl::StrCat("must be divisible by ", check.Named("train.micro_batch_size"),
                                  " times ", check.Named("parallel.data_parallel_size")));
 }

@@ -1,0 +1,31 @@
+// Timelines of the stages of a pipeline as text, for files: a line "pipeline STAGES CHUNKS
+// MICROBATCHES ORDER" and one "STAGE ACTION START END" for each action, in seconds, ORDER one of
+// round-robin and back-and-forth.
+#ifndef MEGATRON_PIPELINE_TIMELINE_TEXT_H_
+#define MEGATRON_PIPELINE_TIMELINE_TEXT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "megatron/pipeline/check_schedule.h"
+
+namespace megatron {
+
+// The schedule, and when its actions ran.
+struct MeasuredSchedule {
+  Schedule schedule;
+  std::vector<Timeline> timelines;
+};
+
+std::string TimelineText(const MeasuredSchedule& measured);
+// kInvalidArgument with the number of the line at fault. The schedule need not be right.
+absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text);
+
+// What each kind of action took on average: where backwards were whole, half of it each part.
+ActionCosts MeanCosts(const std::vector<Timeline>& timelines);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PIPELINE_TIMELINE_TEXT_H_

@@ -1,0 +1,288 @@
+#include "megatron/train/pipeline_config.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "megatron/pipeline/pipeline_layout.h"
+
+namespace megatron {
+namespace {
+
+constexpr char kStages[] = "parallel.pipeline_model_parallel_size";
+constexpr char kSchedule[] = "parallel.pipeline_schedule";
+constexpr char kLayout[] = "parallel.pipeline_model_parallel_layout";
+constexpr char kVirtualLayers[] = "parallel.num_layers_per_virtual_pipeline_stage";
+constexpr char kVirtualStages[] = "parallel.num_virtual_stages_per_pipeline_rank";
+constexpr char kGroup[] = "parallel.microbatch_group_size_per_virtual_pipeline_stage";
+constexpr char kFirst[] = "parallel.decoder_first_pipeline_num_layers";
+constexpr char kLast[] = "parallel.decoder_last_pipeline_num_layers";
+constexpr char kEmbeddingCounts[] = "parallel.account_for_embedding_in_pipeline_split";
+constexpr char kLossCounts[] = "parallel.account_for_loss_in_pipeline_split";
+constexpr char kTimeline[] = "logging.pipeline_timeline_file";
+constexpr char kLayers[] = "model.num_layers";
+
+constexpr absl::string_view kSchedules[] = {"gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"};
+
+// Of the sum that is shared out evenly over the parts.
+int64_t ThingsToShare(const config::PretrainConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel();
+  return config.model().num_layers() + parallel.account_for_embedding_in_pipeline_split() +
+         parallel.account_for_loss_in_pipeline_split();
+}
+
+// Parts of the model on each rank, of fields that agree with each other.
+int64_t ChunksOf(const config::PretrainConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel();
+  const int64_t stages = parallel.pipeline_model_parallel_size();
+  if (parallel.has_pipeline_model_parallel_layout()) {
+    const auto parts = ParsePipelineLayout(parallel.pipeline_model_parallel_layout());
+    return parts.ok() ? static_cast<int64_t>(parts->size()) / stages : 1;
+  }
+  if (parallel.pipeline_schedule() == "zb_v") return stages > 1 ? 2 : 1;
+  if (parallel.has_num_virtual_stages_per_pipeline_rank())
+    return parallel.num_virtual_stages_per_pipeline_rank();
+  if (parallel.has_num_layers_per_virtual_pipeline_stage()) {
+    return std::max<int64_t>(
+        1, ThingsToShare(config) / (stages * parallel.num_layers_per_virtual_pipeline_stage()));
+  }
+  return 1;
+}
+
+// The field that makes several parts of each rank.
+absl::string_view FieldOfChunks(const ConfigChecker& check) {
+  if (check.IsWritten(kLayout)) return kLayout;
+  return check.IsWritten(kVirtualStages) ? kVirtualStages : kVirtualLayers;
+}
+
+void CheckWrittenLayout(ConfigChecker& check) {
+  const std::string with = absl::StrCat("with ", check.Named(kLayout));
+  check.HaveNoEffect({kVirtualLayers, kVirtualStages, kFirst, kLast, kEmbeddingCounts, kLossCounts},
+                     with);
+  const auto parts =
+      ParsePipelineLayout(check.resolved().parallel().pipeline_model_parallel_layout());
+  if (!parts.ok()) return check.Error(kLayout, parts.status().message());
+  const int64_t stages = check.resolved().parallel().pipeline_model_parallel_size();
+  if (static_cast<int64_t>(parts->size()) % stages != 0) {
+    check.Error(kLayout, absl::StrCat("has ", parts->size(), " parts, which ", check.Named(kStages),
+                                      " ranks cannot share evenly"));
+  }
+  const int64_t layers = std::accumulate(parts->begin(), parts->end(), int64_t{0});
+  if (layers != check.resolved().model().num_layers())
+    check.Error(kLayout, absl::StrCat("has ", layers, " layers, not ", check.Named(kLayers)));
+}
+
+void CheckUnevenEnds(ConfigChecker& check) {
+  check.HaveNoEffect({kEmbeddingCounts, kLossCounts},
+                     absl::StrCat("with ", check.Named(check.IsWritten(kFirst) ? kFirst : kLast)));
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  int64_t rest = check.resolved().model().num_layers();
+  int64_t others = parallel.pipeline_model_parallel_size();
+  for (absl::string_view path : {kFirst, kLast}) {
+    if (!check.IsWritten(path)) continue;
+    if (!check.Usable({path})) return;
+    rest -= path == kFirst ? parallel.decoder_first_pipeline_num_layers()
+                           : parallel.decoder_last_pipeline_num_layers();
+    --others;
+  }
+  if (others == 0 ? rest == 0 : rest >= others && rest % others == 0) return;
+  check.Error(check.IsWritten(kFirst) ? kFirst : kLast,
+              absl::StrCat("leaves ", rest, " of ", check.Named(kLayers), " for ", others,
+                           " other stages, which cannot share them evenly"));
+}
+
+// "model.num_layers = 12 and the embedding".
+std::string NamedThings(const ConfigChecker& check) {
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  return absl::StrCat(
+      check.Named(kLayers),
+      parallel.account_for_embedding_in_pipeline_split() ? " and the embedding" : "",
+      parallel.account_for_loss_in_pipeline_split() ? " and the loss" : "");
+}
+
+void CheckEvenParts(ConfigChecker& check) {
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t things = ThingsToShare(check.resolved());
+  const int64_t stages = parallel.pipeline_model_parallel_size();
+  if (check.IsWritten(kVirtualLayers) && parallel.pipeline_schedule() != "zb_v") {
+    if (!check.Usable({kVirtualLayers})) return;
+    const int64_t part = parallel.num_layers_per_virtual_pipeline_stage();
+    if (things % (stages * part) != 0) {
+      check.Error(kVirtualLayers, absl::StrCat("times ", check.Named(kStages), " must divide ",
+                                               NamedThings(check)));
+    } else if (things == stages * part) {
+      check.Error(kVirtualLayers,
+                  "makes one part for each pipeline rank, as without it: leave it out");
+    }
+    return;
+  }
+  if (check.IsWritten(kVirtualStages) && !check.Usable({kVirtualStages})) return;
+  const int64_t chunks = ChunksOf(check.resolved());
+  if (things % (stages * chunks) == 0) return;
+  const bool counted = things != check.resolved().model().num_layers();
+  check.Error(kLayers, absl::StrCat("must be divisible by ", check.Named(kStages),
+                                    chunks > 1 ? absl::StrCat(" times ", chunks) : "",
+                                    counted ? absl::StrCat(" as ", NamedThings(check)) : "",
+                                    ", or ", kLayout, " say where layers go"));
+}
+
+// Whether the schedule can work with as many parts as there are.
+void CheckScheduleName(ConfigChecker& check) {
+  const std::string& name = check.resolved().parallel().pipeline_schedule();
+  if (!check.IsWritten(kSchedule)) return;
+  if (std::find(std::begin(kSchedules), std::end(kSchedules), name) == std::end(kSchedules)) {
+    return check.Error(kSchedule,
+                       "expects \"gpipe\", \"1f1b\", \"interleaved\", \"zb_h1\" or \"zb_v\"");
+  }
+  const int64_t chunks = ChunksOf(check.resolved());
+  if (name == "zb_v") {
+    check.HaveNoEffect({kVirtualLayers, kVirtualStages, kFirst, kLast},
+                       absl::StrCat("with ", check.Named(kSchedule)));
+    if (chunks != 2) {
+      check.Error(kSchedule, absl::StrCat("needs two parts on each rank, not the ", chunks, " of ",
+                                          check.Named(kLayout)));
+    }
+  } else if (name == "interleaved") {
+    if (chunks == 1) {
+      check.Error(kSchedule, absl::StrCat("needs several parts on each rank: set ", kVirtualLayers,
+                                          ", ", kVirtualStages, " or ", kLayout));
+    }
+  } else if (chunks > 1) {
+    check.Error(kSchedule, absl::StrCat("takes one part on each rank, and there are ", chunks,
+                                        " by ", check.Named(FieldOfChunks(check))));
+  }
+}
+
+void CheckGroup(ConfigChecker& check) {
+  if (!check.IsWritten(kGroup) || !check.Usable({kGroup})) return;
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (ChunksOf(check.resolved()) == 1 || parallel.pipeline_schedule() == "zb_v") {
+    check.HaveNoEffect({kGroup}, "without an interleaved schedule");
+  } else if (parallel.microbatch_group_size_per_virtual_pipeline_stage() <
+             parallel.pipeline_model_parallel_size()) {
+    check.Error(kGroup, absl::StrCat("must be at least ", check.Named(kStages)));
+  }
+}
+
+}  // namespace
+
+void CheckPipeline(ConfigChecker& check) {
+  if (!check.Usable({kStages, kLayers})) return;
+  if (check.resolved().parallel().pipeline_model_parallel_size() == 1) {
+    return check.HaveNoEffect({kSchedule, kLayout, kVirtualLayers, kVirtualStages, kGroup, kFirst,
+                               kLast, kEmbeddingCounts, kLossCounts, kTimeline},
+                              absl::StrCat("with ", check.Named(kStages)));
+  }
+  if (check.IsWritten(kTimeline) && check.resolved().system().device() == config::Device::cuda) {
+    check.Error(kTimeline, absl::StrCat("is measured on the CPU only, not with ",
+                                        check.Named("system.device")));
+  }
+  if (check.IsWritten(kVirtualLayers) && check.IsWritten(kVirtualStages)) {
+    return check.Error(kVirtualStages,
+                       absl::StrCat("contradicts ", check.Named(kVirtualLayers), "; choose one"));
+  }
+  const bool virtual_stages = check.IsWritten(kVirtualLayers) || check.IsWritten(kVirtualStages);
+  if (check.IsWritten(kLayout)) {
+    CheckWrittenLayout(check);
+  } else if (virtual_stages || !(check.IsWritten(kFirst) || check.IsWritten(kLast))) {
+    if (virtual_stages) {
+      check.HaveNoEffect({kFirst, kLast}, absl::StrCat("with ", check.Named(FieldOfChunks(check))));
+    }
+    CheckEvenParts(check);
+  } else if (check.resolved().parallel().pipeline_schedule() != "zb_v") {
+    CheckUnevenEnds(check);
+  }
+  if (!check.Usable({kVirtualLayers}) && check.IsWritten(kVirtualLayers)) return;
+  if (!check.Usable({kVirtualStages}) && check.IsWritten(kVirtualStages)) return;
+  CheckScheduleName(check);
+  CheckGroup(check);
+}
+
+void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path,
+                               int64_t micro_batches) {
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (!check.Usable({kStages, kLayers})) return;
+  for (absl::string_view field : {kVirtualLayers, kVirtualStages, kGroup}) {
+    if (check.IsWritten(field) && !check.Usable({field})) return;
+  }
+  if (ChunksOf(check.resolved()) == 1 || parallel.pipeline_schedule() == "zb_v") return;
+  const int stages = static_cast<int>(parallel.pipeline_model_parallel_size());
+  const int64_t group = parallel.microbatch_group_size_per_virtual_pipeline_stage();
+  if (micro_batches % stages != 0) {
+    check.Error(path, absl::StrCat("makes ", micro_batches, " micro-batches, which ",
+                                   check.Named(FieldOfChunks(check)), " needs to be divisible by ",
+                                   check.Named(kStages)));
+  } else if (group >= stages &&
+             !FillsGroups(stages, static_cast<int>(group), static_cast<int>(micro_batches))) {
+    check.Error(path, absl::StrCat("makes ", micro_batches, " micro-batches, of which ",
+                                   check.Named(kGroup), " leaves a group of less than ",
+                                   check.Named(kStages)));
+  }
+}
+
+ScheduleKind ToScheduleKind(const config::ParallelConfig& config) {
+  const std::string& name = config.pipeline_schedule();
+  if (name == "gpipe") return ScheduleKind::kGPipe;
+  if (name == "zb_h1") return ScheduleKind::kZeroBubbleH1;
+  return name == "zb_v" ? ScheduleKind::kZeroBubbleV : ScheduleKind::kOneForwardOneBackward;
+}
+
+StagePlacement ToPlacement(const config::PretrainConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel();
+  StagePlacement placement;
+  placement.stages = static_cast<int>(parallel.pipeline_model_parallel_size());
+  placement.chunks = static_cast<int>(ChunksOf(config));
+  placement.order = OrderOf(ToScheduleKind(parallel));
+  const int64_t parts = int64_t{placement.stages} * placement.chunks;
+  if (parallel.has_pipeline_model_parallel_layout()) {
+    placement.layers = ParsePipelineLayout(parallel.pipeline_model_parallel_layout()).value();
+    return placement;
+  }
+  const bool first = parallel.has_decoder_first_pipeline_num_layers(),
+             last = parallel.has_decoder_last_pipeline_num_layers();
+  if (!first && !last) {
+    placement.layers.assign(parts, ThingsToShare(config) / parts);
+    placement.layers.front() -= parallel.account_for_embedding_in_pipeline_split();
+    placement.layers.back() -= parallel.account_for_loss_in_pipeline_split();
+    return placement;
+  }
+  const int64_t ends = (first ? parallel.decoder_first_pipeline_num_layers() : 0) +
+                       (last ? parallel.decoder_last_pipeline_num_layers() : 0);
+  const int64_t others = parts - first - last;
+  placement.layers.assign(parts, others == 0 ? 0 : (config.model().num_layers() - ends) / others);
+  if (first) placement.layers.front() = parallel.decoder_first_pipeline_num_layers();
+  if (last) placement.layers.back() = parallel.decoder_last_pipeline_num_layers();
+  return placement;
+}
+
+// Of one token, in multiplications and additions of pairs. Attention's products have no weights; a
+// token attends to half of a sequence. What is recomputed belongs to the inputs' part.
+ActionCosts ToActionCosts(const config::PretrainConfig& config) {
+  const config::ModelConfig& model = config.model();
+  const config::RecomputeConfig& recompute = config.recompute();
+  const double hidden = static_cast<double>(model.hidden_size());
+  const double heads = static_cast<double>(model.num_attention_heads() * model.kv_channels());
+  const double keys = static_cast<double>(model.num_query_groups() * model.kv_channels());
+  const double mlp = static_cast<double>(model.ffn_hidden_size()) * hidden;
+  const double into_mlp = model.swiglu() ? 2 * mlp : mlp;
+  const double weights = hidden * (2 * heads + 2 * keys) + into_mlp + mlp;
+  const double attention = heads * static_cast<double>(model.seq_length());
+  double again = 0;
+  if (recompute.recompute_granularity() == config::RecomputeGranularity::full) {
+    again = weights + attention;
+  } else if (recompute.recompute_granularity() == config::RecomputeGranularity::selective) {
+    for (int module : recompute.recompute_modules()) {
+      if (module == config::RecomputeModule::core_attn) again += attention;
+      if (module == config::RecomputeModule::mlp) again += into_mlp;
+    }
+  }
+  const double forward = weights + attention;
+  return {1, (weights + 2 * attention + again) / forward, weights / forward};
+}
+
+}  // namespace megatron
