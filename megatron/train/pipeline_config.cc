@@ -246,6 +246,7 @@ StagePlacement ToPlacement(const config::PretrainConfig& config) {
   const bool first = parallel.has_decoder_first_pipeline_num_layers(),
              last = parallel.has_decoder_last_pipeline_num_layers();
   if (!first && !last) {
+    if (ThingsToShare(config) == config.model().num_layers()) return placement;  // even
     placement.layers.assign(parts, ThingsToShare(config) / parts);
     placement.layers.front() -= parallel.account_for_embedding_in_pipeline_split();
     placement.layers.back() -= parallel.account_for_loss_in_pipeline_split();

@@ -42,8 +42,7 @@ TEST(ScheduleEquivalenceTest, SchedulesOverTheSamePartsGiveTheSameBits) {
   }
 }
 
-// On one rank each tensor's gradient is the sum that one rank alone forms, but for the tied
-// table's: head and embedding add to it in another order.
+// The same forwards, and sums in the same order, but for the norm's.
 TEST(ScheduleEquivalenceTest, ZbVGivesTheFirstLossesOfOneRank) {
   const GptTrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
   const LayoutOutcome want = Train(run, {});
