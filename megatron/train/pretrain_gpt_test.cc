@@ -377,6 +377,9 @@ TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
       {},
       {"--set=parallel.pipeline_model_parallel_size=2"},
       {"--set=parallel.context_parallel_size=4"},
+      {"--set=parallel.pipeline_model_parallel_size=2", "--set=parallel.pipeline_schedule=zb_v",
+       "--set=parallel.pipeline_model_parallel_layout=E|t|t|L",
+       absl::StrCat("--set=logging.pipeline_timeline_file=", Path("timeline.txt"))},
       {"--set=train.micro_batch_size=1", "--set=parallel.data_parallel_size=4"},
       EightRanks()};
   int iterations = 12;
@@ -388,6 +391,7 @@ TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
     EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
     EXPECT_EQ(CountOf(outcome.output, before), 1) << before << outcome.output;
   }
+  EXPECT_EQ(CountOf(ReadTextFile(Path("timeline.txt")), "pipeline 2 2 "), 1);
 }
 
 TEST_F(PretrainGptTest, EightRanksKilledEndWithTheSameBytes) {
