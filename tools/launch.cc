@@ -1,41 +1,132 @@
-// Starts the ranks of a job on this machine.
+// Starts the ranks of a job, on this machine or on those of a hostfile.
 //
 //   launch --ranks=4 -- program --its_flags
+//   launch --hostfile=hosts -- program --its_flags
 //
 // Each rank finds in its environment who it is and where to meet the others; lines are printed with
 // "[rank N]" before them. Ends with the code of the rank that failed first.
 
+#include <limits.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/launch/host_launcher.h"
+#include "megatron/comm/launch/hostfile.h"
 #include "megatron/comm/launch/launcher.h"
 #include "tools/tool_main.h"
 
-ABSL_FLAG(int, ranks, 2, "Processes to start.");
+ABSL_FLAG(int, ranks, 2, "Processes to start on this machine, without --hostfile.");
 ABSL_FLAG(absl::Duration, grace, absl::Seconds(4),
           "When a rank has failed, the time in which the others may end by themselves.");
+ABSL_FLAG(
+    std::string, hostfile, "",
+    "A file with a line 'NAME slots=N' for each machine, as DeepSpeed's: a rank for each slot, "
+    "over ssh.");
+ABSL_FLAG(std::string, include, "", "Machines, or slots of them, to use: 'worker-1@worker-2:0,2'.");
+ABSL_FLAG(std::string, exclude, "", "Machines, or slots of them, not to use, written likewise.");
+ABSL_FLAG(int, num_nodes, -1, "The first machines of the hostfile; -1: all.");
+ABSL_FLAG(int, num_gpus, -1, "The first slots of each machine; -1: all.");
+ABSL_FLAG(std::string, master_addr, "", "Where the ranks meet; empty: the first machine.");
+ABSL_FLAG(int, master_port, 29500, "The port there.");
+ABSL_FLAG(
+    std::string, ssh, "ssh -o BatchMode=yes",
+    "The command that runs another on a machine: words, to which it and the command are added.");
+ABSL_FLAG(std::vector<std::string>, export, {},
+          "Names of variables that the ranks get from here, besides MEGATRON_* and NCCL_*.");
+ABSL_FLAG(bool, agent, false, "Used by --hostfile on the machines: reads its part of the job.");
+
+extern char** environ;
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kMaxHostfile = 1 << 24;
+
+std::string OwnProgram() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  return length <= 0 ? "/proc/self/exe" : std::string(path, length);
+}
+
+// The secret is made for each job, and each rank's place too.
+bool Travels(const std::string& name, const std::vector<std::string>& named) {
+  for (const std::string& other : named) {
+    if (name == other) return true;
+  }
+  return (absl::StartsWith(name, "MEGATRON_") && !absl::StartsWith(name, "MEGATRON_JOB_SECRET")) ||
+         absl::StartsWith(name, "NCCL_");
+}
+
+absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
+                                          const std::vector<std::string>& command) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text,
+                            ReadFileToString(PosixFileSystem(), path, kMaxHostfile));
+  HostLaunchOptions options;
+  MEGATRON_ASSIGN_OR_RETURN(options.hosts, ParseHostfile(text, path));
+  MEGATRON_ASSIGN_OR_RETURN(
+      options.hosts,
+      FilterHosts(options.hosts, {absl::GetFlag(FLAGS_include), absl::GetFlag(FLAGS_exclude),
+                                  absl::GetFlag(FLAGS_num_nodes), absl::GetFlag(FLAGS_num_gpus)}));
+  options.command = command;
+  options.ssh = absl::StrSplit(absl::GetFlag(FLAGS_ssh), ' ', absl::SkipEmpty());
+  if (options.ssh.empty()) return absl::InvalidArgumentError("--ssh is empty");
+  options.agent = {OwnProgram(), "--agent"};
+  options.master_addr = absl::GetFlag(FLAGS_master_addr);
+  options.master_port = absl::GetFlag(FLAGS_master_port);
+  options.children.grace = absl::GetFlag(FLAGS_grace);
+  char directory[PATH_MAX];
+  if (getcwd(directory, sizeof(directory)) == nullptr) {
+    return absl::ErrnoToStatus(errno, "where this is");
+  }
+  options.directory = directory;
+  for (const auto& [name, value] : ProcessEnvironment()) {
+    if (Travels(name, absl::GetFlag(FLAGS_export))) options.environment.emplace_back(name, value);
+  }
+  return LaunchOnHosts(options);
+}
+
+absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
+  if (absl::GetFlag(FLAGS_agent)) return RunAgent(STDIN_FILENO);
+  if (absl::GetFlag(FLAGS_ranks) < 1 || command.empty()) {
+    return absl::InvalidArgumentError(
+        "usage: launch --ranks=N -- PROGRAM ARGUMENTS...  or  launch --hostfile=FILE -- PROGRAM "
+        "ARGUMENTS...");
+  }
+  const std::string hostfile = absl::GetFlag(FLAGS_hostfile);
+  if (!hostfile.empty()) return LaunchOnFile(hostfile, command);
+  LaunchOptions options;
+  options.ranks = absl::GetFlag(FLAGS_ranks);
+  options.children.grace = absl::GetFlag(FLAGS_grace);
+  options.command = command;
+  return LaunchRanks(options);
+}
+
+}  // namespace
+}  // namespace megatron
 
 int main(int argc, char** argv) {
   int code = 0;
   const auto launch = [&](const std::vector<std::string>& command) -> absl::Status {
-    if (absl::GetFlag(FLAGS_ranks) < 1 || command.empty()) {
-      return absl::InvalidArgumentError("usage: launch --ranks=N -- PROGRAM ARGUMENTS...");
-    }
-    megatron::LaunchOptions options;
-    options.ranks = absl::GetFlag(FLAGS_ranks);
-    options.grace = absl::GetFlag(FLAGS_grace);
-    options.command = command;
-    MEGATRON_ASSIGN_OR_RETURN(const megatron::LaunchResult result, megatron::LaunchRanks(options));
+    MEGATRON_ASSIGN_OR_RETURN(const megatron::LaunchResult result, megatron::Launch(command));
     code = result.exit_code;
     if (code != 0) std::fprintf(stderr, "launch: %s\n", result.Describe().c_str());
     return absl::OkStatus();
   };
-  const int failed =
-      megatron::RunTool(argc, argv, "Starts the ranks of a job on this machine.", launch);
+  const int failed = megatron::RunTool(
+      argc, argv, "Starts the ranks of a job, on this machine or on those of a hostfile.", launch);
   return failed != 0 ? failed : code;
 }

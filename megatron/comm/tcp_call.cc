@@ -35,10 +35,11 @@ TcpCall::TcpCall(TcpGroup* group, const CollectiveCall& call, std::string split,
       element_(call.in.empty() ? 0 : SizeOf(call.in.dtype())),
       send_(size_),
       receive_(size_),
-      messages_(size_) {}
+      messages_(size_),
+      come_(size_) {}
 
 absl::Status TcpCall::Run() {
-  const auto describe = [this] { return group_.WasIn(Describe()); };
+  const auto describe = [this] { return group_.WasIn(DescribeWithAwaited()); };
   const TcpMesh::Activity activity(group_.mesh.get(), describe);
   PlanDirect();
   MEGATRON_RETURN_IF_ERROR(Meet());
@@ -166,6 +167,7 @@ absl::Status TcpCall::Meet() {
     awaited.erase(awaited.begin() + received->index);
     MEGATRON_ASSIGN_OR_RETURN(messages_[peer], CallMessage::Decode(received->message, size_),
                               _ << "from " << group_.Describe(peer));
+    come_[peer].store(true, std::memory_order_relaxed);
   }
   std::vector<CollectiveCall> calls(size_);
   bool match = true;
@@ -383,8 +385,20 @@ std::string TcpCall::Describe() const {
   return absl::StrCat("call ", number_, ", ", split_.empty() ? call_.Describe() : split_);
 }
 
+std::string TcpCall::DescribeWithAwaited() const {
+  std::vector<int> come, awaited;
+  for (int peer = 0; peer < size_; ++peer) {
+    (peer == rank_ || come_[peer].load(std::memory_order_relaxed) ? come : awaited).push_back(peer);
+  }
+  if (awaited.empty()) return absl::StrCat(Describe(), ", to which all have come");
+  return absl::StrCat(Describe(), "; come: ", group_.DescribeAll(come),
+                      "; awaited: ", group_.DescribeAll(awaited));
+}
+
 absl::Status TcpCall::Failed(const absl::Status& why, const std::vector<int>& missing) const {
-  return group_.WaitFailed(Describe(), why, missing);
+  const absl::Status status = group_.WaitFailed(Describe(), why, missing);
+  group_.mesh->Fail(status);  // while this call is there to say what it awaited
+  return status;
 }
 
 }  // namespace megatron

@@ -7,6 +7,7 @@
 #ifndef MEGATRON_COMM_TCP_CALL_H_
 #define MEGATRON_COMM_TCP_CALL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -68,6 +69,7 @@ class TcpCall {
 
   absl::Status Await(TcpOperation* operation);
   std::string Describe() const;
+  std::string DescribeWithAwaited() const;
   absl::Status Failed(const absl::Status& why, const std::vector<int>& missing) const;
   void Expect(int peer, uint32_t tag, const Piece& piece, TcpOperation* operation);
   void Send(int peer, uint32_t tag, const Piece& piece, TcpOperation* operation);
@@ -88,6 +90,8 @@ class TcpCall {
 
   std::vector<Piece> send_, receive_;  // by peer, where data goes directly
   std::vector<CallMessage> messages_;  // by peer
+  // By peer: whether it has come. Another thread looks, should the world fail.
+  std::vector<std::atomic<bool>> come_;
   TcpOperation moving_;
   // By parity of the segment.
   TcpOperation shares_[2], results_[2];

@@ -132,4 +132,17 @@ void TcpWorld::Abort(const absl::Status& reason) { mesh_->Fail(reason); }
 
 absl::Status TcpWorld::status() const { return mesh_->status(); }
 
+void TcpWorld::SetFailureHook(std::function<void(const absl::Status&)> hook) {
+  mesh_->SetFailureHook(std::move(hook));
+}
+
+absl::Duration TcpWorld::CallersProcessorTime() const { return mesh_->CallersProcessorTime(); }
+
+std::vector<std::string> TcpWorld::Doing() const { return mesh_->Doing(); }
+
+std::optional<std::map<int, std::string>> TcpWorld::GatherStates(std::string state,
+                                                                 absl::Time deadline) {
+  return mesh_->GatherStates(std::move(state), deadline);
+}
+
 }  // namespace megatron

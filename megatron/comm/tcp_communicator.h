@@ -23,10 +23,16 @@
 #ifndef MEGATRON_COMM_TCP_COMMUNICATOR_H_
 #define MEGATRON_COMM_TCP_COMMUNICATOR_H_
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/job_secret.h"
 #include "megatron/comm/store.h"
@@ -50,6 +56,17 @@ class TcpWorld {
   void Abort(const absl::Status& reason);
   // The first failure.
   absl::Status status() const;
+  // Called once, at the first failure and before anybody who waits is released, by the thread that
+  // found it; it may call nothing of this world. Null: none.
+  void SetFailureHook(std::function<void(const absl::Status&)> hook);
+  // Of the threads that are in calls now: they wake up now and then, however long they wait.
+  absl::Duration CallersProcessorTime() const;
+  // After a failure: what this rank was doing when it came, one line for each of its calls.
+  std::vector<std::string> Doing() const;
+  // After a failure: gives `state`, a text about this rank, to the lowest rank that can be reached.
+  // There it returns the states of all such ranks, by rank, as far as they have come before the
+  // deadline; elsewhere nothing.
+  std::optional<std::map<int, std::string>> GatherStates(std::string state, absl::Time deadline);
 
  private:
   explicit TcpWorld(std::shared_ptr<class TcpMesh> mesh);

@@ -1,5 +1,6 @@
 #include "megatron/comm/tcp_exchange.h"
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -21,15 +22,19 @@ std::string ToText(DType dtype, const Shape& shape) {
 class TcpExchange {
  public:
   TcpExchange(TcpGroup* group, const CollectiveCall& call)
-      : group_(*group), call_(call), deadline_(absl::Now() + group->deadline) {}
+      : group_(*group),
+        call_(call),
+        deadline_(absl::Now() + group->deadline),
+        open_(group->size()) {}
 
   absl::Status Run() {
-    const auto describe = [this] { return group_.WasIn(absl::StrCat("an ", call_.Describe())); };
+    const auto describe = [this] { return group_.WasIn(DescribeWithAwaited()); };
     const TcpMesh::Activity activity(group_.mesh.get(), describe);
     for (const Transfer& send : call_.sends) Offer(send);
     for (const Transfer& receive : call_.receives) {
       const uint64_t number = ++group_.received[receive.peer];
       awaited_.push_back(group_.Key(FrameKind::kOffer, receive.peer, number));
+      ++open_[receive.peer];
       transfers_.push_back(&receive);
     }
     while (!awaited_.empty()) {
@@ -39,6 +44,7 @@ class TcpExchange {
       const Transfer& transfer = *transfers_[received->index];
       awaited_.erase(awaited_.begin() + received->index);
       transfers_.erase(transfers_.begin() + received->index);
+      --open_[transfer.peer];
       if (key.kind == FrameKind::kOffer) {
         MEGATRON_RETURN_IF_ERROR(Accept(transfer, key.sequence, received->message));
       } else if (transfer.tensor.bytes() > kTcpEagerBytes) {
@@ -68,6 +74,7 @@ class TcpExchange {
     group_.mesh->Send(group_.Key(FrameKind::kOffer, send.peer, number),
                       OfferMessage::Encode(send.tensor, data));
     awaited_.push_back(group_.Key(FrameKind::kAccept, send.peer, number));
+    ++open_[send.peer];
     transfers_.push_back(&send);
   }
 
@@ -99,8 +106,21 @@ class TcpExchange {
     return ranks;
   }
 
+  // By another thread, should the world fail.
+  std::string DescribeWithAwaited() const {
+    std::vector<int> ranks;
+    for (int peer = 0; peer < group_.size(); ++peer) {
+      if (open_[peer].load() > 0) ranks.push_back(peer);
+    }
+    const std::string what = absl::StrCat("an ", call_.Describe());
+    if (ranks.empty()) return absl::StrCat(what, ", to which all have come");
+    return absl::StrCat(what, "; awaited: ", group_.DescribeAll(ranks));
+  }
+
   absl::Status Failed(const absl::Status& why, const std::vector<int>& missing) const {
-    return group_.WaitFailed("exchange", why, missing);
+    const absl::Status status = group_.WaitFailed("exchange", why, missing);
+    group_.mesh->Fail(status);  // while this exchange is there to say what it awaited
+    return status;
   }
 
   TcpGroup& group_;
@@ -110,6 +130,7 @@ class TcpExchange {
   // What this rank waits for, and the transfer that it belongs to.
   std::vector<MessageKey> awaited_;
   std::vector<const Transfer*> transfers_;
+  std::vector<std::atomic<int>> open_;  // how many of these, by peer
 };
 
 }  // namespace

@@ -78,7 +78,7 @@ absl::StatusOr<FrameHeader> DecodeFrameHeader(absl::string_view bytes) {
   header.sequence = reader.Get<uint64_t>();
   header.bytes = reader.Get<uint64_t>();
   if (!reader.at_end() || kind < static_cast<uint32_t>(FrameKind::kCall) ||
-      kind > static_cast<uint32_t>(FrameKind::kAbort)) {
+      kind > static_cast<uint32_t>(FrameKind::kState)) {
     return absl::InvalidArgumentError(absl::StrCat("a frame of kind ", kind));
   }
   header.kind = static_cast<FrameKind>(kind);

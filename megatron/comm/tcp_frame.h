@@ -28,7 +28,8 @@ enum class FrameKind : uint8_t {
   kAccept,     // "send it", or "I have it"
   kHeartbeat,  // "I am there"
   kBye,        // "I make no more calls"
-  kAbort,      // "all is over": AbortMessage
+  kAbort,      // "all is over": AbortMessage; the tag is 1 + the rank that is lost, if one is
+  kState,      // after a failure: what the sender was doing, as text
 };
 
 struct FrameHeader {

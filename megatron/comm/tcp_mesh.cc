@@ -1,5 +1,6 @@
 #include "megatron/comm/tcp_mesh.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,30 +14,18 @@
 namespace megatron {
 namespace {
 
-// For what was sent to arrive; after a failure some of it never will.
-constexpr absl::Duration kFarewellTime = absl::Seconds(5);
-constexpr absl::Duration kFailedFarewellTime = absl::Seconds(1);
 // A rank's messages that nobody has taken yet: it can be one call ahead in each group.
 constexpr size_t kMaxStoredBytes = size_t{1} << 30;
+constexpr absl::Duration kLongestWait = absl::Seconds(1);
 
 }  // namespace
 
-struct TcpMesh::Peer {
-  Peer(int rank, TcpPeerSockets sockets)
-      : rank(rank),
-        address(std::move(sockets.address)),
-        data(std::move(sockets.data)),
-        control(std::move(sockets.control)),
-        last_heard(absl::Now()) {}
-
-  const int rank;
-  const std::string address;
-  TcpChannel data, control;
-  absl::Time last_heard;
-  bool said_farewell = false;  // on control
-  bool left = false;           // and all that it had to say has been read
-  bool data_ended = false;     // at the last tick, without a word
-};
+TcpMesh::Peer::Peer(int rank, TcpPeerSockets sockets)
+    : rank(rank),
+      address(std::move(sockets.address)),
+      data(std::move(sockets.data)),
+      control(std::move(sockets.control)),
+      last_heard(absl::Now()) {}
 
 absl::StatusOr<std::shared_ptr<TcpMesh>> TcpMesh::Connect(Store* store, const JobSecret& secret,
                                                           const TcpWorldOptions& options) {
@@ -65,13 +54,9 @@ absl::Status TcpMesh::status() const {
   return status_;
 }
 
-void TcpMesh::Fail(const absl::Status& reason) {
-  absl::MutexLock lock(&mutex_);
-  FailLocked(reason, /*tell=*/true);
-}
-
 TcpMesh::Activity::Activity(TcpMesh* mesh, absl::FunctionRef<std::string()> describe)
     : mesh_(*mesh), describe_(describe) {
+  pthread_getcpuclockid(pthread_self(), &clock_);
   absl::MutexLock lock(&mesh_.mutex_);
   mesh_.activities_.push_back(this);
 }
@@ -82,35 +67,15 @@ TcpMesh::Activity::~Activity() {
   all.erase(std::find(all.begin(), all.end(), this));
 }
 
-void TcpMesh::FailBy(const Peer& peer, absl::StatusCode code, const std::string& what) {
-  if (!status_.ok()) return;
-  std::string text = absl::StrCat(Describe(peer), " ", what);
+absl::Duration TcpMesh::CallersProcessorTime() const {
+  absl::MutexLock lock(&mutex_);
+  absl::Duration total;
   for (const Activity* activity : activities_) {
-    absl::StrAppend(&text, "; ", activity->Describe());
+    timespec time = {};
+    clock_gettime(activity->clock(), &time);
+    total += absl::DurationFromTimespec(time);
   }
-  FailLocked(absl::Status(code, text), /*tell=*/true);
-}
-
-std::string TcpMesh::Describe(const Peer& peer) const {
-  return absl::StrCat("rank ", peer.rank, " of ", options_.name, " (", peer.address, ")");
-}
-
-// Nobody's memory is touched any more: expected parts and queued ones are forgotten.
-void TcpMesh::FailLocked(const absl::Status& reason, bool tell) {
-  if (!status_.ok() || reason.ok()) return;
-  status_ = reason;
-  expected_.clear();
-  messages_.clear();
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    peer->data.DropQueued();
-    if (!tell) continue;
-    TcpOutFrame frame;
-    frame.message = AbortMessage::Encode(reason);
-    frame.header = EncodeFrameHeader({FrameKind::kAbort, 0, 0, 0, frame.message.size()});
-    Enqueue(&peer->control, std::move(frame));
-  }
-  Wake();
+  return total;
 }
 
 void TcpMesh::Wake() {
@@ -154,6 +119,14 @@ void TcpMesh::ReceiveData(const MessageKey& key, char* data, size_t bytes,
   ++operation->pending;
 }
 
+bool TcpMesh::AwaitUntil(const absl::Condition& condition, absl::Time deadline) {
+  while (true) {
+    const absl::Time next = std::min(deadline, absl::Now() + kLongestWait);
+    if (mutex_.AwaitWithDeadline(condition, next)) return true;
+    if (next == deadline) return false;
+  }
+}
+
 absl::StatusOr<TcpMesh::Received> TcpMesh::ReceiveAny(absl::Span<const MessageKey> keys,
                                                       absl::Time deadline) {
   const auto find = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -169,7 +142,7 @@ absl::StatusOr<TcpMesh::Received> TcpMesh::ReceiveAny(absl::Span<const MessageKe
     return !status_.ok() || stop_ || find() < keys.size() || one_has_left();
   };
   absl::MutexLock lock(&mutex_);
-  const bool in_time = mutex_.AwaitWithDeadline(absl::Condition(&done), deadline);
+  const bool in_time = AwaitUntil(absl::Condition(&done), deadline);
   if (!status_.ok()) return status_;
   if (stop_) return absl::FailedPreconditionError("this rank has left its world");
   const size_t found = find();
@@ -189,7 +162,7 @@ absl::Status TcpMesh::Await(TcpOperation* operation, absl::Time deadline) {
     return !status_.ok() || stop_ || operation->pending == 0;
   };
   absl::MutexLock lock(&mutex_);
-  const bool in_time = mutex_.AwaitWithDeadline(absl::Condition(&done), deadline);
+  const bool in_time = AwaitUntil(absl::Condition(&done), deadline);
   if (!status_.ok()) return status_;
   if (stop_) return absl::FailedPreconditionError("this rank has left its world");
   return in_time ? absl::OkStatus() : absl::DeadlineExceededError("the time is over");
@@ -212,47 +185,6 @@ std::vector<int> TcpMesh::AwaitedPeers(const TcpOperation* operation) const {
 bool TcpMesh::has_left(int peer) const {
   absl::MutexLock lock(&mutex_);
   return peers_[peer]->left;
-}
-
-void TcpMesh::Leave() {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (stop_) return;
-    for (const auto& peer : peers_) {
-      if (peer == nullptr) continue;
-      TcpOutFrame farewell;
-      farewell.header = EncodeFrameHeader({FrameKind::kBye, 0, 0, 0, 0});
-      if (status_.ok()) Enqueue(&peer->data, farewell);
-      Enqueue(&peer->control, std::move(farewell));
-    }
-  }
-  // Closing a connection on which something has arrived unread throws away what was sent.
-  const absl::Time deadline = absl::Now() + (status().ok() ? kFarewellTime : kFailedFarewellTime);
-  while (absl::Now() < deadline) {
-    absl::MutexLock lock(&mutex_);
-    if (Quiet()) break;
-    const bool never = false;
-    mutex_.AwaitWithTimeout(absl::Condition(&never), absl::Milliseconds(1));
-  }
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
-  }
-  Wake();
-  if (thread_.joinable()) thread_.join();
-  absl::MutexLock lock(&mutex_);
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    peer->data.Close();
-    peer->control.Close();
-  }
-}
-
-bool TcpMesh::Quiet() const {
-  return std::all_of(peers_.begin(), peers_.end(), [&](const std::unique_ptr<Peer>& peer) {
-    return peer == nullptr ||
-           ((!status_.ok() || peer->data.AllAcknowledged()) && peer->control.AllAcknowledged());
-  });
 }
 
 void TcpMesh::Run() {
@@ -281,7 +213,7 @@ void TcpMesh::Run() {
   }
 }
 
-// After a failure only reasons to abort are still sent, and nothing is read.
+// After a failure the data connections rest; the others carry reasons to abort and states.
 void TcpMesh::CollectEntries(std::vector<pollfd>* entries) {
   entries->assign(1, {wake_.fd(), POLLIN, 0});
   const auto add = [&](const TcpChannel& channel, bool read, bool write) {
@@ -293,7 +225,7 @@ void TcpMesh::CollectEntries(std::vector<pollfd>* entries) {
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
     add(peer->data, status_.ok(), status_.ok());
-    add(peer->control, status_.ok(), true);
+    add(peer->control, true, true);
   }
 }
 
@@ -309,8 +241,8 @@ void TcpMesh::Serve(Peer* peer, short data_events, short control_events) {
 }
 
 void TcpMesh::Read(Peer* peer, TcpChannel* channel) {
-  if (!status_.ok()) return;
   const bool control = channel == &peer->control;
+  if (!status_.ok() && !control) return;
   bool any = false;
   const absl::Status status = channel->Read(
       {[&](const FrameHeader& header)
@@ -333,13 +265,15 @@ void TcpMesh::Ended(Peer* peer, bool control) {
   } else if (control) {
     FailBy(*peer, absl::StatusCode::kUnavailable,
            "is lost: its connection ended without a farewell");
+    peer->lost = true;
   }
   // Of the data connection alone: the other one will tell why, or Tick ends the waiting for it.
 }
 
 absl::StatusOr<TcpChannel::Target> TcpMesh::Begin(Peer* peer, bool control,
                                                   const FrameHeader& header) {
-  const bool of_control = header.kind == FrameKind::kHeartbeat || header.kind == FrameKind::kAbort;
+  const bool of_control = header.kind == FrameKind::kHeartbeat ||
+                          header.kind == FrameKind::kAbort || header.kind == FrameKind::kState;
   if (header.kind != FrameKind::kBye && of_control != control) {
     return absl::InvalidArgumentError("a frame on the wrong connection");
   }
@@ -386,7 +320,10 @@ absl::Status TcpMesh::Finish(Peer* peer, bool control, const FrameHeader& header
       }
       return absl::OkStatus();
     case FrameKind::kAbort:
-      FailLocked(AbortMessage::Decode(message), /*tell=*/false);
+      FailLocked(AbortMessage::Decode(message), /*tell=*/false, static_cast<int>(header.tag) - 1);
+      return absl::OkStatus();
+    case FrameKind::kState:
+      states_[peer->rank] = std::move(message);
       return absl::OkStatus();
   }
   return absl::OkStatus();

@@ -17,9 +17,13 @@
 #define MEGATRON_COMM_TCP_MESH_H_
 
 #include <poll.h>
+#include <time.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -73,6 +77,16 @@ class TcpMesh {
   absl::Status status() const;
   // Fails the whole world, on all ranks.
   void Fail(const absl::Status& reason);
+  // Called once, at the first failure and before anybody who waits is released, by the thread that
+  // found it; it may call nothing of this mesh. Null: none.
+  void SetFailureHook(std::function<void(const absl::Status&)> hook);
+  // After a failure: the ranks that can still be reached from here, this one among them, ascending.
+  std::vector<int> LiveRanks() const;
+  // After a failure: what this rank was doing when it came, one line for each of its calls.
+  std::vector<std::string> Doing() const;
+  // After a failure: gives `state` to the lowest live rank, and there returns those of all, by
+  // rank, as far as they have come before the deadline. Elsewhere it returns nothing.
+  std::optional<std::map<int, std::string>> GatherStates(std::string state, absl::Time deadline);
   // Says farewell, waits until what was sent has arrived, and ends all connections.
   void Leave();
 
@@ -85,11 +99,16 @@ class TcpMesh {
     Activity(const Activity&) = delete;
     Activity& operator=(const Activity&) = delete;
     std::string Describe() const { return describe_(); }
+    clockid_t clock() const { return clock_; }
 
    private:
     TcpMesh& mesh_;
+    clockid_t clock_;  // the processor time of the thread
     const absl::FunctionRef<std::string()> describe_;
   };
+
+  // Of the threads that are doing something.
+  absl::Duration CallersProcessorTime() const;
 
   // It has said that it makes no more calls.
   bool has_left(int peer) const;
@@ -115,7 +134,18 @@ class TcpMesh {
   std::vector<int> AwaitedPeers(const TcpOperation* operation) const;
 
  private:
-  struct Peer;
+  struct Peer {
+    Peer(int rank, TcpPeerSockets sockets);
+
+    const int rank;
+    const std::string address;
+    TcpChannel data, control;
+    absl::Time last_heard;
+    bool said_farewell = false;  // on control
+    bool left = false;           // and all that it had to say has been read
+    bool data_ended = false;     // at the last tick, without a word
+    bool lost = false;           // here, or to another rank that has said so
+  };
   struct Expected {
     char* data = nullptr;
     size_t bytes = 0;
@@ -137,9 +167,15 @@ class TcpMesh {
   void Left(Peer* peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(TcpChannel* channel, TcpOutFrame frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FailLocked(const absl::Status& reason, bool tell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `lost` is a rank that cannot be reached any more, or -1.
+  void FailLocked(const absl::Status& reason, bool tell, int lost = -1)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A failure of `peer`, with what this rank was doing then.
   void FailBy(const Peer& peer, absl::StatusCode code, const std::string& what)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<int> LiveRanksLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In short waits, so that whoever watches this thread sees that it lives.
+  bool AwaitUntil(const absl::Condition& condition, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Quiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake();
@@ -151,6 +187,9 @@ class TcpMesh {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<const Activity*> activities_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> doing_ ABSL_GUARDED_BY(mutex_);  // at the failure
+  std::function<void(const absl::Status&)> failure_hook_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, std::string> states_ ABSL_GUARDED_BY(mutex_);
   // By world rank; null for this rank. What they hold is guarded by mutex_.
   const std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<MessageKey, std::string> messages_ ABSL_GUARDED_BY(mutex_);

@@ -217,6 +217,16 @@ std::shared_ptr<Communicator> ThreadWorld::communicator(int rank) const {
 
 void ThreadWorld::Leave(int rank) { state_->Leave(rank); }
 void ThreadWorld::Abort(const absl::Status& reason) { state_->Fail(reason); }
+void ThreadWorld::SetFailureHook(std::function<void(const absl::Status&)> hook) {
+  state_->SetFailureHook(std::move(hook));
+}
+
+absl::Duration ThreadWorld::CallersProcessorTime(int rank) const {
+  return state_->CallersProcessorTime(rank);
+}
+
+std::vector<std::string> ThreadWorld::Doing(int rank) const { return state_->Doing(rank); }
+
 absl::Status ThreadWorld::status() const { return state_->status(); }
 
 }  // namespace megatron

@@ -15,7 +15,9 @@
 #ifndef MEGATRON_COMM_THREAD_COMMUNICATOR_H_
 #define MEGATRON_COMM_THREAD_COMMUNICATOR_H_
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,6 +45,14 @@ class ThreadWorld {
   void Abort(const absl::Status& reason);
   // The first failure.
   absl::Status status() const;
+  // Called once, at the first failure and before anybody who waits is released, by the thread that
+  // found it; it may call nothing of this world. Null: none.
+  void SetFailureHook(std::function<void(const absl::Status&)> hook);
+  // Of the threads that are in calls of a rank now: they wake up now and then, however long they
+  // wait.
+  absl::Duration CallersProcessorTime(int rank) const;
+  // What a rank was waiting for when the world failed, one line for each group.
+  std::vector<std::string> Doing(int rank) const;
 
  private:
   std::shared_ptr<class ThreadWorldState> state_;

@@ -1,5 +1,8 @@
 #include "megatron/comm/thread_group.h"
 
+#include <pthread.h>
+
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -9,6 +12,12 @@
 #include "glog/logging.h"
 
 namespace megatron {
+namespace {
+
+// So that whoever watches a waiting thread sees that it lives.
+constexpr absl::Duration kLongestWait = absl::Seconds(1);
+
+}  // namespace
 
 void ThreadWorldState::Register(const std::shared_ptr<ThreadGroup>& group) {
   absl::MutexLock lock(&mutex_);
@@ -16,10 +25,18 @@ void ThreadWorldState::Register(const std::shared_ptr<ThreadGroup>& group) {
 }
 
 void ThreadWorldState::Fail(const absl::Status& status) {
+  absl::MutexLock hook_lock(&hook_mutex_);
+  if (failed()) return;
+  if (failure_hook_) failure_hook_(status);
+  std::vector<std::pair<int, std::string>> doing;
+  for (const auto& group : Groups()) {
+    for (auto& waiting : group->Waiting()) doing.push_back(std::move(waiting));
+  }
   {
     absl::MutexLock lock(&mutex_);
     if (!failure_.ok()) return;
     failure_ = status;
+    doing_ = std::move(doing);
     failed_.store(true, std::memory_order_release);
   }
   WakeAll();
@@ -36,15 +53,37 @@ absl::Status ThreadWorldState::status() const {
   return failure_;
 }
 
+void ThreadWorldState::SetFailureHook(std::function<void(const absl::Status&)> hook) {
+  absl::MutexLock lock(&hook_mutex_);
+  failure_hook_ = std::move(hook);
+}
+
+std::vector<std::string> ThreadWorldState::Doing(int world_rank) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> lines;
+  for (const auto& [rank, line] : doing_) {
+    if (rank == world_rank) lines.push_back(line);
+  }
+  return lines;
+}
+
+absl::Duration ThreadWorldState::CallersProcessorTime(int world_rank) const {
+  absl::Duration total;
+  for (const auto& group : Groups()) total += group->CallerProcessorTime(world_rank);
+  return total;
+}
+
+std::vector<std::shared_ptr<ThreadGroup>> ThreadWorldState::Groups() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<ThreadGroup>> groups;
+  for (const auto& weak : groups_) {
+    if (std::shared_ptr<ThreadGroup> group = weak.lock()) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
 void ThreadWorldState::WakeAll() {
-  std::vector<std::weak_ptr<ThreadGroup>> groups;
-  {
-    absl::MutexLock lock(&mutex_);
-    groups = groups_;
-  }
-  for (const auto& weak : groups) {
-    if (std::shared_ptr<ThreadGroup> group = weak.lock()) group->Wake();
-  }
+  for (const auto& group : Groups()) group->Wake();
 }
 
 ThreadGroup::ThreadGroup(std::string name, std::vector<int> world_ranks,
@@ -58,6 +97,39 @@ ThreadGroup::ThreadGroup(std::string name, std::vector<int> world_ranks,
 void ThreadGroup::Wake() {
   absl::MutexLock lock(&mutex_);
   changed_.SignalAll();
+}
+
+std::vector<std::pair<int, std::string>> ThreadGroup::Waiting() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::pair<int, std::string>> lines;
+  for (int rank = 0; rank < size(); ++rank) {
+    const Seat& seat = seats_[rank];
+    std::string what;
+    if (seat.waiting) {
+      what = absl::StrCat("call ", seat.arrivals, ", ", seat.call->Describe(),
+                          "; awaited: ", DescribeAll(Missing(seat.arrivals)));
+    } else if (seat.exchanges_with != nullptr) {
+      what = absl::StrCat("an exchange; awaited: ", DescribeAll(*seat.exchanges_with));
+    } else {
+      continue;
+    }
+    lines.emplace_back(world_ranks_[rank], absl::StrCat(Describe(rank), " was in ", what));
+  }
+  return lines;
+}
+
+absl::Duration ThreadGroup::CallerProcessorTime(int world_rank) {
+  absl::MutexLock lock(&mutex_);
+  for (int rank = 0; rank < size(); ++rank) {
+    const Seat& seat = seats_[rank];
+    if (world_ranks_[rank] != world_rank || !(seat.waiting || seat.exchanges_with != nullptr)) {
+      continue;
+    }
+    timespec time = {};
+    clock_gettime(seat.clock, &time);
+    return absl::DurationFromTimespec(time);
+  }
+  return absl::ZeroDuration();
 }
 
 std::string ThreadGroup::Describe(int rank) const {
@@ -85,7 +157,7 @@ absl::Status ThreadGroup::WaitFor(absl::Span<const int> awaited, absl::Time dead
     }
   }
   if (absl::Now() < deadline) {
-    changed_.WaitWithDeadline(&mutex_, deadline);
+    changed_.WaitWithDeadline(&mutex_, std::min(deadline, absl::Now() + kLongestWait));
     return absl::OkStatus();  // also at the deadline: some of `awaited` may have come since
   }
   return absl::DeadlineExceededError(absl::StrCat("after ",
@@ -105,15 +177,20 @@ bool ThreadGroup::Arrive(int rank, const CollectiveCall& call) {
     const uint64_t complete = ++seat.arrivals * size();
     if (++arrived_ == complete) changed_.SignalAll();
     const absl::Time deadline = absl::Now() + world_->deadline();
+    seat.waiting = true;
+    pthread_getcpuclockid(pthread_self(), &seat.clock);
     while (arrived_ < complete && failure.ok()) {
       failure = WaitFor(Missing(seat.arrivals), deadline);
     }
-    if (arrived_ >= complete) return true;
+    seat.waiting = arrived_ < complete;
+    if (!seat.waiting) return true;
     failure =
         absl::Status(failure.code(), absl::StrCat(Describe(rank), ", call ", seat.arrivals, ", ",
                                                   call.Describe(), ": ", failure.message()));
   }
   world_->Fail(failure);
+  absl::MutexLock lock(&mutex_);
+  seats_[rank].waiting = false;
   return false;
 }
 
@@ -121,7 +198,7 @@ void ThreadGroup::Depart() {
   absl::MutexLock lock(&mutex_);
   const uint64_t complete = (departed_ / size() + 1) * size();
   if (++departed_ == complete) changed_.SignalAll();
-  while (departed_ < complete) changed_.Wait(&mutex_);
+  while (departed_ < complete) changed_.WaitWithTimeout(&mutex_, kLongestWait);
 }
 
 // One rank's side of an exchange, under the group's mutex except while it copies.
@@ -244,7 +321,10 @@ void ThreadGroup::Exchange(int rank, absl::Span<const Transfer> sends,
       if (!failure.ok()) break;
       const Ranks awaited = progress.Awaited();
       if (awaited.empty()) return;
+      pthread_getcpuclockid(pthread_self(), &seats_[rank].clock);
+      seats_[rank].exchanges_with = &awaited;
       failure = WaitFor(awaited, deadline);
+      seats_[rank].exchanges_with = nullptr;
     }
     progress.Withdraw();
   }

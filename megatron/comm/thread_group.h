@@ -7,11 +7,15 @@
 #ifndef MEGATRON_COMM_THREAD_GROUP_H_
 #define MEGATRON_COMM_THREAD_GROUP_H_
 
+#include <time.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -43,15 +47,24 @@ class ThreadWorldState {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   bool has_left(int world_rank) const { return left_[world_rank].load(std::memory_order_acquire); }
   absl::Status status() const;
+  void SetFailureHook(std::function<void(const absl::Status&)> hook);
+  // What a rank was waiting for when the world failed, one line for each group.
+  std::vector<std::string> Doing(int world_rank) const;
+  // Of the threads that wait in calls of a rank.
+  absl::Duration CallersProcessorTime(int world_rank) const;
 
  private:
   void WakeAll();
+  std::vector<std::shared_ptr<ThreadGroup>> Groups() const;
 
   const absl::Duration deadline_;
   std::vector<std::atomic<bool>> left_;
+  absl::Mutex hook_mutex_;  // held while it runs
+  std::function<void(const absl::Status&)> failure_hook_ ABSL_GUARDED_BY(hook_mutex_);
   std::atomic<bool> failed_{false};
   mutable absl::Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<int, std::string>> doing_ ABSL_GUARDED_BY(mutex_);  // by world ranks
   std::vector<std::weak_ptr<ThreadGroup>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -83,10 +96,18 @@ class ThreadGroup {
       int rank, const std::vector<std::vector<int>>& partition, const std::string& name);
 
   void Wake();
+  absl::Duration CallerProcessorTime(int world_rank);
+  // Who waits in which call for whom, by world rank.
+  std::vector<std::pair<int, std::string>> Waiting();
 
  private:
+  // Inlined: waiting allocates nothing.
+  using Ranks = absl::InlinedVector<int, 16>;
   struct Seat {
     const CollectiveCall* call = nullptr;
+    bool waiting = false;                   // in Arrive
+    clockid_t clock;                        // of the thread that waits there or in Exchange
+    const Ranks* exchanges_with = nullptr;  // while it waits in Exchange
     uint64_t arrivals = 0;
     size_t splits = 0;
   };
@@ -106,8 +127,6 @@ class ThreadGroup {
   // Waits for a change. OK: look again. Else why to stop waiting for `awaited` ranks.
   absl::Status WaitFor(absl::Span<const int> awaited, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Inlined: waiting allocates nothing.
-  using Ranks = absl::InlinedVector<int, 16>;
   Ranks Missing(uint64_t arrivals) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string DescribeAll(absl::Span<const int> ranks) const;
 

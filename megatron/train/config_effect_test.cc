@@ -195,7 +195,8 @@ std::string Describe(const RunOptions& o) {
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
               o.ranks.processes, absl::FormatDuration(o.ranks.start_timeout),
               absl::FormatDuration(o.ranks.timeout),
-              absl::FormatDuration(o.ranks.heartbeat_timeout));
+              absl::FormatDuration(o.ranks.heartbeat_timeout),
+              absl::FormatDuration(o.ranks.stuck_timeout));
 }
 
 std::vector<std::string> OtherValues(const FieldRef& now) {

@@ -62,6 +62,7 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"parallel.distributed_timeout_minutes", AtLeast(1, 1000000)},
       {"parallel.distributed_timeout_seconds_after_init", AtLeast(1, 1000000)},
       {"parallel.heartbeat_timeout_seconds", AtLeast(1, 1000000)},
+      {"parallel.stuck_rank_timeout_seconds", AtLeast(0, 1000000)},
       {"precision.loss_scale", Above(0, kLargestFp32)},
       {"precision.initial_loss_scale", Above(0, kLargestFp32)},
       {"precision.min_loss_scale", Above(0, kLargestFp32)},

@@ -214,11 +214,12 @@ absl::Status GptTrainer::GroupStatus() const {
 
 absl::Status GptTrainer::RunPipeline(int64_t micro_batches) {
   const StagePlan& plan = PlanFor(micro_batches);
+  ReportingStage stage(stage_.get(), at_);
   if (!options_.measure_pipeline)
-    return RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_);
+    return RunSchedule(plan, &stage, groups_.pipeline, &memory_->edges, stream_);
   MEGATRON_ASSIGN_OR_RETURN(
       const Timeline mine,
-      RunScheduleAndMeasure(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));
+      RunScheduleAndMeasure(plan, &stage, groups_.pipeline, &memory_->edges, stream_));
   measured_.schedule = MakeSchedule(ScheduleFor(micro_batches));
   MEGATRON_ASSIGN_OR_RETURN(measured_.timelines,
                             GatherTimelines(measured_.schedule, mine, groups_.pipeline, stream_));
@@ -231,6 +232,8 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
+  at_->SetIteration(progress_.iteration + 1);
+  at_->Enter(Phase::kData);
   MEGATRON_RETURN_IF_ERROR(
       packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
                    groups_.data, stream_));
@@ -238,11 +241,14 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   data_parallel_->StartStep(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
+  at_->Enter(Phase::kReduce);
   report.loss = MeanLoss();
 
   data_parallel_->FinalizeGradients();
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  at_->Enter(Phase::kSave);
   if (before_update) before_update();
+  at_->Enter(Phase::kUpdate);
   StepOptions step;
   step.lr = scheduler_.learning_rate();
   step.weight_decay = scheduler_.weight_decay();
@@ -268,6 +274,7 @@ absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+  at_->Enter(Phase::kEvaluate);
   stage_->set_training(false);
   for (int64_t i = 0; i < iterations; ++i) {
     // A run that was continued or extended may have used up what was drawn for it: again from the

@@ -29,6 +29,7 @@
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
 #include "megatron/train/micro_batch_packer.h"
+#include "megatron/train/rank_progress.h"
 
 namespace megatron {
 
@@ -87,6 +88,9 @@ class GptTrainer {
   void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
   // After masters were loaded and rounded: brings the weights to all ranks that use them.
   absl::Status ShareWeights();
+
+  // Says there what it is at, from now on.
+  void ReportTo(RankProgress* at) { at_ = at; }
 
   // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
   // weights and their update.
@@ -150,6 +154,8 @@ class GptTrainer {
   StagePlan plan_;  // of the last step's number of micro-batches
   MeasuredSchedule measured_;
   TrainingProgress progress_;
+  RankProgress unwatched_;
+  RankProgress* at_ = &unwatched_;
 };
 
 }  // namespace megatron

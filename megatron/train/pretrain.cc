@@ -1,5 +1,7 @@
 #include "megatron/train/pretrain.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -28,6 +30,7 @@
 #include "megatron/train/consensus.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/failure.h"
+#include "megatron/train/fault_monitor.h"
 #include "megatron/train/flops.h"
 #include "megatron/train/pretrain_rank.h"
 #include "megatron/train/rank_processes.h"
@@ -155,6 +158,7 @@ class Pretraining {
   std::optional<Failure> CheckThatAllRunTheSame();
   void Introduce() const;
   int Report(const Failure& failure) const;
+  FaultMonitorOptions MonitorOptions(const RanksOptions& ranks) const;
   int RunThreads();
   int RunProcess();
 
@@ -172,6 +176,8 @@ class Pretraining {
   ConfigPurpose purpose_ = ConfigPurpose::kRun;
   LaunchEnvironment launch_;
   std::unique_ptr<TcpJob> job_;  // null: this process is not one rank of several
+  FirstFailure failure_;         // of the ranks of this process
+  std::unique_ptr<FaultMonitor> monitor_;
   ProcessGroup processes_;
   std::optional<absl::StatusOr<LoadedConfig>> read_;
   LoadedConfig loaded_;
@@ -182,8 +188,19 @@ class Pretraining {
 
 // What all know is told by one.
 int Pretraining::Report(const Failure& failure) const {
-  if (speaks()) megatron::Report(failure);
+  if (job_ != nullptr && !job_->world().status().ok()) {
+    monitor_->WaitUntilTold();
+  } else if (speaks()) {
+    megatron::Report(failure);
+  }
   return failure.code;
+}
+
+FaultMonitorOptions Pretraining::MonitorOptions(const RanksOptions& ranks) const {
+  FaultMonitorOptions options;
+  options.stuck_after = ranks.stuck_timeout;
+  options.cause = [this] { return failure_.Get(); };
+  return options;
 }
 
 std::optional<Failure> Pretraining::Together(const std::vector<Step>& steps) {
@@ -217,6 +234,8 @@ std::optional<Failure> Pretraining::Join() {
                    absl::StrCat(launch_.Describe(), ": ", job.status().message())};
   }
   job_ = *std::move(job);
+  monitor_ = std::make_unique<FaultMonitor>(WatchedWorld::Of(&job_->world(), launch_.world_size),
+                                            MonitorOptions(options));
   processes_ = ProcessGroup(job_->world().communicator());
   return std::nullopt;
 }
@@ -456,32 +475,42 @@ int Pretraining::Run() {
 }
 
 int Pretraining::RunThreads() {
-  FirstFailure failure;
+  const int ranks = run_.options.num_ranks();
+  if (ranks == 1) {
+    const ExitCode code = PretrainRank(run_, ProcessGroup(), &failure_).Run();
+    const auto first = failure_.Get();
+    return first.has_value() ? Report(*first) : code;
+  }
+  ThreadWorldOptions options;
+  options.deadline = run_.options.ranks.timeout;
+  ThreadWorld world(ranks, options);
+  FaultMonitor monitor(WatchedWorld::Of(&world), MonitorOptions(run_.options.ranks));
   ExitCode code = kExitDone;
-  auto run_rank = [&](int, const ProcessGroup& world) -> absl::Status {
-    PretrainRank rank(run_, world, &failure);
+  auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
+    pthread_setname_np(pthread_self(), absl::StrCat("rank ", number).c_str());  // for reports
+    PretrainRank rank(run_, group, &failure_);
+    const FaultMonitor::Watch watch(&monitor, number, &rank.at());
     const ExitCode left = rank.Run();
     if (rank.speaks()) code = left;
     // An error ends the others, whatever they wait for.
-    const auto first = failure.Get();
+    const auto first = failure_.Get();
     return first.has_value() ? absl::AbortedError(first->message) : absl::OkStatus();
   };
-  ThreadWorldOptions options;
-  options.deadline = run_.options.ranks.timeout;
-  const int ranks = run_.options.num_ranks();
-  const absl::Status status =
-      ranks == 1 ? run_rank(0, ProcessGroup()) : RunRanks(ranks, run_rank, options);
-  if (const auto first = failure.Get()) return Report(*first);
-  return status.ok() ? code : Report(Fail(kExitPeerLost, status));
+  const absl::Status status = RunRanks(&world, run_rank);
+  const bool told = !status.ok() && monitor.WaitUntilTold();
+  const auto first = failure_.Get();
+  if (!first.has_value()) return status.ok() ? code : Report(Fail(kExitPeerLost, status));
+  return told ? first->code : Report(*first);
 }
 
 int Pretraining::RunProcess() {
-  FirstFailure failure;
-  const ExitCode code = PretrainRank(run_, processes_, &failure).Run();
-  const auto first = failure.Get();
+  PretrainRank rank(run_, processes_, &failure_);
+  const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.at());
+  const ExitCode code = rank.Run();
+  const auto first = failure_.Get();
   if (!first.has_value()) return code;
   job_->world().Abort(absl::AbortedError(first->message));
-  return megatron::Report(*first);
+  return Report(*first);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/debugging/symbolize.h"
 #include "glog/logging.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/pretrain.h"
@@ -58,6 +59,7 @@ bool NobodyReads(int descriptor) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  absl::InitializeSymbolizer(argv[0]);
   google::InitGoogleLogging(argv[0]);
   signal(SIGPIPE, SIG_IGN);  // training does not end with its reader
   FLAGS_logtostderr = true;

@@ -197,10 +197,11 @@ TEST_F(PretrainProcessesTest, ASignalSavesOneStepEverywhere) {
   EXPECT_EQ(Checkpoint("save").size(), 5u);  // a shard of each rank, and the manifest
 }
 
-TEST_F(PretrainProcessesTest, WhatIsWrongIsToldWithItsCode) {
+TEST_F(PretrainProcessesTest, WhatIsWrongIsToldOnceWithItsCode) {
   const auto expect = [this](const Arguments& args, int code, const std::string& text) {
     const Outcome outcome = Run(args);
     EXPECT_EQ(outcome.exit_code, code) << outcome.output;
+    EXPECT_EQ(CountOf(outcome.output, "error: "), 1) << outcome.output;
     EXPECT_TRUE(absl::StrContains(outcome.output, text)) << outcome.output;
   };
   const Arguments four = Joined(kFourRanks, kProcesses);

@@ -51,6 +51,7 @@ absl::Status PretrainRank::Build() {
   MEGATRON_ASSIGN_OR_RETURN(trainer_,
                             GptTrainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
                                                run_.plan.stages[stage].sizes, stream_, &ledger_));
+  trainer_->ReportTo(&at_);
   return absl::OkStatus();
 }
 
@@ -89,10 +90,12 @@ ExitCode PretrainRank::Train() {
   context.saving = saving_;
   context.speaks = speaks();
   context.failure = failure_;
+  context.at = &at_;
   return TrainingLoop(context, *run_.fs, trainer_.get()).Run();
 }
 
 void PretrainRank::Generate() {
+  at_.Enter(Phase::kGenerate);
   const GenerationOptions& generation = run_.options.generation;
   const Tokenizer& tokenizer = *run_.tokenizer;
   std::vector<int32_t> tokens;

@@ -19,6 +19,7 @@
 #include "megatron/train/failure.h"
 #include "megatron/train/gpt_data.h"
 #include "megatron/train/gpt_trainer.h"
+#include "megatron/train/rank_progress.h"
 #include "megatron/train/run_options.h"
 #include "megatron/train/run_plan.h"
 #include "megatron/train/training_checkpoint.h"
@@ -50,6 +51,9 @@ class PretrainRank {
   // it, and the caller ends the other ranks.
   ExitCode Run();
 
+  // For whoever watches.
+  const RankProgress& at() const { return at_; }
+
   // As in Megatron the last rank prints for all: it knows the loss first.
   bool speaks() const { return world_.rank() == world_.size() - 1; }
 
@@ -62,6 +66,7 @@ class PretrainRank {
   const PretrainRun& run_;
   ProcessGroup world_, saving_;
   FirstFailure* failure_;
+  RankProgress at_;
   MemoryLedger ledger_;
   ThreadPool pool_;
   std::unique_ptr<CudaStream> cuda_;  // null on the CPU

@@ -35,8 +35,8 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments) {
   options.ranks = ranks;
   options.command = {OwnProgram()};
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
-  options.orderly_codes = {kExitSavedOnSignal, kExitTimeLimit};
-  options.consequence_code = kExitPeerLost;
+  options.children.orderly_codes = {kExitSavedOnSignal, kExitTimeLimit};
+  options.children.consequence_code = kExitPeerLost;
   std::fflush(stdout);
   const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
   if (!result.ok()) {

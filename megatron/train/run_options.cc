@@ -385,6 +385,7 @@ RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
                         ? absl::Seconds(config.distributed_timeout_seconds_after_init())
                         : options.start_timeout;
   options.heartbeat_timeout = absl::Seconds(config.heartbeat_timeout_seconds());
+  options.stuck_timeout = absl::Seconds(config.stuck_rank_timeout_seconds());
   return options;
 }
 

@@ -59,6 +59,7 @@ struct RanksOptions {
   absl::Duration start_timeout = absl::Minutes(10);  // to find each other
   absl::Duration timeout = absl::Minutes(10);        // for each wait after that
   absl::Duration heartbeat_timeout = absl::Seconds(10);
+  absl::Duration stuck_timeout = absl::Seconds(10);  // zero: none
 };
 
 struct RunOptions {

@@ -278,6 +278,7 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
 }
 
 void TrainingLoop::StartSave() {
+  context_.at->Enter(Phase::kSave);
   const int64_t before = last_saved_iteration_;
   const absl::Status status = FinishSave();
   if (!status.ok())
@@ -289,7 +290,9 @@ void TrainingLoop::StartSave() {
 
 absl::Status TrainingLoop::FinishSave() {
   if (!writer_->in_progress()) return absl::OkStatus();
+  context_.at->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
+  context_.at->Enter(Phase::kUpdate);
   if (status.ok()) {
     Print(absl::StrCat("saved checkpoint of iteration ", last_saved_iteration_, " to ",
                        options().checkpoint.save));

@@ -23,6 +23,7 @@
 #include "megatron/train/log_line.h"
 #include "megatron/train/metrics.h"
 #include "megatron/train/progress.h"
+#include "megatron/train/rank_progress.h"
 #include "megatron/train/run_options.h"
 #include "megatron/train/training_checkpoint.h"
 
@@ -40,6 +41,7 @@ class TrainingLoop {
     ProcessGroup saving;
     bool speaks = true;  // prints, and writes the metrics
     FirstFailure* failure = nullptr;
+    RankProgress* at = nullptr;  // where to say what this rank is at
   };
 
   TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* trainer);

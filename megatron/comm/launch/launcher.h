@@ -11,40 +11,33 @@
 #ifndef MEGATRON_COMM_LAUNCH_LAUNCHER_H_
 #define MEGATRON_COMM_LAUNCH_LAUNCHER_H_
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "megatron/comm/job_secret.h"
+#include "megatron/comm/launch/children.h"
 
 namespace megatron {
 
+// Which part of a job these ranks are, if others run on other machines.
+struct JobPlace {
+  int first_rank = 0;
+  int world_size = 1;
+  std::string master_addr;
+  int master_port = 0;
+  JobSecret secret;
+};
+
 struct LaunchOptions {
-  int ranks = 1;
+  int ranks = 1;                     // on this machine
   std::vector<std::string> command;  // the program, found along $PATH, and its arguments
   // Besides what this process has and what the launcher sets.
   std::vector<std::pair<std::string, std::string>> environment;
-  absl::Duration grace = absl::Seconds(4);
-  // Codes of ranks that ended as they should, though not at the end of the work: the others are not
-  // killed for it.
-  std::vector<int> orderly_codes = {10, 11};
-  // The code of a rank that ended because another one did: not the cause, if there is another.
-  int consequence_code = 30;
-  // Where lines go.
-  int output = 1;
-  int errors = 2;
-};
-
-struct LaunchResult {
-  // 0 if all ranks ended with 0; else the code of the rank that failed first, consequences aside,
-  // or an orderly code. 128 + the signal for a rank that a signal ended.
-  int exit_code = 0;
-  int rank = -1;   // that the code comes from; -1 if 0
-  int signal = 0;  // that ended it
-  int killed = 0;  // ranks that had to be killed after the grace
-  // "rank 2 was ended by signal 9 (Killed)", or empty.
-  std::string Describe() const;
+  std::optional<JobPlace> job;  // unset: these ranks are all
+  ChildrenOptions children;
 };
 
 // An error is one of starting the ranks: then none runs.

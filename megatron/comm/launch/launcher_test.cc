@@ -47,11 +47,11 @@ Launched LaunchShell(int ranks, const std::string& script, LaunchOptions options
   const std::string path = TempPath("output");
   options.ranks = ranks;
   options.command = {"sh", "-c", script};
-  options.output = options.errors =
+  options.children.output = options.children.errors =
       open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   const absl::Time begin = absl::Now();
   const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
-  close(options.output);
+  close(options.children.output);
   EXPECT_THAT(result, IsOk());
   return {result.value_or(LaunchResult()), ReadFile(path), absl::Now() - begin};
 }
@@ -94,11 +94,11 @@ TEST(LauncherTest, LongOutputArrivesWhole) {
 
 TEST(LauncherTest, AFailureEndsTheOthersAndGivesItsCode) {
   LaunchOptions options;
-  options.grace = absl::Milliseconds(200);
+  options.children.grace = absl::Milliseconds(200);
   const Launched launched =
       LaunchShell(3, "test $MEGATRON_RANK = 1 && exit 21; trap '' TERM; exec sleep 60", options);
   EXPECT_EQ(launched.result.exit_code, 21);
-  EXPECT_EQ(launched.result.rank, 1);
+  EXPECT_EQ(launched.result.child, 1);
   EXPECT_EQ(launched.result.killed, 2);
   EXPECT_EQ(launched.result.Describe(),
             "rank 1 ended with code 21; 2 that did not end then were killed");
@@ -116,7 +116,7 @@ TEST(LauncherTest, ASignalIsACauseAndItsConsequencesAreNone) {
   const Launched launched =
       LaunchShell(2, "if test $MEGATRON_RANK = 0; then exit 30; fi; sleep 0.2; kill -9 $$");
   EXPECT_EQ(launched.result.exit_code, 128 + SIGKILL);
-  EXPECT_EQ(launched.result.rank, 1);
+  EXPECT_EQ(launched.result.child, 1);
   EXPECT_EQ(launched.result.signal, SIGKILL);
   EXPECT_THAT(launched.result.Describe(), HasSubstr("rank 1 was ended by signal 9"));
   EXPECT_EQ(launched.result.killed, 0);
@@ -124,7 +124,7 @@ TEST(LauncherTest, ASignalIsACauseAndItsConsequencesAreNone) {
 
 TEST(LauncherTest, OrderlyCodesLetTheOthersFinish) {
   LaunchOptions options;
-  options.grace = absl::Milliseconds(1);
+  options.children.grace = absl::Milliseconds(1);
   const Launched launched =
       LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 10; sleep 0.3; echo saved; exit 10", options);
   EXPECT_EQ(launched.result.exit_code, 10);

@@ -1,0 +1,131 @@
+#include "megatron/base/thread_stacks.h"
+
+#include <dirent.h>
+#include <execinfo.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <mutex>
+
+#include "absl/debugging/symbolize.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kMostFrames = 48;
+// The handler's own frame and the one that the system makes for it.
+constexpr int kFramesOfHandler = 2;
+
+// A signal handler can reach nothing but a global. One thread at a time is asked: `asked` is its
+// id, minus that while it answers, and 0 when it has answered or been given up.
+struct Question {
+  std::atomic<int> asked{0};
+  std::atomic<bool> answered{false};
+  int count = 0;
+  void* frames[kMostFrames];
+};
+Question question;
+static_assert(std::atomic<int>::is_always_lock_free, "a handler may touch it");
+
+// Programs use the first and the last ones for themselves.
+int QuestionSignal() { return SIGRTMIN + 7; }
+
+int OwnId() { return static_cast<int>(syscall(SYS_gettid)); }
+
+void Answer(int) {
+  const int error = errno;
+  int id = OwnId();
+  if (question.asked.compare_exchange_strong(id, -id)) {
+    // absl::GetStackTrace needs frame pointers, which optimized code has not.
+    question.count = backtrace(question.frames, kMostFrames);
+    question.answered.store(true, std::memory_order_release);
+    question.asked.store(0);
+  }
+  errno = error;
+}
+
+std::vector<int> ThreadIds() {
+  std::vector<int> ids;
+  DIR* const directory = opendir("/proc/self/task");
+  if (directory == nullptr) return ids;
+  while (const dirent* entry = readdir(directory)) {
+    int id = 0;
+    if (absl::SimpleAtoi(entry->d_name, &id)) ids.push_back(id);
+  }
+  closedir(directory);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::string FrameText(void* address) {
+  char name[1024];
+  // A call may be a function's last instruction: the return address belongs to the next one.
+  const bool known = absl::Symbolize(static_cast<char*>(address) - 1, name, sizeof(name));
+  return known ? name : absl::StrFormat("%p", address);
+}
+
+std::vector<std::string> OwnFrames() {
+  void* addresses[kMostFrames];
+  const int count = backtrace(addresses, kMostFrames);
+  std::vector<std::string> frames;
+  for (int i = 0; i < count; ++i) frames.push_back(FrameText(addresses[i]));
+  return frames;
+}
+
+std::vector<std::string> Ask(int id, absl::Duration patience) {
+  if (question.asked.load() != 0) return {};  // somebody is still answering
+  question.answered.store(false);
+  question.asked.store(id);
+  if (syscall(SYS_tgkill, getpid(), id, QuestionSignal()) != 0) {
+    question.asked.store(0);
+    return {};
+  }
+  const absl::Time until = absl::Now() + patience;
+  while (!question.answered.load(std::memory_order_acquire)) {
+    int expected = id;
+    if (absl::Now() >= until && question.asked.compare_exchange_strong(expected, 0)) return {};
+    // It began to answer and was stopped over it: the question stays its own for ever.
+    if (absl::Now() >= until + patience) return {};
+    absl::SleepFor(absl::Microseconds(200));
+  }
+  std::vector<std::string> frames;
+  for (int i = kFramesOfHandler; i < question.count; ++i) {
+    frames.push_back(FrameText(question.frames[i]));
+  }
+  return frames;
+}
+
+}  // namespace
+
+std::vector<ThreadStack> AllThreadStacks(absl::Duration patience) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  void* unused[1];
+  backtrace(unused, 1);  // its first call allocates, which a handler may not
+  struct sigaction action = {};
+  action.sa_handler = Answer;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(QuestionSignal(), &action, nullptr);
+  std::vector<ThreadStack> stacks;
+  for (const int id : ThreadIds()) {
+    ThreadStack stack;
+    stack.id = id;
+    std::ifstream name(absl::StrCat("/proc/self/task/", id, "/comm"));
+    std::getline(name, stack.name);
+    stack.frames = id == OwnId() ? OwnFrames() : Ask(id, patience);
+    stacks.push_back(std::move(stack));
+  }
+  return stacks;
+}
+
+}  // namespace megatron

@@ -1,0 +1,346 @@
+#include "megatron/comm/launch/children.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/launch/line_prefixer.h"
+#include "megatron/comm/socket.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr int kNoSuchProgram = 127;  // as shells say it
+// For what the last writers of a pipe have left in it.
+constexpr absl::Duration kDrainTime = absl::Seconds(1);
+
+absl::Status Errno(const char* what) { return absl::ErrnoToStatus(errno, what); }
+
+// Strings as execve takes them.
+class CStrings {
+ public:
+  explicit CStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {
+    for (std::string& text : strings_) pointers_.push_back(&text[0]);
+    pointers_.push_back(nullptr);
+  }
+  char* const* get() { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> strings_;
+  std::vector<char*> pointers_;
+};
+
+// Blocks signals as long as it lives, and gives them out as reads of a descriptor.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigemptyset(&mask_);
+    sigaddset(&mask_, SIGCHLD);
+    for (int signal : kForwarded) sigaddset(&mask_, signal);
+    PCHECK(sigprocmask(SIG_BLOCK, &mask_, &old_mask_) == 0);
+    fd_ = Socket(signalfd(-1, &mask_, SFD_NONBLOCK | SFD_CLOEXEC));
+    PCHECK(fd_.valid());
+  }
+  ~SignalQueue() { sigprocmask(SIG_SETMASK, &old_mask_, nullptr); }
+
+  int fd() const { return fd_.fd(); }
+  const sigset_t& old_mask() const { return old_mask_; }
+  // 0 if there is none.
+  int Next() const {
+    signalfd_siginfo info;
+    return read(fd_.fd(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo)
+                                                               : 0;
+  }
+
+ private:
+  sigset_t mask_, old_mask_;
+  Socket fd_;
+};
+
+class Runner {
+ public:
+  Runner(std::vector<Child> children, const ChildrenOptions& options)
+      : children_(std::move(children)), options_(options) {}
+
+  absl::StatusOr<LaunchResult> Run() {
+    const absl::Status started = StartAll();
+    if (!started.ok()) {
+      KillAll();
+      while (CountRunning() > 0) {
+        Reap();
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      return started;
+    }
+    while (CountRunning() > 0) {
+      WaitForSomething(kill_at_);
+      for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) {
+        if (signal != SIGCHLD) Received(signal);
+      }
+      Reap();
+      if (absl::Now() >= kill_at_) End();
+    }
+    Drain();
+    return result_;
+  }
+
+ private:
+  struct Running {
+    pid_t pid = -1;  // -1: not started, or ended
+    std::unique_ptr<LinePrefixer> outputs[2];
+    Socket control;
+  };
+
+  int CountRunning() const {
+    return static_cast<int>(absl::c_count_if(running_, [](const Running& r) { return r.pid > 0; }));
+  }
+
+  absl::Status StartAll() {
+    running_.resize(children_.size());
+    for (size_t i = 0; i < children_.size(); ++i) {
+      MEGATRON_RETURN_IF_ERROR(Start(i), _ << "while starting " << children_[i].name);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Start(size_t index) {
+    const Child& child = children_[index];
+    Running& running = running_[index];
+    Socket read_ends[2], write_ends[2], input;
+    for (int i = 0; i < 2; ++i) {
+      int ends[2];
+      if (pipe2(ends, O_CLOEXEC) != 0) return Errno("pipe");
+      read_ends[i] = Socket(ends[0]);
+      write_ends[i] = Socket(ends[1]);
+      fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    }
+    if (!child.input.empty()) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Errno("socketpair");
+      running.control = Socket(ends[0]);
+      input = Socket(ends[1]);
+    } else if (options_.control >= 0) {
+      input = Socket(open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!input.valid()) return Errno("open /dev/null");
+    }
+    std::vector<std::string> entries;
+    for (const auto& [name, value] : child.environment) {
+      entries.push_back(absl::StrCat(name, "=", value));
+    }
+    CStrings arguments(child.command), variables(std::move(entries));
+    const pid_t launcher = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) return Errno("fork");
+    if (pid == 0) {
+      // Only what is safe between fork and exec.
+      setpgid(0, 0);  // so that a terminal's signals come through the launcher alone
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != launcher) _exit(1);
+      sigprocmask(SIG_SETMASK, &signals_.old_mask(), nullptr);
+      if (input.valid()) dup2(input.fd(), 0);
+      dup2(write_ends[0].fd(), 1);
+      dup2(write_ends[1].fd(), 2);
+      if (child.inherited >= 0) fcntl(child.inherited, F_SETFD, 0);
+      execvpe(arguments.get()[0], arguments.get(), variables.get());
+      const char* const why = std::strerror(errno);
+      const char* const program = arguments.get()[0];
+      (void)!write(2, "cannot start ", 13);
+      (void)!write(2, program, std::strlen(program));
+      (void)!write(2, ": ", 2);
+      (void)!write(2, why, std::strlen(why));
+      _exit(kNoSuchProgram);
+    }
+    setpgid(pid, pid);  // in both: whoever is first
+    running.pid = pid;
+    const int targets[2] = {options_.output, options_.errors};
+    for (int i = 0; i < 2; ++i) {
+      running.outputs[i] =
+          std::make_unique<LinePrefixer>(std::move(read_ends[i]), child.prefix, targets[i]);
+    }
+    Tell(running, child.input);
+    return absl::OkStatus();
+  }
+
+  // A child that has ended reads no more: its end is seen elsewhere.
+  static void Tell(const Running& running, absl::string_view text) {
+    while (running.control.valid() && !text.empty()) {
+      const ssize_t sent = send(running.control.fd(), text.data(), text.size(), MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return;
+      text.remove_prefix(sent);
+    }
+  }
+
+  // For output, a signal, or the time.
+  void WaitForSomething(absl::Time until) {
+    std::vector<pollfd> entries = {{signals_.fd(), POLLIN, 0}, {control_, POLLIN, 0}};
+    std::vector<LinePrefixer*> outputs;
+    for (const Running& child : running_) {
+      for (const auto& output : child.outputs) {
+        if (output == nullptr || output->fd() < 0) continue;
+        entries.push_back({output->fd(), POLLIN, 0});
+        outputs.push_back(output.get());
+      }
+    }
+    poll(entries.data(), entries.size(), PollMilliseconds(until, absl::Seconds(60)));
+    if (entries[1].revents != 0) ReadControl();
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (entries[i + 2].revents != 0) outputs[i]->Read();
+    }
+  }
+
+  void Received(int signal) {
+    // Who asks a second time means it.
+    const bool again = (signal == SIGINT || signal == SIGTERM) && ++requests_to_end_ > 1;
+    again ? End() : Forward(signal);
+  }
+
+  void Forward(int signal) {
+    for (const Running& child : running_) {
+      if (child.pid <= 0) continue;
+      if (child.control.valid()) {
+        Tell(child, absl::StrCat("signal ", signal, "\n"));
+      } else {
+        kill(-child.pid, signal);
+      }
+    }
+  }
+
+  // Lines as Forward writes them; the end of them is the end of all.
+  void ReadControl() {
+    char bytes[256];
+    const ssize_t got = read(control_, bytes, sizeof(bytes));
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (got <= 0) {
+      control_ = -1;
+      return End();
+    }
+    control_text_.append(bytes, got);
+    const size_t end = control_text_.rfind('\n');
+    if (end == std::string::npos) return;
+    for (absl::string_view line : absl::StrSplit(control_text_.substr(0, end), '\n')) {
+      int signal = 0;
+      if (absl::ConsumePrefix(&line, "signal ") && absl::SimpleAtoi(line, &signal) &&
+          absl::c_linear_search(kForwarded, signal)) {
+        Received(signal);
+      }
+    }
+    control_text_.erase(0, end + 1);
+  }
+
+  void End() {
+    result_.killed += CountRunning();
+    KillAll();
+    kill_at_ = absl::InfiniteFuture();
+  }
+
+  void KillAll() {
+    for (const Running& child : running_) {
+      if (child.pid > 0) kill(-child.pid, SIGKILL);
+    }
+  }
+
+  // What a rank has started ends with it: while the rank is not waited for, its number is not given
+  // to another group.
+  void Reap() {
+    for (Running& child : running_) {
+      if (child.pid <= 0) continue;
+      siginfo_t info = {};
+      if (waitid(P_PID, child.pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+        continue;
+      }
+      kill(-child.pid, SIGKILL);
+      waitpid(child.pid, nullptr, 0);
+      child.pid = -1;
+      const bool by_signal = info.si_code != CLD_EXITED;
+      Judge(static_cast<int>(&child - running_.data()), by_signal ? 0 : info.si_status,
+            by_signal ? info.si_status : 0);
+    }
+  }
+
+  void Judge(int index, int code, int signal) {
+    if (code == 0 && signal == 0) return;
+    const bool orderly = signal == 0 && absl::c_linear_search(options_.orderly_codes, code);
+    if (!orderly && kill_at_ == absl::InfiniteFuture() && CountRunning() > 0 &&
+        result_.killed == 0) {
+      kill_at_ = absl::Now() + options_.grace;
+    }
+    // Those that we killed are no cause either.
+    if (result_.killed > 0 && result_.child >= 0) return;
+    if (result_.child < 0 || Weight(result_.exit_code) < Weight(signal > 0 ? 128 + signal : code)) {
+      result_.exit_code = signal > 0 ? 128 + signal : code;
+      result_.child = index;
+      result_.name = children_[index].name;
+      result_.signal = signal;
+    }
+  }
+
+  // How much a code says about the cause.
+  int Weight(int code) const {
+    if (absl::c_linear_search(options_.orderly_codes, code)) return 0;
+    return code == options_.consequence_code ? 1 : 2;
+  }
+
+  // A process that left its group may keep a pipe open for ever.
+  void Drain() {
+    const absl::Time until = absl::Now() + kDrainTime;
+    const auto open = [](const Running& child) {
+      return child.outputs[0]->fd() >= 0 || child.outputs[1]->fd() >= 0;
+    };
+    while (absl::Now() < until && absl::c_any_of(running_, open)) {
+      WaitForSomething(until);
+      while (signals_.Next() != 0) {
+      }
+    }
+    for (const Running& child : running_) {
+      for (const auto& output : child.outputs) output->Finish();
+    }
+  }
+
+  const std::vector<Child> children_;
+  const ChildrenOptions& options_;
+  const SignalQueue signals_;
+  std::vector<Running> running_;
+  int control_ = options_.control;
+  std::string control_text_;  // an unfinished line
+  absl::Time kill_at_ = absl::InfiniteFuture();
+  int requests_to_end_ = 0;
+  LaunchResult result_;
+};
+
+}  // namespace
+
+std::string LaunchResult::Describe() const {
+  if (child < 0) return "";
+  std::string text =
+      signal > 0 ? absl::StrCat(name, " was ended by signal ", signal, " (", strsignal(signal), ")")
+                 : absl::StrCat(name, " ended with code ", exit_code);
+  if (killed > 0) absl::StrAppend(&text, "; ", killed, " that did not end then were killed");
+  return text;
+}
+
+absl::StatusOr<LaunchResult> RunChildren(std::vector<Child> children,
+                                         const ChildrenOptions& options) {
+  return Runner(std::move(children), options).Run();
+}
+
+}  // namespace megatron

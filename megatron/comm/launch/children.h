@@ -1,0 +1,62 @@
+// Starts processes, prints their lines, passes signals on to them, and sees them to their end: what
+// starting the ranks of one machine and starting a job on several have in common.
+//
+// Call it from the main thread of a program that has no other thread yet: signals are taken from
+// the whole process while it runs.
+#ifndef MEGATRON_COMM_LAUNCH_CHILDREN_H_
+#define MEGATRON_COMM_LAUNCH_CHILDREN_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "megatron/comm/launch/launch_env.h"
+
+namespace megatron {
+
+struct Child {
+  std::string name;                  // "rank 3", for messages
+  std::vector<std::string> command;  // the program, found along $PATH, and its arguments
+  EnvironmentMap environment;
+  std::string prefix;  // of its lines
+  int inherited = -1;  // a descriptor that it gets too
+  // Not empty: it reads this from its standard input, and after that "signal N" for each signal
+  // that is passed on, until the end of the input tells it to end.
+  std::string input;
+};
+
+struct ChildrenOptions {
+  absl::Duration grace = absl::Seconds(4);
+  std::vector<int> orderly_codes = {10, 11};
+  int consequence_code = 30;
+  int output = 1;
+  int errors = 2;
+  // A descriptor with lines as a child with `input` gets them; -1: none. Then children read nothing
+  // from their standard input.
+  int control = -1;
+};
+
+struct LaunchResult {
+  // 0 if all ended with 0; else the code of the child that failed first, consequences aside, or an
+  // orderly code. 128 + the signal for a child that a signal ended.
+  int exit_code = 0;
+  int child = -1;    // that the code comes from; -1 if 0
+  std::string name;  // of that child
+  int signal = 0;    // that ended it
+  int killed = 0;    // children that had to be killed after the grace
+  // "rank 2 was ended by signal 9 (Killed)", or empty.
+  std::string Describe() const;
+};
+
+// When a child fails, the others have `grace` to end by themselves and are killed then. Whatever
+// they have started ends with them, and they end when this process is killed. An error is one of
+// starting them: then none runs.
+absl::StatusOr<LaunchResult> RunChildren(std::vector<Child> children,
+                                         const ChildrenOptions& options);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_LAUNCH_CHILDREN_H_

@@ -1,0 +1,52 @@
+// Starts a job on several machines over ssh: on each an agent, this same program, which starts the
+// ranks there. A host called localhost is this machine and takes no ssh.
+//
+// An agent gets its part of the job, the secret with it, through ssh's standard input, never on a
+// command line; signals follow there, and when that input ends, because the launcher has been
+// killed or the link cut, the agent ends its ranks.
+#ifndef MEGATRON_COMM_LAUNCH_HOST_LAUNCHER_H_
+#define MEGATRON_COMM_LAUNCH_HOST_LAUNCHER_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "megatron/comm/launch/hostfile.h"
+#include "megatron/comm/launch/launcher.h"
+
+namespace megatron {
+
+struct HostLaunchOptions {
+  std::vector<HostSlots> hosts;                                   // rank 0 is on the first
+  std::vector<std::string> command;                               // of a rank
+  std::vector<std::string> ssh = {"ssh", "-o", "BatchMode=yes"};  // followed by host and command
+  // What makes this program an agent, on the machines: its path there and arguments.
+  std::vector<std::string> agent;
+  std::string master_addr;  // empty: the first host
+  int master_port = 29500;
+  std::string directory;  // where the ranks start; the same on all machines
+  // Set for the ranks, besides what each machine has itself.
+  std::vector<std::pair<std::string, std::string>> environment;
+  ChildrenOptions children;
+};
+
+absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options);
+
+// What an agent does: reads its part of the job from a descriptor, starts the ranks, and sees them
+// to their end.
+absl::StatusOr<LaunchResult> RunAgent(int input);
+
+// One agent's part, as it travels.
+struct AgentJob {
+  LaunchOptions launch;  // with `job`
+  std::string directory;
+
+  std::string Encode() const;
+  static absl::StatusOr<AgentJob> Decode(absl::string_view bytes);
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_LAUNCH_HOST_LAUNCHER_H_

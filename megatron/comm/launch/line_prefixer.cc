@@ -1,0 +1,53 @@
+#include "megatron/comm/launch/line_prefixer.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+
+namespace megatron {
+namespace {
+
+constexpr size_t kLongestLine = 1 << 16;
+
+void WriteAll(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return;  // nobody reads any more; the ranks go on
+    text.remove_prefix(written);
+  }
+}
+
+}  // namespace
+
+void LinePrefixer::Read() {
+  char bytes[1 << 14];
+  while (from_.valid()) {
+    const ssize_t got = read(from_.fd(), bytes, sizeof(bytes));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) return Finish();
+    Append({bytes, static_cast<size_t>(got)});
+  }
+}
+
+void LinePrefixer::Finish() {
+  if (!line_.empty()) Print();
+  from_.Close();
+}
+
+void LinePrefixer::Append(absl::string_view bytes) {
+  for (char c : bytes) {
+    if (c != '\n') line_.push_back(c);
+    if (c == '\n' || line_.size() >= kLongestLine) Print();
+  }
+}
+
+void LinePrefixer::Print() {
+  WriteAll(to_, absl::StrCat(prefix_, line_, "\n"));
+  line_.clear();
+}
+
+}  // namespace megatron

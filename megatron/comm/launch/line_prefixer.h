@@ -1,0 +1,40 @@
+// One output of a process, passed on line by line with a prefix.
+#ifndef MEGATRON_COMM_LAUNCH_LINE_PREFIXER_H_
+#define MEGATRON_COMM_LAUNCH_LINE_PREFIXER_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "megatron/comm/socket.h"
+
+namespace megatron {
+
+// Each line goes on in one write, so that those of several processes do not mix.
+class LinePrefixer {
+ public:
+  // From a descriptor that does not block.
+  LinePrefixer(Socket from, std::string prefix, int to)
+      : from_(std::move(from)), prefix_(std::move(prefix)), to_(to) {}
+
+  // -1 after the end.
+  int fd() const { return from_.fd(); }
+
+  // Passes on what there is; the end closes it.
+  void Read();
+  // Passes on a line that has no end yet.
+  void Finish();
+
+ private:
+  void Append(absl::string_view bytes);
+  void Print();
+
+  Socket from_;
+  const std::string prefix_;
+  const int to_;
+  std::string line_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_LAUNCH_LINE_PREFIXER_H_

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# launch --hostfile: what ranks get on each host, how failures and signals travel, and that nothing
+# stays behind. A script stands in for ssh.
+#
+# Usage: launch_hosts_test.sh LAUNCH PRETRAIN_GPT
+set -eu
+launch=$(readlink -f "$1")
+pretrain=$(readlink -f "$2")
+work=$(mktemp -d)
+cd "$work"
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  tail -n 50 out >&2 || true
+  exit 1
+}
+
+cat > ssh <<'SCRIPT'
+#!/bin/sh
+# Like sshd: the command goes to a shell of another session; its end is not the end of the command.
+echo "$@" >> ssh_arguments
+[ "$1" != unreachable ] || { echo "no route to unreachable" >&2; exit 255; }
+exec setsid --wait sh -c "$2"
+SCRIPT
+chmod +x ssh
+printf '# the cluster\nworker-1 slots=1\n\nworker-2 slots=2  # the big one\n' > hosts
+flags=(--hostfile=hosts --ssh="$work/ssh" --master_addr=127.0.0.1)
+run() { "$launch" "${flags[@]}" "$@" > out 2>&1; }
+start() { "$launch" "${flags[@]}" "$@" > out 2>&1 & pid=$!; }
+port() { echo $((20000 + RANDOM % 10000)); }
+
+export NCCL_DEBUG=WARN OTHER="two words" MEGATRON_JOB_SECRET=never
+run --export=OTHER -- sh -c 'echo $MEGATRON_RANK of $MEGATRON_WORLD_SIZE, $MEGATRON_LOCAL_RANK of \
+$MEGATRON_LOCAL_WORLD_SIZE, $MASTER_ADDR $OTHER $NCCL_DEBUG; pwd; echo secret ${#MEGATRON_JOB_SECRET}; cat' ||
+  fail "three ranks on two hosts: $?"
+unset MEGATRON_JOB_SECRET
+for line in '[rank 0] 0 of 3, 0 of 1, 127.0.0.1 two words WARN' \
+            '[rank 2] 2 of 3, 1 of 2, 127.0.0.1 two words WARN' \
+            "[rank 1] $work" '[rank 2] secret 64'; do
+  grep -qxF "$line" out || fail "missing: $line"
+done
+grep -qE '[0-9a-f]{64}' ssh_arguments && fail "the secret is on a command line"
+
+run --include=worker-2:1 -- sh -c 'echo devices $CUDA_VISIBLE_DEVICES' || fail "one slot"
+grep -qxF '[rank 0] devices 1' out || fail "the slot that was chosen"
+
+code=0
+run -- sh -c 'test $MEGATRON_RANK = 2 && exit 21; sleep 0.2; exit 30' || code=$?
+[ "$code" = 21 ] || fail "the code of the cause, not $code"
+grep -q 'rank 2 ended with code 21' out || fail "who it was"
+
+printf 'unreachable slots=1\nworker-2 slots=1\n' > hosts
+code=0
+run --grace=1s -- sleep 60 || code=$?
+[ "$code" = 255 ] || fail "an unreachable host gives $code"
+grep -q 'no route to unreachable' out || fail "what ssh said"
+grep -q 'host unreachable ended with code 255' out || fail "which host"
+
+printf 'a slots=1\n-oProxyCommand=touch${IFS}owned slots=1\n' > hosts
+code=0
+run -- true || code=$?
+[ "$code" = 20 ] || fail "a hostile hostfile gives $code"
+grep -q 'hosts:2: ' out || fail "its line"
+[ ! -e owned ] || fail "it was heeded"
+
+printf 'worker-1 slots=1\nworker-2 slots=1\n' > hosts
+ranks='echo $$ > pid$MEGATRON_RANK; trap "exit 10" TERM; while true; do sleep 0.05; done'
+both_run() {
+  for _ in $(seq 200); do
+    [ -s pid0 ] && [ -s pid1 ] && return
+    sleep 0.05
+  done
+  fail "the ranks did not start"
+}
+both_end() {
+  for _ in $(seq 200); do
+    kill -0 "$(cat pid0)" 2>/dev/null || kill -0 "$(cat pid1)" 2>/dev/null || return 0
+    sleep 0.05
+  done
+  fail "ranks stay after $*"
+}
+start -- sh -c "$ranks"
+both_run
+kill -TERM "$pid"
+code=0
+wait "$pid" || code=$?
+[ "$code" = 10 ] || fail "after SIGTERM: $code"
+both_end SIGTERM
+rm pid0 pid1
+start -- sh -c "$ranks"
+both_run
+kill -KILL "$pid"
+both_end SIGKILL
+
+cat > run.textproto <<'CONFIG'
+model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 64 }
+optimizer { lr: 3e-3 }
+train { micro_batch_size: 2 global_batch_size: 4 train_iters: 4 }
+data { stories { num_bytes: 100000 } }
+parallel { pipeline_model_parallel_size: 2 }
+checkpoint { save: "alone" }
+CONFIG
+"$pretrain" --config=run.textproto > out 2>&1 || fail "threads: $?"
+run --master_port="$(port)" -- "$pretrain" --config=run.textproto '--set=checkpoint.save="hosts_run"' ||
+  fail "two hosts: $?"
+for shard in 0 1; do
+  cmp {alone,hosts_run}/iter_0000004/shard_0000${shard}_of_00002.bin || fail "shard $shard differs"
+done
+echo "PASSED"
