@@ -29,7 +29,8 @@ struct ProcessGroups {
   ProcessGroup tied_embedding;
   ProcessGroup expert;
   ProcessGroup expert_tensor;
-  ProcessGroup expert_data;  // over which the gradients of experts are summed
+  ProcessGroup expert_model;  // expert and expert_tensor: which share out one set of experts
+  ProcessGroup expert_data;   // over which the gradients of experts are summed
 };
 
 // Collective over `world`. Both grids have its size; a world of size 1 may be null.

@@ -45,6 +45,7 @@ TEST(ProcessGroupsTest, JoinTheRanksThatTheGridsGive) {
       {&G::tied_embedding, dense, {Axis::kPipeline}},  // of two stages both
       {&G::expert, expert, {Axis::kExpert}},
       {&G::expert_tensor, expert, {Axis::kTensor}},
+      {&G::expert_model, expert, {Axis::kTensor, Axis::kExpert}},
       {&G::expert_data, expert, {Axis::kData}},
   };
   const absl::Status status = RunRanks(8, [&](int rank, const ProcessGroup& world) -> absl::Status {

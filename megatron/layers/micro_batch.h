@@ -32,6 +32,10 @@ struct MicroBatch {
   Tensor cu_seqlens;         // int32 [sequences + 1]; of all context-parallel ranks' tokens
   int64_t max_seqlen = 0;
   ContextBatch context;  // empty where this rank holds all tokens
+  // Samples, of equal lengths and one after the other, and the weight of one in the gradient of
+  // what is a mean over samples besides the loss: loss scale / samples of the global batch.
+  int64_t num_samples = 1;
+  float sample_weight = 0;
 
   int64_t num_tokens() const { return tokens_T.numel(); }
 };

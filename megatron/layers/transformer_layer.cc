@@ -11,6 +11,15 @@ NormOptions NormBefore(const TransformerOptions& options, const std::string& lin
           options.hidden_size, /*partial_over_tensor=*/options.sequence_parallel};
 }
 
+// In front of experts no linear layer follows that it could be named after.
+NormOptions MlpNorm(const TransformerOptions& options, int64_t layer) {
+  NormOptions norm = NormBefore(options, LayerName(layer) + ".mlp.linear_fc1");
+  if (!options.moe.IsMoeLayer(layer)) return norm;
+  norm.weight_name = LayerName(layer) + ".pre_mlp_layernorm.weight";
+  norm.bias_name = LayerName(layer) + ".pre_mlp_layernorm.bias";
+  return norm;
+}
+
 // The gradient in front of `branch + bias` under dropout, in ctx.kept(), and the bias's own.
 // Without either there is nothing to do, unless dy is to outlive this backward.
 Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, const Tensor& dy_TH,
@@ -27,15 +36,22 @@ Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, cons
 }  // namespace
 
 TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t layer,
-                                   const ProcessGroup& tensor_group)
+                                   const ProcessGroup& tensor_group,
+                                   const ExpertGroups& expert_groups)
     : layer_(layer),
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
       dtype_(options.dtype),
       input_norm_(NormBefore(options, LayerName(layer) + ".self_attention.linear_qkv")),
-      mlp_norm_(NormBefore(options, LayerName(layer) + ".mlp.linear_fc1")),
-      attention_(options, LayerName(layer) + ".self_attention", layer, tensor_group),
-      mlp_(options, LayerName(layer) + ".mlp", tensor_group) {}
+      mlp_norm_(MlpNorm(options, layer)),
+      attention_(options, LayerName(layer) + ".self_attention", layer, tensor_group) {
+  const std::string name = LayerName(layer) + ".mlp";
+  if (options.moe.IsMoeLayer(layer)) {
+    moe_ = std::make_unique<MoeLayer>(options, name, tensor_group, expert_groups);
+  } else {
+    mlp_ = std::make_unique<Mlp>(options, name, tensor_group);
+  }
+}
 
 void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rotary,
                                const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
@@ -53,9 +69,10 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
   mlp_norm_.ForwardResidual(
       ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput), branch_TH,
       attention_.output().bias(), x_TH, sum_TH, mlp_input_TH, &saved->mlp_norm);
-  mlp_.Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
+  if (mlp_) mlp_->Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
+  if (moe_) moe_->Forward(ctx, mlp_input_TH, branch_TH, &saved->moe);
   ops::BiasDropoutAdd(ctx.stream, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput),
-                      branch_TH, mlp_.output().bias(), sum_TH, y_TH);
+                      branch_TH, MlpBias(), sum_TH, y_TH);
 }
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -64,17 +81,18 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
   const Shape& shape = dy_TH.shape();
   if (recompute_norm_) {
     saved->attention.qkv.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
-    saved->mlp.fc1.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
+    MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
     input_norm_.Recompute(ctx, saved->input_norm, saved->attention.qkv.x_TI);
-    mlp_norm_.Recompute(ctx, saved->mlp_norm, saved->mlp.fc1.x_TI);
+    mlp_norm_.Recompute(ctx, saved->mlp_norm, MlpInput(saved));
   }
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
   const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
 
   const Tensor dmlp_TH =
       BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput), dy_TH,
-                     mlp_.output().bias_gradient());
-  mlp_.Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
+                     MlpBiasGradient());
+  if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
+  if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
   mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm);
 
   const Tensor dattention_TH =
@@ -85,7 +103,8 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
 }
 
 void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
-  mlp_.BackwardWeight(ctx, &saved->mlp);
+  if (mlp_) mlp_->BackwardWeight(ctx, &saved->mlp);
+  if (moe_) moe_->BackwardWeight(ctx, &saved->moe);
   attention_.BackwardWeight(ctx, &saved->attention);
 }
 
@@ -93,7 +112,8 @@ void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {
   input_norm_.AppendParameters(out);
   attention_.AppendParameters(out);
   mlp_norm_.AppendParameters(out);
-  mlp_.AppendParameters(out);
+  if (mlp_) mlp_->AppendParameters(out);
+  if (moe_) moe_->AppendParameters(out);
 }
 
 }  // namespace megatron

@@ -1,14 +1,16 @@
 // One pre-norm transformer layer: x + attention(norm(x)), then that + mlp(norm(that)), with dropout
-// on both branches.
+// on both branches. In place of the MLP there may be a mixture of experts.
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
 #define MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "megatron/layers/mlp.h"
+#include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/self_attention.h"
 #include "megatron/layers/transformer_options.h"
@@ -21,11 +23,12 @@ class TransformerLayer {
     NormLayer::Saved input_norm, mlp_norm;
     SelfAttention::Saved attention;
     Mlp::Saved mlp;
+    MoeLayer::Saved moe;  // in place of mlp
   };
 
   // `layer` is the number in the whole model, from 0.
   TransformerLayer(const TransformerOptions& options, int64_t layer,
-                   const ProcessGroup& tensor_group);
+                   const ProcessGroup& tensor_group, const ExpertGroups& expert_groups);
 
   // x must live as long as *saved.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -36,15 +39,21 @@ class TransformerLayer {
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   void AppendParameters(std::vector<Parameter*>* out);
+  MoeLayer* moe() { return moe_.get(); }  // or null
 
  private:
+  // What the MLP, or the experts in its place, read.
+  Tensor& MlpInput(Saved* saved) const { return mlp_ ? saved->mlp.fc1.x_TI : saved->moe.x_TH; }
+  Tensor MlpBias() const { return mlp_ ? mlp_->output().bias() : Tensor(); }
+  Tensor MlpBiasGradient() const { return mlp_ ? mlp_->output().bias_gradient() : Tensor(); }
   int64_t layer_;
   float hidden_dropout_;
   bool recompute_norm_;
   DType dtype_;
   NormLayer input_norm_, mlp_norm_;
   SelfAttention attention_;
-  Mlp mlp_;
+  std::unique_ptr<Mlp> mlp_;  // or
+  std::unique_ptr<MoeLayer> moe_;
 };
 
 }  // namespace megatron

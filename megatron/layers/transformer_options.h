@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "megatron/layers/moe/moe_options.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 
@@ -62,6 +63,7 @@ struct TransformerOptions {
   bool sequence_parallel = false;
   RecomputeOptions recompute;
   ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
+  MoeOptions moe;
 };
 
 }  // namespace megatron

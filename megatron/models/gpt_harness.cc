@@ -58,6 +58,33 @@ GptOptions SmallLlama() {
   return options;
 }
 
+GptOptions SmallMixtral() {
+  GptOptions options = SmallLlama();
+  MoeOptions& moe = options.transformer.moe;
+  moe.num_experts = 4;
+  moe.ffn_hidden_size = 24;
+  moe.aux_loss_coeff = 0.05f;
+  moe.z_loss_coeff = 1e-3f;
+  moe.capacity_factor = 1;
+  return options;
+}
+
+GptOptions SmallDeepSeek() {
+  GptOptions options = SmallLlama();
+  MoeOptions& moe = options.transformer.moe;
+  moe.num_experts = 8;
+  moe.layers.assign(8, true);
+  moe.layers[0] = false;
+  moe.ffn_hidden_size = 16;
+  moe.shared_ffn_hidden_size = 24;
+  moe.router.score = ops::RouterScore::kSigmoid;
+  moe.router.topk = 3;
+  moe.router.scaling_factor = 1.5f;
+  moe.expert_bias = true;
+  moe.aux_loss_coeff = 0.01f;
+  return options;
+}
+
 HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
                       int64_t first_sample) {
   std::mt19937 random(seed);

@@ -17,6 +17,10 @@ namespace megatron {
 // Small models of the shapes that users know. Vocabulary 50, padded to 64.
 GptOptions SmallGpt2();
 GptOptions SmallLlama();
+// Experts in every layer, of limited capacity, with balance and z losses.
+GptOptions SmallMixtral();
+// A dense first layer; then sigmoid scores, biases that balance, a shared expert.
+GptOptions SmallDeepSeek();
 
 // Tokens of one micro-batch, as host arrays.
 struct HostBatch {

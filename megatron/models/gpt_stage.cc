@@ -7,8 +7,12 @@
 namespace megatron {
 
 GptStage::GptStage(const GptOptions& options, const StagePlacement& placement,
-                   const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
-    : options_(options), placement_(placement), tensor_group_(tensor_group) {
+                   const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
+                   const ExpertGroups& expert_groups)
+    : options_(options),
+      placement_(placement),
+      tensor_group_(tensor_group),
+      expert_groups_(expert_groups) {
   const TransformerOptions& transformer = options.transformer;
   const int parts = placement.stages * placement.chunks;
   if (placement_.layers.empty()) {
@@ -19,6 +23,7 @@ GptStage::GptStage(const GptOptions& options, const StagePlacement& placement,
   CHECK_EQ(std::accumulate(placement_.layers.begin(), placement_.layers.end(), int64_t{0}),
            transformer.num_layers);
   for (int chunk = 0; chunk < placement.chunks; ++chunk) chunks_.push_back(MakeChunk(chunk));
+  MakeRouterState(device, ledger);
   if (transformer.rotary) {
     rotary_ = std::make_unique<RotaryTables>(transformer.rotary_options, transformer.kv_channels,
                                              options.max_positions, device, ledger);
@@ -37,8 +42,24 @@ GptStage::Chunk GptStage::MakeChunk(int index) const {
   chunk.last = part == static_cast<int>(placement_.layers.size()) - 1;
   chunk.layers = std::make_unique<LayerStack>(
       LayerStackOptions{options_.transformer, options_.layer_recompute, first_layer, count},
-      tensor_group_);
+      tensor_group_, expert_groups_);
   return chunk;
+}
+
+std::vector<MoeLayer*> GptStage::moe_layers() const {
+  std::vector<MoeLayer*> layers;
+  for (const Chunk& chunk : chunks_) {
+    for (MoeLayer* layer : chunk.layers->moe_layers()) layers.push_back(layer);
+  }
+  return layers;
+}
+
+void GptStage::MakeRouterState(Device device, MemoryLedger* ledger) {
+  const std::vector<MoeLayer*> layers = moe_layers();
+  std::vector<std::string> names;
+  for (const MoeLayer* layer : layers) names.push_back(layer->router_name());
+  router_state_ = RouterState(options_.transformer.moe, names, device, ledger);
+  for (size_t i = 0; i < layers.size(); ++i) layers[i]->set_state(router_state_.layer(i));
 }
 
 std::unique_ptr<VocabParallelEmbedding> GptStage::MakeTable(const std::string& name,

@@ -19,6 +19,7 @@
 
 #include "absl/types/span.h"
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/moe/router_state.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/gpt_options.h"
@@ -51,7 +52,8 @@ class GptStage : public Stage {
  public:
   // `device` and `ledger` are of the rotary tables, the only memory a stage owns.
   GptStage(const GptOptions& options, const StagePlacement& placement,
-           const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
+           const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
+           const ExpertGroups& expert_groups = {});
 
   // The ranks that hold the other tokens of each sample; without it this one has all.
   void SetContextGroup(const ProcessGroup& group) { context_group_ = group; }
@@ -86,6 +88,9 @@ class GptStage : public Stage {
   // fp32 [2] on the last stage, which adds to it: the sum of loss_weight * loss, and that of
   // loss_weight. The caller zeroes it.
   const Tensor& loss_sums() const { return loss_sums_; }
+  // Empty where no layer here has experts.
+  RouterState& router_state() { return router_state_; }
+  std::vector<MoeLayer*> moe_layers() const;
 
  private:
   enum class Mode { kTrain, kEvaluate, kPredict };
@@ -100,6 +105,7 @@ class GptStage : public Stage {
   };
 
   Chunk MakeChunk(int chunk) const;
+  void MakeRouterState(Device device, MemoryLedger* ledger);
   void MakeEmbedding();
   void MakeHead(Device device, MemoryLedger* ledger);
   std::unique_ptr<VocabParallelEmbedding> MakeTable(const std::string& name, float init_std) const;
@@ -121,6 +127,8 @@ class GptStage : public Stage {
   GptOptions options_;
   StagePlacement placement_;
   ProcessGroup tensor_group_, context_group_;
+  ExpertGroups expert_groups_;
+  RouterState router_state_;
   std::unique_ptr<RotaryTables> rotary_;
   // On the first stage; on the last too if it is tied, there as a copy.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;

@@ -50,6 +50,8 @@ void CheckCommon(const GptOptions& options, Reasons* reasons) {
           reasons);
   Require(!layer.qk_norm, "qk_layernorm: gpt2, llama and qwen2 do not normalize queries and keys",
           reasons);
+  Require(layer.moe.num_experts == 0,
+          "num_experts: of Hugging Face's models with experts none is written here", reasons);
   Require(layer.causal, "attention that is not causal: these are models of the next token",
           reasons);
 }

@@ -6,11 +6,12 @@
 
 namespace megatron {
 
-LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group) {
+LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group,
+                       const ExpertGroups& expert_groups) {
   const int64_t count = options.num_layers;
   for (int64_t i = 0; i < count; ++i) {
-    layers_.push_back(std::make_unique<TransformerLayer>(options.transformer,
-                                                         options.first_layer + i, tensor_group));
+    layers_.push_back(std::make_unique<TransformerLayer>(
+        options.transformer, options.first_layer + i, tensor_group, expert_groups));
   }
   const LayerRecompute& recompute = options.recompute;
   for (int64_t begin = 0; begin < count;) {
@@ -36,6 +37,14 @@ void LayerStack::AppendParameters(std::vector<Parameter*>* out) {
   for (Segment& segment : segments_) {
     segment.next = segment.end == num_layers() ? WeightBlocks::kNone : BlockOf(segment.end);
   }
+}
+
+std::vector<MoeLayer*> LayerStack::moe_layers() const {
+  std::vector<MoeLayer*> moe;
+  for (const auto& layer : layers_) {
+    if (layer->moe() != nullptr) moe.push_back(layer->moe());
+  }
+  return moe;
 }
 
 void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary,

@@ -45,7 +45,8 @@ class LayerStack {
     std::vector<TransformerLayer::Saved> layers;
   };
 
-  LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group);
+  LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group,
+             const ExpertGroups& expert_groups = {});
 
   // x must live as long as *saved. `rotary` may be null.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -64,6 +65,8 @@ class LayerStack {
   // The blocks that forward and backward use first; kNone without layers.
   int first_block() const { return layers_.empty() ? WeightBlocks::kNone : first_block_; }
   int last_block() const { return BlockBefore(num_layers()); }
+  // Those of the layers that have experts, in order.
+  std::vector<MoeLayer*> moe_layers() const;
 
  private:
   struct Segment {

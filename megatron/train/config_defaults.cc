@@ -22,6 +22,8 @@ void ResolveModel(config::ModelConfig* model) {
   if (!model->has_max_position_embeddings() && model->has_seq_length()) {
     model->set_max_position_embeddings(model->seq_length());
   }
+  if (model->has_num_experts() && !model->has_moe_ffn_hidden_size() && model->has_ffn_hidden_size())
+    model->set_moe_ffn_hidden_size(model->ffn_hidden_size());
   if (!model->has_embedding_init_method_std())
     model->set_embedding_init_method_std(model->init_method_std());
 }
@@ -58,6 +60,10 @@ void ResolveDefaults(config::PretrainConfig* config) {
   config->mutable_logging();
   config->mutable_system();
   ResolveModel(config->mutable_model());
+  if (config->model().has_num_experts() && !config->parallel().has_expert_tensor_parallel_size()) {
+    config->mutable_parallel()->set_expert_tensor_parallel_size(
+        config->parallel().tensor_model_parallel_size());
+  }
   config::RecomputeConfig* const recompute = config->mutable_recompute();
   if (recompute->recompute_granularity() == config::RecomputeGranularity::selective &&
       recompute->recompute_modules().empty()) {

@@ -66,6 +66,12 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"parallel.pipeline_model_parallel_size=2",
        "parallel.num_layers_per_virtual_pipeline_stage=1"},
       {"generation={}"},
+      {"model.disable_bias_linear=true", "model.num_experts=4", "model.moe_aux_loss_coeff=0.25",
+       "model.moe_expert_capacity_factor=2", "parallel.data_parallel_size=2",
+       "model.moe_shared_expert_intermediate_size=8"},
+      {"model.disable_bias_linear=true", "model.num_experts=16", "model.moe_router_topk=4",
+       "model.moe_router_score_function=sigmoid", "model.moe_router_enable_expert_bias=true",
+       "model.moe_router_num_groups=4", "model.moe_router_group_topk=2"},
   };
   return *contexts;
 }
@@ -93,6 +99,11 @@ const std::map<std::string, Help>& Helps() {
       {"data.vocab_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.merge_file=b"}}},
       {"data.merge_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a"}}},
       {"data.tokenizer_model", {"c", {"data.tokenizer_type=HuggingFaceTokenizer"}}},
+      {"model.num_experts", {"4", {"model.disable_bias_linear=true"}}},
+      {"model.moe_layer_freq",
+       {"[0]+[1]*3", {"model.disable_bias_linear=true", "model.num_experts=4"}}},
+      {"model.moe_router_score_function",
+       {"sigmoid", {"model.disable_bias_linear=true", "model.num_experts=8"}}},
       {"model.group_query_attention", {"true", {"model.num_query_groups=2"}}},
       {"optimizer.weight_decay_incr_style",
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
@@ -123,8 +134,17 @@ std::string Line(const Values&... values) {
   return absl::StrCat(absl::StrJoin(std::vector<std::string>{AsText(values)...}, " "), "\n");
 }
 
+std::string Describe(const MoeOptions& o) {
+  return Line(o.num_experts, absl::StrJoin(o.layers, ""), o.ffn_hidden_size,
+              o.shared_ffn_hidden_size, o.router.score, o.router.topk, o.router.pre_softmax,
+              o.router.scaling_factor, o.router.num_groups, o.router.group_topk, o.balance,
+              o.aux_loss_coeff, o.z_loss_coeff, o.expert_bias, o.expert_bias_update_rate,
+              o.capacity_factor.value_or(0), o.drop_policy);
+}
+
 std::string Describe(const TransformerOptions& o) {
-  return Line(o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads,
+  return Describe(o.moe) +
+         Line(o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads,
               o.num_query_groups, o.kv_channels, o.norm.kind, o.norm.epsilon,
               o.norm.zero_centered_gamma, o.activation, o.gated, o.linear_bias, o.qkv_bias,
               o.qk_norm, o.rotary, o.rotary_options.base, o.rotary_options.percent,
@@ -176,7 +196,8 @@ std::string Describe(const DataOptions& o) {
 
 std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
-         Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data) +
+         Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
+              o.parallel.expert, o.parallel.expert_tensor) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
               o.precision.dynamic.initial_scale, o.precision.dynamic.min_scale,
               o.precision.dynamic.window, o.precision.dynamic.hysteresis) +

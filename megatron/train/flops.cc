@@ -1,22 +1,43 @@
 #include "megatron/train/flops.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "megatron/train/config.pb.h"
+#include "megatron/train/layer_pattern.h"
 
 namespace megatron {
 namespace {
 
-// Weights of matrix products alone: what 2 FLOPs per token and pass are spent on.
-int64_t MatrixWeightsPerLayer(const config::ModelConfig& model) {
+// Of one MLP, of a layer or of an expert.
+int64_t MlpWeights(const config::ModelConfig& model, int64_t width) {
+  return (model.swiglu() ? 3 : 2) * model.hidden_size() * width;
+}
+
+int64_t AttentionWeights(const config::ModelConfig& model) {
   const int64_t query_width = model.num_attention_heads() * model.kv_channels();
   const int64_t key_value_width = 2 * model.num_query_groups() * model.kv_channels();
-  const int64_t mlp_matrices = model.swiglu() ? 3 : 2;
-  return model.hidden_size() *
-         (2 * query_width + key_value_width + mlp_matrices * model.ffn_hidden_size());
+  return model.hidden_size() * (2 * query_width + key_value_width);
+}
+
+int64_t CountMoeLayers(const config::ModelConfig& model) {
+  if (!model.has_num_experts()) return 0;
+  const std::vector<bool> layers = *ParseLayerPattern(model.moe_layer_freq(), model.num_layers());
+  return std::count(layers.begin(), layers.end(), true);
+}
+
+// Weights of the layers' matrix products, where of each mixture `experts` experts count.
+int64_t MatrixWeights(const config::ModelConfig& model, int64_t experts) {
+  const int64_t mixtures = CountMoeLayers(model);
+  const int64_t mixture = experts * MlpWeights(model, model.moe_ffn_hidden_size()) +
+                          MlpWeights(model, model.moe_shared_expert_intermediate_size()) +
+                          model.num_experts() * model.hidden_size();  // the router
+  return model.num_layers() * AttentionWeights(model) + mixtures * mixture +
+         (model.num_layers() - mixtures) * MlpWeights(model, model.ffn_hidden_size());
 }
 
 int64_t BiasesPerLayer(const config::ModelConfig& model) {
@@ -47,12 +68,13 @@ int64_t CountParameters(const config::ModelConfig& model, int64_t padded_vocab_s
   const int64_t per_channel = model.normalization() == config::Normalization::LayerNorm ? 2 : 1;
   const int64_t norm = per_channel * model.hidden_size();
   const int64_t qk_norms = model.qk_layernorm() ? 2 * per_channel * model.kv_channels() : 0;
-  const int64_t layer = MatrixWeightsPerLayer(model) + BiasesPerLayer(model) + 2 * norm + qk_norms;
+  const int64_t layer = BiasesPerLayer(model) + 2 * norm + qk_norms;
   const bool learned =
       model.position_embedding_type() == config::PositionEmbedding::learned_absolute;
   const int64_t rows = padded_vocab_size * (model.untie_embeddings_and_output_weights() ? 2 : 1) +
                        (learned ? model.max_position_embeddings() : 0);
-  return model.num_layers() * layer + norm + rows * model.hidden_size();
+  return MatrixWeights(model, model.num_experts()) + model.num_layers() * layer + norm +
+         rows * model.hidden_size();
 }
 
 double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size,
@@ -61,7 +83,7 @@ double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size
       6;  // 2 forward, 2 for the input's gradient, 2 for the weight's
   const double layers = static_cast<double>(model.num_layers());
   const double weights =
-      layers * static_cast<double>(MatrixWeightsPerLayer(model)) +
+      static_cast<double>(MatrixWeights(model, model.moe_router_topk())) +
       static_cast<double>(padded_vocab_size) * static_cast<double>(model.hidden_size());
   // Scores and their product with the values: two products over the positions seen.
   const double positions_seen =

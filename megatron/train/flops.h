@@ -15,11 +15,11 @@
 
 namespace megatron {
 
-// Every trained number, norms and biases included; a tied embedding counts once.
+// Every trained number, norms and biases included; a tied embedding counts once, and every expert.
 int64_t CountParameters(const config::ModelConfig& model, int64_t padded_vocab_size);
 
 // Both count the matrix products of forward and backward, a multiplication and an addition each as
-// one, and nothing for recomputation.
+// one, and nothing for recomputation. Of experts those count that a token goes to.
 enum class FlopsConvention {
   // Attention as if each position saw all others: Megatron up to 0.12, its README's tables and
   // Narayanan et al. (2021),

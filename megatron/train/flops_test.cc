@@ -62,6 +62,19 @@ TEST(FlopsPerTokenTest, CountsGroupedQueriesAndGates) {
                    6 * weights + 6.0 * 4 * 256 * 128);
 }
 
+TEST(FlopsPerTokenTest, CountsOfExpertsThoseThatATokenGoesTo) {
+  const std::vector<std::string> moe = {
+      "model.num_experts=8", "model.moe_router_topk=2", "model.moe_ffn_hidden_size=96",
+      "model.moe_shared_expert_intermediate_size=64", "model.moe_layer_freq=\"[0]+[1]*3\""};
+  const config::ModelConfig dense = Model("llama_tiny"), experts = Model("llama_tiny", moe);
+  const int64_t mlp = 3 * 128 * dense.ffn_hidden_size();
+  EXPECT_EQ(CountParameters(experts, 384) - CountParameters(dense, 384),
+            3 * (3 * 128 * (8 * 96 + 64) + 8 * 128 - mlp));
+  EXPECT_DOUBLE_EQ(FlopsPerToken(experts, 384, FlopsConvention::kClassic) -
+                       FlopsPerToken(dense, 384, FlopsConvention::kClassic),
+                   6.0 * 3 * (3 * 128 * (2 * 96 + 64) + 8 * 128 - static_cast<double>(mlp)));
+}
+
 TEST(PeakFlopsTest, KnowsAcceleratorsByTheirDriversNames) {
   EXPECT_EQ(PeakFlopsPerSecond("NVIDIA H200", MatmulPrecision::kHalf), 989e12);
   EXPECT_EQ(PeakFlopsPerSecond("NVIDIA H100 80GB HBM3", MatmulPrecision::kHalf), 989e12);

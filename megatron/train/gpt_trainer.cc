@@ -38,6 +38,17 @@ absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
   return absl::OkStatus();
 }
 
+ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
+  return {groups.expert, groups.expert_tensor, groups.expert_model};
+}
+
+int64_t CountMoeLayers(const TransformerOptions& options) {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < options.num_layers; ++layer)
+    count += options.moe.IsMoeLayer(layer);
+  return count;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GptTrainer>> GptTrainer::Create(
@@ -69,7 +80,7 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
       scheduler_(std::move(scheduler)),
       ramp_(std::move(ramp)),
       stage_(std::make_unique<GptStage>(options.model, options.placement, groups.tensor,
-                                        stream.device(), ledger)),
+                                        stream.device(), ledger, ExpertGroupsOf(groups))),
       packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
       report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger),
       host_report_(report_.At(0, DType::kFloat32, {2}), "loss") {
@@ -204,6 +215,30 @@ double GptTrainer::MeanLoss() {
   return values[1] == 0 ? 0 : double{values[0]} / values[1];
 }
 
+// Every rank has summed over the rows that it routes, in its stage's layers.
+void GptTrainer::ReportRouterLosses(StepReport* report) {
+  const int64_t layers = CountMoeLayers(options_.model.transformer);
+  if (layers == 0) return;
+  const Tensor sums = report_.At(0, DType::kFloat32, {2});
+  if (stage_->router_state().empty()) {
+    ops::Zero(stream_, sums);
+  } else {
+    ops::Copy(stream_, stage_->router_state().losses_2(), sums);
+  }
+  groups_.world.AllReduce(sums, ReduceOp::kSum, stream_);
+  host_report_.Fetch(stream_);
+  const double count = static_cast<double>(report->global_batch_size * layers);
+  report->load_balancing_loss = host_report_.host().data<float>()[0] / count;
+  report->z_loss = host_report_.host().data<float>()[1] / count;
+  const MoeOptions& moe = options_.model.transformer.moe;
+  if (moe.balance != BalanceUnit::kNone) {
+    report->losses.push_back(
+        {moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss" : "load_balancing_loss",
+         report->load_balancing_loss});
+  }
+  if (moe.z_loss_coeff != 0) report->losses.push_back({"z_loss", report->z_loss});
+}
+
 absl::Status GptTrainer::GroupStatus() const {
   for (const ProcessGroup* group : {&groups_.world, &groups_.tensor, &groups_.context,
                                     &groups_.data_context, &groups_.pipeline}) {
@@ -240,9 +275,12 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   stage_->SetBatches(&packer_.batches());
   data_parallel_->StartStep(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+  stage_->router_state().StartStep(stream_);
   MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
   at_->Enter(Phase::kReduce);
   report.loss = MeanLoss();
+  report.losses = {{"lm loss", report.loss}};
+  ReportRouterLosses(&report);
 
   data_parallel_->FinalizeGradients();
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
@@ -257,6 +295,8 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   step.stop_requested = stop_requested;
   MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
   if (report.update.applied) data_parallel_->ShareWeights();
+  if (report.update.applied)
+    stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
   if (options_.log_num_zeros_in_grad)
     report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);

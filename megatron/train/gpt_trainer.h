@@ -28,6 +28,7 @@
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
+#include "megatron/train/log_line.h"
 #include "megatron/train/micro_batch_packer.h"
 #include "megatron/train/rank_progress.h"
 
@@ -64,6 +65,11 @@ struct TrainingProgress {
 
 struct StepReport {
   double loss = 0;  // mean over the global batch's tokens
+  // Means over the global batch's samples and the layers with experts, without their coefficients;
+  // 1 where all experts are chosen alike, and the mean square of the router's log-sum-exp.
+  double load_balancing_loss = 0, z_loss = 0;
+  // The loss, and those of the two that are trained on, under the names that Megatron prints.
+  std::vector<NamedLoss> losses;
   StepResult update;
   double learning_rate = 0;  // after the step, as Megatron prints it
   double loss_scale = 1;     // that the step used
@@ -134,6 +140,8 @@ class GptTrainer {
   absl::Status RunPipeline(int64_t micro_batches);
   // The mean loss over all ranks of what the last stage has summed since it was zeroed.
   double MeanLoss();
+  // Of the micro-batches of a step.
+  void ReportRouterLosses(StepReport* report);
   absl::Status GroupStatus() const;
 
   GptTrainerOptions options_;

@@ -65,6 +65,9 @@ absl::Status InferenceModel::LoadWeights(const CheckpointReader& reader) {
     MEGATRON_RETURN_IF_ERROR(
         reader.Read(parameter->name, parameter->sharding.offset, parameter->data));
   }
+  for (const RouterState::Named& state : stage_.router_state().Tensors()) {
+    MEGATRON_RETURN_IF_ERROR(reader.Read(state.name, {0}, state.tensor));
+  }
   return absl::OkStatus();
 }
 

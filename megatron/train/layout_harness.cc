@@ -1,5 +1,7 @@
 #include "megatron/train/layout_harness.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -91,6 +93,61 @@ class Gathering {
   std::map<std::string, std::string> held_;  // how often each element
 };
 
+// How little, relative to the scores' unit, decided about the rows that a router saw: between the
+// last expert chosen and the best one not, and between the last choice that an expert took of a
+// sample and the first that it did not.
+class RouterMargin {
+ public:
+  RouterMargin(const MoeOptions& moe, double* smallest) : moe_(moe), smallest_(smallest) {}
+
+  void See(const RouterLayer::Saved& saved, const Tensor& bias_E) {
+    const int64_t experts = moe_.num_experts, topk = moe_.router.topk;
+    const float* logits = saved.logits_NE.data<float>();
+    const int32_t* chosen = saved.chosen_NK.data<int32_t>();
+    for (int64_t row = 0; row < saved.logits_NE.dim(0); ++row) {
+      double worst_chosen = 1e9, best_other = -1e9;
+      for (int64_t e = 0; e < experts; ++e) {
+        double score = logits[row * experts + e];
+        if (moe_.router.score == ops::RouterScore::kSigmoid) score = 1 / (1 + std::exp(-score));
+        if (!bias_E.empty()) score += bias_E.data<float>()[e];
+        const int32_t* mine = chosen + row * topk;
+        if (std::find(mine, mine + topk, e) != mine + topk) {
+          worst_chosen = std::min(worst_chosen, score);
+        } else {
+          best_other = std::max(best_other, score);
+        }
+      }
+      *smallest_ = std::min(*smallest_, worst_chosen - best_other);
+    }
+    if (moe_.capacity_factor.has_value()) SeeDrops(saved);
+  }
+
+ private:
+  // Of whole samples: a rank that sees parts of them may find more room, never less.
+  void SeeDrops(const RouterLayer::Saved& saved) {
+    const int64_t topk = moe_.router.topk, rows = saved.expert_NK.dim(0);
+    for (int64_t begin = 0; begin < rows; begin += CountingSource::kLength) {
+      std::map<int32_t, double> kept, dropped;
+      const int64_t end = std::min<int64_t>(rows, begin + CountingSource::kLength) * topk;
+      for (int64_t i = begin * topk; i < end; ++i) {
+        const int32_t expert = saved.chosen_NK.data<int32_t>()[i];
+        const double probability = saved.probability_NK.data<float>()[i];
+        kept.emplace(expert, 1);
+        dropped.emplace(expert, 0);
+        double& bound = saved.expert_NK.data<int32_t>()[i] < 0 ? dropped[expert] : kept[expert];
+        bound = saved.expert_NK.data<int32_t>()[i] < 0 ? std::max(bound, probability)
+                                                       : std::min(bound, probability);
+      }
+      for (const auto& [expert, least] : kept) {
+        if (dropped[expert] > 0) *smallest_ = std::min(*smallest_, least - dropped[expert]);
+      }
+    }
+  }
+
+  const MoeOptions moe_;
+  double* const smallest_;
+};
+
 // One rank of the run.
 class LayoutRank {
  public:
@@ -143,10 +200,17 @@ class LayoutRank {
 
   absl::Status Train(const CountingSource& source, LayoutOutcome* outcome) {
     sent_->Reset();
+    RouterMargin margin(options_.model.transformer.moe, &outcome->smallest_margin);
+    for (MoeLayer* layer : trainer_->stage().moe_layers()) {
+      layer->router().set_observer(
+          [&](const RouterLayer::Saved& saved, const Tensor& bias) { margin.See(saved, bias); });
+    }
     for (int i = 0; i < how_.steps; ++i) {
       MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source, false, nullptr));
       outcome->losses.push_back(report.loss);
       outcome->norms.push_back(report.update.grad_norm);
+      outcome->balances.push_back(report.load_balancing_loss);
+      outcome->z_losses.push_back(report.z_loss);
     }
     if (how_.evaluate) {
       MEGATRON_ASSIGN_OR_RETURN(outcome->evaluation, trainer_->Evaluate(source, 2));
@@ -198,6 +262,8 @@ std::string ToString(const Layout& layout) {
     absl::StrAppend(&text, " cp", layout.context, " ",
                     kKinds[static_cast<int>(layout.context_parallel)]);
   }
+  if (layout.expert > 1) absl::StrAppend(&text, " ep", layout.expert);
+  if (layout.expert_tensor > 1) absl::StrAppend(&text, " etp", layout.expert_tensor);
   absl::StrAppend(&text, " dp", layout.data, " zero", static_cast<int>(layout.sharding),
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   return text;
@@ -253,6 +319,8 @@ LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
   sizes.context = how.layout.context;
   sizes.pipeline = how.layout.pipeline;
   sizes.data = how.layout.data;
+  sizes.expert = how.layout.expert;
+  sizes.expert_tensor = how.layout.expert_tensor;
   const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
   CHECK(dense.ok() && expert.ok());
   Gathering gathering;
@@ -268,6 +336,8 @@ LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
   for (const LayoutOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.losses, outcomes[0].losses);
     EXPECT_EQ(outcome.norms, outcomes[0].norms);
+    EXPECT_EQ(outcome.balances, outcomes[0].balances);
+    EXPECT_EQ(outcome.z_losses, outcomes[0].z_losses);
     EXPECT_EQ(outcome.evaluation, outcomes[0].evaluation);
   }
   outcomes[0].state = gathering.Take();

@@ -22,7 +22,9 @@ namespace megatron {
 struct Layout {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
   ContextParallel context_parallel = ContextParallel::kRing;
-  int chunks = 1;  // of each pipeline rank
+  int expert = 1;         // ranks with different experts
+  int expert_tensor = 1;  // ranks with parts of the same experts
+  int chunks = 1;         // of each pipeline rank
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   std::vector<int64_t> layers;  // of each part of the model; empty: even
   bool sequence_parallel = false;
@@ -78,6 +80,9 @@ struct LayoutRun {
 
 struct LayoutOutcome {
   std::vector<double> losses, norms;
+  // Of models with experts:
+  std::vector<double> balances, z_losses;
+  double smallest_margin = 1;  // between what a router chose or kept and what it did not
   double evaluation = 0;
   // Of the first rank: bytes by kind when it held the most, and what it sent in its steps.
   std::map<std::string, int64_t> memory;

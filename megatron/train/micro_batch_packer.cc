@@ -93,6 +93,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
     batches_.back().cu_seqlens =
         batches_.back().cu_seqlens.Slice(0, 0, options_.layout.micro_batch_size + 1);
     batches_.back().max_seqlen = options_.seq_length;
+    batches_.back().num_samples = options_.layout.micro_batch_size;
   }
   PlaceOwnTokens();
 }
@@ -158,6 +159,10 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
         PackOne(reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &host));
     batch.cu_seqlens = batch.cu_seqlens.Slice(0, 0, host.cu_seqlens.dim(0));
     batch.max_seqlen = host.max_seqlen;
+    batch.num_samples = options_.layout.micro_batch_size;
+    batch.sample_weight =
+        step.loss_scale / static_cast<float>(step.micro_batches * batch.num_samples *
+                                             options_.layout.data_parallel_size);
   }
   auto tokens_of = [](const MicroBatch& batch) {
     const float* weight = batch.loss_weight_T.data<float>();

@@ -83,6 +83,56 @@ TEST_F(ReshardTest, AnyLayoutLoadsWhatAnyOtherSavedBitForBit) {
   }
 }
 
+std::vector<Layout> LayoutsOfExperts() {
+  std::vector<Layout> layouts;
+  for (int tensor : {1, 2}) {
+    for (int pipeline : {1, 2}) {
+      for (int data : {1, 2, 4}) {
+        for (int expert : {1, 2, 4, 8}) {
+          for (int expert_tensor : {1, 2}) {
+            Layout layout;
+            layout.tensor = tensor;
+            layout.pipeline = pipeline;
+            layout.data = data;
+            layout.expert = expert;
+            layout.expert_tensor = expert_tensor;
+            if (layout.ranks() > 8 || tensor * data % (expert * expert_tensor) != 0) continue;
+            layouts.push_back(layout);
+          }
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+TEST_F(ReshardTest, AnyLayoutOfExpertsLoadsWhatAnyOtherSavedBitForBit) {
+  const std::vector<Layout> layouts = LayoutsOfExperts();
+  ASSERT_GT(layouts.size(), 20u);
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  const CountingSource source;
+  for (int from = 0; from < 6; ++from) {
+    GptTrainerOptions run = TinyRun(SmallDeepSeek(), OptimizerOptions::kAdamW);
+    if (from % 2 == 0) run.model.transformer.dtype = DType::kBFloat16;
+    LayoutRun saved;
+    saved.layout = layouts[random() % layouts.size()];
+    saved.steps = 1;
+    saved.save = Directory(absl::StrCat("experts", from));
+    const LayoutOutcome want = TrainOnLayout(run, saved, source);
+    EXPECT_EQ(want.state.count("decoder.layers.3.mlp.router.expert_bias"), 1u);
+    for (int to = 0; to < 6; ++to) {
+      LayoutRun loaded;
+      loaded.layout = layouts[random() % layouts.size()];
+      loaded.load = saved.save;
+      SCOPED_TRACE(absl::StrCat(ToString(saved.layout), " to ", ToString(loaded.layout)));
+      EXPECT_TRUE(TrainOnLayout(run, loaded, source).state == want.state);
+    }
+    EXPECT_TRUE(PosixFileSystem().RemoveTree(saved.save).ok());
+  }
+}
+
 // Three layouts in one run: every sample is read once for each copy of the model's ranks, none
 // twice, none skipped, and the losses are those of one rank all along.
 TEST_F(ReshardTest, TrainingGoesOnWhereItWasOnOtherRanks) {

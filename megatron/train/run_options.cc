@@ -7,6 +7,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_text.h"
+#include "megatron/train/layer_pattern.h"
 #include "megatron/train/pipeline_config.h"
 
 namespace megatron {
@@ -40,6 +41,49 @@ LayerRecompute ToLayerRecompute(const config::RecomputeConfig& config) {
                        ? LayerRecompute::kUniform
                        : LayerRecompute::kBlock;
   options.num_layers = config.recompute_num_layers();
+  return options;
+}
+
+BalanceUnit ToBalanceUnit(const config::ModelConfig& model) {
+  if (model.moe_aux_loss_coeff() == 0) return BalanceUnit::kNone;
+  switch (model.moe_router_load_balancing_type()) {
+    case config::RouterLoadBalancing::seq_aux_loss:
+      return BalanceUnit::kSample;
+    case config::RouterLoadBalancing::aux_loss:
+      return BalanceUnit::kMicroBatch;
+    case config::RouterLoadBalancing::none:
+      break;
+  }
+  return BalanceUnit::kNone;
+}
+
+MoeOptions ToMoe(const config::ModelConfig& model) {
+  MoeOptions options;
+  if (!model.has_num_experts()) return options;
+  options.num_experts = model.num_experts();
+  options.layers = *ParseLayerPattern(model.moe_layer_freq(), model.num_layers());
+  options.ffn_hidden_size = model.moe_ffn_hidden_size();
+  options.shared_ffn_hidden_size = model.moe_shared_expert_intermediate_size();
+  options.router.score = model.moe_router_score_function() == config::RouterScoreFunction::sigmoid
+                             ? ops::RouterScore::kSigmoid
+                             : ops::RouterScore::kSoftmax;
+  options.router.topk = static_cast<int>(model.moe_router_topk());
+  options.router.pre_softmax = model.moe_router_pre_softmax();
+  options.router.scaling_factor = static_cast<float>(model.moe_router_topk_scaling_factor());
+  if (model.has_moe_router_num_groups()) {
+    options.router.num_groups = static_cast<int>(model.moe_router_num_groups());
+    options.router.group_topk = static_cast<int>(model.moe_router_group_topk());
+  }
+  options.balance = ToBalanceUnit(model);
+  options.aux_loss_coeff = static_cast<float>(model.moe_aux_loss_coeff());
+  options.z_loss_coeff = static_cast<float>(model.moe_z_loss_coeff());
+  options.expert_bias = model.moe_router_enable_expert_bias();
+  options.expert_bias_update_rate = static_cast<float>(model.moe_router_bias_update_rate());
+  if (model.has_moe_expert_capacity_factor())
+    options.capacity_factor = model.moe_expert_capacity_factor();
+  options.drop_policy = model.moe_token_drop_policy() == config::TokenDropPolicy::position
+                            ? ops::DropPolicy::kPosition
+                            : ops::DropPolicy::kProbability;
   return options;
 }
 
@@ -77,6 +121,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
           : model.init_method_std());
   options.dtype = ModelDType(config.precision());
   options.recompute = ToRecompute(config.recompute());
+  options.moe = ToMoe(model);
   return options;
 }
 
@@ -114,6 +159,8 @@ ParallelSizes ToParallelSizes(const config::ParallelConfig& config) {
   sizes.context = static_cast<int>(config.context_parallel_size());
   sizes.pipeline = static_cast<int>(config.pipeline_model_parallel_size());
   sizes.data = static_cast<int>(config.data_parallel_size());
+  sizes.expert = static_cast<int>(config.expert_model_parallel_size());
+  sizes.expert_tensor = static_cast<int>(config.expert_tensor_parallel_size());
   return sizes;
 }
 

@@ -161,6 +161,11 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
   std::string text;
   absl::StrAppendFormat(&text, "ranks: %d = %s\n", options.num_ranks(),
                         DescribeSizes(options.parallel));
+  if (model.transformer.moe.num_experts > 0) {
+    absl::StrAppendFormat(&text, "experts: %d on %d ranks, each cut over %d\n",
+                          model.transformer.moe.num_experts, options.parallel.expert,
+                          options.parallel.expert_tensor);
+  }
   absl::StrAppendFormat(&text, "parameters: %s (vocabulary %d, padded to %d)\n",
                         FormatCount(parameters), model.vocab_size, model.padded_vocab_size);
   absl::StrAppendFormat(&text, "steps: %d of %d samples, %s tokens each, %s in all\n",

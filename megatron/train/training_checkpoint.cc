@@ -62,6 +62,22 @@ std::vector<ShardedTensor> OwnedBlocks(GptTrainer& trainer) {
   return blocks;
 }
 
+// The tensors that no optimizer updates.
+std::vector<ShardedTensor> RouterBlocks(GptTrainer& trainer) {
+  std::vector<ShardedTensor> blocks;
+  for (const RouterState::Named& state : trainer.stage().router_state().Tensors()) {
+    ShardedTensor block;
+    block.name = state.name;
+    block.tensor = state.tensor;
+    block.global_shape = state.tensor.shape();
+    block.offset = {0};
+    block.replica = trainer.groups().tensor.rank() +
+                    trainer.groups().tensor.size() * trainer.groups().data_context.rank();
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
 // What is loaded: the weights the model computes with are their rounded masters.
 std::vector<ShardedTensor> MasterBlocks(GptTrainer& trainer, const CheckpointReader& reader) {
   std::vector<ShardedTensor> blocks;
@@ -90,6 +106,7 @@ std::set<std::string> WeightNames(const GptOptions& model) {
   GptStage whole(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
   std::set<std::string> names;
   for (const Parameter* parameter : whole.parameters()) names.insert(parameter->name);
+  for (const RouterState::Named& state : whole.router_state().Tensors()) names.insert(state.name);
   return names;
 }
 
@@ -195,6 +212,9 @@ CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& r
   state.iteration = progress.iteration;
   trainer.host_parameters().Fetch(trainer.stream());
   state.tensors = OwnedBlocks(trainer);
+  for (const ShardedTensor& block : RouterBlocks(trainer)) {
+    if (block.replica == 0) state.tensors.push_back(block);
+  }
   const LossScalerState& scaler = trainer.scaler().state();
   state.ints = {{"iteration", progress.iteration},
                 {"consumed_train_samples", progress.consumed_train_samples},
@@ -221,6 +241,10 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   if (what == Restore::kEverything) {
     MEGATRON_RETURN_IF_ERROR(CheckSameOptimizer(reader, *trainer));
   }
+  for (const ShardedTensor& block : RouterBlocks(*trainer)) {
+    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  }
+  trainer->stage().router_state().SendTensors(trainer->stream());
   MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, MasterBlocks(*trainer, reader), trainer));
   trainer->buffers().CopyMastersToWeights(trainer->stream());
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());

@@ -139,7 +139,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
   const TrainingProgress& progress = trainer_->progress();
   const double tokens = static_cast<double>(report.global_batch_size * options().data.seq_length);
   const double seconds = absl::ToDoubleSeconds(elapsed);
-  interval_.Add({{"lm loss", report.loss}}, /*skipped=*/!report.update.finite);
+  interval_.Add(report.losses, /*skipped=*/!report.update.finite);
   interval_elapsed_ += elapsed;
   if (metrics_.has_value()) {
     StepMetrics metrics;

@@ -18,6 +18,7 @@
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_checker.h"
 #include "megatron/train/pipeline_config.h"
+#include "megatron/train/validate_experts.h"
 
 namespace megatron {
 namespace {
@@ -508,6 +509,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckNetworkChoices(check);
   CheckLayout(check);
   CheckContext(check);
+  CheckExperts(check);
   CheckPipeline(check);
   CheckDataParallel(check);
   CheckPrecision(check);

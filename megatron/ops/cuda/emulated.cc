@@ -7,6 +7,9 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/moe/grouped_linear.h"
+#include "megatron/ops/moe/permute.h"
+#include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
@@ -39,6 +42,11 @@ AttentionInputs View(const AttentionInputs& in) {
 
 NormTensors View(const NormTensors& tensors) {
   return {View(tensors.gamma_H), View(tensors.beta_H), View(tensors.mean_T), View(tensors.rstd_T)};
+}
+
+RouterLosses View(RouterLosses losses) {
+  losses.counts_UE = View(losses.counts_UE);
+  return losses;
 }
 
 }  // namespace
@@ -192,6 +200,82 @@ void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
           const Tensor& position_T, bool interleaved, bool inverse, const Tensor& x) {
   ops::Rope(EmulatingStream(stream), View(cos_SP), View(sin_SP), View(position_T), interleaved,
             inverse, View(x));
+}
+
+void RouterForward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                   const Tensor& bias_E, const Tensor& expert_TK, const Tensor& probability_TK) {
+  ops::RouterForward(EmulatingStream(stream), router, View(logits_TE), View(bias_E),
+                     View(expert_TK), View(probability_TK));
+}
+
+void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUnits& units,
+                  const Tensor& counts_UE) {
+  ops::CountChoices(EmulatingStream(stream), View(expert_TK), units, View(counts_UE));
+}
+
+void RouterBackward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                    const Tensor& expert_TK, const Tensor& dprobability_TK,
+                    const RouterLosses& losses, const Tensor& dlogits_TE, const Tensor& values_T2) {
+  ops::RouterBackward(EmulatingStream(stream), router, View(logits_TE), View(expert_TK),
+                      View(dprobability_TK), View(losses), View(dlogits_TE), View(values_T2));
+}
+
+void AddRouterLosses(const Stream& stream, const Tensor& values_T2, double balance_factor,
+                     double z_factor, const Tensor& sums_2) {
+  ops::AddRouterLosses(EmulatingStream(stream), View(values_T2), balance_factor, z_factor,
+                       View(sums_2));
+}
+
+void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
+                      const RouterUnits& units, const Tensor& probability_TK,
+                      const Tensor& expert_TK) {
+  ops::DropOverCapacity(EmulatingStream(stream), policy, capacity, units, View(probability_TK),
+                        View(expert_TK));
+}
+
+void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
+                   const Tensor& rows_RCL) {
+  ops::PlaceByExpert(EmulatingStream(stream), View(expert_TK), View(place_TKC), View(rows_RCL));
+}
+
+void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,
+             const Tensor& out_RH) {
+  ops::Permute(EmulatingStream(stream), View(x_TH), View(place_TKC), View(out_RH));
+}
+
+void PermuteBackward(const Stream& stream, const Tensor& dout_RH, const Tensor& place_TKC,
+                     const Tensor& dx_TH) {
+  ops::PermuteBackward(EmulatingStream(stream), View(dout_RH), View(place_TKC), View(dx_TH));
+}
+
+void Unpermute(const Stream& stream, const Tensor& x_RH, const Tensor& place_TKC,
+               const Tensor& probability_TK, const Tensor& y_TH) {
+  ops::Unpermute(EmulatingStream(stream), View(x_RH), View(place_TKC), View(probability_TK),
+                 View(y_TH));
+}
+
+void UnpermuteBackward(const Stream& stream, const Tensor& dy_TH, const Tensor& x_RH,
+                       const Tensor& place_TKC, const Tensor& probability_TK, const Tensor& dx_RH,
+                       const Tensor& dprobability_TK) {
+  ops::UnpermuteBackward(EmulatingStream(stream), View(dy_TH), View(x_RH), View(place_TKC),
+                         View(probability_TK), View(dx_RH), View(dprobability_TK));
+}
+
+void GroupedLinearForward(const Stream& stream, absl::Span<const RowGroup> groups,
+                          const Tensor& x_RI, const Tensor& w_EOI, const Tensor& y_RO) {
+  ops::GroupedLinearForward(EmulatingStream(stream), groups, View(x_RI), View(w_EOI), View(y_RO));
+}
+
+void GroupedLinearBackwardInput(const Stream& stream, absl::Span<const RowGroup> groups,
+                                const Tensor& dy_RO, const Tensor& w_EOI, const Tensor& dx_RI) {
+  ops::GroupedLinearBackwardInput(EmulatingStream(stream), groups, View(dy_RO), View(w_EOI),
+                                  View(dx_RI));
+}
+
+void GroupedLinearBackwardWeight(const Stream& stream, absl::Span<const RowGroup> groups,
+                                 const Tensor& dy_RO, const Tensor& x_RI, const Tensor& dw_EOI) {
+  ops::GroupedLinearBackwardWeight(EmulatingStream(stream), groups, View(dy_RO), View(x_RI),
+                                   View(dw_EOI));
 }
 
 }  // namespace megatron::ops::cuda

@@ -13,6 +13,8 @@
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/moe/grouped_linear.h"
+#include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/tensor/stream.h"
@@ -95,6 +97,38 @@ void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1);
 // Rows must be those of the tables; unlike on the CPU nobody looks at the positions here.
 void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
           const Tensor& position_T, bool interleaved, bool inverse, const Tensor& x);
+
+void RouterForward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                   const Tensor& bias_E, const Tensor& expert_TK, const Tensor& probability_TK);
+void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUnits& units,
+                  const Tensor& counts_UE);
+void RouterBackward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                    const Tensor& expert_TK, const Tensor& dprobability_TK,
+                    const RouterLosses& losses, const Tensor& dlogits_TE, const Tensor& values_T2);
+void AddRouterLosses(const Stream& stream, const Tensor& values_T2, double balance_factor,
+                     double z_factor, const Tensor& sums_2);
+void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
+                      const RouterUnits& units, const Tensor& probability_TK,
+                      const Tensor& expert_TK);
+
+void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
+                   const Tensor& rows_RCL);
+void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,
+             const Tensor& out_RH);
+void PermuteBackward(const Stream& stream, const Tensor& dout_RH, const Tensor& place_TKC,
+                     const Tensor& dx_TH);
+void Unpermute(const Stream& stream, const Tensor& x_RH, const Tensor& place_TKC,
+               const Tensor& probability_TK, const Tensor& y_TH);
+void UnpermuteBackward(const Stream& stream, const Tensor& dy_TH, const Tensor& x_RH,
+                       const Tensor& place_TKC, const Tensor& probability_TK, const Tensor& dx_RH,
+                       const Tensor& dprobability_TK);
+
+void GroupedLinearForward(const Stream& stream, absl::Span<const RowGroup> groups,
+                          const Tensor& x_RI, const Tensor& w_EOI, const Tensor& y_RO);
+void GroupedLinearBackwardInput(const Stream& stream, absl::Span<const RowGroup> groups,
+                                const Tensor& dy_RO, const Tensor& w_EOI, const Tensor& dx_RI);
+void GroupedLinearBackwardWeight(const Stream& stream, absl::Span<const RowGroup> groups,
+                                 const Tensor& dy_RO, const Tensor& x_RI, const Tensor& dw_EOI);
 
 }  // namespace megatron::ops::cuda
 

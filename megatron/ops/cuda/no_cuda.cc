@@ -120,5 +120,51 @@ MEGATRON_WEAK void Rope(const Stream&, const Tensor&, const Tensor&, const Tenso
                         const Tensor&) {
   NoCuda();
 }
+MEGATRON_WEAK void RouterForward(const Stream&, const Router&, const Tensor&, const Tensor&,
+                                 const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void CountChoices(const Stream&, const Tensor&, const RouterUnits&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void RouterBackward(const Stream&, const Router&, const Tensor&, const Tensor&,
+                                  const Tensor&, const RouterLosses&, const Tensor&,
+                                  const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void AddRouterLosses(const Stream&, const Tensor&, double, double, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void DropOverCapacity(const Stream&, DropPolicy, int64_t, const RouterUnits&,
+                                    const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void PlaceByExpert(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void Permute(const Stream&, const Tensor&, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void PermuteBackward(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void Unpermute(const Stream&, const Tensor&, const Tensor&, const Tensor&,
+                             const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void UnpermuteBackward(const Stream&, const Tensor&, const Tensor&, const Tensor&,
+                                     const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void GroupedLinearForward(const Stream&, absl::Span<const RowGroup>, const Tensor&,
+                                        const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void GroupedLinearBackwardInput(const Stream&, absl::Span<const RowGroup>,
+                                              const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void GroupedLinearBackwardWeight(const Stream&, absl::Span<const RowGroup>,
+                                               const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
 
 }  // namespace megatron::ops::cuda

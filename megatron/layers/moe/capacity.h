@@ -1,0 +1,40 @@
+// Arithmetic of mixture-of-experts layers: the tokens an expert takes, and the weights of losses.
+#ifndef MEGATRON_LAYERS_MOE_CAPACITY_H_
+#define MEGATRON_LAYERS_MOE_CAPACITY_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "glog/logging.h"
+#include "megatron/layers/micro_batch.h"
+#include "megatron/layers/moe/moe_options.h"
+
+namespace megatron {
+
+// Tokens of each of the micro-batch's samples, which have equal lengths.
+inline int64_t SampleLength(const MicroBatch& batch) {
+  CHECK_EQ(batch.num_tokens() % batch.num_samples, 0) << batch.num_samples;
+  return batch.num_tokens() / batch.num_samples;
+}
+
+// Tokens that an expert takes of a sample.
+inline int64_t ExpertCapacity(const MoeOptions& options, int64_t sample_length) {
+  const double share = static_cast<double>(options.router.topk * sample_length) /
+                       static_cast<double>(options.num_experts);
+  return std::min(sample_length,
+                  static_cast<int64_t>(std::ceil(share * options.capacity_factor.value())));
+}
+
+// What the sum over a unit's tokens and experts of score * count is multiplied with: E / (K N^2)
+// makes the balance loss of a unit of N tokens out of it, 1 where all experts are chosen alike; and
+// of a unit of several samples the loss counts for each.
+inline double BalanceFactor(const MoeOptions& options, int64_t unit_length, int64_t samples) {
+  const double length = static_cast<double>(unit_length);
+  return static_cast<double>(options.num_experts * samples) /
+         (static_cast<double>(options.router.topk) * length * length);
+}
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_CAPACITY_H_

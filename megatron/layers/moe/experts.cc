@@ -1,0 +1,105 @@
+#include "megatron/layers/moe/experts.h"
+
+#include "megatron/ops/activation.h"
+
+namespace megatron {
+namespace {
+
+// Dim 0 cut over ranks with different experts, dim `features` over those that share an expert.
+Parameter MakeWeight(const std::string& name, const Shape& shape, int features, float init_std,
+                     const ExpertGroups& groups) {
+  Parameter weight;
+  weight.name = name;
+  weight.initializer = Initializer::Normal(init_std);
+  Sharding& sharding = weight.sharding;
+  sharding = Replicated(shape);
+  sharding.expert_grid = true;
+  sharding.sharded = {Axis::kExpert, Axis::kTensor};
+  const auto cut = [&](int dim, const ProcessGroup& group) {
+    CHECK_EQ(shape[dim] % group.size(), 0) << name << " " << shape << " over " << group.size();
+    sharding.local_shape[dim] = shape[dim] / group.size();
+    sharding.offset[dim] = sharding.local_shape[dim] * group.rank();
+  };
+  cut(0, groups.expert);
+  cut(features, groups.tensor);
+  return weight;
+}
+
+Shape Fc1Shape(const TransformerOptions& options) {
+  const MoeOptions& moe = options.moe;
+  if (!options.gated) return {moe.num_experts, moe.ffn_hidden_size, options.hidden_size};
+  return {moe.num_experts, 2, moe.ffn_hidden_size, options.hidden_size};
+}
+
+}  // namespace
+
+Experts::Experts(const TransformerOptions& options, const std::string& name,
+                 const ExpertGroups& groups)
+    : gated_(options.gated),
+      recompute_(options.recompute.mlp),
+      activation_(options.activation),
+      dtype_(options.dtype),
+      fc1_(MakeWeight(name + ".linear_fc1.weight", Fc1Shape(options), options.gated ? 2 : 1,
+                      options.init_std, groups)),
+      fc2_(MakeWeight(name + ".linear_fc2.weight",
+                      {options.moe.num_experts, options.hidden_size, options.moe.ffn_hidden_size},
+                      2, options.output_init_std, groups)) {}
+
+Tensor Experts::Fc1(const Tensor& x) const {
+  const Shape& shape = x.shape();
+  return gated_ ? x.View({shape[0], 2 * shape[2], shape[3]}) : x;
+}
+
+void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                       Arena* arena, Saved* saved) const {
+  const int64_t rows = saved->in_RH.dim(0), width = Fc1(fc1_.data).dim(1);
+  saved->pre_RF = arena->Allocate(dtype_, {rows, width}, "expert pre-activation");
+  saved->activated_RF =
+      arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, "expert activation");
+  ops::GroupedLinearForward(ctx.stream, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RF);
+  if (gated_) {
+    ops::SwiGluForward(ctx.stream, saved->pre_RF, saved->activated_RF);
+  } else {
+    ops::ActivationForward(ctx.stream, activation_, saved->pre_RF, saved->activated_RF);
+  }
+}
+
+void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                      const Tensor& in_RH, const Tensor& out_RH, Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  saved->in_RH = in_RH;
+  Activate(ctx, groups, recompute_ ? ctx.scratch : ctx.saved, saved);
+  ops::GroupedLinearForward(ctx.stream, groups, saved->activated_RF, fc2_.data, out_RH);
+}
+
+void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                       const Tensor& dout_RH, const Tensor& din_RH, Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  if (recompute_) Activate(ctx, groups, ctx.kept(), saved);
+  const Tensor dactivated_RF =
+      ctx.scratch->Allocate(dtype_, saved->activated_RF.shape(), "expert gradient");
+  saved->dout_RH = dout_RH;
+  saved->dpre_RF = ctx.kept()->Allocate(dtype_, saved->pre_RF.shape(), "expert gradient");
+  ops::GroupedLinearBackwardInput(ctx.stream, groups, dout_RH, fc2_.data, dactivated_RF);
+  if (gated_) {
+    ops::SwiGluBackward(ctx.stream, dactivated_RF, saved->pre_RF, saved->dpre_RF);
+  } else {
+    ops::ActivationBackward(ctx.stream, activation_, dactivated_RF, saved->pre_RF, saved->dpre_RF);
+  }
+  ops::GroupedLinearBackwardInput(ctx.stream, groups, saved->dpre_RF, Fc1(fc1_.data), din_RH);
+  if (!ctx.defers()) BackwardWeight(ctx, groups, *saved);
+}
+
+void Experts::BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                             const Saved& saved) {
+  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dout_RH, saved.activated_RF,
+                                   fc2_.grad);
+  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dpre_RF, saved.in_RH, Fc1(fc1_.grad));
+}
+
+void Experts::AppendParameters(std::vector<Parameter*>* out) {
+  out->push_back(&fc1_);
+  out->push_back(&fc2_);
+}
+
+}  // namespace megatron

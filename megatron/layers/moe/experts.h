@@ -1,0 +1,57 @@
+// The experts of one layer that this rank holds: as many MLPs without biases, each on rows of its
+// own.
+//
+// Weights are one tensor for all experts, [E, F, H] (gated [E, 2, F, H]: gates, then ups) and
+// [E, H, F]; this rank holds its experts' part, of which every rank of an expert's tensor group has
+// other features.
+//
+// Legend: R rows in groups by expert, H hidden, F ffn of this rank.
+#ifndef MEGATRON_LAYERS_MOE_EXPERTS_H_
+#define MEGATRON_LAYERS_MOE_EXPERTS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "megatron/layers/layer_context.h"
+#include "megatron/layers/transformer_options.h"
+#include "megatron/ops/moe/grouped_linear.h"
+#include "megatron/tensor/parameter.h"
+
+namespace megatron {
+
+class Experts {
+ public:
+  struct Saved {
+    Tensor in_RH, pre_RF, activated_RF;
+    Tensor dout_RH, dpre_RF;
+  };
+
+  // `name` is "decoder.layers.0.mlp.experts.experts".
+  Experts(const TransformerOptions& options, const std::string& name, const ExpertGroups& groups);
+
+  // `in` must live as long as *saved. With several ranks to an expert, out is a summand.
+  void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& in_RH,
+               const Tensor& out_RH, Saved* saved) const;
+  // din (=); dout must lie in ctx.kept().
+  void Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                const Tensor& dout_RH, const Tensor& din_RH, Saved* saved);
+  void BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                      const Saved& saved);
+
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  Tensor Fc1(const Tensor& x) const;  // [experts, features, H], of the weight or its gradient
+  void Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, Arena* arena,
+                Saved* saved) const;
+
+  bool gated_, recompute_;
+  ops::Activation activation_;
+  DType dtype_;
+  Parameter fc1_, fc2_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_EXPERTS_H_

@@ -1,0 +1,113 @@
+#include "megatron/layers/moe/moe_layer.h"
+
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/moe/permute.h"
+
+namespace megatron {
+namespace {
+
+TransformerOptions SharedOptions(TransformerOptions options) {
+  options.ffn_hidden_size = options.moe.shared_ffn_hidden_size;
+  return options;
+}
+
+}  // namespace
+
+MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name,
+                   const ProcessGroup& tensor_group, const ExpertGroups& groups)
+    : dtype_(options.dtype),
+      hidden_size_(options.hidden_size),
+      router_(options.moe, name + ".router", options.hidden_size, options.init_std, options.dtype,
+              tensor_group),
+      dispatcher_(options.moe, groups),
+      experts_(options, name + ".experts.experts", groups) {
+  if (options.moe.shared_ffn_hidden_size > 0)
+    shared_ = std::make_unique<Mlp>(SharedOptions(options), name + ".shared_experts", tensor_group);
+}
+
+Tensor MoeLayer::Routed(const LayerContext& ctx, const Tensor& x_TH) const {
+  if (ctx.sequence_parallel) return x_TH;
+  const RoutedRows mine = RowsToRoute(ctx);
+  return x_TH.Slice(0, mine.begin, mine.end);
+}
+
+// Sums in which all terms but one are zero are exact, and take any number of rows from each rank.
+void MoeLayer::Share(const LayerContext& ctx, const Tensor& x_TH) const {
+  if (ctx.sequence_parallel || ctx.tensor_group.size() == 1) return;
+  const RoutedRows mine = RowsToRoute(ctx);
+  ops::Zero(ctx.stream, x_TH.Slice(0, 0, mine.begin));
+  ops::Zero(ctx.stream, x_TH.Slice(0, mine.end, x_TH.dim(0)));
+  ctx.tensor_group.AllReduce(x_TH, ReduceOp::kSum, ctx.stream);
+}
+
+void MoeLayer::AddShared(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                         Saved* saved) const {
+  if (shared_ == nullptr) return;
+  const Tensor shared_TH = ctx.scratch->Allocate(dtype_, y_TH.shape(), "shared expert");
+  shared_->Forward(ctx, x_TH, shared_TH, &saved->shared);
+  ops::Add(ctx.stream, shared_TH, y_TH);
+}
+
+void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                       Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  saved->x_TH = x_TH;
+  const Tensor x_NH = Routed(ctx, x_TH);
+  router_.Forward(ctx, x_NH, &saved->router);
+  TokenDispatcher::Plan& plan = saved->plan;
+  dispatcher_.MakePlan(ctx, saved->router.expert_NK, &plan);
+  // What the experts read is kept, what they write goes back and is kept there.
+  Arena* const sent_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
+  Arena* const out_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
+  const Tensor sent_SH =
+      sent_arena->Allocate(dtype_, {plan.num_sent(), hidden_size_}, "rows of experts");
+  ops::Permute(ctx.stream, x_NH, plan.place_NKC, sent_SH);
+  const Tensor in_RH = dispatcher_.ToExperts(ctx, plan, sent_SH, ctx.saved);
+  const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");
+  experts_.Forward(ctx, plan.groups, in_RH, out_RH, &saved->experts);
+  saved->returned_SH = dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved);
+  ops::Unpermute(ctx.stream, saved->returned_SH, plan.place_NKC, saved->router.probability_NK,
+                 Routed(ctx, y_TH));
+  Share(ctx, y_TH);
+  AddShared(ctx, x_TH, y_TH, saved);
+}
+
+void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
+                        Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  const TokenDispatcher::Plan& plan = saved->plan;
+  const Tensor dx_NH = Routed(ctx, dx_TH);
+  saved->router.x_NH = Routed(ctx, saved->x_TH);
+  Arena* const returned_arena = dispatcher_.alone() ? ctx.kept() : ctx.scratch;
+  const Tensor dreturned_SH =
+      returned_arena->Allocate(dtype_, saved->returned_SH.shape(), "rows of gradients");
+  const Tensor dprobability_NK = ctx.scratch->Allocate(
+      DType::kFloat32, saved->router.probability_NK.shape(), "probability gradient");
+  ops::UnpermuteBackward(ctx.stream, Routed(ctx, dy_TH), saved->returned_SH, plan.place_NKC,
+                         saved->router.probability_NK, dreturned_SH, dprobability_NK);
+  const Tensor dout_RH = dispatcher_.ToExperts(ctx, plan, dreturned_SH, ctx.kept());
+  const Tensor din_RH = ctx.scratch->Allocate(dtype_, dout_RH.shape(), "rows of gradients");
+  experts_.Backward(ctx, plan.groups, dout_RH, din_RH, &saved->experts);
+  const Tensor dsent_SH = dispatcher_.FromExperts(ctx, plan, din_RH, ctx.scratch);
+  ops::PermuteBackward(ctx.stream, dsent_SH, plan.place_NKC, dx_NH);
+  router_.Backward(ctx, dprobability_NK, dx_NH, saved->router);
+  Share(ctx, dx_TH);
+  if (shared_ == nullptr) return;
+  const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dx_TH.shape(), "shared expert gradient");
+  saved->shared.fc1.x_TI = saved->x_TH;
+  shared_->Backward(ctx, dy_TH, dshared_TH, &saved->shared);
+  ops::Add(ctx.stream, dshared_TH, dx_TH);
+}
+
+void MoeLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  experts_.BackwardWeight(ctx, saved->plan.groups, saved->experts);
+  if (shared_ != nullptr) shared_->BackwardWeight(ctx, &saved->shared);
+}
+
+void MoeLayer::AppendParameters(std::vector<Parameter*>* out) {
+  router_.AppendParameters(out);
+  experts_.AppendParameters(out);
+  if (shared_ != nullptr) shared_->AppendParameters(out);
+}
+
+}  // namespace megatron

@@ -1,0 +1,68 @@
+// A mixture of experts in place of an MLP: each token's row goes to the experts that its router
+// chooses, and the weighted sum of what they give comes back; a shared expert sees all tokens.
+//
+// Every tensor-parallel rank routes other rows: with sequence parallelism its own rows of the
+// residual stream, without it its share of the rows that all hold, and the ranks' results are put
+// together afterwards.
+//
+// Legend: T rows of the residual stream that this rank holds, N of them those that it routes, S
+// rows sent, R rows received, H hidden.
+#ifndef MEGATRON_LAYERS_MOE_MOE_LAYER_H_
+#define MEGATRON_LAYERS_MOE_MOE_LAYER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megatron/layers/mlp.h"
+#include "megatron/layers/moe/experts.h"
+#include "megatron/layers/moe/router_layer.h"
+#include "megatron/layers/moe/token_dispatcher.h"
+
+namespace megatron {
+
+class MoeLayer {
+ public:
+  struct Saved {
+    Tensor x_TH;
+    RouterLayer::Saved router;
+    TokenDispatcher::Plan plan;
+    Experts::Saved experts;
+    Tensor returned_SH;
+    Mlp::Saved shared;
+  };
+
+  // `name` is "decoder.layers.0.mlp".
+  MoeLayer(const TransformerOptions& options, const std::string& name,
+           const ProcessGroup& tensor_group, const ExpertGroups& groups);
+
+  // "decoder.layers.0.mlp.router"
+  const std::string& router_name() const { return router_.name(); }
+  void set_state(const RouterState::Layer& state) { router_.set_state(state); }
+  RouterLayer& router() { return router_; }
+
+  void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
+  // Reads saved->x_TH. dx (=), the router's gradient (+=); dy must lie in ctx.kept().
+  void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
+  void BackwardWeight(const LayerContext& ctx, Saved* saved);
+
+  void AppendParameters(std::vector<Parameter*>* out);
+
+ private:
+  Tensor Routed(const LayerContext& ctx, const Tensor& x_TH) const;
+  // Gives all tensor-parallel ranks the rows that each has written of x.
+  void Share(const LayerContext& ctx, const Tensor& x_TH) const;
+  void AddShared(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                 Saved* saved) const;
+
+  DType dtype_;
+  int64_t hidden_size_;
+  RouterLayer router_;
+  TokenDispatcher dispatcher_;
+  Experts experts_;
+  std::unique_ptr<Mlp> shared_;  // or null
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_MOE_LAYER_H_

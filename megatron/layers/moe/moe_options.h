@@ -1,0 +1,53 @@
+// Options of the mixture-of-experts layers of a model. Defaults are Megatron's, but where a comment
+// says otherwise.
+#ifndef MEGATRON_LAYERS_MOE_MOE_OPTIONS_H_
+#define MEGATRON_LAYERS_MOE_MOE_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "megatron/comm/process_group.h"
+#include "megatron/ops/moe/router.h"
+
+namespace megatron {
+
+// Over which tokens the balance loss is struck.
+enum class BalanceUnit {
+  kNone,
+  kSample,      // Megatron's seq_aux_loss
+  kMicroBatch,  // Megatron's aux_loss: the result depends on the size of micro-batches
+};
+
+struct MoeOptions {
+  int64_t num_experts = 0;  // 0: all layers have a dense MLP
+  // Which layers have experts, by number in the whole model; empty: all.
+  std::vector<bool> layers;
+  int64_t ffn_hidden_size = 0;         // of one expert
+  int64_t shared_ffn_hidden_size = 0;  // of the expert that all tokens go to; 0: there is none
+  ops::Router router;
+  BalanceUnit balance = BalanceUnit::kSample;
+  float aux_loss_coeff = 0;
+  float z_loss_coeff = 0;
+  bool expert_bias = false;
+  float expert_bias_update_rate = 1e-3f;
+  // An expert takes up to ceil(factor * topk * tokens / experts) tokens of each sample; unset: all.
+  std::optional<double> capacity_factor;
+  ops::DropPolicy drop_policy = ops::DropPolicy::kProbability;
+
+  bool IsMoeLayer(int64_t layer) const {
+    return num_experts > 0 && (layers.empty() || layers[layer]);
+  }
+};
+
+// The ranks that share the experts of a pipeline stage.
+struct ExpertGroups {
+  ProcessGroup expert;  // hold different experts
+  ProcessGroup tensor;  // hold different parts of the same experts
+  // Both together: the tensor ranks of the first experts, then those of the next.
+  ProcessGroup model;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_MOE_OPTIONS_H_

@@ -1,0 +1,74 @@
+// The router of one layer: a linear layer from a token's row to a logit for each expert, in fp32
+// whatever the model's dtype is, the choice, and the losses that balance it.
+//
+// Legend: N rows of the residual stream that this rank routes, S samples of the micro-batch, H
+// hidden, E experts, K experts a token.
+#ifndef MEGATRON_LAYERS_MOE_ROUTER_LAYER_H_
+#define MEGATRON_LAYERS_MOE_ROUTER_LAYER_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/layers/layer_context.h"
+#include "megatron/layers/moe/moe_options.h"
+#include "megatron/layers/moe/router_state.h"
+#include "megatron/tensor/parameter.h"
+
+namespace megatron {
+
+// Of a micro-batch's rows those that this rank routes: every tensor-parallel rank others, with
+// sequence parallelism (where it holds these alone) and without.
+struct RoutedRows {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+};
+RoutedRows RowsToRoute(const LayerContext& ctx);
+
+class RouterLayer {
+ public:
+  struct Saved {
+    Tensor x_NH;
+    Tensor logits_NE;
+    Tensor expert_NK;       // what is sent: -1 where a choice was dropped
+    Tensor chosen_NK;       // before drops
+    Tensor probability_NK;  // of the choices
+  };
+
+  // `name` is "decoder.layers.0.mlp.router".
+  RouterLayer(const MoeOptions& options, const std::string& name, int64_t hidden_size,
+              float init_std, DType dtype, const ProcessGroup& tensor_group);
+
+  const std::string& name() const { return name_; }
+  // Sees what each Forward decided, and the biases that it heeded: for tests of how near a decision
+  // was.
+  using Observer = std::function<void(const Saved& saved, const Tensor& bias_E)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+  void set_state(const RouterState::Layer& state) { state_ = state; }
+
+  void Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* saved) const;
+  // dx (+=) from the probabilities' gradients and the losses; the weight's gradient and the sums of
+  // the state (+=).
+  void Backward(const LayerContext& ctx, const Tensor& dprobability_NK, const Tensor& dx_NH,
+                const Saved& saved);
+
+  void AppendParameters(std::vector<Parameter*>* out) { out->push_back(&weight_); }
+
+ private:
+  // x in fp32: itself, or a copy in scratch memory.
+  Tensor InFloat(const LayerContext& ctx, const Tensor& x) const;
+  void Drop(const LayerContext& ctx, const Saved& saved) const;
+  ops::RouterLosses Losses(const LayerContext& ctx, const Saved& saved) const;
+
+  MoeOptions options_;
+  std::string name_;
+  DType dtype_;
+  Parameter weight_;
+  RouterState::Layer state_;
+  Observer observer_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_ROUTER_LAYER_H_

@@ -1,0 +1,69 @@
+#include "megatron/layers/moe/router_state.h"
+
+#include "megatron/ops/elementwise.h"
+
+namespace megatron {
+
+RouterState::RouterState(const MoeOptions& options, const std::vector<std::string>& routers,
+                         Device device, MemoryLedger* ledger)
+    : options_(options), names_(routers) {
+  if (names_.empty()) return;
+  const int64_t layers = num_layers(), experts = options.num_experts;
+  const int64_t chosen_at = 2 * SizeOf(DType::kFloat32);
+  const int64_t entries = options.expert_bias ? layers * experts : 0;
+  const int64_t bias_at = chosen_at + entries * SizeOf(DType::kInt64);
+  buffer_ = Buffer(device, bias_at + entries * SizeOf(DType::kFloat32), "router state", ledger);
+  losses_2_ = buffer_.At(0, DType::kFloat32, {2});
+  if (!options.expert_bias) return;
+  chosen_LE_ = buffer_.At(chosen_at, DType::kInt64, {layers, experts});
+  bias_LE_ = buffer_.At(bias_at, DType::kFloat32, {layers, experts});
+  host_bias_ = HostMirror(bias_LE_, "expert biases");
+  host_chosen_ = HostMirror(chosen_LE_, "expert counts");
+}
+
+RouterState::Layer RouterState::layer(int64_t index) const {
+  Layer layer;
+  layer.losses_2 = losses_2_;
+  if (!options_.expert_bias) return layer;
+  layer.bias_E = bias_LE_.Select(0, index);
+  layer.chosen_E = chosen_LE_.Select(0, index);
+  return layer;
+}
+
+std::vector<RouterState::Named> RouterState::Tensors() const {
+  std::vector<Named> tensors;
+  if (!options_.expert_bias) return tensors;
+  for (int64_t i = 0; i < num_layers(); ++i)
+    tensors.push_back({names_[i] + ".expert_bias", host_bias_.host().Select(0, i)});
+  return tensors;
+}
+
+void RouterState::StartStep(const Stream& stream) {
+  if (empty()) return;
+  ops::Zero(stream, losses_2_);
+  if (options_.expert_bias) ops::Zero(stream, chosen_LE_);
+}
+
+void RouterState::UpdateBiases(const std::vector<ProcessGroup>& groups, const Stream& stream) {
+  if (empty() || !options_.expert_bias) return;
+  for (const ProcessGroup& group : groups) group.AllReduce(chosen_LE_, ReduceOp::kSum, stream);
+  if (stream.is_meta()) return;
+  host_bias_.Fetch(stream);
+  host_chosen_.Fetch(stream);
+  const int64_t experts = options_.num_experts;
+  for (int64_t layer = 0; layer < num_layers(); ++layer) {
+    const int64_t* chosen = host_chosen_.host().data<int64_t>() + layer * experts;
+    float* bias = host_bias_.host().data<float>() + layer * experts;
+    int64_t total = 0;
+    for (int64_t e = 0; e < experts; ++e) total += chosen[e];
+    for (int64_t e = 0; e < experts; ++e) {
+      const int64_t missing = total - chosen[e] * experts;  // from the mean, times experts
+      if (missing != 0)
+        bias[e] +=
+            missing > 0 ? options_.expert_bias_update_rate : -options_.expert_bias_update_rate;
+    }
+  }
+  host_bias_.Send(stream);
+}
+
+}  // namespace megatron

@@ -1,0 +1,65 @@
+// What a stage's routers keep between micro-batches and steps: sums for the log, and the biases
+// that balance the experts without a loss (L. Wang et al., arXiv 2408.15664), which are no weights:
+// after a step, the bias of an expert that was chosen more often than the average by the global
+// batch's tokens falls by the update rate, of one chosen less often it rises.
+//
+// Legend: L layers with experts of the stage, E experts.
+#ifndef MEGATRON_LAYERS_MOE_ROUTER_STATE_H_
+#define MEGATRON_LAYERS_MOE_ROUTER_STATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/process_group.h"
+#include "megatron/layers/moe/moe_options.h"
+#include "megatron/tensor/host_mirror.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron {
+
+class RouterState {
+ public:
+  // One layer's part.
+  struct Layer {
+    Tensor losses_2;  // fp32, += of all layers: balance and z loss, summed over samples
+    Tensor bias_E;    // fp32; empty without expert_bias
+    Tensor chosen_E;  // int64, +=; empty without expert_bias
+  };
+  // A tensor that a checkpoint holds, in host memory, the same on all ranks of the stage.
+  struct Named {
+    std::string name;
+    Tensor tensor;
+  };
+
+  RouterState() = default;  // without experts
+  // `routers`: the names of the stage's routers, "decoder.layers.0.mlp.router".
+  RouterState(const MoeOptions& options, const std::vector<std::string>& routers, Device device,
+              MemoryLedger* ledger);
+
+  bool empty() const { return names_.empty(); }
+  int64_t num_layers() const { return static_cast<int64_t>(names_.size()); }
+  Layer layer(int64_t index) const;
+  const Tensor& losses_2() const { return losses_2_; }
+  std::vector<Named> Tensors() const;
+  // After they were loaded.
+  void SendTensors(const Stream& stream) const { host_bias_.Send(stream); }
+
+  // Before the first micro-batch of a step: forgets the sums.
+  void StartStep(const Stream& stream);
+  // After the last: `groups` are those over which tokens are shared out, and together all ranks of
+  // the stage.
+  void UpdateBiases(const std::vector<ProcessGroup>& groups, const Stream& stream);
+
+ private:
+  MoeOptions options_;
+  std::vector<std::string> names_;
+  Buffer buffer_;
+  Tensor losses_2_, bias_LE_, chosen_LE_;
+  HostMirror host_bias_, host_chosen_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_ROUTER_STATE_H_

@@ -1,0 +1,108 @@
+#include "megatron/layers/moe/token_dispatcher.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "megatron/layers/moe/capacity.h"
+#include "megatron/ops/moe/permute.h"
+#include "megatron/tensor/host_mirror.h"
+
+namespace megatron {
+namespace {
+
+// Message sizes have to be known on the host: on an accelerator this waits for them.
+std::vector<int64_t> OnHost(const Stream& stream, const Tensor& x) {
+  std::vector<int64_t> values(x.numel());
+  Transport(stream, x, Tensor(values.data(), DType::kInt64, x.shape()));
+  return values;
+}
+
+// Sums of runs of `length`.
+std::vector<int64_t> SumsOfRuns(const std::vector<int64_t>& values, int64_t length) {
+  std::vector<int64_t> sums;
+  for (size_t begin = 0; begin < values.size(); begin += length) {
+    sums.push_back(
+        std::accumulate(values.begin() + begin, values.begin() + begin + length, int64_t{0}));
+  }
+  return sums;
+}
+
+}  // namespace
+
+int64_t TokenDispatcher::Plan::num_sent() const {
+  return std::accumulate(sent.begin(), sent.end(), int64_t{0});
+}
+
+int64_t TokenDispatcher::Plan::num_received() const {
+  return std::accumulate(received.begin(), received.end(), int64_t{0});
+}
+
+int64_t TokenDispatcher::MostReceived(const LayerContext& ctx) const {
+  const int64_t ranks = ctx.tensor_group.size();
+  const int64_t rows = (ctx.batch->num_tokens() + ranks - 1) / ranks;  // of one sender, at most
+  const int64_t choices = std::min<int64_t>(options_.router.topk, local_experts());
+  int64_t of_sender = rows * choices;
+  if (options_.capacity_factor.has_value()) {
+    const int64_t length = SampleLength(*ctx.batch);
+    const int64_t samples = std::min(ctx.batch->num_samples, (rows + length - 1) / length + 1);
+    const int64_t of_expert = std::min(rows, samples * ExpertCapacity(options_, length));
+    of_sender = std::min(of_sender, local_experts() * of_expert);
+  }
+  return groups_.model.size() * of_sender;
+}
+
+void TokenDispatcher::PlanLargest(const LayerContext& ctx, int64_t rows, Plan* plan) const {
+  const int size = groups_.model.size();
+  plan->sent.assign(size, 0);
+  plan->received.assign(size, 0);
+  plan->sent[0] = rows * options_.router.topk * groups_.tensor.size();
+  plan->received[0] = alone() ? plan->sent[0] : MostReceived(ctx);
+  plan->groups = {{0, 0, plan->received[0]}};
+}
+
+void TokenDispatcher::MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const {
+  Arena::Scope scope(ctx.scratch);
+  const int64_t rows = expert_NK.dim(0), copies = groups_.tensor.size();
+  const int64_t experts = local_experts(), ranks = groups_.expert.size();
+  plan->place_NKC =
+      ctx.saved->Allocate(DType::kInt32, {rows, expert_NK.dim(1), copies}, "permutation");
+  const Tensor sent_RCL =
+      ctx.scratch->Allocate(DType::kInt64, {ranks, copies, experts}, "rows sent");
+  ops::PlaceByExpert(ctx.stream, expert_NK, plan->place_NKC, sent_RCL);
+  const Tensor received_GL =
+      ctx.scratch->Allocate(DType::kInt64, {ranks * copies, experts}, "rows received");
+  groups_.model.AllToAll(sent_RCL.View(received_GL.shape()), received_GL, ctx.stream);
+  if (ctx.stream.is_meta()) return PlanLargest(ctx, rows, plan);
+
+  const std::vector<int64_t> sent = OnHost(ctx.stream, sent_RCL);
+  const std::vector<int64_t> received = alone() ? sent : OnHost(ctx.stream, received_GL);
+  plan->sent = SumsOfRuns(sent, experts);
+  plan->received = SumsOfRuns(received, experts);
+  plan->groups.clear();
+  int64_t begin = 0;
+  for (size_t i = 0; i < received.size(); ++i) {
+    const int64_t end = begin + received[i];
+    if (end > begin) plan->groups.push_back({static_cast<int64_t>(i) % experts, begin, end});
+    begin = end;
+  }
+}
+
+Tensor TokenDispatcher::ToExperts(const LayerContext& ctx, const Plan& plan, const Tensor& sent_SH,
+                                  Arena* arena) const {
+  if (alone()) return sent_SH;
+  const Tensor rows_RH =
+      arena->Allocate(sent_SH.dtype(), {plan.num_received(), sent_SH.dim(1)}, "rows of experts");
+  groups_.model.AllToAllV(sent_SH, plan.sent, rows_RH, plan.received, ctx.stream);
+  return rows_RH;
+}
+
+Tensor TokenDispatcher::FromExperts(const LayerContext& ctx, const Plan& plan,
+                                    const Tensor& rows_RH, Arena* arena) const {
+  if (alone()) return rows_RH;
+  const Tensor sent_SH =
+      arena->Allocate(rows_RH.dtype(), {plan.num_sent(), rows_RH.dim(1)}, "rows returned");
+  groups_.model.AllToAllV(rows_RH, plan.received, sent_SH, plan.sent, ctx.stream);
+  return sent_SH;
+}
+
+}  // namespace megatron

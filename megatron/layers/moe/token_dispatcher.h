@@ -1,0 +1,65 @@
+// Brings the rows of tokens to the ranks that hold their experts, and back: one all-to-all each
+// way.
+//
+// Rows are sent in the order of (rank, expert, token). Of an expert that is cut over several ranks
+// each gets every row, and gives back a summand of the result. What arrives is in the order of
+// (sender, expert, token): groups of rows by expert, which the experts' products take as they are.
+//
+// How many rows arrive is not known before the step: memory is planned for the most there can be,
+// that all tokens of the ranks that share the experts choose this one's (or as many as its capacity
+// takes).
+//
+// Legend: N rows that this rank routes, S rows it sends, R rows it receives, H hidden, K experts a
+// token, C ranks that hold parts of one expert.
+#ifndef MEGATRON_LAYERS_MOE_TOKEN_DISPATCHER_H_
+#define MEGATRON_LAYERS_MOE_TOKEN_DISPATCHER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "megatron/layers/layer_context.h"
+#include "megatron/layers/moe/moe_options.h"
+#include "megatron/ops/moe/grouped_linear.h"
+
+namespace megatron {
+
+class TokenDispatcher {
+ public:
+  // Who sends what to whom; tensors are allocated in ctx.saved.
+  struct Plan {
+    Tensor place_NKC;
+    std::vector<int64_t> sent, received;  // rows, by rank of the group
+    std::vector<ops::RowGroup> groups;    // of the rows received, by this rank's experts
+
+    int64_t num_sent() const;
+    int64_t num_received() const;
+  };
+
+  TokenDispatcher(const MoeOptions& options, const ExpertGroups& groups)
+      : options_(options), groups_(groups) {}
+
+  // This rank alone: rows are received as they were sent.
+  bool alone() const { return groups_.model.size() == 1; }
+
+  // `expert` has -1 for dropped choices. Ranks of a group work in step.
+  void MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const;
+  // What this rank's experts get of what all ranks send; allocated in `arena`, or where alone()
+  // what was sent.
+  Tensor ToExperts(const LayerContext& ctx, const Plan& plan, const Tensor& sent_SH,
+                   Arena* arena) const;
+  // The way back, of results or gradients.
+  Tensor FromExperts(const LayerContext& ctx, const Plan& plan, const Tensor& rows_RH,
+                     Arena* arena) const;
+
+ private:
+  int64_t local_experts() const { return options_.num_experts / groups_.expert.size(); }
+  int64_t MostReceived(const LayerContext& ctx) const;
+  void PlanLargest(const LayerContext& ctx, int64_t rows, Plan* plan) const;
+
+  MoeOptions options_;
+  ExpertGroups groups_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_TOKEN_DISPATCHER_H_

@@ -1,0 +1,121 @@
+// As kernels_test.cc, of the ops of mixtures of experts.
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/cuda/agreement.h"
+#include "megatron/ops/moe/grouped_linear.h"
+#include "megatron/ops/moe/permute.h"
+#include "megatron/ops/moe/router.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron::ops {
+namespace {
+
+constexpr DType kF32 = DType::kFloat32;
+using At = absl::Span<const Tensor>;
+
+class MoeCudaOpTest : public AgreementTest, public ::testing::WithParamInterface<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, MoeCudaOpTest,
+                         ::testing::Values(kF32, DType::kBFloat16, DType::kFloat16),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+// Two different experts of four for each token, and here and there a dropped choice.
+HostTensor Choices(int64_t tokens) {
+  std::vector<double> chosen;
+  for (int64_t t = 0; t < tokens; ++t) {
+    chosen.push_back(static_cast<double>(t * t % 4));
+    chosen.push_back(t % 7 == 3 ? -1 : static_cast<double>((t * t + 1 + t % 3) % 4));
+  }
+  return HostTensor::Of({tokens, 2}, DType::kInt32, chosen);
+}
+
+TEST_F(AgreementTest, RoutersChooseTheSameExpertsAndGiveTheSameGradients) {
+  for (int model = 0; model < 4; ++model) {
+    Router router;
+    router.topk = 4;
+    router.score = model < 2 ? RouterScore::kSoftmax : RouterScore::kSigmoid;
+    router.pre_softmax = model == 1;
+    if (model == 3) {
+      router.num_groups = 4;
+      router.group_topk = 2;
+    }
+    const int64_t tokens = 300, experts = 16;
+    HostTensor logits = HostTensor::Normal({tokens, experts}, kF32, 1),
+               bias = HostTensor::Normal({experts}, kF32, 2), expert({tokens, 4}, DType::kInt32),
+               probability({tokens, 4}, kF32),
+               dprobability = HostTensor::Normal({tokens, 4}, kF32, 3),
+               counts({4, experts}, DType::kInt64), dlogits({tokens, experts}, kF32),
+               values({tokens, 2}, kF32), sums({2}, kF32);
+    ExpectAgreement(
+        {&logits, &bias, &expert, &probability, &dprobability, &counts, &dlogits, &values, &sums},
+        2e-5, [&](const Stream& stream, At at) {
+          RouterForward(stream, router, at[0], model == 2 ? at[1] : Tensor(), at[2], at[3]);
+          RouterLosses losses;
+          losses.counts_UE = at[5];
+          losses.units = {37, 100};
+          losses.balance_weight = 0.01f;
+          losses.z_weight = 0.1f;
+          CountChoices(stream, at[2], losses.units, at[5]);
+          RouterBackward(stream, router, at[0], at[2], at[4], losses, at[6], at[7]);
+          AddRouterLosses(stream, at[7], 0.5, 0.25, at[8]);
+        });
+  }
+}
+
+TEST_F(AgreementTest, ExpertsDropTheSameChoices) {
+  for (DropPolicy policy : {DropPolicy::kProbability, DropPolicy::kPosition}) {
+    HostTensor expert = Choices(70), probability = HostTensor::Normal({70, 2}, kF32, 1);
+    ExpectAgreement({&expert, &probability}, 0, [&](const Stream& stream, At at) {
+      DropOverCapacity(stream, policy, 5, {0, 30}, at[1], at[0]);
+    });
+  }
+}
+
+TEST_P(MoeCudaOpTest, RowsGoToTheirExpertsAndBack) {
+  for (int64_t copies : {1, 2}) {
+    for (int64_t columns : {1, 33, 264}) {
+      const int64_t tokens = 700;
+      HostTensor expert = Choices(tokens), place({tokens, 2, copies}, DType::kInt32),
+                 rows({2, copies, 2}, DType::kInt64),
+                 x = HostTensor::Normal({tokens, columns}, GetParam(), 1),
+                 probability = HostTensor::Normal({tokens, 2}, kF32, 2),
+                 spread = HostTensor::Normal({copies * 1300, columns}, GetParam(), 3),
+                 y = HostTensor::Normal({tokens, columns}, GetParam(), 4),
+                 dx = HostTensor::Normal({tokens, columns}, GetParam(), 5),
+                 dspread = HostTensor::Normal({copies * 1300, columns}, GetParam(), 6),
+                 dprobability({tokens, 2}, kF32);
+      ExpectAgreement(
+          {&expert, &place, &rows, &x, &probability, &spread, &y, &dx, &dspread, &dprobability},
+          4 * OpTolerance(GetParam()), [](const Stream& stream, At at) {
+            PlaceByExpert(stream, at[0], at[1], at[2]);
+            Permute(stream, at[3], at[1], at[5]);
+            Unpermute(stream, at[5], at[1], at[4], at[6]);
+            PermuteBackward(stream, at[5], at[1], at[7]);
+            UnpermuteBackward(stream, at[6], at[5], at[1], at[4], at[8], at[9]);
+          });
+    }
+  }
+}
+
+TEST_P(MoeCudaOpTest, GroupedProductsAndTheirGradients) {
+  const std::vector<RowGroup> groups = {{1, 0, 70}, {0, 70, 71}, {2, 71, 71}, {1, 71, 300}};
+  for (int64_t in : {1, 40, 130}) {
+    HostTensor x = HostTensor::Normal({300, in}, GetParam(), 1),
+               w = HostTensor::Normal({3, 65, in}, GetParam(), 2),
+               y = HostTensor::Normal({300, 65}, GetParam(), 3),
+               dy = HostTensor::Normal({300, 65}, GetParam(), 4),
+               dx = HostTensor::Normal({300, in}, GetParam(), 5),
+               dw = HostTensor::Normal({3, 65, in}, kF32, 6);
+    ExpectAgreement({&x, &w, &y, &dy, &dx, &dw}, 4 * OpTolerance(GetParam()),
+                    [&](const Stream& stream, At at) {
+                      GroupedLinearForward(stream, groups, at[0], at[1], at[2]);
+                      GroupedLinearBackwardInput(stream, groups, at[3], at[1], at[4]);
+                      GroupedLinearBackwardWeight(stream, groups, at[3], at[0], at[5]);
+                    });
+  }
+}
+
+}  // namespace
+}  // namespace megatron::ops

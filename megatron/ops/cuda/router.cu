@@ -1,0 +1,164 @@
+#include <cstdint>
+
+#include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/moe/router_token.h"
+
+namespace megatron::ops::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kThreads)
+    RouteTokens(Router router, int64_t tokens, int64_t experts, const float* logits,
+                const float* bias, int32_t* expert, float* probability) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (token >= tokens) return;
+  RouteToken(router, experts, logits + token * experts, bias, expert + token * router.topk,
+             probability + token * router.topk);
+}
+
+struct Unit {
+  int64_t first_token, tokens_per_unit;
+  // Choices [begin, end) of `count` are of the unit.
+  __device__ void Choices(int64_t unit, int64_t topk, int64_t count, int64_t* begin,
+                          int64_t* end) const {
+    const int64_t first = unit * tokens_per_unit - first_token;
+    *begin = max(int64_t{0}, first * topk);
+    *end = min(count, (first + tokens_per_unit) * topk);
+  }
+};
+
+// A block for each unit and expert.
+__global__ void __launch_bounds__(kThreads)
+    CountUnit(Unit units, int64_t topk, int64_t count, int64_t experts, const int32_t* expert,
+              int64_t* counts) {
+  __shared__ int partial[kWarps];
+  const int64_t unit = blockIdx.x / experts, mine = blockIdx.x % experts;
+  int64_t begin, end;
+  units.Choices(unit, topk, count, &begin, &end);
+  int found = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) found += expert[i] == mine;
+  found = BlockSum(found, partial);
+  if (threadIdx.x == 0) counts[blockIdx.x] += found;
+}
+
+struct LossTerms {
+  const int64_t* counts;  // or null
+  int64_t first_token, tokens_per_unit;
+  float balance_weight, z_weight;
+};
+
+__global__ void __launch_bounds__(kThreads)
+    RouteTokensBackward(Router router, int64_t tokens, int64_t experts, LossTerms losses,
+                        const float* logits, const int32_t* expert, const float* dprobability,
+                        float* dlogits, float* values) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (token >= tokens) return;
+  RouterTokenGradient gradient;
+  if (losses.counts != nullptr) {
+    gradient.counts =
+        losses.counts + (losses.first_token + token) / losses.tokens_per_unit * experts;
+  }
+  gradient.balance_weight = losses.balance_weight;
+  gradient.z_weight = losses.z_weight;
+  gradient.expert = expert + token * router.topk;
+  gradient.dprobability = dprobability + token * router.topk;
+  gradient.values = values + 2 * token;
+  RouteTokenBackward(router, experts, logits + token * experts, gradient,
+                     dlogits + token * experts);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    SumValues(const float* values, int64_t tokens, double balance_factor, double z_factor,
+              float* sums) {
+  __shared__ double partial[kWarps];
+  double balance = 0, z = 0;
+  for (int64_t t = threadIdx.x; t < tokens; t += kThreads) {
+    balance += values[2 * t];
+    z += values[2 * t + 1];
+  }
+  balance = BlockSum(balance, partial);
+  z = BlockSum(z, partial);
+  if (threadIdx.x != 0) return;
+  sums[0] += static_cast<float>(balance_factor * balance);
+  sums[1] += static_cast<float>(z_factor * z);
+}
+
+// A thread for each choice counts those of its unit and expert that come before it.
+__global__ void __launch_bounds__(kThreads)
+    FindDrops(bool by_probability, int64_t capacity, int64_t of_unit, int64_t count,
+              const int32_t* expert, const float* probability, bool* drop) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int64_t begin = i / of_unit * of_unit, end = min(begin + of_unit, count);
+  int64_t before = 0;
+  for (int64_t j = begin; j < end && expert[i] >= 0; ++j) {
+    if (expert[j] != expert[i]) continue;
+    const bool equal = !by_probability || probability[j] == probability[i];
+    before += equal ? j < i : probability[j] > probability[i];
+  }
+  drop[i] = before >= capacity;
+}
+
+__global__ void __launch_bounds__(kThreads) Drop(int64_t count, const bool* drop, int32_t* expert) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count && drop[i]) expert[i] = -1;
+}
+
+}  // namespace
+
+void RouterForward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                   const Tensor& bias_E, const Tensor& expert_TK, const Tensor& probability_TK) {
+  const int64_t tokens = logits_TE.dim(0);
+  if (tokens == 0) return;
+  RouteTokens<<<Blocks(tokens, kThreads), kThreads, 0, Handle(stream)>>>(
+      router, tokens, logits_TE.dim(1), logits_TE.data<float>(),
+      bias_E.empty() ? nullptr : bias_E.data<float>(), expert_TK.data<int32_t>(),
+      probability_TK.data<float>());
+  CheckLaunched("router");
+}
+
+void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUnits& units,
+                  const Tensor& counts_UE) {
+  if (counts_UE.numel() == 0) return;
+  CountUnit<<<Blocks(counts_UE.numel(), 1), kThreads, 0, Handle(stream)>>>(
+      {units.first_token, units.tokens_per_unit}, expert_TK.dim(1), expert_TK.numel(),
+      counts_UE.dim(1), expert_TK.data<int32_t>(), counts_UE.data<int64_t>());
+  CheckLaunched("choices of experts");
+}
+
+void RouterBackward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                    const Tensor& expert_TK, const Tensor& dprobability_TK,
+                    const RouterLosses& losses, const Tensor& dlogits_TE, const Tensor& values_T2) {
+  const int64_t tokens = logits_TE.dim(0);
+  if (tokens == 0) return;
+  const LossTerms terms = {losses.counts_UE.empty() ? nullptr : losses.counts_UE.data<int64_t>(),
+                           losses.units.first_token, losses.units.tokens_per_unit,
+                           losses.balance_weight, losses.z_weight};
+  RouteTokensBackward<<<Blocks(tokens, kThreads), kThreads, 0, Handle(stream)>>>(
+      router, tokens, logits_TE.dim(1), terms, logits_TE.data<float>(), expert_TK.data<int32_t>(),
+      dprobability_TK.data<float>(), dlogits_TE.data<float>(), values_T2.data<float>());
+  CheckLaunched("router backward");
+}
+
+void AddRouterLosses(const Stream& stream, const Tensor& values_T2, double balance_factor,
+                     double z_factor, const Tensor& sums_2) {
+  SumValues<<<1, kThreads, 0, Handle(stream)>>>(values_T2.data<float>(), values_T2.dim(0),
+                                                balance_factor, z_factor, sums_2.data<float>());
+  CheckLaunched("router losses");
+}
+
+void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
+                      const RouterUnits& units, const Tensor& probability_TK,
+                      const Tensor& expert_TK) {
+  const int64_t count = expert_TK.numel();
+  if (count == 0) return;
+  bool* const drop = static_cast<bool*>(stream.cuda()->Workspace(count));
+  FindDrops<<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(
+      policy == DropPolicy::kProbability, capacity, units.tokens_per_unit * expert_TK.dim(1), count,
+      expert_TK.data<int32_t>(), probability_TK.data<float>(), drop);
+  Drop<<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(count, drop,
+                                                                 expert_TK.data<int32_t>());
+  CheckLaunched("drops over capacity");
+}
+
+}  // namespace megatron::ops::cuda

@@ -1,0 +1,125 @@
+#include "megatron/ops/moe/permute.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/finite_difference.h"
+#include "megatron/ops/host_tensor.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron::ops {
+namespace {
+
+constexpr int64_t kTokens = 9, kChoices = 2, kExperts = 4;
+
+// Two different experts for each token; every fourth second choice is dropped.
+HostTensor Choices() {
+  HostTensor expert({kTokens, kChoices}, DType::kInt32);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    expert.Set(2 * t, static_cast<double>(t * t % kExperts));
+    expert.Set(2 * t + 1, t % 4 == 3 ? -1 : static_cast<double>((t * t + 1 + t % 3) % kExperts));
+  }
+  return expert;
+}
+
+struct Placed {
+  explicit Placed(int64_t experts_at_once, int64_t copies)
+      : place({kTokens, kChoices, copies}, DType::kInt32),
+        counts({kExperts / experts_at_once, copies, experts_at_once}, DType::kInt64) {
+    ThreadPool pool(1);
+    PlaceByExpert(Stream::Cpu(&pool), Choices(), place, counts);
+    for (const double count : counts.Values()) rows += static_cast<int64_t>(count);
+  }
+  HostTensor place, counts;
+  int64_t rows = 0;
+};
+
+class PermuteTest : public testing::TestWithParam<DType> {
+ protected:
+  ThreadPool pool_{2};
+  Stream stream_ = Stream::Cpu(&pool_);
+};
+
+TEST(PlaceByExpertTest, OrdersByRankCopyExpertAndToken) {
+  const HostTensor expert = Choices();
+  for (const int64_t experts_at_once : {1, 2, 4}) {
+    for (const int64_t copies : {1, 3}) {
+      const Placed placed(experts_at_once, copies);
+      // The order, written out.
+      std::vector<double> want(placed.place.numel(), -1);
+      std::vector<double> counts;
+      int64_t next = 0;
+      for (int64_t first = 0; first < kExperts; first += experts_at_once) {
+        for (int64_t c = 0; c < copies; ++c) {
+          for (int64_t e = first; e < first + experts_at_once; ++e) {
+            const int64_t begin = next;
+            for (int64_t i = 0; i < expert.numel(); ++i) {
+              if (expert.Get(i) == e) want[i * copies + c] = static_cast<double>(next++);
+            }
+            counts.push_back(static_cast<double>(next - begin));
+          }
+        }
+      }
+      EXPECT_EQ(placed.place.Values(), want);
+      EXPECT_EQ(placed.counts.Values(), counts);
+    }
+  }
+}
+
+TEST_P(PermuteTest, UnpermuteWeighsWhatPermuteSpread) {
+  for (const int64_t columns : {1, 20, 130}) {
+    const Placed placed(2, 2);
+    const HostTensor x = HostTensor::Normal({kTokens, columns}, GetParam(), 1);
+    const HostTensor rows = HostTensor::Normal({placed.rows, columns}, GetParam(), 2);
+    const HostTensor y = HostTensor::Normal({kTokens, columns}, GetParam(), 3);
+    const HostTensor probability = HostTensor::Normal({kTokens, kChoices}, DType::kFloat32, 4);
+    Permute(stream_, x, placed.place, rows);
+    Unpermute(stream_, rows, placed.place, probability, y);
+    std::vector<double> want(y.numel());
+    for (int64_t i = 0; i < y.numel(); ++i) {
+      for (int64_t k = 0; k < kChoices; ++k) {
+        const int64_t choice = i / columns * kChoices + k;
+        if (Choices().Get(choice) >= 0) want[i] += 2 * probability.Get(choice) * x.Get(i);
+      }
+    }
+    ExpectNear(y, want, OpTolerance(GetParam()));
+  }
+}
+
+TEST_P(PermuteTest, BackwardSumsWhatForwardSpread) {
+  const Placed placed(4, 2);
+  const HostTensor dout = HostTensor::Normal({placed.rows, 37}, GetParam(), 1);
+  const HostTensor dx = HostTensor::Normal({kTokens, 37}, GetParam(), 2);
+  PermuteBackward(stream_, dout, placed.place, dx);
+  std::vector<double> want(dx.numel());
+  for (int64_t i = 0; i < dx.numel(); ++i) {
+    for (int64_t p = 0; p < kChoices * 2; ++p) {
+      const auto row = static_cast<int64_t>(placed.place.Get(i / 37 * kChoices * 2 + p));
+      if (row >= 0) want[i] += dout.Get(row * 37 + i % 37);
+    }
+  }
+  ExpectNear(dx, want, OpTolerance(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, PermuteTest,
+                         testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
+
+TEST_F(PermuteTest, GradientsOfUnpermuteAreThoseOfFiniteDifferences) {
+  const Placed placed(2, 2);
+  HostTensor rows = HostTensor::Normal({placed.rows, 5}, DType::kFloat32, 1);
+  HostTensor probability = HostTensor::Normal({kTokens, kChoices}, DType::kFloat32, 2);
+  const HostTensor dy = HostTensor::Normal({kTokens, 5}, DType::kFloat32, 3);
+  const HostTensor y({kTokens, 5}, DType::kFloat32);
+  const HostTensor drows = HostTensor::Normal({placed.rows, 5}, DType::kFloat32, 4);
+  const HostTensor dprobability = HostTensor::Normal({kTokens, kChoices}, DType::kFloat32, 5);
+  UnpermuteBackward(stream_, dy, rows, placed.place, probability, drows, dprobability);
+  const auto loss = [&] {
+    Unpermute(stream_, rows, placed.place, probability, y);
+    return Dot(y, dy);
+  };
+  ExpectNear(drows, FiniteDifference(&rows, loss), kFiniteDifferenceTolerance);
+  ExpectNear(dprobability, FiniteDifference(&probability, loss), kFiniteDifferenceTolerance);
+}
+
+}  // namespace
+}  // namespace megatron::ops

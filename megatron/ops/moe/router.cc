@@ -1,0 +1,167 @@
+#include "megatron/ops/moe/router.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "glog/logging.h"
+#include "megatron/ops/checks.h"
+#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/moe/router_token.h"
+
+namespace megatron::ops {
+namespace {
+
+constexpr DType kF32 = DType::kFloat32;
+
+void CheckRouter(const Stream& stream, const Router& router, const Tensor& logits_TE) {
+  CHECK_EQ(logits_TE.rank(), 2) << logits_TE;
+  CheckContiguous(stream, logits_TE, kF32, logits_TE.shape());
+  const int64_t experts = logits_TE.dim(1);
+  CHECK(router.topk >= 1 && router.topk <= experts && router.topk <= kMostChoices) << router.topk;
+  CHECK(experts <= kMostExperts) << experts;
+  CHECK(router.num_groups >= 1 && experts % router.num_groups == 0) << router.num_groups;
+  CHECK(router.group_topk >= 1 && router.group_topk <= router.num_groups) << router.group_topk;
+  CHECK_EQ(router.topk % router.group_topk, 0);
+  CHECK_LE(router.topk, experts / router.num_groups * router.group_topk);
+}
+
+void CheckUnits(const RouterUnits& units, int64_t tokens, const Tensor& counts_UE) {
+  CHECK_GE(units.first_token, 0);
+  CHECK_GE(units.tokens_per_unit, 1);
+  if (tokens > 0) {
+    CHECK_LT((units.first_token + tokens - 1) / units.tokens_per_unit, counts_UE.dim(0));
+  }
+}
+
+}  // namespace
+
+void RouterForward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                   const Tensor& bias_E, const Tensor& expert_TK, const Tensor& probability_TK) {
+  CheckRouter(stream, router, logits_TE);
+  const int64_t tokens = logits_TE.dim(0), experts = logits_TE.dim(1);
+  if (!bias_E.empty()) CheckContiguous(stream, bias_E, kF32, {experts});
+  CheckContiguous(stream, expert_TK, DType::kInt32, {tokens, router.topk});
+  CheckContiguous(stream, probability_TK, kF32, {tokens, router.topk});
+  if (RunsOnCuda(stream)) {
+    return cuda::RouterForward(stream, router, logits_TE, bias_E, expert_TK, probability_TK);
+  }
+  if (!RunsOnCpu(stream)) return;
+  const float* const bias = bias_E.empty() ? nullptr : bias_E.data<float>();
+  stream.pool()->ParallelFor(tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      RouteToken(router, experts, logits_TE.data<float>() + t * experts, bias,
+                 expert_TK.data<int32_t>() + t * router.topk,
+                 probability_TK.data<float>() + t * router.topk);
+    }
+  });
+}
+
+void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUnits& units,
+                  const Tensor& counts_UE) {
+  CHECK_EQ(expert_TK.rank(), 2) << expert_TK;
+  CheckContiguous(stream, expert_TK, DType::kInt32, expert_TK.shape());
+  CheckContiguous(stream, counts_UE, DType::kInt64, counts_UE.shape());
+  CheckUnits(units, expert_TK.dim(0), counts_UE);
+  if (RunsOnCuda(stream)) return cuda::CountChoices(stream, expert_TK, units, counts_UE);
+  if (!RunsOnCpu(stream)) return;
+  const int64_t topk = expert_TK.dim(1), experts = counts_UE.dim(1);
+  const int32_t* const expert = expert_TK.data<int32_t>();
+  for (int64_t i = 0; i < expert_TK.numel(); ++i) {
+    if (expert[i] < 0) continue;
+    const int64_t unit = (units.first_token + i / topk) / units.tokens_per_unit;
+    ++counts_UE.data<int64_t>()[unit * experts + expert[i]];
+  }
+}
+
+void RouterBackward(const Stream& stream, const Router& router, const Tensor& logits_TE,
+                    const Tensor& expert_TK, const Tensor& dprobability_TK,
+                    const RouterLosses& losses, const Tensor& dlogits_TE, const Tensor& values_T2) {
+  CheckRouter(stream, router, logits_TE);
+  const int64_t tokens = logits_TE.dim(0), experts = logits_TE.dim(1);
+  CheckContiguous(stream, expert_TK, DType::kInt32, {tokens, router.topk});
+  CheckContiguous(stream, dprobability_TK, kF32, {tokens, router.topk});
+  CheckContiguous(stream, dlogits_TE, kF32, {tokens, experts});
+  CheckContiguous(stream, values_T2, kF32, {tokens, 2});
+  if (!losses.counts_UE.empty()) {
+    CheckContiguous(stream, losses.counts_UE, DType::kInt64, {losses.counts_UE.dim(0), experts});
+    CheckUnits(losses.units, tokens, losses.counts_UE);
+  }
+  if (RunsOnCuda(stream)) {
+    return cuda::RouterBackward(stream, router, logits_TE, expert_TK, dprobability_TK, losses,
+                                dlogits_TE, values_T2);
+  }
+  if (!RunsOnCpu(stream)) return;
+  stream.pool()->ParallelFor(tokens, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      RouterTokenGradient gradient;
+      if (!losses.counts_UE.empty()) {
+        const int64_t unit = (losses.units.first_token + t) / losses.units.tokens_per_unit;
+        gradient.counts = losses.counts_UE.data<int64_t>() + unit * experts;
+      }
+      gradient.balance_weight = losses.balance_weight;
+      gradient.z_weight = losses.z_weight;
+      gradient.expert = expert_TK.data<int32_t>() + t * router.topk;
+      gradient.dprobability = dprobability_TK.data<float>() + t * router.topk;
+      gradient.values = values_T2.data<float>() + 2 * t;
+      RouteTokenBackward(router, experts, logits_TE.data<float>() + t * experts, gradient,
+                         dlogits_TE.data<float>() + t * experts);
+    }
+  });
+}
+
+void AddRouterLosses(const Stream& stream, const Tensor& values_T2, double balance_factor,
+                     double z_factor, const Tensor& sums_2) {
+  CheckContiguous(stream, values_T2, kF32, {values_T2.dim(0), 2});
+  CheckContiguous(stream, sums_2, kF32, {2});
+  if (RunsOnCuda(stream)) {
+    return cuda::AddRouterLosses(stream, values_T2, balance_factor, z_factor, sums_2);
+  }
+  if (!RunsOnCpu(stream)) return;
+  const float* const values = values_T2.data<float>();
+  double balance = 0, z = 0;
+  for (int64_t t = 0; t < values_T2.dim(0); ++t) {
+    balance += values[2 * t];
+    z += values[2 * t + 1];
+  }
+  sums_2.data<float>()[0] += static_cast<float>(balance_factor * balance);
+  sums_2.data<float>()[1] += static_cast<float>(z_factor * z);
+}
+
+void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
+                      const RouterUnits& units, const Tensor& probability_TK,
+                      const Tensor& expert_TK) {
+  CHECK_EQ(units.first_token, 0);
+  CheckContiguous(stream, expert_TK, DType::kInt32, expert_TK.shape());
+  CheckContiguous(stream, probability_TK, kF32, expert_TK.shape());
+  if (RunsOnCuda(stream)) {
+    return cuda::DropOverCapacity(stream, policy, capacity, units, probability_TK, expert_TK);
+  }
+  if (!RunsOnCpu(stream)) return;
+  const int64_t topk = expert_TK.dim(1), of_unit = units.tokens_per_unit * topk;
+  int32_t* const expert = expert_TK.data<int32_t>();
+  const float* const probability = probability_TK.data<float>();
+  for (int64_t begin = 0; begin < expert_TK.numel(); begin += of_unit) {
+    const int64_t end = std::min(begin + of_unit, expert_TK.numel());
+    // The choices of one expert stand together, those to keep first.
+    std::vector<int64_t> order;
+    for (int64_t i = begin; i < end; ++i) {
+      if (expert[i] >= 0) order.push_back(i);
+    }
+    std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      if (expert[a] != expert[b]) return expert[a] < expert[b];
+      if (policy == DropPolicy::kProbability && probability[a] != probability[b]) {
+        return probability[a] > probability[b];
+      }
+      return a < b;
+    });
+    int32_t current = -1;
+    int64_t kept = 0;
+    for (const int64_t i : order) {
+      if (expert[i] != current) kept = 0;
+      current = expert[i];
+      if (++kept > capacity) expert[i] = -1;
+    }
+  }
+}
+
+}  // namespace megatron::ops

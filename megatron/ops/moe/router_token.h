@@ -1,0 +1,201 @@
+// The arithmetic of one token's choice, the same code for the CPU and for a CUDA thread.
+#ifndef MEGATRON_OPS_MOE_ROUTER_TOKEN_H_
+#define MEGATRON_OPS_MOE_ROUTER_TOKEN_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "megatron/ops/moe/router.h"
+
+#ifdef __CUDACC__
+#define MEGATRON_HOST_DEVICE __host__ __device__
+#else
+#define MEGATRON_HOST_DEVICE
+#endif
+
+namespace megatron::ops {
+
+constexpr int64_t kMostExperts = 1024;
+constexpr int kMostChoices = 32;
+
+// Log of the sum of exponentials.
+MEGATRON_HOST_DEVICE inline float LogSumExp(const float* x, int64_t count) {
+  float max = x[0];
+  for (int64_t i = 1; i < count; ++i) max = x[i] > max ? x[i] : max;
+  float sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += expf(x[i] - max);
+  return max + logf(sum);
+}
+
+MEGATRON_HOST_DEVICE inline float Sigmoid(float x) { return 1 / (1 + expf(-x)); }
+
+// What experts are compared by. `lse` is the logits' log-sum-exp, where it is needed.
+MEGATRON_HOST_DEVICE inline float ScoreForChoice(const Router& router, float logit, float lse,
+                                                 float bias) {
+  if (router.score == RouterScore::kSigmoid) return Sigmoid(logit) + bias;
+  return (router.pre_softmax ? expf(logit - lse) : logit) + bias;
+}
+
+// A candidate is better than another that has a smaller number only if its score is greater.
+struct BestOf {
+  float score = -INFINITY;
+  int32_t index = -1;
+  MEGATRON_HOST_DEVICE void Offer(float candidate, int64_t candidate_index) {
+    if (index >= 0 && !(candidate > score)) return;
+    score = candidate;
+    index = static_cast<int32_t>(candidate_index);
+  }
+};
+
+MEGATRON_HOST_DEVICE inline bool IsAmong(const int32_t* list, int count, int64_t value) {
+  for (int i = 0; i < count; ++i) {
+    if (list[i] == value) return true;
+  }
+  return false;
+}
+
+// The groups from which experts are chosen, into group[group_topk].
+template <typename Score>
+MEGATRON_HOST_DEVICE void ChooseGroups(const Router& router, int64_t experts, const Score& score,
+                                       int32_t* group) {
+  const int64_t size = experts / router.num_groups;
+  const int best_of_group = router.topk / router.group_topk;
+  for (int i = 0; i < router.group_topk; ++i) {
+    BestOf best;
+    for (int64_t g = 0; g < router.num_groups; ++g) {
+      if (IsAmong(group, i, g)) continue;
+      float sum = 0;
+      int32_t taken[kMostChoices];
+      for (int k = 0; k < best_of_group; ++k) {
+        BestOf next;
+        for (int64_t e = g * size; e < (g + 1) * size; ++e) {
+          if (!IsAmong(taken, k, e)) next.Offer(score(e), e);
+        }
+        taken[k] = next.index;
+        sum += next.score;
+      }
+      best.Offer(sum, g);
+    }
+    group[i] = best.index;
+  }
+}
+
+MEGATRON_HOST_DEVICE inline void RouteToken(const Router& router, int64_t experts,
+                                            const float* logits, const float* bias, int32_t* expert,
+                                            float* probability) {
+  const float lse = LogSumExp(logits, experts);
+  const auto score = [&](int64_t e) {
+    return ScoreForChoice(router, logits[e], lse, bias == nullptr ? 0 : bias[e]);
+  };
+  const int64_t group_size = experts / router.num_groups;
+  int32_t groups[kMostChoices];
+  const bool grouped = router.group_topk < router.num_groups;
+  if (grouped) ChooseGroups(router, experts, score, groups);
+  for (int k = 0; k < router.topk; ++k) {
+    BestOf best;
+    for (int64_t e = 0; e < experts; ++e) {
+      if (grouped && !IsAmong(groups, router.group_topk, e / group_size)) continue;
+      if (!IsAmong(expert, k, e)) best.Offer(score(e), e);
+    }
+    expert[k] = best.index;
+  }
+  float chosen[kMostChoices];
+  for (int k = 0; k < router.topk; ++k) chosen[k] = logits[expert[k]];
+  if (router.score == RouterScore::kSigmoid) {
+    float sum = 1e-20f;
+    for (int k = 0; k < router.topk; ++k) sum += Sigmoid(chosen[k]);
+    if (router.topk == 1) sum = 1;
+    for (int k = 0; k < router.topk; ++k)
+      probability[k] = router.scaling_factor * Sigmoid(chosen[k]) / sum;
+    return;
+  }
+  const float over = router.pre_softmax ? lse : LogSumExp(chosen, router.topk);
+  for (int k = 0; k < router.topk; ++k)
+    probability[k] = router.scaling_factor * expf(chosen[k] - over);
+}
+
+struct RouterTokenGradient {
+  const int64_t* counts = nullptr;  // [E], or none
+  float balance_weight = 0, z_weight = 0;
+  const int32_t* expert = nullptr;
+  const float* dprobability = nullptr;
+  float* values = nullptr;  // [2]
+};
+
+// What the probabilities' gradient gives, added to dlogits.
+MEGATRON_HOST_DEVICE inline void AddProbabilityGradient(const Router& router, int64_t experts,
+                                                        const float* logits, float lse,
+                                                        const RouterTokenGradient& gradient,
+                                                        float* dlogits) {
+  const int topk = router.topk;
+  const float* const g = gradient.dprobability;
+  float score[kMostChoices], dot = 0, sum = 0;
+  for (int k = 0; k < topk; ++k) score[k] = logits[gradient.expert[k]];
+  const bool sigmoid = router.score == RouterScore::kSigmoid;
+  const float over = router.pre_softmax || sigmoid ? lse : LogSumExp(score, topk);
+  for (int k = 0; k < topk; ++k) {
+    score[k] = sigmoid ? Sigmoid(score[k]) : expf(score[k] - over);
+    dot += score[k] * g[k];
+    sum += score[k];
+  }
+  if (!sigmoid) {
+    for (int k = 0; k < topk; ++k)
+      dlogits[gradient.expert[k]] += router.scaling_factor * score[k] * g[k];
+    // The softmax's common term: of all experts, or of the chosen.
+    if (router.pre_softmax) {
+      for (int64_t e = 0; e < experts; ++e)
+        dlogits[e] -= router.scaling_factor * dot * expf(logits[e] - lse);
+    } else {
+      for (int k = 0; k < topk; ++k)
+        dlogits[gradient.expert[k]] -= router.scaling_factor * dot * score[k];
+    }
+    return;
+  }
+  for (int k = 0; k < topk; ++k) {
+    const float slope = score[k] * (1 - score[k]) * router.scaling_factor;
+    dlogits[gradient.expert[k]] +=
+        topk == 1 ? slope * g[k] : slope * (g[k] - dot / (sum + 1e-20f)) / (sum + 1e-20f);
+  }
+}
+
+// What the balance loss gives, added to dlogits; its value is returned.
+MEGATRON_HOST_DEVICE inline float AddBalanceGradient(const Router& router, int64_t experts,
+                                                     const float* logits, float lse,
+                                                     const RouterTokenGradient& gradient,
+                                                     float* dlogits) {
+  const bool sigmoid = router.score == RouterScore::kSigmoid;
+  const auto score = [&](int64_t e) {
+    return sigmoid ? Sigmoid(logits[e]) : expf(logits[e] - lse);
+  };
+  float sum = 0, dot = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    sum += score(e);
+    dot += score(e) * static_cast<float>(gradient.counts[e]);
+  }
+  if (!sigmoid) sum = 1;
+  const float value = dot / sum;
+  for (int64_t e = 0; e < experts; ++e) {
+    const float s = score(e), slope = sigmoid ? s * (1 - s) / sum : s;
+    dlogits[e] +=
+        gradient.balance_weight * slope * (static_cast<float>(gradient.counts[e]) - value);
+  }
+  return value;
+}
+
+MEGATRON_HOST_DEVICE inline void RouteTokenBackward(const Router& router, int64_t experts,
+                                                    const float* logits,
+                                                    const RouterTokenGradient& gradient,
+                                                    float* dlogits) {
+  const float lse = LogSumExp(logits, experts);
+  for (int64_t e = 0; e < experts; ++e)
+    dlogits[e] = gradient.z_weight == 0 ? 0 : gradient.z_weight * 2 * lse * expf(logits[e] - lse);
+  AddProbabilityGradient(router, experts, logits, lse, gradient, dlogits);
+  gradient.values[0] = gradient.counts == nullptr
+                           ? 0
+                           : AddBalanceGradient(router, experts, logits, lse, gradient, dlogits);
+  gradient.values[1] = lse * lse;
+}
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_MOE_ROUTER_TOKEN_H_
