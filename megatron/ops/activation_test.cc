@@ -13,7 +13,7 @@ namespace {
 
 const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 const Activation kActivations[] = {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf,
-                                   Activation::kSquaredRelu};
+                                   Activation::kSquaredRelu, Activation::kTanh};
 
 double Activate(Activation activation, double x) {
   switch (activation) {
@@ -25,6 +25,8 @@ double Activate(Activation activation, double x) {
       return 0.5 * x * (1 + std::erf(x / std::sqrt(2)));
     case Activation::kSquaredRelu:
       return x > 0 ? x * x : 0;
+    case Activation::kTanh:
+      return std::tanh(x);
   }
   return NAN;
 }

@@ -4,7 +4,7 @@
 
 namespace megatron::ops {
 
-enum class Activation { kNone, kGeluTanh, kGeluErf, kSquaredRelu };
+enum class Activation { kNone, kGeluTanh, kGeluErf, kSquaredRelu, kTanh };
 
 }  // namespace megatron::ops
 

@@ -90,6 +90,16 @@ void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& s
   for (int64_t t = 0; t < loss_T.dim(0); ++t) loss[t] = std::log(sum[t]) + (max[t] - target[t]);
 }
 
+void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
+                      const Tensor& hit_T) {
+  CheckRows(stream, {&max_T, &target_T, &hit_T}, hit_T.dim(0));
+  if (RunsOnCuda(stream)) return cuda::CrossEntropyHits(stream, max_T, target_T, hit_T);
+  if (!RunsOnCpu(stream)) return;
+  const float *max = max_T.data<float>(), *target = target_T.data<float>();
+  float* hit = hit_T.data<float>();
+  for (int64_t t = 0; t < hit_T.dim(0); ++t) hit[t] = target[t] >= max[t] ? 1.0f : 0.0f;
+}
+
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                           const Tensor& weight_T) {

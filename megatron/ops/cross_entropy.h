@@ -35,6 +35,11 @@ void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new
 void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& target_T, const Tensor& loss_T);
 
+// hit = 1 where the label's logit is the largest of all, else 0: its sum counts what was predicted
+// rightly.
+void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
+                      const Tensor& hit_T);
+
 // logits (=) weight[t] * (softmax - one_hot(label)). A label outside the vocabulary has no one-hot
 // entry; give it weight 0. Where the weight is 0 the gradient is 0 even if a logit is NaN.
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,

@@ -107,6 +107,18 @@ TEST_P(CrossEntropyTest, IsTheFormula) {
   }
 }
 
+TEST_P(CrossEntropyTest, AHitIsALabelThatNothingIsLikelierThan) {
+  const HostTensor logits = HostTensor::Of({3, 4}, GetParam(),
+                                           {1, 3, 2, 9,  //
+                                            4, 3, 2, 9,  //
+                                            1, 2, 2, 9});
+  Part p(logits, HostTensor::Of({3}, DType::kInt32, {1, 1, 2}), /*vocab_size=*/3, 0, 4);
+  p.Statistics(&pool_);
+  const HostTensor hit({3}, DType::kFloat32);
+  CrossEntropyHits(Stream::Cpu(&pool_), p.max, p.target, hit);
+  EXPECT_EQ(hit.Values(), std::vector<double>({1, 0, 1}));
+}
+
 TEST_P(CrossEntropyTest, TwoHalvesOfTheVocabularyAreTheWhole) {
   const int64_t tokens = 7, vocab_size = 3001, columns = 3072, half = columns / 2;
   const HostTensor logits = HostTensor::Normal({tokens, columns}, GetParam(), 2);

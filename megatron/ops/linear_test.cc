@@ -22,7 +22,7 @@ const Sizes kSizes[] = {{1, 1, 1},      {1, 17, 33},   {3, 33, 17},   {14, 384, 
                         {130, 97, 800}, {800, 130, 97}};
 const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 const Activation kActivations[] = {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf,
-                                   Activation::kSquaredRelu};
+                                   Activation::kSquaredRelu, Activation::kTanh};
 
 double Activate(Activation activation, double x) {
   switch (activation) {
@@ -34,6 +34,8 @@ double Activate(Activation activation, double x) {
       return 0.5 * x * (1 + std::erf(x / std::sqrt(2)));
     case Activation::kSquaredRelu:
       return x > 0 ? x * x : 0;
+    case Activation::kTanh:
+      return std::tanh(x);
   }
   return NAN;
 }

@@ -11,6 +11,8 @@ namespace megatron::ops::MEGATRON_ISA {
 
 MEGATRON_INLINE Vec Sigmoid(Vec x) { return Set(1.0f) / (Set(1.0f) + Exp(Zero() - x)); }
 
+MEGATRON_INLINE Vec Tanh(Vec x) { return Set(2.0f) * Sigmoid(x + x) - Set(1.0f); }
+
 // (1 + tanh(u)) / 2 = sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
 MEGATRON_INLINE Vec GeluTanhGate(Vec x) {
   const Vec cubic = Fma(x * x, Set(0.0713548163f), Set(1.59576912f));
@@ -28,6 +30,7 @@ MEGATRON_INLINE Vec Activate(Vec x) {
     const Vec positive = Max(Zero(), x);
     return positive * positive;
   }
+  if constexpr (kActivation == Activation::kTanh) return Tanh(x);
   return x;
 }
 
@@ -44,6 +47,10 @@ MEGATRON_INLINE Vec ActivationSlope(Vec x) {
     return Fma(x, density, GeluErfGate(x));
   }
   if constexpr (kActivation == Activation::kSquaredRelu) return Set(2.0f) * Max(Zero(), x);
+  if constexpr (kActivation == Activation::kTanh) {
+    const Vec tanh = Tanh(x);
+    return Set(1.0f) - tanh * tanh;
+  }
   return Set(1.0f);
 }
 

@@ -48,6 +48,8 @@ MEGATRON_INLINE void WithActivation(Activation activation, Body body) {
       return body(ActivationConstant<Activation::kGeluErf>());
     case Activation::kSquaredRelu:
       return body(ActivationConstant<Activation::kSquaredRelu>());
+    case Activation::kTanh:
+      return body(ActivationConstant<Activation::kTanh>());
   }
 }
 

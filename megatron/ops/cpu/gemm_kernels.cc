@@ -181,6 +181,8 @@ void Finish(const Gemm& gemm, const Place& place, const float* tile) {
       return FinishWith<T, Activation::kGeluErf>(gemm, place, tile);
     case Activation::kSquaredRelu:
       return FinishWith<T, Activation::kSquaredRelu>(gemm, place, tile);
+    case Activation::kTanh:
+      return FinishWith<T, Activation::kTanh>(gemm, place, tile);
   }
 }
 

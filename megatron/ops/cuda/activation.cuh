@@ -22,6 +22,7 @@ __device__ float Activate(float x) {
     const float positive = fmaxf(0.0f, x);
     return positive * positive;
   }
+  if constexpr (kActivation == Activation::kTanh) return tanhf(x);
   return x;
 }
 
@@ -36,6 +37,10 @@ __device__ float ActivationSlope(float x) {
     return fmaf(x, expf(x * x * -0.5f) * 0.398942280f, GeluErfGate(x));
   }
   if constexpr (kActivation == Activation::kSquaredRelu) return 2.0f * fmaxf(0.0f, x);
+  if constexpr (kActivation == Activation::kTanh) {
+    const float tanh = tanhf(x);
+    return 1.0f - tanh * tanh;
+  }
   return 1.0f;
 }
 
@@ -56,6 +61,8 @@ void WithActivation(Activation activation, Body body) {
       return body(ActivationConstant<Activation::kGeluErf>());
     case Activation::kSquaredRelu:
       return body(ActivationConstant<Activation::kSquaredRelu>());
+    case Activation::kTanh:
+      return body(ActivationConstant<Activation::kTanh>());
   }
 }
 

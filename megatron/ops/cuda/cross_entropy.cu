@@ -98,6 +98,12 @@ __global__ void __launch_bounds__(kThreads)
   if (t < tokens) loss[t] = logf(sum[t]) + (max[t] - target[t]);
 }
 
+__global__ void __launch_bounds__(kThreads)
+    Hits(int64_t tokens, const float* max, const float* target, float* hit) {
+  const int64_t t = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (t < tokens) hit[t] = target[t] >= max[t] ? 1.0f : 0.0f;
+}
+
 // One block: the sums are small, and their order fixed.
 __global__ void __launch_bounds__(kThreads)
     AddWeighted(int64_t tokens, const float* x, const float* weight, float* out) {
@@ -163,6 +169,15 @@ void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& s
       tokens, max_T.data<float>(), sum_T.data<float>(), target_T.data<float>(),
       loss_T.data<float>());
   CheckLaunched("cross-entropy loss");
+}
+
+void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
+                      const Tensor& hit_T) {
+  const int64_t tokens = hit_T.dim(0);
+  if (tokens == 0) return;
+  Hits<<<Blocks(tokens, kThreads), kThreads, 0, Handle(stream)>>>(
+      tokens, max_T.data<float>(), target_T.data<float>(), hit_T.data<float>());
+  CheckLaunched("cross-entropy hits");
 }
 
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,

@@ -91,6 +91,11 @@ void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const
                               View(max_T), View(sum_T), View(target_T));
 }
 
+void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
+                      const Tensor& hit_T) {
+  ops::CrossEntropyHits(EmulatingStream(stream), View(max_T), View(target_T), View(hit_T));
+}
+
 void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new_max_T,
                 const Tensor& sum_T) {
   ops::RescaleSum(EmulatingStream(stream), View(old_max_T), View(new_max_T), View(sum_T));

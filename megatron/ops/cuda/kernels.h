@@ -43,6 +43,8 @@ void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new
                 const Tensor& sum_T);
 void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& target_T, const Tensor& loss_T);
+void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
+                      const Tensor& hit_T);
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                           const Tensor& weight_T);

@@ -59,8 +59,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, CudaOpTest,
 constexpr int64_t kSizes[] = {1, 7, 64, 1000, 1024, 70001};
 
 TEST_P(CudaOpTest, ActivationsAndTheirGradients) {
-  for (Activation activation :
-       {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSquaredRelu}) {
+  for (Activation activation : {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf,
+                                Activation::kSquaredRelu, Activation::kTanh}) {
     for (int64_t size : kSizes) {
       HostTensor x = Normal({1, size}, 1), y = Normal({1, size}, 2), dy = Normal({1, size}, 3),
                  dx = Normal({1, size}, 4);
@@ -204,17 +204,20 @@ TEST_P(CudaOpTest, CrossEntropyInItsParts) {
       HostTensor logits = Normal({tokens, columns}, 1), labels = Cyclic(tokens, 411, 5000),
                  weight = HostTensor::Normal({tokens}, kF32, 2), max({tokens}, kF32),
                  sum({tokens}, kF32), target({tokens}, kF32), loss({tokens}, kF32),
-                 higher({tokens}, kF32), total = HostTensor::Normal({2}, kF32, 3);
+                 higher({tokens}, kF32), total = HostTensor::Normal({2}, kF32, 3),
+                 hit({tokens}, kF32);
       weight.Set(3, 0);
       for (int64_t t = 0; t < tokens; ++t) higher.Set(t, 9);
-      ExpectAgreement({&logits, &labels, &weight, &max, &sum, &target, &loss, &higher, &total},
-                      SumTolerance(dtype()), [&](const Stream& stream, At at) {
-                        CrossEntropyStatistics(stream, at[0], at[1], range, at[3], at[4], at[5]);
-                        RescaleSum(stream, at[3], at[7], at[4]);
-                        CrossEntropyLoss(stream, at[7], at[4], at[5], at[6]);
-                        CrossEntropyBackward(stream, at[0], at[1], range, at[7], at[4], at[2]);
-                        WeightedSum(stream, at[6], at[2], at[8]);
-                      });
+      ExpectAgreement(
+          {&logits, &labels, &weight, &max, &sum, &target, &loss, &higher, &total, &hit},
+          SumTolerance(dtype()), [&](const Stream& stream, At at) {
+            CrossEntropyStatistics(stream, at[0], at[1], range, at[3], at[4], at[5]);
+            RescaleSum(stream, at[3], at[7], at[4]);
+            CrossEntropyLoss(stream, at[7], at[4], at[5], at[6]);
+            CrossEntropyHits(stream, at[3], at[5], at[9]);
+            CrossEntropyBackward(stream, at[0], at[1], range, at[7], at[4], at[2]);
+            WeightedSum(stream, at[6], at[2], at[8]);
+          });
     }
   }
 }

@@ -44,6 +44,9 @@ MEGATRON_WEAK void CrossEntropyLoss(const Stream&, const Tensor&, const Tensor&,
                                     const Tensor&) {
   NoCuda();
 }
+MEGATRON_WEAK void CrossEntropyHits(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
 MEGATRON_WEAK void CrossEntropyBackward(const Stream&, const Tensor&, const Tensor&,
                                         const VocabRange&, const Tensor&, const Tensor&,
                                         const Tensor&) {
