@@ -53,6 +53,10 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(
       const std::unique_ptr<InferenceModel> model,
       AsArgument(InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores())));
+  if (model->options().masked_lm_head) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(arguments[0], " is a BERT; fill_mask fills gaps in text with it"));
+  }
   std::string prompt = absl::GetFlag(FLAGS_prompt);
   if (prompt == "-")
     prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());

@@ -61,6 +61,12 @@ void SetModel(const GptOptions& model, config::ModelConfig* config) {
   config->set_hidden_dropout(Shortest(layer.hidden_dropout));
   config->set_attention_dropout(Shortest(layer.attention_dropout));
   config->set_init_method_std(Shortest(layer.init_std));
+  if (model.masked_lm_head) {
+    config->set_model_type(config::ModelType::bert);
+    config->set_post_norm(layer.post_norm);
+    config->set_bert_binary_head(model.sentence_order_head);
+    config->set_num_tokentypes(model.num_token_types);
+  }
   SetPositions(model, config);
 }
 

@@ -79,8 +79,11 @@ absl::Status HfImportWeights::Match(const std::string& directory, const GptOptio
   }
   for (absl::string_view name : rest) {
     if (IsHfBuffer(name)) continue;
-    const bool copy = model.tied_embeddings && name == kHfHeadName && !found_.empty() &&
-                      files_->Bytes(*files_->Find(name)) == files_->Bytes(*found_[0].file);
+    const auto original = std::find_if(found_.begin(), found_.end(), [&](const Found& found) {
+      return found.tensor.parameter == HfCopiedParameter(name);
+    });
+    const bool copy = model.tied_embeddings && original != found_.end() &&
+                      files_->Bytes(*files_->Find(name)) == files_->Bytes(*original->file);
     if (!copy) problems.push_back(absl::StrCat("'", name, "' has no place in this model"));
   }
   return Report(directory, std::move(problems));

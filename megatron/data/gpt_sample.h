@@ -1,4 +1,5 @@
-// What a GPT trains on: a piece of the token stream, and where such pieces come from.
+// What a model trains on: for GPT a piece of the token stream, for BERT pieces of a document; and
+// where they come from.
 #ifndef MEGATRON_DATA_GPT_SAMPLE_H_
 #define MEGATRON_DATA_GPT_SAMPLE_H_
 
@@ -9,7 +10,7 @@
 
 namespace megatron {
 
-// All vectors but the last hold one element for each of the sample's positions.
+// Vectors hold one element for each of the sample's positions, unless said otherwise.
 struct GptSample {
   std::vector<int32_t> tokens;
   std::vector<int32_t> labels;     // the token that follows
@@ -17,6 +18,10 @@ struct GptSample {
   std::vector<int32_t> positions;  // from 0; again from 0 behind each EOD where positions are reset
   std::vector<int32_t> document_starts;  // ascending, the first is 0: attention reaches back to the
                                          // last start and no further
+
+  // BERT's alone.
+  std::vector<int32_t> types;  // of tokens; empty: they have none
+  int32_t sequence_class = 0;  // of the sample
 };
 
 // A finite, fixed list of samples. Any number of threads may call Get, each with a sample of its

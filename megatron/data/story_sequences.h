@@ -3,6 +3,8 @@
 #define MEGATRON_DATA_STORY_SEQUENCES_H_
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/data/in_memory_sequences.h"
@@ -14,6 +16,19 @@ namespace megatron {
 // sequence that ends in EOD. Fails where the tokenizer can't express text.
 absl::StatusOr<InMemorySequences> MakeStorySequences(int64_t num_bytes, uint64_t seed,
                                                      const Tokenizer& tokenizer);
+
+// The same stories as documents of sentences, without EOD.
+struct StorySentences {
+  InMemorySequences sentences;
+  std::vector<int64_t> first_sentences = {0};  // of each story, and one more
+
+  int64_t num_documents() const { return static_cast<int64_t>(first_sentences.size()) - 1; }
+  std::pair<int64_t, int64_t> DocumentSequences(int64_t i) const {
+    return {first_sentences[i], first_sentences[i + 1]};
+  }
+};
+absl::StatusOr<StorySentences> MakeStorySentences(int64_t num_bytes, uint64_t seed,
+                                                  const Tokenizer& tokenizer);
 
 }  // namespace megatron
 

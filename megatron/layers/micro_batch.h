@@ -37,7 +37,14 @@ struct MicroBatch {
   int64_t num_samples = 1;
   float sample_weight = 0;
 
+  // Of models that tell tokens or sequences apart by more than their place; else empty.
+  Tensor token_type_T;                // int32
+  Tensor sequence_label_S;            // int32: the class of each sequence
+  Tensor sequence_weight_S;           // fp32: weight of its loss in the reported sum, 0 or 1
+  Tensor sequence_gradient_weight_S;  // fp32: that * loss scale / sequences of the global batch
+
   int64_t num_tokens() const { return tokens_T.numel(); }
+  int64_t num_sequences() const { return cu_seqlens.numel() - 1; }
 };
 
 }  // namespace megatron

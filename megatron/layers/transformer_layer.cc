@@ -1,23 +1,31 @@
 #include "megatron/layers/transformer_layer.h"
 
+#include "glog/logging.h"
+#include "megatron/ops/elementwise.h"
+
 namespace megatron {
 namespace {
 
-std::string LayerName(int64_t layer) { return "decoder.layers." + std::to_string(layer); }
+std::string LayerName(const TransformerOptions& options, int64_t layer) {
+  return options.name + ".layers." + std::to_string(layer);
+}
 
-// Norms are named after the linear layer that reads them, as in Megatron's checkpoints.
-NormOptions NormBefore(const TransformerOptions& options, const std::string& linear) {
-  return {options.norm, linear + ".layer_norm_weight", linear + ".layer_norm_bias",
-          options.hidden_size, /*partial_over_tensor=*/options.sequence_parallel};
+// Names are those of Megatron's checkpoints: a norm in front of a branch is named after the linear
+// layer that reads it.
+NormOptions BranchNorm(const TransformerOptions& options, const std::string& in_front,
+                       const std::string& behind) {
+  const std::string& name = options.post_norm ? behind : in_front;
+  return {options.norm, name + "weight", name + "bias", options.hidden_size,
+          /*partial_over_tensor=*/options.sequence_parallel};
 }
 
 // In front of experts no linear layer follows that it could be named after.
 NormOptions MlpNorm(const TransformerOptions& options, int64_t layer) {
-  NormOptions norm = NormBefore(options, LayerName(layer) + ".mlp.linear_fc1");
-  if (!options.moe.IsMoeLayer(layer)) return norm;
-  norm.weight_name = LayerName(layer) + ".pre_mlp_layernorm.weight";
-  norm.bias_name = LayerName(layer) + ".pre_mlp_layernorm.bias";
-  return norm;
+  const std::string name = LayerName(options, layer);
+  return BranchNorm(options,
+                    name + (options.moe.IsMoeLayer(layer) ? ".pre_mlp_layernorm."
+                                                          : ".mlp.linear_fc1.layer_norm_"),
+                    name + ".post_mlp_layernorm.");
 }
 
 // The gradient in front of `branch + bias` under dropout, in ctx.kept(), and the bias's own.
@@ -39,14 +47,18 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
                                    const ProcessGroup& tensor_group,
                                    const ExpertGroups& expert_groups)
     : layer_(layer),
+      post_norm_(options.post_norm),
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
       dtype_(options.dtype),
-      input_norm_(NormBefore(options, LayerName(layer) + ".self_attention.linear_qkv")),
+      attention_norm_(
+          BranchNorm(options, LayerName(options, layer) + ".self_attention.linear_qkv.layer_norm_",
+                     LayerName(options, layer) + ".post_self_attn_layernorm.")),
       mlp_norm_(MlpNorm(options, layer)),
-      attention_(options, LayerName(layer) + ".self_attention", layer, tensor_group) {
-  const std::string name = LayerName(layer) + ".mlp";
+      attention_(options, LayerName(options, layer) + ".self_attention", layer, tensor_group) {
+  const std::string name = LayerName(options, layer) + ".mlp";
   if (options.moe.IsMoeLayer(layer)) {
+    CHECK(!options.post_norm);
     moe_ = std::make_unique<MoeLayer>(options, name, tensor_group, expert_groups);
   } else {
     mlp_ = std::make_unique<Mlp>(options, name, tensor_group);
@@ -55,13 +67,14 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
 
 void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rotary,
                                const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  if (post_norm_) return ForwardPostNorm(ctx, rotary, x_TH, y_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = x_TH.shape();
   Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
   const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
 
   const Tensor normed_TH = norm_arena->Allocate(dtype_, shape, "norm output");
-  input_norm_.Forward(ctx, x_TH, normed_TH, &saved->input_norm);
+  attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
   attention_.Forward(ctx, rotary, normed_TH, branch_TH, &saved->attention);
 
   const Tensor sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
@@ -77,12 +90,13 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
                                 const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  if (post_norm_) return BackwardPostNorm(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = dy_TH.shape();
   if (recompute_norm_) {
     saved->attention.qkv.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
     MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
-    input_norm_.Recompute(ctx, saved->input_norm, saved->attention.qkv.x_TI);
+    attention_norm_.Recompute(ctx, saved->attention_norm, saved->attention.qkv.x_TI);
     mlp_norm_.Recompute(ctx, saved->mlp_norm, MlpInput(saved));
   }
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
@@ -99,7 +113,50 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
       BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput),
                      dsum_TH, attention_.output().bias_gradient());
   attention_.Backward(ctx, rotary, dattention_TH, dnormed_TH, &saved->attention);
-  input_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->input_norm);
+  attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm);
+}
+
+void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
+                                       const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const Shape& shape = x_TH.shape();
+  const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
+  attention_.Forward(ctx, rotary, x_TH, branch_TH, &saved->attention);
+  const Tensor attention_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
+  const Tensor normed_TH =
+      (recompute_norm_ ? ctx.scratch : ctx.saved)->Allocate(dtype_, shape, "norm output");
+  attention_norm_.ForwardResidual(
+      ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput), branch_TH,
+      attention_.output().bias(), x_TH, attention_sum_TH, normed_TH, &saved->attention_norm);
+  mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
+  const Tensor mlp_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
+  mlp_norm_.ForwardResidual(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput),
+                            branch_TH, MlpBias(), normed_TH, mlp_sum_TH, y_TH, &saved->mlp_norm);
+}
+
+void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
+                                        const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  const Shape& shape = dy_TH.shape();
+  if (recompute_norm_) {
+    saved->mlp.fc1.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
+    attention_norm_.Recompute(ctx, saved->attention_norm, saved->mlp.fc1.x_TI);
+  }
+  const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
+  const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
+  mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm);
+  const Tensor dmlp_TH =
+      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput), dsum_TH,
+                     MlpBiasGradient());
+  mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
+  ops::Add(ctx.stream, dsum_TH, dnormed_TH);
+
+  attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm);
+  const Tensor dattention_TH =
+      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput),
+                     dsum_TH, attention_.output().bias_gradient());
+  attention_.Backward(ctx, rotary, dattention_TH, dx_TH, &saved->attention);
+  ops::Add(ctx.stream, dsum_TH, dx_TH);
 }
 
 void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
@@ -109,7 +166,7 @@ void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
 }
 
 void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {
-  input_norm_.AppendParameters(out);
+  attention_norm_.AppendParameters(out);
   attention_.AppendParameters(out);
   mlp_norm_.AppendParameters(out);
   if (mlp_) mlp_->AppendParameters(out);

@@ -1,5 +1,6 @@
-// One pre-norm transformer layer: x + attention(norm(x)), then that + mlp(norm(that)), with dropout
-// on both branches. In place of the MLP there may be a mixture of experts.
+// One transformer layer: x + attention(norm(x)), then that + mlp(norm(that)), with dropout on both
+// branches; in place of the MLP there may be a mixture of experts. Or post-norm, without experts:
+// norm(x + attention(x)), then norm(that + mlp(that)).
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
@@ -20,7 +21,7 @@ namespace megatron {
 class TransformerLayer {
  public:
   struct Saved {
-    NormLayer::Saved input_norm, mlp_norm;
+    NormLayer::Saved attention_norm, mlp_norm;
     SelfAttention::Saved attention;
     Mlp::Saved mlp;
     MoeLayer::Saved moe;  // in place of mlp
@@ -46,11 +47,17 @@ class TransformerLayer {
   Tensor& MlpInput(Saved* saved) const { return mlp_ ? saved->mlp.fc1.x_TI : saved->moe.x_TH; }
   Tensor MlpBias() const { return mlp_ ? mlp_->output().bias() : Tensor(); }
   Tensor MlpBiasGradient() const { return mlp_ ? mlp_->output().bias_gradient() : Tensor(); }
+  void ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                       const Tensor& y_TH, Saved* saved) const;
+  void BackwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                        const Tensor& dx_TH, Saved* saved);
+
   int64_t layer_;
+  bool post_norm_;
   float hidden_dropout_;
   bool recompute_norm_;
   DType dtype_;
-  NormLayer input_norm_, mlp_norm_;
+  NormLayer attention_norm_, mlp_norm_;  // in front of what they are named after, or behind it
   SelfAttention attention_;
   std::unique_ptr<Mlp> mlp_;  // or
   std::unique_ptr<MoeLayer> moe_;

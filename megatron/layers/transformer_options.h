@@ -4,6 +4,7 @@
 #define MEGATRON_LAYERS_TRANSFORMER_OPTIONS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "megatron/layers/moe/moe_options.h"
 #include "megatron/ops/linear.h"
@@ -52,6 +53,10 @@ struct TransformerOptions {
   bool rotary = false;
   RotaryOptions rotary_options;
   bool causal = true;
+  // Norms stand behind each sum with the residual stream, as in the first transformers, in place of
+  // in front of each branch.
+  bool post_norm = false;
+  std::string name = "decoder";  // that parameters' names begin with
 
   float hidden_dropout = 0.1f;
   float attention_dropout = 0.1f;

@@ -5,7 +5,8 @@
 namespace megatron {
 
 void VocabParallelCrossEntropy::Forward(const LayerContext& ctx, const Tensor& logits_TV,
-                                        const Tensor& loss_T, Saved* saved) const {
+                                        const Tensor& loss_T, const Tensor& hit_T,
+                                        Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
   const Shape shape{logits_TV.dim(0)};
   saved->logits_TV = logits_TV;
@@ -23,6 +24,7 @@ void VocabParallelCrossEntropy::Forward(const LayerContext& ctx, const Tensor& l
     ctx.tensor_group.AllReduce(target_T, ReduceOp::kSum, ctx.stream);
   }
   ops::CrossEntropyLoss(ctx.stream, saved->max_T, saved->sum_T, target_T, loss_T);
+  if (!hit_T.empty()) ops::CrossEntropyHits(ctx.stream, saved->max_T, target_T, hit_T);
 }
 
 Tensor VocabParallelCrossEntropy::Backward(const LayerContext& ctx, const Tensor& weight_T,

@@ -17,9 +17,10 @@ class VocabParallelCrossEntropy {
 
   explicit VocabParallelCrossEntropy(const ops::VocabRange& range) : range_(range) {}
 
-  // loss[t] (fp32, the same on every rank). The logits belong to this layer until Backward.
+  // loss[t] (fp32, the same on every rank). The logits belong to this layer until Backward. Unless
+  // hit_T is empty, it gets 1 where the label is the likeliest token, else 0 (fp32).
   void Forward(const LayerContext& ctx, const Tensor& logits_TV, const Tensor& loss_T,
-               Saved* saved) const;
+               const Tensor& hit_T, Saved* saved) const;
   // The gradient of sum(weight[t] * loss[t]), written over the logits and returned.
   Tensor Backward(const LayerContext& ctx, const Tensor& weight_T, const Saved& saved) const;
 

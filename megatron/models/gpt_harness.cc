@@ -27,7 +27,9 @@ MicroBatch MetaBatch(const MicroBatch& batch) {
   MicroBatch meta = batch;
   for (Tensor* tensor :
        {&meta.tokens_T, &meta.labels_T, &meta.loss_weight_T, &meta.gradient_weight_T,
-        &meta.position_T, &meta.sample_T, &meta.sample_position_T, &meta.cu_seqlens}) {
+        &meta.position_T, &meta.sample_T, &meta.sample_position_T, &meta.cu_seqlens,
+        &meta.token_type_T, &meta.sequence_label_S, &meta.sequence_weight_S,
+        &meta.sequence_gradient_weight_S}) {
     *tensor = Tensor(nullptr, tensor->dtype(), tensor->shape(), {DeviceType::kMeta});
   }
   return meta;
@@ -85,6 +87,22 @@ GptOptions SmallDeepSeek() {
   return options;
 }
 
+GptOptions SmallBert() {
+  GptOptions options = SmallGpt2();
+  options.transformer.name = "encoder";
+  options.transformer.causal = false;
+  options.num_token_types = 2;
+  options.masked_lm_head = options.sentence_order_head = true;
+  return options;
+}
+
+GptOptions SmallPostNormBert() {
+  GptOptions options = SmallBert();
+  options.transformer.post_norm = true;
+  options.transformer.activation = ops::Activation::kGeluErf;
+  return options;
+}
+
 HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
                       int64_t first_sample) {
   std::mt19937 random(seed);
@@ -93,12 +111,16 @@ HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint3
   for (size_t s = 0; s < lengths.size(); ++s) {
     for (int i = 0; i < lengths[s]; ++i) {
       batch.tokens.push_back(static_cast<int32_t>(random() % vocab_size));
+      batch.types.push_back(i < lengths[s] / 2 ? 0 : 1);
       batch.labels.push_back(static_cast<int32_t>(random() % vocab_size));
       batch.positions.push_back(i);
       batch.samples.push_back(first_sample + static_cast<int64_t>(s));
       batch.loss_weights.push_back(random() % 5 == 0 ? 0.0f : 1.0f);
     }
     batch.cu_seqlens.push_back(static_cast<int32_t>(batch.tokens.size()));
+    batch.sequence_labels.push_back(static_cast<int32_t>(s % 2));
+    batch.sequence_weights.push_back(1);
+    batch.sequence_gradient_weights.push_back(1.0f / static_cast<float>(lengths.size()));
   }
   batch.sample_positions = batch.positions;
   float count = 0;
@@ -115,6 +137,12 @@ MicroBatch HostBatch::View() {
   batch.loss_weight_T = Tensor(loss_weights.data(), DType::kFloat32, shape);
   batch.gradient_weight_T = Tensor(gradient_weights.data(), DType::kFloat32, shape);
   batch.position_T = Tensor(positions.data(), DType::kInt32, shape);
+  batch.token_type_T = Tensor(types.data(), DType::kInt32, shape);
+  const Shape sequences{static_cast<int64_t>(sequence_labels.size())};
+  batch.sequence_label_S = Tensor(sequence_labels.data(), DType::kInt32, sequences);
+  batch.sequence_weight_S = Tensor(sequence_weights.data(), DType::kFloat32, sequences);
+  batch.sequence_gradient_weight_S =
+      Tensor(sequence_gradient_weights.data(), DType::kFloat32, sequences);
   batch.sample_T = Tensor(samples.data(), DType::kInt64, shape);
   batch.sample_position_T = Tensor(sample_positions.data(), DType::kInt32, shape);
   batch.cu_seqlens =
@@ -173,7 +201,7 @@ GptHarness::GptHarness(const GptOptions& options, const ProcessGroup& tensor_gro
     ops::Copy(stream_, values, parameter->data);
     at += shape.numel();
   }
-  HostBatch largest = RandomBatch({kMaxTokens}, options.vocab_size, 1);
+  HostBatch largest = RandomBatch({kMaxTokens - 3, 1, 1, 1}, options.vocab_size, 1);
   memory_ = std::make_unique<StageMemory>(
       Device(), MeasureStage(options, tensor_group.size(), largest.View()), &ledger_);
   stage_->SetMemory(memory_.get());
@@ -181,8 +209,14 @@ GptHarness::GptHarness(const GptOptions& options, const ProcessGroup& tensor_gro
 
 double GptHarness::TakeLoss() {
   float* sums = stage_->loss_sums().data<float>();
-  const double loss = double{sums[0]} / sums[1];
-  sums[0] = sums[1] = 0;
+  double loss = 0;
+  for (const Measure& measure : stage_->measures()) {
+    const double mean = double{sums[0]} / sums[1];
+    means_[measure.name] = mean;
+    if (measure.is_loss) loss += mean;
+    sums[0] = sums[1] = 0;
+    sums += 2;
+  }
   return loss;
 }
 

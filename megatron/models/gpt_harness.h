@@ -21,17 +21,21 @@ GptOptions SmallLlama();
 GptOptions SmallMixtral();
 // A dense first layer; then sigmoid scores, biases that balance, a shared expert.
 GptOptions SmallDeepSeek();
+GptOptions SmallBert();          // as Megatron's
+GptOptions SmallPostNormBert();  // as in the paper
 
 // Tokens of one micro-batch, as host arrays.
 struct HostBatch {
-  std::vector<int32_t> tokens, labels, positions, sample_positions, cu_seqlens;
+  std::vector<int32_t> tokens, types, labels, positions, sample_positions, cu_seqlens;
   std::vector<int64_t> samples;
   std::vector<float> loss_weights, gradient_weights;
+  std::vector<int32_t> sequence_labels;
+  std::vector<float> sequence_weights, sequence_gradient_weights;
 
   MicroBatch View();
 };
-// Sequences of these lengths with random tokens, each a sample numbered from `first_sample`;
-// gradient weights are loss_weight / tokens.
+// Sequences of these lengths with random tokens and classes, each a sample numbered from
+// `first_sample`; gradient weights are loss_weight / tokens, and sequence_weight / sequences.
 HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
                       int64_t first_sample = 0);
 
@@ -40,13 +44,15 @@ class GptHarness {
   GptHarness(const GptOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
              int threads = 1, const StagePlacement& placement = {});
 
-  // Mean loss over the batch, without backward, as in training (with dropout) or not.
+  // Mean losses over the batch, added up, without backward, as in training (with dropout) or not.
   double Loss(HostBatch* batch, bool training);
-  // Forward and backward; gradients accumulate. Returns the mean loss.
+  // Forward and backward; gradients accumulate. Returns the sum of the mean losses.
   double LossAndGradients(HostBatch* batch);
   // That follow token `token` of the batch, over the padded vocabulary.
   std::vector<float> Logits(HostBatch* batch, int64_t token);
   void ZeroGradients();
+  // What the last call measured.
+  const std::map<std::string, double>& means() const { return means_; }
 
   GptStage& stage() { return *stage_; }
   std::vector<Parameter*> parameters() { return stage_->parameters(); }
@@ -64,6 +70,7 @@ class GptHarness {
   Buffer weights_, gradients_;
   std::unique_ptr<StageMemory> memory_;
   std::vector<MicroBatch> batches_;
+  std::map<std::string, double> means_;
 };
 
 // What the stage's arenas need for this batch, with its backward whole or in two parts.

@@ -1,4 +1,4 @@
-// What a GPT is: GPT-2, GPT-3 and Llama are settings of these.
+// What a model of one stack of layers is: GPT-2, GPT-3, Llama and BERT are settings of these.
 #ifndef MEGATRON_MODELS_GPT_OPTIONS_H_
 #define MEGATRON_MODELS_GPT_OPTIONS_H_
 
@@ -17,6 +17,12 @@ struct GptOptions {
   int64_t max_positions = 0;  // rows of the position table, or of the rotary tables
   bool tied_embeddings = true;
   float embedding_init_std = 0.02f;
+  int64_t num_token_types = 0;  // rows of the table of token types; 0: there are none
+  // BERT's head: a dense layer, GELU and a norm in front of the output matrix, and a bias behind
+  // it; the last norm of a post-norm model is that of its last layer.
+  bool masked_lm_head = false;
+  // Predicts from each sequence's first token in which order its two parts stand.
+  bool sentence_order_head = false;
   LayerRecompute layer_recompute;
   uint64_t dropout_seed = 1234;
 };

@@ -83,8 +83,9 @@ void GptStage::MakeHead(Device device, MemoryLedger* ledger) {
     output_layer_ = MakeTable("output_layer.weight", options_.transformer.init_std);
   head_ = std::make_unique<LmHead>(options_, tensor_group_,
                                    &(output_layer_ ? output_layer_ : word_embeddings_)->weight());
-  loss_buffer_ = Buffer(device, 2 * SizeOf(DType::kFloat32), "loss", ledger);
-  loss_sums_ = loss_buffer_.At(0, DType::kFloat32, {2});
+  const Shape sums{static_cast<int64_t>(measures().size()), 2};
+  loss_buffer_ = Buffer(device, sums.numel() * SizeOf(DType::kFloat32), "loss", ledger);
+  loss_sums_ = loss_buffer_.At(0, DType::kFloat32, sums);
 }
 
 std::vector<Parameter*> GptStage::parameters() {
@@ -156,10 +157,10 @@ Tensor GptStage::AllocateHidden(Arena* arena, int64_t tokens, const char* name) 
 }
 
 Tensor GptStage::ChunkInput(const LayerContext& ctx, const Chunk& chunk,
-                            absl::Span<const Tensor> inputs) const {
+                            absl::Span<const Tensor> inputs, TokenEmbedding::Saved* saved) const {
   if (!chunk.first) return inputs[0];
   const Tensor x_TH = AllocateHidden(ctx.saved, ctx.rows(), "embedding");
-  embedding_->Forward(ctx, x_TH);
+  embedding_->Forward(ctx, x_TH, saved);
   return x_TH;
 }
 
@@ -178,7 +179,7 @@ void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
     return;
   }
   Saved& saved = chunk.saved[item.slot];
-  const Tensor x_TH = ChunkInput(ctx, chunk, inputs);
+  const Tensor x_TH = ChunkInput(ctx, chunk, inputs, &saved.embedding);
   const Tensor y_TH = ChunkOutput(ctx, chunk, outputs);
   chunk.layers->Forward(ctx, rotary(), x_TH, y_TH, &saved.layers);
   if (chunk.last) head_->Forward(ctx, y_TH, loss_sums_, &saved.head);
@@ -201,7 +202,7 @@ void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gr
   const Tensor dx_TH =
       chunk.first ? AllocateHidden(ctx.scratch, ctx.rows(), "layer gradient") : input_gradients[0];
   chunk.layers->Backward(ctx, rotary(), dy_TH, dx_TH, &saved.layers);
-  if (chunk.first) embedding_->Backward(ctx, dx_TH);
+  if (chunk.first) embedding_->Backward(ctx, dx_TH, saved.embedding);
 }
 
 void GptStage::BackwardWeight(const WorkItem& item, const Stream& stream) {
@@ -214,15 +215,15 @@ void GptStage::BackwardWeight(const WorkItem& item, const Stream& stream) {
 
 void GptStage::ForwardOnly(const LayerContext& ctx, const Chunk& chunk,
                            absl::Span<const Tensor> inputs, absl::Span<const Tensor> outputs) {
-  const Tensor x_TH = ChunkInput(ctx, chunk, inputs);
+  Saved forgotten;
+  const Tensor x_TH = ChunkInput(ctx, chunk, inputs, &forgotten.embedding);
   const Tensor y_TH = ChunkOutput(ctx, chunk, outputs);
   chunk.layers->ForwardOnly(ctx, rotary(), x_TH, y_TH);
   if (!chunk.last) return;
   if (mode_ == Mode::kPredict) {
     head_->Predict(ctx, y_TH, predicted_token_, predicted_logits_V_);
   } else {
-    LmHead::Saved forgotten;
-    head_->Forward(ctx, y_TH, loss_sums_, &forgotten);
+    head_->Forward(ctx, y_TH, loss_sums_, &forgotten.head);
   }
 }
 

@@ -85,8 +85,10 @@ class GptStage : public Stage {
                 absl::Span<const Tensor> input_gradients, const Stream& stream) override;
   void BackwardWeight(const WorkItem& item, const Stream& stream) override;
 
-  // fp32 [2] on the last stage, which adds to it: the sum of loss_weight * loss, and that of
-  // loss_weight. The caller zeroes it.
+  // What the last stage measures of each batch.
+  Measures measures() const { return MeasuresOf(options_); }
+  // fp32 [measures, 2] on the last stage, which adds to it: the sum of weight * value, and that of
+  // weight. The caller zeroes it.
   const Tensor& loss_sums() const { return loss_sums_; }
   // Empty where no layer here has experts.
   RouterState& router_state() { return router_state_; }
@@ -96,6 +98,7 @@ class GptStage : public Stage {
   enum class Mode { kTrain, kEvaluate, kPredict };
   struct Saved {
     LayerStack::Saved layers;
+    TokenEmbedding::Saved embedding;
     LmHead::Saved head;
   };
   struct Chunk {
@@ -117,8 +120,8 @@ class GptStage : public Stage {
   Tensor AllocateHidden(Arena* arena, int64_t tokens, const char* name) const;
   // What the chunk's layers read: the embedding, or what the stage before sent; and where they
   // write.
-  Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk,
-                    absl::Span<const Tensor> inputs) const;
+  Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
+                    TokenEmbedding::Saved* saved) const;
   Tensor ChunkOutput(const LayerContext& ctx, const Chunk& chunk,
                      absl::Span<const Tensor> outputs) const;
   void ForwardOnly(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,

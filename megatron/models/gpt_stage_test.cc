@@ -71,6 +71,15 @@ std::vector<NamedModel> Models() {
               o->transformer.linear_bias = true;
               o->tied_embeddings = true;
             })},
+      {"bert", SmallBert()},
+      {"post-norm bert", SmallPostNormBert()},
+      {"post-norm bert without a sentence-order head, dropout everywhere",
+       With(SmallPostNormBert(),
+            [](GptOptions* o) {
+              o->transformer.hidden_dropout = 0.2f;
+              o->transformer.attention_dropout = 0.3f;
+              o->sentence_order_head = false;
+            })},
   };
 }
 
@@ -142,7 +151,7 @@ TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
     SCOPED_TRACE(named.name);
     GptHarness model(named.options, ProcessGroup(), 1);
     HostBatch both = RandomBatch({9, 14}, named.options.vocab_size, 3, /*first_sample=*/40);
-    double sums[2] = {0, 0};
+    double tokens = 0, lm_loss = 0, order_loss = 0;
     for (int s = 0; s < 2; ++s) {
       HostBatch alone;
       const int begin = both.cu_seqlens[s], end = both.cu_seqlens[s + 1];
@@ -150,19 +159,24 @@ TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
         to->assign(from.begin() + begin, from.begin() + end);
       };
       cut(both.tokens, &alone.tokens), cut(both.labels, &alone.labels),
-          cut(both.positions, &alone.positions);
+          cut(both.positions, &alone.positions), cut(both.types, &alone.types);
       cut(both.sample_positions, &alone.sample_positions), cut(both.samples, &alone.samples);
       cut(both.loss_weights, &alone.loss_weights),
           cut(both.gradient_weights, &alone.gradient_weights);
       alone.cu_seqlens = {0, end - begin};
+      alone.sequence_labels = {both.sequence_labels[s]};
+      alone.sequence_weights = {1};
+      alone.sequence_gradient_weights = {both.sequence_gradient_weights[s]};
       double weight = 0;
       for (float w : alone.loss_weights) weight += w;
-      sums[0] += model.LossAndGradients(&alone) * weight;
-      sums[1] += weight;
+      model.LossAndGradients(&alone);
+      tokens += weight;
+      lm_loss += model.means().at("lm loss") * weight;
+      if (named.options.sentence_order_head) order_loss += model.means().at("sop loss");
     }
     const Gradients apart = Collect(model);
     model.ZeroGradients();
-    EXPECT_NEAR(model.LossAndGradients(&both), sums[0] / sums[1], 2e-6);
+    EXPECT_NEAR(model.LossAndGradients(&both), lm_loss / tokens + order_loss / 2, 2e-6);
     for (const auto& [name, gradient] : Collect(model))
       EXPECT_LE(Distance(gradient, apart.at(name)), 1e-5 * (Norm(gradient) + 0.1)) << name;
   }
@@ -287,7 +301,7 @@ TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
 
 TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (GptOptions options : {SmallGpt2(), SmallLlama()}) {
+    for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert()}) {
       options.transformer.init_std = options.transformer.output_init_std =
           options.embedding_init_std = 0.1f;
       HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
@@ -321,7 +335,8 @@ TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
 }
 
 TEST(GptStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
-  for (const GptOptions& options : {SmallGpt2(), SmallLlama()}) {
+  for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert()}) {
+    options.sentence_order_head = false;
     GptHarness model(options, ProcessGroup(), 3);
     HostBatch batch = RandomBatch({12}, options.vocab_size, 4);
     std::fill(batch.loss_weights.begin(), batch.loss_weights.end(), 0.0f);

@@ -2,7 +2,6 @@
 #include "megatron/models/hf_config.h"
 
 #include <cmath>
-#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -12,18 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/models/hf_config_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
 namespace {
 
-using Json = nlohmann::json;
-
-// Greatest sizes that are read: beyond all models, and their products fit into 64 bits.
-constexpr int64_t kMaxLayers = 1 << 12;
-constexpr int64_t kMaxHeads = 1 << 14;
-constexpr int64_t kMaxWidth = 1 << 22;
-constexpr int64_t kMaxIds = std::numeric_limits<int32_t>::max();
+using Json = HfJson;
 
 // The object in `text`; duplicate keys, at any depth, are errors.
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
@@ -52,104 +46,13 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   return json;
 }
 
-// Takes values out of an object and remembers what was wrong with them.
-class Fields {
- public:
-  // `prefix` names the object in messages.
-  Fields(const Json& json, std::string prefix, std::vector<std::string>* errors)
-      : json_(json), prefix_(std::move(prefix)), errors_(*errors) {}
-
-  void Error(const std::string& key, absl::string_view message) const {
-    errors_.push_back(absl::StrCat(prefix_, key, ": ", message));
-  }
-
-  // Whether it is there and not null.
-  bool Has(const std::string& key) const {
-    const auto found = json_.find(key);
-    return found != json_.end() && !found->is_null();
-  }
-  bool IsNull(const std::string& key) const {
-    const auto found = json_.find(key);
-    return found != json_.end() && found->is_null();
-  }
-  const Json& Get(const std::string& key) const { return *json_.find(key); }
-
-  // An integer from 1 to `max`; 1 after an error.
-  int64_t Size(const std::string& key, int64_t max) const {
-    if (!Has(key)) {
-      Error(key, "is missing");
-      return 1;
-    }
-    const Json& value = Get(key);
-    if (value.is_number_unsigned() && value.get<uint64_t>() >= 1 &&
-        value.get<uint64_t>() <= static_cast<uint64_t>(max)) {
-      return value.get<int64_t>();
-    }
-    Error(key, absl::StrCat("must be an integer from 1 to ", max));
-    return 1;
-  }
-  int64_t Size(const std::string& key, int64_t max, int64_t otherwise) const {
-    return Has(key) ? Size(key, max) : otherwise;
-  }
-
-  // A number in [min, max].
-  double Number(const std::string& key, double min, double max, double otherwise) const {
-    if (!Has(key)) return otherwise;
-    const Json& value = Get(key);
-    if (value.is_number() && value.get<double>() >= min && value.get<double>() <= max) {
-      return value.get<double>();
-    }
-    Error(key, absl::StrCat("must be a number from ", min, " to ", max));
-    return otherwise;
-  }
-
-  bool Bool(const std::string& key, bool otherwise) const {
-    if (!Has(key)) return otherwise;
-    if (Get(key).is_boolean()) return Get(key).get<bool>();
-    Error(key, "must be true or false");
-    return otherwise;
-  }
-
-  std::string Text(const std::string& key, const std::string& otherwise) const {
-    if (!Has(key)) return otherwise;
-    if (Get(key).is_string()) return Get(key).get<std::string>();
-    Error(key, "must be a string");
-    return otherwise;
-  }
-
-  void Refuse(const std::string& key, bool value, absl::string_view reason) const {
-    if (Bool(key, !value) == value) Error(key, reason);
-  }
-
- private:
-  const Json& json_;
-  std::string prefix_;
-  std::vector<std::string>& errors_;
-};
-
-float Dropout(const Fields& fields, const std::string& key, double otherwise) {
-  return static_cast<float>(fields.Number(key, 0, 1, otherwise));
-}
-
-// What changes a model of any type.
-void CheckCommon(const Fields& fields, const std::string& architecture) {
-  if (fields.Has("quantization_config")) {
-    fields.Error("quantization_config", "quantized weights are not read");
-  }
-  if (fields.Has("auto_map")) fields.Error("auto_map", "the model is defined by code of its own");
-  if (!fields.Has("architectures")) return;
-  if (fields.Get("architectures") != Json::array({architecture})) {
-    fields.Error("architectures", absl::StrCat("must be [\"", architecture, "\"]"));
-  }
-}
-
-void ReadGpt2(const Fields& fields, GptOptions* options) {
-  CheckCommon(fields, "GPT2LMHeadModel");
+void ReadGpt2(const HfFields& fields, GptOptions* options) {
+  CheckCommonHfFields(fields, "GPT2LMHeadModel");
   TransformerOptions& layer = options->transformer;
-  layer.hidden_size = fields.Size("n_embd", kMaxWidth);
-  layer.num_layers = fields.Size("n_layer", kMaxLayers);
-  layer.num_attention_heads = layer.num_query_groups = fields.Size("n_head", kMaxHeads);
-  layer.ffn_hidden_size = fields.Size("n_inner", kMaxWidth, 4 * layer.hidden_size);
+  layer.hidden_size = fields.Size("n_embd", kMaxHfWidth);
+  layer.num_layers = fields.Size("n_layer", kMaxHfLayers);
+  layer.num_attention_heads = layer.num_query_groups = fields.Size("n_head", kMaxHfHeads);
+  layer.ffn_hidden_size = fields.Size("n_inner", kMaxHfWidth, 4 * layer.hidden_size);
   if (layer.hidden_size % layer.num_attention_heads != 0) {
     fields.Error("n_head", "does not divide n_embd");
   }
@@ -164,13 +67,13 @@ void ReadGpt2(const Fields& fields, GptOptions* options) {
   fields.Refuse("scale_attn_weights", false, "attention is always scaled here");
   fields.Refuse("scale_attn_by_inverse_layer_idx", true, "attention is scaled alike in all layers");
   fields.Refuse("add_cross_attention", true, "there is no cross-attention here");
-  options->max_positions = fields.Size("n_positions", kMaxIds);
+  options->max_positions = fields.Size("n_positions", kMaxHfIds);
   options->tied_embeddings = fields.Bool("tie_word_embeddings", true);
-  layer.hidden_dropout = Dropout(fields, "resid_pdrop", 0.1);
-  layer.attention_dropout = Dropout(fields, "attn_pdrop", 0.1);
+  layer.hidden_dropout = HfDropout(fields, "resid_pdrop", 0.1);
+  layer.attention_dropout = HfDropout(fields, "attn_pdrop", 0.1);
 }
 
-void ReadRopeScaling(const Fields& rope, RotaryOptions* rotary) {
+void ReadRopeScaling(const HfFields& rope, RotaryOptions* rotary) {
   const std::string type = rope.Text("rope_type", rope.Text("type", "default"));
   const double factor = rope.Number("factor", 1, 1e6, 0);
   if (type == "default") return;
@@ -193,7 +96,7 @@ void ReadRopeScaling(const Fields& rope, RotaryOptions* rotary) {
 }
 
 // Newer files have all of it in rope_parameters.
-void ReadRope(const Fields& fields, std::vector<std::string>* errors, RotaryOptions* rotary) {
+void ReadRope(const HfFields& fields, std::vector<std::string>* errors, RotaryOptions* rotary) {
   rotary->base = fields.Number("rope_theta", 1, 1e12, 10000);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!fields.Has(key)) continue;
@@ -201,7 +104,7 @@ void ReadRope(const Fields& fields, std::vector<std::string>* errors, RotaryOpti
       fields.Error(key, "must be an object");
       continue;
     }
-    const Fields rope(fields.Get(key), absl::StrCat(key, "."), errors);
+    const HfFields rope(fields.Get(key), absl::StrCat(key, "."), errors);
     rotary->base = rope.Number("rope_theta", 1, 1e12, rotary->base);
     ReadRopeScaling(rope, rotary);
   }
@@ -210,10 +113,10 @@ void ReadRope(const Fields& fields, std::vector<std::string>* errors, RotaryOpti
   }
 }
 
-void ReadHeads(const Fields& fields, TransformerOptions* layer) {
-  layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHeads);
+void ReadHeads(const HfFields& fields, TransformerOptions* layer) {
+  layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
   layer->num_query_groups =
-      fields.Size("num_key_value_heads", kMaxHeads, layer->num_attention_heads);
+      fields.Size("num_key_value_heads", kMaxHfHeads, layer->num_attention_heads);
   if (layer->num_attention_heads % layer->num_query_groups != 0) {
     fields.Error("num_key_value_heads", "does not divide num_attention_heads");
   }
@@ -221,32 +124,33 @@ void ReadHeads(const Fields& fields, TransformerOptions* layer) {
     fields.Error("num_attention_heads", "does not divide hidden_size");
   }
   layer->kv_channels =
-      fields.Size("head_dim", kMaxWidth, layer->hidden_size / layer->num_attention_heads);
-  if (layer->kv_channels % 2 != 0 || layer->kv_channels * layer->num_attention_heads > kMaxWidth) {
+      fields.Size("head_dim", kMaxHfWidth, layer->hidden_size / layer->num_attention_heads);
+  if (layer->kv_channels % 2 != 0 ||
+      layer->kv_channels * layer->num_attention_heads > kMaxHfWidth) {
     fields.Error("head_dim", "is odd, or too large");
   }
 }
 
 // The window matters where it is shorter than the positions.
-void CheckWindow(const Fields& fields, const std::string& type, int64_t positions) {
+void CheckWindow(const HfFields& fields, const std::string& type, int64_t positions) {
   if (type == "llama" || (type == "qwen2" && !fields.Bool("use_sliding_window", false))) return;
   if (fields.IsNull("sliding_window")) return;
   constexpr int64_t kDefault = 4096;
-  if (fields.Size("sliding_window", kMaxIds, kDefault) < positions) {
+  if (fields.Size("sliding_window", kMaxHfIds, kDefault) < positions) {
     fields.Error("sliding_window",
                  "attention sees all that came before; null turns the window off");
   }
 }
 
-void ReadLlama(const Fields& fields, const std::string& type, std::vector<std::string>* errors,
+void ReadLlama(const HfFields& fields, const std::string& type, std::vector<std::string>* errors,
                GptOptions* options) {
-  CheckCommon(fields, type == "llama"     ? "LlamaForCausalLM"
-                      : type == "mistral" ? "MistralForCausalLM"
-                                          : "Qwen2ForCausalLM");
+  CheckCommonHfFields(fields, type == "llama"     ? "LlamaForCausalLM"
+                              : type == "mistral" ? "MistralForCausalLM"
+                                                  : "Qwen2ForCausalLM");
   TransformerOptions& layer = options->transformer;
-  layer.hidden_size = fields.Size("hidden_size", kMaxWidth);
-  layer.num_layers = fields.Size("num_hidden_layers", kMaxLayers);
-  layer.ffn_hidden_size = fields.Size("intermediate_size", kMaxWidth);
+  layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
+  layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);
+  layer.ffn_hidden_size = fields.Size("intermediate_size", kMaxHfWidth);
   if (type != "llama" && !fields.Has("num_key_value_heads")) {
     fields.Error("num_key_value_heads", "is missing");
   }
@@ -270,10 +174,10 @@ void ReadLlama(const Fields& fields, const std::string& type, std::vector<std::s
   }
   layer.qkv_bias = layer.linear_bias || type == "qwen2";
   options->learned_positions = false;
-  options->max_positions = fields.Size("max_position_embeddings", kMaxIds);
+  options->max_positions = fields.Size("max_position_embeddings", kMaxHfIds);
   CheckWindow(fields, type, options->max_positions);
   options->tied_embeddings = fields.Bool("tie_word_embeddings", false);
-  layer.attention_dropout = Dropout(fields, "attention_dropout", 0);
+  layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
   layer.hidden_dropout = 0;
 }
 
@@ -282,9 +186,9 @@ void ReadLlama(const Fields& fields, const std::string& type, std::vector<std::s
 absl::StatusOr<GptOptions> ParseHfConfig(absl::string_view text) {
   MEGATRON_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
   std::vector<std::string> errors;
-  const Fields fields(json, "", &errors);
+  const HfFields fields(json, "", &errors);
   GptOptions options;
-  options.vocab_size = options.padded_vocab_size = fields.Size("vocab_size", kMaxIds);
+  options.vocab_size = options.padded_vocab_size = fields.Size("vocab_size", kMaxHfIds);
   options.transformer.init_std = options.transformer.output_init_std = options.embedding_init_std =
       static_cast<float>(fields.Number("initializer_range", 0, 1e3, 0.02));
   const std::string type = fields.Text("model_type", "");
@@ -292,8 +196,10 @@ absl::StatusOr<GptOptions> ParseHfConfig(absl::string_view text) {
     ReadGpt2(fields, &options);
   } else if (type == "llama" || type == "mistral" || type == "qwen2") {
     ReadLlama(fields, type, &errors, &options);
+  } else if (type == "bert" || type == "megatron-bert") {
+    ReadHfBert(fields, type, &options);
   } else {
-    fields.Error("model_type", "must be gpt2, llama, mistral or qwen2");
+    fields.Error("model_type", "must be gpt2, llama, mistral, qwen2, bert or megatron-bert");
   }
   if (errors.empty()) return options;
   return absl::InvalidArgumentError(absl::StrCat(

@@ -1,8 +1,9 @@
-// A GPT as a Hugging Face model: config.json and our options, each made of the other.
+// A GPT or BERT as a Hugging Face model: config.json and our options, each made of the other.
 //
-// Two of their architectures have shapes that ours has too:
+// Some of their architectures have shapes that ours have too:
 //
 //   gpt2                      learned positions, LayerNorm, GELU, biases
+//   bert, megatron-bert       post-norm and pre-norm, with or without the sentence-order head
 //   llama, mistral, qwen2     rotary positions, RMSNorm, SwiGLU; qwen2 has biases on q, k and v
 //
 // Nothing is approximated: what the other side cannot express is refused, with all reasons at

@@ -8,21 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "megatron/models/hf_config.h"
+#include "megatron/models/hf_config_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
 namespace {
 
-using Json = nlohmann::json;
-using Reasons = std::vector<std::string>;
-
-// The double with the shortest decimal that reads back as this float: 1e-05, not 9.99999974e-06.
-double Shortest(float value) {
-  char text[32];
-  const auto end = std::to_chars(text, text + sizeof(text) - 1, value).ptr;
-  *end = '\0';
-  return std::strtod(text, nullptr);
-}
+using Json = HfJson;
+using Reasons = HfReasons;
 
 const char* TorchName(DType dtype) {
   switch (dtype) {
@@ -52,8 +45,13 @@ void CheckCommon(const GptOptions& options, Reasons* reasons) {
           reasons);
   Require(layer.moe.num_experts == 0,
           "num_experts: of Hugging Face's models with experts none is written here", reasons);
-  Require(layer.causal, "attention that is not causal: these are models of the next token",
-          reasons);
+}
+
+void CheckGpt(const GptOptions& options, Reasons* reasons) {
+  Require(options.transformer.causal,
+          "attention that is not causal: these are models of the next token", reasons);
+  Require(!options.transformer.post_norm, "post_norm: gpt2 and llama have norms in front", reasons);
+  Require(options.num_token_types == 0, "token types: gpt2 and llama have none", reasons);
 }
 
 void CheckGpt2(const GptOptions& options, Reasons* reasons) {
@@ -113,7 +111,7 @@ Json RopeScaling(const RotaryOptions& rotary) {
 
 Json Common(const GptOptions& options, const HfTokens& tokens) {
   return {{"vocab_size", options.vocab_size},
-          {"initializer_range", Shortest(options.transformer.init_std)},
+          {"initializer_range", ShortestDouble(options.transformer.init_std)},
           {"tie_word_embeddings", options.tied_embeddings},
           {"torch_dtype", TorchName(options.transformer.dtype)},
           {"use_cache", true},
@@ -132,12 +130,12 @@ Json Gpt2Config(const GptOptions& options) {
       {"n_head", layer.num_attention_heads},
       {"n_inner", layer.ffn_hidden_size},
       {"activation_function", layer.activation == ops::Activation::kGeluErf ? "gelu" : "gelu_new"},
-      {"layer_norm_epsilon", Shortest(layer.norm.epsilon)},
+      {"layer_norm_epsilon", ShortestDouble(layer.norm.epsilon)},
       {"scale_attn_weights", true},
       {"scale_attn_by_inverse_layer_idx", false},
-      {"embd_pdrop", Shortest(layer.hidden_dropout)},
-      {"resid_pdrop", Shortest(layer.hidden_dropout)},
-      {"attn_pdrop", Shortest(layer.attention_dropout)}};
+      {"embd_pdrop", ShortestDouble(layer.hidden_dropout)},
+      {"resid_pdrop", ShortestDouble(layer.hidden_dropout)},
+      {"attn_pdrop", ShortestDouble(layer.attention_dropout)}};
 }
 
 Json LlamaConfig(const GptOptions& options) {
@@ -153,10 +151,10 @@ Json LlamaConfig(const GptOptions& options) {
                  {"num_key_value_heads", layer.num_query_groups},
                  {"head_dim", layer.kv_channels},
                  {"hidden_act", "silu"},
-                 {"rms_norm_eps", Shortest(layer.norm.epsilon)},
+                 {"rms_norm_eps", ShortestDouble(layer.norm.epsilon)},
                  {"rope_theta", layer.rotary_options.base},
                  {"rope_scaling", RopeScaling(layer.rotary_options)},
-                 {"attention_dropout", Shortest(layer.attention_dropout)}};
+                 {"attention_dropout", ShortestDouble(layer.attention_dropout)}};
   if (qwen) {
     config["use_sliding_window"] = false;
   } else {
@@ -167,20 +165,30 @@ Json LlamaConfig(const GptOptions& options) {
 
 }  // namespace
 
+double ShortestDouble(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text) - 1, value).ptr;
+  *end = '\0';
+  return std::strtod(text, nullptr);
+}
+
 absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfTokens& tokens) {
   Reasons reasons;
   CheckCommon(options, &reasons);
-  if (options.learned_positions) {
-    CheckGpt2(options, &reasons);
+  if (options.masked_lm_head) {
+    CheckHfBert(options, &reasons);
   } else {
-    CheckLlama(options, &reasons);
+    CheckGpt(options, &reasons);
+    (options.learned_positions ? CheckGpt2 : CheckLlama)(options, &reasons);
   }
   if (!reasons.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no Hugging Face model is the same as this one:\n  ", absl::StrJoin(reasons, "\n  ")));
   }
   Json config = Common(options, tokens);
-  config.update(options.learned_positions ? Gpt2Config(options) : LlamaConfig(options));
+  config.update(options.masked_lm_head      ? HfBertConfig(options)
+                : options.learned_positions ? Gpt2Config(options)
+                                            : LlamaConfig(options));
   return config.dump(2) + "\n";
 }
 

@@ -59,6 +59,12 @@ void ExpectSameModel(const GptOptions& a, const GptOptions& b) {
   EXPECT_EQ(a.max_positions, b.max_positions);
   EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
   EXPECT_EQ(a.learned_positions, b.learned_positions);
+  EXPECT_EQ(a.num_token_types, b.num_token_types);
+  EXPECT_EQ(a.masked_lm_head, b.masked_lm_head);
+  EXPECT_EQ(a.sentence_order_head, b.sentence_order_head);
+  EXPECT_EQ(a.transformer.causal, b.transformer.causal);
+  EXPECT_EQ(a.transformer.post_norm, b.transformer.post_norm);
+  EXPECT_EQ(a.transformer.name, b.transformer.name);
   const TransformerOptions &x = a.transformer, &y = b.transformer;
   EXPECT_EQ(x.num_layers, y.num_layers);
   EXPECT_EQ(x.hidden_size, y.hidden_size);
@@ -78,9 +84,22 @@ void ExpectSameModel(const GptOptions& a, const GptOptions& b) {
   EXPECT_EQ(x.rotary_options.scaling_factor, y.rotary_options.scaling_factor);
 }
 
+GptOptions Bert() {
+  GptOptions options = Gpt2();
+  options.transformer.name = "encoder";
+  options.transformer.causal = false;
+  options.transformer.activation = ops::Activation::kGeluErf;
+  options.num_token_types = 2;
+  options.masked_lm_head = options.sentence_order_head = true;
+  return options;
+}
+
 TEST(HfConfigTest, EveryModelThatIsExportedIsImportedAsItself) {
-  std::vector<GptOptions> models = {Gpt2(),  Gpt2(),  Gpt2(),  Llama(),
-                                    Llama(), Llama(), Llama(), Llama()};
+  std::vector<GptOptions> models = {Gpt2(),  Gpt2(),  Gpt2(), Llama(), Llama(), Llama(),
+                                    Llama(), Llama(), Bert(), Bert(),  Bert()};
+  models[9].transformer.post_norm = true;
+  models[10].sentence_order_head = false;
+  models[10].num_token_types = 1;
   models[1].transformer.activation = ops::Activation::kGeluErf;
   models[2].tied_embeddings = false;
   models[2].transformer.norm.epsilon = 3e-7f;
@@ -118,6 +137,30 @@ TEST(HfConfigTest, WritesTheNamesThatTransformersReads) {
   EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"Qwen2ForCausalLM"}));
   EXPECT_EQ(Json::parse(HfGenerationConfigJson({-1, 7})),
             Json({{"_from_model_config", true}, {"bos_token_id", nullptr}, {"eos_token_id", 7}}));
+}
+
+TEST(HfConfigTest, BertIsNamedByItsNormsAndItsHead) {
+  GptOptions options = Bert();
+  EXPECT_EQ(ConfigOf(options)["model_type"], "megatron-bert");
+  EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"MegatronBertForPreTraining"}));
+  options.transformer.post_norm = true;
+  options.sentence_order_head = false;
+  EXPECT_EQ(ConfigOf(options)["model_type"], "bert");
+  EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"BertForMaskedLM"}));
+  options.transformer.activation = ops::Activation::kGeluTanh;
+  options.tied_embeddings = false;
+  options.num_token_types = 0;
+  EXPECT_THAT(HfConfigJson(options, {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  AllOf(HasSubstr("gelu_erf"), HasSubstr("untie"),
+                                                        HasSubstr("num_tokentypes"))));
+  options = Gpt2();
+  options.transformer.post_norm = true;
+  options.num_token_types = 2;
+  options.transformer.causal = false;
+  EXPECT_THAT(
+      HfConfigJson(options, {}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("post_norm"), HasSubstr("token types"), HasSubstr("not causal"))));
 }
 
 TEST(HfConfigTest, RefusesToExportWithAllReasonsAtOnce) {

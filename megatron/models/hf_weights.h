@@ -53,8 +53,10 @@ std::string HfNameWithoutHead(const HfTensor& tensor);
 // versions saved, which follow from the configuration.
 bool IsHfBuffer(absl::string_view name);
 
-// The output matrix, which files may hold although it is tied, as a second copy.
+// The output matrix, where it is not tied.
 inline constexpr char kHfHeadName[] = "lm_head.weight";
+// Our parameter that files of tied models may hold a second time under this name; empty for others.
+std::string HfCopiedParameter(absl::string_view name);
 
 }  // namespace megatron
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/models/gpt_harness.h"
@@ -16,8 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 
 std::vector<GptOptions> Models() {
-  std::vector<GptOptions> models = {SmallGpt2(), SmallGpt2(), SmallLlama(), SmallLlama(),
-                                    SmallLlama()};
+  std::vector<GptOptions> models = {SmallGpt2(),  SmallGpt2(), SmallLlama(),       SmallLlama(),
+                                    SmallLlama(), SmallBert(), SmallPostNormBert()};
   models[1].tied_embeddings = false;
   models[3].tied_embeddings = true;
   models[3].transformer.qkv_bias = true;
@@ -49,7 +50,7 @@ TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
     ASSERT_EQ(rows.size(), shapes.size());
     for (const auto& [name, shape] : shapes) {
       const bool vocabulary =
-          name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
+          name == "embedding.word_embeddings.weight" || absl::StartsWith(name, "output_layer.");
       const int64_t columns =
           name.find("bias") != std::string::npos || name.find("norm") != std::string::npos
               ? 1
@@ -124,6 +125,10 @@ TEST(HfWeightsTest, KnowsNamesOfOtherVersions) {
   EXPECT_TRUE(IsHfBuffer("h.3.attn.bias"));
   EXPECT_TRUE(IsHfBuffer("model.layers.0.self_attn.rotary_emb.inv_freq"));
   EXPECT_FALSE(IsHfBuffer("h.3.attn.c_attn.bias"));
+  EXPECT_TRUE(IsHfBuffer("bert.embeddings.position_ids"));
+  EXPECT_EQ(HfCopiedParameter("lm_head.weight"), "embedding.word_embeddings.weight");
+  EXPECT_EQ(HfCopiedParameter("cls.predictions.decoder.bias"), "output_layer.bias");
+  EXPECT_EQ(HfCopiedParameter("cls.predictions.bias"), "");
 }
 
 }  // namespace

@@ -7,51 +7,118 @@
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
+namespace {
+
+// Rows of the sums, in the order of MeasuresOf.
+enum : int64_t { kLmLoss = 0, kLmHits = 1, kOrderLoss = 2, kOrderHits = 3 };
+
+Tensor RowOf(const Tensor& sums, int64_t measure) { return sums.Select(0, measure); }
+
+}  // namespace
+
+Measures MeasuresOf(const GptOptions& options) {
+  Measures measures = {{"lm loss", true}};
+  if (options.masked_lm_head) measures.push_back({"lm accuracy", false});
+  if (options.sentence_order_head) {
+    measures.push_back({"sop loss", true});
+    measures.push_back({"sop accuracy", false});
+  }
+  return measures;
+}
 
 LmHead::LmHead(const GptOptions& options, const ProcessGroup& tensor_group, Parameter* words)
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
       words_(words),
       shares_with_embedding_(options.tied_embeddings && words->owner),
-      norm_({options.transformer.norm, "decoder.final_layernorm.weight",
-             "decoder.final_layernorm.bias", hidden_size_,
-             /*partial_over_tensor=*/options.transformer.sequence_parallel}),
       cross_entropy_({tensor_group.rank() * options.padded_vocab_size / tensor_group.size(),
-                      options.vocab_size}) {}
+                      options.vocab_size}) {
+  const TransformerOptions& transformer = options.transformer;
+  const std::string norm = transformer.name + ".final_layernorm.";
+  if (!transformer.post_norm) {
+    norm_ = std::make_unique<NormLayer>(
+        NormOptions{transformer.norm, norm + "weight", norm + "bias", hidden_size_,
+                    /*partial_over_tensor=*/transformer.sequence_parallel});
+  }
+  if (options.masked_lm_head) {
+    transform_ = std::make_unique<MaskedLmTransform>(transformer);
+    bias_V_.name = "output_layer.bias";
+    bias_V_.sharding =
+        SplitOverTensor({options.padded_vocab_size}, 0, tensor_group.size(), tensor_group.rank());
+    bias_V_.weight_decay = false;
+  }
+  CHECK(options.masked_lm_head || !options.sentence_order_head);
+  if (options.sentence_order_head) order_ = std::make_unique<SentenceOrderHead>(transformer);
+}
+
+Tensor LmHead::Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
+  if (norm_ == nullptr) return x_TH;
+  const Tensor normed_TH = ctx.saved->Allocate(dtype_, x_TH.shape(), "norm output");
+  norm_->Forward(ctx, x_TH, normed_TH, &saved->norm);
+  return normed_TH;
+}
+
+Tensor LmHead::Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const {
+  if (transform_ == nullptr) return normed_TH;
+  const Tensor transformed_TH = ctx.saved->Allocate(dtype_, normed_TH.shape(), "norm output");
+  transform_->Forward(ctx, normed_TH, transformed_TH, &saved->transform);
+  return transformed_TH;
+}
 
 void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums,
                      Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  const WeightsInUse norm(ctx.blocks, norm_block_, words_->block);
+  const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
   const WeightsInUse words(ctx.blocks, words_->block);
-  saved->normed_TH = Allocate(ctx.saved, ctx.rows(), hidden_size_, "norm output");
-  norm_.Forward(ctx, x_TH, saved->normed_TH, &saved->norm);
+  saved->normed_TH = Norm(ctx, x_TH, saved);
+  saved->transformed_TH = Transform(ctx, saved->normed_TH, saved);
   const int64_t tokens = ctx.batch->num_tokens();
   const Tensor logits_TV = Allocate(ctx.saved, tokens, words_->data.dim(0), "logits");
-  ops::LinearForward(ctx.stream, Gather(ctx, saved->normed_TH), words_->data, Tensor(), logits_TV);
+  ops::LinearForward(ctx.stream, Gather(ctx, saved->transformed_TH), words_->data, bias_V(),
+                     logits_TV);
   const Tensor loss_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
-  cross_entropy_.Forward(ctx, logits_TV, loss_T, &saved->loss);
-  ops::WeightedSum(ctx.stream, loss_T, ctx.batch->loss_weight_T, sums);
+  Tensor hit_T;
+  if (transform_ != nullptr) hit_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
+  cross_entropy_.Forward(ctx, logits_TV, loss_T, hit_T, &saved->loss);
+  ops::WeightedSum(ctx.stream, loss_T, ctx.batch->loss_weight_T, RowOf(sums, kLmLoss));
+  if (transform_ != nullptr)
+    ops::WeightedSum(ctx.stream, hit_T, ctx.batch->loss_weight_T, RowOf(sums, kLmHits));
+  if (order_ != nullptr) {
+    order_->Forward(ctx, saved->normed_TH, RowOf(sums, kOrderLoss), RowOf(sums, kOrderHits),
+                    &saved->order);
+  }
 }
 
 void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved) {
   Arena::Scope scope(ctx.scratch);
-  const WeightsInUse norm(ctx.blocks, norm_block_, words_->block);
+  const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
   const WeightsInUse words(ctx.blocks, words_->block);
-  const GradientsInUse norm_gradients(ctx.blocks, norm_block_);
+  const GradientsInUse own_gradients(OwnBlocks(ctx), own_block_,
+                                     /*last=*/!has_bias() || !PutsOff(ctx));
   const GradientsInUse words_gradients(ctx.blocks, words_->block,
                                        /*last=*/!shares_with_embedding_ && !PutsOff(ctx));
   const Tensor dlogits_TV = cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss);
-  const Tensor dnormed_TH = Allocate(ctx.scratch, ctx.rows(), hidden_size_, "norm gradient");
-  const Tensor summand_TH = SummandOf(ctx, dnormed_TH);
+  // The gradient passes through at most three tensors, the last of which is dx.
+  auto next = [&](bool is_last) {
+    return is_last ? dx_TH : Allocate(ctx.scratch, ctx.rows(), hidden_size_, "norm gradient");
+  };
+  Tensor d_TH = next(norm_ == nullptr && transform_ == nullptr);
+  const Tensor summand_TH = SummandOf(ctx, d_TH);
   ops::LinearBackwardInput(ctx.stream, dlogits_TV, words_->data, summand_TH);
-  Reduce(ctx, summand_TH, dnormed_TH);
+  Reduce(ctx, summand_TH, d_TH);
   if (!PutsOff(ctx)) AddWordsGradient(ctx, *saved);
-  norm_.Backward(ctx, dnormed_TH, Tensor(), dx_TH, saved->norm);
+  if (transform_ != nullptr) {
+    const Tensor dnormed_TH = next(norm_ == nullptr);
+    transform_->Backward(ctx, d_TH, dnormed_TH, saved->transform);
+    d_TH = dnormed_TH;
+  }
+  if (order_ != nullptr) order_->Backward(ctx, d_TH, saved->order);
+  if (norm_ != nullptr) norm_->Backward(ctx, d_TH, Tensor(), dx_TH, saved->norm);
 }
 
 void LmHead::BackwardWeight(const LayerContext& ctx, const Saved& saved) {
   if (!PutsOff(ctx)) return;
+  const GradientsInUse own(has_bias() ? OwnBlocks(ctx) : nullptr, own_block_);
   const GradientsInUse words(ctx.blocks, words_->block);
   AddWordsGradient(ctx, saved);
 }
@@ -59,30 +126,34 @@ void LmHead::BackwardWeight(const LayerContext& ctx, const Saved& saved) {
 // Backward has written the logits' gradient over the logits.
 void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved) {
   Arena::Scope scope(ctx.scratch);
-  ops::LinearBackwardWeight(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.normed_TH),
-                            words_->grad, Tensor());
+  ops::LinearBackwardWeight(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.transformed_TH),
+                            words_->grad, has_bias() ? bias_V_.grad : Tensor());
 }
 
 void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,
                      const Tensor& logits_V) const {
   Arena::Scope scope(ctx.scratch);
-  const WeightsInUse norm(ctx.blocks, norm_block_, words_->block);
+  const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
   const WeightsInUse words(ctx.blocks, words_->block);
-  const Tensor normed_1H = Allocate(ctx.scratch, 1, hidden_size_, "norm output");
-  NormLayer::Saved forgotten;
-  norm_.Forward(ctx, x_TH.Slice(0, token, token + 1), normed_1H, &forgotten);
+  Saved forgotten;
+  const Tensor normed_1H = Norm(ctx, x_TH.Slice(0, token, token + 1), &forgotten);
+  const Tensor output_1H = Transform(ctx, normed_1H, &forgotten);
   const Tensor mine_1V = Allocate(ctx.scratch, 1, words_->data.dim(0), "logits");
-  ops::LinearForward(ctx.stream, normed_1H, words_->data, Tensor(), mine_1V);
+  ops::LinearForward(ctx.stream, output_1H, words_->data, bias_V(), mine_1V);
   const Tensor all_1V = Allocate(ctx.scratch, 1, logits_V.numel(), "logits");
   ctx.tensor_group.AllGather(mine_1V.Flatten(), all_1V.Flatten(), ctx.stream);
   ops::Copy(ctx.stream, all_1V.Flatten(), logits_V);
 }
 
 void LmHead::AppendParameters(std::vector<Parameter*>* out) {
-  std::vector<Parameter*> norm;
-  norm_.AppendParameters(&norm);
-  norm_block_ = NextBlock(*out);
-  AppendBlock(norm, out);
+  std::vector<Parameter*> own;
+  if (norm_ != nullptr) norm_->AppendParameters(&own);
+  if (transform_ != nullptr) transform_->AppendParameters(&own);
+  if (has_bias()) own.push_back(&bias_V_);
+  if (order_ != nullptr) order_->AppendParameters(&own);
+  if (own.empty()) return;
+  own_block_ = NextBlock(*out);
+  AppendBlock(own, out);
 }
 
 }  // namespace megatron

@@ -1,4 +1,5 @@
-// The way out of a model: the last norm, the product with the vocabulary, and the loss.
+// The way out of a model: the last norm, the product with the vocabulary, and the loss; for BERT
+// also what its head does before and beside that.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden, V vocabulary of this
 // rank.
@@ -6,30 +7,47 @@
 #define MEGATRON_MODELS_LM_HEAD_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
 #include "megatron/models/gpt_options.h"
+#include "megatron/models/masked_lm_transform.h"
+#include "megatron/models/sentence_order_head.h"
 #include "megatron/tensor/parameter.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
+
+// What a head measures of a batch, as a mean.
+struct Measure {
+  const char* name;  // Megatron's, where it has one: "lm loss"
+  bool is_loss;      // a part of what is minimized; else a share of right predictions
+};
+using Measures = absl::InlinedVector<Measure, 4>;
+Measures MeasuresOf(const GptOptions& options);
 
 class LmHead {
  public:
   struct Saved {
     NormLayer::Saved norm;
-    Tensor normed_TH;
+    Tensor normed_TH, transformed_TH;
+    MaskedLmTransform::Saved transform;
+    SentenceOrderHead::Saved order;
     VocabParallelCrossEntropy::Saved loss;
   };
 
   // `words` is the output matrix, which the embedding may share, and outlives this.
   LmHead(const GptOptions& options, const ProcessGroup& tensor_group, Parameter* words);
 
-  // Adds to `sums` (fp32 [2]) those of loss_weight * loss and of loss_weight.
+  // Adds to `sums` (fp32 [measures, 2]) those of weight * value and of weight. x must live as long
+  // as *saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved) const;
-  // dx (=), parameter gradients (+=).
+  // dx (=), parameter gradients (+=). Only the output matrix' is put off: what BERT has beside it
+  // is small.
   void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, const Saved& saved);
   // The logits of one token of x (fp32 [padded vocabulary]), on every tensor-parallel rank.
@@ -40,22 +58,36 @@ class LmHead {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  Tensor Allocate(Arena* arena, int64_t rows, int64_t columns, const char* name) const {
+    return arena->Allocate(dtype_, {rows, columns}, name);
+  }
+  // x normalized, unless it is already.
+  Tensor Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
+  // What meets the vocabulary.
+  Tensor Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const;
   // The embedding ends the gradient of a matrix that both use: that is not put off past its end.
   bool PutsOff(const LayerContext& ctx) const {
     return ctx.defers() && !(shares_with_embedding_ && ctx.blocks != nullptr);
   }
+  // Those of the bias, too.
   void AddWordsGradient(const LayerContext& ctx, const Saved& saved);
-  Tensor Allocate(Arena* arena, int64_t rows, int64_t columns, const char* name) const {
-    return arena->Allocate(dtype_, {rows, columns}, name);
+  // Null for a head that has nothing but the output matrix.
+  WeightBlocks* OwnBlocks(const LayerContext& ctx) const {
+    return own_block_ == WeightBlocks::kNone ? nullptr : ctx.blocks;
   }
+  Tensor bias_V() const { return has_bias() ? bias_V_.data : Tensor(); }
+  bool has_bias() const { return !bias_V_.name.empty(); }
 
   DType dtype_;
   int64_t hidden_size_;
   Parameter* words_;
   // The embedding of the same stage uses the matrix after the head in backward.
   bool shares_with_embedding_;
-  NormLayer norm_;
-  int norm_block_ = 0;
+  Parameter bias_V_;                              // without a name: there is none
+  std::unique_ptr<NormLayer> norm_;               // null in a post-norm model
+  std::unique_ptr<MaskedLmTransform> transform_;  // may be null
+  std::unique_ptr<SentenceOrderHead> order_;      // may be null
+  int own_block_ = WeightBlocks::kNone;           // of all parameters but the output matrix
   VocabParallelCrossEntropy cross_entropy_;
 };
 

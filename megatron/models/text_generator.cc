@@ -65,28 +65,30 @@ TextGenerator::TextGenerator(GptStage* stage, const GenerationPipeline& pipeline
   whole_.position_T = next(DType::kInt32, max_context);
   whole_.sample_T = next(DType::kInt64, max_context);
   whole_.sample_position_T = whole_.position_T;
+  whole_.token_type_T = next(DType::kInt32, max_context);
   whole_.cu_seqlens = next(DType::kInt32, 2);
   logits_V_ = next(DType::kFloat32, options.padded_vocab_size);
   host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "generation");
   if (stream.is_meta()) return;
   int32_t* const positions = host_.Of(whole_.position_T).data<int32_t>();
   std::iota(positions, positions + max_context, 0);
+  std::fill_n(host_.Of(whole_.token_type_T).data<int32_t>(), max_context, 0);
 }
 
 MicroBatch TextGenerator::FirstTokens(int64_t count) const {
   MicroBatch batch = whole_;
-  for (Tensor* tensor :
-       {&batch.tokens_T, &batch.position_T, &batch.sample_T, &batch.sample_position_T}) {
+  for (Tensor* tensor : {&batch.tokens_T, &batch.position_T, &batch.sample_T,
+                         &batch.sample_position_T, &batch.token_type_T}) {
     *tensor = tensor->Slice(0, 0, count);
   }
   batch.max_seqlen = count;
   return batch;
 }
 
-absl::Status TextGenerator::RunStages(const MicroBatch& batch) {
+absl::Status TextGenerator::RunStages(const MicroBatch& batch, int64_t token) {
   batches_[0] = batch;
   stage_->SetBatches(&batches_);
-  stage_->StartPredicting(batch.num_tokens() - 1, logits_V_);
+  stage_->StartPredicting(token, logits_V_);
   const absl::Status status = RunSchedule(plan_, stage_, pipeline_.group, pipeline_.edges, stream_);
   stage_->set_training(true);
   return status;
@@ -94,18 +96,25 @@ absl::Status TextGenerator::RunStages(const MicroBatch& batch) {
 
 void TextGenerator::Measure() {
   CHECK(stream_.is_meta());
-  CHECK_EQ(RunStages(FirstTokens(max_context_)), absl::OkStatus());
+  CHECK_EQ(RunStages(FirstTokens(max_context_), max_context_ - 1), absl::OkStatus());
 }
 
-bool TextGenerator::Predict(const int32_t* tokens, int64_t count) {
+bool TextGenerator::Predict(absl::Span<const int32_t> tokens, int64_t token) {
+  const int64_t count = static_cast<int64_t>(tokens.size());
   const MicroBatch batch = FirstTokens(count);
-  std::copy_n(tokens, count, host_.Of(batch.tokens_T).data<int32_t>());
+  std::copy(tokens.begin(), tokens.end(), host_.Of(batch.tokens_T).data<int32_t>());
   host_.Of(batch.cu_seqlens).data<int32_t>()[1] = static_cast<int32_t>(count);
   host_.Send(stream_);
-  if (!RunStages(batch).ok()) return false;
+  if (!RunStages(batch, token).ok()) return false;
   pipeline_.group.Broadcast(logits_V_, stage_->placement().last_stage(), stream_);
   host_.Fetch(stream_);
   return pipeline_.group.status().ok();
+}
+
+absl::Span<const float> TextGenerator::LogitsAt(absl::Span<const int32_t> tokens, int64_t token) {
+  CHECK_LE(static_cast<int64_t>(tokens.size()), max_context_);
+  if (!Predict(tokens, token)) return {};
+  return absl::MakeConstSpan(host_.Of(logits_V_).data<float>(), static_cast<size_t>(vocab_size_));
 }
 
 void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
@@ -115,7 +124,9 @@ void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
   const PhiloxKey key = DeriveKey(sampling.seed, kPhiloxSampling, 0, 0);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t context = std::min<int64_t>(static_cast<int64_t>(tokens->size()), max_context_);
-    if (!Predict(tokens->data() + tokens->size() - context, context)) return;
+    const auto last =
+        absl::MakeConstSpan(*tokens).subspan(tokens->size() - static_cast<size_t>(context));
+    if (!Predict(last, context - 1)) return;
     const PhiloxBlock words = Philox(key, {{static_cast<uint32_t>(i), 0, 0, 0}});
     tokens->push_back(SampleToken(host_.Of(logits_V_).data<float>(), vocab_size_, sampling,
                                   UniformOpenZero(words.word[0])));

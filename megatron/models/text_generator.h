@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/models/gpt_stage.h"
 #include "megatron/pipeline/stage_plan.h"
@@ -48,6 +49,10 @@ class TextGenerator {
   // On a meta stream: takes of the stage's arenas what the longest context takes.
   void Measure();
 
+  // The logits (of the vocabulary) at token `token` of a text of at most max_context tokens, for
+  // models that see what follows it as well; until the next call. Empty where a peer was lost.
+  absl::Span<const float> LogitsAt(absl::Span<const int32_t> tokens, int64_t token);
+
   // Appends up to `count` tokens to `tokens`, which must not be empty, and shows each to
   // `on_token`; stops early when that returns false (on all ranks alike) or a peer is lost. Where
   // the text outgrows the context, the model sees its last max_context tokens.
@@ -55,10 +60,10 @@ class TextGenerator {
                 absl::FunctionRef<bool(int32_t token)> on_token);
 
  private:
-  // The logits that follow the tokens, in logits_V_. False where a peer was lost.
-  bool Predict(const int32_t* tokens, int64_t count);
+  // The logits of one of the tokens, in logits_V_. False where a peer was lost.
+  bool Predict(absl::Span<const int32_t> tokens, int64_t token);
   MicroBatch FirstTokens(int64_t count) const;
-  absl::Status RunStages(const MicroBatch& batch);
+  absl::Status RunStages(const MicroBatch& batch, int64_t token);
 
   GptStage* stage_;
   GenerationPipeline pipeline_;

@@ -10,6 +10,15 @@ TokenEmbedding::TokenEmbedding(const GptOptions& options, VocabParallelEmbedding
   if (options.learned_positions) {
     positions_ = MakeTable(options, "embedding.position_embeddings.weight", options.max_positions);
   }
+  if (options.num_token_types > 0) {
+    types_ = MakeTable(options, "embedding.tokentype_embeddings.weight", options.num_token_types);
+  }
+  if (options.transformer.post_norm) {
+    norm_ = std::make_unique<NormLayer>(
+        NormOptions{options.transformer.norm, "embedding.layernorm.weight",
+                    "embedding.layernorm.bias", options.transformer.hidden_size,
+                    /*partial_over_tensor=*/options.transformer.sequence_parallel});
+  }
 }
 
 Parameter TokenEmbedding::MakeTable(const GptOptions& options, const char* name,
@@ -24,40 +33,63 @@ Parameter TokenEmbedding::MakeTable(const GptOptions& options, const char* name,
   return table;
 }
 
-void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH) const {
-  const bool has_positions = !positions_.name.empty();
+void TokenEmbedding::LookUp(const LayerContext& ctx, const Parameter& table, const Tensor& ids_T,
+                            const Tensor& y_TH) const {
+  if (table.name.empty()) return;
+  ops::EmbeddingForward(ctx.stream, ctx.MyRows(ids_T), table.data, 0, /*accumulate=*/true, y_TH);
+}
+
+void TokenEmbedding::LookUpBackward(const LayerContext& ctx, const Tensor& ids_T,
+                                    const Tensor& dy_TH, Parameter* table) const {
+  if (table->name.empty()) return;
+  ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ids_T), dy_TH, 0, table->grad);
+}
+
+void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved) const {
+  const Tensor sum_TH =
+      norm_ == nullptr ? y_TH : ctx.saved->Allocate(y_TH.dtype(), y_TH.shape(), "embedding");
   {
-    const WeightsInUse words(ctx.blocks, words_->weight().block,
-                             has_positions ? positions_.block : WeightBlocks::kNone);
-    words_->Forward(ctx, ctx.batch->tokens_T, y_TH);
+    const WeightsInUse words(ctx.blocks, words_->weight().block, rest_block_);
+    words_->Forward(ctx, ctx.batch->tokens_T, sum_TH);
   }
-  if (has_positions) {
-    const WeightsInUse positions(ctx.blocks, positions_.block);
-    ops::EmbeddingForward(ctx.stream, ctx.MyRows(ctx.batch->position_T), positions_.data, 0,
-                          /*accumulate=*/true, y_TH);
+  {
+    const WeightsInUse rest(RestBlocks(ctx), rest_block_);
+    LookUp(ctx, positions_, ctx.batch->position_T, sum_TH);
+    LookUp(ctx, types_, ctx.batch->token_type_T, sum_TH);
+    if (norm_ != nullptr) norm_->Forward(ctx, sum_TH, y_TH, &saved->norm);
   }
   const ops::Dropout dropout = DropoutOf(ctx);
   if (dropout.probability > 0)
     ops::BiasDropoutAdd(ctx.stream, dropout, y_TH, Tensor(), Tensor(), y_TH);
 }
 
-void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH) {
+void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Saved& saved) {
   const ops::Dropout dropout = DropoutOf(ctx);
   if (dropout.probability > 0) ops::DropoutBackward(ctx.stream, dropout, dy_TH, dy_TH, Tensor());
+  if (norm_ != nullptr) {
+    const WeightsInUse weights(ctx.blocks, rest_block_);
+    const GradientsInUse gradients(ctx.blocks, rest_block_, /*last=*/false);
+    norm_->Backward(ctx, dy_TH, Tensor(), dy_TH, saved.norm);
+  }
   {
     const GradientsInUse words(ctx.blocks, words_->weight().block);
     words_->Backward(ctx, ctx.batch->tokens_T, dy_TH);
   }
-  if (!positions_.name.empty()) {
-    const GradientsInUse positions(ctx.blocks, positions_.block);
-    ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ctx.batch->position_T), dy_TH, 0,
-                           positions_.grad);
-  }
+  const GradientsInUse rest(RestBlocks(ctx), rest_block_);
+  LookUpBackward(ctx, ctx.batch->position_T, dy_TH, &positions_);
+  LookUpBackward(ctx, ctx.batch->token_type_T, dy_TH, &types_);
 }
 
 void TokenEmbedding::AppendParameters(std::vector<Parameter*>* out) {
   AppendBlock({&words_->weight()}, out);
-  if (!positions_.name.empty()) AppendBlock({&positions_}, out);
+  std::vector<Parameter*> rest;
+  for (Parameter* table : {&positions_, &types_}) {
+    if (!table->name.empty()) rest.push_back(table);
+  }
+  if (norm_ != nullptr) norm_->AppendParameters(&rest);
+  if (rest.empty()) return;
+  rest_block_ = NextBlock(*out);
+  AppendBlock(rest, out);
 }
 
 }  // namespace megatron

@@ -1,41 +1,59 @@
 // The way into a model: of each token the sum of its word's row, its position's and, where the
-// model has them, its type's, with dropout.
+// model has them, its type's; normalized in a post-norm model; with dropout.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
 #ifndef MEGATRON_MODELS_TOKEN_EMBEDDING_H_
 #define MEGATRON_MODELS_TOKEN_EMBEDDING_H_
 
+#include <memory>
 #include <vector>
 
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/gpt_options.h"
 #include "megatron/tensor/parameter.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
 class TokenEmbedding {
  public:
+  struct Saved {
+    NormLayer::Saved norm;
+  };
+
   // `words` is the word table, which the head may share, and outlives this.
   TokenEmbedding(const GptOptions& options, VocabParallelEmbedding* words);
 
   // y (=).
-  void Forward(const LayerContext& ctx, const Tensor& y_TH) const;
-  // Accumulates the tables' gradients (+=). dy is overwritten.
-  void Backward(const LayerContext& ctx, const Tensor& dy_TH);
+  void Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved) const;
+  // Accumulates the parameters' gradients (+=). dy is overwritten.
+  void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Saved& saved);
 
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
   // A table that every tensor-parallel rank holds whole.
   Parameter MakeTable(const GptOptions& options, const char* name, int64_t rows) const;
+  // Of a table that the model may not have.
+  void LookUp(const LayerContext& ctx, const Parameter& table, const Tensor& ids_T,
+              const Tensor& y_TH) const;
+  void LookUpBackward(const LayerContext& ctx, const Tensor& ids_T, const Tensor& dy_TH,
+                      Parameter* table) const;
+  // Null for an embedding that has nothing but the word table.
+  WeightBlocks* RestBlocks(const LayerContext& ctx) const {
+    return rest_block_ == WeightBlocks::kNone ? nullptr : ctx.blocks;
+  }
   ops::Dropout DropoutOf(const LayerContext& ctx) const {
     return DropoutAt(ctx, dropout_, 0, DropoutSite::kEmbedding);
   }
 
   float dropout_;
   VocabParallelEmbedding* words_;
-  Parameter positions_;  // without a name: there is none
+  Parameter positions_, types_;           // without a name: there is none
+  std::unique_ptr<NormLayer> norm_;       // may be null
+  int rest_block_ = WeightBlocks::kNone;  // of all parameters but the word table
 };
 
 }  // namespace megatron

@@ -24,6 +24,8 @@ void ResolveModel(config::ModelConfig* model) {
   }
   if (model->has_num_experts() && !model->has_moe_ffn_hidden_size() && model->has_ffn_hidden_size())
     model->set_moe_ffn_hidden_size(model->ffn_hidden_size());
+  if (!model->has_num_tokentypes() && model->model_type() == config::ModelType::bert)
+    model->set_num_tokentypes(model->bert_binary_head() ? 2 : 0);
   if (!model->has_embedding_init_method_std())
     model->set_embedding_init_method_std(model->init_method_std());
 }

@@ -65,6 +65,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"parallel.context_parallel_size=2"},
       {"parallel.pipeline_model_parallel_size=2",
        "parallel.num_layers_per_virtual_pipeline_stage=1"},
+      {"model.model_type=bert"},
       {"generation={}"},
       {"model.disable_bias_linear=true", "model.num_experts=4", "model.moe_aux_loss_coeff=0.25",
        "model.moe_expert_capacity_factor=2", "parallel.data_parallel_size=2",
@@ -151,7 +152,7 @@ std::string Describe(const TransformerOptions& o) {
               o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
               o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
               o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
-              o.recompute.norm, o.sequence_parallel, o.context_parallel);
+              o.recompute.norm, o.sequence_parallel, o.context_parallel, o.causal, o.post_norm);
 }
 
 std::string Describe(const GptTrainerOptions& o) {
@@ -160,7 +161,8 @@ std::string Describe(const GptTrainerOptions& o) {
          Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
               o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
-              o.model.dropout_seed) +
+              o.model.dropout_seed, o.model.num_token_types, o.model.masked_lm_head,
+              o.model.sentence_order_head) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
               o.data_parallel.grad_reduce_in_bf16, o.max_generation_context, o.placement.order,
@@ -188,6 +190,8 @@ std::string Describe(const DataOptions& o) {
               absl::StrJoin(o.test_data_path, " "), o.per_split_data_args_path, o.mmap_bin_files,
               o.cache_path, o.cyclic, o.data_sharding) +
          Describe(o.fill_in_the_middle) +
+         (o.bert.has_value() ? Line(o.bert->mask_prob, o.bert->short_seq_prob, o.bert->binary_head)
+                             : "no BERT\n") +
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
               o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,

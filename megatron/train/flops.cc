@@ -47,6 +47,17 @@ int64_t BiasesPerLayer(const config::ModelConfig& model) {
   return qkv + (model.swiglu() ? 2 : 1) * model.ffn_hidden_size() + 2 * model.hidden_size();
 }
 
+bool IsBert(const config::ModelConfig& model) {
+  return model.model_type() == config::ModelType::bert;
+}
+
+// Of BERT, what goes beyond layers, the word table and positions.
+int64_t BertParameters(const config::ModelConfig& model, int64_t norm, int64_t padded_vocab_size) {
+  const int64_t hidden = model.hidden_size(), dense = hidden * hidden + hidden;
+  const int64_t order = model.bert_binary_head() ? dense + 2 * hidden + 2 : 0;
+  return model.num_tokentypes() * hidden + dense + norm + padded_vocab_size + order;
+}
+
 struct Peak {
   absl::string_view name;
   double fp32;
@@ -73,8 +84,10 @@ int64_t CountParameters(const config::ModelConfig& model, int64_t padded_vocab_s
       model.position_embedding_type() == config::PositionEmbedding::learned_absolute;
   const int64_t rows = padded_vocab_size * (model.untie_embeddings_and_output_weights() ? 2 : 1) +
                        (learned ? model.max_position_embeddings() : 0);
+  // The last norm, or in a post-norm model that of the embedding.
   return MatrixWeights(model, model.num_experts()) + model.num_layers() * layer + norm +
-         rows * model.hidden_size();
+         rows * model.hidden_size() +
+         (IsBert(model) ? BertParameters(model, norm, padded_vocab_size) : 0);
 }
 
 double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size,
@@ -84,10 +97,12 @@ double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size
   const double layers = static_cast<double>(model.num_layers());
   const double weights =
       static_cast<double>(MatrixWeights(model, model.moe_router_topk())) +
-      static_cast<double>(padded_vocab_size) * static_cast<double>(model.hidden_size());
+      static_cast<double>(padded_vocab_size + (IsBert(model) ? model.hidden_size() : 0)) *
+          static_cast<double>(model.hidden_size());
   // Scores and their product with the values: two products over the positions seen.
   const double positions_seen =
-      static_cast<double>(model.seq_length()) * (convention == FlopsConvention::kClassic ? 1 : 0.5);
+      static_cast<double>(model.seq_length()) *
+      (convention == FlopsConvention::kClassic || IsBert(model) ? 1 : 0.5);
   const double attention = layers * 2 * positions_seen *
                            static_cast<double>(model.num_attention_heads() * model.kv_channels());
   return kFlopsPerWeight * (weights + attention);

@@ -10,10 +10,13 @@
 #include "absl/types/optional.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/data/bert_dataset.h"
+#include "megatron/data/bert_source.h"
 #include "megatron/data/blend.h"
 #include "megatron/data/gpt_dataset.h"
 #include "megatron/data/index_cache.h"
 #include "megatron/data/indexed_dataset.h"
+#include "megatron/data/mock_sentences.h"
 #include "megatron/data/sample_order.h"
 #include "megatron/data/story_sequences.h"
 #include "megatron/train/per_split_paths.h"
@@ -43,6 +46,23 @@ GptDatasetOptions DatasetOptions(const DataOptions& options, const Text& text, S
   return dataset;
 }
 
+BertDatasetOptions BertOptions(const DataOptions& options, Split split) {
+  BertDatasetOptions dataset;
+  dataset.seq_length = static_cast<int32_t>(options.seq_length);
+  dataset.seed = options.seed;
+  dataset.num_samples = SamplesNeeded(split, options.run);
+  dataset.short_sequence_probability = options.bert->short_seq_prob;
+  dataset.masking.probability = options.bert->mask_prob;
+  dataset.classification_head = options.bert->binary_head;
+  return dataset;
+}
+
+absl::StatusOr<std::unique_ptr<GptSampleSource>> SourceOf(
+    absl::StatusOr<std::unique_ptr<BertDataset>> dataset) {
+  MEGATRON_RETURN_IF_ERROR(dataset.status());
+  return std::make_unique<BertSource>(*std::move(dataset));
+}
+
 // Opens the training part and, where the run evaluates, the validation part. `open` opens one.
 absl::Status OpenParts(
     const DataOptions& options, GptData* data,
@@ -54,6 +74,28 @@ absl::Status OpenParts(
                             _ << "for the validation part of data.split = " << options.split
                               << "; train.eval_iters = 0 turns evaluation off");
   return absl::OkStatus();
+}
+
+absl::StatusOr<GptData> OpenStorySentences(const DataOptions& options, const Text& text) {
+  MEGATRON_ASSIGN_OR_RETURN(
+      StorySentences stories,
+      MakeStorySentences(options.stories_bytes, options.stories_seed, text.tokenizer));
+  GptData data;
+  data.description = absl::StrFormat("%d stories written by a grammar, %d sentences, %d tokens",
+                                     stories.num_documents(), stories.sentences.num_sequences(),
+                                     stories.sentences.num_tokens());
+  data.fingerprint = absl::StrCat("stories ", options.stories_bytes, " ", options.stories_seed);
+  const auto all = std::make_shared<const StorySentences>(std::move(stories));
+  const std::shared_ptr<const TokenSequences> sentences(all, &all->sentences);
+  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
+  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
+    BertDatasetOptions dataset = BertOptions(options, split);
+    dataset.documents = RangeOf(split, shares, all->num_documents());
+    return SourceOf(BertDataset::Create(
+        sentences, [&](int64_t i) { return all->DocumentSequences(i); },
+        WordPiecesOf(text.tokenizer), dataset));
+  }));
+  return data;
 }
 
 absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Text& text) {
@@ -78,9 +120,16 @@ absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Text& text) {
   GptData data;
   data.description = "mock data";
   data.fingerprint = "mock";
-  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
-    return CreateMockGptDataset(split, DatasetOptions(options, text, split));
-  }));
+  MEGATRON_RETURN_IF_ERROR(OpenParts(
+      options, &data, [&](Split split) -> absl::StatusOr<std::unique_ptr<GptSampleSource>> {
+        if (!options.bert.has_value())
+          return CreateMockGptDataset(split, DatasetOptions(options, text, split));
+        // A vocabulary without special tokens gets some.
+        const WordPieces pieces = text.tokenizer.special().cls >= 0
+                                      ? WordPiecesOf(text.tokenizer)
+                                      : MockWordPieces(text.tokenizer.vocab_size(), 0);
+        return SourceOf(CreateMockBertDataset(split, pieces, BertOptions(options, split)));
+      }));
   return data;
 }
 
@@ -135,6 +184,9 @@ class Files {
   absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Datasets(
       const GptDatasetOptions& options, const SplitShares& shares,
       const std::vector<absl::optional<int64_t>>& num_samples) const;
+  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> BertDatasets(
+      const BertDatasetOptions& options, const WordPieces& pieces, Split split,
+      const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const;
 
   BlendSpec spec_;
   std::vector<OpenedFile> files_;
@@ -158,6 +210,26 @@ absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
   return datasets;
 }
 
+absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::BertDatasets(
+    const BertDatasetOptions& options, const WordPieces& pieces, Split split,
+    const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const {
+  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const IndexedDataset& file = *files_[i].sequences;
+    BertDatasetOptions dataset = options;
+    dataset.documents = RangeOf(split, shares, file.num_documents());
+    dataset.num_samples = num_samples[i];
+    dataset.cache.fingerprint = files_[i].fingerprint;
+    const auto document = [&](int64_t d) { return file.DocumentSequences(d); };
+    MEGATRON_ASSIGN_OR_RETURN(
+        std::unique_ptr<GptSampleSource> created,
+        SourceOf(BertDataset::Create(files_[i].sequences, document, pieces, dataset)),
+        _ << file.prefix() << ", which preprocess_data --split_sentences makes");
+    datasets.push_back(std::move(created));
+  }
+  return datasets;
+}
+
 absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions& options,
                                                                const Text& text, Split split,
                                                                const SplitShares& shares) const {
@@ -165,6 +237,10 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions
   GptDatasetOptions dataset = DatasetOptions(options, text, split);
   dataset.identity.split = split;
   if (!options.cache_path.empty()) dataset.cache = &cache;
+  BertDatasetOptions bert;
+  if (options.bert.has_value()) bert = BertOptions(options, split);
+  bert.cache.cache = dataset.cache;
+  bert.cache.split = split;
   const int64_t needed = SamplesNeeded(split, options.run);
   std::vector<absl::optional<int64_t>> num_samples;
   const bool alone = files_.size() == 1 && spec_.weights.empty();
@@ -176,8 +252,11 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions
     for (const int64_t count : SamplesPerDataset(spec_.weights, needed))
       num_samples.push_back(count);
   }
-  MEGATRON_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<GptSampleSource>> datasets,
-                            Datasets(dataset, shares, num_samples));
+  MEGATRON_ASSIGN_OR_RETURN(
+      std::vector<std::unique_ptr<GptSampleSource>> datasets,
+      options.bert.has_value()
+          ? BertDatasets(bert, WordPiecesOf(text.tokenizer), split, shares, num_samples)
+          : Datasets(dataset, shares, num_samples));
   if (alone) return std::move(datasets[0]);
   std::vector<double> weights = spec_.weights;
   if (weights.empty()) {
@@ -270,8 +349,8 @@ absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options) {
 }
 
 int64_t EstimateDataBytes(const DataOptions& options) {
-  // A sample's place in the stream (two int32) and in the shuffled order (one).
-  constexpr int64_t kBytesPerSample = 12, kBytesPerToken = 4;
+  // A sample's place in the stream (two int32) and in the shuffled order (one), or its sentences.
+  const int64_t kBytesPerSample = options.bert.has_value() ? 16 : 12, kBytesPerToken = 4;
   int64_t samples = SamplesNeeded(Split::kTrain, options.run);
   if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
   if (!options.test_data_path.empty()) samples += SamplesNeeded(Split::kTest, options.run);
@@ -293,7 +372,8 @@ absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer&
                               _ << "for data.fim_data");
     text.fill_in_the_middle = std::make_shared<const FillInTheMiddle>(std::move(created));
   }
-  MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? OpenStories(options, text)
+  const auto open_stories = options.bert.has_value() ? OpenStorySentences : OpenStories;
+  MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? open_stories(options, text)
                                           : options.mock  ? OpenMock(options, text)
                                           : !options.train_data_path.empty()
                                               ? OpenFilesPerSplit(options, text)

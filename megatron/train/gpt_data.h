@@ -18,6 +18,13 @@
 
 namespace megatron {
 
+// Samples of sentences, for BERT.
+struct BertDataOptions {
+  double mask_prob = 0.15;
+  double short_seq_prob = 0.1;
+  bool binary_head = true;  // two pieces, in order or not
+};
+
 struct DataOptions {
   // Prefixes, each with its weight before it or none. What is trained and evaluated on are parts of
   // the same files (data_path and split), or files of their own (the other three), which a JSON
@@ -43,6 +50,7 @@ struct DataOptions {
   RunLength run;
 
   absl::optional<FillInTheMiddleOptions> fill_in_the_middle;
+  absl::optional<BertDataOptions> bert;  // in place of a stream of tokens
 
   bool cyclic = false;
   // Cyclic only: Megatron's order, which the following two numbers determine.

@@ -17,6 +17,11 @@ PackerOptions PackingFor(const PackerOptions& packing, const ProcessGroup& conte
   return options;
 }
 
+// Of each measure the sum of weighted values and that of weights.
+Shape ReportShape(const GptStage& stage) {
+  return {static_cast<int64_t>(stage.measures().size()), 2};
+}
+
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
 absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
                                ProcessGroups* groups) {
@@ -82,8 +87,9 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
       stage_(std::make_unique<GptStage>(options.model, options.placement, groups.tensor,
                                         stream.device(), ledger, ExpertGroupsOf(groups))),
       packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
-      report_(stream.device(), 2 * SizeOf(DType::kFloat32), "loss", ledger),
-      host_report_(report_.At(0, DType::kFloat32, {2}), "loss") {
+      report_(stream.device(), ReportShape(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
+              ledger),
+      host_report_(report_.At(0, DType::kFloat32, ReportShape(*stage_)), "loss") {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
   stage_->SetContextGroup(groups.context);
   ParameterBuffersOptions buffers;
@@ -203,16 +209,23 @@ std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
   return bytes;
 }
 
-double GptTrainer::MeanLoss() {
-  const Tensor sums = report_.At(0, DType::kFloat32, {2});
+Measured GptTrainer::TakeMeasures() {
+  const Tensor sums = report_.At(0, DType::kFloat32, ReportShape(*stage_));
   if (options_.placement.last()) {
     ops::Copy(stream_, stage_->loss_sums(), sums);
     groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
   }
   groups_.pipeline.Broadcast(sums, options_.placement.last_stage(), stream_);
   host_report_.Fetch(stream_);
-  const float* values = host_report_.host().data<float>();
-  return values[1] == 0 ? 0 : double{values[0]} / values[1];
+  Measured measured;
+  const float* sum = host_report_.host().data<float>();
+  for (const megatron::Measure& measure : stage_->measures()) {
+    const double mean = sum[1] == 0 ? 0 : double{sum[0]} / sum[1];
+    measured.values.emplace_back(measure, mean);
+    if (measure.is_loss) measured.loss += mean;
+    sum += 2;
+  }
+  return measured;
 }
 
 // Every rank has summed over the rows that it routes, in its stage's layers.
@@ -231,12 +244,14 @@ void GptTrainer::ReportRouterLosses(StepReport* report) {
   report->load_balancing_loss = host_report_.host().data<float>()[0] / count;
   report->z_loss = host_report_.host().data<float>()[1] / count;
   const MoeOptions& moe = options_.model.transformer.moe;
+  const auto add = [&](const char* name, double value) {
+    report->values.emplace_back(megatron::Measure{name, /*is_loss=*/true}, value);
+  };
   if (moe.balance != BalanceUnit::kNone) {
-    report->losses.push_back(
-        {moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss" : "load_balancing_loss",
-         report->load_balancing_loss});
+    add(moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss" : "load_balancing_loss",
+        report->load_balancing_loss);
   }
-  if (moe.z_loss_coeff != 0) report->losses.push_back({"z_loss", report->z_loss});
+  if (moe.z_loss_coeff != 0) add("z_loss", report->z_loss);
 }
 
 absl::Status GptTrainer::GroupStatus() const {
@@ -278,8 +293,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   stage_->router_state().StartStep(stream_);
   MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
   at_->Enter(Phase::kReduce);
-  report.loss = MeanLoss();
-  report.losses = {{"lm loss", report.loss}};
+  static_cast<Measured&>(report) = TakeMeasures();
   ReportRouterLosses(&report);
 
   data_parallel_->FinalizeGradients();
@@ -309,7 +323,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   return report;
 }
 
-absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
+absl::StatusOr<Measured> GptTrainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
   const int64_t batch = options_.batch_size.global_batch_size;
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
@@ -331,9 +345,9 @@ absl::StatusOr<double> GptTrainer::Evaluate(const GptSampleSource& source, int64
     progress_.consumed_valid_samples += batch;
   }
   stage_->set_training(true);
-  const double loss = MeanLoss();
+  Measured measured = TakeMeasures();
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
-  return loss;
+  return measured;
 }
 
 }  // namespace megatron

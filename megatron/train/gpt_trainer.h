@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
@@ -28,7 +30,6 @@
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
-#include "megatron/train/log_line.h"
 #include "megatron/train/micro_batch_packer.h"
 #include "megatron/train/rank_progress.h"
 
@@ -63,13 +64,18 @@ struct TrainingProgress {
   int64_t nan_iterations = 0;      // gradients were not finite without one
 };
 
-struct StepReport {
-  double loss = 0;  // mean over the global batch's tokens
+// Means over the global batches of a step or an evaluation.
+struct Measured {
+  double loss = 0;  // the sum of the losses that the model's head measures
+  // Each under the name that Megatron prints; of a step also the router's losses that are trained
+  // on.
+  absl::InlinedVector<std::pair<Measure, double>, 4> values;
+};
+
+struct StepReport : Measured {
   // Means over the global batch's samples and the layers with experts, without their coefficients;
   // 1 where all experts are chosen alike, and the mean square of the router's log-sum-exp.
   double load_balancing_loss = 0, z_loss = 0;
-  // The loss, and those of the two that are trained on, under the names that Megatron prints.
-  std::vector<NamedLoss> losses;
   StepResult update;
   double learning_rate = 0;  // after the step, as Megatron prints it
   double loss_scale = 1;     // that the step used
@@ -102,8 +108,8 @@ class GptTrainer {
   // weights and their update.
   absl::StatusOr<StepReport> Step(const GptSampleSource& source, bool stop_requested,
                                   const std::function<void()>& before_update);
-  // Mean loss over the next `iterations` global batches.
-  absl::StatusOr<double> Evaluate(const GptSampleSource& source, int64_t iterations);
+  // Over the next `iterations` global batches.
+  absl::StatusOr<Measured> Evaluate(const GptSampleSource& source, int64_t iterations);
 
   // Of the last step, with GptTrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
@@ -138,8 +144,8 @@ class GptTrainer {
   StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
   absl::Status RunPipeline(int64_t micro_batches);
-  // The mean loss over all ranks of what the last stage has summed since it was zeroed.
-  double MeanLoss();
+  // The means over all ranks of what the last stage has summed since it was zeroed.
+  Measured TakeMeasures();
   // Of the micro-batches of a step.
   void ReportRouterLosses(StepReport* report);
   absl::Status GroupStatus() const;

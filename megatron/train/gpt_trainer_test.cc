@@ -89,9 +89,9 @@ Curve Train(GptTrainer* trainer, int steps) {
     curve.losses.push_back(report->loss);
     curve.norms.push_back(report->update.grad_norm);
   }
-  const auto loss = trainer->Evaluate(Source(), 2);
-  CHECK_EQ(loss.status(), absl::OkStatus());
-  curve.evaluation = *loss;
+  const auto evaluated = trainer->Evaluate(Source(), 2);
+  CHECK_EQ(evaluated.status(), absl::OkStatus());
+  curve.evaluation = evaluated->loss;
   return curve;
 }
 

@@ -48,6 +48,7 @@ InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOp
                                int64_t seq_length, int num_threads)
     : tokenizer_(std::move(tokenizer)),
       options_(options),
+      seq_length_(seq_length),
       pool_(num_threads),
       stage_(options, {}, ProcessGroup(), Device(), &ledger_) {
   const int64_t bytes = BindWeights(options, nullptr, &stage_);

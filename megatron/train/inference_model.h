@@ -26,6 +26,8 @@ class InferenceModel {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   TextGenerator& generator() { return *generator_; }
   int64_t iteration() const { return iteration_; }
+  const GptOptions& options() const { return options_; }
+  int64_t seq_length() const { return seq_length_; }  // the longest text that the model sees
 
  private:
   InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
@@ -35,6 +37,7 @@ class InferenceModel {
 
   std::unique_ptr<Tokenizer> tokenizer_;
   GptOptions options_;
+  int64_t seq_length_;
   int64_t iteration_ = 0;
   ThreadPool pool_;
   MemoryLedger ledger_;

@@ -48,6 +48,8 @@ GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, 
   options.data_parallel.overlap_param_gather =
       layout.overlap && layout.sharding != DataSharding::kNone;
   options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
+  options.packing.classified = options.model.masked_lm_head;
+  if (layout.sequence_parallel) options.packing.token_multiple = layout.tensor;
   options.batch_size.granularity = layout.micro_batch_size * layout.data;
   options.packing.max_micro_batches = kGlobalBatch / options.batch_size.granularity;
   return options;
@@ -198,7 +200,7 @@ class LayoutRank {
     return RestoreCheckpoint(reader, Restore::kEverything, Description(), trainer_.get());
   }
 
-  absl::Status Train(const CountingSource& source, LayoutOutcome* outcome) {
+  absl::Status Train(const GptSampleSource& source, LayoutOutcome* outcome) {
     sent_->Reset();
     RouterMargin margin(options_.model.transformer.moe, &outcome->smallest_margin);
     for (MoeLayer* layer : trainer_->stage().moe_layers()) {
@@ -213,7 +215,8 @@ class LayoutRank {
       outcome->z_losses.push_back(report.z_loss);
     }
     if (how_.evaluate) {
-      MEGATRON_ASSIGN_OR_RETURN(outcome->evaluation, trainer_->Evaluate(source, 2));
+      MEGATRON_ASSIGN_OR_RETURN(const Measured measured, trainer_->Evaluate(source, 2));
+      outcome->evaluation = measured.loss;
     }
     EXPECT_EQ(ledger_.peak_bytes(), planned_bytes_);
     outcome->memory = ledger_.AtPeak();
@@ -312,7 +315,7 @@ GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimi
 }
 
 LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
-                            const CountingSource& source) {
+                            const GptSampleSource& source) {
   const int ranks = how.layout.ranks();
   ParallelSizes sizes;
   sizes.tensor = how.layout.tensor;

@@ -94,7 +94,7 @@ struct LayoutOutcome {
 // Trains on threads. Fails the test where ranks disagree, where a rank's memory is not what was
 // planned, and where an element is held by no rank or by two.
 LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
-                            const CountingSource& source);
+                            const GptSampleSource& source);
 
 }  // namespace megatron
 

@@ -75,12 +75,15 @@ std::string FormatSpeed(const SpeedLog& log) {
 
 double Perplexity(double loss) { return std::exp(std::min(20.0, loss)); }
 
-std::string FormatValidationBlock(const std::string& when, const std::vector<NamedLoss>& losses) {
+std::string FormatValidationBlock(const std::string& when, const std::vector<NamedLoss>& losses,
+                                  const std::vector<NamedLoss>& others) {
   std::string text = absl::StrCat(" validation loss at ", when, " | ");
   for (const NamedLoss& loss : losses) {
     absl::StrAppendFormat(&text, "%s value: %.6E | %s PPL: %.6E | ", loss.name, loss.value,
                           loss.name, Perplexity(loss.value));
   }
+  for (const NamedLoss& other : others)
+    absl::StrAppendFormat(&text, "%s value: %.6E | ", other.name, other.value);
   const std::string dashes(text.size() + 1, '-');
   return absl::StrCat(dashes, "\n", text, "\n", dashes);
 }

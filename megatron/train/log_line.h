@@ -82,8 +82,10 @@ std::string FormatIterationLine(const IterationLog& log,
 // Goes after the iteration line: " tokens/s: ... | model TFLOP/s: ... | MFU: ... | ETA: ...".
 std::string FormatSpeed(const SpeedLog& log);
 
-// Three lines: dashes, losses with perplexities, dashes. `when` is "iteration 100".
-std::string FormatValidationBlock(const std::string& when, const std::vector<NamedLoss>& losses);
+// Three lines: dashes, losses with perplexities and then other values, dashes. `when` is "iteration
+// 100".
+std::string FormatValidationBlock(const std::string& when, const std::vector<NamedLoss>& losses,
+                                  const std::vector<NamedLoss>& others = {});
 
 // e^loss, kept printable as Megatron keeps it: at most e^20.
 double Perplexity(double loss);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace megatron {
@@ -74,6 +75,12 @@ TEST(LogLineTest, FramesValidationAsMegatronDoes) {
   const std::string dashes(text.size() + 1, '-');
   EXPECT_EQ(FormatValidationBlock("iteration 100", {{"lm loss", 2}}),
             dashes + "\n" + text + "\n" + dashes);
+}
+
+TEST(LogLineTest, OnlyLossesHavePerplexities) {
+  EXPECT_THAT(
+      FormatValidationBlock("iteration 1", {{"lm loss", 0}}, {{"lm accuracy", 0.5}}),
+      testing::HasSubstr("lm loss PPL: 1.000000E+00 | lm accuracy value: 5.000000E-01 | \n"));
 }
 
 TEST(LogLineTest, BoundsPerplexity) {

@@ -11,11 +11,55 @@ int64_t RoundUp(int64_t bytes) {
   return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
 }
 
-// Bytes of one micro-batch of so many tokens: int32 tokens, labels, positions, places in the sample
-// and sequence bounds, fp32 weights of the loss and of the gradient, int64 ordinals.
-int64_t BatchBytes(int64_t tokens) {
-  return 4 * RoundUp(4 * tokens) + RoundUp(4 * (tokens + 1)) + 2 * RoundUp(4 * tokens) +
-         RoundUp(8 * tokens);
+// A micro-batch with room for the most tokens and sequences that it can have, made of tensors that
+// next(dtype, count) gives.
+template <typename Next>
+MicroBatch LayOut(const PackerOptions& options, Next next) {
+  const int64_t samples = options.layout.micro_batch_size, tokens = samples * options.seq_length;
+  MicroBatch batch;
+  batch.tokens_T = next(DType::kInt32, tokens);
+  batch.labels_T = next(DType::kInt32, tokens);
+  batch.position_T = next(DType::kInt32, tokens);
+  batch.sample_position_T = next(DType::kInt32, tokens);
+  batch.cu_seqlens = next(DType::kInt32, tokens + 1);
+  batch.loss_weight_T = next(DType::kFloat32, tokens);
+  batch.gradient_weight_T = next(DType::kFloat32, tokens);
+  batch.sample_T = next(DType::kInt64, tokens);
+  if (!options.classified) return batch;
+  batch.token_type_T = next(DType::kInt32, tokens);
+  // One sequence more than there are samples fills the micro-batch up.
+  batch.sequence_label_S = next(DType::kInt32, samples + 1);
+  batch.sequence_weight_S = next(DType::kFloat32, samples + 1);
+  batch.sequence_gradient_weight_S = next(DType::kFloat32, samples + 1);
+  return batch;
+}
+
+int64_t BatchBytes(const PackerOptions& options) {
+  int64_t bytes = 0;
+  LayOut(options, [&](DType dtype, int64_t count) {
+    bytes += RoundUp(SizeOf(dtype) * count);
+    return Tensor();
+  });
+  return bytes;
+}
+
+using Part = Tensor MicroBatch::*;
+constexpr Part kOfTokens[] = {&MicroBatch::tokens_T,      &MicroBatch::labels_T,
+                              &MicroBatch::position_T,    &MicroBatch::sample_position_T,
+                              &MicroBatch::loss_weight_T, &MicroBatch::gradient_weight_T,
+                              &MicroBatch::sample_T,      &MicroBatch::token_type_T};
+constexpr Part kOfSequences[] = {&MicroBatch::sequence_label_S, &MicroBatch::sequence_weight_S,
+                                 &MicroBatch::sequence_gradient_weight_S};
+
+// Leaves out what is not used.
+void Shorten(int64_t tokens, int64_t sequences, MicroBatch* batch) {
+  for (const Part part : kOfTokens) {
+    if (!(batch->*part).empty()) batch->*part = (batch->*part).Slice(0, 0, tokens);
+  }
+  for (const Part part : kOfSequences) {
+    if (!(batch->*part).empty()) batch->*part = (batch->*part).Slice(0, 0, sequences);
+  }
+  batch->cu_seqlens = batch->cu_seqlens.Slice(0, 0, sequences + 1);
 }
 
 }  // namespace
@@ -34,13 +78,13 @@ MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
 
 int64_t MicroBatchPacker::BytesOfOne() const {
   const int size = options_.context_parallel_size;
-  return BatchBytes(TokensOfAll()) + (size == 1 ? 0 : ContextSliceBytes(TokensOfAll(), size));
+  return BatchBytes(options_) + (size == 1 ? 0 : ContextSliceBytes(TokensOfAll(), size));
 }
 
 void MicroBatchPacker::PlaceOwnTokens() {
   if (options_.context_parallel_size == 1) return;
   for (size_t m = 0; m < batches_.size(); ++m) {
-    const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + BatchBytes(TokensOfAll());
+    const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + BatchBytes(options_);
     batches_[m] = PlaceContextSlice(batches_[m], Shard(), buffer_, begin);
   }
 }
@@ -56,31 +100,24 @@ void MicroBatchPacker::TakeOwnTokens() {
 }
 
 MicroBatch MicroBatchPacker::Whole(int64_t index) const {
-  const int64_t tokens = TokensOfAll();
   int64_t offset = index * BytesOfOne();
-  auto next = [&](DType dtype, int64_t count) {
+  return LayOut(options_, [&](DType dtype, int64_t count) {
     const Tensor tensor = buffer_.At(offset, dtype, {count});
     offset += RoundUp(tensor.bytes());
     return tensor;
-  };
-  MicroBatch batch;
-  batch.tokens_T = next(DType::kInt32, tokens);
-  batch.labels_T = next(DType::kInt32, tokens);
-  batch.position_T = next(DType::kInt32, tokens);
-  batch.sample_position_T = next(DType::kInt32, tokens);
-  batch.cu_seqlens = next(DType::kInt32, tokens + 1);
-  batch.loss_weight_T = next(DType::kFloat32, tokens);
-  batch.gradient_weight_T = next(DType::kFloat32, tokens);
-  batch.sample_T = next(DType::kInt64, tokens);
-  return batch;
+  });
 }
 
 MicroBatch MicroBatchPacker::OnHost(const MicroBatch& batch) const {
   MicroBatch host = batch;
-  for (Tensor* tensor : {&host.tokens_T, &host.labels_T, &host.position_T, &host.sample_position_T,
-                         &host.cu_seqlens, &host.loss_weight_T, &host.gradient_weight_T,
-                         &host.sample_T, &host.context.cu_seqlens, &host.context.place_CT}) {
-    if (*tensor) *tensor = host_.Of(*tensor);
+  for (Tensor* tensor : {&host.cu_seqlens, &host.context.cu_seqlens, &host.context.place_CT}) {
+    if (!tensor->empty()) *tensor = host_.Of(*tensor);
+  }
+  for (const Part part : kOfTokens) {
+    if (!(host.*part).empty()) host.*part = host_.Of(host.*part);
+  }
+  for (const Part part : kOfSequences) {
+    if (!(host.*part).empty()) host.*part = host_.Of(host.*part);
   }
   return host;
 }
@@ -90,8 +127,10 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
   batches_.clear();
   for (int64_t m = 0; m < micro_batches; ++m) {
     batches_.push_back(Whole(m));
-    batches_.back().cu_seqlens =
-        batches_.back().cu_seqlens.Slice(0, 0, options_.layout.micro_batch_size + 1);
+    const int64_t samples = options_.layout.micro_batch_size;
+    Shorten(samples * options_.seq_length,
+            options_.classified && options_.token_multiple > 1 ? samples + 1 : samples,
+            &batches_.back());
     batches_.back().max_seqlen = options_.seq_length;
     batches_.back().num_samples = options_.layout.micro_batch_size;
   }
@@ -100,7 +139,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
 
 void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t offset,
                               MicroBatch* batch, int64_t* sequences) {
-  const int64_t length = options_.seq_length;
+  const int64_t length = static_cast<int64_t>(sample.tokens.size());
   std::copy_n(sample.tokens.begin(), length, batch->tokens_T.data<int32_t>() + offset);
   std::copy_n(sample.labels.begin(), length, batch->labels_T.data<int32_t>() + offset);
   std::copy_n(sample.positions.begin(), length, batch->position_T.data<int32_t>() + offset);
@@ -115,6 +154,26 @@ void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t 
     batch->cu_seqlens.data<int32_t>()[++*sequences] = static_cast<int32_t>(offset + end);
     batch->max_seqlen = std::max(batch->max_seqlen, end - begin);
   }
+  if (!options_.classified) return;
+  std::copy_n(sample.types.begin(), length, batch->token_type_T.data<int32_t>() + offset);
+  batch->sequence_label_S.data<int32_t>()[*sequences - 1] = sample.sequence_class;
+  batch->sequence_weight_S.data<float>()[*sequences - 1] = 1;
+}
+
+int64_t MicroBatchPacker::FillUp(int64_t tokens, MicroBatch* batch, int64_t* sequences) {
+  const int64_t multiple = options_.token_multiple;
+  const int64_t missing = (multiple - tokens % multiple) % multiple;
+  if (missing == 0) return tokens;
+  GptSample filler;
+  filler.tokens.assign(static_cast<size_t>(missing), 0);
+  filler.labels.assign(static_cast<size_t>(missing), -1);
+  filler.loss_mask.assign(static_cast<size_t>(missing), 0);
+  filler.positions.assign(static_cast<size_t>(missing), 0);
+  filler.types.assign(static_cast<size_t>(missing), 0);
+  filler.document_starts = {0};
+  Append(filler, /*ordinal=*/0, tokens, batch, sequences);
+  batch->sequence_weight_S.data<float>()[*sequences - 1] = 0;
+  return tokens + missing;
 }
 
 // Training and evaluation have a source each, and each source a reader that knows where it is.
@@ -132,17 +191,32 @@ SamplePrefetcher& MicroBatchPacker::ReaderOf(const GptSampleSource& source) {
 
 absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRange& range,
                                        MicroBatch* batch) {
-  int64_t sequences = 0;
+  int64_t sequences = 0, tokens = 0;
   batch->max_seqlen = 0;
   batch->cu_seqlens.data<int32_t>()[0] = 0;
   for (int64_t i = 0; i < range.count; ++i) {
     MEGATRON_RETURN_IF_ERROR(reader.Get(range.begin + i, &sample_),
                              _ << "while reading training sample " << range.begin + i);
-    CHECK_EQ(static_cast<int64_t>(sample_.tokens.size()), options_.seq_length);
-    Append(sample_, range.begin + i, i * options_.seq_length, batch, &sequences);
+    const int64_t length = static_cast<int64_t>(sample_.tokens.size());
+    CHECK(length == options_.seq_length || (options_.classified && length < options_.seq_length))
+        << length;
+    Append(sample_, range.begin + i, tokens, batch, &sequences);
+    tokens += length;
   }
-  batch->cu_seqlens = batch->cu_seqlens.Slice(0, 0, sequences + 1);
+  if (options_.classified) tokens = FillUp(tokens, batch, &sequences);
+  Shorten(tokens, sequences, batch);
   return absl::OkStatus();
+}
+
+// Each micro-batch has the same number of samples: their mean is that of micro-batches' means.
+void MicroBatchPacker::WeighSequences(const Step& step, MicroBatch* batch) const {
+  const int64_t samples =
+      step.micro_batches * options_.layout.micro_batch_size * options_.layout.data_parallel_size;
+  const float scale = step.loss_scale / static_cast<float>(samples);
+  for (int64_t s = 0; s < batch->num_sequences(); ++s) {
+    batch->sequence_gradient_weight_S.data<float>()[s] =
+        batch->sequence_weight_S.data<float>()[s] * scale;
+  }
 }
 
 absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& step,
@@ -157,7 +231,7 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
     MicroBatch &batch = batches_.back(), &host = host_batches_.back();
     MEGATRON_RETURN_IF_ERROR(
         PackOne(reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &host));
-    batch.cu_seqlens = batch.cu_seqlens.Slice(0, 0, host.cu_seqlens.dim(0));
+    Shorten(host.num_tokens(), host.num_sequences(), &batch);
     batch.max_seqlen = host.max_seqlen;
     batch.num_samples = options_.layout.micro_batch_size;
     batch.sample_weight =
@@ -187,6 +261,7 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
     for (int64_t t = 0; t < batch.num_tokens(); ++t) {
       batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
     }
+    if (options_.classified) WeighSequences(step, &batch);
   }
   TakeOwnTokens();
   host_.Send(stream);

@@ -31,6 +31,11 @@ struct PackerOptions {
   // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
   // of each one's own mean.
   bool per_token_loss = true;
+  // Samples have token types and a class (BERT).
+  bool classified = false;
+  // Micro-batches of samples that are shorter than seq_length are filled up to a multiple of this,
+  // by a sequence that no loss counts: what sequence parallelism shares out evenly.
+  int64_t token_multiple = 1;
   // Of each sample this rank packs what is its own among the context-parallel ranks
   // (context_slice.h); the global batch is counted in whole samples.
   int context_parallel_size = 1, context_parallel_rank = 0;
@@ -71,6 +76,9 @@ class MicroBatchPacker {
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
   void Append(const GptSample& sample, int64_t ordinal, int64_t offset, MicroBatch* batch,
               int64_t* sequences);
+  void WeighSequences(const Step& step, MicroBatch* batch) const;
+  // Returns the number of tokens then.
+  int64_t FillUp(int64_t tokens, MicroBatch* batch, int64_t* sequences);
 
   PackerOptions options_;
   Buffer buffer_;

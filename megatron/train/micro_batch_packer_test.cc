@@ -50,12 +50,54 @@ std::vector<T> Values(const Tensor& tensor) {
   return std::vector<T>(tensor.data<T>(), tensor.data<T>() + tensor.numel());
 }
 
+// Sample i holds 1 + i % 4 tokens and is of class i % 2.
+class ClassifiedSource : public GptSampleSource {
+ public:
+  int64_t size() const override { return 100; }
+  absl::Status Get(int64_t index, GptSample* sample) const override {
+    *sample = GptSample();
+    for (int32_t i = 0; i <= index % 4; ++i) {
+      sample->tokens.push_back(static_cast<int32_t>(10 * index + i));
+      sample->types.push_back(i % 2);
+      sample->labels.push_back(i == 0 ? 7 : -1);
+      sample->loss_mask.push_back(i == 0 ? 1.0f : 0.0f);
+      sample->positions.push_back(i);
+    }
+    sample->document_starts = {0};
+    sample->sequence_class = static_cast<int32_t>(index % 2);
+    return absl::OkStatus();
+  }
+};
+
 class MicroBatchPackerTest : public ::testing::Test {
  protected:
   ThreadPool pool_{1};
   Stream stream_ = Stream::Cpu(&pool_);
   CountingSource source_;
 };
+
+TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
+  PackerOptions options = Options(2, 2);
+  options.classified = true;
+  options.token_multiple = 2;
+  MicroBatchPacker packer(options, Device(), nullptr);
+  const ClassifiedSource source;
+  ASSERT_TRUE(packer.Pack(source, {/*consumed_samples=*/1, 2, 8}, ProcessGroup(), stream_).ok());
+  // Samples 1 and 2 have five tokens, and one more fills up; samples 3 and 4 have five too.
+  const MicroBatch& first = packer.batches()[0];
+  EXPECT_THAT(Values<int32_t>(first.tokens_T), ElementsAre(10, 11, 20, 21, 22, 0));
+  EXPECT_THAT(Values<int32_t>(first.token_type_T), ElementsAre(0, 1, 0, 1, 0, 0));
+  EXPECT_THAT(Values<int32_t>(first.cu_seqlens), ElementsAre(0, 2, 5, 6));
+  EXPECT_EQ(first.max_seqlen, 3);
+  EXPECT_THAT(Values<float>(first.loss_weight_T), ElementsAre(1, 0, 1, 0, 0, 0));
+  EXPECT_THAT(Values<float>(first.gradient_weight_T), ElementsAre(2, 0, 2, 0, 0, 0));
+  EXPECT_THAT(Values<int32_t>(first.sequence_label_S), ElementsAre(1, 0, 0));
+  EXPECT_THAT(Values<float>(first.sequence_weight_S), ElementsAre(1, 1, 0));
+  EXPECT_THAT(Values<float>(first.sequence_gradient_weight_S), ElementsAre(2, 2, 0));
+  const MicroBatch& second = packer.batches()[1];
+  EXPECT_THAT(Values<int32_t>(second.tokens_T), ElementsAre(30, 31, 32, 33, 40, 0));
+  EXPECT_EQ(second.num_sequences(), 3);
+}
 
 TEST_F(MicroBatchPackerTest, PacksSamplesWithTheirPlacesAndDocuments) {
   MicroBatchPacker packer(Options(2, 1), Device(), nullptr);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -243,6 +244,11 @@ std::optional<Failure> Pretraining::Join() {
 std::optional<Failure> Pretraining::Load() {
   if (!read_->ok()) return Fail(kExitConfig, read_->status());
   loaded_ = **std::move(read_);
+  const std::string type = config::ModelType::Type_Name(loaded_.config.model().model_type());
+  if (type != command_.model_type) {
+    return Failure{kExitConfig, absl::StrCat(command_.config, " has model.model_type = ", type,
+                                             ", which pretrain_", type, " trains")};
+  }
   ResolvePaths(&loaded_.config);
   return std::nullopt;
 }
@@ -396,7 +402,8 @@ void Pretraining::Introduce() const {
                         ranks_here() * run_.threads_per_rank, ranks));
   }
   Say(absl::StrFormat(
-      "model: GPT of %d layers, hidden %d, %d heads, sequence %d, %s: %s parameters",
+      "model: %s of %d layers, hidden %d, %d heads, sequence %d, %s: %s parameters",
+      absl::AsciiStrToUpper(config::ModelType::Type_Name(loaded_.config.model().model_type())),
       transformer.num_layers, transformer.hidden_size, transformer.num_attention_heads,
       run_.options.data.seq_length, Name(transformer.dtype),
       FormatCount(CountParameters(loaded_.config.model(), model.padded_vocab_size))));
@@ -522,7 +529,7 @@ std::vector<std::string> PretrainCommand::arguments() const {
   return arguments;
 }
 
-int PretrainGpt(const PretrainCommand& command) {
+int Pretrain(const PretrainCommand& command) {
   const absl::Time start = absl::Now();
   const absl::Status cpu = ops::CheckCpu();
   if (!cpu.ok()) return Report(Fail(kExitConfig, cpu));

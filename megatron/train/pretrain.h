@@ -8,6 +8,7 @@
 namespace megatron {
 
 struct PretrainCommand {
+  std::string model_type = "gpt";      // that the program trains, as in model.model_type
   std::string config;                  // a file, or the name of a shipped configuration
   std::vector<std::string> overrides;  // path.to.field=value
   bool dry_run = false;
@@ -18,7 +19,7 @@ struct PretrainCommand {
 
 // Started by a launcher this process is one rank of the run; alone it runs, or starts, them all.
 // Prints to stdout what it does and to stderr what goes wrong; returns one of exit_code.h.
-int PretrainGpt(const PretrainCommand& command);
+int Pretrain(const PretrainCommand& command);
 
 }  // namespace megatron
 

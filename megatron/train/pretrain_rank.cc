@@ -12,6 +12,7 @@
 #include "megatron/comm/rank_grid.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/train/consensus.h"
+#include "megatron/train/masked_text.h"
 #include "megatron/train/stop_signals.h"
 #include "megatron/train/text_stream.h"
 #include "megatron/train/training_loop.h"
@@ -94,28 +95,41 @@ ExitCode PretrainRank::Train() {
   return TrainingLoop(context, *run_.fs, trainer_.get()).Run();
 }
 
+void PretrainRank::Print(const std::string& text) const {
+  if (!speaks()) return;
+  std::printf("%s", text.c_str());
+  std::fflush(stdout);
+}
+
+void PretrainRank::FillMasks() {
+  constexpr int kGuesses = 3;
+  TextGenerator model = trainer_->MakeGenerator(&ledger_);
+  const absl::StatusOr<FilledText> filled =
+      megatron::FillMasks(run_.options.generation.prompt, kGuesses, *run_.tokenizer,
+                          run_.options.data.seq_length, &model);
+  Print("--- the model fills in ---\n");
+  Print(filled.ok() ? absl::StrCat(filled->text, "\n", FormatGuesses(*filled))
+                    : absl::StrCat("generation.prompt: ", filled.status().message(), "\n"));
+}
+
 void PretrainRank::Generate() {
   at_.Enter(Phase::kGenerate);
+  if (run_.options.trainer.model.masked_lm_head) return FillMasks();
   const GenerationOptions& generation = run_.options.generation;
   const Tokenizer& tokenizer = *run_.tokenizer;
   std::vector<int32_t> tokens;
   const absl::Status encoded = tokenizer.Encode(generation.prompt, &tokens);
   if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
-  auto print = [&](const std::string& text) {
-    if (!speaks()) return;
-    std::printf("%s", text.c_str());
-    std::fflush(stdout);
-  };
-  print("--- the model continues ---\n" + generation.prompt);
+  Print("--- the model continues ---\n" + generation.prompt);
   TextStream text(tokenizer, tokens);
   Consensus consensus(world_);
   TextGenerator generator = trainer_->MakeGenerator(&ledger_);
   generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
     if (token == tokenizer.eod()) return false;
-    print(text.Add(token));
+    Print(text.Add(token));
     return !consensus.Any(StopSignal() != 0);
   });
-  print("\n");
+  Print("\n");
 }
 
 ExitCode PretrainRank::Run() {

@@ -62,6 +62,9 @@ class PretrainRank {
   absl::Status Start(ExitCode* code);
   ExitCode Train();
   void Generate();
+  void FillMasks();
+  // Where this rank speaks.
+  void Print(const std::string& text) const;
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;

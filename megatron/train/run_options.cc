@@ -112,6 +112,9 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.rotary_options = {model.rotary_base(), model.rotary_percent(), model.rotary_interleaved(),
                             model.rotary_seq_len_interpolation_factor(),
                             model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
+  options.causal = model.model_type() == config::ModelType::gpt;
+  options.name = options.causal ? "decoder" : "encoder";  // Megatron's names
+  options.post_norm = model.post_norm();
   options.hidden_dropout = static_cast<float>(model.hidden_dropout());
   options.attention_dropout = static_cast<float>(model.attention_dropout());
   options.init_std = static_cast<float>(model.init_method_std());
@@ -137,6 +140,11 @@ GptOptions ToGptOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.max_positions = model.max_position_embeddings();
   options.tied_embeddings = !model.untie_embeddings_and_output_weights();
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
+  if (model.model_type() == config::ModelType::bert) {
+    options.num_token_types = model.num_tokentypes();
+    options.masked_lm_head = true;
+    options.sentence_order_head = model.bert_binary_head();
+  }
   options.layer_recompute = ToLayerRecompute(config.recompute());
   options.dropout_seed = static_cast<uint64_t>(config.train().seed());
   return options;
@@ -301,6 +309,11 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   options.packing.max_micro_batches = training.global_batch_size() / options.batch_size.granularity;
   options.packing.per_token_loss = training.calculate_per_token_loss();
   options.packing.num_workers = config.data().num_workers();
+  if (config.model().model_type() == config::ModelType::bert) {
+    options.packing.classified = true;
+    if (config.parallel().sequence_parallel())
+      options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
+  }
   options.clip_grad = config.optimizer().clip_grad();
   options.log_params_norm = config.logging().log_params_norm();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
@@ -344,6 +357,10 @@ DataOptions ToData(const config::PretrainConfig& config) {
   options.mmap_bin_files = data.mmap_bin_files();
   options.cache_path = data.data_cache_path();
   options.fill_in_the_middle = ToFillInTheMiddle(config);
+  if (config.model().model_type() == config::ModelType::bert) {
+    options.bert =
+        BertDataOptions{data.mask_prob(), data.short_seq_prob(), config.model().bert_binary_head()};
+  }
   options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
   options.data_sharding = data.data_sharding();
   options.micro_batch_size = training.micro_batch_size();

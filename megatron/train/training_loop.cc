@@ -24,6 +24,15 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
   return save;
 }
 
+// Those that are losses, or those that are not.
+std::vector<NamedLoss> ValuesOf(const Measured& measured, bool losses) {
+  std::vector<NamedLoss> values;
+  for (const auto& [measure, value] : measured.values) {
+    if (measure.is_loss == losses) values.push_back({measure.name, value});
+  }
+  return values;
+}
+
 ExitCode CodeOf(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kDeadlineExceeded) return kExitHang;
   return status.code() == absl::StatusCode::kDataLoss ||
@@ -139,7 +148,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
   const TrainingProgress& progress = trainer_->progress();
   const double tokens = static_cast<double>(report.global_batch_size * options().data.seq_length);
   const double seconds = absl::ToDoubleSeconds(elapsed);
-  interval_.Add(report.losses, /*skipped=*/!report.update.finite);
+  interval_.Add(ValuesOf(report, /*losses=*/true), /*skipped=*/!report.update.finite);
   interval_elapsed_ += elapsed;
   if (metrics_.has_value()) {
     StepMetrics metrics;
@@ -226,13 +235,16 @@ bool TrainingLoop::EvaluationIsDue() const {
 
 std::optional<ExitCode> TrainingLoop::Evaluate() {
   const int64_t iteration = trainer_->progress().iteration;
-  const absl::StatusOr<double> loss =
+  const absl::StatusOr<Measured> measured =
       trainer_->Evaluate(*context_.data->valid, options().loop.eval_iters);
-  if (!loss.ok()) return Fail(CodeOf(loss.status()), std::string(loss.status().message()));
+  if (!measured.ok())
+    return Fail(CodeOf(measured.status()), std::string(measured.status().message()));
   last_evaluated_iteration_ = iteration;
-  Print(FormatValidationBlock(absl::StrCat("iteration ", iteration), {{"lm loss", *loss}}));
+  Print(FormatValidationBlock(absl::StrCat("iteration ", iteration),
+                              ValuesOf(*measured, /*losses=*/true),
+                              ValuesOf(*measured, /*losses=*/false)));
   if (metrics_.has_value()) {
-    ReportMetricsError(metrics_->Write(EvaluationMetrics{iteration, *loss}));
+    ReportMetricsError(metrics_->Write(EvaluationMetrics{iteration, measured->loss}));
   }
   return std::nullopt;
 }
@@ -240,14 +252,17 @@ std::optional<ExitCode> TrainingLoop::Evaluate() {
 ExitCode TrainingLoop::Test() {
   TrainingProgress& progress = trainer_->progress();
   const int64_t consumed = std::exchange(progress.consumed_valid_samples, 0);
-  const absl::StatusOr<double> loss =
+  const absl::StatusOr<Measured> measured =
       trainer_->Evaluate(*context_.data->test, options().loop.eval_iters);
   progress.consumed_valid_samples = consumed;
-  if (!loss.ok()) return Fail(CodeOf(loss.status()), std::string(loss.status().message()));
+  if (!measured.ok())
+    return Fail(CodeOf(measured.status()), std::string(measured.status().message()));
   Print(FormatValidationBlock(absl::StrCat("iteration ", progress.iteration, " on test set"),
-                              {{"lm loss", *loss}}));
+                              ValuesOf(*measured, /*losses=*/true),
+                              ValuesOf(*measured, /*losses=*/false)));
   if (metrics_.has_value()) {
-    ReportMetricsError(metrics_->Write(EvaluationMetrics{progress.iteration, *loss, true}));
+    ReportMetricsError(
+        metrics_->Write(EvaluationMetrics{progress.iteration, measured->loss, true}));
     ReportMetricsError(metrics_->Sync());
   }
   return kExitDone;

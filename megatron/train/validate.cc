@@ -9,6 +9,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr double kMostTokens = 9e18;          // of a run, in 64 bits
 constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
+constexpr int64_t kShortestBertSample = 5;    // two pieces of a token and three special ones
 constexpr int kMostSplits = 3;
 constexpr int64_t kMostThreads = 256;
 constexpr int64_t kMostPlannedRanks = 1 << 20;
@@ -106,6 +108,37 @@ void CheckNetworkChoices(ConfigChecker& check) {
   if (!check.resolved().model().disable_bias_linear()) {
     check.HaveNoEffect({"model.add_qkv_bias"},
                        absl::StrCat("with ", check.Named("model.disable_bias_linear")));
+  }
+}
+
+void CheckModelType(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  const std::string type = absl::StrCat("with ", check.Named("model.model_type"));
+  if (model.model_type() != config::ModelType::bert) {
+    return check.HaveNoEffect(
+        {"model.bert_binary_head", "model.num_tokentypes", "data.mask_prob", "data.short_seq_prob"},
+        type);
+  }
+  check.HaveNoEffect({"data.reset_position_ids", "data.reset_attention_mask", "data.eod_mask_loss",
+                      "data.fim_data", "generation.tokens_to_generate", "generation.temperature",
+                      "generation.top_k", "generation.top_p", "generation.seed"},
+                     type);
+  if (check.resolved().parallel().context_parallel_size() > 1) {
+    check.Error("parallel.context_parallel_size",
+                absl::StrCat("must be 1 ", type, ", whose samples differ in length"));
+  }
+  if (model.bert_binary_head() && check.Usable({"model.num_tokentypes"}) &&
+      model.num_tokentypes() < 2) {
+    check.Error("model.num_tokentypes",
+                absl::StrCat("must be at least 2 with ", check.Named("model.bert_binary_head")));
+  }
+  if (check.Usable({"model.seq_length"}) && model.seq_length() < kShortestBertSample) {
+    check.Error("model.seq_length",
+                absl::StrCat("must be at least ", kShortestBertSample, " ", type));
+  }
+  if (check.resolved().has_generation() &&
+      !absl::StrContains(check.resolved().generation().prompt(), "[MASK]")) {
+    check.Error("generation.prompt", absl::StrCat("must hold a [MASK] ", type));
   }
 }
 
@@ -507,6 +540,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckHeads(check);
   CheckPositions(check);
   CheckNetworkChoices(check);
+  CheckModelType(check);
   CheckLayout(check);
   CheckContext(check);
   CheckExperts(check);

@@ -12,6 +12,7 @@
 #include "megatron/data/tokenizer/byte_level_tokenizer.h"
 #include "megatron/data/tokenizer/null_tokenizer.h"
 #include "megatron/data/tokenizer/sentencepiece_tokenizer.h"
+#include "megatron/data/tokenizer/story_vocabulary.h"
 #include "megatron/data/tokenizer/tokenizer_json.h"
 #include "megatron/data/tokenizer/wordpiece_tokenizer.h"
 
@@ -112,6 +113,12 @@ Result CreateWordPiece(const TokenizerOptions& options) {
   return WordPieceTokenizer::Create(options.vocab_file, wordpiece);
 }
 
+Result CreateStoryWordPiece(const TokenizerOptions& options) {
+  WordPieceTokenizerOptions wordpiece;
+  wordpiece.vocab_extra_ids = static_cast<int32_t>(options.vocab_extra_ids);
+  return WordPieceTokenizer::FromBytes(StoryVocabulary(), wordpiece);
+}
+
 using Flavor = SentencePieceTokenizerOptions::Flavor;
 
 struct Type {
@@ -138,6 +145,7 @@ const std::vector<Type>& Types() {
        CreateTiktoken},
       {"BertWordPieceLowerCase", {{"vocab_file"}, {"vocab_extra_ids"}}, CreateWordPiece<true>},
       {"BertWordPieceCase", {{"vocab_file"}, {"vocab_extra_ids"}}, CreateWordPiece<false>},
+      {"StoryWordPiece", {{}, {"vocab_extra_ids"}}, CreateStoryWordPiece},
       {"ByteLevel", {}, CreateByteLevel},
       {"NullTokenizer", {{"vocab_size"}, {}}, CreateNull},
   };

@@ -1,0 +1,21 @@
+// The command line of the pretrain_* programs, which differ in what they train.
+#ifndef MEGATRON_TRAIN_PRETRAIN_MAIN_H_
+#define MEGATRON_TRAIN_PRETRAIN_MAIN_H_
+
+#include <string>
+
+namespace megatron {
+
+struct PretrainProgram {
+  std::string name;        // "pretrain_gpt"
+  std::string model;       // "GPT"
+  std::string model_type;  // as in model.model_type
+  std::string example;     // a shipped configuration
+};
+
+// What main() returns: one of exit_code.h.
+int PretrainMain(const PretrainProgram& program, int argc, char** argv);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PRETRAIN_MAIN_H_
