@@ -126,6 +126,14 @@ void CheckExperts(ConfigChecker& check) {
                 "needs model.disable_bias_linear: true; experts have no biases "
                 "(model.add_qkv_bias gives attention its own)");
   }
+  if (model.model_type() == config::ModelType::bert) {
+    check.Error(kExperts, absl::StrCat("does not work together with ",
+                                       check.Named("model.model_type"), " in this version"));
+  }
+  if (model.post_norm()) {
+    check.Error(kExperts, absl::StrCat("does not work together with ",
+                                       check.Named("model.post_norm"), " in this version"));
+  }
   if (check.Usable({"model.num_layers"})) {
     const absl::Status pattern =
         ParseLayerPattern(model.moe_layer_freq(), model.num_layers()).status();

@@ -48,6 +48,8 @@ TEST(ValidateExpertsTest, AcceptsWhatWorks) {
 TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"model.disable_bias_linear=false"}, "experts have no biases"},
+      {{"model.model_type=bert"}, "does not work together with model.model_type"},
+      {{"model.post_norm=true"}, "does not work together with model.post_norm"},
       {{"model.moe_router_topk=9"}, "model.moe_router_topk"},
       {{"model.moe_router_topk=1"}, "makes a softmax over one expert"},
       {{"model.moe_router_enable_expert_bias=true"}, "moe_router_score_function: sigmoid"},
