@@ -1,5 +1,6 @@
 // BERT trained on layouts: samples of any length, packed, on any number of ranks.
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -15,8 +16,11 @@ namespace {
 
 constexpr int kSteps = 6;
 constexpr double kLossTolerance = 2e-6;
-// Relative L2 of a tensor: the bias of the binary head is two small numbers that start at zero.
-constexpr double kWeightTolerance = 5e-6;
+constexpr double kWeightTolerance = 2e-6;  // relative L2 of a tensor
+// The biases of the order's head start at zero, and what samples of the two orders add to them
+// nearly cancels. Rounding is of the size of what was added, not of what remains: they are compared
+// absolutely.
+constexpr double kOrderBiasTolerance = 1e-9;
 
 // Two pieces of 1 to 7 tokens, which count up; swapped in every other sample. Some are masked.
 class PairSource : public GptSampleSource {
@@ -50,15 +54,30 @@ LayoutOutcome Train(const GptOptions& model, const Layout& layout) {
   return TrainOnLayout(run, how, PairSource());
 }
 
+const float* Values(const WholeTensor& tensor) {
+  return reinterpret_cast<const float*>(tensor.bytes.data());
+}
+
 double Distance(const WholeTensor& a, const WholeTensor& b) {
-  const auto *x = reinterpret_cast<const float*>(a.bytes.data()),
-             *y = reinterpret_cast<const float*>(b.bytes.data());
+  const float *x = Values(a), *y = Values(b);
   double difference = 0, norm = 0;
   for (int64_t i = 0; i < b.shape.numel(); ++i) {
     difference += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
     norm += double{y[i]} * y[i];
   }
   return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+bool IsOrderBias(const std::string& name) {
+  return name == "binary_head.bias" || name == "pooler.dense.bias";
+}
+
+double LargestDifference(const WholeTensor& a, const WholeTensor& b) {
+  const float *x = Values(a), *y = Values(b);
+  double largest = 0;
+  for (int64_t i = 0; i < b.shape.numel(); ++i)
+    largest = std::max(largest, std::abs(double{x[i]} - y[i]));
+  return largest;
 }
 
 void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
@@ -73,7 +92,11 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
     // The gradient of keys' biases is nothing but rounding.
     if (absl::StartsWith(name, "optimizer.") || absl::EndsWith(name, "linear_qkv.bias")) continue;
     ASSERT_EQ(got.state.at(name).shape, tensor.shape) << name;
-    EXPECT_LE(Distance(got.state.at(name), tensor), kWeightTolerance) << name;
+    if (IsOrderBias(name)) {
+      EXPECT_LE(LargestDifference(got.state.at(name), tensor), kOrderBiasTolerance) << name;
+    } else {
+      EXPECT_LE(Distance(got.state.at(name), tensor), kWeightTolerance) << name;
+    }
   }
 }
 
