@@ -38,13 +38,17 @@ std::vector<RouterState::Named> RouterState::Tensors() const {
   return tensors;
 }
 
+void RouterState::SendTensors(const Stream& stream) const {
+  if (!empty() && options_.expert_bias) host_bias_.Send(stream);
+}
+
 void RouterState::StartStep(const Stream& stream) {
   if (empty()) return;
   ops::Zero(stream, losses_2_);
   if (options_.expert_bias) ops::Zero(stream, chosen_LE_);
 }
 
-void RouterState::UpdateBiases(const std::vector<ProcessGroup>& groups, const Stream& stream) {
+void RouterState::UpdateBiases(absl::Span<const ProcessGroup> groups, const Stream& stream) {
   if (empty() || !options_.expert_bias) return;
   for (const ProcessGroup& group : groups) group.AllReduce(chosen_LE_, ReduceOp::kSum, stream);
   if (stream.is_meta()) return;

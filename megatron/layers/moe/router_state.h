@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/layers/moe/moe_options.h"
 #include "megatron/tensor/host_mirror.h"
@@ -44,13 +45,13 @@ class RouterState {
   const Tensor& losses_2() const { return losses_2_; }
   std::vector<Named> Tensors() const;
   // After they were loaded.
-  void SendTensors(const Stream& stream) const { host_bias_.Send(stream); }
+  void SendTensors(const Stream& stream) const;
 
   // Before the first micro-batch of a step: forgets the sums.
   void StartStep(const Stream& stream);
   // After the last: `groups` are those over which tokens are shared out, and together all ranks of
   // the stage.
-  void UpdateBiases(const std::vector<ProcessGroup>& groups, const Stream& stream);
+  void UpdateBiases(absl::Span<const ProcessGroup> groups, const Stream& stream);
 
  private:
   MoeOptions options_;
