@@ -169,7 +169,7 @@ class ThreadCommunicator : public Communicator {
     const Meeting meeting(*group_, rank_, stream);
     const absl::Status matching = meeting.CheckCalls();
     if (matching.ok()) meeting.DoShare();
-    group_->Depart();
+    group_->Depart(rank_);
     if (!matching.ok()) group_->world().Fail(matching);
     return Event();
   }

@@ -105,9 +105,11 @@ std::vector<std::pair<int, std::string>> ThreadGroup::Waiting() {
   for (int rank = 0; rank < size(); ++rank) {
     const Seat& seat = seats_[rank];
     std::string what;
-    if (seat.waiting) {
+    if (seat.waiting || seat.leaving) {
+      const Ranks awaited = seat.waiting ? Missing(seat.arrivals) : Staying(seat.departures);
       what = absl::StrCat("call ", seat.arrivals, ", ", seat.call->Describe(),
-                          "; awaited: ", DescribeAll(Missing(seat.arrivals)));
+                          awaited.empty() ? ", to which all have come"
+                                          : absl::StrCat("; awaited: ", DescribeAll(awaited)));
     } else if (seat.exchanges_with != nullptr) {
       what = absl::StrCat("an exchange; awaited: ", DescribeAll(*seat.exchanges_with));
     } else {
@@ -147,6 +149,14 @@ ThreadGroup::Ranks ThreadGroup::Missing(uint64_t arrivals) const {
     if (seats_[rank].arrivals < arrivals) missing.push_back(rank);
   }
   return missing;
+}
+
+ThreadGroup::Ranks ThreadGroup::Staying(uint64_t departures) const {
+  Ranks staying;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (seats_[rank].departures < departures) staying.push_back(rank);
+  }
+  return staying;
 }
 
 absl::Status ThreadGroup::WaitFor(absl::Span<const int> awaited, absl::Time deadline) {
@@ -194,11 +204,15 @@ bool ThreadGroup::Arrive(int rank, const CollectiveCall& call) {
   return false;
 }
 
-void ThreadGroup::Depart() {
+void ThreadGroup::Depart(int rank) {
   absl::MutexLock lock(&mutex_);
+  Seat& seat = seats_[rank];
+  ++seat.departures;
+  seat.leaving = true;
   const uint64_t complete = (departed_ / size() + 1) * size();
   if (++departed_ == complete) changed_.SignalAll();
   while (departed_ < complete) changed_.WaitWithTimeout(&mutex_, kLongestWait);
+  seat.leaving = false;
 }
 
 // One rank's side of an exchange, under the group's mutex except while it copies.

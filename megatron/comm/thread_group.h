@@ -85,7 +85,7 @@ class ThreadGroup {
   const CollectiveCall& call(int rank) const { return *seats_[rank].call; }
   // Meetings that `rank` has arrived at, this one included.
   uint64_t calls(int rank) const { return seats_[rank].arrivals; }
-  void Depart();
+  void Depart(int rank);
 
   // Delivers messages between pairs of ranks.
   void Exchange(int rank, absl::Span<const Transfer> sends, absl::Span<const Transfer> receives);
@@ -106,9 +106,10 @@ class ThreadGroup {
   struct Seat {
     const CollectiveCall* call = nullptr;
     bool waiting = false;                   // in Arrive
+    bool leaving = false;                   // in Depart
     clockid_t clock;                        // of the thread that waits there or in Exchange
     const Ranks* exchanges_with = nullptr;  // while it waits in Exchange
-    uint64_t arrivals = 0;
+    uint64_t arrivals = 0, departures = 0;
     size_t splits = 0;
   };
   // From one rank to another: at most one message at a time.
@@ -127,7 +128,9 @@ class ThreadGroup {
   // Waits for a change. OK: look again. Else why to stop waiting for `awaited` ranks.
   absl::Status WaitFor(absl::Span<const int> awaited, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who has not come to so many meetings, and who has not gone from so many.
   Ranks Missing(uint64_t arrivals) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Ranks Staying(uint64_t departures) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string DescribeAll(absl::Span<const int> ranks) const;
 
   const std::string name_;
