@@ -147,6 +147,20 @@ cmp stories.jsonl back.jsonl || fail "text to JSON lines"
 "$tools/txt_to_jsonl" --input=- < stories.txt 2> /dev/null | cmp - stories.jsonl || fail "text from stdin to stdout"
 expect_code 21 'a document of more than 1000 bytes' "$tools/txt_to_jsonl" --input=stories.txt --separator=@@ --max_document_bytes=1000 --output=x.jsonl
 [[ ! -e x.jsonl && ! -e x.jsonl.partial ]] || fail "a failed run left files"
+expect_code 20 "stories.txt' can't be read and written" "$tools/txt_to_jsonl" --input=stories.txt --output=./stories.txt
+expect_code 20 'input is given twice' "$tools/txt_to_jsonl" --input=stories.txt --input=stories.txt --output=x.jsonl
+mkfifo slow
+"$tools/txt_to_jsonl" --input=slow --output=held.jsonl 2> /dev/null &
+writer=$!
+exec 9> slow
+for _ in {1..100}; do [[ -e held.jsonl.partial ]] && break; sleep 0.1; done
+expect_code 23 'another process is writing' "$tools/txt_to_jsonl" --input=stories.txt --output=held.jsonl
+cat stories.txt >&9
+exec 9>&-
+wait "$writer" || fail "a second writer disturbed the first"
+cmp held.jsonl stories.jsonl || fail "a second writer tore the first one's file"
+rm slow held.jsonl
+(ulimit -f 10; expect_code 23 'File too large' "$tools/txt_to_jsonl" --input=stories.txt --output=x.jsonl) || exit 1
 expect_code 20 'separator_place' "$tools/txt_to_jsonl" --input=stories.txt --separator_place=here
 
 # A full disk: every write to this device fails like that. And a folder that takes no files.

@@ -25,6 +25,7 @@
 #include "megatron/train/exit_code.h"
 #include "megatron/train/run_options.h"
 #include "megatron/train/training_checkpoint.h"
+#include "tools/dataset_lock.h"
 #include "tools/hf_tokenizer_files.h"
 #include "tools/tool_main.h"
 
@@ -175,6 +176,7 @@ absl::Status Export(const std::vector<std::string>& arguments) {
         "--max_file_bytes must be at least 1 and --vocab_size not negative");
   }
   FileSystem& fs = PosixFileSystem();
+  MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(output));
   const std::string temporary = output + ".tmp";
   for (const std::string& path : {output, temporary}) {
     if (fs.Stat(path).ok()) {

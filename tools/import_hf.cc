@@ -21,6 +21,7 @@
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/hf_config.h"
 #include "megatron/train/run_options.h"
+#include "tools/dataset_lock.h"
 #include "tools/hf_import_config.h"
 #include "tools/hf_import_weights.h"
 #include "tools/hf_tokenizer_files.h"
@@ -143,7 +144,10 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(CheckFlags(arguments));
   FileSystem& fs = PosixFileSystem();
   const std::string& directory = arguments[0];
-  const std::string save = absl::GetFlag(FLAGS_save);
+  std::string save = absl::GetFlag(FLAGS_save);
+  while (save.size() > 1 && save.back() == '/') save.pop_back();
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(ParentPath(save)));
+  MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(save));
   MEGATRON_RETURN_IF_ERROR(CheckSaveDirectory(fs, save));
   MEGATRON_ASSIGN_OR_RETURN(GptOptions model, ReadConfig(fs, directory));
   MEGATRON_ASSIGN_OR_RETURN(const HfImportWeights weights,

@@ -3,14 +3,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <set>
 
 #include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "glog/logging.h"
 
 namespace megatron {
@@ -40,6 +44,24 @@ std::vector<char*> ParseFlags(int argc, char** argv) {
   std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   parsing_flags = false;
   return arguments;
+}
+
+// A flag that is given twice would count once, and what the other said be left out in silence.
+absl::Status CheckNoFlagTwice(int argc, char** argv) {
+  std::set<std::string> given;
+  for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
+    absl::string_view name = argv[i];
+    if (!absl::ConsumePrefix(&name, "-")) continue;
+    absl::ConsumePrefix(&name, "-");
+    name = name.substr(0, name.find('='));
+    if (absl::FindCommandLineFlag(name) == nullptr) absl::ConsumePrefix(&name, "no");
+    if (absl::FindCommandLineFlag(name) == nullptr) continue;
+    if (!given.emplace(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--", name, " is given twice; where it takes several values, put commas between"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 int ExitCode(const absl::Status& status) {
@@ -79,8 +101,11 @@ int RunTool(int argc, char** argv, absl::string_view usage,
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
   absl::SetProgramUsageMessage(usage);
+  // A file at the size limit is an error like a full disk's, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
+  absl::Status status = CheckNoFlagTwice(argc, argv);
   const std::vector<char*> arguments = ParseFlags(argc, argv);
-  absl::Status status = GoWhereTheUserStands();
+  if (status.ok()) status = GoWhereTheUserStands();
   if (status.ok()) status = body(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
   // What a full disk has swallowed was not told.
   const bool told = std::cout.flush() && std::fflush(stdout) == 0;

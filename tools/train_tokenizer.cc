@@ -26,6 +26,7 @@
 #include "megatron/data/tokenizer/trained_bpe_files.h"
 #include "megatron/data/tokenizer/unicode.h"
 #include "megatron/data/tokenizer/word_counts.h"
+#include "tools/dataset_lock.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(
@@ -160,6 +161,9 @@ absl::Status CheckOutput(const std::string& output) {
 absl::Status WriteFiles(const TrainedBpe& bpe, const NamedSplitPattern& split, std::string output) {
   while (output.size() > 1 && output.back() == '/') output.pop_back();
   FileSystem& fs = PosixFileSystem();
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(ParentPath(output)));
+  MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(output));
+  MEGATRON_RETURN_IF_ERROR(CheckOutput(output));  // somebody else may have written it meanwhile
   const std::string partial = output + ".partial";
   MEGATRON_RETURN_IF_ERROR(fs.RemoveTree(partial));
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(partial));

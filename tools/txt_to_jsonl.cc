@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -20,6 +22,7 @@
 #include "megatron/data/line_batches.h"
 #include "megatron/data/text_documents.h"
 #include "megatron/data/text_input.h"
+#include "tools/dataset_lock.h"
 #include "tools/interrupt.h"
 #include "tools/progress_line.h"
 #include "tools/tool_main.h"
@@ -117,7 +120,15 @@ absl::Status Convert(absl::FunctionRef<absl::Status(absl::string_view)> write,
 absl::Status ConvertToFile(const std::string& path, const TextInputs& inputs,
                            const TextDocumentOptions& options) {
   FileSystem& fs = PosixFileSystem();
+  for (const std::string& input : inputs.paths) {
+    std::error_code unequal;
+    if (std::filesystem::equivalent(input, path, unequal)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", path, "' can't be read and written at the same time"));
+    }
+  }
   MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, path));
+  MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(path));
   const std::string partial = path + ".partial";
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(partial));
   absl::Status status =
