@@ -132,7 +132,7 @@ Normalizer StripAccentsNormalizer() {
     Output out(text, origins);
     for (size_t at = 0; at < text.size();) {
       const Utf8Char c = DecodeUtf8(text, at);
-      if (!CharClasses::Get().Is(c.code_point, kNonspacing)) out.Copy(at, at + c.length);
+      if (!CharClasses::Get().Is(c.code_point, kMark)) out.Copy(at, at + c.length);
       at += c.length;
     }
     return out.Finish();

@@ -31,7 +31,7 @@ Normalizer ReplaceSpacesNormalizer(std::string content);
 // Takes white space away at the ends.
 Normalizer StripNormalizer(bool left, bool right);
 
-// Takes nonspacing marks (Mn) away.
+// Takes marks away, of all kinds.
 Normalizer StripAccentsNormalizer();
 
 }  // namespace megatron

@@ -125,6 +125,7 @@ TEST(TokenizerJsonTest, EveryNormalizerChangesTextItsWay) {
       {R"({"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]})",
        "\u00e0b",
        {3}},
+      {R"({"type": "StripAccents"})", "a\u0903b\u0488", {3}},
       {R"({"type": "NFKD"})", "\uff41b", {3}},
       {R"({"type": "NFC"})", "ab", {3}},
       {R"({"type": "Prepend", "prepend": " "})", "ab", {4}},
