@@ -46,19 +46,20 @@ std::vector<char*> ParseFlags(int argc, char** argv) {
   return arguments;
 }
 
-// A flag that is given twice would count once, and what the other said be left out in silence.
-absl::Status CheckNoFlagTwice(int argc, char** argv) {
+// Of a list that is given twice the second would replace the first, and what that said be left out
+// in silence.
+absl::Status CheckNoListTwice(int argc, char** argv) {
   std::set<std::string> given;
   for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
     absl::string_view name = argv[i];
     if (!absl::ConsumePrefix(&name, "-")) continue;
     absl::ConsumePrefix(&name, "-");
     name = name.substr(0, name.find('='));
-    if (absl::FindCommandLineFlag(name) == nullptr) absl::ConsumePrefix(&name, "no");
-    if (absl::FindCommandLineFlag(name) == nullptr) continue;
+    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
+    if (flag == nullptr || !flag->IsOfType<std::vector<std::string>>()) continue;
     if (!given.emplace(name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--", name, " is given twice; where it takes several values, put commas between"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " is given twice; put commas between its values"));
     }
   }
   return absl::OkStatus();
@@ -103,7 +104,7 @@ int RunTool(int argc, char** argv, absl::string_view usage,
   absl::SetProgramUsageMessage(usage);
   // A file at the size limit is an error like a full disk's, not the end of the process.
   std::signal(SIGXFSZ, SIG_IGN);
-  absl::Status status = CheckNoFlagTwice(argc, argv);
+  absl::Status status = CheckNoListTwice(argc, argv);
   const std::vector<char*> arguments = ParseFlags(argc, argv);
   if (status.ok()) status = GoWhereTheUserStands();
   if (status.ok()) status = body(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
