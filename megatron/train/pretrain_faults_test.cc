@@ -162,9 +162,16 @@ TEST_F(PretrainFaultsTest, AStuckRankThatIsAProcess) {
     const std::vector<pid_t> ranks = ChildrenOf(pid);
     ASSERT_EQ(ranks.size(), 4u);
     const HungThread hung(ranks[victim]);
+    const std::string output = ExpectTheEnd(pid, kExitHang);
+    // What hangs with a lock of its connections in hand keeps the signs of life back as well.
+    if (absl::StrContains(output, "has given no sign of life")) {
+      ExpectToSay({absl::StrCat("error: rank ", victim, " of world"), "megatron::PretrainRank"},
+                  output);
+      continue;
+    }
     ExpectToSay({absl::StrCat("error: rank ", victim, " on "), " is stuck: nothing has moved for ",
                  " in iteration ", "does not answer: it is stopped", "megatron::PretrainRank"},
-                ExpectTheEnd(pid, kExitHang));
+                output);
   }
 }
 
