@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/data/gpt_index_cache.h"
-#include "megatron/data/indexed_dataset.h"
+#include "megatron/data/gpt/gpt_index_cache.h"
+#include "megatron/data/indexed/indexed_dataset.h"
 #include "megatron/data/split.h"
 #include "tools/tool_main.h"
 

@@ -20,8 +20,8 @@
 #include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/checkpoint/safetensors_reader.h"
 #include "megatron/checkpoint/safetensors_writer.h"
-#include "megatron/data/tokenizer/bpe_trainer.h"
-#include "megatron/data/tokenizer/trained_bpe_files.h"
+#include "megatron/data/tokenizer/training/bpe_trainer.h"
+#include "megatron/data/tokenizer/training/trained_bpe_files.h"
 #include "megatron/models/hf_config.h"
 #include "megatron/models/hf_weights.h"
 

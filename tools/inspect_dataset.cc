@@ -20,7 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/data/indexed_dataset.h"
+#include "megatron/data/indexed/indexed_dataset.h"
 #include "tools/tokenizer_flags.h"
 #include "tools/tool_main.h"
 

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/data/stories.h"
+#include "megatron/data/text/stories.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(int64_t, bytes, 4000000, "Bytes of story text to write; the last story goes past them.");

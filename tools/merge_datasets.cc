@@ -1,6 +1,6 @@
 // Joins indexed datasets into one.
 
-#include "megatron/data/merge_datasets.h"
+#include "megatron/data/indexed/merge_datasets.h"
 
 #include <iostream>
 #include <string>

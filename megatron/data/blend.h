@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "megatron/data/gpt_sample.h"
+#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/index_cache.h"
 #include "megatron/data/split.h"
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "megatron/data/gpt_sample.h"
+#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/sampler.h"
 
 namespace megatron {

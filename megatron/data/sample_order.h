@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "megatron/data/gpt_sample.h"
+#include "megatron/data/gpt/gpt_sample.h"
 
 namespace megatron {
 

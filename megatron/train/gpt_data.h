@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "megatron/base/file_system.h"
-#include "megatron/data/fill_in_the_middle.h"
-#include "megatron/data/gpt_sample.h"
+#include "megatron/data/gpt/fill_in_the_middle.h"
+#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/split.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 

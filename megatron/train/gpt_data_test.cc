@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
-#include "megatron/data/indexed_dataset_writer.h"
+#include "megatron/data/indexed/indexed_dataset_writer.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 
 namespace megatron {

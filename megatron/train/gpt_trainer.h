@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
-#include "megatron/data/gpt_sample.h"
+#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/models/gpt_stage.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"

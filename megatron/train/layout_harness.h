@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "megatron/comm/counted_communicator.h"
-#include "megatron/data/gpt_sample.h"
+#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/train/gpt_trainer.h"
 
 namespace megatron {

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/data/gpt_sample.h"
+#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/prefetch.h"
 #include "megatron/data/sampler.h"
 #include "megatron/layers/context_slice.h"

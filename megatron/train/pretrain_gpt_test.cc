@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
-#include "megatron/data/indexed_dataset_writer.h"
+#include "megatron/data/indexed/indexed_dataset_writer.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
 

@@ -8,13 +8,13 @@
 #include "absl/strings/str_join.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/data/tokenizer/byte_level_files.h"
+#include "megatron/data/tokenizer/bpe/byte_level_files.h"
 #include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/json/tokenizer_json.h"
 #include "megatron/data/tokenizer/null_tokenizer.h"
-#include "megatron/data/tokenizer/sentencepiece_tokenizer.h"
-#include "megatron/data/tokenizer/story_vocabulary.h"
-#include "megatron/data/tokenizer/tokenizer_json.h"
-#include "megatron/data/tokenizer/wordpiece_tokenizer.h"
+#include "megatron/data/tokenizer/sentencepiece/sentencepiece_tokenizer.h"
+#include "megatron/data/tokenizer/wordpiece/story_vocabulary.h"
+#include "megatron/data/tokenizer/wordpiece/wordpiece_tokenizer.h"
 
 namespace megatron {
 namespace {

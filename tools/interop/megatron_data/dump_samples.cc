@@ -16,9 +16,9 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/blend.h"
-#include "megatron/data/gpt_dataset.h"
+#include "megatron/data/gpt/gpt_dataset.h"
 #include "megatron/data/index_cache.h"
-#include "megatron/data/indexed_dataset.h"
+#include "megatron/data/indexed/indexed_dataset.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::vector<std::string>, data_path, {},

@@ -15,10 +15,10 @@
 #include "absl/strings/str_join.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/data/bert_dataset.h"
 #include "megatron/data/index_cache.h"
-#include "megatron/data/indexed_dataset.h"
-#include "megatron/data/t5_dataset.h"
+#include "megatron/data/indexed/indexed_dataset.h"
+#include "megatron/data/masked/bert_dataset.h"
+#include "megatron/data/masked/t5_dataset.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, model, "bert", "bert or t5.");

@@ -1,0 +1,68 @@
+#include "megatron/data/io/text_input.h"
+
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/io/decompress.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<std::vector<std::string>> ExpandPattern(const std::string& pattern) {
+  glob_t found = {};
+  const int result = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (result == GLOB_NOSPACE) return absl::ResourceExhaustedError("no memory to list files with");
+  if (paths.empty()) return absl::ErrnoToStatus(ENOENT, absl::StrCat("open '", pattern, "'"));
+  // Not in the locale's order: the result must not depend on who runs this.
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// -1 where the size is no hint of how much there is to read.
+int64_t StoredSize(const std::string& path) {
+  struct stat info;
+  const bool regular = path != "-" && stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+  return regular ? static_cast<int64_t>(info.st_size) : -1;
+}
+
+}  // namespace
+
+absl::StatusOr<TextInputs> FindTextInputs(const std::vector<std::string>& patterns) {
+  TextInputs inputs;
+  for (const std::string& pattern : patterns) {
+    struct stat info;
+    // What is there but can't be looked at is for the one who opens it to tell.
+    if (pattern == "-" || stat(pattern.c_str(), &info) == 0 || errno != ENOENT) {
+      inputs.paths.push_back(pattern);
+      continue;
+    }
+    MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandPattern(pattern));
+    inputs.paths.insert(inputs.paths.end(), paths.begin(), paths.end());
+  }
+  if (inputs.paths.empty()) return absl::InvalidArgumentError("no input is named");
+  if (std::count(inputs.paths.begin(), inputs.paths.end(), "-") > 1)
+    return absl::InvalidArgumentError("stdin can be read once only");
+  for (const std::string& path : inputs.paths) {
+    const int64_t size = StoredSize(path);
+    inputs.stored_bytes = size < 0 || inputs.stored_bytes < 0 ? -1 : inputs.stored_bytes + size;
+  }
+  return inputs;
+}
+
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenTextInput(const std::string& path,
+                                                          const std::atomic<bool>* stop) {
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<ByteSource> source, OpenByteSource(path, stop));
+  return Decompress(path == "-" ? "stdin" : path, std::move(source));
+}
+
+}  // namespace megatron

@@ -1,0 +1,29 @@
+// BERT's samples in the form in which models train on: without their padding.
+#ifndef MEGATRON_DATA_MASKED_BERT_SOURCE_H_
+#define MEGATRON_DATA_MASKED_BERT_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/masked/bert_dataset.h"
+
+namespace megatron {
+
+class BertSource : public GptSampleSource {
+ public:
+  explicit BertSource(std::unique_ptr<BertDataset> dataset) : dataset_(std::move(dataset)) {}
+
+  int64_t size() const override { return dataset_->size(); }
+  // The class is 1 where the pieces changed places.
+  absl::Status Get(int64_t index, GptSample* sample) const override;
+
+ private:
+  std::unique_ptr<BertDataset> dataset_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_DATA_MASKED_BERT_SOURCE_H_

@@ -1,0 +1,283 @@
+#include "megatron/data/tokenizer/json/tokenizer_json.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kByteLevel[] = R"json({
+  "added_tokens": [
+    {"id": 5, "content": "</s>", "special": true, "normalized": false},
+    {"id": 6, "content": "bab", "single_word": true, "normalized": true},
+    {"id": 7, "content": "<m>", "lstrip": true, "rstrip": true, "normalized": false}],
+  "normalizer": NORMALIZER,
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": PREFIX},
+  "decoder": {"type": "ByteLevel"},
+  "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4, "</s>": 5},
+            "merges": [["a", "b"], "Ġ ab"], "unk_token": "a", "ignore_merges": false}})json";
+
+std::string ByteLevel(absl::string_view normalizer = "null", absl::string_view prefix = "false") {
+  return absl::StrReplaceAll(kByteLevel, {{"NORMALIZER", normalizer}, {"PREFIX", prefix}});
+}
+
+// Llama 2's steps.
+constexpr char kFallback[] = R"json({
+  "normalizer": {"type": "Sequence", "normalizers": [
+    {"type": "Prepend", "prepend": "▁"},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+  "decoder": {"type": "Sequence", "decoders": [
+    {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+    {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+  "model": {"type": "BPE", "byte_fallback": true, "fuse_unk": true, "unk_token": "<unk>",
+            "vocab": {"<unk>": 0, "▁": 1, "a": 2, "▁a": 3 BYTES}, "merges": ["▁ a"]}})json";
+
+std::string Fallback(bool bytes) {
+  std::string vocab;
+  for (int i = 0; bytes && i < 256; ++i) {
+    absl::StrAppend(&vocab, ", \"<0x", absl::Hex(i, absl::kZeroPad2), ">\": ", 4 + i);
+  }
+  return absl::StrReplaceAll(kFallback, {{"BYTES", vocab}});
+}
+
+std::unique_ptr<Tokenizer> Create(const std::string& json, const SpecialTokenNames& names = {}) {
+  auto tokenizer = CreateTokenizerFromJson(json, names);
+  EXPECT_THAT(tokenizer, IsOk());
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
+
+std::vector<int32_t> Encode(const Tokenizer& tokenizer, absl::string_view text,
+                            bool parse_special = false, std::vector<TextSpan>* spans = nullptr) {
+  std::vector<int32_t> ids;
+  EncodeOptions options;
+  options.parse_special = parse_special;
+  options.spans = spans;
+  EXPECT_THAT(tokenizer.Encode(text, &ids, options), IsOk());
+  return ids;
+}
+
+std::vector<std::string> Cut(absl::string_view text, const std::vector<TextSpan>& spans) {
+  std::vector<std::string> parts;
+  for (const TextSpan span : spans)
+    parts.emplace_back(text.substr(span.begin, span.end - span.begin));
+  return parts;
+}
+
+TEST(TokenizerJsonTest, EncodesWithByteLevelBpe) {
+  const auto tokenizer = Create(ByteLevel());
+  EXPECT_EQ(tokenizer->vocab_size(), 8);
+  EXPECT_EQ(tokenizer->eod(), 5);
+  EXPECT_THAT(Encode(*tokenizer, "ab ab"), ElementsAre(3, 4));
+  EXPECT_EQ(tokenizer->Decode({3, 4, 5}), "ab ab</s>");
+  // A byte without a token is the unknown token.
+  std::vector<TextSpan> spans;
+  EXPECT_THAT(Encode(*tokenizer, "xab", false, &spans), ElementsAre(0, 3));
+  EXPECT_THAT(Cut("xab", spans), ElementsAre("x", "ab"));
+}
+
+TEST(TokenizerJsonTest, FindsAddedTokensAsTheirFlagsSay) {
+  const auto tokenizer = Create(ByteLevel());
+  std::vector<TextSpan> spans;
+  const std::string text = "bab abab b <m>  a";
+  EXPECT_THAT(Encode(*tokenizer, text, false, &spans), ElementsAre(6, 4, 3, 2, 1, 7, 0));
+  EXPECT_THAT(Cut(text, spans), ElementsAre("bab", " ab", "ab", " ", "b", " <m>  ", "a"));
+  EXPECT_THAT(Encode(*tokenizer, "b</s>", true), ElementsAre(1, 5));
+  // Text that spells a special token stays text: here of unknown characters.
+  EXPECT_THAT(Encode(*tokenizer, "b</s>"), ElementsAre(1, 0, 0, 0, 0));
+}
+
+TEST(TokenizerJsonTest, SpansAreOfTheTextBeforeNormalizationAndPrefix) {
+  std::vector<TextSpan> spans;
+  auto tokenizer = Create(ByteLevel(R"({"type": "Lowercase"})", "true"));
+  EXPECT_THAT(Encode(*tokenizer, "AB", false, &spans), ElementsAre(4));
+  EXPECT_THAT(Cut("AB", spans), ElementsAre("AB"));
+  spans.clear();
+  // NFKC makes one of "ａ" and three of "㎂"; all stand for their character.
+  tokenizer = Create(ByteLevel(R"({"type": "Sequence", "normalizers": [{"type": "NFKC"}]})"));
+  EXPECT_THAT(Encode(*tokenizer, "ａbａ", false, &spans), ElementsAre(3, 0));
+  EXPECT_THAT(Cut("ａbａ", spans), ElementsAre("ａb", "ａ"));
+}
+
+TEST(TokenizerJsonTest, EveryNormalizerChangesTextItsWay) {
+  const struct {
+    const char *normalizer, *text;
+    std::vector<int32_t> ids;
+  } kCases[] = {
+      {R"({"type": "Strip"})", "  ab ", {3}},
+      {R"({"type": "Strip", "strip_right": false})", " ab ", {3, 2}},
+      {R"({"type": "Strip"})", "   ", {}},
+      {R"({"type": "Replace", "pattern": {"String": "cc"}, "content": "ab"})", "cccca", {3, 3, 0}},
+      {R"({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})", "ab   ab", {3, 4}},
+      {R"({"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]})",
+       "\u00e0b",
+       {3}},
+      {R"({"type": "StripAccents"})", "a\u0903b\u0488", {3}},
+      {R"({"type": "NFKD"})", "\uff41b", {3}},
+      {R"({"type": "NFC"})", "ab", {3}},
+      {R"({"type": "Prepend", "prepend": " "})", "ab", {4}},
+      {R"({"type": "BertNormalizer"})", "A\tB", {0, 2, 1}},
+  };
+  for (const auto& test : kCases) {
+    std::vector<TextSpan> spans;
+    EXPECT_EQ(Encode(*Create(ByteLevel(test.normalizer)), test.text, false, &spans), test.ids)
+        << test.normalizer;
+    for (const TextSpan span : spans) {
+      EXPECT_LE(span.begin, span.end);
+      EXPECT_LE(span.end, std::string(test.text).size());
+    }
+  }
+}
+
+TEST(TokenizerJsonTest, FallsBackToBytes) {
+  const auto tokenizer = Create(Fallback(true));
+  std::vector<TextSpan> spans;
+  EXPECT_THAT(Encode(*tokenizer, "a aé", false, &spans), ElementsAre(3, 3, 4 + 0xC3, 4 + 0xA9));
+  EXPECT_EQ(tokenizer->Decode({3, 3, 4 + 0xC3, 4 + 0xA9}), "a aé");
+  EXPECT_EQ(tokenizer->Decode({4 + 0xC3, 2}),
+            "\xEF\xBF\xBD"
+            "a");
+  // Bytes that are no UTF-8 are U+FFFD.
+  EXPECT_THAT(Encode(*tokenizer, "\xff"), ElementsAre(1, 4 + 0xEF, 4 + 0xBF, 4 + 0xBD));
+}
+
+TEST(TokenizerJsonTest, ARunOfUnknownCharactersIsOneToken) {
+  const auto tokenizer = Create(Fallback(false));
+  std::vector<TextSpan> spans;
+  EXPECT_THAT(Encode(*tokenizer, "aéüa", false, &spans), ElementsAre(3, 0, 2));
+  EXPECT_THAT(Cut("aéüa", spans), ElementsAre("a", "éü", "a"));
+}
+
+TEST(TokenizerJsonTest, EncodesWordPiece) {
+  const auto tokenizer = Create(R"json({
+    "normalizer": {"type": "BertNormalizer", "lowercase": true},
+    "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": {"type": "WordPiece"},
+    "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "##b": 2, "!": 3, "[CLS]": 4}}})json");
+  std::vector<TextSpan> spans;
+  EXPECT_THAT(Encode(*tokenizer, "AB, a!", false, &spans), ElementsAre(1, 2, 0, 1, 3));
+  EXPECT_THAT(Cut("AB, a!", spans), ElementsAre("A", "B", ",", "a", "!"));
+  EXPECT_EQ(tokenizer->special().cls, 4);
+  EXPECT_EQ(tokenizer->Decode({1, 2, 1, 3}), "ab a!");
+}
+
+TEST(TokenizerJsonTest, EncodesUnigram) {
+  const auto tokenizer = Create(R"json({
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+      {"type": "WhitespaceSplit"}, {"type": "Metaspace", "prepend_scheme": "always"}]},
+    "decoder": {"type": "Metaspace"},
+    "model": {"type": "Unigram", "unk_id": 0,
+              "vocab": [["<unk>", 0], ["▁", -2], ["a", -2], ["▁a", -1], ["</s>", 0]]}})json");
+  std::vector<TextSpan> spans;
+  EXPECT_THAT(Encode(*tokenizer, "a  aé", false, &spans), ElementsAre(3, 3, 0));
+  EXPECT_THAT(Cut("a  aé", spans), ElementsAre("a", "a", "é"));
+  EXPECT_EQ(tokenizer->Decode({3, 3, 2}), "a aa");
+  EXPECT_EQ(tokenizer->eod(), 4);
+}
+
+TEST(TokenizerJsonTest, TheConfigurationNamesSpecialTokens) {
+  const auto names = ParseSpecialTokenNames(
+      R"({"eos_token": {"content": "b", "lstrip": false}, "bos_token": "a", "pad_token": null})");
+  ASSERT_THAT(names, IsOk());
+  const auto tokenizer = Create(ByteLevel(), *names);
+  EXPECT_EQ(tokenizer->special().bos, 0);
+  EXPECT_EQ(tokenizer->eod(), 1);
+  EXPECT_EQ(tokenizer->special().pad, -1);
+  EXPECT_THAT(ParseSpecialTokenNames(R"({"eos_token": 3})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'eos_token'")));
+}
+
+// The file with one part of it replaced.
+std::string With(absl::string_view part, absl::string_view other) {
+  return absl::StrReplaceAll(ByteLevel(), {{part, other}});
+}
+
+TEST(TokenizerJsonTest, RefusesWhatItDoesNotKnow) {
+  const std::string split = R"({"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": )";
+  const std::string pre = R"({"type": "ByteLevel", "add_prefix_space": false})";
+  const struct {
+    std::string json, error;
+  } kCases[] = {
+      {"{}", "there is no 'model'"},
+      {"[1]", "there is no 'model'"},
+      {"{\"model\": 1}", "there is no 'model'"},
+      {"{", "no JSON"},
+      {ByteLevel(R"({"type": "Rot13"})"), "no normalizer of type 'Rot13'"},
+      {ByteLevel("3"), "no normalizer of type ''"},
+      {ByteLevel(R"({"type": "Sequence"})"), "no list of normalizers"},
+      {ByteLevel(R"({"type": "Replace", "content": ""})"), "no 'pattern'"},
+      {ByteLevel(R"({"type": "Replace", "pattern": {"Regex": "x+"}})"), "'x+'"},
+      {ByteLevel(R"({"type": "Precompiled", "precompiled_charsmap": "*"})"), "not base64"},
+      {With(pre, split + R"("Isolated"})"), "no scanner for the pattern '[a-z]+'"},
+      {With(pre, split + R"("Removed"})"), "knows no behavior 'Removed'"},
+      {With(pre, R"({"type": "UnicodeScripts"})"), "no pre-tokenizer of type 'UnicodeScripts'"},
+      {With(pre, R"({"type": "Metaspace", "prepend_scheme": "last"})"), "'last'"},
+      {With(pre, R"({"type": "Sequence", "pretokenizers": [)" + pre + "," + pre + "]}"),
+       "must be the last"},
+      {With(R"("type": "BPE")", R"("type": "WordPiece")"), "byte-level pre-tokenizer"},
+      {With(R"("type": "BPE")", R"("type": "WordLevel")"), "byte-level pre-tokenizer"},
+      {With(R"("ignore_merges": false)", R"("ignore_merges": 1)"), "'ignore_merges'"},
+      {With(R"("ignore_merges": false)", R"("dropout": 0.1)"), "'dropout'"},
+      {With(R"("ignore_merges": false)", R"("end_of_word_suffix": "x")"), "suffixes"},
+      {With(R"("Ġ ab")", R"("Ġ")"), "merge 1 of the model"},
+      {With(R"("Ġ ab")", R"("b a")"), "needs 'ba'"},
+      {With(R"({"type": "ByteLevel"})", R"({"type": "CTC"})"), "no decoder of type 'CTC'"},
+      {With(R"("id": 5)", R"("id": 4)"), "have the same id 4"},
+      {With(R"("id": 7)", R"("id": 2000000000)"), "beyond"},
+      {With(R"("id": 7)", R"("id": -7)"), "no id below 2^31"},
+      {With(R"("id": 7)", R"("id": 18446744073709551615)"), "'id' is not a whole number"},
+      {With(R"("content": "bab")", R"("content": "")"), "no content"},
+      {R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}, "max_input_chars_per_word": -1}})",
+       "'max_input_chars_per_word' is -1"},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_THAT(CreateTokenizerFromJson(test.json, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(test.error)))
+        << test.json;
+  }
+}
+
+// Sixty times {"type": "Replace", …}: else one letter became 2^60.
+TEST(TokenizerJsonTest, RefusesStepsThatMakeTextsLongerWithoutEnd) {
+  const std::string doubles = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+  const std::string spaces = R"({"type": "Metaspace", "replacement": "  "})";
+  const auto sequence = [](absl::string_view list, const std::string& step) {
+    return absl::StrCat(R"({"type": "Sequence", ")", list, R"(": [)",
+                        absl::StrJoin(std::vector<std::string>(60, step), ","), "]}");
+  };
+  const std::string file = Fallback(false);
+  const std::string model = file.substr(file.find(R"("model")"));
+  for (const std::string& steps :
+       {absl::StrCat(R"("normalizer": )", sequence("normalizers", doubles)),
+        absl::StrCat(R"("pre_tokenizer": )", sequence("pretokenizers", spaces)),
+        absl::StrCat(R"("decoder": )", sequence("decoders", doubles))}) {
+    EXPECT_THAT(CreateTokenizerFromJson(absl::StrCat("{", steps, ",", model), {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is the limit")))
+        << steps;
+  }
+}
+
+// "́" and "̣" change places in NFD, and are a token each.
+TEST(TokenizerJsonTest, SpansOfMarksThatChangePlacesBeginBeforeTheyEnd) {
+  const auto tokenizer = Create(R"json({"normalizer": {"type": "NFD"},
+      "model": {"type": "BPE", "vocab": {"a": 0, "\u0301": 1, "\u0323": 2}, "merges": []}})json");
+  std::vector<TextSpan> spans;
+  const std::string text = "a\u0301\u0323a";
+  EXPECT_THAT(Encode(*tokenizer, text, false, &spans), ElementsAre(0, 2, 1, 0));
+  EXPECT_THAT(Cut(text, spans), ElementsAre("a", "\u0301\u0323", "\u0301\u0323", "a"));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,197 @@
+#include "megatron/data/tokenizer/json/tokenizer_model_json.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/tokenizer/bpe/bpe_vocabulary.h"
+#include "megatron/data/tokenizer/bpe/byte_level_alphabet.h"
+#include "megatron/data/tokenizer/bpe/byte_level_bpe.h"
+#include "megatron/data/tokenizer/bpe/byte_level_model.h"
+#include "megatron/data/tokenizer/bpe/fallback_bpe_model.h"
+#include "megatron/data/tokenizer/json/json_reader.h"
+#include "megatron/data/tokenizer/pipeline/word_model.h"
+#include "megatron/data/tokenizer/sentencepiece/unigram_model.h"
+#include "megatron/data/tokenizer/wordpiece/wordpiece_model.h"
+
+namespace megatron {
+namespace {
+
+using nlohmann::json;
+
+absl::StatusOr<std::vector<std::string>> PiecesOf(const json& model) {
+  const json& vocabulary = JsonMember(model, "vocab");
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<std::string> pieces,
+                            JsonVocabulary(vocabulary, MaxVocabularySize(vocabulary.size())),
+                            _ << "in the model's 'vocab'");
+  return pieces;
+}
+
+// Newer files have pairs, older ones strings with a space between. Views of `model`.
+absl::StatusOr<std::vector<TokenPair>> MergesOf(const json& model) {
+  const json& list = JsonMember(model, "merges");
+  if (!list.is_array()) return absl::InvalidArgumentError("the model's 'merges' is no list");
+  std::vector<TokenPair> merges;
+  for (const json& merge : list) {
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      merges.emplace_back(merge[0].get_ref<const std::string&>(),
+                          merge[1].get_ref<const std::string&>());
+      continue;
+    }
+    const absl::string_view text =
+        merge.is_string() ? merge.get_ref<const std::string&>() : absl::string_view();
+    const std::vector<absl::string_view> halves = absl::StrSplit(text, ' ');
+    if (halves.size() != 2 || halves[0].empty() || halves[1].empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("merge ", merges.size(), " of the model is no pair of tokens"));
+    }
+    merges.emplace_back(halves[0], halves[1]);
+  }
+  return merges;
+}
+
+absl::StatusOr<FallbackBpeOptions> BpeOptionsOf(const json& model) {
+  FallbackBpeOptions options;
+  MEGATRON_ASSIGN_OR_RETURN(options.unk_token, JsonString(model, "unk_token"));
+  MEGATRON_ASSIGN_OR_RETURN(options.fuse_unk, JsonBool(model, "fuse_unk", false));
+  MEGATRON_ASSIGN_OR_RETURN(options.byte_fallback, JsonBool(model, "byte_fallback", false));
+  MEGATRON_ASSIGN_OR_RETURN(options.whole_words_first, JsonBool(model, "ignore_merges", false));
+  MEGATRON_ASSIGN_OR_RETURN(options.continuing_prefix,
+                            JsonString(model, "continuing_subword_prefix"));
+  MEGATRON_ASSIGN_OR_RETURN(options.end_of_word_suffix, JsonString(model, "end_of_word_suffix"));
+  const json& dropout = JsonMember(model, "dropout");
+  if (!dropout.is_null() && dropout != 0) {
+    return absl::InvalidArgumentError("the model's 'dropout' would make encoding random");
+  }
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<TextModel>> ByteLevelFrom(const std::vector<std::string>& pieces,
+                                                         MergeTable merges,
+                                                         const FallbackBpeOptions& options,
+                                                         const std::vector<AddedToken>& added,
+                                                         ByteLevelSplit split) {
+  if (!options.continuing_prefix.empty() || !options.end_of_word_suffix.empty()) {
+    return absl::InvalidArgumentError("a byte-level model with prefixes or suffixes of words");
+  }
+  ByteLevelVocabulary bytes;
+  bytes.merges = std::move(merges);
+  bytes.whole_pieces_first = options.whole_words_first;
+  bytes.tokens.resize(pieces.size());
+  for (size_t id = 0; id < pieces.size(); ++id) {
+    AppendSpelledBytes(pieces[id], &bytes.tokens[id]);
+    if (pieces[id] == options.unk_token) bytes.unk = static_cast<int32_t>(id);
+  }
+  for (const AddedToken& token : added) {
+    const size_t id = static_cast<size_t>(token.id);
+    if (token.special && id < bytes.tokens.size()) bytes.tokens[id].clear();
+  }
+  return std::make_unique<ByteLevelModel>(std::make_unique<ByteLevelBpe>(std::move(bytes)),
+                                          std::move(split));
+}
+
+absl::StatusOr<ModelOfJson> BpeFromJson(const json& description, PreTokenizer pre_tokenizer,
+                                        const std::vector<AddedToken>& added) {
+  ModelOfJson result;
+  MEGATRON_ASSIGN_OR_RETURN(result.pieces, PiecesOf(description));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<TokenPair> merges, MergesOf(description));
+  MEGATRON_ASSIGN_OR_RETURN(FallbackBpeOptions options, BpeOptionsOf(description));
+  MEGATRON_ASSIGN_OR_RETURN(MergeTable table,
+                            ResolveMerges(merges, IdsOf(result.pieces), options.continuing_prefix));
+  if (pre_tokenizer.byte_level) {
+    MEGATRON_ASSIGN_OR_RETURN(result.model, ByteLevelFrom(result.pieces, std::move(table), options,
+                                                          added, std::move(pre_tokenizer.split)));
+    return result;
+  }
+  MEGATRON_ASSIGN_OR_RETURN(
+      FallbackBpeModel model,
+      FallbackBpeModel::Create(result.pieces, std::move(table), std::move(options)));
+  const auto shared = std::make_shared<const FallbackBpeModel>(std::move(model));
+  result.model = std::make_unique<WordModel>(
+      std::move(pre_tokenizer.words),
+      [shared](absl::string_view word, std::vector<int32_t>* ids, std::vector<TextSpan>* spans) {
+        return shared->Encode(word, ids, spans);
+      });
+  return result;
+}
+
+absl::StatusOr<ModelOfJson> WordPieceFromJson(const json& description, PreTokenizer pre_tokenizer) {
+  ModelOfJson result;
+  MEGATRON_ASSIGN_OR_RETURN(result.pieces, PiecesOf(description));
+  WordPieceOptions options;
+  MEGATRON_ASSIGN_OR_RETURN(options.unk_token, JsonString(description, "unk_token", "[UNK]"));
+  MEGATRON_ASSIGN_OR_RETURN(options.continuing_prefix,
+                            JsonString(description, "continuing_subword_prefix", "##"));
+  MEGATRON_ASSIGN_OR_RETURN(options.max_chars_per_word,
+                            JsonInt(description, "max_input_chars_per_word", 100));
+  if (options.max_chars_per_word < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's 'max_input_chars_per_word' is ", options.max_chars_per_word));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(WordPieceModel model, WordPieceModel::Create(result.pieces, options));
+  const auto shared = std::make_shared<const WordPieceModel>(std::move(model));
+  result.model = std::make_unique<WordModel>(
+      std::move(pre_tokenizer.words),
+      [shared](absl::string_view word, std::vector<int32_t>* ids, std::vector<TextSpan>* spans) {
+        shared->Encode(word, ids, spans);
+        return absl::OkStatus();
+      });
+  return result;
+}
+
+absl::StatusOr<ModelOfJson> UnigramFromJson(const json& description, PreTokenizer pre_tokenizer) {
+  const json& vocabulary = JsonMember(description, "vocab");
+  if (!vocabulary.is_array()) return absl::InvalidArgumentError("the model's 'vocab' is no list");
+  ModelOfJson result;
+  std::vector<UnigramPiece> pieces;
+  for (const json& entry : vocabulary) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("entry ", pieces.size(), " of the model's 'vocab' is no token and score"));
+    }
+    pieces.push_back({entry[0].get_ref<const std::string&>(), entry[1].get<double>()});
+    result.pieces.push_back(pieces.back().text);
+  }
+  UnigramOptions options;
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t unk, JsonInt(description, "unk_id", -1));
+  if (unk < -1 || unk >= static_cast<int64_t>(pieces.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("the model's 'unk_id' ", unk, " is no token"));
+  }
+  options.unk_id = static_cast<int32_t>(unk);
+  MEGATRON_ASSIGN_OR_RETURN(options.byte_fallback, JsonBool(description, "byte_fallback", false));
+  MEGATRON_ASSIGN_OR_RETURN(UnigramModel model, UnigramModel::Create(pieces, options));
+  const auto shared = std::make_shared<const UnigramModel>(std::move(model));
+  result.model = std::make_unique<WordModel>(
+      std::move(pre_tokenizer.words),
+      [shared](absl::string_view word, std::vector<int32_t>* ids, std::vector<TextSpan>* spans) {
+        return shared->Encode(word, ids, spans);
+      });
+  return result;
+}
+
+// Old files don't say.
+std::string GuessType(const json& description) {
+  if (JsonMember(description, "vocab").is_array()) return "Unigram";
+  return JsonMember(description, "merges").is_null() ? "WordPiece" : "BPE";
+}
+
+}  // namespace
+
+absl::StatusOr<ModelOfJson> ModelFromJson(const json& description, PreTokenizer pre_tokenizer,
+                                          const std::vector<AddedToken>& added) {
+  MEGATRON_ASSIGN_OR_RETURN(std::string type, JsonString(description, "type"));
+  if (type.empty()) type = GuessType(description);
+  if (type == "BPE") return BpeFromJson(description, std::move(pre_tokenizer), added);
+  if (pre_tokenizer.byte_level) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a byte-level pre-tokenizer with a model of type ", type.substr(0, 64)));
+  }
+  if (type == "WordPiece") return WordPieceFromJson(description, std::move(pre_tokenizer));
+  if (type == "Unigram") return UnigramFromJson(description, std::move(pre_tokenizer));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there are models of type BPE, WordPiece and Unigram, not '", type.substr(0, 64), "'"));
+}
+
+}  // namespace megatron
