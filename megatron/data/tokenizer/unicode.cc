@@ -1,6 +1,7 @@
 #include "megatron/data/tokenizer/unicode.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "glog/logging.h"
@@ -87,6 +88,37 @@ uint32_t ClassOfCategory(utf8proc_category_t category) {
       return kUnassigned;
   }
   return kUnassigned;
+}
+
+// Upper, lower and title case, and what Unicode lists besides: Other_Lowercase and Other_Uppercase.
+bool IsCased(utf8proc_category_t category, char32_t c) {
+  switch (category) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+      return true;
+    default:
+      return c == 0xaa || c == 0xba || In(c, 0x2160, 0x217f) || In(c, 0x24b6, 0x24e9) ||
+             In(c, 0x1f130, 0x1f149) || In(c, 0x1f150, 0x1f169) || In(c, 0x1f170, 0x1f189);
+  }
+}
+
+// Some categories, and the punctuation that may stand within a word.
+bool IsCaseIgnorable(utf8proc_category_t category, char32_t c) {
+  constexpr char32_t kWithinWords[] = {'\'',   '.',    ':',    0xb7,   0x387,  0x55f,
+                                       0x5f4,  0x2018, 0x2019, 0x2024, 0x2027, 0xfe13,
+                                       0xfe52, 0xfe55, 0xff07, 0xff0e, 0xff1a};
+  switch (category) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+      return true;
+    default:
+      return std::find(std::begin(kWithinWords), std::end(kWithinWords), c) !=
+             std::end(kWithinWords);
+  }
 }
 
 // What two neighbours compose to, or 0.
@@ -231,7 +263,13 @@ uint32_t StableClasses(char32_t c, std::vector<Symbol>* scratch) {
 }
 
 uint32_t ClassesOf(char32_t c, std::vector<Symbol>* scratch) {
-  uint32_t classes = ClassOfCategory(utf8proc_category(static_cast<utf8proc_int32_t>(c)));
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  uint32_t classes = ClassOfCategory(category);
+  if (IsCaseIgnorable(category, c)) {
+    classes |= kCaseIgnorable;
+  } else if (IsCased(category, c)) {
+    classes |= kCased;
+  }
   if (IsWhiteSpace(c)) classes |= kWhiteSpace;
   if (IsCjk(c)) classes |= kCjk;
   return classes | StableClasses(c, scratch);

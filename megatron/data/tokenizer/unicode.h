@@ -77,6 +77,8 @@ enum CharClass : uint32_t {
   kStableNfkc = 1 << 18,      // ditto
   kStableNfkd = 1 << 19,      // ditto
   kPrivateUse = 1 << 20,      // Co
+  kCaseIgnorable = 1 << 21,   // the property Case_Ignorable
+  kCased = 1 << 22,           // the property Cased, of what is not case-ignorable
 };
 
 // The classes of every code point, in pages of 256. Built at the first use, in some milliseconds.

@@ -1,8 +1,6 @@
 #include "megatron/data/tokenizer/wordpiece/bert_normalizer.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <utility>
 
 #include "megatron/data/tokenizer/unicode.h"
@@ -19,16 +17,13 @@ bool IsAsciiPunctuation(char32_t c) {
          (c >= 123 && c <= 126);
 }
 
-// What stands between cased letters without parting them: Unicode's Case_Ignorable.
+// What stands between cased letters without parting them, or is gone before case matters.
 bool IsCaseIgnorable(char32_t c) {
-  constexpr char32_t kOthers[] = {'\'',   '.', ':', 0xb7, 0x2018, 0x2019, 0x2024,
-                                  0x2027, '^', '`', 0xa8, 0xaf,   0xb4,   0xb8};
-  if (CharClasses::Get().Is(c, kNonspacing | kFormat | kModifier)) return true;
-  if (CharClasses::Get().Is(c, kControl) && !IsTab(c)) return true;  // cleaning removes these
-  return std::find(std::begin(kOthers), std::end(kOthers), c) != std::end(kOthers);
+  if (CharClasses::Get().Is(c, kCaseIgnorable)) return true;
+  return CharClasses::Get().Is(c, kControl) && !IsTab(c);
 }
 
-bool IsCased(char32_t c) { return CharClasses::Get().Is(c, kUpper | kLower | kTitle); }
+bool IsCased(char32_t c) { return CharClasses::Get().Is(c, kCased); }
 
 // Whether a Σ of text[at, at + 2) ends a word, as lower case has it: a cased letter before it and
 // none behind it, whatever is case-ignorable between.

@@ -48,6 +48,10 @@ TEST(NormalizeBertTest, TheDialectsDifferInSigmaPrivateUseAndSomeIdeographs) {
   EXPECT_EQ(NormalizeBert("ΟΔΟΣ ΣΑΣ'Σ Σ Σ.", megatron), "οδος σασ'ς σ σ.");
   EXPECT_EQ(NormalizeBert("ΟΔΟΣ", hugging_face), "οδοσ");
   EXPECT_EQ(NormalizeBert("ΟΔΟΣ\u0301Α", megatron), "οδοσα");
+  // What parts words and what doesn't: a modifier, an enclosing mark, a circled letter, an emoji.
+  EXPECT_EQ(NormalizeBert("ΑΣ\u02c2Α ΑΣ\u02c2", megatron), "ασ\u02c2α ας\u02c2");
+  EXPECT_EQ(NormalizeBert("ΑΣ\U0001f3fdΑ ΑΣ\u20ddΑ", megatron), "ασ\U0001f3fdα ασ\u20ddα");
+  EXPECT_EQ(NormalizeBert("ΑΣ\u24d0 ΑΣ\U0001f600Α", megatron), "ασ\u24d0 ας\U0001f600α");
   EXPECT_EQ(NormalizeBert("a\ue000", megatron), "a\ue000");
   EXPECT_EQ(NormalizeBert("a\ue000", hugging_face), "a");
   EXPECT_EQ(NormalizeBert("\U0002b820", megatron), " \U0002b820 ");
