@@ -175,6 +175,15 @@ class Files {
     return text;
   }
 
+  // Whether every file has something in the split.
+  bool AllHave(const DataOptions& options, Split split, const SplitShares& shares) const {
+    return std::all_of(files_.begin(), files_.end(), [&](const OpenedFile& file) {
+      const int64_t count = options.bert.has_value() ? file.sequences->num_documents()
+                                                     : file.sequences->num_sequences();
+      return RangeOf(split, shares, count).size() > 0;
+    });
+  }
+
   // One dataset as it is, several as a blend.
   absl::StatusOr<std::unique_ptr<GptSampleSource>> PartOf(const DataOptions& options,
                                                           const Text& text, Split split,
@@ -283,6 +292,10 @@ absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Text& text) 
   data.fingerprint = files.Fingerprint();
   MEGATRON_RETURN_IF_ERROR(OpenParts(
       options, &data, [&](Split split) { return files.PartOf(options, text, split, shares); }));
+  if (options.run.eval_interval == 0 || !files.AllHave(options, Split::kTest, shares)) return data;
+  MEGATRON_ASSIGN_OR_RETURN(data.test, files.PartOf(options, text, Split::kTest, shares),
+                            _ << "for the test part of data.split = " << options.split
+                              << "; with a third share of 0 there is none");
   return data;
 }
 
@@ -353,7 +366,8 @@ int64_t EstimateDataBytes(const DataOptions& options) {
   const int64_t kBytesPerSample = options.bert.has_value() ? 16 : 12, kBytesPerToken = 4;
   int64_t samples = SamplesNeeded(Split::kTrain, options.run);
   if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
-  if (!options.test_data_path.empty()) samples += SamplesNeeded(Split::kTest, options.run);
+  const bool tests = !options.data_path.empty() || !options.test_data_path.empty();
+  if (tests) samples += SamplesNeeded(Split::kTest, options.run);
   // A cached order is mapped, as files are.
   const int64_t bytes = options.cache_path.empty() ? samples * kBytesPerSample : 0;
   if (!options.stories) return bytes;

@@ -62,7 +62,7 @@ struct DataOptions {
 struct GptData {
   std::unique_ptr<GptSampleSource> train;
   std::unique_ptr<GptSampleSource> valid;  // null where the run does not evaluate
-  std::unique_ptr<GptSampleSource> test;   // null where it does not, or has no files for it
+  std::unique_ptr<GptSampleSource> test;   // null where it does not, or has nothing for it
   std::string description;                 // "2 files, 1,234,567 documents"
   std::string fingerprint;                 // changes when what is read changes
 };

@@ -71,6 +71,26 @@ TEST_F(GptDataTest, OneFileIsSplitForTrainingAndValidation) {
   EXPECT_GE(data->valid->size(), 12);
 }
 
+TEST_F(GptDataTest, AThirdShareIsTheTestSetWhereThereIsOneInEveryFile) {
+  options_.split = "6,2,2";
+  const std::string one = Write("one", 5, 50);
+  options_.data_path = {one};
+  auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  ASSERT_NE(data->test, nullptr);
+  EXPECT_EQ(Count(*data->test, 12), (std::map<int32_t, int>{{5, 12}}));
+  options_.data_path = {"0.5", one, "0.5", Write("two_documents", 6, 2)};
+  options_.split = "5,4,1";
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->test, nullptr);
+  options_.data_path = {one};
+  options_.run.eval_interval = 0;
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->test, nullptr);
+}
+
 TEST_F(GptDataTest, WeightsMixFiles) {
   options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
   const auto data = Open();
