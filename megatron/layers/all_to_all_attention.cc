@@ -14,6 +14,11 @@ void ForEachPart(const LayerContext& ctx, const Tensor& all_TGSD, const Tensor& 
   const int size = ctx.context_group.size();
   for (int rank = 0; rank < size; ++rank) {
     const Tensor part = parts_CTGSD.Select(0, rank);
+    if (ctx.batch->context.sample_length == 0) {  // stripes, at equal distances
+      const int64_t stripes = part.dim(0) / kContextStripe, width = part.numel() / stripes;
+      move(all_TGSD.View({stripes, size, width}).Select(1, rank), part.View({stripes, width}));
+      continue;
+    }
     ForEachContextChunk(
         size, rank, all_TGSD.dim(0), ctx.batch->context.sample_length,
         [&](const ContextChunk& chunk) {

@@ -28,7 +28,7 @@ MicroBatch Slice(const MicroBatch& whole, const ContextShard& shard, const Buffe
 using ::megatron::ops::HostTensor;
 
 struct Case {
-  int64_t sample_length = 16;
+  int64_t sample_length = 16;           // 0: each sequence is a sample
   std::vector<int> lengths = {16, 16};  // of the sequences
   int64_t groups = 4, heads = 1, head_size = 8;
   bool causal = true;
@@ -80,16 +80,25 @@ class ContextAttention {
     fill(&whole_.k, 2);
     fill(&whole_.v, 3);
     fill(&whole_.dout, 4);
-    for (int64_t t = 0; t < c.tokens(); ++t) {
-      sample_.Set(t, static_cast<double>(1000 + t / c.sample_length));
-      position_.Set(t, static_cast<double>(t % c.sample_length));
+    int64_t token = 0, sample = 1000, position = 0;
+    for (size_t s = 0; s < c.lengths.size(); ++s) {
+      for (const int64_t end = token + c.lengths[s]; token < end; ++token) {
+        sample_.Set(token, static_cast<double>(sample));
+        position_.Set(token, static_cast<double>(position));
+        if (++position != c.sample_length) continue;
+        ++sample;
+        position = 0;
+      }
+      if (c.sample_length == 0) {
+        ++sample;
+        position = 0;
+      }
+      cu_seqlens_.Set(s + 1, static_cast<double>(token));
     }
-    for (size_t s = 0; s < c.lengths.size(); ++s)
-      cu_seqlens_.Set(s + 1, cu_seqlens_.Get(s) + c.lengths[s]);
     batch_.tokens_T = batch_.sample_position_T = position_;
     batch_.sample_T = sample_;
     batch_.cu_seqlens = cu_seqlens_;
-    batch_.max_seqlen = c.sample_length;
+    batch_.max_seqlen = *std::max_element(c.lengths.begin(), c.lengths.end());
     Alone();
   }
 
@@ -174,6 +183,10 @@ std::vector<Case> Cases() {
       {16, {1, 2, 13, 16}, 4, 1, 8, false, 0.2f},
       {16, {4, 12, 16}, 8, 1, 8, true, 0.1f, DType::kBFloat16},
       {256, {100, 156, 256}, 4, 1, 32, true, 0.1f},  // many tiles of the kernels
+      {0, {11, 5, 16}, 4, 1, 8, false, 0},           // samples of any length
+      {0, {3, 1, 21, 7}, 4, 2, 8, false, 0.2f},
+      {0, {13, 2, 17}, 4, 1, 8, true, 0.2f},
+      {0, {200, 90, 222}, 4, 1, 32, false, 0.1f, DType::kBFloat16},
   };
 }
 

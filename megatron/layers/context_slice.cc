@@ -13,9 +13,12 @@ int64_t RoundUp(int64_t bytes) {
 
 // One value for each token.
 constexpr Tensor MicroBatch::*kTokenFields[] = {
-    &MicroBatch::tokens_T,          &MicroBatch::labels_T,   &MicroBatch::loss_weight_T,
-    &MicroBatch::gradient_weight_T, &MicroBatch::position_T, &MicroBatch::sample_T,
-    &MicroBatch::sample_position_T};
+    &MicroBatch::tokens_T,          &MicroBatch::labels_T,    &MicroBatch::loss_weight_T,
+    &MicroBatch::gradient_weight_T, &MicroBatch::position_T,  &MicroBatch::sample_T,
+    &MicroBatch::sample_position_T, &MicroBatch::token_type_T};
+// One weight for each sequence.
+constexpr Tensor MicroBatch::*kSequenceWeights[] = {&MicroBatch::sequence_weight_S,
+                                                    &MicroBatch::sequence_gradient_weight_S};
 
 void TakeRows(const Tensor& whole, const ContextChunk& chunk, const Tensor& mine) {
   const int64_t size = SizeOf(whole.dtype());
@@ -49,10 +52,34 @@ void PlaceTokens(const MicroBatch& whole, const ContextShard& shard, int rank,
   finish(whole.num_tokens(), local);
 }
 
+// Which sequences begin here, and what counts of them.
+void TakeSequences(const MicroBatch& whole, int rank, const MicroBatch& slice) {
+  if (!slice.context.first_token_S) return;
+  const int32_t* const begin = slice.context.cu_seqlens.Select(0, rank).data<int32_t>();
+  const int32_t* const place = slice.context.place_CT.Select(0, rank).data<int32_t>();
+  int32_t* const first = slice.context.first_token_S.data<int32_t>();
+  for (int64_t s = 0; s < whole.num_sequences(); ++s) {
+    const bool here = begin[s] < begin[s + 1] && place[begin[s]] == 0;
+    first[s] = here ? begin[s] : -1;
+    for (Tensor MicroBatch::*weight : kSequenceWeights) {
+      (slice.*weight).data<float>()[s] = here ? (whole.*weight).data<float>()[s] : 0;
+    }
+  }
+}
+
+void ForEachStripe(int size, int rank, int64_t tokens,
+                   absl::FunctionRef<void(const ContextChunk&)> fn) {
+  const int64_t round = size * kContextStripe;
+  CHECK_EQ(tokens % round, 0) << tokens << " tokens in stripes for " << size << " ranks";
+  for (int64_t i = 0; i < tokens / round; ++i)
+    fn({i * round + rank * kContextStripe, i * kContextStripe, kContextStripe});
+}
+
 }  // namespace
 
 void ForEachContextChunk(int size, int rank, int64_t tokens, int64_t sample_length,
                          absl::FunctionRef<void(const ContextChunk&)> fn) {
+  if (sample_length == 0) return ForEachStripe(size, rank, tokens, fn);
   const int64_t length = sample_length / (2 * size);
   CHECK_EQ(length * 2 * size, sample_length) << "cut for " << size << " ranks";
   CHECK_EQ(tokens % sample_length, 0) << sample_length;
@@ -82,6 +109,11 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
   batch.context.place_CT = next(DType::kInt32, {shard.size, mine});
   batch.context.sample_T = whole.sample_T;
   batch.context.sample_position_T = whole.sample_position_T;
+  if (!whole.sequence_label_S) return batch;
+  const Shape sequences{whole.num_sequences()};
+  batch.context.first_token_S = next(DType::kInt32, sequences);
+  for (Tensor MicroBatch::*weight : kSequenceWeights)
+    batch.*weight = next(DType::kFloat32, sequences);
   return batch;
 }
 
@@ -93,12 +125,14 @@ void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const 
                         }
                       });
   for (int rank = 0; rank < shard.size; ++rank) PlaceTokens(whole, shard, rank, slice.context);
+  TakeSequences(whole, shard.rank, slice);
 }
 
-int64_t ContextSliceBytes(int64_t tokens, int size) {
+int64_t ContextSliceBytes(int64_t tokens, int size, int64_t labelled) {
   const int64_t mine = tokens / size;
-  return 6 * RoundUp(4 * mine) + RoundUp(8 * mine) + RoundUp(4 * size * (tokens + 1)) +
-         RoundUp(4 * tokens);
+  const int64_t bytes = 6 * RoundUp(4 * mine) + RoundUp(8 * mine) +
+                        RoundUp(4 * size * (tokens + 1)) + RoundUp(4 * tokens);
+  return labelled == 0 ? bytes : bytes + RoundUp(4 * mine) + 3 * RoundUp(4 * labelled);
 }
 
 }  // namespace megatron

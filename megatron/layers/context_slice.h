@@ -5,6 +5,13 @@
 // S. Li et al., arXiv 2310.03294, and Megatron). A rank's rows are in (sample, position) order.
 //
 //   sample of 16 tokens, 2 ranks:   rank 0  0 1 2 3 | 12 13 14 15     rank 1  4 5 6 7 | 8 9 10 11
+//
+// Samples of any length (sample_length 0) are dealt out in stripes of kContextStripe tokens,
+// counted over the whole micro-batch: each rank has as many tokens as the others, and of every
+// sequence as many but for some at its ends, so that every rank has as much to compute with and
+// without a causal mask (the idea of W. Brandon et al., "Striped Attention", arXiv 2311.09431).
+//
+//   samples of 11 and 5 tokens:     rank 0  0 1 2 3 | 8 9 10 0'       rank 1  4 5 6 7 | 1' 2' 3' 4'
 #ifndef MEGATRON_LAYERS_CONTEXT_SLICE_H_
 #define MEGATRON_LAYERS_CONTEXT_SLICE_H_
 
@@ -21,8 +28,12 @@ struct ContextChunk {
   int64_t whole_begin = 0, local_begin = 0, length = 0;
 };
 
+// As many as one block of random words serves in attention's dropout.
+constexpr int64_t kContextStripe = 4;
+
 // The chunks that rank `rank` of `size` holds of a micro-batch of `tokens` tokens, in ascending
-// order. 2 * size divides sample_length, which divides tokens.
+// order. 2 * size divides sample_length, which divides tokens; where it is 0, size * kContextStripe
+// divides tokens.
 void ForEachContextChunk(int size, int rank, int64_t tokens, int64_t sample_length,
                          absl::FunctionRef<void(const ContextChunk&)> fn);
 
@@ -33,13 +44,15 @@ struct ContextShard {
 
 // The part of `whole` that a rank holds, yet to be filled: its new tensors are in `memory` from
 // byte `offset` on, a multiple of Buffer::kAlignment. cu_seqlens and what `context` has of all
-// tokens are whole's own, which must outlive it.
+// tokens are whole's own, which must outlive it. The label of a sequence counts on the rank that
+// holds its first token; on the others its weights are 0.
 MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
                              const Buffer& memory, int64_t offset);
 // Fills `slice`. Both are on the host.
 void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const MicroBatch& slice);
-// How many bytes a slice takes at most: no sequence is empty.
-int64_t ContextSliceBytes(int64_t tokens, int size);
+// How many bytes a slice takes at most, of a micro-batch with so many tokens and sequences that
+// have labels; no sequence is empty.
+int64_t ContextSliceBytes(int64_t tokens, int size, int64_t labelled = 0);
 
 }  // namespace megatron
 

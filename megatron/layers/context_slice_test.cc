@@ -109,8 +109,8 @@ TEST(ContextSliceTest, OnMetaASliceHasTheSameShapes) {
   EXPECT_EQ(a.context.place_CT.shape(), b.context.place_CT.shape());
 }
 
-// (query, key) pairs that a causal mask leaves of rank's queries and source's keys.
-int64_t VisiblePairs(const ContextBatch& context, int rank, int source) {
+// (query, key) pairs that a mask leaves of rank's queries and source's keys.
+int64_t VisiblePairs(const ContextBatch& context, int rank, int source, bool causal = true) {
   int64_t pairs = 0;
   for (int64_t s = 0; s + 1 < context.cu_seqlens.dim(1); ++s) {
     const auto begin = [&](int r) { return Values(context.cu_seqlens.Select(0, r))[s]; };
@@ -118,7 +118,7 @@ int64_t VisiblePairs(const ContextBatch& context, int rank, int source) {
     const std::vector<int32_t> q = Values(context.place_CT.Select(0, rank)),
                                k = Values(context.place_CT.Select(0, source));
     for (int32_t i = begin(rank); i < end(rank); ++i) {
-      for (int32_t j = begin(source); j < end(source); ++j) pairs += k[j] <= q[i];
+      for (int32_t j = begin(source); j < end(source); ++j) pairs += !causal || k[j] <= q[i];
     }
   }
   return pairs;
@@ -135,6 +135,72 @@ TEST(ContextSliceTest, UnderACausalMaskEveryRankHasTheSameWorkInEveryStepOfARing
     for (int source = 0; source < kSize; ++source) {
       if (source == rank) continue;
       EXPECT_EQ(VisiblePairs(context, rank, source), kLocal * kLocal / 2) << rank << source;
+    }
+  }
+}
+
+// Samples of any length: 11 and 5 tokens, and as many of each other's kind as there are.
+class Labelled : public Whole {
+ public:
+  Labelled() : Whole(/*sample_length=*/8, {11, 2, 3}) {
+    batch.token_type_T = batch.tokens_T;
+    batch.sequence_label_S = Tensor(labels_, DType::kInt32, {3});
+    batch.sequence_weight_S = Tensor(weights_, DType::kFloat32, {3});
+    batch.sequence_gradient_weight_S = Tensor(gradient_weights_, DType::kFloat32, {3});
+  }
+
+ private:
+  int32_t labels_[3] = {1, 0, 1};
+  float weights_[3] = {1, 1, 0}, gradient_weights_[3] = {0.25f, 0.5f, 0};
+};
+
+std::vector<float> Floats(const Tensor& x) {
+  return std::vector<float>(x.data<float>(), x.data<float>() + x.numel());
+}
+
+TEST(ContextSliceTest, SamplesOfAnyLengthAreDealtOutInStripes) {
+  const Labelled whole;
+  const Buffer memory({}, ContextSliceBytes(16, 2, 3), "slice", nullptr),
+      other({}, ContextSliceBytes(16, 2, 3), "slice", nullptr);
+  const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
+                   second = Slice(whole.batch, {2, 1, 0}, other);
+  EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3, 8, 9, 10, 11}));
+  EXPECT_EQ(Values(second.token_type_T), (std::vector<int32_t>{4, 5, 6, 7, 12, 13, 14, 15}));
+  EXPECT_EQ(Values(first.context.cu_seqlens.Select(0, 1)), (std::vector<int32_t>{0, 4, 5, 8}));
+  EXPECT_EQ(Values(first.context.place_CT.Select(0, 1)),
+            (std::vector<int32_t>{4, 5, 6, 7, 1, 0, 1, 2}));
+}
+
+TEST(ContextSliceTest, ASequencesLabelCountsWhereItsFirstTokenIs) {
+  const Labelled whole;
+  const Buffer memory({}, ContextSliceBytes(16, 2, 3), "slice", nullptr),
+      other({}, ContextSliceBytes(16, 2, 3), "slice", nullptr);
+  const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
+                   second = Slice(whole.batch, {2, 1, 0}, other);
+  EXPECT_EQ(Values(first.context.first_token_S), (std::vector<int32_t>{0, 7, -1}));
+  EXPECT_EQ(Values(second.context.first_token_S), (std::vector<int32_t>{-1, -1, 5}));
+  EXPECT_EQ(Floats(first.sequence_weight_S), (std::vector<float>{1, 1, 0}));
+  EXPECT_EQ(Floats(first.sequence_gradient_weight_S), (std::vector<float>{0.25f, 0.5f, 0}));
+  EXPECT_EQ(Floats(second.sequence_gradient_weight_S), (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(Values(second.sequence_label_S), (std::vector<int32_t>{1, 0, 1}));
+}
+
+TEST(ContextSliceTest, StripesShareOutEverySequenceEvenlyWithAndWithoutAMask) {
+  constexpr int kSize = 4;
+  const std::vector<int32_t> lengths = {320, 96, 160, 64};
+  const Whole whole(1, lengths);
+  const int64_t tokens = whole.batch.num_tokens();
+  const Buffer memory({}, ContextSliceBytes(tokens, kSize), "slice", nullptr);
+  const ContextBatch context = Slice(whole.batch, {kSize, 0, 0}, memory).context;
+  for (bool causal : {false, true}) {
+    double pairs = 0;
+    for (double length : lengths) pairs += causal ? length * (length + 1) / 2 : length * length;
+    for (int rank = 0; rank < kSize; ++rank) {
+      int64_t mine = 0;
+      for (int source = 0; source < kSize; ++source)
+        mine += VisiblePairs(context, rank, source, causal);
+      // Under a mask a query of the last rank sees up to three stripes of keys more.
+      EXPECT_NEAR(static_cast<double>(mine), pairs / kSize, 0.06 * pairs / kSize) << rank;
     }
   }
 }

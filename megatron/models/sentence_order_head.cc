@@ -30,7 +30,9 @@ Parameter Bias(const std::string& name, int64_t outputs) {
   return bias;
 }
 
+// Of sequences that begin on other context-parallel ranks none is here, and their weight is 0.
 Tensor FirstTokens(const LayerContext& ctx) {
+  if (ctx.context_group.size() > 1) return ctx.batch->context.first_token_S;
   return ctx.batch->cu_seqlens.Slice(0, 0, ctx.batch->num_sequences());
 }
 

@@ -101,7 +101,7 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
 }
 
 std::vector<Layout> Layouts() {
-  std::vector<Layout> layouts(6);
+  std::vector<Layout> layouts(10);
   layouts[0].micro_batch_size = 8;
   layouts[1].tensor = layouts[1].data = layouts[1].pipeline = 2;
   layouts[1].sharding = DataSharding::kStates;
@@ -116,6 +116,20 @@ std::vector<Layout> Layouts() {
   layouts[5].pipeline = 4;
   layouts[5].data = 2;
   layouts[5].sharding = DataSharding::kWeights;
+  layouts[6].context = layouts[6].data = 2;
+  layouts[6].micro_batch_size = 2;
+  layouts[6].sharding = DataSharding::kWeights;
+  layouts[6].overlap = true;
+  layouts[7].tensor = layouts[7].context = layouts[7].pipeline = 2;
+  layouts[7].sequence_parallel = true;
+  layouts[7].context_parallel = ContextParallel::kGather;
+  layouts[8].tensor = layouts[8].context = layouts[8].data = 2;
+  layouts[8].context_parallel = ContextParallel::kAllToAll;
+  layouts[8].sharding = DataSharding::kStates;
+  layouts[8].overlap = true;
+  layouts[9].context = 4;
+  layouts[9].pipeline = 2;
+  layouts[9].micro_batch_size = 8;
   return layouts;
 }
 

@@ -78,7 +78,9 @@ MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
 
 int64_t MicroBatchPacker::BytesOfOne() const {
   const int size = options_.context_parallel_size;
-  return BatchBytes(options_) + (size == 1 ? 0 : ContextSliceBytes(TokensOfAll(), size));
+  if (size == 1) return BatchBytes(options_);
+  const int64_t labelled = options_.classified ? options_.layout.micro_batch_size + 1 : 0;
+  return BatchBytes(options_) + ContextSliceBytes(TokensOfAll(), size, labelled);
 }
 
 void MicroBatchPacker::PlaceOwnTokens() {
@@ -110,7 +112,8 @@ MicroBatch MicroBatchPacker::Whole(int64_t index) const {
 
 MicroBatch MicroBatchPacker::OnHost(const MicroBatch& batch) const {
   MicroBatch host = batch;
-  for (Tensor* tensor : {&host.cu_seqlens, &host.context.cu_seqlens, &host.context.place_CT}) {
+  for (Tensor* tensor : {&host.cu_seqlens, &host.context.cu_seqlens, &host.context.place_CT,
+                         &host.context.first_token_S}) {
     if (!tensor->empty()) *tensor = host_.Of(*tensor);
   }
   for (const Part part : kOfTokens) {
@@ -129,8 +132,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
     batches_.push_back(Whole(m));
     const int64_t samples = options_.layout.micro_batch_size;
     Shorten(samples * options_.seq_length,
-            options_.classified && options_.token_multiple > 1 ? samples + 1 : samples,
-            &batches_.back());
+            options_.classified && TokenMultiple() > 1 ? samples + 1 : samples, &batches_.back());
     batches_.back().max_seqlen = options_.seq_length;
     batches_.back().num_samples = options_.layout.micro_batch_size;
   }
@@ -161,7 +163,7 @@ void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t 
 }
 
 int64_t MicroBatchPacker::FillUp(int64_t tokens, MicroBatch* batch, int64_t* sequences) {
-  const int64_t multiple = options_.token_multiple;
+  const int64_t multiple = TokenMultiple();
   const int64_t missing = (multiple - tokens % multiple) % multiple;
   if (missing == 0) return tokens;
   GptSample filler;

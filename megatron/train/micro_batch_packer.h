@@ -68,7 +68,13 @@ class MicroBatchPacker {
   MicroBatch Whole(int64_t index) const;  // with room for the most sequences a batch can have
   MicroBatch OnHost(const MicroBatch& batch) const;
   ContextShard Shard() const {
-    return {options_.context_parallel_size, options_.context_parallel_rank, options_.seq_length};
+    return {options_.context_parallel_size, options_.context_parallel_rank,
+            options_.classified ? 0 : options_.seq_length};
+  }
+  // What every rank of a sample has the same share of: a multiple of this.
+  int64_t TokenMultiple() const {
+    const int64_t size = options_.context_parallel_size;
+    return options_.token_multiple * (size == 1 ? 1 : size * kContextStripe);
   }
   void PlaceOwnTokens();  // whole batches become this rank's part of them, on the device
   void TakeOwnTokens();   // and filled on the host

@@ -99,6 +99,36 @@ TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   EXPECT_EQ(second.num_sequences(), 3);
 }
 
+// What one rank packs, and fillers of no weight.
+TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
+  PackerOptions options = Options(4, 1);
+  options.classified = true;
+  const ClassifiedSource source;
+  const MicroBatchPacker::Step step = {/*consumed_samples=*/1, 1, 8};
+  MicroBatchPacker whole(options, Device(), nullptr);
+  ASSERT_TRUE(whole.Pack(source, step, ProcessGroup(), stream_).ok());
+  const MicroBatch& expected = whole.batches()[0];
+  std::map<int32_t, float> weights;  // by token
+  std::vector<float> sequences(4);
+  for (int rank : {0, 1}) {
+    options.context_parallel_size = 2;
+    options.context_parallel_rank = rank;
+    MicroBatchPacker packer(options, Device(), nullptr);
+    ASSERT_TRUE(packer.Pack(source, step, ProcessGroup(), stream_).ok());
+    const MicroBatch& batch = packer.batches()[0];
+    ASSERT_EQ(batch.num_tokens(), 8);
+    for (int t = 0; t < 8; ++t)
+      weights[Values<int32_t>(batch.tokens_T)[t]] += Values<float>(batch.gradient_weight_T)[t];
+    for (size_t s = 0; s < 4; ++s)
+      sequences[s] += Values<float>(batch.sequence_gradient_weight_S)[s];
+  }
+  for (int64_t t = 0; t < expected.num_tokens(); ++t) {
+    EXPECT_EQ(weights[Values<int32_t>(expected.tokens_T)[t]],
+              Values<float>(expected.gradient_weight_T)[t]);
+  }
+  EXPECT_EQ(sequences, Values<float>(expected.sequence_gradient_weight_S));
+}
+
 TEST_F(MicroBatchPackerTest, PacksSamplesWithTheirPlacesAndDocuments) {
   MicroBatchPacker packer(Options(2, 1), Device(), nullptr);
   ASSERT_TRUE(packer.Pack(source_, {6, 1, 1.0f}, ProcessGroup(), stream_).ok());

@@ -119,6 +119,7 @@ struct Scene {
   const char* name;
   Layout layout;
   std::vector<Mutation> mutations;
+  bool experts = false;  // of the model
 };
 
 std::vector<Scene> Scenes() {
@@ -130,6 +131,8 @@ std::vector<Scene> Scenes() {
   ulysses.context_parallel = ContextParallel::kAllToAll;
   Layout gathered = context;
   gathered.context_parallel = ContextParallel::kGather;
+  Layout experts = context;
+  experts.expert = 2;
   return {
       {"tensor, pipeline and data",
        EightRanks(DataSharding::kNone),
@@ -167,6 +170,12 @@ std::vector<Scene> Scenes() {
        {{"keys in the wrong order", "cp", Collective::kAllGather, Fault::kRotated},
         {"gradients of keys to the wrong rank", "cp", Collective::kReduceScatter,
          Fault::kRotated}}},
+      {"experts over context and data",
+       experts,
+       {{"choices not gathered over context", "cp", Collective::kAllReduce, Fault::kDropped},
+        {"gradients of experts not summed", "edp", Collective::kAllReduce, Fault::kDropped},
+        {"gradients of experts averaged", "edp", Collective::kAllReduce, Fault::kHalved}},
+       /*experts=*/true},
   };
 }
 
@@ -212,13 +221,23 @@ bool SameRun(const LayoutOutcome& got, const LayoutOutcome& want) {
   return true;
 }
 
+// As in parallel_equivalence_test, which asserts how far apart its routers' scores lie.
+GptTrainerOptions RunWithExperts() {
+  GptTrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
+  run.model.transformer.moe.layers = {false, true, false, true};
+  run.model.transformer.init_std = 0.08f;
+  return run;
+}
+
 TEST(MutationTest, EveryMistakeInCommunicationIsSeen) {
-  const GptTrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
+  const GptTrainerOptions runs[] = {TinyRun(SmallGpt2(), OptimizerOptions::kSgd), RunWithExperts()};
   Layout one;
   one.micro_batch_size = 4;
-  const LayoutOutcome alone = Train(run, one, nullptr);
+  const LayoutOutcome outcomes[] = {Train(runs[0], one, nullptr), Train(runs[1], one, nullptr)};
   for (const Scene& scene : Scenes()) {
     SCOPED_TRACE(scene.name);
+    const GptTrainerOptions& run = runs[scene.experts];
+    const LayoutOutcome& alone = outcomes[scene.experts];
     const Mutation none = {"none", "no such group", Collective::kAllReduce, Fault::kDropped};
     EXPECT_TRUE(SameRun(Train(run, scene.layout, &none), alone));
     for (const Mutation& mutation : scene.mutations) {

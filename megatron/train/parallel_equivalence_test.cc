@@ -110,8 +110,9 @@ bool IsValid(const Case& c) {
     return false;
   }
   if (!HasExperts(c) && layout.expert * layout.expert_tensor > 1) return false;
-  if (HasExperts(c) && (layout.context > 1 || c[kDocuments] == 1)) return false;
-  if (layout.tensor * layout.data % (layout.expert * layout.expert_tensor) != 0) return false;
+  if (HasExperts(c) && c[kDocuments] == 1) return false;
+  if (layout.tensor * layout.context * layout.data % (layout.expert * layout.expert_tensor) != 0)
+    return false;
   if (c[kParts] != kEven && layout.pipeline != 2) return false;
   const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
   const bool interleaved = c[kParts] == kInterleaved || c[kParts] == kEmptyParts;

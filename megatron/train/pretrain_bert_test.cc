@@ -79,7 +79,7 @@ TEST_F(PretrainBertTest, WhatItCannotUseIsSaid) {
   EXPECT_TRUE(absl::StrContains(tokenizer.output, "[CLS]")) << tokenizer.output;
   const Outcome config =
       RunBert({"--set=data.eod_mask_loss=true", "--set=model.num_tokentypes=1",
-               "--set=parallel.context_parallel_size=2", "--set=generation={prompt: \"nothing\"}"});
+               "--set=parallel.context_parallel_size=3", "--set=generation={prompt: \"nothing\"}"});
   EXPECT_EQ(config.exit_code, kExitConfig) << config.output;
   for (const char* text :
        {"data.eod_mask_loss", "model.num_tokentypes", "[MASK]", "context_parallel_size"})

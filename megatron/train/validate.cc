@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/layers/context_slice.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config_checker.h"
 #include "megatron/train/pipeline_config.h"
@@ -123,10 +124,6 @@ void CheckModelType(ConfigChecker& check) {
                       "data.fim_data", "generation.tokens_to_generate", "generation.temperature",
                       "generation.top_k", "generation.top_p", "generation.seed"},
                      type);
-  if (check.resolved().parallel().context_parallel_size() > 1) {
-    check.Error("parallel.context_parallel_size",
-                absl::StrCat("must be 1 ", type, ", whose samples differ in length"));
-  }
   if (model.bert_binary_head() && check.Usable({"model.num_tokentypes"}) &&
       model.num_tokentypes() < 2) {
     check.Error("model.num_tokentypes",
@@ -162,6 +159,23 @@ void CheckLayout(ConfigChecker& check) {
   }
 }
 
+// Samples that differ in length are filled up to what can be shared out evenly, which must have
+// room in a sample of the greatest length.
+void CheckStripes(ConfigChecker& check) {
+  constexpr char kContext[] = "parallel.context_parallel_size";
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (!check.Usable({"model.seq_length", kTensor})) return;
+  const bool rows = parallel.sequence_parallel() && parallel.tensor_model_parallel_size() > 1;
+  const int64_t multiple = kContextStripe * parallel.context_parallel_size() *
+                           (rows ? parallel.tensor_model_parallel_size() : 1);
+  if (check.resolved().model().seq_length() % multiple == 0) return;
+  check.Error("model.seq_length",
+              absl::StrCat("must be divisible by ", kContextStripe, " * ", check.Named(kContext),
+                           rows ? absl::StrCat(" * ", check.Named(kTensor)) : "", " with ",
+                           check.Named("model.model_type")));
+}
+
 // How samples and heads are shared out over context-parallel ranks.
 void CheckContext(ConfigChecker& check) {
   constexpr char kContext[] = "parallel.context_parallel_size";
@@ -174,7 +188,9 @@ void CheckContext(ConfigChecker& check) {
     return check.HaveNoEffect({"parallel.cp_comm_type"},
                               absl::StrCat("with ", check.Named(kContext)));
   }
-  if (check.Usable({"model.seq_length"}) && model.seq_length() % (2 * size) != 0) {
+  if (model.model_type() == config::ModelType::bert) {
+    CheckStripes(check);
+  } else if (check.Usable({"model.seq_length"}) && model.seq_length() % (2 * size) != 0) {
     check.Error("model.seq_length", absl::StrCat("must be divisible by 2 * ", check.Named(kContext),
                                                  ": each rank has a part from each end"));
   } else if (parallel.sequence_parallel() && check.Usable({kTensor, "model.seq_length"}) &&

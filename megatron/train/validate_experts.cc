@@ -78,6 +78,8 @@ void CheckLosses(ConfigChecker& check) {
 
 void CheckExpertLayout(ConfigChecker& check) {
   constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  constexpr char kContext[] = "parallel.context_parallel_size";
+  constexpr char kData[] = "parallel.data_parallel_size";
   constexpr char kShared[] = "model.moe_shared_expert_intermediate_size";
   const config::ModelConfig& model = check.resolved().model();
   const config::ParallelConfig& parallel = check.resolved().parallel();
@@ -89,19 +91,15 @@ void CheckExpertLayout(ConfigChecker& check) {
     check.MustDivide(kTensor, kShared, parallel.tensor_model_parallel_size(),
                      model.moe_shared_expert_intermediate_size());
   }
-  if (check.Usable({kExpertRanks, kExpertTensor, kTensor, "parallel.data_parallel_size"}) &&
-      parallel.tensor_model_parallel_size() * parallel.data_parallel_size() % (ranks * parts) !=
-          0) {
+  const int64_t stage_ranks = parallel.tensor_model_parallel_size() *
+                              parallel.context_parallel_size() * parallel.data_parallel_size();
+  if (check.Usable({kExpertRanks, kExpertTensor, kTensor, kContext, kData}) &&
+      stage_ranks % (ranks * parts) != 0) {
     check.Error(
         kExpertRanks,
         absl::StrCat("times ", check.Named(kExpertTensor), " must divide ", check.Named(kTensor),
-                     " times ", check.Named("parallel.data_parallel_size"),
+                     " times ", check.Named(kContext), " times ", check.Named(kData),
                      ": experts are shared out over ranks of one pipeline stage"));
-  }
-  constexpr char kContext[] = "parallel.context_parallel_size";
-  if (check.Usable({kContext}) && parallel.context_parallel_size() > 1) {
-    check.Error(kContext, absl::StrCat("does not work together with ", check.Named(kExperts),
-                                       " in this version"));
   }
 }
 

@@ -36,6 +36,9 @@ TEST(ValidateExpertsTest, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"parallel.expert_model_parallel_size=4"}), IsEmpty());
   EXPECT_THAT(
+      ErrorsWith({"parallel.expert_model_parallel_size=8", "parallel.context_parallel_size=2"}),
+      IsEmpty());
+  EXPECT_THAT(
       ErrorsWith({"model.moe_router_topk=1", "model.moe_router_pre_softmax=true",
                   "model.moe_expert_capacity_factor=1.5", "model.moe_token_drop_policy=position"}),
       IsEmpty());

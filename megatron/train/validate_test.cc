@@ -138,6 +138,8 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{"model.seq_length=4", "parallel.context_parallel_size=2", "parallel.sequence_parallel=true",
         "parallel.tensor_model_parallel_size=4"},
        "must be divisible by parallel.context_parallel_size = 2"},
+      {{"model.model_type=bert", "model.seq_length=12", "parallel.context_parallel_size=2"},
+       "must be divisible by 4 * parallel.context_parallel_size = 2"},
       {{"parallel.cp_comm_type=a2a"}, "has no effect with parallel.context_parallel_size = 1"},
       {{"parallel.cp_comm_type=a2a", "parallel.context_parallel_size=8"},
        "must be divisible by parallel.context_parallel_size = 8"},

@@ -7,15 +7,19 @@
 #include <cstdint>
 
 #include "glog/logging.h"
-#include "megatron/layers/micro_batch.h"
+#include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/moe_options.h"
 
 namespace megatron {
 
-// Tokens of each of the micro-batch's samples, which have equal lengths.
-inline int64_t SampleLength(const MicroBatch& batch) {
+// Tokens of each of the micro-batch's samples, which have equal lengths: those that this
+// context-parallel rank holds, and all.
+inline int64_t SampleTokensHere(const MicroBatch& batch) {
   CHECK_EQ(batch.num_tokens() % batch.num_samples, 0) << batch.num_samples;
   return batch.num_tokens() / batch.num_samples;
+}
+inline int64_t SampleLength(const LayerContext& ctx) {
+  return SampleTokensHere(*ctx.batch) * ctx.context_group.size();
 }
 
 // Tokens that an expert takes of a sample.

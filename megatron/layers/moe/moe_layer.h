@@ -1,9 +1,9 @@
 // A mixture of experts in place of an MLP: each token's row goes to the experts that its router
 // chooses, and the weighted sum of what they give comes back; a shared expert sees all tokens.
 //
-// Every tensor-parallel rank routes other rows: with sequence parallelism its own rows of the
-// residual stream, without it its share of the rows that all hold, and the ranks' results are put
-// together afterwards.
+// Every tensor-parallel rank routes other rows (routed_rows.h): with sequence parallelism its own
+// rows of the residual stream, without it its share of the rows that all hold, and the ranks'
+// results are put together afterwards.
 //
 // Legend: T rows of the residual stream that this rank holds, N of them those that it routes, S
 // rows sent, R rows received, H hidden.
@@ -16,6 +16,7 @@
 
 #include "megatron/layers/mlp.h"
 #include "megatron/layers/moe/experts.h"
+#include "megatron/layers/moe/routed_rows.h"
 #include "megatron/layers/moe/router_layer.h"
 #include "megatron/layers/moe/token_dispatcher.h"
 

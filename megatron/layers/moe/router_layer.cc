@@ -25,13 +25,12 @@ ops::Router Unbiased(ops::Router router) {
   return router;
 }
 
-}  // namespace
-
-RoutedRows RowsToRoute(const LayerContext& ctx) {
-  const int64_t tokens = ctx.batch->num_tokens();
-  const int64_t rank = ctx.tensor_group.rank(), size = ctx.tensor_group.size();
-  return {tokens * rank / size, tokens * (rank + 1) / size};
+// Over which the balance is struck.
+int64_t SamplesOfUnit(const MoeOptions& options, const MicroBatch& batch) {
+  return options.balance == BalanceUnit::kSample ? 1 : batch.num_samples;
 }
+
+}  // namespace
 
 RouterLayer::RouterLayer(const MoeOptions& options, const std::string& name, int64_t hidden_size,
                          float init_std, DType dtype, const ProcessGroup& tensor_group)
@@ -71,38 +70,30 @@ void RouterLayer::Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* sa
 // Which choices an expert takes is decided over whole samples, whose rows other ranks may hold.
 void RouterLayer::Drop(const LayerContext& ctx, const Saved& saved) const {
   Arena::Scope scope(ctx.scratch);
-  const int64_t tokens = ctx.batch->num_tokens(), topk = options_.router.topk;
-  const RoutedRows mine = RowsToRoute(ctx);
+  const int64_t tokens = ctx.batch->num_tokens() * ctx.context_group.size();
+  const int64_t length = SampleLength(ctx), topk = options_.router.topk;
   const Tensor expert_TK = ctx.scratch->Allocate(DType::kInt32, {tokens, topk}, "choices");
   const Tensor probability_TK = ctx.scratch->Allocate(DType::kFloat32, {tokens, topk}, "choices");
-  if (ctx.tensor_group.size() > 1) {
-    ops::Zero(ctx.stream, expert_TK);
-    ops::Zero(ctx.stream, probability_TK);
-  }
-  ops::Copy(ctx.stream, saved.chosen_NK, expert_TK.Slice(0, mine.begin, mine.end));
-  ops::Copy(ctx.stream, saved.probability_NK, probability_TK.Slice(0, mine.begin, mine.end));
-  ctx.tensor_group.AllReduce(expert_TK, ReduceOp::kSum, ctx.stream);
-  ctx.tensor_group.AllReduce(probability_TK, ReduceOp::kSum, ctx.stream);
-  const int64_t sample_length = SampleLength(*ctx.batch);
-  ops::DropOverCapacity(ctx.stream, options_.drop_policy, ExpertCapacity(options_, sample_length),
-                        {0, sample_length}, probability_TK, expert_TK);
-  ops::Copy(ctx.stream, expert_TK.Slice(0, mine.begin, mine.end), saved.expert_NK);
+  GatherRouted(ctx, saved.chosen_NK, expert_TK);
+  GatherRouted(ctx, saved.probability_NK, probability_TK);
+  ops::DropOverCapacity(ctx.stream, options_.drop_policy, ExpertCapacity(options_, length),
+                        {0, length}, probability_TK, expert_TK);
+  TakeRouted(ctx, expert_TK, saved.expert_NK);
 }
 
 // The choices of all of a unit's tokens are counted, wherever they are.
 ops::RouterLosses RouterLayer::Losses(const LayerContext& ctx, const Saved& saved) const {
-  const int64_t samples = ctx.batch->num_samples, length = SampleLength(*ctx.batch);
+  const int64_t samples = ctx.batch->num_samples, here = SampleTokensHere(*ctx.batch);
+  const int64_t length = SampleLength(ctx);
   ops::RouterLosses losses;
   losses.z_weight = options_.z_loss_coeff * ctx.batch->sample_weight / static_cast<float>(length);
   if (options_.balance == BalanceUnit::kNone) return losses;
-  const bool by_sample = options_.balance == BalanceUnit::kSample;
-  const int64_t units = by_sample ? samples : 1,
-                unit_length = by_sample ? length : samples * length;
-  losses.units = {RowsToRoute(ctx).begin, unit_length};
+  const int64_t of_unit = SamplesOfUnit(options_, *ctx.batch), units = samples / of_unit;
+  losses.units = {RowsToRoute(ctx).begin, of_unit * here};
   losses.counts_UE =
       ctx.scratch->Allocate(DType::kInt64, {units, options_.num_experts}, "expert counts");
   losses.balance_weight = options_.aux_loss_coeff * ctx.batch->sample_weight *
-                          static_cast<float>(BalanceFactor(options_, unit_length, samples / units));
+                          static_cast<float>(BalanceFactor(options_, of_unit * length, of_unit));
   Tensor expert_NK = saved.chosen_NK;
   if (!state_.bias_E.empty() || options_.router.num_groups > 1) {
     expert_NK = ctx.scratch->Allocate(DType::kInt32, expert_NK.shape(), "unbiased choices");
@@ -114,6 +105,7 @@ ops::RouterLosses RouterLayer::Losses(const LayerContext& ctx, const Saved& save
   ops::Zero(ctx.stream, losses.counts_UE);
   ops::CountChoices(ctx.stream, expert_NK, losses.units, losses.counts_UE);
   ctx.tensor_group.AllReduce(losses.counts_UE, ReduceOp::kSum, ctx.stream);
+  ctx.context_group.AllReduce(losses.counts_UE, ReduceOp::kSum, ctx.stream);
   return losses;
 }
 
@@ -127,9 +119,9 @@ void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_N
   const Tensor values_N2 = ctx.scratch->Allocate(DType::kFloat32, {rows, 2}, "router losses");
   ops::RouterBackward(ctx.stream, options_.router, saved.logits_NE, saved.chosen_NK,
                       dprobability_NK, losses, dlogits_NE, values_N2);
-  const int64_t length = SampleLength(*ctx.batch);
-  const int64_t unit = losses.units.tokens_per_unit;
-  ops::AddRouterLosses(ctx.stream, values_N2, BalanceFactor(options_, unit, unit / length),
+  const int64_t length = SampleLength(ctx);
+  const int64_t of_unit = SamplesOfUnit(options_, *ctx.batch);
+  ops::AddRouterLosses(ctx.stream, values_N2, BalanceFactor(options_, of_unit * length, of_unit),
                        1.0 / static_cast<double>(length), state_.losses_2);
   if (!state_.chosen_E.empty()) {
     ops::CountChoices(ctx.stream, saved.chosen_NK, {0, std::max<int64_t>(1, rows)},

@@ -13,18 +13,11 @@
 
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/moe_options.h"
+#include "megatron/layers/moe/routed_rows.h"
 #include "megatron/layers/moe/router_state.h"
 #include "megatron/tensor/parameter.h"
 
 namespace megatron {
-
-// Of a micro-batch's rows those that this rank routes: every tensor-parallel rank others, with
-// sequence parallelism (where it holds these alone) and without.
-struct RoutedRows {
-  int64_t begin = 0, end = 0;
-  int64_t count() const { return end - begin; }
-};
-RoutedRows RowsToRoute(const LayerContext& ctx);
 
 class RouterLayer {
  public:

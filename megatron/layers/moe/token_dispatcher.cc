@@ -43,9 +43,9 @@ int64_t TokenDispatcher::MostReceived(const LayerContext& ctx) const {
   const int64_t choices = std::min<int64_t>(options_.router.topk, local_experts());
   int64_t of_sender = rows * choices;
   if (options_.capacity_factor.has_value()) {
-    const int64_t length = SampleLength(*ctx.batch);
-    const int64_t samples = std::min(ctx.batch->num_samples, (rows + length - 1) / length + 1);
-    const int64_t of_expert = std::min(rows, samples * ExpertCapacity(options_, length));
+    const int64_t here = SampleTokensHere(*ctx.batch);
+    const int64_t samples = std::min(ctx.batch->num_samples, (rows + here - 1) / here + 1);
+    const int64_t of_expert = std::min(rows, samples * ExpertCapacity(options_, SampleLength(ctx)));
     of_sender = std::min(of_sender, local_experts() * of_expert);
   }
   return groups_.model.size() * of_sender;
