@@ -24,6 +24,19 @@ struct ContextBatch {
   Tensor first_token_S;
 };
 
+// What an encoder reads: packed as the rest is, and of the same sequences. Sequence i of its
+// cu_seqlens is what sequence i of the decoder's attends to.
+struct EncoderBatch {
+  Tensor tokens_T;                     // int32
+  Tensor position_T;                   // int32
+  Tensor sample_T, sample_position_T;  // int64 and int32: as below, for dropout
+  Tensor cu_seqlens;                   // int32 [sequences + 1]
+  int64_t max_seqlen = 0;
+  ContextBatch context;
+
+  int64_t num_tokens() const { return tokens_T.empty() ? 0 : tokens_T.numel(); }
+};
+
 struct MicroBatch {
   Tensor tokens_T;           // int32
   Tensor labels_T;           // int32, already shifted; empty when only logits are wanted
@@ -45,6 +58,9 @@ struct MicroBatch {
   Tensor sequence_label_S;            // int32: the class of each sequence
   Tensor sequence_weight_S;           // fp32: weight of its loss in the reported sum, 0 or 1
   Tensor sequence_gradient_weight_S;  // fp32: that * loss scale / sequences of the global batch
+
+  // Of models with an encoder, where everything above is the decoder's; else empty.
+  EncoderBatch encoder;
 
   int64_t num_tokens() const { return tokens_T.numel(); }
   int64_t num_sequences() const { return cu_seqlens.numel() - 1; }

@@ -2,13 +2,6 @@
 // several, with the embedding in front of the model's first and the head behind its last. A model
 // on one rank is a single chunk.
 //
-//   GptStage stage(options, {}, groups.tensor);
-//   ParameterBuffers buffers(stage.parameters(), ...);
-//   stage.SetMemory(&memory);       // arenas, as large as a step on the meta device says
-//   stage.SetBatches(&batches);
-//   RunSchedule(...);               // calls Forward and Backward
-//   ... stage.loss_sums() ...
-//
 // Legend: T tokens (of the residual stream: those of this rank), H hidden, V vocabulary of this
 // rank.
 #ifndef MEGATRON_MODELS_GPT_STAGE_H_
@@ -27,55 +20,28 @@
 #include "megatron/models/lm_head.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/token_embedding.h"
-#include "megatron/pipeline/schedule.h"
-#include "megatron/pipeline/stage.h"
+#include "megatron/models/trained_stage.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
-// Which parts of the model a rank holds, of stages * chunks.
-struct StagePlacement {
-  int stage = 0;
-  int stages = 1;
-  int chunks = 1;
-  PartOrder order = PartOrder::kRoundRobin;
-  // Layers of each part of the model, in order. Empty: cut evenly; validation refuses what doesn't
-  // divide.
-  std::vector<int64_t> layers;
-
-  bool first() const { return stage == 0; }            // holds the embedding
-  bool last() const { return stage == last_stage(); }  // holds the head
-  int last_stage() const { return PlaceOf(order, stages, stages * chunks - 1).stage; }
-};
-
-class GptStage : public Stage {
+class GptStage : public TrainedStage {
  public:
   // `device` and `ledger` are of the rotary tables, the only memory a stage owns.
   GptStage(const GptOptions& options, const StagePlacement& placement,
            const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
            const ExpertGroups& expert_groups = {});
 
-  // The ranks that hold the other tokens of each sample; without it this one has all.
-  void SetContextGroup(const ProcessGroup& group) { context_group_ = group; }
+  std::vector<Parameter*> parameters() override;
+  const StagePlacement& placement() const override { return placement_; }
+  int64_t padded_vocab_size() const override { return options_.padded_vocab_size; }
 
-  // In Megatron's order. They point into this object.
-  std::vector<Parameter*> parameters();
-
-  const StagePlacement& placement() const { return placement_; }
-  int64_t padded_vocab_size() const { return options_.padded_vocab_size; }
-
-  // The arenas to work in; they decide how many micro-batches may be in flight.
-  void SetMemory(StageMemory* memory);
-  // The micro-batches of the step, by number. Both must outlive the step.
-  void SetBatches(const std::vector<MicroBatch>* batches) { batches_ = batches; }
-  // Who has the parameters' memory, if it is not there all the time; outlives the stage's use.
-  void SetBlocks(WeightBlocks* blocks) { blocks_ = blocks; }
-  // Off: Forward has no dropout and keeps nothing for a backward, which is not called.
-  void set_training(bool training) { mode_ = training ? Mode::kTrain : Mode::kEvaluate; }
-  // Until the next set_training: as without training, but in place of the loss Forward writes on
-  // the last stage the logits that follow token `token` of a batch (fp32 [padded vocabulary], the
-  // whole of it on every tensor-parallel rank).
-  void StartPredicting(int64_t token, const Tensor& logits_V);
+  void SetContextGroup(const ProcessGroup& group) override { context_group_ = group; }
+  void SetMemory(StageMemory* memory) override;
+  void SetBatches(const std::vector<MicroBatch>* batches) override { batches_ = batches; }
+  void SetBlocks(WeightBlocks* blocks) override { blocks_ = blocks; }
+  void set_training(bool training) override { mode_ = training ? Mode::kTrain : Mode::kEvaluate; }
+  void StartPredicting(int64_t token, const Tensor& logits_V) override;
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
   std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
@@ -85,14 +51,10 @@ class GptStage : public Stage {
                 absl::Span<const Tensor> input_gradients, const Stream& stream) override;
   void BackwardWeight(const WorkItem& item, const Stream& stream) override;
 
-  // What the last stage measures of each batch.
-  Measures measures() const { return MeasuresOf(options_); }
-  // fp32 [measures, 2] on the last stage, which adds to it: the sum of weight * value, and that of
-  // weight. The caller zeroes it.
-  const Tensor& loss_sums() const { return loss_sums_; }
-  // Empty where no layer here has experts.
-  RouterState& router_state() { return router_state_; }
-  std::vector<MoeLayer*> moe_layers() const;
+  Measures measures() const override { return MeasuresOf(options_); }
+  const Tensor& loss_sums() const override { return loss_sums_; }
+  RouterState& router_state() override { return router_state_; }
+  std::vector<MoeLayer*> moe_layers() const override;
 
  private:
   enum class Mode { kTrain, kEvaluate, kPredict };

@@ -10,24 +10,19 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
 #include "megatron/models/gpt_options.h"
 #include "megatron/models/masked_lm_transform.h"
+#include "megatron/models/measure.h"
 #include "megatron/models/sentence_order_head.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
-// What a head measures of a batch, as a mean.
-struct Measure {
-  const char* name;  // Megatron's, where it has one: "lm loss"
-  bool is_loss;      // a part of what is minimized; else a share of right predictions
-};
-using Measures = absl::InlinedVector<Measure, 4>;
+// What the head measures.
 Measures MeasuresOf(const GptOptions& options);
 
 class LmHead {

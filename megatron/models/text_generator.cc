@@ -39,7 +39,7 @@ int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptio
   return order[std::min(drawn, kept - 1)];
 }
 
-TextGenerator::TextGenerator(GptStage* stage, const GenerationPipeline& pipeline,
+TextGenerator::TextGenerator(TrainedStage* stage, const GenerationPipeline& pipeline,
                              const GptOptions& options, int64_t max_context, const Stream& stream,
                              MemoryLedger* ledger)
     : stage_(stage),

@@ -14,7 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/models/gpt_stage.h"
+#include "megatron/models/gpt_options.h"
+#include "megatron/models/trained_stage.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
@@ -43,7 +44,7 @@ struct GenerationPipeline {
 class TextGenerator {
  public:
   // The stage has memory for a micro-batch of `max_context` tokens, as Measure() finds it.
-  TextGenerator(GptStage* stage, const GenerationPipeline& pipeline, const GptOptions& options,
+  TextGenerator(TrainedStage* stage, const GenerationPipeline& pipeline, const GptOptions& options,
                 int64_t max_context, const Stream& stream, MemoryLedger* ledger);
 
   // On a meta stream: takes of the stage's arenas what the longest context takes.
@@ -65,7 +66,7 @@ class TextGenerator {
   MicroBatch FirstTokens(int64_t count) const;
   absl::Status RunStages(const MicroBatch& batch, int64_t token);
 
-  GptStage* stage_;
+  TrainedStage* stage_;
   GenerationPipeline pipeline_;
   StagePlan plan_;
   std::vector<MicroBatch> batches_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "megatron/models/gpt_harness.h"
+#include "megatron/models/make_stage.h"
 #include "megatron/train/layout_harness.h"
 
 namespace megatron {
@@ -86,9 +87,9 @@ GptTrainerOptions MediumRun(DType dtype) {
 // Parameters by block, in the words of the page.
 struct Counts {
   explicit Counts(const GptOptions& model) {
-    GptStage stage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+    const auto stage = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
     std::vector<double> blocks;
-    for (const Parameter* parameter : stage.parameters()) {
+    for (const Parameter* parameter : stage->parameters()) {
       blocks.resize(parameter->block + 1);
       blocks[parameter->block] += static_cast<double>(parameter->sharding.local_shape.numel());
       all += static_cast<double>(parameter->sharding.local_shape.numel());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "megatron/base/status_macros.h"
+#include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
 
@@ -18,7 +19,7 @@ PackerOptions PackingFor(const PackerOptions& packing, const ProcessGroup& conte
 }
 
 // Of each measure the sum of weighted values and that of weights.
-Shape ReportShape(const GptStage& stage) {
+Shape ReportShape(const TrainedStage& stage) {
   return {static_cast<int64_t>(stage.measures().size()), 2};
 }
 
@@ -84,8 +85,8 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
       scaler_(scaler),
       scheduler_(std::move(scheduler)),
       ramp_(std::move(ramp)),
-      stage_(std::make_unique<GptStage>(options.model, options.placement, groups.tensor,
-                                        stream.device(), ledger, ExpertGroupsOf(groups))),
+      stage_(MakeStage(options.model, options.placement, groups.tensor, stream.device(), ledger,
+                       ExpertGroupsOf(groups))),
       packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
       report_(stream.device(), ReportShape(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),

@@ -1,4 +1,4 @@
-// One rank's part of training a GPT: its stage, its memory, its optimizer, and one step after
+// One rank's part of training a model: its stage, its memory, its optimizer, and one step after
 // another.
 //
 // On the meta device the same object has no memory and Measure() tells what it would need: that is
@@ -17,9 +17,10 @@
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/data/gpt/gpt_sample.h"
-#include "megatron/models/gpt_stage.h"
+#include "megatron/models/gpt_options.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"
+#include "megatron/models/trained_stage.h"
 #include "megatron/optim/batch_size_ramp.h"
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/loss_scaler.h"
@@ -119,7 +120,7 @@ class GptTrainer {
   Optimizer& optimizer() { return *optimizer_; }
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }
-  GptStage& stage() { return *stage_; }
+  TrainedStage& stage() { return *stage_; }
   const ProcessGroups& groups() const { return groups_; }
   const Stream& stream() const { return stream_; }
   // The host's side of the parameters; on CUDA it takes as much memory there when it is first asked
@@ -156,7 +157,7 @@ class GptTrainer {
   LossScaler scaler_;
   OptimizerParamScheduler scheduler_;
   BatchSizeRamp ramp_;
-  std::unique_ptr<GptStage> stage_;
+  std::unique_ptr<TrainedStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMirror> host_parameters_;

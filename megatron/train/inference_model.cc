@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/models/make_stage.h"
 #include "megatron/train/checkpoint_tokenizer.h"
 #include "megatron/train/config_loader.h"
 #include "megatron/train/run_options.h"
@@ -19,7 +20,7 @@ int64_t AlignedBytes(const Tensor& tensor) {
 
 // Gives every parameter its place in a block from `buffer`, or without one just its shape; returns
 // the bytes of the block.
-int64_t BindWeights(const GptOptions& options, const Buffer* buffer, GptStage* stage) {
+int64_t BindWeights(const GptOptions& options, const Buffer* buffer, TrainedStage* stage) {
   int64_t offset = 0;
   for (Parameter* parameter : stage->parameters()) {
     const Shape& shape = parameter->sharding.local_shape;
@@ -34,11 +35,11 @@ int64_t BindWeights(const GptOptions& options, const Buffer* buffer, GptStage* s
 // The arenas that predicting from `tokens` tokens takes, by doing it on the device without memory.
 StageMemorySizes MeasurePrediction(const GptOptions& options, int64_t tokens) {
   const Device meta = {DeviceType::kMeta};
-  GptStage stage(options, {}, ProcessGroup(), meta, nullptr);
+  const std::unique_ptr<TrainedStage> stage = MakeStage(options, {}, ProcessGroup(), meta, nullptr);
   StageMemory memory(meta, {}, nullptr);
-  stage.SetMemory(&memory);
-  BindWeights(options, nullptr, &stage);
-  TextGenerator(&stage, {}, options, tokens, Stream::Meta(), nullptr).Measure();
+  stage->SetMemory(&memory);
+  BindWeights(options, nullptr, stage.get());
+  TextGenerator(stage.get(), {}, options, tokens, Stream::Meta(), nullptr).Measure();
   return memory.HighWater();
 }
 
@@ -50,23 +51,23 @@ InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOp
       options_(options),
       seq_length_(seq_length),
       pool_(num_threads),
-      stage_(options, {}, ProcessGroup(), Device(), &ledger_) {
-  const int64_t bytes = BindWeights(options, nullptr, &stage_);
+      stage_(MakeStage(options, {}, ProcessGroup(), Device(), &ledger_)) {
+  const int64_t bytes = BindWeights(options, nullptr, stage_.get());
   weights_ = Buffer({}, bytes, "weights", &ledger_);
-  BindWeights(options, &weights_, &stage_);
+  BindWeights(options, &weights_, stage_.get());
   memory_ =
       std::make_unique<StageMemory>(Device(), MeasurePrediction(options, seq_length), &ledger_);
-  stage_.SetMemory(memory_.get());
-  generator_ = std::make_unique<TextGenerator>(&stage_, GenerationPipeline(), options, seq_length,
-                                               Stream::Cpu(&pool_), &ledger_);
+  stage_->SetMemory(memory_.get());
+  generator_ = std::make_unique<TextGenerator>(stage_.get(), GenerationPipeline(), options,
+                                               seq_length, Stream::Cpu(&pool_), &ledger_);
 }
 
 absl::Status InferenceModel::LoadWeights(const CheckpointReader& reader) {
-  for (Parameter* parameter : stage_.parameters()) {
+  for (Parameter* parameter : stage_->parameters()) {
     MEGATRON_RETURN_IF_ERROR(
         reader.Read(parameter->name, parameter->sharding.offset, parameter->data));
   }
-  for (const RouterState::Named& state : stage_.router_state().Tensors()) {
+  for (const RouterState::Named& state : stage_->router_state().Tensors()) {
     MEGATRON_RETURN_IF_ERROR(reader.Read(state.name, {0}, state.tensor));
   }
   return absl::OkStatus();

@@ -1,4 +1,5 @@
-// A trained GPT from its checkpoint alone: the checkpoint keeps the configuration it was made with.
+// A trained model from its checkpoint alone: the checkpoint keeps the configuration it was made
+// with.
 #ifndef MEGATRON_TRAIN_INFERENCE_MODEL_H_
 #define MEGATRON_TRAIN_INFERENCE_MODEL_H_
 
@@ -11,8 +12,9 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/data/tokenizer/tokenizer.h"
-#include "megatron/models/gpt_stage.h"
+#include "megatron/models/gpt_options.h"
 #include "megatron/models/text_generator.h"
+#include "megatron/models/trained_stage.h"
 
 namespace megatron {
 
@@ -41,7 +43,7 @@ class InferenceModel {
   int64_t iteration_ = 0;
   ThreadPool pool_;
   MemoryLedger ledger_;
-  GptStage stage_;
+  std::unique_ptr<TrainedStage> stage_;
   Buffer weights_;
   std::unique_ptr<StageMemory> memory_;
   std::unique_ptr<TextGenerator> generator_;

@@ -13,6 +13,7 @@
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/rectangle.h"
+#include "megatron/models/make_stage.h"
 #include "megatron/train/run_options.h"
 
 namespace megatron {
@@ -103,10 +104,10 @@ std::vector<ShardedTensor> MomentBlocks(GptTrainer& trainer) {
 
 // The names of the whole model's weights, of which a rank may hold some only.
 std::set<std::string> WeightNames(const GptOptions& model) {
-  GptStage whole(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+  const auto whole = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
   std::set<std::string> names;
-  for (const Parameter* parameter : whole.parameters()) names.insert(parameter->name);
-  for (const RouterState::Named& state : whole.router_state().Tensors()) names.insert(state.name);
+  for (const Parameter* parameter : whole->parameters()) names.insert(parameter->name);
+  for (const RouterState::Named& state : whole->router_state().Tensors()) names.insert(state.name);
   return names;
 }
 
