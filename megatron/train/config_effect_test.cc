@@ -190,8 +190,9 @@ std::string Describe(const DataOptions& o) {
               absl::StrJoin(o.test_data_path, " "), o.per_split_data_args_path, o.mmap_bin_files,
               o.cache_path, o.cyclic, o.data_sharding) +
          Describe(o.fill_in_the_middle) +
-         (o.bert.has_value() ? Line(o.bert->mask_prob, o.bert->short_seq_prob, o.bert->binary_head)
-                             : "no BERT\n") +
+         (o.sentences.has_value() ? Line(o.sentences->mask_prob, o.sentences->short_seq_prob,
+                                         o.sentences->binary_head, o.sentences->decoder_seq_length)
+                                  : "no sentences\n") +
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
               o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,

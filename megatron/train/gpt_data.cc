@@ -15,9 +15,6 @@
 #include "megatron/data/gpt/story_sequences.h"
 #include "megatron/data/index_cache.h"
 #include "megatron/data/indexed/indexed_dataset.h"
-#include "megatron/data/masked/bert_dataset.h"
-#include "megatron/data/masked/bert_source.h"
-#include "megatron/data/masked/mock_sentences.h"
 #include "megatron/data/sample_order.h"
 #include "megatron/train/per_split_paths.h"
 
@@ -46,21 +43,13 @@ GptDatasetOptions DatasetOptions(const DataOptions& options, const Text& text, S
   return dataset;
 }
 
-BertDatasetOptions BertOptions(const DataOptions& options, Split split) {
-  BertDatasetOptions dataset;
-  dataset.seq_length = static_cast<int32_t>(options.seq_length);
-  dataset.seed = options.seed;
-  dataset.num_samples = SamplesNeeded(split, options.run);
-  dataset.short_sequence_probability = options.bert->short_seq_prob;
-  dataset.masking.probability = options.bert->mask_prob;
-  dataset.classification_head = options.bert->binary_head;
-  return dataset;
-}
-
-absl::StatusOr<std::unique_ptr<GptSampleSource>> SourceOf(
-    absl::StatusOr<std::unique_ptr<BertDataset>> dataset) {
-  MEGATRON_RETURN_IF_ERROR(dataset.status());
-  return std::make_unique<BertSource>(*std::move(dataset));
+SentencePart PartOfSentences(const DataOptions& options, Split split) {
+  SentencePart part;
+  part.seq_length = options.seq_length;
+  part.seed = options.seed;
+  part.split = split;
+  part.num_samples = SamplesNeeded(split, options.run);
+  return part;
 }
 
 // Opens the training part and, where the run evaluates, the validation part. `open` opens one.
@@ -89,11 +78,11 @@ absl::StatusOr<GptData> OpenStorySentences(const DataOptions& options, const Tex
   const std::shared_ptr<const TokenSequences> sentences(all, &all->sentences);
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
-    BertDatasetOptions dataset = BertOptions(options, split);
-    dataset.documents = RangeOf(split, shares, all->num_documents());
-    return SourceOf(BertDataset::Create(
-        sentences, [&](int64_t i) { return all->DocumentSequences(i); },
-        WordPiecesOf(text.tokenizer), dataset));
+    SentencePart part = PartOfSentences(options, split);
+    part.documents = RangeOf(split, shares, all->num_documents());
+    return OpenSentences(
+        *options.sentences, part, sentences, [&](int64_t i) { return all->DocumentSequences(i); },
+        text.tokenizer);
   }));
   return data;
 }
@@ -122,13 +111,10 @@ absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Text& text) {
   data.fingerprint = "mock";
   MEGATRON_RETURN_IF_ERROR(OpenParts(
       options, &data, [&](Split split) -> absl::StatusOr<std::unique_ptr<GptSampleSource>> {
-        if (!options.bert.has_value())
+        if (!options.sentences.has_value())
           return CreateMockGptDataset(split, DatasetOptions(options, text, split));
-        // A vocabulary without special tokens gets some.
-        const WordPieces pieces = text.tokenizer.special().cls >= 0
-                                      ? WordPiecesOf(text.tokenizer)
-                                      : MockWordPieces(text.tokenizer.vocab_size(), 0);
-        return SourceOf(CreateMockBertDataset(split, pieces, BertOptions(options, split)));
+        return OpenMockSentences(*options.sentences, PartOfSentences(options, split),
+                                 text.tokenizer);
       }));
   return data;
 }
@@ -178,8 +164,8 @@ class Files {
   // Whether every file has something in the split.
   bool AllHave(const DataOptions& options, Split split, const SplitShares& shares) const {
     return std::all_of(files_.begin(), files_.end(), [&](const OpenedFile& file) {
-      const int64_t count = options.bert.has_value() ? file.sequences->num_documents()
-                                                     : file.sequences->num_sequences();
+      const int64_t count = options.sentences.has_value() ? file.sequences->num_documents()
+                                                          : file.sequences->num_sequences();
       return RangeOf(split, shares, count).size() > 0;
     });
   }
@@ -193,8 +179,8 @@ class Files {
   absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Datasets(
       const GptDatasetOptions& options, const SplitShares& shares,
       const std::vector<absl::optional<int64_t>>& num_samples) const;
-  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> BertDatasets(
-      const BertDatasetOptions& options, const WordPieces& pieces, Split split,
+  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> SentenceDatasets(
+      const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
       const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const;
 
   BlendSpec spec_;
@@ -219,20 +205,20 @@ absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
   return datasets;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::BertDatasets(
-    const BertDatasetOptions& options, const WordPieces& pieces, Split split,
+absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::SentenceDatasets(
+    const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
     const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const {
   std::vector<std::unique_ptr<GptSampleSource>> datasets;
   for (size_t i = 0; i < files_.size(); ++i) {
     const IndexedDataset& file = *files_[i].sequences;
-    BertDatasetOptions dataset = options;
-    dataset.documents = RangeOf(split, shares, file.num_documents());
-    dataset.num_samples = num_samples[i];
-    dataset.cache.fingerprint = files_[i].fingerprint;
+    SentencePart mine = part;
+    mine.documents = RangeOf(part.split, shares, file.num_documents());
+    mine.num_samples = num_samples[i];
+    mine.cache.fingerprint = files_[i].fingerprint;
     const auto document = [&](int64_t d) { return file.DocumentSequences(d); };
     MEGATRON_ASSIGN_OR_RETURN(
         std::unique_ptr<GptSampleSource> created,
-        SourceOf(BertDataset::Create(files_[i].sequences, document, pieces, dataset)),
+        OpenSentences(options, mine, files_[i].sequences, document, tokenizer),
         _ << file.prefix() << ", which preprocess_data --split_sentences makes");
     datasets.push_back(std::move(created));
   }
@@ -246,10 +232,9 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions
   GptDatasetOptions dataset = DatasetOptions(options, text, split);
   dataset.identity.split = split;
   if (!options.cache_path.empty()) dataset.cache = &cache;
-  BertDatasetOptions bert;
-  if (options.bert.has_value()) bert = BertOptions(options, split);
-  bert.cache.cache = dataset.cache;
-  bert.cache.split = split;
+  SentencePart part = PartOfSentences(options, split);
+  part.cache.cache = dataset.cache;
+  part.cache.split = split;
   const int64_t needed = SamplesNeeded(split, options.run);
   std::vector<absl::optional<int64_t>> num_samples;
   const bool alone = files_.size() == 1 && spec_.weights.empty();
@@ -263,22 +248,22 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions
   }
   MEGATRON_ASSIGN_OR_RETURN(
       std::vector<std::unique_ptr<GptSampleSource>> datasets,
-      options.bert.has_value()
-          ? BertDatasets(bert, WordPiecesOf(text.tokenizer), split, shares, num_samples)
+      options.sentences.has_value()
+          ? SentenceDatasets(*options.sentences, part, text.tokenizer, shares, num_samples)
           : Datasets(dataset, shares, num_samples));
   if (alone) return std::move(datasets[0]);
   std::vector<double> weights = spec_.weights;
   if (weights.empty()) {
     int64_t available = 0;
-    for (const auto& part : datasets) available += part->size();
+    for (const auto& source : datasets) available += source->size();
     if (needed > available) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%d files without weights hold %d samples and the run needs %d; with "
                           "weights files are read more than once",
                           files_.size(), available, needed));
     }
-    for (const auto& part : datasets)
-      weights.push_back(static_cast<double>(part->size()) / static_cast<double>(available));
+    for (const auto& source : datasets)
+      weights.push_back(static_cast<double>(source->size()) / static_cast<double>(available));
   }
   return BlendedDataset::Create(std::move(datasets), weights, needed, {dataset.cache, split});
 }
@@ -363,7 +348,7 @@ absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options) {
 
 int64_t EstimateDataBytes(const DataOptions& options) {
   // A sample's place in the stream (two int32) and in the shuffled order (one), or its sentences.
-  const int64_t kBytesPerSample = options.bert.has_value() ? 16 : 12, kBytesPerToken = 4;
+  const int64_t kBytesPerSample = options.sentences.has_value() ? 16 : 12, kBytesPerToken = 4;
   int64_t samples = SamplesNeeded(Split::kTrain, options.run);
   if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
   const bool tests = !options.data_path.empty() || !options.test_data_path.empty();
@@ -386,7 +371,7 @@ absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer&
                               _ << "for data.fim_data");
     text.fill_in_the_middle = std::make_shared<const FillInTheMiddle>(std::move(created));
   }
-  const auto open_stories = options.bert.has_value() ? OpenStorySentences : OpenStories;
+  const auto open_stories = options.sentences.has_value() ? OpenStorySentences : OpenStories;
   MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? open_stories(options, text)
                                           : options.mock  ? OpenMock(options, text)
                                           : !options.train_data_path.empty()

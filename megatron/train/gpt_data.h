@@ -15,15 +15,9 @@
 #include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/split.h"
 #include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/train/sentence_data.h"
 
 namespace megatron {
-
-// Samples of sentences, for BERT.
-struct BertDataOptions {
-  double mask_prob = 0.15;
-  double short_seq_prob = 0.1;
-  bool binary_head = true;  // two pieces, in order or not
-};
 
 struct DataOptions {
   // Prefixes, each with its weight before it or none. What is trained and evaluated on are parts of
@@ -50,7 +44,7 @@ struct DataOptions {
   RunLength run;
 
   absl::optional<FillInTheMiddleOptions> fill_in_the_middle;
-  absl::optional<BertDataOptions> bert;  // in place of a stream of tokens
+  absl::optional<SentenceDataOptions> sentences;  // in place of a stream of tokens
 
   bool cyclic = false;
   // Cyclic only: Megatron's order, which the following two numbers determine.

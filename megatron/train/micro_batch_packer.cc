@@ -1,68 +1,11 @@
 #include "megatron/train/micro_batch_packer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
-namespace {
-
-int64_t RoundUp(int64_t bytes) {
-  return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
-}
-
-// A micro-batch with room for the most tokens and sequences that it can have, made of tensors that
-// next(dtype, count) gives.
-template <typename Next>
-MicroBatch LayOut(const PackerOptions& options, Next next) {
-  const int64_t samples = options.layout.micro_batch_size, tokens = samples * options.seq_length;
-  MicroBatch batch;
-  batch.tokens_T = next(DType::kInt32, tokens);
-  batch.labels_T = next(DType::kInt32, tokens);
-  batch.position_T = next(DType::kInt32, tokens);
-  batch.sample_position_T = next(DType::kInt32, tokens);
-  batch.cu_seqlens = next(DType::kInt32, tokens + 1);
-  batch.loss_weight_T = next(DType::kFloat32, tokens);
-  batch.gradient_weight_T = next(DType::kFloat32, tokens);
-  batch.sample_T = next(DType::kInt64, tokens);
-  if (!options.classified) return batch;
-  batch.token_type_T = next(DType::kInt32, tokens);
-  // One sequence more than there are samples fills the micro-batch up.
-  batch.sequence_label_S = next(DType::kInt32, samples + 1);
-  batch.sequence_weight_S = next(DType::kFloat32, samples + 1);
-  batch.sequence_gradient_weight_S = next(DType::kFloat32, samples + 1);
-  return batch;
-}
-
-int64_t BatchBytes(const PackerOptions& options) {
-  int64_t bytes = 0;
-  LayOut(options, [&](DType dtype, int64_t count) {
-    bytes += RoundUp(SizeOf(dtype) * count);
-    return Tensor();
-  });
-  return bytes;
-}
-
-using Part = Tensor MicroBatch::*;
-constexpr Part kOfTokens[] = {&MicroBatch::tokens_T,      &MicroBatch::labels_T,
-                              &MicroBatch::position_T,    &MicroBatch::sample_position_T,
-                              &MicroBatch::loss_weight_T, &MicroBatch::gradient_weight_T,
-                              &MicroBatch::sample_T,      &MicroBatch::token_type_T};
-constexpr Part kOfSequences[] = {&MicroBatch::sequence_label_S, &MicroBatch::sequence_weight_S,
-                                 &MicroBatch::sequence_gradient_weight_S};
-
-// Leaves out what is not used.
-void Shorten(int64_t tokens, int64_t sequences, MicroBatch* batch) {
-  for (const Part part : kOfTokens) {
-    if (!(batch->*part).empty()) batch->*part = (batch->*part).Slice(0, 0, tokens);
-  }
-  for (const Part part : kOfSequences) {
-    if (!(batch->*part).empty()) batch->*part = (batch->*part).Slice(0, 0, sequences);
-  }
-  batch->cu_seqlens = batch->cu_seqlens.Slice(0, 0, sequences + 1);
-}
-
-}  // namespace
 
 MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
                                    MemoryLedger* ledger)
@@ -76,17 +19,44 @@ MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
   host_batches_.reserve(options.max_micro_batches);
 }
 
+// Where samples have documents, one may begin at every token; where lengths vary, a sequence more
+// than there are samples fills the micro-batch up.
+MicroBatchRoom MicroBatchPacker::Room() const {
+  const MicroBatchSize largest = LargestSize();
+  MicroBatchRoom room;
+  room.tokens = largest.tokens;
+  room.sequences = lengths_vary() ? largest.sequences : largest.tokens;
+  room.classified = options_.classified;
+  room.encoder_tokens = largest.encoder_tokens;
+  return room;
+}
+
+// With an encoder, what fills up one side has a token on the other too: where all samples are as
+// long as they may be, there is more than their tokens.
+MicroBatchSize MicroBatchPacker::LargestSize() const {
+  const int64_t samples = options_.layout.micro_batch_size;
+  MicroBatchSize size = {samples * options_.seq_length, samples,
+                         samples * options_.encoder_seq_length};
+  if (!lengths_vary() || TokenMultiple() == 1) return size;
+  ++size.sequences;
+  if (options_.encoder_seq_length > 0) {
+    size.tokens += TokenMultiple();
+    size.encoder_tokens += TokenMultiple();
+  }
+  return size;
+}
+
 int64_t MicroBatchPacker::BytesOfOne() const {
   const int size = options_.context_parallel_size;
-  if (size == 1) return BatchBytes(options_);
-  const int64_t labelled = options_.classified ? options_.layout.micro_batch_size + 1 : 0;
-  return BatchBytes(options_) + ContextSliceBytes(TokensOfAll(), size, labelled);
+  if (size == 1) return MicroBatchBytes(Room());
+  const int64_t labelled = options_.classified ? LargestSize().sequences : 0;
+  return MicroBatchBytes(Room()) + ContextSliceBytes(LargestSize().tokens, size, labelled);
 }
 
 void MicroBatchPacker::PlaceOwnTokens() {
   if (options_.context_parallel_size == 1) return;
   for (size_t m = 0; m < batches_.size(); ++m) {
-    const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + BatchBytes(options_);
+    const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + MicroBatchBytes(Room());
     batches_[m] = PlaceContextSlice(batches_[m], Shard(), buffer_, begin);
   }
 }
@@ -102,26 +72,12 @@ void MicroBatchPacker::TakeOwnTokens() {
 }
 
 MicroBatch MicroBatchPacker::Whole(int64_t index) const {
-  int64_t offset = index * BytesOfOne();
-  return LayOut(options_, [&](DType dtype, int64_t count) {
-    const Tensor tensor = buffer_.At(offset, dtype, {count});
-    offset += RoundUp(tensor.bytes());
-    return tensor;
-  });
+  return PlaceMicroBatch(Room(), buffer_, index * BytesOfOne());
 }
 
 MicroBatch MicroBatchPacker::OnHost(const MicroBatch& batch) const {
   MicroBatch host = batch;
-  for (Tensor* tensor : {&host.cu_seqlens, &host.context.cu_seqlens, &host.context.place_CT,
-                         &host.context.first_token_S}) {
-    if (!tensor->empty()) *tensor = host_.Of(*tensor);
-  }
-  for (const Part part : kOfTokens) {
-    if (!(host.*part).empty()) host.*part = host_.Of(host.*part);
-  }
-  for (const Part part : kOfSequences) {
-    if (!(host.*part).empty()) host.*part = host_.Of(host.*part);
-  }
+  ForEachTensor(&host, [&](Tensor* tensor) { *tensor = host_.Of(*tensor); });
   return host;
 }
 
@@ -130,18 +86,18 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
   batches_.clear();
   for (int64_t m = 0; m < micro_batches; ++m) {
     batches_.push_back(Whole(m));
-    const int64_t samples = options_.layout.micro_batch_size;
-    Shorten(samples * options_.seq_length,
-            options_.classified && TokenMultiple() > 1 ? samples + 1 : samples, &batches_.back());
-    batches_.back().max_seqlen = options_.seq_length;
-    batches_.back().num_samples = options_.layout.micro_batch_size;
+    MicroBatch& batch = batches_.back();
+    Shorten(LargestSize(), &batch);
+    batch.max_seqlen = options_.seq_length;
+    batch.encoder.max_seqlen = options_.encoder_seq_length;
+    batch.num_samples = options_.layout.micro_batch_size;
   }
   PlaceOwnTokens();
 }
 
-void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t offset,
-                              MicroBatch* batch, int64_t* sequences) {
-  const int64_t length = static_cast<int64_t>(sample.tokens.size());
+void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+                              MicroBatch* batch) {
+  const int64_t length = static_cast<int64_t>(sample.tokens.size()), offset = used->tokens;
   std::copy_n(sample.tokens.begin(), length, batch->tokens_T.data<int32_t>() + offset);
   std::copy_n(sample.labels.begin(), length, batch->labels_T.data<int32_t>() + offset);
   std::copy_n(sample.positions.begin(), length, batch->position_T.data<int32_t>() + offset);
@@ -149,33 +105,60 @@ void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, int64_t 
   std::fill_n(batch->sample_T.data<int64_t>() + offset, length, ordinal);
   for (int64_t i = 0; i < length; ++i)
     batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
+  if (options_.classified) AppendClasses(sample, *used, batch);
+  if (options_.encoder_seq_length > 0) AppendEncoder(sample, ordinal, used, batch);
   for (size_t d = 0; d < sample.document_starts.size(); ++d) {
     const int64_t begin = sample.document_starts[d];
     const int64_t end =
         d + 1 < sample.document_starts.size() ? sample.document_starts[d + 1] : length;
-    batch->cu_seqlens.data<int32_t>()[++*sequences] = static_cast<int32_t>(offset + end);
+    batch->cu_seqlens.data<int32_t>()[++used->sequences] = static_cast<int32_t>(offset + end);
     batch->max_seqlen = std::max(batch->max_seqlen, end - begin);
   }
-  if (!options_.classified) return;
-  std::copy_n(sample.types.begin(), length, batch->token_type_T.data<int32_t>() + offset);
-  batch->sequence_label_S.data<int32_t>()[*sequences - 1] = sample.sequence_class;
-  batch->sequence_weight_S.data<float>()[*sequences - 1] = 1;
+  used->tokens += length;
 }
 
-int64_t MicroBatchPacker::FillUp(int64_t tokens, MicroBatch* batch, int64_t* sequences) {
+void MicroBatchPacker::AppendClasses(const GptSample& sample, const MicroBatchSize& used,
+                                     MicroBatch* batch) {
+  std::copy(sample.types.begin(), sample.types.end(),
+            batch->token_type_T.data<int32_t>() + used.tokens);
+  batch->sequence_label_S.data<int32_t>()[used.sequences] = sample.sequence_class;
+  batch->sequence_weight_S.data<float>()[used.sequences] = 1;
+}
+
+void MicroBatchPacker::AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+                                     MicroBatch* batch) {
+  const EncoderBatch& encoder = batch->encoder;
+  const int64_t length = static_cast<int64_t>(sample.encoder_tokens.size());
+  const int64_t offset = used->encoder_tokens;
+  std::copy_n(sample.encoder_tokens.begin(), length, encoder.tokens_T.data<int32_t>() + offset);
+  std::fill_n(encoder.sample_T.data<int64_t>() + offset, length, ordinal);
+  for (const Tensor* places : {&encoder.position_T, &encoder.sample_position_T})
+    std::iota(places->data<int32_t>() + offset, places->data<int32_t>() + offset + length, 0);
+  used->encoder_tokens += length;
+  encoder.cu_seqlens.data<int32_t>()[used->sequences + 1] =
+      static_cast<int32_t>(used->encoder_tokens);
+  batch->encoder.max_seqlen = std::max(batch->encoder.max_seqlen, length);
+}
+
+void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   const int64_t multiple = TokenMultiple();
-  const int64_t missing = (multiple - tokens % multiple) % multiple;
-  if (missing == 0) return tokens;
+  const bool has_encoder = options_.encoder_seq_length > 0;
+  int64_t missing = (multiple - used->tokens % multiple) % multiple;
+  int64_t encoder_missing = (multiple - used->encoder_tokens % multiple) % multiple;
+  if (missing == 0 && encoder_missing == 0) return;
+  // No sequence attends to nothing.
+  if (missing == 0) missing = multiple;
+  if (has_encoder && encoder_missing == 0) encoder_missing = multiple;
   GptSample filler;
   filler.tokens.assign(static_cast<size_t>(missing), 0);
   filler.labels.assign(static_cast<size_t>(missing), -1);
   filler.loss_mask.assign(static_cast<size_t>(missing), 0);
   filler.positions.assign(static_cast<size_t>(missing), 0);
   filler.types.assign(static_cast<size_t>(missing), 0);
+  filler.encoder_tokens.assign(static_cast<size_t>(encoder_missing), 0);
   filler.document_starts = {0};
-  Append(filler, /*ordinal=*/0, tokens, batch, sequences);
-  batch->sequence_weight_S.data<float>()[*sequences - 1] = 0;
-  return tokens + missing;
+  Append(filler, /*ordinal=*/0, used, batch);
+  if (options_.classified) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
 }
 
 // Training and evaluation have a source each, and each source a reader that knows where it is.
@@ -193,20 +176,20 @@ SamplePrefetcher& MicroBatchPacker::ReaderOf(const GptSampleSource& source) {
 
 absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRange& range,
                                        MicroBatch* batch) {
-  int64_t sequences = 0, tokens = 0;
-  batch->max_seqlen = 0;
+  MicroBatchSize used;
   batch->cu_seqlens.data<int32_t>()[0] = 0;
+  if (options_.encoder_seq_length > 0) batch->encoder.cu_seqlens.data<int32_t>()[0] = 0;
   for (int64_t i = 0; i < range.count; ++i) {
     MEGATRON_RETURN_IF_ERROR(reader.Get(range.begin + i, &sample_),
                              _ << "while reading training sample " << range.begin + i);
     const int64_t length = static_cast<int64_t>(sample_.tokens.size());
-    CHECK(length == options_.seq_length || (options_.classified && length < options_.seq_length))
+    CHECK(length == options_.seq_length || (lengths_vary() && length < options_.seq_length))
         << length;
-    Append(sample_, range.begin + i, tokens, batch, &sequences);
-    tokens += length;
+    CHECK_LE(static_cast<int64_t>(sample_.encoder_tokens.size()), options_.encoder_seq_length);
+    Append(sample_, range.begin + i, &used, batch);
   }
-  if (options_.classified) tokens = FillUp(tokens, batch, &sequences);
-  Shorten(tokens, sequences, batch);
+  if (lengths_vary()) FillUp(&used, batch);
+  Shorten(used, batch);
   return absl::OkStatus();
 }
 
@@ -233,8 +216,9 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
     MicroBatch &batch = batches_.back(), &host = host_batches_.back();
     MEGATRON_RETURN_IF_ERROR(
         PackOne(reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &host));
-    Shorten(host.num_tokens(), host.num_sequences(), &batch);
+    Shorten(SizeOf(host), &batch);
     batch.max_seqlen = host.max_seqlen;
+    batch.encoder.max_seqlen = host.encoder.max_seqlen;
     batch.num_samples = options_.layout.micro_batch_size;
     batch.sample_weight =
         step.loss_scale / static_cast<float>(step.micro_batches * batch.num_samples *

@@ -21,6 +21,7 @@
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
+#include "megatron/train/micro_batch_room.h"
 
 namespace megatron {
 
@@ -33,8 +34,10 @@ struct PackerOptions {
   bool per_token_loss = true;
   // Samples have token types and a class (BERT).
   bool classified = false;
-  // Micro-batches of samples that are shorter than seq_length are filled up to a multiple of this,
-  // by a sequence that no loss counts: what sequence parallelism shares out evenly.
+  // Set: samples have tokens for an encoder, at most so many, and seq_length is the decoder's (T5).
+  int64_t encoder_seq_length = 0;
+  // Micro-batches of samples of varied lengths are filled up to a multiple of this, by a sequence
+  // that no loss counts: what sequence parallelism shares out evenly.
   int64_t token_multiple = 1;
   // Of each sample this rank packs what is its own among the context-parallel ranks
   // (context_slice.h); the global batch is counted in whole samples.
@@ -63,9 +66,12 @@ class MicroBatchPacker {
   const std::vector<MicroBatch>& batches() const { return batches_; }
 
  private:
-  int64_t TokensOfAll() const { return options_.layout.micro_batch_size * options_.seq_length; }
+  // Whether samples may be shorter than seq_length; each is one sequence then.
+  bool lengths_vary() const { return options_.classified || options_.encoder_seq_length > 0; }
+  MicroBatchRoom Room() const;
+  MicroBatchSize LargestSize() const;
   int64_t BytesOfOne() const;
-  MicroBatch Whole(int64_t index) const;  // with room for the most sequences a batch can have
+  MicroBatch Whole(int64_t index) const;  // with all its room
   MicroBatch OnHost(const MicroBatch& batch) const;
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
@@ -80,11 +86,13 @@ class MicroBatchPacker {
   void TakeOwnTokens();   // and filled on the host
   SamplePrefetcher& ReaderOf(const GptSampleSource& source);
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
-  void Append(const GptSample& sample, int64_t ordinal, int64_t offset, MicroBatch* batch,
-              int64_t* sequences);
+  // Behind what is there, `used`, which grows.
+  void Append(const GptSample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
+  void AppendClasses(const GptSample& sample, const MicroBatchSize& used, MicroBatch* batch);
+  void AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+                     MicroBatch* batch);
+  void FillUp(MicroBatchSize* used, MicroBatch* batch);
   void WeighSequences(const Step& step, MicroBatch* batch) const;
-  // Returns the number of tokens then.
-  int64_t FillUp(int64_t tokens, MicroBatch* batch, int64_t* sequences);
 
   PackerOptions options_;
   Buffer buffer_;

@@ -69,11 +69,38 @@ class ClassifiedSource : public GptSampleSource {
   }
 };
 
+// Sample i has 1 + i % 3 tokens of which each counts, and 1 + i % 4 for the encoder.
+class EncodedSource : public GptSampleSource {
+ public:
+  int64_t size() const override { return 100; }
+  absl::Status Get(int64_t index, GptSample* sample) const override {
+    *sample = GptSample();
+    for (int32_t i = 0; i <= index % 3; ++i) {
+      sample->tokens.push_back(static_cast<int32_t>(10 * index + i));
+      sample->labels.push_back(static_cast<int32_t>(10 * index + i + 1));
+      sample->loss_mask.push_back(1.0f);
+      sample->positions.push_back(i);
+    }
+    for (int32_t i = 0; i <= index % 4; ++i)
+      sample->encoder_tokens.push_back(static_cast<int32_t>(1000 + 10 * index + i));
+    sample->document_starts = {0};
+    return absl::OkStatus();
+  }
+};
+
+PackerOptions EncoderOptions(int64_t micro_batch_size, int64_t max_micro_batches) {
+  PackerOptions options = Options(micro_batch_size, max_micro_batches);
+  options.seq_length = 3;
+  options.encoder_seq_length = 4;
+  return options;
+}
+
 class MicroBatchPackerTest : public ::testing::Test {
  protected:
   ThreadPool pool_{1};
   Stream stream_ = Stream::Cpu(&pool_);
   CountingSource source_;
+  EncodedSource encoded_;
 };
 
 TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
@@ -127,6 +154,62 @@ TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
               Values<float>(expected.gradient_weight_T)[t]);
   }
   EXPECT_EQ(sequences, Values<float>(expected.sequence_gradient_weight_S));
+}
+
+TEST_F(MicroBatchPackerTest, PacksWhatAnEncoderReadsBesideTheDecodersTokens) {
+  MicroBatchPacker packer(EncoderOptions(2, 1), Device(), nullptr);
+  ASSERT_TRUE(packer.Pack(encoded_, {5, 1, 10}, ProcessGroup(), stream_).ok());
+  const MicroBatch& batch = packer.batches()[0];
+  EXPECT_THAT(Values<int32_t>(batch.tokens_T), ElementsAre(50, 51, 52, 60));
+  EXPECT_THAT(Values<int32_t>(batch.cu_seqlens), ElementsAre(0, 3, 4));
+  EXPECT_THAT(Values<float>(batch.gradient_weight_T), ElementsAre(2.5, 2.5, 2.5, 2.5));
+  EXPECT_EQ(batch.max_seqlen, 3);
+  const EncoderBatch& encoder = batch.encoder;
+  EXPECT_THAT(Values<int32_t>(encoder.tokens_T), ElementsAre(1050, 1051, 1060, 1061, 1062));
+  EXPECT_THAT(Values<int32_t>(encoder.position_T), ElementsAre(0, 1, 0, 1, 2));
+  EXPECT_THAT(Values<int32_t>(encoder.sample_position_T), ElementsAre(0, 1, 0, 1, 2));
+  EXPECT_THAT(Values<int64_t>(encoder.sample_T), ElementsAre(5, 5, 6, 6, 6));
+  EXPECT_THAT(Values<int32_t>(encoder.cu_seqlens), ElementsAre(0, 2, 5));
+  EXPECT_EQ(encoder.max_seqlen, 3);
+}
+
+// Both sides are filled up, by one sequence that has a token on each.
+TEST_F(MicroBatchPackerTest, FillsEncoderAndDecoderUpTogether) {
+  PackerOptions options = EncoderOptions(2, 3);
+  options.token_multiple = 2;
+  MicroBatchPacker packer(options, Device(), nullptr);
+  ASSERT_TRUE(packer.Pack(encoded_, {5, 3, 1}, ProcessGroup(), stream_).ok());
+  const auto sizes = [&](size_t m) {
+    const MicroBatch& batch = packer.batches()[m];
+    return std::make_pair(Values<int32_t>(batch.cu_seqlens),
+                          Values<int32_t>(batch.encoder.cu_seqlens));
+  };
+  using Bounds = std::vector<int32_t>;
+  // Samples 5 and 6, of 3 + 1 and 2 + 3 tokens.
+  EXPECT_EQ(sizes(0), std::make_pair(Bounds({0, 3, 4, 6}), Bounds({0, 2, 5, 6})));
+  // Samples 7 and 8, of 2 + 3 and 4 + 1.
+  EXPECT_EQ(sizes(1), std::make_pair(Bounds({0, 2, 5, 6}), Bounds({0, 4, 5, 6})));
+  // Samples 9 and 10, of 1 + 2 and 2 + 3.
+  EXPECT_EQ(sizes(2), std::make_pair(Bounds({0, 1, 3, 4}), Bounds({0, 2, 5, 6})));
+  EXPECT_THAT(Values<float>(packer.batches()[0].loss_weight_T), ElementsAre(1, 1, 1, 1, 0, 0));
+}
+
+TEST_F(MicroBatchPackerTest, ShapesForPlanningHoldEveryBatch) {
+  PackerOptions options = EncoderOptions(3, 1);
+  options.seq_length = 4;
+  options.token_multiple = 2;
+  MicroBatchPacker plan(options, Device(), nullptr);
+  plan.PackShapes(1);
+  const MicroBatchSize largest = SizeOf(plan.batches()[0]);
+  MicroBatchPacker packer(options, Device(), nullptr);
+  for (int64_t begin = 0; begin < 90; begin += 3) {
+    ASSERT_TRUE(packer.Pack(encoded_, {begin, 1, 1}, ProcessGroup(), stream_).ok());
+    const MicroBatchSize size = SizeOf(packer.batches()[0]);
+    EXPECT_LE(size.tokens, largest.tokens);
+    EXPECT_LE(size.encoder_tokens, largest.encoder_tokens);
+    EXPECT_LE(size.sequences, largest.sequences);
+    EXPECT_EQ(size.tokens % 2 + size.encoder_tokens % 2, 0);
+  }
 }
 
 TEST_F(MicroBatchPackerTest, PacksSamplesWithTheirPlacesAndDocuments) {

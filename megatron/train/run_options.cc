@@ -358,8 +358,8 @@ DataOptions ToData(const config::PretrainConfig& config) {
   options.cache_path = data.data_cache_path();
   options.fill_in_the_middle = ToFillInTheMiddle(config);
   if (config.model().model_type() == config::ModelType::bert) {
-    options.bert =
-        BertDataOptions{data.mask_prob(), data.short_seq_prob(), config.model().bert_binary_head()};
+    options.sentences = SentenceDataOptions{data.mask_prob(), data.short_seq_prob(),
+                                            config.model().bert_binary_head()};
   }
   options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
   options.data_sharding = data.data_sharding();

@@ -1,5 +1,5 @@
-// What a model trains on: for GPT a piece of the token stream, for BERT pieces of a document; and
-// where they come from.
+// What a model trains on: for GPT a piece of the token stream, for BERT pieces of a document, for
+// T5 a text with gaps and what belongs there; and where they come from.
 #ifndef MEGATRON_DATA_GPT_GPT_SAMPLE_H_
 #define MEGATRON_DATA_GPT_GPT_SAMPLE_H_
 
@@ -22,6 +22,9 @@ struct GptSample {
   // BERT's alone.
   std::vector<int32_t> types;  // of tokens; empty: they have none
   int32_t sequence_class = 0;  // of the sample
+
+  // T5's alone: what the encoder reads; all else is the decoder's.
+  std::vector<int32_t> encoder_tokens;
 };
 
 // A finite, fixed list of samples. Any number of threads may call Get, each with a sample of its

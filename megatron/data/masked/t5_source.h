@@ -1,0 +1,28 @@
+// T5's samples in the form in which models train on: without their padding.
+#ifndef MEGATRON_DATA_MASKED_T5_SOURCE_H_
+#define MEGATRON_DATA_MASKED_T5_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/masked/t5_dataset.h"
+
+namespace megatron {
+
+class T5Source : public GptSampleSource {
+ public:
+  explicit T5Source(std::unique_ptr<T5Dataset> dataset) : dataset_(std::move(dataset)) {}
+
+  int64_t size() const override { return dataset_->size(); }
+  absl::Status Get(int64_t index, GptSample* sample) const override;
+
+ private:
+  std::unique_ptr<T5Dataset> dataset_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_DATA_MASKED_T5_SOURCE_H_
