@@ -187,7 +187,7 @@ class ZstdSource : public ByteSource {
     MEGATRON_RETURN_IF_ERROR(input_->Fill(kMostZstdHeaderBytes));
     const absl::string_view data = input_->data();
     frame_bytes_ = ZSTD_getFrameContentSize(data.data(), data.size());
-    read_of_frame_ = 0;
+    read_of_frame_ = stored_of_frame_ = 0;
     return absl::OkStatus();
   }
 
@@ -205,12 +205,19 @@ class ZstdSource : public ByteSource {
     if (!in_frame_) {
       MEGATRON_RETURN_IF_ERROR(StartFrame());
     }
-    ZSTD_inBuffer in = {input_->data().data(), input_->data().size(), 0};
+    // A frame that the library has before it as a whole goes another way there, on which it finds
+    // damage that it does not find on this one, and the other way around. Byte by byte as far as a
+    // header may reach, no frame is ever before it as a whole.
+    const bool in_header = stored_of_frame_ < kMostZstdHeaderBytes;
+    const size_t given =
+        in_header ? std::min<size_t>(input_->data().size(), 1) : input_->data().size();
+    ZSTD_inBuffer in = {input_->data().data(), given, 0};
     ZSTD_outBuffer out = {buffer.data(), buffer.size(), 0};
     const size_t result = ZSTD_decompressStream(context_, &out, &in);
     if (ZSTD_isError(result) != 0)
       return input_->Damaged(absl::StrCat("damaged zstd data: ", ZSTD_getErrorName(result)));
     input_->Consume(in.pos);
+    stored_of_frame_ += in.pos;
     in_frame_ = result != 0;
     read_of_frame_ += out.pos;
     if (!in_frame_) {
@@ -225,7 +232,7 @@ class ZstdSource : public ByteSource {
   ZSTD_DCtx* const context_;
   bool in_frame_ = false;
   uint64_t frame_bytes_ = 0;  // or one of the library's two numbers for what isn't known
-  uint64_t read_of_frame_ = 0;
+  uint64_t read_of_frame_ = 0, stored_of_frame_ = 0;
   bool output_waits_ = false;
 };
 
