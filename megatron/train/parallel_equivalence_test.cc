@@ -207,7 +207,8 @@ double Distance(const float* a, const float* b, int64_t count) {
 }
 
 // The gradient of a bias of keys that are not rotated is nothing but rounding, which AdamW blows
-// up: those are compared by themselves, absolutely, and then made equal.
+// up: those are compared by themselves, absolutely, and then made equal. A gradient that is there
+// by mistake, above AdamW's epsilon, moves them by 1e-3 a step.
 void CompareKeyBiases(const WholeTensor& want, double bound, std::vector<float>* got) {
   const float* expected = reinterpret_cast<const float*>(want.bytes.data());
   const int64_t groups = want.shape[0], rows = want.shape[1], size = want.shape[2];
@@ -230,7 +231,7 @@ void CompareWeights(const LayoutOutcome& got, const LayoutOutcome& want, bool sg
     const float* values = reinterpret_cast<const float*>(tensor.bytes.data());
     std::vector<float> mine(values, values + tensor.shape.numel());
     if (absl::EndsWith(name, "linear_qkv.bias"))
-      CompareKeyBiases(expected, sgd ? 1e-9 : 1e-4, &mine);
+      CompareKeyBiases(expected, sgd ? 1e-9 : 1e-3, &mine);
     EXPECT_LE(Distance(mine.data(), reinterpret_cast<const float*>(expected.bytes.data()),
                        expected.shape.numel()),
               sgd ? kSgdTolerance : kAdamTolerance)
