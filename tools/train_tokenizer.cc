@@ -200,6 +200,9 @@ absl::Status Main(const std::vector<std::string>& arguments) {
         absl::StrCat("--threads=", threads, " is not from 0 to ", kMostThreads));
   }
   ThreadPool pool(threads > 0 ? threads : AvailableCores());
+  // Without words this only judges the flags, before a corpus is read for nothing.
+  const BpeTrainerOptions options = OptionsFromFlags();
+  MEGATRON_RETURN_IF_ERROR(TrainBpe({}, options, &pool, [](int32_t) {}).status());
   Clock::time_point start = Clock::now();
   MEGATRON_ASSIGN_OR_RETURN(const WordCounts words, CountWords(FirstPieceOf(split.pattern), &pool));
   absl::FPrintF(stderr, "%d words, %d of them different: %.2f s\n", words.total(), words.size(),
@@ -208,10 +211,10 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   start = Clock::now();
   Clock::time_point last_report = start;
   MEGATRON_ASSIGN_OR_RETURN(
-      const TrainedBpe bpe, TrainBpe(words, OptionsFromFlags(), &pool, [&](int32_t num_tokens) {
+      const TrainedBpe bpe, TrainBpe(words, options, &pool, [&](int32_t num_tokens) {
         if (SecondsSince(last_report) < 5) return;
         last_report = Clock::now();
-        absl::FPrintF(stderr, "%d tokens of %d\n", num_tokens, absl::GetFlag(FLAGS_vocab_size));
+        absl::FPrintF(stderr, "%d tokens of %d\n", num_tokens, options.vocab_size);
       }));
   absl::FPrintF(stderr, "%d tokens, %d merges: %.2f s\n", bpe.tokens.size(), bpe.merges.size(),
                 SecondsSince(start));

@@ -71,7 +71,7 @@ train 0 '' --input=stories.txt --vocab_size=300 --output=left/
 # Wrong flags and files.
 train 20 '--input is missing' --output=x
 train 20 '--output is missing' --input=stories.txt
-train 20 'too small' --input=stories.txt --output=x --vocab_size=256
+train 20 'too small' --input=bad.txt --output=x --vocab_size=256  # flags first
 train 20 "'words'; there are gpt2" --input=stories.txt --output=x --split_pattern=words
 train 20 'vocab_sise' --vocab_sise=3
 train 20 "'<a>' stands twice" --input=stories.txt --output=x --special_tokens='<a>,<b>,<a>'
