@@ -29,6 +29,7 @@ class OnDevice {
 };
 
 cudaStream_t Handle(const CudaStream& stream) { return static_cast<cudaStream_t>(stream.handle()); }
+cudaEvent_t Handle(const CudaEvent& event) { return static_cast<cudaEvent_t>(event.handle()); }
 
 }  // namespace
 
@@ -43,7 +44,8 @@ CudaDeviceFacts CudaFacts(int device) {
   MEGATRON_CHECK_CUDA(cudaGetDeviceProperties(&properties, device));
   size_t free = 0, total = 0;
   MEGATRON_CHECK_CUDA(cudaMemGetInfo(&free, &total));
-  return {properties.name, static_cast<int64_t>(free), static_cast<int64_t>(total)};
+  return {properties.name, static_cast<int64_t>(free), static_cast<int64_t>(total),
+          std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes))};
 }
 
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
@@ -92,6 +94,33 @@ void* CudaStream::Workspace(int64_t bytes) {
 }
 
 void CudaStream::Synchronize() { MEGATRON_CHECK_CUDA(cudaStreamSynchronize(Handle(*this))); }
+
+CudaEvent::CudaEvent(int device) {
+  const OnDevice current(device);
+  cudaEvent_t handle;
+  MEGATRON_CHECK_CUDA(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming));
+  handle_ = handle;
+}
+
+CudaEvent::~CudaEvent() { MEGATRON_CHECK_CUDA(cudaEventDestroy(Handle(*this))); }
+
+void CudaEvent::Record(const CudaStream& stream) {
+  MEGATRON_CHECK_CUDA(cudaEventRecord(Handle(*this), Handle(stream)));
+}
+
+bool CudaEvent::Reached() const {
+  const cudaError_t state = cudaEventQuery(Handle(*this));
+  if (state == cudaErrorNotReady) {
+    cudaGetLastError();  // where it is kept like an error, for the next one who asks
+    return false;
+  }
+  Check(state, "cudaEventQuery");
+  return true;
+}
+
+void CudaEvent::HoldBack(const CudaStream& stream) const {
+  MEGATRON_CHECK_CUDA(cudaStreamWaitEvent(Handle(stream), Handle(*this), 0));
+}
 
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   CHECK_EQ(in.dtype(), out.dtype());

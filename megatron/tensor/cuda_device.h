@@ -20,6 +20,7 @@ int CudaDeviceCount();
 struct CudaDeviceFacts {
   std::string name;  // "NVIDIA H200"
   int64_t free_bytes = 0, total_bytes = 0;
+  std::string uuid;  // 16 bytes that no other device has, here or elsewhere
 };
 CudaDeviceFacts CudaFacts(int device);
 
@@ -56,6 +57,29 @@ class CudaStream {
   void* blas_ = nullptr;
   void* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
+};
+
+// A point of a stream, which the host can ask for and other streams can wait for. It may be
+// recorded again; until it first is, it counts as reached.
+//
+// Threads: any, one at a time.
+class CudaEvent {
+ public:
+  explicit CudaEvent(int device);
+  ~CudaEvent();
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  void* handle() const { return handle_; }  // a cudaEvent_t
+
+  // Moves it behind all that was enqueued so far.
+  void Record(const CudaStream& stream);
+  bool Reached() const;
+  // What is enqueued on `stream` from now on happens after it.
+  void HoldBack(const CudaStream& stream) const;
+
+ private:
+  void* handle_ = nullptr;
 };
 
 // Between tensors of equal dtype and shape, both contiguous, of which at least one is on the

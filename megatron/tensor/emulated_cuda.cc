@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -25,6 +26,8 @@ struct Blocks {
   std::mutex mutex;
   std::map<char*, Block> by_address;
 };
+
+std::atomic<bool> events_are_late{false};
 
 Blocks& AllBlocks() {
   static Blocks& blocks = *new Blocks;
@@ -58,7 +61,9 @@ __attribute__((weak)) bool KernelsAreEmulated() { return false; }
 
 int CudaDeviceCount() { return 1; }
 
-CudaDeviceFacts CudaFacts(int) { return {kEmulatedDeviceName, int64_t{1} << 40, int64_t{1} << 40}; }
+CudaDeviceFacts CudaFacts(int) {
+  return {kEmulatedDeviceName, int64_t{1} << 40, int64_t{1} << 40, "emulated device."};
+}
 
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CHECK_EQ(device, 0) << name;
@@ -106,6 +111,15 @@ void* CudaStream::Workspace(int64_t bytes) {
 }
 
 void CudaStream::Synchronize() {}
+
+// The handle says whether it has been recorded.
+CudaEvent::CudaEvent(int) {}
+CudaEvent::~CudaEvent() {}
+void CudaEvent::Record(const CudaStream&) { handle_ = this; }
+bool CudaEvent::Reached() const { return handle_ == nullptr || !events_are_late; }
+void CudaEvent::HoldBack(const CudaStream&) const {}
+
+void MakeEmulatedEventsLate(bool late) { events_are_late = late; }
 
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   CHECK_EQ(in.dtype(), out.dtype());

@@ -20,6 +20,10 @@ inline constexpr char kEmulatedDeviceName[] = "emulated";
 // then.
 bool KernelsAreEmulated();
 
+// Streams are never behind the host here. While events are late they look as if they were: no event
+// that was recorded is reached.
+void MakeEmulatedEventsLate(bool late);
+
 // The same memory as a CPU tensor, for what plays the device. Empty stays empty.
 Tensor EmulatedView(const Tensor& tensor);
 // The CPU stream that carries out a CUDA stream's operations.
