@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 
 namespace megatron {
@@ -59,34 +60,43 @@ double ToDouble(Float16 value) { return ToFloat(value); }
 
 using Formula = std::function<double(int64_t)>;
 
-// A tensor that owns its memory and can be filled and compared through the host.
+// A tensor that owns its memory, wherever that is, and is filled and compared through the host.
 class Array {
  public:
   Array(const Stream& stream, DType dtype, const Shape& shape, const Formula& formula = {})
-      : buffer_(stream.device(), shape.numel() * SizeOf(dtype), "test", &ledger_),
-        tensor_(buffer_.At(0, dtype, shape)) {
+      : stream_(stream),
+        buffer_(stream.device(), shape.numel() * SizeOf(dtype), "test", &ledger_),
+        tensor_(buffer_.At(0, dtype, shape)),
+        mirror_(tensor_, "test") {
     if (formula) Fill(formula);
   }
   Array(const Stream& stream, DType dtype, int64_t count, const Formula& formula = {})
       : Array(stream, dtype, Shape({count}), formula) {}
 
   const Tensor& tensor() const { return tensor_; }
+  // What it holds now.
+  const Tensor& Fetch() const {
+    mirror_.Fetch(stream_);
+    return mirror_.host();
+  }
 
   void Fill(const Formula& formula) {
     WithType(tensor_.dtype(), [&](auto zero) {
       using T = decltype(zero);
       for (int64_t i = 0; i < tensor_.numel(); ++i) {
-        static_cast<T*>(tensor_.raw())[i] = FromDouble<T>(formula(i));
+        static_cast<T*>(mirror_.host().raw())[i] = FromDouble<T>(formula(i));
       }
     });
+    mirror_.Send(stream_);
   }
 
   absl::Status Expect(const Formula& formula) const {
     absl::Status status;
+    const Tensor& host = Fetch();
     WithType(tensor_.dtype(), [&](auto zero) {
       using T = decltype(zero);
       for (int64_t i = 0; i < tensor_.numel() && status.ok(); ++i) {
-        const double found = ToDouble(static_cast<const T*>(tensor_.raw())[i]);
+        const double found = ToDouble(static_cast<const T*>(host.raw())[i]);
         if (found == ToDouble(FromDouble<T>(formula(i)))) continue;
         std::ostringstream text;
         text << tensor_ << " has " << found << " at " << i << " instead of " << formula(i);
@@ -97,9 +107,11 @@ class Array {
   }
 
  private:
+  const Stream stream_;
   MemoryLedger ledger_;
   Buffer buffer_;
   Tensor tensor_;
+  HostMirror mirror_;
 };
 
 // Small whole numbers, so that sums over few ranks are exact in every dtype and every order.
@@ -265,7 +277,8 @@ TEST_P(CommunicatorConformanceTest, GatheringWhatWasReduceScatteredIsAllReducing
     world.AllReduce(all.tensor(), ReduceOp::kSum, stream);
     world.ReduceScatter(in.tensor(), part.tensor(), stream);
     world.AllGather(part.tensor(), in.tensor(), stream);
-    MEGATRON_RETURN_IF_ERROR(in.Expect([&](int64_t i) { return all.tensor().data<float>()[i]; }));
+    const Tensor& sums = all.Fetch();
+    MEGATRON_RETURN_IF_ERROR(in.Expect([&](int64_t i) { return sums.data<float>()[i]; }));
     return world.status();
   });
 }

@@ -19,6 +19,10 @@ class CountedCommunicator : public Communicator {
   absl::Status status() const override { return communicator_->status(); }
   void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
 
+  bool TakesTensorsOf(DeviceType type) const override {
+    return communicator_->TakesTensorsOf(type);
+  }
+
   Event Run(const CollectiveCall& call, const Stream& stream) override {
     sent_->Add(name(), call.collective, OptimalBytesSent(call, size(), rank()));
     return communicator_->Run(call, stream);
