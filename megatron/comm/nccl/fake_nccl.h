@@ -1,0 +1,74 @@
+// NCCL played by threads of one process on the emulated device (tensor/emulated_cuda.h), for tests.
+//
+// It is as late as NCCL may be: whatever needs other ranks is in progress until they have come, and
+// hangs if they never do or call something else. It sums in the opposite order of ranks and rounds
+// at every step, so that nothing can rest on an order of ours. Whoever uses a communicator after
+// its end, or makes a call that NCCL does not allow, dies of a CHECK.
+#ifndef MEGATRON_COMM_NCCL_FAKE_NCCL_H_
+#define MEGATRON_COMM_NCCL_FAKE_NCCL_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "megatron/comm/nccl/nccl_api.h"
+
+namespace megatron {
+
+// Threads: all methods may be called by any thread.
+class FakeNccl : public NcclApi {
+ public:
+  FakeNccl();
+  ~FakeNccl() override;
+
+  // From now on all communicators of a rank of the world report this error.
+  void Break(int world_rank, NcclResult error);
+  // How many communicators were made, and how many of them have ended in good order and by abort.
+  struct Counts {
+    int made = 0, destroyed = 0, aborted = 0;
+  };
+  Counts counts() const;
+
+  std::string Version() const override { return "fake"; }
+  std::string Describe(NcclResult error, ncclComm* comm) const override;
+  NcclResult GetUniqueId(NcclUniqueId* id) override;
+  NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank) override;
+  NcclResult CommSplit(ncclComm* parent, int color, int key, ncclComm** child) override;
+  NcclResult AsyncError(ncclComm* comm) override;
+  NcclResult CommFinalize(ncclComm* comm) override;
+  NcclResult CommDestroy(ncclComm* comm) override;
+  NcclResult CommAbort(ncclComm* comm) override;
+  NcclResult GroupStart() override;
+  NcclResult GroupEnd() override;
+  NcclResult AllReduce(const Tensor& inout, ReduceOp op, ncclComm* comm,
+                       const Stream& stream) override;
+  NcclResult ReduceScatter(const Tensor& in, const Tensor& out, ReduceOp op, ncclComm* comm,
+                           const Stream& stream) override;
+  NcclResult AllGather(const Tensor& in, const Tensor& out, ncclComm* comm,
+                       const Stream& stream) override;
+  NcclResult Broadcast(const Tensor& inout, int root, ncclComm* comm,
+                       const Stream& stream) override;
+  NcclResult Send(const Tensor& tensor, int peer, ncclComm* comm, const Stream& stream) override;
+  NcclResult Receive(const Tensor& tensor, int peer, ncclComm* comm, const Stream& stream) override;
+
+ private:
+  struct Clique;
+  struct Meeting;
+
+  NcclResult Meet(ncclComm* comm, const Meeting& mine);
+  NcclResult Post(ncclComm* comm, int from, int to, const Tensor& tensor, bool sends);
+  ncclComm* Join(const std::shared_ptr<Clique>& clique, int rank, int world_rank)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  int ids_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::pair<NcclUniqueId, std::shared_ptr<Clique>>> cliques_ ABSL_GUARDED_BY(mutex_);
+  // All that were ever made: one that has ended is known by it.
+  std::vector<std::unique_ptr<ncclComm>> comms_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_NCCL_FAKE_NCCL_H_

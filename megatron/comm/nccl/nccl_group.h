@@ -1,0 +1,96 @@
+// One rank's end of one group's NCCL communicator: what is enqueued there, when it is done, what
+// has gone wrong, and how it ends. What calls mean is nccl_communicator.cc's.
+//
+// A call is enqueued by the thread that the group belongs to, which does not wait for the device.
+// Whether the device has done it, and in time, is seen by whoever calls Watch now and then.
+//
+// Threads: Enqueue, Split and Initialize by one; all else by any. No lock is held while NCCL works,
+// nor while the communicator on the host is asked for anything.
+#ifndef MEGATRON_COMM_NCCL_NCCL_GROUP_H_
+#define MEGATRON_COMM_NCCL_NCCL_GROUP_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/comm/nccl/nccl_api.h"
+#include "megatron/tensor/cuda_device.h"
+
+namespace megatron {
+
+struct NcclGroupOptions {
+  int device = 0;
+  // For NCCL to connect ranks, after all have come.
+  absl::Duration connect_deadline;
+  // For the device to finish a call, after the one before.
+  absl::Duration deadline;
+};
+
+class NcclGroup {
+ public:
+  // `host` are the same ranks, who tell by it what has failed; without a communicator of NCCL yet.
+  NcclGroup(NcclApi* api, std::shared_ptr<Communicator> host, const NcclGroupOptions& options)
+      : api_(*api), host_(std::move(host)), options_(options) {}
+  ~NcclGroup();
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  // Collective. Afterwards NCCL has connected all ranks.
+  absl::Status Initialize(const NcclUniqueId& id);
+  // Collective over this group. `child` gets its communicator where the color is not negative.
+  absl::Status Split(int color, int key, NcclGroup* child);
+
+  // Runs calls of NCCL that are one call of the group, `what` in messages. Returns when they are
+  // enqueued: the event, valid until the next call, is reached when the device has done them.
+  using Calls = std::function<NcclResult(ncclComm*)>;
+  absl::StatusOr<Event> Enqueue(const std::string& what, const Calls& calls, const Stream& stream);
+
+  // The first thing that has gone wrong on the device or in NCCL's own threads.
+  absl::Status Watch(absl::Time now);
+  // What the device has not done yet, oldest first: one line each, of at most three calls.
+  std::vector<std::string> Doing() const;
+
+  // What the device is doing here ends, and nothing is enqueued any more.
+  void Abort();
+  // Collective, in place of Abort where all is well. Aborts if the others do not come in time.
+  void Finish(absl::Duration patience);
+
+ private:
+  struct UnderWay {
+    std::string what;
+    uint64_t number;
+    absl::Time since;  // it is its turn
+    std::unique_ptr<CudaEvent> done;
+  };
+
+  // Waits until the communicator is no longer in progress.
+  absl::Status Settle(const std::string& what, absl::Duration patience);
+  absl::Status Error(const std::string& what, NcclResult error, ncclComm* comm) const;
+  // "rank 1 of tp-0, call 17, all-reduce(sum) of fp32[4]"
+  std::string Describe(const UnderWay& call) const;
+  std::string CallText(uint64_t number, const std::string& what) const;
+  void Retire(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  NcclApi& api_;
+  const std::shared_ptr<Communicator> host_;
+  const NcclGroupOptions options_;
+
+  mutable absl::Mutex mutex_;
+  ncclComm* comm_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<UnderWay> under_way_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<CudaEvent>> free_events_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_NCCL_NCCL_GROUP_H_

@@ -1,0 +1,74 @@
+#include "megatron/comm/nccl/nccl_watch.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace megatron {
+
+NcclWatch::NcclWatch(std::shared_ptr<Communicator> host, absl::Duration interval)
+    : host_(std::move(host)), interval_(interval), thread_([this] { Run(); }) {
+  pthread_setname_np(thread_.native_handle(), "nccl watch");  // for reports
+}
+
+void NcclWatch::Add(std::shared_ptr<NcclGroup> group) {
+  const absl::MutexLock lock(&mutex_);
+  groups_.push_back(std::move(group));
+}
+
+std::vector<std::shared_ptr<NcclGroup>> NcclWatch::Groups() const {
+  const absl::MutexLock lock(&mutex_);
+  return groups_;
+}
+
+std::vector<std::string> NcclWatch::Doing() const {
+  std::vector<std::string> lines;
+  for (const std::shared_ptr<NcclGroup>& group : Groups()) {
+    for (std::string& line : group->Doing()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+void NcclWatch::AbortAll() {
+  for (const std::shared_ptr<NcclGroup>& group : Groups()) group->Abort();
+}
+
+void NcclWatch::Run() {
+  const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_; };
+  while (true) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopped), interval_)) return;
+    }
+    const absl::Time now = absl::Now();
+    for (const std::shared_ptr<NcclGroup>& group : Groups()) {
+      const absl::Status status = group->Watch(now);
+      if (!status.ok()) host_->Abort(status);
+    }
+    if (host_->status().ok()) continue;
+    return AbortAll();
+  }
+}
+
+void NcclWatch::Stop() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void NcclWatch::Finish(absl::Duration patience) {
+  Stop();
+  const absl::Time end = absl::Now() + patience;
+  for (const std::shared_ptr<NcclGroup>& group : Groups()) {
+    if (!host_->status().ok()) break;
+    group->Finish(std::max(absl::ZeroDuration(), end - absl::Now()));
+  }
+  AbortAll();
+}
+
+}  // namespace megatron

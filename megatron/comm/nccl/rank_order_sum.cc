@@ -1,0 +1,97 @@
+#include "megatron/comm/nccl/rank_order_sum.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/nccl/nccl_calls.h"
+#include "megatron/ops/elementwise.h"
+
+namespace megatron {
+namespace {
+
+// Elements, so that kernels and NCCL find aligned parts.
+constexpr int64_t kAlignment = 64;
+
+}  // namespace
+
+Tensor RankOrderSum::Parts::Of(const Tensor& flat, int rank) const {
+  const int64_t begin = std::min(count, length * rank);
+  return flat.Slice(0, begin, std::min(count, begin + length));
+}
+
+void RankOrderSum::Reserve(int64_t bytes, const Stream& stream) {
+  if (bytes <= scratch_.bytes()) return;
+  stream.cuda()->Synchronize();
+  scratch_ = Buffer();  // first: both together may be too much
+  scratch_ = Buffer(stream.device(), bytes, "sums in the order of ranks", nullptr);
+}
+
+absl::StatusOr<Event> RankOrderSum::SumMine(const Parts& parts, const Tensor& flat,
+                                            const Tensor& mine, const std::string& what,
+                                            const Stream& stream) {
+  const DType dtype = flat.dtype();
+  const int64_t count = mine.numel();
+  const auto aligned = [](int64_t bytes) {
+    return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
+  };
+  const int64_t part_bytes = aligned(mine.bytes()), sum_bytes = aligned(count * sizeof(float));
+  Reserve(part_bytes * size_ + 2 * sum_bytes, stream);
+  const Tensor sum = scratch_.At(part_bytes * size_, DType::kFloat32, {count});
+  const Tensor cast = scratch_.At(part_bytes * size_ + sum_bytes, DType::kFloat32, {count});
+  std::vector<Tensor> theirs(size_);
+  std::vector<Transfer> sends, receives;
+  for (int rank = 0; rank < size_; ++rank) {
+    theirs[rank] =
+        rank == rank_ ? parts.Of(flat, rank) : scratch_.At(part_bytes * rank, dtype, {count});
+    if (rank == rank_) continue;
+    sends.push_back({rank, parts.Of(flat, rank)});
+    receives.push_back({rank, theirs[rank]});
+  }
+  MEGATRON_ASSIGN_OR_RETURN(
+      const Event event,
+      group_.Enqueue(
+          what, [&](ncclComm* comm) { return NcclExchange(&api_, sends, receives, comm, stream); },
+          stream));
+  if (count == 0) return event;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == 0) {
+      ops::Copy(stream, theirs[rank], sum);
+    } else if (dtype == DType::kFloat32) {
+      ops::Add(stream, theirs[rank], sum);
+    } else {
+      ops::Copy(stream, theirs[rank], cast);
+      ops::Add(stream, cast, sum);
+    }
+  }
+  ops::Copy(stream, sum, mine);
+  return event;
+}
+
+absl::StatusOr<Event> RankOrderSum::AllReduce(const Tensor& inout, const std::string& what,
+                                              const Stream& stream) {
+  const Tensor flat = inout.Flatten();
+  const int64_t share = (flat.numel() + size_ - 1) / size_;
+  const Parts parts = {flat.numel(), (share + kAlignment - 1) / kAlignment * kAlignment};
+  const Tensor mine = parts.Of(flat, rank_);
+  MEGATRON_RETURN_IF_ERROR(
+      SumMine(parts, flat, mine, what + ", exchanging parts", stream).status());
+  std::vector<Transfer> sends, receives;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    sends.push_back({rank, mine});
+    receives.push_back({rank, parts.Of(flat, rank)});
+  }
+  return group_.Enqueue(
+      what + ", gathering sums",
+      [&](ncclComm* comm) { return NcclExchange(&api_, sends, receives, comm, stream); }, stream);
+}
+
+absl::StatusOr<Event> RankOrderSum::ReduceScatter(const Tensor& in, const Tensor& out,
+                                                  const std::string& what, const Stream& stream) {
+  const Parts parts = {in.numel(), out.numel()};
+  return SumMine(parts, in.Flatten(), out.Flatten(), what, stream);
+}
+
+}  // namespace megatron
