@@ -1,7 +1,5 @@
-// A thread that does a rank's overlapped communication, one job after the other in the order given.
-//
-// With the same order on every rank, and groups that nobody else uses, ranks can wait for each
-// other's jobs without waiting in a circle.
+// A lane that is a thread: jobs are done by it while the caller computes, and waiting for one is
+// waiting on the host. What it wrote is visible then.
 #ifndef MEGATRON_OPTIM_COMM_WORKER_H_
 #define MEGATRON_OPTIM_COMM_WORKER_H_
 
@@ -12,24 +10,19 @@
 #include <thread>
 #include <vector>
 
+#include "megatron/optim/comm_lane.h"
+
 namespace megatron {
 
-class CommWorker {
+class CommWorker : public CommLane {
  public:
-  struct Job {
-    int kind = 0, block = 0;  // what they mean is the owner's matter
-  };
-
   explicit CommWorker(std::function<void(const Job&)> run);
-  // Does what was given, then ends.
-  ~CommWorker();
+  ~CommWorker() override;
   CommWorker(const CommWorker&) = delete;
   CommWorker& operator=(const CommWorker&) = delete;
 
-  // Returns the job's number, counted from 1.
-  int64_t Add(const Job& job);
-  // Returns when the job of this number is done; 0: at once. What it wrote is visible then.
-  void Wait(int64_t number);
+  int64_t Add(const Job& job) override;
+  void Wait(int64_t number) override;
 
  private:
   void Work();

@@ -7,6 +7,8 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/optim/comm_stream.h"
+#include "megatron/optim/comm_worker.h"
 
 namespace megatron {
 namespace {
@@ -36,7 +38,6 @@ absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
     ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger) {
   ProcessGroups worker_groups = groups;
   if ((options.overlap_grad_reduce || options.overlap_param_gather) && !stream.is_meta()) {
-    CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
     MEGATRON_ASSIGN_OR_RETURN(worker_groups.data_context, Clone(groups.data_context));
     MEGATRON_ASSIGN_OR_RETURN(worker_groups.expert_data, Clone(groups.expert_data));
   }
@@ -62,15 +63,21 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
     blocks_[bucket.block].elements += bucket.range.size();
   }
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
-  worker_ = std::make_unique<CommWorker>([this](const CommWorker::Job& job) {
-    Run(static_cast<JobKind>(job.kind), job.block, worker_groups_, Stream::Cpu(&worker_pool_));
-  });
+  const auto run = [this](const CommLane::Job& job, const Stream& stream) {
+    Run(static_cast<JobKind>(job.kind), job.block, worker_groups_, stream);
+  };
+  if (stream.device().type == DeviceType::kCuda) {
+    lane_ = std::make_unique<CommStream>(stream, run);
+  } else {
+    lane_ = std::make_unique<CommWorker>(
+        [this, run](const CommLane::Job& job) { run(job, Stream::Cpu(&worker_pool_)); });
+  }
 }
 
 DataParallel::~DataParallel() = default;
 
 int64_t DataParallel::Submit(JobKind kind, int block, bool overlap) {
-  if (overlap && worker_ != nullptr) return worker_->Add({kind, block});
+  if (overlap && lane_ != nullptr) return lane_->Add({kind, block});
   Run(kind, block, groups_, stream_);
   return 0;
 }
@@ -175,7 +182,7 @@ void DataParallel::Acquire(int block, int next) {
     StartGather(block);
     if (next != kNone && options_.overlap_param_gather) StartGather(next);
   }
-  if (worker_ != nullptr) worker_->Wait(mine.gather_job);
+  if (lane_ != nullptr) lane_->Wait(mine.gather_job);
   if (gathers_weights() && mine.users++ == 0) BindWeights(mine, mine.weights.tensor);
 }
 
@@ -234,7 +241,7 @@ void DataParallel::StartReduce(int block) {
 void DataParallel::LimitReductions(size_t most) {
   for (; reductions_.size() > most; reductions_.erase(reductions_.begin())) {
     Block& block = blocks_[reductions_.front().block];
-    if (worker_ != nullptr) worker_->Wait(reductions_.front().job);
+    if (lane_ != nullptr) lane_->Wait(reductions_.front().job);
     gradients_pool_.Free(&block.gradients);
     gradients_pool_.Free(&block.rounded);
   }
@@ -275,7 +282,7 @@ void DataParallel::FinalizeGradients() {
   for (Block& block : blocks_) {
     block.reduced = false;
     block.ends = 0;
-    if (worker_ != nullptr) worker_->Wait(block.gather_job);
+    if (lane_ != nullptr) lane_->Wait(block.gather_job);
   }
   for (const ParameterPlace& place : buffers_->places()) SumPartialGradient(place);
 }

@@ -8,10 +8,11 @@
 //   optimizer.Step(...);
 //   parallel.ShareWeights();
 //
-// A block (Parameter::block) is what is sent at once. With overlap, a thread of this rank sends
-// while the stage computes: gradients of a block from its last gradient on, weights from the step's
-// end on, or where they are sharded while the block before is used. Without, the same is sent by
-// the caller. Sums are the same numbers in the same order either way.
+// A block (Parameter::block) is what is sent at once. With overlap, a thread of this rank, or on a
+// GPU a stream of its own, sends while the stage computes: gradients of a block from its last
+// gradient on, weights from the step's end on, or where they are sharded while the block before is
+// used. Without, the same is sent by the caller. Sums are the same numbers in the same order either
+// way.
 //
 // Where gradients are sharded a block's are whole during its backward of one micro-batch; then they
 // are summed over ranks, each of which adds its part to what it has of earlier micro-batches. A
@@ -29,7 +30,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/optim/block_pool.h"
-#include "megatron/optim/comm_worker.h"
+#include "megatron/optim/comm_lane.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/tensor/weight_blocks.h"
 
@@ -126,8 +127,8 @@ class DataParallel : public WeightBlocks {
   std::vector<Block> blocks_;
   BlockPool weights_pool_, gradients_pool_;
   int64_t micro_batches_ = 0;
-  std::vector<InFlight> reductions_;    // in order
-  std::unique_ptr<CommWorker> worker_;  // last: it uses the others until it has ended
+  std::vector<InFlight> reductions_;  // in order
+  std::unique_ptr<CommLane> lane_;    // last: it uses the others until it has ended
 };
 
 }  // namespace megatron
