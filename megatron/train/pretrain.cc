@@ -29,6 +29,7 @@
 #include "megatron/train/config_loader.h"
 #include "megatron/train/config_text.h"
 #include "megatron/train/consensus.h"
+#include "megatron/train/device_links.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/failure.h"
 #include "megatron/train/fault_monitor.h"
@@ -156,6 +157,7 @@ class Pretraining {
   std::optional<Failure> ShareSaveDirectory();
   absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(megatron::Restore* what) const;
   std::optional<Failure> OpenCheckpoint();
+  std::optional<Failure> LinkDevices();
   std::optional<Failure> CheckThatAllRunTheSame();
   void Introduce() const;
   int Report(const Failure& failure) const;
@@ -284,6 +286,17 @@ std::optional<Failure> Pretraining::Plan() {
   return std::nullopt;
 }
 
+std::optional<Failure> Pretraining::LinkDevices() {
+  if (one_of_several()) run_.local_rank = launch_.local_rank;
+  if (run_.options.device != DeviceType::kCuda) return std::nullopt;
+  absl::StatusOr<DeviceLinks> links =
+      one_of_several() ? LinkProcesses(run_.options, launch_.local_rank, processes_)
+                       : LinkThreads(run_.options);
+  if (!links.ok()) return Fail(kExitConfig, links.status());
+  run_.links = *std::move(links);
+  return std::nullopt;
+}
+
 std::optional<Failure> Pretraining::OpenData() {
   DataOptions& data_options = run_.options.data;
   if (!data_options.per_split_data_args_path.empty()) {
@@ -396,7 +409,9 @@ void Pretraining::Introduce() const {
   }
   if (run_.options.device == DeviceType::kCuda) {
     const int devices = std::min(CudaDeviceCount(), ranks_here());
-    Say(absl::StrFormat("device: %d x %s; %s", devices, CudaFacts(0).name, ranks));
+    const std::string& links = run_.links.text;
+    Say(absl::StrFormat("device: %d x %s; %s%s%s", devices, CudaFacts(0).name, ranks,
+                        links.empty() ? "" : ", ", links));
   } else {
     Say(absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
                         ranks_here() * run_.threads_per_rank, ranks));
@@ -471,9 +486,10 @@ int Pretraining::Run() {
   if (!one_of_several() && run_.options.ranks.processes && run_.options.num_ranks() > 1) {
     return StartRanks(run_.options.num_ranks(), command_.arguments());
   }
-  if (const auto failure = Together({&Pretraining::OpenData, &Pretraining::OpenSaveDirectory,
-                                     &Pretraining::ShareSaveDirectory, &Pretraining::OpenCheckpoint,
-                                     &Pretraining::CheckThatAllRunTheSame})) {
+  if (const auto failure =
+          Together({&Pretraining::LinkDevices, &Pretraining::OpenData,
+                    &Pretraining::OpenSaveDirectory, &Pretraining::ShareSaveDirectory,
+                    &Pretraining::OpenCheckpoint, &Pretraining::CheckThatAllRunTheSame})) {
     return Report(*failure);
   }
   if (speaks()) Introduce();
@@ -499,9 +515,12 @@ int Pretraining::RunThreads() {
     const FaultMonitor::Watch watch(&monitor, number, &rank.at());
     const ExitCode left = rank.Run();
     if (rank.speaks()) code = left;
-    // An error ends the others, whatever they wait for.
+    // An error ends the others, whatever they wait for, and before this rank's own end waits for
+    // them.
     const auto first = failure_.Get();
-    return first.has_value() ? absl::AbortedError(first->message) : absl::OkStatus();
+    if (!first.has_value()) return absl::OkStatus();
+    world.Abort(absl::AbortedError(absl::StrCat("rank ", number, ": ", first->message)));
+    return absl::AbortedError(first->message);
   };
   const absl::Status status = RunRanks(&world, run_rank);
   const bool told = !status.ok() && monitor.WaitUntilTold();

@@ -26,10 +26,23 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
       pool_(run.threads_per_rank),
       stream_(Stream::Cpu(&pool_)) {
   if (run.options.device != DeviceType::kCuda) return;
-  // Ranks of one host share its devices out, and a device if there are more ranks.
-  const int device = world.rank() % CudaDeviceCount();
+  const int device = DeviceOfRank(run.local_rank.value_or(world.rank()));
   cuda_ = std::make_unique<CudaStream>(device);
   stream_ = Stream::Cuda(device, cuda_.get());
+}
+
+// All ranks for what is on their devices.
+absl::StatusOr<std::shared_ptr<Communicator>> PretrainRank::LinkDevices() {
+  if (!run_.links.nccl) return world_.communicator();
+  NcclWorldOptions options;
+  options.device = stream_.device().index;
+  options.connect_deadline = run_.options.ranks.start_timeout;
+  options.deadline = run_.options.ranks.timeout;
+  options.sum_in_rank_order = run_.options.ranks.sum_in_rank_order;
+  options.compare_calls = run_.options.ranks.check_collectives;
+  MEGATRON_ASSIGN_OR_RETURN(nccl_,
+                            NcclWorld::Create(NcclLibrary(), world_.communicator(), options));
+  return nccl_->communicator();
 }
 
 absl::Status PretrainRank::Build() {
@@ -37,8 +50,8 @@ absl::Status PretrainRank::Build() {
   const int size = options.num_ranks();
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, size));
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, size));
-  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
-                            MakeGroups(dense, expert, world_.communicator()));
+  MEGATRON_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> ranks, LinkDevices());
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups, MakeGroups(dense, expert, ranks));
   if (size > 1) {
     std::vector<std::vector<int>> all(1, std::vector<int>(size));
     std::iota(all[0].begin(), all[0].end(), 0);

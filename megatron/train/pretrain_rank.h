@@ -4,17 +4,20 @@
 #define MEGATRON_TRAIN_PRETRAIN_RANK_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/comm/nccl/nccl_communicator.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
+#include "megatron/train/device_links.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/failure.h"
 #include "megatron/train/gpt_data.h"
@@ -36,6 +39,9 @@ struct PretrainRun {
   RunDescription description;
   double flops_per_token = 0;
   int threads_per_rank = 1;
+  // Of this process on its machine, where it is one rank; unset: ranks are threads.
+  std::optional<int> local_rank;
+  DeviceLinks links;  // on GPUs
   absl::Time program_start;
   // What to start from; null: from the beginning.
   std::unique_ptr<CheckpointReader> checkpoint;
@@ -58,6 +64,7 @@ class PretrainRank {
   bool speaks() const { return world_.rank() == world_.size() - 1; }
 
  private:
+  absl::StatusOr<std::shared_ptr<Communicator>> LinkDevices();
   absl::Status Build();
   absl::Status Start(ExitCode* code);
   ExitCode Train();
@@ -74,6 +81,7 @@ class PretrainRank {
   ThreadPool pool_;
   std::unique_ptr<CudaStream> cuda_;  // null on the CPU
   Stream stream_;
+  std::unique_ptr<NcclWorld> nccl_;  // null where ranks do not talk by NCCL
   std::unique_ptr<GptTrainer> trainer_;
 };
 

@@ -444,6 +444,13 @@ TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
 RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
   RanksOptions options;
   options.processes = config.ranks_as() == config::RanksAs::processes;
+  if (config.has_distributed_backend()) {
+    options.backend = config.distributed_backend() == config::DistributedBackend::nccl
+                          ? DistributedBackend::kNccl
+                          : DistributedBackend::kHost;
+  }
+  options.sum_in_rank_order = config.sum_in_rank_order();
+  options.check_collectives = config.check_collectives();
   options.start_timeout = absl::Minutes(config.distributed_timeout_minutes());
   options.timeout = config.has_distributed_timeout_seconds_after_init()
                         ? absl::Seconds(config.distributed_timeout_seconds_after_init())

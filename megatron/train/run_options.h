@@ -53,9 +53,15 @@ struct PrecisionOptions {
   double constant_loss_scale = 1;
 };
 
+// How ranks reach each other's GPUs; kAny: by NCCL where that is possible.
+enum class DistributedBackend { kAny, kNccl, kHost };
+
 // How ranks run and how long they wait for each other.
 struct RanksOptions {
-  bool processes = false;                            // else threads
+  bool processes = false;  // else threads
+  DistributedBackend backend = DistributedBackend::kAny;
+  bool sum_in_rank_order = false;                    // with NCCL, as in NcclWorldOptions
+  bool check_collectives = false;                    // likewise
   absl::Duration start_timeout = absl::Minutes(10);  // to find each other
   absl::Duration timeout = absl::Minutes(10);        // for each wait after that
   absl::Duration heartbeat_timeout = absl::Seconds(10);

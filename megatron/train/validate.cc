@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
+#include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/tensor/cuda_device.h"
@@ -221,11 +222,25 @@ void CheckDataParallel(ConfigChecker& check) {
   }
   if (parallel.grad_reduce_in_bf16() && !check.resolved().precision().bf16())
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
+}
+
+void CheckBackend(ConfigChecker& check) {
+  constexpr absl::string_view kBackend = "parallel.distributed_backend";
+  const std::initializer_list<absl::string_view> of_nccl = {"parallel.sum_in_rank_order",
+                                                            "parallel.check_collectives"};
+  const config::SystemConfig& system = check.resolved().system();
+  if (system.has_device() && system.device() == config::Device::cpu) {
+    if (check.IsWritten(kBackend)) check.Error(kBackend, "has no effect with system.device: cpu");
+    check.HaveNoEffect(of_nccl, "with system.device: cpu");
+  }
+  if (!check.IsWritten(kBackend) ||
+      check.resolved().parallel().distributed_backend() == config::DistributedBackend::nccl)
+    return;
+  check.HaveNoEffect(of_nccl, "with parallel.distributed_backend: host");
+  if (system.device() != config::Device::cuda) return;
   for (absl::string_view path : {"parallel.overlap_grad_reduce", "parallel.overlap_param_gather"}) {
-    if (check.resolved().system().device() == config::Device::cuda && !check.IsDefault(path)) {
-      check.Error(
-          path, absl::StrCat("overlaps on the CPU only, not with ", check.Named("system.device")));
-    }
+    if (!check.IsDefault(path))
+      check.Error(path, absl::StrCat("on GPUs NCCL alone overlaps, not ", check.Named(kBackend)));
   }
 }
 
@@ -540,6 +555,11 @@ void CheckRanks(ConfigChecker& check, ConfigPurpose purpose) {
 }
 
 void CheckThatItCanRun(ConfigChecker& check) {
+  constexpr absl::string_view kBackend = "parallel.distributed_backend";
+  const bool nccl =
+      check.resolved().parallel().distributed_backend() == config::DistributedBackend::nccl;
+  if (check.IsWritten(kBackend) && nccl && NcclLibrary() == nullptr)
+    check.Error(kBackend, "this program was built without NCCL; build it with --config=cuda");
   if (check.resolved().system().device() == config::Device::cuda && CudaDeviceCount() == 0) {
     check.Error("system.device",
                 "there is no GPU here, or the program was built without --config=cuda; give --set "
@@ -562,6 +582,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckExperts(check);
   CheckPipeline(check);
   CheckDataParallel(check);
+  CheckBackend(check);
   CheckPrecision(check);
   CheckRecompute(check);
   CheckLearningRate(check);

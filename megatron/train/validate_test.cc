@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
+#include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/train/config_defaults.h"
 #include "megatron/train/config_parser.h"
 #include "megatron/train/config_paths.h"
@@ -129,7 +130,13 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
        "without parallel.use_distributed_optimizer: true"},
       {{"parallel.overlap_param_gather=true"}, "without parallel.use_distributed_optimizer: true"},
       {{"parallel.grad_reduce_in_bf16=true"}, "needs precision.bf16: true"},
-      {{"parallel.overlap_grad_reduce=true", "system.device=cuda"}, "overlaps on the CPU only"},
+      {{"parallel.overlap_grad_reduce=true", "system.device=cuda",
+        "parallel.distributed_backend=host"},
+       "on GPUs NCCL alone overlaps"},
+      {{"parallel.distributed_backend=host", "system.device=cpu"}, "with system.device: cpu"},
+      {{"parallel.sum_in_rank_order=true", "system.device=cpu"}, "with system.device: cpu"},
+      {{"parallel.check_collectives=true", "parallel.distributed_backend=host"},
+       "with parallel.distributed_backend: host"},
       {{"model.seq_length=31", "parallel.tensor_model_parallel_size=2",
         "parallel.sequence_parallel=true"},
        "must be divisible by parallel.tensor_model_parallel_size = 2"},
@@ -247,6 +254,14 @@ TEST(ValidateTest, TellsAllErrorsAtOnce) {
                         "model.hidden_dropout=2", "train.global_batch_size=3"})
                 .size(),
             4);
+}
+
+TEST(ValidateTest, RefusesNcclInAProgramWithoutIt) {
+  const std::vector<std::string> nccl = {"parallel.distributed_backend=nccl"};
+  EXPECT_THAT(ErrorsWith(nccl, ConfigPurpose::kDryRun), IsEmpty());
+  if (NcclLibrary() != nullptr) return;
+  EXPECT_THAT(ErrorsWith(nccl, ConfigPurpose::kRun),
+              ElementsAre(HasSubstr("this program was built without NCCL")));
 }
 
 TEST(ValidateTest, RefusesToRunWhatCanOnlyBePlanned) {

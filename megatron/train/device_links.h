@@ -1,0 +1,31 @@
+// How the ranks of a run send each other what is on their GPUs: by NCCL where each rank has a GPU
+// of its own, else through the memory of hosts.
+#ifndef MEGATRON_TRAIN_DEVICE_LINKS_H_
+#define MEGATRON_TRAIN_DEVICE_LINKS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/train/run_options.h"
+
+namespace megatron {
+
+struct DeviceLinks {
+  bool nccl = false;
+  std::string text;  // "NCCL 2.28.9"
+};
+
+// The GPU of the rank that is number `local_rank` of its machine: ranks share the GPUs out, and a
+// GPU if there are more ranks.
+int DeviceOfRank(int local_rank);
+
+// For ranks that are threads of this process, each on the GPU of its number.
+absl::StatusOr<DeviceLinks> LinkThreads(const RunOptions& options);
+// For this process, one of several. Collective over them, and the same for all.
+absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_rank,
+                                          const ProcessGroup& processes);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_DEVICE_LINKS_H_
