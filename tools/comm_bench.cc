@@ -1,6 +1,8 @@
-// Measures collectives as nccl-tests do, over threads or TCP.
+// Measures collectives as nccl-tests do, over threads, TCP or NCCL.
 //
 //   comm_bench --backend=tcp --ranks=4 -b 8 -e 64M -f 2 --svg=tcp.svg
+//
+// Buffers are in host memory, with --backend=nccl on a GPU for each rank.
 //
 // Under a launcher (torchrun, Slurm, MPI: MEGATRON_JOB_SECRET_FILE set) it is one rank of the
 // launcher's world.
@@ -18,13 +20,16 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/tcp_job.h"
+#include "megatron/comm/nccl/nccl_api.h"
+#include "megatron/comm/nccl/nccl_communicator.h"
 #include "megatron/comm/run_ranks.h"
 #include "megatron/comm/run_tcp_ranks.h"
+#include "megatron/tensor/cuda_device.h"
 #include "tools/comm_bench_measure.h"
 #include "tools/comm_bench_report.h"
 #include "tools/tool_main.h"
 
-ABSL_FLAG(std::string, backend, "thread", "thread or tcp.");
+ABSL_FLAG(std::string, backend, "thread", "thread, tcp or nccl.");
 ABSL_FLAG(int, ranks, 2, "Ranks to start on this machine; a launcher's world has its own size.");
 ABSL_FLAG(int, group_size, 0,
           "Ranks of a group: the world is cut into groups of neighbours that all run at once, and "
@@ -119,7 +124,7 @@ absl::Status Write(const std::string& path, const std::string& text) {
   return WriteFileAtomically(PosixFileSystem(), path, text);
 }
 
-absl::Status RunRank(const ProcessGroup& world, const Plan& plan) {
+absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan& plan) {
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup group, SplitWorld(world, plan.group_size));
   if (plan.options.root < 0 || plan.options.root >= group.size()) {
     return absl::InvalidArgumentError(
@@ -128,8 +133,6 @@ absl::Status RunRank(const ProcessGroup& world, const Plan& plan) {
   if (group.size() == 1) {
     return absl::InvalidArgumentError("a group of one rank has nobody to talk to");
   }
-  ThreadPool pool(absl::GetFlag(FLAGS_threads));
-  const Stream stream = Stream::Cpu(&pool);
   std::vector<CommBenchResult> results;
   for (BenchOperation operation : plan.operations) {
     MEGATRON_ASSIGN_OR_RETURN(CommBenchResult result,
@@ -152,6 +155,29 @@ absl::Status RunRank(const ProcessGroup& world, const Plan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status RunRankOnCpu(const ProcessGroup& world, const Plan& plan) {
+  ThreadPool pool(absl::GetFlag(FLAGS_threads));
+  return RunRank(world, Stream::Cpu(&pool), plan);
+}
+
+// `local_rank` is a rank's number on its machine, and its GPU's.
+absl::Status RunRankOnGpu(const ProcessGroup& host, int local_rank, const Plan& plan) {
+  if (NcclLibrary() == nullptr)
+    return absl::InvalidArgumentError(
+        "--backend=nccl: this program was built without --config=cuda");
+  if (host.size() == 1) return absl::InvalidArgumentError("a world of one rank is not measured");
+  if (local_rank >= CudaDeviceCount()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--backend=nccl takes a GPU for each rank: there are ", CudaDeviceCount()));
+  }
+  CudaStream cuda(local_rank);
+  NcclWorldOptions options;
+  options.device = local_rank;
+  MEGATRON_ASSIGN_OR_RETURN(const auto world,
+                            NcclWorld::Create(NcclLibrary(), host.communicator(), options));
+  return RunRank(ProcessGroup(world->communicator()), Stream::Cuda(local_rank, &cuda), plan);
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
@@ -161,21 +187,29 @@ absl::Status Main(const std::vector<std::string>& arguments) {
                             ReadLaunchEnvironment(ProcessEnvironment()));
   const std::string backend = absl::GetFlag(FLAGS_backend);
   if (launch.world_size > 1) {
-    if (backend != "tcp") {
-      return absl::InvalidArgumentError("ranks that a launcher has started need --backend=tcp");
+    if (backend != "tcp" && backend != "nccl") {
+      return absl::InvalidArgumentError(
+          "ranks that a launcher has started need --backend=tcp or --backend=nccl");
     }
     std::fprintf(stderr, "%s\n", launch.Describe().c_str());
     MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret,
                               JobSecretFromEnvironment(ProcessEnvironment()));
     MEGATRON_ASSIGN_OR_RETURN(const auto job, TcpJob::Join(launch, secret));
-    return RunRank(ProcessGroup(job->world().communicator()), plan);
+    const ProcessGroup world(job->world().communicator());
+    return backend == "nccl" ? RunRankOnGpu(world, launch.local_rank, plan)
+                             : RunRankOnCpu(world, plan);
   }
   const int ranks = absl::GetFlag(FLAGS_ranks);
   if (ranks < 1 || ranks > kMostRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("--ranks lies from 1 to ", kMostRanks, ", not ", ranks));
   }
-  const auto run = [&](int, const ProcessGroup& world) { return RunRank(world, plan); };
+  const auto run = [&](int, const ProcessGroup& world) { return RunRankOnCpu(world, plan); };
+  if (backend == "nccl") {
+    return RunRanks(ranks, [&](int rank, const ProcessGroup& world) {
+      return RunRankOnGpu(world, rank, plan);
+    });
+  }
   if (backend == "thread") return RunRanks(ranks, run);
   if (backend == "tcp") return RunTcpRanksInProcesses(ranks, run);
   return absl::InvalidArgumentError(absl::StrCat("--backend: there is no '", backend, "'"));
@@ -185,6 +219,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
 }  // namespace megatron
 
 int main(int argc, char** argv) {
-  return megatron::RunTool(
-      argc, argv, "Measures collectives as nccl-tests do, over threads or TCP.", megatron::Main);
+  return megatron::RunTool(argc, argv,
+                           "Measures collectives as nccl-tests do, over threads, TCP or NCCL.",
+                           megatron::Main);
 }

@@ -8,6 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/host_mirror.h"
+#include "megatron/tensor/memory.h"
 
 namespace megatron {
 namespace {
@@ -37,17 +41,21 @@ void WithType(DType dtype, const Fn& fn) {
 
 using Formula = std::function<double(int64_t)>;
 
-void Fill(const Tensor& tensor, const Formula& formula) {
+void Fill(const Tensor& tensor, const Formula& formula, const Stream& stream) {
+  const HostMirror mirror(tensor, "comm_bench");
   WithType(tensor.dtype(), [&](auto convert) {
-    auto* const values = static_cast<decltype(convert(0.0))*>(tensor.raw());
+    auto* const values = static_cast<decltype(convert(0.0))*>(mirror.host().raw());
     for (int64_t i = 0; i < tensor.numel(); ++i) values[i] = convert(formula(i));
   });
+  mirror.Send(stream);
 }
 
-int64_t CountWrong(const Tensor& tensor, const Formula& formula) {
+int64_t CountWrong(const Tensor& tensor, const Formula& formula, const Stream& stream) {
   int64_t wrong = 0;
+  const HostMirror mirror(tensor, "comm_bench");
+  mirror.Fetch(stream);
   WithType(tensor.dtype(), [&](auto convert) {
-    const auto* const values = static_cast<const decltype(convert(0.0))*>(tensor.raw());
+    const auto* const values = static_cast<const decltype(convert(0.0))*>(mirror.host().raw());
     for (int64_t i = 0; i < tensor.numel(); ++i) wrong += values[i] != convert(formula(i));
   });
   return wrong;
@@ -79,15 +87,17 @@ class Trial {
         stream_(stream),
         count_(CountOf(bytes)),
         whole_(IsWhole() ? count_ : count_ * group.size()),
-        input_((in_place ? 0 : InputCount()) * SizeOf(options.dtype) + 1),
-        output_((in_place ? whole_ : OutputCount()) * SizeOf(options.dtype) + 1) {
+        input_(stream.device(), (in_place ? 0 : InputCount()) * SizeOf(options.dtype), "input",
+               nullptr),
+        output_(stream.device(), (in_place ? whole_ : OutputCount()) * SizeOf(options.dtype),
+                "output", nullptr) {
     // In place, the smaller buffer is this rank's part of the larger one.
-    char* const out = output_.data();
     const int64_t part = group.rank() * count_ * SizeOf(options.dtype);
     const bool gathers = operation == BenchOperation::kAllGather;
     const bool scatters = operation == BenchOperation::kReduceScatter;
-    in_ = View(in_place ? out + (gathers ? part : 0) : input_.data(), InputCount());
-    out_ = View(out + (in_place && scatters ? part : 0), OutputCount());
+    in_ =
+        in_place ? View(output_, gathers ? part : 0, InputCount()) : View(input_, 0, InputCount());
+    out_ = View(output_, in_place && scatters ? part : 0, OutputCount());
   }
 
   static bool Exists(BenchOperation operation, bool in_place) {
@@ -136,29 +146,34 @@ class Trial {
 
   void FillInput() const {
     const int rank = group_.rank();
-    Fill(out_, [](int64_t) { return 0; });
-    Fill(in_, [rank](int64_t i) { return Value(rank, i); });
+    Fill(
+        out_, [](int64_t) { return 0; }, stream_);
+    Fill(
+        in_, [rank](int64_t i) { return Value(rank, i); }, stream_);
   }
 
   int64_t Wrong() const {
     const int rank = group_.rank(), ranks = group_.size();
+    const auto wrong = [this](const Tensor& tensor, const Formula& formula) {
+      return CountWrong(tensor, formula, stream_);
+    };
     switch (operation_) {
       case BenchOperation::kAllReduce:
-        return CountWrong(in_, [&](int64_t i) { return Reduced(options_.reduce, ranks, i); });
+        return wrong(in_, [&](int64_t i) { return Reduced(options_.reduce, ranks, i); });
       case BenchOperation::kAllGather:
-        return CountWrong(
-            out_, [&](int64_t i) { return Value(static_cast<int>(i / count_), i % count_); });
+        return wrong(out_,
+                     [&](int64_t i) { return Value(static_cast<int>(i / count_), i % count_); });
       case BenchOperation::kReduceScatter:
-        return CountWrong(
-            out_, [&](int64_t i) { return Reduced(options_.reduce, ranks, rank * count_ + i); });
+        return wrong(out_,
+                     [&](int64_t i) { return Reduced(options_.reduce, ranks, rank * count_ + i); });
       case BenchOperation::kAllToAll:
-        return CountWrong(out_, [&](int64_t i) {
+        return wrong(out_, [&](int64_t i) {
           return Value(static_cast<int>(i / count_), rank * count_ + i % count_);
         });
       case BenchOperation::kBroadcast:
-        return CountWrong(in_, [&](int64_t i) { return Value(options_.root, i); });
+        return wrong(in_, [&](int64_t i) { return Value(options_.root, i); });
       case BenchOperation::kSendRecv:
-        return CountWrong(out_, [&](int64_t i) { return Value((rank + ranks - 1) % ranks, i); });
+        return wrong(out_, [&](int64_t i) { return Value((rank + ranks - 1) % ranks, i); });
     }
     return 0;
   }
@@ -180,7 +195,9 @@ class Trial {
   int64_t OutputCount() const {
     return operation_ == BenchOperation::kReduceScatter ? count_ : whole_;
   }
-  Tensor View(char* data, int64_t count) const { return Tensor(data, options_.dtype, {count}); }
+  Tensor View(const Buffer& buffer, int64_t offset, int64_t count) const {
+    return buffer.At(offset, options_.dtype, {count});
+  }
 
   const BenchOperation operation_;
   const CommBenchOptions& options_;
@@ -188,34 +205,42 @@ class Trial {
   const ProcessGroup& group_;
   const Stream& stream_;
   const int64_t count_, whole_;
-  std::vector<char> input_, output_;
+  const Buffer input_, output_;
   Tensor in_, out_;
 };
 
-double Sum(double value, const ProcessGroup& group, const Stream& stream) {
+double Sum(double value, const ProcessGroup& group) {
   // Nanoseconds as whole numbers: there is no fp64.
   int64_t number = std::llround(value);
-  group.AllReduce(Tensor(&number, DType::kInt64, {1}), ReduceOp::kSum, stream);
+  ThreadPool pool(1);
+  group.AllReduce(Tensor(&number, DType::kInt64, {1}), ReduceOp::kSum, Stream::Cpu(&pool));
   return static_cast<double>(number);
+}
+
+// What was enqueued has happened.
+void Finish(const Stream& stream) {
+  if (stream.device().type == DeviceType::kCuda) stream.cuda()->Synchronize();
 }
 
 CommBenchTiming Time(const Trial& trial, BenchOperation operation, const CommBenchOptions& options,
                      const ProcessGroup& group, const Stream& stream) {
   trial.FillInput();
   for (int i = 0; i < options.warmup; ++i) trial.Call();
+  Finish(stream);
   group.Barrier(stream);
   const absl::Time begin = absl::Now();
   for (int i = 0; i < options.iterations; ++i) trial.Call();
+  Finish(stream);
   const double nanoseconds = absl::ToDoubleNanoseconds(absl::Now() - begin) / options.iterations;
   CommBenchTiming timing;
-  timing.microseconds = Sum(nanoseconds, group, stream) / group.size() / 1e3;
+  timing.microseconds = Sum(nanoseconds, group) / group.size() / 1e3;
   timing.algbw = static_cast<double>(trial.size()) / timing.microseconds / 1e3;
   timing.busbw = timing.algbw * BusBandwidthFactor(operation, group.size());
   if (options.check) {
     trial.FillInput();
     group.Barrier(stream);
     trial.Call();
-    timing.wrong = std::llround(Sum(static_cast<double>(trial.Wrong()), group, stream));
+    timing.wrong = std::llround(Sum(static_cast<double>(trial.Wrong()), group));
   }
   return timing;
 }
