@@ -3,7 +3,11 @@
 #ifndef MEGATRON_TRAIN_DEVICE_LINKS_H_
 #define MEGATRON_TRAIN_DEVICE_LINKS_H_
 
+#include <functional>
+#include <map>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
@@ -25,6 +29,21 @@ absl::StatusOr<DeviceLinks> LinkThreads(const RunOptions& options);
 // For this process, one of several. Collective over them, and the same for all.
 absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_rank,
                                           const ProcessGroup& processes);
+
+// What the GPUs of this process's ranks have not done yet, for whoever watches the ranks. Any
+// thread may call.
+class DeviceCalls {
+ public:
+  using Lines = std::function<std::vector<std::string>()>;
+
+  // Null: nothing any more.
+  void Set(int rank, Lines lines);
+  std::vector<std::string> Of(int rank) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, Lines> lines_;
+};
 
 }  // namespace megatron
 

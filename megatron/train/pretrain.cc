@@ -137,6 +137,7 @@ class Pretraining {
   Pretraining(const PretrainCommand& command, absl::Time start) : command_(command) {
     run_.fs = &fs_;
     run_.program_start = start;
+    run_.device_calls = &device_calls_;
   }
 
   int DryRun();
@@ -162,6 +163,7 @@ class Pretraining {
   void Introduce() const;
   int Report(const Failure& failure) const;
   FaultMonitorOptions MonitorOptions(const RanksOptions& ranks) const;
+  WatchedWorld WithDeviceCalls(WatchedWorld world) const;
   int RunThreads();
   int RunProcess();
 
@@ -180,6 +182,7 @@ class Pretraining {
   LaunchEnvironment launch_;
   std::unique_ptr<TcpJob> job_;  // null: this process is not one rank of several
   FirstFailure failure_;         // of the ranks of this process
+  DeviceCalls device_calls_;     // outlives who asks it
   std::unique_ptr<FaultMonitor> monitor_;
   ProcessGroup processes_;
   std::optional<absl::StatusOr<LoadedConfig>> read_;
@@ -204,6 +207,16 @@ FaultMonitorOptions Pretraining::MonitorOptions(const RanksOptions& ranks) const
   options.stuck_after = ranks.stuck_timeout;
   options.cause = [this] { return failure_.Get(); };
   return options;
+}
+
+// Besides the calls on the host.
+WatchedWorld Pretraining::WithDeviceCalls(WatchedWorld world) const {
+  world.doing = [this, on_host = std::move(world.doing)](int rank) {
+    std::vector<std::string> lines = on_host(rank);
+    for (std::string& line : device_calls_.Of(rank)) lines.push_back(std::move(line));
+    return lines;
+  };
+  return world;
 }
 
 std::optional<Failure> Pretraining::Together(const std::vector<Step>& steps) {
@@ -237,8 +250,9 @@ std::optional<Failure> Pretraining::Join() {
                    absl::StrCat(launch_.Describe(), ": ", job.status().message())};
   }
   job_ = *std::move(job);
-  monitor_ = std::make_unique<FaultMonitor>(WatchedWorld::Of(&job_->world(), launch_.world_size),
-                                            MonitorOptions(options));
+  monitor_ = std::make_unique<FaultMonitor>(
+      WithDeviceCalls(WatchedWorld::Of(&job_->world(), launch_.world_size)),
+      MonitorOptions(options));
   processes_ = ProcessGroup(job_->world().communicator());
   return std::nullopt;
 }
@@ -507,7 +521,8 @@ int Pretraining::RunThreads() {
   ThreadWorldOptions options;
   options.deadline = run_.options.ranks.timeout;
   ThreadWorld world(ranks, options);
-  FaultMonitor monitor(WatchedWorld::Of(&world), MonitorOptions(run_.options.ranks));
+  FaultMonitor monitor(WithDeviceCalls(WatchedWorld::Of(&world)),
+                       MonitorOptions(run_.options.ranks));
   ExitCode code = kExitDone;
   auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
     pthread_setname_np(pthread_self(), absl::StrCat("rank ", number).c_str());  // for reports

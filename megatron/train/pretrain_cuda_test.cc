@@ -48,6 +48,8 @@ TEST_F(PretrainCudaTest, EightRanksOfAStoppedRunContinueThere) {
   const Arguments parts = Joined({SaveTo("cuda"), "--set=checkpoint.async_save=true"}, layout);
   const Outcome first = RunOnCuda(Joined(parts, {"--set=train.exit_interval=5"}));
   ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  EXPECT_TRUE(absl::StrContains(first.output, "ranks share a GPU, through host memory"))
+      << first.output;
   const Outcome last = RunOnCuda(parts);
   ASSERT_EQ(last.exit_code, kExitDone) << last.output;
   ExpectEqualCheckpoints("cpu", "cuda");

@@ -31,6 +31,10 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
   stream_ = Stream::Cuda(device, cuda_.get());
 }
 
+PretrainRank::~PretrainRank() {
+  if (nccl_ != nullptr) run_.device_calls->Set(world_.rank(), nullptr);
+}
+
 // All ranks for what is on their devices.
 absl::StatusOr<std::shared_ptr<Communicator>> PretrainRank::LinkDevices() {
   if (!run_.links.nccl) return world_.communicator();
@@ -42,6 +46,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> PretrainRank::LinkDevices() {
   options.compare_calls = run_.options.ranks.check_collectives;
   MEGATRON_ASSIGN_OR_RETURN(nccl_,
                             NcclWorld::Create(NcclLibrary(), world_.communicator(), options));
+  run_.device_calls->Set(world_.rank(), [nccl = nccl_.get()] { return nccl->Doing(); });
   return nccl_->communicator();
 }
 

@@ -42,6 +42,7 @@ struct PretrainRun {
   // Of this process on its machine, where it is one rank; unset: ranks are threads.
   std::optional<int> local_rank;
   DeviceLinks links;  // on GPUs
+  DeviceCalls* device_calls = nullptr;
   absl::Time program_start;
   // What to start from; null: from the beginning.
   std::unique_ptr<CheckpointReader> checkpoint;
@@ -52,6 +53,7 @@ class PretrainRank {
  public:
   // Rank `world.rank()`. All must outlive this.
   PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure);
+  ~PretrainRank();
 
   // Trains and leaves with the code, on all ranks alike but after a failure; then `failure` holds
   // it, and the caller ends the other ranks.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
-#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
@@ -146,7 +146,7 @@ TEST_F(NcclDeviceTest, TwoRanksOnOneGpuAreRefusedByNcclsName) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("ncclInvalidUsage"));
 }
 
-TEST_F(NcclDeviceTest, TheVersionIsThatOfTheLibrary) {
+TEST(NcclLibraryTest, ItsVersionIsInNumbersWithPointsBetween) {
   EXPECT_THAT(NcclLibrary()->Version(), testing::StartsWith("2."));
 }
 
