@@ -35,6 +35,7 @@ Mlp::Mlp(const TransformerOptions& options, const std::string& name,
     : gated_(options.gated),
       recompute_(options.recompute.mlp),
       activation_(options.activation),
+      gate_(options.gate),
       dtype_(options.dtype),
       fc1_(Fc1(options, name), tensor_group),
       fc2_(Fc2(options, name), tensor_group) {}
@@ -47,7 +48,7 @@ Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Are
       arena->Allocate(dtype_, {tokens, gated_ ? width / 2 : width}, "mlp activation");
   if (gated_) {
     fc1_.Forward(ctx, x_TH, saved->pre_TF, &saved->fc1);
-    ops::SwiGluForward(ctx.stream, saved->pre_TF, activated_TF);
+    ops::GateForward(ctx.stream, gate_, saved->pre_TF, activated_TF);
   } else {
     fc1_.ForwardActivation(ctx, activation_, x_TH, saved->pre_TF, activated_TF, &saved->fc1);
   }
@@ -71,7 +72,7 @@ void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& d
     const Tensor dactivated_TF =
         ctx.scratch->Allocate(dtype_, saved->fc2.x_TI.shape(), "mlp gradient");
     fc2_.BackwardInput(ctx, dy_TH, dactivated_TF, &saved->fc2);
-    ops::SwiGluBackward(ctx.stream, dactivated_TF, saved->pre_TF, dpre_TF);
+    ops::GateBackward(ctx.stream, gate_, dactivated_TF, saved->pre_TF, dpre_TF);
   } else {
     fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TF, dpre_TF, &saved->fc2);
   }

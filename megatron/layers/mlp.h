@@ -35,7 +35,7 @@ class Mlp {
                              Saved* saved) const;
 
   bool gated_, recompute_;
-  ops::Activation activation_;
+  ops::Activation activation_, gate_;
   DType dtype_;
   ColumnParallelLinear fc1_;
   RowParallelLinear fc2_;

@@ -22,6 +22,14 @@ struct RotaryOptions {
   double scaling_factor = 0;
 };
 
+// Attention that knows places by their distance alone (C. Raffel et al., arXiv 1910.10683): each
+// head adds to a score what it has learned for the distance of key and query. Far distances share
+// entries, by their logarithm, and those beyond max_distance one.
+struct RelativePositionOptions {
+  int64_t buckets = 0;  // entries of each head; 0: there are no such positions
+  int64_t max_distance = 128;
+};
+
 // What is not kept but computed once more in backward.
 struct RecomputeOptions {
   bool core_attention = false;  // the attention's output and log-sum-exp
@@ -46,13 +54,19 @@ struct TransformerOptions {
 
   ops::Norm norm;
   ops::Activation activation = ops::Activation::kGeluTanh;
-  bool gated = false;  // SwiGLU in place of the activation
+  bool gated = false;  // a gate in place of the activation
+  ops::Activation gate = ops::Activation::kSilu;
   bool linear_bias = true;
   bool qkv_bias = true;
   bool qk_norm = false;
   bool rotary = false;
   RotaryOptions rotary_options;
+  RelativePositionOptions relative_positions;
   bool causal = true;
+  float softmax_scale = 0;       // of attention's scores; 0: 1 / sqrt(kv_channels)
+  bool cross_attention = false;  // between self-attention and MLP, to what an encoder gives
+  // Of this stack's first layer among those of the model whose dropout differs.
+  int64_t first_dropout_layer = 0;
   // Norms stand behind each sum with the residual stream, as in the first transformers, in place of
   // in front of each branch.
   bool post_norm = false;

@@ -24,7 +24,7 @@ int64_t RowGrain(int64_t features) {
   return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, features));
 }
 
-void CheckSwiGlu(const Stream& stream, const Tensor& y, const Tensor& gate_up) {
+void CheckGate(const Stream& stream, const Tensor& y, const Tensor& gate_up) {
   CheckFloating(y);
   CheckContiguous(stream, y, y.dtype(), {y.dim(0), y.dim(1)});
   CheckContiguous(stream, gate_up, y.dtype(), {y.dim(0), 2 * y.dim(1)});
@@ -58,33 +58,35 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
   });
 }
 
-void SwiGluForward(const Stream& stream, const Tensor& gate_up_T2F, const Tensor& y_TF) {
-  CheckSwiGlu(stream, y_TF, gate_up_T2F);
-  if (RunsOnCuda(stream)) return cuda::SwiGluForward(stream, gate_up_T2F, y_TF);
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
+                 const Tensor& y_TF) {
+  CheckGate(stream, y_TF, gate_up_T2F);
+  if (RunsOnCuda(stream)) return cuda::GateForward(stream, activation, gate_up_T2F, y_TF);
   if (!RunsOnCpu(stream)) return;
   const int64_t features = y_TF.dim(1);
   ParallelElements(stream.pool(), y_TF.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {
                      for (int64_t t = begin; t < begin + count; ++t) {
-                       Kernels().swiglu(y_TF.dtype(), At(gate_up_T2F, t * 2 * features),
-                                        At(y_TF, t * features), features);
+                       Kernels().gate(activation, y_TF.dtype(), At(gate_up_T2F, t * 2 * features),
+                                      At(y_TF, t * features), features);
                      }
                    });
 }
 
-void SwiGluBackward(const Stream& stream, const Tensor& dy_TF, const Tensor& gate_up_T2F,
-                    const Tensor& d_gate_up_T2F) {
-  CheckSwiGlu(stream, dy_TF, gate_up_T2F);
-  CheckSwiGlu(stream, dy_TF, d_gate_up_T2F);
-  if (RunsOnCuda(stream)) return cuda::SwiGluBackward(stream, dy_TF, gate_up_T2F, d_gate_up_T2F);
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
+                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F) {
+  CheckGate(stream, dy_TF, gate_up_T2F);
+  CheckGate(stream, dy_TF, d_gate_up_T2F);
+  if (RunsOnCuda(stream))
+    return cuda::GateBackward(stream, activation, dy_TF, gate_up_T2F, d_gate_up_T2F);
   if (!RunsOnCpu(stream)) return;
   const int64_t features = dy_TF.dim(1);
   ParallelElements(stream.pool(), dy_TF.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {
                      for (int64_t t = begin; t < begin + count; ++t) {
-                       Kernels().swiglu_backward(dy_TF.dtype(), At(dy_TF, t * features),
-                                                 At(gate_up_T2F, t * 2 * features),
-                                                 At(d_gate_up_T2F, t * 2 * features), features);
+                       Kernels().gate_backward(activation, dy_TF.dtype(), At(dy_TF, t * features),
+                                               At(gate_up_T2F, t * 2 * features),
+                                               At(d_gate_up_T2F, t * 2 * features), features);
                      }
                    });
 }

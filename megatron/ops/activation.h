@@ -15,10 +15,12 @@ void ActivationForward(const Stream& stream, Activation activation, const Tensor
 void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
                         const Tensor& x_TF, const Tensor& dx_TF);
 
-// gate_up is [T, 2F]: all gates, then all ups. y = silu(gate) * up; d_gate_up is written.
-void SwiGluForward(const Stream& stream, const Tensor& gate_up_T2F, const Tensor& y_TF);
-void SwiGluBackward(const Stream& stream, const Tensor& dy_TF, const Tensor& gate_up_T2F,
-                    const Tensor& d_gate_up_T2F);
+// gate_up is [T, 2F]: all gates, then all ups. y = activation(gate) * up, which with kSilu is
+// SwiGLU (N. Shazeer, arXiv 2002.05202); d_gate_up is written.
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
+                 const Tensor& y_TF);
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
+                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F);
 
 }  // namespace megatron::ops
 

@@ -12,8 +12,9 @@ namespace megatron::ops {
 namespace {
 
 const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-const Activation kActivations[] = {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf,
-                                   Activation::kSquaredRelu, Activation::kTanh};
+const Activation kActivations[] = {
+    Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSquaredRelu,
+    Activation::kTanh, Activation::kRelu,     Activation::kSilu};
 
 double Activate(Activation activation, double x) {
   switch (activation) {
@@ -27,6 +28,10 @@ double Activate(Activation activation, double x) {
       return x > 0 ? x * x : 0;
     case Activation::kTanh:
       return std::tanh(x);
+    case Activation::kRelu:
+      return x > 0 ? x : 0;
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
   }
   return NAN;
 }
@@ -66,9 +71,18 @@ TEST_F(ActivationTest, FarFromZeroGeluIsZeroOrTheIdentity) {
   }
 }
 
+// Differences that reach over zero see both sides of a kink.
+HostTensor NormalAwayFromZero(const Shape& shape, uint32_t seed) {
+  HostTensor x = HostTensor::Normal(shape, DType::kFloat32, seed);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    if (std::abs(x.Get(i)) < 0.05) x.Set(i, x.Get(i) < 0 ? -0.05 : 0.05);
+  }
+  return x;
+}
+
 TEST_F(ActivationTest, BackwardIsTheDerivativeOfForward) {
   for (Activation activation : kActivations) {
-    HostTensor x = HostTensor::Normal({3, 33}, DType::kFloat32, 1);
+    HostTensor x = NormalAwayFromZero({3, 33}, 1);
     const HostTensor dy = HostTensor::Normal({3, 33}, DType::kFloat32, 2);
     const HostTensor y({3, 33}, DType::kFloat32), dx({3, 33}, DType::kFloat32);
     ActivationBackward(stream_, activation, dy, x, dx);
@@ -106,43 +120,48 @@ TEST_F(ActivationTest, OutputsMayReplaceInputs) {
   EXPECT_EQ(x.Bytes(), y.Bytes());
 }
 
-TEST_F(ActivationTest, SwiGluForwardIsTheFormula) {
+const Activation kGates[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu};
+
+TEST_F(ActivationTest, GateForwardIsTheFormula) {
   for (DType dtype : kDTypes) {
-    for (int64_t features : {1, 3, 17, 33, 9000}) {
-      const HostTensor gate_up = HostTensor::Normal({3, 2 * features}, dtype, 1);
-      const HostTensor y({3, features}, dtype);
-      SwiGluForward(stream_, gate_up, y);
-      std::vector<double> want;
-      for (int64_t i = 0; i < 3 * features; ++i) {
-        const int64_t at = i / features * 2 * features + i % features;
-        const double gate = gate_up.Get(at), up = gate_up.Get(at + features);
-        want.push_back(gate / (1 + std::exp(-gate)) * up);
+    for (Activation gate : kGates) {
+      for (int64_t features : {1, 3, 17, 33, 9000}) {
+        const HostTensor gate_up = HostTensor::Normal({3, 2 * features}, dtype, 1);
+        const HostTensor y({3, features}, dtype);
+        GateForward(stream_, gate, gate_up, y);
+        std::vector<double> want;
+        for (int64_t i = 0; i < 3 * features; ++i) {
+          const int64_t at = i / features * 2 * features + i % features;
+          want.push_back(Activate(gate, gate_up.Get(at)) * gate_up.Get(at + features));
+        }
+        ExpectNear(y, want, OpTolerance(dtype));
       }
-      ExpectNear(y, want, OpTolerance(dtype));
     }
   }
 }
 
-TEST_F(ActivationTest, SwiGluBackwardIsTheDerivativeOfForward) {
-  HostTensor gate_up = HostTensor::Normal({3, 66}, DType::kFloat32, 1);
-  const HostTensor dy = HostTensor::Normal({3, 33}, DType::kFloat32, 2);
-  const HostTensor y({3, 33}, DType::kFloat32), d_gate_up({3, 66}, DType::kFloat32);
-  SwiGluBackward(stream_, dy, gate_up, d_gate_up);
-  const auto loss = [&] {
-    SwiGluForward(stream_, gate_up, y);
-    return Dot(y, dy);
-  };
-  ExpectNear(d_gate_up, FiniteDifference(&gate_up, loss), kFiniteDifferenceTolerance);
+TEST_F(ActivationTest, GateBackwardIsTheDerivativeOfForward) {
+  for (Activation gate : kGates) {
+    HostTensor gate_up = NormalAwayFromZero({3, 66}, 1);
+    const HostTensor dy = HostTensor::Normal({3, 33}, DType::kFloat32, 2);
+    const HostTensor y({3, 33}, DType::kFloat32), d_gate_up({3, 66}, DType::kFloat32);
+    GateBackward(stream_, gate, dy, gate_up, d_gate_up);
+    const auto loss = [&] {
+      GateForward(stream_, gate, gate_up, y);
+      return Dot(y, dy);
+    };
+    ExpectNear(d_gate_up, FiniteDifference(&gate_up, loss), kFiniteDifferenceTolerance);
+  }
 }
 
-TEST_F(ActivationTest, SixteenBitSwiGluBackwardFollowsFp32) {
+TEST_F(ActivationTest, SixteenBitGateBackwardFollowsFp32) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const HostTensor gate_up = HostTensor::Normal({3, 66}, dtype, 1);
     const HostTensor dy = HostTensor::Normal({3, 33}, dtype, 2);
     const HostTensor d_gate_up({3, 66}, dtype), wide({3, 66}, DType::kFloat32);
-    SwiGluBackward(stream_, dy, gate_up, d_gate_up);
-    SwiGluBackward(stream_, HostTensor::Of({3, 33}, DType::kFloat32, dy.Values()),
-                   HostTensor::Of({3, 66}, DType::kFloat32, gate_up.Values()), wide);
+    GateBackward(stream_, Activation::kSilu, dy, gate_up, d_gate_up);
+    GateBackward(stream_, Activation::kSilu, HostTensor::Of({3, 33}, DType::kFloat32, dy.Values()),
+                 HostTensor::Of({3, 66}, DType::kFloat32, gate_up.Values()), wide);
     ExpectNear(d_gate_up, wide.Values(), OpTolerance(dtype));
   }
 }

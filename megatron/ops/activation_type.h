@@ -4,7 +4,7 @@
 
 namespace megatron::ops {
 
-enum class Activation { kNone, kGeluTanh, kGeluErf, kSquaredRelu, kTanh };
+enum class Activation { kNone, kGeluTanh, kGeluErf, kSquaredRelu, kTanh, kRelu, kSilu };
 
 }  // namespace megatron::ops
 

@@ -44,6 +44,10 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
     CheckContiguous(stream, attention.place_k_U, DType::kInt32, {k.dim(0)});
   }
   CheckDropout(stream, attention.dropout, q.dim(0));
+  if (in.bias_WN) {
+    CheckContiguous(stream, in.bias_WN, DType::kFloat32, {in.bias_WN.dim(0), q.dim(1) * q.dim(2)});
+    CHECK_EQ(in.bias_WN.dim(0) % 2, 1) << in.bias_WN;
+  }
 }
 
 // What is added to must be fp32; the rest may be.
@@ -63,20 +67,19 @@ AttentionOperand Operand(const Tensor& x) {
   return {x.raw(), x.dtype(), x.stride(0), x.stride(1), x.rank() == 4 ? x.stride(2) : 0};
 }
 
-// Philox keys of this rank's heads, in workspace shared by the threads.
-const uint32_t* DropoutKeys(const Dropout& dropout, int64_t heads) {
-  uint32_t* keys = reinterpret_cast<uint32_t*>(Workspace(WorkspaceKind::kShared, 2 * heads));
+// Philox keys of this rank's heads.
+void FillDropoutKeys(const Dropout& dropout, int64_t heads, uint32_t* keys) {
   const uint64_t seed = dropout.key.lo | uint64_t{dropout.key.hi} << 32;
   for (int64_t head = 0; head < heads; ++head) {
     const PhiloxKey key = DeriveKey(seed, kPhiloxDropout, dropout.first_column + head, 0);
     keys[2 * head] = key.lo;
     keys[2 * head + 1] = key.hi;
   }
-  return keys;
 }
 
+// With `bias_sums` floats to sum the bias's gradient in.
 AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& in,
-                             const Tensor& out_TGRD, const Tensor& lse_TGR) {
+                             const Tensor& out_TGRD, const Tensor& lse_TGR, int64_t bias_sums) {
   AttentionProblem problem;
   problem.dtype = in.q_TGRD.dtype();
   problem.group_heads = in.q_TGRD.dim(2);
@@ -95,13 +98,24 @@ AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& 
     problem.place_q = attention.place_q_T.data<int32_t>();
     problem.place_k = attention.place_k_U.data<int32_t>();
   }
+  if (in.bias_WN) {
+    problem.bias = in.bias_WN.data<float>();
+    problem.bias_reach = static_cast<int32_t>(in.bias_WN.dim(0) / 2);
+    problem.bias_heads = static_cast<int32_t>(in.bias_WN.dim(1));
+  }
+  // Shared by the threads.
+  const int64_t heads = in.q_TGRD.dim(1) * problem.group_heads;
+  float* const shared = Workspace(WorkspaceKind::kShared, bias_sums + 2 * heads);
+  if (bias_sums > 0) problem.bias_sums = shared;
   const Dropout& dropout = attention.dropout;
   problem.dropout = dropout.probability > 0;
   if (!problem.dropout) return problem;
   problem.dropout_threshold =
       static_cast<uint32_t>(std::floor(std::ldexp(double{dropout.probability}, 32)));
   problem.dropout_scale = 1 / (1 - dropout.probability);
-  problem.dropout_keys = DropoutKeys(dropout, in.q_TGRD.dim(1) * problem.group_heads);
+  uint32_t* const keys = reinterpret_cast<uint32_t*>(shared + bias_sums);
+  FillDropoutKeys(dropout, heads, keys);
+  problem.dropout_keys = keys;
   problem.sample = dropout.sample_T.data<int64_t>();
   problem.position = dropout.position_T.data<int32_t>();
   return problem;
@@ -122,6 +136,7 @@ class Pieces {
   bool Find(int64_t index, AttentionPiece* piece) {
     while (sequence_ < sequences_ && index >= first_ + groups_ * PerGroup()) {
       first_ += groups_ * PerGroup();
+      first_row_block_ += groups_ * RowBlocks(QLength() * heads_);
       ++sequence_;
     }
     if (sequence_ == sequences_) return false;
@@ -132,6 +147,7 @@ class Pieces {
     piece->group = (index - first_) / PerGroup();
     piece->end_row_block = RowBlocks(QLength() * heads_);
     piece->end_key_block = KeyBlocks(KLength());
+    piece->row_blocks_before = first_row_block_ + piece->group * piece->end_row_block;
     const int64_t block = (index - first_) % PerGroup();
     if (cut_ == Cut::kRowBlocks) {
       piece->first_row_block = block;
@@ -164,7 +180,8 @@ class Pieces {
   int64_t sequences_, groups_, heads_;
   Cut cut_;
   int64_t sequence_ = 0;
-  int64_t first_ = 0;  // index of the sequence's first piece
+  int64_t first_ = 0;            // index of the sequence's first piece
+  int64_t first_row_block_ = 0;  // of all groups' row blocks, the sequence's first
 };
 
 using Kernel = void (*)(const AttentionProblem&, const AttentionPiece&, float*);
@@ -206,6 +223,40 @@ int64_t LongestSequence(const Tensor& cu_seqlens) {
   return longest;
 }
 
+// Row blocks of all sequences and groups.
+int64_t CountRowBlocks(const Attention& attention, const AttentionInputs& in) {
+  const int32_t* begin = attention.cu_seqlens_q.data<int32_t>();
+  int64_t count = 0;
+  for (int64_t s = 0; s + 1 < attention.cu_seqlens_q.dim(0); ++s)
+    count += RowBlocks((begin[s + 1] - begin[s]) * in.q_TGRD.dim(2));
+  return count * in.q_TGRD.dim(1);
+}
+
+// dbias += what each row block has summed, block by block.
+void AddBiasSums(const Stream& stream, const Attention& attention, const AttentionProblem& problem,
+                 const Tensor& dbias_WN) {
+  const int32_t* begin = attention.cu_seqlens_q.data<int32_t>();
+  const int64_t width = dbias_WN.dim(0), heads = dbias_WN.dim(1), per_group = problem.group_heads;
+  const int64_t groups = heads / per_group;
+  float* const out = dbias_WN.data<float>();
+  stream.pool()->ParallelFor(heads, [&](int64_t first_head, int64_t end_head) {
+    for (int64_t head = first_head; head < end_head; ++head) {
+      const int64_t group = head / per_group;
+      int64_t before = 0;
+      for (int64_t s = 0; s + 1 < attention.cu_seqlens_q.dim(0); ++s) {
+        const int64_t blocks = RowBlocks((begin[s + 1] - begin[s]) * per_group);
+        for (int64_t block = 0; block < blocks; ++block) {
+          const float* const sums =
+              problem.bias_sums +
+              ((before + group * blocks + block) * per_group + head % per_group) * width;
+          for (int64_t w = 0; w < width; ++w) out[w * heads + head] += sums[w];
+        }
+        before += groups * blocks;
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
@@ -216,7 +267,7 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
-  const AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR);
+  const AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, /*bias_sums=*/0);
   RunPieces(
       stream, Pieces(attention, in, Cut::kRowBlocks), problem, AttentionForwardScratch(problem),
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionForwardPiece : avx2::AttentionForwardPiece);
@@ -234,13 +285,16 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   for (const Tensor* x : {&gradients.k_UGD, &gradients.v_UGD}) {
     CheckOutput(stream, *x, dtype, attention.add_to_keys, in.k_UGD.shape());
   }
+  if (in.bias_WN) CheckContiguous(stream, gradients.bias_WN, DType::kFloat32, in.bias_WN.shape());
   if (RunsOnCuda(stream)) {
     return cuda::AttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
   }
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
-  AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR);
+  const int64_t bias_sums =
+      in.bias_WN ? CountRowBlocks(attention, in) * in.q_TGRD.dim(2) * in.bias_WN.dim(0) : 0;
+  AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, bias_sums);
   problem.dout = Operand(dout_TGRD);
   problem.dq = Operand(gradients.q_TGRD);
   problem.dk = Operand(gradients.k_UGD);
@@ -251,12 +305,13 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
     const int64_t key_blocks = KeyBlocks(LongestSequence(attention.cu_seqlens_k));
     RunPieces(stream, Pieces(attention, in, Cut::kSequences), problem,
               AttentionBackwardScratch(problem, key_blocks), kernel);
-    return;
+  } else {
+    RunPieces(stream, Pieces(attention, in, Cut::kKeyBlocks), problem,
+              AttentionBackwardScratch(problem, 1), kernel);
+    RunPieces(stream, Pieces(attention, in, Cut::kRowBlocks), problem,
+              AttentionBackwardScratch(problem, 0), kernel);
   }
-  RunPieces(stream, Pieces(attention, in, Cut::kKeyBlocks), problem,
-            AttentionBackwardScratch(problem, 1), kernel);
-  RunPieces(stream, Pieces(attention, in, Cut::kRowBlocks), problem,
-            AttentionBackwardScratch(problem, 0), kernel);
+  if (bias_sums > 0) AddBiasSums(stream, attention, problem, gradients.bias_WN);
 }
 
 }  // namespace megatron::ops

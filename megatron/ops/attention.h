@@ -46,10 +46,14 @@ struct Attention {
   bool add_to_keys = false;
 };
 
-// All may have any strides, the last dim is contiguous: q, k and v are usually views into one
-// packed projection.
+// All but the bias may have any strides, the last dim is contiguous: q, k and v are usually views
+// into one packed projection.
 struct AttentionInputs {
   Tensor q_TGRD, k_UGD, v_UGD;
+  // fp32 [W, G R], or empty. Row w is added to each head's scaled scores of keys that are w - W / 2
+  // places behind the query; those further away, to either side, count as that far. W is odd.
+  // Places are counted from the sequence's end, where they are not given.
+  Tensor bias_WN;
 };
 
 // out (=) and lse (fp32 [T, G, R], =): the log-sum-exp of each row of scaled scores, which backward
@@ -57,8 +61,9 @@ struct AttentionInputs {
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR);
 
-// Gradients (=) of q, k, v, each of the inputs' dtype or fp32, from what forward read and wrote.
-// out has the inputs' dtype. With keys that come in parts, out and lse are those of all keys.
+// Gradients (=) of q, k, v, each of the inputs' dtype or fp32, from what forward read and wrote;
+// that of the bias is added (+=). out has the inputs' dtype. With keys that come in parts, out and
+// lse are those of all keys.
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients);

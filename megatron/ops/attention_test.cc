@@ -18,6 +18,7 @@ struct Sizes {
   int groups = 1, heads = 1, dim = 8;
   bool causal = true;
   float dropout = 0;
+  int bias_reach = -1;  // < 0: no bias
 };
 
 HostTensor CumulativeLengths(const std::vector<int>& lengths) {
@@ -32,6 +33,7 @@ struct Problem {
   Sizes setup;
   HostTensor cu_q, cu_k, sample, position;
   HostTensor q, k, v, dout, out, lse, dq, dk, dv;
+  HostTensor bias, dbias;
   Attention attention;
 
   Problem(const Sizes& s, DType dtype)
@@ -48,7 +50,9 @@ struct Problem {
         lse({Tokens(cu_q), s.groups, s.heads}, DType::kFloat32),
         dq(QShape(), dtype),
         dk(KShape(), dtype),
-        dv(KShape(), dtype) {
+        dv(KShape(), dtype),
+        bias(HostTensor::Normal(BiasShape(), DType::kFloat32, 5)),
+        dbias(BiasShape(), DType::kFloat32) {
     for (size_t s = 0; s + 1 < static_cast<size_t>(cu_q.numel()); ++s) {
       for (int64_t t = cu_q.Get(s); t < cu_q.Get(s + 1); ++t) {
         sample.Set(t, static_cast<double>((int64_t{1} << 33) + 5 + s));
@@ -67,19 +71,24 @@ struct Problem {
   }
   Shape QShape() const { return {Tokens(cu_q), setup.groups, setup.heads, setup.dim}; }
   Shape KShape() const { return {Tokens(cu_k), setup.groups, setup.dim}; }
+  Shape BiasShape() const {
+    return {2 * std::max(setup.bias_reach, 0) + 1, setup.groups * setup.heads};
+  }
+  Tensor IfBiased(const HostTensor& x) const { return setup.bias_reach < 0 ? Tensor() : x; }
 
   void Forward(ThreadPool* pool) {
-    AttentionForward(Stream::Cpu(pool), attention, {q, k, v}, out, lse);
+    AttentionForward(Stream::Cpu(pool), attention, {q, k, v, IfBiased(bias)}, out, lse);
   }
   void Backward(ThreadPool* pool) {
-    AttentionBackward(Stream::Cpu(pool), attention, {q, k, v}, out, lse, dout, {dq, dk, dv});
+    AttentionBackward(Stream::Cpu(pool), attention, {q, k, v, IfBiased(bias)}, out, lse, dout,
+                      {dq, dk, dv, IfBiased(dbias)});
   }
 };
 
 // What the header says, in double precision and with the S x S matrix.
 struct Reference {
   std::vector<double> q, k, v, dout;
-  std::vector<double> out, lse, dq, dk, dv;
+  std::vector<double> out, lse, dq, dk, dv, dbias;
 
   explicit Reference(const Problem& p)
       : q(p.q.Values()),
@@ -90,7 +99,8 @@ struct Reference {
         lse(p.lse.numel()),
         dq(q.size()),
         dk(k.size()),
-        dv(v.size()) {
+        dv(v.size()),
+        dbias(p.bias.numel()) {
     for (int64_t s = 0; s + 1 < p.cu_q.numel(); ++s) {
       for (int64_t t = p.cu_q.Get(s); t < p.cu_q.Get(s + 1); ++t) {
         for (int64_t g = 0; g < p.setup.groups; ++g) {
@@ -122,6 +132,12 @@ struct Reference {
     const int64_t visible =
         p.setup.causal ? std::max<int64_t>(0, i + 1 + k_length - q_length) : k_length;
     const auto key_row = [&](int64_t j) { return ((k_begin + j) * p.setup.groups + g) * dim; };
+    const auto bias_entry = [&](int64_t j) {
+      const int64_t reach = p.setup.bias_reach, distance = j - (i + k_length - q_length);
+      return (std::min(std::max(distance, -reach), reach) + reach) * p.setup.groups *
+                 p.setup.heads +
+             g * p.setup.heads + r;
+    };
     std::vector<double> probability(visible), factor(visible), gradient(visible);
     double max = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
     for (int64_t j = 0; j < visible; ++j) {
@@ -129,6 +145,7 @@ struct Reference {
         probability[j] += q[row * dim + d] * k[key_row(j) + d];
       }
       probability[j] *= p.attention.scale;
+      if (p.setup.bias_reach >= 0) probability[j] += p.bias.Get(bias_entry(j));
       max = std::max(max, probability[j]);
     }
     for (double& x : probability) sum += x = std::exp(x - max);
@@ -145,7 +162,9 @@ struct Reference {
       delta += probability[j] * gradient[j];
     }
     for (int64_t j = 0; j < visible; ++j) {
-      const double ds = probability[j] * (gradient[j] - delta) * p.attention.scale;
+      const double dscore = probability[j] * (gradient[j] - delta);
+      const double ds = dscore * p.attention.scale;
+      if (p.setup.bias_reach >= 0) dbias[bias_entry(j)] += dscore;
       for (int64_t d = 0; d < dim; ++d) {
         dq[row * dim + d] += ds * k[key_row(j) + d];
         dk[key_row(j) + d] += ds * q[row * dim + d];
@@ -167,6 +186,8 @@ std::vector<Sizes> Cases() {
       {{3, 0, 4}, {0, 7, 4}, 1, 1, 8, false},  // a sequence without keys, one without queries
       {{200, 31}, {200, 31}, 2, 2, 64, true, 0.3f},
       {{70}, {133}, 1, 1, 128, false, 0.1f},
+      {{150, 40}, {150, 40}, 3, 1, 16, false, 0, 9},
+      {{90, 0, 3}, {90, 2, 3}, 2, 2, 24, true, 0.2f, 200},  // no distance is that large
   };
 }
 
@@ -200,6 +221,7 @@ TEST_P(AttentionTest, BackwardIsTheFormula) {
     ExpectNear(p.dq, want.dq, 2 * OpTolerance(GetParam()));
     ExpectNear(p.dk, want.dk, 2 * OpTolerance(GetParam()));
     ExpectNear(p.dv, want.dv, 2 * OpTolerance(GetParam()));
+    if (setup.bias_reach >= 0) ExpectNear(p.dbias, want.dbias, 4 * OpTolerance(GetParam()));
   }
 }
 
@@ -297,6 +319,7 @@ struct Parts {
 std::vector<Sizes> WholeSequences() {
   std::vector<Sizes> cases;
   for (const Sizes& setup : Cases()) {
+    if (setup.bias_reach >= 0) continue;
     if (!setup.causal || setup.q_lengths == setup.k_lengths) cases.push_back(setup);
   }
   return cases;
@@ -343,6 +366,26 @@ TEST(AttentionGradientTest, GradientsAreFiniteDifferences) {
   }
 }
 
+TEST(AttentionGradientTest, OfTheBiasAreFiniteDifferencesAndAreAdded) {
+  ThreadPool pool(2);
+  for (const Sizes& setup :
+       {Sizes{{9, 4}, {9, 4}, 2, 1, 8, false, 0, 3}, Sizes{{6}, {6}, 1, 2, 8, true, 0.25f, 5}}) {
+    Problem p(setup, DType::kFloat32);
+    p.Forward(&pool);
+    for (int64_t i = 0; i < p.dbias.numel(); ++i) p.dbias.Set(i, 1);
+    p.Backward(&pool);
+    const auto loss = [&] {
+      p.Forward(&pool);
+      return Dot(p.out, p.dout);
+    };
+    std::vector<double> want = FiniteDifference(&p.bias, loss);
+    for (double& x : want) x += 1;
+    ExpectNear(p.dbias, want, kFiniteDifferenceTolerance);
+    ExpectNear(p.dq, FiniteDifference(&p.q, loss), kFiniteDifferenceTolerance);
+    ExpectNear(p.dk, FiniteDifference(&p.k, loss), kFiniteDifferenceTolerance);
+  }
+}
+
 TEST(AttentionGradientTest, OfKeysInPartsAreFiniteDifferences) {
   ThreadPool pool(1);
   for (const Sizes& setup : {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{6}, {6}, 2, 1, 8, true, 0.25f},
@@ -365,6 +408,8 @@ TEST(AttentionGradientTest, OfKeysInPartsAreFiniteDifferences) {
 TEST(AttentionBitsTest, DoNotDependOnTheNumberOfThreads) {
   for (const Sizes& setup : {Sizes{{300}, {300}, 1, 2, 24, true, 0.1f},    // cut by blocks
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64},  // or not
+                             Sizes{{300}, {300}, 1, 2, 24, true, 0, 40},
+                             Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, false, 0.1f, 7},
                              Sizes{{150, 20}, {99, 260}, 2, 1, 16, false}}) {
     ThreadPool one(1);
     Problem want(setup, DType::kFloat32);
@@ -380,6 +425,7 @@ TEST(AttentionBitsTest, DoNotDependOnTheNumberOfThreads) {
       EXPECT_EQ(got.dq.Bytes(), want.dq.Bytes()) << threads;
       EXPECT_EQ(got.dk.Bytes(), want.dk.Bytes()) << threads;
       EXPECT_EQ(got.dv.Bytes(), want.dv.Bytes()) << threads;
+      EXPECT_EQ(got.dbias.Bytes(), want.dbias.Bytes()) << threads;
     }
   }
 }

@@ -85,11 +85,12 @@ void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
 }
 
 void Scale(const Stream& stream, float factor, const Tensor& out) {
-  CheckContiguous(stream, out, DType::kFloat32, out.shape());
+  CheckFloating(out);
+  CheckContiguous(stream, out, out.dtype(), out.shape());
   if (RunsOnCuda(stream)) return cuda::Scale(stream, factor, out);
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
-    Kernels().scale(factor, out.data<float>() + begin, count);
+    Kernels().scale(out.dtype(), factor, At(out, begin), count);
   });
 }
 

@@ -14,7 +14,7 @@ void Copy(const Stream& stream, const Tensor& in, const Tensor& out);
 // out += in (both contiguous, one floating dtype; the sum is rounded once).
 void Add(const Stream& stream, const Tensor& in, const Tensor& out);
 
-// out *= factor (contiguous fp32).
+// out *= factor (contiguous, floating).
 void Scale(const Stream& stream, float factor, const Tensor& out);
 
 // out = 0 (contiguous).

@@ -80,6 +80,13 @@ TEST_F(ElementwiseTest, ScaleMultiplies) {
     for (double& value : want) value = static_cast<float>(value) * 0.3f;
     Scale(stream_, 0.3f, out);
     EXPECT_EQ(out.Values(), want);
+    for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      const HostTensor half = HostTensor::Of({count}, dtype, want);
+      std::vector<double> doubled = half.Values();
+      for (double& value : doubled) value *= 2;
+      Scale(stream_, 2, half);
+      EXPECT_EQ(half.Values(), doubled);
+    }
   }
 }
 

@@ -38,6 +38,7 @@ Experts::Experts(const TransformerOptions& options, const std::string& name,
     : gated_(options.gated),
       recompute_(options.recompute.mlp),
       activation_(options.activation),
+      gate_(options.gate),
       dtype_(options.dtype),
       fc1_(MakeWeight(name + ".linear_fc1.weight", Fc1Shape(options), options.gated ? 2 : 1,
                       options.init_std, groups)),
@@ -58,7 +59,7 @@ void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
       arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, "expert activation");
   ops::GroupedLinearForward(ctx.stream, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RF);
   if (gated_) {
-    ops::SwiGluForward(ctx.stream, saved->pre_RF, saved->activated_RF);
+    ops::GateForward(ctx.stream, gate_, saved->pre_RF, saved->activated_RF);
   } else {
     ops::ActivationForward(ctx.stream, activation_, saved->pre_RF, saved->activated_RF);
   }
@@ -82,7 +83,7 @@ void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
   saved->dpre_RF = ctx.kept()->Allocate(dtype_, saved->pre_RF.shape(), "expert gradient");
   ops::GroupedLinearBackwardInput(ctx.stream, groups, dout_RH, fc2_.data, dactivated_RF);
   if (gated_) {
-    ops::SwiGluBackward(ctx.stream, dactivated_RF, saved->pre_RF, saved->dpre_RF);
+    ops::GateBackward(ctx.stream, gate_, dactivated_RF, saved->pre_RF, saved->dpre_RF);
   } else {
     ops::ActivationBackward(ctx.stream, activation_, dactivated_RF, saved->pre_RF, saved->dpre_RF);
   }

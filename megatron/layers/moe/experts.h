@@ -47,7 +47,7 @@ class Experts {
                 Saved* saved) const;
 
   bool gated_, recompute_;
-  ops::Activation activation_;
+  ops::Activation activation_, gate_;
   DType dtype_;
   Parameter fc1_, fc2_;
 };

@@ -31,6 +31,8 @@ MEGATRON_INLINE Vec Activate(Vec x) {
     return positive * positive;
   }
   if constexpr (kActivation == Activation::kTanh) return Tanh(x);
+  if constexpr (kActivation == Activation::kRelu) return Max(Zero(), x);
+  if constexpr (kActivation == Activation::kSilu) return x * Sigmoid(x);
   return x;
 }
 
@@ -50,6 +52,11 @@ MEGATRON_INLINE Vec ActivationSlope(Vec x) {
   if constexpr (kActivation == Activation::kTanh) {
     const Vec tanh = Tanh(x);
     return Set(1.0f) - tanh * tanh;
+  }
+  if constexpr (kActivation == Activation::kRelu) return Select(Less(Zero(), x), Set(1.0f), Zero());
+  if constexpr (kActivation == Activation::kSilu) {
+    const Vec sigmoid = Sigmoid(x);
+    return sigmoid * Fma(x, Set(1.0f) - sigmoid, Set(1.0f));
   }
   return Set(1.0f);
 }

@@ -1,3 +1,4 @@
+#include "megatron/ops/cpu/attention_bias.h"
 #include "megatron/ops/cpu/attention_blocks.h"
 #include "megatron/ops/cpu/attention_dropout.h"
 #include "megatron/ops/cpu/attention_kernels.h"
@@ -77,7 +78,8 @@ void DifferentiateSoftmax(const AttentionProblem& problem, const Rows& rows, con
 template <typename T>
 void BackwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                    const Geometry& shape, const Rows& rows, const DropoutRows& random,
-                   const RowStatistics& statistics, int64_t key_block, const Workspace& work) {
+                   const BiasRows& bias, const RowStatistics& statistics, int64_t key_block,
+                   const Workspace& work, float* bias_sums) {
   const Keys keys(rows, key_block);
   const int64_t width = shape.width;
   PackKeys<T>(problem.k, piece, shape, keys, work.k);
@@ -87,9 +89,11 @@ void BackwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                               {work.q_transposed, kRowBlock}, {work.p, kRowBlock});
   MatrixProduct<false, false>(keys.padded, rows.padded, all_dims, {work.v, width},
                               {work.dout_transposed, kRowBlock}, {work.ds, kRowBlock});
+  bias.AddTo(keys, work.p);
   HideKeys(rows, keys, work.p);
   if (problem.dropout) DropoutFactors(problem, random, rows, keys, work.factor);
   DifferentiateSoftmax(problem, rows, keys, statistics, work);
+  if (bias_sums != nullptr) bias.Sum(keys, work.ds, bias_sums);
   if (piece.wants_dq) {
     MatrixProduct<true, true>(rows.padded, width, KeysSeen{rows, keys}, {work.ds, kRowBlock},
                               {work.k, width}, {work.dq, width});
@@ -112,11 +116,13 @@ void BackwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
   const int64_t end_block = Min(piece.end_key_block, visible_blocks);
   if (end_block <= piece.first_key_block && !piece.wants_dq) return;
   const DropoutRows random(problem, piece, rows);
+  const BiasRows bias(problem, piece, shape, rows);
+  float* const bias_sums = bias.StartSums(piece, row_block);
   RowStatistics statistics;
   LoadRows<T>(problem, piece, shape, rows, work, &statistics);
   Clear(rows.padded * shape.width, work.dq);
   for (int64_t block = piece.first_key_block; block < end_block; ++block) {
-    BackwardBlock<T>(problem, piece, shape, rows, random, statistics, block, work);
+    BackwardBlock<T>(problem, piece, shape, rows, random, bias, statistics, block, work, bias_sums);
   }
   if (!piece.wants_dq) return;
   for (int64_t i = 0; i < rows.count; ++i) {

@@ -1,3 +1,4 @@
+#include "megatron/ops/cpu/attention_bias.h"
 #include "megatron/ops/cpu/attention_blocks.h"
 #include "megatron/ops/cpu/attention_dropout.h"
 #include "megatron/ops/cpu/attention_kernels.h"
@@ -85,7 +86,8 @@ void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, con
 template <typename T>
 void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                   const Geometry& shape, const Rows& rows, const DropoutRows& random,
-                  int64_t key_block, const Workspace& work, Softmax* softmax) {
+                  const BiasRows& bias, int64_t key_block, const Workspace& work,
+                  Softmax* softmax) {
   const Keys keys(rows, key_block);
   const int64_t width = shape.width;
   PackKeys<T>(problem.k, piece, shape, keys, work.k);
@@ -93,6 +95,7 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
   MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.dim},
                               {work.k, width}, {work.q_transposed, kRowBlock},
                               {work.scores, kRowBlock});
+  bias.AddTo(keys, work.scores);
   HideKeys(rows, keys, work.scores);
   UpdateSoftmax(rows, keys, work.scores, softmax);
   if (problem.dropout) {
@@ -109,6 +112,7 @@ void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
                  const Geometry& shape, int64_t row_block, const Workspace& work) {
   const Rows rows(problem, piece, shape, row_block);
   const DropoutRows random(problem, piece, rows);
+  const BiasRows bias(problem, piece, shape, rows);
   PackRows<T>(problem.q, piece, shape, rows, problem.scale, work.q);
   Transpose(rows.padded, shape.width, {work.q, shape.width}, {work.q_transposed, kRowBlock});
   Softmax softmax;
@@ -118,7 +122,7 @@ void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
   }
   Clear(rows.padded * shape.width, work.out);
   for (int64_t block = 0; block * kKeyBlock < rows.KeysForSome(); ++block) {
-    ForwardBlock<T>(problem, piece, shape, rows, random, block, work, &softmax);
+    ForwardBlock<T>(problem, piece, shape, rows, random, bias, block, work, &softmax);
   }
   StoreRows<T>(problem, piece, shape, rows, softmax, work.out);
 }

@@ -39,6 +39,11 @@ struct AttentionProblem {
   AttentionOperand dout, dq, dk, dv;
   bool add_to_queries = false, add_to_keys = false;  // what is added to is fp32
 
+  const float* bias = nullptr;  // [2 reach + 1, heads of this rank]; null: none
+  int32_t bias_reach = 0, bias_heads = 0;
+  // [row blocks of all pieces, R, 2 reach + 1]: of its gradient what each row block has summed.
+  float* bias_sums = nullptr;
+
   bool dropout = false;
   uint32_t dropout_threshold = 0;          // words below it drop
   float dropout_scale = 1;                 // of what is kept
@@ -53,6 +58,7 @@ struct AttentionPiece {
   int64_t group = 0;
   int64_t first_row_block = 0, end_row_block = 0;
   int64_t first_key_block = 0, end_key_block = 0;
+  int64_t row_blocks_before = 0;           // of other sequences and groups
   bool wants_dq = true, wants_dkv = true;  // dq needs all key blocks, dk and dv need all row blocks
 };
 

@@ -26,9 +26,12 @@ void AddKernel(DType dtype, const void* in, void* out, int64_t count) {
   });
 }
 
-void ScaleKernel(float factor, float* out, int64_t count) {
-  ForEachVec(count, [=](auto access, int64_t i) {
-    access.store(out + i, access.load(out + i) * Set(factor));
+void ScaleKernel(DType dtype, float factor, void* out, int64_t count) {
+  WithType(dtype, [=](auto* type) {
+    auto* y = As(type, out);
+    ForEachVec(count, [=](auto access, int64_t i) {
+      access.store(y + i, access.load(y + i) * Set(factor));
+    });
   });
 }
 
@@ -50,6 +53,10 @@ MEGATRON_INLINE void WithActivation(Activation activation, Body body) {
       return body(ActivationConstant<Activation::kSquaredRelu>());
     case Activation::kTanh:
       return body(ActivationConstant<Activation::kTanh>());
+    case Activation::kRelu:
+      return body(ActivationConstant<Activation::kRelu>());
+    case Activation::kSilu:
+      return body(ActivationConstant<Activation::kSilu>());
   }
 }
 
@@ -79,29 +86,34 @@ void ActivateBackwardKernel(Activation activation, DType dtype, const void* dy, 
   });
 }
 
-void SwiGluKernel(DType dtype, const void* gate_up, void* y, int64_t features) {
-  WithType(dtype, [=](auto* type) {
-    const auto *gates = As(type, gate_up), *ups = gates + features;
-    auto* out = As(type, y);
-    ForEachVec(features, [=](auto access, int64_t i) {
-      const Vec gate = access.load(gates + i);
-      access.store(out + i, gate * Sigmoid(gate) * access.load(ups + i));
+void GateKernel(Activation activation, DType dtype, const void* gate_up, void* y,
+                int64_t features) {
+  WithActivation(activation, [=](auto constant) {
+    WithType(dtype, [=](auto* type) {
+      const auto *gates = As(type, gate_up), *ups = gates + features;
+      auto* out = As(type, y);
+      ForEachVec(features, [=](auto access, int64_t i) {
+        const Vec gate = Activate<decltype(constant)::kActivation>(access.load(gates + i));
+        access.store(out + i, gate * access.load(ups + i));
+      });
     });
   });
 }
 
-void SwiGluBackwardKernel(DType dtype, const void* dy, const void* gate_up, void* d_gate_up,
-                          int64_t features) {
-  WithType(dtype, [=](auto* type) {
-    const auto *gradient = As(type, dy), *gates = As(type, gate_up), *ups = gates + features;
-    auto* d_gates = As(type, d_gate_up);
-    auto* d_ups = d_gates + features;
-    ForEachVec(features, [=](auto access, int64_t i) {
-      const Vec gate = access.load(gates + i), sigmoid = Sigmoid(gate);
-      const Vec d = access.load(gradient + i), up = access.load(ups + i);
-      const Vec slope = sigmoid * Fma(gate, Set(1.0f) - sigmoid, Set(1.0f));
-      access.store(d_ups + i, d * (gate * sigmoid));
-      access.store(d_gates + i, d * up * slope);
+void GateBackwardKernel(Activation activation, DType dtype, const void* dy, const void* gate_up,
+                        void* d_gate_up, int64_t features) {
+  WithActivation(activation, [=](auto constant) {
+    WithType(dtype, [=](auto* type) {
+      const auto *gradient = As(type, dy), *gates = As(type, gate_up), *ups = gates + features;
+      auto* d_gates = As(type, d_gate_up);
+      auto* d_ups = d_gates + features;
+      ForEachVec(features, [=](auto access, int64_t i) {
+        constexpr Activation kActivation = decltype(constant)::kActivation;
+        const Vec gate = access.load(gates + i), up = access.load(ups + i);
+        const Vec d = access.load(gradient + i);
+        access.store(d_ups + i, d * Activate<kActivation>(gate));
+        access.store(d_gates + i, d * up * ActivationSlope<kActivation>(gate));
+      });
     });
   });
 }
@@ -109,7 +121,7 @@ void SwiGluBackwardKernel(DType dtype, const void* dy, const void* gate_up, void
 }  // namespace
 
 const ElementwiseKernels kElementwiseKernels = {
-    ConvertKernel,          AddKernel,    ScaleKernel,         ActivateKernel,
-    ActivateBackwardKernel, SwiGluKernel, SwiGluBackwardKernel};
+    ConvertKernel,          AddKernel,  ScaleKernel,       ActivateKernel,
+    ActivateBackwardKernel, GateKernel, GateBackwardKernel};
 
 }  // namespace megatron::ops::MEGATRON_ISA

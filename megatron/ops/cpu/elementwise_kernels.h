@@ -12,14 +12,14 @@ namespace megatron::ops {
 struct ElementwiseKernels {
   void (*convert)(DType from, const void* in, DType to, void* out, int64_t count);
   void (*add)(DType dtype, const void* in, void* out, int64_t count);
-  void (*scale)(float factor, float* out, int64_t count);
+  void (*scale)(DType dtype, float factor, void* out, int64_t count);
   void (*activate)(Activation activation, DType dtype, const void* x, void* y, int64_t count);
   void (*activate_backward)(Activation activation, DType dtype, const void* dy, const void* x,
                             void* dx, int64_t count);
   // One row: its gates and ups lie one after the other.
-  void (*swiglu)(DType dtype, const void* gate_up, void* y, int64_t features);
-  void (*swiglu_backward)(DType dtype, const void* dy, const void* gate_up, void* d_gate_up,
-                          int64_t features);
+  void (*gate)(Activation activation, DType dtype, const void* gate_up, void* y, int64_t features);
+  void (*gate_backward)(Activation activation, DType dtype, const void* dy, const void* gate_up,
+                        void* d_gate_up, int64_t features);
 };
 
 namespace avx2 {

@@ -183,6 +183,10 @@ void Finish(const Gemm& gemm, const Place& place, const float* tile) {
       return FinishWith<T, Activation::kSquaredRelu>(gemm, place, tile);
     case Activation::kTanh:
       return FinishWith<T, Activation::kTanh>(gemm, place, tile);
+    case Activation::kRelu:
+      return FinishWith<T, Activation::kRelu>(gemm, place, tile);
+    case Activation::kSilu:
+      return FinishWith<T, Activation::kSilu>(gemm, place, tile);
   }
 }
 

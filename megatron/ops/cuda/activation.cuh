@@ -23,6 +23,8 @@ __device__ float Activate(float x) {
     return positive * positive;
   }
   if constexpr (kActivation == Activation::kTanh) return tanhf(x);
+  if constexpr (kActivation == Activation::kRelu) return fmaxf(0.0f, x);
+  if constexpr (kActivation == Activation::kSilu) return x * Sigmoid(x);
   return x;
 }
 
@@ -40,6 +42,11 @@ __device__ float ActivationSlope(float x) {
   if constexpr (kActivation == Activation::kTanh) {
     const float tanh = tanhf(x);
     return 1.0f - tanh * tanh;
+  }
+  if constexpr (kActivation == Activation::kRelu) return x > 0.0f ? 1.0f : 0.0f;
+  if constexpr (kActivation == Activation::kSilu) {
+    const float sigmoid = Sigmoid(x);
+    return sigmoid * fmaf(x, 1.0f - sigmoid, 1.0f);
   }
   return 1.0f;
 }
@@ -63,6 +70,10 @@ void WithActivation(Activation activation, Body body) {
       return body(ActivationConstant<Activation::kSquaredRelu>());
     case Activation::kTanh:
       return body(ActivationConstant<Activation::kTanh>());
+    case Activation::kRelu:
+      return body(ActivationConstant<Activation::kRelu>());
+    case Activation::kSilu:
+      return body(ActivationConstant<Activation::kSilu>());
   }
 }
 

@@ -31,8 +31,9 @@ struct SharedTiles {
     own_first = second + kTile * pitch + (threadIdx.x / kWarp) * head_dim;
     own_second = own_first + kWarps * head_dim;
   }
-  static size_t Bytes(int head_dim) {
-    return sizeof(float) * (2 * kTile * (head_dim + 1) + 2 * kWarps * head_dim);
+  static size_t Bytes(int head_dim) { return sizeof(float) * Floats(head_dim); }
+  __host__ __device__ static int Floats(int head_dim) {
+    return 2 * kTile * (head_dim + 1) + 2 * kWarps * head_dim;
   }
 
   const int pitch;
@@ -121,6 +122,62 @@ struct BlockSight {
   }
 };
 
+// The gradient of a head's bias, summed by each warp over its query and then over the block's.
+class BiasSums {
+ public:
+  // `memory` is shared, [kWarps, width].
+  __device__ BiasSums(const AttentionArgs& args, const HeadBias& bias, float* memory)
+      : args_(args), width_(bias.width()), all_(memory) {
+    if (args.bias_sums == nullptr) return;
+    for (int i = threadIdx.x % kWarp; i < width_; i += kWarp) mine()[i] = 0;
+    __syncwarp();
+  }
+  // Each lane has the gradient of the score of another key. All lanes must call it.
+  __device__ void Add(int entry, float ds) {
+    if (args_.bias_sums == nullptr) return;
+    const int last = width_ - 1;
+    const bool is_first = entry == 0, is_last = entry == last && last > 0;
+    const float first_sum = WarpSum(is_first ? ds : 0.0f);
+    const float last_sum = WarpSum(is_last ? ds : 0.0f);
+    if (!is_first && !is_last) mine()[entry] += ds;
+    if (threadIdx.x % kWarp == 0) {
+      mine()[0] += first_sum;
+      if (last > 0) mine()[last] += last_sum;
+    }
+    __syncwarp();
+  }
+  // All threads of the block must call it.
+  __device__ void Finish() const {
+    if (args_.bias_sums == nullptr) return;
+    __syncthreads();
+    float* const out =
+        args_.bias_sums + (static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y) * width_;
+    for (int i = threadIdx.x; i < width_; i += kThreads) {
+      float sum = 0;
+      for (int warp = 0; warp < kWarps; ++warp) sum += all_[warp * width_ + i];
+      out[i] = sum;
+    }
+  }
+
+ private:
+  __device__ float* mine() const { return all_ + threadIdx.x / kWarp * width_; }
+
+  const AttentionArgs& args_;
+  const int width_;
+  float* const all_;
+};
+
+// dbias [width, heads] += the sums of all blocks, in their order: a thread an element.
+__global__ void __launch_bounds__(kThreads)
+    AddBiasSums(const float* sums, int64_t blocks, int64_t heads, int64_t width, float* dbias) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= heads * width) return;
+  const int64_t head = i / width, w = i % width;
+  float sum = 0;
+  for (int64_t block = 0; block < blocks; ++block) sum += sums[(block * heads + head) * width + w];
+  dbias[w * heads + head] += sum;
+}
+
 // Blocks: x over tiles of kWarps queries, y over groups * group_heads.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
@@ -133,6 +190,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   const Sight sight = active ? KeysSeenBy(args, query) : Sight();
   const BlockSight block(sight, active);
   const HeadDropout dropout(args, blockIdx.y);
+  const HeadBias bias(args, blockIdx.y);
   if (active) LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
 
   float max = -INFINITY, sum = 0, out[kColumns] = {};
@@ -145,7 +203,9 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     const bool seen = active && key >= sight.begin && key < sight.end;
     float score = -INFINITY;
     if (seen) {
-      score = args.scale * Dot(shared.own_first, shared.first + lane * shared.pitch, args.head_dim);
+      score =
+          args.scale * Dot(shared.own_first, shared.first + lane * shared.pitch, args.head_dim) +
+          bias.At(query, key, sight.shift);
     }
     const float new_max = fmaxf(max, WarpMax(score));
     if (new_max == -INFINITY) continue;  // the same for the whole warp
@@ -199,6 +259,8 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   const Sight sight = active ? KeysSeenBy(args, query) : Sight();
   const BlockSight block(sight, active);
   const HeadDropout dropout(args, blockIdx.y);
+  const HeadBias bias(args, blockIdx.y);
+  BiasSums bias_sums(args, bias, memory + SharedTiles::Floats(args.head_dim));
   float lse = 0, delta = 0;
   if (active) {
     LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
@@ -215,16 +277,21 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
     __syncthreads();
     const int64_t key = begin + lane;
     float ds = 0;
+    int entry = 0;
     if (active && key >= sight.begin && key < sight.end) {
       const float* const k = shared.first + lane * shared.pitch;
       const float* const v = shared.second + lane * shared.pitch;
-      const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) - lse);
+      const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) +
+                           bias.At(query, key, sight.shift) - lse);
       const float dp =
           dropout.Factor(query, key, sight.first_key) * Dot(shared.own_second, v, args.head_dim);
       ds = p * (dp - delta);
+      entry = bias.Entry(query, key, sight.shift);
     }
+    bias_sums.Add(entry, ds);
     AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dq);
   }
+  bias_sums.Finish();
   if (!active) return;
   WriteRow<T>(args.dq, query, group, head, args.head_dim, dq, args.scale, args.add_to_queries);
 }
@@ -248,6 +315,7 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
   float dk[kColumns] = {}, dv[kColumns] = {};
   for (int64_t head = 0; head < args.group_heads; ++head) {
     const HeadDropout dropout(args, group * args.group_heads + head);
+    const HeadBias bias(args, group * args.group_heads + head);
     for (int64_t begin = block.begin; begin < block.end; begin += kTile) {
       __syncthreads();
       LoadTile<T>(args.q, group, head, begin, block.end, args.head_dim, shared.pitch, shared.first);
@@ -259,8 +327,8 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
       if (active && query >= sight.begin && query < sight.end) {
         const float* const q = shared.first + lane * shared.pitch;
         const float* const dout = shared.second + lane * shared.pitch;
-        const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) -
-                             args.Lse(query, group, head));
+        const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) +
+                             bias.At(query, key, sight.shift) - args.Lse(query, group, head));
         const float factor = dropout.Factor(query, key, sight.first_key);
         kept = p * factor;
         ds = p * (factor * Dot(shared.own_second, dout, args.head_dim) -
@@ -302,6 +370,10 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
   args.lse = {lse_TGR.raw(), true, lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
   args.add_to_queries = attention.add_to_queries;
   args.add_to_keys = attention.add_to_keys;
+  if (in.bias_WN) {
+    args.bias = in.bias_WN.data<float>();
+    args.bias_reach = static_cast<int>(in.bias_WN.dim(0) / 2);
+  }
   if (attention.place_q_T) {
     args.place_q = attention.place_q_T.data<int32_t>();
     args.place_k = attention.place_k_U.data<int32_t>();
@@ -322,7 +394,8 @@ template <typename Kernel>
 void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int64_t rows,
             int64_t heads) {
   if (rows == 0 || heads == 0) return;
-  const size_t bytes = SharedTiles::Bytes(args.head_dim);
+  size_t bytes = SharedTiles::Bytes(args.head_dim);
+  if (args.bias_sums != nullptr) bytes += sizeof(float) * kWarps * (2 * args.bias_reach + 1);
   CHECK_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(bytes)),
            cudaSuccess);
@@ -346,7 +419,8 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
   const AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
   const DType dtype = in.q_TGRD.dtype();
-  if (TensorCoresTake(dtype, args)) return TensorCoreAttentionForward(stream, dtype, args);
+  if (args.bias == nullptr && TensorCoresTake(dtype, args))
+    return TensorCoreAttentionForward(stream, dtype, args);
   WithType(in.q_TGRD.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     WithColumns(args.head_dim, [&](auto columns) {
@@ -363,22 +437,29 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   args.dq = OperandOf(gradients.q_TGRD);
   args.dk = OperandOf(gradients.k_UGD);
   args.dv = OperandOf(gradients.v_UGD);
-  args.delta = static_cast<float*>(
-      stream.cuda()->Workspace(lse_TGR.numel() * static_cast<int64_t>(sizeof(float))));
-  const int64_t heads = args.groups * args.group_heads;
+  const int64_t heads = args.groups * args.group_heads, width = 2 * args.bias_reach + 1;
+  const int64_t query_blocks = Blocks(args.queries, kWarps);
+  const int64_t bias_floats = args.bias != nullptr ? query_blocks * heads * width : 0;
+  args.delta = static_cast<float*>(stream.cuda()->Workspace((lse_TGR.numel() + bias_floats) *
+                                                            static_cast<int64_t>(sizeof(float))));
+  if (bias_floats > 0) args.bias_sums = args.delta + lse_TGR.numel();
   WithType(in.q_TGRD.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     if (args.queries > 0 && heads > 0) {
       Delta<T><<<dim3(Blocks(args.queries, kWarps), static_cast<unsigned>(heads)), kThreads, 0,
                  Handle(stream)>>>(args);
     }
-    if (TensorCoresTake(in.q_TGRD.dtype(), args))
+    if (args.bias == nullptr && TensorCoresTake(in.q_TGRD.dtype(), args))
       return TensorCoreAttentionBackward(stream, in.q_TGRD.dtype(), args);
     WithColumns(args.head_dim, [&](auto columns) {
       Launch(BackwardQuery<T, columns.value>, stream, args, args.queries, heads);
       Launch(BackwardKey<T, columns.value>, stream, args, args.keys, args.groups);
     });
   });
+  if (bias_floats == 0) return;
+  AddBiasSums<<<Blocks(heads * width, kThreads), kThreads, 0, Handle(stream)>>>(
+      args.bias_sums, query_blocks, heads, width, gradients.bias_WN.data<float>());
+  CheckLaunched("attention's bias");
 }
 
 }  // namespace megatron::ops::cuda

@@ -32,6 +32,10 @@ struct AttentionArgs {
   bool add_to_queries = false, add_to_keys = false;  // what is added to is fp32
   float* delta = nullptr;                            // [T, G, R]: out . dout
 
+  const float* bias = nullptr;  // [2 reach + 1, G R]; null: none
+  int bias_reach = 0;
+  float* bias_sums = nullptr;  // [blocks of queries, G R, 2 reach + 1]: of its gradient
+
   uint64_t dropout_seed = 0;
   uint32_t dropout_threshold = 0;  // 0: keeps all
   float dropout_scale = 1;
@@ -61,6 +65,7 @@ __device__ inline int64_t SequenceOf(const int32_t* cu_seqlens, int64_t sequence
 struct Sight {
   int64_t begin = 0, end = 0;
   int64_t first_key = 0;  // of the sequence
+  int64_t shift = 0;      // from its last query to its last key
 };
 
 // The first of places [begin, end), which ascend, that is at least `place`.
@@ -80,25 +85,51 @@ __device__ inline int64_t FirstFrom(const int32_t* places, int64_t begin, int64_
 __device__ inline Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
   const int64_t s = SequenceOf(args.cu_seqlens_q, args.sequences, query);
   const int64_t first = args.cu_seqlens_k[s], last = args.cu_seqlens_k[s + 1];
-  if (!args.causal) return {first, last, first};
+  const int64_t shift = last - args.cu_seqlens_q[s + 1];
+  if (!args.causal) return {first, last, first, shift};
   if (args.place_q != nullptr) {
-    return {first, FirstFrom(args.place_k, first, last, args.place_q[query] + int64_t{1}), first};
+    return {first, FirstFrom(args.place_k, first, last, args.place_q[query] + int64_t{1}), first,
+            shift};
   }
   const int64_t from_end = args.cu_seqlens_q[s + 1] - query;
-  return {first, max(first, last - from_end + 1), first};
+  return {first, max(first, last - from_end + 1), first, shift};
 }
 
 __device__ inline Sight QueriesThatSee(const AttentionArgs& args, int64_t key) {
   const int64_t s = SequenceOf(args.cu_seqlens_k, args.sequences, key);
   const int64_t first = args.cu_seqlens_q[s], last = args.cu_seqlens_q[s + 1];
-  const int64_t first_key = args.cu_seqlens_k[s];
-  if (!args.causal) return {first, last, first_key};
+  const int64_t first_key = args.cu_seqlens_k[s], shift = args.cu_seqlens_k[s + 1] - last;
+  if (!args.causal) return {first, last, first_key, shift};
   if (args.place_k != nullptr) {
-    return {FirstFrom(args.place_q, first, last, args.place_k[key]), last, first_key};
+    return {FirstFrom(args.place_q, first, last, args.place_k[key]), last, first_key, shift};
   }
   const int64_t from_end = args.cu_seqlens_k[s + 1] - key;
-  return {max(first, last - from_end), last, first_key};
+  return {max(first, last - from_end), last, first_key, shift};
 }
+
+// What is added to the scores of one head.
+class HeadBias {
+ public:
+  __device__ HeadBias(const AttentionArgs& args, int64_t head) : args_(args), head_(head) {}
+
+  __device__ int width() const { return 2 * args_.bias_reach + 1; }
+  // By the distance of a key and a query of one sequence.
+  __device__ int Entry(int64_t query, int64_t key, int64_t shift) const {
+    const int64_t distance = args_.place_k != nullptr
+                                 ? int64_t{args_.place_k[key]} - args_.place_q[query]
+                                 : key - query - shift;
+    const int64_t reach = args_.bias_reach;
+    return static_cast<int>(min(max(distance, -reach), reach) + reach);
+  }
+  __device__ float At(int64_t query, int64_t key, int64_t shift) const {
+    if (args_.bias == nullptr) return 0;
+    return args_.bias[Entry(query, key, shift) * args_.groups * args_.group_heads + head_];
+  }
+
+ private:
+  const AttentionArgs& args_;
+  const int64_t head_;
+};
 
 // What probabilities of one head are multiplied by.
 class HeadDropout {

@@ -83,38 +83,38 @@ struct AddMap {
   }
 };
 
+template <typename T>
 struct ScaleMap {
   float factor;
-  float* out;
+  T* out;
   template <int N>
   __device__ void Apply(int64_t i) const {
-    auto values = Load<float, N>(out, i);
-    for (float& value : values.values) value *= factor;
-    Store<float, N>(out, i, values);
+    auto values = Load<T, N>(out, i);
+    for (T& value : values.values) value = FromFloat<T>(ToFloat(value) * factor);
+    Store<T, N>(out, i, values);
   }
 };
 
 // A thread an element of y; T features apart lie gate and up.
-template <typename T>
+template <Activation kActivation, typename T>
 __global__ void __launch_bounds__(kThreads)
-    SwiGlu(const T* gate_up, T* y, int64_t tokens, int64_t features) {
+    Gate(const T* gate_up, T* y, int64_t tokens, int64_t features) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= tokens * features) return;
   const T* gates = gate_up + i / features * 2 * features + i % features;
-  const float gate = ToFloat(gates[0]);
-  y[i] = FromFloat<T>(gate * Sigmoid(gate) * ToFloat(gates[features]));
+  y[i] = FromFloat<T>(Activate<kActivation>(ToFloat(gates[0])) * ToFloat(gates[features]));
 }
 
-template <typename T>
+template <Activation kActivation, typename T>
 __global__ void __launch_bounds__(kThreads)
-    SwiGluSlope(const T* dy, const T* gate_up, T* d_gate_up, int64_t tokens, int64_t features) {
+    GateSlope(const T* dy, const T* gate_up, T* d_gate_up, int64_t tokens, int64_t features) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= tokens * features) return;
   const int64_t at = i / features * 2 * features + i % features;
   const float gate = ToFloat(gate_up[at]), up = ToFloat(gate_up[at + features]);
-  const float d = ToFloat(dy[i]), sigmoid = Sigmoid(gate);
-  d_gate_up[at] = FromFloat<T>(d * up * (sigmoid * fmaf(gate, 1.0f - sigmoid, 1.0f)));
-  d_gate_up[at + features] = FromFloat<T>(d * (gate * sigmoid));
+  const float d = ToFloat(dy[i]);
+  d_gate_up[at] = FromFloat<T>(d * up * ActivationSlope<kActivation>(gate));
+  d_gate_up[at + features] = FromFloat<T>(d * Activate<kActivation>(gate));
 }
 
 struct Strides {
@@ -205,24 +205,31 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
   });
 }
 
-void SwiGluForward(const Stream& stream, const Tensor& gate_up_T2F, const Tensor& y_TF) {
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
+                 const Tensor& y_TF) {
   if (y_TF.numel() == 0) return;
-  WithType(y_TF.dtype(), [&](auto* type) {
-    SwiGlu<<<Blocks(y_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
-        As(type, gate_up_T2F), As(type, y_TF), y_TF.dim(0), y_TF.dim(1));
+  WithActivation(activation, [&](auto constant) {
+    WithType(y_TF.dtype(), [&](auto* type) {
+      Gate<decltype(constant)::kActivation>
+          <<<Blocks(y_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+              As(type, gate_up_T2F), As(type, y_TF), y_TF.dim(0), y_TF.dim(1));
+    });
   });
-  CheckLaunched("SwiGLU");
+  CheckLaunched("gate");
 }
 
-void SwiGluBackward(const Stream& stream, const Tensor& dy_TF, const Tensor& gate_up_T2F,
-                    const Tensor& d_gate_up_T2F) {
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
+                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F) {
   if (dy_TF.numel() == 0) return;
-  WithType(dy_TF.dtype(), [&](auto* type) {
-    SwiGluSlope<<<Blocks(dy_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
-        As(type, dy_TF), As(type, gate_up_T2F), As(type, d_gate_up_T2F), dy_TF.dim(0),
-        dy_TF.dim(1));
+  WithActivation(activation, [&](auto constant) {
+    WithType(dy_TF.dtype(), [&](auto* type) {
+      GateSlope<decltype(constant)::kActivation>
+          <<<Blocks(dy_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+              As(type, dy_TF), As(type, gate_up_T2F), As(type, d_gate_up_T2F), dy_TF.dim(0),
+              dy_TF.dim(1));
+    });
   });
-  CheckLaunched("SwiGLU backward");
+  CheckLaunched("gate backward");
 }
 
 void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
@@ -241,7 +248,10 @@ void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
 }
 
 void Scale(const Stream& stream, float factor, const Tensor& out) {
-  Launch<float>(stream, out.numel(), {out.raw()}, ScaleMap{factor, out.data<float>()});
+  WithType(out.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch<T>(stream, out.numel(), {out.raw()}, ScaleMap<T>{factor, As(type, out)});
+  });
 }
 
 void Zero(const Stream& stream, const Tensor& out) {

@@ -37,7 +37,7 @@ Attention View(Attention attention) {
 }
 
 AttentionInputs View(const AttentionInputs& in) {
-  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGD)};
+  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGD), View(in.bias_WN)};
 }
 
 NormTensors View(const NormTensors& tensors) {
@@ -62,13 +62,15 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
                           View(dx_TF));
 }
 
-void SwiGluForward(const Stream& stream, const Tensor& gate_up_T2F, const Tensor& y_TF) {
-  ops::SwiGluForward(EmulatingStream(stream), View(gate_up_T2F), View(y_TF));
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
+                 const Tensor& y_TF) {
+  ops::GateForward(EmulatingStream(stream), activation, View(gate_up_T2F), View(y_TF));
 }
 
-void SwiGluBackward(const Stream& stream, const Tensor& dy_TF, const Tensor& gate_up_T2F,
-                    const Tensor& d_gate_up_T2F) {
-  ops::SwiGluBackward(EmulatingStream(stream), View(dy_TF), View(gate_up_T2F), View(d_gate_up_T2F));
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
+                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F) {
+  ops::GateBackward(EmulatingStream(stream), activation, View(dy_TF), View(gate_up_T2F),
+                    View(d_gate_up_T2F));
 }
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,

@@ -26,9 +26,10 @@ void ActivationForward(const Stream& stream, Activation activation, const Tensor
                        const Tensor& y_TF);
 void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
                         const Tensor& x_TF, const Tensor& dx_TF);
-void SwiGluForward(const Stream& stream, const Tensor& gate_up_T2F, const Tensor& y_TF);
-void SwiGluBackward(const Stream& stream, const Tensor& dy_TF, const Tensor& gate_up_T2F,
-                    const Tensor& d_gate_up_T2F);
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
+                 const Tensor& y_TF);
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
+                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F);
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR);

@@ -72,13 +72,14 @@ TEST_P(CudaOpTest, ActivationsAndTheirGradients) {
   }
 }
 
-TEST_P(CudaOpTest, SwiGluAndItsGradient) {
+TEST_P(CudaOpTest, GatesAndTheirGradients) {
   for (int64_t features : {1, 33, 256}) {
     HostTensor gate_up = Normal({19, 2 * features}, 1), y = Normal({19, features}, 2),
                dy = Normal({19, features}, 3), d_gate_up = Normal({19, 2 * features}, 4);
-    ExpectAgreement({&gate_up, &y, &dy, &d_gate_up}, tolerance(), [](const Stream& stream, At at) {
-      SwiGluForward(stream, at[0], at[1]);
-      SwiGluBackward(stream, at[2], at[0], at[3]);
+    ExpectAgreement({&gate_up, &y, &dy, &d_gate_up}, tolerance(), [&](const Stream& stream, At at) {
+      const Activation gate = features == 33 ? Activation::kGeluTanh : Activation::kSilu;
+      GateForward(stream, gate, at[0], at[1]);
+      GateBackward(stream, gate, at[2], at[0], at[3]);
     });
   }
 }
@@ -104,6 +105,7 @@ TEST_P(CudaOpTest, SumsScalesAndZeros) {
       Add(stream, at[0], at[1]);
       Zero(stream, at[2]);
       Scale(stream, 0.37f, at[3]);
+      Scale(stream, 0.37f, at[2]);
     });
   }
 }
@@ -295,6 +297,31 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
           AttentionForward(stream, attention, in, at[3], at[4]);
           AttentionBackward(stream, attention, in, at[3], at[4], at[5], {at[6], at[7], at[8]});
         });
+  }
+}
+
+TEST_P(CudaOpTest, AttentionWithABiasByDistance) {
+  for (bool causal : {true, false}) {
+    const int64_t tokens = 111, groups = 2, heads = 2, head_dim = 40, width = 2 * 9 + 1;
+    const Shape q_shape = {tokens, groups, heads, head_dim}, k_shape = {tokens, groups, head_dim};
+    HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(k_shape, 3),
+               out = Normal(q_shape, 4), lse({tokens, groups, heads}, kF32),
+               dout = Normal(q_shape, 5), dq = Normal(q_shape, 6), dk = Normal(k_shape, 7),
+               dv = Normal(k_shape, 8), cu = Ints({0, 1, 71, 71, 111}),
+               bias = HostTensor::Normal({width, groups * heads}, kF32, 9),
+               dbias = HostTensor::Normal({width, groups * heads}, kF32, 10);
+    ExpectAgreement({&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv, &cu, &bias, &dbias},
+                    2 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+                      Attention attention;
+                      attention.scale = 0.2f;
+                      attention.causal = causal;
+                      attention.cu_seqlens_q = attention.cu_seqlens_k = at[9];
+                      attention.max_seqlen_q = attention.max_seqlen_k = 70;
+                      const AttentionInputs in = {at[0], at[1], at[2], at[10]};
+                      AttentionForward(stream, attention, in, at[3], at[4]);
+                      AttentionBackward(stream, attention, in, at[3], at[4], at[5],
+                                        {at[6], at[7], at[8], at[11]});
+                    });
   }
 }
 

@@ -19,8 +19,11 @@ MEGATRON_WEAK void ActivationBackward(const Stream&, Activation, const Tensor&, 
                                       const Tensor&) {
   NoCuda();
 }
-MEGATRON_WEAK void SwiGluForward(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
-MEGATRON_WEAK void SwiGluBackward(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void GateForward(const Stream&, Activation, const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void GateBackward(const Stream&, Activation, const Tensor&, const Tensor&,
+                                const Tensor&) {
   NoCuda();
 }
 MEGATRON_WEAK void AttentionForward(const Stream&, const Attention&, const AttentionInputs&,
