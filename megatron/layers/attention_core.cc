@@ -2,16 +2,23 @@
 
 #include <cmath>
 
+#include "glog/logging.h"
+
 namespace megatron {
 
 ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
   ops::Attention attention;
-  attention.scale = 1.0f / std::sqrt(static_cast<float>(options_.head_size));
+  attention.scale = options_.scale != 0 ? options_.scale
+                                        : 1.0f / std::sqrt(static_cast<float>(options_.head_size));
   attention.causal = options_.causal;
-  attention.cu_seqlens_q = attention.cu_seqlens_k = ctx.batch->cu_seqlens;
-  attention.max_seqlen_q = attention.max_seqlen_k = ctx.batch->max_seqlen;
-  attention.dropout =
-      DropoutAt(ctx, options_.dropout, options_.layer, DropoutSite::kAttentionProbabilities);
+  const MicroBatch& batch = *ctx.batch;
+  attention.cu_seqlens_q = batch.cu_seqlens;
+  attention.cu_seqlens_k = options_.cross ? batch.encoder.cu_seqlens : batch.cu_seqlens;
+  attention.max_seqlen_q = batch.max_seqlen;
+  attention.max_seqlen_k = options_.cross ? batch.encoder.max_seqlen : batch.max_seqlen;
+  attention.dropout = DropoutAt(ctx, options_.dropout, options_.layer,
+                                options_.cross ? DropoutSite::kCrossAttentionProbabilities
+                                               : DropoutSite::kAttentionProbabilities);
   attention.dropout.first_column = options_.first_head;
   return attention;
 }
@@ -22,6 +29,7 @@ bool AttentionCore::KeepsInputs(const LayerContext& ctx) const {
 
 void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
                             const Tensor& out_TGRD, Saved* saved) const {
+  CHECK(ctx.context_group.size() == 1 || (!options_.cross && !in.bias_WN));
   if (KeepsInputs(ctx)) {
     return AllToAllAttentionForward(ctx, arena, Whole(ctx), in, out_TGRD, &saved->all_to_all);
   }

@@ -1,5 +1,6 @@
 // What lies between attention's projections: softmax attention of this rank's heads, for this
-// rank's tokens, over the keys of all context-parallel ranks.
+// rank's tokens, over the keys of all context-parallel ranks. Cross-attention and a bias of scores
+// work where there is one such rank.
 //
 // Legend: T tokens of this rank, G groups of this rank, R query heads that it has of each, D head
 // size.
@@ -21,6 +22,8 @@ struct AttentionCoreOptions {
   int64_t head_size = 0;
   float dropout = 0;
   bool causal = true;
+  float scale = 0;     // of scores; 0: 1 / sqrt(head_size)
+  bool cross = false;  // keys are those of the encoder's tokens
   ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
 };
 

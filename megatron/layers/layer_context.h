@@ -20,7 +20,8 @@
 // holds some of the rows of the residual stream, and norms, dropout and residual sums work on
 // those; the layers that need all tokens gather them and give back their own rows.
 //
-// Legend: T tokens of the micro-batch, or of them those that this rank holds, H hidden size.
+// Legend: T tokens of the micro-batch, or of them those that this rank holds, U of its encoder's, H
+// hidden size, W distances, N attention heads of this rank.
 #ifndef MEGATRON_LAYERS_LAYER_CONTEXT_H_
 #define MEGATRON_LAYERS_LAYER_CONTEXT_H_
 
@@ -54,6 +55,13 @@ struct LayerContext {
   // has all of them.
   ProcessGroup context_group;
 
+  // Of a decoder with cross-attention: what the encoder gives (rows as of the residual stream), and
+  // in backward its gradient, to which each layer adds.
+  Tensor encoder_UH, encoder_gradient_UH;
+  // Where attention knows places by their distance: what it adds to scores
+  // (ops::AttentionInputs), and in backward the gradient, to which each layer adds.
+  Tensor relative_bias_WN, relative_bias_gradient_WN;
+
   // Of the residual stream's rows those that this rank holds.
   int64_t rows() const {
     return batch->num_tokens() / (sequence_parallel ? tensor_group.size() : 1);
@@ -74,7 +82,10 @@ enum class DropoutSite : uint32_t {
   kEmbedding = 0,
   kAttentionProbabilities = 1,
   kAttentionOutput = 2,
-  kMlpOutput = 3
+  kMlpOutput = 3,
+  kCrossAttentionProbabilities = 4,
+  kCrossAttentionOutput = 5,
+  kDecoderEmbedding = 6  // of a model whose kEmbedding is its encoder's
 };
 
 // The dropout of one site of one layer (numbered over the whole model, from 0) for this
@@ -86,7 +97,8 @@ inline ops::Dropout DropoutAt(const LayerContext& ctx, float probability, int64_
   dropout.probability = probability;
   dropout.key = DeriveKey(ctx.seed, kPhiloxDropout, static_cast<uint64_t>(layer),
                           static_cast<uint32_t>(site));
-  const bool all_tokens = site == DropoutSite::kAttentionProbabilities;
+  const bool all_tokens = site == DropoutSite::kAttentionProbabilities ||
+                          site == DropoutSite::kCrossAttentionProbabilities;
   dropout.sample_T = all_tokens ? ctx.batch->sample_T : ctx.MyRows(ctx.batch->sample_T);
   dropout.position_T =
       all_tokens ? ctx.batch->sample_position_T : ctx.MyRows(ctx.batch->sample_position_T);

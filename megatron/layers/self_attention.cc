@@ -70,11 +70,12 @@ NormOptions HeadNorm(const TransformerOptions& options, const std::string& name)
 AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t layer,
                                  const ProcessGroup& tensor_group) {
   AttentionCoreOptions core;
-  core.layer = layer;
+  core.layer = options.first_dropout_layer + layer;
   core.first_head = options.num_attention_heads / tensor_group.size() * tensor_group.rank();
   core.head_size = options.kv_channels;
   core.dropout = options.attention_dropout;
   core.causal = options.causal;
+  core.scale = options.softmax_scale;
   core.context_parallel = options.context_parallel;
   return core;
 }
@@ -119,7 +120,7 @@ void SelfAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, 
 
 void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
   saved->context_TGRD = arena->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
-  core_.Forward(ctx, arena, Inputs(*saved), saved->context_TGRD, &saved->core);
+  core_.Forward(ctx, arena, Inputs(ctx, *saved), saved->context_TGRD, &saved->core);
 }
 
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -162,8 +163,8 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   const Tensor dqkv_TGSD =
       ctx.kept()->Allocate(dtype_, saved->qkv_TGSD.shape(), "attention gradient");
   const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
-  core_.Backward(ctx, Inputs(*saved), saved->context_TGRD, dcontext_TGRD,
-                 {dq_TGRD, dk_TGD, Values(dqkv_TGSD)}, saved->core);
+  core_.Backward(ctx, Inputs(ctx, *saved), saved->context_TGRD, dcontext_TGRD,
+                 {dq_TGRD, dk_TGD, Values(dqkv_TGSD), ctx.relative_bias_gradient_WN}, saved->core);
   Rotate(ctx, rotary, /*inverse=*/true, dq_TGRD, dk_TGD);
   if (qk_norm_) {
     q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);

@@ -57,8 +57,8 @@ class SelfAttention {
   Tensor Queries(const Tensor& qkv_TGSD) const { return qkv_TGSD.Slice(2, 0, heads_per_group_); }
   Tensor Keys(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_); }
   Tensor Values(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_ + 1); }
-  ops::AttentionInputs Inputs(const Saved& saved) const {
-    return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD)};
+  ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const {
+    return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD), ctx.relative_bias_WN};
   }
   void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
               const Tensor& q_TGRD, const Tensor& k_TGD) const;

@@ -46,7 +46,7 @@ Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, cons
 TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t layer,
                                    const ProcessGroup& tensor_group,
                                    const ExpertGroups& expert_groups)
-    : layer_(layer),
+    : dropout_layer_(options.first_dropout_layer + layer),
       post_norm_(options.post_norm),
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
@@ -56,6 +56,14 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
                      LayerName(options, layer) + ".post_self_attn_layernorm.")),
       mlp_norm_(MlpNorm(options, layer)),
       attention_(options, LayerName(options, layer) + ".self_attention", layer, tensor_group) {
+  if (options.cross_attention) {
+    CHECK(!options.post_norm);
+    const std::string name = LayerName(options, layer);
+    cross_norm_ =
+        std::make_unique<NormLayer>(BranchNorm(options, name + ".pre_cross_attn_layernorm.", ""));
+    cross_ =
+        std::make_unique<CrossAttention>(options, name + ".cross_attention", layer, tensor_group);
+  }
   const std::string name = LayerName(options, layer) + ".mlp";
   if (options.moe.IsMoeLayer(layer)) {
     CHECK(!options.post_norm);
@@ -77,15 +85,27 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
   attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
   attention_.Forward(ctx, rotary, normed_TH, branch_TH, &saved->attention);
 
+  // What the next norm adds the branch to, and with what.
+  Tensor residual_TH = x_TH, bias_H = attention_.output().bias();
+  DropoutSite site = DropoutSite::kAttentionOutput;
+  if (cross_ != nullptr) {
+    const Tensor attention_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
+    const Tensor cross_input_TH = norm_arena->Allocate(dtype_, shape, "norm output");
+    cross_norm_->ForwardResidual(ctx, Dropout(ctx, site), branch_TH, bias_H, residual_TH,
+                                 attention_sum_TH, cross_input_TH, &saved->cross_norm);
+    cross_->Forward(ctx, cross_input_TH, branch_TH, &saved->cross);
+    residual_TH = attention_sum_TH;
+    bias_H = cross_->output().bias();
+    site = DropoutSite::kCrossAttentionOutput;
+  }
   const Tensor sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
   const Tensor mlp_input_TH = norm_arena->Allocate(dtype_, shape, "norm output");
-  mlp_norm_.ForwardResidual(
-      ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput), branch_TH,
-      attention_.output().bias(), x_TH, sum_TH, mlp_input_TH, &saved->mlp_norm);
+  mlp_norm_.ForwardResidual(ctx, Dropout(ctx, site), branch_TH, bias_H, residual_TH, sum_TH,
+                            mlp_input_TH, &saved->mlp_norm);
   if (mlp_) mlp_->Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, mlp_input_TH, branch_TH, &saved->moe);
-  ops::BiasDropoutAdd(ctx.stream, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput),
-                      branch_TH, MlpBias(), sum_TH, y_TH);
+  ops::BiasDropoutAdd(ctx.stream, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(),
+                      sum_TH, y_TH);
 }
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -98,20 +118,31 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
     MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
     attention_norm_.Recompute(ctx, saved->attention_norm, saved->attention.qkv.x_TI);
     mlp_norm_.Recompute(ctx, saved->mlp_norm, MlpInput(saved));
+    if (cross_ != nullptr) {
+      saved->cross.q.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
+      cross_norm_->Recompute(ctx, saved->cross_norm, saved->cross.q.x_TI);
+    }
   }
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
-  const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
+  Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
 
   const Tensor dmlp_TH =
-      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput), dy_TH,
-                     MlpBiasGradient());
+      BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH, MlpBiasGradient());
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
   mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm);
 
-  const Tensor dattention_TH =
-      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput),
-                     dsum_TH, attention_.output().bias_gradient());
+  if (cross_ != nullptr) {
+    const Tensor dcross_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kCrossAttentionOutput),
+                                            dsum_TH, cross_->output().bias_gradient());
+    cross_->Backward(ctx, dcross_TH, dnormed_TH, &saved->cross);
+    const Tensor dattention_sum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
+    cross_norm_->Backward(ctx, dnormed_TH, dsum_TH, dattention_sum_TH, saved->cross_norm);
+    dsum_TH = dattention_sum_TH;
+  }
+
+  const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
+                                              dsum_TH, attention_.output().bias_gradient());
   attention_.Backward(ctx, rotary, dattention_TH, dnormed_TH, &saved->attention);
   attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm);
 }
@@ -125,13 +156,13 @@ void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTabl
   const Tensor attention_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
   const Tensor normed_TH =
       (recompute_norm_ ? ctx.scratch : ctx.saved)->Allocate(dtype_, shape, "norm output");
-  attention_norm_.ForwardResidual(
-      ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput), branch_TH,
-      attention_.output().bias(), x_TH, attention_sum_TH, normed_TH, &saved->attention_norm);
+  attention_norm_.ForwardResidual(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), branch_TH,
+                                  attention_.output().bias(), x_TH, attention_sum_TH, normed_TH,
+                                  &saved->attention_norm);
   mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
   const Tensor mlp_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
-  mlp_norm_.ForwardResidual(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput),
-                            branch_TH, MlpBias(), normed_TH, mlp_sum_TH, y_TH, &saved->mlp_norm);
+  mlp_norm_.ForwardResidual(ctx, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(),
+                            normed_TH, mlp_sum_TH, y_TH, &saved->mlp_norm);
 }
 
 void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
@@ -146,15 +177,13 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
   mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm);
   const Tensor dmlp_TH =
-      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kMlpOutput), dsum_TH,
-                     MlpBiasGradient());
+      BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dsum_TH, MlpBiasGradient());
   mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   ops::Add(ctx.stream, dsum_TH, dnormed_TH);
 
   attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm);
-  const Tensor dattention_TH =
-      BranchGradient(ctx, DropoutAt(ctx, hidden_dropout_, layer_, DropoutSite::kAttentionOutput),
-                     dsum_TH, attention_.output().bias_gradient());
+  const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
+                                              dsum_TH, attention_.output().bias_gradient());
   attention_.Backward(ctx, rotary, dattention_TH, dx_TH, &saved->attention);
   ops::Add(ctx.stream, dsum_TH, dx_TH);
 }
@@ -162,12 +191,17 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
 void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
   if (mlp_) mlp_->BackwardWeight(ctx, &saved->mlp);
   if (moe_) moe_->BackwardWeight(ctx, &saved->moe);
+  if (cross_) cross_->BackwardWeight(ctx, &saved->cross);
   attention_.BackwardWeight(ctx, &saved->attention);
 }
 
 void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {
   attention_norm_.AppendParameters(out);
   attention_.AppendParameters(out);
+  if (cross_ != nullptr) {
+    cross_norm_->AppendParameters(out);
+    cross_->AppendParameters(out);
+  }
   mlp_norm_.AppendParameters(out);
   if (mlp_) mlp_->AppendParameters(out);
   if (moe_) moe_->AppendParameters(out);

@@ -1,6 +1,7 @@
 // One transformer layer: x + attention(norm(x)), then that + mlp(norm(that)), with dropout on both
-// branches; in place of the MLP there may be a mixture of experts. Or post-norm, without experts:
-// norm(x + attention(x)), then norm(that + mlp(that)).
+// branches; in place of the MLP there may be a mixture of experts, and in front of it in the same
+// way cross-attention. Or post-norm, without either: norm(x + attention(x)), then
+// norm(that + mlp(that)).
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/layers/cross_attention.h"
 #include "megatron/layers/mlp.h"
 #include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/norm_layer.h"
@@ -21,13 +23,14 @@ namespace megatron {
 class TransformerLayer {
  public:
   struct Saved {
-    NormLayer::Saved attention_norm, mlp_norm;
+    NormLayer::Saved attention_norm, cross_norm, mlp_norm;
     SelfAttention::Saved attention;
+    CrossAttention::Saved cross;
     Mlp::Saved mlp;
     MoeLayer::Saved moe;  // in place of mlp
   };
 
-  // `layer` is the number in the whole model, from 0.
+  // `layer` is the number in the model's stack of this name, from 0.
   TransformerLayer(const TransformerOptions& options, int64_t layer,
                    const ProcessGroup& tensor_group, const ExpertGroups& expert_groups);
 
@@ -52,13 +55,19 @@ class TransformerLayer {
   void BackwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                         const Tensor& dx_TH, Saved* saved);
 
-  int64_t layer_;
+  ops::Dropout Dropout(const LayerContext& ctx, DropoutSite site) const {
+    return DropoutAt(ctx, hidden_dropout_, dropout_layer_, site);
+  }
+
+  int64_t dropout_layer_;
   bool post_norm_;
   float hidden_dropout_;
   bool recompute_norm_;
   DType dtype_;
   NormLayer attention_norm_, mlp_norm_;  // in front of what they are named after, or behind it
   SelfAttention attention_;
+  std::unique_ptr<NormLayer> cross_norm_;  // both or neither
+  std::unique_ptr<CrossAttention> cross_;
   std::unique_ptr<Mlp> mlp_;  // or
   std::unique_ptr<MoeLayer> moe_;
 };
