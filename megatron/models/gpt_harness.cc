@@ -1,7 +1,10 @@
 #include "megatron/models/gpt_harness.h"
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
+#include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
 
 namespace megatron {
@@ -23,13 +26,21 @@ TransformerOptions SmallTransformer() {
   return options;
 }
 
+int64_t LongestSequence(const std::vector<int32_t>& cu_seqlens) {
+  int64_t longest = 0;
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s)
+    longest = std::max<int64_t>(longest, cu_seqlens[s + 1] - cu_seqlens[s]);
+  return longest;
+}
+
 MicroBatch MetaBatch(const MicroBatch& batch) {
   MicroBatch meta = batch;
   for (Tensor* tensor :
        {&meta.tokens_T, &meta.labels_T, &meta.loss_weight_T, &meta.gradient_weight_T,
         &meta.position_T, &meta.sample_T, &meta.sample_position_T, &meta.cu_seqlens,
         &meta.token_type_T, &meta.sequence_label_S, &meta.sequence_weight_S,
-        &meta.sequence_gradient_weight_S}) {
+        &meta.sequence_gradient_weight_S, &meta.encoder.tokens_T, &meta.encoder.position_T,
+        &meta.encoder.sample_T, &meta.encoder.sample_position_T, &meta.encoder.cu_seqlens}) {
     *tensor = Tensor(nullptr, tensor->dtype(), tensor->shape(), {DeviceType::kMeta});
   }
   return meta;
@@ -103,6 +114,46 @@ GptOptions SmallPostNormBert() {
   return options;
 }
 
+GptOptions SmallMegatronT5() {
+  GptOptions options = SmallGpt2();
+  options.num_encoder_layers = 2;
+  options.transformer.num_layers = 3;
+  options.output_bias = true;
+  return options;
+}
+
+GptOptions SmallT5() {
+  GptOptions options = SmallMegatronT5();
+  TransformerOptions& transformer = options.transformer;
+  transformer.kv_channels = 12;
+  transformer.norm.kind = ops::Norm::kRmsNorm;
+  transformer.norm.epsilon = 1e-6f;
+  transformer.linear_bias = transformer.qkv_bias = false;
+  transformer.activation = ops::Activation::kRelu;
+  transformer.relative_positions = {8, 12};
+  transformer.softmax_scale = 1;
+  transformer.init_std = transformer.output_init_std = 0.15f;  // scores are not scaled
+  options.learned_positions = false;
+  options.output_bias = false;
+  options.output_scale = 1 / std::sqrt(static_cast<float>(transformer.hidden_size));
+  return options;
+}
+
+// Numbers of their own, so that the others do not depend on it.
+void AddEncoder(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
+                int64_t first_sample, HostBatch* batch) {
+  std::mt19937 random(seed + 1000);
+  batch->encoder_cu_seqlens = {0};
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    for (int i = 0; i < lengths[s] + 3; ++i) {
+      batch->encoder_tokens.push_back(static_cast<int32_t>(random() % vocab_size));
+      batch->encoder_positions.push_back(i);
+      batch->encoder_samples.push_back(first_sample + static_cast<int64_t>(s));
+    }
+    batch->encoder_cu_seqlens.push_back(static_cast<int32_t>(batch->encoder_tokens.size()));
+  }
+}
+
 HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
                       int64_t first_sample) {
   std::mt19937 random(seed);
@@ -123,6 +174,7 @@ HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint3
     batch.sequence_gradient_weights.push_back(1.0f / static_cast<float>(lengths.size()));
   }
   batch.sample_positions = batch.positions;
+  AddEncoder(lengths, vocab_size, seed, first_sample, &batch);
   float count = 0;
   for (float weight : batch.loss_weights) count += weight;
   for (float weight : batch.loss_weights) batch.gradient_weights.push_back(weight / count);
@@ -147,9 +199,15 @@ MicroBatch HostBatch::View() {
   batch.sample_position_T = Tensor(sample_positions.data(), DType::kInt32, shape);
   batch.cu_seqlens =
       Tensor(cu_seqlens.data(), DType::kInt32, {static_cast<int64_t>(cu_seqlens.size())});
-  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
-    batch.max_seqlen = std::max<int64_t>(batch.max_seqlen, cu_seqlens[s + 1] - cu_seqlens[s]);
-  }
+  batch.max_seqlen = LongestSequence(cu_seqlens);
+  const Shape encoder{static_cast<int64_t>(encoder_tokens.size())};
+  batch.encoder.tokens_T = Tensor(encoder_tokens.data(), DType::kInt32, encoder);
+  batch.encoder.position_T = Tensor(encoder_positions.data(), DType::kInt32, encoder);
+  batch.encoder.sample_T = Tensor(encoder_samples.data(), DType::kInt64, encoder);
+  batch.encoder.sample_position_T = batch.encoder.position_T;
+  batch.encoder.cu_seqlens = Tensor(encoder_cu_seqlens.data(), DType::kInt32,
+                                    {static_cast<int64_t>(encoder_cu_seqlens.size())});
+  batch.encoder.max_seqlen = LongestSequence(encoder_cu_seqlens);
   return batch;
 }
 
@@ -159,7 +217,8 @@ StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const 
   const Device device = {DeviceType::kMeta};
   const ProcessGroup group =
       tensor_size == 1 ? ProcessGroup() : ProcessGroup::ForPlanning(tensor_size, 0, "tp");
-  GptStage stage(options, {}, group, device, nullptr);
+  const std::unique_ptr<TrainedStage> made = MakeStage(options, {}, group, device, nullptr);
+  TrainedStage& stage = *made;
   StageMemorySizes sizes;
   sizes.deferred[0].count = split ? 1 : 0;
   StageMemory memory(device, sizes, nullptr);
@@ -183,7 +242,7 @@ StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const 
 GptHarness::GptHarness(const GptOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
                        int threads, const StagePlacement& placement)
     : pool_(threads), stream_(Stream::Cpu(&pool_)) {
-  stage_ = std::make_unique<GptStage>(options, placement, tensor_group, Device(), &ledger_);
+  stage_ = MakeStage(options, placement, tensor_group, Device(), &ledger_);
   int64_t elements = 0;
   for (Parameter* parameter : stage_->parameters())
     elements += parameter->sharding.local_shape.numel();

@@ -1,4 +1,4 @@
-// A GPT stage with everything around it, for tests: memory, weights, one random micro-batch.
+// A stage with everything around it, for tests: memory, weights, one random micro-batch.
 #ifndef MEGATRON_MODELS_GPT_HARNESS_H_
 #define MEGATRON_MODELS_GPT_HARNESS_H_
 
@@ -10,7 +10,8 @@
 
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/models/gpt_stage.h"
+#include "megatron/models/gpt_options.h"
+#include "megatron/models/trained_stage.h"
 
 namespace megatron {
 
@@ -23,6 +24,8 @@ GptOptions SmallMixtral();
 GptOptions SmallDeepSeek();
 GptOptions SmallBert();          // as Megatron's
 GptOptions SmallPostNormBert();  // as in the paper
+GptOptions SmallMegatronT5();    // learned positions, LayerNorm, biases
+GptOptions SmallT5();            // relative positions, RMSNorm, no biases
 
 // Tokens of one micro-batch, as host arrays.
 struct HostBatch {
@@ -31,11 +34,15 @@ struct HostBatch {
   std::vector<float> loss_weights, gradient_weights;
   std::vector<int32_t> sequence_labels;
   std::vector<float> sequence_weights, sequence_gradient_weights;
+  // What the encoder reads, of models that have one.
+  std::vector<int32_t> encoder_tokens, encoder_positions, encoder_cu_seqlens;
+  std::vector<int64_t> encoder_samples;
 
   MicroBatch View();
 };
 // Sequences of these lengths with random tokens and classes, each a sample numbered from
-// `first_sample`; gradient weights are loss_weight / tokens, and sequence_weight / sequences.
+// `first_sample`; gradient weights are loss_weight / tokens, and sequence_weight / sequences. Those
+// of the encoder are three tokens longer.
 HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
                       int64_t first_sample = 0);
 
@@ -54,7 +61,7 @@ class GptHarness {
   // What the last call measured.
   const std::map<std::string, double>& means() const { return means_; }
 
-  GptStage& stage() { return *stage_; }
+  TrainedStage& stage() { return *stage_; }
   std::vector<Parameter*> parameters() { return stage_->parameters(); }
   Parameter* Find(const std::string& name);
   StageMemory& memory() { return *memory_; }
@@ -66,7 +73,7 @@ class GptHarness {
   ThreadPool pool_;
   Stream stream_;
   MemoryLedger ledger_;
-  std::unique_ptr<GptStage> stage_;
+  std::unique_ptr<TrainedStage> stage_;
   Buffer weights_, gradients_;
   std::unique_ptr<StageMemory> memory_;
   std::vector<MicroBatch> batches_;

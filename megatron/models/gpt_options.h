@@ -1,4 +1,4 @@
-// What a model of one stack of layers is: GPT-2, GPT-3, Llama and BERT are settings of these.
+// What a model is: GPT-2, GPT-3, Llama, BERT and T5 are settings of these.
 #ifndef MEGATRON_MODELS_GPT_OPTIONS_H_
 #define MEGATRON_MODELS_GPT_OPTIONS_H_
 
@@ -23,6 +23,11 @@ struct GptOptions {
   bool masked_lm_head = false;
   // Predicts from each sequence's first token in which order its two parts stand.
   bool sentence_order_head = false;
+  // Of a model with an encoder in front of its decoder, which `transformer` describes, and so does
+  // the encoder but for what t5_options.h says. 0: there is none.
+  int64_t num_encoder_layers = 0;
+  bool output_bias = false;  // behind the output matrix; BERT's head has it anyway
+  float output_scale = 1;    // of what meets the output matrix
   LayerRecompute layer_recompute;
   uint64_t dropout_seed = 1234;
 };

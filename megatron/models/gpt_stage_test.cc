@@ -80,6 +80,22 @@ std::vector<NamedModel> Models() {
               o->transformer.attention_dropout = 0.3f;
               o->sentence_order_head = false;
             })},
+      {"t5 as Megatron's, dropout everywhere", With(SmallMegatronT5(),
+                                                    [](GptOptions* o) {
+                                                      o->transformer.hidden_dropout = 0.2f;
+                                                      o->transformer.attention_dropout = 0.3f;
+                                                    })},
+      // A difference may not see both sides of a kink.
+      {"t5 with GELU",
+       With(SmallT5(),
+            [](GptOptions* o) { o->transformer.activation = ops::Activation::kGeluTanh; })},
+      {"t5 1.1", With(SmallT5(),
+                      [](GptOptions* o) {
+                        o->transformer.gated = true;
+                        o->transformer.gate = ops::Activation::kGeluTanh;
+                        o->tied_embeddings = false;
+                        o->output_scale = 1;
+                      })},
   };
 }
 
@@ -164,6 +180,15 @@ TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
       cut(both.loss_weights, &alone.loss_weights),
           cut(both.gradient_weights, &alone.gradient_weights);
       alone.cu_seqlens = {0, end - begin};
+      const int encoder_begin = both.encoder_cu_seqlens[s],
+                encoder_end = both.encoder_cu_seqlens[s + 1];
+      auto cut_encoder = [&](const auto& from, auto* to) {
+        to->assign(from.begin() + encoder_begin, from.begin() + encoder_end);
+      };
+      cut_encoder(both.encoder_tokens, &alone.encoder_tokens);
+      cut_encoder(both.encoder_positions, &alone.encoder_positions);
+      cut_encoder(both.encoder_samples, &alone.encoder_samples);
+      alone.encoder_cu_seqlens = {0, encoder_end - encoder_begin};
       alone.sequence_labels = {both.sequence_labels[s]};
       alone.sequence_weights = {1};
       alone.sequence_gradient_weights = {both.sequence_gradient_weights[s]};
@@ -301,7 +326,8 @@ TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
 
 TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert()}) {
+    for (GptOptions options :
+         {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(), SmallMegatronT5()}) {
       options.transformer.init_std = options.transformer.output_init_std =
           options.embedding_init_std = 0.1f;
       HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
@@ -335,7 +361,8 @@ TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
 }
 
 TEST(GptStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
-  for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert()}) {
+  for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
+                             SmallMegatronT5(), SmallT5()}) {
     options.sentence_order_head = false;
     GptHarness model(options, ProcessGroup(), 3);
     HostBatch batch = RandomBatch({12}, options.vocab_size, 4);

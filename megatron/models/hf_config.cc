@@ -198,8 +198,10 @@ absl::StatusOr<GptOptions> ParseHfConfig(absl::string_view text) {
     ReadLlama(fields, type, &errors, &options);
   } else if (type == "bert" || type == "megatron-bert") {
     ReadHfBert(fields, type, &options);
+  } else if (type == "t5") {
+    ReadHfT5(fields, &options);
   } else {
-    fields.Error("model_type", "must be gpt2, llama, mistral, qwen2, bert or megatron-bert");
+    fields.Error("model_type", "must be gpt2, llama, mistral, qwen2, bert, megatron-bert or t5");
   }
   if (errors.empty()) return options;
   return absl::InvalidArgumentError(absl::StrCat(

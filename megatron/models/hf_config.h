@@ -1,10 +1,12 @@
-// A GPT or BERT as a Hugging Face model: config.json and our options, each made of the other.
+// A model of ours as a Hugging Face model: config.json and our options, each made of the other.
 //
 // Some of their architectures have shapes that ours have too:
 //
 //   gpt2                      learned positions, LayerNorm, GELU, biases
 //   bert, megatron-bert       post-norm and pre-norm, with or without the sentence-order head
-//   llama, mistral, qwen2     rotary positions, RMSNorm, SwiGLU; qwen2 has biases on q, k and v
+//   t5                        relative positions, RMSNorm, no biases (1.0, 1.1 and what is like
+//   them) llama, mistral, qwen2     rotary positions, RMSNorm, SwiGLU; qwen2 has biases on q, k and
+//   v
 //
 // Nothing is approximated: what the other side cannot express is refused, with all reasons at
 // once. Dropout and initial deviations belong to a training and not to a model; they are handed on

@@ -122,6 +122,11 @@ void ReadHfBert(const HfFields& fields, const std::string& type, GptOptions* opt
 void CheckHfBert(const GptOptions& options, HfReasons* reasons);
 HfJson HfBertConfig(const GptOptions& options);
 
+// T5's.
+void ReadHfT5(const HfFields& fields, GptOptions* options);
+void CheckHfT5(const GptOptions& options, HfReasons* reasons);
+HfJson HfT5Config(const GptOptions& options);
+
 // The double with the shortest decimal that reads back as this float: 1e-05, not 9.99999974e-06.
 double ShortestDouble(float value);
 

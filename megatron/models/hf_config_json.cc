@@ -54,6 +54,20 @@ void CheckGpt(const GptOptions& options, Reasons* reasons) {
   Require(options.num_token_types == 0, "token types: gpt2 and llama have none", reasons);
 }
 
+// What but T5 no model there has.
+void CheckNotT5(const GptOptions& options, Reasons* reasons) {
+  const TransformerOptions& layer = options.transformer;
+  auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };
+  require(
+      layer.relative_positions.buckets == 0,
+      "position_embedding_type relative: of Hugging Face's models that are written here only t5 "
+      "has it");
+  require(layer.softmax_scale == 0, "softmax_scale: scores are divided by the root of head_dim");
+  require(options.output_scale == 1, "a scale in front of the output matrix");
+  require(!options.output_bias || options.masked_lm_head, "a bias behind the output matrix");
+  require(!layer.gated || layer.gate == ops::Activation::kSilu, "a gate that is not SiLU");
+}
+
 void CheckGpt2(const GptOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };
@@ -175,9 +189,13 @@ double ShortestDouble(float value) {
 absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfTokens& tokens) {
   Reasons reasons;
   CheckCommon(options, &reasons);
-  if (options.masked_lm_head) {
+  if (options.num_encoder_layers > 0) {
+    CheckHfT5(options, &reasons);
+  } else if (options.masked_lm_head) {
+    CheckNotT5(options, &reasons);
     CheckHfBert(options, &reasons);
   } else {
+    CheckNotT5(options, &reasons);
     CheckGpt(options, &reasons);
     (options.learned_positions ? CheckGpt2 : CheckLlama)(options, &reasons);
   }
@@ -186,9 +204,12 @@ absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfToke
         "no Hugging Face model is the same as this one:\n  ", absl::StrJoin(reasons, "\n  ")));
   }
   Json config = Common(options, tokens);
-  config.update(options.masked_lm_head      ? HfBertConfig(options)
-                : options.learned_positions ? Gpt2Config(options)
-                                            : LlamaConfig(options));
+  config.update(options.num_encoder_layers > 0 ? HfT5Config(options)
+                : options.masked_lm_head       ? HfBertConfig(options)
+                : options.learned_positions    ? Gpt2Config(options)
+                                               : LlamaConfig(options));
+  // A text that is written begins with the token that begins texts.
+  if (options.num_encoder_layers > 0) config["decoder_start_token_id"] = TokenOrNull(tokens.bos);
   return config.dump(2) + "\n";
 }
 

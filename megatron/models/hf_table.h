@@ -162,6 +162,7 @@ class HfTable {
 
 // Those of BERT: "bert" for post-norm models, else "megatron-bert".
 std::vector<HfTensor> HfBertTensors(const GptOptions& options);
+std::vector<HfTensor> HfT5Tensors(const GptOptions& options);
 
 }  // namespace megatron
 

@@ -131,6 +131,7 @@ void Copy(const HfTensor& tensor, int64_t element_size, bool to_theirs, char* ou
 
 std::vector<HfTensor> HfTensors(const GptOptions& options) {
   if (options.masked_lm_head) return HfBertTensors(options);
+  if (options.num_encoder_layers > 0) return HfT5Tensors(options);
   GptTable table(options);
   return options.learned_positions ? table.BuildGpt2() : table.BuildLlama();
 }
@@ -149,7 +150,8 @@ std::string HfNameWithoutHead(const HfTensor& tensor) {
 }
 
 std::string HfCopiedParameter(absl::string_view name) {
-  if (name == kHfHeadName || name == "cls.predictions.decoder.weight")
+  if (name == kHfHeadName || name == "cls.predictions.decoder.weight" ||
+      name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight")
     return "embedding.word_embeddings.weight";
   return name == "cls.predictions.decoder.bias" ? "output_layer.bias" : "";
 }
@@ -157,7 +159,9 @@ std::string HfCopiedParameter(absl::string_view name) {
 bool IsHfBuffer(absl::string_view name) {
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
          absl::EndsWith(name, ".rotary_emb.inv_freq") ||
-         absl::EndsWith(name, "embeddings.position_ids");
+         absl::EndsWith(name, "embeddings.position_ids") ||
+         // Early T5s have a table that their cross-attention does not read.
+         absl::EndsWith(name, ".EncDecAttention.relative_attention_bias.weight");
 }
 
 }  // namespace megatron

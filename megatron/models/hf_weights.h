@@ -1,11 +1,12 @@
-// The weights of a GPT under Hugging Face's names and in its layout.
+// The weights of a model under Hugging Face's names and in its layout.
 //
 // Every tensor there is made of rows of one of our parameters, in another order and sometimes
 // transposed; so copying moves bytes, whatever their type, and loses nothing. What differs:
 //
 //   linear_qkv       here groups of [queries..., key, value]; there q, k and v one after the other,
 //                    in one tensor (gpt2) or three
-//   linear_fc1       with a gate, here [2, F, H]; there gate_proj and up_proj
+//   linear_fc1       with a gate, here [2, F, H]; there gate_proj and up_proj, or wi_0 and wi_1
+//   linear_kv        of cross-attention: here [heads, key and value, head size]; there k and v
 //   gpt2's linears   are stored [in, out] there ("Conv1D")
 //   rotary           pairs (i, i + D/2) there; interleaved ones (2i, 2i + 1) are reordered
 //   vocabulary       the rows of padding exist only here; coming from there they are zero
@@ -49,8 +50,8 @@ void CopyFromHf(const HfTensor& tensor, int64_t element_size, const char* theirs
 // "transformer.". Empty for other models.
 std::string HfNameWithoutHead(const HfTensor& tensor);
 
-// Whether files may hold a tensor of this name that is no weight: masks and frequencies that old
-// versions saved, which follow from the configuration.
+// Whether files may hold a tensor of this name that the model does not use: masks and frequencies
+// that old versions saved, which follow from the configuration, and the like.
 bool IsHfBuffer(absl::string_view name);
 
 // The output matrix, where it is not tied.

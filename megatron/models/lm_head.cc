@@ -31,6 +31,7 @@ LmHead::LmHead(const GptOptions& options, const ProcessGroup& tensor_group, Para
       hidden_size_(options.transformer.hidden_size),
       words_(words),
       shares_with_embedding_(options.tied_embeddings && words->owner),
+      output_scale_(options.output_scale),
       cross_entropy_({tensor_group.rank() * options.padded_vocab_size / tensor_group.size(),
                       options.vocab_size}) {
   const TransformerOptions& transformer = options.transformer;
@@ -42,12 +43,15 @@ LmHead::LmHead(const GptOptions& options, const ProcessGroup& tensor_group, Para
   }
   if (options.masked_lm_head) {
     transform_ = std::make_unique<MaskedLmTransform>(transformer);
+  }
+  if (options.masked_lm_head || options.output_bias) {
     bias_V_.name = "output_layer.bias";
     bias_V_.sharding =
         SplitOverTensor({options.padded_vocab_size}, 0, tensor_group.size(), tensor_group.rank());
     bias_V_.weight_decay = false;
   }
   CHECK(options.masked_lm_head || !options.sentence_order_head);
+  CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
   if (options.sentence_order_head) order_ = std::make_unique<SentenceOrderHead>(transformer);
 }
 
@@ -59,7 +63,10 @@ Tensor LmHead::Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) c
 }
 
 Tensor LmHead::Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const {
-  if (transform_ == nullptr) return normed_TH;
+  if (transform_ == nullptr) {
+    if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, normed_TH);  // the norm's output
+    return normed_TH;
+  }
   const Tensor transformed_TH = ctx.saved->Allocate(dtype_, normed_TH.shape(), "norm output");
   transform_->Forward(ctx, normed_TH, transformed_TH, &saved->transform);
   return transformed_TH;
@@ -106,6 +113,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
   const Tensor summand_TH = SummandOf(ctx, d_TH);
   ops::LinearBackwardInput(ctx.stream, dlogits_TV, words_->data, summand_TH);
   Reduce(ctx, summand_TH, d_TH);
+  if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, d_TH);
   if (!PutsOff(ctx)) AddWordsGradient(ctx, *saved);
   if (transform_ != nullptr) {
     const Tensor dnormed_TH = next(norm_ == nullptr);

@@ -78,6 +78,7 @@ class LmHead {
   Parameter* words_;
   // The embedding of the same stage uses the matrix after the head in backward.
   bool shares_with_embedding_;
+  float output_scale_;
   Parameter bias_V_;                              // without a name: there is none
   std::unique_ptr<NormLayer> norm_;               // null in a post-norm model
   std::unique_ptr<MaskedLmTransform> transform_;  // may be null

@@ -1,12 +1,15 @@
 #include "megatron/models/make_stage.h"
 
 #include "megatron/models/gpt_stage.h"
+#include "megatron/models/t5_stage.h"
 
 namespace megatron {
 
 std::unique_ptr<TrainedStage> MakeStage(const GptOptions& options, const StagePlacement& placement,
                                         const ProcessGroup& tensor_group, Device device,
                                         MemoryLedger* ledger, const ExpertGroups& expert_groups) {
+  if (options.num_encoder_layers > 0)
+    return std::make_unique<T5Stage>(options, placement, tensor_group, device, ledger);
   return std::make_unique<GptStage>(options, placement, tensor_group, device, ledger,
                                     expert_groups);
 }

@@ -18,9 +18,9 @@ constexpr char kTable[] = "embedding.word_embeddings.weight";
 using Gradients = std::map<std::string, std::vector<float>>;
 
 std::vector<GptOptions> Models() {
-  std::vector<GptOptions> models = {SmallGpt2(),        SmallLlama(),    SmallGpt2(),
-                                    SmallMixtral(),     SmallDeepSeek(), SmallBert(),
-                                    SmallPostNormBert()};
+  std::vector<GptOptions> models = {SmallGpt2(),         SmallLlama(),      SmallGpt2(),
+                                    SmallMixtral(),      SmallDeepSeek(),   SmallBert(),
+                                    SmallPostNormBert(), SmallMegatronT5(), SmallT5()};
   models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
   models[1].transformer.qk_norm = true;
   models[2].transformer.linear_bias = false;  // then a branch's gradient is its sum's
@@ -51,7 +51,7 @@ class TwoMicroBatches {
     sizes.slots[0].count = 2;
     sizes.deferred[0].count = split ? 2 : 0;
     StageMemory memory({}, sizes, nullptr);
-    GptStage& stage = model_.stage();
+    TrainedStage& stage = model_.stage();
     stage.SetMemory(&memory);
     stage.SetBatches(&batches_);
     model_.ZeroGradients();
@@ -119,7 +119,8 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
 // Also with more ranks than query groups, and with gathers in each part.
 TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
   for (GptOptions model : Models()) {
-    model.transformer.num_query_groups = 1;
+    // Cross-attention knows no groups.
+    if (model.num_encoder_layers == 0) model.transformer.num_query_groups = 1;
     for (bool sequence_parallel : {false, true}) {
       model.transformer.sequence_parallel = sequence_parallel;
       for (const GptOptions& options : WithRecomputation(model)) {

@@ -45,7 +45,8 @@ void TokenEmbedding::LookUpBackward(const LayerContext& ctx, const Tensor& ids_T
   ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ids_T), dy_TH, 0, table->grad);
 }
 
-void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved) const {
+void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved,
+                             DropoutSite site) const {
   const Tensor sum_TH =
       norm_ == nullptr ? y_TH : ctx.saved->Allocate(y_TH.dtype(), y_TH.shape(), "embedding");
   {
@@ -58,13 +59,14 @@ void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved*
     LookUp(ctx, types_, ctx.batch->token_type_T, sum_TH);
     if (norm_ != nullptr) norm_->Forward(ctx, sum_TH, y_TH, &saved->norm);
   }
-  const ops::Dropout dropout = DropoutOf(ctx);
+  const ops::Dropout dropout = DropoutAt(ctx, dropout_, 0, site);
   if (dropout.probability > 0)
     ops::BiasDropoutAdd(ctx.stream, dropout, y_TH, Tensor(), Tensor(), y_TH);
 }
 
-void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Saved& saved) {
-  const ops::Dropout dropout = DropoutOf(ctx);
+void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Saved& saved,
+                              DropoutSite site, bool last) {
+  const ops::Dropout dropout = DropoutAt(ctx, dropout_, 0, site);
   if (dropout.probability > 0) ops::DropoutBackward(ctx.stream, dropout, dy_TH, dy_TH, Tensor());
   if (norm_ != nullptr) {
     const WeightsInUse weights(ctx.blocks, rest_block_);
@@ -72,10 +74,10 @@ void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH, cons
     norm_->Backward(ctx, dy_TH, Tensor(), dy_TH, saved.norm);
   }
   {
-    const GradientsInUse words(ctx.blocks, words_->weight().block);
+    const GradientsInUse words(ctx.blocks, words_->weight().block, last);
     words_->Backward(ctx, ctx.batch->tokens_T, dy_TH);
   }
-  const GradientsInUse rest(RestBlocks(ctx), rest_block_);
+  const GradientsInUse rest(RestBlocks(ctx), rest_block_, last);
   LookUpBackward(ctx, ctx.batch->position_T, dy_TH, &positions_);
   LookUpBackward(ctx, ctx.batch->token_type_T, dy_TH, &types_);
 }

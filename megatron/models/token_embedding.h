@@ -26,10 +26,13 @@ class TokenEmbedding {
   // `words` is the word table, which the head may share, and outlives this.
   TokenEmbedding(const GptOptions& options, VocabParallelEmbedding* words);
 
-  // y (=).
-  void Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved) const;
-  // Accumulates the parameters' gradients (+=). dy is overwritten.
-  void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Saved& saved);
+  // y (=). Models that embed the tokens of a batch and those of its encoder give each a site.
+  void Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved,
+               DropoutSite site = DropoutSite::kEmbedding) const;
+  // Accumulates the parameters' gradients (+=). dy is overwritten. `last`: the parameters are not
+  // used again in the micro-batch.
+  void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Saved& saved,
+                DropoutSite site = DropoutSite::kEmbedding, bool last = true);
 
   void AppendParameters(std::vector<Parameter*>* out);
 
@@ -45,10 +48,6 @@ class TokenEmbedding {
   WeightBlocks* RestBlocks(const LayerContext& ctx) const {
     return rest_block_ == WeightBlocks::kNone ? nullptr : ctx.blocks;
   }
-  ops::Dropout DropoutOf(const LayerContext& ctx) const {
-    return DropoutAt(ctx, dropout_, 0, DropoutSite::kEmbedding);
-  }
-
   float dropout_;
   VocabParallelEmbedding* words_;
   Parameter positions_, types_;           // without a name: there is none
