@@ -326,10 +326,13 @@ TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
 
 TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (GptOptions options :
-         {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(), SmallMegatronT5()}) {
+    for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
+                               SmallMegatronT5(), SmallT5()}) {
       options.transformer.init_std = options.transformer.output_init_std =
           options.embedding_init_std = 0.1f;
+      // ReLU's slope jumps where rounding changes a sign.
+      if (options.transformer.activation == ops::Activation::kRelu)
+        options.transformer.activation = ops::Activation::kGeluTanh;
       HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
       GptHarness exact(options, ProcessGroup(), 5);
       const double loss = exact.LossAndGradients(&batch);
