@@ -38,7 +38,7 @@ absl::Status FillMask(const std::vector<std::string>& arguments) {
   }
   MEGATRON_ASSIGN_OR_RETURN(const FilledText filled,
                             FillMasks(absl::GetFlag(FLAGS_text), guesses, model->tokenizer(),
-                                      model->seq_length(), &model->generator()),
+                                      model->limits().max_context, &model->generator()),
                             _ << "in --text");
   std::printf("%s\n%s", filled.text.c_str(), FormatGuesses(filled).c_str());
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Continues text with a trained GPT:  generate_text --prompt="Once upon a time"
-// CHECKPOINT_DIRECTORY
+// Continues text with a trained GPT, or restores what is missing of one with a trained T5:
+//   generate_text --prompt="Once upon a time" CHECKPOINT_DIRECTORY
 
 #include <cstdio>
 #include <iostream>
@@ -17,11 +17,14 @@
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/exit_code.h"
 #include "megatron/train/inference_model.h"
+#include "megatron/train/restored_text.h"
 #include "megatron/train/text_stream.h"
 #include "tools/tool_main.h"
 
-ABSL_FLAG(std::string, prompt, "",
-          "What to continue; - reads it from stdin; nothing starts a new document.");
+ABSL_FLAG(
+    std::string, prompt, "",
+    "What to continue; - reads it from stdin; nothing starts a new document. Of a T5: what its "
+    "encoder reads, in which <extra_id_0>, <extra_id_1>, ... stand for what is missing.");
 ABSL_FLAG(int64_t, tokens_to_generate, 400,
           "The most tokens to write; the end of the document ends the text before.");
 ABSL_FLAG(double, temperature, 1.0, "0 takes the likeliest token every time.");
@@ -46,6 +49,36 @@ absl::Status CheckFlags() {
   return absl::OkStatus();
 }
 
+SamplingOptions Sampling() {
+  SamplingOptions sampling;
+  sampling.temperature = absl::GetFlag(FLAGS_temperature);
+  sampling.top_k = absl::GetFlag(FLAGS_top_k);
+  sampling.top_p = absl::GetFlag(FLAGS_top_p);
+  sampling.seed = absl::GetFlag(FLAGS_seed);
+  return sampling;
+}
+
+std::string Prompt() {
+  const std::string prompt = absl::GetFlag(FLAGS_prompt);
+  if (prompt != "-") return prompt;
+  return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+}
+
+// What the decoder writes, and where the prompt has gaps the prompt without them.
+absl::Status Restore(InferenceModel* model) {
+  RestoreOptions how;
+  how.sampling = Sampling();
+  how.tokens = absl::GetFlag(FLAGS_tokens_to_generate);
+  how.limits = model->limits();
+  MEGATRON_ASSIGN_OR_RETURN(
+      const RestoredText restored,
+      RestoreText(Prompt(), model->tokenizer(), how, &model->generator(), [] { return true; }),
+      _ << "in the prompt");
+  std::printf("%s\n", restored.written.c_str());
+  if (!restored.spans.empty()) std::printf("%s\n", restored.text.c_str());
+  return absl::OkStatus();
+}
+
 absl::Status Generate(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint directory");
   MEGATRON_RETURN_IF_ERROR(CheckFlags());
@@ -57,20 +90,14 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError(
         absl::StrCat(arguments[0], " is a BERT; fill_mask fills gaps in text with it"));
   }
-  std::string prompt = absl::GetFlag(FLAGS_prompt);
-  if (prompt == "-")
-    prompt.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  if (model->options().num_encoder_layers > 0) return Restore(model.get());
+  const std::string prompt = Prompt();
   std::vector<int32_t> tokens;
   MEGATRON_RETURN_IF_ERROR(model->tokenizer().Encode(prompt, &tokens), _ << "in the prompt");
   if (tokens.empty()) tokens.push_back(model->tokenizer().eod());
   std::printf("%s", prompt.c_str());
   TextStream text(model->tokenizer(), tokens);
-  SamplingOptions sampling;
-  sampling.temperature = absl::GetFlag(FLAGS_temperature);
-  sampling.top_k = absl::GetFlag(FLAGS_top_k);
-  sampling.top_p = absl::GetFlag(FLAGS_top_p);
-  sampling.seed = absl::GetFlag(FLAGS_seed);
-  model->generator().Generate(sampling, absl::GetFlag(FLAGS_tokens_to_generate), &tokens,
+  model->generator().Generate(Sampling(), absl::GetFlag(FLAGS_tokens_to_generate), &tokens,
                               [&](int32_t token) {
                                 if (token == model->tokenizer().eod()) return false;
                                 std::printf("%s", text.Add(token).c_str());
@@ -86,7 +113,8 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   const int code = megatron::RunTool(
       argc, argv,
-      "Continues text with a trained GPT.\n\n  generate_text [flags] CHECKPOINT_DIRECTORY\n\n"
+      "Continues text with a trained GPT, or restores what is missing of one with a trained T5.\n\n"
+      "  generate_text [flags] CHECKPOINT_DIRECTORY\n\n"
       "The directory is that of all checkpoints of a run (the latest is taken) or that of one "
       "iteration.",
       megatron::Generate);

@@ -38,6 +38,31 @@ void SetPositions(const GptOptions& model, config::ModelConfig* config) {
   config->set_rope_scaling_factor(rotary.scaling_factor);
 }
 
+config::Activation::Type ToConfig(ops::Activation activation) {
+  switch (activation) {
+    case ops::Activation::kGeluErf:
+      return config::Activation::gelu_erf;
+    case ops::Activation::kRelu:
+      return config::Activation::relu;
+    default:
+      return config::Activation::gelu_tanh;
+  }
+}
+
+void SetT5(const GptOptions& model, config::ModelConfig* config) {
+  const TransformerOptions& decoder = model.transformer;
+  config->set_model_type(config::ModelType::t5);
+  config->set_num_layers(model.num_encoder_layers);
+  config->set_decoder_num_layers(decoder.num_layers);
+  if (decoder.softmax_scale != 0) config->set_softmax_scale(Shortest(decoder.softmax_scale));
+  config->set_add_output_bias(model.output_bias);
+  config->set_output_scale(Shortest(model.output_scale));
+  if (decoder.relative_positions.buckets == 0) return;
+  config->set_position_embedding_type(config::PositionEmbedding::relative);
+  config->set_relative_attention_num_buckets(decoder.relative_positions.buckets);
+  config->set_relative_attention_max_distance(decoder.relative_positions.max_distance);
+}
+
 void SetModel(const GptOptions& model, config::ModelConfig* config) {
   const TransformerOptions& layer = model.transformer;
   config->set_num_layers(layer.num_layers);
@@ -51,10 +76,9 @@ void SetModel(const GptOptions& model, config::ModelConfig* config) {
                                 ? config::Normalization::RMSNorm
                                 : config::Normalization::LayerNorm);
   config->set_norm_epsilon(Shortest(layer.norm.epsilon));
-  config->set_activation_func(layer.activation == ops::Activation::kGeluErf
-                                  ? config::Activation::gelu_erf
-                                  : config::Activation::gelu_tanh);
-  config->set_swiglu(layer.gated);
+  config->set_swiglu(layer.gated && layer.gate == ops::Activation::kSilu);
+  config->set_gated_linear_unit(layer.gated && !config->swiglu());
+  config->set_activation_func(ToConfig(layer.gated ? layer.gate : layer.activation));
   config->set_disable_bias_linear(!layer.linear_bias);
   config->set_add_qkv_bias(layer.qkv_bias && !layer.linear_bias);
   config->set_untie_embeddings_and_output_weights(!model.tied_embeddings);
@@ -68,6 +92,7 @@ void SetModel(const GptOptions& model, config::ModelConfig* config) {
     config->set_num_tokentypes(model.num_token_types);
   }
   SetPositions(model, config);
+  if (model.num_encoder_layers > 0) SetT5(model, config);
 }
 
 int64_t TokenizerVocabulary(const GptOptions& model, const ImportOptions& options) {
@@ -102,6 +127,8 @@ config::PretrainConfig MakeConfig(const GptOptions& model, const ImportOptions& 
   config.mutable_model()->set_seq_length(options.seq_length > 0
                                              ? options.seq_length
                                              : std::min(model.max_positions, kLongestSequence));
+  if (model.num_encoder_layers > 0)
+    config.mutable_model()->set_decoder_seq_length(config.model().seq_length());
   config.mutable_model()->set_make_vocab_size_divisible_by(
       VocabularyMultiple(TokenizerVocabulary(model, options), model.padded_vocab_size));
   config.mutable_precision()->set_bf16(model.transformer.dtype == DType::kBFloat16);

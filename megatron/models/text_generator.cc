@@ -40,39 +40,46 @@ int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptio
 }
 
 TextGenerator::TextGenerator(TrainedStage* stage, const GenerationPipeline& pipeline,
-                             const GptOptions& options, int64_t max_context, const Stream& stream,
+                             const GeneratorLimits& limits, const Stream& stream,
                              MemoryLedger* ledger)
-    : stage_(stage),
-      pipeline_(pipeline),
-      batches_(1),
-      vocab_size_(options.vocab_size),
-      max_context_(max_context),
-      stream_(stream) {
+    : stage_(stage), pipeline_(pipeline), batches_(1), limits_(limits), stream_(stream) {
   InterleavedOptions schedule;
   schedule.stages = pipeline.group.size();
   schedule.chunks = stage->placement().chunks;
   plan_ = PlanStage(ForwardSchedule(schedule, stage->placement().order), pipeline.group.rank());
   int64_t offset = 0;
-  const int64_t bytes = max_context * 4 * SizeOf(DType::kInt64) + 2 * Buffer::kAlignment +
-                        options.padded_vocab_size * SizeOf(DType::kFloat32);
+  const int64_t bytes =
+      (limits.max_context + limits.max_encoder_context) * 4 * SizeOf(DType::kInt64) +
+      2 * Buffer::kAlignment + stage->padded_vocab_size() * SizeOf(DType::kFloat32);
   buffer_ = Buffer(stream.device(), bytes, "generation", ledger);
   auto next = [&](DType dtype, int64_t count) {
     const Tensor tensor = buffer_.At(offset, dtype, {count});
     offset += (tensor.bytes() + 7) / 8 * 8;
     return tensor;
   };
-  whole_.tokens_T = next(DType::kInt32, max_context);
-  whole_.position_T = next(DType::kInt32, max_context);
-  whole_.sample_T = next(DType::kInt64, max_context);
+  whole_.tokens_T = next(DType::kInt32, limits.max_context);
+  whole_.position_T = next(DType::kInt32, limits.max_context);
+  whole_.sample_T = next(DType::kInt64, limits.max_context);
   whole_.sample_position_T = whole_.position_T;
-  whole_.token_type_T = next(DType::kInt32, max_context);
+  whole_.token_type_T = next(DType::kInt32, limits.max_context);
   whole_.cu_seqlens = next(DType::kInt32, 2);
-  logits_V_ = next(DType::kFloat32, options.padded_vocab_size);
+  EncoderBatch& encoder = whole_.encoder;
+  if (limits.max_encoder_context > 0) {
+    encoder.tokens_T = next(DType::kInt32, limits.max_encoder_context);
+    encoder.position_T = encoder.sample_position_T =
+        next(DType::kInt32, limits.max_encoder_context);
+    encoder.sample_T = next(DType::kInt64, limits.max_encoder_context);
+    encoder.cu_seqlens = next(DType::kInt32, 2);
+  }
+  logits_V_ = next(DType::kFloat32, stage->padded_vocab_size());
   host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "generation");
   if (stream.is_meta()) return;
-  int32_t* const positions = host_.Of(whole_.position_T).data<int32_t>();
-  std::iota(positions, positions + max_context, 0);
-  std::fill_n(host_.Of(whole_.token_type_T).data<int32_t>(), max_context, 0);
+  for (const Tensor& positions : {whole_.position_T, encoder.position_T}) {
+    if (positions.empty()) continue;
+    int32_t* const first = host_.Of(positions).data<int32_t>();
+    std::iota(first, first + positions.numel(), 0);
+  }
+  std::fill_n(host_.Of(whole_.token_type_T).data<int32_t>(), limits.max_context, 0);
 }
 
 MicroBatch TextGenerator::FirstTokens(int64_t count) const {
@@ -82,7 +89,26 @@ MicroBatch TextGenerator::FirstTokens(int64_t count) const {
     *tensor = tensor->Slice(0, 0, count);
   }
   batch.max_seqlen = count;
+  if (limits_.max_encoder_context > 0) batch.encoder = FirstEncoderTokens(encoder_tokens_);
   return batch;
+}
+
+EncoderBatch TextGenerator::FirstEncoderTokens(int64_t count) const {
+  EncoderBatch encoder = whole_.encoder;
+  for (Tensor* tensor :
+       {&encoder.tokens_T, &encoder.position_T, &encoder.sample_T, &encoder.sample_position_T}) {
+    *tensor = tensor->Slice(0, 0, count);
+  }
+  encoder.max_seqlen = count;
+  return encoder;
+}
+
+void TextGenerator::Read(absl::Span<const int32_t> tokens) {
+  encoder_tokens_ = static_cast<int64_t>(tokens.size());
+  CHECK(encoder_tokens_ >= 1 && encoder_tokens_ <= limits_.max_encoder_context) << tokens.size();
+  const EncoderBatch encoder = FirstEncoderTokens(encoder_tokens_);
+  std::copy(tokens.begin(), tokens.end(), host_.Of(encoder.tokens_T).data<int32_t>());
+  host_.Of(encoder.cu_seqlens).data<int32_t>()[1] = static_cast<int32_t>(encoder_tokens_);
 }
 
 absl::Status TextGenerator::RunStages(const MicroBatch& batch, int64_t token) {
@@ -96,7 +122,8 @@ absl::Status TextGenerator::RunStages(const MicroBatch& batch, int64_t token) {
 
 void TextGenerator::Measure() {
   CHECK(stream_.is_meta());
-  CHECK_EQ(RunStages(FirstTokens(max_context_), max_context_ - 1), absl::OkStatus());
+  encoder_tokens_ = limits_.max_encoder_context;
+  CHECK_EQ(RunStages(FirstTokens(limits_.max_context), limits_.max_context - 1), absl::OkStatus());
 }
 
 bool TextGenerator::Predict(absl::Span<const int32_t> tokens, int64_t token) {
@@ -112,9 +139,10 @@ bool TextGenerator::Predict(absl::Span<const int32_t> tokens, int64_t token) {
 }
 
 absl::Span<const float> TextGenerator::LogitsAt(absl::Span<const int32_t> tokens, int64_t token) {
-  CHECK_LE(static_cast<int64_t>(tokens.size()), max_context_);
+  CHECK_LE(static_cast<int64_t>(tokens.size()), limits_.max_context);
   if (!Predict(tokens, token)) return {};
-  return absl::MakeConstSpan(host_.Of(logits_V_).data<float>(), static_cast<size_t>(vocab_size_));
+  return absl::MakeConstSpan(host_.Of(logits_V_).data<float>(),
+                             static_cast<size_t>(limits_.vocab_size));
 }
 
 void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
@@ -123,12 +151,13 @@ void TextGenerator::Generate(const SamplingOptions& sampling, int64_t count,
   CHECK(!tokens->empty());
   const PhiloxKey key = DeriveKey(sampling.seed, kPhiloxSampling, 0, 0);
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t context = std::min<int64_t>(static_cast<int64_t>(tokens->size()), max_context_);
+    const int64_t context =
+        std::min<int64_t>(static_cast<int64_t>(tokens->size()), limits_.max_context);
     const auto last =
         absl::MakeConstSpan(*tokens).subspan(tokens->size() - static_cast<size_t>(context));
     if (!Predict(last, context - 1)) return;
     const PhiloxBlock words = Philox(key, {{static_cast<uint32_t>(i), 0, 0, 0}});
-    tokens->push_back(SampleToken(host_.Of(logits_V_).data<float>(), vocab_size_, sampling,
+    tokens->push_back(SampleToken(host_.Of(logits_V_).data<float>(), limits_.vocab_size, sampling,
                                   UniformOpenZero(words.word[0])));
     if (!on_token(tokens->back())) return;
   }

@@ -1,4 +1,4 @@
-// Continues a sequence of tokens with a GPT.
+// Continues a sequence of tokens with a GPT, or with the decoder of a model that has an encoder.
 //
 // The next token is drawn from softmax(logits / temperature), restricted to the top_k likeliest
 // tokens and to the smallest set of likeliest tokens whose probabilities sum to top_p. Equal seeds
@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/models/gpt_options.h"
 #include "megatron/models/trained_stage.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/host_mirror.h"
@@ -41,14 +40,24 @@ struct GenerationPipeline {
   Arena* edges = nullptr;
 };
 
+struct GeneratorLimits {
+  int64_t vocab_size = 0;           // tokens above it are never drawn
+  int64_t max_context = 0;          // tokens that the model sees
+  int64_t max_encoder_context = 0;  // that its encoder reads, if it has one
+};
+
 class TextGenerator {
  public:
-  // The stage has memory for a micro-batch of `max_context` tokens, as Measure() finds it.
-  TextGenerator(TrainedStage* stage, const GenerationPipeline& pipeline, const GptOptions& options,
-                int64_t max_context, const Stream& stream, MemoryLedger* ledger);
+  // The stage has memory for a micro-batch as large as the limits, as Measure() finds it.
+  TextGenerator(TrainedStage* stage, const GenerationPipeline& pipeline,
+                const GeneratorLimits& limits, const Stream& stream, MemoryLedger* ledger);
 
   // On a meta stream: takes of the stage's arenas what the longest context takes.
   void Measure();
+
+  // What the encoder reads from now on: 1 to max_encoder_context tokens. Models that have one need
+  // this first.
+  void Read(absl::Span<const int32_t> tokens);
 
   // The logits (of the vocabulary) at token `token` of a text of at most max_context tokens, for
   // models that see what follows it as well; until the next call. Empty where a peer was lost.
@@ -64,17 +73,19 @@ class TextGenerator {
   // The logits of one of the tokens, in logits_V_. False where a peer was lost.
   bool Predict(absl::Span<const int32_t> tokens, int64_t token);
   MicroBatch FirstTokens(int64_t count) const;
+  EncoderBatch FirstEncoderTokens(int64_t count) const;
   absl::Status RunStages(const MicroBatch& batch, int64_t token);
 
   TrainedStage* stage_;
   GenerationPipeline pipeline_;
   StagePlan plan_;
   std::vector<MicroBatch> batches_;
-  int64_t vocab_size_, max_context_;
+  GeneratorLimits limits_;
+  int64_t encoder_tokens_ = 0;
   Stream stream_;
   Buffer buffer_;
   HostMirror host_;   // of buffer_
-  MicroBatch whole_;  // of max_context tokens
+  MicroBatch whole_;  // as large as may be
   Tensor logits_V_;
 };
 

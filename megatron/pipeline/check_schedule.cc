@@ -43,7 +43,7 @@ struct Ends {
 
 class Player {
  public:
-  Player(const Schedule& schedule, const ActionCosts& costs)
+  Player(const Schedule& schedule, const PartCosts& costs)
       : schedule_(schedule),
         costs_(costs),
         positions_(schedule.positions()),
@@ -93,7 +93,7 @@ class Player {
       const double ready = ReadyTime(stage, action);
       if (ready == kNever) break;
       const double start = std::max(ready, played.empty() ? 0 : played.back().end);
-      const double end = start + Cost(action.kind, costs_);
+      const double end = start + Cost(action.kind, costs_.At(Position(stage, action.chunk)));
       played.push_back({action, start, end});
       SetEnd(stage, action, end);
       ran = true;
@@ -181,7 +181,7 @@ class Player {
   }
 
   const Schedule& schedule_;
-  const ActionCosts costs_;
+  const PartCosts costs_;
   const int positions_;
   std::vector<Ends> ends_;
   std::vector<size_t> next_;  // by stage, the first action not played
@@ -232,7 +232,7 @@ ScheduleReport SummarizeTimelines(std::vector<Timeline> stages) {
   return report;
 }
 
-absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const ActionCosts& costs) {
+absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const PartCosts& costs) {
   return Player(schedule, costs).Play();
 }
 

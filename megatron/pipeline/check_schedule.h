@@ -26,7 +26,7 @@ using Timeline = std::vector<TimedAction>;  // of one stage, in order
 struct ScheduleReport {
   std::vector<Timeline> stages;
   double time = 0;  // from the first start to the last end
-  // What the schedule adds to the time that a stage computes: time / (a stage's work) - 1.
+  // What the schedule adds to the time that the busiest stage computes: time / its work - 1.
   double bubble = 0;
   // By stage, the most work items (a micro-batch on a chunk) that were forwarded and not yet
   // entirely backwarded at once: what activation memory must hold.
@@ -35,7 +35,7 @@ struct ScheduleReport {
 
 // kFailedPrecondition with the stages and the action at fault, if the schedule is wrong.
 absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule,
-                                             const ActionCosts& costs = {});
+                                             const PartCosts& costs = {});
 
 // The same of what was measured.
 ScheduleReport SummarizeTimelines(std::vector<Timeline> stages);

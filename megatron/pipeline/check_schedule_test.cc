@@ -113,6 +113,36 @@ TEST(CheckScheduleTest, SplitBackwardsNeverTakeLongerThan1F1B) {
   }
 }
 
+// Two stages of an encoder, which cost 1 a forward, and two of a decoder, which cost 2: the decoder's
+// work of 8 micro-batches, and what fills and empties the pipeline around it.
+TEST(CheckScheduleTest, PartsMayCostDifferently) {
+  const PartCosts costs({{1, 1, 1}, {1, 1, 1}, {2, 2, 2}, {2, 2, 2}});
+  EXPECT_EQ(costs.Mean().forward, 1.5);
+  const auto report = CheckSchedule(GPipeSchedule(4, 8), costs);
+  ASSERT_THAT(report, IsOk());
+  EXPECT_DOUBLE_EQ(report->time, (1 + 1 + 8 * 2 + 2) + (4 + 8 * 4 + 2 + 2));
+  EXPECT_DOUBLE_EQ(report->bubble, report->time / (8 * 6) - 1);
+  const auto even = CheckSchedule(GPipeSchedule(4, 8), costs.Mean());
+  ASSERT_THAT(even, IsOk());
+  EXPECT_LT(even->time, report->time);
+}
+
+TEST(CheckScheduleTest, EveryScheduleIsRightForPartsOfAnyCost) {
+  for (int stages = 1; stages <= 4; ++stages) {
+    for (int microbatches = stages; microbatches <= 8; microbatches += stages) {
+      for (const Schedule& schedule :
+           {GPipeSchedule(stages, microbatches), OneForwardOneBackwardSchedule(stages, microbatches),
+            InterleavedSchedule({stages, microbatches, 2, 0}),
+            ZeroBubbleSchedule(stages, microbatches)}) {
+        std::vector<ActionCosts> costs;
+        for (int position = 0; position < schedule.positions(); ++position)
+          costs.push_back({1.0 + position % 3, 1.5 + position % 2, 0.5});
+        EXPECT_THAT(CheckSchedule(schedule, PartCosts(costs)), IsOk());
+      }
+    }
+  }
+}
+
 TEST(CheckScheduleTest, ForwardsAloneHoldOneItem) {
   const auto report = CheckSchedule(ForwardSchedule({4, 8, 2, 0}));
   ASSERT_THAT(report, IsOk());

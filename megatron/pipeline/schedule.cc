@@ -67,6 +67,17 @@ Place PlaceOf(PartOrder order, int stages, int position) {
   return {PositionOf(order, stages, {position % stages, chunk}) - chunk * stages, chunk};
 }
 
+ActionCosts PartCosts::Mean() const {
+  ActionCosts mean = {0, 0, 0};
+  const double parts = static_cast<double>(costs_.size());
+  for (const ActionCosts& costs : costs_) {
+    mean.forward += costs.forward / parts;
+    mean.backward_input += costs.backward_input / parts;
+    mean.backward_weight += costs.backward_weight / parts;
+  }
+  return mean;
+}
+
 std::vector<Action> PlanGPipe(int stage, int stages, int microbatches) {
   CheckStage(stage, stages, microbatches);
   std::vector<Action> actions;

@@ -12,6 +12,7 @@
 
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace megatron {
@@ -52,6 +53,20 @@ struct ActionCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
+};
+
+// Those of each part of the model: an encoder's cost other than a decoder's.
+class PartCosts {
+ public:
+  PartCosts(const ActionCosts& of_all = {}) : costs_(1, of_all) {}
+  // By position in the model.
+  explicit PartCosts(std::vector<ActionCosts> costs) : costs_(std::move(costs)) {}
+
+  const ActionCosts& At(int position) const { return costs_[costs_.size() == 1 ? 0 : position]; }
+  ActionCosts Mean() const;
+
+ private:
+  std::vector<ActionCosts> costs_;
 };
 
 struct Schedule {

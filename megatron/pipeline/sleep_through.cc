@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-absl::StatusOr<ScheduleReport> SleepThrough(const Schedule& schedule, const ActionCosts& costs) {
+absl::StatusOr<ScheduleReport> SleepThrough(const Schedule& schedule, const PartCosts& costs) {
   std::vector<Timeline> timelines;
   const auto run = [&](int rank, const ProcessGroup& pipeline) -> absl::Status {
     ThreadPool pool(1);

@@ -8,7 +8,7 @@
 namespace megatron {
 
 // What was measured; `costs` in seconds. The schedule must pass CheckSchedule.
-absl::StatusOr<ScheduleReport> SleepThrough(const Schedule& schedule, const ActionCosts& costs);
+absl::StatusOr<ScheduleReport> SleepThrough(const Schedule& schedule, const PartCosts& costs);
 
 }  // namespace megatron
 

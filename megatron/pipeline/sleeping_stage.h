@@ -15,7 +15,7 @@ namespace megatron {
 class SleepingStage : public Stage {
  public:
   // `costs` in seconds. `positions` of the chunks' parts among `parts` of the model.
-  SleepingStage(const ActionCosts& costs, std::vector<int> positions, int parts)
+  SleepingStage(const PartCosts& costs, std::vector<int> positions, int parts)
       : costs_(costs), positions_(std::move(positions)), parts_(parts) {}
 
   std::vector<TensorSpec> InputSpecs(int, int chunk) const override {
@@ -25,17 +25,23 @@ class SleepingStage : public Stage {
     return Edge(positions_[chunk] < parts_ - 1);
   }
 
-  void Forward(const WorkItem&, absl::Span<const Tensor>, absl::Span<const Tensor>,
+  void Forward(const WorkItem& item, absl::Span<const Tensor>, absl::Span<const Tensor>,
                const Stream&) override {
-    Sleep(costs_.forward);
+    Sleep(CostsOf(item).forward);
   }
   void Backward(const WorkItem& item, absl::Span<const Tensor>, absl::Span<const Tensor>,
                 const Stream&) override {
-    Sleep(costs_.backward_input + (item.deferred_slot < 0 ? costs_.backward_weight : 0));
+    const ActionCosts& costs = CostsOf(item);
+    Sleep(costs.backward_input + (item.deferred_slot < 0 ? costs.backward_weight : 0));
   }
-  void BackwardWeight(const WorkItem&, const Stream&) override { Sleep(costs_.backward_weight); }
+  void BackwardWeight(const WorkItem& item, const Stream&) override {
+    Sleep(CostsOf(item).backward_weight);
+  }
 
  private:
+  const ActionCosts& CostsOf(const WorkItem& item) const {
+    return costs_.At(positions_[item.chunk]);
+  }
   static std::vector<TensorSpec> Edge(bool exists) {
     if (!exists) return {};
     return {{DType::kFloat32, {1}}};
@@ -44,7 +50,7 @@ class SleepingStage : public Stage {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   }
 
-  const ActionCosts costs_;
+  const PartCosts costs_;
   const std::vector<int> positions_;
   const int parts_;
 };

@@ -68,7 +68,7 @@ class SlotTable {
 
 class Planner {
  public:
-  Planner(const Schedule& schedule, int stage, const ActionCosts& costs)
+  Planner(const Schedule& schedule, int stage, const PartCosts& costs)
       : schedule_(schedule),
         stage_(stage),
         costs_(costs),
@@ -185,7 +185,7 @@ class Planner {
 
   const Schedule& schedule_;
   const int stage_;
-  const ActionCosts& costs_;
+  const PartCosts& costs_;
   const bool forward_only_ = ForwardOnly();
   SlotTable items_, inputs_, gradients_, deferred_;
   Passages passages_;
@@ -194,7 +194,7 @@ class Planner {
 
 }  // namespace
 
-StagePlan PlanStage(const Schedule& schedule, int stage, const ActionCosts& costs) {
+StagePlan PlanStage(const Schedule& schedule, int stage, const PartCosts& costs) {
   CHECK(stage >= 0 && stage < schedule.stages) << stage << " of " << schedule.stages;
   return Planner(schedule, stage, costs).Plan();
 }

@@ -69,7 +69,7 @@ struct StagePlan {
 };
 
 // The schedule must pass CheckSchedule. `costs` say when messages are sent, by its clock.
-StagePlan PlanStage(const Schedule& schedule, int stage, const ActionCosts& costs = {});
+StagePlan PlanStage(const Schedule& schedule, int stage, const PartCosts& costs = {});
 
 }  // namespace megatron
 

@@ -97,21 +97,31 @@ absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text) {
   return measured;
 }
 
-ActionCosts MeanCosts(const std::vector<Timeline>& timelines) {
-  double sums[4] = {}, counts[4] = {};
-  for (const Timeline& timeline : timelines) {
-    for (const TimedAction& timed : timeline) {
-      sums[static_cast<int>(timed.action.kind)] += timed.end - timed.start;
-      counts[static_cast<int>(timed.action.kind)] += 1;
+PartCosts MeanCosts(const MeasuredSchedule& measured) {
+  struct Sums {
+    double sum[4] = {}, count[4] = {};
+    double Mean(ActionKind kind) const {
+      const int i = static_cast<int>(kind);
+      return count[i] == 0 ? 0 : sum[i] / count[i];
+    }
+  };
+  const Schedule& schedule = measured.schedule;
+  std::vector<Sums> parts(schedule.positions());
+  for (int stage = 0; stage < schedule.stages; ++stage) {
+    for (const TimedAction& timed : measured.timelines[stage]) {
+      Sums& part = parts[schedule.PositionAt(stage, timed.action.chunk)];
+      part.sum[static_cast<int>(timed.action.kind)] += timed.end - timed.start;
+      part.count[static_cast<int>(timed.action.kind)] += 1;
     }
   }
-  const auto mean = [&](ActionKind kind) {
-    const int i = static_cast<int>(kind);
-    return counts[i] == 0 ? 0 : sums[i] / counts[i];
-  };
-  const double whole = mean(ActionKind::kBackward) / 2;
-  return {mean(ActionKind::kForward), whole + mean(ActionKind::kBackwardInput),
-          whole + mean(ActionKind::kBackwardWeight)};
+  std::vector<ActionCosts> costs;
+  for (const Sums& part : parts) {
+    const double whole = part.Mean(ActionKind::kBackward) / 2;
+    costs.push_back({part.Mean(ActionKind::kForward),
+                     whole + part.Mean(ActionKind::kBackwardInput),
+                     whole + part.Mean(ActionKind::kBackwardWeight)});
+  }
+  return PartCosts(std::move(costs));
 }
 
 }  // namespace megatron

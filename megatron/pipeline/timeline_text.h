@@ -23,8 +23,9 @@ std::string TimelineText(const MeasuredSchedule& measured);
 // kInvalidArgument with the number of the line at fault. The schedule need not be right.
 absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text);
 
-// What each kind of action took on average: where backwards were whole, half of it each part.
-ActionCosts MeanCosts(const std::vector<Timeline>& timelines);
+// What each kind of action took on average, in each part of the model: where backwards were whole,
+// half of it each part.
+PartCosts MeanCosts(const MeasuredSchedule& measured);
 
 }  // namespace megatron
 

@@ -45,14 +45,18 @@ TEST(TimelineTextTest, SaysWhichLineIsWrong) {
 }
 
 TEST(TimelineTextTest, CostsAreMeansOfWhatWasMeasured) {
-  const ActionCosts whole = MeanCosts({{{{ActionKind::kForward, 0, 0}, 0, 1},
-                                        {{ActionKind::kForward, 1, 0}, 1, 4},
-                                        {{ActionKind::kBackward, 0, 0}, 4, 10}}});
+  MeasuredSchedule measured;
+  measured.schedule.stages = 2;
+  measured.timelines = {{{{ActionKind::kForward, 0, 0}, 0, 1},
+                         {{ActionKind::kForward, 1, 0}, 1, 4},
+                         {{ActionKind::kBackward, 0, 0}, 4, 10}},
+                        {{{ActionKind::kBackwardInput, 0, 0}, 0, 1},
+                         {{ActionKind::kBackwardWeight, 0, 0}, 1, 1.5}}};
+  const PartCosts costs = MeanCosts(measured);
+  const ActionCosts whole = costs.At(0), parts = costs.At(1);
   EXPECT_DOUBLE_EQ(whole.forward, 2);
   EXPECT_DOUBLE_EQ(whole.backward_input, 3);
   EXPECT_DOUBLE_EQ(whole.backward_weight, 3);
-  const ActionCosts parts = MeanCosts({{{{ActionKind::kBackwardInput, 0, 0}, 0, 1},
-                                        {{ActionKind::kBackwardWeight, 0, 0}, 1, 1.5}}});
   EXPECT_DOUBLE_EQ(parts.backward_input, 1);
   EXPECT_DOUBLE_EQ(parts.backward_weight, 0.5);
 }

@@ -66,6 +66,9 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"parallel.pipeline_model_parallel_size=2",
        "parallel.num_layers_per_virtual_pipeline_stage=1"},
       {"model.model_type=bert"},
+      {"model.model_type=t5", "model.decoder_seq_length=16"},
+      {"model.model_type=t5", "model.decoder_seq_length=16", "model.swiglu=true",
+       "model.position_embedding_type=relative", "parallel.pipeline_model_parallel_size=4"},
       {"generation={}"},
       {"model.disable_bias_linear=true", "model.num_experts=4", "model.moe_aux_loss_coeff=0.25",
        "model.moe_expert_capacity_factor=2", "parallel.data_parallel_size=2",
@@ -100,6 +103,13 @@ const std::map<std::string, Help>& Helps() {
       {"data.vocab_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.merge_file=b"}}},
       {"data.merge_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a"}}},
       {"data.tokenizer_model", {"c", {"data.tokenizer_type=HuggingFaceTokenizer"}}},
+      {"model.model_type", {"t5", {"model.decoder_seq_length=16"}}},
+      {"model.position_embedding_type",
+       {"relative", {"model.model_type=t5", "model.decoder_seq_length=16"}}},
+      {"model.encoder_num_layers",
+       {"2", {"model.num_layers=2", "model.model_type=t5", "model.decoder_seq_length=16"}}},
+      {"model.encoder_seq_length",
+       {"24", {"model.seq_length=24", "model.model_type=t5", "model.decoder_seq_length=16"}}},
       {"model.num_experts", {"4", {"model.disable_bias_linear=true"}}},
       {"model.moe_layer_freq",
        {"[0]+[1]*3", {"model.disable_bias_linear=true", "model.num_experts=4"}}},
@@ -147,12 +157,13 @@ std::string Describe(const TransformerOptions& o) {
   return Describe(o.moe) +
          Line(o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads,
               o.num_query_groups, o.kv_channels, o.norm.kind, o.norm.epsilon,
-              o.norm.zero_centered_gamma, o.activation, o.gated, o.linear_bias, o.qkv_bias,
+              o.norm.zero_centered_gamma, o.activation, o.gated, o.gate, o.linear_bias, o.qkv_bias,
               o.qk_norm, o.rotary, o.rotary_options.base, o.rotary_options.percent,
               o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
               o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
               o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
-              o.recompute.norm, o.sequence_parallel, o.context_parallel, o.causal, o.post_norm);
+              o.recompute.norm, o.sequence_parallel, o.context_parallel, o.causal, o.post_norm,
+              o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale);
 }
 
 std::string Describe(const GptTrainerOptions& o) {
@@ -162,7 +173,8 @@ std::string Describe(const GptTrainerOptions& o) {
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
               o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
               o.model.dropout_seed, o.model.num_token_types, o.model.masked_lm_head,
-              o.model.sentence_order_head) +
+              o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
+              o.model.output_scale) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
               o.data_parallel.grad_reduce_in_bf16, o.max_generation_context, o.placement.order,
@@ -176,7 +188,8 @@ std::string Describe(const GptTrainerOptions& o) {
          Line(o.batch_size.global_batch_size, o.batch_size.granularity, o.batch_size.start,
               o.batch_size.increment, o.batch_size.samples, o.packing.layout.micro_batch_size,
               o.packing.layout.data_parallel_size, o.packing.seq_length,
-              o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers);
+              o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers,
+              o.packing.encoder_seq_length, o.max_encoder_context);
 }
 
 std::string Describe(const absl::optional<FillInTheMiddleOptions>& o) {

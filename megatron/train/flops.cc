@@ -13,9 +13,13 @@
 namespace megatron {
 namespace {
 
+bool IsGated(const config::ModelConfig& model) {
+  return model.swiglu() || model.gated_linear_unit();
+}
+
 // Of one MLP, of a layer or of an expert.
 int64_t MlpWeights(const config::ModelConfig& model, int64_t width) {
-  return (model.swiglu() ? 3 : 2) * model.hidden_size() * width;
+  return (IsGated(model) ? 3 : 2) * model.hidden_size() * width;
 }
 
 int64_t AttentionWeights(const config::ModelConfig& model) {
@@ -44,7 +48,7 @@ int64_t BiasesPerLayer(const config::ModelConfig& model) {
   const int64_t qkv =
       (model.num_attention_heads() + 2 * model.num_query_groups()) * model.kv_channels();
   if (model.disable_bias_linear()) return model.add_qkv_bias() ? qkv : 0;
-  return qkv + (model.swiglu() ? 2 : 1) * model.ffn_hidden_size() + 2 * model.hidden_size();
+  return qkv + (IsGated(model) ? 2 : 1) * model.ffn_hidden_size() + 2 * model.hidden_size();
 }
 
 bool IsBert(const config::ModelConfig& model) {
@@ -56,6 +60,45 @@ int64_t BertParameters(const config::ModelConfig& model, int64_t norm, int64_t p
   const int64_t hidden = model.hidden_size(), dense = hidden * hidden + hidden;
   const int64_t order = model.bert_binary_head() ? dense + 2 * hidden + 2 : 0;
   return model.num_tokentypes() * hidden + dense + norm + padded_vocab_size + order;
+}
+
+bool IsT5(const config::ModelConfig& model) { return model.model_type() == config::ModelType::t5; }
+
+int64_t T5Parameters(const config::ModelConfig& model, int64_t norm, int64_t padded_vocab_size) {
+  const int64_t encoder = model.encoder_num_layers(), decoder = model.decoder_num_layers();
+  const int64_t attention = AttentionWeights(model);
+  const int64_t mlp = MlpWeights(model, model.ffn_hidden_size());
+  const int64_t width = model.num_attention_heads() * model.kv_channels();
+  const int64_t cross_biases = model.disable_bias_linear() ? 0 : 3 * width + model.hidden_size();
+  const int64_t layer = attention + mlp + BiasesPerLayer(model) + 2 * norm;
+  const bool relative = model.position_embedding_type() == config::PositionEmbedding::relative;
+  // Each stack has a table of its own.
+  const int64_t positions =
+      relative ? 2 * model.relative_attention_num_buckets() * model.num_attention_heads()
+               : model.max_position_embeddings() * model.hidden_size();
+  const int64_t tables = model.untie_embeddings_and_output_weights() ? 2 : 1;
+  return encoder * layer + decoder * (layer + attention + cross_biases + norm) + 2 * norm +
+         positions + tables * padded_vocab_size * model.hidden_size() +
+         (model.add_output_bias() ? padded_vocab_size : 0);
+}
+
+// Of a sample of full length, forward, in multiplications and additions of pairs.
+double T5SampleProducts(const config::ModelConfig& model, int64_t padded_vocab_size,
+                        FlopsConvention convention) {
+  const double encoder = static_cast<double>(model.encoder_num_layers());
+  const double decoder = static_cast<double>(model.decoder_num_layers());
+  const double read = static_cast<double>(model.seq_length());
+  const double written = static_cast<double>(model.decoder_seq_length());
+  const double attention = static_cast<double>(AttentionWeights(model));
+  const double mlp = static_cast<double>(MlpWeights(model, model.ffn_hidden_size()));
+  const double width = static_cast<double>(model.num_attention_heads() * model.kv_channels());
+  const double causal = convention == FlopsConvention::kClassic ? 1 : 0.5;
+  // Of cross-attention half of the weights meet what was read.
+  const double weights = encoder * read * (attention + mlp) +
+                         decoder * (written * (1.5 * attention + mlp) + read * 0.5 * attention) +
+                         written * static_cast<double>(padded_vocab_size * model.hidden_size());
+  const double scores = encoder * read * read + decoder * written * (causal * written + read);
+  return weights + 2 * width * scores;
 }
 
 struct Peak {
@@ -78,6 +121,7 @@ constexpr Peak kPeaks[] = {
 int64_t CountParameters(const config::ModelConfig& model, int64_t padded_vocab_size) {
   const int64_t per_channel = model.normalization() == config::Normalization::LayerNorm ? 2 : 1;
   const int64_t norm = per_channel * model.hidden_size();
+  if (IsT5(model)) return T5Parameters(model, norm, padded_vocab_size);
   const int64_t qk_norms = model.qk_layernorm() ? 2 * per_channel * model.kv_channels() : 0;
   const int64_t layer = BiasesPerLayer(model) + 2 * norm + qk_norms;
   const bool learned =
@@ -94,6 +138,10 @@ double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size
                      FlopsConvention convention) {
   constexpr double kFlopsPerWeight =
       6;  // 2 forward, 2 for the input's gradient, 2 for the weight's
+  if (IsT5(model)) {
+    return kFlopsPerWeight * T5SampleProducts(model, padded_vocab_size, convention) /
+           static_cast<double>(model.seq_length());
+  }
   const double layers = static_cast<double>(model.num_layers());
   const double weights =
       static_cast<double>(MatrixWeights(model, model.moe_router_topk())) +

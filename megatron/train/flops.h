@@ -1,4 +1,4 @@
-// How many parameters a GPT has and how much arithmetic one of its tokens costs, counted from its
+// How many parameters a model has and how much arithmetic one of its tokens costs, counted from its
 // configuration.
 //
 // The model must be complete (config_defaults.h). `padded_vocab_size` is the vocabulary's size as
@@ -31,7 +31,8 @@ enum class FlopsConvention {
   kCausalHalved,
 };
 
-// Training FLOPs per token, at samples of seq_length tokens.
+// Training FLOPs per token, at samples of seq_length tokens; of T5, whose decoder's part is shared
+// out over them, at the most that the decoder writes.
 double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size,
                      FlopsConvention convention);
 

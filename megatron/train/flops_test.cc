@@ -75,6 +75,29 @@ TEST(FlopsPerTokenTest, CountsOfExpertsThoseThatATokenGoesTo) {
                    6.0 * 3 * (3 * 128 * (2 * 96 + 64) + 8 * 128 - static_cast<double>(mlp)));
 }
 
+// T5 1.1 small as its authors' (Hugging Face) weights: 76,961,152 numbers, vocabulary 32,128.
+TEST(CountParametersTest, CountsT5) {
+  const config::ModelConfig small =
+      Model("t5_220m",
+            {"model.encoder_num_layers=8", "model.decoder_num_layers=8", "model.hidden_size=512",
+             "model.ffn_hidden_size=1024", "model.num_attention_heads=6", "model.kv_channels=64",
+             "model.position_embedding_type=relative", "model.normalization=RMSNorm",
+             "model.disable_bias_linear=true", "model.gated_linear_unit=true",
+             "model.untie_embeddings_and_output_weights=true"});
+  EXPECT_EQ(CountParameters(small, 32128), 76961152);
+}
+
+// 8 products of the encoder's attention and MLP weights with what it reads, and so on, written out.
+TEST(FlopsPerTokenTest, CountsWhatT5ReadsAndWrites) {
+  const config::ModelConfig t5 = Model("t5_220m");
+  const double h = 768, L = 12, read = 512, written = 128, V = 30720;
+  const double encoder = L * read * 12 * h * h, decoder = L * written * (12 + 2) * h * h,
+               keys = L * read * 2 * h * h, head = written * V * h;
+  const double scores = 2 * h * L * (read * read + written * written / 2 + written * read);
+  EXPECT_DOUBLE_EQ(FlopsPerToken(t5, 30720, FlopsConvention::kCausalHalved),
+                   6 * (encoder + decoder + keys + head + scores) / read);
+}
+
 TEST(PeakFlopsTest, KnowsAcceleratorsByTheirDriversNames) {
   EXPECT_EQ(PeakFlopsPerSecond("NVIDIA H200", MatmulPrecision::kHalf), 989e12);
   EXPECT_EQ(PeakFlopsPerSecond("NVIDIA H100 80GB HBM3", MatmulPrecision::kHalf), 989e12);

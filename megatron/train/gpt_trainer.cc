@@ -120,7 +120,7 @@ ScheduleOptions GptTrainer::ScheduleFor(int64_t micro_batches) const {
   schedule.microbatches = static_cast<int>(micro_batches);
   schedule.chunks = options_.placement.chunks;
   schedule.group = options_.microbatch_group;
-  schedule.costs = options_.action_costs;
+  schedule.costs = options_.action_costs.Mean();
   return schedule;
 }
 
@@ -187,8 +187,9 @@ StageMemorySizes GptTrainer::Measure() {
 }
 
 TextGenerator GptTrainer::MakeGenerator(MemoryLedger* ledger) {
-  return TextGenerator(stage_.get(), {groups_.pipeline, &memory_->edges}, options_.model,
-                       options_.max_generation_context, stream_, ledger);
+  const GeneratorLimits limits = {options_.model.vocab_size, options_.max_generation_context,
+                                  options_.max_encoder_context};
+  return TextGenerator(stage_.get(), {groups_.pipeline, &memory_->edges}, limits, stream_, ledger);
 }
 
 absl::Status GptTrainer::ShareWeights() {

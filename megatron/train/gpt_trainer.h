@@ -41,7 +41,7 @@ struct GptTrainerOptions {
   StagePlacement placement;
   ScheduleKind pipeline_schedule = ScheduleKind::kOneForwardOneBackward;
   int microbatch_group = 0;  // InterleavedOptions::group
-  ActionCosts action_costs;  // of one part of the model
+  PartCosts action_costs;    // of the parts of the model
   bool measure_pipeline = false;
   OptimizerOptions optimizer;
   OptimizerParamSchedule schedule;
@@ -52,6 +52,7 @@ struct GptTrainerOptions {
   DataParallelOptions data_parallel;
   // Of the text that is generated with these weights, which needs memory of its own; 0: none is.
   int64_t max_generation_context = 0;
+  int64_t max_encoder_context = 0;  // of models with an encoder: of what it reads then
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
 };

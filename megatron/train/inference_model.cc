@@ -32,34 +32,33 @@ int64_t BindWeights(const GptOptions& options, const Buffer* buffer, TrainedStag
   return offset;
 }
 
-// The arenas that predicting from `tokens` tokens takes, by doing it on the device without memory.
-StageMemorySizes MeasurePrediction(const GptOptions& options, int64_t tokens) {
+// The arenas that predicting takes, by doing it on the device without memory.
+StageMemorySizes MeasurePrediction(const GptOptions& options, const GeneratorLimits& limits) {
   const Device meta = {DeviceType::kMeta};
   const std::unique_ptr<TrainedStage> stage = MakeStage(options, {}, ProcessGroup(), meta, nullptr);
   StageMemory memory(meta, {}, nullptr);
   stage->SetMemory(&memory);
   BindWeights(options, nullptr, stage.get());
-  TextGenerator(stage.get(), {}, options, tokens, Stream::Meta(), nullptr).Measure();
+  TextGenerator(stage.get(), {}, limits, Stream::Meta(), nullptr).Measure();
   return memory.HighWater();
 }
 
 }  // namespace
 
 InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
-                               int64_t seq_length, int num_threads)
+                               const GeneratorLimits& limits, int num_threads)
     : tokenizer_(std::move(tokenizer)),
       options_(options),
-      seq_length_(seq_length),
+      limits_(limits),
       pool_(num_threads),
       stage_(MakeStage(options, {}, ProcessGroup(), Device(), &ledger_)) {
   const int64_t bytes = BindWeights(options, nullptr, stage_.get());
   weights_ = Buffer({}, bytes, "weights", &ledger_);
   BindWeights(options, &weights_, stage_.get());
-  memory_ =
-      std::make_unique<StageMemory>(Device(), MeasurePrediction(options, seq_length), &ledger_);
+  memory_ = std::make_unique<StageMemory>(Device(), MeasurePrediction(options, limits), &ledger_);
   stage_->SetMemory(memory_.get());
-  generator_ = std::make_unique<TextGenerator>(stage_.get(), GenerationPipeline(), options,
-                                               seq_length, Stream::Cpu(&pool_), &ledger_);
+  generator_ = std::make_unique<TextGenerator>(stage_.get(), GenerationPipeline(), limits,
+                                               Stream::Cpu(&pool_), &ledger_);
 }
 
 absl::Status InferenceModel::LoadWeights(const CheckpointReader& reader) {
@@ -86,8 +85,11 @@ absl::StatusOr<std::unique_ptr<InferenceModel>> InferenceModel::Load(FileSystem&
                             CreateTokenizer(CheckpointTokenizer(
                                 fs, ToTokenizerOptions(loaded.config.data()), iteration)));
   RunOptions options = ToRunOptions(loaded.config, tokenizer->vocab_size());
-  std::unique_ptr<InferenceModel> model(new InferenceModel(
-      std::move(tokenizer), options.trainer.model, options.data.seq_length, num_threads));
+  const PackerOptions& packing = options.trainer.packing;
+  const GeneratorLimits limits = {options.trainer.model.vocab_size, packing.seq_length,
+                                  packing.encoder_seq_length};
+  std::unique_ptr<InferenceModel> model(
+      new InferenceModel(std::move(tokenizer), options.trainer.model, limits, num_threads));
   MEGATRON_RETURN_IF_ERROR(model->LoadWeights(reader),
                            _ << "while loading weights from " << iteration);
   MEGATRON_ASSIGN_OR_RETURN(model->iteration_, reader.Int("iteration"));

@@ -29,17 +29,17 @@ class InferenceModel {
   TextGenerator& generator() { return *generator_; }
   int64_t iteration() const { return iteration_; }
   const GptOptions& options() const { return options_; }
-  int64_t seq_length() const { return seq_length_; }  // the longest text that the model sees
+  const GeneratorLimits& limits() const { return limits_; }  // what the model was trained on
 
  private:
   InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
-                 int64_t seq_length, int num_threads);
+                 const GeneratorLimits& limits, int num_threads);
 
   absl::Status LoadWeights(const CheckpointReader& reader);
 
   std::unique_ptr<Tokenizer> tokenizer_;
   GptOptions options_;
-  int64_t seq_length_;
+  GeneratorLimits limits_;
   int64_t iteration_ = 0;
   ThreadPool pool_;
   MemoryLedger ledger_;

@@ -49,6 +49,8 @@ GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, 
       layout.overlap && layout.sharding != DataSharding::kNone;
   options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
   options.packing.classified = options.model.masked_lm_head;
+  if (options.model.num_encoder_layers > 0)
+    options.packing.encoder_seq_length = CountingSource::kLength;
   if (layout.sequence_parallel) options.packing.token_multiple = layout.tensor;
   options.batch_size.granularity = layout.micro_batch_size * layout.data;
   options.packing.max_micro_batches = kGlobalBatch / options.batch_size.granularity;

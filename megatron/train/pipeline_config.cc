@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -26,13 +27,25 @@ constexpr char kEmbeddingCounts[] = "parallel.account_for_embedding_in_pipeline_
 constexpr char kLossCounts[] = "parallel.account_for_loss_in_pipeline_split";
 constexpr char kTimeline[] = "logging.pipeline_timeline_file";
 constexpr char kLayers[] = "model.num_layers";
+constexpr char kSplit[] = "parallel.pipeline_model_parallel_split_rank";
 
 constexpr absl::string_view kSchedules[] = {"gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"};
+
+bool IsT5(const config::PretrainConfig& config) {
+  return config.model().model_type() == config::ModelType::t5;
+}
+
+// Those of an encoder come before the decoder's.
+int64_t LayersOf(const config::PretrainConfig& config) {
+  const config::ModelConfig& model = config.model();
+  return IsT5(config) ? model.encoder_num_layers() + model.decoder_num_layers()
+                      : model.num_layers();
+}
 
 // Of the sum that is shared out evenly over the parts.
 int64_t ThingsToShare(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
-  return config.model().num_layers() + parallel.account_for_embedding_in_pipeline_split() +
+  return LayersOf(config) + parallel.account_for_embedding_in_pipeline_split() +
          parallel.account_for_loss_in_pipeline_split();
 }
 
@@ -54,6 +67,12 @@ int64_t ChunksOf(const config::PretrainConfig& config) {
   return 1;
 }
 
+std::string NamedLayers(const ConfigChecker& check) {
+  if (!IsT5(check.resolved())) return check.Named(kLayers);
+  return absl::StrCat(check.Named("model.encoder_num_layers"), " and ",
+                      check.Named("model.decoder_num_layers"));
+}
+
 // The field that makes several parts of each rank.
 absl::string_view FieldOfChunks(const ConfigChecker& check) {
   if (check.IsWritten(kLayout)) return kLayout;
@@ -62,8 +81,8 @@ absl::string_view FieldOfChunks(const ConfigChecker& check) {
 
 void CheckWrittenLayout(ConfigChecker& check) {
   const std::string with = absl::StrCat("with ", check.Named(kLayout));
-  check.HaveNoEffect({kVirtualLayers, kVirtualStages, kFirst, kLast, kEmbeddingCounts, kLossCounts},
-                     with);
+  check.HaveNoEffect(
+      {kVirtualLayers, kVirtualStages, kFirst, kLast, kSplit, kEmbeddingCounts, kLossCounts}, with);
   const auto parts =
       ParsePipelineLayout(check.resolved().parallel().pipeline_model_parallel_layout());
   if (!parts.ok()) return check.Error(kLayout, parts.status().message());
@@ -73,8 +92,28 @@ void CheckWrittenLayout(ConfigChecker& check) {
                                       " ranks cannot share evenly"));
   }
   const int64_t layers = std::accumulate(parts->begin(), parts->end(), int64_t{0});
-  if (layers != check.resolved().model().num_layers())
-    check.Error(kLayout, absl::StrCat("has ", layers, " layers, not ", check.Named(kLayers)));
+  if (layers != LayersOf(check.resolved()))
+    check.Error(kLayout, absl::StrCat("has ", layers, " layers, not ", NamedLayers(check)));
+}
+
+// Ranks of the encoder, and of the decoder.
+void CheckSplit(ConfigChecker& check) {
+  check.HaveNoEffect({kVirtualLayers, kVirtualStages, kEmbeddingCounts, kLossCounts},
+                     absl::StrCat("with ", check.Named(kSplit)));
+  if (!check.Usable({kSplit})) return;
+  const config::ModelConfig& model = check.resolved().model();
+  const int64_t stages = check.resolved().parallel().pipeline_model_parallel_size();
+  const int64_t split = check.resolved().parallel().pipeline_model_parallel_split_rank();
+  if (split >= stages)
+    return check.Error(kSplit, absl::StrCat("must be less than ", check.Named(kStages)));
+  if (check.resolved().parallel().pipeline_schedule() == "zb_v")
+    return check.Error(kSplit, absl::StrCat("makes one part for each pipeline rank, and ",
+                                            check.Named(kSchedule), " takes two"));
+  check.MustDivide(kSplit, "model.encoder_num_layers", split, model.encoder_num_layers());
+  if (check.Usable({"model.decoder_num_layers"}) && model.decoder_num_layers() % (stages - split))
+    check.Error(kSplit, absl::StrCat("leaves ", stages - split, " ranks for ",
+                                     check.Named("model.decoder_num_layers"),
+                                     ", which cannot share them evenly"));
 }
 
 void CheckUnevenEnds(ConfigChecker& check) {
@@ -100,7 +139,7 @@ void CheckUnevenEnds(ConfigChecker& check) {
 std::string NamedThings(const ConfigChecker& check) {
   const config::ParallelConfig& parallel = check.resolved().parallel();
   return absl::StrCat(
-      check.Named(kLayers),
+      NamedLayers(check),
       parallel.account_for_embedding_in_pipeline_split() ? " and the embedding" : "",
       parallel.account_for_loss_in_pipeline_split() ? " and the loss" : "");
 }
@@ -175,8 +214,12 @@ void CheckPipeline(ConfigChecker& check) {
   if (!check.Usable({kStages, kLayers})) return;
   if (check.resolved().parallel().pipeline_model_parallel_size() == 1) {
     return check.HaveNoEffect({kSchedule, kLayout, kVirtualLayers, kVirtualStages, kGroup, kFirst,
-                               kLast, kEmbeddingCounts, kLossCounts, kTimeline},
+                               kLast, kSplit, kEmbeddingCounts, kLossCounts, kTimeline},
                               absl::StrCat("with ", check.Named(kStages)));
+  }
+  if (IsT5(check.resolved())) {
+    check.HaveNoEffect({kFirst, kLast}, "with model.model_type: t5; " + std::string(kLayout) +
+                                            " says which part has how many layers");
   }
   if (check.IsWritten(kTimeline) && check.resolved().system().device() == config::Device::cuda) {
     check.Error(kTimeline, absl::StrCat("is measured on the CPU only, not with ",
@@ -189,6 +232,8 @@ void CheckPipeline(ConfigChecker& check) {
   const bool virtual_stages = check.IsWritten(kVirtualLayers) || check.IsWritten(kVirtualStages);
   if (check.IsWritten(kLayout)) {
     CheckWrittenLayout(check);
+  } else if (IsT5(check.resolved()) && check.IsWritten(kSplit)) {
+    CheckSplit(check);
   } else if (virtual_stages || !(check.IsWritten(kFirst) || check.IsWritten(kLast))) {
     if (virtual_stages) {
       check.HaveNoEffect({kFirst, kLast}, absl::StrCat("with ", check.Named(FieldOfChunks(check))));
@@ -243,10 +288,16 @@ StagePlacement ToPlacement(const config::PretrainConfig& config) {
     placement.layers = ParsePipelineLayout(parallel.pipeline_model_parallel_layout()).value();
     return placement;
   }
+  if (parallel.has_pipeline_model_parallel_split_rank()) {
+    const int64_t split = parallel.pipeline_model_parallel_split_rank();
+    placement.layers.assign(split, config.model().encoder_num_layers() / split);
+    placement.layers.resize(parts, config.model().decoder_num_layers() / (parts - split));
+    return placement;
+  }
   const bool first = parallel.has_decoder_first_pipeline_num_layers(),
              last = parallel.has_decoder_last_pipeline_num_layers();
   if (!first && !last) {
-    if (ThingsToShare(config) == config.model().num_layers()) return placement;  // even
+    if (ThingsToShare(config) == LayersOf(config)) return placement;  // even
     placement.layers.assign(parts, ThingsToShare(config) / parts);
     placement.layers.front() -= parallel.account_for_embedding_in_pipeline_split();
     placement.layers.back() -= parallel.account_for_loss_in_pipeline_split();
@@ -261,29 +312,99 @@ StagePlacement ToPlacement(const config::PretrainConfig& config) {
   return placement;
 }
 
-// Of one token, in multiplications and additions of pairs. Attention's products have no weights; a
-// token attends to half of a sequence. What is recomputed belongs to the inputs' part.
-ActionCosts ToActionCosts(const config::PretrainConfig& config) {
-  const config::ModelConfig& model = config.model();
-  const config::RecomputeConfig& recompute = config.recompute();
+namespace {
+
+constexpr double kEmptyPart = 0.5;  // in layers
+
+// Of one layer and sample, in multiplications and additions of pairs.
+struct LayerProducts {
+  double weights = 0, attention = 0;  // attention's products have no weights
+  double into_mlp = 0;                // of the weights', the part in front of the activation
+
+  double forward() const { return weights + attention; }
+};
+
+// What is computed twice.
+double Recomputed(const config::RecomputeConfig& recompute, const LayerProducts& layer) {
+  if (recompute.recompute_granularity() == config::RecomputeGranularity::full)
+    return layer.forward();
+  double again = 0;
+  if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) return again;
+  for (int module : recompute.recompute_modules()) {
+    if (module == config::RecomputeModule::core_attn) again += layer.attention;
+    if (module == config::RecomputeModule::mlp) again += layer.into_mlp;
+  }
+  return again;
+}
+
+// What is recomputed belongs to the inputs' part.
+ActionCosts CostsOf(const config::RecomputeConfig& recompute, const LayerProducts& layer) {
+  return {layer.forward(), layer.weights + 2 * layer.attention + Recomputed(recompute, layer),
+          layer.weights};
+}
+
+// A layer over `tokens` tokens, each of which attends to `seen`.
+LayerProducts ProductsOf(const config::ModelConfig& model, double tokens, double seen) {
   const double hidden = static_cast<double>(model.hidden_size());
   const double heads = static_cast<double>(model.num_attention_heads() * model.kv_channels());
   const double keys = static_cast<double>(model.num_query_groups() * model.kv_channels());
   const double mlp = static_cast<double>(model.ffn_hidden_size()) * hidden;
-  const double into_mlp = model.swiglu() ? 2 * mlp : mlp;
-  const double weights = hidden * (2 * heads + 2 * keys) + into_mlp + mlp;
-  const double attention = heads * static_cast<double>(model.seq_length());
-  double again = 0;
-  if (recompute.recompute_granularity() == config::RecomputeGranularity::full) {
-    again = weights + attention;
-  } else if (recompute.recompute_granularity() == config::RecomputeGranularity::selective) {
-    for (int module : recompute.recompute_modules()) {
-      if (module == config::RecomputeModule::core_attn) again += attention;
-      if (module == config::RecomputeModule::mlp) again += into_mlp;
-    }
+  LayerProducts layer;
+  layer.into_mlp = (model.swiglu() || model.gated_linear_unit() ? 2 * mlp : mlp) * tokens;
+  layer.weights = hidden * (2 * heads + 2 * keys) * tokens + layer.into_mlp + mlp * tokens;
+  layer.attention = 2 * heads * seen * tokens;
+  return layer;
+}
+
+// The same with cross-attention to `read` tokens.
+LayerProducts DecoderProducts(const config::ModelConfig& model, double tokens, double read) {
+  const double hidden = static_cast<double>(model.hidden_size());
+  const double heads = static_cast<double>(model.num_attention_heads() * model.kv_channels());
+  LayerProducts layer = ProductsOf(model, tokens, tokens / 2);
+  layer.weights += hidden * heads * 2 * (tokens + read);
+  layer.attention += 2 * heads * read * tokens;
+  return layer;
+}
+
+ActionCosts Sum(double a, const ActionCosts& x, double b, const ActionCosts& y) {
+  return {a * x.forward + b * y.forward, a * x.backward_input + b * y.backward_input,
+          a * x.backward_weight + b * y.backward_weight};
+}
+
+PartCosts ToT5Costs(const config::PretrainConfig& config) {
+  const config::ModelConfig& model = config.model();
+  const double read = static_cast<double>(model.seq_length());
+  const ActionCosts encoder = CostsOf(config.recompute(), ProductsOf(model, read, read));
+  const ActionCosts decoder =
+      CostsOf(config.recompute(),
+              DecoderProducts(model, static_cast<double>(model.decoder_seq_length()), read));
+  const StagePlacement placement = ToPlacement(config);
+  const int64_t parts = int64_t{placement.stages} * placement.chunks;
+  std::vector<int64_t> layers = placement.layers;
+  if (layers.empty()) layers.assign(parts, LayersOf(config) / parts);
+  std::vector<ActionCosts> costs;
+  int64_t encoder_left = model.encoder_num_layers();
+  for (const int64_t count : layers) {
+    const int64_t encoders = std::min(count, encoder_left);
+    encoder_left -= encoders;
+    // What embeds or measures alone takes some time too.
+    costs.push_back(count == 0 ? Sum(kEmptyPart, encoder, 0, decoder)
+                               : Sum(static_cast<double>(encoders), encoder,
+                                     static_cast<double>(count - encoders), decoder));
   }
-  const double forward = weights + attention;
-  return {1, (weights + 2 * attention + again) / forward, weights / forward};
+  return PartCosts(std::move(costs));
+}
+
+}  // namespace
+
+PartCosts ToActionCosts(const config::PretrainConfig& config) {
+  if (IsT5(config)) return ToT5Costs(config);
+  const config::ModelConfig& model = config.model();
+  // A token attends to half of a sequence.
+  const LayerProducts layer = ProductsOf(model, 1, static_cast<double>(model.seq_length()) / 2);
+  const ActionCosts costs = CostsOf(config.recompute(), layer);
+  return ActionCosts{1, costs.backward_input / costs.forward,
+                     costs.backward_weight / costs.forward};
 }
 
 }  // namespace megatron

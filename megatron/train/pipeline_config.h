@@ -23,8 +23,9 @@ void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path, int
 ScheduleKind ToScheduleKind(const config::ParallelConfig& config);
 StagePlacement ToPlacement(const config::PretrainConfig& config);
 
-// By the matrix products of a layer of this model, in units of its forward.
-ActionCosts ToActionCosts(const config::PretrainConfig& config);
+// By the matrix products of the layers of this model. Of a model of one stack in units of a part's
+// forward; of one with an encoder of each part.
+PartCosts ToActionCosts(const config::PretrainConfig& config);
 
 }  // namespace megatron
 

@@ -146,7 +146,8 @@ TEST(PipelineConfigTest, RecomputationMakesTheInputsPartLonger) {
   const auto costs = [](std::vector<std::string> overrides) {
     overrides.push_back("model.seq_length=64");
     return ToActionCosts(
-        LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kDryRun)->config);
+               LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kDryRun)->config)
+        .At(0);
   };
   const ActionCosts plain = costs({});
   EXPECT_DOUBLE_EQ(plain.forward, 1);
@@ -157,6 +158,45 @@ TEST(PipelineConfigTest, RecomputationMakesTheInputsPartLonger) {
               plain.backward_input + 1, 1e-12);
   EXPECT_GT(costs({"recompute.recompute_granularity=selective"}).backward_input,
             plain.backward_input);
+}
+
+constexpr char kT5[] =
+    "model { model_type: t5 encoder_num_layers: 6 decoder_num_layers: 3 hidden_size: 64\n"
+    "  num_attention_heads: 4 encoder_seq_length: 64 decoder_seq_length: 16 }\n"
+    "parallel { pipeline_model_parallel_size: 3 }\n"
+    "optimizer { lr: 1e-3 }\n"
+    "train { micro_batch_size: 1 global_batch_size: 3 train_iters: 10 }\n"
+    "data { mock_data: true }\n";
+
+config::PretrainConfig T5(const std::vector<std::string>& overrides) {
+  const auto loaded = LoadConfigFromString(kT5, "t5", overrides, ConfigPurpose::kDryRun);
+  EXPECT_THAT(loaded, absl_testing::IsOk());
+  return loaded->config;
+}
+
+TEST(PipelineConfigTest, AnEncodersLayersComeBeforeTheDecoders) {
+  EXPECT_THAT(ToPlacement(T5({})).layers, IsEmpty());  // three each
+  EXPECT_THAT(ToPlacement(T5({"parallel.pipeline_model_parallel_split_rank=2"})).layers,
+              ElementsAre(3, 3, 3));
+  EXPECT_THAT(ToPlacement(T5({"parallel.pipeline_model_parallel_split_rank=1",
+                              "model.decoder_num_layers=4"}))
+                  .layers,
+              ElementsAre(6, 2, 2));
+  EXPECT_THAT(
+      ToPlacement(T5({"parallel.pipeline_model_parallel_layout=\"Et*5|ttt|tL\""})).layers,
+      ElementsAre(5, 3, 1));
+}
+
+// A decoder's layer over a quarter of the tokens costs less than an encoder's.
+TEST(PipelineConfigTest, PartsOfAT5CostWhatTheyHold) {
+  const PartCosts costs =
+      ToActionCosts(T5({"parallel.pipeline_model_parallel_layout=\"Et*6|tt|tL\""}));
+  EXPECT_DOUBLE_EQ(costs.At(1).forward, 2 * costs.At(2).forward);
+  EXPECT_GT(costs.At(0).forward, 6 * costs.At(2).forward);
+  EXPECT_LT(costs.At(0).backward_weight, costs.At(0).forward);
+  const PartCosts mixed =
+      ToActionCosts(T5({"parallel.pipeline_model_parallel_layout=\"Et*5|tt|ttL\""}));
+  EXPECT_NEAR(mixed.At(1).forward, costs.At(0).forward / 6 + costs.At(2).forward, 1e-6);
 }
 
 }  // namespace

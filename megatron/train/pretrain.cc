@@ -430,11 +430,14 @@ void Pretraining::Introduce() const {
     Say(absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
                         ranks_here() * run_.threads_per_rank, ranks));
   }
+  const bool encodes = model.num_encoder_layers > 0;
   Say(absl::StrFormat(
-      "model: %s of %d layers, hidden %d, %d heads, sequence %d, %s: %s parameters",
+      "model: %s of %s%d layers, hidden %d, %d heads, sequence %s%d, %s: %s parameters",
       absl::AsciiStrToUpper(config::ModelType::Type_Name(loaded_.config.model().model_type())),
-      transformer.num_layers, transformer.hidden_size, transformer.num_attention_heads,
-      run_.options.data.seq_length, Name(transformer.dtype),
+      encodes ? absl::StrCat(model.num_encoder_layers, " + ") : "", transformer.num_layers,
+      transformer.hidden_size, transformer.num_attention_heads,
+      encodes ? absl::StrCat(run_.options.data.seq_length, " + ") : "",
+      run_.options.trainer.packing.seq_length, Name(transformer.dtype),
       FormatCount(CountParameters(loaded_.config.model(), model.padded_vocab_size))));
   Say(absl::StrCat("data: ", run_.data.description));
   Say(absl::StrFormat(

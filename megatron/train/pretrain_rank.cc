@@ -13,6 +13,7 @@
 #include "megatron/models/text_generator.h"
 #include "megatron/train/consensus.h"
 #include "megatron/train/masked_text.h"
+#include "megatron/train/restored_text.h"
 #include "megatron/train/stop_signals.h"
 #include "megatron/train/text_stream.h"
 #include "megatron/train/training_loop.h"
@@ -130,9 +131,27 @@ void PretrainRank::FillMasks() {
                     : absl::StrCat("generation.prompt: ", filled.status().message(), "\n"));
 }
 
+void PretrainRank::Restore() {
+  const GptTrainerOptions& options = run_.options.trainer;
+  RestoreOptions how;
+  how.sampling = run_.options.generation.sampling;
+  how.tokens = run_.options.generation.tokens;
+  how.limits = {options.model.vocab_size, options.max_generation_context,
+                options.max_encoder_context};
+  Consensus consensus(world_);
+  TextGenerator model = trainer_->MakeGenerator(&ledger_);
+  const absl::StatusOr<RestoredText> restored =
+      RestoreText(run_.options.generation.prompt, *run_.tokenizer, how, &model,
+                  [&] { return !consensus.Any(StopSignal() != 0); });
+  Print("--- the model restores ---\n");
+  Print(restored.ok() ? absl::StrCat(restored->text, "\n", FormatSpans(*restored))
+                      : absl::StrCat("generation.prompt: ", restored.status().message(), "\n"));
+}
+
 void PretrainRank::Generate() {
   at_.Enter(Phase::kGenerate);
   if (run_.options.trainer.model.masked_lm_head) return FillMasks();
+  if (run_.options.trainer.model.num_encoder_layers > 0) return Restore();
   const GenerationOptions& generation = run_.options.generation;
   const Tokenizer& tokenizer = *run_.tokenizer;
   std::vector<int32_t> tokens;

@@ -72,6 +72,7 @@ class PretrainRank {
   ExitCode Train();
   void Generate();
   void FillMasks();
+  void Restore();
   // Where this rank speaks.
   void Print(const std::string& text) const;
 

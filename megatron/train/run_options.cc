@@ -87,10 +87,25 @@ MoeOptions ToMoe(const config::ModelConfig& model) {
   return options;
 }
 
+ops::Activation ToActivation(config::Activation::Type activation) {
+  switch (activation) {
+    case config::Activation::gelu_erf:
+      return ops::Activation::kGeluErf;
+    case config::Activation::relu:
+      return ops::Activation::kRelu;
+    case config::Activation::gelu_tanh:
+      break;
+  }
+  return ops::Activation::kGeluTanh;
+}
+
+bool IsT5(const config::ModelConfig& model) { return model.model_type() == config::ModelType::t5; }
+
+// Of T5 the decoder.
 TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   const config::ModelConfig& model = config.model();
   TransformerOptions options;
-  options.num_layers = model.num_layers();
+  options.num_layers = IsT5(model) ? model.decoder_num_layers() : model.num_layers();
   options.hidden_size = model.hidden_size();
   options.ffn_hidden_size = model.ffn_hidden_size();
   options.num_attention_heads = model.num_attention_heads();
@@ -101,10 +116,9 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
                           : ops::Norm::kLayerNorm;
   options.norm.epsilon = static_cast<float>(model.norm_epsilon());
   options.norm.zero_centered_gamma = model.apply_layernorm_1p();
-  options.activation = model.activation_func() == config::Activation::gelu_erf
-                           ? ops::Activation::kGeluErf
-                           : ops::Activation::kGeluTanh;
-  options.gated = model.swiglu();
+  options.activation = ToActivation(model.activation_func());
+  options.gated = model.swiglu() || model.gated_linear_unit();
+  if (model.gated_linear_unit() && !model.swiglu()) options.gate = options.activation;
   options.linear_bias = !model.disable_bias_linear();
   options.qkv_bias = !model.disable_bias_linear() || model.add_qkv_bias();
   options.qk_norm = model.qk_layernorm();
@@ -112,7 +126,12 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.rotary_options = {model.rotary_base(), model.rotary_percent(), model.rotary_interleaved(),
                             model.rotary_seq_len_interpolation_factor(),
                             model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
-  options.causal = model.model_type() == config::ModelType::gpt;
+  if (model.position_embedding_type() == config::PositionEmbedding::relative) {
+    options.relative_positions = {model.relative_attention_num_buckets(),
+                                  model.relative_attention_max_distance()};
+  }
+  if (IsT5(model)) options.softmax_scale = static_cast<float>(model.softmax_scale());
+  options.causal = model.model_type() != config::ModelType::bert;
   options.name = options.causal ? "decoder" : "encoder";  // Megatron's names
   options.post_norm = model.post_norm();
   options.hidden_dropout = static_cast<float>(model.hidden_dropout());
@@ -144,6 +163,11 @@ GptOptions ToGptOptions(const config::PretrainConfig& config, int64_t vocab_size
     options.num_token_types = model.num_tokentypes();
     options.masked_lm_head = true;
     options.sentence_order_head = model.bert_binary_head();
+  }
+  if (IsT5(model)) {
+    options.num_encoder_layers = model.encoder_num_layers();
+    options.output_bias = model.add_output_bias();
+    options.output_scale = static_cast<float>(model.output_scale());
   }
   options.layer_recompute = ToLayerRecompute(config.recompute());
   options.dropout_seed = static_cast<uint64_t>(config.train().seed());
@@ -300,6 +324,10 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   if (config.has_generation()) options.max_generation_context = config.model().seq_length();
+  if (config.has_generation() && IsT5(config.model())) {
+    options.max_generation_context = config.model().decoder_seq_length();
+    options.max_encoder_context = config.model().seq_length();
+  }
   options.optimizer = ToOptimizerOptions(config.optimizer());
   options.schedule = ToSchedule(config);
   options.batch_size = ToBatchSizeRamp(config);
@@ -309,11 +337,14 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   options.packing.max_micro_batches = training.global_batch_size() / options.batch_size.granularity;
   options.packing.per_token_loss = training.calculate_per_token_loss();
   options.packing.num_workers = config.data().num_workers();
-  if (config.model().model_type() == config::ModelType::bert) {
-    options.packing.classified = true;
-    if (config.parallel().sequence_parallel())
-      options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
+  options.packing.classified = config.model().model_type() == config::ModelType::bert;
+  if (IsT5(config.model())) {
+    options.packing.seq_length = config.model().decoder_seq_length();
+    options.packing.encoder_seq_length = config.model().seq_length();
   }
+  if (config.parallel().sequence_parallel() &&
+      config.model().model_type() != config::ModelType::gpt)
+    options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();
   options.log_params_norm = config.logging().log_params_norm();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
@@ -357,9 +388,10 @@ DataOptions ToData(const config::PretrainConfig& config) {
   options.mmap_bin_files = data.mmap_bin_files();
   options.cache_path = data.data_cache_path();
   options.fill_in_the_middle = ToFillInTheMiddle(config);
-  if (config.model().model_type() == config::ModelType::bert) {
-    options.sentences = SentenceDataOptions{data.mask_prob(), data.short_seq_prob(),
-                                            config.model().bert_binary_head()};
+  if (config.model().model_type() != config::ModelType::gpt) {
+    options.sentences =
+        SentenceDataOptions{data.mask_prob(), data.short_seq_prob(),
+                            config.model().bert_binary_head(), config.model().decoder_seq_length()};
   }
   options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
   options.data_sharding = data.data_sharding();

@@ -22,6 +22,7 @@
 #include "megatron/train/config_checker.h"
 #include "megatron/train/pipeline_config.h"
 #include "megatron/train/validate_experts.h"
+#include "megatron/train/validate_t5.h"
 
 namespace megatron {
 namespace {
@@ -34,9 +35,12 @@ constexpr int64_t kMostThreads = 256;
 constexpr int64_t kMostPlannedRanks = 1 << 20;
 
 void CheckRequired(ConfigChecker& check) {
+  const bool t5 = check.resolved().model().model_type() == config::ModelType::t5;
   for (absl::string_view path :
        {"model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
         "optimizer.lr", "train.micro_batch_size", "train.train_iters"}) {
+    if (t5 && path == "model.num_layers" && check.IsWritten("model.encoder_num_layers")) continue;
+    if (t5 && path == "model.seq_length" && check.IsWritten("model.encoder_seq_length")) continue;
     if (!check.IsWritten(path) && !check.locations().IsBroken(path)) {
       check.Error(path, absl::StrCat("is required: ", check.Accepted(path)));
     }
@@ -105,7 +109,7 @@ void CheckPositions(ConfigChecker& check) {
 
 void CheckNetworkChoices(ConfigChecker& check) {
   if (check.resolved().model().swiglu())
-    check.HaveNoEffect({"model.activation_func"},
+    check.HaveNoEffect({"model.activation_func", "model.gated_linear_unit"},
                        absl::StrCat("with ", check.Named("model.swiglu")));
   if (!check.resolved().model().disable_bias_linear()) {
     check.HaveNoEffect({"model.add_qkv_bias"},
@@ -113,14 +117,13 @@ void CheckNetworkChoices(ConfigChecker& check) {
   }
 }
 
-void CheckModelType(ConfigChecker& check) {
+void CheckBert(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const std::string type = absl::StrCat("with ", check.Named("model.model_type"));
-  if (model.model_type() != config::ModelType::bert) {
-    return check.HaveNoEffect(
-        {"model.bert_binary_head", "model.num_tokentypes", "data.mask_prob", "data.short_seq_prob"},
-        type);
-  }
+  if (model.model_type() == config::ModelType::gpt)
+    check.HaveNoEffect({"data.mask_prob", "data.short_seq_prob"}, type);
+  if (model.model_type() != config::ModelType::bert)
+    return check.HaveNoEffect({"model.bert_binary_head", "model.num_tokentypes"}, type);
   check.HaveNoEffect({"data.reset_position_ids", "data.reset_attention_mask", "data.eod_mask_loss",
                       "data.fim_data", "generation.tokens_to_generate", "generation.temperature",
                       "generation.top_k", "generation.top_p", "generation.seed"},
@@ -576,7 +579,8 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckHeads(check);
   CheckPositions(check);
   CheckNetworkChoices(check);
-  CheckModelType(check);
+  CheckBert(check);
+  CheckT5(check);
   CheckLayout(check);
   CheckContext(check);
   CheckExperts(check);
