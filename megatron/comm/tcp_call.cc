@@ -40,7 +40,11 @@ TcpCall::TcpCall(TcpGroup* group, const CollectiveCall& call, std::string split,
 
 absl::Status TcpCall::Run() {
   const auto describe = [this] { return group_.WasIn(DescribeWithAwaited()); };
-  const TcpMesh::Activity activity(group_.mesh.get(), describe);
+  const auto awaits = [this](int world_rank) {
+    const int peer = group_.RankOf(world_rank);
+    return peer < size_ && peer != rank_ && !come_[peer].load(std::memory_order_relaxed);
+  };
+  const TcpActivity activity(group_.mesh->activities(), describe, awaits);
   PlanDirect();
   MEGATRON_RETURN_IF_ERROR(Meet());
   if (!split_.empty()) return absl::OkStatus();

@@ -128,21 +128,26 @@ TcpWorld::TcpWorld(std::shared_ptr<TcpMesh> mesh) : mesh_(std::move(mesh)) {
 
 TcpWorld::~TcpWorld() { mesh_->Leave(); }
 
-void TcpWorld::Abort(const absl::Status& reason) { mesh_->Fail(reason); }
+void TcpWorld::Abort(const absl::Status& reason) { mesh_->Abort(reason); }
 
 absl::Status TcpWorld::status() const { return mesh_->status(); }
 
 void TcpWorld::SetFailureHook(std::function<void(const absl::Status&)> hook) {
-  mesh_->SetFailureHook(std::move(hook));
+  mesh_->control().SetFailureHook(std::move(hook));
 }
 
-absl::Duration TcpWorld::CallersProcessorTime() const { return mesh_->CallersProcessorTime(); }
+absl::Duration TcpWorld::CallersProcessorTime() const {
+  return mesh_->activities()->ProcessorTime();
+}
 
-std::vector<std::string> TcpWorld::Doing() const { return mesh_->Doing(); }
+bool TcpWorld::InCall() const { return mesh_->activities()->any(); }
+bool TcpWorld::IsAwaited() const { return mesh_->control().IsAwaited(); }
+
+std::vector<std::string> TcpWorld::Doing() const { return mesh_->control().Doing(); }
 
 std::optional<std::map<int, std::string>> TcpWorld::GatherStates(std::string state,
                                                                  absl::Time deadline) {
-  return mesh_->GatherStates(std::move(state), deadline);
+  return mesh_->control().GatherStates(std::move(state), deadline);
 }
 
 }  // namespace megatron

@@ -61,6 +61,9 @@ class TcpWorld {
   void SetFailureHook(std::function<void(const absl::Status&)> hook);
   // Of the threads that are in calls now: they wake up now and then, however long they wait.
   absl::Duration CallersProcessorTime() const;
+  bool InCall() const;  // whether there are any
+  // Whether another rank waits for this one, or did a heartbeat_interval ago.
+  bool IsAwaited() const;
   // After a failure: what this rank was doing when it came, one line for each of its calls.
   std::vector<std::string> Doing() const;
   // After a failure: gives `state`, a text about this rank, to the lowest rank that can be reached.

@@ -29,7 +29,11 @@ class TcpExchange {
 
   absl::Status Run() {
     const auto describe = [this] { return group_.WasIn(DescribeWithAwaited()); };
-    const TcpMesh::Activity activity(group_.mesh.get(), describe);
+    const auto awaits = [this](int world_rank) {
+      const int peer = group_.RankOf(world_rank);
+      return peer < group_.size() && open_[peer].load() > 0;
+    };
+    const TcpActivity activity(group_.mesh->activities(), describe, awaits);
     for (const Transfer& send : call_.sends) Offer(send);
     for (const Transfer& receive : call_.receives) {
       const uint64_t number = ++group_.received[receive.peer];

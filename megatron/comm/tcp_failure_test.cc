@@ -39,6 +39,7 @@ void ForEachRank(int size, const std::function<void(int rank, TcpWorld* world)>&
       TcpWorldOptions options;
       options.rank = rank;
       options.size = size;
+      options.heartbeat_interval = absl::Milliseconds(50);
       absl::StatusOr<std::unique_ptr<TcpWorld>> world = TcpWorld::Create(&store, secret, options);
       ASSERT_THAT(world, IsOk());
       fn(rank, world->get());
@@ -87,6 +88,33 @@ TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
     }
     world->SetFailureHook(nullptr);
   });
+}
+
+TEST(TcpFailureTest, ARankHearsThatOthersWaitForIt) {
+  for (const bool in_collective : {true, false}) {
+    ForEachRank(3, [&](int rank, TcpWorld* world) {
+      EXPECT_FALSE(world->InCall());
+      ThreadPool pool(1);
+      const Stream stream = Stream::Cpu(&pool);
+      float value = 1;
+      const Tensor tensor(&value, DType::kFloat32, {1});
+      const ProcessGroup group(world->communicator());
+      const absl::Time until = absl::Now() + absl::Seconds(60);
+      absl::SleepFor(absl::Milliseconds(rank == 1 ? 0 : 200));
+      while (rank == 1 && !world->IsAwaited() && absl::Now() < until) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      EXPECT_LT(absl::Now(), until);
+      if (in_collective) {
+        group.AllReduce(tensor, ReduceOp::kSum, stream);
+      } else if (rank == 0) {
+        group.Exchange({}, {{1, tensor}}, stream);
+      } else if (rank == 1) {
+        group.Exchange({{0, tensor}}, {}, stream);
+      }
+      EXPECT_THAT(world->status(), IsOk());
+    });
+  }
 }
 
 TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {

@@ -26,7 +26,7 @@ enum class FrameKind : uint8_t {
   kData,       // a part of a call, or of an exchange's message
   kOffer,      // "I have message `sequence` for you in `group`": OfferMessage
   kAccept,     // "send it", or "I have it"
-  kHeartbeat,  // "I am there"
+  kHeartbeat,  // "I am there"; the tag is 1 if the sender waits for the receiver, or 0
   kBye,        // "I make no more calls"
   kAbort,      // "all is over": AbortMessage; the tag is 1 + the rank that is lost, if one is
   kState,      // after a failure: what the sender was doing, as text

@@ -1,9 +1,5 @@
 #include "megatron/comm/tcp_mesh.h"
 
-#include <pthread.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -16,82 +12,61 @@ namespace {
 
 // A rank's messages that nobody has taken yet: it can be one call ahead in each group.
 constexpr size_t kMaxStoredBytes = size_t{1} << 30;
-constexpr absl::Duration kLongestWait = absl::Seconds(1);
+constexpr absl::Duration kLongestWait = absl::Milliseconds(250);
 
 }  // namespace
-
-TcpMesh::Peer::Peer(int rank, TcpPeerSockets sockets)
-    : rank(rank),
-      address(std::move(sockets.address)),
-      data(std::move(sockets.data)),
-      control(std::move(sockets.control)),
-      last_heard(absl::Now()) {}
 
 absl::StatusOr<std::shared_ptr<TcpMesh>> TcpMesh::Connect(Store* store, const JobSecret& secret,
                                                           const TcpWorldOptions& options) {
   MEGATRON_ASSIGN_OR_RETURN(std::vector<TcpPeerSockets> sockets,
                             ConnectRanks(store, secret, options));
-  std::vector<std::unique_ptr<Peer>> peers(options.size);
-  for (int peer = 0; peer < options.size; ++peer) {
-    if (peer == options.rank) continue;
-    peers[peer] = std::make_unique<Peer>(peer, std::move(sockets[peer]));
-  }
-  return std::shared_ptr<TcpMesh>(new TcpMesh(options, std::move(peers)));
+  return std::shared_ptr<TcpMesh>(new TcpMesh(options, std::move(sockets)));
 }
 
-TcpMesh::TcpMesh(const TcpWorldOptions& options, std::vector<std::unique_ptr<Peer>> peers)
+TcpMesh::TcpMesh(const TcpWorldOptions& options, std::vector<TcpPeerSockets> sockets)
     : options_(options),
-      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-      peers_(std::move(peers)),
-      next_tick_(absl::Now() + options.heartbeat_interval) {
+      control_(options, &sockets, &activities_, [this] { wake_.Set(); }),
+      peers_(options.size) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) peers_[peer] = std::make_unique<Peer>(peer, std::move(sockets[peer].data));
+  }
   if (size() > 1) thread_ = std::thread([this] { Run(); });
 }
 
 TcpMesh::~TcpMesh() { Leave(); }
 
-absl::Status TcpMesh::status() const {
+void TcpMesh::Fail(const absl::Status& reason) {
+  if (reason.ok()) return;
+  control_.Fail(reason);
   absl::MutexLock lock(&mutex_);
-  return status_;
+  EndCalls();
 }
 
-TcpMesh::Activity::Activity(TcpMesh* mesh, absl::FunctionRef<std::string()> describe)
-    : mesh_(*mesh), describe_(describe) {
-  pthread_getcpuclockid(pthread_self(), &clock_);
-  absl::MutexLock lock(&mesh_.mutex_);
-  mesh_.activities_.push_back(this);
-}
-
-TcpMesh::Activity::~Activity() {
-  absl::MutexLock lock(&mesh_.mutex_);
-  auto& all = mesh_.activities_;
-  all.erase(std::find(all.begin(), all.end(), this));
-}
-
-absl::Duration TcpMesh::CallersProcessorTime() const {
-  absl::MutexLock lock(&mutex_);
-  absl::Duration total;
-  for (const Activity* activity : activities_) {
-    timespec time = {};
-    clock_gettime(activity->clock(), &time);
-    total += absl::DurationFromTimespec(time);
+// Nobody's memory is touched any more: expected parts and queued ones are forgotten.
+void TcpMesh::EndCalls() {
+  if (ended_) return;
+  ended_ = true;
+  expected_.clear();
+  messages_.clear();
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->data.DropQueued();
   }
-  return total;
 }
 
-void TcpMesh::Wake() {
-  const uint64_t one = 1;
-  (void)!write(wake_.fd(), &one, sizeof(one));
+absl::Status TcpMesh::WhyOver() const {
+  if (ended_) return status();
+  return absl::FailedPreconditionError("this rank has left its world");
 }
 
 void TcpMesh::Enqueue(TcpChannel* channel, TcpOutFrame frame) {
   channel->Queue(std::move(frame));
   channel->Flush();
-  if (channel->has_queued()) Wake();
+  if (channel->has_queued()) wake_.Set();
 }
 
 void TcpMesh::Send(const MessageKey& key, std::string message) {
   absl::MutexLock lock(&mutex_);
-  if (!status_.ok() || stop_) return;
+  if (over()) return;
   TcpOutFrame frame;
   frame.header = EncodeFrameHeader({key.kind, key.tag, key.group, key.sequence, message.size()});
   frame.message = std::move(message);
@@ -101,7 +76,7 @@ void TcpMesh::Send(const MessageKey& key, std::string message) {
 void TcpMesh::SendData(const MessageKey& key, const char* data, size_t bytes,
                        TcpOperation* operation) {
   absl::MutexLock lock(&mutex_);
-  if (!status_.ok() || stop_) return;
+  if (over()) return;
   TcpOutFrame frame;
   frame.header = EncodeFrameHeader({FrameKind::kData, key.tag, key.group, key.sequence, bytes});
   frame.data = data;
@@ -114,7 +89,7 @@ void TcpMesh::SendData(const MessageKey& key, const char* data, size_t bytes,
 void TcpMesh::ReceiveData(const MessageKey& key, char* data, size_t bytes,
                           TcpOperation* operation) {
   absl::MutexLock lock(&mutex_);
-  if (!status_.ok() || stop_) return;
+  if (over()) return;
   expected_[key] = {data, bytes, operation};
   ++operation->pending;
 }
@@ -139,12 +114,11 @@ absl::StatusOr<TcpMesh::Received> TcpMesh::ReceiveAny(absl::Span<const MessageKe
                        [&](const MessageKey& key) { return peers_[key.peer]->left; });
   };
   const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return !status_.ok() || stop_ || find() < keys.size() || one_has_left();
+    return over() || find() < keys.size() || one_has_left();
   };
   absl::MutexLock lock(&mutex_);
   const bool in_time = AwaitUntil(absl::Condition(&done), deadline);
-  if (!status_.ok()) return status_;
-  if (stop_) return absl::FailedPreconditionError("this rank has left its world");
+  if (over()) return WhyOver();
   const size_t found = find();
   if (found == keys.size()) {
     if (!in_time) return absl::DeadlineExceededError("the time is over");
@@ -159,12 +133,11 @@ absl::StatusOr<TcpMesh::Received> TcpMesh::ReceiveAny(absl::Span<const MessageKe
 
 absl::Status TcpMesh::Await(TcpOperation* operation, absl::Time deadline) {
   const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return !status_.ok() || stop_ || operation->pending == 0;
+    return over() || operation->pending == 0;
   };
   absl::MutexLock lock(&mutex_);
   const bool in_time = AwaitUntil(absl::Condition(&done), deadline);
-  if (!status_.ok()) return status_;
-  if (stop_) return absl::FailedPreconditionError("this rank has left its world");
+  if (over()) return WhyOver();
   return in_time ? absl::OkStatus() : absl::DeadlineExceededError("the time is over");
 }
 
@@ -190,101 +163,73 @@ bool TcpMesh::has_left(int peer) const {
 void TcpMesh::Run() {
   std::vector<pollfd> entries;
   while (true) {
-    absl::Time next_tick;
     {
       absl::MutexLock lock(&mutex_);
+      if (!control_.ok()) EndCalls();
       if (stop_) return;
       CollectEntries(&entries);
-      next_tick = next_tick_;
     }
-    poll(entries.data(), entries.size(), PollMilliseconds(next_tick, absl::Seconds(60)));
+    poll(entries.data(), entries.size(), -1);
+    if (entries[0].revents != 0) wake_.Clear();
     absl::MutexLock lock(&mutex_);
-    if (entries[0].revents != 0) {
-      uint64_t count;
-      (void)!read(wake_.fd(), &count, sizeof(count));
-    }
     size_t entry = 1;
     for (const auto& peer : peers_) {
       if (peer == nullptr) continue;
-      Serve(peer.get(), entries[entry].revents, entries[entry + 1].revents);
-      entry += 2;
+      if (entries[entry++].revents != 0) Serve(peer.get());
+      if (!peer->data.open() && !peer->left && control_.said_farewell(peer->rank)) Left(peer.get());
     }
-    if (absl::Now() >= next_tick_) Tick();
   }
 }
 
-// After a failure the data connections rest; the others carry reasons to abort and states.
+// After a failure the data connections rest.
 void TcpMesh::CollectEntries(std::vector<pollfd>* entries) {
   entries->assign(1, {wake_.fd(), POLLIN, 0});
-  const auto add = [&](const TcpChannel& channel, bool read, bool write) {
-    const short events =
-        static_cast<short>((read ? POLLIN : 0) | (write && channel.has_queued() ? POLLOUT : 0));
-    // Hanging up is reported whether asked for or not: what is not of interest is left out.
-    entries->push_back({channel.open() && events != 0 ? channel.socket().fd() : -1, events, 0});
-  };
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
-    add(peer->data, status_.ok(), status_.ok());
-    add(peer->control, true, true);
+    const short events = static_cast<short>(POLLIN | (peer->data.has_queued() ? POLLOUT : 0));
+    // Hanging up is reported whether asked for or not: what is not of interest is left out.
+    const bool listen = peer->data.open() && !ended_;
+    entries->push_back({listen ? peer->data.socket().fd() : -1, events, 0});
   }
 }
 
-void TcpMesh::Serve(Peer* peer, short data_events, short control_events) {
-  if (data_events != 0) {
-    peer->data.Flush();
-    Read(peer, &peer->data);
-  }
-  if (control_events != 0) {
-    peer->control.Flush();
-    Read(peer, &peer->control);
-  }
-}
-
-void TcpMesh::Read(Peer* peer, TcpChannel* channel) {
-  const bool control = channel == &peer->control;
-  if (!status_.ok() && !control) return;
+void TcpMesh::Serve(Peer* peer) {
+  if (ended_) return;
+  peer->data.Flush();
   bool any = false;
-  const absl::Status status = channel->Read(
+  const absl::Status status = peer->data.Read(
       {[&](const FrameHeader& header)
-           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Begin(peer, control, header); },
+           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Begin(*peer, header); },
        [&](const FrameHeader& header, std::string message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-         return Finish(peer, control, header, std::move(message));
+         return Finish(peer, header, std::move(message));
        }},
       &any);
-  if (any) peer->last_heard = absl::Now();
   if (!status.ok()) {
-    FailBy(*peer, absl::StatusCode::kInternal, absl::StrCat("sent ", status.message()));
-  } else if (!channel->open()) {
-    Ended(peer, control);
+    control_.FailBy(peer->rank, absl::StatusCode::kInternal,
+                    absl::StrCat("sent ", status.message()));
+    EndCalls();
+  } else if (!peer->data.open() && !peer->left) {
+    control_.DataEnded(peer->rank);  // the other connection will tell why
   }
 }
 
-void TcpMesh::Ended(Peer* peer, bool control) {
-  if (peer->said_farewell) {
-    if (!peer->data.open()) Left(peer);
-  } else if (control) {
-    FailBy(*peer, absl::StatusCode::kUnavailable,
-           "is lost: its connection ended without a farewell");
-    peer->lost = true;
-  }
-  // Of the data connection alone: the other one will tell why, or Tick ends the waiting for it.
-}
-
-absl::StatusOr<TcpChannel::Target> TcpMesh::Begin(Peer* peer, bool control,
-                                                  const FrameHeader& header) {
-  const bool of_control = header.kind == FrameKind::kHeartbeat ||
-                          header.kind == FrameKind::kAbort || header.kind == FrameKind::kState;
-  if (header.kind != FrameKind::kBye && of_control != control) {
-    return absl::InvalidArgumentError("a frame on the wrong connection");
-  }
-  if (header.kind != FrameKind::kData) {
-    if (message_bytes_ + header.bytes > kMaxStoredBytes) {
+absl::StatusOr<TcpChannel::Target> TcpMesh::Begin(const Peer& peer, const FrameHeader& header) {
+  switch (header.kind) {
+    case FrameKind::kHeartbeat:
+    case FrameKind::kAbort:
+    case FrameKind::kState:
+      return absl::InvalidArgumentError("a frame on the wrong connection");
+    case FrameKind::kCall:
+    case FrameKind::kOffer:
+    case FrameKind::kAccept:
+    case FrameKind::kBye:
+      if (message_bytes_ + header.bytes <= kMaxStoredBytes) return TcpChannel::Target();
       return absl::InvalidArgumentError("more messages than can be kept");
-    }
-    return TcpChannel::Target();
+    case FrameKind::kData:
+      break;
   }
   const auto expected = expected_.find(
-      MessageKey{FrameKind::kData, peer->rank, header.group, header.sequence, header.tag});
+      MessageKey{FrameKind::kData, peer.rank, header.group, header.sequence, header.tag});
   if (expected == expected_.end() || expected->second.bytes != header.bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(header.bytes, " bytes of data that nobody expects"));
@@ -292,39 +237,22 @@ absl::StatusOr<TcpChannel::Target> TcpMesh::Begin(Peer* peer, bool control,
   return TcpChannel::Target{expected->second.data};
 }
 
-absl::Status TcpMesh::Finish(Peer* peer, bool control, const FrameHeader& header,
-                             std::string message) {
+absl::Status TcpMesh::Finish(Peer* peer, const FrameHeader& header, std::string message) {
+  if (ended_) return absl::OkStatus();  // meanwhile
   const MessageKey key = {header.kind, peer->rank, header.group, header.sequence, header.tag};
-  switch (header.kind) {
-    case FrameKind::kData: {
-      const auto expected = expected_.find(key);
-      if (expected == expected_.end()) return absl::OkStatus();  // the world has failed meanwhile
-      --expected->second.operation->pending;
-      expected_.erase(expected);
-      return absl::OkStatus();
-    }
-    case FrameKind::kCall:
-    case FrameKind::kOffer:
-    case FrameKind::kAccept:
-      if (!status_.ok()) return absl::OkStatus();
-      message_bytes_ += message.size();
-      if (messages_.emplace(key, std::move(message)).second) return absl::OkStatus();
-      return absl::InvalidArgumentError("the same message twice");
-    case FrameKind::kHeartbeat:
-      return absl::OkStatus();
-    case FrameKind::kBye:
-      if (control) {
-        peer->said_farewell = true;
-      } else {
-        Left(peer);
-      }
-      return absl::OkStatus();
-    case FrameKind::kAbort:
-      FailLocked(AbortMessage::Decode(message), /*tell=*/false, static_cast<int>(header.tag) - 1);
-      return absl::OkStatus();
-    case FrameKind::kState:
-      states_[peer->rank] = std::move(message);
-      return absl::OkStatus();
+  if (header.kind == FrameKind::kBye) {
+    Left(peer);
+    return absl::OkStatus();
+  }
+  if (header.kind == FrameKind::kData) {
+    const auto expected = expected_.find(key);
+    --expected->second.operation->pending;
+    expected_.erase(expected);
+    return absl::OkStatus();
+  }
+  message_bytes_ += message.size();
+  if (!messages_.emplace(key, std::move(message)).second) {
+    return absl::InvalidArgumentError("the same message twice");
   }
   return absl::OkStatus();
 }
@@ -333,36 +261,53 @@ void TcpMesh::Left(Peer* peer) {
   peer->left = true;
   bool owes = false;
   for (const auto& [key, expected] : expected_) owes |= key.peer == peer->rank;
-  if (!owes) return;
-  FailLocked(
-      absl::UnavailableError(absl::StrCat(Describe(*peer), " has left in the middle of a call")),
-      true);
+  if (!owes || ended_) return;
+  control_.Fail(absl::UnavailableError(
+      absl::StrCat(control_.Describe(peer->rank), " has left in the middle of a call")));
+  EndCalls();
 }
 
-void TcpMesh::Tick() {
-  const absl::Time now = absl::Now();
-  // This process itself may have been stopped: that says nothing about the others.
-  const bool was_away = now > next_tick_ + options_.silence_limit / 2;
-  next_tick_ = now + options_.heartbeat_interval;
-  for (const auto& peer : peers_) {
-    if (peer == nullptr || peer->left || !status_.ok()) continue;
-    if (!peer->control.has_queued()) {
-      TcpOutFrame beat;
-      beat.header = EncodeFrameHeader({FrameKind::kHeartbeat, 0, 0, 0, 0});
-      Enqueue(&peer->control, std::move(beat));
+// For what was sent to arrive; after a failure some of it never will.
+void TcpMesh::Leave() {
+  constexpr absl::Duration kFarewellTime = absl::Seconds(5);
+  constexpr absl::Duration kFailedFarewellTime = absl::Seconds(1);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stop_) return;
+    for (const auto& peer : peers_) {
+      if (peer == nullptr || !control_.ok()) continue;
+      TcpOutFrame farewell;
+      farewell.header = EncodeFrameHeader({FrameKind::kBye, 0, 0, 0, 0});
+      Enqueue(&peer->data, std::move(farewell));
     }
-    if (was_away) peer->last_heard = now;
-    if (now > peer->last_heard + options_.silence_limit) {
-      FailBy(
-          *peer, absl::StatusCode::kDeadlineExceeded,
-          absl::StrCat("has given no sign of life for ",
-                       absl::FormatDuration(options_.silence_limit), ": it is stopped or cut off"));
-    }
-    if (peer->data_ended) {
-      FailBy(*peer, absl::StatusCode::kUnavailable, "is lost: its data connection ended");
-    }
-    peer->data_ended = !peer->data.open();
   }
+  control_.SayFarewell();
+  // Closing a connection on which something has arrived unread throws away what was sent.
+  const absl::Time deadline = absl::Now() + (status().ok() ? kFarewellTime : kFailedFarewellTime);
+  while (absl::Now() < deadline) {
+    absl::MutexLock lock(&mutex_);
+    if (Quiet()) break;
+    const bool never = false;
+    mutex_.AwaitWithTimeout(absl::Condition(&never), absl::Milliseconds(1));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  wake_.Set();
+  if (thread_.joinable()) thread_.join();
+  control_.Stop();
+  absl::MutexLock lock(&mutex_);
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->data.Close();
+  }
+}
+
+bool TcpMesh::Quiet() const {
+  const auto arrived = [&](const std::unique_ptr<Peer>& peer) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return peer == nullptr || !control_.ok() || peer->data.AllAcknowledged();
+  };
+  return std::all_of(peers_.begin(), peers_.end(), arrived) && control_.Quiet();
 }
 
 }  // namespace megatron

@@ -1,37 +1,34 @@
-// The connections of one rank to all others of a TcpWorld, and the thread that serves them. What
-// collectives do with them is tcp_communicator.cc's.
+// The data connections of one rank to all others of a TcpWorld, and the thread that serves them;
+// tcp_control.h has the control connections. What collectives do with them is
+// tcp_communicator.cc's.
 //
-// To every other rank there are two connections. *Data* carries calls and tensors and may be held
-// up by a receiver that is not ready; *control* carries signs of life, farewells and reasons to
-// abort and never is. One thread per rank reads both. Senders write from their own threads as far
-// as the socket takes it, and that thread writes the rest.
+// Data connections carry calls and tensors and may be held up by a receiver that is not ready.
+// Senders write from their own threads as far as the socket takes it; the rest is written, and
+// everything is read, by the thread of the mesh.
 //
 // Tensors are received where they belong: whoever lets another rank send data has named the memory
 // before (Receive), so that data is never stored in between and never blocks what comes behind it.
 //
-// A failure is final. The first one becomes the status, is told to all other ranks, and ends every
-// wait; from then on the mesh touches no memory of callers.
+// A failure of the world ends every wait, and then the mesh touches no memory of callers. Where a
+// rank hangs with the lock of the mesh in hand the waits of that process do not end: status() tells
+// of the failure all the same, and somebody has to end the process.
 //
 // Threads: all methods may be called by any thread; each Operation belongs to one.
 #ifndef MEGATRON_COMM_TCP_MESH_H_
 #define MEGATRON_COMM_TCP_MESH_H_
 
 #include <poll.h>
-#include <time.h>
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -40,9 +37,12 @@
 #include "megatron/comm/job_secret.h"
 #include "megatron/comm/socket.h"
 #include "megatron/comm/store.h"
+#include "megatron/comm/tcp_activity.h"
 #include "megatron/comm/tcp_channel.h"
 #include "megatron/comm/tcp_connect.h"
+#include "megatron/comm/tcp_control.h"
 #include "megatron/comm/tcp_frame.h"
+#include "megatron/comm/wake_event.h"
 
 namespace megatron {
 
@@ -74,41 +74,15 @@ class TcpMesh {
   int size() const { return options_.size; }
   const TcpWorldOptions& options() const { return options_; }
 
-  absl::Status status() const;
-  // Fails the whole world, on all ranks.
+  absl::Status status() const { return control_.status(); }
+  // Fails the whole world, on all ranks, and ends this rank's calls before it returns.
   void Fail(const absl::Status& reason);
-  // Called once, at the first failure and before anybody who waits is released, by the thread that
-  // found it; it may call nothing of this mesh. Null: none.
-  void SetFailureHook(std::function<void(const absl::Status&)> hook);
-  // After a failure: the ranks that can still be reached from here, this one among them, ascending.
-  std::vector<int> LiveRanks() const;
-  // After a failure: what this rank was doing when it came, one line for each of its calls.
-  std::vector<std::string> Doing() const;
-  // After a failure: gives `state` to the lowest live rank, and there returns those of all, by
-  // rank, as far as they have come before the deadline. Elsewhere it returns nothing.
-  std::optional<std::map<int, std::string>> GatherStates(std::string state, absl::Time deadline);
+  // The same for whoever must not wait: calls end soon after.
+  void Abort(const absl::Status& reason) { control_.Fail(reason); }
+  TcpControl& control() { return control_; }
+  TcpActivities* activities() { return &activities_; }
   // Says farewell, waits until what was sent has arrived, and ends all connections.
   void Leave();
-
-  // What this rank is doing, for messages about failures, as long as the object lives. `describe`
-  // is called by another thread.
-  class Activity {
-   public:
-    Activity(TcpMesh* mesh, absl::FunctionRef<std::string()> describe);
-    ~Activity();
-    Activity(const Activity&) = delete;
-    Activity& operator=(const Activity&) = delete;
-    std::string Describe() const { return describe_(); }
-    clockid_t clock() const { return clock_; }
-
-   private:
-    TcpMesh& mesh_;
-    clockid_t clock_;  // the processor time of the thread
-    const absl::FunctionRef<std::string()> describe_;
-  };
-
-  // Of the threads that are doing something.
-  absl::Duration CallersProcessorTime() const;
 
   // It has said that it makes no more calls.
   bool has_left(int peer) const;
@@ -135,16 +109,11 @@ class TcpMesh {
 
  private:
   struct Peer {
-    Peer(int rank, TcpPeerSockets sockets);
+    Peer(int rank, Socket socket) : rank(rank), data(std::move(socket)) {}
 
     const int rank;
-    const std::string address;
-    TcpChannel data, control;
-    absl::Time last_heard;
-    bool said_farewell = false;  // on control
-    bool left = false;           // and all that it had to say has been read
-    bool data_ended = false;     // at the last tick, without a word
-    bool lost = false;           // here, or to another rank that has said so
+    TcpChannel data;
+    bool left = false;  // and all that it had to say has been read
   };
   struct Expected {
     char* data = nullptr;
@@ -152,50 +121,38 @@ class TcpMesh {
     TcpOperation* operation = nullptr;
   };
 
-  TcpMesh(const TcpWorldOptions& options, std::vector<std::unique_ptr<Peer>> peers);
+  TcpMesh(const TcpWorldOptions& options, std::vector<TcpPeerSockets> sockets);
 
   void Run();
   void CollectEntries(std::vector<pollfd>* entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Serve(Peer* peer, short data_events, short control_events)
+  void Serve(Peer* peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<TcpChannel::Target> Begin(const Peer& peer, const FrameHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Read(Peer* peer, TcpChannel* channel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Ended(Peer* peer, bool control) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<TcpChannel::Target> Begin(Peer* peer, bool control, const FrameHeader& header)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Finish(Peer* peer, bool control, const FrameHeader& header, std::string message)
+  absl::Status Finish(Peer* peer, const FrameHeader& header, std::string message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Left(Peer* peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Tick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // After a failure of the world.
+  void EndCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool over() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ended_ || stop_; }
+  absl::Status WhyOver() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Enqueue(TcpChannel* channel, TcpOutFrame frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `lost` is a rank that cannot be reached any more, or -1.
-  void FailLocked(const absl::Status& reason, bool tell, int lost = -1)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A failure of `peer`, with what this rank was doing then.
-  void FailBy(const Peer& peer, absl::StatusCode code, const std::string& what)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<int> LiveRanksLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // In short waits, so that whoever watches this thread sees that it lives.
   bool AwaitUntil(const absl::Condition& condition, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Quiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Wake();
-  std::string Describe(const Peer& peer) const;
 
   const TcpWorldOptions options_;
-  const Socket wake_;
+  const WakeEvent wake_;
+  TcpActivities activities_;
+  TcpControl control_;
   mutable absl::Mutex mutex_;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // all calls, by a failure
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<const Activity*> activities_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> doing_ ABSL_GUARDED_BY(mutex_);  // at the failure
-  std::function<void(const absl::Status&)> failure_hook_ ABSL_GUARDED_BY(mutex_);
-  std::map<int, std::string> states_ ABSL_GUARDED_BY(mutex_);
   // By world rank; null for this rank. What they hold is guarded by mutex_.
-  const std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<MessageKey, std::string> messages_ ABSL_GUARDED_BY(mutex_);
   size_t message_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<MessageKey, Expected> expected_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_tick_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -225,6 +225,10 @@ absl::Duration ThreadWorld::CallersProcessorTime(int rank) const {
   return state_->CallersProcessorTime(rank);
 }
 
+bool ThreadWorld::InCall(int rank) const { return state_->InCall(rank); }
+bool ThreadWorld::IsAwaited(int rank) const { return state_->IsAwaited(rank); }
+absl::Status ThreadWorld::Overdue() const { return state_->Overdue(); }
+
 std::vector<std::string> ThreadWorld::Doing(int rank) const { return state_->Doing(rank); }
 
 absl::Status ThreadWorld::status() const { return state_->status(); }

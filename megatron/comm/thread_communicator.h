@@ -51,6 +51,11 @@ class ThreadWorld {
   // Of the threads that are in calls of a rank now: they wake up now and then, however long they
   // wait.
   absl::Duration CallersProcessorTime(int rank) const;
+  bool InCall(int rank) const;     // whether there are any
+  bool IsAwaited(int rank) const;  // whether another rank waits for this one to come
+  // Of a call that has waited well beyond the deadline and can no longer say so itself, because a
+  // rank hangs in the middle of it; OK: there is none.
+  absl::Status Overdue() const;
   // What a rank was waiting for when the world failed, one line for each group.
   std::vector<std::string> Doing(int rank) const;
 

@@ -10,12 +10,25 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "megatron/base/patient_lock.h"
 
 namespace megatron {
 namespace {
 
 // So that whoever watches a waiting thread sees that it lives.
-constexpr absl::Duration kLongestWait = absl::Seconds(1);
+constexpr absl::Duration kLongestWait = absl::Milliseconds(250);
+// A lock that is held for longer is held by a thread that hangs; and so is a failure's first
+// finder who tells it for longer.
+constexpr absl::Duration kLockPatience = absl::Milliseconds(100);
+constexpr absl::Duration kTellingPatience = absl::Seconds(3);
+// Behind the deadline, for whoever waits to say so himself.
+constexpr absl::Duration kOverduePatience = absl::Seconds(1);
+
+absl::Duration ProcessorTime(clockid_t clock) {
+  timespec time = {};
+  clock_gettime(clock, &time);
+  return absl::DurationFromTimespec(time);
+}
 
 }  // namespace
 
@@ -25,20 +38,16 @@ void ThreadWorldState::Register(const std::shared_ptr<ThreadGroup>& group) {
 }
 
 void ThreadWorldState::Fail(const absl::Status& status) {
-  absl::MutexLock hook_lock(&hook_mutex_);
+  const PatientLock lock(&fail_mutex_, kTellingPatience);
   if (failed()) return;
-  if (failure_hook_) failure_hook_(status);
-  std::vector<std::pair<int, std::string>> doing;
-  for (const auto& group : Groups()) {
-    for (auto& waiting : group->Waiting()) doing.push_back(std::move(waiting));
+  if (lock.held()) {
+    if (failure_hook_) failure_hook_(status);
+    for (const auto& group : Groups()) {
+      for (auto& waiting : group->Waiting()) doing_.push_back(std::move(waiting));
+    }
+    doing_known_.store(true, std::memory_order_release);
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!failure_.ok()) return;
-    failure_ = status;
-    doing_ = std::move(doing);
-    failed_.store(true, std::memory_order_release);
-  }
+  failure_.Set(status);
   WakeAll();
 }
 
@@ -47,20 +56,14 @@ void ThreadWorldState::Leave(int world_rank) {
   WakeAll();
 }
 
-absl::Status ThreadWorldState::status() const {
-  if (!failed()) return absl::OkStatus();
-  absl::MutexLock lock(&mutex_);
-  return failure_;
-}
-
 void ThreadWorldState::SetFailureHook(std::function<void(const absl::Status&)> hook) {
-  absl::MutexLock lock(&hook_mutex_);
+  absl::MutexLock lock(&fail_mutex_);
   failure_hook_ = std::move(hook);
 }
 
 std::vector<std::string> ThreadWorldState::Doing(int world_rank) const {
-  absl::MutexLock lock(&mutex_);
   std::vector<std::string> lines;
+  if (!doing_known_.load(std::memory_order_acquire)) return lines;
   for (const auto& [rank, line] : doing_) {
     if (rank == world_rank) lines.push_back(line);
   }
@@ -73,9 +76,30 @@ absl::Duration ThreadWorldState::CallersProcessorTime(int world_rank) const {
   return total;
 }
 
+bool ThreadWorldState::InCall(int world_rank) const {
+  const auto groups = Groups();
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const auto& group) { return group->InCall(world_rank); });
+}
+
+bool ThreadWorldState::IsAwaited(int world_rank) const {
+  const auto groups = Groups();
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const auto& group) { return group->IsAwaited(world_rank); });
+}
+
+absl::Status ThreadWorldState::Overdue() const {
+  for (const auto& group : Groups()) {
+    absl::Status overdue = group->Overdue();
+    if (!overdue.ok()) return overdue;
+  }
+  return absl::OkStatus();
+}
+
 std::vector<std::shared_ptr<ThreadGroup>> ThreadWorldState::Groups() const {
-  absl::MutexLock lock(&mutex_);
   std::vector<std::shared_ptr<ThreadGroup>> groups;
+  const PatientLock lock(&mutex_, kLockPatience);
+  if (!lock.held()) return groups;
   for (const auto& weak : groups_) {
     if (std::shared_ptr<ThreadGroup> group = weak.lock()) groups.push_back(std::move(group));
   }
@@ -94,44 +118,93 @@ ThreadGroup::ThreadGroup(std::string name, std::vector<int> world_ranks,
       seats_(world_ranks_.size()),
       channels_(world_ranks_.size() * world_ranks_.size()) {}
 
+// Without the lock somebody may just miss it; then he looks after kLongestWait.
 void ThreadGroup::Wake() {
-  absl::MutexLock lock(&mutex_);
+  const PatientLock lock(&mutex_, kLockPatience);
   changed_.SignalAll();
 }
 
-std::vector<std::pair<int, std::string>> ThreadGroup::Waiting() {
-  absl::MutexLock lock(&mutex_);
-  std::vector<std::pair<int, std::string>> lines;
-  for (int rank = 0; rank < size(); ++rank) {
-    const Seat& seat = seats_[rank];
-    std::string what;
-    if (seat.waiting || seat.leaving) {
-      const Ranks awaited = seat.waiting ? Missing(seat.arrivals) : Staying(seat.departures);
-      what = absl::StrCat("call ", seat.arrivals, ", ", seat.call->Describe(),
-                          awaited.empty() ? ", to which all have come"
-                                          : absl::StrCat("; awaited: ", DescribeAll(awaited)));
-    } else if (seat.exchanges_with != nullptr) {
-      what = absl::StrCat("an exchange; awaited: ", DescribeAll(*seat.exchanges_with));
-    } else {
-      continue;
-    }
-    lines.emplace_back(world_ranks_[rank], absl::StrCat(Describe(rank), " was in ", what));
-  }
-  return lines;
+const ThreadGroup::Seat* ThreadGroup::SeatOf(int world_rank) const {
+  const auto found = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
+  return found == world_ranks_.end() ? nullptr : &seats_[found - world_ranks_.begin()];
 }
 
-absl::Duration ThreadGroup::CallerProcessorTime(int world_rank) {
-  absl::MutexLock lock(&mutex_);
+void ThreadGroup::Enter(Seat* seat) {
+  clockid_t clock = {};
+  pthread_getcpuclockid(pthread_self(), &clock);
+  seat->clock = clock;
+  seat->waits_since = absl::GetCurrentTimeNanos();
+  seat->waits_in = Place::kEntering;
+}
+
+// By atoms alone.
+absl::Status ThreadGroup::Overdue() const {
+  const absl::Time since = absl::Now() - world_->deadline() - kOverduePatience;
+  Ranks entering, waiting;
   for (int rank = 0; rank < size(); ++rank) {
-    const Seat& seat = seats_[rank];
-    if (world_ranks_[rank] != world_rank || !(seat.waiting || seat.exchanges_with != nullptr)) {
-      continue;
-    }
-    timespec time = {};
-    clock_gettime(seat.clock, &time);
-    return absl::DurationFromTimespec(time);
+    const Place place = seats_[rank].waits_in;
+    if (place == Place::kNone || absl::FromUnixNanos(seats_[rank].waits_since) > since) continue;
+    (place == Place::kEntering ? entering : waiting).push_back(rank);
   }
-  return absl::ZeroDuration();
+  const std::string after = absl::StrCat("after ", absl::FormatDuration(world_->deadline()));
+  if (!entering.empty()) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("somebody hangs with the lock of ", name_, " in hand: ", after,
+                     " still at the beginning of a call: ", DescribeAll(entering)));
+  }
+  if (waiting.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(Describe(waiting[0]), ": ", after, " still in ",
+                                                  WaitingText(seats_[waiting[0]], false)));
+}
+
+bool ThreadGroup::InCall(int world_rank) const {
+  const Seat* const seat = SeatOf(world_rank);
+  return seat != nullptr && seat->waits_in != Place::kNone;
+}
+
+absl::Duration ThreadGroup::CallerProcessorTime(int world_rank) const {
+  return InCall(world_rank) ? ProcessorTime(SeatOf(world_rank)->clock) : absl::ZeroDuration();
+}
+
+bool ThreadGroup::IsAwaited(int world_rank) {
+  const Seat* const mine = SeatOf(world_rank);
+  if (mine == nullptr) return false;
+  const int rank = static_cast<int>(mine - seats_.data());
+  const PatientLock lock(&mutex_, kLockPatience);
+  return lock.held() && std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
+           if (seat.waits_in == Place::kArriving) return mine->arrivals < seat.arrivals;
+           return seat.waits_in == Place::kExchanging &&
+                  std::count(seat.exchanges_with->begin(), seat.exchanges_with->end(), rank) > 0;
+         });
+}
+
+std::string ThreadGroup::WaitingText(const Seat& seat, bool all) const {
+  const Place place = seat.waits_in;
+  if (place == Place::kNone) return "";
+  if (place == Place::kEntering) return "the beginning of a call";
+  if (place == Place::kExchanging) {
+    return all ? absl::StrCat("an exchange; awaited: ", DescribeAll(*seat.exchanges_with))
+               : "an exchange";
+  }
+  const Ranks awaited =
+      place == Place::kArriving ? Missing(seat.arrivals) : Staying(seat.departures);
+  return absl::StrCat("call ", seat.arrivals.load(),
+                      all ? absl::StrCat(", ", seat.call->Describe()) : "",
+                      awaited.empty() ? ", to which all have come"
+                                      : absl::StrCat("; awaited: ", DescribeAll(awaited)));
+}
+
+std::vector<std::pair<int, std::string>> ThreadGroup::Waiting() {
+  const PatientLock lock(&mutex_, kLockPatience);
+  std::vector<std::pair<int, std::string>> lines;
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::string what = WaitingText(seats_[rank], lock.held());
+    if (what.empty()) continue;
+    lines.emplace_back(world_ranks_[rank],
+                       absl::StrCat(Describe(rank), " was in ", what,
+                                    lock.held() ? "" : "; who holds the group's lock hangs"));
+  }
+  return lines;
 }
 
 std::string ThreadGroup::Describe(int rank) const {
@@ -177,42 +250,46 @@ absl::Status ThreadGroup::WaitFor(absl::Span<const int> awaited, absl::Time dead
 
 bool ThreadGroup::Arrive(int rank, const CollectiveCall& call) {
   absl::Status failure;
+  Seat& seat = seats_[rank];
+  Enter(&seat);
   {
     absl::MutexLock lock(&mutex_);
+    seat.waits_in = Place::kNone;
     // Ranks that gave up did so under this mutex after a failure, so whoever comes later sees it:
     // a meeting is complete only if every rank is really there.
     if (world_->failed()) return false;
-    Seat& seat = seats_[rank];
     seat.call = &call;
     const uint64_t complete = ++seat.arrivals * size();
     if (++arrived_ == complete) changed_.SignalAll();
     const absl::Time deadline = absl::Now() + world_->deadline();
-    seat.waiting = true;
-    pthread_getcpuclockid(pthread_self(), &seat.clock);
+    seat.waits_in = Place::kArriving;
     while (arrived_ < complete && failure.ok()) {
       failure = WaitFor(Missing(seat.arrivals), deadline);
     }
-    seat.waiting = arrived_ < complete;
-    if (!seat.waiting) return true;
+    if (arrived_ >= complete) {
+      seat.waits_in = Place::kNone;
+      return true;
+    }
     failure =
-        absl::Status(failure.code(), absl::StrCat(Describe(rank), ", call ", seat.arrivals, ", ",
-                                                  call.Describe(), ": ", failure.message()));
+        absl::Status(failure.code(), absl::StrCat(Describe(rank), ", call ", seat.arrivals.load(),
+                                                  ", ", call.Describe(), ": ", failure.message()));
   }
   world_->Fail(failure);
   absl::MutexLock lock(&mutex_);
-  seats_[rank].waiting = false;
+  seat.waits_in = Place::kNone;
   return false;
 }
 
 void ThreadGroup::Depart(int rank) {
-  absl::MutexLock lock(&mutex_);
   Seat& seat = seats_[rank];
+  Enter(&seat);
+  absl::MutexLock lock(&mutex_);
   ++seat.departures;
-  seat.leaving = true;
+  seat.waits_in = Place::kDeparting;
   const uint64_t complete = (departed_ / size() + 1) * size();
   if (++departed_ == complete) changed_.SignalAll();
   while (departed_ < complete) changed_.WaitWithTimeout(&mutex_, kLongestWait);
-  seat.leaving = false;
+  seat.waits_in = Place::kNone;
 }
 
 // One rank's side of an exchange, under the group's mutex except while it copies.
@@ -325,8 +402,11 @@ class ThreadGroup::ExchangeProgress {
 void ThreadGroup::Exchange(int rank, absl::Span<const Transfer> sends,
                            absl::Span<const Transfer> receives) {
   absl::Status failure;
+  Seat& seat = seats_[rank];
+  Enter(&seat);
   {
     absl::MutexLock lock(&mutex_);
+    seat.waits_in = Place::kNone;
     if (world_->failed()) return;
     ExchangeProgress progress(this, rank, sends, receives);
     const absl::Time deadline = absl::Now() + world_->deadline();
@@ -335,10 +415,10 @@ void ThreadGroup::Exchange(int rank, absl::Span<const Transfer> sends,
       if (!failure.ok()) break;
       const Ranks awaited = progress.Awaited();
       if (awaited.empty()) return;
-      pthread_getcpuclockid(pthread_self(), &seats_[rank].clock);
-      seats_[rank].exchanges_with = &awaited;
+      seat.exchanges_with = &awaited;
+      seat.waits_in = Place::kExchanging;
       failure = WaitFor(awaited, deadline);
-      seats_[rank].exchanges_with = nullptr;
+      seat.waits_in = Place::kNone;
     }
     progress.Withdraw();
   }

@@ -4,6 +4,9 @@
 // A collective call is a *meeting*: each rank arrives with its call, all see all calls, each does
 // its share, and none departs before all have finished. A failure never ends a meeting that has
 // begun: then ranks are reading each other's buffers, which must stay, and nothing can block them.
+//
+// Ranks may hang, also with the lock of a group in hand. Whoever watches them, fails their world or
+// tells what they were at waits for no lock for long: what it needs most is readable without.
 #ifndef MEGATRON_COMM_THREAD_GROUP_H_
 #define MEGATRON_COMM_THREAD_GROUP_H_
 
@@ -25,6 +28,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/first_error.h"
 
 namespace megatron {
 
@@ -44,27 +48,36 @@ class ThreadWorldState {
   void Fail(const absl::Status& status);
   void Leave(int world_rank);
 
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  bool failed() const { return !failure_.ok(); }
   bool has_left(int world_rank) const { return left_[world_rank].load(std::memory_order_acquire); }
-  absl::Status status() const;
+  absl::Status status() const { return failure_.Get(); }
   void SetFailureHook(std::function<void(const absl::Status&)> hook);
   // What a rank was waiting for when the world failed, one line for each group.
   std::vector<std::string> Doing(int world_rank) const;
   // Of the threads that wait in calls of a rank.
   absl::Duration CallersProcessorTime(int world_rank) const;
+  // Whether there are any.
+  bool InCall(int world_rank) const;
+  // Whether another rank waits for this one to come.
+  bool IsAwaited(int world_rank) const;
+  // Of a call that has waited well beyond the deadline and can no longer say so itself, because a
+  // rank hangs in the middle of it; OK: there is none.
+  absl::Status Overdue() const;
 
  private:
   void WakeAll();
+  // Those of which anything can be known now.
   std::vector<std::shared_ptr<ThreadGroup>> Groups() const;
 
   const absl::Duration deadline_;
   std::vector<std::atomic<bool>> left_;
-  absl::Mutex hook_mutex_;  // held while it runs
-  std::function<void(const absl::Status&)> failure_hook_ ABSL_GUARDED_BY(hook_mutex_);
-  std::atomic<bool> failed_{false};
+  absl::Mutex fail_mutex_;  // held while a failure is told to the hook
+  std::function<void(const absl::Status&)> failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
+  // By world ranks. Written once, before failure_ is; then read by all.
+  std::vector<std::pair<int, std::string>> doing_;
+  std::atomic<bool> doing_known_{false};
+  FirstError failure_;
   mutable absl::Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<int, std::string>> doing_ ABSL_GUARDED_BY(mutex_);  // by world ranks
   std::vector<std::weak_ptr<ThreadGroup>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -95,22 +108,29 @@ class ThreadGroup {
   const std::vector<std::shared_ptr<ThreadGroup>>* SplitInto(
       int rank, const std::vector<std::vector<int>>& partition, const std::string& name);
 
+  // What others than its ranks may ask for, at any time.
   void Wake();
-  absl::Duration CallerProcessorTime(int world_rank);
+  bool InCall(int world_rank) const;
+  absl::Duration CallerProcessorTime(int world_rank) const;
+  bool IsAwaited(int world_rank);
+  absl::Status Overdue() const;
   // Who waits in which call for whom, by world rank.
   std::vector<std::pair<int, std::string>> Waiting();
 
  private:
   // Inlined: waiting allocates nothing.
   using Ranks = absl::InlinedVector<int, 16>;
+  enum class Place : uint8_t { kNone, kEntering, kArriving, kDeparting, kExchanging };
+  // Written by its rank under the mutex. Others read atoms at any time, the call during a meeting,
+  // and the rest under the mutex.
   struct Seat {
     const CollectiveCall* call = nullptr;
-    bool waiting = false;                   // in Arrive
-    bool leaving = false;                   // in Depart
-    clockid_t clock;                        // of the thread that waits there or in Exchange
     const Ranks* exchanges_with = nullptr;  // while it waits in Exchange
-    uint64_t arrivals = 0, departures = 0;
     size_t splits = 0;
+    std::atomic<Place> waits_in{Place::kNone};
+    std::atomic<clockid_t> clock{};  // of the thread that waits
+    std::atomic<int64_t> waits_since{0};
+    std::atomic<uint64_t> arrivals{0}, departures{0};
   };
   // From one rank to another: at most one message at a time.
   struct Channel {
@@ -125,12 +145,17 @@ class ThreadGroup {
   class ExchangeProgress;
 
   Channel& channel(int from, int to) { return channels_[from * size() + to]; }
+  const Seat* SeatOf(int world_rank) const;  // null: no member
+  // Without the mutex, which the rank is about to take.
+  static void Enter(Seat* seat);
   // Waits for a change. OK: look again. Else why to stop waiting for `awaited` ranks.
   absl::Status WaitFor(absl::Span<const int> awaited, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Who has not come to so many meetings, and who has not gone from so many.
-  Ranks Missing(uint64_t arrivals) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Ranks Staying(uint64_t departures) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Ranks Missing(uint64_t arrivals) const;
+  Ranks Staying(uint64_t departures) const;
+  // What the seat's rank waits in and for whom, "" if it does not. Without the mutex not `all`.
+  std::string WaitingText(const Seat& seat, bool all) const;
   std::string DescribeAll(absl::Span<const int> ranks) const;
 
   const std::string name_;
@@ -139,7 +164,6 @@ class ThreadGroup {
 
   absl::Mutex mutex_;
   absl::CondVar changed_;
-  // A seat is written by its rank under the mutex and read by others only during a meeting.
   std::vector<Seat> seats_;
   std::vector<Channel> channels_ ABSL_GUARDED_BY(mutex_);
   // Ranks read one while others add the next: they stay where they are.

@@ -1,0 +1,32 @@
+#include "megatron/base/patient_lock.h"
+
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+TEST(PatientLockTest, GivesUpOnAHolderThatHangs) {
+  absl::Mutex mutex;
+  absl::Notification taken, enough;
+  std::thread holder([&] {
+    const absl::MutexLock lock(&mutex);
+    taken.Notify();
+    enough.WaitForNotification();
+  });
+  taken.WaitForNotification();
+  const absl::Time begin = absl::Now();
+  EXPECT_FALSE(PatientLock(&mutex, absl::Milliseconds(20)).held());
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(20));
+  enough.Notify();
+  EXPECT_TRUE(PatientLock(&mutex, absl::Seconds(60)).held());
+  holder.join();
+  EXPECT_TRUE(PatientLock(&mutex, absl::ZeroDuration()).held());
+  EXPECT_TRUE(mutex.TryLock());  // it was released
+  mutex.Unlock();
+}
+
+}  // namespace
+}  // namespace megatron
