@@ -137,8 +137,8 @@ absl::StatusOr<std::vector<SchedulePanel>> PanelsOfFile(const std::string& path)
   MEGATRON_ASSIGN_OR_RETURN(MeasuredSchedule measured, ParseTimelineText(text), _ << path);
   const Schedule& schedule = measured.schedule;
   MEGATRON_RETURN_IF_ERROR(CheckFlags(schedule.stages, schedule.microbatches, schedule.chunks));
-  MEGATRON_ASSIGN_OR_RETURN(ScheduleReport predicted,
-                            CheckSchedule(schedule, MeanCosts(measured)), _ << path);
+  MEGATRON_ASSIGN_OR_RETURN(ScheduleReport predicted, CheckSchedule(schedule, MeanCosts(measured)),
+                            _ << path);
   return std::vector<SchedulePanel>{
       Panel("predicted", schedule, std::move(predicted)),
       Panel("measured", schedule, SummarizeTimelines(std::move(measured.timelines)))};

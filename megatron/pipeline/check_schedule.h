@@ -34,8 +34,7 @@ struct ScheduleReport {
 };
 
 // kFailedPrecondition with the stages and the action at fault, if the schedule is wrong.
-absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule,
-                                             const PartCosts& costs = {});
+absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const PartCosts& costs = {});
 
 // The same of what was measured.
 ScheduleReport SummarizeTimelines(std::vector<Timeline> stages);

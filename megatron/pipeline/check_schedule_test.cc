@@ -113,8 +113,8 @@ TEST(CheckScheduleTest, SplitBackwardsNeverTakeLongerThan1F1B) {
   }
 }
 
-// Two stages of an encoder, which cost 1 a forward, and two of a decoder, which cost 2: the decoder's
-// work of 8 micro-batches, and what fills and empties the pipeline around it.
+// Two stages of an encoder, which cost 1 a forward, and two of a decoder, which cost 2: the
+// decoder's work of 8 micro-batches, and what fills and empties the pipeline around it.
 TEST(CheckScheduleTest, PartsMayCostDifferently) {
   const PartCosts costs({{1, 1, 1}, {1, 1, 1}, {2, 2, 2}, {2, 2, 2}});
   EXPECT_EQ(costs.Mean().forward, 1.5);
@@ -130,10 +130,10 @@ TEST(CheckScheduleTest, PartsMayCostDifferently) {
 TEST(CheckScheduleTest, EveryScheduleIsRightForPartsOfAnyCost) {
   for (int stages = 1; stages <= 4; ++stages) {
     for (int microbatches = stages; microbatches <= 8; microbatches += stages) {
-      for (const Schedule& schedule :
-           {GPipeSchedule(stages, microbatches), OneForwardOneBackwardSchedule(stages, microbatches),
-            InterleavedSchedule({stages, microbatches, 2, 0}),
-            ZeroBubbleSchedule(stages, microbatches)}) {
+      for (const Schedule& schedule : {GPipeSchedule(stages, microbatches),
+                                       OneForwardOneBackwardSchedule(stages, microbatches),
+                                       InterleavedSchedule({stages, microbatches, 2, 0}),
+                                       ZeroBubbleSchedule(stages, microbatches)}) {
         std::vector<ActionCosts> costs;
         for (int position = 0; position < schedule.positions(); ++position)
           costs.push_back({1.0 + position % 3, 1.5 + position % 2, 0.5});

@@ -117,8 +117,7 @@ PartCosts MeanCosts(const MeasuredSchedule& measured) {
   std::vector<ActionCosts> costs;
   for (const Sums& part : parts) {
     const double whole = part.Mean(ActionKind::kBackward) / 2;
-    costs.push_back({part.Mean(ActionKind::kForward),
-                     whole + part.Mean(ActionKind::kBackwardInput),
+    costs.push_back({part.Mean(ActionKind::kForward), whole + part.Mean(ActionKind::kBackwardInput),
                      whole + part.Mean(ActionKind::kBackwardWeight)});
   }
   return PartCosts(std::move(costs));

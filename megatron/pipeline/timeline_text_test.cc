@@ -47,11 +47,11 @@ TEST(TimelineTextTest, SaysWhichLineIsWrong) {
 TEST(TimelineTextTest, CostsAreMeansOfWhatWasMeasured) {
   MeasuredSchedule measured;
   measured.schedule.stages = 2;
-  measured.timelines = {{{{ActionKind::kForward, 0, 0}, 0, 1},
-                         {{ActionKind::kForward, 1, 0}, 1, 4},
-                         {{ActionKind::kBackward, 0, 0}, 4, 10}},
-                        {{{ActionKind::kBackwardInput, 0, 0}, 0, 1},
-                         {{ActionKind::kBackwardWeight, 0, 0}, 1, 1.5}}};
+  measured.timelines = {
+      {{{ActionKind::kForward, 0, 0}, 0, 1},
+       {{ActionKind::kForward, 1, 0}, 1, 4},
+       {{ActionKind::kBackward, 0, 0}, 4, 10}},
+      {{{ActionKind::kBackwardInput, 0, 0}, 0, 1}, {{ActionKind::kBackwardWeight, 0, 0}, 1, 1.5}}};
   const PartCosts costs = MeanCosts(measured);
   const ActionCosts whole = costs.At(0), parts = costs.At(1);
   EXPECT_DOUBLE_EQ(whole.forward, 2);

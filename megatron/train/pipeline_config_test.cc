@@ -182,9 +182,8 @@ TEST(PipelineConfigTest, AnEncodersLayersComeBeforeTheDecoders) {
                               "model.decoder_num_layers=4"}))
                   .layers,
               ElementsAre(6, 2, 2));
-  EXPECT_THAT(
-      ToPlacement(T5({"parallel.pipeline_model_parallel_layout=\"Et*5|ttt|tL\""})).layers,
-      ElementsAre(5, 3, 1));
+  EXPECT_THAT(ToPlacement(T5({"parallel.pipeline_model_parallel_layout=\"Et*5|ttt|tL\""})).layers,
+              ElementsAre(5, 3, 1));
 }
 
 // A decoder's layer over a quarter of the tokens costs less than an encoder's.
