@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -31,9 +32,10 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "an unnamed host";
 }
 
-// They may last as long as a disk takes, or a user wants to read.
-bool MayRest(Phase phase) {
-  return phase == Phase::kStart || phase == Phase::kSave || phase == Phase::kGenerate;
+std::string Describe(int rank) { return absl::StrCat("rank ", rank, " on ", HostName()); }
+
+std::string Describe(const RankProgress& progress) {
+  return absl::StrCat("iteration ", progress.iteration(), ", ", Name(progress.phase()));
 }
 
 std::string StacksText() {
@@ -82,6 +84,9 @@ WatchedWorld WatchedWorld::Of(TcpWorld* world, int size) {
   watched.abort = [world](const absl::Status& reason) { world->Abort(reason); };
   watched.doing = [world](int) { return world->Doing(); };
   watched.processor_time = [world](int) { return world->CallersProcessorTime(); };
+  watched.in_call = [world](int) { return world->InCall(); };
+  watched.is_awaited = [world](int) { return world->IsAwaited(); };
+  watched.overdue = [] { return absl::OkStatus(); };  // no rank waits for a lock of another
   watched.gather = [world](std::string state, absl::Time deadline) {
     return world->GatherStates(std::move(state), deadline);
   };
@@ -98,6 +103,9 @@ WatchedWorld WatchedWorld::Of(ThreadWorld* world) {
   watched.abort = [world](const absl::Status& reason) { world->Abort(reason); };
   watched.doing = [world](int rank) { return world->Doing(rank); };
   watched.processor_time = [world](int rank) { return world->CallersProcessorTime(rank); };
+  watched.in_call = [world](int rank) { return world->InCall(rank); };
+  watched.is_awaited = [world](int rank) { return world->IsAwaited(rank); };
+  watched.overdue = [world] { return world->Overdue(); };
   watched.gather = [](std::string state, absl::Time) {
     return std::map<int, std::string>{{0, std::move(state)}};
   };
@@ -108,7 +116,7 @@ FaultMonitor::Watch::Watch(FaultMonitor* monitor, int rank, const RankProgress* 
     : monitor_(*monitor), rank_(rank) {
   Rank watched;
   watched.progress = progress;
-  watched.since = absl::Now();
+  watched.moved = watched.worked = absl::Now();
   pthread_getcpuclockid(pthread_self(), &watched.clock);
   absl::MutexLock lock(&monitor_.mutex_);
   monitor_.ranks_[rank] = watched;
@@ -148,8 +156,9 @@ bool FaultMonitor::WaitUntilTold() {
 void FaultMonitor::Run() {
   while (world_.status().ok()) {
     if (StoppedWithin(kLook)) return;
-    const absl::Status stuck = FindStuck();
-    if (!stuck.ok()) world_.abort(stuck);
+    absl::Status found = world_.overdue();
+    if (found.ok() && options_.stuck_after > absl::ZeroDuration()) found = Look();
+    if (!found.ok()) world_.abort(found);
   }
   const absl::Status reason = world_.status();
   Tell(reason);
@@ -167,31 +176,65 @@ void FaultMonitor::EndProcess(const absl::Status& reason) {
   _exit(failure.code);
 }
 
-absl::Status FaultMonitor::FindStuck() {
+void FaultMonitor::Update(Rank* rank, const Calls& calls, bool was_away) const {
+  const absl::Time now = absl::Now();
+  const absl::Duration used = ProcessorTime(rank->clock) + calls.processor_time;
+  const uint64_t moves = rank->progress->moves();
+  if (moves != rank->moves || rank->progress->outside() || was_away) {
+    rank->moved = rank->worked = now;
+  } else if (used != rank->used) {
+    rank->worked = now;
+  }
+  rank->used = used;
+  rank->moves = moves;
+}
+
+absl::Duration FaultMonitor::LateAfter(const Rank& rank) const {
+  const absl::Duration longest = rank.progress->longest(rank.progress->phase());
+  if (options_.late_factor == 0 || longest == absl::ZeroDuration()) return absl::InfiniteDuration();
+  return std::max(options_.stuck_after, options_.late_factor * longest);
+}
+
+std::map<int, FaultMonitor::Calls> FaultMonitor::CallsOfRanks() {
+  std::map<int, Calls> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [number, rank] : ranks_) calls[number];
+  }
+  for (auto& [number, of] : calls) of = {world_.processor_time(number), world_.in_call(number)};
+  return calls;
+}
+
+absl::Status FaultMonitor::Look() {
   const absl::Time now = absl::Now();
   // The whole process was stopped: then its ranks have had no more time than this thread.
   const bool was_away = now > last_look_ + options_.stuck_after / 2;
   last_look_ = now;
-  if (options_.stuck_after <= absl::ZeroDuration()) return absl::OkStatus();
-  std::map<int, absl::Duration> in_calls;
+  std::map<int, Calls> calls = CallsOfRanks();
+  // Of several the one that has been so for longest: others may wait for what it holds.
+  std::optional<std::pair<int, Rank>> stuck, late;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [number, rank] : ranks_) in_calls[number];
-  }
-  for (auto& [number, time] : in_calls) time = world_.processor_time(number);
-  absl::MutexLock lock(&mutex_);
-  for (auto& [number, rank] : ranks_) {
-    const Phase phase = rank.progress->phase();
-    const absl::Duration used = ProcessorTime(rank.clock) + in_calls[number];
-    if (used != rank.used || MayRest(phase) || was_away) {
-      rank.used = used;
-      rank.since = now;
+    for (auto& [number, rank] : ranks_) {
+      Update(&rank, calls[number], was_away);
+      if (now >= rank.worked + options_.stuck_after) {
+        if (!stuck.has_value() || rank.worked < stuck->second.worked) stuck = {number, rank};
+      } else if (!calls[number].any && now > rank.moved + LateAfter(rank)) {
+        if (!late.has_value() || rank.moved < late->second.moved) late = {number, rank};
+      }
     }
-    if (now < rank.since + options_.stuck_after) continue;
-    return absl::DeadlineExceededError(
-        absl::StrCat("rank ", number, " on ", HostName(), " is stuck: nothing has moved for ",
-                     absl::FormatDuration(options_.stuck_after), " in iteration ",
-                     rank.progress->iteration(), ", ", Name(phase)));
+  }
+  if (stuck.has_value()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        Describe(stuck->first), " is stuck: nothing has moved for ",
+        absl::FormatDuration(options_.stuck_after), " in ", Describe(*stuck->second.progress)));
+  }
+  if (late.has_value() && world_.is_awaited(late->first)) {
+    const absl::Duration limit = LateAfter(late->second);
+    return absl::DeadlineExceededError(absl::StrCat(
+        Describe(late->first), " computes without end: others wait for it, and for ",
+        absl::FormatDuration(limit), ", at least ", options_.late_factor,
+        " times longer than ever before, it has been in ", Describe(*late->second.progress)));
   }
   return absl::OkStatus();
 }
@@ -205,9 +248,8 @@ void FaultMonitor::Remember(const absl::Status& reason) {
     headings_[0] = absl::StrCat("process ", getpid(), " on ", HostName(), ": starting\n");
   }
   for (const auto& [number, rank] : ranks_) {
-    headings_[number] =
-        absl::StrCat("rank ", number, " on ", HostName(), ", process ", getpid(), ": iteration ",
-                     rank.progress->iteration(), ", ", Name(rank.progress->phase()), "\n");
+    headings_[number] = absl::StrCat(Describe(number), ", process ", getpid(), ": ",
+                                     Describe(*rank.progress), "\n");
   }
 }
 

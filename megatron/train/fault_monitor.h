@@ -4,9 +4,14 @@
 // What it tells: why the world failed; and of each process that can still be reached, what its
 // ranks were at (iteration, phase, calls and whom they awaited) and where each of its threads is.
 //
-// It also finds a rank that is stuck: none of the threads that work for it has used any processor
-// time for a while. Whoever waits for other ranks wakes up each second, so that waiting is not
-// being stuck; starting, saving and generating may take as long as they like.
+// It also finds ranks that do not get on by themselves:
+// - one that is *stuck*: for a while it has begun nothing new, and none of the threads that work
+// for
+//   it has used any processor time. Whoever waits for other ranks wakes up four times a second, so
+//   that waiting is not being stuck; nor is waiting for files and readers (RankProgress::Outside).
+// - one that is *late*: others wait for it, it waits for nobody, and what it is at takes many times
+//   longer than any such piece of work ever has. The first piece of a kind is never late.
+// The monitor waits for no lock that a hanging rank could hold.
 //
 //   FaultMonitor monitor(WatchedWorld::Of(&job->world()), options);
 //   // on each rank's thread:
@@ -18,6 +23,7 @@
 
 #include <time.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -45,8 +51,13 @@ struct WatchedWorld {
   std::function<void(const absl::Status&)> abort;
   std::function<void(std::function<void(const absl::Status&)>)> set_failure_hook;
   std::function<std::vector<std::string>(int rank)> doing;
-  // Of the threads that are in calls of a rank of this process.
+  // Of the threads that are in calls of a rank of this process; and whether there are any.
   std::function<absl::Duration(int rank)> processor_time;
+  std::function<bool(int rank)> in_call;
+  // Whether other ranks wait for a rank of this process.
+  std::function<bool(int rank)> is_awaited;
+  // Of a call that has waited beyond its deadline and cannot say so itself.
+  std::function<absl::Status()> overdue;
   // As TcpWorld::GatherStates.
   std::function<std::optional<std::map<int, std::string>>(std::string state, absl::Time deadline)>
       gather;
@@ -56,7 +67,9 @@ struct WatchedWorld {
 };
 
 struct FaultMonitorOptions {
-  absl::Duration stuck_after = absl::Seconds(10);  // zero: no rank is ever stuck
+  absl::Duration stuck_after = absl::Seconds(10);  // zero: no rank is ever stuck or late
+  // A piece of work is late after this many times the longest of its phase; zero: never.
+  int64_t late_factor = 10;
   // For other processes to say what they were at, and then for the ranks to end by themselves.
   absl::Duration gather_time = absl::Seconds(2);
   absl::Duration grace = absl::Seconds(2);
@@ -91,12 +104,23 @@ class FaultMonitor {
   struct Rank {
     const RankProgress* progress = nullptr;
     clockid_t clock;
-    absl::Duration used;  // processor time, when last looked at
-    absl::Time since;     // when it last changed
+    // When last looked at: processor time and moves; and when either, or the moves, last changed.
+    absl::Duration used;
+    uint64_t moves = 0;
+    absl::Time worked, moved;
+  };
+  // What the world knows of a rank.
+  struct Calls {
+    absl::Duration processor_time;
+    bool any = false;
   };
 
   void Run();
-  absl::Status FindStuck() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a rank that is stuck or late; OK: none is.
+  absl::Status Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::map<int, Calls> CallsOfRanks() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Update(Rank* rank, const Calls& calls, bool was_away) const;
+  absl::Duration LateAfter(const Rank& rank) const;
   // By the thread that has found the failure.
   void Remember(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string OwnState() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -330,9 +330,9 @@ absl::StatusOr<Measured> GptTrainer::Evaluate(const GptSampleSource& source, int
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
-  at_->Enter(Phase::kEvaluate);
   stage_->set_training(false);
   for (int64_t i = 0; i < iterations; ++i) {
+    at_->Enter(Phase::kEvaluate);
     // A run that was continued or extended may have used up what was drawn for it: again from the
     // start.
     if (progress_.consumed_valid_samples + batch > source.size())

@@ -138,6 +138,7 @@ class Pretraining {
     run_.fs = &fs_;
     run_.program_start = start;
     run_.device_calls = &device_calls_;
+    run_.on_piece = command.on_piece;
   }
 
   int DryRun();

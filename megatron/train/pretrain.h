@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "megatron/train/pretrain_rank.h"
+
 namespace megatron {
 
 struct PretrainCommand {
@@ -12,6 +14,7 @@ struct PretrainCommand {
   std::string config;                  // a file, or the name of a shipped configuration
   std::vector<std::string> overrides;  // path.to.field=value
   bool dry_run = false;
+  PieceListener on_piece;  // null: nobody listens
 
   // That give this command, as pretrain_* take them.
   std::vector<std::string> arguments() const;

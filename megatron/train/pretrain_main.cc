@@ -70,6 +70,7 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   PretrainCommand command;
   command.model_type = program.model_type;
+  command.on_piece = program.on_piece;
   for (size_t i = 0; i < args.size(); ++i) {
     std::string value;
     if (args[i] == "--help" || args[i] == "-h") {

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "megatron/train/pretrain_rank.h"
+
 namespace megatron {
 
 struct PretrainProgram {
@@ -11,6 +13,7 @@ struct PretrainProgram {
   std::string model;       // "GPT"
   std::string model_type;  // as in model.model_type
   std::string example;     // a shipped configuration
+  PieceListener on_piece;  // null: nobody listens
 };
 
 // What main() returns: one of exit_code.h.

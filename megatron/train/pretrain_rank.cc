@@ -19,11 +19,26 @@
 #include "megatron/train/training_loop.h"
 
 namespace megatron {
+namespace {
+
+// What other ranks did comes before what this one was doing.
+ExitCode CodeOf(const absl::Status& status, ExitCode own) {
+  if (status.code() == absl::StatusCode::kDeadlineExceeded) return kExitHang;
+  const bool others = status.code() == absl::StatusCode::kUnavailable ||
+                      status.code() == absl::StatusCode::kAborted;
+  return others ? kExitPeerLost : own;
+}
+
+}  // namespace
 
 PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure)
     : run_(run),
       world_(world),
       failure_(failure),
+      at_(run.on_piece == nullptr
+              ? std::function<void(Phase)>()
+              : [this](Phase phase) { run_.on_piece({world_, at_.iteration(), phase}); }),
+      fs_(run.fs, &at_),
       pool_(run.threads_per_rank),
       stream_(Stream::Cpu(&pool_)) {
   if (run.options.device != DeviceType::kCuda) return;
@@ -81,8 +96,11 @@ absl::Status PretrainRank::Start(ExitCode* code) {
     return absl::OkStatus();
   }
   const CheckpointReader& checkpoint = *run_.checkpoint;
-  const absl::Status status =
-      RestoreCheckpoint(checkpoint, run_.restore, run_.description, trainer_.get());
+  absl::Status status;
+  {
+    const RankProgress::Outside reading(&at_);
+    status = RestoreCheckpoint(checkpoint, run_.restore, run_.description, trainer_.get());
+  }
   if (status.code() == absl::StatusCode::kFailedPrecondition) {
     *code = kExitConfig;
     return status;
@@ -111,11 +129,12 @@ ExitCode PretrainRank::Train() {
   context.speaks = speaks();
   context.failure = failure_;
   context.at = &at_;
-  return TrainingLoop(context, *run_.fs, trainer_.get()).Run();
+  return TrainingLoop(context, fs_, trainer_.get()).Run();
 }
 
-void PretrainRank::Print(const std::string& text) const {
+void PretrainRank::Print(const std::string& text) {
   if (!speaks()) return;
+  const RankProgress::Outside printing(&at_);
   std::printf("%s", text.c_str());
   std::fflush(stdout);
 }
@@ -163,26 +182,26 @@ void PretrainRank::Generate() {
   TextGenerator generator = trainer_->MakeGenerator(&ledger_);
   generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
     if (token == tokenizer.eod()) return false;
+    at_.Enter(Phase::kGenerate);  // the next one
     Print(text.Add(token));
-    return !consensus.Any(StopSignal() != 0);
+    return !consensus.Any(StopSignal() != 0) && world_.status().ok();
   });
   Print("\n");
 }
 
 ExitCode PretrainRank::Run() {
+  at_.Start();
   ExitCode code = kExitConfig;
   absl::Status status = Build();
   if (status.ok()) status = Start(&code);
-  // What other ranks did comes before what this one was doing.
-  if (status.code() == absl::StatusCode::kDeadlineExceeded) code = kExitHang;
-  if (status.code() == absl::StatusCode::kUnavailable ||
-      status.code() == absl::StatusCode::kAborted)
-    code = kExitPeerLost;
-  if (!status.ok()) return failure_->Set(code, std::string(status.message()));
+  if (!status.ok()) return failure_->Set(CodeOf(status, code), std::string(status.message()));
   code = Train();
   const bool finished = trainer_->progress().iteration >= run_.options.loop.train_iters;
-  if (code == kExitDone && finished && run_.options.generation.enabled) Generate();
-  return code;
+  if (code != kExitDone || !finished || !run_.options.generation.enabled) return code;
+  Generate();
+  status = world_.status();
+  if (status.ok()) return code;
+  return failure_->Set(CodeOf(status, kExitPeerLost), std::string(status.message()));
 }
 
 }  // namespace megatron

@@ -3,8 +3,11 @@
 #ifndef MEGATRON_TRAIN_PRETRAIN_RANK_H_
 #define MEGATRON_TRAIN_PRETRAIN_RANK_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -23,11 +26,22 @@
 #include "megatron/train/gpt_data.h"
 #include "megatron/train/gpt_trainer.h"
 #include "megatron/train/rank_progress.h"
+#include "megatron/train/reporting_file_system.h"
 #include "megatron/train/run_options.h"
 #include "megatron/train/run_plan.h"
 #include "megatron/train/training_checkpoint.h"
 
 namespace megatron {
+
+// A piece of work that a rank is about to begin.
+struct PieceOfWork {
+  const ProcessGroup& world;  // of all ranks; world.rank() is the one
+  int64_t iteration;          // from 1; 0 before the first
+  Phase phase;
+};
+
+// Hears of each on the thread that does it: for tests, which put faults there.
+using PieceListener = std::function<void(const PieceOfWork&)>;
 
 // What the ranks of a process share; none of it changes while they run.
 struct PretrainRun {
@@ -47,6 +61,7 @@ struct PretrainRun {
   // What to start from; null: from the beginning.
   std::unique_ptr<CheckpointReader> checkpoint;
   Restore restore = Restore::kEverything;
+  PieceListener on_piece;  // null: nobody listens
 };
 
 class PretrainRank {
@@ -74,12 +89,13 @@ class PretrainRank {
   void FillMasks();
   void Restore();
   // Where this rank speaks.
-  void Print(const std::string& text) const;
+  void Print(const std::string& text);
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;
   FirstFailure* failure_;
   RankProgress at_;
+  ReportingFileSystem fs_;
   MemoryLedger ledger_;
   ThreadPool pool_;
   std::unique_ptr<CudaStream> cuda_;  // null on the CPU

@@ -2,10 +2,15 @@
 #ifndef MEGATRON_TRAIN_RANK_PROGRESS_H_
 #define MEGATRON_TRAIN_RANK_PROGRESS_H_
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "megatron/pipeline/stage.h"
 
@@ -22,6 +27,7 @@ enum class Phase : int {
   kSave,
   kGenerate,
 };
+constexpr int kNumPhases = static_cast<int>(Phase::kGenerate) + 1;
 
 constexpr const char* Name(Phase phase) {
   constexpr const char* kNames[] = {"start",  "data",     "forward", "backward", "reduce",
@@ -29,19 +35,74 @@ constexpr const char* Name(Phase phase) {
   return kNames[static_cast<int>(phase)];
 }
 
-// Threads: the rank writes, any thread reads.
+// A rank's work comes in pieces: the forward pass of a micro-batch, an update, a token.
+//
+// Threads: the rank writes, any thread reads; operations of the outside world may be on any.
 class RankProgress {
  public:
-  void Enter(Phase phase) { phase_.store(phase, std::memory_order_relaxed); }
+  // `listener`, if any, hears of each piece before it begins, on the thread that does it.
+  explicit RankProgress(std::function<void(Phase)> listener = nullptr)
+      : listener_(std::move(listener)) {}
+
+  // Starting is the first piece, and the only one of its kind.
+  void Start() {
+    if (listener_) listener_(Phase::kStart);
+  }
+  // The next piece of work begins.
+  void Enter(Phase phase) {
+    const int64_t now = Now();
+    std::atomic<int64_t>& longest = longest_[static_cast<int>(this->phase())];
+    longest.store(std::max(longest.load(std::memory_order_relaxed), now - entered_),
+                  std::memory_order_relaxed);
+    entered_ = now;
+    phase_.store(phase, std::memory_order_relaxed);
+    moves_.fetch_add(1, std::memory_order_relaxed);
+    if (listener_) listener_(phase);
+  }
   void SetIteration(int64_t iteration) { iteration_.store(iteration, std::memory_order_relaxed); }
+
+  // As long as it lives, the rank is at something that may take as long as the outside world likes:
+  // a file, somebody who reads what is printed.
+  class Outside {
+   public:
+    explicit Outside(RankProgress* progress) : progress_(*progress) {
+      ++progress_.outside_;
+      ++progress_.moves_;
+    }
+    ~Outside() {
+      ++progress_.moves_;
+      --progress_.outside_;
+    }
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+
+   private:
+    RankProgress& progress_;
+  };
 
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
   // The one that is being trained, from 1; 0: none yet.
   int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
+  bool outside() const { return outside_.load(std::memory_order_relaxed) > 0; }
+  // Changes whenever a piece of work, or something outside, begins or ends.
+  uint64_t moves() const { return moves_.load(std::memory_order_relaxed); }
+  // The longest that a finished piece of the phase has taken; zero: none is finished.
+  absl::Duration longest(Phase phase) const {
+    return absl::Nanoseconds(longest_[static_cast<int>(phase)].load(std::memory_order_relaxed));
+  }
 
  private:
+  static int64_t Now() {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  const std::function<void(Phase)> listener_;
+  int64_t entered_ = Now();  // the rank's
   std::atomic<Phase> phase_{Phase::kStart};
   std::atomic<int64_t> iteration_{0};
+  std::atomic<int> outside_{0};
+  std::atomic<uint64_t> moves_{0};
+  std::atomic<int64_t> longest_[kNumPhases] = {};
 };
 
 // A stage that says when it goes forward and backward.

@@ -65,6 +65,7 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* t
 
 void TrainingLoop::Print(const std::string& line) {
   if (!context_.speaks) return;
+  const RankProgress::Outside printing(context_.at);
   progress_line_.Clear();
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
@@ -78,6 +79,7 @@ ExitCode TrainingLoop::Fail(ExitCode code, const std::string& message) {
 }
 
 void TrainingLoop::Warn(const std::string& message) {
+  const RankProgress::Outside printing(context_.at);
   progress_line_.Clear();
   LOG_IF(ERROR, context_.speaks) << message;
 }
@@ -173,7 +175,10 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
   shown.loss = report.loss;
   shown.tokens_per_second = tokens / seconds;
   shown.time_left = elapsed * (shown.train_iters - shown.iteration);
-  if (context_.speaks) progress_line_.Show(shown);
+  if (context_.speaks) {
+    const RankProgress::Outside printing(context_.at);
+    progress_line_.Show(shown);
+  }
   if (ShouldLog(progress.iteration, options().loop.log_interval,
                 progress.iteration == first_iteration_ + 1)) {
     PrintLogLine(report);

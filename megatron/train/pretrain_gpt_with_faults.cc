@@ -1,0 +1,78 @@
+// pretrain_gpt with a fault in it, for tests: MEGATRON_TEST_FAULT="hang update 2 5" makes rank 2 do
+// what the first word says when it begins the sixth piece of work of that phase.
+
+#include <linux/filter.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+#include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/train/pretrain_main.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kMostDescriptors = 1024;
+
+// From here on nothing reaches this process by a network, as if its links were cut; what it sends
+// goes out.
+void TurnDeaf() {
+  sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program = {1, &drop_all};
+  for (int fd = 3; fd < kMostDescriptors; ++fd) {
+    setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+  }
+}
+
+// A call that no other rank makes.
+void CallSomethingElse(const ProcessGroup& world) {
+  ThreadPool pool(1);
+  float values[7] = {};
+  world.AllReduce(Tensor(values, DType::kFloat32, {7}), ReduceOp::kMin, Stream::Cpu(&pool));
+}
+
+class Fault {
+ public:
+  explicit Fault(const char* description) {
+    std::istringstream text(description == nullptr ? "none none 0 0" : description);
+    CHECK(text >> kind_ >> phase_ >> rank_ >> pieces_before_) << description;
+  }
+
+  void Hear(const PieceOfWork& piece) {
+    if (piece.world.rank() != rank_ || Name(piece.phase) != phase_) return;
+    if (pieces_before_-- != 0) return;
+    std::fprintf(stderr, "the fault begins\n");
+    Strike(piece.world);
+  }
+
+ private:
+  void Strike(const ProcessGroup& world) const {
+    if (kind_ == "kill") raise(SIGKILL);
+    if (kind_ == "stop") raise(SIGSTOP);
+    if (kind_ == "deaf") TurnDeaf();
+    if (kind_ == "mismatch") CallSomethingElse(world);
+    while (kind_ == "hang") pause();
+    volatile uint64_t turns = 0;
+    while (kind_ == "spin") turns = turns + 1;
+  }
+
+  std::string kind_, phase_;
+  int rank_ = 0;
+  int pieces_before_ = 0;  // of this phase; only rank_ counts
+};
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  megatron::Fault fault(std::getenv("MEGATRON_TEST_FAULT"));
+  return megatron::PretrainMain({"pretrain_gpt", "GPT", "gpt", "gpt_demo",
+                                 [&](const megatron::PieceOfWork& piece) { fault.Hear(piece); }},
+                                argc, argv);
+}
