@@ -219,7 +219,8 @@ absl::Status FaultMonitor::Look() {
       Update(&rank, calls[number], was_away);
       if (now >= rank.worked + options_.stuck_after) {
         if (!stuck.has_value() || rank.worked < stuck->second.worked) stuck = {number, rank};
-      } else if (!calls[number].any && now > rank.moved + LateAfter(rank)) {
+      } else if (!calls[number].any && now < rank.worked + options_.stuck_after / 2 &&
+                 now > rank.moved + LateAfter(rank)) {  // what sleeps will be stuck
         if (!late.has_value() || rank.moved < late->second.moved) late = {number, rank};
       }
     }

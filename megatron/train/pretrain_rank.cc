@@ -194,6 +194,7 @@ ExitCode PretrainRank::Run() {
   ExitCode code = kExitConfig;
   absl::Status status = Build();
   if (status.ok()) status = Start(&code);
+  if (!world_.status().ok()) code = kExitPeerLost;
   if (!status.ok()) return failure_->Set(CodeOf(status, code), std::string(status.message()));
   code = Train();
   const bool finished = trainer_->progress().iteration >= run_.options.loop.train_iters;
