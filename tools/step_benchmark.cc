@@ -1,8 +1,11 @@
 // Measures one training step of a model on this machine: its speed, what each operation takes of
 // it, and how both stand to the rate of the matrix products alone, ours and Eigen's, on the step's
-// own shapes in the same process.
+// own shapes in the same process. For BERT it compares besides a step of samples of any length,
+// packed, with the step of as many samples that are padded to the longest.
 //
 //   bazel run //tools:step_benchmark -- --config=gpt2_124m --micro_batch_size=4 --seq_length=256
+//   bazel run //tools:step_benchmark -- --config=bert_345m --vocab_size=30522 --seq_length=512 \
+//       --set=model.num_layers=12,model.hidden_size=768,model.num_attention_heads=12
 
 #include <algorithm>
 #include <chrono>
@@ -39,22 +42,31 @@ ABSL_FLAG(int64_t, vocab_size, 50257,
 ABSL_FLAG(int64_t, micro_batch_size, 4, "Samples of the step.");
 ABSL_FLAG(int64_t, seq_length, 256, "Tokens of a sample.");
 ABSL_FLAG(std::string, dtype, "fp32", "fp32, bf16 or fp16.");
+ABSL_FLAG(std::vector<std::string>, set, {}, "Fields of the configuration to change: a.b=c,...");
+ABSL_FLAG(
+    int64_t, shortest_sample, 0,
+    "BERT: lengths of the packed samples are spread evenly from this to seq_length; 0: from a "
+    "quarter of it.");
 ABSL_FLAG(int, rounds, 7, "Measurements of each thing; medians are printed.");
 
 namespace megatron {
 namespace {
 
+// Samples of lengths from `shortest` to `longest`, in turn. They are what GPT and BERT read alike.
 class RandomTokens : public GptSampleSource {
  public:
-  RandomTokens(int64_t length, int64_t vocab_size) : length_(length), vocab_size_(vocab_size) {}
+  RandomTokens(int64_t shortest, int64_t longest, int64_t vocab_size)
+      : shortest_(shortest), longest_(longest), vocab_size_(vocab_size) {}
   int64_t size() const override { return int64_t{1} << 40; }
   absl::Status Get(int64_t index, GptSample* sample) const override {
-    sample->tokens.resize(length_);
-    sample->labels.resize(length_);
-    sample->positions.resize(length_);
-    sample->loss_mask.assign(length_, 1.0f);
+    const int64_t length = LengthOf(index);
+    sample->tokens.resize(length);
+    sample->labels.resize(length);
+    sample->positions.resize(length);
+    sample->types.assign(length, 0);
+    sample->loss_mask.assign(length, 1.0f);
     sample->document_starts.assign(1, 0);
-    for (int64_t i = 0; i < length_; ++i) {
+    for (int64_t i = 0; i < length; ++i) {
       const PhiloxBlock words =
           Philox({1, 2}, {{static_cast<uint32_t>(index), static_cast<uint32_t>(i), 0, 0}});
       sample->tokens[i] = static_cast<int32_t>(words.word[0] % vocab_size_);
@@ -64,8 +76,13 @@ class RandomTokens : public GptSampleSource {
     return absl::OkStatus();
   }
 
+  // Eight lengths at equal distances.
+  int64_t LengthOf(int64_t index) const {
+    return longest_ - (longest_ - shortest_) * (index % 8) / 7;
+  }
+
  private:
-  int64_t length_, vocab_size_;
+  int64_t shortest_, longest_, vocab_size_;
 };
 
 double Seconds(const std::function<void()>& body) {
@@ -133,6 +150,7 @@ class StepParts {
     AddLinear("fc1", t.num_layers, (t.gated ? 2 : 1) * t.ffn_hidden_size, hidden);
     AddLinear("fc2", t.num_layers, hidden, t.ffn_hidden_size);
     AddLinear("logits", 1, model.padded_vocab_size, hidden);
+    if (model.masked_lm_head) AddLinear("head", 1, hidden, hidden);
     AddAttention(samples, length);
     AddNorm();
     AddLoss();
@@ -192,6 +210,7 @@ class StepParts {
     for (int64_t s = 0; s <= samples; ++s) cu.data<int32_t>()[s] = static_cast<int32_t>(s * length);
     ops::Attention attention;
     attention.scale = 0.125f;
+    attention.causal = t.causal;
     attention.cu_seqlens_q = attention.cu_seqlens_k = cu;
     attention.max_seqlen_q = attention.max_seqlen_k = length;
     auto make = [&] { return operands_.Make(dtype_, {tokens_, groups, heads + 2, t.kv_channels}); };
@@ -279,11 +298,41 @@ absl::StatusOr<LoadedConfig> LoadModel() {
       "precision.fp16=false"};
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
   if (dtype != "fp32") overrides.push_back(absl::StrCat("precision.", dtype, "=true"));
+  for (const std::string& field : absl::GetFlag(FLAGS_set)) overrides.push_back(field);
   return LoadConfig(absl::GetFlag(FLAGS_config), overrides, ConfigPurpose::kRun);
 }
 
 void Print(const std::string& name, double seconds, double step) {
   std::printf("  %-36s %9.1f ms %5.1f %%\n", name.c_str(), seconds * 1e3, 100 * seconds / step);
+}
+
+// Steps of samples of any length and of samples that are all padded to the longest, in turn.
+absl::Status ComparePacked(GptTrainer* trainer, const RandomTokens& packed,
+                           const RandomTokens& padded) {
+  const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
+  std::vector<double> packed_steps, padded_steps;
+  double tokens = 0, all_tokens = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t first = trainer->progress().consumed_train_samples;
+    absl::Status status;
+    packed_steps.push_back(
+        Seconds([&] { status = trainer->Step(packed, false, nullptr).status(); }));
+    MEGATRON_RETURN_IF_ERROR(status);
+    for (int64_t i = first; i < trainer->progress().consumed_train_samples; ++i) {
+      tokens += static_cast<double>(packed.LengthOf(i));
+      all_tokens += static_cast<double>(padded.LengthOf(i));
+    }
+    padded_steps.push_back(
+        Seconds([&] { status = trainer->Step(padded, false, nullptr).status(); }));
+    MEGATRON_RETURN_IF_ERROR(status);
+  }
+  const double share = Median(packed_steps) / Median(padded_steps);
+  std::printf(
+      "packed: %.1f %% of the padded tokens take %.1f %% of the padded step's %.1f ms: %.3f of the "
+      "time that a padded step takes for a token\n",
+      100 * tokens / all_tokens, 100 * share, Median(padded_steps) * 1e3,
+      share / (tokens / all_tokens));
+  return absl::OkStatus();
 }
 
 absl::Status Benchmark(const std::vector<std::string>&) {
@@ -301,7 +350,7 @@ absl::Status Benchmark(const std::vector<std::string>&) {
                                                plan.stages[0].sizes, Stream::Cpu(&pool), &ledger));
   trainer->InitializeWeights(1234);
   const GptOptions& model = options.trainer.model;
-  const RandomTokens source(length, model.vocab_size);
+  const RandomTokens source(length, length, model.vocab_size);
   StepParts parts(model, samples, length, &pool);
 
   const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
@@ -353,7 +402,10 @@ absl::Status Benchmark(const std::vector<std::string>&) {
     rest -= part_seconds;
   }
   Print("the rest (activations, embedding, optimizer, data)", rest, seconds);
-  return absl::OkStatus();
+  if (!model.masked_lm_head) return absl::OkStatus();
+  int64_t shortest = absl::GetFlag(FLAGS_shortest_sample);
+  if (shortest == 0) shortest = std::max<int64_t>(1, length / 4);
+  return ComparePacked(trainer.get(), RandomTokens(shortest, length, model.vocab_size), source);
 }
 
 }  // namespace
