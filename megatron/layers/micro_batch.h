@@ -37,6 +37,15 @@ struct EncoderBatch {
   int64_t num_tokens() const { return tokens_T.empty() ? 0 : tokens_T.numel(); }
 };
 
+// Runs of labels that are right only as a whole, R of them.
+struct SpanBatch {
+  Tensor span_T;     // int32: the one that a token's label belongs to; -1: none
+  Tensor missing_R;  // fp32: 1 - labels
+  Tensor weight_R;   // fp32: 1
+
+  int64_t num_spans() const { return weight_R.empty() ? 0 : weight_R.numel(); }
+};
+
 struct MicroBatch {
   Tensor tokens_T;           // int32
   Tensor labels_T;           // int32, already shifted; empty when only logits are wanted
@@ -61,6 +70,7 @@ struct MicroBatch {
 
   // Of models with an encoder, where everything above is the decoder's; else empty.
   EncoderBatch encoder;
+  SpanBatch spans;
 
   int64_t num_tokens() const { return tokens_T.numel(); }
   int64_t num_sequences() const { return cu_seqlens.numel() - 1; }

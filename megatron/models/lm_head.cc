@@ -1,6 +1,7 @@
 #include "megatron/models/lm_head.h"
 
 #include "megatron/layers/tensor_parallel.h"
+#include "megatron/models/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/weighted_sum.h"
@@ -10,7 +11,7 @@ namespace megatron {
 namespace {
 
 // Rows of the sums, in the order of MeasuresOf.
-enum : int64_t { kLmLoss = 0, kLmHits = 1, kOrderLoss = 2, kOrderHits = 3 };
+enum : int64_t { kLmLoss = 0, kLmHits = 1, kSpanHits = 1, kOrderLoss = 2, kOrderHits = 3 };
 
 Tensor RowOf(const Tensor& sums, int64_t measure) { return sums.Select(0, measure); }
 
@@ -19,6 +20,7 @@ Tensor RowOf(const Tensor& sums, int64_t measure) { return sums.Select(0, measur
 Measures MeasuresOf(const GptOptions& options) {
   Measures measures = {{"lm loss", true}};
   if (options.masked_lm_head) measures.push_back({"lm accuracy", false});
+  if (options.num_encoder_layers > 0) measures.push_back({"exact span accuracy", false});
   if (options.sentence_order_head) {
     measures.push_back({"sop loss", true});
     measures.push_back({"sop accuracy", false});
@@ -30,6 +32,7 @@ LmHead::LmHead(const GptOptions& options, const ProcessGroup& tensor_group, Para
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
       words_(words),
+      counts_spans_(options.num_encoder_layers > 0),
       shares_with_embedding_(options.tied_embeddings && words->owner),
       output_scale_(options.output_scale),
       cross_entropy_({tensor_group.rank() * options.padded_vocab_size / tensor_group.size(),
@@ -85,11 +88,13 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
                      logits_TV);
   const Tensor loss_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
   Tensor hit_T;
-  if (transform_ != nullptr) hit_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
+  if (transform_ != nullptr || counts_spans_)
+    hit_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
   cross_entropy_.Forward(ctx, logits_TV, loss_T, hit_T, &saved->loss);
   ops::WeightedSum(ctx.stream, loss_T, ctx.batch->loss_weight_T, RowOf(sums, kLmLoss));
   if (transform_ != nullptr)
     ops::WeightedSum(ctx.stream, hit_T, ctx.batch->loss_weight_T, RowOf(sums, kLmHits));
+  if (counts_spans_) CountExactSpans(ctx, hit_T, RowOf(sums, kSpanHits));
   if (order_ != nullptr) {
     order_->Forward(ctx, saved->normed_TH, RowOf(sums, kOrderLoss), RowOf(sums, kOrderHits),
                     &saved->order);

@@ -76,6 +76,7 @@ class LmHead {
   DType dtype_;
   int64_t hidden_size_;
   Parameter* words_;
+  bool counts_spans_;  // of models with an encoder
   // The embedding of the same stage uses the matrix after the head in backward.
   bool shares_with_embedding_;
   float output_scale_;

@@ -37,6 +37,7 @@ MicroBatchSize MicroBatchPacker::LargestSize() const {
   const int64_t samples = options_.layout.micro_batch_size;
   MicroBatchSize size = {samples * options_.seq_length, samples,
                          samples * options_.encoder_seq_length};
+  if (options_.encoder_seq_length > 0) size.spans = size.tokens;
   if (!lengths_vary() || TokenMultiple() == 1) return size;
   ++size.sequences;
   if (options_.encoder_seq_length > 0) {
@@ -106,7 +107,10 @@ void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, MicroBat
   for (int64_t i = 0; i < length; ++i)
     batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
   if (options_.classified) AppendClasses(sample, *used, batch);
-  if (options_.encoder_seq_length > 0) AppendEncoder(sample, ordinal, used, batch);
+  if (options_.encoder_seq_length > 0) {
+    AppendEncoder(sample, ordinal, used, batch);
+    AppendSpans(sample, used, batch);
+  }
   for (size_t d = 0; d < sample.document_starts.size(); ++d) {
     const int64_t begin = sample.document_starts[d];
     const int64_t end =
@@ -140,6 +144,24 @@ void MicroBatchPacker::AppendEncoder(const GptSample& sample, int64_t ordinal, M
   batch->encoder.max_seqlen = std::max(batch->encoder.max_seqlen, length);
 }
 
+void MicroBatchPacker::AppendSpans(const GptSample& sample, MicroBatchSize* used,
+                                   MicroBatch* batch) {
+  int32_t* const span = batch->spans.span_T.data<int32_t>() + used->tokens;
+  float* const missing = batch->spans.missing_R.data<float>() + used->spans;
+  float* const weight = batch->spans.weight_R.data<float>() + used->spans;
+  const auto first = static_cast<int32_t>(used->spans);
+  for (size_t t = 0; t < sample.spans.size(); ++t) {
+    const int32_t number = sample.spans[t];
+    span[t] = number < 0 ? -1 : first + number;
+    if (number < 0) continue;
+    if (first + number == used->spans) {
+      missing[number] = weight[number] = 1;
+      ++used->spans;
+    }
+    --missing[number];
+  }
+}
+
 void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   const int64_t multiple = TokenMultiple();
   const bool has_encoder = options_.encoder_seq_length > 0;
@@ -156,6 +178,7 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   filler.positions.assign(static_cast<size_t>(missing), 0);
   filler.types.assign(static_cast<size_t>(missing), 0);
   filler.encoder_tokens.assign(static_cast<size_t>(encoder_missing), 0);
+  filler.spans.assign(static_cast<size_t>(missing), -1);
   filler.document_starts = {0};
   Append(filler, /*ordinal=*/0, used, batch);
   if (options_.classified) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;

@@ -91,6 +91,7 @@ class MicroBatchPacker {
   void AppendClasses(const GptSample& sample, const MicroBatchSize& used, MicroBatch* batch);
   void AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
                      MicroBatch* batch);
+  void AppendSpans(const GptSample& sample, MicroBatchSize* used, MicroBatch* batch);
   void FillUp(MicroBatchSize* used, MicroBatch* batch);
   void WeighSequences(const Step& step, MicroBatch* batch) const;
 

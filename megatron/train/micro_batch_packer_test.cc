@@ -81,6 +81,8 @@ class EncodedSource : public GptSampleSource {
       sample->loss_mask.push_back(1.0f);
       sample->positions.push_back(i);
     }
+    sample->spans = {-1, 0, 0, 1};
+    sample->spans.resize(sample->tokens.size());
     for (int32_t i = 0; i <= index % 4; ++i)
       sample->encoder_tokens.push_back(static_cast<int32_t>(1000 + 10 * index + i));
     sample->document_starts = {0};
@@ -171,6 +173,9 @@ TEST_F(MicroBatchPackerTest, PacksWhatAnEncoderReadsBesideTheDecodersTokens) {
   EXPECT_THAT(Values<int64_t>(encoder.sample_T), ElementsAre(5, 5, 6, 6, 6));
   EXPECT_THAT(Values<int32_t>(encoder.cu_seqlens), ElementsAre(0, 2, 5));
   EXPECT_EQ(encoder.max_seqlen, 3);
+  EXPECT_THAT(Values<int32_t>(batch.spans.span_T), ElementsAre(-1, 0, 0, -1));
+  EXPECT_THAT(Values<float>(batch.spans.missing_R), ElementsAre(-1));
+  EXPECT_THAT(Values<float>(batch.spans.weight_R), ElementsAre(1));
 }
 
 // Both sides are filled up, by one sequence that has a token on each.
@@ -192,6 +197,18 @@ TEST_F(MicroBatchPackerTest, FillsEncoderAndDecoderUpTogether) {
   // Samples 9 and 10, of 1 + 2 and 2 + 3.
   EXPECT_EQ(sizes(2), std::make_pair(Bounds({0, 1, 3, 4}), Bounds({0, 2, 5, 6})));
   EXPECT_THAT(Values<float>(packer.batches()[0].loss_weight_T), ElementsAre(1, 1, 1, 1, 0, 0));
+}
+
+TEST_F(MicroBatchPackerTest, SpansAreNumberedThroughTheMicroBatch) {
+  PackerOptions options = EncoderOptions(3, 1);
+  options.token_multiple = 4;
+  MicroBatchPacker packer(options, Device(), nullptr);
+  ASSERT_TRUE(packer.Pack(encoded_, {1, 1, 1}, ProcessGroup(), stream_).ok());
+  // Samples 1, 2 and 3, of 2, 3 and 1 tokens, and two to fill up.
+  const SpanBatch& spans = packer.batches()[0].spans;
+  EXPECT_THAT(Values<int32_t>(spans.span_T), ElementsAre(-1, 0, -1, 1, 1, -1, -1, -1));
+  EXPECT_THAT(Values<float>(spans.missing_R), ElementsAre(0, -1));
+  EXPECT_THAT(Values<float>(spans.weight_R), ElementsAre(1, 1));
 }
 
 TEST_F(MicroBatchPackerTest, ShapesForPlanningHoldEveryBatch) {

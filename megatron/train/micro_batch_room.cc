@@ -43,6 +43,9 @@ MicroBatch LayOut(const MicroBatchRoom& room, Next next) {
     batch.encoder.sample_position_T = next(DType::kInt32, room.encoder_tokens);
     batch.encoder.cu_seqlens = next(DType::kInt32, room.sequences + 1);
     batch.encoder.sample_T = next(DType::kInt64, room.encoder_tokens);
+    batch.spans.span_T = next(DType::kInt32, room.tokens);
+    batch.spans.missing_R = next(DType::kFloat32, room.tokens);
+    batch.spans.weight_R = next(DType::kFloat32, room.tokens);
   }
   return batch;
 }
@@ -54,7 +57,8 @@ void Cut(int64_t count, Tensor* tensor) {
 }  // namespace
 
 MicroBatchSize SizeOf(const MicroBatch& batch) {
-  return {batch.num_tokens(), batch.num_sequences(), batch.encoder.num_tokens()};
+  return {batch.num_tokens(), batch.num_sequences(), batch.encoder.num_tokens(),
+          batch.spans.num_spans()};
 }
 
 MicroBatch PlaceMicroBatch(const MicroBatchRoom& room, const Buffer& memory, int64_t offset) {
@@ -80,6 +84,9 @@ void Shorten(const MicroBatchSize& size, MicroBatch* batch) {
   for (const auto part : kOfEncoderTokens) Cut(size.encoder_tokens, &(batch->encoder.*part));
   Cut(size.sequences + 1, &batch->cu_seqlens);
   Cut(size.sequences + 1, &batch->encoder.cu_seqlens);
+  Cut(size.tokens, &batch->spans.span_T);
+  Cut(size.spans, &batch->spans.missing_R);
+  Cut(size.spans, &batch->spans.weight_R);
 }
 
 void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn) {
@@ -90,7 +97,8 @@ void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn) {
   for (const auto part : kOfSequences) visit(&(batch->*part));
   for (const auto part : kOfEncoderTokens) visit(&(batch->encoder.*part));
   for (Tensor* tensor : {&batch->cu_seqlens, &batch->encoder.cu_seqlens, &batch->context.cu_seqlens,
-                         &batch->context.place_CT, &batch->context.first_token_S}) {
+                         &batch->context.place_CT, &batch->context.first_token_S,
+                         &batch->spans.span_T, &batch->spans.missing_R, &batch->spans.weight_R}) {
     visit(tensor);
   }
 }

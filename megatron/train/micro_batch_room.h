@@ -16,12 +16,12 @@ struct MicroBatchRoom {
   int64_t tokens = 0;
   int64_t sequences = 0;
   bool classified = false;     // token types and classes of sequences
-  int64_t encoder_tokens = 0;  // 0: there is no encoder
+  int64_t encoder_tokens = 0;  // 0: there are neither an encoder nor spans
 };
 
 // What is used of it.
 struct MicroBatchSize {
-  int64_t tokens = 0, sequences = 0, encoder_tokens = 0;
+  int64_t tokens = 0, sequences = 0, encoder_tokens = 0, spans = 0;
 };
 MicroBatchSize SizeOf(const MicroBatch& batch);
 

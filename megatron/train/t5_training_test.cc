@@ -38,6 +38,8 @@ class GapSource : public GptSampleSource {
       sample->positions.push_back(static_cast<int32_t>(i));
     sample->loss_mask.assign(sample->tokens.size(), 1.0f);
     sample->document_starts = {0};
+    sample->spans.assign(sample->tokens.size(), 0);
+    sample->spans[0] = -1;
     return absl::OkStatus();
   }
 };

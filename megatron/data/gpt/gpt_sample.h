@@ -25,6 +25,7 @@ struct GptSample {
 
   // T5's alone: what the encoder reads; all else is the decoder's.
   std::vector<int32_t> encoder_tokens;
+  std::vector<int32_t> spans;  // of each label: the number of the span that it is of, or -1
 };
 
 // A finite, fixed list of samples. Any number of threads may call Get, each with a sample of its

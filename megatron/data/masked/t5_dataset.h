@@ -77,6 +77,7 @@ class T5Dataset {
   absl::Status Get(int64_t index, T5Sample* sample) const;
 
   const std::vector<SentenceSample>& samples() const { return samples_; }
+  const std::vector<int32_t>& sentinels() const { return pieces_.special.sentinels; }
 
  private:
   T5Dataset(std::shared_ptr<const TokenSequences> sentences, WordPieces pieces,

@@ -1,10 +1,26 @@
 #include "megatron/data/masked/t5_source.h"
 
 #include <numeric>
+#include <vector>
 
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
+
+namespace {
+
+// Sentinels are few, and come in the order of the vocabulary's list.
+void NumberSpans(const std::vector<int32_t>& sentinels, GptSample* sample) {
+  sample->spans.clear();
+  int32_t begun = 0;
+  for (const int32_t token : sample->tokens) {
+    const bool begins = begun < static_cast<int32_t>(sentinels.size()) && token == sentinels[begun];
+    begun += begins;
+    sample->spans.push_back(begun - 1);
+  }
+}
+
+}  // namespace
 
 absl::Status T5Source::Get(int64_t index, GptSample* sample) const {
   T5Sample padded;
@@ -16,6 +32,7 @@ absl::Status T5Source::Get(int64_t index, GptSample* sample) const {
   sample->positions.resize(static_cast<size_t>(length));
   std::iota(sample->positions.begin(), sample->positions.end(), 0);
   sample->document_starts.assign(1, 0);
+  NumberSpans(dataset_->sentinels(), sample);
   sample->encoder_tokens.assign(padded.encoder_tokens.begin(),
                                 padded.encoder_tokens.begin() + padded.num_encoder_tokens);
   return absl::OkStatus();

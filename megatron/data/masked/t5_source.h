@@ -17,6 +17,8 @@ class T5Source : public GptSampleSource {
   explicit T5Source(std::unique_ptr<T5Dataset> dataset) : dataset_(std::move(dataset)) {}
 
   int64_t size() const override { return dataset_->size(); }
+  // A span goes from behind its sentinel to the next one, or EOS, which ends it rightly: that is a
+  // label of it too.
   absl::Status Get(int64_t index, GptSample* sample) const override;
 
  private:

@@ -55,6 +55,24 @@ TEST(T5SourceTest, SamplesAreTheDatasetsWithoutPadding) {
   EXPECT_TRUE(short_text && short_gaps);
 }
 
+// The tokens that precede a label say which span it is of: those behind the last sentinel.
+TEST(T5SourceTest, LabelsBelongToTheSpanThatWasBegun) {
+  const T5Source source(Dataset());
+  GptSample sample;
+  int spans = 0;
+  for (int64_t i = 0; i < 50; ++i) {
+    ASSERT_THAT(source.Get(i, &sample), IsOk());
+    ASSERT_EQ(sample.spans.size(), sample.tokens.size());
+    int32_t expected = -1;
+    for (size_t t = 0; t < sample.tokens.size(); ++t) {
+      expected += sample.tokens[t] >= 180;  // the mock vocabulary's last 20
+      EXPECT_EQ(sample.spans[t], expected);
+    }
+    spans += expected + 1;
+  }
+  EXPECT_GT(spans, 50);
+}
+
 TEST(T5SourceTest, SaysWhatDoesNotExist) {
   GptSample sample;
   EXPECT_THAT(T5Source(Dataset()).Get(-1, &sample), StatusIs(absl::StatusCode::kOutOfRange));
