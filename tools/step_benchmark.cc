@@ -4,7 +4,7 @@
 // packed, with the step of as many samples that are padded to the longest.
 //
 //   bazel run //tools:step_benchmark -- --config=gpt2_124m --micro_batch_size=4 --seq_length=256
-//   bazel run //tools:step_benchmark -- --config=bert_345m --vocab_size=30522 --seq_length=512 \
+//   bazel run //tools:step_benchmark -- --config=bert_345m --vocab_size=30522 --seq_length=512
 //       --set=model.num_layers=12,model.hidden_size=768,model.num_attention_heads=12
 
 #include <algorithm>

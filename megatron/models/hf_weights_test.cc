@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/models/gpt_harness.h"
+#include "megatron/models/gpt_stage.h"
 
 namespace megatron {
 namespace {

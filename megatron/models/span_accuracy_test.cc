@@ -24,10 +24,7 @@ TEST(SpanAccuracyTest, ASpanCountsWhereEachLabelIsRight) {
   MemoryLedger ledger;
   ThreadPool pool(1);
   Arena scratch(Device(), 1 << 12, "scratch", &ledger);
-  LayerContext ctx;
-  ctx.stream = Stream::Cpu(&pool);
-  ctx.scratch = &scratch;
-  ctx.batch = &batch;
+  const LayerContext ctx{ProcessGroup(), Stream::Cpu(&pool), /*saved=*/nullptr, &scratch, &batch};
   CountExactSpans(ctx, View(&hit, DType::kFloat32), View(&sums, DType::kFloat32));
   EXPECT_EQ(sums, (std::vector<float>{12, 24}));
   // Adds to what is there, and nothing where there are no spans.
