@@ -21,8 +21,9 @@ const Sizes kSizes[] = {{1, 1, 1},      {1, 17, 33},   {3, 33, 17},   {14, 384, 
                         {15, 385, 31},  {33, 16, 100}, {113, 40, 65}, {97, 800, 130},
                         {130, 97, 800}, {800, 130, 97}};
 const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
-const Activation kActivations[] = {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf,
-                                   Activation::kSquaredRelu, Activation::kTanh};
+const Activation kActivations[] = {
+    Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSquaredRelu,
+    Activation::kTanh, Activation::kRelu,     Activation::kSilu};
 
 double Activate(Activation activation, double x) {
   switch (activation) {
@@ -36,6 +37,10 @@ double Activate(Activation activation, double x) {
       return x > 0 ? x * x : 0;
     case Activation::kTanh:
       return std::tanh(x);
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
   }
   return NAN;
 }
