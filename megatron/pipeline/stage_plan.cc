@@ -1,6 +1,7 @@
 #include "megatron/pipeline/stage_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -81,10 +82,13 @@ class Planner {
     const auto report = CheckSchedule(schedule_, costs_);
     CHECK(report.ok()) << report.status();
     CollectPassages(*report);
+    // Sums of the same costs in another order differ by their rounding.
+    const double one_moment = ShortestAction(*report) / 1024;
     auto passage = passages_.begin();
     for (const TimedAction& timed : report->stages[stage_]) {
-      const auto end = std::find_if(passage, passages_.end(),
-                                    [&](const Passage& p) { return p.time > timed.start; });
+      const auto end = std::find_if(passage, passages_.end(), [&](const Passage& p) {
+        return p.time > timed.start + one_moment;
+      });
       AddExchange(passage, end);
       passage = end;
       AddAction(timed.action);
@@ -104,6 +108,14 @@ class Planner {
 
  private:
   using Passages = std::vector<Passage>;
+
+  static double ShortestAction(const ScheduleReport& report) {
+    double shortest = std::numeric_limits<double>::infinity();
+    for (const Timeline& stage : report.stages) {
+      for (const TimedAction& timed : stage) shortest = std::min(shortest, timed.end - timed.start);
+    }
+    return shortest;
+  }
 
   // False at the ends of the model.
   bool Neighbour(Place place, int step, Place* neighbour) const {

@@ -5,7 +5,9 @@
 #include <map>
 #include <random>
 #include <set>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "megatron/pipeline/zero_bubble_v.h"
@@ -285,6 +287,42 @@ TEST(StagePlanTest, SendsAndReceivesShareAnExchange) {
     if (!step.sends.empty() && !step.receives.empty()) ++both;
   }
   EXPECT_GE(both, 1);
+}
+
+// What is done between which messages, whatever their order within an exchange.
+std::vector<std::string> Outline(const StagePlan& plan) {
+  std::vector<std::string> outline;
+  for (const Step& step : plan.steps) {
+    std::multiset<std::string> lines;
+    for (const Message& m : step.sends)
+      lines.insert((testing::Message() << "send " << m.peer << " " << m.gradient << " "
+                                       << m.microbatch << " " << m.chunk)
+                       .GetString());
+    for (const Message& m : step.receives)
+      lines.insert((testing::Message() << "receive " << m.peer << " " << m.gradient << " "
+                                       << m.microbatch << " " << m.chunk)
+                       .GetString());
+    if (!step.is_exchange()) lines.insert((testing::Message() << step.action).GetString());
+    outline.insert(outline.end(), lines.begin(), lines.end());
+    outline.push_back("");
+  }
+  return outline;
+}
+
+// Tenths do not sum up to what they should; a message that is there in time must not be taken an
+// action later for it.
+TEST(StagePlanTest, RoundingOfTimesDelaysNoMessage) {
+  for (int microbatches = 4; microbatches <= 12; ++microbatches) {
+    for (const Schedule& schedule :
+         {OneForwardOneBackwardSchedule(4, microbatches), ZeroBubbleSchedule(4, microbatches),
+          InterleavedSchedule({4, microbatches, 2, 4}), ZeroBubbleVSchedule(4, microbatches)}) {
+      for (int stage = 0; stage < schedule.stages; ++stage) {
+        EXPECT_EQ(Outline(PlanStage(schedule, stage, ActionCosts{0.1, 0.1, 0.1})),
+                  Outline(PlanStage(schedule, stage, ActionCosts{1, 1, 1})))
+            << microbatches << " micro-batches, stage " << stage;
+      }
+    }
+  }
 }
 
 }  // namespace
