@@ -168,7 +168,9 @@ absl::Status Import(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   return megatron::RunTool(
       argc, argv,
-      "Makes a checkpoint of a Hugging Face model (gpt2, llama, mistral, qwen2).\n\n"
+      "Makes a checkpoint of a Hugging Face model (gpt2, llama, mistral, qwen2, bert, "
+      "megatron-bert,\n"
+      "t5).\n\n"
       "  import_hf --save=DIRECTORY HUGGING_FACE_DIRECTORY\n\n"
       "The directory holds config.json and model.safetensors, or several files and their index.",
       megatron::Import);
