@@ -1,7 +1,9 @@
 #include "megatron/tensor/cuda_device.h"
 
 #include <cublasLt.h>
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include "glog/logging.h"
 
@@ -95,10 +97,11 @@ void* CudaStream::Workspace(int64_t bytes) {
 
 void CudaStream::Synchronize() { MEGATRON_CHECK_CUDA(cudaStreamSynchronize(Handle(*this))); }
 
-CudaEvent::CudaEvent(int device) {
+CudaEvent::CudaEvent(int device, bool timed) {
   const OnDevice current(device);
   cudaEvent_t handle;
-  MEGATRON_CHECK_CUDA(cudaEventCreateWithFlags(&handle, cudaEventDisableTiming));
+  MEGATRON_CHECK_CUDA(
+      cudaEventCreateWithFlags(&handle, timed ? cudaEventDefault : cudaEventDisableTiming));
   handle_ = handle;
 }
 
@@ -121,6 +124,17 @@ bool CudaEvent::Reached() const {
 void CudaEvent::HoldBack(const CudaStream& stream) const {
   MEGATRON_CHECK_CUDA(cudaStreamWaitEvent(Handle(stream), Handle(*this), 0));
 }
+
+int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {
+  float milliseconds = 0;
+  MEGATRON_CHECK_CUDA(cudaEventElapsedTime(&milliseconds, Handle(from), Handle(to)));
+  return static_cast<int64_t>(double{milliseconds} * 1e6);
+}
+
+void PushCudaRange(const std::string& name) { nvtxRangePushA(name.c_str()); }
+void PopCudaRange() { nvtxRangePop(); }
+void StartCudaProfiler() { MEGATRON_CHECK_CUDA(cudaProfilerStart()); }
+void StopCudaProfiler() { MEGATRON_CHECK_CUDA(cudaProfilerStop()); }
 
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   CHECK_EQ(in.dtype(), out.dtype());

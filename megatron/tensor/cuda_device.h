@@ -65,7 +65,8 @@ class CudaStream {
 // Threads: any, one at a time.
 class CudaEvent {
  public:
-  explicit CudaEvent(int device);
+  // A timed one knows when it was reached, and costs a little more.
+  explicit CudaEvent(int device, bool timed = false);
   ~CudaEvent();
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -77,10 +78,19 @@ class CudaEvent {
   bool Reached() const;
   // What is enqueued on `stream` from now on happens after it.
   void HoldBack(const CudaStream& stream) const;
+  // Between two timed events of a device, both reached.
+  static int64_t Nanoseconds(const CudaEvent& from, const CudaEvent& to);
 
  private:
   void* handle_ = nullptr;
 };
+
+// For NVIDIA's profilers, which show ranges of the host's work by name and can be told what part of
+// a run to look at; without one these cost next to nothing. Ranges of a thread nest.
+void PushCudaRange(const std::string& name);
+void PopCudaRange();
+void StartCudaProfiler();
+void StopCudaProfiler();
 
 // Between tensors of equal dtype and shape, both contiguous, of which at least one is on the
 // stream's device and the other there or on the CPU. With one on the CPU this returns when it has

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -26,6 +27,8 @@ struct Blocks {
   std::mutex mutex;
   std::map<char*, Block> by_address;
 };
+
+using Clock = std::chrono::steady_clock;
 
 std::atomic<bool> events_are_late{false};
 
@@ -112,12 +115,27 @@ void* CudaStream::Workspace(int64_t bytes) {
 
 void CudaStream::Synchronize() {}
 
-// The handle says whether it has been recorded.
-CudaEvent::CudaEvent(int) {}
-CudaEvent::~CudaEvent() {}
-void CudaEvent::Record(const CudaStream&) { handle_ = this; }
+// The handle is when it was recorded, if it was.
+CudaEvent::CudaEvent(int, bool) {}
+CudaEvent::~CudaEvent() { delete static_cast<Clock::time_point*>(handle_); }
+void CudaEvent::Record(const CudaStream&) {
+  if (handle_ == nullptr) handle_ = new Clock::time_point;
+  *static_cast<Clock::time_point*>(handle_) = Clock::now();
+}
 bool CudaEvent::Reached() const { return handle_ == nullptr || !events_are_late; }
 void CudaEvent::HoldBack(const CudaStream&) const {}
+
+int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {
+  CHECK(from.handle_ != nullptr && to.handle_ != nullptr) << "an event was not recorded";
+  return std::chrono::nanoseconds(*static_cast<Clock::time_point*>(to.handle_) -
+                                  *static_cast<Clock::time_point*>(from.handle_))
+      .count();
+}
+
+void PushCudaRange(const std::string&) {}
+void PopCudaRange() {}
+void StartCudaProfiler() {}
+void StopCudaProfiler() {}
 
 void MakeEmulatedEventsLate(bool late) { events_are_late = late; }
 

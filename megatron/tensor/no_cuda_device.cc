@@ -25,11 +25,16 @@ MEGATRON_WEAK CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
 MEGATRON_WEAK CudaStream::~CudaStream() {}
 MEGATRON_WEAK void* CudaStream::Workspace(int64_t) { NoCuda(); }
 MEGATRON_WEAK void CudaStream::Synchronize() { NoCuda(); }
-MEGATRON_WEAK CudaEvent::CudaEvent(int) { NoCuda(); }
+MEGATRON_WEAK CudaEvent::CudaEvent(int, bool) { NoCuda(); }
 MEGATRON_WEAK CudaEvent::~CudaEvent() {}
 MEGATRON_WEAK void CudaEvent::Record(const CudaStream&) { NoCuda(); }
 MEGATRON_WEAK bool CudaEvent::Reached() const { NoCuda(); }
 MEGATRON_WEAK void CudaEvent::HoldBack(const CudaStream&) const { NoCuda(); }
+MEGATRON_WEAK int64_t CudaEvent::Nanoseconds(const CudaEvent&, const CudaEvent&) { NoCuda(); }
+MEGATRON_WEAK void PushCudaRange(const std::string&) { NoCuda(); }
+MEGATRON_WEAK void PopCudaRange() { NoCuda(); }
+MEGATRON_WEAK void StartCudaProfiler() { NoCuda(); }
+MEGATRON_WEAK void StopCudaProfiler() { NoCuda(); }
 MEGATRON_WEAK void CopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
 
 }  // namespace megatron

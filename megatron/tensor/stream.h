@@ -4,6 +4,8 @@
 // call returns, on the pool's threads; on the meta device they do nothing; on CUDA they are
 // enqueued. An Event marks a point of a stream that another may wait for; on CPU and meta it is
 // always reached.
+//
+// A stream may have a tracer, which writes down when its operations ran (trace/trace.h).
 #ifndef MEGATRON_TENSOR_STREAM_H_
 #define MEGATRON_TENSOR_STREAM_H_
 
@@ -13,6 +15,7 @@
 namespace megatron {
 
 class CudaStream;
+class Tracer;
 
 class Stream {
  public:
@@ -29,6 +32,14 @@ class Stream {
   ThreadPool* pool() const { return pool_; }
   CudaStream* cuda() const { return cuda_; }
 
+  // The same stream, followed by a tracer, which must outlive it.
+  Stream TracedBy(Tracer* tracer) const {
+    Stream traced = *this;
+    traced.tracer_ = tracer;
+    return traced;
+  }
+  Tracer* tracer() const { return tracer_; }  // or null
+
  private:
   Stream(Device device, ThreadPool* pool, CudaStream* cuda)
       : device_(device), pool_(pool), cuda_(cuda) {}
@@ -36,6 +47,7 @@ class Stream {
   Device device_;
   ThreadPool* pool_;
   CudaStream* cuda_;
+  Tracer* tracer_ = nullptr;
 };
 
 class Event {

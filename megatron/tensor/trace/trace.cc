@@ -1,0 +1,54 @@
+#include "megatron/tensor/trace/trace.h"
+
+#include <utility>
+
+#include "megatron/tensor/trace/tracer.h"
+
+namespace megatron {
+
+Trace::Trace() = default;
+Trace::~Trace() = default;
+
+Stream Trace::Follow(const Stream& stream, const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  tracers_.push_back(std::make_unique<Tracer>(this, stream, name));
+  return stream.TracedBy(tracers_.back().get());
+}
+
+Stream Trace::FollowBeside(const Stream& followed, const Stream& stream, const std::string& name) {
+  if (followed.tracer() == nullptr) return stream;
+  return followed.tracer()->trace()->Follow(stream, name);
+}
+
+void Trace::Start() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++recordings_;
+  const Tracer::Clock::time_point zero = Tracer::Clock::now();
+  for (const auto& tracer : tracers_) tracer->Start(recordings_, zero);
+}
+
+std::vector<TracedStream> Trace::Stop() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<TracedStream> streams;
+  for (const auto& tracer : tracers_) streams.push_back(tracer->Stop());
+  return streams;
+}
+
+void CountInTrace(const Stream& stream, const char* name, int64_t value) {
+  if (stream.tracer() != nullptr) stream.tracer()->Count(name, value);
+}
+
+void TraceSpan::Begin(const char* name, int64_t number, TraceDetails details) {
+  if (tracer_->recording() == 0) return;
+  std::string text = name;
+  if (number != kNoNumber) text += " " + std::to_string(number);
+  const Tracer::Place place = tracer_->Begin(std::move(text), details);
+  recording_ = place.recording;
+  index_ = place.index;
+}
+
+void TraceSpan::End() {
+  if (recording_ != 0) tracer_->End({recording_, index_});
+}
+
+}  // namespace megatron

@@ -1,0 +1,68 @@
+// What Trace does for one stream.
+#ifndef MEGATRON_TENSOR_TRACE_TRACER_H_
+#define MEGATRON_TENSOR_TRACE_TRACER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/trace/trace.h"
+
+namespace megatron {
+
+class Tracer {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Tracer(Trace* trace, const Stream& stream, const std::string& name)
+      : trace_(trace), stream_(stream), name_(name) {}
+
+  Trace* trace() const { return trace_; }
+
+  // Recordings are numbered from 1; 0: there is none now.
+  int64_t recording() const { return recording_.load(std::memory_order_relaxed); }
+  void Start(int64_t recording, Clock::time_point zero);
+  TracedStream Stop();
+
+  // Where a span stands; recording 0: nowhere.
+  struct Place {
+    int64_t recording = 0;
+    size_t index = 0;
+  };
+  Place Begin(std::string name, TraceDetails details);
+  void End(const Place& place);
+  void Count(const char* name, int64_t value);
+
+ private:
+  struct Moments {
+    explicit Moments(int device) : begin(device, true), end(device, true) {}
+    CudaEvent begin, end;
+  };
+
+  bool on_device() const { return stream_.device().type == DeviceType::kCuda; }
+  int64_t Now() const { return std::chrono::nanoseconds(Clock::now() - zero_).count(); }
+  void EndOpenSpans();
+  void ReadDeviceTimes();
+
+  Trace* const trace_;
+  const Stream stream_;
+  const std::string name_;
+  std::atomic<int64_t> recording_{0};
+
+  std::mutex mutex_;  // Start and Stop may come while another thread is in a span
+  Clock::time_point zero_;
+  TracedStream traced_;
+  std::deque<Moments> moments_;      // by span; kept for the next recording
+  std::unique_ptr<CudaEvent> base_;  // reached at base_time_
+  int64_t base_time_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TENSOR_TRACE_TRACER_H_
