@@ -20,36 +20,19 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/relative_positions.h"
-#include "megatron/layers/vocab_parallel_embedding.h"
-#include "megatron/models/layer_stack.h"
-#include "megatron/models/lm_head.h"
-#include "megatron/models/stage_memory.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/models/t5_options.h"
-#include "megatron/models/token_embedding.h"
-#include "megatron/models/trained_stage.h"
 
 namespace megatron {
 
-class T5Stage : public TrainedStage {
+class T5Stage : public ModelStage {
  public:
   // `placement.layers` counts the encoder's layers and then the decoder's. `device` and `ledger`
   // are of the only memory that a stage owns: lists of distances, sums.
   T5Stage(const GptOptions& options, const StagePlacement& placement,
           const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
-
-  std::vector<Parameter*> parameters() override;
-  const StagePlacement& placement() const override { return placement_; }
-  int64_t padded_vocab_size() const override { return options_.padded_vocab_size; }
-  // Of one rank: cross-attention needs all tokens.
-  void SetContextGroup(const ProcessGroup& group) override;
-  void SetMemory(StageMemory* memory) override;
-  void SetBatches(const std::vector<MicroBatch>* batches) override { batches_ = batches; }
-  void SetBlocks(WeightBlocks* blocks) override { blocks_ = blocks; }
-  void set_training(bool training) override { mode_ = training ? Mode::kTrain : Mode::kEvaluate; }
-  void StartPredicting(int64_t token, const Tensor& logits_V) override;
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
   std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
@@ -59,13 +42,7 @@ class T5Stage : public TrainedStage {
                 absl::Span<const Tensor> input_gradients, const Stream& stream) override;
   void BackwardWeight(const WorkItem& item, const Stream& stream) override;
 
-  Measures measures() const override { return MeasuresOf(options_); }
-  const Tensor& loss_sums() const override { return loss_sums_; }
-  RouterState& router_state() override { return no_router_state_; }
-  std::vector<MoeLayer*> moe_layers() const override { return {}; }
-
  private:
-  enum class Mode { kTrain, kEvaluate, kPredict };
   // What crosses an edge, or its gradient; biases may be empty.
   struct Streams {
     Tensor encoder_UH, decoder_TH, decoder_bias_WN, encoder_bias_WN;
@@ -98,23 +75,17 @@ class T5Stage : public TrainedStage {
   };
 
   Chunk MakeChunk(int chunk) const;
-  std::unique_ptr<VocabParallelEmbedding> MakeTable(const std::string& name, float init_std) const;
-  void MakeEmbedding(Device device, MemoryLedger* ledger);
-  void MakeHead(Device device, MemoryLedger* ledger);
-  bool ends_encoder() const;  // on one of its parts
+  void MakePositions(Device device, MemoryLedger* ledger);
+  void AppendInnerParameters(std::vector<Parameter*>* out) override;
+  void SetSlots(const StageMemory::Slots& slots) override;
 
-  bool relative() const { return options_.transformer.relative_positions.buckets > 0; }
-  bool sequence_parallel() const;
+  bool relative() const { return options().transformer.relative_positions.buckets > 0; }
   std::vector<TensorSpec> EdgeSpecs(int microbatch, bool in_encoder) const;
   Streams FromEdge(absl::Span<const Tensor> tensors, bool in_encoder) const;
-  LayerContext Context(const WorkItem& item, const Stream& stream) const;
-  Tensor AllocateHidden(Arena* arena, const LayerContext& ctx, const char* name) const;
   Tensor AllocateBias(Arena* arena) const;
 
   Streams Embed(const Contexts& contexts, Saved* saved) const;
   void EmbedBackward(const Contexts& contexts, const Streams& gradients, const Saved& saved);
-  void Run(const LayerStack& stack, const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
-           LayerStack::Saved* saved) const;
   void ForwardEncoder(const Chunk& chunk, const Contexts& contexts, const Streams& out,
                       Saved* saved) const;
   void ForwardDecoder(const Chunk& chunk, Contexts* contexts, const Streams& out, Saved* saved);
@@ -123,29 +94,11 @@ class T5Stage : public TrainedStage {
   void BackwardEncoder(const Chunk& chunk, Contexts* contexts, const Streams& dout,
                        const Streams& din, Saved* saved);
 
-  GptOptions options_;
-  StagePlacement placement_;
-  ProcessGroup tensor_group_;
-  RouterState no_router_state_;
-  // On the first stage; on the last too if it is tied, there as a copy.
-  std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
-  std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
-  // On the first stage; the latter two with relative positions.
-  std::unique_ptr<TokenEmbedding> embedding_;
-  std::unique_ptr<RelativePositions> encoder_positions_, decoder_positions_;
   std::vector<Chunk> chunks_;
+  // On the first stage, with relative positions.
+  std::unique_ptr<RelativePositions> encoder_positions_, decoder_positions_;
   std::unique_ptr<NormLayer> encoder_norm_;  // where the encoder ends
   int encoder_norm_block_ = WeightBlocks::kNone;
-  std::unique_ptr<LmHead> head_;  // on the last stage
-
-  Buffer loss_buffer_;
-  Tensor loss_sums_;
-  StageMemory* memory_ = nullptr;
-  WeightBlocks* blocks_ = nullptr;
-  const std::vector<MicroBatch>* batches_ = nullptr;
-  Mode mode_ = Mode::kTrain;
-  int64_t predicted_token_ = 0;
-  Tensor predicted_logits_V_;
 };
 
 }  // namespace megatron
