@@ -3,17 +3,22 @@
 //   bazel run //tools/interop:dump_run -- --output=/some/folder
 //
 // The format is described in compare.py.
+#include <algorithm>
 #include <iostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/models/hf_config.h"
 #include "nlohmann/json.hpp"
 #include "tools/interop/npy.h"
 #include "tools/interop/reference_runs.h"
@@ -23,25 +28,33 @@ ABSL_FLAG(std::string, output, "", "The folder to write to; made where there is 
 namespace megatron {
 namespace {
 
-nlohmann::json ModelConfig(const ReferenceRun& run) {
+// As Hugging Face writes it, or what model.py knows.
+absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
   const GptOptions& gpt = run.trainer.model;
+  if (IsHuggingFaces(run)) {
+    MEGATRON_ASSIGN_OR_RETURN(const std::string text, HfConfigJson(gpt, {}));
+    return nlohmann::json::parse(text);
+  }
   const TransformerOptions& layer = gpt.transformer;
-  return {{"num_layers", layer.num_layers},
-          {"hidden_size", layer.hidden_size},
-          {"ffn_hidden_size", layer.ffn_hidden_size},
-          {"num_attention_heads", layer.num_attention_heads},
-          {"num_query_groups", layer.num_query_groups},
-          {"kv_channels", layer.kv_channels},
-          {"seq_length", run.trainer.packing.seq_length},
-          {"vocab_size", gpt.vocab_size},
-          {"padded_vocab_size", gpt.padded_vocab_size},
-          {"normalization", layer.norm.kind == ops::Norm::kRmsNorm ? "RMSNorm" : "LayerNorm"},
-          {"norm_epsilon", layer.norm.epsilon},
-          {"position_embedding_type", layer.rotary ? "rope" : "learned_absolute"},
-          {"rotary_base", layer.rotary_options.base},
-          {"swiglu", layer.gated},
-          {"disable_bias_linear", !layer.linear_bias},
-          {"untie_embeddings_and_output_weights", !gpt.tied_embeddings}};
+  return nlohmann::json{
+      {"model_type", gpt.num_encoder_layers > 0 ? "megatron-t5" : "gpt"},
+      {"num_layers", layer.num_layers},
+      {"encoder_num_layers", gpt.num_encoder_layers},
+      {"hidden_size", layer.hidden_size},
+      {"ffn_hidden_size", layer.ffn_hidden_size},
+      {"num_attention_heads", layer.num_attention_heads},
+      {"num_query_groups", layer.num_query_groups},
+      {"kv_channels", layer.kv_channels},
+      {"max_positions", gpt.max_positions},
+      {"vocab_size", gpt.vocab_size},
+      {"padded_vocab_size", gpt.padded_vocab_size},
+      {"normalization", layer.norm.kind == ops::Norm::kRmsNorm ? "RMSNorm" : "LayerNorm"},
+      {"norm_epsilon", layer.norm.epsilon},
+      {"position_embedding_type", layer.rotary ? "rope" : "learned_absolute"},
+      {"rotary_base", layer.rotary_options.base},
+      {"swiglu", layer.gated},
+      {"disable_bias_linear", !layer.linear_bias},
+      {"untie_embeddings_and_output_weights", !gpt.tied_embeddings}};
 }
 
 nlohmann::json OptimizerConfig(const GptTrainerOptions& trainer) {
@@ -76,6 +89,34 @@ absl::Status WriteList(const std::string& path, std::vector<float>* values) {
                   Tensor(values->data(), DType::kFloat32, {static_cast<int64_t>(values->size())}));
 }
 
+// [samples, longest]; -1 behind those that are shorter.
+absl::Status WriteSamples(const std::string& folder, const std::vector<GptSample>& samples) {
+  FileSystem& fs = PosixFileSystem();
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(folder));
+  using Field = std::vector<int32_t> GptSample::*;
+  const std::pair<const char*, Field> fields[] = {{"tokens", &GptSample::tokens},
+                                                  {"labels", &GptSample::labels},
+                                                  {"types", &GptSample::types},
+                                                  {"encoder_tokens", &GptSample::encoder_tokens}};
+  const size_t count = samples.size();
+  for (const auto& [name, field] : fields) {
+    size_t longest = 0;
+    for (const GptSample& sample : samples) longest = std::max(longest, (sample.*field).size());
+    std::vector<int32_t> padded(count * longest, -1);
+    for (size_t i = 0; i < count; ++i) {
+      const std::vector<int32_t>& values = samples[i].*field;
+      std::copy(values.begin(), values.end(), padded.begin() + static_cast<int64_t>(i * longest));
+    }
+    const Shape shape = {static_cast<int64_t>(count), static_cast<int64_t>(longest)};
+    MEGATRON_RETURN_IF_ERROR(WriteNpy(fs, JoinPath(folder, absl::StrCat(name, ".npy")),
+                                      Tensor(padded.data(), DType::kInt32, shape)));
+  }
+  std::vector<int32_t> classes;
+  for (const GptSample& sample : samples) classes.push_back(sample.sequence_class);
+  return WriteNpy(fs, JoinPath(folder, "classes.npy"),
+                  Tensor(classes.data(), DType::kInt32, {static_cast<int64_t>(count)}));
+}
+
 absl::Status Dump(const ReferenceRun& run, const Stream& stream, const std::string& output) {
   FileSystem& fs = PosixFileSystem();
   const std::string folder = JoinPath(output, run.name);
@@ -84,14 +125,12 @@ absl::Status Dump(const ReferenceRun& run, const Stream& stream, const std::stri
   MEGATRON_RETURN_IF_ERROR(WriteWeights(JoinPath(folder, "final"), &result.final_weights));
   MEGATRON_RETURN_IF_ERROR(WriteList(JoinPath(folder, "losses.npy"), &result.losses));
   MEGATRON_RETURN_IF_ERROR(WriteList(JoinPath(folder, "grad_norms.npy"), &result.grad_norms));
-  std::vector<int32_t> tokens = ReferenceTokens(run);
-  const Shape shape = {run.train_iters, run.trainer.batch_size.global_batch_size,
-                       run.trainer.packing.seq_length + 1};
-  MEGATRON_RETURN_IF_ERROR(
-      WriteNpy(fs, JoinPath(folder, "tokens.npy"), Tensor(tokens.data(), DType::kInt32, shape)));
-  const nlohmann::json config = {{"model", ModelConfig(run)},
+  MEGATRON_RETURN_IF_ERROR(WriteSamples(JoinPath(folder, "samples"), ReferenceSamples(run)));
+  MEGATRON_ASSIGN_OR_RETURN(const nlohmann::json model, ModelConfig(run));
+  const nlohmann::json config = {{"model", model},
                                  {"optimizer", OptimizerConfig(run.trainer)},
-                                 {"train_iters", run.train_iters}};
+                                 {"train_iters", run.train_iters},
+                                 {"global_batch_size", run.trainer.batch_size.global_batch_size}};
   return WriteFileAtomically(fs, JoinPath(folder, "config.json"), config.dump(2) + "\n");
 }
 

@@ -2,11 +2,11 @@
 # Trains small models with this project and with PyTorch, from the same weights on the same tokens,
 # and compares them (pytorch_reference/compare.py). Prints "N passed, N failed".
 #
-# PyTorch is found or installed as python.bash says.
+# PyTorch is found or installed as python.bash says; transformers comes from the Python package index.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
-make_venv_with_torch
+make_venv_with_torch transformers==4.46.3
 runs=$scratch/runs
 mkdir "$runs"
 ./bazelw run //tools/interop:dump_run -- --output="$runs"

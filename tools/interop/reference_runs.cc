@@ -4,8 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "megatron/base/philox.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/models/hf_weights.h"
+#include "tools/interop/reference_samples.h"
 
 namespace megatron {
 namespace {
@@ -13,8 +14,6 @@ namespace {
 constexpr int64_t kIterations = 20;
 constexpr int64_t kGlobalBatch = 4;
 constexpr int64_t kMicroBatch = 2;
-constexpr int64_t kSeqLength = 32;
-constexpr int64_t kVocab = 100;
 constexpr uint64_t kSeed = 1234;
 
 GptOptions Gpt2() {
@@ -27,9 +26,9 @@ GptOptions Gpt2() {
   layer.kv_channels = 16;
   layer.hidden_dropout = layer.attention_dropout = 0;
   layer.output_init_std = static_cast<float>(0.02 / std::sqrt(2.0 * 3));
-  gpt.vocab_size = kVocab;
+  gpt.vocab_size = kReferenceVocab;
   gpt.padded_vocab_size = 128;
-  gpt.max_positions = kSeqLength;
+  gpt.max_positions = kReferenceLength;
   return gpt;
 }
 
@@ -45,6 +44,47 @@ GptOptions Llama() {
   gpt.learned_positions = false;
   gpt.tied_embeddings = false;
   return gpt;
+}
+
+// As Megatron's; with post_norm as the paper's.
+GptOptions Bert(bool post_norm) {
+  GptOptions bert = Gpt2();
+  TransformerOptions& layer = bert.transformer;
+  layer.name = "encoder";
+  layer.causal = false;
+  layer.post_norm = post_norm;
+  layer.activation = ops::Activation::kGeluErf;
+  layer.norm.epsilon = post_norm ? 1e-12f : 1e-5f;
+  bert.num_token_types = 2;
+  bert.masked_lm_head = bert.sentence_order_head = true;
+  return bert;
+}
+
+GptOptions MegatronT5() {
+  GptOptions t5 = Gpt2();
+  t5.num_encoder_layers = 2;
+  t5.transformer.num_layers = 2;
+  t5.output_bias = true;
+  return t5;
+}
+
+// As published: 1.0, whose MLP has a ReLU, or 1.1 with a gate and an output matrix of its own.
+GptOptions T5(bool version_1_1) {
+  GptOptions t5 = MegatronT5();
+  TransformerOptions& layer = t5.transformer;
+  layer.kv_channels = 24;
+  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.norm.epsilon = 1e-6f;
+  layer.linear_bias = layer.qkv_bias = t5.output_bias = t5.learned_positions = false;
+  layer.relative_positions = {16, 20};
+  layer.softmax_scale = 1;
+  layer.activation = ops::Activation::kRelu;
+  layer.gated = version_1_1;
+  layer.gate = ops::Activation::kGeluTanh;
+  t5.embedding_init_std = 1;
+  t5.tied_embeddings = !version_1_1;
+  if (t5.tied_embeddings) t5.output_scale = 1 / std::sqrt(static_cast<float>(layer.hidden_size));
+  return t5;
 }
 
 ReferenceRun MakeRun(const std::string& name, const GptOptions& model,
@@ -65,34 +105,15 @@ ReferenceRun MakeRun(const std::string& name, const GptOptions& model,
   schedule.start_weight_decay = schedule.end_weight_decay = 0.1;
   run.trainer.batch_size.global_batch_size = kGlobalBatch;
   run.trainer.batch_size.granularity = kMicroBatch;
-  run.trainer.packing.layout.micro_batch_size = kMicroBatch;
-  run.trainer.packing.seq_length = kSeqLength;
-  run.trainer.packing.max_micro_batches = kGlobalBatch / kMicroBatch;
+  PackerOptions& packing = run.trainer.packing;
+  packing.layout.micro_batch_size = kMicroBatch;
+  packing.max_micro_batches = kGlobalBatch / kMicroBatch;
+  packing.classified = model.masked_lm_head;
+  const bool has_encoder = model.num_encoder_layers > 0;
+  packing.seq_length = has_encoder ? kReferenceDecoderLength : kReferenceLength;
+  packing.encoder_seq_length = has_encoder ? kReferenceLength : 0;
   return run;
 }
-
-class TokenSource : public GptSampleSource {
- public:
-  TokenSource(std::vector<int32_t> tokens, int64_t seq_length)
-      : tokens_(std::move(tokens)), seq_length_(seq_length) {}
-
-  int64_t size() const override { return static_cast<int64_t>(tokens_.size()) / (seq_length_ + 1); }
-
-  absl::Status Get(int64_t index, GptSample* sample) const override {
-    const auto begin = tokens_.begin() + index * (seq_length_ + 1);
-    sample->tokens.assign(begin, begin + seq_length_);
-    sample->labels.assign(begin + 1, begin + 1 + seq_length_);
-    sample->loss_mask.assign(seq_length_, 1);
-    sample->positions.resize(seq_length_);
-    for (int64_t i = 0; i < seq_length_; ++i) sample->positions[i] = static_cast<int32_t>(i);
-    sample->document_starts = {0};
-    return absl::OkStatus();
-  }
-
- private:
-  std::vector<int32_t> tokens_;
-  int64_t seq_length_;
-};
 
 // Sized by a run on the meta device, as every run of ours is.
 absl::StatusOr<std::unique_ptr<GptTrainer>> MakeTrainer(const ReferenceRun& run,
@@ -106,49 +127,62 @@ absl::StatusOr<std::unique_ptr<GptTrainer>> MakeTrainer(const ReferenceRun& run,
   return GptTrainer::Create(run.trainer, scaler, {}, plan->Measure(), stream, ledger);
 }
 
-std::map<std::string, ReferenceResult::Weight> Weights(GptTrainer& trainer) {
-  std::map<std::string, ReferenceResult::Weight> weights;
+std::map<std::string, ReferenceResult::Weight> Weights(const ReferenceRun& run,
+                                                       GptTrainer& trainer) {
+  std::map<std::string, ReferenceResult::Weight> ours, theirs;
   for (const ParameterState& state : trainer.buffers().States()) {
     const float* values = state.master.data<float>();
-    weights[state.parameter->name] = {state.parameter->sharding.local_shape,
-                                      std::vector<float>(values, values + state.master.numel())};
+    ours[state.parameter->name] = {state.parameter->sharding.local_shape,
+                                   std::vector<float>(values, values + state.master.numel())};
   }
-  return weights;
+  if (!IsHuggingFaces(run)) return ours;
+  for (const HfTensor& tensor : HfTensors(run.trainer.model)) {
+    ReferenceResult::Weight& weight = theirs[tensor.name];
+    weight.shape = Shape(tensor.shape);
+    weight.values.resize(static_cast<size_t>(weight.shape.numel()));
+    CopyToHf(tensor, sizeof(float),
+             reinterpret_cast<const char*>(ours.at(tensor.parameter).values.data()),
+             reinterpret_cast<char*>(weight.values.data()));
+  }
+  return theirs;
 }
 
 }  // namespace
 
-std::vector<ReferenceRun> ReferenceRuns() {
-  return {MakeRun("gpt2_adam", Gpt2(), OptimizerOptions::kAdamW),
-          MakeRun("gpt2_sgd", Gpt2(), OptimizerOptions::kSgd),
-          MakeRun("llama_adam", Llama(), OptimizerOptions::kAdamW),
-          MakeRun("llama_sgd", Llama(), OptimizerOptions::kSgd)};
+bool IsHuggingFaces(const ReferenceRun& run) {
+  const GptOptions& model = run.trainer.model;
+  return model.masked_lm_head || (model.num_encoder_layers > 0 && !model.learned_positions);
 }
 
-std::vector<int32_t> ReferenceTokens(const ReferenceRun& run) {
-  const int64_t length = run.trainer.packing.seq_length + 1;
-  const int64_t samples = run.train_iters * run.trainer.batch_size.global_batch_size;
-  const PhiloxKey key = DeriveKey(kSeed, kPhiloxSampling, 0, 0);
-  std::vector<int32_t> tokens;
-  for (int64_t sample = 0; sample < samples; ++sample) {
-    for (int64_t i = 0; i < length; ++i) {
-      const PhiloxBlock random =
-          Philox(key, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(i), 0, 0}});
-      const int64_t next =
-          i == 0 ? random.word[0] % kVocab : tokens.back() * 3 + random.word[0] % 4;
-      tokens.push_back(static_cast<int32_t>(next % kVocab));
-    }
+std::vector<ReferenceRun> ReferenceRuns() {
+  const std::pair<const char*, GptOptions> models[] = {{"gpt2", Gpt2()},
+                                                       {"llama", Llama()},
+                                                       {"bert", Bert(true)},
+                                                       {"megatron_bert", Bert(false)},
+                                                       {"t5", T5(false)},
+                                                       {"t5_v1_1", T5(true)},
+                                                       {"megatron_t5", MegatronT5()}};
+  std::vector<ReferenceRun> runs;
+  for (const auto& [name, model] : models) {
+    runs.push_back(MakeRun(std::string(name) + "_adam", model, OptimizerOptions::kAdamW));
+    runs.push_back(MakeRun(std::string(name) + "_sgd", model, OptimizerOptions::kSgd));
   }
-  return tokens;
+  return runs;
+}
+
+std::vector<GptSample> ReferenceSamples(const ReferenceRun& run) {
+  const int64_t count = run.train_iters * run.trainer.batch_size.global_batch_size;
+  if (run.trainer.model.masked_lm_head) return MaskedSamples(count);
+  return run.trainer.model.num_encoder_layers > 0 ? SpanSamples(count) : NextTokenSamples(count);
 }
 
 absl::StatusOr<ReferenceResult> Train(const ReferenceRun& run, const Stream& stream) {
   MemoryLedger ledger;
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptTrainer> trainer, MakeTrainer(run, stream, &ledger));
   trainer->InitializeWeights(kSeed);
-  const TokenSource source(ReferenceTokens(run), run.trainer.packing.seq_length);
+  const SampleList source(ReferenceSamples(run));
   ReferenceResult result;
-  result.initial_weights = Weights(*trainer);
+  result.initial_weights = Weights(run, *trainer);
   for (int64_t i = 0; i < run.train_iters; ++i) {
     MEGATRON_ASSIGN_OR_RETURN(const StepReport report,
                               trainer->Step(source, /*stop_requested=*/false, nullptr));
@@ -156,7 +190,7 @@ absl::StatusOr<ReferenceResult> Train(const ReferenceRun& run, const Stream& str
     result.losses.push_back(static_cast<float>(report.loss));
     result.grad_norms.push_back(static_cast<float>(report.update.grad_norm));
   }
-  result.final_weights = Weights(*trainer);
+  result.final_weights = Weights(run, *trainer);
   return result;
 }
 

@@ -1,10 +1,10 @@
 // Short training runs that other frameworks repeat from the same weights on the same tokens, to see
 // that they get the same losses, gradient norms and weights.
 //
-// A GPT-2-shaped model (layer norm, learned positions, GELU by tanh, biases, tied embeddings) and a
-// Llama-shaped one (RMS norm, rotary positions, SwiGLU, grouped queries, no biases, untied), each
-// with AdamW and with SGD: 20 steps in fp32 on the CPU, without dropout, the global batch in two
-// micro-batches.
+// Small models of the shapes of GPT-2 (layer norm, learned positions, GELU by tanh, biases, tied
+// embeddings), Llama (RMS norm, rotary positions, SwiGLU, grouped queries, no biases, untied), BERT
+// as in the paper and as Megatron's, T5 1.0, 1.1 and as Megatron's, each with AdamW and with SGD:
+// 20 steps in fp32 on the CPU, without dropout, the global batch in two micro-batches.
 #ifndef MEGATRON_TOOLS_INTEROP_REFERENCE_RUNS_H_
 #define MEGATRON_TOOLS_INTEROP_REFERENCE_RUNS_H_
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 #include "megatron/train/gpt_trainer.h"
@@ -28,9 +29,12 @@ struct ReferenceRun {
 
 std::vector<ReferenceRun> ReferenceRuns();
 
-// The tokens of all samples, [samples, seq_length + 1]: a noisy arithmetic sequence, so that there
-// is something to learn.
-std::vector<int32_t> ReferenceTokens(const ReferenceRun& run);
+// Whether Hugging Face has the model (BERT, and T5 as published); its weights then have the names
+// and the layout that they have there.
+bool IsHuggingFaces(const ReferenceRun& run);
+
+// In the order of training.
+std::vector<GptSample> ReferenceSamples(const ReferenceRun& run);
 
 struct ReferenceResult {
   struct Weight {

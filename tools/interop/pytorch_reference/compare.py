@@ -8,8 +8,14 @@ compare.py --self_check  checks this reference itself: its gradients against fin
                          double, and how far fp32 strays from double in 20 steps, which must leave
                          room below the tolerances of the comparison.
 
-A run is a folder: config.json, tokens.npy int32 [steps, samples, positions + 1], losses.npy and
-grad_norms.npy [steps], initial/NAME.npy and final/NAME.npy for every weight NAME.
+compare.py --write_goldens=FOLDER DIR
+                         also writes what //tools/interop:reference_runs_test expects of each run:
+                         losses and gradient norms, and of each final weight its norm and its
+                         product with a wave, as PyTorch computes them in double.
+
+A run is a folder: config.json, samples/NAME.npy int32 [all samples, positions] with -1 behind shorter
+ones (classes.npy: [all samples]), losses.npy and grad_norms.npy [steps], initial/NAME.npy and
+final/NAME.npy for every weight NAME.
 
 Prints "N passed, N failed" at the end and fails if a check did.
 """
@@ -23,6 +29,7 @@ import sys
 import numpy
 import torch
 
+import hugging_face
 import model
 import training
 
@@ -60,14 +67,19 @@ def relative_l2(actual, expected):
 
 
 def split_keys(m, name, tensor):
-    """(what has a gradient, the biases of keys or None).
+    """(what has a gradient or None, the biases of keys or None).
 
     Softmax does not see a constant added to all scores of a row, so without rotation the gradient
     of a key's bias is zero but for rounding, and AdamW makes steps of full size out of rounding.
     """
-    if not name.endswith("linear_qkv.bias") or m["position_embedding_type"] == "rope":
-        return tensor, None
-    return torch.cat([tensor[:, :-2], tensor[:, -1:]], dim=1), tensor[:, -2]
+    if name.endswith(".key.bias"):
+        return None, tensor
+    if m.get("position_embedding_type") != "rope":
+        if name.endswith("linear_qkv.bias"):
+            return torch.cat([tensor[:, :-2], tensor[:, -1:]], dim=1), tensor[:, -2]
+        if name.endswith("linear_kv.bias"):
+            return tensor[:, 1], tensor[:, 0]
+    return tensor, None
 
 
 def compare_weights(report, config, label, actual, expected):
@@ -75,8 +87,9 @@ def compare_weights(report, config, label, actual, expected):
     for name in expected:
         rest, keys = split_keys(config["model"], name, actual[name])
         expected_rest, expected_keys = split_keys(config["model"], name, expected[name])
-        report.check(label + name, relative_l2(rest, expected_rest),
-                     WEIGHT_BOUND[o["optimizer"]])
+        if rest is not None:
+            report.check(label + name, relative_l2(rest, expected_rest),
+                         WEIGHT_BOUND[o["optimizer"]])
         if keys is not None:
             bound = o["lr"] / 10 if o["optimizer"] == "adam" else 1e-9
             report.check(label + name + " (keys, absolute)",
@@ -88,17 +101,33 @@ def load(folder, names):
             for name in names}
 
 
-def print_goldens(name, losses, norms):
-    """The lines that //tools/interop:reference_runs_test has of this run."""
-    for kind, values in (("losses", losses), ("norms", norms)):
-        print("%s %s: %s" % (name, kind, ", ".join("%.8gf" % value for value in values)))
+def write_goldens(path, config, initial, batches):
+    """Lines of a name and numbers."""
+    losses, norms, weights = training.train(config, initial, batches, torch.float64)
+    with open(path, "w") as file:
+        for name, values in (("losses", losses), ("norms", norms)):
+            print(name, *["%.9g" % value for value in values], file=file)
+        for name, weight in weights.items():
+            if split_keys(config["model"], name, weight)[1] is not None:
+                continue
+            wave = (torch.arange(weight.numel(), dtype=torch.float64) * 1.7 + 0.5).sin()
+            print(name, "%.9g %.9g" % (weight.norm(), weight.flatten() @ wave), file=file)
+
+
+def load_batches(config, folder):
+    """Of each step, by name."""
+    names = sorted(name[:-len(".npy")] for name in os.listdir(folder))
+    steps = {name: values.long().split(config["global_batch_size"])
+             for name, values in load(folder, names).items()}
+    return [{name: steps[name][i] for name in names} for i in range(config["train_iters"])]
 
 
 def compare_run(report, folder, goldens):
     label = os.path.basename(folder) + ": "
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
-    shapes = model.parameter_shapes(config["model"])
+    m = config["model"]
+    shapes = (hugging_face if hugging_face.has(m) else model).parameter_shapes(m)
     for part in ("initial", "final"):
         found = {name[:-len(".npy")] for name in os.listdir(os.path.join(folder, part))}
         unexpected = found.symmetric_difference(shapes)
@@ -112,10 +141,11 @@ def compare_run(report, folder, goldens):
         if list(initial[name].shape) != shape:
             report.check("%s%s has shape %s" % (label, name, list(initial[name].shape)), 1, 0)
             return
-    batches = torch.from_numpy(numpy.load(os.path.join(folder, "tokens.npy"))).long()
+    batches = load_batches(config, os.path.join(folder, "samples"))
     losses, norms, weights = training.train(config, initial, batches)
     if goldens:
-        print_goldens(os.path.basename(folder), losses, norms)
+        write_goldens(os.path.join(goldens, os.path.basename(folder) + ".txt"), config, initial,
+                      batches)
     report.check(label + "losses",
                  relative(numpy.load(os.path.join(folder, "losses.npy")).tolist(), losses),
                  LOSS_BOUND)
@@ -128,7 +158,7 @@ def compare_run(report, folder, goldens):
 def example_configs():
     """Models like those that dump_run trains, smaller."""
     common = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "kv_channels": 16,
-              "seq_length": 32, "vocab_size": 100, "padded_vocab_size": 128, "norm_epsilon": 1e-5,
+              "max_positions": 32, "vocab_size": 100, "padded_vocab_size": 128, "norm_epsilon": 1e-5,
               "rotary_base": 10000.0}
     gpt2 = dict(common, num_query_groups=4, ffn_hidden_size=256, normalization="LayerNorm",
                 position_embedding_type="learned_absolute", swiglu=False,
@@ -150,22 +180,22 @@ def random_weights(m, generator):
     for name, shape in model.parameter_shapes(m).items():
         if name.endswith("bias"):
             weights[name] = torch.zeros(shape)
-        elif model.decays(name):
+        elif model.decays(name, shape):
             weights[name] = 0.02 * torch.randn(shape, generator=generator)
         else:
             weights[name] = torch.ones(shape)
     return weights
 
 
-def check_gradients(report, label, m, initial, tokens, generator):
+def check_gradients(report, label, m, initial, batch, generator):
     """The derivative along a random direction, by autograd and by central differences, in double."""
     weights = {name: w.double().requires_grad_() for name, w in initial.items()}
-    model.loss(m, weights, tokens).backward()
+    model.loss(m, weights, batch).backward()
     for name, weight in weights.items():
         direction = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
         direction *= 2e-5 / direction.abs().max()
         with torch.no_grad():
-            ends = [model.loss(m, dict(weights, **{name: weight + sign * direction}), tokens).item()
+            ends = [model.loss(m, dict(weights, **{name: weight + sign * direction}), batch).item()
                     for sign in (1, -1)]
         derivative = (weight.grad * direction).sum().item()
         report.check(label + "gradient of " + name,
@@ -177,8 +207,10 @@ def self_check(report):
         m = config["model"]
         generator = torch.Generator().manual_seed(1)
         initial = random_weights(m, generator)
-        batches = torch.randint(0, m["vocab_size"], (config["train_iters"], 4, m["seq_length"] + 1),
-                                generator=generator)
+        tokens = torch.randint(0, m["vocab_size"],
+                               (config["train_iters"], 4, m["max_positions"] + 1),
+                               generator=generator)
+        batches = [{"tokens": step[:, :-1], "labels": step[:, 1:]} for step in tokens]
         if config["optimizer"]["optimizer"] == "adam":
             check_gradients(report, label + ": ", m, initial, batches[0], generator)
         losses, norms, weights = training.train(config, initial, batches)
@@ -194,8 +226,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", nargs="?")
     parser.add_argument("--self_check", action="store_true")
-    parser.add_argument("--print_goldens", action="store_true",
-                        help="print PyTorch's losses and gradient norms of each run")
+    parser.add_argument("--write_goldens", metavar="FOLDER",
+                        help="write PyTorch's losses, gradient norms and weights of each run there")
     arguments = parser.parse_args()
     if not arguments.directory and not arguments.self_check:
         parser.error("a directory of runs or --self_check is needed")
@@ -207,7 +239,7 @@ def main():
         for name in sorted(os.listdir(arguments.directory)):
             folder = os.path.join(arguments.directory, name)
             if os.path.exists(os.path.join(folder, "config.json")):
-                compare_run(report, folder, arguments.print_goldens)
+                compare_run(report, folder, arguments.write_goldens)
     return report.finish()
 
 

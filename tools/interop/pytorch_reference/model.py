@@ -1,7 +1,9 @@
-"""GPT-2- and Llama-shaped models in plain PyTorch, over weights in Megatron's names and layouts.
+"""GPT-2- and Llama-shaped models, and Megatron's T5, in plain PyTorch, over weights in Megatron's names and layouts.
 
-Legend: B samples, S positions, H hidden, N query heads, G key/value heads, R = N / G, D channels
-of a head, F channels of the MLP, V rows of the (padded) vocabulary.
+Legend: B samples, S positions (Q of queries, K of keys), H hidden, N query heads, G key/value heads, R = N / G,
+D channels of a head, F channels of the MLP, V rows of the (padded) vocabulary.
+
+A batch has tokens and labels [B, S], and for T5 encoder_tokens; -1 behind shorter samples, and where no label is.
 """
 
 import math
@@ -14,12 +16,13 @@ def parameter_shapes(m):
     """Names and shapes of every weight of model `m`, in the layout in which they are stored."""
     h, d, g, f = m["hidden_size"], m["kv_channels"], m["num_query_groups"], m["ffn_hidden_size"]
     heads = m["num_attention_heads"]
+    encoder_layers = m.get("encoder_num_layers", 0)
     biased = not m["disable_bias_linear"]
     qkv = [g, heads // g + 2, d]
     fc1 = [2, f] if m["swiglu"] else [f]
     shapes = {"embedding.word_embeddings.weight": [m["padded_vocab_size"], h]}
     if m["position_embedding_type"] == "learned_absolute":
-        shapes["embedding.position_embeddings.weight"] = [m["seq_length"], h]
+        shapes["embedding.position_embeddings.weight"] = [m["max_positions"], h]
 
     def linear(name, rows, columns):
         shapes[name + ".weight"] = rows + [columns]
@@ -31,23 +34,35 @@ def parameter_shapes(m):
         if m["normalization"] == "LayerNorm":
             shapes[name + "bias"] = [h]
 
-    for layer in range(m["num_layers"]):
-        prefix = "decoder.layers.%d." % layer
+    def layer(prefix, cross_attention):
         norm(prefix + "self_attention.linear_qkv.layer_norm_")
         linear(prefix + "self_attention.linear_qkv", qkv, h)
         linear(prefix + "self_attention.linear_proj", [h], heads * d)
+        if cross_attention:
+            norm(prefix + "pre_cross_attn_layernorm.")
+            linear(prefix + "cross_attention.linear_q", [heads, 1, d], h)
+            linear(prefix + "cross_attention.linear_kv", [heads, 2, d], h)
+            linear(prefix + "cross_attention.linear_proj", [h], heads * d)
         norm(prefix + "mlp.linear_fc1.layer_norm_")
         linear(prefix + "mlp.linear_fc1", fc1, h)
         linear(prefix + "mlp.linear_fc2", [h], f)
-    norm("decoder.final_layernorm.")
+
+    for i in range(encoder_layers):
+        layer("encoder.layers.%d." % i, cross_attention=False)
+    for i in range(m["num_layers"]):
+        layer("decoder.layers.%d." % i, cross_attention=encoder_layers > 0)
+    for stack in ["encoder"] * (encoder_layers > 0) + ["decoder"]:
+        norm(stack + ".final_layernorm.")
+    if encoder_layers > 0:
+        shapes["output_layer.bias"] = [m["padded_vocab_size"]]
     if m["untie_embeddings_and_output_weights"]:
         shapes["output_layer.weight"] = [m["padded_vocab_size"], h]
     return shapes
 
 
-def decays(name):
-    """Megatron's rule: neither biases nor the weights of norms."""
-    return not name.endswith("bias") and "layer_norm_" not in name and "layernorm." not in name
+def decays(name, shape):
+    """Megatron's rule: neither biases nor the weights of norms, which are vectors."""
+    return not name.endswith("bias") and len(shape) > 1
 
 
 def norm(m, weights, name, x):
@@ -75,7 +90,16 @@ def rotate(m, x_BSND):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def attention(m, weights, name, x_BSH):
+def attend(m, q_BQND, k_BKGD, v_BKGD, allowed):
+    """Each query sees the keys that `allowed`, broadcast to [B, N, Q, K], says."""
+    r = m["num_attention_heads"] // k_BKGD.shape[2]
+    k, v = k_BKGD.repeat_interleave(r, dim=2), v_BKGD.repeat_interleave(r, dim=2)
+    scores = torch.einsum("bqnd,bknd->bnqk", q_BQND, k) / math.sqrt(m["kv_channels"])
+    probabilities = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+    return torch.einsum("bnqk,bknd->bqnd", probabilities, v).flatten(2)
+
+
+def self_attention(m, weights, name, x_BSH, allowed):
     batch, length, _ = x_BSH.shape
     heads, groups, d = m["num_attention_heads"], m["num_query_groups"], m["kv_channels"]
     r = heads // groups
@@ -84,12 +108,14 @@ def attention(m, weights, name, x_BSH):
     k, v = qkv[..., r, :], qkv[..., r + 1, :]
     if m["position_embedding_type"] == "rope":
         q, k = rotate(m, q), rotate(m, k)
-    k, v = k.repeat_interleave(r, dim=2), v.repeat_interleave(r, dim=2)
-    scores = torch.einsum("bqnd,bknd->bnqk", q, k) / math.sqrt(d)
-    future = torch.ones(length, length, dtype=torch.bool).triu(1)
-    probabilities = scores.masked_fill(future, -math.inf).softmax(-1)
-    context = torch.einsum("bnqk,bknd->bqnd", probabilities, v).reshape(batch, length, heads * d)
-    return linear(weights, name + "linear_proj", context)
+    return linear(weights, name + "linear_proj", attend(m, q, k, v, allowed))
+
+
+def cross_attention(m, weights, name, x_BQH, y_BKH, allowed):
+    heads, d = m["num_attention_heads"], m["kv_channels"]
+    q = linear(weights, name + "linear_q", x_BQH).unflatten(-1, (heads, d))
+    k, v = linear(weights, name + "linear_kv", y_BKH).unflatten(-1, (heads, 2, d)).unbind(-2)
+    return linear(weights, name + "linear_proj", attend(m, q, k, v, allowed))
 
 
 def mlp(m, weights, name, x_BSH):
@@ -102,19 +128,39 @@ def mlp(m, weights, name, x_BSH):
     return linear(weights, name + "linear_fc2", y)
 
 
-def loss(m, weights, tokens):
-    """Mean cross-entropy of predicting tokens[:, 1:] from tokens[:, :-1]."""
-    inputs, labels = tokens[:, :-1], tokens[:, 1:]
-    x = weights["embedding.word_embeddings.weight"][inputs]
+def embed(m, weights, tokens):
+    x = weights["embedding.word_embeddings.weight"][tokens.clamp_min(0)]
     if m["position_embedding_type"] == "learned_absolute":
-        x = x + weights["embedding.position_embeddings.weight"][:inputs.shape[1]]
-    for layer in range(m["num_layers"]):
-        prefix = "decoder.layers.%d." % layer
+        x = x + weights["embedding.position_embeddings.weight"][:tokens.shape[1]]
+    return x
+
+
+def layers(m, weights, stack, count, x, allowed, encoded=None, encoded_allowed=None):
+    for i in range(count):
+        prefix = "%s.layers.%d." % (stack, i)
         a = prefix + "self_attention."
-        x = x + attention(m, weights, a, norm(m, weights, a + "linear_qkv.layer_norm_", x))
+        x = x + self_attention(m, weights, a, norm(m, weights, a + "linear_qkv.layer_norm_", x),
+                               allowed)
+        if encoded is not None:
+            y = norm(m, weights, prefix + "pre_cross_attn_layernorm.", x)
+            x = x + cross_attention(m, weights, prefix + "cross_attention.", y, encoded,
+                                    encoded_allowed)
         a = prefix + "mlp."
         x = x + mlp(m, weights, a, norm(m, weights, a + "linear_fc1.layer_norm_", x))
-    x = norm(m, weights, "decoder.final_layernorm.", x)
+    return norm(m, weights, stack + ".final_layernorm.", x)
+
+
+def loss(m, weights, batch):
+    """Mean cross-entropy of the labels."""
+    tokens, labels = batch["tokens"], batch["labels"]
+    encoded = seen = None
+    if m.get("encoder_num_layers", 0) > 0:
+        seen = (batch["encoder_tokens"] >= 0)[:, None, None]  # padding is not
+        encoded = layers(m, weights, "encoder", m["encoder_num_layers"],
+                         embed(m, weights, batch["encoder_tokens"]), seen)
+    past = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
+    x = layers(m, weights, "decoder", m["num_layers"], embed(m, weights, tokens), past, encoded,
+               seen)
     table = weights.get("output_layer.weight", weights["embedding.word_embeddings.weight"])
-    logits = (x @ table.T)[..., :m["vocab_size"]]
-    return F.cross_entropy(logits.reshape(-1, m["vocab_size"]), labels.reshape(-1))
+    logits = F.linear(x, table, weights.get("output_layer.bias"))[..., :m["vocab_size"]]
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1)

@@ -1,9 +1,10 @@
-"""Trains a model of model.py as a run of ours does: schedule, clipping, AdamW or SGD."""
+"""Trains a model of model.py or hugging_face.py as a run of ours does: schedule, clipping, AdamW or SGD."""
 
 import math
 
 import torch
 
+import hugging_face
 import model
 
 
@@ -20,7 +21,7 @@ def learning_rate(o, samples):
 
 def make_optimizer(o, weights):
     groups = [{
-        "params": [w for name, w in weights.items() if model.decays(name) == decays],
+        "params": [w for name, w in weights.items() if model.decays(name, w.shape) == decays],
         "weight_decay": o["weight_decay"] if decays else 0.0,
     } for decays in (True, False)]
     groups = [group for group in groups if group["params"]]
@@ -30,21 +31,33 @@ def make_optimizer(o, weights):
                              eps=o["adam_eps"])
 
 
+def start(m, initial, dtype):
+    """Returns the weights, and their loss of a batch as a function."""
+    if hugging_face.has(m):
+        reference = hugging_face.make(m).to(dtype)
+        weights = dict(reference.named_parameters())
+        for name, weight in weights.items():
+            weight.data.copy_(initial[name])
+        return weights, lambda batch: hugging_face.loss(reference, batch)
+    weights = {name: torch.nn.Parameter(w.to(dtype).clone()) for name, w in initial.items()}
+    return weights, lambda batch: model.loss(m, weights, batch)
+
+
 def train(config, initial, batches, dtype=torch.float32):
     """Returns (losses, gradient norms, final weights) of one update per batch of `batches`."""
-    m, o = config["model"], config["optimizer"]
-    weights = {name: torch.nn.Parameter(w.to(dtype).clone()) for name, w in initial.items()}
+    o = config["optimizer"]
+    weights, loss = start(config["model"], initial, dtype)
     optimizer = make_optimizer(o, weights)
     losses, norms, samples = [], [], 0
-    for tokens in batches:
+    for batch in batches:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(o, samples)
         optimizer.zero_grad()
-        value = model.loss(m, weights, tokens)
+        value = loss(batch)
         value.backward()
         limit = o["clip_grad"] if o["clip_grad"] > 0 else math.inf
         norms.append(torch.nn.utils.clip_grad_norm_(weights.values(), limit).item())
         losses.append(value.item())
         optimizer.step()
-        samples += tokens.shape[0]
+        samples += batch["tokens"].shape[0]
     return losses, norms, {name: w.detach() for name, w in weights.items()}

@@ -1,0 +1,34 @@
+"""Hugging Face's BERT, MegatronBERT and T5, as model.py's models: shapes of weights, and losses of batches.
+
+Batches are model.py's, and BERT's have types [B, S] and classes [B], the labels of the sentence-order head.
+"""
+
+import transformers
+
+
+def has(m):
+    return "architectures" in m
+
+
+def make(m):
+    """The model of a config.json; all tokens are words, while theirs of padding (0) gets no gradient."""
+    config = transformers.AutoConfig.for_model(**m, pad_token_id=None)
+    return getattr(transformers, m["architectures"][0])(config)
+
+
+def parameter_shapes(m):
+    return {name: list(weight.shape) for name, weight in make(m).named_parameters()}
+
+
+def loss(model, batch):
+    """The sum of the model's losses. Samples are padded, and masks tell."""
+    tokens = batch["tokens"]
+    labels = batch["labels"].masked_fill(batch["labels"] < 0, -100)
+    mask = (tokens >= 0).long()
+    if not model.config.is_encoder_decoder:
+        return model(input_ids=tokens.clamp_min(0), attention_mask=mask, labels=labels,
+                     token_type_ids=batch["types"].clamp_min(0),
+                     next_sentence_label=batch["classes"]).loss
+    return model(input_ids=batch["encoder_tokens"].clamp_min(0),
+                 attention_mask=(batch["encoder_tokens"] >= 0).long(), labels=labels,
+                 decoder_input_ids=tokens.clamp_min(0), use_cache=False).loss

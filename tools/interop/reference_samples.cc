@@ -1,0 +1,115 @@
+#include "tools/interop/reference_samples.h"
+
+#include <numeric>
+
+#include "megatron/base/philox.h"
+
+namespace megatron {
+namespace {
+
+constexpr uint64_t kSeed = 1234;
+// Of BERT's and T5's samples: words below the first special token.
+constexpr int64_t kWords = 90;
+constexpr int32_t kFirst = 95, kSeparator = 96, kMask = 97;  // [CLS] or [BOS], [SEP] or [EOS]
+constexpr int32_t kFirstSentinel = 90;
+
+std::vector<int32_t> NoisySequence(int64_t sample, int64_t length, int64_t words) {
+  const PhiloxKey key = DeriveKey(kSeed, kPhiloxSampling, 0, 0);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < length; ++i) {
+    const PhiloxBlock random =
+        Philox(key, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(i), 0, 0}});
+    const int64_t next = i == 0 ? random.word[0] % words : tokens.back() * 3 + random.word[0] % 4;
+    tokens.push_back(static_cast<int32_t>(next % words));
+  }
+  return tokens;
+}
+
+// From 8 to 28 words.
+std::vector<int32_t> Text(int64_t sample) {
+  return NoisySequence(sample, 8 + 5 * sample % 21, kWords);
+}
+
+// One sequence, whose labels below zero do not count.
+void Finish(GptSample* sample) {
+  sample->positions.resize(sample->tokens.size());
+  std::iota(sample->positions.begin(), sample->positions.end(), 0);
+  for (int32_t label : sample->labels) sample->loss_mask.push_back(label < 0 ? 0.0f : 1.0f);
+  sample->document_starts = {0};
+}
+
+std::vector<GptSample> Samples(int64_t count, GptSample (*sample)(int64_t index)) {
+  std::vector<GptSample> samples;
+  for (int64_t i = 0; i < count; ++i) {
+    samples.push_back(sample(i));
+    Finish(&samples.back());
+  }
+  return samples;
+}
+
+void AppendPiece(const int32_t* begin, const int32_t* end, int32_t type, GptSample* sample) {
+  sample->tokens.insert(sample->tokens.end(), begin, end);
+  sample->tokens.push_back(kSeparator);
+  sample->types.resize(sample->tokens.size(), type);
+}
+
+}  // namespace
+
+std::vector<GptSample> NextTokenSamples(int64_t count) {
+  return Samples(count, [](int64_t index) {
+    const std::vector<int32_t> text = NoisySequence(index, kReferenceLength + 1, kReferenceVocab);
+    GptSample sample;
+    sample.tokens.assign(text.begin(), text.end() - 1);
+    sample.labels.assign(text.begin() + 1, text.end());
+    return sample;
+  });
+}
+
+std::vector<GptSample> MaskedSamples(int64_t count) {
+  return Samples(count, [](int64_t index) {
+    const std::vector<int32_t> text = Text(index);
+    const int32_t *begin = text.data(), *end = begin + text.size(), *cut = begin + text.size() / 3;
+    GptSample sample;
+    sample.sequence_class = index % 3 == 0;
+    const bool swapped = sample.sequence_class == 1;
+    sample.tokens = {kFirst};
+    AppendPiece(swapped ? cut : begin, swapped ? end : cut, /*type=*/0, &sample);
+    AppendPiece(swapped ? begin : cut, swapped ? cut : end, /*type=*/1, &sample);
+    sample.labels.assign(sample.tokens.size(), -1);
+    for (size_t i = 1; i < sample.tokens.size(); ++i) {
+      if ((static_cast<size_t>(index) + i) % 4 != 0 || sample.tokens[i] == kSeparator) continue;
+      sample.labels[i] = sample.tokens[i];
+      sample.tokens[i] = kMask;
+    }
+    return sample;
+  });
+}
+
+std::vector<GptSample> SpanSamples(int64_t count) {
+  return Samples(count, [](int64_t index) {
+    const std::vector<int32_t> text = Text(index);
+    GptSample sample;
+    sample.tokens = {kFirst};
+    int32_t span = -1;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const size_t place = i % 8, length = 1 + (static_cast<size_t>(index) + i / 8) % 3;
+      if (place < 2 || place >= 2 + length) {
+        sample.encoder_tokens.push_back(text[i]);
+        continue;
+      }
+      if (place == 2) {
+        sample.encoder_tokens.push_back(kFirstSentinel + ++span);
+        sample.tokens.push_back(kFirstSentinel + span);
+        sample.spans.push_back(-1);
+      }
+      sample.tokens.push_back(text[i]);
+      sample.spans.push_back(span);
+    }
+    sample.spans.push_back(-1);
+    sample.labels.assign(sample.tokens.begin() + 1, sample.tokens.end());
+    sample.labels.push_back(kSeparator);
+    return sample;
+  });
+}
+
+}  // namespace megatron

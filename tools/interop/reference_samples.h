@@ -1,0 +1,44 @@
+// What the reference runs train on: samples with something to learn, those of BERT and T5 of any
+// length, as their datasets give them.
+#ifndef MEGATRON_TOOLS_INTEROP_REFERENCE_SAMPLES_H_
+#define MEGATRON_TOOLS_INTEROP_REFERENCE_SAMPLES_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "megatron/data/gpt/gpt_sample.h"
+
+namespace megatron {
+
+// Tokens are below this.
+inline constexpr int64_t kReferenceVocab = 100;
+// The most tokens of a sample, of what an encoder reads and of what a decoder writes.
+inline constexpr int64_t kReferenceLength = 32, kReferenceDecoderLength = 24;
+
+// GPT's: kReferenceLength tokens of a noisy arithmetic sequence, each to be predicted.
+std::vector<GptSample> NextTokenSamples(int64_t count);
+// BERT's: two pieces of such a sequence, in every third sample in the wrong order; every fourth
+// token masked.
+std::vector<GptSample> MaskedSamples(int64_t count);
+// T5's: such a sequence with spans cut out for the decoder to write.
+std::vector<GptSample> SpanSamples(int64_t count);
+
+class SampleList : public GptSampleSource {
+ public:
+  explicit SampleList(std::vector<GptSample> samples) : samples_(std::move(samples)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
+  absl::Status Get(int64_t index, GptSample* sample) const override {
+    *sample = samples_[static_cast<size_t>(index)];
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<GptSample> samples_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_INTEROP_REFERENCE_SAMPLES_H_
