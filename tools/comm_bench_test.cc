@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "nlohmann/json.hpp"
 #include "tools/comm_bench_measure.h"
 #include "tools/comm_bench_report.h"

@@ -13,9 +13,9 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/isa.h"
-#include "megatron/train/exit_code.h"
-#include "megatron/train/inference_model.h"
-#include "megatron/train/masked_text.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/text/masked_text.h"
+#include "megatron/train/trainer/inference_model.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, text, "", "A text in which [MASK] stands for each token that is missing.");

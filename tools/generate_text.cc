@@ -15,10 +15,10 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/isa.h"
-#include "megatron/train/exit_code.h"
-#include "megatron/train/inference_model.h"
-#include "megatron/train/restored_text.h"
-#include "megatron/train/text_stream.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/text/restored_text.h"
+#include "megatron/train/text/text_stream.h"
+#include "megatron/train/trainer/inference_model.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(

@@ -8,10 +8,10 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/models/hf_config.h"
-#include "megatron/train/config_defaults.h"
-#include "megatron/train/config_loader.h"
-#include "megatron/train/config_text.h"
-#include "megatron/train/run_options.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_text.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
 namespace {

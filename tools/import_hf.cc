@@ -20,7 +20,7 @@
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/hf_config.h"
-#include "megatron/train/run_options.h"
+#include "megatron/train/trainer/run_options.h"
 #include "tools/dataset_lock.h"
 #include "tools/hf_import_config.h"
 #include "tools/hf_import_weights.h"

@@ -28,11 +28,11 @@
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
-#include "megatron/train/config_loader.h"
-#include "megatron/train/flops.h"
-#include "megatron/train/gpt_trainer.h"
-#include "megatron/train/run_options.h"
-#include "megatron/train/run_plan.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/trainer/flops.h"
+#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, config, "gpt2_124m",

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/counted_communicator.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/ops/host_tensor.h"
 

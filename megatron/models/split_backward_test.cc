@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/gpt_harness.h"
 
 namespace megatron {

@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/gpt_harness.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"

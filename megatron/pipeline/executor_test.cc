@@ -7,7 +7,7 @@
 #include "absl/status/status_matchers.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/pipeline/zero_bubble_v.h"
 
 namespace megatron {

@@ -5,7 +5,7 @@
 
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/pipeline/executor.h"
 #include "megatron/pipeline/sleeping_stage.h"
 #include "megatron/pipeline/stage_plan.h"

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/train/run_options.h"
+#include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "megatron/train/exit_code.h"
+#include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
 
 namespace megatron {

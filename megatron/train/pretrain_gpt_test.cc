@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/indexed/indexed_dataset_writer.h"
-#include "megatron/train/exit_code.h"
+#include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
 
 namespace megatron {

@@ -13,7 +13,7 @@
 #include "absl/debugging/symbolize.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
-#include "megatron/train/exit_code.h"
+#include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain.h"
 
 namespace megatron {

@@ -14,9 +14,9 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
-#include "megatron/comm/job_secret.h"
-#include "megatron/comm/socket.h"
-#include "megatron/train/exit_code.h"
+#include "megatron/comm/socket/job_secret.h"
+#include "megatron/comm/socket/socket.h"
+#include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
 
 namespace megatron {

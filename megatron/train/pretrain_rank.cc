@@ -11,12 +11,12 @@
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/models/text_generator.h"
-#include "megatron/train/consensus.h"
-#include "megatron/train/masked_text.h"
-#include "megatron/train/restored_text.h"
-#include "megatron/train/stop_signals.h"
-#include "megatron/train/text_stream.h"
-#include "megatron/train/training_loop.h"
+#include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/text/masked_text.h"
+#include "megatron/train/text/restored_text.h"
+#include "megatron/train/text/text_stream.h"
+#include "megatron/train/trainer/consensus.h"
+#include "megatron/train/trainer/training_loop.h"
 
 namespace megatron {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launcher.h"
-#include "megatron/train/exit_code.h"
+#include "megatron/train/failure/exit_code.h"
 
 namespace megatron {
 namespace {

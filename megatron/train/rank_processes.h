@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/tcp_job.h"
-#include "megatron/train/run_options.h"
+#include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
 

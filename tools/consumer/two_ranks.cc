@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/data/tokenizer/byte_level_tokenizer.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/parallel_linear.h"

@@ -17,7 +17,7 @@
 #include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
-#include "megatron/train/gpt_trainer.h"
+#include "megatron/train/trainer/gpt_trainer.h"
 
 namespace megatron {
 

@@ -23,7 +23,7 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/line_prefixer.h"
-#include "megatron/comm/socket.h"
+#include "megatron/comm/socket/socket.h"
 
 namespace megatron {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/comm/wire.h"
+#include "megatron/comm/socket/wire.h"
 
 namespace megatron {
 namespace {

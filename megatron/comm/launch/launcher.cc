@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/comm/socket.h"
+#include "megatron/comm/socket/socket.h"
 
 namespace megatron {
 namespace {

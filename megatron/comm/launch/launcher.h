@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "megatron/comm/job_secret.h"
 #include "megatron/comm/launch/children.h"
+#include "megatron/comm/socket/job_secret.h"
 
 namespace megatron {
 

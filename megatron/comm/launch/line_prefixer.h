@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
-#include "megatron/comm/socket.h"
+#include "megatron/comm/socket/socket.h"
 
 namespace megatron {
 

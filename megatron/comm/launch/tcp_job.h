@@ -11,10 +11,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "megatron/comm/job_secret.h"
 #include "megatron/comm/launch/launch_env.h"
-#include "megatron/comm/tcp_communicator.h"
-#include "megatron/comm/tcp_store.h"
+#include "megatron/comm/socket/job_secret.h"
+#include "megatron/comm/store/tcp_store.h"
+#include "megatron/comm/tcp/tcp_communicator.h"
 
 namespace megatron {
 

@@ -11,7 +11,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/call_match.h"
-#include "megatron/comm/tcp_frame.h"
+#include "megatron/comm/tcp/tcp_frame.h"
 
 namespace megatron {
 namespace {

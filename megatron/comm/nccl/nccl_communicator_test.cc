@@ -16,7 +16,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/communicator_conformance.h"
 #include "megatron/comm/nccl/fake_nccl.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/host_mirror.h"

@@ -16,7 +16,7 @@
 #include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
 #include "megatron/comm/nccl/nccl_group.h"
-#include "megatron/comm/run_ranks.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"

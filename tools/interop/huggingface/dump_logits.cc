@@ -19,9 +19,9 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/models/gpt_stage.h"
 #include "megatron/models/stage_memory.h"
-#include "megatron/train/config_loader.h"
-#include "megatron/train/run_options.h"
-#include "megatron/train/training_checkpoint.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/training_checkpoint.h"
 #include "tools/interop/npy.h"
 #include "tools/tool_main.h"
 

@@ -1,0 +1,145 @@
+#include "megatron/comm/tcp/tcp_connect.h"
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/socket/acceptor.h"
+#include "megatron/comm/socket/handshake.h"
+#include "megatron/comm/socket/hmac_sha256.h"
+
+namespace megatron {
+namespace {
+
+// Each rank connects to those below it and is connected to by those above it.
+class RankConnector {
+ public:
+  RankConnector(Store* store, const JobSecret& secret, const TcpWorldOptions& options)
+      : store_(*store),
+        secret_(secret),
+        options_(options),
+        deadline_(absl::Now() + options.connect_deadline),
+        peers_(options.size) {
+    const Sha256Digest digest = Sha256(options.name);
+    std::memcpy(&world_, digest.data(), sizeof(world_));
+  }
+
+  absl::StatusOr<std::vector<TcpPeerSockets>> Connect() {
+    MEGATRON_ASSIGN_OR_RETURN(const int64_t comers,
+                              store_.Add(absl::StrCat(Key(options_.rank), "/comers"), 1));
+    if (comers > 1) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("another process is ", Name(options_.rank), " already"));
+    }
+    MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp({options_.host, 0}));
+    MEGATRON_ASSIGN_OR_RETURN(const Endpoint endpoint, LocalEndpoint(listener));
+    MEGATRON_RETURN_IF_ERROR(store_.Set(Key(options_.rank), endpoint.ToString()));
+    absl::Status accepted;
+    std::thread acceptor([&] { accepted = AcceptThoseAbove(std::move(listener)); });
+    const absl::Status connected = ConnectToThoseBelow();
+    if (!connected.ok()) give_up_ = true;
+    acceptor.join();
+    MEGATRON_RETURN_IF_ERROR(connected);
+    MEGATRON_RETURN_IF_ERROR(accepted);
+    return std::move(peers_);
+  }
+
+ private:
+  std::string Key(int rank) const { return absl::StrCat(options_.name, "/rank/", rank); }
+
+  absl::Status ConnectToThoseBelow() {
+    for (int peer = 0; peer < options_.rank; ++peer) {
+      MEGATRON_ASSIGN_OR_RETURN(const std::string address,
+                                store_.Get(Key(peer), deadline_ - absl::Now()));
+      MEGATRON_ASSIGN_OR_RETURN(const Endpoint endpoint, Endpoint::Parse(address));
+      peers_[peer].address = address;
+      MEGATRON_ASSIGN_OR_RETURN(peers_[peer].data,
+                                ConnectTo(peer, endpoint, ChannelPurpose::kData));
+      MEGATRON_ASSIGN_OR_RETURN(peers_[peer].control,
+                                ConnectTo(peer, endpoint, ChannelPurpose::kControl));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Socket> ConnectTo(int peer, const Endpoint& endpoint, ChannelPurpose purpose) {
+    ChannelId id;
+    id.purpose = purpose;
+    id.from = options_.rank;
+    id.to = peer;
+    id.world = world_;
+    absl::StatusOr<Socket> socket = ConnectToJob(endpoint, secret_, id, deadline_);
+    MEGATRON_RETURN_IF_ERROR(
+        socket.status(), _ << "while connecting " << Name(options_.rank) << " to " << Name(peer));
+    return socket;
+  }
+
+  absl::Status AcceptThoseAbove(Socket listener) {
+    Acceptor acceptor(std::move(listener), secret_);
+    while (!Missing().empty() && !give_up_) {
+      if (absl::Now() >= deadline_) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            Name(options_.rank), ": after ", absl::FormatDuration(options_.connect_deadline),
+            " still missing: ", absl::StrJoin(Missing(), ", ")));
+      }
+      std::vector<pollfd> entries;
+      acceptor.AppendTo(&entries);
+      // Short, to notice when the other half has failed.
+      poll(entries.data(), entries.size(),
+           PollMilliseconds(deadline_, std::min(acceptor.longest_wait(), kGlance)));
+      for (AcceptedChannel& channel : acceptor.Accept()) Take(&channel);
+    }
+    return absl::OkStatus();
+  }
+
+  // What does not fit comes from a process that is confused: it is dropped, which tells it so.
+  void Take(AcceptedChannel* channel) {
+    const ChannelId& id = channel->id;
+    if (id.world != world_ || id.to != options_.rank || id.from <= options_.rank ||
+        id.from >= options_.size) {
+      return;
+    }
+    TcpPeerSockets& peer = peers_[id.from];
+    peer.address = PeerText(channel->socket);
+    if (id.purpose == ChannelPurpose::kData) peer.data = std::move(channel->socket);
+    if (id.purpose == ChannelPurpose::kControl) peer.control = std::move(channel->socket);
+  }
+
+  std::vector<std::string> Missing() const {
+    std::vector<std::string> missing;
+    for (int peer = options_.rank + 1; peer < options_.size; ++peer) {
+      if (!peers_[peer].data.valid() || !peers_[peer].control.valid()) {
+        missing.push_back(Name(peer));
+      }
+    }
+    return missing;
+  }
+
+  std::string Name(int rank) const { return absl::StrCat("rank ", rank, " of ", options_.name); }
+
+  static constexpr absl::Duration kGlance = absl::Milliseconds(50);
+
+  Store& store_;
+  const JobSecret& secret_;
+  const TcpWorldOptions& options_;
+  const absl::Time deadline_;
+  uint64_t world_ = 0;
+  std::atomic<bool> give_up_{false};
+  // The two halves touch different elements.
+  std::vector<TcpPeerSockets> peers_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<TcpPeerSockets>> ConnectRanks(Store* store, const JobSecret& secret,
+                                                         const TcpWorldOptions& options) {
+  return RankConnector(store, secret, options).Connect();
+}
+
+}  // namespace megatron

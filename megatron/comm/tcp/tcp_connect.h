@@ -1,0 +1,44 @@
+// How the ranks of a TcpWorld find each other through a Store and connect, each to all others.
+#ifndef MEGATRON_COMM_TCP_TCP_CONNECT_H_
+#define MEGATRON_COMM_TCP_TCP_CONNECT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "megatron/comm/socket/job_secret.h"
+#include "megatron/comm/socket/socket.h"
+#include "megatron/comm/store/store.h"
+
+namespace megatron {
+
+struct TcpWorldOptions {
+  int rank = 0;
+  int size = 1;
+  // Tells the worlds of one store apart: a name is good for one of them.
+  std::string name = "world";
+  // The address at which this rank listens while the world is made, and at which the others reach
+  // it: one of this machine's, TcpStoreClient::local_host() for example.
+  std::string host = "127.0.0.1";
+  // For all ranks to come.
+  absl::Duration connect_deadline = absl::Minutes(5);
+  // The longest time that one wait of a call takes.
+  absl::Duration deadline = absl::Minutes(10);
+  // A rank that gives no sign of life for the limit is lost, whether or not it is waited for.
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  absl::Duration silence_limit = absl::Seconds(10);
+};
+
+struct TcpPeerSockets {
+  Socket data, control;
+  std::string address;  // for messages
+};
+
+// By world rank, this rank's own invalid. The errors name the ranks that have not come.
+absl::StatusOr<std::vector<TcpPeerSockets>> ConnectRanks(Store* store, const JobSecret& secret,
+                                                         const TcpWorldOptions& options);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_TCP_TCP_CONNECT_H_

@@ -1,0 +1,255 @@
+#include "megatron/comm/tcp/tcp_control.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "megatron/base/patient_lock.h"
+
+namespace megatron {
+namespace {
+
+// Whoever takes longer to tell a failure hangs over it.
+constexpr absl::Duration kTellingPatience = absl::Seconds(3);
+
+}  // namespace
+
+TcpControl::Peer::Peer(int rank, TcpPeerSockets* sockets)
+    : rank(rank),
+      address(sockets->address),
+      channel(std::move(sockets->control)),
+      last_heard(absl::Now()) {}
+
+TcpControl::TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSockets>* sockets,
+                       const TcpActivities* activities, std::function<void()> changed)
+    : options_(options), activities_(*activities), changed_(std::move(changed)), peers_([&] {
+        std::vector<std::unique_ptr<Peer>> peers(options.size);
+        for (int peer = 0; peer < options.size; ++peer) {
+          if (peer == options.rank) continue;
+          peers[peer] = std::make_unique<Peer>(peer, &(*sockets)[peer]);
+        }
+        return peers;
+      }()) {
+  if (options.size > 1) thread_ = std::thread([this] { Run(); });
+}
+
+void TcpControl::SetFailureHook(std::function<void(const absl::Status&)> hook) {
+  absl::MutexLock lock(&fail_mutex_);
+  failure_hook_ = std::move(hook);
+}
+
+std::string TcpControl::Describe(int peer) const {
+  return absl::StrCat("rank ", peer, " of ", options_.name, " (", peers_[peer]->address, ")");
+}
+
+void TcpControl::FailBy(int peer, absl::StatusCode code, const std::string& what) {
+  if (!ok()) {
+    peers_[peer]->lost = true;
+    return;
+  }
+  std::string text = absl::StrCat(Describe(peer), " ", what);
+  for (const std::string& line : activities_.Describe()) absl::StrAppend(&text, "; ", line);
+  Fail(absl::Status(code, text), peer);
+}
+
+void TcpControl::Fail(const absl::Status& reason, int lost, bool tell) {
+  if (reason.ok()) return;
+  if (lost >= 0 && lost < options_.size && lost != options_.rank) peers_[lost]->lost = true;
+  {
+    const PatientLock lock(&fail_mutex_, kTellingPatience);
+    if (!ok()) return;
+    if (tell) TellAbort(reason, lost);
+    if (lock.held()) {
+      if (failure_hook_) failure_hook_(reason);
+      doing_ = activities_.Describe();
+      doing_known_.store(true, std::memory_order_release);
+    }
+    failure_.Set(reason);
+  }
+  changed_();
+}
+
+void TcpControl::TellAbort(const absl::Status& reason, int lost) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& peer : peers_) {
+      if (peer == nullptr) continue;
+      Send(peer.get(), FrameKind::kAbort, AbortMessage::Encode(reason), lost + 1);
+    }
+  }
+  wake_.Set();
+}
+
+void TcpControl::Send(Peer* peer, FrameKind kind, std::string message, uint32_t tag) {
+  TcpOutFrame frame;
+  frame.message = std::move(message);
+  frame.header = EncodeFrameHeader({kind, tag, 0, 0, frame.message.size()});
+  peer->channel.Queue(std::move(frame));
+  peer->channel.Flush();
+}
+
+void TcpControl::Run() {
+  absl::Time next_tick = absl::Now() + options_.heartbeat_interval;
+  std::vector<pollfd> entries;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stop_) return;
+      entries.assign(1, {wake_.fd(), POLLIN, 0});
+      for (const auto& peer : peers_) {
+        if (peer == nullptr) continue;
+        const TcpChannel& channel = peer->channel;
+        const short events = static_cast<short>(POLLIN | (channel.has_queued() ? POLLOUT : 0));
+        entries.push_back({channel.open() ? channel.socket().fd() : -1, events, 0});
+      }
+    }
+    poll(entries.data(), entries.size(), PollMilliseconds(next_tick, absl::Seconds(60)));
+    if (entries[0].revents != 0) wake_.Clear();
+    size_t entry = 1;
+    for (const auto& peer : peers_) {
+      if (peer == nullptr) continue;
+      if (entries[entry++].revents != 0) Serve(peer.get());
+    }
+    if (absl::Now() < next_tick) continue;
+    Tick(next_tick);
+    next_tick = absl::Now() + options_.heartbeat_interval;
+  }
+}
+
+void TcpControl::Serve(Peer* peer) {
+  absl::Status heard, abort;
+  bool ended = false, any = false;
+  uint32_t abort_tag = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    peer->channel.Flush();
+    const auto begin = [](const FrameHeader& header) -> absl::StatusOr<TcpChannel::Target> {
+      if (header.kind == FrameKind::kHeartbeat || header.kind == FrameKind::kAbort ||
+          header.kind == FrameKind::kState || header.kind == FrameKind::kBye) {
+        return TcpChannel::Target();
+      }
+      return absl::InvalidArgumentError("a frame on the wrong connection");
+    };
+    const auto finish = [&](const FrameHeader& header, std::string message)
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                              if (header.kind == FrameKind::kBye) peer->said_farewell = true;
+                              if (header.kind == FrameKind::kHeartbeat)
+                                peer->awaits_us = header.tag != 0;
+                              if (header.kind == FrameKind::kState)
+                                states_[peer->rank] = std::move(message);
+                              if (header.kind == FrameKind::kAbort && abort.ok()) {
+                                abort = AbortMessage::Decode(message);
+                                abort_tag = header.tag;
+                              }
+                              return absl::OkStatus();
+                            };
+    heard = peer->channel.Read({begin, finish}, &any);
+    ended = !peer->channel.open();
+  }
+  if (any) peer->last_heard = absl::Now();
+  Fail(abort, static_cast<int>(abort_tag) - 1, /*tell=*/false);
+  if (!heard.ok()) {
+    FailBy(peer->rank, absl::StatusCode::kInternal, absl::StrCat("sent ", heard.message()));
+  } else if (ended && !peer->said_farewell) {
+    FailBy(peer->rank, absl::StatusCode::kUnavailable,
+           "is lost: its connection ended without a farewell");
+  }
+  if (peer->said_farewell) changed_();
+}
+
+void TcpControl::Tick(absl::Time due) {
+  const absl::Time now = absl::Now();
+  // This process itself may have been stopped: that says nothing about the others.
+  const bool was_away = now > due + options_.silence_limit / 2;
+  for (const auto& peer : peers_) {
+    if (peer == nullptr || peer->said_farewell || !ok()) continue;
+    const uint32_t awaited = activities_.Await(peer->rank) ? 1 : 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!peer->channel.has_queued()) Send(peer.get(), FrameKind::kHeartbeat, "", awaited);
+    }
+    if (was_away) peer->last_heard = now;
+    if (now > peer->last_heard + options_.silence_limit) {
+      FailBy(
+          peer->rank, absl::StatusCode::kDeadlineExceeded,
+          absl::StrCat("has given no sign of life for ",
+                       absl::FormatDuration(options_.silence_limit), ": it is stopped or cut off"));
+    } else if (peer->data_had_ended) {
+      FailBy(peer->rank, absl::StatusCode::kUnavailable, "is lost: its data connection ended");
+    }
+    peer->data_had_ended = peer->data_ended;
+  }
+}
+
+bool TcpControl::IsAwaited() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<Peer>& peer) {
+    return peer != nullptr && peer->awaits_us;
+  });
+}
+
+std::vector<int> TcpControl::LiveRanks() const {
+  std::vector<int> live;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    const Peer* const peer = peers_[rank].get();
+    if (peer == nullptr || (!peer->lost && !peer->said_farewell)) live.push_back(rank);
+  }
+  return live;
+}
+
+std::vector<std::string> TcpControl::Doing() const {
+  return doing_known_.load(std::memory_order_acquire) ? doing_ : std::vector<std::string>();
+}
+
+std::optional<std::map<int, std::string>> TcpControl::GatherStates(std::string state,
+                                                                   absl::Time deadline) {
+  const int teller = LiveRanks().front();
+  absl::MutexLock lock(&mutex_);
+  if (teller != options_.rank) {
+    Send(peers_[teller].get(), FrameKind::kState, state.substr(0, kMaxMessageBytes));
+    wake_.Set();
+    return std::nullopt;
+  }
+  states_[teller] = std::move(state);
+  const auto all = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return std::all_of(peers_.begin(), peers_.end(), [&](const std::unique_ptr<Peer>& peer) {
+      return peer == nullptr || peer->lost || peer->said_farewell || states_.count(peer->rank) > 0;
+    });
+  };
+  mutex_.AwaitWithDeadline(absl::Condition(&all), deadline);
+  return states_;
+}
+
+void TcpControl::SayFarewell() {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& peer : peers_) {
+      if (peer != nullptr) Send(peer.get(), FrameKind::kBye, "");
+    }
+  }
+  wake_.Set();
+}
+
+bool TcpControl::Quiet() const {
+  absl::MutexLock lock(&mutex_);
+  return std::all_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<Peer>& peer) {
+    return peer == nullptr || peer->channel.AllAcknowledged();
+  });
+}
+
+void TcpControl::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  wake_.Set();
+  if (thread_.joinable()) thread_.join();
+  absl::MutexLock lock(&mutex_);
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->channel.Close();
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,135 @@
+// What ranks of a TcpWorld tell each other when it has failed.
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/comm/store/memory_store.h"
+#include "megatron/comm/tcp/tcp_communicator.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+void ForEachRank(int size, const std::function<void(int rank, TcpWorld* world)>& fn) {
+  MemoryStore store;
+  const JobSecret secret = JobSecret::Random();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpWorldOptions options;
+      options.rank = rank;
+      options.size = size;
+      options.heartbeat_interval = absl::Milliseconds(50);
+      absl::StatusOr<std::unique_ptr<TcpWorld>> world = TcpWorld::Create(&store, secret, options);
+      ASSERT_THAT(world, IsOk());
+      fn(rank, world->get());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Until the world of this rank has failed.
+void AwaitFailure(const TcpWorld& world) {
+  while (world.status().ok()) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
+  ForEachRank(3, [](int rank, TcpWorld* world) {
+    std::atomic<int> hooks{0};
+    world->SetFailureHook([&](const absl::Status& reason) {
+      EXPECT_EQ(reason.code(), absl::StatusCode::kDeadlineExceeded);
+      ++hooks;
+    });
+    if (rank == 1) {
+      absl::SleepFor(absl::Milliseconds(200));
+      world->Abort(absl::DeadlineExceededError("rank 1 is stuck"));
+      world->Abort(absl::DeadlineExceededError("a second reason counts no more"));
+    } else {
+      ThreadPool pool(1);
+      float value = 1;
+      ProcessGroup(world->communicator())
+          .AllReduce(Tensor(&value, DType::kFloat32, {1}), ReduceOp::kSum, Stream::Cpu(&pool));
+    }
+    AwaitFailure(*world);
+    EXPECT_EQ(hooks, 1);
+    const std::vector<std::string> doing = world->Doing();
+    if (rank == 1) {
+      EXPECT_THAT(doing, IsEmpty());
+    } else {
+      EXPECT_THAT(doing,
+                  ElementsAre(AllOf(HasSubstr("was in call 1, all-reduce(sum) of fp32[1]; come: "),
+                                    HasSubstr("; awaited: rank 1 of world (world rank 1)"))));
+    }
+    const auto states =
+        world->GatherStates(absl::StrCat("state ", rank), absl::Now() + absl::Seconds(60));
+    ASSERT_EQ(states.has_value(), rank == 0);
+    if (rank == 0) {
+      EXPECT_THAT(*states, ElementsAre(Pair(0, "state 0"), Pair(1, "state 1"), Pair(2, "state 2")));
+    }
+    world->SetFailureHook(nullptr);
+  });
+}
+
+TEST(TcpFailureTest, ARankHearsThatOthersWaitForIt) {
+  for (const bool in_collective : {true, false}) {
+    ForEachRank(3, [&](int rank, TcpWorld* world) {
+      EXPECT_FALSE(world->InCall());
+      ThreadPool pool(1);
+      const Stream stream = Stream::Cpu(&pool);
+      float value = 1;
+      const Tensor tensor(&value, DType::kFloat32, {1});
+      const ProcessGroup group(world->communicator());
+      const absl::Time until = absl::Now() + absl::Seconds(60);
+      absl::SleepFor(absl::Milliseconds(rank == 1 ? 0 : 200));
+      while (rank == 1 && !world->IsAwaited() && absl::Now() < until) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      EXPECT_LT(absl::Now(), until);
+      if (in_collective) {
+        group.AllReduce(tensor, ReduceOp::kSum, stream);
+      } else if (rank == 0) {
+        group.Exchange({}, {{1, tensor}}, stream);
+      } else if (rank == 1) {
+        group.Exchange({{0, tensor}}, {}, stream);
+      }
+      EXPECT_THAT(world->status(), IsOk());
+    });
+  }
+}
+
+TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
+  ForEachRank(3, [](int rank, TcpWorld* world) {
+    if (rank == 0) return;  // leaves
+    if (rank == 1) absl::SleepFor(absl::Milliseconds(300));
+    if (rank == 1) world->Abort(absl::UnavailableError("enough"));
+    AwaitFailure(*world);
+    const auto states =
+        world->GatherStates(absl::StrCat("state ", rank), absl::Now() + absl::Seconds(60));
+    ASSERT_EQ(states.has_value(), rank == 1);
+    if (rank != 1) return;
+    EXPECT_THAT(*states, ElementsAre(Pair(1, "state 1"), Pair(2, "state 2")));
+  });
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,388 @@
+#include "megatron/train/batches/gpt_data.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/optional.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/blend.h"
+#include "megatron/data/gpt/gpt_dataset.h"
+#include "megatron/data/gpt/story_sequences.h"
+#include "megatron/data/index_cache.h"
+#include "megatron/data/indexed/indexed_dataset.h"
+#include "megatron/data/sample_order.h"
+#include "megatron/train/batches/per_split_paths.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kMaxListBytes = 1 << 24;
+
+// What makes samples of tokens.
+struct Text {
+  const Tokenizer& tokenizer;
+  std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
+};
+
+GptDatasetOptions DatasetOptions(const DataOptions& options, const Text& text, Split split) {
+  GptDatasetOptions dataset;
+  dataset.seq_length = options.seq_length;
+  dataset.seed = options.seed;
+  dataset.num_samples = SamplesNeeded(split, options.run);
+  dataset.vocab_size = text.tokenizer.vocab_size();
+  dataset.eod = text.tokenizer.eod();
+  dataset.fill_in_the_middle = text.fill_in_the_middle;
+  dataset.reset_position_ids = options.reset_position_ids;
+  dataset.reset_attention_mask = options.reset_attention_mask;
+  dataset.eod_mask_loss = options.eod_mask_loss;
+  return dataset;
+}
+
+SentencePart PartOfSentences(const DataOptions& options, Split split) {
+  SentencePart part;
+  part.seq_length = options.seq_length;
+  part.seed = options.seed;
+  part.split = split;
+  part.num_samples = SamplesNeeded(split, options.run);
+  return part;
+}
+
+// Opens the training part and, where the run evaluates, the validation part. `open` opens one.
+absl::Status OpenParts(
+    const DataOptions& options, GptData* data,
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<GptSampleSource>>(Split split)> open) {
+  MEGATRON_ASSIGN_OR_RETURN(data->train, open(Split::kTrain),
+                            _ << "for the training part of data.split = " << options.split);
+  if (options.run.eval_interval == 0) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(data->valid, open(Split::kValid),
+                            _ << "for the validation part of data.split = " << options.split
+                              << "; train.eval_iters = 0 turns evaluation off");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GptData> OpenStorySentences(const DataOptions& options, const Text& text) {
+  MEGATRON_ASSIGN_OR_RETURN(
+      StorySentences stories,
+      MakeStorySentences(options.stories_bytes, options.stories_seed, text.tokenizer));
+  GptData data;
+  data.description = absl::StrFormat("%d stories written by a grammar, %d sentences, %d tokens",
+                                     stories.num_documents(), stories.sentences.num_sequences(),
+                                     stories.sentences.num_tokens());
+  data.fingerprint = absl::StrCat("stories ", options.stories_bytes, " ", options.stories_seed);
+  const auto all = std::make_shared<const StorySentences>(std::move(stories));
+  const std::shared_ptr<const TokenSequences> sentences(all, &all->sentences);
+  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
+  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
+    SentencePart part = PartOfSentences(options, split);
+    part.documents = RangeOf(split, shares, all->num_documents());
+    return OpenSentences(
+        *options.sentences, part, sentences, [&](int64_t i) { return all->DocumentSequences(i); },
+        text.tokenizer);
+  }));
+  return data;
+}
+
+absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Text& text) {
+  MEGATRON_ASSIGN_OR_RETURN(
+      InMemorySequences stories,
+      MakeStorySequences(options.stories_bytes, options.stories_seed, text.tokenizer));
+  GptData data;
+  data.description = absl::StrFormat("%d stories written by a grammar, %d tokens",
+                                     stories.num_sequences(), stories.num_tokens());
+  data.fingerprint = absl::StrCat("stories ", options.stories_bytes, " ", options.stories_seed);
+  const auto sequences = std::make_shared<const InMemorySequences>(std::move(stories));
+  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
+  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
+    GptDatasetOptions dataset = DatasetOptions(options, text, split);
+    dataset.range = RangeOf(split, shares, sequences->num_sequences());
+    return GptDataset::Create(sequences, dataset);
+  }));
+  return data;
+}
+
+absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Text& text) {
+  GptData data;
+  data.description = "mock data";
+  data.fingerprint = "mock";
+  MEGATRON_RETURN_IF_ERROR(OpenParts(
+      options, &data, [&](Split split) -> absl::StatusOr<std::unique_ptr<GptSampleSource>> {
+        if (!options.sentences.has_value())
+          return CreateMockGptDataset(split, DatasetOptions(options, text, split));
+        return OpenMockSentences(*options.sentences, PartOfSentences(options, split),
+                                 text.tokenizer);
+      }));
+  return data;
+}
+
+struct OpenedFile {
+  std::string fingerprint;
+  std::shared_ptr<const IndexedDataset> sequences;
+};
+
+// Datasets in files, one or several with or without weights.
+class Files {
+ public:
+  static absl::StatusOr<Files> Open(const std::vector<std::string>& path, bool mmap_bin_files) {
+    Files files;
+    MEGATRON_ASSIGN_OR_RETURN(files.spec_, ParseBlend(path));
+    for (const std::string& prefix : files.spec_.prefixes) {
+      MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset,
+                                IndexedDataset::Open(prefix, {mmap_bin_files}));
+      MEGATRON_ASSIGN_OR_RETURN(std::string fingerprint, dataset.DescribeContents());
+      files.files_.push_back(
+          {std::move(fingerprint), std::make_shared<const IndexedDataset>(std::move(dataset))});
+    }
+    return files;
+  }
+
+  std::string Description() const {
+    int64_t documents = 0, tokens = 0;
+    for (const OpenedFile& file : files_) {
+      documents += file.sequences->num_documents();
+      tokens += file.sequences->num_tokens();
+    }
+    return absl::StrFormat(
+        "%s, %d documents, %d tokens",
+        files_.size() == 1 ? files_[0].sequences->prefix() : absl::StrCat(files_.size(), " files"),
+        documents, tokens);
+  }
+
+  std::string Fingerprint() const {
+    std::string text;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      absl::StrAppend(&text, i == 0 ? "" : "; ", files_[i].fingerprint);
+      if (!spec_.weights.empty()) absl::StrAppendFormat(&text, ", weight %.17g", spec_.weights[i]);
+    }
+    return text;
+  }
+
+  // Whether every file has something in the split.
+  bool AllHave(const DataOptions& options, Split split, const SplitShares& shares) const {
+    return std::all_of(files_.begin(), files_.end(), [&](const OpenedFile& file) {
+      const int64_t count = options.sentences.has_value() ? file.sequences->num_documents()
+                                                          : file.sequences->num_sequences();
+      return RangeOf(split, shares, count).size() > 0;
+    });
+  }
+
+  // One dataset as it is, several as a blend.
+  absl::StatusOr<std::unique_ptr<GptSampleSource>> PartOf(const DataOptions& options,
+                                                          const Text& text, Split split,
+                                                          const SplitShares& shares) const;
+
+ private:
+  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Datasets(
+      const GptDatasetOptions& options, const SplitShares& shares,
+      const std::vector<absl::optional<int64_t>>& num_samples) const;
+  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> SentenceDatasets(
+      const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
+      const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const;
+
+  BlendSpec spec_;
+  std::vector<OpenedFile> files_;
+};
+
+absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
+    const GptDatasetOptions& options, const SplitShares& shares,
+    const std::vector<absl::optional<int64_t>>& num_samples) const {
+  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const OpenedFile& file = files_[i];
+    GptDatasetOptions dataset = options;
+    dataset.range = RangeOf(options.identity.split, shares, file.sequences->num_sequences());
+    dataset.num_samples = num_samples[i];
+    dataset.identity.fingerprint = file.fingerprint;
+    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptDataset> created,
+                              GptDataset::Create(file.sequences, dataset),
+                              _ << file.sequences->prefix());
+    datasets.push_back(std::move(created));
+  }
+  return datasets;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::SentenceDatasets(
+    const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
+    const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const {
+  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const IndexedDataset& file = *files_[i].sequences;
+    SentencePart mine = part;
+    mine.documents = RangeOf(part.split, shares, file.num_documents());
+    mine.num_samples = num_samples[i];
+    mine.cache.fingerprint = files_[i].fingerprint;
+    const auto document = [&](int64_t d) { return file.DocumentSequences(d); };
+    MEGATRON_ASSIGN_OR_RETURN(
+        std::unique_ptr<GptSampleSource> created,
+        OpenSentences(options, mine, files_[i].sequences, document, tokenizer),
+        _ << file.prefix() << ", which preprocess_data --split_sentences makes");
+    datasets.push_back(std::move(created));
+  }
+  return datasets;
+}
+
+absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions& options,
+                                                               const Text& text, Split split,
+                                                               const SplitShares& shares) const {
+  const IndexCache cache(PosixFileSystem(), options.cache_path);
+  GptDatasetOptions dataset = DatasetOptions(options, text, split);
+  dataset.identity.split = split;
+  if (!options.cache_path.empty()) dataset.cache = &cache;
+  SentencePart part = PartOfSentences(options, split);
+  part.cache.cache = dataset.cache;
+  part.cache.split = split;
+  const int64_t needed = SamplesNeeded(split, options.run);
+  std::vector<absl::optional<int64_t>> num_samples;
+  const bool alone = files_.size() == 1 && spec_.weights.empty();
+  if (alone) {
+    num_samples = {needed};
+  } else if (spec_.weights.empty()) {
+    num_samples.resize(files_.size());  // one epoch: without weights a blend is all there is
+  } else {
+    for (const int64_t count : SamplesPerDataset(spec_.weights, needed))
+      num_samples.push_back(count);
+  }
+  MEGATRON_ASSIGN_OR_RETURN(
+      std::vector<std::unique_ptr<GptSampleSource>> datasets,
+      options.sentences.has_value()
+          ? SentenceDatasets(*options.sentences, part, text.tokenizer, shares, num_samples)
+          : Datasets(dataset, shares, num_samples));
+  if (alone) return std::move(datasets[0]);
+  std::vector<double> weights = spec_.weights;
+  if (weights.empty()) {
+    int64_t available = 0;
+    for (const auto& source : datasets) available += source->size();
+    if (needed > available) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%d files without weights hold %d samples and the run needs %d; with "
+                          "weights files are read more than once",
+                          files_.size(), available, needed));
+    }
+    for (const auto& source : datasets)
+      weights.push_back(static_cast<double>(source->size()) / static_cast<double>(available));
+  }
+  return BlendedDataset::Create(std::move(datasets), weights, needed, {dataset.cache, split});
+}
+
+absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Text& text) {
+  MEGATRON_ASSIGN_OR_RETURN(const Files files,
+                            Files::Open(options.data_path, options.mmap_bin_files));
+  MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
+  GptData data;
+  data.description = files.Description();
+  data.fingerprint = files.Fingerprint();
+  MEGATRON_RETURN_IF_ERROR(OpenParts(
+      options, &data, [&](Split split) { return files.PartOf(options, text, split, shares); }));
+  if (options.run.eval_interval == 0 || !files.AllHave(options, Split::kTest, shares)) return data;
+  MEGATRON_ASSIGN_OR_RETURN(data.test, files.PartOf(options, text, Split::kTest, shares),
+                            _ << "for the test part of data.split = " << options.split
+                              << "; with a third share of 0 there is none");
+  return data;
+}
+
+// Each part has files of its own and takes all of them.
+absl::StatusOr<GptData> OpenFilesPerSplit(const DataOptions& options, const Text& text) {
+  MEGATRON_ASSIGN_OR_RETURN(const Files train,
+                            Files::Open(options.train_data_path, options.mmap_bin_files));
+  GptData data;
+  data.description = train.Description();
+  data.fingerprint = absl::StrCat("train ", train.Fingerprint());
+  MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, text, Split::kTrain, {1, 0, 0}),
+                            _ << "for data.train_data_path");
+  if (options.run.eval_interval == 0) return data;
+  MEGATRON_ASSIGN_OR_RETURN(const Files valid,
+                            Files::Open(options.valid_data_path, options.mmap_bin_files),
+                            _ << "for data.valid_data_path");
+  absl::StrAppend(&data.description, "; validation on ", valid.Description());
+  absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
+  MEGATRON_ASSIGN_OR_RETURN(data.valid, valid.PartOf(options, text, Split::kValid, {0, 1, 0}),
+                            _ << "for data.valid_data_path");
+  if (options.test_data_path.empty()) return data;
+  MEGATRON_ASSIGN_OR_RETURN(const Files test,
+                            Files::Open(options.test_data_path, options.mmap_bin_files));
+  absl::StrAppend(&data.description, "; test on ", test.Description());
+  MEGATRON_ASSIGN_OR_RETURN(data.test, test.PartOf(options, text, Split::kTest, {0, 0, 1}),
+                            _ << "for data.test_data_path");
+  return data;
+}
+
+absl::StatusOr<std::unique_ptr<GptSampleSource>> Cyclic(const DataOptions& options,
+                                                        std::unique_ptr<GptSampleSource> source) {
+  const int64_t size = source->size();
+  const int64_t micro_step = options.micro_batch_size * options.data_parallel_size;
+  std::unique_ptr<SampleOrder> order;
+  if (!options.data_sharding) {
+    order = std::make_unique<GlobalOrder>(size, options.seed);
+  } else if (micro_step <= size && size < kMaxBucketSamples) {
+    order =
+        std::make_unique<BucketOrder>(size, options.micro_batch_size, options.data_parallel_size);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.data_sharding: the data has ", size, " samples; it shares out from ",
+                     micro_step, ", a micro-batch for every rank, up to ", kMaxBucketSamples));
+  }
+  return std::make_unique<OrderedSamples>(std::move(source), std::move(order));
+}
+
+}  // namespace
+
+absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options) {
+  const std::string& path = options->per_split_data_args_path;
+  if (path.empty()) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(fs, path, kMaxListBytes),
+                            _ << "for data.per_split_data_args_path");
+  MEGATRON_ASSIGN_OR_RETURN(PerSplitPaths paths, ParsePerSplitPaths(text),
+                            _.SetPrepend() << path << ": ");
+  options->train_data_path = std::move(paths.train);
+  options->valid_data_path = std::move(paths.valid);
+  options->test_data_path = std::move(paths.test);
+  const bool evaluates = options->run.eval_interval > 0;
+  if (!evaluates || !options->valid_data_path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, ": names nothing to validate on; train.eval_iters = 0 turns evaluation off"));
+}
+
+int64_t EstimateDataBytes(const DataOptions& options) {
+  // A sample's place in the stream (two int32) and in the shuffled order (one), or its sentences.
+  const int64_t kBytesPerSample = options.sentences.has_value() ? 16 : 12, kBytesPerToken = 4;
+  int64_t samples = SamplesNeeded(Split::kTrain, options.run);
+  if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
+  const bool tests = !options.data_path.empty() || !options.test_data_path.empty();
+  if (tests) samples += SamplesNeeded(Split::kTest, options.run);
+  // A cached order is mapped, as files are.
+  const int64_t bytes = options.cache_path.empty() ? samples * kBytesPerSample : 0;
+  if (!options.stories) return bytes;
+  // An epoch's samples are all indexed, also those that the run does not reach.
+  return options.stories_bytes * kBytesPerToken +
+         std::max(samples, options.stories_bytes / options.seq_length) * kBytesPerSample;
+}
+
+absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer) {
+  Text text = {tokenizer, nullptr};
+  if (options.fill_in_the_middle.has_value()) {
+    // The tokenizer is another's to delete.
+    const std::shared_ptr<const Tokenizer> alias(std::shared_ptr<void>(), &tokenizer);
+    MEGATRON_ASSIGN_OR_RETURN(FillInTheMiddle created,
+                              FillInTheMiddle::Create(alias, *options.fill_in_the_middle),
+                              _ << "for data.fim_data");
+    text.fill_in_the_middle = std::make_shared<const FillInTheMiddle>(std::move(created));
+  }
+  const auto open_stories = options.sentences.has_value() ? OpenStorySentences : OpenStories;
+  MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? open_stories(options, text)
+                                          : options.mock  ? OpenMock(options, text)
+                                          : !options.train_data_path.empty()
+                                              ? OpenFilesPerSplit(options, text)
+                                              : OpenFiles(options, text));
+  if (!options.cyclic) return data;
+  for (std::unique_ptr<GptSampleSource>* part : {&data.train, &data.valid, &data.test}) {
+    if (*part == nullptr) continue;
+    MEGATRON_ASSIGN_OR_RETURN(*part, Cyclic(options, std::move(*part)));
+  }
+  return data;
+}
+
+}  // namespace megatron

@@ -1,0 +1,78 @@
+// Where a run's tokens come from: files, Megatron's mock data, or stories written by a grammar.
+#ifndef MEGATRON_TRAIN_BATCHES_GPT_DATA_H_
+#define MEGATRON_TRAIN_BATCHES_GPT_DATA_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "megatron/base/file_system.h"
+#include "megatron/data/gpt/fill_in_the_middle.h"
+#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/split.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/train/batches/sentence_data.h"
+
+namespace megatron {
+
+struct DataOptions {
+  // Prefixes, each with its weight before it or none. What is trained and evaluated on are parts of
+  // the same files (data_path and split), or files of their own (the other three), which a JSON
+  // file may list instead (ReadPerSplitDataArgs).
+  std::vector<std::string> data_path;
+  std::string split;
+  std::vector<std::string> train_data_path;
+  std::vector<std::string> valid_data_path;
+  std::vector<std::string> test_data_path;
+  std::string per_split_data_args_path;
+  bool mmap_bin_files = true;
+  std::string cache_path;  // of the index cache; empty: none
+  bool mock = false;
+  bool stories = false;
+  int64_t stories_bytes = 0;
+  uint64_t stories_seed = 1;
+
+  int64_t seq_length = 0;
+  uint32_t seed = 1234;
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+  RunLength run;
+
+  absl::optional<FillInTheMiddleOptions> fill_in_the_middle;
+  absl::optional<SentenceDataOptions> sentences;  // in place of a stream of tokens
+
+  bool cyclic = false;
+  // Cyclic only: Megatron's order, which the following two numbers determine.
+  bool data_sharding = false;
+  int64_t micro_batch_size = 1;
+  int64_t data_parallel_size = 1;
+};
+
+struct GptData {
+  std::unique_ptr<GptSampleSource> train;
+  std::unique_ptr<GptSampleSource> valid;  // null where the run does not evaluate
+  std::unique_ptr<GptSampleSource> test;   // null where it does not, or has nothing for it
+  std::string description;                 // "2 files, 1,234,567 documents"
+  std::string fingerprint;                 // changes when what is read changes
+};
+
+// What OpenGptData will take of this process's memory, nearly: tokens held in memory and the order
+// of samples. Files are mapped and take none.
+int64_t EstimateDataBytes(const DataOptions& options);
+
+// Sets the three lists of paths to those of the file that options->per_split_data_args_path names;
+// does nothing where that is empty.
+absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options);
+
+// Expects that per-split paths were read. `tokenizer` must live as long as the data where there is
+// fill-in-the-middle.
+absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_BATCHES_GPT_DATA_H_

@@ -1,0 +1,281 @@
+#include "megatron/train/batches/gpt_data.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/data/indexed/indexed_dataset_writer.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+
+class GptDataTest : public ::testing::Test {
+ protected:
+  GptDataTest() {
+    TokenizerOptions tokenizer;
+    tokenizer.type = "NullTokenizer";
+    tokenizer.vocab_size = 1000;
+    tokenizer_ = *CreateTokenizer(tokenizer);
+    options_.split = "8,2";
+    options_.seq_length = 8;
+    options_.run = {/*train_iters=*/10, /*global_batch_size=*/4, /*eval_interval=*/5,
+                    /*eval_iters=*/1};
+  }
+
+  // Documents of 20 tokens that are all `token`.
+  std::string Write(const std::string& name, int32_t token, int documents) {
+    const std::string prefix = absl::StrCat(::testing::TempDir(), "/", name);
+    auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), prefix, TokenType::kU16);
+    EXPECT_THAT(writer, IsOk());
+    for (int d = 0; d < documents; ++d) {
+      EXPECT_THAT((*writer)->AddDocument(std::vector<int32_t>(20, token)), IsOk());
+    }
+    EXPECT_THAT((*writer)->Finalize(), IsOk());
+    return prefix;
+  }
+
+  absl::StatusOr<GptData> Open() { return OpenGptData(options_, *tokenizer_); }
+
+  // How many samples begin with each token.
+  static std::map<int32_t, int> Count(const GptSampleSource& source, int64_t samples) {
+    std::map<int32_t, int> counts;
+    GptSample sample;
+    for (int64_t i = 0; i < samples; ++i) {
+      EXPECT_THAT(source.Get(i, &sample), IsOk());
+      ++counts[sample.tokens[0]];
+    }
+    return counts;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  DataOptions options_;
+};
+
+TEST_F(GptDataTest, OneFileIsSplitForTrainingAndValidation) {
+  options_.data_path = {Write("one", 5, 50) + ".idx"};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_THAT(data->description, HasSubstr("50 documents, 1000 tokens"));
+  EXPECT_GE(data->train->size(), 40);
+  EXPECT_GE(data->valid->size(), 12);
+}
+
+TEST_F(GptDataTest, AThirdShareIsTheTestSetWhereThereIsOneInEveryFile) {
+  options_.split = "6,2,2";
+  const std::string one = Write("one", 5, 50);
+  options_.data_path = {one};
+  auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  ASSERT_NE(data->test, nullptr);
+  EXPECT_EQ(Count(*data->test, 12), (std::map<int32_t, int>{{5, 12}}));
+  options_.data_path = {"0.5", one, "0.5", Write("two_documents", 6, 2)};
+  options_.split = "5,4,1";
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->test, nullptr);
+  options_.data_path = {one};
+  options_.run.eval_interval = 0;
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->test, nullptr);
+}
+
+TEST_F(GptDataTest, WeightsMixFiles) {
+  options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 10}, {2, 30}}));
+}
+
+TEST_F(GptDataTest, FilesWithoutWeightsAreReadOnce) {
+  options_.data_path = {Write("a", 1, 50), Write("b", 2, 150)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  const std::map<int32_t, int> counts = Count(*data->train, 40);
+  EXPECT_NEAR(counts.at(1), 10, 1);
+  options_.run.train_iters = 1000;
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("with weights files are read more than once")));
+}
+
+TEST_F(GptDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
+  const std::string a = Write("a", 1, 50), b = Write("b", 2, 50);
+  auto fingerprint = [&](const std::vector<std::string>& path) {
+    options_.data_path = path;
+    const auto data = Open();
+    EXPECT_THAT(data, IsOk());
+    return data->fingerprint;
+  };
+  const std::string one = fingerprint({a});
+  EXPECT_EQ(fingerprint({a + ".bin"}), one);
+  EXPECT_EQ(fingerprint({Write("copy", 1, 50)}), one);
+  EXPECT_NE(fingerprint({b}), one);
+  EXPECT_NE(fingerprint({"0.3", a, "0.7", b}), fingerprint({"0.7", a, "0.3", b}));
+}
+
+TEST_F(GptDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
+  options_.train_data_path = {"0.5", Write("train", 1, 5), "0.5", Write("more", 2, 5)};
+  options_.valid_data_path = {Write("valid", 3, 5)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 20}, {2, 20}}));
+  EXPECT_EQ(Count(*data->valid, 12), (std::map<int32_t, int>{{3, 12}}));
+  EXPECT_THAT(data->description, HasSubstr("; validation on "));
+  options_.valid_data_path = {Write("valid", 4, 5)};
+  EXPECT_NE(Open()->fingerprint, data->fingerprint);
+}
+
+std::vector<std::vector<int32_t>> Tokens(const GptSampleSource& source, int64_t samples) {
+  std::vector<std::vector<int32_t>> tokens;
+  GptSample sample;
+  for (int64_t i = 0; i < samples; ++i) {
+    EXPECT_THAT(source.Get(i, &sample), IsOk());
+    tokens.push_back(sample.tokens);
+  }
+  return tokens;
+}
+
+TEST_F(GptDataTest, ACacheAndWaysToReadChangeNoSample) {
+  options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
+  const auto expected = Open();
+  ASSERT_THAT(expected, IsOk());
+  options_.cache_path = ::testing::TempDir() + "/gpt_data_cache";
+  for (const bool mmap_bin_files : {true, false, true}) {
+    options_.mmap_bin_files = mmap_bin_files;
+    const auto data = Open();
+    ASSERT_THAT(data, IsOk());
+    EXPECT_EQ(Tokens(*data->train, 40), Tokens(*expected->train, 40));
+    EXPECT_EQ(Tokens(*data->valid, 12), Tokens(*expected->valid, 12));
+    EXPECT_EQ(data->fingerprint, expected->fingerprint);
+  }
+  // Three arrays, a description and checksums for each of two datasets and two parts, the blends'
+  // two arrays with theirs, and the lock.
+  EXPECT_EQ(PosixFileSystem().List(options_.cache_path)->size(), 5u * 4 + 4u * 2 + 1);
+}
+
+// The vector of gpt_index_test: documents of these lengths, samples of 4 tokens, 12 of them, seed
+// 1234.
+TEST_F(GptDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
+  const std::vector<int> lengths = {5, 3, 7, 4, 6, 2, 9, 1};
+  const std::vector<int> documents = {2, 1, 6, 0, 4, 5, 3, 7, 5, 0, 3, 4, 2, 6, 1, 7};
+  const std::vector<int> shuffle = {7, 3, 5, 1, 4, 8, 0, 2, 6, 16, 13, 10, 14, 12, 9, 11, 17, 15};
+  const auto write = [&](const std::string& name, int32_t first) {
+    const std::string prefix = absl::StrCat(::testing::TempDir(), "/", name);
+    auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), prefix, TokenType::kU16);
+    EXPECT_THAT(writer, IsOk());
+    for (size_t d = 0; d < lengths.size(); ++d) {
+      std::vector<int32_t> tokens;
+      for (int i = 0; i < lengths[d]; ++i)
+        tokens.push_back(first + static_cast<int32_t>(d) * 10 + i);
+      EXPECT_THAT((*writer)->AddDocument(tokens), IsOk());
+    }
+    EXPECT_THAT((*writer)->Finalize(), IsOk());
+    return prefix;
+  };
+  const auto expect = [&](const GptSampleSource& source, int32_t first) {
+    std::vector<int32_t> stream;
+    for (const int d : documents) {
+      for (int i = 0; i < lengths[static_cast<size_t>(d)]; ++i)
+        stream.push_back(first + d * 10 + i);
+    }
+    ASSERT_EQ(source.size(), static_cast<int64_t>(shuffle.size()));
+    GptSample sample;
+    for (size_t i = 0; i < shuffle.size(); ++i) {
+      ASSERT_THAT(source.Get(static_cast<int64_t>(i), &sample), IsOk());
+      const auto begin = stream.begin() + shuffle[i] * 4;
+      EXPECT_EQ(sample.tokens, std::vector<int32_t>(begin, begin + 4)) << i;
+      EXPECT_EQ(sample.labels, std::vector<int32_t>(begin + 1, begin + 5)) << i;
+    }
+  };
+  options_.seq_length = 4;
+  // 12 samples of each part.
+  options_.run = {/*train_iters=*/4, /*global_batch_size=*/3, /*eval_interval=*/5,
+                  /*eval_iters=*/4};
+  options_.train_data_path = {write("own_train", 0)};
+  options_.valid_data_path = {write("own_valid", 100)};
+  options_.test_data_path = {write("own_test", 200)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  expect(*data->train, 0);
+  expect(*data->valid, 100);
+  expect(*data->test, 200);
+  EXPECT_THAT(data->description, HasSubstr("; test on "));
+
+  // The same from a list in a file.
+  DataOptions listed = options_;
+  listed.train_data_path = listed.valid_data_path = listed.test_data_path = {};
+  listed.per_split_data_args_path = ::testing::TempDir() + "/per_split.json";
+  const auto list = [&](const std::string& text) {
+    EXPECT_THAT(WriteFileAtomically(PosixFileSystem(), listed.per_split_data_args_path, text),
+                IsOk());
+    return ReadPerSplitDataArgs(PosixFileSystem(), &listed);
+  };
+  ASSERT_THAT(list(absl::StrCat("{\"train\": [\"", options_.train_data_path[0],
+                                "\"], \"valid\": \"", options_.valid_data_path[0],
+                                "\", \"test\": [\"", options_.test_data_path[0], "\"]}")),
+              IsOk());
+  const auto same = OpenGptData(listed, *tokenizer_);
+  ASSERT_THAT(same, IsOk());
+  expect(*same->test, 200);
+  EXPECT_EQ(same->fingerprint, data->fingerprint);
+  EXPECT_THAT(
+      list(R"({"train": ["a"], "valid": null})"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names nothing to validate on")));
+  EXPECT_THAT(list("x"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("per_split.json: is no")));
+  // Without evaluations neither is read.
+  options_.run.eval_interval = 0;
+  const auto trained_only = Open();
+  ASSERT_THAT(trained_only, IsOk());
+  EXPECT_EQ(trained_only->test, nullptr);
+}
+
+TEST_F(GptDataTest, CyclicOrderTakesTheSameSamplesInAnotherOrderAndBeginsAgain) {
+  options_.data_path = {Write("cyclic", 5, 50)};
+  const auto single = Open();
+  ASSERT_THAT(single, IsOk());
+  const int64_t size = single->train->size();
+  auto numbered = [&](const GptSampleSource& source, int64_t begin) {
+    std::map<std::vector<int32_t>, int> counts;
+    GptSample sample;
+    for (int64_t i = begin; i < begin + size; ++i) {
+      EXPECT_THAT(source.Get(i, &sample), IsOk());
+      ++counts[sample.positions];
+      ++counts[sample.tokens];
+    }
+    return counts;
+  };
+  options_.cyclic = true;
+  for (const bool data_sharding : {false, true}) {
+    options_.data_sharding = data_sharding;
+    const auto cyclic = Open();
+    ASSERT_THAT(cyclic, IsOk());
+    EXPECT_EQ(numbered(*cyclic->train, 0), numbered(*single->train, 0));
+    EXPECT_EQ(numbered(*cyclic->train, size), numbered(*single->train, 0));
+  }
+  options_.data_parallel_size = 1 << 20;
+  EXPECT_THAT(Open(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.data_sharding")));
+}
+
+TEST_F(GptDataTest, ASplitWithoutASampleSaysWhichAndWhatToDo) {
+  options_.data_path = {Write("tiny", 1, 1)};
+  EXPECT_THAT(Open().status().message(), HasSubstr("data.split = 8,2"));
+  options_.split = "1";
+  EXPECT_THAT(Open().status().message(), HasSubstr("train.eval_iters = 0 turns evaluation off"));
+  options_.run.eval_interval = 0;
+  EXPECT_THAT(Open(), IsOk());
+}
+
+}  // namespace
+}  // namespace megatron

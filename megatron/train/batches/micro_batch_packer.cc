@@ -1,0 +1,280 @@
+#include "megatron/train/batches/micro_batch_packer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+
+MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
+                                   MemoryLedger* ledger)
+    : options_(options) {
+  const int64_t bytes = options.max_micro_batches * BytesOfOne();
+  buffer_ = Buffer(device, bytes + SizeOf(DType::kFloat32), "batches", ledger);
+  token_count_ = buffer_.At(bytes, DType::kFloat32, {1});
+  host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "batches");
+  host_count_ = HostMirror(token_count_, "batches");
+  batches_.reserve(options.max_micro_batches);
+  host_batches_.reserve(options.max_micro_batches);
+}
+
+// Where samples have documents, one may begin at every token; where lengths vary, a sequence more
+// than there are samples fills the micro-batch up.
+MicroBatchRoom MicroBatchPacker::Room() const {
+  const MicroBatchSize largest = LargestSize();
+  MicroBatchRoom room;
+  room.tokens = largest.tokens;
+  room.sequences = lengths_vary() ? largest.sequences : largest.tokens;
+  room.classified = options_.classified;
+  room.encoder_tokens = largest.encoder_tokens;
+  return room;
+}
+
+// With an encoder, what fills up one side has a token on the other too: where all samples are as
+// long as they may be, there is more than their tokens.
+MicroBatchSize MicroBatchPacker::LargestSize() const {
+  const int64_t samples = options_.layout.micro_batch_size;
+  MicroBatchSize size = {samples * options_.seq_length, samples,
+                         samples * options_.encoder_seq_length};
+  if (options_.encoder_seq_length > 0) size.spans = size.tokens;
+  if (!lengths_vary() || TokenMultiple() == 1) return size;
+  ++size.sequences;
+  if (options_.encoder_seq_length > 0) {
+    size.tokens += TokenMultiple();
+    size.encoder_tokens += TokenMultiple();
+  }
+  return size;
+}
+
+int64_t MicroBatchPacker::BytesOfOne() const {
+  const int size = options_.context_parallel_size;
+  if (size == 1) return MicroBatchBytes(Room());
+  const int64_t labelled = options_.classified ? LargestSize().sequences : 0;
+  return MicroBatchBytes(Room()) + ContextSliceBytes(LargestSize().tokens, size, labelled);
+}
+
+void MicroBatchPacker::PlaceOwnTokens() {
+  if (options_.context_parallel_size == 1) return;
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + MicroBatchBytes(Room());
+    batches_[m] = PlaceContextSlice(batches_[m], Shard(), buffer_, begin);
+  }
+}
+
+void MicroBatchPacker::TakeOwnTokens() {
+  if (options_.context_parallel_size == 1) return;
+  PlaceOwnTokens();
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    const MicroBatch slice = OnHost(batches_[m]);
+    FillContextSlice(host_batches_[m], Shard(), slice);
+    host_batches_[m] = slice;
+  }
+}
+
+MicroBatch MicroBatchPacker::Whole(int64_t index) const {
+  return PlaceMicroBatch(Room(), buffer_, index * BytesOfOne());
+}
+
+MicroBatch MicroBatchPacker::OnHost(const MicroBatch& batch) const {
+  MicroBatch host = batch;
+  ForEachTensor(&host, [&](Tensor* tensor) { *tensor = host_.Of(*tensor); });
+  return host;
+}
+
+void MicroBatchPacker::PackShapes(int64_t micro_batches) {
+  CHECK_LE(micro_batches, options_.max_micro_batches);
+  batches_.clear();
+  for (int64_t m = 0; m < micro_batches; ++m) {
+    batches_.push_back(Whole(m));
+    MicroBatch& batch = batches_.back();
+    Shorten(LargestSize(), &batch);
+    batch.max_seqlen = options_.seq_length;
+    batch.encoder.max_seqlen = options_.encoder_seq_length;
+    batch.num_samples = options_.layout.micro_batch_size;
+  }
+  PlaceOwnTokens();
+}
+
+void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+                              MicroBatch* batch) {
+  const int64_t length = static_cast<int64_t>(sample.tokens.size()), offset = used->tokens;
+  std::copy_n(sample.tokens.begin(), length, batch->tokens_T.data<int32_t>() + offset);
+  std::copy_n(sample.labels.begin(), length, batch->labels_T.data<int32_t>() + offset);
+  std::copy_n(sample.positions.begin(), length, batch->position_T.data<int32_t>() + offset);
+  std::copy_n(sample.loss_mask.begin(), length, batch->loss_weight_T.data<float>() + offset);
+  std::fill_n(batch->sample_T.data<int64_t>() + offset, length, ordinal);
+  for (int64_t i = 0; i < length; ++i)
+    batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
+  if (options_.classified) AppendClasses(sample, *used, batch);
+  if (options_.encoder_seq_length > 0) {
+    AppendEncoder(sample, ordinal, used, batch);
+    AppendSpans(sample, used, batch);
+  }
+  for (size_t d = 0; d < sample.document_starts.size(); ++d) {
+    const int64_t begin = sample.document_starts[d];
+    const int64_t end =
+        d + 1 < sample.document_starts.size() ? sample.document_starts[d + 1] : length;
+    batch->cu_seqlens.data<int32_t>()[++used->sequences] = static_cast<int32_t>(offset + end);
+    batch->max_seqlen = std::max(batch->max_seqlen, end - begin);
+  }
+  used->tokens += length;
+}
+
+void MicroBatchPacker::AppendClasses(const GptSample& sample, const MicroBatchSize& used,
+                                     MicroBatch* batch) {
+  std::copy(sample.types.begin(), sample.types.end(),
+            batch->token_type_T.data<int32_t>() + used.tokens);
+  batch->sequence_label_S.data<int32_t>()[used.sequences] = sample.sequence_class;
+  batch->sequence_weight_S.data<float>()[used.sequences] = 1;
+}
+
+void MicroBatchPacker::AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+                                     MicroBatch* batch) {
+  const EncoderBatch& encoder = batch->encoder;
+  const int64_t length = static_cast<int64_t>(sample.encoder_tokens.size());
+  const int64_t offset = used->encoder_tokens;
+  std::copy_n(sample.encoder_tokens.begin(), length, encoder.tokens_T.data<int32_t>() + offset);
+  std::fill_n(encoder.sample_T.data<int64_t>() + offset, length, ordinal);
+  for (const Tensor* places : {&encoder.position_T, &encoder.sample_position_T})
+    std::iota(places->data<int32_t>() + offset, places->data<int32_t>() + offset + length, 0);
+  used->encoder_tokens += length;
+  encoder.cu_seqlens.data<int32_t>()[used->sequences + 1] =
+      static_cast<int32_t>(used->encoder_tokens);
+  batch->encoder.max_seqlen = std::max(batch->encoder.max_seqlen, length);
+}
+
+void MicroBatchPacker::AppendSpans(const GptSample& sample, MicroBatchSize* used,
+                                   MicroBatch* batch) {
+  int32_t* const span = batch->spans.span_T.data<int32_t>() + used->tokens;
+  float* const missing = batch->spans.missing_R.data<float>() + used->spans;
+  float* const weight = batch->spans.weight_R.data<float>() + used->spans;
+  const auto first = static_cast<int32_t>(used->spans);
+  for (size_t t = 0; t < sample.spans.size(); ++t) {
+    const int32_t number = sample.spans[t];
+    span[t] = number < 0 ? -1 : first + number;
+    if (number < 0) continue;
+    if (first + number == used->spans) {
+      missing[number] = weight[number] = 1;
+      ++used->spans;
+    }
+    --missing[number];
+  }
+}
+
+void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
+  const int64_t multiple = TokenMultiple();
+  const bool has_encoder = options_.encoder_seq_length > 0;
+  int64_t missing = (multiple - used->tokens % multiple) % multiple;
+  int64_t encoder_missing = (multiple - used->encoder_tokens % multiple) % multiple;
+  if (missing == 0 && encoder_missing == 0) return;
+  // No sequence attends to nothing.
+  if (missing == 0) missing = multiple;
+  if (has_encoder && encoder_missing == 0) encoder_missing = multiple;
+  GptSample filler;
+  filler.tokens.assign(static_cast<size_t>(missing), 0);
+  filler.labels.assign(static_cast<size_t>(missing), -1);
+  filler.loss_mask.assign(static_cast<size_t>(missing), 0);
+  filler.positions.assign(static_cast<size_t>(missing), 0);
+  filler.types.assign(static_cast<size_t>(missing), 0);
+  filler.encoder_tokens.assign(static_cast<size_t>(encoder_missing), 0);
+  filler.spans.assign(static_cast<size_t>(missing), -1);
+  filler.document_starts = {0};
+  Append(filler, /*ordinal=*/0, used, batch);
+  if (options_.classified) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
+}
+
+// Training and evaluation have a source each, and each source a reader that knows where it is.
+SamplePrefetcher& MicroBatchPacker::ReaderOf(const GptSampleSource& source) {
+  for (const auto& [known, reader] : readers_) {
+    if (known == &source) return *reader;
+  }
+  PrefetchOptions options;
+  options.layout = options_.layout;
+  options.num_workers = options_.num_workers;
+  options.capacity = (options_.num_workers + 1) * options_.layout.micro_batch_size;
+  readers_.emplace_back(&source, std::make_unique<SamplePrefetcher>(&source, options));
+  return *readers_.back().second;
+}
+
+absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRange& range,
+                                       MicroBatch* batch) {
+  MicroBatchSize used;
+  batch->cu_seqlens.data<int32_t>()[0] = 0;
+  if (options_.encoder_seq_length > 0) batch->encoder.cu_seqlens.data<int32_t>()[0] = 0;
+  for (int64_t i = 0; i < range.count; ++i) {
+    MEGATRON_RETURN_IF_ERROR(reader.Get(range.begin + i, &sample_),
+                             _ << "while reading training sample " << range.begin + i);
+    const int64_t length = static_cast<int64_t>(sample_.tokens.size());
+    CHECK(length == options_.seq_length || (lengths_vary() && length < options_.seq_length))
+        << length;
+    CHECK_LE(static_cast<int64_t>(sample_.encoder_tokens.size()), options_.encoder_seq_length);
+    Append(sample_, range.begin + i, &used, batch);
+  }
+  if (lengths_vary()) FillUp(&used, batch);
+  Shorten(used, batch);
+  return absl::OkStatus();
+}
+
+// Each micro-batch has the same number of samples: their mean is that of micro-batches' means.
+void MicroBatchPacker::WeighSequences(const Step& step, MicroBatch* batch) const {
+  const int64_t samples =
+      step.micro_batches * options_.layout.micro_batch_size * options_.layout.data_parallel_size;
+  const float scale = step.loss_scale / static_cast<float>(samples);
+  for (int64_t s = 0; s < batch->num_sequences(); ++s) {
+    batch->sequence_gradient_weight_S.data<float>()[s] =
+        batch->sequence_weight_S.data<float>()[s] * scale;
+  }
+}
+
+absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& step,
+                                    const ProcessGroup& data_group, const Stream& stream) {
+  CHECK_LE(step.micro_batches, options_.max_micro_batches);
+  batches_.clear();
+  host_batches_.clear();
+  SamplePrefetcher& reader = ReaderOf(source);
+  for (int64_t m = 0; m < step.micro_batches; ++m) {
+    batches_.push_back(Whole(m));
+    host_batches_.push_back(OnHost(batches_.back()));
+    MicroBatch &batch = batches_.back(), &host = host_batches_.back();
+    MEGATRON_RETURN_IF_ERROR(
+        PackOne(reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &host));
+    Shorten(SizeOf(host), &batch);
+    batch.max_seqlen = host.max_seqlen;
+    batch.encoder.max_seqlen = host.encoder.max_seqlen;
+    batch.num_samples = options_.layout.micro_batch_size;
+    batch.sample_weight =
+        step.loss_scale / static_cast<float>(step.micro_batches * batch.num_samples *
+                                             options_.layout.data_parallel_size);
+  }
+  auto tokens_of = [](const MicroBatch& batch) {
+    const float* weight = batch.loss_weight_T.data<float>();
+    double sum = 0;
+    for (int64_t t = 0; t < batch.num_tokens(); ++t) sum += weight[t];
+    return sum;
+  };
+  double tokens = 0;
+  for (const MicroBatch& batch : host_batches_) tokens += tokens_of(batch);
+  // Counts below 2^24 are exact in fp32, and a global batch of more tokens loses less than its last
+  // digit.
+  float& token_count = host_count_.host().data<float>()[0];
+  token_count = static_cast<float>(tokens);
+  host_count_.Send(stream);
+  data_group.AllReduce(token_count_, ReduceOp::kSum, stream);
+  host_count_.Fetch(stream);
+  const double replicas = static_cast<double>(step.micro_batches * data_group.size());
+  for (MicroBatch& batch : host_batches_) {
+    const double denominator = options_.per_token_loss ? std::max(1.0, double{token_count})
+                                                       : std::max(1.0, tokens_of(batch)) * replicas;
+    const float scale = static_cast<float>(step.loss_scale / denominator);
+    for (int64_t t = 0; t < batch.num_tokens(); ++t) {
+      batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
+    }
+    if (options_.classified) WeighSequences(step, &batch);
+  }
+  TakeOwnTokens();
+  host_.Send(stream);
+  return absl::OkStatus();
+}
+
+}  // namespace megatron

@@ -1,0 +1,109 @@
+// Packs samples into the micro-batches of a step.
+//
+// All micro-batches of a step exist at once, because a token's gradient weight has the number of
+// tokens of the whole global batch in its denominator. Their memory is taken once, for the largest
+// step. The samples of the next ones are read meanwhile, by threads of the packer's own.
+#ifndef MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
+#define MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/prefetch.h"
+#include "megatron/data/sampler.h"
+#include "megatron/layers/context_slice.h"
+#include "megatron/layers/micro_batch.h"
+#include "megatron/tensor/host_mirror.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/train/batches/micro_batch_room.h"
+
+namespace megatron {
+
+struct PackerOptions {
+  SamplerLayout layout;
+  int64_t seq_length = 0;
+  int64_t max_micro_batches = 1;
+  // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
+  // of each one's own mean.
+  bool per_token_loss = true;
+  // Samples have token types and a class (BERT).
+  bool classified = false;
+  // Set: samples have tokens for an encoder, at most so many, and seq_length is the decoder's (T5).
+  int64_t encoder_seq_length = 0;
+  // Micro-batches of samples of varied lengths are filled up to a multiple of this, by a sequence
+  // that no loss counts: what sequence parallelism shares out evenly.
+  int64_t token_multiple = 1;
+  // Of each sample this rank packs what is its own among the context-parallel ranks
+  // (context_slice.h); the global batch is counted in whole samples.
+  int context_parallel_size = 1, context_parallel_rank = 0;
+  int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
+};
+
+class MicroBatchPacker {
+ public:
+  // On the meta device the batches have shapes only.
+  MicroBatchPacker(const PackerOptions& options, Device device, MemoryLedger* ledger);
+
+  struct Step {
+    int64_t consumed_samples = 0;  // before this step: sample indices and ordinals start here
+    int64_t micro_batches = 1;
+    float loss_scale = 1;
+  };
+  // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the global
+  // batch. `source` must live longer than this.
+  absl::Status Pack(const GptSampleSource& source, const Step& step, const ProcessGroup& data_group,
+                    const Stream& stream);
+  // The shapes of a step, for planning.
+  void PackShapes(int64_t micro_batches);
+
+  // On the device.
+  const std::vector<MicroBatch>& batches() const { return batches_; }
+
+ private:
+  // Whether samples may be shorter than seq_length; each is one sequence then.
+  bool lengths_vary() const { return options_.classified || options_.encoder_seq_length > 0; }
+  MicroBatchRoom Room() const;
+  MicroBatchSize LargestSize() const;
+  int64_t BytesOfOne() const;
+  MicroBatch Whole(int64_t index) const;  // with all its room
+  MicroBatch OnHost(const MicroBatch& batch) const;
+  ContextShard Shard() const {
+    return {options_.context_parallel_size, options_.context_parallel_rank,
+            options_.classified ? 0 : options_.seq_length};
+  }
+  // What every rank of a sample has the same share of: a multiple of this.
+  int64_t TokenMultiple() const {
+    const int64_t size = options_.context_parallel_size;
+    return options_.token_multiple * (size == 1 ? 1 : size * kContextStripe);
+  }
+  void PlaceOwnTokens();  // whole batches become this rank's part of them, on the device
+  void TakeOwnTokens();   // and filled on the host
+  SamplePrefetcher& ReaderOf(const GptSampleSource& source);
+  absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
+  // Behind what is there, `used`, which grows.
+  void Append(const GptSample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
+  void AppendClasses(const GptSample& sample, const MicroBatchSize& used, MicroBatch* batch);
+  void AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+                     MicroBatch* batch);
+  void AppendSpans(const GptSample& sample, MicroBatchSize* used, MicroBatch* batch);
+  void FillUp(MicroBatchSize* used, MicroBatch* batch);
+  void WeighSequences(const Step& step, MicroBatch* batch) const;
+
+  PackerOptions options_;
+  Buffer buffer_;
+  Tensor token_count_;  // fp32 [1]
+  HostMirror host_, host_count_;
+  GptSample sample_;
+  std::vector<MicroBatch> batches_, host_batches_;
+  std::vector<std::pair<const GptSampleSource*, std::unique_ptr<SamplePrefetcher>>> readers_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_

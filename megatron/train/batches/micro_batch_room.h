@@ -1,0 +1,41 @@
+// The memory of a micro-batch that is yet to be packed: how much the largest takes, and where its
+// tensors lie.
+#ifndef MEGATRON_TRAIN_BATCHES_MICRO_BATCH_ROOM_H_
+#define MEGATRON_TRAIN_BATCHES_MICRO_BATCH_ROOM_H_
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "megatron/layers/micro_batch.h"
+#include "megatron/tensor/memory.h"
+
+namespace megatron {
+
+// The most that a micro-batch holds.
+struct MicroBatchRoom {
+  int64_t tokens = 0;
+  int64_t sequences = 0;
+  bool classified = false;     // token types and classes of sequences
+  int64_t encoder_tokens = 0;  // 0: there are neither an encoder nor spans
+};
+
+// What is used of it.
+struct MicroBatchSize {
+  int64_t tokens = 0, sequences = 0, encoder_tokens = 0, spans = 0;
+};
+MicroBatchSize SizeOf(const MicroBatch& batch);
+
+// The tensors lie in `memory` from byte `offset` on, a multiple of Buffer::kAlignment.
+MicroBatch PlaceMicroBatch(const MicroBatchRoom& room, const Buffer& memory, int64_t offset);
+int64_t MicroBatchBytes(const MicroBatchRoom& room);
+
+// Leaves out what is not used.
+void Shorten(const MicroBatchSize& size, MicroBatch* batch);
+
+// Every tensor that is there, but for those that context.sample_T and context.sample_position_T
+// share with a larger micro-batch.
+void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_BATCHES_MICRO_BATCH_ROOM_H_

@@ -1,0 +1,50 @@
+// Samples made of sentences, for the models that restore what is missing of a text: BERT and T5.
+#ifndef MEGATRON_TRAIN_BATCHES_SENTENCE_DATA_H_
+#define MEGATRON_TRAIN_BATCHES_SENTENCE_DATA_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/masked/sentence_sample_cache.h"
+#include "megatron/data/masked/sentence_samples.h"
+#include "megatron/data/split.h"
+#include "megatron/data/token_sequences.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+
+namespace megatron {
+
+struct SentenceDataOptions {
+  double mask_prob = 0.15;
+  double short_seq_prob = 0.1;
+  bool binary_head = true;         // BERT's samples have two pieces, in order or not
+  int64_t decoder_seq_length = 0;  // set: samples are T5's
+};
+
+// What of a corpus is drawn, and how much.
+struct SentencePart {
+  int64_t seq_length = 0;  // of T5's encoder
+  uint32_t seed = 1234;
+  Split split = Split::kTrain;
+  SequenceRange documents;
+  absl::optional<int64_t> num_samples;  // unset: one epoch
+  SentenceSampleCache cache;
+};
+
+// Sentences `document(i)` of `sentences` are document i. Fails as BertDataset::Create and
+// T5Dataset::Create do.
+absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenSentences(
+    const SentenceDataOptions& options, const SentencePart& part,
+    std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
+    const Tokenizer& tokenizer);
+
+// Of made-up documents (mock_sentences.h); a vocabulary without the special tokens that it takes
+// gets some. `part.documents` and `part.cache` are ignored.
+absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenMockSentences(
+    const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_BATCHES_SENTENCE_DATA_H_

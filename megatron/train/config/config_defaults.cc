@@ -1,0 +1,103 @@
+#include "megatron/train/config/config_defaults.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+namespace {
+
+// The encoder's sizes have two names each.
+void ResolveT5(config::ModelConfig* model) {
+  if (!model->has_num_layers() && model->has_encoder_num_layers())
+    model->set_num_layers(model->encoder_num_layers());
+  if (!model->has_encoder_num_layers() && model->has_num_layers())
+    model->set_encoder_num_layers(model->num_layers());
+  if (!model->has_decoder_num_layers() && model->has_encoder_num_layers())
+    model->set_decoder_num_layers(model->encoder_num_layers());
+  if (!model->has_seq_length() && model->has_encoder_seq_length())
+    model->set_seq_length(model->encoder_seq_length());
+  if (!model->has_encoder_seq_length() && model->has_seq_length())
+    model->set_encoder_seq_length(model->seq_length());
+  if (!model->has_softmax_scale() && model->kv_channels() > 0)
+    model->set_softmax_scale(1 / std::sqrt(static_cast<double>(model->kv_channels())));
+  if (!model->has_add_output_bias())
+    model->set_add_output_bias(!model->untie_embeddings_and_output_weights());
+}
+
+void ResolveModel(config::ModelConfig* model) {
+  const int64_t hidden_size = model->hidden_size();
+  const int64_t heads = model->num_attention_heads();
+  if (!model->has_ffn_hidden_size() && hidden_size > 0) {
+    model->set_ffn_hidden_size(DefaultFfnHiddenSize(hidden_size, model->swiglu()));
+  }
+  if (!model->has_kv_channels() && hidden_size > 0 && heads > 0)
+    model->set_kv_channels(hidden_size / heads);
+  if (!model->has_num_query_groups() && heads > 0) model->set_num_query_groups(heads);
+  if (model->model_type() == config::ModelType::t5) ResolveT5(model);
+  if (!model->has_max_position_embeddings() && model->has_seq_length()) {
+    model->set_max_position_embeddings(std::max(model->seq_length(), model->decoder_seq_length()));
+  }
+  if (model->has_num_experts() && !model->has_moe_ffn_hidden_size() && model->has_ffn_hidden_size())
+    model->set_moe_ffn_hidden_size(model->ffn_hidden_size());
+  if (!model->has_num_tokentypes() && model->model_type() == config::ModelType::bert)
+    model->set_num_tokentypes(model->bert_binary_head() ? 2 : 0);
+  if (!model->has_embedding_init_method_std())
+    model->set_embedding_init_method_std(model->init_method_std());
+}
+
+void ResolveOptimizer(const config::TrainConfig& training, config::OptimizerConfig* optimizer) {
+  if (!optimizer->has_lr_decay_iters() && training.has_train_iters())
+    optimizer->set_lr_decay_iters(training.train_iters());
+  if (!optimizer->has_start_weight_decay())
+    optimizer->set_start_weight_decay(optimizer->weight_decay());
+  if (!optimizer->has_end_weight_decay())
+    optimizer->set_end_weight_decay(optimizer->weight_decay());
+}
+
+void ResolveFiles(config::PretrainConfig* config) {
+  config::CheckpointConfig* const checkpoint = config->mutable_checkpoint();
+  if (!checkpoint->has_save()) return;
+  if (!checkpoint->has_load()) checkpoint->set_load(checkpoint->save());
+  if (!config->logging().has_metrics_file()) {
+    config->mutable_logging()->set_metrics_file(
+        absl::StrCat(absl::StripSuffix(checkpoint->save(), "/"), "/metrics.jsonl"));
+  }
+}
+
+}  // namespace
+
+int64_t DefaultFfnHiddenSize(int64_t hidden_size, bool swiglu) {
+  return swiglu ? std::max<int64_t>(hidden_size * 8 / 3 / 64, 1) * 64 : 4 * hidden_size;
+}
+
+void ResolveDefaults(config::PretrainConfig* config) {
+  config->mutable_parallel();
+  config->mutable_precision();
+  config->mutable_data();
+  config->mutable_logging();
+  config->mutable_system();
+  ResolveModel(config->mutable_model());
+  if (config->model().has_num_experts() && !config->parallel().has_expert_tensor_parallel_size()) {
+    config->mutable_parallel()->set_expert_tensor_parallel_size(
+        config->parallel().tensor_model_parallel_size());
+  }
+  config::RecomputeConfig* const recompute = config->mutable_recompute();
+  if (recompute->recompute_granularity() == config::RecomputeGranularity::selective &&
+      recompute->recompute_modules().empty()) {
+    recompute->add_recompute_modules(config::RecomputeModule::core_attn);
+  }
+  config::TrainConfig* const training = config->mutable_train();
+  if (!training->has_global_batch_size() && training->has_micro_batch_size()) {
+    training->set_global_batch_size(training->micro_batch_size() *
+                                    config->parallel().data_parallel_size());
+  }
+  ResolveOptimizer(*training, config->mutable_optimizer());
+  ResolveFiles(config);
+}
+
+}  // namespace megatron

@@ -1,0 +1,84 @@
+#include "megatron/train/config/config_paths.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "glog/logging.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/text_format.h"
+
+namespace megatron {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::TextFormat;
+
+void AppendLeafPaths(const Descriptor& type, const std::string& parent,
+                     std::vector<std::string>* paths) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const std::string path = absl::StrCat(parent, parent.empty() ? "" : ".", field.name());
+    if (field.message_type() != nullptr) {
+      AppendLeafPaths(*field.message_type(), path, paths);
+    } else {
+      paths->push_back(path);
+    }
+  }
+}
+
+std::string ElementText(const FieldRef& ref, int index) {
+  std::string text;
+  TextFormat::PrintFieldValueToString(*ref.message, ref.field, index, &text);
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> LeafPaths(const Descriptor& type) {
+  std::vector<std::string> paths;
+  AppendLeafPaths(type, "", &paths);
+  return paths;
+}
+
+FieldRef Resolve(const Message& root, absl::string_view path) {
+  FieldRef ref = {&root, nullptr};
+  for (absl::string_view name : absl::StrSplit(path, '.')) {
+    if (ref.field != nullptr)
+      ref.message = &ref.message->GetReflection()->GetMessage(*ref.message, ref.field);
+    ref.field = ref.message->GetDescriptor()->FindFieldByName(std::string(name));
+    CHECK(ref.field != nullptr) << "the configuration has no field " << path;
+  }
+  return ref;
+}
+
+void ClearField(Message* root, absl::string_view path) {
+  if (!IsPresent(Resolve(*root, path))) return;  // the messages on the way need not be made
+  const FieldDescriptor* field = nullptr;
+  for (absl::string_view name : absl::StrSplit(path, '.')) {
+    if (field != nullptr) root = root->GetReflection()->MutableMessage(root, field);
+    field = root->GetDescriptor()->FindFieldByName(std::string(name));
+  }
+  root->GetReflection()->ClearField(root, field);
+}
+
+bool IsPresent(const FieldRef& ref) {
+  const google::protobuf::Reflection& reflection = *ref.message->GetReflection();
+  return ref.field->is_repeated() ? reflection.FieldSize(*ref.message, ref.field) > 0
+                                  : reflection.HasField(*ref.message, ref.field);
+}
+
+std::string ValueText(const FieldRef& ref) {
+  if (!ref.field->is_repeated()) return ElementText(ref, -1);
+  std::string text = "[";
+  const int size = ref.message->GetReflection()->FieldSize(*ref.message, ref.field);
+  for (int i = 0; i < size; ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", ElementText(ref, i));
+  return text + "]";
+}
+
+}  // namespace megatron

@@ -1,0 +1,39 @@
+// Reaches the fields of a configuration by their paths: "train.rampup_batch_size.start".
+
+#ifndef MEGATRON_TRAIN_CONFIG_CONFIG_PATHS_H_
+#define MEGATRON_TRAIN_CONFIG_CONFIG_PATHS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+
+namespace megatron {
+
+// A field and the message that holds it.
+struct FieldRef {
+  const google::protobuf::Message* message;
+  const google::protobuf::FieldDescriptor* field;
+};
+
+// The paths of all fields below `type` that hold values, in the order of the schema.
+std::vector<std::string> LeafPaths(const google::protobuf::Descriptor& type);
+
+// CHECK-fails on a path that the schema does not have. An absent message on the way reads as its
+// defaults.
+FieldRef Resolve(const google::protobuf::Message& root, absl::string_view path);
+
+// Takes the field away, if it is there.
+void ClearField(google::protobuf::Message* root, absl::string_view path);
+
+// Whether the field was written, or has elements.
+bool IsPresent(const FieldRef& ref);
+
+// In the text format's spelling: `0.1`, `adam`, `"a b"`, and for a repeated field `[a, b]`.
+std::string ValueText(const FieldRef& ref);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_CONFIG_CONFIG_PATHS_H_

@@ -1,0 +1,55 @@
+// From the name of a configuration to one that can be acted upon: found, read, overridden,
+// completed and checked.
+//
+//   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig("gpt_demo",
+//   {"train.train_iters=50"}, ConfigPurpose::kRun));
+
+#ifndef MEGATRON_TRAIN_CONFIGS_CONFIG_LOADER_H_
+#define MEGATRON_TRAIN_CONFIGS_CONFIG_LOADER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/config_locations.h"
+#include "megatron/train/validate/validate.h"
+
+namespace megatron {
+
+struct LoadedConfig {
+  config::PretrainConfig config;  // valid, and with its computed fields set
+  ConfigLocations locations;
+};
+
+struct FoundConfig {
+  std::string
+      source;  // as messages name it: the path as it was given, or "gpt_demo.textproto (shipped)"
+  std::string text;
+};
+
+// Reads the file `name`, taken from the directory in which the user stands: that is
+// $BUILD_WORKING_DIRECTORY under `bazel run`, which starts programs elsewhere, and the current
+// directory else. Where there is no such file and `name` has no directory, the shipped
+// configuration of that name, with or without ".textproto". NotFound names both places and what is
+// shipped.
+absl::StatusOr<FoundConfig> FindConfig(const std::string& name);
+
+// The path by which this process reaches what the user calls `path`: relative ones start where the
+// user stands.
+std::string PathFromWhereTheUserStands(const std::string& path);
+
+// Parses, applies overrides, completes and checks. InvalidArgument lists every error of text, types
+// and values, a line each.
+absl::StatusOr<LoadedConfig> LoadConfigFromString(absl::string_view text, absl::string_view source,
+                                                  const std::vector<std::string>& overrides,
+                                                  ConfigPurpose purpose);
+
+absl::StatusOr<LoadedConfig> LoadConfig(const std::string& name,
+                                        const std::vector<std::string>& overrides,
+                                        ConfigPurpose purpose);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_CONFIGS_CONFIG_LOADER_H_

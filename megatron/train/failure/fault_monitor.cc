@@ -1,0 +1,286 @@
+#include "megatron/train/failure/fault_monitor.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "megatron/base/thread_stacks.h"
+#include "megatron/train/failure/exit_code.h"
+
+namespace megatron {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+constexpr absl::Duration kStackPatience = absl::Milliseconds(100);
+
+absl::Duration ProcessorTime(clockid_t clock) {
+  timespec time = {};
+  clock_gettime(clock, &time);
+  return absl::DurationFromTimespec(time);
+}
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "an unnamed host";
+}
+
+std::string Describe(int rank) { return absl::StrCat("rank ", rank, " on ", HostName()); }
+
+std::string Describe(const RankProgress& progress) {
+  return absl::StrCat("iteration ", progress.iteration(), ", ", Name(progress.phase()));
+}
+
+std::string StacksText() {
+  std::string text;
+  for (const ThreadStack& stack : AllThreadStacks(kStackPatience)) {
+    absl::StrAppend(&text, "  thread ", stack.id, " (", stack.name, ")",
+                    stack.frames.empty() ? " does not answer: it is stopped\n" : "\n");
+    for (const std::string& frame : stack.frames) absl::StrAppend(&text, "    ", frame, "\n");
+  }
+  return text;
+}
+
+// In one piece, so that nothing comes between, and not by way of a stream, whose lock a thread that
+// is stopped may hold.
+void Print(absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return;
+    text.remove_prefix(written);
+  }
+}
+
+std::string Report(const absl::Status& reason, const std::map<int, std::string>& states,
+                   const WatchedWorld& world) {
+  std::string text = absl::StrCat("error: ", reason.message(), "\n");
+  if (reason.code() == absl::StatusCode::kAborted) return text;
+  absl::StrAppend(&text, "what the ranks were at:\n");
+  for (const auto& [rank, state] : states) absl::StrAppend(&text, state);
+  for (int rank = 0; world.tells_aborts && rank < world.size; ++rank) {
+    if (states.count(rank) == 0) absl::StrAppend(&text, "rank ", rank, " could not be asked\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+WatchedWorld WatchedWorld::Of(TcpWorld* world, int size) {
+  WatchedWorld watched;
+  watched.size = size;
+  watched.tells_aborts = true;
+  watched.status = [world] { return world->status(); };
+  watched.set_failure_hook = [world](std::function<void(const absl::Status&)> hook) {
+    world->SetFailureHook(std::move(hook));
+  };
+  watched.abort = [world](const absl::Status& reason) { world->Abort(reason); };
+  watched.doing = [world](int) { return world->Doing(); };
+  watched.processor_time = [world](int) { return world->CallersProcessorTime(); };
+  watched.in_call = [world](int) { return world->InCall(); };
+  watched.is_awaited = [world](int) { return world->IsAwaited(); };
+  watched.overdue = [] { return absl::OkStatus(); };  // no rank waits for a lock of another
+  watched.gather = [world](std::string state, absl::Time deadline) {
+    return world->GatherStates(std::move(state), deadline);
+  };
+  return watched;
+}
+
+WatchedWorld WatchedWorld::Of(ThreadWorld* world) {
+  WatchedWorld watched;
+  watched.size = world->size();
+  watched.status = [world] { return world->status(); };
+  watched.set_failure_hook = [world](std::function<void(const absl::Status&)> hook) {
+    world->SetFailureHook(std::move(hook));
+  };
+  watched.abort = [world](const absl::Status& reason) { world->Abort(reason); };
+  watched.doing = [world](int rank) { return world->Doing(rank); };
+  watched.processor_time = [world](int rank) { return world->CallersProcessorTime(rank); };
+  watched.in_call = [world](int rank) { return world->InCall(rank); };
+  watched.is_awaited = [world](int rank) { return world->IsAwaited(rank); };
+  watched.overdue = [world] { return world->Overdue(); };
+  watched.gather = [](std::string state, absl::Time) {
+    return std::map<int, std::string>{{0, std::move(state)}};
+  };
+  return watched;
+}
+
+FaultMonitor::Watch::Watch(FaultMonitor* monitor, int rank, const RankProgress* progress)
+    : monitor_(*monitor), rank_(rank) {
+  Rank watched;
+  watched.progress = progress;
+  watched.moved = watched.worked = absl::Now();
+  pthread_getcpuclockid(pthread_self(), &watched.clock);
+  absl::MutexLock lock(&monitor_.mutex_);
+  monitor_.ranks_[rank] = watched;
+}
+
+FaultMonitor::Watch::~Watch() {
+  absl::MutexLock lock(&monitor_.mutex_);
+  monitor_.ranks_.erase(rank_);
+}
+
+FaultMonitor::FaultMonitor(WatchedWorld world, const FaultMonitorOptions& options)
+    : world_(std::move(world)), options_(options) {
+  world_.set_failure_hook([this](const absl::Status& reason) { Remember(reason); });
+  thread_ = std::thread([this] { Run(); });
+}
+
+FaultMonitor::~FaultMonitor() {
+  world_.set_failure_hook(nullptr);
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+bool FaultMonitor::StoppedWithin(absl::Duration time) {
+  absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(&stop_), time);
+}
+
+bool FaultMonitor::WaitUntilTold() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&told_));
+  return !left_to_cause_;
+}
+
+void FaultMonitor::Run() {
+  while (world_.status().ok()) {
+    if (StoppedWithin(kLook)) return;
+    absl::Status found = world_.overdue();
+    if (found.ok() && options_.stuck_after > absl::ZeroDuration()) found = Look();
+    if (!found.ok()) world_.abort(found);
+  }
+  const absl::Status reason = world_.status();
+  Tell(reason);
+  if (!StoppedWithin(options_.grace)) EndProcess(reason);
+}
+
+// Whatever holds the ranks up does not hold up the process.
+void FaultMonitor::EndProcess(const absl::Status& reason) {
+  const bool hang = reason.code() == absl::StatusCode::kDeadlineExceeded;
+  Failure failure = {hang ? kExitHang : kExitPeerLost, std::string(reason.message())};
+  const auto cause = options_.cause ? options_.cause() : std::nullopt;
+  if (cause.has_value()) failure = *cause;
+  absl::MutexLock lock(&mutex_);
+  if (left_to_cause_) Print(absl::StrCat("error: ", failure.message, "\n"));
+  _exit(failure.code);
+}
+
+void FaultMonitor::Update(Rank* rank, const Calls& calls, bool was_away) const {
+  const absl::Time now = absl::Now();
+  const absl::Duration used = ProcessorTime(rank->clock) + calls.processor_time;
+  const uint64_t moves = rank->progress->moves();
+  if (moves != rank->moves || rank->progress->outside() || was_away) {
+    rank->moved = rank->worked = now;
+  } else if (used != rank->used) {
+    rank->worked = now;
+  }
+  rank->used = used;
+  rank->moves = moves;
+}
+
+absl::Duration FaultMonitor::LateAfter(const Rank& rank) const {
+  const absl::Duration longest = rank.progress->longest(rank.progress->phase());
+  if (options_.late_factor == 0 || longest == absl::ZeroDuration()) return absl::InfiniteDuration();
+  return std::max(options_.stuck_after, options_.late_factor * longest);
+}
+
+std::map<int, FaultMonitor::Calls> FaultMonitor::CallsOfRanks() {
+  std::map<int, Calls> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [number, rank] : ranks_) calls[number];
+  }
+  for (auto& [number, of] : calls) of = {world_.processor_time(number), world_.in_call(number)};
+  return calls;
+}
+
+absl::Status FaultMonitor::Look() {
+  const absl::Time now = absl::Now();
+  // The whole process was stopped: then its ranks have had no more time than this thread.
+  const bool was_away = now > last_look_ + options_.stuck_after / 2;
+  last_look_ = now;
+  std::map<int, Calls> calls = CallsOfRanks();
+  // Of several the one that has been so for longest: others may wait for what it holds.
+  std::optional<std::pair<int, Rank>> stuck, late;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [number, rank] : ranks_) {
+      Update(&rank, calls[number], was_away);
+      if (now >= rank.worked + options_.stuck_after) {
+        if (!stuck.has_value() || rank.worked < stuck->second.worked) stuck = {number, rank};
+      } else if (!calls[number].any && now < rank.worked + options_.stuck_after / 2 &&
+                 now > rank.moved + LateAfter(rank)) {  // what sleeps will be stuck
+        if (!late.has_value() || rank.moved < late->second.moved) late = {number, rank};
+      }
+    }
+  }
+  if (stuck.has_value()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        Describe(stuck->first), " is stuck: nothing has moved for ",
+        absl::FormatDuration(options_.stuck_after), " in ", Describe(*stuck->second.progress)));
+  }
+  if (late.has_value() && world_.is_awaited(late->first)) {
+    const absl::Duration limit = LateAfter(late->second);
+    return absl::DeadlineExceededError(absl::StrCat(
+        Describe(late->first), " computes without end: others wait for it, and for ",
+        absl::FormatDuration(limit), ", at least ", options_.late_factor,
+        " times longer than ever before, it has been in ", Describe(*late->second.progress)));
+  }
+  return absl::OkStatus();
+}
+
+void FaultMonitor::Remember(const absl::Status& reason) {
+  std::string stacks;
+  if (reason.code() != absl::StatusCode::kAborted) stacks = StacksText();
+  absl::MutexLock lock(&mutex_);
+  stacks_ = std::move(stacks);
+  if (ranks_.empty()) {
+    headings_[0] = absl::StrCat("process ", getpid(), " on ", HostName(), ": starting\n");
+  }
+  for (const auto& [number, rank] : ranks_) {
+    headings_[number] = absl::StrCat(Describe(number), ", process ", getpid(), ": ",
+                                     Describe(*rank.progress), "\n");
+  }
+}
+
+std::string FaultMonitor::OwnState() {
+  std::map<int, std::string> headings;
+  std::string stacks;
+  {
+    absl::MutexLock lock(&mutex_);
+    headings = headings_;
+    stacks = stacks_;
+  }
+  std::string text;
+  for (const auto& [number, heading] : headings) {
+    absl::StrAppend(&text, heading);
+    for (const std::string& line : world_.doing(number)) absl::StrAppend(&text, "  ", line, "\n");
+  }
+  return text + stacks;
+}
+
+void FaultMonitor::Tell(const absl::Status& reason) {
+  const bool aborted = reason.code() == absl::StatusCode::kAborted;
+  const bool mine = world_.tells_aborts || !aborted;
+  if (mine) {
+    const auto states =
+        world_.gather(aborted ? "" : OwnState(), absl::Now() + options_.gather_time);
+    if (states.has_value()) Print(Report(reason, *states, world_));
+  }
+  absl::MutexLock lock(&mutex_);
+  left_to_cause_ = !mine;
+  told_ = true;
+}
+
+}  // namespace megatron

@@ -1,0 +1,43 @@
+#include "megatron/train/failure/stop_signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace megatron {
+namespace {
+
+// A signal handler can reach nothing but a global.
+std::atomic<int> received{0};
+std::atomic<bool> answers{true};
+static_assert(std::atomic<int>::is_always_lock_free, "a handler may touch it");
+
+void Handle(int signal_number) {
+  int expected = 0;
+  if (received.compare_exchange_strong(expected, signal_number)) {
+    if (!answers) return;
+    constexpr char kMessage[] = "\nstopping after this step; once more stops at once\n";
+    // Nothing can be done about a failure here.
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+    return;
+  }
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+}  // namespace
+
+void ListenForStopSignals(bool tell) {
+  answers = tell;
+  struct sigaction action = {};
+  action.sa_handler = Handle;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+int StopSignal() { return received.load(); }
+
+}  // namespace megatron

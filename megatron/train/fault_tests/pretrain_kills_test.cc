@@ -1,0 +1,86 @@
+// kill -9 of a random rank, or of the process that started them, at random moments, many of them
+// inside a save: the same command again and again ends with the bytes of the undisturbed run. The
+// first argument says how many times.
+
+#include <signal.h>
+
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/pretrain_harness.h"
+
+namespace megatron {
+namespace {
+
+int kills_of_each_layout = 5;
+
+// Saves at every step, which take most of the time of a model this small.
+const Arguments kCommon = {"--set=parallel.ranks_as=processes", "--set=checkpoint.save_interval=1",
+                           "--set=train.train_iters=30", "--set=checkpoint.keep_last=2",
+                           "--set=train.micro_batch_size=1"};
+
+struct Layout {
+  const char* name;
+  Arguments arguments;
+};
+
+const std::vector<Layout>& Layouts() {
+  static const auto* const layouts = new std::vector<Layout>{
+      {"dp", {"--set=parallel.data_parallel_size=2", "--set=checkpoint.async_save=true"}},
+      {"tp",
+       {"--set=parallel.tensor_model_parallel_size=2", "--set=parallel.sequence_parallel=true"}},
+      {"pp",
+       {"--set=parallel.pipeline_model_parallel_size=2", "--set=parallel.data_parallel_size=2",
+        "--set=parallel.use_distributed_optimizer=true"}},
+      {"tp_dp",
+       {"--set=parallel.tensor_model_parallel_size=2", "--set=parallel.data_parallel_size=2",
+        "--set=parallel.use_distributed_optimizer=true", "--set=checkpoint.async_save=true"}},
+  };
+  return *layouts;
+}
+
+class PretrainKillsTest : public PretrainProgramTest {};
+
+TEST_F(PretrainKillsTest, EndWithTheBytesOfTheUndisturbedRun) {
+  const uint32_t seed = std::random_device()();
+  std::mt19937 random(seed);
+  const std::string log = Path("log.txt");
+  for (const Layout& layout : Layouts()) {
+    const std::string whole = std::string(layout.name) + "_whole",
+                      killed = std::string(layout.name) + "_killed";
+    const Arguments args = Joined(layout.arguments, kCommon);
+    const absl::Time begin = absl::Now();
+    ASSERT_EQ(Run(Joined({SaveTo(whole)}, args)).exit_code, kExitDone) << layout.name;
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+    for (int kills = 0; kills < kills_of_each_layout; ++kills) {
+      const pid_t pid = Start(Joined({SaveTo(killed)}, args), log);
+      absl::SleepFor(absl::Seconds(seconds * std::uniform_real_distribution<>(0, 0.6)(random)));
+      const std::vector<pid_t> ranks = ChildrenOf(pid);
+      const size_t victim = random() % (ranks.size() + 1);
+      kill(victim == ranks.size() ? pid : ranks[victim], SIGKILL);
+      const Outcome outcome = FinishProgram(pid, log);
+      EXPECT_TRUE(outcome.exit_code == -SIGKILL || outcome.exit_code == kExitPeerLost ||
+                  outcome.exit_code == kExitDone)
+          << "seed " << seed << ", code " << outcome.exit_code << "\n"
+          << outcome.output;
+    }
+    const Outcome last = Run(Joined({SaveTo(killed)}, args));
+    ASSERT_EQ(last.exit_code, kExitDone) << "seed " << seed << "\n" << last.output;
+    ExpectEqualCheckpoints(whole, killed);
+  }
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (argc > 1) megatron::kills_of_each_layout = std::atoi(argv[1]);
+  return RUN_ALL_TESTS();
+}

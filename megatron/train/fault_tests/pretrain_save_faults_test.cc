@@ -1,0 +1,138 @@
+// Saving, struck at every system call by which it changes files: by kill -9, by a full disk, by an
+// error. The last good checkpoint stays whole, and the same command again ends with the bytes of
+// the run that nobody disturbed. --all: more layouts, and each error at each call.
+
+#include <signal.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/fault_tests/system_call_faults.h"
+#include "megatron/train/pretrain_harness.h"
+
+namespace megatron {
+namespace {
+
+bool all_of_them = false;
+
+struct Layout {
+  std::string name;
+  Arguments arguments;
+};
+
+std::vector<Layout> Layouts() {
+  std::vector<Layout> layouts = {{"alone", {}}};
+  if (!all_of_them) return layouts;
+  layouts.push_back({"async", {"--set=checkpoint.async_save=true"}});
+  layouts.push_back({"processes",
+                     {"--set=parallel.data_parallel_size=2", "--set=parallel.ranks_as=processes",
+                      "--set=parallel.use_distributed_optimizer=true"}});
+  return layouts;
+}
+
+class PretrainSaveFaultsTest : public PretrainProgramTest {
+ protected:
+  // Two saves, of which the second replaces the first.
+  Arguments ArgumentsFor(const Layout& layout, const std::string& save) const {
+    return Joined({SaveTo(save), "--set=train.train_iters=2", "--set=checkpoint.save_interval=1",
+                   "--set=checkpoint.keep_last=1", "--set=train.micro_batch_size=1",
+                   "--set=train.eval_interval=0", "--set=optimizer.lr_warmup_iters=1",
+                   "--set=data.stories.num_bytes=20000"},
+                  layout.arguments);
+  }
+
+  FaultedRun RunStruck(const Layout& layout, const std::string& save,
+                       const SystemCallFault& fault) const {
+    return RunWithFault(Command(ArgumentsFor(layout, save)), Path("log.txt"), Path(save), fault);
+  }
+
+  // The number of system calls that a whole run makes.
+  int RunUndisturbed(const Layout& layout) const {
+    const FaultedRun run = RunStruck(layout, layout.name, SystemCallFault());
+    EXPECT_EQ(run.outcome.exit_code, kExitDone) << run.outcome.output;
+    EXPECT_GT(run.calls, 20) << layout.name;
+    return run.calls;
+  }
+
+  // A checkpoint that is there is whole; and the run continues from what is there.
+  void ExpectToRecover(const Layout& layout, const FaultedRun& struck) const {
+    const auto found = FindLatestCheckpoint(PosixFileSystem(), Path("struck"), Check::kContents);
+    EXPECT_TRUE(found.ok() || found.status().code() == absl::StatusCode::kNotFound)
+        << found.status();
+    if (absl::StrContains(struck.outcome.output, "saved checkpoint of iteration")) {
+      EXPECT_TRUE(found.ok()) << found.status() << "\n" << struck.outcome.output;
+    }
+    const Outcome again = Run(ArgumentsFor(layout, "struck"));
+    ASSERT_EQ(again.exit_code, kExitDone) << again.output;
+    ExpectEqualCheckpoints(layout.name, "struck");
+  }
+
+  void Forget() const { ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("struck")).ok()); }
+};
+
+TEST_F(PretrainSaveFaultsTest, AKillBehindAnySystemCallLosesNothing) {
+  for (const Layout& layout : Layouts()) {
+    const int calls = RunUndisturbed(layout);
+    for (int at = 0; at < calls; ++at) {
+      Forget();
+      const FaultedRun struck = RunStruck(layout, "struck", {at});
+      SCOPED_TRACE(absl::StrCat(layout.name, ", call ", at, " of ", calls, ": ", struck.what));
+      const int code = struck.outcome.exit_code;
+      // Ranks that are processes interleave their calls otherwise each time.
+      const bool unhurt = struck.what.empty() && code == kExitDone;
+      EXPECT_TRUE(code == -SIGKILL || code == kExitPeerLost || unhurt) << struck.outcome.output;
+      ExpectToRecover(layout, struck);
+      if (HasFailure()) return;
+    }
+    std::printf("%s: %d kills\n", layout.name.c_str(), calls);
+  }
+}
+
+TEST_F(PretrainSaveFaultsTest, AnErrorAtAnySystemCallLeavesTheLastGoodCheckpoint) {
+  for (const Layout& layout : Layouts()) {
+    const int calls = RunUndisturbed(layout);
+    int went_on = 0, left = 0;
+    for (int at = 0; at < calls; ++at) {
+      std::vector<SystemCallFault> faults = {
+          {at, ENOSPC, true}, {at, ENOSPC, false}, {at, EIO, false}};
+      if (!all_of_them) faults = {faults[at % 3]};
+      for (const SystemCallFault& fault : faults) {
+        Forget();
+        const FaultedRun struck = RunStruck(layout, "struck", fault);
+        SCOPED_TRACE(absl::StrCat(layout.name, ", error ", fault.error_number,
+                                  fault.lasting ? ", lasting," : "", " at call ", at, " of ", calls,
+                                  ": ", struck.what));
+        const int code = struck.outcome.exit_code;
+        ++(code == kExitDone ? went_on : left);
+        EXPECT_TRUE(code == kExitDone || code == kExitIo) << code << "\n" << struck.outcome.output;
+        if (code == kExitDone && fault.lasting) {
+          // Nothing of the run was written behind it.
+          EXPECT_GE(at, calls - 1) << struck.outcome.output;
+        }
+        ExpectToRecover(layout, struck);
+        if (HasFailure()) return;
+      }
+    }
+    std::printf("%s: %d runs went on, %d left with code %d\n", layout.name.c_str(), went_on, left,
+                kExitIo);
+    EXPECT_GT(went_on, 0);
+    EXPECT_GT(left, 0);
+  }
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  megatron::all_of_them = argc > 1 && std::string(argv[1]) == "--all";
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,150 @@
+// BERT trained on layouts: samples of any length, packed, on any number of ranks.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kSteps = 6;
+constexpr double kLossTolerance = 2e-6;
+constexpr double kWeightTolerance = 2e-6;  // relative L2 of a tensor
+// The biases of the order's head start at zero, and what samples of the two orders add to them
+// nearly cancels. Rounding is of the size of what was added, not of what remains: they are compared
+// absolutely.
+constexpr double kOrderBiasTolerance = 1e-9;
+
+// Two pieces of 1 to 7 tokens, which count up; swapped in every other sample. Some are masked.
+class PairSource : public GptSampleSource {
+ public:
+  int64_t size() const override { return 1 << 10; }
+  absl::Status Get(int64_t index, GptSample* sample) const override {
+    const int32_t length = static_cast<int32_t>(4 + index * 7 % 13);
+    *sample = GptSample();
+    for (int32_t i = 0; i < length; ++i) {
+      const int32_t token = static_cast<int32_t>((index + i + (i < length / 2) * 5) % 49);
+      const bool masked = (index + i) % 4 == 1;
+      sample->tokens.push_back(masked ? 49 : token);
+      sample->labels.push_back(masked ? token : -1);
+      sample->loss_mask.push_back(masked ? 1.0f : 0.0f);
+      sample->positions.push_back(i);
+      sample->types.push_back(i < length / 2 ? 0 : 1);
+    }
+    sample->document_starts = {0};
+    sample->sequence_class = static_cast<int32_t>(index % 2);
+    return absl::OkStatus();
+  }
+};
+
+LayoutOutcome Train(const GptOptions& model, const Layout& layout) {
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = kSteps;
+  how.evaluate = true;
+  GptTrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
+  run.model.layer_recompute = {LayerRecompute::kBlock, 1};
+  return TrainOnLayout(run, how, PairSource());
+}
+
+const float* Values(const WholeTensor& tensor) {
+  return reinterpret_cast<const float*>(tensor.bytes.data());
+}
+
+double Distance(const WholeTensor& a, const WholeTensor& b) {
+  const float *x = Values(a), *y = Values(b);
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < b.shape.numel(); ++i) {
+    difference += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
+    norm += double{y[i]} * y[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+bool IsOrderBias(const std::string& name) {
+  return name == "binary_head.bias" || name == "pooler.dense.bias";
+}
+
+double LargestDifference(const WholeTensor& a, const WholeTensor& b) {
+  const float *x = Values(a), *y = Values(b);
+  double largest = 0;
+  for (int64_t i = 0; i < b.shape.numel(); ++i)
+    largest = std::max(largest, std::abs(double{x[i]} - y[i]));
+  return largest;
+}
+
+void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
+  ASSERT_EQ(got.losses.size(), want.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], kLossTolerance * want.losses[i]) << "step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], kLossTolerance * want.norms[i]) << "step " << i;
+  }
+  EXPECT_NEAR(got.evaluation, want.evaluation, kLossTolerance * want.evaluation);
+  ASSERT_EQ(got.state.size(), want.state.size());
+  for (const auto& [name, tensor] : want.state) {
+    // The gradient of keys' biases is nothing but rounding.
+    if (absl::StartsWith(name, "optimizer.") || absl::EndsWith(name, "linear_qkv.bias")) continue;
+    ASSERT_EQ(got.state.at(name).shape, tensor.shape) << name;
+    if (IsOrderBias(name)) {
+      EXPECT_LE(LargestDifference(got.state.at(name), tensor), kOrderBiasTolerance) << name;
+    } else {
+      EXPECT_LE(Distance(got.state.at(name), tensor), kWeightTolerance) << name;
+    }
+  }
+}
+
+std::vector<Layout> Layouts() {
+  std::vector<Layout> layouts(10);
+  layouts[0].micro_batch_size = 8;
+  layouts[1].tensor = layouts[1].data = layouts[1].pipeline = 2;
+  layouts[1].sharding = DataSharding::kStates;
+  layouts[2] = layouts[1];
+  layouts[2].sequence_parallel = true;
+  layouts[2].micro_batch_size = 2;
+  layouts[3].pipeline = 2;
+  layouts[3].chunks = 2;
+  layouts[4].tensor = 4;
+  layouts[4].sequence_parallel = true;
+  layouts[4].micro_batch_size = 4;
+  layouts[5].pipeline = 4;
+  layouts[5].data = 2;
+  layouts[5].sharding = DataSharding::kWeights;
+  layouts[6].context = layouts[6].data = 2;
+  layouts[6].micro_batch_size = 2;
+  layouts[6].sharding = DataSharding::kWeights;
+  layouts[6].overlap = true;
+  layouts[7].tensor = layouts[7].context = layouts[7].pipeline = 2;
+  layouts[7].sequence_parallel = true;
+  layouts[7].context_parallel = ContextParallel::kGather;
+  layouts[8].tensor = layouts[8].context = layouts[8].data = 2;
+  layouts[8].context_parallel = ContextParallel::kAllToAll;
+  layouts[8].sharding = DataSharding::kStates;
+  layouts[8].overlap = true;
+  layouts[9].context = 4;
+  layouts[9].pipeline = 2;
+  layouts[9].micro_batch_size = 8;
+  return layouts;
+}
+
+TEST(BertTrainingTest, EveryLayoutTrainsWhatOneRankTrains) {
+  GptOptions without_order = SmallPostNormBert();
+  without_order.sentence_order_head = false;
+  for (const GptOptions& model : {SmallBert(), SmallPostNormBert(), without_order}) {
+    SCOPED_TRACE(model.transformer.post_norm);
+    const LayoutOutcome alone = Train(model, Layout());
+    for (const Layout& layout : Layouts()) {
+      SCOPED_TRACE(ToString(layout));
+      ExpectTheSame(Train(model, layout), alone);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,189 @@
+// Sharding and overlap in whole runs: the same bits where docs/numerics.md says so, and the memory
+// and the messages that docs/data_parallel.md promises.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/models/make_stage.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr DataSharding kShardings[] = {DataSharding::kNone, DataSharding::kStates,
+                                       DataSharding::kGradients, DataSharding::kWeights};
+
+LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout, int steps,
+                    bool evaluate = false) {
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = steps;
+  how.evaluate = evaluate;
+  return TrainOnLayout(run, how, CountingSource());
+}
+
+void ExpectSameBits(const LayoutOutcome& got, const LayoutOutcome& want) {
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.evaluation, want.evaluation);
+  EXPECT_TRUE(got.state == want.state);
+}
+
+Layout LayoutOf(int tensor, int pipeline, int data, int chunks = 1) {
+  Layout layout;
+  layout.tensor = tensor;
+  layout.sequence_parallel = tensor > 1;
+  layout.pipeline = pipeline;
+  layout.data = data;
+  layout.chunks = chunks;
+  return layout;
+}
+
+// Batches are of 8 samples: the first layouts have several micro-batches a step, the last has one.
+TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
+  for (const Layout& layout :
+       {LayoutOf(1, 1, 2), LayoutOf(2, 1, 2), LayoutOf(1, 2, 2, 2), LayoutOf(1, 1, 8)}) {
+    const bool one_micro_batch = layout.data == 8;
+    for (const bool bf16 : {false, true}) {
+      GptTrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
+      if (bf16) run.model.transformer.dtype = DType::kBFloat16;
+      if (layout.tensor > 1) run.model.layer_recompute = {LayerRecompute::kUniform, 2};
+      LayoutOutcome first[2];  // that add over micro-batches first, and over ranks first
+      for (DataSharding sharding : kShardings) {
+        const bool ranks_first = sharding >= DataSharding::kGradients && !one_micro_batch;
+        for (const bool overlap : {false, true}) {
+          Layout mine = layout;
+          mine.sharding = sharding;
+          mine.overlap = overlap;
+          SCOPED_TRACE(absl::StrCat(ToString(mine), bf16 ? " bf16" : " fp32"));
+          const LayoutOutcome got = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
+          LayoutOutcome& want = first[ranks_first];
+          if (want.losses.empty()) {
+            want = got;
+          } else {
+            ExpectSameBits(got, want);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Large enough that padding is small.
+GptTrainerOptions MediumRun(DType dtype) {
+  GptTrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  run.model.transformer.hidden_size = 64;
+  run.model.transformer.ffn_hidden_size = 256;
+  run.model.transformer.num_attention_heads = run.model.transformer.num_query_groups = 4;
+  run.model.transformer.kv_channels = 16;
+  run.model.transformer.dtype = dtype;
+  return run;
+}
+
+// Parameters by block, in the words of the page.
+struct Counts {
+  explicit Counts(const GptOptions& model) {
+    const auto stage = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+    std::vector<double> blocks;
+    for (const Parameter* parameter : stage->parameters()) {
+      blocks.resize(parameter->block + 1);
+      blocks[parameter->block] += static_cast<double>(parameter->sharding.local_shape.numel());
+      all += static_cast<double>(parameter->sharding.local_shape.numel());
+    }
+    words = blocks[0];
+    positions = blocks[1];
+    layer = blocks[2];
+    norm = blocks.back();
+  }
+  double all = 0, words = 0, positions = 0, layer = 0, norm = 0;
+};
+
+double BytesOf(const LayoutOutcome& outcome, std::initializer_list<const char*> kinds) {
+  double bytes = 0;
+  for (const char* kind : kinds) {
+    const auto found = outcome.memory.find(kind);
+    if (found != outcome.memory.end()) bytes += static_cast<double>(found->second);
+  }
+  return bytes;
+}
+
+void ExpectWithinTenPercent(double got, double want, const char* what) {
+  EXPECT_LE(got, 1.1 * want) << what;
+  EXPECT_GE(got, 0.9 * want) << what;
+}
+
+TEST(DataParallelLayoutTest, ThePeakOfEachKindIsWhatThePageSays) {
+  constexpr int kRanks = 4;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const GptTrainerOptions run = MediumRun(dtype);
+    const Counts count(run.model);
+    const double b = SizeOf(dtype), k = dtype == DType::kFloat32 ? 8 : 12;
+    for (DataSharding sharding : kShardings) {
+      for (const bool overlap : {false, true}) {
+        Layout layout = LayoutOf(1, 1, kRanks);
+        layout.sharding = sharding;
+        layout.overlap = overlap;
+        SCOPED_TRACE(ToString(layout));
+        const LayoutOutcome got = Train(run, layout, 1);
+        const auto over = [&](DataSharding what) { return sharding >= what ? kRanks : 1; };
+        double weights = b * count.all / over(DataSharding::kWeights);
+        double gradients = 4 * count.all / over(DataSharding::kGradients);
+        if (sharding == DataSharding::kWeights) {
+          weights += b * (overlap ? std::max(2 * count.layer, count.words + count.positions)
+                                  : std::max(count.layer, count.words + count.norm));
+        }
+        if (sharding >= DataSharding::kGradients)
+          gradients += 4 * (count.words + (overlap ? 2 : 1) * count.layer);
+        ExpectWithinTenPercent(BytesOf(got, {"weights", "weights/gathered"}), weights, "weights");
+        ExpectWithinTenPercent(BytesOf(got, {"gradients", "gradients/whole"}), gradients,
+                               "gradients");
+        ExpectWithinTenPercent(BytesOf(got, {"master weights", "exp_avg", "exp_avg_sq"}),
+                               k * count.all / over(DataSharding::kStates), "states");
+      }
+    }
+  }
+}
+
+TEST(DataParallelLayoutTest, BytesSentAreWhatThePageSays) {
+  constexpr int kRanks = 4, kMicroBatches = 2;  // of 8 samples
+  constexpr double kShare = (kRanks - 1.0) / kRanks;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    GptTrainerOptions run = MediumRun(dtype);
+    run.data_parallel.grad_reduce_in_bf16 = dtype == DType::kBFloat16;
+    run.model.layer_recompute = {LayerRecompute::kUniform, 1};  // costs no message
+    const Counts count(run.model);
+    const double b = SizeOf(dtype), g = run.data_parallel.grad_reduce_in_bf16 ? 2 : 4;
+    for (DataSharding sharding : kShardings) {
+      for (const bool overlap : {false, true}) {
+        Layout layout = LayoutOf(1, 1, kRanks);
+        layout.sharding = sharding;
+        layout.overlap = overlap;
+        SCOPED_TRACE(ToString(layout));
+        const LayoutOutcome got = Train(run, layout, 1);
+        double reduced = 0, scattered = kShare * g * count.all, gathered = kShare * b * count.all;
+        if (sharding == DataSharding::kNone) {
+          reduced = 2 * scattered;
+          scattered = gathered = 0;
+        }
+        if (sharding >= DataSharding::kGradients) scattered *= kMicroBatches;
+        if (sharding == DataSharding::kWeights)
+          gathered = kMicroBatches * kShare * b * (2 * count.all + count.words - count.positions);
+        const auto sent = [&](Collective collective) {
+          return static_cast<double>(got.sent->Of("dp-cp", collective));
+        };
+        // The loss takes a few bytes.
+        EXPECT_LE(sent(Collective::kAllReduce) - reduced, 0.1 * reduced + 32);
+        EXPECT_GE(sent(Collective::kAllReduce), 0.9 * reduced);
+        ExpectWithinTenPercent(sent(Collective::kReduceScatter), scattered, "reduce-scatter");
+        ExpectWithinTenPercent(sent(Collective::kAllGather), gathered, "all-gather");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron

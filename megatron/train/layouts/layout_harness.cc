@@ -1,0 +1,352 @@
+#include "megatron/train/layouts/layout_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/checkpoint/rectangle.h"
+#include "megatron/checkpoint/save_checkpoint.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/comm/thread/run_ranks.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/train/trainer/consensus.h"
+#include "megatron/train/trainer/training_checkpoint.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kGlobalBatch = 8;
+constexpr uint64_t kSeed = 1234;
+
+const RunDescription& Description() {
+  static const auto* const description = new RunDescription{"a tiny run", "config"};
+  return *description;
+}
+
+GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, int stage,
+                            int data_rank) {
+  GptTrainerOptions options = run;
+  options.placement.stages = layout.pipeline;
+  options.placement.stage = stage;
+  options.placement.chunks = layout.chunks;
+  options.placement.layers = layout.layers;
+  options.placement.order = OrderOf(layout.schedule);
+  options.pipeline_schedule = layout.schedule;
+  options.model.transformer.sequence_parallel = layout.sequence_parallel;
+  options.model.transformer.context_parallel = layout.context_parallel;
+  options.sharding = layout.sharding;
+  options.data_parallel.overlap_grad_reduce = layout.overlap;
+  options.data_parallel.overlap_param_gather =
+      layout.overlap && layout.sharding != DataSharding::kNone;
+  options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
+  options.packing.classified = options.model.masked_lm_head;
+  if (options.model.num_encoder_layers > 0)
+    options.packing.encoder_seq_length = CountingSource::kLength;
+  if (layout.sequence_parallel) options.packing.token_multiple = layout.tensor;
+  options.batch_size.granularity = layout.micro_batch_size * layout.data;
+  options.packing.max_micro_batches = kGlobalBatch / options.batch_size.granularity;
+  return options;
+}
+
+// What all ranks hold, put together.
+class Gathering {
+ public:
+  void Add(const CheckpointState& part) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const ShardedTensor& block : part.tensors) {
+      WholeTensor& whole = tensors_[block.name];
+      std::string& held = held_[block.name];
+      const int64_t size = SizeOf(block.tensor.dtype());
+      whole.dtype = block.tensor.dtype();
+      whole.shape = block.global_shape;
+      whole.bytes.resize(whole.shape.numel() * size);
+      held.resize(whole.shape.numel());
+      const Rectangle mine = {block.offset, block.tensor.shape()};
+      Rectangle all = {block.global_shape, block.global_shape};
+      for (int d = 0; d < all.start.rank(); ++d) all.start[d] = 0;
+      const absl::Status status = ForEachRun(mine, all, mine, [&](const CommonRun& run) {
+        std::memcpy(&whole.bytes[run.target * size],
+                    static_cast<const char*>(block.tensor.raw()) + run.source * size,
+                    run.count * size);
+        for (int64_t i = run.target; i < run.target + run.count; ++i) ++held[i];
+        return absl::OkStatus();
+      });
+      CHECK_EQ(status, absl::OkStatus());
+    }
+  }
+
+  std::map<std::string, WholeTensor> Take() {
+    for (const auto& [name, held] : held_) {
+      EXPECT_EQ(held.find_first_not_of('\1'), std::string::npos) << name;
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, WholeTensor> tensors_;
+  std::map<std::string, std::string> held_;  // how often each element
+};
+
+// How little, relative to the scores' unit, decided about the rows that a router saw: between the
+// last expert chosen and the best one not, and between the last choice that an expert took of a
+// sample and the first that it did not.
+class RouterMargin {
+ public:
+  RouterMargin(const MoeOptions& moe, double* smallest) : moe_(moe), smallest_(smallest) {}
+
+  void See(const RouterLayer::Saved& saved, const Tensor& bias_E) {
+    const int64_t experts = moe_.num_experts, topk = moe_.router.topk;
+    const float* logits = saved.logits_NE.data<float>();
+    const int32_t* chosen = saved.chosen_NK.data<int32_t>();
+    for (int64_t row = 0; row < saved.logits_NE.dim(0); ++row) {
+      double worst_chosen = 1e9, best_other = -1e9;
+      for (int64_t e = 0; e < experts; ++e) {
+        double score = logits[row * experts + e];
+        if (moe_.router.score == ops::RouterScore::kSigmoid) score = 1 / (1 + std::exp(-score));
+        if (!bias_E.empty()) score += bias_E.data<float>()[e];
+        const int32_t* mine = chosen + row * topk;
+        if (std::find(mine, mine + topk, e) != mine + topk) {
+          worst_chosen = std::min(worst_chosen, score);
+        } else {
+          best_other = std::max(best_other, score);
+        }
+      }
+      *smallest_ = std::min(*smallest_, worst_chosen - best_other);
+    }
+    if (moe_.capacity_factor.has_value()) SeeDrops(saved);
+  }
+
+ private:
+  // Of whole samples: a rank that sees parts of them may find more room, never less.
+  void SeeDrops(const RouterLayer::Saved& saved) {
+    const int64_t topk = moe_.router.topk, rows = saved.expert_NK.dim(0);
+    for (int64_t begin = 0; begin < rows; begin += CountingSource::kLength) {
+      std::map<int32_t, double> kept, dropped;
+      const int64_t end = std::min<int64_t>(rows, begin + CountingSource::kLength) * topk;
+      for (int64_t i = begin * topk; i < end; ++i) {
+        const int32_t expert = saved.chosen_NK.data<int32_t>()[i];
+        const double probability = saved.probability_NK.data<float>()[i];
+        kept.emplace(expert, 1);
+        dropped.emplace(expert, 0);
+        double& bound = saved.expert_NK.data<int32_t>()[i] < 0 ? dropped[expert] : kept[expert];
+        bound = saved.expert_NK.data<int32_t>()[i] < 0 ? std::max(bound, probability)
+                                                       : std::min(bound, probability);
+      }
+      for (const auto& [expert, least] : kept) {
+        if (dropped[expert] > 0) *smallest_ = std::min(*smallest_, least - dropped[expert]);
+      }
+    }
+  }
+
+  const MoeOptions moe_;
+  double* const smallest_;
+};
+
+// One rank of the run.
+class LayoutRank {
+ public:
+  LayoutRank(const GptTrainerOptions& run, const LayoutRun& how, const RankGrid& dense,
+             const RankGrid& expert, const ProcessGroup& world, const LayoutOutcome& outcome)
+      : how_(how),
+        dense_(dense),
+        expert_(expert),
+        world_(world),
+        sent_(outcome.sent),
+        pool_(1),
+        stream_(Stream::Cpu(&pool_)) {
+    if (how.device == DeviceType::kCuda) {
+      cuda_ = std::make_unique<CudaStream>(0);
+      stream_ = Stream::Cuda(0, cuda_.get());
+    }
+    if (world.size() > 1) {
+      const std::shared_ptr<Communicator> ranks =
+          how.wrap ? how.wrap(world.communicator()) : world.communicator();
+      world_ = ProcessGroup(Counted(ranks, sent_.get()));
+    }
+    const int rank = world.rank();
+    options_ = OptionsOf(run, how.layout, dense.Coordinate(rank, Axis::kPipeline),
+                         dense.Coordinate(rank, Axis::kData));
+  }
+
+  absl::Status Start() {
+    const LossScaler scaler = LossScaler::MakeConstant(1);
+    MemoryLedger planned;
+    MEGATRON_ASSIGN_OR_RETURN(
+        const std::unique_ptr<GptTrainer> plan,
+        GptTrainer::Create(options_, scaler, GroupsForPlanning(dense_, expert_, world_.rank()), {},
+                           Stream::Meta(), &planned));
+    const StageMemorySizes sizes = plan->Measure();
+    planned_bytes_ = planned.peak_bytes() + sizes.total();
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(dense_, expert_, world_.communicator()));
+    MEGATRON_ASSIGN_OR_RETURN(
+        trainer_, GptTrainer::Create(options_, scaler, groups, sizes, stream_, &ledger_));
+    if (how_.load.empty()) {
+      trainer_->InitializeWeights(kSeed);
+      return absl::OkStatus();
+    }
+    MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                              LocateCheckpoint(PosixFileSystem(), how_.load));
+    MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                              CheckpointReader::Open(PosixFileSystem(), found.directory));
+    return RestoreCheckpoint(reader, Restore::kEverything, Description(), trainer_.get());
+  }
+
+  absl::Status Train(const GptSampleSource& source, LayoutOutcome* outcome) {
+    sent_->Reset();
+    RouterMargin margin(options_.model.transformer.moe, &outcome->smallest_margin);
+    for (MoeLayer* layer : trainer_->stage().moe_layers()) {
+      layer->router().set_observer(
+          [&](const RouterLayer::Saved& saved, const Tensor& bias) { margin.See(saved, bias); });
+    }
+    for (int i = 0; i < how_.steps; ++i) {
+      MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source, false, nullptr));
+      outcome->losses.push_back(report.loss);
+      outcome->norms.push_back(report.update.grad_norm);
+      outcome->balances.push_back(report.load_balancing_loss);
+      outcome->z_losses.push_back(report.z_loss);
+    }
+    if (how_.evaluate) {
+      MEGATRON_ASSIGN_OR_RETURN(const Measured measured, trainer_->Evaluate(source, 2));
+      outcome->evaluation = measured.loss;
+    }
+    EXPECT_EQ(ledger_.peak_bytes(), planned_bytes_);
+    outcome->memory = ledger_.AtPeak();
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish(Gathering* gathering) {
+    const CheckpointState state = MakeCheckpointState(*trainer_, Description());
+    gathering->Add(state);
+    if (how_.save.empty()) return absl::OkStatus();
+    Consensus consensus(world_);
+    SaveOptions save;
+    save.directory = how_.save;
+    save.rank = world_.rank();
+    save.world_size = world_.size();
+    save.agree = [&](absl::Status status) { return consensus.FirstError(status); };
+    save.chunk_bytes = 256;  // many chunks in small tensors
+    return SaveCheckpoint(PosixFileSystem(), save, state);
+  }
+
+ private:
+  const LayoutRun& how_;
+  const RankGrid &dense_, &expert_;
+  ProcessGroup world_;
+  const std::shared_ptr<BytesSent> sent_;
+  GptTrainerOptions options_;
+  ThreadPool pool_;
+  std::unique_ptr<CudaStream> cuda_;
+  Stream stream_;
+  MemoryLedger ledger_;
+  int64_t planned_bytes_ = 0;
+  std::unique_ptr<GptTrainer> trainer_;
+};
+
+}  // namespace
+
+std::string ToString(const Layout& layout) {
+  std::string text = absl::StrCat("tp", layout.tensor, layout.sequence_parallel ? " sp" : "", " pp",
+                                  layout.pipeline);
+  static constexpr const char* kSchedules[] = {" gpipe", "", " zb_h1", " zb_v"};
+  absl::StrAppend(&text, kSchedules[static_cast<int>(layout.schedule)]);
+  if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);
+  if (!layout.layers.empty()) absl::StrAppend(&text, " layers ", absl::StrJoin(layout.layers, "+"));
+  if (layout.context > 1) {
+    constexpr const char* kKinds[] = {"ring", "all-to-all", "gather"};
+    absl::StrAppend(&text, " cp", layout.context, " ",
+                    kKinds[static_cast<int>(layout.context_parallel)]);
+  }
+  if (layout.expert > 1) absl::StrAppend(&text, " ep", layout.expert);
+  if (layout.expert_tensor > 1) absl::StrAppend(&text, " etp", layout.expert_tensor);
+  absl::StrAppend(&text, " dp", layout.data, " zero", static_cast<int>(layout.sharding),
+                  layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
+  return text;
+}
+
+absl::Status CountingSource::Get(int64_t index, GptSample* sample) const {
+  ++reads_[index];
+  sample->tokens.resize(kLength);
+  sample->labels.resize(kLength);
+  sample->positions.resize(kLength);
+  sample->loss_mask.resize(kLength);
+  sample->document_starts.assign(1, 0);
+  for (int i = 0; i < kLength; ++i) {
+    sample->tokens[i] = static_cast<int32_t>((7 * index + 3 * i) % 50);
+    sample->labels[i] = static_cast<int32_t>((7 * index + 3 * i + 3) % 50);
+    sample->positions[i] = i;
+    sample->loss_mask[i] = (index + i) % 7 == 0 ? 0.0f : 1.0f;
+  }
+  if (!documents_) return absl::OkStatus();
+  for (const auto begin : {1 + index % 7, 8 + 3 * index % 8}) {
+    sample->document_starts.push_back(static_cast<int32_t>(begin));
+    for (int64_t i = begin; i < kLength; ++i)
+      sample->positions[i] = static_cast<int32_t>(i - begin);
+  }
+  return absl::OkStatus();
+}
+
+GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer) {
+  GptTrainerOptions options;
+  options.model = model;
+  TransformerOptions& transformer = options.model.transformer;
+  transformer.num_layers = 4;
+  transformer.init_std = transformer.output_init_std = 0.05f;
+  options.model.embedding_init_std = 0.05f;
+  transformer.hidden_dropout = transformer.attention_dropout = 0.1f;
+  options.optimizer.kind = optimizer;
+  options.schedule.max_lr = optimizer == OptimizerOptions::kSgd ? 1e-2 : 1e-3;
+  options.schedule.lr_decay_steps = 1000;
+  options.schedule.lr_decay_style = LrDecayStyle::kCosine;
+  options.schedule.start_weight_decay = options.schedule.end_weight_decay = 0.1;
+  options.schedule.weight_decay_steps = 1000;
+  options.batch_size.global_batch_size = kGlobalBatch;
+  options.packing.seq_length = CountingSource::kLength;
+  options.clip_grad = 1;
+  return options;
+}
+
+LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
+                            const GptSampleSource& source) {
+  const int ranks = how.layout.ranks();
+  ParallelSizes sizes;
+  sizes.tensor = how.layout.tensor;
+  sizes.context = how.layout.context;
+  sizes.pipeline = how.layout.pipeline;
+  sizes.data = how.layout.data;
+  sizes.expert = how.layout.expert;
+  sizes.expert_tensor = how.layout.expert_tensor;
+  const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
+  CHECK(dense.ok() && expert.ok());
+  Gathering gathering;
+  std::vector<LayoutOutcome> outcomes(ranks);
+  const absl::Status status =
+      RunRanks(ranks, [&](int rank, const ProcessGroup& world) -> absl::Status {
+        LayoutRank mine(run, how, *dense, *expert, world, outcomes[rank]);
+        MEGATRON_RETURN_IF_ERROR(mine.Start());
+        MEGATRON_RETURN_IF_ERROR(mine.Train(source, &outcomes[rank]));
+        return mine.Finish(&gathering);
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  for (const LayoutOutcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.losses, outcomes[0].losses);
+    EXPECT_EQ(outcome.norms, outcomes[0].norms);
+    EXPECT_EQ(outcome.balances, outcomes[0].balances);
+    EXPECT_EQ(outcome.z_losses, outcomes[0].z_losses);
+    EXPECT_EQ(outcome.evaluation, outcomes[0].evaluation);
+  }
+  outcomes[0].state = gathering.Take();
+  return std::move(outcomes[0]);
+}
+
+}  // namespace megatron

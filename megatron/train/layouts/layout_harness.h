@@ -1,0 +1,101 @@
+// Training a tiny model on any layout, with threads as ranks, for tests: what it gave, gathered
+// from all ranks, and checkpoints between layouts.
+#ifndef MEGATRON_TRAIN_LAYOUTS_LAYOUT_HARNESS_H_
+#define MEGATRON_TRAIN_LAYOUTS_LAYOUT_HARNESS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "megatron/comm/counted_communicator.h"
+#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/train/trainer/gpt_trainer.h"
+
+namespace megatron {
+
+struct Layout {
+  int tensor = 1, context = 1, pipeline = 1, data = 1;
+  ContextParallel context_parallel = ContextParallel::kRing;
+  int expert = 1;         // ranks with different experts
+  int expert_tensor = 1;  // ranks with parts of the same experts
+  int chunks = 1;         // of each pipeline rank
+  ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
+  std::vector<int64_t> layers;  // of each part of the model; empty: even
+  bool sequence_parallel = false;
+  DataSharding sharding = DataSharding::kNone;
+  bool overlap = false;  // of gradients' reduction, and of weights' gathering
+  int64_t micro_batch_size = 1;
+
+  int ranks() const { return tensor * context * pipeline * data; }
+};
+std::string ToString(const Layout& layout);
+
+// Samples that can be learned, and how often each was read.
+class CountingSource : public GptSampleSource {
+ public:
+  static constexpr int kLength = 16;
+
+  // With documents, attention and positions begin anew at up to two places of a sample.
+  explicit CountingSource(bool documents = false) : documents_(documents) {}
+
+  int64_t size() const override { return kSize; }
+  absl::Status Get(int64_t index, GptSample* sample) const override;
+  int reads(int64_t index) const { return reads_[index]; }
+
+ private:
+  static constexpr int kSize = 1 << 10;
+  const bool documents_;
+  mutable std::array<std::atomic<int>, kSize> reads_{};
+};
+
+// Options of a run of `model` with batches of 8 samples, but for what the layout decides.
+GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer);
+
+// A tensor put together again: shape, and the bits of its elements in the model's or the
+// optimizer's type, row-major.
+struct WholeTensor {
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::string bytes;
+  friend bool operator==(const WholeTensor& a, const WholeTensor& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes;
+  }
+};
+
+struct LayoutRun {
+  Layout layout;
+  int steps = 0;
+  std::string load, save;  // directories of checkpoints; empty: none
+  bool evaluate = false;
+  DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
+  // Stands between the ranks and their communicators, where it is set.
+  std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
+};
+
+struct LayoutOutcome {
+  std::vector<double> losses, norms;
+  // Of models with experts:
+  std::vector<double> balances, z_losses;
+  double smallest_margin = 1;  // between what a router chose or kept and what it did not
+  double evaluation = 0;
+  // Of the first rank: bytes by kind when it held the most, and what it sent in its steps.
+  std::map<std::string, int64_t> memory;
+  std::shared_ptr<BytesSent> sent = std::make_shared<BytesSent>();
+  // All that a checkpoint holds, by name: weights and optimizer state.
+  std::map<std::string, WholeTensor> state;
+};
+
+// Trains on threads. Fails the test where ranks disagree, where a rank's memory is not what was
+// planned, and where an element is held by no rank or by two.
+LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
+                            const GptSampleSource& source);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_LAYOUTS_LAYOUT_HARNESS_H_

@@ -1,0 +1,258 @@
+// Whether the comparison with one rank would see a mistake: runs in which every call of one kind in
+// one group is wrong, as a forgotten reduction, a doubled one, a mean in place of a sum or shards
+// in the wrong order would make it, must not pass for the run of one rank.
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest-spi.h"
+#include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+enum class Fault {
+  kDropped,    // the call is not made
+  kDoubled,    // a sum is made twice
+  kHalved,     // what a sum gives is halved
+  kRotated,    // each rank gets what the one before it should get
+  kWrongRoot,  // a broadcast comes from the next rank
+};
+
+struct Mutation {
+  const char* name;
+  const char* group;  // the beginning of its name
+  Collective collective;
+  Fault fault;
+};
+
+void Rotate(const Tensor& tensor, int parts) {
+  std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
+  const size_t part = bytes.size() / static_cast<size_t>(parts);
+  char* const data = static_cast<char*>(tensor.raw());
+  std::memcpy(bytes.data(), data + bytes.size() - part, part);
+  std::memcpy(bytes.data() + part, data, bytes.size() - part);
+  std::memcpy(data, bytes.data(), bytes.size());
+}
+
+void ScaleFloats(const Tensor& tensor, float factor) {
+  if (tensor.dtype() != DType::kFloat32) return;
+  float* const values = tensor.data<float>();
+  for (int64_t i = 0; i < tensor.numel(); ++i) values[i] *= factor;
+}
+
+class MutatedCommunicator : public Communicator {
+ public:
+  MutatedCommunicator(std::shared_ptr<Communicator> communicator, const Mutation& mutation)
+      : communicator_(std::move(communicator)), mutation_(mutation) {}
+
+  int size() const override { return communicator_->size(); }
+  int rank() const override { return communicator_->rank(); }
+  const std::string& name() const override { return communicator_->name(); }
+  absl::Status status() const override { return communicator_->status(); }
+  void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
+
+  Event Run(const CollectiveCall& call, const Stream& stream) override {
+    if (call.collective != mutation_.collective || !absl::StartsWith(name(), mutation_.group)) {
+      return communicator_->Run(call, stream);
+    }
+    const Tensor& result = call.out.empty() ? call.in : call.out;
+    switch (mutation_.fault) {
+      case Fault::kDropped:
+        break;
+      case Fault::kDoubled:
+        communicator_->Run(call, stream);
+        ScaleFloats(result, 2);
+        break;
+      case Fault::kHalved:
+        communicator_->Run(call, stream);
+        ScaleFloats(result, 0.5f);
+        break;
+      case Fault::kRotated: {
+        CollectiveCall rotated = call;
+        // What is gathered is rotated afterwards, what is scattered before.
+        if (call.collective == Collective::kReduceScatter) Rotate(call.in, size());
+        communicator_->Run(rotated, stream);
+        if (call.collective != Collective::kReduceScatter) Rotate(result, size());
+        break;
+      }
+      case Fault::kWrongRoot: {
+        CollectiveCall moved = call;
+        moved.root = (call.root + 1) % size();
+        communicator_->Run(moved, stream);
+        break;
+      }
+    }
+    return Event();
+  }
+
+  absl::StatusOr<std::shared_ptr<Communicator>> Split(
+      const std::vector<std::vector<int>>& partition, const std::string& name) override {
+    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> part,
+                              communicator_->Split(partition, name));
+    return std::shared_ptr<Communicator>(
+        std::make_shared<MutatedCommunicator>(std::move(part), mutation_));
+  }
+
+ private:
+  const std::shared_ptr<Communicator> communicator_;
+  const Mutation mutation_;
+};
+
+Layout EightRanks(DataSharding sharding) {
+  Layout layout;
+  layout.tensor = layout.pipeline = layout.data = 2;
+  layout.sharding = sharding;
+  return layout;
+}
+
+struct Scene {
+  const char* name;
+  Layout layout;
+  std::vector<Mutation> mutations;
+  bool experts = false;  // of the model
+};
+
+std::vector<Scene> Scenes() {
+  Layout sequence = EightRanks(DataSharding::kStates);
+  sequence.sequence_parallel = true;
+  Layout context;
+  context.context = context.data = 2;
+  Layout ulysses = context;
+  ulysses.context_parallel = ContextParallel::kAllToAll;
+  Layout gathered = context;
+  gathered.context_parallel = ContextParallel::kGather;
+  Layout experts = context;
+  experts.expert = 2;
+  return {
+      {"tensor, pipeline and data",
+       EightRanks(DataSharding::kNone),
+       {{"row outputs not summed", "tp", Collective::kAllReduce, Fault::kDropped},
+        {"row outputs summed twice", "tp", Collective::kAllReduce, Fault::kDoubled},
+        {"row outputs averaged", "tp", Collective::kAllReduce, Fault::kHalved},
+        {"gradients not summed over data", "dp-cp", Collective::kAllReduce, Fault::kDropped},
+        {"gradients summed twice over data", "dp-cp", Collective::kAllReduce, Fault::kDoubled},
+        {"gradients averaged over data", "dp-cp", Collective::kAllReduce, Fault::kHalved},
+        {"tied gradients not summed", "embedding", Collective::kAllReduce, Fault::kDropped},
+        {"tied gradients summed twice", "embedding", Collective::kAllReduce, Fault::kDoubled},
+        {"tied weights not sent", "embedding", Collective::kBroadcast, Fault::kDropped},
+        {"tied weights from the copy", "embedding", Collective::kBroadcast, Fault::kWrongRoot},
+        {"norm not summed", "world", Collective::kAllReduce, Fault::kDropped},
+        {"norm summed twice", "world", Collective::kAllReduce, Fault::kDoubled},
+        {"loss from the wrong stage", "pp", Collective::kBroadcast, Fault::kWrongRoot}}},
+      {"sequence parallel and sharded states",
+       sequence,
+       {{"rows gathered in the wrong order", "tp", Collective::kAllGather, Fault::kRotated},
+        {"rows scattered to the wrong rank", "tp", Collective::kReduceScatter, Fault::kRotated},
+        {"rows averaged", "tp", Collective::kReduceScatter, Fault::kHalved},
+        {"gradients scattered to the wrong rank", "dp-cp", Collective::kReduceScatter,
+         Fault::kRotated},
+        {"weights gathered in the wrong order", "dp-cp", Collective::kAllGather, Fault::kRotated},
+        {"gradients averaged while scattered", "dp-cp", Collective::kReduceScatter,
+         Fault::kHalved}}},
+      {"ring",
+       context,
+       {{"gradients not summed over context", "dp-cp", Collective::kAllReduce, Fault::kDropped}}},
+      {"all-to-all",
+       ulysses,
+       {{"heads to the wrong rank", "cp", Collective::kAllToAll, Fault::kRotated}}},
+      {"gathered keys",
+       gathered,
+       {{"keys in the wrong order", "cp", Collective::kAllGather, Fault::kRotated},
+        {"gradients of keys to the wrong rank", "cp", Collective::kReduceScatter,
+         Fault::kRotated}}},
+      {"experts over context and data",
+       experts,
+       {{"choices not gathered over context", "cp", Collective::kAllReduce, Fault::kDropped},
+        {"gradients of experts not summed", "edp", Collective::kAllReduce, Fault::kDropped},
+        {"gradients of experts averaged", "edp", Collective::kAllReduce, Fault::kHalved}},
+       /*experts=*/true},
+  };
+}
+
+constexpr int kSteps = 3;
+constexpr double kTolerance = 2e-6;  // parallel_equivalence_test's
+
+LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout, const Mutation* mutation) {
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = kSteps;
+  if (mutation != nullptr) {
+    how.wrap = [mutation](std::shared_ptr<Communicator> world) {
+      return std::make_shared<MutatedCommunicator>(std::move(world), *mutation);
+    };
+  }
+  return TrainOnLayout(run, how, CountingSource());
+}
+
+bool Close(double got, double want) { return std::abs(got - want) <= kTolerance * want; }
+
+bool SameWeights(const WholeTensor& got, const WholeTensor& want) {
+  if (got.bytes.size() != want.bytes.size()) return false;
+  const auto* const a = reinterpret_cast<const float*>(got.bytes.data());
+  const auto* const b = reinterpret_cast<const float*>(want.bytes.data());
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < want.shape.numel(); ++i) {
+    difference += std::pow(double{a[i]} - b[i], 2);
+    norm += std::pow(double{b[i]}, 2);
+  }
+  return difference <= kTolerance * kTolerance * norm;
+}
+
+bool SameRun(const LayoutOutcome& got, const LayoutOutcome& want) {
+  for (int i = 0; i < kSteps; ++i) {
+    if (!Close(got.losses[i], want.losses[i]) || !Close(got.norms[i], want.norms[i])) return false;
+  }
+  for (const auto& [name, tensor] : want.state) {
+    if (absl::StartsWith(name, "optimizer.state.") || absl::EndsWith(name, "linear_qkv.bias"))
+      continue;
+    const auto found = got.state.find(name);
+    if (found == got.state.end() || !SameWeights(found->second, tensor)) return false;
+  }
+  return true;
+}
+
+// As in parallel_equivalence_test, which asserts how far apart its routers' scores lie.
+GptTrainerOptions RunWithExperts() {
+  GptTrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
+  run.model.transformer.moe.layers = {false, true, false, true};
+  run.model.transformer.init_std = 0.08f;
+  return run;
+}
+
+TEST(MutationTest, EveryMistakeInCommunicationIsSeen) {
+  const GptTrainerOptions runs[] = {TinyRun(SmallGpt2(), OptimizerOptions::kSgd), RunWithExperts()};
+  Layout one;
+  one.micro_batch_size = 4;
+  const LayoutOutcome outcomes[] = {Train(runs[0], one, nullptr), Train(runs[1], one, nullptr)};
+  for (const Scene& scene : Scenes()) {
+    SCOPED_TRACE(scene.name);
+    const GptTrainerOptions& run = runs[scene.experts];
+    const LayoutOutcome& alone = outcomes[scene.experts];
+    const Mutation none = {"none", "no such group", Collective::kAllReduce, Fault::kDropped};
+    EXPECT_TRUE(SameRun(Train(run, scene.layout, &none), alone));
+    for (const Mutation& mutation : scene.mutations) {
+      // Ranks that disagree fail the harness, which is as good.
+      testing::TestPartResultArray failures;
+      bool same = false;
+      {
+        testing::ScopedFakeTestPartResultReporter reporter(
+            testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
+        same = SameRun(Train(run, scene.layout, &mutation), alone);
+      }
+      EXPECT_TRUE(failures.size() > 0 || !same) << mutation.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron

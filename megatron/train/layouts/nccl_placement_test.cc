@@ -1,0 +1,71 @@
+// Training whose ranks talk by NCCL, which threads play here (comm/nccl/fake_nccl.h), against
+// training on the CPU: sums in the order of ranks are the same bits, and communication that
+// overlaps changes none.
+#include <memory>
+
+#include "glog/logging.h"
+#include "gtest/gtest.h"
+#include "megatron/comm/nccl/fake_nccl.h"
+#include "megatron/comm/nccl/nccl_communicator.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kSteps = 3;
+
+class NcclPlacementTest : public testing::Test {
+ protected:
+  // The world ends with its communicator.
+  std::shared_ptr<Communicator> OverNccl(std::shared_ptr<Communicator> host) {
+    NcclWorldOptions options;
+    options.sum_in_rank_order = true;
+    auto world = NcclWorld::Create(&nccl_, std::move(host), options);
+    CHECK(world.ok()) << world.status();
+    const std::shared_ptr<NcclWorld> owner = *std::move(world);
+    return std::shared_ptr<Communicator>(owner, owner->communicator().get());
+  }
+
+  void ExpectSameAsOnTheCpu(const GptOptions& model, const Layout& layout) {
+    SCOPED_TRACE(ToString(layout));
+    const GptTrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
+    LayoutRun run;
+    run.layout = layout;
+    run.steps = kSteps;
+    run.evaluate = true;
+    const LayoutOutcome cpu = TrainOnLayout(options, run, source_);
+    run.device = DeviceType::kCuda;
+    run.wrap = [this](std::shared_ptr<Communicator> host) { return OverNccl(std::move(host)); };
+    const LayoutOutcome cuda = TrainOnLayout(options, run, source_);
+    EXPECT_EQ(cuda.losses, cpu.losses);
+    EXPECT_EQ(cuda.norms, cpu.norms);
+    EXPECT_EQ(cuda.evaluation, cpu.evaluation);
+    EXPECT_TRUE(cuda.state == cpu.state);
+  }
+
+  FakeNccl nccl_;
+  CountingSource source_;
+};
+
+TEST_F(NcclPlacementTest, EightRanksThatOverlapTrainAsOnTheCpu) {
+  Layout layout;
+  layout.tensor = layout.pipeline = layout.data = 2;
+  layout.sequence_parallel = layout.overlap = true;
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kWeights}) {
+    layout.sharding = sharding;
+    ExpectSameAsOnTheCpu(SmallLlama(), layout);
+  }
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+TEST_F(NcclPlacementTest, ContextParallelRanksTrainAsOnTheCpu) {
+  Layout layout;
+  layout.context = layout.data = 2;
+  layout.sharding = DataSharding::kStates;
+  layout.overlap = true;
+  ExpectSameAsOnTheCpu(SmallGpt2(), layout);
+}
+
+}  // namespace
+}  // namespace megatron

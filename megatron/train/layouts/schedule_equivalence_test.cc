@@ -1,0 +1,61 @@
+// What a schedule may change: time and memory. Over the same parts of the model every schedule adds
+// the gradients of micro-batches in the same order, and so gives the same bits.
+
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout) {
+  static const auto* const source = new CountingSource();
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = 4;
+  how.evaluate = true;
+  return TrainOnLayout(run, how, *source);
+}
+
+void ExpectSameBits(const LayoutOutcome& got, const LayoutOutcome& want) {
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.evaluation, want.evaluation);
+  EXPECT_TRUE(got.state == want.state);
+}
+
+TEST(ScheduleEquivalenceTest, SchedulesOverTheSamePartsGiveTheSameBits) {
+  for (const GptOptions& model : {SmallGpt2(), SmallLlama()}) {
+    const GptTrainerOptions run = TinyRun(model, OptimizerOptions::kAdamW);
+    for (int stages : {2, 4}) {
+      Layout layout;
+      layout.pipeline = stages;
+      layout.tensor = stages == 2 ? 2 : 1;
+      layout.sequence_parallel = stages == 2;
+      const LayoutOutcome want = Train(run, layout);
+      for (ScheduleKind kind : {ScheduleKind::kGPipe, ScheduleKind::kZeroBubbleH1}) {
+        layout.schedule = kind;
+        SCOPED_TRACE(ToString(layout));
+        ExpectSameBits(Train(run, layout), want);
+      }
+    }
+  }
+}
+
+// The same forwards, and sums in the same order, but for the norm's.
+TEST(ScheduleEquivalenceTest, ZbVGivesTheFirstLossesOfOneRank) {
+  const GptTrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
+  const LayoutOutcome want = Train(run, {});
+  Layout layout;
+  layout.pipeline = layout.chunks = 2;
+  layout.schedule = ScheduleKind::kZeroBubbleV;
+  const LayoutOutcome got = Train(run, layout);
+  EXPECT_EQ(got.losses[0], want.losses[0]);
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], 2e-6 * want.losses[i]);
+    EXPECT_NEAR(got.norms[i], want.norms[i], 2e-6 * want.norms[i]);
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,161 @@
+// T5 trained on layouts: an encoder and a decoder, cut where the layout says, on any number of
+// ranks.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kSteps = 10;
+constexpr double kLossTolerance = 2e-6;
+constexpr double kWeightTolerance = 2e-6;  // relative L2 of a tensor
+
+// Texts that count up, of which the decoder has to say every third token.
+class GapSource : public GptSampleSource {
+ public:
+  int64_t size() const override { return 1 << 10; }
+  absl::Status Get(int64_t index, GptSample* sample) const override {
+    *sample = GptSample();
+    std::vector<int32_t> missing;
+    for (int32_t i = 0; i < static_cast<int32_t>(4 + index * 7 % 13); ++i) {
+      const int32_t token = static_cast<int32_t>((index + 3 * i) % 47);
+      if (i % 3 == 1) missing.push_back(token);
+      sample->encoder_tokens.push_back(i % 3 == 1 ? 49 : token);
+    }
+    sample->tokens = {48};
+    sample->tokens.insert(sample->tokens.end(), missing.begin(), missing.end());
+    sample->labels = missing;
+    sample->labels.push_back(47);
+    for (size_t i = 0; i < sample->tokens.size(); ++i)
+      sample->positions.push_back(static_cast<int32_t>(i));
+    sample->loss_mask.assign(sample->tokens.size(), 1.0f);
+    sample->document_starts = {0};
+    sample->spans.assign(sample->tokens.size(), 0);
+    sample->spans[0] = -1;
+    return absl::OkStatus();
+  }
+};
+
+// As Megatron's.
+GptOptions SmallT5() {
+  GptOptions options = SmallGpt2();
+  options.num_encoder_layers = 4;
+  options.output_bias = true;
+  return options;
+}
+
+// As T5 1.1: positions are relative, nothing has a bias, the MLP is gated.
+GptOptions SmallRelativeT5() {
+  GptOptions options = SmallT5();
+  options.learned_positions = options.tied_embeddings = options.output_bias = false;
+  TransformerOptions& transformer = options.transformer;
+  transformer.relative_positions = {8, 12};
+  transformer.norm.kind = ops::Norm::kRmsNorm;
+  transformer.linear_bias = transformer.qkv_bias = false;
+  transformer.gated = true;
+  transformer.gate = ops::Activation::kGeluTanh;
+  transformer.softmax_scale = 1;
+  return options;
+}
+
+LayoutOutcome Train(const GptOptions& model, const Layout& layout) {
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = kSteps;
+  how.evaluate = true;
+  GptTrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
+  run.model.layer_recompute = {LayerRecompute::kBlock, 1};
+  return TrainOnLayout(run, how, GapSource());
+}
+
+double Distance(const WholeTensor& a, const WholeTensor& b) {
+  const auto *x = reinterpret_cast<const float*>(a.bytes.data()),
+             *y = reinterpret_cast<const float*>(b.bytes.data());
+  double difference = 0, norm = 0;
+  for (int64_t i = 0; i < b.shape.numel(); ++i) {
+    difference += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
+    norm += double{y[i]} * y[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+// The gradient of keys' biases is nothing but rounding.
+bool IsCompared(const std::string& name) {
+  return !absl::StartsWith(name, "optimizer.") && !absl::EndsWith(name, "linear_qkv.bias") &&
+         !absl::EndsWith(name, "linear_kv.bias");
+}
+
+void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
+  ASSERT_EQ(got.losses.size(), want.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], kLossTolerance * want.losses[i]) << "step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], kLossTolerance * want.norms[i]) << "step " << i;
+  }
+  EXPECT_NEAR(got.evaluation, want.evaluation, kLossTolerance * want.evaluation);
+  ASSERT_EQ(got.state.size(), want.state.size());
+  for (const auto& [name, tensor] : want.state) {
+    if (!IsCompared(name)) continue;
+    ASSERT_EQ(got.state.at(name).shape, tensor.shape) << name;
+    EXPECT_LE(Distance(got.state.at(name), tensor), kWeightTolerance) << name;
+  }
+}
+
+Layout Pipeline(int stages, ScheduleKind schedule, int chunks = 1) {
+  Layout layout;
+  layout.pipeline = stages;
+  layout.schedule = schedule;
+  layout.chunks = chunks;
+  return layout;
+}
+
+std::vector<Layout> Layouts() {
+  constexpr ScheduleKind k1F1B = ScheduleKind::kOneForwardOneBackward;
+  Layout many = Pipeline(2, k1F1B);  // the encoder on one stage, the decoder on the other
+  many.tensor = many.data = 2;
+  many.sharding = DataSharding::kStates;
+  Layout sequence = many;
+  sequence.sequence_parallel = true;
+  sequence.micro_batch_size = 2;
+  Layout wide;
+  wide.tensor = 4;
+  wide.sequence_parallel = true;
+  wide.micro_batch_size = 4;
+  Layout deep = Pipeline(4, k1F1B);
+  deep.data = 2;
+  deep.sharding = DataSharding::kWeights;
+  Layout uneven = Pipeline(3, k1F1B);  // one stage has layers of both
+  uneven.layers = {3, 3, 2};
+  Layout alone;
+  alone.micro_batch_size = 8;
+  return {alone,
+          many,
+          sequence,
+          wide,
+          deep,
+          uneven,
+          Pipeline(2, k1F1B, 2),
+          Pipeline(2, ScheduleKind::kZeroBubbleH1),
+          Pipeline(2, ScheduleKind::kZeroBubbleV, 2)};
+}
+
+TEST(T5TrainingTest, EveryLayoutTrainsWhatOneRankTrains) {
+  for (const GptOptions& model : {SmallT5(), SmallRelativeT5()}) {
+    SCOPED_TRACE(model.learned_positions ? "Megatron's" : "relative");
+    const LayoutOutcome alone = Train(model, Layout());
+    for (const Layout& layout : Layouts()) {
+      SCOPED_TRACE(ToString(layout));
+      ExpectTheSame(Train(model, layout), alone);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron

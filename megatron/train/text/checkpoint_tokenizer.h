@@ -1,0 +1,21 @@
+// Where the files of a checkpoint's tokenizer are.
+#ifndef MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_
+#define MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_
+
+#include <string>
+
+#include "megatron/base/file_system.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+
+namespace megatron {
+
+// The tokenizer that the configuration in a checkpoint describes. Its files are where that says;
+// one that is not there is looked for by its name beside the checkpoint and in `tokenizer/` beside
+// it, so that a directory of checkpoints that has its tokenizer with it, as import_hf makes one,
+// can be moved. `iteration` is the directory of one checkpoint.
+TokenizerOptions CheckpointTokenizer(FileSystem& fs, TokenizerOptions tokenizer,
+                                     const std::string& iteration);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_

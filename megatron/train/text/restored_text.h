@@ -1,0 +1,49 @@
+// Texts of which spans are missing, which a trained T5 restores. Sentinels stand for the spans:
+//
+//   Thank you <extra_id_0> me to your party <extra_id_1> week
+//   -> Thank you for inviting me to your party last week
+#ifndef MEGATRON_TRAIN_TEXT_RESTORED_TEXT_H_
+#define MEGATRON_TRAIN_TEXT_RESTORED_TEXT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/models/text_generator.h"
+
+namespace megatron {
+
+struct RestoredText {
+  std::string written;             // by the decoder, sentinels and all
+  std::string text;                // what was given, with each sentinel replaced by its span
+  std::vector<std::string> spans;  // in the order of the text
+};
+
+struct RestoreOptions {
+  SamplingOptions sampling;
+  int64_t tokens = 0;  // that the decoder may write; less where the limits are
+  GeneratorLimits limits;
+};
+
+// The decoder begins with BOS, or padding where the vocabulary has none, and ends with EOS. Where
+// several ranks hold the model, all call it with the same text. Stops where `go_on` is false, on
+// all ranks alike. kInvalidArgument where the text is empty or longer than the encoder reads.
+absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenizer& tokenizer,
+                                         const RestoreOptions& options, TextGenerator* model,
+                                         absl::FunctionRef<bool()> go_on);
+
+// `given` with, in place of each sentinel, what follows the same sentinel in `written` up to the
+// next one; the last time where it is there several times.
+RestoredText PutTogether(absl::Span<const int32_t> given, absl::Span<const int32_t> written,
+                         const Tokenizer& tokenizer);
+
+// "1. for inviting\n" for each span.
+std::string FormatSpans(const RestoredText& restored);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TEXT_RESTORED_TEXT_H_

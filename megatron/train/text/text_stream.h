@@ -1,0 +1,41 @@
+// Generated tokens as text, piece by piece as they come.
+#ifndef MEGATRON_TRAIN_TEXT_TEXT_STREAM_H_
+#define MEGATRON_TRAIN_TEXT_TEXT_STREAM_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/data/tokenizer/tokenizer.h"
+
+namespace megatron {
+
+// A token's text may depend on its neighbours (separators between ids), so that the text of all is
+// decoded and the new end shown.
+class TextStream {
+ public:
+  // `prompt` are the tokens that the text continues, and that have been shown.
+  TextStream(const Tokenizer& tokenizer, std::vector<int32_t> prompt)
+      : tokenizer_(tokenizer),
+        tokens_(std::move(prompt)),
+        shown_(tokenizer.Decode(tokens_).size()) {}
+
+  // What the token adds.
+  std::string Add(int32_t token) {
+    tokens_.push_back(token);
+    const std::string text = tokenizer_.Decode(tokens_);
+    std::string piece = text.substr(shown_ < text.size() ? shown_ : text.size());
+    shown_ = text.size();
+    return piece;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> tokens_;
+  size_t shown_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TEXT_TEXT_STREAM_H_

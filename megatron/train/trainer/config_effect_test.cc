@@ -1,0 +1,324 @@
+// A field that changes nothing is a lie. Each field of the configuration, set off its default, must
+// change the options that the program runs on, or be refused.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+#include "megatron/train/config/config_paths.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/trainer/run_options.h"
+
+namespace megatron {
+namespace {
+
+using ::google::protobuf::FieldDescriptor;
+
+constexpr int64_t kVocabSize = 257;
+
+constexpr char kBase[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
+    "optimizer { lr: 0.9 lr_warmup_iters: 2 }\n"
+    "train { micro_batch_size: 2 global_batch_size: 8 train_iters: 16 }\n"
+    "data { stories {} }\n";
+
+// Settings in which fields are heeded that others refuse.
+const std::vector<std::vector<std::string>>& Contexts() {
+  static const auto* const contexts = new std::vector<std::vector<std::string>>{
+      {},
+      {"model.position_embedding_type=rope", "model.use_rope_scaling=true"},
+      {"model.disable_bias_linear=true"},
+      {"model.group_query_attention=true", "model.num_query_groups=2"},
+      {"precision.fp16=true"},
+      {"recompute.recompute_granularity=full"},
+      {"recompute.recompute_granularity=selective"},
+      {"optimizer.lr_warmup_iters=0"},
+      {"optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=4"},
+      {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0.1",
+       "optimizer.end_weight_decay=0.2"},
+      {"optimizer.optimizer=sgd"},
+      {"train.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
+      {"data.stories=", "data.data_path=a"},
+      {"data.stories=", "data.train_data_path=a", "data.valid_data_path=b"},
+      {"data.dataloader_type=cyclic"},
+      {"data.fim_data={}"},
+      {"data.fim_data={fim_split_sample: \"x\"}"},
+      {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
+       "data.tokenizer_type=NullTokenizer"},
+      {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a", "data.merge_file=b"},
+      {"data.tokenizer_type=SentencePieceTokenizer", "data.tokenizer_model=a"},
+      {"data.tokenizer_type=TikTokenizer", "data.tokenizer_model=a"},
+      {"checkpoint.save=here", "checkpoint.load=there"},
+      {"parallel.pipeline_model_parallel_size=2"},
+      {"parallel.use_distributed_optimizer=true", "precision.bf16=true"},
+      {"parallel.context_parallel_size=2"},
+      {"parallel.pipeline_model_parallel_size=2",
+       "parallel.num_layers_per_virtual_pipeline_stage=1"},
+      {"model.model_type=bert"},
+      {"model.model_type=t5", "model.decoder_seq_length=16"},
+      {"model.model_type=t5", "model.decoder_seq_length=16", "model.swiglu=true",
+       "model.position_embedding_type=relative", "parallel.pipeline_model_parallel_size=4"},
+      {"generation={}"},
+      {"model.disable_bias_linear=true", "model.num_experts=4", "model.moe_aux_loss_coeff=0.25",
+       "model.moe_expert_capacity_factor=2", "parallel.data_parallel_size=2",
+       "model.moe_shared_expert_intermediate_size=8"},
+      {"model.disable_bias_linear=true", "model.num_experts=16", "model.moe_router_topk=4",
+       "model.moe_router_score_function=sigmoid", "model.moe_router_enable_expert_bias=true",
+       "model.moe_router_num_groups=4", "model.moe_router_group_topk=2"},
+  };
+  return *contexts;
+}
+
+// What has to change along with a field, and a value where none of the usual ones would do.
+struct Help {
+  std::string value;
+  std::vector<std::string> also;
+};
+
+const std::map<std::string, Help>& Helps() {
+  static const auto* const helps = new std::map<std::string, Help>{
+      {"data.mock_data", {"true", {"data.stories="}}},
+      {"data.data_path", {"b", {"data.stories="}}},
+      {"data.train_data_path", {"c", {"data.stories=", "data.valid_data_path=b"}}},
+      {"data.valid_data_path", {"c", {"data.stories=", "data.train_data_path=a"}}},
+      {"data.test_data_path",
+       {"c", {"data.stories=", "data.train_data_path=a", "data.valid_data_path=b"}}},
+      {"data.per_split_data_args_path", {"c", {"data.stories="}}},
+      {"data.data_cache_path", {"elsewhere", {"data.stories=", "data.data_path=a"}}},
+      {"data.mmap_bin_files", {"false", {"data.stories=", "data.data_path=a"}}},
+      {"data.split", {"9,1", {}}},
+      {"data.tokenizer_type",
+       {"NullTokenizer", {"data.stories=", "data.mock_data=true", "data.vocab_size=90"}}},
+      {"data.vocab_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.merge_file=b"}}},
+      {"data.merge_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a"}}},
+      {"data.tokenizer_model", {"c", {"data.tokenizer_type=HuggingFaceTokenizer"}}},
+      {"model.model_type", {"t5", {"model.decoder_seq_length=16"}}},
+      {"model.position_embedding_type",
+       {"relative", {"model.model_type=t5", "model.decoder_seq_length=16"}}},
+      {"model.encoder_num_layers",
+       {"2", {"model.num_layers=2", "model.model_type=t5", "model.decoder_seq_length=16"}}},
+      {"model.encoder_seq_length",
+       {"24", {"model.seq_length=24", "model.model_type=t5", "model.decoder_seq_length=16"}}},
+      {"model.num_experts", {"4", {"model.disable_bias_linear=true"}}},
+      {"model.moe_layer_freq",
+       {"[0]+[1]*3", {"model.disable_bias_linear=true", "model.num_experts=4"}}},
+      {"model.moe_router_score_function",
+       {"sigmoid", {"model.disable_bias_linear=true", "model.num_experts=8"}}},
+      {"model.group_query_attention", {"true", {"model.num_query_groups=2"}}},
+      {"optimizer.weight_decay_incr_style",
+       {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
+      {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
+      {"system.num_threads", {"77", {}}},
+      {"parallel.pipeline_schedule", {"zb_h1", {}}},
+      {"parallel.pipeline_model_parallel_layout", {"Et|tttL", {}}},
+      {"parallel.account_for_embedding_in_pipeline_split", {"true", {"model.num_layers=5"}}},
+      {"parallel.account_for_loss_in_pipeline_split", {"true", {"model.num_layers=5"}}},
+  };
+  return *helps;
+}
+
+// Never heeded by this version, and never accepted for a run.
+bool IsOnlyRefused(const std::string& path) { return path == "system.device"; }
+
+template <typename T>
+std::string AsText(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return absl::StrCat(static_cast<int>(value));
+  } else {
+    return absl::StrCat(value);
+  }
+}
+
+template <typename... Values>
+std::string Line(const Values&... values) {
+  return absl::StrCat(absl::StrJoin(std::vector<std::string>{AsText(values)...}, " "), "\n");
+}
+
+std::string Describe(const MoeOptions& o) {
+  return Line(o.num_experts, absl::StrJoin(o.layers, ""), o.ffn_hidden_size,
+              o.shared_ffn_hidden_size, o.router.score, o.router.topk, o.router.pre_softmax,
+              o.router.scaling_factor, o.router.num_groups, o.router.group_topk, o.balance,
+              o.aux_loss_coeff, o.z_loss_coeff, o.expert_bias, o.expert_bias_update_rate,
+              o.capacity_factor.value_or(0), o.drop_policy);
+}
+
+std::string Describe(const TransformerOptions& o) {
+  return Describe(o.moe) +
+         Line(o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads,
+              o.num_query_groups, o.kv_channels, o.norm.kind, o.norm.epsilon,
+              o.norm.zero_centered_gamma, o.activation, o.gated, o.gate, o.linear_bias, o.qkv_bias,
+              o.qk_norm, o.rotary, o.rotary_options.base, o.rotary_options.percent,
+              o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
+              o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
+              o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
+              o.recompute.norm, o.sequence_parallel, o.context_parallel, o.causal, o.post_norm,
+              o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale);
+}
+
+std::string Describe(const GptTrainerOptions& o) {
+  const OptimizerParamSchedule& s = o.schedule;
+  return Describe(o.model.transformer) +
+         Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,
+              o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
+              o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
+              o.model.dropout_seed, o.model.num_token_types, o.model.masked_lm_head,
+              o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
+              o.model.output_scale) +
+         Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
+              o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
+              o.data_parallel.grad_reduce_in_bf16, o.max_generation_context, o.placement.order,
+              o.pipeline_schedule, o.microbatch_group) +
+         Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
+              o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.clip_grad, o.log_params_norm,
+              o.log_num_zeros_in_grad) +
+         Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
+              s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
+              s.weight_decay_steps, s.weight_decay_style) +
+         Line(o.batch_size.global_batch_size, o.batch_size.granularity, o.batch_size.start,
+              o.batch_size.increment, o.batch_size.samples, o.packing.layout.micro_batch_size,
+              o.packing.layout.data_parallel_size, o.packing.seq_length,
+              o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers,
+              o.packing.encoder_seq_length, o.max_encoder_context);
+}
+
+std::string Describe(const absl::optional<FillInTheMiddleOptions>& o) {
+  if (!o.has_value()) return "no fill-in-the-middle\n";
+  return Line(o->rate, o->spm_rate, o->fragment_rate, o->prefix_token, o->middle_token,
+              o->suffix_token, o->pad_token, o->eod_token, o->split_token, o->no_prefix, o->seed);
+}
+
+std::string Describe(const DataOptions& o) {
+  return Line(absl::StrJoin(o.train_data_path, " "), absl::StrJoin(o.valid_data_path, " "),
+              absl::StrJoin(o.test_data_path, " "), o.per_split_data_args_path, o.mmap_bin_files,
+              o.cache_path, o.cyclic, o.data_sharding) +
+         Describe(o.fill_in_the_middle) +
+         (o.sentences.has_value() ? Line(o.sentences->mask_prob, o.sentences->short_seq_prob,
+                                         o.sentences->binary_head, o.sentences->decoder_seq_length)
+                                  : "no sentences\n") +
+         Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
+              o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
+              o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,
+              o.run.eval_iters);
+}
+
+std::string Describe(const RunOptions& o) {
+  return Describe(o.trainer) + Describe(o.data) +
+         Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
+              o.parallel.expert, o.parallel.expert_tensor) +
+         Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
+              o.precision.dynamic.initial_scale, o.precision.dynamic.min_scale,
+              o.precision.dynamic.window, o.precision.dynamic.hysteresis) +
+         Line(o.tokenizer.type, o.tokenizer.vocab_size, o.tokenizer.vocab_file,
+              o.tokenizer.merge_file, o.tokenizer.tokenizer_model, o.tokenizer.vocab_extra_ids,
+              o.tokenizer.tiktoken_pattern, o.tokenizer.tiktoken_num_special_tokens,
+              absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
+         Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,
+              o.loop.exit_interval, o.loop.exit_duration_minutes, o.loop.log_throughput,
+              o.loop.metrics_file, o.loop.pipeline_timeline_file) +
+         Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
+              o.checkpoint.keep_last, o.checkpoint.async_save, o.checkpoint.finetune,
+              o.checkpoint.no_load_optim) +
+         Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
+              o.generation.sampling.temperature, o.generation.sampling.top_k,
+              o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
+              o.ranks.processes, o.ranks.backend, o.ranks.sum_in_rank_order,
+              o.ranks.check_collectives, absl::FormatDuration(o.ranks.start_timeout),
+              absl::FormatDuration(o.ranks.timeout),
+              absl::FormatDuration(o.ranks.heartbeat_timeout),
+              absl::FormatDuration(o.ranks.stuck_timeout));
+}
+
+std::vector<std::string> OtherValues(const FieldRef& now) {
+  switch (now.field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return {ValueText(now) == "true" ? "false" : "true"};
+    case FieldDescriptor::CPPTYPE_STRING:
+      return {"elsewhere"};
+    case FieldDescriptor::CPPTYPE_ENUM: {
+      std::vector<std::string> names;
+      for (int i = 0; i < now.field->enum_type()->value_count(); ++i) {
+        const std::string& name = now.field->enum_type()->value(i)->name();
+        if (name != ValueText(now)) names.push_back(name);
+      }
+      return names;
+    }
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return {"0.75", "0.5", "3"};
+    default:
+      return {"2", "4", "8", "3", "64", "1"};
+  }
+}
+
+class FieldProbe {
+ public:
+  explicit FieldProbe(std::string path) : path_(std::move(path)) {}
+
+  // Tries every other value in every context.
+  void Run() {
+    for (const std::vector<std::string>& context : Contexts()) {
+      const auto before = LoadConfigFromString(kBase, "base", context, ConfigPurpose::kDryRun);
+      ASSERT_THAT(before, absl_testing::IsOk()) << absl::StrJoin(context, " ");
+      const FieldRef now = Resolve(before->config, path_);
+      std::vector<std::string> values = OtherValues(now);
+      std::vector<std::string> overrides = context;
+      const auto help = Helps().find(path_);
+      if (help != Helps().end()) {
+        values = {help->second.value};
+        overrides.insert(overrides.end(), help->second.also.begin(), help->second.also.end());
+      }
+      const std::string options = Describe(ToRunOptions(before->config, kVocabSize));
+      for (const std::string& value : values) Try(value, ValueText(now), overrides, options);
+    }
+  }
+
+  int heeded() const { return heeded_; }
+
+ private:
+  void Try(const std::string& value, const std::string& value_before,
+           std::vector<std::string> overrides, const std::string& options_before) {
+    overrides.push_back(absl::StrCat(path_, "=", value));
+    const auto after = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kDryRun);
+    if (!after.ok() || ValueText(Resolve(after->config, path_)) == value_before) return;
+    EXPECT_NE(Describe(ToRunOptions(after->config, kVocabSize)), options_before)
+        << path_ << " is accepted and changes nothing, with " << absl::StrJoin(overrides, " ");
+    ++heeded_;
+  }
+
+  const std::string path_;
+  int heeded_ = 0;
+};
+
+TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
+  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
+    if (IsOnlyRefused(path)) continue;
+    FieldProbe probe(path);
+    probe.Run();
+    EXPECT_GT(probe.heeded(), 0) << path << " was refused in every setting";
+  }
+}
+
+TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
+      {"system.device", {"system.device=cuda"}},
+      {"p2p, a2a, allgather", {"parallel.cp_comm_type=\"a2a+p2p\""}},
+      {"makes 512 ranks", {"parallel.data_parallel_size=512", "train.global_batch_size=1024"}}};
+  for (const auto& [text, overrides] : refused) {
+    const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kRun);
+    EXPECT_THAT(loaded.status(), absl_testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                                        ::testing::HasSubstr(text)));
+  }
+}
+
+}  // namespace
+}  // namespace megatron

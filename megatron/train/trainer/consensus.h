@@ -1,0 +1,54 @@
+// What the ranks of a group decide together, because each alone would decide otherwise: whether a
+// signal has come, whether time is up, whether all have written their files.
+//
+//   if (consensus.Any(StopSignal() != 0)) ...    // the same answer on all ranks
+#ifndef MEGATRON_TRAIN_TRAINER_CONSENSUS_H_
+#define MEGATRON_TRAIN_TRAINER_CONSENSUS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/train/failure/failure.h"
+
+namespace megatron {
+
+// All ranks make the same calls in the same order, each on one thread. A group of one rank agrees
+// with itself at no cost.
+class Consensus {
+ public:
+  explicit Consensus(const ProcessGroup& group) : group_(group), pool_(1) {}
+
+  // Whether it is so on any rank. After a failure of the group: what is so here.
+  bool Any(bool mine);
+
+  // The error of the first rank (by number) that has one, with its text cut to a kilobyte; the
+  // group's own where that has failed.
+  absl::Status FirstError(const absl::Status& mine);
+
+  // The same of failures; those of other ranks than the first say whose they are.
+  std::optional<Failure> FirstFailure(const std::optional<Failure>& mine);
+
+  // Whether all ranks give the same text. After a failure of the group: yes.
+  bool Same(absl::string_view mine);
+
+ private:
+  struct Told {
+    int rank = -1;  // -1: nobody has anything to tell
+    int32_t code = 0;
+    std::string text;
+  };
+  // What the first of the ranks has to tell that have anything, cut to a kilobyte.
+  Told First(bool mine, int32_t code, absl::string_view text);
+
+  ProcessGroup group_;
+  ThreadPool pool_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TRAINER_CONSENSUS_H_

@@ -1,0 +1,90 @@
+#include "megatron/train/trainer/consensus.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/comm/thread/run_ranks.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+
+TEST(ConsensusTest, WhatOneRankSaysAllHear) {
+  for (int size : {1, 2, 5}) {
+    const absl::Status status = RunRanks(size, [&](int rank, const ProcessGroup& world) {
+      Consensus consensus(world);
+      EXPECT_FALSE(consensus.Any(false));
+      EXPECT_TRUE(consensus.Any(rank == size - 1));
+      EXPECT_THAT(consensus.FirstError(absl::OkStatus()), IsOk());
+      const absl::Status mine =
+          rank >= size / 2 ? absl::DataLossError("rank " + std::to_string(rank)) : absl::OkStatus();
+      EXPECT_THAT(consensus.FirstError(mine),
+                  StatusIs(absl::StatusCode::kDataLoss, "rank " + std::to_string(size / 2)));
+      EXPECT_FALSE(consensus.Any(false));
+      return absl::OkStatus();
+    });
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+TEST(ConsensusTest, ALongTextIsCut) {
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) {
+                         Consensus consensus(world);
+                         const absl::Status mine = rank == 0
+                                                       ? absl::InternalError(std::string(5000, 'x'))
+                                                       : absl::OkStatus();
+                         const absl::Status heard = consensus.FirstError(mine);
+                         EXPECT_EQ(heard.message().size(), rank == 0 ? 5000u : 1024u);
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+TEST(ConsensusTest, AGroupThatHasFailedSaysSo) {
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) {
+                         if (rank == 1) return absl::AbortedError("gone");
+                         Consensus consensus(world);
+                         EXPECT_THAT(consensus.FirstError(absl::OkStatus()),
+                                     StatusIs(absl::StatusCode::kAborted));
+                         EXPECT_TRUE(consensus.Any(true));
+                         EXPECT_FALSE(consensus.Any(false));
+                         return absl::OkStatus();
+                       }),
+              StatusIs(absl::StatusCode::kAborted));
+}
+
+TEST(ConsensusTest, TheFirstFailureSaysWhoseItIs) {
+  const absl::Status status = RunRanks(3, [&](int rank, const ProcessGroup& world) {
+    Consensus consensus(world);
+    EXPECT_FALSE(consensus.FirstFailure(std::nullopt).has_value());
+    std::optional<Failure> mine;
+    if (rank > 0) mine = Failure{rank == 1 ? kExitData : kExitIo, "no file"};
+    const std::optional<Failure> first = consensus.FirstFailure(mine);
+    EXPECT_EQ(first->code, kExitData);
+    EXPECT_EQ(first->message, "rank 1: no file");
+    EXPECT_EQ(consensus.FirstFailure(Failure{kExitIo, "full"})->message, "full");
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
+}
+
+TEST(ConsensusTest, TextsAreTheSameOnAllRanksOrNot) {
+  const absl::Status status = RunRanks(3, [&](int rank, const ProcessGroup& world) {
+    Consensus consensus(world);
+    EXPECT_TRUE(consensus.Same("text"));
+    EXPECT_TRUE(consensus.Same(""));
+    for (int odd : {0, 1, 2}) EXPECT_FALSE(consensus.Same(rank == odd ? "other" : "text"));
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
+}
+
+}  // namespace
+}  // namespace megatron

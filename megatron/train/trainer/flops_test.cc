@@ -1,0 +1,110 @@
+#include "megatron/train/trainer/flops.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gtest/gtest.h"
+#include "megatron/train/configs/config_loader.h"
+
+namespace megatron {
+namespace {
+
+config::ModelConfig Model(const std::string& name, std::vector<std::string> overrides = {}) {
+  const auto loaded = LoadConfig(name, overrides, ConfigPurpose::kDryRun);
+  EXPECT_THAT(loaded, absl_testing::IsOk());
+  return loaded->config.model();
+}
+
+TEST(CountParametersTest, CountsGpt2AsItsAuthorsDid) {
+  EXPECT_EQ(CountParameters(Model("gpt2_124m"), 50257), 124439808);
+}
+
+TEST(CountParametersTest, CountsLlama) {
+  const config::ModelConfig llama2_7b =
+      Model("llama_tiny",
+            {"model.num_layers=32", "model.hidden_size=4096", "model.ffn_hidden_size=11008",
+             "model.num_attention_heads=32", "model.num_query_groups=32", "model.seq_length=4096"});
+  EXPECT_EQ(CountParameters(llama2_7b, 32000), 6738415616);
+}
+
+TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
+  const int64_t plain = CountParameters(Model("llama_tiny"), 384);
+  // 4 layers; (4 + 2 * 2) heads of 32 channels have a bias; two norms over 32 channels, without
+  // biases.
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.add_qkv_bias=true"}), 384),
+            plain + 4 * 8 * 32);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.qk_layernorm=true"}), 384),
+            plain + 4 * 2 * 32);
+}
+
+// The closed form of Narayanan et al. (2021), per token.
+TEST(FlopsPerTokenTest, AgreesWithThePublishedFormula) {
+  const config::ModelConfig gpt3 = Model("gpt3_857m");
+  const double h = 1024, L = 24, s = 2048, V = 50304;
+  EXPECT_DOUBLE_EQ(FlopsPerToken(gpt3, 50304, FlopsConvention::kClassic),
+                   72 * L * h * h * (1 + s / (6 * h) + V / (12 * h * L)));
+}
+
+TEST(FlopsPerTokenTest, HalvesAttentionAloneForTheCausalMask) {
+  const config::ModelConfig gpt3 = Model("gpt3_857m");
+  const double attention = 12.0 * 24 * 1024 * 2048;  // 12 L h s
+  EXPECT_DOUBLE_EQ(FlopsPerToken(gpt3, 50304, FlopsConvention::kClassic) -
+                       FlopsPerToken(gpt3, 50304, FlopsConvention::kCausalHalved),
+                   attention / 2);
+}
+
+TEST(FlopsPerTokenTest, CountsGroupedQueriesAndGates) {
+  const config::ModelConfig llama = Model("llama_tiny");
+  const double weights =
+      4 * (128.0 * 128 * 2 + 128 * 64 * 2 + 128.0 * llama.ffn_hidden_size() * 3) + 384 * 128;
+  EXPECT_DOUBLE_EQ(FlopsPerToken(llama, 384, FlopsConvention::kCausalHalved),
+                   6 * weights + 6.0 * 4 * 256 * 128);
+}
+
+TEST(FlopsPerTokenTest, CountsOfExpertsThoseThatATokenGoesTo) {
+  const std::vector<std::string> moe = {
+      "model.num_experts=8", "model.moe_router_topk=2", "model.moe_ffn_hidden_size=96",
+      "model.moe_shared_expert_intermediate_size=64", "model.moe_layer_freq=\"[0]+[1]*3\""};
+  const config::ModelConfig dense = Model("llama_tiny"), experts = Model("llama_tiny", moe);
+  const int64_t mlp = 3 * 128 * dense.ffn_hidden_size();
+  EXPECT_EQ(CountParameters(experts, 384) - CountParameters(dense, 384),
+            3 * (3 * 128 * (8 * 96 + 64) + 8 * 128 - mlp));
+  EXPECT_DOUBLE_EQ(FlopsPerToken(experts, 384, FlopsConvention::kClassic) -
+                       FlopsPerToken(dense, 384, FlopsConvention::kClassic),
+                   6.0 * 3 * (3 * 128 * (2 * 96 + 64) + 8 * 128 - static_cast<double>(mlp)));
+}
+
+// T5 1.1 small as its authors' (Hugging Face) weights: 76,961,152 numbers, vocabulary 32,128.
+TEST(CountParametersTest, CountsT5) {
+  const config::ModelConfig small =
+      Model("t5_220m",
+            {"model.encoder_num_layers=8", "model.decoder_num_layers=8", "model.hidden_size=512",
+             "model.ffn_hidden_size=1024", "model.num_attention_heads=6", "model.kv_channels=64",
+             "model.position_embedding_type=relative", "model.normalization=RMSNorm",
+             "model.disable_bias_linear=true", "model.gated_linear_unit=true",
+             "model.untie_embeddings_and_output_weights=true"});
+  EXPECT_EQ(CountParameters(small, 32128), 76961152);
+}
+
+// 8 products of the encoder's attention and MLP weights with what it reads, and so on, written out.
+TEST(FlopsPerTokenTest, CountsWhatT5ReadsAndWrites) {
+  const config::ModelConfig t5 = Model("t5_220m");
+  const double h = 768, L = 12, read = 512, written = 128, V = 30720;
+  const double encoder = L * read * 12 * h * h, decoder = L * written * (12 + 2) * h * h,
+               keys = L * read * 2 * h * h, head = written * V * h;
+  const double scores = 2 * h * L * (read * read + written * written / 2 + written * read);
+  EXPECT_DOUBLE_EQ(FlopsPerToken(t5, 30720, FlopsConvention::kCausalHalved),
+                   6 * (encoder + decoder + keys + head + scores) / read);
+}
+
+TEST(PeakFlopsTest, KnowsAcceleratorsByTheirDriversNames) {
+  EXPECT_EQ(PeakFlopsPerSecond("NVIDIA H200", MatmulPrecision::kHalf), 989e12);
+  EXPECT_EQ(PeakFlopsPerSecond("NVIDIA H100 80GB HBM3", MatmulPrecision::kHalf), 989e12);
+  EXPECT_EQ(PeakFlopsPerSecond("NVIDIA H100 PCIe", MatmulPrecision::kHalf), 756e12);
+  EXPECT_EQ(PeakFlopsPerSecond("NVIDIA A100-SXM4-80GB", MatmulPrecision::kFp32), 19.5e12);
+  EXPECT_EQ(PeakFlopsPerSecond("AMD EPYC 7B13", MatmulPrecision::kFp32), std::nullopt);
+}
+
+}  // namespace
+}  // namespace megatron

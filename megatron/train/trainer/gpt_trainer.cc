@@ -1,0 +1,355 @@
+#include "megatron/train/trainer/gpt_trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "megatron/base/status_macros.h"
+#include "megatron/models/make_stage.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/pipeline/executor.h"
+
+namespace megatron {
+namespace {
+
+PackerOptions PackingFor(const PackerOptions& packing, const ProcessGroup& context) {
+  PackerOptions options = packing;
+  options.context_parallel_size = context.size();
+  options.context_parallel_rank = context.rank();
+  return options;
+}
+
+// Of each measure the sum of weighted values and that of weights.
+Shape ReportShape(const TrainedStage& stage) {
+  return {static_cast<int64_t>(stage.measures().size()), 2};
+}
+
+// Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
+absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
+                               ProcessGroups* groups) {
+  const int size = groups->tensor.size();
+  const int query_groups = static_cast<int>(model.transformer.num_query_groups);
+  if (size <= query_groups) return absl::OkStatus();
+  CHECK_EQ(size % query_groups, 0);
+  const int sharing = size / query_groups;
+  if (stream.is_meta()) {
+    groups->tensor_replicas =
+        ProcessGroup::ForPlanning(sharing, groups->tensor.rank() % sharing, "tp-replicas");
+    return absl::OkStatus();
+  }
+  std::vector<std::vector<int>> partition(query_groups);
+  for (int rank = 0; rank < size; ++rank) partition[rank / sharing].push_back(rank);
+  MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator,
+                            groups->tensor.communicator()->Split(partition, "tp-replicas"));
+  groups->tensor_replicas = ProcessGroup(std::move(communicator));
+  return absl::OkStatus();
+}
+
+ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
+  return {groups.expert, groups.expert_tensor, groups.expert_model};
+}
+
+int64_t CountMoeLayers(const TransformerOptions& options) {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < options.num_layers; ++layer)
+    count += options.moe.IsMoeLayer(layer);
+  return count;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GptTrainer>> GptTrainer::Create(
+    const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
+    const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger) {
+  MEGATRON_ASSIGN_OR_RETURN(OptimizerParamScheduler scheduler,
+                            OptimizerParamScheduler::Create(options.schedule));
+  MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
+  ProcessGroups all = groups;
+  MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
+  std::unique_ptr<GptTrainer> trainer(
+      new GptTrainer(options, scaler, scheduler, ramp, all, sizes, stream, ledger));
+  MEGATRON_ASSIGN_OR_RETURN(
+      trainer->data_parallel_,
+      DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
+                           trainer->buffers_.get(), stream, ledger));
+  trainer->stage_->SetBlocks(trainer->data_parallel_.get());
+  return trainer;
+}
+
+GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,
+                       OptimizerParamScheduler scheduler, BatchSizeRamp ramp,
+                       const ProcessGroups& groups, const StageMemorySizes& sizes,
+                       const Stream& stream, MemoryLedger* ledger)
+    : options_(options),
+      groups_(groups),
+      stream_(stream),
+      scaler_(scaler),
+      scheduler_(std::move(scheduler)),
+      ramp_(std::move(ramp)),
+      stage_(MakeStage(options.model, options.placement, groups.tensor, stream.device(), ledger,
+                       ExpertGroupsOf(groups))),
+      packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
+      report_(stream.device(), ReportShape(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
+              ledger),
+      host_report_(report_.At(0, DType::kFloat32, ReportShape(*stage_)), "loss") {
+  CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
+  stage_->SetContextGroup(groups.context);
+  ParameterBuffersOptions buffers;
+  buffers.model_dtype = options.model.transformer.dtype;
+  buffers.device = stream.device();
+  buffers.num_moments = NumMoments(options.optimizer);
+  buffers.data = {groups.data_context.size(), groups.data_context.rank()};
+  buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
+  if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
+  buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
+  optimizer_ = std::make_unique<Optimizer>(options.optimizer, buffers_.get(), ledger);
+  StageMemorySizes memory = sizes;
+  if (stream.is_meta()) memory.slots.resize(options.placement.chunks);
+  memory_ = std::make_unique<StageMemory>(stream.device(), memory, ledger);
+  stage_->SetMemory(memory_.get());
+}
+
+const ParameterMirror& GptTrainer::host_parameters() {
+  if (host_parameters_ == nullptr) host_parameters_ = std::make_unique<ParameterMirror>(*buffers_);
+  return *host_parameters_;
+}
+
+ScheduleOptions GptTrainer::ScheduleFor(int64_t micro_batches) const {
+  ScheduleOptions schedule;
+  schedule.kind = options_.pipeline_schedule;
+  schedule.stages = options_.placement.stages;
+  schedule.microbatches = static_cast<int>(micro_batches);
+  schedule.chunks = options_.placement.chunks;
+  schedule.group = options_.microbatch_group;
+  schedule.costs = options_.action_costs.Mean();
+  return schedule;
+}
+
+StagePlan GptTrainer::MakePlan(int64_t micro_batches) const {
+  return PlanStage(MakeSchedule(ScheduleFor(micro_batches)), options_.placement.stage,
+                   options_.action_costs);
+}
+
+const StagePlan& GptTrainer::PlanFor(int64_t micro_batches) {
+  if (plan_.microbatches != micro_batches || plan_.steps.empty()) plan_ = MakePlan(micro_batches);
+  return plan_;
+}
+
+StagePlan GptTrainer::PlanForward(int64_t micro_batches) const {
+  return PlanStage(MakeForwards(ScheduleFor(micro_batches)), options_.placement.stage,
+                   options_.action_costs);
+}
+
+// Of the steps that may need the most memory: the longest, but for ZB-V, whose order is another
+// with every number of micro-batches.
+std::vector<int64_t> GptTrainer::MicroBatchesToMeasure() const {
+  std::vector<int64_t> counts = {options_.packing.max_micro_batches};
+  const BatchSizeRampOptions& ramp = options_.batch_size;
+  if (options_.pipeline_schedule != ScheduleKind::kZeroBubbleV || ramp.samples == 0) return counts;
+  for (int64_t size = ramp.start; size < ramp.global_batch_size; size += ramp.increment)
+    counts.push_back(size / ramp.granularity);
+  return counts;
+}
+
+StageMemorySizes GptTrainer::Measure() {
+  CHECK(stream_.is_meta());
+  const int64_t micro_batches = options_.packing.max_micro_batches;
+  packer_.PackShapes(micro_batches);
+  stage_->SetBatches(&packer_.batches());
+  std::vector<StagePlan> plans;
+  for (int64_t count : MicroBatchesToMeasure()) plans.push_back(MakePlan(count));
+  plans.push_back(PlanForward(micro_batches));
+  StageMemorySizes slots;
+  slots.slots.assign(options_.placement.chunks, {0, 0});
+  slots.deferred = slots.slots;
+  for (const StagePlan& plan : plans) {
+    for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
+      slots.slots[chunk].count = std::max(slots.slots[chunk].count, plan.slots[chunk]);
+      slots.deferred[chunk].count =
+          std::max(slots.deferred[chunk].count, plan.deferred_slots[chunk]);
+    }
+  }
+  memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
+  stage_->SetMemory(memory_.get());
+  for (const StagePlan& plan : plans) {
+    const bool training = &plan != &plans.back();
+    stage_->set_training(training);
+    if (training) data_parallel_->StartStep(plan.microbatches);
+    CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
+             absl::OkStatus());
+    if (training) data_parallel_->FinalizeGradients();
+  }
+  stage_->set_training(true);
+  if (options_.max_generation_context > 0) MakeGenerator(nullptr).Measure();
+  StageMemorySizes sizes = memory_->HighWater();
+  sizes.whole_weights = data_parallel_->HighWater().weights;
+  sizes.whole_gradients = data_parallel_->HighWater().gradients;
+  return sizes;
+}
+
+TextGenerator GptTrainer::MakeGenerator(MemoryLedger* ledger) {
+  const GeneratorLimits limits = {options_.model.vocab_size, options_.max_generation_context,
+                                  options_.max_encoder_context};
+  return TextGenerator(stage_.get(), {groups_.pipeline, &memory_->edges}, limits, stream_, ledger);
+}
+
+absl::Status GptTrainer::ShareWeights() {
+  data_parallel_->ShareWeights();
+  return GroupStatus();
+}
+
+std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
+  std::map<std::string, int64_t> bytes;
+  std::vector<const Arena*> arenas = {&memory_->recompute, &memory_->scratch};
+  for (const auto* slots : {&memory_->slots, &memory_->deferred}) {
+    for (const auto& chunk : *slots) {
+      if (!chunk.empty()) arenas.push_back(chunk[0].get());
+    }
+  }
+  for (const Arena* arena : arenas) {
+    for (const auto& [name, held] : arena->NamesAtHighWater()) bytes[name] += held;
+  }
+  return bytes;
+}
+
+Measured GptTrainer::TakeMeasures() {
+  const Tensor sums = report_.At(0, DType::kFloat32, ReportShape(*stage_));
+  if (options_.placement.last()) {
+    ops::Copy(stream_, stage_->loss_sums(), sums);
+    groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
+  }
+  groups_.pipeline.Broadcast(sums, options_.placement.last_stage(), stream_);
+  host_report_.Fetch(stream_);
+  Measured measured;
+  const float* sum = host_report_.host().data<float>();
+  for (const megatron::Measure& measure : stage_->measures()) {
+    const double mean = sum[1] == 0 ? 0 : double{sum[0]} / sum[1];
+    measured.values.emplace_back(measure, mean);
+    if (measure.is_loss) measured.loss += mean;
+    sum += 2;
+  }
+  return measured;
+}
+
+// Every rank has summed over the rows that it routes, in its stage's layers.
+void GptTrainer::ReportRouterLosses(StepReport* report) {
+  const int64_t layers = CountMoeLayers(options_.model.transformer);
+  if (layers == 0) return;
+  const Tensor sums = report_.At(0, DType::kFloat32, {2});
+  if (stage_->router_state().empty()) {
+    ops::Zero(stream_, sums);
+  } else {
+    ops::Copy(stream_, stage_->router_state().losses_2(), sums);
+  }
+  groups_.world.AllReduce(sums, ReduceOp::kSum, stream_);
+  host_report_.Fetch(stream_);
+  const double count = static_cast<double>(report->global_batch_size * layers);
+  report->load_balancing_loss = host_report_.host().data<float>()[0] / count;
+  report->z_loss = host_report_.host().data<float>()[1] / count;
+  const MoeOptions& moe = options_.model.transformer.moe;
+  const auto add = [&](const char* name, double value) {
+    report->values.emplace_back(megatron::Measure{name, /*is_loss=*/true}, value);
+  };
+  if (moe.balance != BalanceUnit::kNone) {
+    add(moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss" : "load_balancing_loss",
+        report->load_balancing_loss);
+  }
+  if (moe.z_loss_coeff != 0) add("z_loss", report->z_loss);
+}
+
+absl::Status GptTrainer::GroupStatus() const {
+  for (const ProcessGroup* group : {&groups_.world, &groups_.tensor, &groups_.context,
+                                    &groups_.data_context, &groups_.pipeline}) {
+    MEGATRON_RETURN_IF_ERROR(group->status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GptTrainer::RunPipeline(int64_t micro_batches) {
+  const StagePlan& plan = PlanFor(micro_batches);
+  ReportingStage stage(stage_.get(), at_);
+  if (!options_.measure_pipeline)
+    return RunSchedule(plan, &stage, groups_.pipeline, &memory_->edges, stream_);
+  MEGATRON_ASSIGN_OR_RETURN(
+      const Timeline mine,
+      RunScheduleAndMeasure(plan, &stage, groups_.pipeline, &memory_->edges, stream_));
+  measured_.schedule = MakeSchedule(ScheduleFor(micro_batches));
+  MEGATRON_ASSIGN_OR_RETURN(measured_.timelines,
+                            GatherTimelines(measured_.schedule, mine, groups_.pipeline, stream_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool stop_requested,
+                                            const std::function<void()>& before_update) {
+  StepReport report;
+  report.global_batch_size = GlobalBatchSize();
+  report.loss_scale = scaler_.scale();
+  const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
+  at_->SetIteration(progress_.iteration + 1);
+  at_->Enter(Phase::kData);
+  MEGATRON_RETURN_IF_ERROR(
+      packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
+                   groups_.data, stream_));
+  stage_->SetBatches(&packer_.batches());
+  data_parallel_->StartStep(micro_batches);
+  if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+  stage_->router_state().StartStep(stream_);
+  MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
+  at_->Enter(Phase::kReduce);
+  static_cast<Measured&>(report) = TakeMeasures();
+  ReportRouterLosses(&report);
+
+  data_parallel_->FinalizeGradients();
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  at_->Enter(Phase::kSave);
+  if (before_update) before_update();
+  at_->Enter(Phase::kUpdate);
+  StepOptions step;
+  step.lr = scheduler_.learning_rate();
+  step.weight_decay = scheduler_.weight_decay();
+  step.loss_scale = scaler_.scale();
+  step.clip_grad = options_.clip_grad;
+  step.stop_requested = stop_requested;
+  MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
+  if (report.update.applied) data_parallel_->ShareWeights();
+  if (report.update.applied)
+    stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
+  if (options_.log_num_zeros_in_grad)
+    report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
+  if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  scaler_.Update(!report.update.finite);
+  if (report.update.applied) scheduler_.Advance(report.global_batch_size);
+  report.learning_rate = scheduler_.learning_rate();
+  ++progress_.iteration;
+  progress_.consumed_train_samples += report.global_batch_size;
+  return report;
+}
+
+absl::StatusOr<Measured> GptTrainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
+  const int64_t batch = options_.batch_size.global_batch_size;
+  const int64_t micro_batches = batch / options_.batch_size.granularity;
+  const StagePlan plan = PlanForward(micro_batches);
+  if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+  stage_->set_training(false);
+  for (int64_t i = 0; i < iterations; ++i) {
+    at_->Enter(Phase::kEvaluate);
+    // A run that was continued or extended may have used up what was drawn for it: again from the
+    // start.
+    if (progress_.consumed_valid_samples + batch > source.size())
+      progress_.consumed_valid_samples = 0;
+    MEGATRON_RETURN_IF_ERROR(
+        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, groups_.data,
+                     stream_),
+        _ << "while evaluating");
+    stage_->SetBatches(&packer_.batches());
+    MEGATRON_RETURN_IF_ERROR(
+        RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));
+    progress_.consumed_valid_samples += batch;
+  }
+  stage_->set_training(true);
+  Measured measured = TakeMeasures();
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  return measured;
+}
+
+}  // namespace megatron

@@ -1,0 +1,179 @@
+// One rank's part of training a model: its stage, its memory, its optimizer, and one step after
+// another.
+//
+// On the meta device the same object has no memory and Measure() tells what it would need: that is
+// how arenas get their sizes, and what a dry run prints.
+#ifndef MEGATRON_TRAIN_TRAINER_GPT_TRAINER_H_
+#define MEGATRON_TRAIN_TRAINER_GPT_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/models/gpt_options.h"
+#include "megatron/models/stage_memory.h"
+#include "megatron/models/text_generator.h"
+#include "megatron/models/trained_stage.h"
+#include "megatron/optim/batch_size_ramp.h"
+#include "megatron/optim/data_parallel.h"
+#include "megatron/optim/loss_scaler.h"
+#include "megatron/optim/lr_scheduler.h"
+#include "megatron/optim/optimizer.h"
+#include "megatron/optim/parameter_buffers.h"
+#include "megatron/optim/parameter_mirror.h"
+#include "megatron/pipeline/schedule_kind.h"
+#include "megatron/pipeline/stage_plan.h"
+#include "megatron/pipeline/timeline_text.h"
+#include "megatron/train/batches/micro_batch_packer.h"
+#include "megatron/train/failure/rank_progress.h"
+
+namespace megatron {
+
+struct GptTrainerOptions {
+  GptOptions model;
+  StagePlacement placement;
+  ScheduleKind pipeline_schedule = ScheduleKind::kOneForwardOneBackward;
+  int microbatch_group = 0;  // InterleavedOptions::group
+  PartCosts action_costs;    // of the parts of the model
+  bool measure_pipeline = false;
+  OptimizerOptions optimizer;
+  OptimizerParamSchedule schedule;
+  BatchSizeRampOptions batch_size;
+  PackerOptions packing;
+  double clip_grad = 0;
+  DataSharding sharding = DataSharding::kNone;
+  DataParallelOptions data_parallel;
+  // Of the text that is generated with these weights, which needs memory of its own; 0: none is.
+  int64_t max_generation_context = 0;
+  int64_t max_encoder_context = 0;  // of models with an encoder: of what it reads then
+  bool log_params_norm = false;
+  bool log_num_zeros_in_grad = false;
+};
+
+// Where training stands; with the tensors all that a checkpoint needs.
+struct TrainingProgress {
+  int64_t iteration = 0;
+  int64_t consumed_train_samples = 0;
+  int64_t consumed_valid_samples = 0;
+  int64_t skipped_iterations = 0;  // gradients overflowed under a dynamic loss scale
+  int64_t nan_iterations = 0;      // gradients were not finite without one
+};
+
+// Means over the global batches of a step or an evaluation.
+struct Measured {
+  double loss = 0;  // the sum of the losses that the model's head measures
+  // Each under the name that Megatron prints; of a step also the router's losses that are trained
+  // on.
+  absl::InlinedVector<std::pair<Measure, double>, 4> values;
+};
+
+struct StepReport : Measured {
+  // Means over the global batch's samples and the layers with experts, without their coefficients;
+  // 1 where all experts are chosen alike, and the mean square of the router's log-sum-exp.
+  double load_balancing_loss = 0, z_loss = 0;
+  StepResult update;
+  double learning_rate = 0;  // after the step, as Megatron prints it
+  double loss_scale = 1;     // that the step used
+  int64_t global_batch_size = 0;
+  double params_norm = 0;
+  int64_t num_zeros = 0;
+};
+
+class GptTrainer {
+ public:
+  // Collective over `groups`. The stream's device is where everything lives. `sizes` come from
+  // Measure() on the meta device, where they are not read.
+  static absl::StatusOr<std::unique_ptr<GptTrainer>> Create(
+      const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
+      const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
+
+  // Runs a step and an evaluation, which allocate what they would anywhere. Meta device only.
+  StageMemorySizes Measure();
+  // Bytes by name in the arenas at their fullest, after Measure().
+  std::map<std::string, int64_t> MeasuredActivations() const;
+
+  void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
+  // After masters were loaded and rounded: brings the weights to all ranks that use them.
+  absl::Status ShareWeights();
+
+  // Says there what it is at, from now on.
+  void ReportTo(RankProgress* at) { at_ = at; }
+
+  // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
+  // weights and their update.
+  absl::StatusOr<StepReport> Step(const GptSampleSource& source, bool stop_requested,
+                                  const std::function<void()>& before_update);
+  // Over the next `iterations` global batches.
+  absl::StatusOr<Measured> Evaluate(const GptSampleSource& source, int64_t iterations);
+
+  // Of the last step, with GptTrainerOptions::measure_pipeline.
+  const MeasuredSchedule& measured_pipeline() const { return measured_; }
+
+  TrainingProgress& progress() { return progress_; }
+  ParameterBuffers& buffers() { return *buffers_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  OptimizerParamScheduler& scheduler() { return scheduler_; }
+  LossScaler& scaler() { return scaler_; }
+  TrainedStage& stage() { return *stage_; }
+  const ProcessGroups& groups() const { return groups_; }
+  const Stream& stream() const { return stream_; }
+  // The host's side of the parameters; on CUDA it takes as much memory there when it is first asked
+  // for.
+  const ParameterMirror& host_parameters();
+  // A generator that uses the stage's memory: between steps, on all ranks alike.
+  TextGenerator MakeGenerator(MemoryLedger* ledger);
+  const GptTrainerOptions& options() const { return options_; }
+  int64_t GlobalBatchSize() const {
+    return ramp_.GlobalBatchSize(progress_.consumed_train_samples);
+  }
+
+ private:
+  GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,
+             OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
+             const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
+
+  // What this stage does in a step of so many micro-batches.
+  ScheduleOptions ScheduleFor(int64_t micro_batches) const;
+  StagePlan MakePlan(int64_t micro_batches) const;
+  const StagePlan& PlanFor(int64_t micro_batches);  // the last one is kept
+  StagePlan PlanForward(int64_t micro_batches) const;
+  std::vector<int64_t> MicroBatchesToMeasure() const;
+  absl::Status RunPipeline(int64_t micro_batches);
+  // The means over all ranks of what the last stage has summed since it was zeroed.
+  Measured TakeMeasures();
+  // Of the micro-batches of a step.
+  void ReportRouterLosses(StepReport* report);
+  absl::Status GroupStatus() const;
+
+  GptTrainerOptions options_;
+  ProcessGroups groups_;
+  Stream stream_;
+  LossScaler scaler_;
+  OptimizerParamScheduler scheduler_;
+  BatchSizeRamp ramp_;
+  std::unique_ptr<TrainedStage> stage_;
+  std::unique_ptr<ParameterBuffers> buffers_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ParameterMirror> host_parameters_;
+  std::unique_ptr<DataParallel> data_parallel_;
+  std::unique_ptr<StageMemory> memory_;
+  MicroBatchPacker packer_;
+  Buffer report_;
+  HostMirror host_report_;
+  StagePlan plan_;  // of the last step's number of micro-batches
+  MeasuredSchedule measured_;
+  TrainingProgress progress_;
+  RankProgress unwatched_;
+  RankProgress* at_ = &unwatched_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TRAINER_GPT_TRAINER_H_

@@ -1,0 +1,54 @@
+// A trained model from its checkpoint alone: the checkpoint keeps the configuration it was made
+// with.
+#ifndef MEGATRON_TRAIN_TRAINER_INFERENCE_MODEL_H_
+#define MEGATRON_TRAIN_TRAINER_INFERENCE_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/models/gpt_options.h"
+#include "megatron/models/text_generator.h"
+#include "megatron/models/trained_stage.h"
+
+namespace megatron {
+
+class InferenceModel {
+ public:
+  // `directory` is that of all checkpoints, of which the latest is taken, or that of one iteration.
+  static absl::StatusOr<std::unique_ptr<InferenceModel>> Load(FileSystem& fs,
+                                                              const std::string& directory,
+                                                              int num_threads);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  TextGenerator& generator() { return *generator_; }
+  int64_t iteration() const { return iteration_; }
+  const GptOptions& options() const { return options_; }
+  const GeneratorLimits& limits() const { return limits_; }  // what the model was trained on
+
+ private:
+  InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
+                 const GeneratorLimits& limits, int num_threads);
+
+  absl::Status LoadWeights(const CheckpointReader& reader);
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  GptOptions options_;
+  GeneratorLimits limits_;
+  int64_t iteration_ = 0;
+  ThreadPool pool_;
+  MemoryLedger ledger_;
+  std::unique_ptr<TrainedStage> stage_;
+  Buffer weights_;
+  std::unique_ptr<StageMemory> memory_;
+  std::unique_ptr<TextGenerator> generator_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TRAINER_INFERENCE_MODEL_H_

@@ -1,0 +1,112 @@
+// The one place where a configuration becomes what libraries understand: their plain option
+// structs.
+#ifndef MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
+#define MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/models/text_generator.h"
+#include "megatron/optim/loss_scaler.h"
+#include "megatron/train/batches/gpt_data.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/trainer/gpt_trainer.h"
+
+namespace megatron {
+
+// What the loop around the steps does.
+struct LoopOptions {
+  int64_t train_iters = 0;
+  int64_t eval_interval = 0;  // 0: no evaluation
+  int64_t eval_iters = 0;
+  int64_t log_interval = 100;
+  int64_t exit_interval = 0;          // 0: never
+  int64_t exit_duration_minutes = 0;  // 0: never
+  bool log_throughput = false;
+  std::string metrics_file;            // empty: none
+  std::string pipeline_timeline_file;  // empty: none
+};
+
+struct CheckpointOptions {
+  std::string save, load;     // empty: not
+  int64_t save_interval = 0;  // 0: at the end only
+  int64_t keep_last = 0;      // 0: all
+  bool async_save = false;
+  bool finetune = false;
+  bool no_load_optim = false;
+};
+
+struct GenerationOptions {
+  bool enabled = false;
+  std::string prompt;
+  int64_t tokens = 0;
+  SamplingOptions sampling;
+};
+
+struct PrecisionOptions {
+  bool dynamic_loss_scale = false;
+  DynamicLossScaleOptions dynamic;
+  double constant_loss_scale = 1;
+};
+
+// How ranks reach each other's GPUs; kAny: by NCCL where that is possible.
+enum class DistributedBackend { kAny, kNccl, kHost };
+
+// How ranks run and how long they wait for each other.
+struct RanksOptions {
+  bool processes = false;  // else threads
+  DistributedBackend backend = DistributedBackend::kAny;
+  bool sum_in_rank_order = false;                    // with NCCL, as in NcclWorldOptions
+  bool check_collectives = false;                    // likewise
+  absl::Duration start_timeout = absl::Minutes(10);  // to find each other
+  absl::Duration timeout = absl::Minutes(10);        // for each wait after that
+  absl::Duration heartbeat_timeout = absl::Seconds(10);
+  absl::Duration stuck_timeout = absl::Seconds(10);  // zero: none
+};
+
+struct RunOptions {
+  GptTrainerOptions trainer;  // of the rank that stands first everywhere
+  ParallelSizes parallel;
+  PrecisionOptions precision;
+  DataOptions data;
+  TokenizerOptions tokenizer;
+  LoopOptions loop;
+  CheckpointOptions checkpoint;
+  GenerationOptions generation;
+  uint64_t seed = 1234;
+  DeviceType device = DeviceType::kCpu;
+  int num_threads = 1;  // of all ranks of a machine together
+  RanksOptions ranks;
+
+  int num_ranks() const {
+    return parallel.tensor * parallel.context * parallel.pipeline * parallel.data;
+  }
+  // What `trainer` is for the rank that stands there on the pipeline and the data axis.
+  GptTrainerOptions TrainerOf(int stage, int data_rank) const;
+};
+
+// "tensor 2 x pipeline 1 x data 4"; context where it is more than 1.
+std::string DescribeSizes(const ParallelSizes& sizes);
+
+// From the tokenizer section alone, since the vocabulary it makes is needed for the rest.
+TokenizerOptions ToTokenizerOptions(const config::DataConfig& config);
+// How ranks run does not depend on the model: known before anything is read.
+RanksOptions ToRanksOptions(const config::ParallelConfig& config);
+// Expects a valid configuration with its computed fields set.
+RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size);
+
+absl::StatusOr<LossScaler> MakeLossScaler(const PrecisionOptions& options);
+
+// What decides the weights at the start and the samples that follow: two runs with equal texts are
+// the same run, continued or done again.
+std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint);
+// A hash of it, 16 hexadecimal digits.
+std::string RunId(const std::string& identity);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_

@@ -1,0 +1,183 @@
+#include "megatron/train/trainer/run_plan.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/train/trainer/flops.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups& groups,
+                                  int stage) {
+  MemoryLedger ledger;
+  MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptTrainer> trainer,
+                            GptTrainer::Create(options.TrainerOf(stage, /*data_rank=*/0), scaler,
+                                               groups, {}, Stream::Meta(), &ledger));
+  RankPlan plan;
+  plan.sizes = trainer->Measure();
+  plan.activations = trainer->MeasuredActivations();
+  plan.memory = ledger.AtPeak();
+  plan.memory["activations/saved"] = plan.sizes.saved();
+  plan.memory["activations/deferred"] = plan.sizes.put_off();
+  plan.memory["activations/recomputed"] = plan.sizes.recompute;
+  plan.memory["activations/temporary"] = plan.sizes.scratch;
+  plan.memory["activations/edges"] = plan.sizes.edges;
+  plan.memory["weights/gathered"] = plan.sizes.whole_weights;
+  plan.memory["gradients/whole"] = plan.sizes.whole_gradients;
+  for (const ParameterPlace& place : trainer->buffers().places())
+    plan.parameters += place.end - place.begin;
+  return plan;
+}
+
+void AppendTable(const std::map<std::string, int64_t>& bytes, int64_t total, std::string* text) {
+  std::vector<std::pair<std::string, int64_t>> rows(bytes.begin(), bytes.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  for (const auto& [name, held] : rows) {
+    if (held == 0) continue;
+    absl::StrAppendFormat(text, "    %-28s %12s %5.1f %%\n", name, FormatBytes(held),
+                          100.0 * static_cast<double>(held) / static_cast<double>(total));
+  }
+}
+
+// What CPU kernels pack operands into, on each thread: between 1 and 5 MiB, by the shapes.
+constexpr int64_t kWorkspaceBytesPerThread = int64_t{2} << 20;
+
+// 0 where the system does not tell.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total_pages = 0, resident_pages = 0;
+  statm >> total_pages >> resident_pages;
+  return resident_pages * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+int64_t RankPlan::total_bytes() const {
+  int64_t total = 0;
+  for (const auto& [name, held] : memory) total += held;
+  return total;
+}
+
+int64_t RunPlan::rank_bytes() const {
+  int64_t bytes = 0;
+  for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.total_bytes();
+  return bytes;
+}
+
+int64_t RunPlan::machine_bytes(int ranks, int processes) const {
+  const int64_t all_ranks = static_cast<int64_t>(stages.size()) * ranks_per_stage;
+  return rank_bytes() / all_ranks * ranks + processes * (data_bytes + program_bytes);
+}
+
+absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
+  const int world = options.num_ranks();
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, world));
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
+  RunPlan plan;
+  plan.ranks_per_stage = world / options.parallel.pipeline;
+  plan.data_bytes = EstimateDataBytes(options.data);
+  plan.program_bytes =
+      ResidentBytes() + std::max(world, options.num_threads) * kWorkspaceBytesPerThread;
+  const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan,
+                              PlanRank(options, GroupsForPlanning(dense, expert, stages[stage]),
+                                       static_cast<int>(stage)));
+    plan.stages.push_back(std::move(rank_plan));
+  }
+  return plan;
+}
+
+std::string FormatBytes(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes);
+  const char* unit = "";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (value < 1024) break;
+    value /= 1024;
+    unit = next;
+  }
+  return absl::StrFormat("%.2f %s", value, unit);
+}
+
+std::string FormatCount(int64_t count) {
+  std::string digits = absl::StrCat(count);
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, ",");
+  return digits;
+}
+
+namespace {
+
+// Ranks of a pipeline stage are numbered one after the other, and are alike.
+void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* text) {
+  size_t worst = 0;
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const RankPlan& part = plan.stages[stage];
+    if (part.total_bytes() > plan.stages[worst].total_bytes()) worst = stage;
+    const int64_t first = static_cast<int64_t>(stage) * plan.ranks_per_stage;
+    const std::string ranks =
+        plan.ranks_per_stage == 1
+            ? absl::StrCat("rank ", first)
+            : absl::StrCat("each of ranks ", first, "-", first + plan.ranks_per_stage - 1);
+    absl::StrAppendFormat(text, "memory of %s (pipeline stage %d): %s, %s parameters\n", ranks,
+                          stage, FormatBytes(part.total_bytes()), FormatCount(part.parameters));
+    AppendTable(part.memory, part.total_bytes(), text);
+    absl::StrAppendFormat(text, "  of which one micro-batch's activations, at their fullest:\n");
+    AppendTable(part.activations, part.total_bytes(), text);
+  }
+  if (plan.stages.size() > 1) {
+    absl::StrAppendFormat(text, "the most memory: ranks of stage %d, %s each\n", worst,
+                          FormatBytes(plan.stages[worst].total_bytes()));
+  }
+  const int ranks = options.num_ranks(), processes = options.ranks.processes ? ranks : 1;
+  const std::string each = processes > 1 ? absl::StrCat(processes, " times ") : "";
+  absl::StrAppendFormat(text, "memory of the %s: %s = %d ranks %s + %sdata %s + %sprogram %s\n",
+                        processes > 1 ? "processes" : "process",
+                        FormatBytes(plan.machine_bytes(ranks, processes)), ranks,
+                        FormatBytes(plan.rank_bytes()), each, FormatBytes(plan.data_bytes), each,
+                        FormatBytes(plan.program_bytes));
+}
+
+}  // namespace
+
+std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,
+                          const RunPlan& plan) {
+  const GptOptions& model = options.trainer.model;
+  const int64_t parameters = CountParameters(config.model(), model.padded_vocab_size);
+  const int64_t tokens = options.trainer.batch_size.global_batch_size * config.model().seq_length();
+  const double causal =
+      FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kCausalHalved);
+  const double classic =
+      FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kClassic);
+  std::string text;
+  absl::StrAppendFormat(&text, "ranks: %d = %s\n", options.num_ranks(),
+                        DescribeSizes(options.parallel));
+  if (model.transformer.moe.num_experts > 0) {
+    absl::StrAppendFormat(&text, "experts: %d on %d ranks, each cut over %d\n",
+                          model.transformer.moe.num_experts, options.parallel.expert,
+                          options.parallel.expert_tensor);
+  }
+  absl::StrAppendFormat(&text, "parameters: %s (vocabulary %d, padded to %d)\n",
+                        FormatCount(parameters), model.vocab_size, model.padded_vocab_size);
+  absl::StrAppendFormat(&text, "steps: %d of %d samples, %s tokens each, %s in all\n",
+                        options.loop.train_iters, options.trainer.batch_size.global_batch_size,
+                        FormatCount(tokens), FormatCount(tokens * options.loop.train_iters));
+  absl::StrAppendFormat(&text,
+                        "model FLOPs: %.4g a token and %.4g a step (causal attention counted once; "
+                        "%.4g and %.4g if in full)\n",
+                        causal, causal * static_cast<double>(tokens), classic,
+                        classic * static_cast<double>(tokens));
+  AppendMemory(options, plan, &text);
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,99 @@
+// The loop around the steps: logging, evaluation, checkpoints, and every way to stop.
+//
+// The order within an iteration is Megatron's: step, log, evaluate, then leave on a signal, save,
+// leave when time is up or the exit interval is reached. Whoever leaves saves first. Every rank
+// runs this loop; what a rank sees for itself (a signal, a clock, a disk) all decide about
+// together, so that they save the same step and leave after the same one. One rank speaks for all.
+#ifndef MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
+#define MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/async_checkpoint_writer.h"
+#include "megatron/train/batches/gpt_data.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/failure.h"
+#include "megatron/train/failure/rank_progress.h"
+#include "megatron/train/trainer/consensus.h"
+#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/log_line.h"
+#include "megatron/train/trainer/metrics.h"
+#include "megatron/train/trainer/progress.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/training_checkpoint.h"
+
+namespace megatron {
+
+class TrainingLoop {
+ public:
+  struct Context {
+    const RunOptions* options = nullptr;
+    const GptData* data = nullptr;
+    RunDescription run;
+    double flops_per_token = 0;
+    absl::Time program_start;
+    // Of all ranks, for the thread that writes checkpoints.
+    ProcessGroup saving;
+    bool speaks = true;  // prints, and writes the metrics
+    FirstFailure* failure = nullptr;
+    RankProgress* at = nullptr;  // where to say what this rank is at
+  };
+
+  TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* trainer);
+
+  // Trains until done or told to stop. The returned code says why it ended; what went wrong is in
+  // the context's failure.
+  ExitCode Run();
+
+ private:
+  bool Done() const { return trainer_->progress().iteration >= options().loop.train_iters; }
+  const RunOptions& options() const { return *context_.options; }
+
+  ExitCode Fail(ExitCode code, const std::string& message);
+  // For what all ranks know alike.
+  void Warn(const std::string& message);
+  // Each gives the code to leave with, or nothing to go on.
+  std::optional<ExitCode> Iterate();
+  std::optional<ExitCode> CheckNumerics(const StepReport& report);
+  bool EvaluationIsDue() const;
+  std::optional<ExitCode> SaveOrLeave(bool stop_requested);
+
+  void Record(const StepReport& report, absl::Duration elapsed);
+  void PrintLogLine(const StepReport& report);
+  void WritePipelineTimeline();
+  std::optional<ExitCode> Evaluate();
+  // Of the finished model, behind its checkpoint.
+  ExitCode Test();
+  // Starts a save when the one before has ended; should that have failed, it is said.
+  void StartSave();
+  absl::Status FinishSave();
+  // For good: waits until everything is on disk.
+  ExitCode SaveAndLeave(ExitCode code);
+  // Once: a full disk would say so at every step.
+  void ReportMetricsError(const absl::Status& status);
+  void Print(const std::string& line);
+
+  Context context_;
+  FileSystem& fs_;
+  GptTrainer* trainer_;
+  Consensus consensus_, saving_consensus_;
+  std::unique_ptr<AsyncCheckpointWriter> writer_;  // null: no checkpoints
+  std::optional<MetricsWriter> metrics_;
+  ProgressLine progress_line_;
+  IntervalMeans interval_;
+  absl::Duration interval_elapsed_ = absl::ZeroDuration();
+  bool metrics_failed_ = false;
+  int64_t first_iteration_ = 0;
+  int64_t last_saved_iteration_ = -1;
+  int64_t last_evaluated_iteration_ = -1;
+  int64_t consecutive_failures_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_

@@ -1,0 +1,62 @@
+#include "megatron/train/validate/layer_pattern.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+namespace {
+
+absl::Status Malformed(absl::string_view part) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expects a number, or lists of 0 and 1 as in \"[0]+[1]*3\", and found \"", part, "\""));
+}
+
+// "[0, 1]*3", appended to `layers`, which may not grow beyond `most`.
+absl::Status AppendTerm(absl::string_view term, size_t most, std::vector<bool>* layers) {
+  const std::vector<absl::string_view> factors = absl::StrSplit(term, '*');
+  int64_t times = 1;
+  absl::string_view list = absl::StripAsciiWhitespace(factors[0]);
+  if (factors.size() > 2 || (factors.size() == 2 && !absl::SimpleAtoi(factors[1], &times)) ||
+      times < 0 || !absl::ConsumePrefix(&list, "[") || !absl::ConsumeSuffix(&list, "]")) {
+    return Malformed(term);
+  }
+  std::vector<bool> once;
+  for (absl::string_view entry : absl::StrSplit(list, ',')) {
+    entry = absl::StripAsciiWhitespace(entry);
+    if (entry != "0" && entry != "1") return Malformed(term);
+    once.push_back(entry == "1");
+  }
+  for (int64_t i = 0; i < times && layers->size() <= most; ++i)
+    layers->insert(layers->end(), once.begin(), once.end());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<bool>> ParseLayerPattern(absl::string_view text, int64_t num_layers) {
+  text = absl::StripAsciiWhitespace(text);
+  std::vector<bool> layers;
+  int64_t every = 0;
+  if (absl::SimpleAtoi(text, &every)) {
+    if (every < 1) return Malformed(text);
+    for (int64_t i = 0; i < num_layers; ++i) layers.push_back(i % every == 0);
+    return layers;
+  }
+  if (absl::ConsumePrefix(&text, "(") && !absl::ConsumeSuffix(&text, ")")) return Malformed(text);
+  for (absl::string_view term : absl::StrSplit(text, '+'))
+    MEGATRON_RETURN_IF_ERROR(AppendTerm(term, num_layers, &layers));
+  if (static_cast<int64_t>(layers.size()) == num_layers) return layers;
+  return absl::InvalidArgumentError(
+      absl::StrCat("says of ", static_cast<int64_t>(layers.size()) > num_layers ? "more" : "fewer",
+                   " than ", num_layers, " layers whether they have experts"));
+}
+
+}  // namespace megatron

@@ -1,0 +1,29 @@
+// Every rule that the values of a configuration must keep, alone and together.
+
+#ifndef MEGATRON_TRAIN_VALIDATE_VALIDATE_H_
+#define MEGATRON_TRAIN_VALIDATE_VALIDATE_H_
+
+#include <vector>
+
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/config_error.h"
+#include "megatron/train/config/config_locations.h"
+
+namespace megatron {
+
+enum class ConfigPurpose {
+  kRun,     // to be trained by this program: layouts and devices that it cannot run are refused
+  kDryRun,  // to be planned: any layout that makes sense
+};
+
+// All errors at once, in the order of the schema; where two fields disagree, the message names both
+// and both places. A field that `locations` calls broken was told about before: it and the rules
+// that need it are passed over. Pure: reads neither files nor the machine. `config` may have its
+// computed fields set (config_defaults.h) or not.
+std::vector<ConfigError> Validate(const config::PretrainConfig& config,
+                                  const ConfigLocations& locations,
+                                  ConfigPurpose purpose = ConfigPurpose::kRun);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_VALIDATE_VALIDATE_H_

@@ -1,0 +1,86 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/validate/validate.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kGood[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32\n"
+    "  num_experts: 8 disable_bias_linear: true }\n"
+    "parallel { data_parallel_size: 4 }\n"
+    "optimizer { lr: 1e-3 }\n"
+    "train { micro_batch_size: 2 train_iters: 10 }\n"
+    "data { mock_data: true }\n";
+
+std::vector<std::string> ErrorsWith(const std::vector<std::string>& overrides) {
+  const ParsedConfig parsed = ParseConfig(kGood, "x", overrides);
+  EXPECT_THAT(parsed.errors, IsEmpty());
+  std::vector<std::string> texts;
+  for (const ConfigError& error : Validate(parsed.config, parsed.locations, ConfigPurpose::kDryRun))
+    texts.push_back(ToString(error));
+  return texts;
+}
+
+TEST(ValidateExpertsTest, AcceptsWhatWorks) {
+  EXPECT_THAT(ErrorsWith({}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"parallel.expert_model_parallel_size=4"}), IsEmpty());
+  EXPECT_THAT(
+      ErrorsWith({"parallel.expert_model_parallel_size=8", "parallel.context_parallel_size=2"}),
+      IsEmpty());
+  EXPECT_THAT(
+      ErrorsWith({"model.moe_router_topk=1", "model.moe_router_pre_softmax=true",
+                  "model.moe_expert_capacity_factor=1.5", "model.moe_token_drop_policy=position"}),
+      IsEmpty());
+  EXPECT_THAT(ErrorsWith({"model.moe_router_score_function=sigmoid",
+                          "model.moe_router_enable_expert_bias=true", "model.moe_router_topk=4",
+                          "model.moe_router_num_groups=4", "model.moe_router_group_topk=2"}),
+              IsEmpty());
+}
+
+TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"model.disable_bias_linear=false"}, "experts have no biases"},
+      {{"model.model_type=bert"}, "does not work together with model.model_type"},
+      {{"model.post_norm=true"}, "does not work together with model.post_norm"},
+      {{"model.moe_router_topk=9"}, "model.moe_router_topk"},
+      {{"model.moe_router_topk=1"}, "makes a softmax over one expert"},
+      {{"model.moe_router_enable_expert_bias=true"}, "moe_router_score_function: sigmoid"},
+      {{"model.moe_router_bias_update_rate=0.5"}, "without model.moe_router_enable_expert_bias"},
+      {{"model.moe_router_num_groups=4"}, "needs model.moe_router_group_topk"},
+      {{"model.moe_router_group_topk=2"}, "without model.moe_router_num_groups"},
+      {{"model.moe_router_num_groups=4", "model.moe_router_group_topk=4",
+        "model.moe_router_topk=4"},
+       "must be less than model.moe_router_num_groups"},
+      {{"model.moe_router_num_groups=8", "model.moe_router_group_topk=2",
+        "model.moe_router_topk=4"},
+       "have fewer experts"},
+      {{"model.moe_router_load_balancing_type=aux_loss"}, "without model.moe_aux_loss_coeff"},
+      {{"model.moe_router_load_balancing_type=none", "model.moe_aux_loss_coeff=0.1"},
+       "model.moe_aux_loss_coeff"},
+      {{"model.moe_token_drop_policy=position"}, "without model.moe_expert_capacity_factor"},
+      {{"model.moe_layer_freq=\"[1]*3\""}, "fewer than 4 layers"},
+      {{"parallel.expert_model_parallel_size=3"}, "model.num_experts"},
+      {{"parallel.expert_model_parallel_size=8"}, "experts are shared out over ranks of one"},
+      {{"parallel.expert_tensor_parallel_size=3"}, "must be divisible"},
+  };
+  for (const auto& [overrides, text] : cases) {
+    std::vector<std::string> errors = ErrorsWith(overrides);
+    EXPECT_THAT(errors, ::testing::Contains(HasSubstr(text))) << absl::StrJoin(overrides, " ");
+  }
+  EXPECT_THAT(ErrorsWith({"model.num_experts=", "model.moe_router_topk=4"}),
+              ElementsAre(HasSubstr("without model.num_experts")));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,328 @@
+#include "megatron/train/validate/validate.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+#include "megatron/comm/nccl/nccl_api.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/config/config_paths.h"
+#include "megatron/train/config/config_ranges.h"
+
+namespace megatron {
+namespace {
+
+using ::google::protobuf::FieldDescriptor;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kGood[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
+    "optimizer { lr: 1e-3 }\n"
+    "train { micro_batch_size: 2 train_iters: 10 }\n"
+    "data { mock_data: true }\n";
+
+// The good configuration with these overrides, checked.
+std::vector<std::string> ErrorsWith(const std::vector<std::string>& overrides,
+                                    ConfigPurpose purpose = ConfigPurpose::kDryRun) {
+  const ParsedConfig parsed = ParseConfig(kGood, "x", overrides);
+  EXPECT_THAT(parsed.errors, IsEmpty());
+  std::vector<std::string> texts;
+  for (const ConfigError& error : Validate(parsed.config, parsed.locations, purpose))
+    texts.push_back(ToString(error));
+  return texts;
+}
+
+TEST(ValidateTest, AcceptsAGoodConfig) {
+  EXPECT_THAT(ErrorsWith({}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({}, ConfigPurpose::kRun), IsEmpty());
+}
+
+TEST(ValidateTest, AcceptsWhatItCompletedItself) {
+  ParsedConfig parsed =
+      ParseConfig(kGood, "x", {"checkpoint.save=d", "recompute.recompute_granularity=selective"});
+  ResolveDefaults(&parsed.config);
+  EXPECT_THAT(Validate(parsed.config, parsed.locations), IsEmpty());
+}
+
+TEST(ValidateTest, AsksForWhatIsRequired) {
+  const ParsedConfig parsed = ParseConfig("model { num_layers: 1 }", "x");
+  std::vector<std::string> texts;
+  for (const ConfigError& error : Validate(parsed.config, parsed.locations))
+    texts.push_back(ToString(error));
+  EXPECT_THAT(
+      texts,
+      ElementsAre("x:1:1: model.hidden_size: is required: an integer from 1 to 1048576",
+                  "x:1:1: model.num_attention_heads: is required: an integer from 1 to 65536",
+                  "x:1:1: model.seq_length: is required: an integer from 1 to 16777216",
+                  "x: optimizer.lr: is required: a number from 0 to 1000",
+                  "x: train.micro_batch_size: is required: an integer from 1 to 1048576",
+                  "x: train.train_iters: is required: an integer from 1 to 1000000000000",
+                  "x: data.data_path: there is no data: set data.data_path, data.stories or "
+                  "data.mock_data"));
+}
+
+TEST(ValidateTest, NamesBothFieldsAndBothPlacesWhereTwoDisagree) {
+  EXPECT_THAT(
+      ErrorsWith({"model.num_attention_heads=6"}),
+      ElementsAre(
+          "x:1:23: model.hidden_size = 64: must be divisible by model.num_attention_heads = 6 "
+          "(--set model.num_attention_heads=6), or model.kv_channels be set"));
+  EXPECT_THAT(ErrorsWith({"model.num_attention_heads=6", "model.kv_channels=16"}), IsEmpty());
+}
+
+TEST(ValidateTest, DoesNotJudgeByAFieldThatIsWrongItself) {
+  EXPECT_THAT(ErrorsWith({"model.num_attention_heads=0"}),
+              ElementsAre("--set model.num_attention_heads=0: model.num_attention_heads = 0: "
+                          "expects an integer from 1 to 65536"));
+  const ParsedConfig parsed = ParseConfig(kGood, "x", {"model.num_attention_heads=many"});
+  EXPECT_EQ(parsed.errors.size(), 1);
+  EXPECT_THAT(Validate(parsed.config, parsed.locations), IsEmpty());
+}
+
+TEST(ValidateTest, ComputesNothingFromAFieldThatIsOutOfRange) {
+  constexpr char kLargest[] = "9223372036854775807";
+  EXPECT_EQ(ErrorsWith({absl::StrCat("model.hidden_size=", kLargest),
+                        absl::StrCat("train.micro_batch_size=", kLargest),
+                        absl::StrCat("parallel.data_parallel_size=", kLargest)})
+                .size(),
+            3);
+}
+
+// One broken rule each, and a piece of the only error that it must give.
+TEST(ValidateTest, RefusesEachBrokenRuleByName) {
+  struct Case {
+    std::vector<std::string> overrides;
+    std::string error;
+  };
+  const std::vector<Case> cases = {
+      {{"model.num_query_groups=2"}, "needs model.group_query_attention: true"},
+      {{"model.group_query_attention=true"}, "needs model.num_query_groups"},
+      {{"model.group_query_attention=true", "model.num_query_groups=3"},
+       "must be divisible by model.num_query_groups = 3"},
+      {{"model.max_position_embeddings=16"}, "must be at least model.seq_length = 32"},
+      {{"model.rotary_base=500000"},
+       "has no effect with model.position_embedding_type = learned_absolute (default)"},
+      {{"model.position_embedding_type=rope", "model.rope_scaling_factor=4"},
+       "has no effect with model.use_rope_scaling"},
+      {{"model.position_embedding_type=rope", "model.rotary_percent=0.2"}, "rotates 3 channels"},
+      {{"model.swiglu=true", "model.activation_func=gelu_erf"},
+       "has no effect with model.swiglu = true"},
+      {{"model.add_qkv_bias=true"}, "has no effect with model.disable_bias_linear = false"},
+      {{"model.norm_epsilon=nan"}, "expects a number from 0 (excluded) to 1"},
+      {{"model.hidden_dropout=1"}, "expects a number from 0 to 1 (excluded)"},
+      {{"parallel.tensor_model_parallel_size=8"},
+       "must be divisible by parallel.tensor_model_parallel_size = 8"},
+      {{"parallel.pipeline_model_parallel_size=3"},
+       "must be divisible by parallel.pipeline_model_parallel_size = 3"},
+      {{"model.num_attention_heads=12", "model.hidden_size=96", "model.group_query_attention=true",
+        "model.num_query_groups=3", "parallel.tensor_model_parallel_size=4"},
+       "must divide, or be divisible by, parallel.tensor_model_parallel_size = 4"},
+      {{"parallel.data_parallel_sharding_strategy=optim_grads"},
+       "without parallel.use_distributed_optimizer: true"},
+      {{"parallel.overlap_param_gather=true"}, "without parallel.use_distributed_optimizer: true"},
+      {{"parallel.grad_reduce_in_bf16=true"}, "needs precision.bf16: true"},
+      {{"parallel.overlap_grad_reduce=true", "system.device=cuda",
+        "parallel.distributed_backend=host"},
+       "on GPUs NCCL alone overlaps"},
+      {{"parallel.distributed_backend=host", "system.device=cpu"}, "with system.device: cpu"},
+      {{"parallel.sum_in_rank_order=true", "system.device=cpu"}, "with system.device: cpu"},
+      {{"parallel.check_collectives=true", "parallel.distributed_backend=host"},
+       "with parallel.distributed_backend: host"},
+      {{"model.seq_length=31", "parallel.tensor_model_parallel_size=2",
+        "parallel.sequence_parallel=true"},
+       "must be divisible by parallel.tensor_model_parallel_size = 2"},
+      {{"parallel.context_parallel_size=3"},
+       "must be divisible by 2 * parallel.context_parallel_size = 3"},
+      {{"model.seq_length=4", "parallel.context_parallel_size=2", "parallel.sequence_parallel=true",
+        "parallel.tensor_model_parallel_size=4"},
+       "must be divisible by parallel.context_parallel_size = 2"},
+      {{"model.model_type=bert", "model.seq_length=12", "parallel.context_parallel_size=2"},
+       "must be divisible by 4 * parallel.context_parallel_size = 2"},
+      {{"parallel.cp_comm_type=a2a"}, "has no effect with parallel.context_parallel_size = 1"},
+      {{"parallel.cp_comm_type=a2a", "parallel.context_parallel_size=8"},
+       "must be divisible by parallel.context_parallel_size = 8"},
+      {{"model.group_query_attention=true", "model.num_query_groups=2",
+        "parallel.context_parallel_size=4", "parallel.cp_comm_type=a2a"},
+       "must be divisible by parallel.context_parallel_size = 4"},
+      {{"parallel.context_parallel_size=1024", "parallel.tensor_model_parallel_size=4",
+        "parallel.data_parallel_size=8192", "model.seq_length=2048"},
+       "at most 1048576"},
+      {{"parallel.num_layers_per_virtual_pipeline_stage=1"},
+       "has no effect with parallel.pipeline_model_parallel_size = 1"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
+        "parallel.num_layers_per_virtual_pipeline_stage=3", "train.global_batch_size=4"},
+       "must divide model.num_layers = 8"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
+        "parallel.num_layers_per_virtual_pipeline_stage=2"},
+       "makes 1 micro-batches"},
+      {{"parallel.pipeline_model_parallel_size=2",
+        "parallel.num_layers_per_virtual_pipeline_stage=2", "train.global_batch_size=4"},
+       "leave it out"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=3",
+        "parallel.decoder_first_pipeline_num_layers=1"},
+       "leaves 7 of model.num_layers = 8"},
+      {{"model.num_layers=8", "parallel.pipeline_model_parallel_size=2",
+        "parallel.decoder_first_pipeline_num_layers=3",
+        "parallel.decoder_last_pipeline_num_layers=4"},
+       "leaves 1 of model.num_layers = 8"},
+      {{"precision.fp16=true", "precision.bf16=true"},
+       "contradicts precision.bf16 = true (--set precision.bf16=true)"},
+      {{"precision.loss_scale=2"}, "has no effect without precision.fp16"},
+      {{"precision.hysteresis=3"}, "has no effect without precision.fp16"},
+      {{"precision.fp16=true", "precision.loss_scale=2", "precision.hysteresis=3"},
+       "has no effect with the fixed precision.loss_scale"},
+      {{"precision.fp16=true", "precision.initial_loss_scale=2", "precision.min_loss_scale=4"},
+       "must be at most precision.initial"},
+      {{"recompute.recompute_method=block"},
+       "has no effect with recompute.recompute_granularity = none"},
+      {{"recompute.recompute_granularity=full", "recompute.recompute_num_layers=5"},
+       "must be at most model.num_layers = 4"},
+      {{"recompute.recompute_modules=mlp"},
+       "has no effect with recompute.recompute_granularity = none"},
+      {{"recompute.recompute_granularity=selective", "recompute.recompute_modules=mlp,mlp"},
+       "names a module twice"},
+      {{"optimizer.min_lr=1"}, "must be at most optimizer.lr = 0.001 (x:2:13)"},
+      {{"optimizer.lr_warmup_init=1"}, "must be at most optimizer.lr"},
+      {{"optimizer.lr_warmup_iters=10"},
+       "must be less than optimizer.lr_decay_iters = 10 (computed); lower "
+       "optimizer.lr_warmup_iters or raise train.train_iters"},
+      {{"optimizer.lr_warmup_iters=5", "optimizer.lr_decay_iters=5"},
+       "lower optimizer.lr_warmup_iters or raise optimizer.lr_decay_iters"},
+      {{"optimizer.lr_warmup_iters=1", "optimizer.lr_warmup_fraction=0.5"},
+       "contradicts optimizer.lr_warmup_iters = 1"},
+      {{"optimizer.lr_wsd_decay_iters=3"}, "has no effect with optimizer.lr_decay_style = linear"},
+      {{"optimizer.lr_decay_style=WSD"}, "is required by optimizer.lr_decay_style = WSD"},
+      {{"optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_iters=11"},
+       "must be at most optimizer.lr_decay_iters = 10"},
+      {{"optimizer.end_weight_decay=1"}, "differs from optimizer.weight_decay = 0.01 (default)"},
+      {{"optimizer.weight_decay_incr_style=linear", "optimizer.end_weight_decay=1"},
+       "needs optimizer.start_weight_decay"},
+      {{"optimizer.sgd_momentum=0.5"}, "has no effect with optimizer.optimizer = adam"},
+      {{"optimizer.optimizer=sgd", "optimizer.adam_eps=0.5"},
+       "has no effect with optimizer.optimizer = sgd"},
+      {{"train.global_batch_size=3"},
+       "must be divisible by train.micro_batch_size = 2 (x:3:9) times parallel.data_parallel"},
+      {{"train.train_iters=1000000000000", "train.global_batch_size=1000000"},
+       "more tokens than 64 bits"},
+      {{"train.global_batch_size=4", "train.rampup_batch_size={start: 2 increment: 2}"},
+       "train.rampup_batch_size.samples: is required"},
+      {{"train.rampup_batch_size={start: 2 increment: 2 samples: 8}"},
+       "must be less than train.global_batch_size = 2"},
+      {{"train.global_batch_size=12", "train.rampup_batch_size={start: 2 increment: 4 samples: 8}"},
+       "which is 10"},
+      {{"train.seed=-1"}, "expects an integer from 0 to 4294967295"},
+      {{"data.mock_data=false"}, "there is no data"},
+      {{"data.stories={}"}, "contradicts data.mock_data = true (x:4:8)"},
+      {{"data.data_path=a"}, "data.mock_data = true (x:4:8) contradicts data.data_path = [\"a\"]"},
+      {{"data.split=1,x"}, "expects up to three shares"},
+      {{"data.split=1,2,3,4"}, "expects up to three shares"},
+      {{"data.split=0,0"}, "gives nothing"},
+      {{"data.vocab_size=5"}, "has no effect with data.tokenizer_type = ByteLevel"},
+      {{"data.tokenizer_type=NullTokenizer"},
+       "data.vocab_size: is required by data.tokenizer_type"},
+      {{"data.tokenizer_type=NullTokenizer", "data.vocab_size=9", "generation={}"}, "prints text"},
+      {{"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=vocab.json"},
+       "data.merge_file: is required by data.tokenizer_type = GPT2BPETokenizer"},
+      {{"data.tokenizer_type=HuggingFaceTokenizer", "data.tokenizer_model="},
+       "data.tokenizer_model: is required by data.tokenizer_type"},
+      {{"data.tokenizer_type=Llama2Tokenizer", "data.tokenizer_model=m", "data.vocab_extra_ids=9"},
+       "data.vocab_extra_ids = 9: has no effect with data.tokenizer_type = Llama2Tokenizer"},
+      {{"checkpoint.save_interval=5"}, "has no effect without checkpoint.save"},
+      {{"checkpoint.finetune=true"}, "has no effect without checkpoint.load"},
+      {{"checkpoint.save=d", "checkpoint.finetune=true"},
+       "checkpoint.load = \"d\" (computed) is where it saves"},
+      {{"checkpoint.load=d", "checkpoint.finetune=true", "checkpoint.no_load_optim=true"},
+       "has no effect with checkpoint.finetune"},
+  };
+  for (const Case& test : cases) {
+    EXPECT_THAT(ErrorsWith(test.overrides), ElementsAre(HasSubstr(test.error)))
+        << test.overrides.back();
+  }
+}
+
+TEST(ValidateTest, TellsAllErrorsAtOnce) {
+  EXPECT_EQ(ErrorsWith({"precision.fp16=true", "precision.bf16=true", "optimizer.min_lr=1",
+                        "model.hidden_dropout=2", "train.global_batch_size=3"})
+                .size(),
+            4);
+}
+
+TEST(ValidateTest, RefusesNcclInAProgramWithoutIt) {
+  const std::vector<std::string> nccl = {"parallel.distributed_backend=nccl"};
+  EXPECT_THAT(ErrorsWith(nccl, ConfigPurpose::kDryRun), IsEmpty());
+  if (NcclLibrary() != nullptr) return;
+  EXPECT_THAT(ErrorsWith(nccl, ConfigPurpose::kRun),
+              ElementsAre(HasSubstr("this program was built without NCCL")));
+}
+
+TEST(ValidateTest, RefusesToRunWhatCanOnlyBePlanned) {
+  const std::vector<std::string> too_much = {"parallel.data_parallel_size=300",
+                                             "system.device=cuda"};
+  EXPECT_THAT(ErrorsWith(too_much, ConfigPurpose::kDryRun), IsEmpty());
+  EXPECT_THAT(ErrorsWith(too_much, ConfigPurpose::kRun),
+              ElementsAre(HasSubstr("makes 300 ranks"),
+                          HasSubstr("system.device = cuda: there is no GPU here")));
+  EXPECT_THAT(
+      ErrorsWith({"parallel.tensor_model_parallel_size=2",
+                  "parallel.pipeline_model_parallel_size=2", "parallel.data_parallel_size=2"},
+                 ConfigPurpose::kRun),
+      IsEmpty());
+}
+
+TEST(ConfigRangesTest, EveryNumericFieldHasARangeThatItsDefaultKeeps) {
+  const config::PretrainConfig empty;
+  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
+    const FieldDescriptor& field = *Resolve(empty, path).field;
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+      const FieldRange& range = RangeOf(path);
+      EXPECT_LE(range.min, range.max) << path;
+      EXPECT_TRUE(!field.has_default_value() ||
+                  range.Contains(static_cast<double>(field.default_value_int64())))
+          << path;
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+      const FieldRange& range = RangeOf(path);
+      EXPECT_TRUE(!field.has_default_value() || range.Contains(field.default_value_double()))
+          << path;
+    } else {
+      EXPECT_THAT(field.cpp_type(),
+                  AnyOf(FieldDescriptor::CPPTYPE_BOOL, FieldDescriptor::CPPTYPE_ENUM,
+                        FieldDescriptor::CPPTYPE_STRING))
+          << path;
+    }
+  }
+}
+
+TEST(ResolveDefaultsTest, ComputesWhatMegatronComputes) {
+  config::PretrainConfig config =
+      ParseConfig(kGood, "x", {"parallel.data_parallel_size=3", "checkpoint.save=run/"}).config;
+  ResolveDefaults(&config);
+  EXPECT_EQ(config.model().ffn_hidden_size(), 256);
+  EXPECT_EQ(config.model().kv_channels(), 16);
+  EXPECT_EQ(config.model().num_query_groups(), 4);
+  EXPECT_EQ(config.model().max_position_embeddings(), 32);
+  EXPECT_EQ(config.model().embedding_init_method_std(), 0.02);
+  EXPECT_EQ(config.optimizer().lr_decay_iters(), 10);
+  EXPECT_EQ(config.optimizer().end_weight_decay(), 0.01);
+  EXPECT_EQ(config.train().global_batch_size(), 6);
+  EXPECT_EQ(config.checkpoint().load(), "run/");
+  EXPECT_EQ(config.logging().metrics_file(), "run/metrics.jsonl");
+}
+
+TEST(ResolveDefaultsTest, KnowsTheFfnSizeOfLlama) {
+  EXPECT_EQ(DefaultFfnHiddenSize(4096, /*swiglu=*/true), 10880);  // int(16384 * 2/3 / 64) * 64
+  EXPECT_EQ(DefaultFfnHiddenSize(768, /*swiglu=*/true), 2048);
+  EXPECT_EQ(DefaultFfnHiddenSize(8, /*swiglu=*/true), 64);
+  EXPECT_EQ(DefaultFfnHiddenSize(768, /*swiglu=*/false), 3072);
+}
+
+}  // namespace
+}  // namespace megatron
