@@ -5,7 +5,7 @@ load("//bazel:cc.bzl", "cc_library")
 # A launch `kernel<<<grid, block, shared, stream>>>(` becomes a call, and dynamic shared memory a
 # pointer; everything else that kernels use are names that C++ can define.
 _REWRITE = r"""perl -0pe '
-  s/extern __shared__ (\w+) (\w+)\[\];/$$1* const $$2 = static_cast<$$1*>(megatron::emulation::DynamicShared());/g;
+  s/extern __shared__ __align__\(16\) (\w+) (\w+)\[\];/$$1* const $$2 = static_cast<$$1*>(megatron::emulation::DynamicShared());/g;
   s/([A-Za-z_]\w*(?:(<(?:[^<>;]|(?2))*>))?)\s*<<<(.*?)>>>\(/megatron::emulation::Launch([&](auto... x) { $$1(x...); }, $$3)(/gs;
 ' $< > $@"""
 

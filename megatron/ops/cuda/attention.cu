@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
 // Blocks: x over tiles of kWarps queries, y over groups * group_heads.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
-  extern __shared__ float memory[];
+  extern __shared__ __align__(16) float memory[];
   const SharedTiles shared(memory, args.head_dim);
   const int lane = threadIdx.x % kWarp;
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads) Delta(AttentionArgs args) {
 // Blocks as in Forward.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
-  extern __shared__ float memory[];
+  extern __shared__ __align__(16) float memory[];
   const SharedTiles shared(memory, args.head_dim);
   const int lane = threadIdx.x % kWarp;
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
 // Blocks: x over tiles of kWarps keys, y over groups. Heads of the group one after the other.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
-  extern __shared__ float memory[];
+  extern __shared__ __align__(16) float memory[];
   const SharedTiles shared(memory, args.head_dim);
   const int lane = threadIdx.x % kWarp;
   const int64_t key = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;

@@ -181,7 +181,7 @@ __device__ void WriteRow(const Operand& x, int64_t token, int64_t group, int64_t
 template <typename T, int kHead>
 __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
   constexpr int kTiles = kKeyTile<kHead> / 8;
-  extern __shared__ float memory[];
+  extern __shared__ __align__(16) float memory[];
   T* const keys = reinterpret_cast<T*>(memory);
   T* const values = keys + kKeyTile<kHead> * kPitch<kHead>;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
 template <typename T, int kHead>
 __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs args) {
   constexpr int kTiles = kKeyTile<kHead> / 8;
-  extern __shared__ float memory[];
+  extern __shared__ __align__(16) float memory[];
   T* const keys = reinterpret_cast<T*>(memory);
   T* const values = keys + kKeyTile<kHead> * kPitch<kHead>;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs arg
 template <typename T, int kHead>
 __global__ void __launch_bounds__(kBlockThreads) BackwardKey(AttentionArgs args) {
   constexpr int kRows = kQueryTile<kHead>, kTiles = kRows / 8;
-  extern __shared__ float memory[];
+  extern __shared__ __align__(16) float memory[];
   float* const lse = memory;
   float* const delta = lse + kRows;
   T* const queries = reinterpret_cast<T*>(delta + kRows);

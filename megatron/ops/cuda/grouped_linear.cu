@@ -1,19 +1,17 @@
 // Products of groups of rows with a weight each, in one launch: a block computes a tile of the
 // result, of one group (forward, input gradient) or of one expert over its groups (weight
 // gradient). 16-bit types multiply on tensor cores, fp32 by fused multiply-adds.
-#include <mma.h>
-
 #include <vector>
 
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/tensor_core.cuh"
 
 namespace megatron::ops::cuda {
 namespace {
 
 constexpr int kTile = 64;   // rows and columns of a block's result
 constexpr int kDepth = 32;  // of the summed dim that is in shared memory at once
-constexpr int kFragment = 16;
 constexpr int kBlockThreads = 128;
 constexpr int kPad = 8;  // elements behind each row of shared memory, against bank conflicts
 
@@ -32,48 +30,47 @@ struct Operand {
 template <typename T>
 class Accumulator {
  public:
-  __device__ Accumulator() {
-    for (auto& row : sums_) {
-      for (auto& sum : row) nvcuda::wmma::fill_fragment(sum, 0.0f);
-    }
-  }
   __device__ void Multiply(const T (*a)[kDepth + kPad], const T (*b)[kTile + kPad]) {
-    using nvcuda::wmma::load_matrix_sync;
-    for (int k = 0; k < kDepth; k += kFragment) {
-      A lefts[2];
-      B rights[2];
-      for (int i = 0; i < 2; ++i) {
-        load_matrix_sync(lefts[i], &a[Row() + i * kFragment][k], kDepth + kPad);
-        load_matrix_sync(rights[i], &b[k][Column() + i * kFragment], kTile + kPad);
-      }
-      for (int i = 0; i < 2; ++i) {
-        for (int j = 0; j < 2; ++j)
-          nvcuda::wmma::mma_sync(sums_[i][j], lefts[i], rights[j], sums_[i][j]);
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int k = 0; k < kDepth; k += 16) {
+      uint32_t left[2][4];
+      for (int i = 0; i < 2; ++i)
+        LoadMatrices(&a[Row() + 16 * i + lane % 16][k + lane / 16 * 8], left[i]);
+#pragma unroll
+      for (int j = 0; j < 4; j += 2) {
+        uint32_t right[4];
+        LoadMatricesTransposed(&b[k + lane % 16][Column() + 8 * j + lane / 16 * 8], right);
+        for (int i = 0; i < 2; ++i) {
+          MultiplyAdd<T>(left[i], right[0], right[1], sums_[i][j]);
+          MultiplyAdd<T>(left[i], right[2], right[3], sums_[i][j + 1]);
+        }
       }
     }
   }
-  __device__ void Store(float (*out)[kTile]) const {
+  // Calls body(row, column, sum) for the thread's elements of the tile.
+  template <typename Body>
+  __device__ void ForEach(Body body) const {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
-      for (int j = 0; j < 2; ++j) {
-        nvcuda::wmma::store_matrix_sync(&out[Row() + i * kFragment][Column() + j * kFragment],
-                                        sums_[i][j], kTile, nvcuda::wmma::mem_row_major);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          body(Row() + 16 * i + lane / 4 + e / 2 * 8, Column() + 8 * j + lane % 4 * 2 + e % 2,
+               sums_[i][j][e]);
+        }
       }
     }
   }
 
  private:
-  template <typename Kind>
-  using Half =
-      nvcuda::wmma::fragment<Kind, kFragment, kFragment, kFragment, T, nvcuda::wmma::row_major>;
-  using A = Half<nvcuda::wmma::matrix_a>;
-  using B = Half<nvcuda::wmma::matrix_b>;
-  using Sum =
-      nvcuda::wmma::fragment<nvcuda::wmma::accumulator, kFragment, kFragment, kFragment, float>;
   // Four warps, each a quarter of the tile.
   __device__ static int Row() { return threadIdx.x / kWarp / 2 * (kTile / 2); }
   __device__ static int Column() { return threadIdx.x / kWarp % 2 * (kTile / 2); }
 
-  Sum sums_[2][2];
+  float sums_[2][4][4] = {};
 };
 
 template <>
@@ -87,9 +84,10 @@ class Accumulator<float> {
       }
     }
   }
-  __device__ void Store(float (*out)[kTile]) const {
+  template <typename Body>
+  __device__ void ForEach(Body body) const {
     for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kColumns; ++j) out[Row() + i][Column() + j] = sums_[i][j];
+      for (int j = 0; j < kColumns; ++j) body(Row() + i, Column() + j, sums_[i][j]);
     }
   }
 
@@ -102,10 +100,11 @@ class Accumulator<float> {
   float sums_[kRows][kColumns] = {};
 };
 
+// Tensor cores load rows of 16 bytes.
 template <typename T>
 struct Shared {
-  T a[kTile][kDepth + kPad];
-  T b[kDepth][kTile + kPad];
+  alignas(16) T a[kTile][kDepth + kPad];
+  alignas(16) T b[kDepth][kTile + kPad];
 };
 
 // accumulator += the tile at (row, column) of a b.
@@ -134,16 +133,11 @@ __device__ void MultiplyTile(const Operand<T>& a, const Operand<T>& b, int64_t r
 template <typename T, typename Out>
 __device__ void StoreTile(const Accumulator<T>& accumulator, int64_t rows, int64_t columns,
                           int64_t stride, bool accumulate, Out* out) {
-  __shared__ float tile[kTile][kTile];
-  __syncthreads();
-  accumulator.Store(tile);
-  __syncthreads();
-  for (int i = threadIdx.x; i < kTile * kTile; i += kBlockThreads) {
-    const int64_t row = i / kTile, column = i % kTile;
-    if (row >= rows || column >= columns) continue;
+  accumulator.ForEach([&](int row, int column, float sum) {
+    if (row >= rows || column >= columns) return;
     Out& element = out[row * stride + column];
-    element = FromFloat<Out>(tile[row][column] + (accumulate ? ToFloat(element) : 0.0f));
-  }
+    element = FromFloat<Out>(sum + (accumulate ? ToFloat(element) : 0.0f));
+  });
 }
 
 // Rows [begin, end) of a group that one row of blocks computes.
@@ -157,10 +151,10 @@ __global__ void __launch_bounds__(kBlockThreads)
     MultiplyRows(const TileRows* tiles, const T* x, const T* w, int64_t outputs, int64_t inputs,
                  bool transposed, T* y) {
   __shared__ Shared<T> shared;
-  const TileRows tile = tiles[blockIdx.y];
+  const TileRows tile = tiles[blockIdx.x];
   const int64_t depth = transposed ? outputs : inputs, width = transposed ? inputs : outputs;
   const T* const weight = w + tile.expert * outputs * inputs;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * kTile;
   const Operand<T> a = {x + tile.begin * depth, tile.end - tile.begin, depth, depth, 1};
   const Operand<T> b = {weight, depth, width, transposed ? inputs : 1, transposed ? 1 : inputs};
   Accumulator<T> accumulator;
@@ -209,8 +203,7 @@ void RunRows(const Stream& stream, absl::Span<const RowGroup> groups, const Tens
   }
   if (tiles.empty() || y.numel() == 0) return;
   const TileRows* const device = OnDevice(stream, tiles);
-  const dim3 grid(Blocks(y.dim(1), kTile), static_cast<unsigned>(tiles.size()));
-  CHECK_LE(tiles.size(), 65535u) << "rows of experts in one launch";
+  const dim3 grid(static_cast<unsigned>(tiles.size()), Blocks(y.dim(1), kTile));
   WithType(x.dtype(), [&](auto* type) {
     MultiplyRows<<<grid, kBlockThreads, 0, Handle(stream)>>>(
         device, As(type, x), As(type, w_EOI), w_EOI.dim(1), w_EOI.dim(2), transposed, As(type, y));

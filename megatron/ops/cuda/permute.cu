@@ -9,8 +9,9 @@ namespace {
 __global__ void __launch_bounds__(kThreads)
     CountExpert(const int32_t* expert, int64_t count, int64_t* counts) {
   __shared__ int partial[kWarps];
+  const int64_t mine = blockIdx.x;
   int found = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) found += expert[i] == blockIdx.x;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) found += expert[i] == mine;
   found = BlockSum(found, partial);
   if (threadIdx.x == 0) counts[blockIdx.x] = found;
 }

@@ -120,9 +120,10 @@ void RouterForward(const Stream& stream, const Router& router, const Tensor& log
 void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUnits& units,
                   const Tensor& counts_UE) {
   if (counts_UE.numel() == 0) return;
+  const Unit unit = {units.first_token, units.tokens_per_unit};
   CountUnit<<<Blocks(counts_UE.numel(), 1), kThreads, 0, Handle(stream)>>>(
-      {units.first_token, units.tokens_per_unit}, expert_TK.dim(1), expert_TK.numel(),
-      counts_UE.dim(1), expert_TK.data<int32_t>(), counts_UE.data<int64_t>());
+      unit, expert_TK.dim(1), expert_TK.numel(), counts_UE.dim(1), expert_TK.data<int32_t>(),
+      counts_UE.data<int64_t>());
   CheckLaunched("choices of experts");
 }
 

@@ -152,7 +152,8 @@ void RunBlock(Block* block, const std::vector<unsigned>& order) {
       done = done && fiber.done;
     }
     CHECK(done || block->progress > before)
-        << "threads of block " << blockIdx.x << "," << blockIdx.y << " wait at different places";
+        << "threads of block " << blockIdx.x << "," << blockIdx.y << "," << blockIdx.z
+        << " wait at different places";
   }
 }
 
@@ -174,7 +175,10 @@ void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::functio
   static std::mutex& mutex = *new std::mutex;
   std::lock_guard<std::mutex> lock(mutex);
   static std::mt19937& random = *new std::mt19937(1);
-  CHECK_EQ(block_size.y * block_size.z * grid.z, 1u) << "blocks have one dim here, grids two";
+  CHECK_EQ(block_size.y * block_size.z, 1u) << "blocks have one dim here";
+  // A grid that hardware refuses.
+  CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= 65535 && grid.z <= 65535)
+      << grid.x << "," << grid.y << "," << grid.z;
   Block& block = Current();
   block.thread = &thread;
   gridDim = grid;
@@ -182,12 +186,14 @@ void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::functio
   std::vector<unsigned> order(block_size.x);
   std::iota(order.begin(), order.end(), 0u);
   std::shuffle(order.begin(), order.end(), random);
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) {
-      blockIdx = dim3(x, y, 0);
-      // What a kernel reads before it has written it is NaN in every dtype.
-      block.shared.assign(shared_bytes, static_cast<char>(0xff));
-      RunBlock(&block, order);
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        blockIdx = dim3(x, y, z);
+        // What a kernel reads before it has written it is NaN in every dtype.
+        block.shared.assign(shared_bytes, static_cast<char>(0xff));
+        RunBlock(&block, order);
+      }
     }
   }
 }

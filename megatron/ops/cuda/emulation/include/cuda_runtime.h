@@ -21,12 +21,18 @@
 
 using cudaStream_t = struct CUstream_st*;
 enum cudaError_t { cudaSuccess };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
 inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
   std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
+  std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 template <typename Kernel>
