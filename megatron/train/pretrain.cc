@@ -11,14 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/tcp_job.h"
@@ -34,6 +31,7 @@
 #include "megatron/train/failure/fault_monitor.h"
 #include "megatron/train/failure/run_lock.h"
 #include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/introduction.h"
 #include "megatron/train/pretrain_rank.h"
 #include "megatron/train/rank_processes.h"
 #include "megatron/train/trainer/consensus.h"
@@ -161,7 +159,6 @@ class Pretraining {
   std::optional<Failure> OpenCheckpoint();
   std::optional<Failure> LinkDevices();
   std::optional<Failure> CheckThatAllRunTheSame();
-  void Introduce() const;
   int Report(const Failure& failure) const;
   FaultMonitorOptions MonitorOptions(const RanksOptions& ranks) const;
   WatchedWorld WithDeviceCalls(WatchedWorld world) const;
@@ -171,6 +168,13 @@ class Pretraining {
   bool one_of_several() const { return launch_.world_size > 1; }
   int ranks_here() const {
     return one_of_several() ? launch_.local_world_size : run_.options.num_ranks();
+  }
+  RunHere Here() const {
+    RunHere here;
+    here.ranks = ranks_here();
+    here.bytes = BytesHere();
+    if (one_of_several()) here.launch = launch_.Describe();
+    return here;
   }
   // That the run takes of this machine's memory.
   int64_t BytesHere() const {
@@ -404,54 +408,6 @@ std::optional<Failure> Pretraining::OpenCheckpoint() {
   return std::nullopt;
 }
 
-void Pretraining::Introduce() const {
-  const GptOptions& model = run_.options.trainer.model;
-  const TransformerOptions& transformer = model.transformer;
-  if (run_.options.num_threads > AvailableCores()) {
-    Say(absl::StrFormat(
-        "WARNING: system.num_threads = %d on %d cores: threads will wait for each other",
-        run_.options.num_threads, AvailableCores()));
-  }
-  if (ranks_here() > AvailableCores() && ranks_here() > 1) {
-    Say(absl::StrFormat("WARNING: %d ranks share %d cores: fewer ranks are faster here",
-                        ranks_here(), AvailableCores()));
-  }
-  if (one_of_several()) Say(absl::StrCat("ranks are processes; this is ", launch_.Describe()));
-  std::string ranks = "1 rank";
-  if (run_.options.num_ranks() > 1) {
-    ranks =
-        absl::StrCat(run_.options.num_ranks(), " ranks = ", DescribeSizes(run_.options.parallel));
-  }
-  if (run_.options.device == DeviceType::kCuda) {
-    const int devices = std::min(CudaDeviceCount(), ranks_here());
-    const std::string& links = run_.links.text;
-    Say(absl::StrFormat("device: %d x %s; %s%s%s", devices, CudaFacts(0).name, ranks,
-                        links.empty() ? "" : ", ", links));
-  } else {
-    Say(absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
-                        ranks_here() * run_.threads_per_rank, ranks));
-  }
-  const bool encodes = model.num_encoder_layers > 0;
-  Say(absl::StrFormat(
-      "model: %s of %s%d layers, hidden %d, %d heads, sequence %s%d, %s: %s parameters",
-      absl::AsciiStrToUpper(config::ModelType::Type_Name(loaded_.config.model().model_type())),
-      encodes ? absl::StrCat(model.num_encoder_layers, " + ") : "", transformer.num_layers,
-      transformer.hidden_size, transformer.num_attention_heads,
-      encodes ? absl::StrCat(run_.options.data.seq_length, " + ") : "",
-      run_.options.trainer.packing.seq_length, Name(transformer.dtype),
-      FormatCount(CountParameters(loaded_.config.model(), model.padded_vocab_size))));
-  Say(absl::StrCat("data: ", run_.data.description));
-  Say(absl::StrFormat(
-      "memory: %s planned on this machine, %s for weights, gradients, optimizer and activations of "
-      "all ranks",
-      FormatBytes(BytesHere()), FormatBytes(run_.plan.rank_bytes())));
-  Say(absl::StrFormat("training: %d iterations of %d samples, checkpoints %s",
-                      run_.options.loop.train_iters,
-                      run_.options.trainer.batch_size.global_batch_size,
-                      run_.options.checkpoint.save.empty() ? "off (set checkpoint.save)"
-                                                           : "in " + run_.options.checkpoint.save));
-}
-
 std::optional<Failure> Pretraining::CheckMemory() {
   const bool cuda = run_.options.device == DeviceType::kCuda;
   const std::optional<int64_t> available = cuda ? FreeDeviceBytes() : AvailableBytes();
@@ -510,7 +466,9 @@ int Pretraining::Run() {
                     &Pretraining::OpenCheckpoint, &Pretraining::CheckThatAllRunTheSame})) {
     return Report(*failure);
   }
-  if (speaks()) Introduce();
+  if (speaks()) {
+    for (const std::string& line : Introduce(loaded_.config, run_, Here())) Say(line);
+  }
   ListenForStopSignals(/*tell=*/speaks());
   return one_of_several() ? RunProcess() : RunThreads();
 }

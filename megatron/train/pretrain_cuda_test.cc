@@ -48,6 +48,9 @@ TEST_F(PretrainCudaTest, EightRanksOfAStoppedRunContinueThere) {
   const Arguments parts = Joined({SaveTo("cuda"), "--set=checkpoint.async_save=true"}, layout);
   const Outcome first = RunOnCuda(Joined(parts, {"--set=train.exit_interval=5"}));
   ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  EXPECT_TRUE(absl::StrContains(
+      first.output, "WARNING: 8 ranks share 1 GPU: tensor 1 x pipeline 1 is faster here"))
+      << first.output;
   EXPECT_TRUE(absl::StrContains(first.output, "ranks share a GPU, through host memory"))
       << first.output;
   const Outcome last = RunOnCuda(parts);
