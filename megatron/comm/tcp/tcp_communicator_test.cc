@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,13 +10,13 @@
 #include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/communicator_conformance.h"
+#include "megatron/comm/communicator_failure_conformance.h"
 #include "megatron/comm/store/memory_store.h"
 #include "megatron/comm/tcp/run_tcp_ranks.h"
 #include "megatron/comm/thread/run_ranks.h"
@@ -50,25 +49,14 @@ INSTANTIATE_TEST_SUITE_P(TcpInProcesses, CommunicatorConformanceTest,
                          ::testing::ValuesIn(ConformanceCases(RunInProcesses)),
                          ConformanceCaseName);
 
-// One rank with what it needs to call.
-struct Caller {
-  explicit Caller(const ProcessGroup& group) : group(group) {}
-
-  void AllReduce(int64_t count = 4) {
-    std::vector<float> values(count);
-    group.AllReduce(Tensor(values.data(), DType::kFloat32, {count}), ReduceOp::kSum, stream);
-  }
-
-  ProcessGroup group;
-  ThreadPool pool{1};
-  Stream stream = Stream::Cpu(&pool);
-};
-
-TcpWorldOptions WithDeadline(absl::Duration deadline) {
+absl::Status RunWithDeadline(int size, const RankFunction& fn, absl::Duration deadline) {
   TcpWorldOptions options;
   options.deadline = deadline;
-  return options;
+  return RunTcpRanksOnThreads(size, fn, options);
 }
+
+INSTANTIATE_TEST_SUITE_P(TcpOnThreads, CommunicatorFailureConformanceTest,
+                         ::testing::Values(RunWithDeadline));
 
 // What a rank's all-reduces and reduce-scatters give, for sizes around those at which the way of
 // moving data changes.
@@ -160,76 +148,6 @@ TEST(TcpCommunicatorTest, GroupsWorkSideBySideOnThreadsOfOneRank) {
   EXPECT_THAT(status, IsOk());
 }
 
-TEST(TcpCommunicatorTest, BarrierWaitsForEveryRank) {
-  std::atomic<int> entered{0};
-  const absl::Status status = RunTcpRanksOnThreads(4, [&](int rank, const ProcessGroup& world) {
-    Caller caller(world);
-    for (int round = 1; round <= 30; ++round) {
-      ++entered;
-      world.Barrier(caller.stream);
-      if (entered < 4 * round) return absl::InternalError("a rank passed early");
-      world.Barrier(caller.stream);
-    }
-    return world.status();
-  });
-  EXPECT_THAT(status, IsOk());
-}
-
-TEST(TcpCommunicatorTest, AMissingRankIsNamedAtTheDeadline) {
-  std::atomic<int> know{0};
-  absl::Notification all_know;
-  const absl::Status status = RunTcpRanksOnThreads(
-      3,
-      [&](int rank, const ProcessGroup& world) {
-        Caller caller(world);
-        caller.AllReduce();
-        if (rank == 1) {
-          all_know.WaitForNotification();
-        } else {
-          caller.AllReduce();
-          if (++know == 2) all_know.Notify();
-        }
-        return world.status();
-      },
-      WithDeadline(absl::Seconds(3)));
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               AllOf(HasSubstr("call 2, all-reduce(sum) of fp32[4]"),
-                                     HasSubstr("still missing: rank 1 of world (world rank 1)"))));
-}
-
-TEST(TcpCommunicatorTest, AMissingPeerOfAnExchangeIsNamedAtTheDeadline) {
-  absl::Notification known;
-  const absl::Status status = RunTcpRanksOnThreads(
-      2,
-      [&](int rank, const ProcessGroup& world) {
-        Caller caller(world);
-        std::vector<float> values(100000);
-        const Tensor tensor(values.data(), DType::kFloat32, {100000});
-        if (rank == 0) {
-          world.Exchange({{1, tensor}}, {}, caller.stream);
-          known.Notify();
-        } else {
-          known.WaitForNotification();
-        }
-        return world.status();
-      },
-      WithDeadline(absl::Milliseconds(100)));
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               AllOf(HasSubstr("rank 0 of world"), HasSubstr("exchange"),
-                                     HasSubstr("still missing: rank 1"))));
-}
-
-TEST(TcpCommunicatorTest, ARankThatHasLeftIsNamedWithoutWaiting) {
-  const absl::Status status = RunTcpRanksOnThreads(3, [&](int rank, const ProcessGroup& world) {
-    Caller caller(world);
-    if (rank == 2) return absl::OkStatus();
-    caller.AllReduce();
-    return absl::OkStatus();
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
-                               HasSubstr("rank 2 of world (world rank 2) has left")));
-}
-
 // Rank 0 leaves while its last, large message is still on its way.
 TEST(TcpCommunicatorTest, WhatWasSentBeforeLeavingArrives) {
   const absl::Status status = RunTcpRanksOnThreads(2, [&](int rank, const ProcessGroup& world) {
@@ -247,89 +165,6 @@ TEST(TcpCommunicatorTest, WhatWasSentBeforeLeavingArrives) {
     return world.status();
   });
   EXPECT_THAT(status, IsOk());
-}
-
-TEST(TcpCommunicatorTest, AnErrorOfOneRankEndsTheCallsOfAll) {
-  const absl::Status status = RunTcpRanksOnThreads(4, [&](int rank, const ProcessGroup& world) {
-    Caller caller(world);
-    world.Barrier(caller.stream);
-    if (rank == 3) return absl::DataLossError("bad file");
-    if (rank == 2) {
-      int32_t value = 0;
-      world.Exchange({}, {{3, Tensor(&value, DType::kInt32, {1})}}, caller.stream);
-    } else {
-      caller.AllReduce();
-    }
-    return absl::OkStatus();
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 3: bad file")));
-}
-
-TEST(TcpCommunicatorTest, AFailureInOneGroupEndsTheOthers) {
-  const absl::Status status =
-      RunTcpRanksOnThreads(4, [&](int rank, const ProcessGroup& world) -> absl::Status {
-        Caller caller(world);
-        MEGATRON_ASSIGN_OR_RETURN(auto pair, world.communicator()->Split({{0, 1}, {2, 3}}, "tp"));
-        caller.group = ProcessGroup(pair);
-        if (rank == 3) {
-          caller.AllReduce(5);
-        } else if (rank == 2) {
-          caller.AllReduce(4);
-        } else {
-          world.Barrier(caller.stream);  // ranks 2 and 3 never come
-        }
-        if (caller.group.status() != world.status()) return absl::InternalError("groups differ");
-        return absl::OkStatus();
-      });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                               AllOf(HasSubstr("group tp-1, call 1"),
-                                     HasSubstr("rank 1 of tp-1 (world rank 3): "
-                                               "all-reduce(sum) of fp32[5]"))));
-}
-
-TEST(TcpCommunicatorTest, MessagesThatDoNotFitTheirReceiverAreNamed) {
-  const absl::Status status = RunTcpRanksOnThreads(2, [&](int rank, const ProcessGroup& world) {
-    Caller caller(world);
-    std::vector<float> values(8);
-    const Tensor four(values.data(), DType::kFloat32, {4});
-    const Tensor eight(values.data(), DType::kFloat32, {8});
-    if (rank == 0) world.Exchange({{1, four}}, {}, caller.stream);
-    if (rank == 1) world.Exchange({}, {{0, eight}}, caller.stream);
-    return absl::OkStatus();
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                               HasSubstr("rank 0 of world (world rank 0) sends fp32[4] but rank 1 "
-                                         "of world (world rank 1) receives fp32[8]")));
-}
-
-TEST(TcpCommunicatorTest, SplitsThatDisagreeAreNamed) {
-  const absl::Status status = RunTcpRanksOnThreads(2, [&](int rank, const ProcessGroup& world) {
-    return world.communicator()->Split({{0, 1}}, rank == 0 ? "tp" : "dp").status();
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
-                               AllOf(HasSubstr("into tp"), HasSubstr("into dp"))));
-}
-
-// Aborts at random moments of a stream of calls: every rank must come back, and nobody may touch a
-// buffer whose owner has gone (which the sanitizers would see).
-TEST(TcpCommunicatorTest, AnAbortAtAnyMomentLeavesNobodyBehind) {
-  for (int round = 0; round < 20; ++round) {
-    std::atomic<int> calls{0};
-    const absl::Status status = RunTcpRanksOnThreads(3, [&](int rank, const ProcessGroup& world) {
-      Caller caller(world);
-      while (world.status().ok()) {
-        caller.AllReduce(1 + round * 10000);
-        const int64_t count = 100 + round * 10000;
-        std::vector<int32_t> out(count), in(count);
-        world.Exchange({{(rank + 1) % 3, Tensor(out.data(), DType::kInt32, {count})}},
-                       {{(rank + 2) % 3, Tensor(in.data(), DType::kInt32, {count})}},
-                       caller.stream);
-        if (rank == 0 && ++calls > round % 5) return absl::AbortedError("enough");
-      }
-      return absl::OkStatus();
-    });
-    ASSERT_THAT(status, StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 0: enough"))) << round;
-  }
 }
 
 // Ranks 0 and 1 wait for each other alone, and must know of a failure elsewhere nevertheless.
