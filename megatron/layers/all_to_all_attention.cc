@@ -1,4 +1,5 @@
 // The form of context_attention.h in which ranks exchange tokens for heads.
+#include "absl/types/span.h"
 #include "megatron/layers/context_attention.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/ops/elementwise.h"
@@ -6,136 +7,179 @@
 namespace megatron {
 namespace {
 
-// Rows of all tokens, [CT, g, S, D], as parts [C, T, g, S, D] by the rank that holds the tokens,
-// and back. g = G / C groups.
-template <typename Move>
-void ForEachPart(const LayerContext& ctx, const Tensor& all_TGSD, const Tensor& parts_CTGSD,
-                 Move move) {
-  const int size = ctx.context_group.size();
-  for (int rank = 0; rank < size; ++rank) {
-    const Tensor part = parts_CTGSD.Select(0, rank);
-    if (ctx.batch->context.sample_length == 0) {  // stripes, at equal distances
-      const int64_t stripes = part.dim(0) / kContextStripe, width = part.numel() / stripes;
-      move(all_TGSD.View({stripes, size, width}).Select(1, rank), part.View({stripes, width}));
-      continue;
-    }
-    ForEachContextChunk(
-        size, rank, all_TGSD.dim(0), ctx.batch->context.sample_length,
-        [&](const ContextChunk& chunk) {
-          move(all_TGSD.Slice(0, chunk.whole_begin, chunk.whole_begin + chunk.length),
-               part.Slice(0, chunk.local_begin, chunk.local_begin + chunk.length));
-        });
-  }
-}
+// One of the tensors that travel together: this rank's tokens of all groups, [T, G, ...], and all
+// tokens of its share of the groups, [C T, G / C, ...].
+struct Traveller {
+  const ContextBatch* tokens;
+  Tensor mine, all;
+};
 
-// Shape [C, T, g, columns, D] of what ranks exchange, of an [T, G, R, D] tensor.
-Shape PartsShape(const LayerContext& ctx, const Shape& shape, int64_t columns) {
+Shape AllTokensOfShare(const LayerContext& ctx, const Shape& mine) {
   const int64_t size = ctx.context_group.size();
-  CHECK_EQ(shape[1] % size, 0) << "groups, over " << size << " context-parallel ranks";
-  return {size, shape[0], shape[1] / size, columns, shape[3]};
+  CHECK_EQ(mine[1] % size, 0) << "groups, over " << size << " context-parallel ranks";
+  Shape all = mine;
+  all[0] *= size;
+  all[1] /= size;
+  return all;
 }
 
-Shape AllTokens(const Shape& parts) { return {parts[0] * parts[1], parts[2], parts[3], parts[4]}; }
-
-Tensor GroupsOf(const Tensor& x, int64_t rank, int64_t groups) {
+Tensor Groups(const Tensor& x, int64_t rank, int64_t size) {
+  const int64_t groups = x.dim(1) / size;
   return x.Slice(1, rank * groups, (rank + 1) * groups);
 }
 
-// all (=): from every rank its tokens of this rank's groups, where every rank sends by group.
-void ToHeads(const LayerContext& ctx, const Tensor& send_CTGSD, const Tensor& all_TGSD) {
-  const Tensor received =
-      ctx.scratch->Allocate(send_CTGSD.dtype(), send_CTGSD.shape(), "exchanged heads");
-  ctx.context_group.AllToAll(send_CTGSD, received, ctx.stream);
-  ForEachPart(ctx, all_TGSD, received,
-              [&](const Tensor& all, const Tensor& part) { ops::Copy(ctx.stream, part, all); });
+// move(rows of all, rows of part) for the tokens that `rank` holds; together they are `part`.
+template <typename Move>
+void ForEachRun(const LayerContext& ctx, const Traveller& traveller, int rank, const Tensor& part,
+                Move move) {
+  const int size = ctx.context_group.size();
+  const Tensor& all = traveller.all;
+  if (traveller.tokens->sample_length == 0) {  // stripes, at equal distances
+    const int64_t stripes = part.dim(0) / kContextStripe, width = part.numel() / stripes;
+    return move(all.View({stripes, size, width}).Select(1, rank), part.View({stripes, width}));
+  }
+  ForEachContextChunk(
+      size, rank, all.dim(0), traveller.tokens->sample_length, [&](const ContextChunk& chunk) {
+        const int64_t from = chunk.whole_begin, to = chunk.local_begin;
+        move(all.Slice(0, from, from + chunk.length), part.Slice(0, to, to + chunk.length));
+      });
 }
 
-// The parts, by group, of what every rank computed for this rank's tokens.
-Tensor ToTokens(const LayerContext& ctx, const Tensor& all_TGSD, const Shape& parts) {
-  const Tensor send = ctx.scratch->Allocate(all_TGSD.dtype(), parts, "exchanged heads");
-  const Tensor received = ctx.scratch->Allocate(all_TGSD.dtype(), parts, "exchanged heads");
-  ForEachPart(ctx, all_TGSD, send,
-              [&](const Tensor& all, const Tensor& part) { ops::Copy(ctx.stream, all, part); });
+// Of each rank, one traveller after the other: its tokens of one share of the groups, [T, G / C,
+// ...].
+Tensor AllocateMessage(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
+  int64_t elements = 0;
+  for (const Traveller& traveller : travellers) elements += traveller.mine.numel();
+  const int64_t size = ctx.context_group.size();
+  return ctx.scratch->Allocate(travellers[0].mine.dtype(), {size, elements / size},
+                               "exchanged heads");
+}
+
+// fn(traveller, rank, part) for each part of a message.
+template <typename Fn>
+void ForEachPart(absl::Span<const Traveller> travellers, const Tensor& message_CE, Fn fn) {
+  const int size = static_cast<int>(message_CE.dim(0));
+  for (int rank = 0; rank < size; ++rank) {
+    int64_t begin = 0;
+    for (const Traveller& traveller : travellers) {
+      Shape shape = traveller.mine.shape();
+      shape[1] /= size;
+      const int64_t end = begin + shape.numel();
+      fn(traveller, rank, message_CE.Select(0, rank).Slice(0, begin, end).View(shape));
+      begin = end;
+    }
+  }
+}
+
+// all (=) of each, from every rank's own.
+void ToHeads(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
+  Arena::Scope scope(ctx.scratch);
+  const int size = ctx.context_group.size();
+  const Tensor send = AllocateMessage(ctx, travellers), received = AllocateMessage(ctx, travellers);
+  ForEachPart(travellers, send, [&](const Traveller& traveller, int rank, const Tensor& part) {
+    ops::Copy(ctx.stream, Groups(traveller.mine, rank, size), part);
+  });
   ctx.context_group.AllToAll(send, received, ctx.stream);
-  return received;
+  ForEachPart(travellers, received, [&](const Traveller& traveller, int rank, const Tensor& part) {
+    ForEachRun(ctx, traveller, rank, part, [&](const Tensor& all_rows, const Tensor& part_rows) {
+      ops::Copy(ctx.stream, part_rows, all_rows);
+    });
+  });
 }
 
-ops::AttentionInputs Split(const Tensor& qkv_TGSD) {
-  const int64_t heads = qkv_TGSD.dim(2) - 2;
-  return {qkv_TGSD.Slice(2, 0, heads), qkv_TGSD.Select(2, heads), qkv_TGSD.Select(2, heads + 1)};
+// mine (=) of each, from what every rank has of all tokens.
+void ToTokens(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
+  Arena::Scope scope(ctx.scratch);
+  const int size = ctx.context_group.size();
+  const Tensor send = AllocateMessage(ctx, travellers), received = AllocateMessage(ctx, travellers);
+  ForEachPart(travellers, send, [&](const Traveller& traveller, int rank, const Tensor& part) {
+    ForEachRun(ctx, traveller, rank, part, [&](const Tensor& all_rows, const Tensor& part_rows) {
+      ops::Copy(ctx.stream, all_rows, part_rows);
+    });
+  });
+  ctx.context_group.AllToAll(send, received, ctx.stream);
+  ForEachPart(travellers, received, [&](const Traveller& traveller, int rank, const Tensor& part) {
+    ops::Copy(ctx.stream, part, Groups(traveller.mine, rank, size));
+  });
 }
 
-// Of this rank's share of the groups, with all tokens.
-ops::Attention OfShare(const LayerContext& ctx, const ops::Attention& attention,
-                       const Tensor& qkv_TGSD) {
-  ops::Attention share = attention;
-  share.cu_seqlens_q = share.cu_seqlens_k = ctx.batch->cu_seqlens;
-  share.max_seqlen_q = share.max_seqlen_k = ctx.batch->max_seqlen;
-  share.dropout.sample_T = ctx.batch->context.sample_T;
-  share.dropout.position_T = ctx.batch->context.sample_position_T;
-  share.dropout.first_column += ctx.context_group.rank() * qkv_TGSD.dim(1) * (qkv_TGSD.dim(2) - 2);
+// Of this rank's share of the groups, with all tokens. Dropout is keyed by those of the queries.
+ops::Attention OfShare(const LayerContext& ctx, const ContextAttention& attention,
+                       const Tensor& q_TGRD) {
+  ops::Attention share = attention.whole;
+  share.dropout.sample_T = attention.queries->sample_T;
+  share.dropout.position_T = attention.queries->sample_position_T;
+  share.dropout.first_column += ctx.context_group.rank() * q_TGRD.dim(1) * q_TGRD.dim(2);
   return share;
+}
+
+// The share's columns of a bias, or of its gradient.
+Tensor Columns(const LayerContext& ctx, const Tensor& x_WN) {
+  return Groups(x_WN, ctx.context_group.rank(), ctx.context_group.size());
+}
+
+Tensor AllocateBias(const LayerContext& ctx, Arena* arena, const Tensor& x_WN) {
+  return arena->Allocate(DType::kFloat32, Columns(ctx, x_WN).shape(), "relative positions");
+}
+
+// out += share.
+void AddBiasGradient(const LayerContext& ctx, const Tensor& share_WN, const Tensor& out_WN) {
+  const Tensor whole_WN =
+      ctx.scratch->Allocate(DType::kFloat32, out_WN.shape(), "relative positions");
+  ops::Zero(ctx.stream, whole_WN);
+  ops::Copy(ctx.stream, share_WN, Columns(ctx, whole_WN));
+  ops::Add(ctx.stream, whole_WN, out_WN);
 }
 
 }  // namespace
 
 void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
-                              const ops::Attention& attention, const ops::AttentionInputs& in,
+                              const ContextAttention& attention, const ops::AttentionInputs& in,
                               const Tensor& out_TGRD, AllToAllSaved* saved) {
-  const Shape& shape = in.q_TGRD.shape();
-  const DType dtype = in.q_TGRD.dtype();
-  const Shape qkv = PartsShape(ctx, shape, shape[2] + 2), out = PartsShape(ctx, shape, shape[2]);
-  const int64_t size = qkv[0], tokens = size * shape[0], groups = qkv[2];
-  saved->qkv_TGSD = arena->Allocate(dtype, AllTokens(qkv), "exchanged qkv");
-  saved->out_TGRD = arena->Allocate(dtype, AllTokens(out), "exchanged attention output");
+  const auto allocate = [&](const Tensor& mine, const char* name) {
+    return arena->Allocate(mine.dtype(), AllTokensOfShare(ctx, mine.shape()), name);
+  };
+  saved->in = {allocate(in.q_TGRD, "exchanged qkv"), allocate(in.k_UGD, "exchanged qkv"),
+               allocate(in.v_UGD, "exchanged qkv")};
+  saved->out_TGRD = allocate(in.q_TGRD, "exchanged attention output");
+  const Shape& all = saved->out_TGRD.shape();
   saved->lse_TGR =
-      arena->Allocate(DType::kFloat32, {tokens, groups, shape[2]}, "attention log-sum-exp");
-  Arena::Scope scope(ctx.scratch);
-  {
-    Arena::Scope exchange(ctx.scratch);
-    const Tensor send = ctx.scratch->Allocate(dtype, qkv, "exchanged heads");
-    for (int64_t rank = 0; rank < size; ++rank) {
-      const ops::AttentionInputs part = Split(send.Select(0, rank));
-      ops::Copy(ctx.stream, GroupsOf(in.q_TGRD, rank, groups), part.q_TGRD);
-      ops::Copy(ctx.stream, GroupsOf(in.k_UGD, rank, groups), part.k_UGD);
-      ops::Copy(ctx.stream, GroupsOf(in.v_UGD, rank, groups), part.v_UGD);
-    }
-    ToHeads(ctx, send, saved->qkv_TGSD);
+      arena->Allocate(DType::kFloat32, {all[0], all[1], all[2]}, "attention log-sum-exp");
+  if (in.bias_WN) {
+    saved->in.bias_WN = AllocateBias(ctx, arena, in.bias_WN);
+    ops::Copy(ctx.stream, Columns(ctx, in.bias_WN), saved->in.bias_WN);
   }
-  ops::AttentionForward(ctx.stream, OfShare(ctx, attention, saved->qkv_TGSD),
-                        Split(saved->qkv_TGSD), saved->out_TGRD, saved->lse_TGR);
-  const Tensor received = ToTokens(ctx, saved->out_TGRD, out);
-  for (int64_t rank = 0; rank < size; ++rank)
-    ops::Copy(ctx.stream, received.Select(0, rank), GroupsOf(out_TGRD, rank, groups));
+  ToHeads(ctx, {{attention.queries, in.q_TGRD, saved->in.q_TGRD},
+                {attention.keys, in.k_UGD, saved->in.k_UGD},
+                {attention.keys, in.v_UGD, saved->in.v_UGD}});
+  ops::AttentionForward(ctx.stream, OfShare(ctx, attention, saved->in.q_TGRD), saved->in,
+                        saved->out_TGRD, saved->lse_TGR);
+  ToTokens(ctx, {{attention.queries, out_TGRD, saved->out_TGRD}});
 }
 
-void AllToAllAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                                const AllToAllSaved& saved, const Tensor& dout_TGRD,
                                const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
-  const Shape& shape = dout_TGRD.shape();
-  const DType dtype = dout_TGRD.dtype();
-  const Shape qkv = PartsShape(ctx, shape, shape[2] + 2), out = PartsShape(ctx, shape, shape[2]);
-  const int64_t size = qkv[0], groups = qkv[2];
-  const Tensor dqkv_TGSD = ctx.scratch->Allocate(dtype, AllTokens(qkv), "exchanged gradients");
+  const auto like = [&](const Tensor& x) {
+    return ctx.scratch->Allocate(x.dtype(), x.shape(), "exchanged gradients");
+  };
+  ops::AttentionInputs all = {like(saved.in.q_TGRD), like(saved.in.k_UGD), like(saved.in.v_UGD)};
+  if (saved.in.bias_WN) {
+    all.bias_WN = AllocateBias(ctx, ctx.scratch, gradients.bias_WN);
+    ops::Zero(ctx.stream, all.bias_WN);
+  }
   {
     Arena::Scope exchange(ctx.scratch);
-    const Tensor dout_all = ctx.scratch->Allocate(dtype, AllTokens(out), "exchanged gradients");
-    const Tensor send = ctx.scratch->Allocate(dtype, out, "exchanged heads");
-    for (int64_t rank = 0; rank < size; ++rank)
-      ops::Copy(ctx.stream, GroupsOf(dout_TGRD, rank, groups), send.Select(0, rank));
-    ToHeads(ctx, send, dout_all);
-    ops::AttentionBackward(ctx.stream, OfShare(ctx, attention, saved.qkv_TGSD),
-                           Split(saved.qkv_TGSD), saved.out_TGRD, saved.lse_TGR, dout_all,
-                           Split(dqkv_TGSD));
+    const Tensor dout_all = like(saved.out_TGRD);
+    ToHeads(ctx, {{attention.queries, dout_TGRD, dout_all}});
+    ops::AttentionBackward(ctx.stream, OfShare(ctx, attention, saved.in.q_TGRD), saved.in,
+                           saved.out_TGRD, saved.lse_TGR, dout_all, all);
   }
-  const Tensor received = ToTokens(ctx, dqkv_TGSD, qkv);
-  for (int64_t rank = 0; rank < size; ++rank) {
-    const ops::AttentionInputs part = Split(received.Select(0, rank));
-    ops::Copy(ctx.stream, part.q_TGRD, GroupsOf(gradients.q_TGRD, rank, groups));
-    ops::Copy(ctx.stream, part.k_UGD, GroupsOf(gradients.k_UGD, rank, groups));
-    ops::Copy(ctx.stream, part.v_UGD, GroupsOf(gradients.v_UGD, rank, groups));
-  }
+  ToTokens(ctx, {{attention.queries, gradients.q_TGRD, all.q_TGRD},
+                 {attention.keys, gradients.k_UGD, all.k_UGD},
+                 {attention.keys, gradients.v_UGD, all.v_UGD}});
+  if (saved.in.bias_WN) AddBiasGradient(ctx, all.bias_WN, gradients.bias_WN);
 }
 
 }  // namespace megatron

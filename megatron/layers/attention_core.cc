@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "glog/logging.h"
-
 namespace megatron {
 
 ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
@@ -23,15 +21,19 @@ ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
   return attention;
 }
 
+ContextAttention AttentionCore::OverRanks(const LayerContext& ctx) const {
+  const MicroBatch& batch = *ctx.batch;
+  return {Whole(ctx), &batch.context, options_.cross ? &batch.encoder.context : &batch.context};
+}
+
 bool AttentionCore::KeepsInputs(const LayerContext& ctx) const {
   return ctx.context_group.size() > 1 && options_.context_parallel == ContextParallel::kAllToAll;
 }
 
 void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
                             const Tensor& out_TGRD, Saved* saved) const {
-  CHECK(ctx.context_group.size() == 1 || (!options_.cross && !in.bias_WN));
   if (KeepsInputs(ctx)) {
-    return AllToAllAttentionForward(ctx, arena, Whole(ctx), in, out_TGRD, &saved->all_to_all);
+    return AllToAllAttentionForward(ctx, arena, OverRanks(ctx), in, out_TGRD, &saved->all_to_all);
   }
   const Shape& shape = in.q_TGRD.shape();
   saved->lse_TGR =
@@ -39,9 +41,9 @@ void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::At
   if (ctx.context_group.size() == 1) {
     ops::AttentionForward(ctx.stream, Whole(ctx), in, out_TGRD, saved->lse_TGR);
   } else if (options_.context_parallel == ContextParallel::kRing) {
-    RingAttentionForward(ctx, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+    RingAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
   } else {
-    GatherAttentionForward(ctx, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+    GatherAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
   }
 }
 
@@ -49,14 +51,14 @@ void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs
                              const Tensor& out_TGRD, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients, const Saved& saved) const {
   if (KeepsInputs(ctx)) {
-    AllToAllAttentionBackward(ctx, Whole(ctx), saved.all_to_all, dout_TGRD, gradients);
+    AllToAllAttentionBackward(ctx, OverRanks(ctx), saved.all_to_all, dout_TGRD, gradients);
   } else if (ctx.context_group.size() == 1) {
     ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD,
                            gradients);
   } else if (options_.context_parallel == ContextParallel::kRing) {
-    RingAttentionBackward(ctx, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+    RingAttentionBackward(ctx, OverRanks(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
   } else {
-    GatherAttentionBackward(ctx, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+    GatherAttentionBackward(ctx, OverRanks(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
   }
 }
 

@@ -1,6 +1,5 @@
 // What lies between attention's projections: softmax attention of this rank's heads, for this
-// rank's tokens, over the keys of all context-parallel ranks. Cross-attention and a bias of scores
-// work where there is one such rank.
+// rank's tokens, over the keys of all context-parallel ranks.
 //
 // Legend: T tokens of this rank, G groups of this rank, R query heads that it has of each, D head
 // size.
@@ -47,8 +46,9 @@ class AttentionCore {
                 const Saved& saved) const;
 
  private:
-  // All keys, where this rank has them.
+  // Of all ranks' tokens.
   ops::Attention Whole(const LayerContext& ctx) const;
+  ContextAttention OverRanks(const LayerContext& ctx) const;
 
   AttentionCoreOptions options_;
 };

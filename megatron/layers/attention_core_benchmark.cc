@@ -57,7 +57,7 @@ void BM_ForwardAndBackwardOfOneRank(benchmark::State& state) {
   const int size = static_cast<int>(state.range(0)), rank = static_cast<int>(state.range(1));
   const auto kind = static_cast<ContextParallel>(state.range(2));
   const Sample sample;
-  const Buffer memory({}, ContextSliceBytes(kTokens, size), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({kTokens}, size), "slice", nullptr);
   MicroBatch batch = sample.batch;
   if (size > 1) {
     batch = PlaceContextSlice(sample.batch, {size, rank, kTokens}, memory, 0);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -34,27 +35,33 @@ struct Case {
   bool causal = true;
   float dropout = 0;
   DType dtype = DType::kFloat32;
+  std::vector<int> encoder_lengths = {};  // set: keys are those of an encoder's sequences
+  int64_t bias_reach = -1;                // < 0: no bias
 
-  int64_t tokens() const {
-    int64_t sum = 0;
-    for (int length : lengths) sum += length;
-    return sum;
+  bool cross() const { return !encoder_lengths.empty(); }
+  int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+  int64_t keys() const {
+    return cross() ? std::accumulate(encoder_lengths.begin(), encoder_lengths.end(), int64_t{0})
+                   : tokens();
   }
 };
 
 // What one rank, of a context group or alone, works on.
 struct Operands {
-  HostTensor q, k, v, out, dout, dq, dk, dv;
+  HostTensor q, k, v, bias, out, dout, dq, dk, dv, dbias;
 
-  Operands(const Case& c, int64_t tokens)
-      : q({tokens, c.groups, c.heads, c.head_size}, c.dtype),
-        k({tokens, c.groups, c.head_size}, c.dtype),
-        v({tokens, c.groups, c.head_size}, c.dtype),
+  Operands(const Case& c, int ranks)
+      : q({c.tokens() / ranks, c.groups, c.heads, c.head_size}, c.dtype),
+        k({c.keys() / ranks, c.groups, c.head_size}, c.dtype),
+        v(k.tensor().shape(), c.dtype),
+        bias(HostTensor::Normal({2 * std::max<int64_t>(c.bias_reach, 0) + 1, c.groups * c.heads},
+                                DType::kFloat32, 5)),
         out(q.tensor().shape(), c.dtype),
         dout(q.tensor().shape(), c.dtype),
         dq(q.tensor().shape(), c.dtype),
         dk(k.tensor().shape(), c.dtype),
-        dv(k.tensor().shape(), c.dtype) {}
+        dv(k.tensor().shape(), c.dtype),
+        dbias(bias.tensor().shape(), DType::kFloat32) {}
 };
 
 struct Measured {
@@ -65,14 +72,40 @@ struct Measured {
 constexpr Collective kFirst[] = {Collective::kExchange, Collective::kAllToAll,
                                  Collective::kAllGather};
 
-class ContextAttention {
+// Packed tokens: which sample and sequence each is of, and where in it.
+struct Tokens {
+  HostTensor sample, position, cu_seqlens;
+  int64_t longest;
+
+  Tokens(int64_t sample_length, const std::vector<int>& lengths)
+      : sample({std::accumulate(lengths.begin(), lengths.end(), int64_t{0})}, DType::kInt64),
+        position(sample.tensor().shape(), DType::kInt32),
+        cu_seqlens({static_cast<int64_t>(lengths.size()) + 1}, DType::kInt32),
+        longest(lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end())) {
+    int64_t token = 0, number = 1000, place = 0;
+    const auto next_sample = [&] {
+      ++number;
+      place = 0;
+    };
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      for (const int64_t end = token + lengths[s]; token < end; ++token) {
+        sample.Set(token, static_cast<double>(number));
+        position.Set(token, static_cast<double>(place));
+        if (++place == sample_length) next_sample();
+      }
+      if (sample_length == 0) next_sample();
+      cu_seqlens.Set(s + 1, static_cast<double>(token));
+    }
+  }
+};
+
+class Experiment {
  public:
-  explicit ContextAttention(const Case& c)
+  explicit Experiment(const Case& c)
       : case_(c),
-        whole_(c, c.tokens()),
-        sample_({c.tokens()}, DType::kInt64),
-        position_({c.tokens()}, DType::kInt32),
-        cu_seqlens_({static_cast<int64_t>(c.lengths.size()) + 1}, DType::kInt32) {
+        whole_(c, 1),
+        tokens_(c.sample_length, c.lengths),
+        encoder_tokens_(c.sample_length, c.encoder_lengths) {
     const auto fill = [&](HostTensor* x, uint32_t seed) {
       *x = HostTensor::Normal(x->tensor().shape(), c.dtype, seed);
     };
@@ -80,46 +113,40 @@ class ContextAttention {
     fill(&whole_.k, 2);
     fill(&whole_.v, 3);
     fill(&whole_.dout, 4);
-    int64_t token = 0, sample = 1000, position = 0;
-    for (size_t s = 0; s < c.lengths.size(); ++s) {
-      for (const int64_t end = token + c.lengths[s]; token < end; ++token) {
-        sample_.Set(token, static_cast<double>(sample));
-        position_.Set(token, static_cast<double>(position));
-        if (++position != c.sample_length) continue;
-        ++sample;
-        position = 0;
-      }
-      if (c.sample_length == 0) {
-        ++sample;
-        position = 0;
-      }
-      cu_seqlens_.Set(s + 1, static_cast<double>(token));
+    batch_.tokens_T = batch_.sample_position_T = tokens_.position;
+    batch_.sample_T = tokens_.sample;
+    batch_.cu_seqlens = tokens_.cu_seqlens;
+    batch_.max_seqlen = tokens_.longest;
+    if (c.cross()) {
+      EncoderBatch& encoder = batch_.encoder;
+      encoder.tokens_T = encoder.position_T = encoder.sample_position_T = encoder_tokens_.position;
+      encoder.sample_T = encoder_tokens_.sample;
+      encoder.cu_seqlens = encoder_tokens_.cu_seqlens;
+      encoder.max_seqlen = encoder_tokens_.longest;
     }
-    batch_.tokens_T = batch_.sample_position_T = position_;
-    batch_.sample_T = sample_;
-    batch_.cu_seqlens = cu_seqlens_;
-    batch_.max_seqlen = *std::max_element(c.lengths.begin(), c.lengths.end());
-    Alone();
+    Run(batch_, ContextParallel::kRing, ProcessGroup(), &whole_, nullptr);
   }
 
   const Operands& whole() const { return whole_; }
 
   // What every rank of `size` computes, put together.
   Operands OnRanks(int size, ContextParallel kind, Measured* measured = nullptr) {
-    Operands gathered(case_, case_.tokens());
+    Operands gathered(case_, 1);
+    std::vector<Operands> parts;
+    for (int rank = 0; rank < size; ++rank) parts.emplace_back(case_, size);
     const absl::Status status = RunRanks(size, [&](int rank, const ProcessGroup& world) {
-      const Buffer memory({}, ContextSliceBytes(case_.tokens(), size), "slice", nullptr);
+      const ContextSliceSize room = {case_.tokens(), 0, case_.cross() ? case_.keys() : 0};
+      const Buffer memory({}, ContextSliceBytes(room, size), "slice", nullptr);
       const MicroBatch mine = Slice(batch_, {size, rank, case_.sample_length}, memory);
-      Operands operands(case_, mine.num_tokens());
       const auto move = [&](const HostTensor& all, const HostTensor& part, bool take) {
-        const int64_t row = all.tensor().bytes() / all.tensor().dim(0);
-        ForEachContextChunk(
-            size, rank, case_.tokens(), case_.sample_length, [&](const ContextChunk& chunk) {
-              char* a = static_cast<char*>(all.tensor().raw()) + chunk.whole_begin * row;
-              char* b = static_cast<char*>(part.tensor().raw()) + chunk.local_begin * row;
-              take ? std::memcpy(b, a, chunk.length * row) : std::memcpy(a, b, chunk.length * row);
-            });
+        const int64_t rows = all.tensor().dim(0), row = all.tensor().bytes() / rows;
+        ForEachContextChunk(size, rank, rows, case_.sample_length, [&](const ContextChunk& chunk) {
+          char* a = static_cast<char*>(all.tensor().raw()) + chunk.whole_begin * row;
+          char* b = static_cast<char*>(part.tensor().raw()) + chunk.local_begin * row;
+          take ? std::memcpy(b, a, chunk.length * row) : std::memcpy(a, b, chunk.length * row);
+        });
       };
+      Operands& operands = parts[rank];
       move(whole_.q, operands.q, true);
       move(whole_.k, operands.k, true);
       move(whole_.v, operands.v, true);
@@ -132,16 +159,18 @@ class ContextAttention {
       return world.status();
     });
     EXPECT_TRUE(status.ok()) << status;
+    for (const Operands& part : parts) {
+      for (int64_t i = 0; i < part.dbias.numel(); ++i)
+        gathered.dbias.Set(i, gathered.dbias.Get(i) + part.dbias.Get(i));
+    }
     return gathered;
   }
 
  private:
-  void Alone() { Run(batch_, ContextParallel::kRing, ProcessGroup(), &whole_, nullptr); }
-
   void Run(const MicroBatch& batch, ContextParallel kind, const ProcessGroup& group, Operands* x,
            Measured* measured) const {
     ThreadPool pool(1);
-    Arena saved({}, 1 << 22, "saved", nullptr), scratch({}, 1 << 22, "scratch", nullptr);
+    Arena saved({}, 1 << 23, "saved", nullptr), scratch({}, 1 << 23, "scratch", nullptr);
     LayerContext ctx{ProcessGroup(), Stream::Cpu(&pool), &saved, &scratch, &batch, /*seed=*/9};
     BytesSent sent;
     if (group.size() > 1) ctx.context_group = ProcessGroup(Counted(group.communicator(), &sent));
@@ -151,17 +180,22 @@ class ContextAttention {
     options.head_size = case_.head_size;
     options.dropout = case_.dropout;
     options.causal = case_.causal;
+    options.cross = case_.cross();
     options.context_parallel = kind;
     const AttentionCore core(options);
+    const auto if_biased = [&](const HostTensor& bias) {
+      return case_.bias_reach < 0 ? Tensor() : bias.tensor();
+    };
+    const ops::AttentionInputs in = {x->q, x->k, x->v, if_biased(x->bias)};
     AttentionCore::Saved kept;
-    core.Forward(ctx, &saved, {x->q, x->k, x->v}, x->out, &kept);
+    core.Forward(ctx, &saved, in, x->out, &kept);
     const auto count = [&](int64_t* bytes) {
       bytes[0] = sent.Of("", kFirst[static_cast<int>(kind)]);
       bytes[1] = sent.Of("", Collective::kReduceScatter);
       sent.Reset();
     };
     if (measured != nullptr) count(measured->forward_bytes);
-    core.Backward(ctx, {x->q, x->k, x->v}, x->out, x->dout, {x->dq, x->dk, x->dv}, kept);
+    core.Backward(ctx, in, x->out, x->dout, {x->dq, x->dk, x->dv, if_biased(x->dbias)}, kept);
     if (measured == nullptr) return;
     count(measured->backward_bytes);
     measured->saved = saved.high_water();
@@ -170,7 +204,7 @@ class ContextAttention {
 
   Case case_;
   Operands whole_;
-  HostTensor sample_, position_, cu_seqlens_;
+  Tokens tokens_, encoder_tokens_;
   MicroBatch batch_;
 };
 
@@ -187,6 +221,12 @@ std::vector<Case> Cases() {
       {0, {3, 1, 21, 7}, 4, 2, 8, false, 0.2f},
       {0, {13, 2, 17}, 4, 1, 8, true, 0.2f},
       {0, {200, 90, 222}, 4, 1, 32, false, 0.1f, DType::kBFloat16},
+      {0, {11, 5, 16}, 4, 1, 8, false, 0.2f, DType::kFloat32, {}, 6},  // biased by distance
+      {0, {13, 2, 17}, 4, 2, 8, true, 0, DType::kFloat32, {}, 4},
+      {16, {16, 16}, 4, 1, 8, true, 0.1f, DType::kFloat32, {}, 5},
+      {0, {11, 5, 16}, 4, 1, 8, false, 0, DType::kFloat32, {20, 3, 25}},  // cross-attention
+      {0, {3, 1, 21, 7}, 8, 1, 8, false, 0.2f, DType::kFloat32, {1, 40, 2, 5}},
+      {0, {200, 90, 222}, 4, 2, 32, false, 0.1f, DType::kBFloat16, {31, 260, 29}},
   };
 }
 
@@ -200,7 +240,7 @@ void ExpectNear(const HostTensor& got, const HostTensor& want, double tolerance,
 
 TEST_P(AttentionCoreTest, RanksThatShareSequencesGiveWhatOneRankGives) {
   for (const Case& c : Cases()) {
-    ContextAttention attention(c);
+    Experiment attention(c);
     const Operands& want = attention.whole();
     for (int size : {2, 4}) {
       SCOPED_TRACE(testing::Message() << size << " ranks, " << c.tokens() << " tokens");
@@ -210,12 +250,13 @@ TEST_P(AttentionCoreTest, RanksThatShareSequencesGiveWhatOneRankGives) {
       ExpectNear(got.dq, want.dq, tolerance, "dq");
       ExpectNear(got.dk, want.dk, tolerance, "dk");
       ExpectNear(got.dv, want.dv, tolerance, "dv");
+      ExpectNear(got.dbias, want.dbias, 2 * tolerance, "dbias");
     }
   }
 }
 
 TEST_P(AttentionCoreTest, GivesTheSameBitsEveryTime) {
-  ContextAttention attention(Cases()[3]);
+  Experiment attention(Cases()[3]);
   const Operands a = attention.OnRanks(4, GetParam()), b = attention.OnRanks(4, GetParam());
   EXPECT_EQ(a.out.Bytes(), b.out.Bytes());
   EXPECT_EQ(a.dq.Bytes(), b.dq.Bytes());
@@ -244,15 +285,25 @@ class ContextCostTest : public testing::Test {
     case_.lengths = {256};
     case_.heads = 2;
     case_.head_size = 64;
-    keys_ = 2 * Tokens() * case_.groups * case_.head_size;
-    queries_ = Tokens() * case_.groups * case_.heads * case_.head_size;
-    lse_ = 4 * Tokens() * case_.groups * case_.heads;
+    Count();
   }
-  int64_t Tokens() const { return case_.tokens() / kSize; }
+  // Cross-attention, to twice as many tokens.
+  void TakeKeysOfAnEncoder() {
+    case_.sample_length = 0;
+    case_.causal = false;
+    case_.encoder_lengths = {512};
+    Count();
+  }
+  void Count() {
+    const int64_t tokens = case_.tokens() / kSize;
+    keys_ = 2 * case_.keys() / kSize * case_.groups * case_.head_size;
+    queries_ = tokens * case_.groups * case_.heads * case_.head_size;
+    lse_ = 4 * tokens * case_.groups * case_.heads;
+  }
   Measured Measure(ContextParallel kind, DType dtype) {
     case_.dtype = dtype;
     Measured measured;
-    ContextAttention(case_).OnRanks(kSize, kind, &measured);
+    Experiment(case_).OnRanks(kSize, kind, &measured);
     return measured;
   }
   static void ExpectClose(int64_t got, int64_t want, const char* what) {
@@ -260,14 +311,7 @@ class ContextCostTest : public testing::Test {
                 kNear * static_cast<double>(want))
         << what;
   }
-
-  Case case_;
-  int64_t keys_, queries_;  // elements of a rank's keys and values, and of its queries
-  int64_t lse_;             // bytes
-};
-
-TEST_F(ContextCostTest, ARingHoldsTwoRanksKeysHoweverManyRanksThereAre) {
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  void ExpectCostOfRing(DType dtype) {
     const int64_t b = SizeOf(dtype), sums = dtype == DType::kFloat32 ? 0 : 4 * queries_;
     const Measured measured = Measure(ContextParallel::kRing, dtype);
     ExpectClose(measured.saved, lse_, "saved");
@@ -275,10 +319,7 @@ TEST_F(ContextCostTest, ARingHoldsTwoRanksKeysHoweverManyRanksThereAre) {
     EXPECT_EQ(measured.forward_bytes[0], (kSize - 1) * b * keys_);
     EXPECT_EQ(measured.backward_bytes[0], (kSize - 1) * b * keys_ + kSize * 4 * keys_);
   }
-}
-
-TEST_F(ContextCostTest, AGatherHoldsAllKeysWhileItComputes) {
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  void ExpectCostOfGather(DType dtype) {
     const int64_t b = SizeOf(dtype), sums = dtype == DType::kFloat32 ? 0 : 4 * queries_;
     const Measured measured = Measure(ContextParallel::kGather, dtype);
     ExpectClose(measured.saved, lse_, "saved");
@@ -287,17 +328,41 @@ TEST_F(ContextCostTest, AGatherHoldsAllKeysWhileItComputes) {
     EXPECT_EQ(measured.backward_bytes[0], (kSize - 1) * b * keys_);
     EXPECT_EQ(measured.backward_bytes[1], (kSize - 1) * 4 * keys_);
   }
-}
-
-TEST_F(ContextCostTest, AnAllToAllKeepsAsMuchAsTheShardAndMovesLess) {
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const int64_t b = SizeOf(dtype);
+  void ExpectCostOfAllToAll(DType dtype) {
+    const int64_t b = SizeOf(dtype), qkv = queries_ + keys_;
     const Measured measured = Measure(ContextParallel::kAllToAll, dtype);
-    ExpectClose(measured.saved, b * (queries_ + keys_) + b * queries_ + lse_, "saved");
-    ExpectClose(measured.scratch, 3 * b * (queries_ + keys_), "scratch");
+    ExpectClose(measured.saved, b * qkv + b * queries_ + lse_, "saved");
+    ExpectClose(measured.scratch, b * qkv + std::max(3 * b * queries_, 2 * b * qkv), "scratch");
     const int64_t moved = (kSize - 1) * b * (2 * queries_ + keys_) / kSize;
     EXPECT_EQ(measured.forward_bytes[0], moved);
     EXPECT_EQ(measured.backward_bytes[0], moved);
+  }
+
+  Case case_;
+  int64_t keys_, queries_;  // elements of a rank's keys and values, and of its queries
+  int64_t lse_;             // bytes
+};
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16};
+
+TEST_F(ContextCostTest, ARingHoldsTwoRanksKeysHoweverManyRanksThereAre) {
+  for (DType dtype : kDTypes) ExpectCostOfRing(dtype);
+}
+
+TEST_F(ContextCostTest, AGatherHoldsAllKeysWhileItComputes) {
+  for (DType dtype : kDTypes) ExpectCostOfGather(dtype);
+}
+
+TEST_F(ContextCostTest, AnAllToAllKeepsAsMuchAsTheShardAndMovesLess) {
+  for (DType dtype : kDTypes) ExpectCostOfAllToAll(dtype);
+}
+
+TEST_F(ContextCostTest, CrossAttentionCostsTheSameInItsOwnKeys) {
+  TakeKeysOfAnEncoder();
+  for (DType dtype : kDTypes) {
+    ExpectCostOfRing(dtype);
+    ExpectCostOfGather(dtype);
+    ExpectCostOfAllToAll(dtype);
   }
 }
 

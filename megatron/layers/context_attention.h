@@ -8,8 +8,11 @@
 // some of its groups of heads, and gives their outputs back (S. A. Jacobs et al., arXiv
 // 2309.14509).
 //
-// Gradients of keys are summed in fp32. Legend: C context ranks, T tokens of this rank, G groups, R
-// query heads of each, D head size.
+// Keys may be those of other tokens than the queries, cut by themselves (cross-attention), and
+// scores may have a bias. Gradients of keys are summed in fp32.
+//
+// Legend: C context ranks, T query tokens and U key tokens of this rank, G groups, R query heads of
+// each, D head size.
 #ifndef MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
 #define MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
 
@@ -18,21 +21,27 @@
 
 namespace megatron {
 
-// `attention` says scale, mask and dropout; which keys a query sees comes from ctx.batch->context.
-// out (=), lse (=) are those of all keys; gradients (=).
+struct ContextAttention {
+  ops::Attention whole;  // of all ranks' tokens; but dropout's are this rank's queries
+  // What this rank knows of all ranks' queries and keys.
+  const ContextBatch *queries, *keys;
+};
 
-void RingAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+// out (=), lse (=) are those of all keys; gradients (=), but the bias's, to which this rank's part
+// is added.
+
+void RingAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
                           const Tensor& lse_TGR);
-void RingAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                            const ops::AttentionInputs& in, const Tensor& out_TGRD,
                            const Tensor& lse_TGR, const Tensor& dout_TGRD,
                            const ops::AttentionInputs& gradients);
 
-void GatherAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+void GatherAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
                             const ops::AttentionInputs& in, const Tensor& out_TGRD,
                             const Tensor& lse_TGR);
-void GatherAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                              const ops::AttentionInputs& in, const Tensor& out_TGRD,
                              const Tensor& lse_TGR, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients);
@@ -40,15 +49,15 @@ void GatherAttentionBackward(const LayerContext& ctx, const ops::Attention& atte
 // What the all-to-all form keeps, in place of its inputs: all tokens of this rank's share of the
 // groups.
 struct AllToAllSaved {
-  Tensor qkv_TGSD;  // S = R + 2
+  ops::AttentionInputs in;
   Tensor out_TGRD, lse_TGR;
 };
 
 // C divides the number of groups.
 void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
-                              const ops::Attention& attention, const ops::AttentionInputs& in,
+                              const ContextAttention& attention, const ops::AttentionInputs& in,
                               const Tensor& out_TGRD, AllToAllSaved* saved);
-void AllToAllAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                                const AllToAllSaved& saved, const Tensor& dout_TGRD,
                                const ops::AttentionInputs& gradients);
 

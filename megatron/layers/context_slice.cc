@@ -16,6 +16,9 @@ constexpr Tensor MicroBatch::*kTokenFields[] = {
     &MicroBatch::tokens_T,          &MicroBatch::labels_T,    &MicroBatch::loss_weight_T,
     &MicroBatch::gradient_weight_T, &MicroBatch::position_T,  &MicroBatch::sample_T,
     &MicroBatch::sample_position_T, &MicroBatch::token_type_T};
+constexpr Tensor EncoderBatch::*kEncoderTokenFields[] = {
+    &EncoderBatch::tokens_T, &EncoderBatch::position_T, &EncoderBatch::sample_T,
+    &EncoderBatch::sample_position_T};
 // One weight for each sequence.
 constexpr Tensor MicroBatch::*kSequenceWeights[] = {&MicroBatch::sequence_weight_S,
                                                     &MicroBatch::sequence_gradient_weight_S};
@@ -28,10 +31,10 @@ void TakeRows(const Tensor& whole, const ContextChunk& chunk, const Tensor& mine
 }
 
 // Where the sequences begin among one rank's tokens, and each token's place in its sequence.
-void PlaceTokens(const MicroBatch& whole, const ContextShard& shard, int rank,
+void PlaceTokens(const Tensor& cu_seqlens, const ContextShard& shard, int rank,
                  const ContextBatch& context) {
-  const int32_t* const begin = whole.cu_seqlens.data<int32_t>();
-  const int64_t sequences = whole.cu_seqlens.dim(0) - 1;
+  const int32_t* const begin = cu_seqlens.data<int32_t>();
+  const int64_t sequences = cu_seqlens.dim(0) - 1, tokens = begin[sequences];
   int32_t* const local_begin = context.cu_seqlens.Select(0, rank).data<int32_t>();
   int32_t* const place = context.place_CT.Select(0, rank).data<int32_t>();
   int64_t sequence = 0;
@@ -41,7 +44,7 @@ void PlaceTokens(const MicroBatch& whole, const ContextShard& shard, int rank,
       local_begin[++sequence] = static_cast<int32_t>(local);
   };
   int64_t local = 0;
-  ForEachContextChunk(shard.size, rank, whole.num_tokens(), shard.sample_length,
+  ForEachContextChunk(shard.size, rank, tokens, shard.sample_length,
                       [&](const ContextChunk& chunk) {
                         for (int64_t i = 0; i < chunk.length; ++i, ++local) {
                           const int64_t token = chunk.whole_begin + i;
@@ -49,7 +52,7 @@ void PlaceTokens(const MicroBatch& whole, const ContextShard& shard, int rank,
                           place[local] = static_cast<int32_t>(token - begin[sequence]);
                         }
                       });
-  finish(whole.num_tokens(), local);
+  finish(tokens, local);
 }
 
 // Which sequences begin here, and what counts of them.
@@ -94,21 +97,31 @@ void ForEachContextChunk(int size, int rank, int64_t tokens, int64_t sample_leng
 
 MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
                              const Buffer& memory, int64_t offset) {
-  const int64_t mine = whole.num_tokens() / shard.size;
   auto next = [&](DType dtype, const Shape& shape) {
     const Tensor tensor = memory.At(offset, dtype, shape);
     offset += RoundUp(tensor.bytes());
     return tensor;
   };
+  // One value for each of this rank's tokens.
+  auto shorten = [&](Tensor* x_T) {
+    if (*x_T) *x_T = next(x_T->dtype(), {x_T->numel() / shard.size});
+  };
+  // Of whole's own, that of all tokens, which `part` still has.
+  auto place = [&](const auto& part, ContextBatch* context) {
+    context->sample_length = shard.sample_length;
+    context->cu_seqlens = next(DType::kInt32, {shard.size, part.cu_seqlens.dim(0)});
+    context->place_CT = next(DType::kInt32, {shard.size, part.num_tokens() / shard.size});
+    context->sample_T = part.sample_T;
+    context->sample_position_T = part.sample_position_T;
+  };
   MicroBatch batch = whole;
-  for (Tensor MicroBatch::*field : kTokenFields) {
-    if (whole.*field) batch.*field = next((whole.*field).dtype(), {mine});
+  place(whole, &batch.context);
+  for (Tensor MicroBatch::*field : kTokenFields) shorten(&(batch.*field));
+  shorten(&batch.spans.span_T);
+  if (whole.encoder.num_tokens() > 0) {
+    place(whole.encoder, &batch.encoder.context);
+    for (Tensor EncoderBatch::*field : kEncoderTokenFields) shorten(&(batch.encoder.*field));
   }
-  batch.context.sample_length = shard.sample_length;
-  batch.context.cu_seqlens = next(DType::kInt32, {shard.size, whole.cu_seqlens.dim(0)});
-  batch.context.place_CT = next(DType::kInt32, {shard.size, mine});
-  batch.context.sample_T = whole.sample_T;
-  batch.context.sample_position_T = whole.sample_position_T;
   if (!whole.sequence_label_S) return batch;
   const Shape sequences{whole.num_sequences()};
   batch.context.first_token_S = next(DType::kInt32, sequences);
@@ -118,21 +131,41 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
 }
 
 void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const MicroBatch& slice) {
-  ForEachContextChunk(shard.size, shard.rank, whole.num_tokens(), shard.sample_length,
-                      [&](const ContextChunk& chunk) {
-                        for (Tensor MicroBatch::*field : kTokenFields) {
-                          if (whole.*field) TakeRows(whole.*field, chunk, slice.*field);
-                        }
-                      });
-  for (int rank = 0; rank < shard.size; ++rank) PlaceTokens(whole, shard, rank, slice.context);
+  const auto fill = [&](int64_t tokens, absl::FunctionRef<void(const ContextChunk&)> fn) {
+    ForEachContextChunk(shard.size, shard.rank, tokens, shard.sample_length, fn);
+  };
+  const auto take = [](const Tensor& from, const ContextChunk& chunk, const Tensor& to) {
+    if (from) TakeRows(from, chunk, to);
+  };
+  fill(whole.num_tokens(), [&](const ContextChunk& chunk) {
+    for (Tensor MicroBatch::*field : kTokenFields) take(whole.*field, chunk, slice.*field);
+    take(whole.spans.span_T, chunk, slice.spans.span_T);
+  });
+  fill(whole.encoder.num_tokens(), [&](const ContextChunk& chunk) {
+    for (Tensor EncoderBatch::*field : kEncoderTokenFields)
+      take(whole.encoder.*field, chunk, slice.encoder.*field);
+  });
+  for (int rank = 0; rank < shard.size; ++rank) {
+    PlaceTokens(whole.cu_seqlens, shard, rank, slice.context);
+    if (whole.encoder.num_tokens() > 0)
+      PlaceTokens(whole.encoder.cu_seqlens, shard, rank, slice.encoder.context);
+  }
   TakeSequences(whole, shard.rank, slice);
 }
 
-int64_t ContextSliceBytes(int64_t tokens, int size, int64_t labelled) {
-  const int64_t mine = tokens / size;
-  const int64_t bytes = 6 * RoundUp(4 * mine) + RoundUp(8 * mine) +
-                        RoundUp(4 * size * (tokens + 1)) + RoundUp(4 * tokens);
-  return labelled == 0 ? bytes : bytes + RoundUp(4 * mine) + 3 * RoundUp(4 * labelled);
+int64_t ContextSliceBytes(const ContextSliceSize& whole, int size) {
+  // Of the sequences among `tokens` tokens, and of the tokens' places.
+  const auto places = [&](int64_t tokens) {
+    return RoundUp(4 * size * (tokens + 1)) + RoundUp(4 * tokens);
+  };
+  const int64_t mine = whole.tokens / size, encoder_mine = whole.encoder_tokens / size;
+  int64_t bytes = 6 * RoundUp(4 * mine) + RoundUp(8 * mine) + places(whole.tokens);
+  if (whole.labelled > 0) bytes += RoundUp(4 * mine) + 3 * RoundUp(4 * whole.labelled);
+  if (whole.encoder_tokens > 0) {
+    bytes += RoundUp(4 * mine) + 3 * RoundUp(4 * encoder_mine) + RoundUp(8 * encoder_mine) +
+             places(whole.encoder_tokens);
+  }
+  return bytes;
 }
 
 }  // namespace megatron

@@ -12,6 +12,8 @@
 // without a causal mask (the idea of W. Brandon et al., "Striped Attention", arXiv 2311.09431).
 //
 //   samples of 11 and 5 tokens:     rank 0  0 1 2 3 | 8 9 10 0'       rank 1  4 5 6 7 | 1' 2' 3' 4'
+//
+// An encoder's tokens are dealt out in the same way as the decoder's, each by themselves.
 #ifndef MEGATRON_LAYERS_CONTEXT_SLICE_H_
 #define MEGATRON_LAYERS_CONTEXT_SLICE_H_
 
@@ -50,9 +52,13 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
                              const Buffer& memory, int64_t offset);
 // Fills `slice`. Both are on the host.
 void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const MicroBatch& slice);
-// How many bytes a slice takes at most, of a micro-batch with so many tokens and sequences that
-// have labels; no sequence is empty.
-int64_t ContextSliceBytes(int64_t tokens, int size, int64_t labelled = 0);
+// A micro-batch of which no sequence is empty: its tokens, sequences that have labels, tokens of
+// its encoder.
+struct ContextSliceSize {
+  int64_t tokens = 0, labelled = 0, encoder_tokens = 0;
+};
+// How many bytes a slice of it takes at most.
+int64_t ContextSliceBytes(const ContextSliceSize& whole, int size);
 
 }  // namespace megatron
 

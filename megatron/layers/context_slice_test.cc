@@ -53,7 +53,7 @@ class Whole {
 
 TEST(ContextSliceTest, ARankHoldsAChunkFromEachEndOfEverySample) {
   const Whole whole(16, {16, 16});
-  const Buffer memory({}, ContextSliceBytes(32, 2), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({32}, 2), "slice", nullptr);
   const MicroBatch first = Slice(whole.batch, {2, 0, 16}, memory);
   EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3, 12, 13, 14, 15,  //
                                                           16, 17, 18, 19, 28, 29, 30, 31}));
@@ -64,7 +64,7 @@ TEST(ContextSliceTest, ARankHoldsAChunkFromEachEndOfEverySample) {
   EXPECT_EQ(first.num_tokens(), 16);
   EXPECT_EQ(first.context.sample_T.numel(), 32);
   EXPECT_EQ(Values(first.cu_seqlens), (std::vector<int32_t>{0, 16, 32}));
-  const Buffer other({}, ContextSliceBytes(32, 2), "slice", nullptr);
+  const Buffer other({}, ContextSliceBytes({32}, 2), "slice", nullptr);
   const MicroBatch second = Slice(whole.batch, {2, 1, 16}, other);
   EXPECT_EQ(Values(second.tokens_T), (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11,  //
                                                            20, 21, 22, 23, 24, 25, 26, 27}));
@@ -74,7 +74,7 @@ TEST(ContextSliceTest, EveryRankKnowsWhereSequencesLieOnAllRanks) {
   // Chunks of 2 tokens: rank 0 has tokens 0 1 6 7, rank 1 has 2 3 4 5. The document of token 5 ends
   // there, that of tokens 6 and 7 is on rank 0 alone.
   const Whole whole(8, {1, 4, 1, 2});
-  const Buffer memory({}, ContextSliceBytes(8, 2), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({8}, 2), "slice", nullptr);
   for (int rank : {0, 1}) {
     const ContextBatch context = Slice(whole.batch, {2, rank, 8}, memory).context;
     EXPECT_EQ(Values(context.cu_seqlens.Select(0, 0)), (std::vector<int32_t>{0, 1, 2, 2, 4}));
@@ -89,7 +89,7 @@ TEST(ContextSliceTest, TheSlicesOfAllRanksAreTheWhole) {
     const Whole whole(16, {5, 11, 1, 1, 14});
     std::vector<int> seen(32);
     for (int rank = 0; rank < size; ++rank) {
-      const Buffer memory({}, ContextSliceBytes(32, size), "slice", nullptr);
+      const Buffer memory({}, ContextSliceBytes({32}, size), "slice", nullptr);
       for (int32_t token : Values(Slice(whole.batch, {size, rank, 16}, memory).tokens_T))
         ++seen[token];
     }
@@ -99,9 +99,9 @@ TEST(ContextSliceTest, TheSlicesOfAllRanksAreTheWhole) {
 
 TEST(ContextSliceTest, OnMetaASliceHasTheSameShapes) {
   const Whole whole(16, {16, 16});
-  const Buffer real({}, ContextSliceBytes(32, 4), "slice", nullptr);
+  const Buffer real({}, ContextSliceBytes({32}, 4), "slice", nullptr);
   const Device meta = {DeviceType::kMeta};
-  const Buffer none(meta, ContextSliceBytes(32, 4), "slice", nullptr);
+  const Buffer none(meta, ContextSliceBytes({32}, 4), "slice", nullptr);
   const MicroBatch a = Slice(whole.batch, {4, 1, 16}, real),
                    b = PlaceContextSlice(whole.batch, {4, 1, 16}, none, 0);
   EXPECT_EQ(a.tokens_T.shape(), b.tokens_T.shape());
@@ -128,7 +128,7 @@ TEST(ContextSliceTest, UnderACausalMaskEveryRankHasTheSameWorkInEveryStepOfARing
   constexpr int kSize = 4;
   constexpr int64_t kTokens = 64, kLocal = kTokens / kSize;
   const Whole whole(kTokens, {kTokens});
-  const Buffer memory({}, ContextSliceBytes(kTokens, kSize), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({kTokens}, kSize), "slice", nullptr);
   const ContextBatch context = Slice(whole.batch, {kSize, 0, kTokens}, memory).context;
   for (int rank = 0; rank < kSize; ++rank) {
     EXPECT_EQ(VisiblePairs(context, rank, rank), kLocal * (kLocal + 1) / 2) << rank;
@@ -160,8 +160,8 @@ std::vector<float> Floats(const Tensor& x) {
 
 TEST(ContextSliceTest, SamplesOfAnyLengthAreDealtOutInStripes) {
   const Labelled whole;
-  const Buffer memory({}, ContextSliceBytes(16, 2, 3), "slice", nullptr),
-      other({}, ContextSliceBytes(16, 2, 3), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr),
+      other({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr);
   const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
                    second = Slice(whole.batch, {2, 1, 0}, other);
   EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3, 8, 9, 10, 11}));
@@ -171,10 +171,41 @@ TEST(ContextSliceTest, SamplesOfAnyLengthAreDealtOutInStripes) {
             (std::vector<int32_t>{4, 5, 6, 7, 1, 0, 1, 2}));
 }
 
+TEST(ContextSliceTest, AnEncodersTokensAreDealtOutByThemselves) {
+  Whole whole(/*sample_length=*/8, {5, 3});
+  const Whole encoder(/*sample_length=*/8, {6, 10});
+  std::vector<int32_t> spans = {-1, 0, 0, 1, -1, 2, 2, 2};
+  whole.batch.spans.span_T = Tensor(spans.data(), DType::kInt32, {8});
+  whole.batch.encoder.tokens_T = encoder.batch.tokens_T;
+  whole.batch.encoder.position_T = encoder.batch.position_T;
+  whole.batch.encoder.sample_T = encoder.batch.sample_T;
+  whole.batch.encoder.sample_position_T = encoder.batch.sample_position_T;
+  whole.batch.encoder.cu_seqlens = encoder.batch.cu_seqlens;
+  const ContextSliceSize size = {8, 0, 16};
+  const Buffer memory({}, ContextSliceBytes(size, 2), "slice", nullptr),
+      other({}, ContextSliceBytes(size, 2), "slice", nullptr);
+  const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
+                   second = Slice(whole.batch, {2, 1, 0}, other);
+  EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(Values(second.spans.span_T), (std::vector<int32_t>{-1, 2, 2, 2}));
+  EXPECT_EQ(Values(first.encoder.tokens_T), (std::vector<int32_t>{0, 1, 2, 3, 8, 9, 10, 11}));
+  EXPECT_EQ(Values(second.encoder.position_T), (std::vector<int32_t>{4, 5, 6, 7, 4, 5, 6, 7}));
+  EXPECT_EQ(first.encoder.sample_T.data<int64_t>()[4], 101);
+  for (const MicroBatch* slice : {&first, &second}) {
+    const ContextBatch& context = slice->encoder.context;
+    EXPECT_EQ(Values(context.cu_seqlens.Select(0, 0)), (std::vector<int32_t>{0, 4, 8}));
+    EXPECT_EQ(Values(context.cu_seqlens.Select(0, 1)), (std::vector<int32_t>{0, 2, 8}));
+    EXPECT_EQ(Values(context.place_CT.Select(0, 1)),
+              (std::vector<int32_t>{4, 5, 0, 1, 6, 7, 8, 9}));
+    EXPECT_EQ(context.sample_T.numel(), 16);
+    EXPECT_EQ(Values(slice->context.cu_seqlens.Select(0, 1)), (std::vector<int32_t>{0, 1, 4}));
+  }
+}
+
 TEST(ContextSliceTest, ASequencesLabelCountsWhereItsFirstTokenIs) {
   const Labelled whole;
-  const Buffer memory({}, ContextSliceBytes(16, 2, 3), "slice", nullptr),
-      other({}, ContextSliceBytes(16, 2, 3), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr),
+      other({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr);
   const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
                    second = Slice(whole.batch, {2, 1, 0}, other);
   EXPECT_EQ(Values(first.context.first_token_S), (std::vector<int32_t>{0, 7, -1}));
@@ -190,7 +221,7 @@ TEST(ContextSliceTest, StripesShareOutEverySequenceEvenlyWithAndWithoutAMask) {
   const std::vector<int32_t> lengths = {320, 96, 160, 64};
   const Whole whole(1, lengths);
   const int64_t tokens = whole.batch.num_tokens();
-  const Buffer memory({}, ContextSliceBytes(tokens, kSize), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({tokens}, kSize), "slice", nullptr);
   const ContextBatch context = Slice(whole.batch, {kSize, 0, 0}, memory).context;
   for (bool causal : {false, true}) {
     double pairs = 0;

@@ -38,6 +38,7 @@ AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t laye
   core.causal = false;
   core.scale = options.softmax_scale;
   core.cross = true;
+  core.context_parallel = options.context_parallel;
   return core;
 }
 
@@ -68,8 +69,9 @@ void CrossAttention::Forward(const LayerContext& ctx, const Tensor& x_TH, const 
                              Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens(), keys = ctx.batch->encoder.num_tokens();
-  saved->q_TND = ctx.saved->Allocate(dtype_, {tokens, heads_, head_size_}, "attention q");
-  saved->kv_UN2D = ctx.saved->Allocate(dtype_, {keys, heads_, 2, head_size_}, "attention kv");
+  Arena* const arena = core_.KeepsInputs(ctx) && !recompute_ ? ctx.scratch : ctx.saved;
+  saved->q_TND = arena->Allocate(dtype_, {tokens, heads_, head_size_}, "attention q");
+  saved->kv_UN2D = arena->Allocate(dtype_, {keys, heads_, 2, head_size_}, "attention kv");
   q_.Forward(ctx, x_TH, Flat(saved->q_TND), &saved->q);
   kv_.Forward(ctx, ctx.encoder_UH, saved->kv_UN2D.View({keys, heads_ * 2 * head_size_}),
               &saved->kv);

@@ -3,8 +3,8 @@
 //
 // Each sequence of the decoder sees all of the encoder's sequence of the same number. The
 // projection of the encoder is [k, v] for each head, as Megatron lays it out. Tensor-parallel ranks
-// hold whole heads. Legend: T tokens of the decoder, U of the encoder, H hidden, N heads of this
-// rank, D head size.
+// hold whole heads, context-parallel ranks tokens of both. Legend: T tokens of the decoder, U of
+// the encoder (of this rank), H hidden, N heads of this rank, D head size.
 #ifndef MEGATRON_LAYERS_CROSS_ATTENTION_H_
 #define MEGATRON_LAYERS_CROSS_ATTENTION_H_
 

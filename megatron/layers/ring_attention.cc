@@ -5,21 +5,21 @@
 namespace megatron {
 namespace {
 
-// Keys and values of one rank in one piece, [2, T, G, D], as they travel.
+// Keys and values of one rank in one piece, [2, U, G, D], as they travel.
 Tensor AllocateKeys(Arena* arena, DType dtype, const ops::AttentionInputs& in, const char* name) {
   const Shape& shape = in.k_UGD.shape();
   return arena->Allocate(dtype, {2, shape[0], shape[1], shape[2]}, name);
 }
 
-void CopyKeys(const Stream& stream, const Tensor& k, const Tensor& v, const Tensor& packed_2TGD) {
-  ops::Copy(stream, k, packed_2TGD.Select(0, 0));
-  ops::Copy(stream, v, packed_2TGD.Select(0, 1));
+void CopyKeys(const Stream& stream, const Tensor& k, const Tensor& v, const Tensor& packed_2UGD) {
+  ops::Copy(stream, k, packed_2UGD.Select(0, 0));
+  ops::Copy(stream, v, packed_2UGD.Select(0, 1));
 }
 
-void TakeGradients(const Stream& stream, const Tensor& packed_2TGD,
+void TakeGradients(const Stream& stream, const Tensor& packed_2UGD,
                    const ops::AttentionInputs& gradients) {
-  ops::Copy(stream, packed_2TGD.Select(0, 0), gradients.k_UGD);
-  ops::Copy(stream, packed_2TGD.Select(0, 1), gradients.v_UGD);
+  ops::Copy(stream, packed_2UGD.Select(0, 0), gradients.k_UGD);
+  ops::Copy(stream, packed_2UGD.Select(0, 1), gradients.v_UGD);
 }
 
 // Sums need fp32: x itself, or memory whose content FromFp32 rounds into x.
@@ -33,20 +33,19 @@ void FromFp32(const Stream& stream, const Tensor& sum_TGRD, const Tensor& x_TGRD
 }
 
 // This rank's queries, and the keys of rank `source`.
-ops::Attention OfSource(const LayerContext& ctx, const ops::Attention& attention, int source) {
-  const ContextBatch& context = ctx.batch->context;
+ops::Attention OfSource(const LayerContext& ctx, const ContextAttention& attention, int source) {
   const int rank = ctx.context_group.rank();
-  ops::Attention block = attention;
-  block.cu_seqlens_q = context.cu_seqlens.Select(0, rank);
-  block.cu_seqlens_k = context.cu_seqlens.Select(0, source);
-  block.place_q_T = context.place_CT.Select(0, rank);
-  block.place_k_U = context.place_CT.Select(0, source);
-  block.max_seqlen_q = block.max_seqlen_k = ctx.batch->max_seqlen;
+  ops::Attention block = attention.whole;
+  block.cu_seqlens_q = attention.queries->cu_seqlens.Select(0, rank);
+  block.cu_seqlens_k = attention.keys->cu_seqlens.Select(0, source);
+  block.place_q_T = attention.queries->place_CT.Select(0, rank);
+  block.place_k_U = attention.keys->place_CT.Select(0, source);
   return block;
 }
 
-ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2TGD) {
-  return {q_TGRD, packed_2TGD.Select(0, 0), packed_2TGD.Select(0, 1)};
+ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2UGD,
+                              const Tensor& bias_WN) {
+  return {q_TGRD, packed_2UGD.Select(0, 0), packed_2UGD.Select(0, 1), bias_WN};
 }
 
 // Who gives, who takes, and whose keys are here in each step.
@@ -65,22 +64,22 @@ class Ring {
   const ProcessGroup& group_;
 };
 
-// Every rank's keys and values, [C, 2, T, G, D].
+// Every rank's keys and values, [C, 2, U, G, D].
 Tensor GatherKeys(const LayerContext& ctx, const ops::AttentionInputs& in) {
   const Shape& shape = in.k_UGD.shape();
   const int64_t ranks = ctx.context_group.size();
-  const Tensor all_C2TGD = ctx.scratch->Allocate(
+  const Tensor all_C2UGD = ctx.scratch->Allocate(
       in.k_UGD.dtype(), {ranks, 2, shape[0], shape[1], shape[2]}, "gathered keys and values");
-  const Tensor mine_2TGD = all_C2TGD.Select(0, ctx.context_group.rank());
-  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, mine_2TGD);
-  ctx.context_group.AllGather(mine_2TGD, all_C2TGD.View({ranks * 2, shape[0], shape[1], shape[2]}),
+  const Tensor mine_2UGD = all_C2UGD.Select(0, ctx.context_group.rank());
+  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, mine_2UGD);
+  ctx.context_group.AllGather(mine_2UGD, all_C2UGD.View({ranks * 2, shape[0], shape[1], shape[2]}),
                               ctx.stream);
-  return all_C2TGD;
+  return all_C2UGD;
 }
 
 }  // namespace
 
-void RingAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+void RingAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
                           const Tensor& lse_TGR) {
   Arena::Scope scope(ctx.scratch);
@@ -94,13 +93,14 @@ void RingAttentionForward(const LayerContext& ctx, const ops::Attention& attenti
     if (step + 1 < size) ring.Pass(keys, next, ctx.stream);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = step > 0;
-    ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, keys), sum_TGRD, lse_TGR);
+    ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), sum_TGRD,
+                          lse_TGR);
     std::swap(keys, next);
   }
   FromFp32(ctx.stream, sum_TGRD, out_TGRD);
 }
 
-void RingAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                            const ops::AttentionInputs& in, const Tensor& out_TGRD,
                            const Tensor& lse_TGR, const Tensor& dout_TGRD,
                            const ops::AttentionInputs& gradients) {
@@ -117,8 +117,8 @@ void RingAttentionBackward(const LayerContext& ctx, const ops::Attention& attent
     if (step + 1 < size) ring.Pass(keys, next, ctx.stream);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = block.add_to_keys = step > 0;
-    ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, keys), out_TGRD, lse_TGR,
-                           dout_TGRD, WithKeys(dq_TGRD, dkeys));
+    ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), out_TGRD,
+                           lse_TGR, dout_TGRD, WithKeys(dq_TGRD, dkeys, gradients.bias_WN));
     // After the last step the gradients that come are those of this rank's own keys.
     ring.Pass(dkeys, dnext, ctx.stream);
     std::swap(keys, next);
@@ -128,43 +128,44 @@ void RingAttentionBackward(const LayerContext& ctx, const ops::Attention& attent
   TakeGradients(ctx.stream, dkeys, gradients);
 }
 
-void GatherAttentionForward(const LayerContext& ctx, const ops::Attention& attention,
+void GatherAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
                             const ops::AttentionInputs& in, const Tensor& out_TGRD,
                             const Tensor& lse_TGR) {
   Arena::Scope scope(ctx.scratch);
   const Tensor sum_TGRD = Fp32Of(ctx, out_TGRD);
-  const Tensor all_C2TGD = GatherKeys(ctx, in);
+  const Tensor all_C2UGD = GatherKeys(ctx, in);
   for (int source = 0; source < ctx.context_group.size(); ++source) {
     ops::Attention block = OfSource(ctx, attention, source);
     block.add_to_queries = source > 0;
-    ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, all_C2TGD.Select(0, source)),
-                          sum_TGRD, lse_TGR);
+    ops::AttentionForward(ctx.stream, block,
+                          WithKeys(in.q_TGRD, all_C2UGD.Select(0, source), in.bias_WN), sum_TGRD,
+                          lse_TGR);
   }
   FromFp32(ctx.stream, sum_TGRD, out_TGRD);
 }
 
-void GatherAttentionBackward(const LayerContext& ctx, const ops::Attention& attention,
+void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                              const ops::AttentionInputs& in, const Tensor& out_TGRD,
                              const Tensor& lse_TGR, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
   const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
-  const Tensor all_C2TGD = GatherKeys(ctx, in);
-  const Tensor dall_C2TGD =
-      ctx.scratch->Allocate(DType::kFloat32, all_C2TGD.shape(), "gathered gradients");
+  const Tensor all_C2UGD = GatherKeys(ctx, in);
+  const Tensor dall_C2UGD =
+      ctx.scratch->Allocate(DType::kFloat32, all_C2UGD.shape(), "gathered gradients");
   for (int source = 0; source < ctx.context_group.size(); ++source) {
     ops::Attention block = OfSource(ctx, attention, source);
     block.add_to_queries = source > 0;
-    ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, all_C2TGD.Select(0, source)),
-                           out_TGRD, lse_TGR, dout_TGRD,
-                           WithKeys(dq_TGRD, dall_C2TGD.Select(0, source)));
+    ops::AttentionBackward(
+        ctx.stream, block, WithKeys(in.q_TGRD, all_C2UGD.Select(0, source), in.bias_WN), out_TGRD,
+        lse_TGR, dout_TGRD, WithKeys(dq_TGRD, dall_C2UGD.Select(0, source), gradients.bias_WN));
   }
   FromFp32(ctx.stream, dq_TGRD, gradients.q_TGRD);
-  const Tensor mine_2TGD = dall_C2TGD.Select(0, ctx.context_group.rank());
-  ctx.context_group.ReduceScatter(dall_C2TGD.View({dall_C2TGD.dim(0) * 2, dall_C2TGD.dim(2),
-                                                   dall_C2TGD.dim(3), dall_C2TGD.dim(4)}),
-                                  mine_2TGD, ctx.stream);
-  TakeGradients(ctx.stream, mine_2TGD, gradients);
+  const Tensor mine_2UGD = dall_C2UGD.Select(0, ctx.context_group.rank());
+  ctx.context_group.ReduceScatter(dall_C2UGD.View({dall_C2UGD.dim(0) * 2, dall_C2UGD.dim(2),
+                                                   dall_C2UGD.dim(3), dall_C2UGD.dim(4)}),
+                                  mine_2UGD, ctx.stream);
+  TakeGradients(ctx.stream, mine_2UGD, gradients);
 }
 
 }  // namespace megatron

@@ -17,6 +17,7 @@ MicroBatch EncoderView(const MicroBatch& batch) {
   encoder.sample_position_T = batch.encoder.sample_position_T;
   encoder.cu_seqlens = batch.encoder.cu_seqlens;
   encoder.max_seqlen = batch.encoder.max_seqlen;
+  encoder.context = batch.encoder.context;
   return encoder;
 }
 

@@ -77,10 +77,10 @@ TEST_F(PretrainT5Test, WhatItCannotUseIsSaid) {
   const Outcome sentinels = RunT5({"--set=data.vocab_extra_ids=0"});
   EXPECT_EQ(sentinels.exit_code, kExitData) << sentinels.output;
   ExpectSaid(sentinels, {"vocab_extra_ids"});
-  const Outcome config = RunT5({"--set=parallel.context_parallel_size=2",
-                                "--set=model.num_experts=4", "--set=model.qk_layernorm=true"});
+  const Outcome config = RunT5(
+      {"--set=model.post_norm=true", "--set=model.num_experts=4", "--set=model.qk_layernorm=true"});
   EXPECT_EQ(config.exit_code, kExitConfig) << config.output;
-  ExpectSaid(config, {"context_parallel_size", "num_experts", "qk_layernorm"});
+  ExpectSaid(config, {"post_norm", "num_experts", "qk_layernorm"});
 }
 
 }  // namespace

@@ -38,11 +38,12 @@ MicroBatchSize MicroBatchPacker::LargestSize() const {
   MicroBatchSize size = {samples * options_.seq_length, samples,
                          samples * options_.encoder_seq_length};
   if (options_.encoder_seq_length > 0) size.spans = size.tokens;
-  if (!lengths_vary() || TokenMultiple() == 1) return size;
+  const int64_t multiple = TokenMultiple();
+  if (!lengths_vary() || multiple == 1) return size;
   ++size.sequences;
   if (options_.encoder_seq_length > 0) {
-    size.tokens += TokenMultiple();
-    size.encoder_tokens += TokenMultiple();
+    for (int64_t* tokens : {&size.tokens, &size.encoder_tokens})
+      *tokens = (*tokens / multiple + 1) * multiple;
   }
   return size;
 }
@@ -50,8 +51,11 @@ MicroBatchSize MicroBatchPacker::LargestSize() const {
 int64_t MicroBatchPacker::BytesOfOne() const {
   const int size = options_.context_parallel_size;
   if (size == 1) return MicroBatchBytes(Room());
-  const int64_t labelled = options_.classified ? LargestSize().sequences : 0;
-  return MicroBatchBytes(Room()) + ContextSliceBytes(LargestSize().tokens, size, labelled);
+  const MicroBatchSize largest = LargestSize();
+  return MicroBatchBytes(Room()) +
+         ContextSliceBytes(
+             {largest.tokens, options_.classified ? largest.sequences : 0, largest.encoder_tokens},
+             size);
 }
 
 void MicroBatchPacker::PlaceOwnTokens() {

@@ -75,7 +75,7 @@ class MicroBatchPacker {
   MicroBatch OnHost(const MicroBatch& batch) const;
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
-            options_.classified ? 0 : options_.seq_length};
+            lengths_vary() ? 0 : options_.seq_length};
   }
   // What every rank of a sample has the same share of: a multiple of this.
   int64_t TokenMultiple() const {

@@ -211,21 +211,71 @@ TEST_F(MicroBatchPackerTest, SpansAreNumberedThroughTheMicroBatch) {
   EXPECT_THAT(Values<float>(spans.weight_R), ElementsAre(1, 1));
 }
 
+// Of lengths that no number of ranks need divide.
 TEST_F(MicroBatchPackerTest, ShapesForPlanningHoldEveryBatch) {
-  PackerOptions options = EncoderOptions(3, 1);
-  options.seq_length = 4;
-  options.token_multiple = 2;
-  MicroBatchPacker plan(options, Device(), nullptr);
-  plan.PackShapes(1);
-  const MicroBatchSize largest = SizeOf(plan.batches()[0]);
-  MicroBatchPacker packer(options, Device(), nullptr);
-  for (int64_t begin = 0; begin < 90; begin += 3) {
-    ASSERT_TRUE(packer.Pack(encoded_, {begin, 1, 1}, ProcessGroup(), stream_).ok());
-    const MicroBatchSize size = SizeOf(packer.batches()[0]);
-    EXPECT_LE(size.tokens, largest.tokens);
-    EXPECT_LE(size.encoder_tokens, largest.encoder_tokens);
-    EXPECT_LE(size.sequences, largest.sequences);
-    EXPECT_EQ(size.tokens % 2 + size.encoder_tokens % 2, 0);
+  struct Ranks {
+    int64_t token_multiple;
+    int context;
+  };
+  for (const Ranks& ranks : {Ranks{2, 1}, Ranks{1, 2}, Ranks{2, 2}}) {
+    PackerOptions options = EncoderOptions(3, 1);
+    options.token_multiple = ranks.token_multiple;
+    options.context_parallel_size = ranks.context;
+    options.context_parallel_rank = ranks.context - 1;
+    MicroBatchPacker plan(options, Device(), nullptr);
+    plan.PackShapes(1);
+    const MicroBatchSize largest = SizeOf(plan.batches()[0]);
+    MicroBatchPacker packer(options, Device(), nullptr);
+    for (int64_t begin = 0; begin < 90; begin += 3) {
+      ASSERT_TRUE(packer.Pack(encoded_, {begin, 1, 1}, ProcessGroup(), stream_).ok());
+      const MicroBatchSize size = SizeOf(packer.batches()[0]);
+      EXPECT_LE(size.tokens, largest.tokens);
+      EXPECT_LE(size.encoder_tokens, largest.encoder_tokens);
+      EXPECT_LE(size.sequences, largest.sequences);
+      EXPECT_EQ(size.tokens % ranks.token_multiple, 0);
+      EXPECT_EQ(size.encoder_tokens % ranks.token_multiple, 0);
+    }
+  }
+}
+
+TEST_F(MicroBatchPackerTest, ContextRanksShareOutBothSidesOfAnEncodersSamples) {
+  PackerOptions options = EncoderOptions(4, 1);
+  const MicroBatchPacker::Step step = {/*consumed_samples=*/1, 1, 8};
+  MicroBatchPacker whole(options, Device(), nullptr);
+  ASSERT_TRUE(whole.Pack(encoded_, step, ProcessGroup(), stream_).ok());
+  const MicroBatch& expected = whole.batches()[0];
+  std::map<int32_t, float> weights;             // by token
+  std::map<int32_t, int32_t> spans, positions;  // the latter by token of the encoder
+  for (int rank : {0, 1}) {
+    options.context_parallel_size = 2;
+    options.context_parallel_rank = rank;
+    MicroBatchPacker packer(options, Device(), nullptr);
+    ASSERT_TRUE(packer.Pack(encoded_, step, ProcessGroup(), stream_).ok());
+    const MicroBatch& batch = packer.batches()[0];
+    for (int64_t t = 0; t < batch.num_tokens(); ++t) {
+      const int32_t token = Values<int32_t>(batch.tokens_T)[t];
+      weights[token] += Values<float>(batch.gradient_weight_T)[t];
+      spans[token] = Values<int32_t>(batch.spans.span_T)[t];
+    }
+    for (int64_t t = 0; t < batch.encoder.num_tokens(); ++t) {
+      positions[Values<int32_t>(batch.encoder.tokens_T)[t]] =
+          Values<int32_t>(batch.encoder.position_T)[t];
+    }
+    EXPECT_EQ(batch.spans.num_spans(), expected.spans.num_spans());
+    // 2 + 3 + 1 + 2 tokens share out evenly, but the encoder's 2 + 3 + 4 + 1 do not: a filler.
+    EXPECT_EQ(batch.num_tokens(), 8);
+    EXPECT_EQ(batch.encoder.num_tokens(), 8);
+    EXPECT_EQ(batch.num_sequences(), 5);
+  }
+  for (int64_t t = 0; t < expected.num_tokens(); ++t) {
+    const int32_t token = Values<int32_t>(expected.tokens_T)[t];
+    EXPECT_EQ(weights[token], Values<float>(expected.gradient_weight_T)[t]);
+    EXPECT_EQ(spans[token], Values<int32_t>(expected.spans.span_T)[t]);
+  }
+  for (int64_t t = 0; t < expected.encoder.num_tokens(); ++t) {
+    const auto found = positions.find(Values<int32_t>(expected.encoder.tokens_T)[t]);
+    ASSERT_NE(found, positions.end());
+    EXPECT_EQ(found->second, Values<int32_t>(expected.encoder.position_T)[t]);
   }
 }
 

@@ -98,6 +98,7 @@ void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn) {
   for (const auto part : kOfEncoderTokens) visit(&(batch->encoder.*part));
   for (Tensor* tensor : {&batch->cu_seqlens, &batch->encoder.cu_seqlens, &batch->context.cu_seqlens,
                          &batch->context.place_CT, &batch->context.first_token_S,
+                         &batch->encoder.context.cu_seqlens, &batch->encoder.context.place_CT,
                          &batch->spans.span_T, &batch->spans.missing_R, &batch->spans.weight_R}) {
     visit(tensor);
   }

@@ -135,7 +135,30 @@ std::vector<Layout> Layouts() {
   uneven.layers = {3, 3, 2};
   Layout alone;
   alone.micro_batch_size = 8;
+  Layout ring;  // tokens of both sides dealt out
+  ring.context = 2;
+  ring.micro_batch_size = 2;
+  Layout heads = ring;
+  heads.tensor = 2;
+  heads.context_parallel = ContextParallel::kAllToAll;
+  Layout gather;
+  gather.context = 4;
+  gather.micro_batch_size = 8;
+  gather.context_parallel = ContextParallel::kGather;
+  Layout every = Pipeline(2, k1F1B);
+  every.tensor = every.context = 2;
+  every.sequence_parallel = true;
+  every.sharding = DataSharding::kStates;
+  Layout shards = Pipeline(2, ScheduleKind::kZeroBubbleH1);
+  shards.data = shards.context = 2;
+  shards.sharding = DataSharding::kWeights;
+  shards.context_parallel = ContextParallel::kAllToAll;
   return {alone,
+          ring,
+          heads,
+          gather,
+          every,
+          shards,
           many,
           sequence,
           wide,

@@ -180,6 +180,25 @@ void CheckStripes(ConfigChecker& check) {
                            check.Named("model.model_type")));
 }
 
+// Samples of one length are cut into chunks of equal length.
+void CheckChunks(ConfigChecker& check) {
+  constexpr char kContext[] = "parallel.context_parallel_size";
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t size = parallel.context_parallel_size();
+  const int64_t length = check.resolved().model().seq_length();
+  if (!check.Usable({"model.seq_length"})) return;
+  if (length % (2 * size) != 0) {
+    check.Error("model.seq_length", absl::StrCat("must be divisible by 2 * ", check.Named(kContext),
+                                                 ": each rank has a part from each end"));
+  } else if (parallel.sequence_parallel() && check.Usable({kTensor}) &&
+             length / size % parallel.tensor_model_parallel_size() != 0) {
+    check.Error("model.seq_length",
+                absl::StrCat("must be divisible by ", check.Named(kContext), " times ",
+                             check.Named(kTensor), " with parallel.sequence_parallel: true"));
+  }
+}
+
 // How samples and heads are shared out over context-parallel ranks.
 void CheckContext(ConfigChecker& check) {
   constexpr char kContext[] = "parallel.context_parallel_size";
@@ -192,17 +211,9 @@ void CheckContext(ConfigChecker& check) {
     return check.HaveNoEffect({"parallel.cp_comm_type"},
                               absl::StrCat("with ", check.Named(kContext)));
   }
-  if (model.model_type() == config::ModelType::bert) {
-    CheckStripes(check);
-  } else if (check.Usable({"model.seq_length"}) && model.seq_length() % (2 * size) != 0) {
-    check.Error("model.seq_length", absl::StrCat("must be divisible by 2 * ", check.Named(kContext),
-                                                 ": each rank has a part from each end"));
-  } else if (parallel.sequence_parallel() && check.Usable({kTensor, "model.seq_length"}) &&
-             model.seq_length() / size % parallel.tensor_model_parallel_size() != 0) {
-    check.Error("model.seq_length",
-                absl::StrCat("must be divisible by ", check.Named(kContext), " times ",
-                             check.Named(kTensor), " with parallel.sequence_parallel: true"));
-  }
+  // What a T5 packs has room to be filled up on both sides, whatever their lengths.
+  if (model.model_type() == config::ModelType::bert) CheckStripes(check);
+  if (model.model_type() == config::ModelType::gpt) CheckChunks(check);
   if (parallel.cp_comm_type() != config::ContextParallelComm::a2a) return;
   const char* const heads =
       model.group_query_attention() ? "model.num_query_groups" : "model.num_attention_heads";

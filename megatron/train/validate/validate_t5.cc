@@ -13,7 +13,6 @@ constexpr char kType[] = "model.model_type";
 constexpr char kDecoderLength[] = "model.decoder_seq_length";
 constexpr char kPositions[] = "model.max_position_embeddings";
 constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
-constexpr char kContext[] = "parallel.context_parallel_size";
 
 // A span that is cut out, and what stands around it.
 constexpr int64_t kShortestEncoderSample = 4, kShortestDecoderSample = 3;
@@ -90,10 +89,6 @@ void CheckParts(ConfigChecker& check, const std::string& type) {
   }
   if (check.IsWritten("model.num_experts"))
     check.Error("model.num_experts", absl::StrCat("is not there ", type));
-  if (check.resolved().parallel().context_parallel_size() > 1) {
-    check.Error(kContext,
-                absl::StrCat("must be 1 ", type, ", whose cross-attention needs all tokens"));
-  }
 }
 
 }  // namespace

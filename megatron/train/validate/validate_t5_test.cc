@@ -45,6 +45,9 @@ TEST(ValidateT5Test, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({"parallel.pipeline_model_parallel_size=4",
                           "parallel.pipeline_model_parallel_split_rank=2"}),
               IsEmpty());
+  EXPECT_THAT(ErrorsWith({"parallel.context_parallel_size=4", "parallel.cp_comm_type=a2a",
+                          "model.seq_length=30", "model.decoder_seq_length=15"}),
+              IsEmpty());
   EXPECT_THAT(ErrorsWith({"parallel.pipeline_model_parallel_size=3",
                           "parallel.pipeline_model_parallel_layout=\"Et|ttt|ttttL\""}),
               IsEmpty());
@@ -72,7 +75,8 @@ TEST(ValidateT5Test, RefusesEachBrokenRuleByName) {
       {{"model.group_query_attention=true", "model.num_query_groups=2"},
        "model.group_query_attention = true: is not there"},
       {{"model.num_experts=4"}, "model.num_experts = 4: is not there"},
-      {{"parallel.context_parallel_size=2"}, "must be 1 with model.model_type = t5"},
+      {{"parallel.context_parallel_size=3", "parallel.cp_comm_type=a2a"},
+       "must be divisible by parallel.context_parallel_size = 3"},
       {{"parallel.sequence_parallel=true", "parallel.tensor_model_parallel_size=2",
         "model.decoder_seq_length=15"},
        "must be divisible by parallel.tensor_model_parallel_size = 2"},
