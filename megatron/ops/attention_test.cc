@@ -286,15 +286,17 @@ struct Parts {
     const Stream stream = Stream::Cpu(pool);
     for (int part = 0; part < parts; ++part) {
       const Part keys = Take(part, parts);
-      AttentionForward(stream, OfPart(keys, part), {whole.q, keys.k, keys.v}, out, whole.lse);
+      AttentionForward(stream, OfPart(keys, part),
+                       {whole.q, keys.k, keys.v, whole.IfBiased(whole.bias)}, out, whole.lse);
     }
     for (int64_t i = 0; i < out.numel(); ++i) whole.out.Set(i, out.Get(i));
     for (int part = 0; part < parts; ++part) {
       const Part keys = Take(part, parts);
       Attention attention = OfPart(keys, part);
       attention.add_to_keys = part % 2 == 0;  // to zeros: the same either way
-      AttentionBackward(stream, attention, {whole.q, keys.k, keys.v}, whole.out, whole.lse,
-                        whole.dout, {dq, keys.dk, keys.dv});
+      AttentionBackward(stream, attention, {whole.q, keys.k, keys.v, whole.IfBiased(whole.bias)},
+                        whole.out, whole.lse, whole.dout,
+                        {dq, keys.dk, keys.dv, whole.IfBiased(whole.dbias)});
       const int64_t width = whole.setup.groups * whole.setup.dim;
       for (size_t j = 0; j < keys.token.size(); ++j) {
         for (int64_t i = 0; i < width; ++i) {
@@ -315,12 +317,13 @@ struct Parts {
   }
 };
 
-// Cases whose causal edge is the usual triangle, which is what places describe.
+// Cases whose causal edge is the usual triangle and whose distances are counted from sequences'
+// beginnings, which is what places describe.
 std::vector<Sizes> WholeSequences() {
   std::vector<Sizes> cases;
   for (const Sizes& setup : Cases()) {
-    if (setup.bias_reach >= 0) continue;
-    if (!setup.causal || setup.q_lengths == setup.k_lengths) cases.push_back(setup);
+    const bool any_lengths = !setup.causal && setup.bias_reach < 0;
+    if (any_lengths || setup.q_lengths == setup.k_lengths) cases.push_back(setup);
   }
   return cases;
 }
@@ -342,6 +345,7 @@ TEST_P(AttentionTest, KeysMayComeInParts) {
       ExpectNear(p.dq, want.dq, 2 * OpTolerance(GetParam()));
       ExpectNear(p.dk, want.dk, 2 * OpTolerance(GetParam()));
       ExpectNear(p.dv, want.dv, 2 * OpTolerance(GetParam()));
+      if (setup.bias_reach >= 0) ExpectNear(p.whole.dbias, want.dbias, 4 * OpTolerance(GetParam()));
     }
   }
 }

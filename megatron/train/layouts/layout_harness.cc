@@ -296,6 +296,27 @@ absl::Status CountingSource::Get(int64_t index, GptSample* sample) const {
   return absl::OkStatus();
 }
 
+absl::Status GapSource::Get(int64_t index, GptSample* sample) const {
+  *sample = GptSample();
+  std::vector<int32_t> missing;
+  for (int32_t i = 0; i < static_cast<int32_t>(4 + index * 7 % 13); ++i) {
+    const int32_t token = static_cast<int32_t>((index + 3 * i) % 47);
+    if (i % 3 == 1) missing.push_back(token);
+    sample->encoder_tokens.push_back(i % 3 == 1 ? 49 : token);
+  }
+  sample->tokens = {48};
+  sample->tokens.insert(sample->tokens.end(), missing.begin(), missing.end());
+  sample->labels = missing;
+  sample->labels.push_back(47);
+  for (size_t i = 0; i < sample->tokens.size(); ++i)
+    sample->positions.push_back(static_cast<int32_t>(i));
+  sample->loss_mask.assign(sample->tokens.size(), 1.0f);
+  sample->document_starts = {0};
+  sample->spans.assign(sample->tokens.size(), 0);
+  sample->spans[0] = -1;
+  return absl::OkStatus();
+}
+
 GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer) {
   GptTrainerOptions options;
   options.model = model;

@@ -54,6 +54,14 @@ class CountingSource : public GptSampleSource {
   mutable std::array<std::atomic<int>, kSize> reads_{};
 };
 
+// Texts that count up, of which the decoder has to say every third token: for models with an
+// encoder.
+class GapSource : public GptSampleSource {
+ public:
+  int64_t size() const override { return 1 << 10; }
+  absl::Status Get(int64_t index, GptSample* sample) const override;
+};
+
 // Options of a run of `model` with batches of 8 samples, but for what the layout decides.
 GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer);
 

@@ -115,11 +115,13 @@ Layout EightRanks(DataSharding sharding) {
   return layout;
 }
 
+enum Model { kDense, kExperts, kEncoder, kModels };
+
 struct Scene {
   const char* name;
   Layout layout;
   std::vector<Mutation> mutations;
-  bool experts = false;  // of the model
+  Model model = kDense;
 };
 
 std::vector<Scene> Scenes() {
@@ -175,7 +177,21 @@ std::vector<Scene> Scenes() {
        {{"choices not gathered over context", "cp", Collective::kAllReduce, Fault::kDropped},
         {"gradients of experts not summed", "edp", Collective::kAllReduce, Fault::kDropped},
         {"gradients of experts averaged", "edp", Collective::kAllReduce, Fault::kHalved}},
-       /*experts=*/true},
+       kExperts},
+      {"an encoder's keys, all-to-all",
+       ulysses,
+       {{"heads of both sides to the wrong rank", "cp", Collective::kAllToAll, Fault::kRotated}},
+       kEncoder},
+      {"an encoder's keys, gathered",
+       gathered,
+       {{"keys of an encoder in the wrong order", "cp", Collective::kAllGather, Fault::kRotated},
+        {"gradients of an encoder not summed", "cp", Collective::kReduceScatter, Fault::kDropped},
+        {"gradients of an encoder averaged", "cp", Collective::kReduceScatter, Fault::kHalved}},
+       kEncoder},
+      {"an encoder's keys, around a ring",
+       context,
+       {{"keys of an encoder not passed on", "cp", Collective::kExchange, Fault::kDropped}},
+       kEncoder},
   };
 }
 
@@ -183,6 +199,7 @@ constexpr int kSteps = 3;
 constexpr double kTolerance = 2e-6;  // parallel_equivalence_test's
 
 LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout, const Mutation* mutation) {
+  const bool encodes = run.model.num_encoder_layers > 0;
   LayoutRun how;
   how.layout = layout;
   how.steps = kSteps;
@@ -191,7 +208,7 @@ LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout, const Mu
       return std::make_shared<MutatedCommunicator>(std::move(world), *mutation);
     };
   }
-  return TrainOnLayout(run, how, CountingSource());
+  return encodes ? TrainOnLayout(run, how, GapSource()) : TrainOnLayout(run, how, CountingSource());
 }
 
 bool Close(double got, double want) { return std::abs(got - want) <= kTolerance * want; }
@@ -230,14 +247,17 @@ GptTrainerOptions RunWithExperts() {
 }
 
 TEST(MutationTest, EveryMistakeInCommunicationIsSeen) {
-  const GptTrainerOptions runs[] = {TinyRun(SmallGpt2(), OptimizerOptions::kSgd), RunWithExperts()};
+  const GptTrainerOptions runs[kModels] = {TinyRun(SmallGpt2(), OptimizerOptions::kSgd),
+                                           RunWithExperts(),
+                                           TinyRun(SmallT5(), OptimizerOptions::kSgd)};
   Layout one;
   one.micro_batch_size = 4;
-  const LayoutOutcome outcomes[] = {Train(runs[0], one, nullptr), Train(runs[1], one, nullptr)};
+  LayoutOutcome outcomes[kModels];
+  for (int model = 0; model < kModels; ++model) outcomes[model] = Train(runs[model], one, nullptr);
   for (const Scene& scene : Scenes()) {
     SCOPED_TRACE(scene.name);
-    const GptTrainerOptions& run = runs[scene.experts];
-    const LayoutOutcome& alone = outcomes[scene.experts];
+    const GptTrainerOptions& run = runs[scene.model];
+    const LayoutOutcome& alone = outcomes[scene.model];
     const Mutation none = {"none", "no such group", Collective::kAllReduce, Fault::kDropped};
     EXPECT_TRUE(SameRun(Train(run, scene.layout, &none), alone));
     for (const Mutation& mutation : scene.mutations) {

@@ -18,32 +18,6 @@ constexpr int kSteps = 10;
 constexpr double kLossTolerance = 2e-6;
 constexpr double kWeightTolerance = 2e-6;  // relative L2 of a tensor
 
-// Texts that count up, of which the decoder has to say every third token.
-class GapSource : public GptSampleSource {
- public:
-  int64_t size() const override { return 1 << 10; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
-    *sample = GptSample();
-    std::vector<int32_t> missing;
-    for (int32_t i = 0; i < static_cast<int32_t>(4 + index * 7 % 13); ++i) {
-      const int32_t token = static_cast<int32_t>((index + 3 * i) % 47);
-      if (i % 3 == 1) missing.push_back(token);
-      sample->encoder_tokens.push_back(i % 3 == 1 ? 49 : token);
-    }
-    sample->tokens = {48};
-    sample->tokens.insert(sample->tokens.end(), missing.begin(), missing.end());
-    sample->labels = missing;
-    sample->labels.push_back(47);
-    for (size_t i = 0; i < sample->tokens.size(); ++i)
-      sample->positions.push_back(static_cast<int32_t>(i));
-    sample->loss_mask.assign(sample->tokens.size(), 1.0f);
-    sample->document_starts = {0};
-    sample->spans.assign(sample->tokens.size(), 0);
-    sample->spans[0] = -1;
-    return absl::OkStatus();
-  }
-};
-
 // As Megatron's.
 GptOptions SmallT5() {
   GptOptions options = SmallGpt2();
