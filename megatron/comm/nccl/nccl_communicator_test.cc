@@ -9,6 +9,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -271,6 +272,38 @@ TEST(NcclFailureTest, GroupsThatAreSplitDifferentlyAreRefused) {
         return absl::OkStatus();
       });
   EXPECT_FALSE(status.ok());
+}
+
+// Whose end of a communicator takes as long as the test likes.
+class HangingNccl : public FakeNccl {
+ public:
+  NcclResult CommAbort(ncclComm* comm) override {
+    if (!aborting_.HasBeenNotified()) aborting_.Notify();
+    goes_on_.WaitForNotification();
+    return FakeNccl::CommAbort(comm);
+  }
+  void WaitForAbort() const { aborting_.WaitForNotification(); }
+  void GoOn() { goes_on_.Notify(); }
+
+ private:
+  absl::Notification aborting_, goes_on_;
+};
+
+TEST(NcclCommunicatorTest, WhoeverAsksWhatIsUnderWayWaitsForNoCallThatHangs) {
+  HangingNccl fake;
+  // One rank alone has a communicator, too.
+  const absl::Status status =
+      RunOn(&fake, 1, Hasty(), [&](NcclWorld* world, const ProcessGroup& group, const Stream&) {
+        group.communicator()->Abort(absl::AbortedError("enough"));
+        fake.WaitForAbort();
+        const absl::Time begin = absl::Now();
+        const std::vector<std::string> doing = world->Doing();
+        EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
+        EXPECT_THAT(doing, ::testing::ElementsAre("rank 0 of world: a call of NCCL hangs"));
+        fake.GoOn();
+        return group.status();
+      });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted));
 }
 
 }  // namespace

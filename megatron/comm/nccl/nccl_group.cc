@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "megatron/base/patient_lock.h"
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
@@ -12,6 +13,8 @@ namespace {
 // NCCL's own threads work for tens of microseconds mostly, and for seconds when they connect.
 constexpr absl::Duration kShortSleep = absl::Microseconds(5), kLongSleep = absl::Milliseconds(1);
 constexpr absl::Duration kShortWait = absl::Milliseconds(2);
+// Whoever holds a lock for longer hangs in NCCL.
+constexpr absl::Duration kLockPatience = absl::Milliseconds(100);
 
 bool Failed(NcclResult result) { return result != kNcclSuccess && result != kNcclInProgress; }
 
@@ -143,7 +146,10 @@ absl::Status NcclGroup::Watch(absl::Time now) {
 
 std::vector<std::string> NcclGroup::Doing() const {
   constexpr size_t kMost = 3;
-  const absl::MutexLock lock(&mutex_);
+  const PatientLock lock(&mutex_, kLockPatience);
+  if (!lock.held()) {
+    return {absl::StrCat("rank ", host_->rank(), " of ", host_->name(), ": a call of NCCL hangs")};
+  }
   std::vector<std::string> lines;
   for (const UnderWay& call : under_way_) {
     if (lines.size() == kMost) break;

@@ -5,7 +5,7 @@
 // Whether the device has done it, and in time, is seen by whoever calls Watch now and then.
 //
 // Threads: Enqueue, Split and Initialize by one; all else by any. No lock is held while NCCL works,
-// nor while the communicator on the host is asked for anything.
+// but by Abort, nor while the communicator on the host is asked for anything.
 #ifndef MEGATRON_COMM_NCCL_NCCL_GROUP_H_
 #define MEGATRON_COMM_NCCL_NCCL_GROUP_H_
 
@@ -56,7 +56,8 @@ class NcclGroup {
 
   // The first thing that has gone wrong on the device or in NCCL's own threads.
   absl::Status Watch(absl::Time now);
-  // What the device has not done yet, oldest first: one line each, of at most three calls.
+  // What the device has not done yet, oldest first: one line each, of at most three calls. Waits
+  // for no call of NCCL that hangs.
   std::vector<std::string> Doing() const;
 
   // What the device is doing here ends, and nothing is enqueued any more.
