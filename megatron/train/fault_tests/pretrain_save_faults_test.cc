@@ -1,11 +1,13 @@
 // Saving, struck at every system call by which it changes files: by kill -9, by a full disk, by an
 // error. The last good checkpoint stays whole, and the same command again ends with the bytes of
-// the run that nobody disturbed. --all: more layouts, and each error at each call.
+// the run that nobody disturbed. --all: more layouts, and each error at each call. --every=10
+// --first=3: a tenth of it.
 
 #include <signal.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,8 @@ namespace megatron {
 namespace {
 
 bool all_of_them = false;
+// Every how many calls one is struck, and the first one.
+int every = 1, first = 0;
 
 struct Layout {
   std::string name;
@@ -81,7 +85,7 @@ class PretrainSaveFaultsTest : public PretrainProgramTest {
 TEST_F(PretrainSaveFaultsTest, AKillBehindAnySystemCallLosesNothing) {
   for (const Layout& layout : Layouts()) {
     const int calls = RunUndisturbed(layout);
-    for (int at = 0; at < calls; ++at) {
+    for (int at = first; at < calls; at += every) {
       Forget();
       const FaultedRun struck = RunStruck(layout, "struck", {at});
       SCOPED_TRACE(absl::StrCat(layout.name, ", call ", at, " of ", calls, ": ", struck.what));
@@ -92,7 +96,7 @@ TEST_F(PretrainSaveFaultsTest, AKillBehindAnySystemCallLosesNothing) {
       ExpectToRecover(layout, struck);
       if (HasFailure()) return;
     }
-    std::printf("%s: %d kills\n", layout.name.c_str(), calls);
+    std::printf("%s: a kill behind every %d of %d calls\n", layout.name.c_str(), every, calls);
   }
 }
 
@@ -100,7 +104,7 @@ TEST_F(PretrainSaveFaultsTest, AnErrorAtAnySystemCallLeavesTheLastGoodCheckpoint
   for (const Layout& layout : Layouts()) {
     const int calls = RunUndisturbed(layout);
     int went_on = 0, left = 0;
-    for (int at = 0; at < calls; ++at) {
+    for (int at = first; at < calls; at += every) {
       std::vector<SystemCallFault> faults = {
           {at, ENOSPC, true}, {at, ENOSPC, false}, {at, EIO, false}};
       if (!all_of_them) faults = {faults[at % 3]};
@@ -133,6 +137,11 @@ TEST_F(PretrainSaveFaultsTest, AnErrorAtAnySystemCallLeavesTheLastGoodCheckpoint
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  megatron::all_of_them = argc > 1 && std::string(argv[1]) == "--all";
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    megatron::all_of_them |= arg == "--all";
+    if (absl::StartsWith(arg, "--every=")) megatron::every = std::atoi(arg.c_str() + 8);
+    if (absl::StartsWith(arg, "--first=")) megatron::first = std::atoi(arg.c_str() + 8);
+  }
   return RUN_ALL_TESTS();
 }

@@ -75,6 +75,16 @@ std::string PathOf(pid_t thread, uint64_t descriptor) {
   return length < 0 ? "" : std::string(path, length);
 }
 
+// Of a path that a system call names. Those that take one in their second argument take the
+// directory that it starts from in their first.
+std::string NamedPath(pid_t thread, const __ptrace_syscall_info& info, int argument) {
+  const std::string path = StringOf(thread, info.entry.args[argument]);
+  if (argument != 1 || absl::StartsWith(path, "/")) return path;
+  const int directory = static_cast<int>(info.entry.args[0]);
+  if (directory == AT_FDCWD) return path;
+  return absl::StrCat(PathOf(thread, directory), "/", path);
+}
+
 std::string Normal(const std::string& path) {
   return std::filesystem::path(path).lexically_normal().string();
 }
@@ -95,6 +105,8 @@ class Tracer {
     ptrace(PTRACE_SYSCALL, child, nullptr, 0);
     for (pid_t thread; (thread = waitpid(-1, &status, __WALL)) > 0;) {
       if (!WIFSTOPPED(status)) {
+        known_.erase(thread);  // another may get its number
+        strikes_.erase(thread);
         if (thread == child) {
           exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
         }
@@ -149,9 +161,9 @@ class Tracer {
         (info.entry.args[call->second.argument + 1] & (O_CREAT | O_WRONLY | O_RDWR)) == 0) {
       return Strike::kNone;
     }
-    const uint64_t argument = info.entry.args[call->second.argument];
-    const std::string path =
-        call->second.is_path ? StringOf(thread, argument) : PathOf(thread, argument);
+    const std::string path = call->second.is_path
+                                 ? NamedPath(thread, info, call->second.argument)
+                                 : PathOf(thread, info.entry.args[call->second.argument]);
     if (!absl::StartsWith(Normal(path) + "/", directory_)) return Strike::kNone;
     const int number = calls_++;
     const bool later = fault_.lasting && number > fault_.at && !call->second.removes;
