@@ -33,6 +33,10 @@ ABSL_FLAG(int, ranks, 2, "Processes to start on this machine, without --hostfile
 ABSL_FLAG(absl::Duration, grace, absl::Seconds(4),
           "When a rank has failed, the time in which the others may end by themselves.");
 ABSL_FLAG(
+    absl::Duration, idle_limit, absl::ZeroDuration(),
+    "When a rank has ended, another that is stopped or sleeps for so long fails with code 31; "
+    "0: whoever sleeps is waited for.");
+ABSL_FLAG(
     std::string, hostfile, "",
     "A file with a line 'NAME slots=N' for each machine, as DeepSpeed's: a rank for each slot, "
     "over ssh.");
@@ -88,6 +92,7 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   options.master_addr = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
   options.children.grace = absl::GetFlag(FLAGS_grace);
+  options.children.idle_limit = absl::GetFlag(FLAGS_idle_limit);
   char directory[PATH_MAX];
   if (getcwd(directory, sizeof(directory)) == nullptr) {
     return absl::ErrnoToStatus(errno, "where this is");
@@ -111,6 +116,7 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   LaunchOptions options;
   options.ranks = absl::GetFlag(FLAGS_ranks);
   options.children.grace = absl::GetFlag(FLAGS_grace);
+  options.children.idle_limit = absl::GetFlag(FLAGS_idle_limit);
   options.command = command;
   return LaunchRanks(options);
 }

@@ -458,7 +458,8 @@ int Pretraining::Run() {
     return Report(*failure);
   }
   if (!one_of_several() && run_.options.ranks.processes && run_.options.num_ranks() > 1) {
-    return StartRanks(run_.options.num_ranks(), command_.arguments());
+    return StartRanks(run_.options.num_ranks(), command_.arguments(),
+                      run_.options.ranks.stuck_timeout);
   }
   if (const auto failure =
           Together({&Pretraining::LinkDevices, &Pretraining::OpenData,

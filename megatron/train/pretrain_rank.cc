@@ -198,8 +198,11 @@ ExitCode PretrainRank::Run() {
   if (!status.ok()) return failure_->Set(CodeOf(status, code), std::string(status.message()));
   code = Train();
   const bool finished = trainer_->progress().iteration >= run_.options.loop.train_iters;
-  if (code != kExitDone || !finished || !run_.options.generation.enabled) return code;
-  Generate();
+  if (code == kExitDone && finished && run_.options.generation.enabled) Generate();
+  if (failure_->Get().has_value()) return code;  // the others do not come
+  // While all are here a rank that hangs at the end is missed.
+  at_.Enter(Phase::kLeave);
+  world_.Barrier(Stream::Cpu(&pool_));
   status = world_.status();
   if (status.ok()) return code;
   return failure_->Set(CodeOf(status, kExitPeerLost), std::string(status.message()));

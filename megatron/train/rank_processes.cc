@@ -30,20 +30,22 @@ ExitCode CodeOf(const LaunchResult& result) {
 
 }  // namespace
 
-int StartRanks(int ranks, const std::vector<std::string>& arguments) {
+int StartRanks(int ranks, const std::vector<std::string>& arguments, absl::Duration idle_limit) {
   LaunchOptions options;
   options.ranks = ranks;
   options.command = {OwnProgram()};
   options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   options.children.orderly_codes = {kExitSavedOnSignal, kExitTimeLimit};
   options.children.consequence_code = kExitPeerLost;
+  options.children.hang_code = kExitHang;
+  options.children.idle_limit = idle_limit;
   std::fflush(stdout);
   const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
   if (!result.ok()) {
     std::fprintf(stderr, "error: %s\n", std::string(result.status().message()).c_str());
     return kExitPeerLost;
   }
-  if (result->signal != 0 || result->killed > 0) {
+  if (result->signal != 0 || result->killed > 0 || !result->hang.empty()) {
     std::fprintf(stderr, "error: %s\n", result->Describe().c_str());
   }
   return CodeOf(*result);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/tcp_job.h"
 #include "megatron/train/trainer/run_options.h"
@@ -15,9 +16,10 @@
 namespace megatron {
 
 // Starts this program with these arguments once for each rank, passes on what they print and the
-// signals that come, and returns the run's exit code when all have ended. This process may have no
-// other thread.
-int StartRanks(int ranks, const std::vector<std::string>& arguments);
+// signals that come, and returns the run's exit code when all have ended. They leave together:
+// whoever then stays behind and does nothing for `idle_limit` is named and ended; zero: never. This
+// process may have no other thread.
+int StartRanks(int ranks, const std::vector<std::string>& arguments, absl::Duration idle_limit);
 
 // Returns when all ranks have found each other.
 absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,

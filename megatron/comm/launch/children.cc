@@ -23,6 +23,7 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/line_prefixer.h"
+#include "megatron/comm/launch/outside_look.h"
 #include "megatron/comm/socket/socket.h"
 
 namespace megatron {
@@ -32,6 +33,8 @@ constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr int kNoSuchProgram = 127;  // as shells say it
 // For what the last writers of a pipe have left in it.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
+// Between two looks at children that should end.
+constexpr absl::Duration kLook = absl::Milliseconds(250);
 
 absl::Status Errno(const char* what) { return absl::ErrnoToStatus(errno, what); }
 
@@ -92,11 +95,12 @@ class Runner {
       return started;
     }
     while (CountRunning() > 0) {
-      WaitForSomething(kill_at_);
+      WaitForSomething(std::min(kill_at_, next_look_));
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) {
         if (signal != SIGCHLD) Received(signal);
       }
       Reap();
+      if (absl::Now() >= next_look_) LookForHangs();
       if (absl::Now() >= kill_at_) End();
     }
     Drain();
@@ -108,6 +112,9 @@ class Runner {
     pid_t pid = -1;  // -1: not started, or ended
     std::unique_ptr<LinePrefixer> outputs[2];
     Socket control;
+    // When last looked at; and when that had changed.
+    int64_t ticks = -1;
+    absl::Time worked;
   };
 
   int CountRunning() const {
@@ -271,6 +278,9 @@ class Runner {
       kill(-child.pid, SIGKILL);
       waitpid(child.pid, nullptr, 0);
       child.pid = -1;
+      if (options_.idle_limit > absl::ZeroDuration()) {
+        next_look_ = std::min(next_look_, absl::Now());
+      }
       const bool by_signal = info.si_code != CLD_EXITED;
       Judge(static_cast<int>(&child - running_.data()), by_signal ? 0 : info.si_status,
             by_signal ? info.si_status : 0);
@@ -291,6 +301,24 @@ class Runner {
       result_.child = index;
       result_.name = children_[index].name;
       result_.signal = signal;
+    }
+  }
+
+  void LookForHangs() {
+    const absl::Time now = absl::Now();
+    next_look_ = now + kLook;
+    for (Running& child : running_) {
+      if (child.pid <= 0 || kill_at_ != absl::InfiniteFuture()) continue;
+      const OutsideLook look = LookAtGroup(child.pid);
+      if (look.ticks != child.ticks || look.waits_for_disk) child.worked = now;
+      child.ticks = look.ticks;
+      if (now < child.worked + options_.idle_limit) continue;
+      const int index = static_cast<int>(&child - running_.data());
+      Judge(index, options_.hang_code, 0);
+      result_.hang = absl::StrCat("was still there when another one had ended, and has been ",
+                                  look.stopped ? "stopped" : "asleep", " for ",
+                                  absl::FormatDuration(options_.idle_limit));
+      kill(-child.pid, SIGKILL);
     }
   }
 
@@ -323,6 +351,7 @@ class Runner {
   int control_ = options_.control;
   std::string control_text_;  // an unfinished line
   absl::Time kill_at_ = absl::InfiniteFuture();
+  absl::Time next_look_ = absl::InfiniteFuture();
   int requests_to_end_ = 0;
   LaunchResult result_;
 };
@@ -334,6 +363,7 @@ std::string LaunchResult::Describe() const {
   std::string text =
       signal > 0 ? absl::StrCat(name, " was ended by signal ", signal, " (", strsignal(signal), ")")
                  : absl::StrCat(name, " ended with code ", exit_code);
+  if (!hang.empty()) text = absl::StrCat(name, " ", hang);
   if (killed > 0) absl::StrAppend(&text, "; ", killed, " that did not end then were killed");
   return text;
 }

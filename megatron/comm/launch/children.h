@@ -32,6 +32,10 @@ struct ChildrenOptions {
   absl::Duration grace = absl::Seconds(4);
   std::vector<int> orderly_codes = {10, 11};
   int consequence_code = 30;
+  // When one child has ended, in good order too, another that is stopped or sleeps for so long, and
+  // not for a disk, hangs: it counts as one that has failed with this code. Zero: none ever hangs.
+  absl::Duration idle_limit;
+  int hang_code = 31;
   int output = 1;
   int errors = 2;
   // A descriptor with lines as a child with `input` gets them; -1: none. Then children read nothing
@@ -47,6 +51,8 @@ struct LaunchResult {
   std::string name;  // of that child
   int signal = 0;    // that ended it
   int killed = 0;    // children that had to be killed after the grace
+  // Not empty: it hung, and this is how.
+  std::string hang;
   // "rank 2 was ended by signal 9 (Killed)", or empty.
   std::string Describe() const;
 };

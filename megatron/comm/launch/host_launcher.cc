@@ -78,6 +78,7 @@ std::string AgentJob::Encode() const {
   writer.Put(static_cast<int32_t>(job.world_size));
   writer.Put(static_cast<int32_t>(job.master_port));
   writer.Put(absl::ToInt64Milliseconds(launch.children.grace));
+  writer.Put(absl::ToInt64Milliseconds(launch.children.idle_limit));
   writer.PutString(job.master_addr);
   writer.PutString(job.secret.ToHex());
   writer.PutString(directory);
@@ -90,7 +91,7 @@ absl::StatusOr<AgentJob> AgentJob::Decode(absl::string_view bytes) {
   WireReader reader(bytes);
   const auto ranks = reader.Get<int32_t>(), first_rank = reader.Get<int32_t>(),
              world_size = reader.Get<int32_t>(), port = reader.Get<int32_t>();
-  const auto grace = reader.Get<int64_t>();
+  const auto grace = reader.Get<int64_t>(), idle_limit = reader.Get<int64_t>();
   std::string address(reader.GetString());
   const std::string secret(reader.GetString());
   AgentJob agent;
@@ -104,6 +105,7 @@ absl::StatusOr<AgentJob> AgentJob::Decode(absl::string_view bytes) {
   MEGATRON_ASSIGN_OR_RETURN(JobSecret job_secret, JobSecret::FromHex(secret));
   agent.launch.ranks = ranks;
   agent.launch.children.grace = absl::Milliseconds(grace);
+  agent.launch.children.idle_limit = absl::Milliseconds(idle_limit);
   agent.launch.job =
       JobPlace{first_rank, world_size, std::move(address), port, std::move(job_secret)};
   for (size_t i = 0; i < environment.size(); i += 2) {
@@ -122,6 +124,7 @@ absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options) {
   agent.directory = options.directory;
   agent.launch.command = options.command;
   agent.launch.children.grace = options.children.grace;
+  agent.launch.children.idle_limit = options.children.idle_limit;
   agent.launch.job = JobPlace{
       0, world_size, options.master_addr.empty() ? options.hosts[0].host : options.master_addr,
       options.master_port, JobSecret::Random()};

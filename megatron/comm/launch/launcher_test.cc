@@ -111,6 +111,40 @@ TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
   EXPECT_LT(launched.took, absl::Seconds(5));
 }
 
+TEST(LauncherTest, WhoeverIsStoppedWhenOthersHaveLeftIsNamed) {
+  LaunchOptions options;
+  options.children.idle_limit = absl::Seconds(1);
+  const Launched launched =
+      LaunchShell(3, "if test $MEGATRON_RANK = 2; then kill -STOP $$; fi; exit 0", options);
+  EXPECT_EQ(launched.result.exit_code, 31);
+  EXPECT_EQ(launched.result.Describe(),
+            "rank 2 was still there when another one had ended, and has been stopped for 1s");
+  EXPECT_LT(launched.took, absl::Seconds(5));
+}
+
+TEST(LauncherTest, WhoeverSleepsWhenOthersHaveLeftIsNamedIfAskedFor) {
+  LaunchOptions options;
+  const std::string script = "if test $MEGATRON_RANK = 0; then sleep 3; fi; exit 10";
+  EXPECT_EQ(LaunchShell(2, script, options).result.exit_code, 10);
+  options.children.idle_limit = absl::Seconds(1);
+  const Launched launched = LaunchShell(2, script, options);
+  EXPECT_EQ(launched.result.exit_code, 31);
+  EXPECT_THAT(launched.result.Describe(), HasSubstr("rank 0 was still there when"));
+  EXPECT_THAT(launched.result.Describe(), HasSubstr("asleep for 1s"));
+}
+
+TEST(LauncherTest, WhoeverWorksWhenOthersHaveLeftIsWaitedFor) {
+  LaunchOptions options;
+  options.children.idle_limit = absl::Seconds(1);
+  // What works is a process that the rank has started.
+  const Launched launched = LaunchShell(2,
+                                        "test $MEGATRON_RANK = 0 && exit 0; timeout --foreground 3 "
+                                        "sh -c 'while :; do :; done'; exit 0",
+                                        options);
+  EXPECT_EQ(launched.result.exit_code, 0) << launched.result.Describe();
+  EXPECT_GE(launched.took, absl::Seconds(3));
+}
+
 TEST(LauncherTest, ASignalIsACauseAndItsConsequencesAreNone) {
   // Rank 0 ends first, but only because it misses rank 1.
   const Launched launched =

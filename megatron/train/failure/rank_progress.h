@@ -26,12 +26,13 @@ enum class Phase : int {
   kEvaluate,
   kSave,
   kGenerate,
+  kLeave,  // when all is done, for the others to have done so, too
 };
-constexpr int kNumPhases = static_cast<int>(Phase::kGenerate) + 1;
+constexpr int kNumPhases = static_cast<int>(Phase::kLeave) + 1;
 
 constexpr const char* Name(Phase phase) {
   constexpr const char* kNames[] = {"start",  "data",     "forward", "backward", "reduce",
-                                    "update", "evaluate", "save",    "generate"};
+                                    "update", "evaluate", "save",    "generate", "leave"};
   return kNames[static_cast<int>(phase)];
 }
 

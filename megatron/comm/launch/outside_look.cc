@@ -1,0 +1,54 @@
+#include "megatron/comm/launch/outside_look.h"
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <system_error>
+
+namespace megatron {
+namespace {
+
+// proc(5): /proc/PID/stat.
+struct Stat {
+  char state = 0;
+  pid_t group = 0;
+  int64_t ticks = 0;
+};
+
+Stat ReadStat(const std::filesystem::path& process) {
+  std::ifstream file(process / "stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const size_t name_end = text.rfind(')');  // the name may hold anything
+  Stat stat;
+  if (name_end == std::string::npos) return stat;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string skipped;
+  fields >> stat.state >> skipped >> stat.group;
+  for (int field = 6; field < 14; ++field) fields >> skipped;
+  int64_t user = 0, system = 0;
+  fields >> user >> system;
+  stat.ticks = user + system;
+  return stat;
+}
+
+}  // namespace
+
+OutsideLook LookAtGroup(pid_t process_group) {
+  OutsideLook look;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!std::isdigit(entry->path().filename().string()[0])) continue;
+    const Stat stat = ReadStat(entry->path());
+    if (stat.group != process_group) continue;
+    look.ticks += stat.ticks;
+    look.waits_for_disk |= stat.state == 'D';
+    look.stopped |= stat.state == 'T' || stat.state == 't';
+  }
+  return look;
+}
+
+}  // namespace megatron
