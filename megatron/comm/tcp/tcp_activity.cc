@@ -17,15 +17,29 @@ std::vector<std::string> TcpActivities::Describe() const {
   const PatientLock lock(&mutex_, kPatience);
   if (!lock.held()) return {"a thread hangs at the beginning or the end of a call"};
   std::vector<std::string> lines;
-  for (const TcpActivity* activity : list_) lines.push_back(activity->describe_());
+  for (const TcpActivity* activity : list_) {
+    lines.push_back(activity->answers_.what() + activity->answers_.whom());
+  }
   return lines;
 }
 
-bool TcpActivities::Await(int world_rank) const {
+std::vector<WaitingCall> TcpActivities::Waiting() const {
   const PatientLock lock(&mutex_, kPatience);
-  return lock.held() && std::any_of(list_.begin(), list_.end(), [&](const TcpActivity* activity) {
-           return activity->awaits_(world_rank);
-         });
+  std::vector<WaitingCall> calls;
+  if (!lock.held()) return calls;
+  for (const TcpActivity* activity : list_) {
+    const TcpActivity::Answers& answers = activity->answers_;
+    calls.push_back({activity->serial_, activity->clock_, answers.awaited(), answers.what()});
+  }
+  return calls;
+}
+
+std::set<int> TcpActivities::Awaited() const {
+  std::set<int> awaited;
+  for (const WaitingCall& call : Waiting()) {
+    awaited.insert(call.awaited.begin(), call.awaited.end());
+  }
+  return awaited;
 }
 
 absl::Duration TcpActivities::ProcessorTime() const {
@@ -40,11 +54,11 @@ absl::Duration TcpActivities::ProcessorTime() const {
   return total;
 }
 
-TcpActivity::TcpActivity(TcpActivities* activities, absl::FunctionRef<std::string()> describe,
-                         absl::FunctionRef<bool(int)> awaits)
-    : activities_(*activities), describe_(describe), awaits_(awaits) {
+TcpActivity::TcpActivity(TcpActivities* activities, const Answers& answers)
+    : activities_(*activities), answers_(answers) {
   pthread_getcpuclockid(pthread_self(), &clock_);
   absl::MutexLock lock(&activities_.mutex_);
+  serial_ = ++activities_.begun_;
   activities_.list_.push_back(this);
   ++activities_.count_;
 }

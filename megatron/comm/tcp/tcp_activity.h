@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include <atomic>
+#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "megatron/comm/deadlock.h"
 
 namespace megatron {
 
@@ -23,8 +26,10 @@ class TcpActivities {
  public:
   // One line for each.
   std::vector<std::string> Describe() const;
-  // Whether one of them waits for that rank of the world.
-  bool Await(int world_rank) const;
+  // Each as a call that waits.
+  std::vector<WaitingCall> Waiting() const;
+  // The ranks of the world that any of them waits for.
+  std::set<int> Awaited() const;
   // Of the threads that are doing something.
   absl::Duration ProcessorTime() const;
   bool any() const { return count_.load() > 0; }
@@ -34,15 +39,20 @@ class TcpActivities {
 
   mutable absl::Mutex mutex_;
   std::vector<const TcpActivity*> list_ ABSL_GUARDED_BY(mutex_);
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;  // ever
   std::atomic<int> count_{0};
 };
 
-// What the thread that makes it is doing, as long as it lives. Other threads call `describe`, and
-// `awaits` to hear whether it waits for a rank of the world.
+// What the thread that makes it is doing, as long as it lives. Other threads ask.
 class TcpActivity {
  public:
-  TcpActivity(TcpActivities* activities, absl::FunctionRef<std::string()> describe,
-              absl::FunctionRef<bool(int world_rank)> awaits);
+  struct Answers {
+    absl::FunctionRef<std::string()> what;  // "rank 1 of tp-0 (world rank 3) was in call 17"
+    absl::FunctionRef<std::string()> whom;  // "; come: ...; awaited: ..."
+    absl::FunctionRef<std::vector<int>()> awaited;  // the ranks of the world that have not come
+  };
+
+  TcpActivity(TcpActivities* activities, const Answers& answers);
   ~TcpActivity();
   TcpActivity(const TcpActivity&) = delete;
   TcpActivity& operator=(const TcpActivity&) = delete;
@@ -52,8 +62,8 @@ class TcpActivity {
 
   TcpActivities& activities_;
   clockid_t clock_;  // the processor time of the thread
-  const absl::FunctionRef<std::string()> describe_;
-  const absl::FunctionRef<bool(int)> awaits_;
+  const Answers answers_;
+  uint64_t serial_ = 0;
 };
 
 }  // namespace megatron

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "glog/logging.h"
@@ -39,12 +40,10 @@ TcpCall::TcpCall(TcpGroup* group, const CollectiveCall& call, std::string split,
       come_(size_) {}
 
 absl::Status TcpCall::Run() {
-  const auto describe = [this] { return group_.WasIn(DescribeWithAwaited()); };
-  const auto awaits = [this](int world_rank) {
-    const int peer = group_.RankOf(world_rank);
-    return peer < size_ && peer != rank_ && !come_[peer].load(std::memory_order_relaxed);
-  };
-  const TcpActivity activity(group_.mesh->activities(), describe, awaits);
+  const auto what = [this] { return group_.WasIn(Describe()); };
+  const auto whom = [this] { return DescribeAwaited(); };
+  const auto awaited = [this] { return group_.WorldRanksOf(Awaited()); };
+  const TcpActivity activity(group_.mesh->activities(), {what, whom, awaited});
   PlanDirect();
   MEGATRON_RETURN_IF_ERROR(Meet());
   if (!split_.empty()) return absl::OkStatus();
@@ -389,13 +388,22 @@ std::string TcpCall::Describe() const {
   return absl::StrCat("call ", number_, ", ", split_.empty() ? call_.Describe() : split_);
 }
 
-std::string TcpCall::DescribeWithAwaited() const {
-  std::vector<int> come, awaited;
-  for (int peer = 0; peer < size_; ++peer) {
-    (peer == rank_ || come_[peer].load(std::memory_order_relaxed) ? come : awaited).push_back(peer);
+std::vector<int> TcpCall::Awaited() const {
+  std::vector<int> awaited;
+  ForPeers([&](int peer) {
+    if (!come_[peer].load(std::memory_order_relaxed)) awaited.push_back(peer);
+  });
+  return awaited;
+}
+
+std::string TcpCall::DescribeAwaited() const {
+  const std::vector<int> awaited = Awaited();
+  if (awaited.empty()) return ", to which all have come";
+  std::vector<int> come;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!absl::c_linear_search(awaited, rank)) come.push_back(rank);
   }
-  if (awaited.empty()) return absl::StrCat(Describe(), ", to which all have come");
-  return absl::StrCat(Describe(), "; come: ", group_.DescribeAll(come),
+  return absl::StrCat("; come: ", group_.DescribeAll(come),
                       "; awaited: ", group_.DescribeAll(awaited));
 }
 

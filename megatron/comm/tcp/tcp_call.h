@@ -69,7 +69,8 @@ class TcpCall {
 
   absl::Status Await(TcpOperation* operation);
   std::string Describe() const;
-  std::string DescribeWithAwaited() const;
+  std::vector<int> Awaited() const;  // those that have not come
+  std::string DescribeAwaited() const;
   absl::Status Failed(const absl::Status& why, const std::vector<int>& missing) const;
   void Expect(int peer, uint32_t tag, const Piece& piece, TcpOperation* operation);
   void Send(int peer, uint32_t tag, const Piece& piece, TcpOperation* operation);

@@ -63,6 +63,12 @@ bool TcpChannel::AllAcknowledged() const {
          (ioctl(socket_.fd(), SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0);
 }
 
+bool TcpChannel::Idle() const {
+  if (!open_) return true;
+  pollfd entry = {socket_.fd(), POLLIN, 0};
+  return AllAcknowledged() && poll(&entry, 1, 0) == 0;
+}
+
 ssize_t TcpChannel::Receive(char* to, size_t size) {
   while (true) {
     const ssize_t got = recv(socket_.fd(), to, size, 0);

@@ -55,6 +55,8 @@ class TcpChannel {
   void DropQueued() { out_.clear(); }
   // All that was sent has reached the other side's machine, or never will.
   bool AllAcknowledged() const;
+  // And all that has come from there has been read.
+  bool Idle() const;
 
   // Where the bytes of a frame go: memory of a caller's, or, if null, a message.
   struct Target {

@@ -143,6 +143,23 @@ absl::Duration TcpWorld::CallersProcessorTime() const {
 bool TcpWorld::InCall() const { return mesh_->activities()->any(); }
 bool TcpWorld::IsAwaited() const { return mesh_->control().IsAwaited(); }
 
+std::vector<WaitingCall> TcpWorld::Waiting() const { return mesh_->activities()->Waiting(); }
+bool TcpWorld::Idle() const { return mesh_->Idle(); }
+absl::Duration TcpWorld::NewsTime() const { return mesh_->control().NewsTime(); }
+
+void TcpWorld::ShareBlocked(const std::vector<WaitingCall>& calls) {
+  mesh_->control().SetNews(calls.empty() ? "" : EncodeWaitingCalls(calls));
+}
+
+WaitingRanks TcpWorld::OthersBlocked() const {
+  WaitingRanks blocked;
+  for (const auto& [rank, news] : mesh_->control().News()) {
+    auto calls = DecodeWaitingCalls(news);
+    if (calls.ok()) blocked[rank] = *std::move(calls);
+  }
+  return blocked;
+}
+
 std::vector<std::string> TcpWorld::Doing() const { return mesh_->control().Doing(); }
 
 std::optional<std::map<int, std::string>> TcpWorld::GatherStates(std::string state,

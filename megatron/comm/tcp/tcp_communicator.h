@@ -34,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/deadlock.h"
 #include "megatron/comm/socket/job_secret.h"
 #include "megatron/comm/store/store.h"
 #include "megatron/comm/tcp/tcp_connect.h"
@@ -64,6 +65,16 @@ class TcpWorld {
   bool InCall() const;  // whether there are any
   // Whether another rank waits for this one, or did a heartbeat_interval ago.
   bool IsAwaited() const;
+  // The calls that this rank is in, and whom they wait for.
+  std::vector<WaitingCall> Waiting() const;
+  // Whether nothing is on its way from or to the calls of this rank.
+  bool Idle() const;
+  // Tells all ranks with every sign of life that this one is blocked in these calls; none: it is
+  // not.
+  void ShareBlocked(const std::vector<WaitingCall>& calls);
+  // What the others say so, and how old that can be.
+  WaitingRanks OthersBlocked() const;
+  absl::Duration NewsTime() const;
   // After a failure: what this rank was doing when it came, one line for each of its calls.
   std::vector<std::string> Doing() const;
   // After a failure: gives `state`, a text about this rank, to the lowest rank that can be reached.

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,8 @@ namespace {
 
 // Whoever takes longer to tell a failure hangs over it.
 constexpr absl::Duration kTellingPatience = absl::Seconds(3);
+// For ranks that were lost together with another to be missed too.
+constexpr absl::Duration kLosingTogether = absl::Milliseconds(300);
 
 }  // namespace
 
@@ -21,7 +24,7 @@ TcpControl::Peer::Peer(int rank, TcpPeerSockets* sockets)
     : rank(rank),
       address(sockets->address),
       channel(std::move(sockets->control)),
-      last_heard(absl::Now()) {}
+      last_heard(absl::GetCurrentTimeNanos()) {}
 
 TcpControl::TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSockets>* sockets,
                        const TcpActivities* activities, std::function<void()> changed)
@@ -61,6 +64,7 @@ void TcpControl::Fail(const absl::Status& reason, int lost, bool tell) {
   {
     const PatientLock lock(&fail_mutex_, kTellingPatience);
     if (!ok()) return;
+    LoseTheSilent();
     if (tell) TellAbort(reason, lost);
     if (lock.held()) {
       if (failure_hook_) failure_hook_(reason);
@@ -70,6 +74,13 @@ void TcpControl::Fail(const absl::Status& reason, int lost, bool tell) {
     failure_.Set(reason);
   }
   changed_();
+}
+
+void TcpControl::LoseTheSilent() {
+  const absl::Time oldest = absl::Now() - options_.silence_limit / 2;
+  for (const auto& peer : peers_) {
+    if (peer != nullptr && absl::FromUnixNanos(peer->last_heard) < oldest) peer->lost = true;
+  }
 }
 
 void TcpControl::TellAbort(const absl::Status& reason, int lost) {
@@ -136,8 +147,11 @@ void TcpControl::Serve(Peer* peer) {
     const auto finish = [&](const FrameHeader& header, std::string message)
                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                               if (header.kind == FrameKind::kBye) peer->said_farewell = true;
-                              if (header.kind == FrameKind::kHeartbeat)
+                              if (header.kind == FrameKind::kHeartbeat) {
                                 peer->awaits_us = header.tag != 0;
+                                peer->news = std::move(message);
+                                peer->news_at = absl::Now();
+                              }
                               if (header.kind == FrameKind::kState)
                                 states_[peer->rank] = std::move(message);
                               if (header.kind == FrameKind::kAbort && abort.ok()) {
@@ -149,7 +163,7 @@ void TcpControl::Serve(Peer* peer) {
     heard = peer->channel.Read({begin, finish}, &any);
     ended = !peer->channel.open();
   }
-  if (any) peer->last_heard = absl::Now();
+  if (any) peer->last_heard = absl::GetCurrentTimeNanos();
   Fail(abort, static_cast<int>(abort_tag) - 1, /*tell=*/false);
   if (!heard.ok()) {
     FailBy(peer->rank, absl::StatusCode::kInternal, absl::StrCat("sent ", heard.message()));
@@ -164,15 +178,17 @@ void TcpControl::Tick(absl::Time due) {
   const absl::Time now = absl::Now();
   // This process itself may have been stopped: that says nothing about the others.
   const bool was_away = now > due + options_.silence_limit / 2;
+  const std::set<int> awaited = activities_.Awaited();
   for (const auto& peer : peers_) {
     if (peer == nullptr || peer->said_farewell || !ok()) continue;
-    const uint32_t awaited = activities_.Await(peer->rank) ? 1 : 0;
     {
       absl::MutexLock lock(&mutex_);
-      if (!peer->channel.has_queued()) Send(peer.get(), FrameKind::kHeartbeat, "", awaited);
+      if (!peer->channel.has_queued()) {
+        Send(peer.get(), FrameKind::kHeartbeat, own_news_, awaited.count(peer->rank) > 0 ? 1 : 0);
+      }
     }
-    if (was_away) peer->last_heard = now;
-    if (now > peer->last_heard + options_.silence_limit) {
+    if (was_away) peer->last_heard = absl::ToUnixNanos(now);
+    if (now > absl::FromUnixNanos(peer->last_heard) + options_.silence_limit) {
       FailBy(
           peer->rank, absl::StatusCode::kDeadlineExceeded,
           absl::StrCat("has given no sign of life for ",
@@ -190,6 +206,22 @@ bool TcpControl::IsAwaited() const {
   });
 }
 
+void TcpControl::SetNews(std::string news) {
+  absl::MutexLock lock(&mutex_);
+  own_news_ = std::move(news);
+}
+
+std::map<int, std::string> TcpControl::News() const {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time oldest = absl::Now() - NewsTime();
+  std::map<int, std::string> news;
+  for (const auto& peer : peers_) {
+    if (peer == nullptr || peer->news.empty() || peer->news_at < oldest) continue;
+    news[peer->rank] = peer->news;
+  }
+  return news;
+}
+
 std::vector<int> TcpControl::LiveRanks() const {
   std::vector<int> live;
   for (int rank = 0; rank < options_.size; ++rank) {
@@ -205,12 +237,15 @@ std::vector<std::string> TcpControl::Doing() const {
 
 std::optional<std::map<int, std::string>> TcpControl::GatherStates(std::string state,
                                                                    absl::Time deadline) {
-  const int teller = LiveRanks().front();
   absl::MutexLock lock(&mutex_);
-  if (teller != options_.rank) {
+  int teller = LiveRanks().front();
+  while (teller != options_.rank) {
     Send(peers_[teller].get(), FrameKind::kState, state.substr(0, kMaxMessageBytes));
     wake_.Set();
-    return std::nullopt;
+    const std::atomic<bool>& lost = peers_[teller]->lost;
+    const auto is_lost = [&lost] { return lost.load(); };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&is_lost), kLosingTogether)) return std::nullopt;
+    teller = LiveRanks().front();
   }
   states_[teller] = std::move(state);
   const auto all = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {

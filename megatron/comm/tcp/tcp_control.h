@@ -11,6 +11,7 @@
 #define MEGATRON_COMM_TCP_TCP_CONTROL_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,8 +56,15 @@ class TcpControl {
   bool said_farewell(int peer) const { return peers_[peer]->said_farewell; }
   // Another rank waits for this one, or did when it last gave a sign of life.
   bool IsAwaited() const;
+  // Goes to all with every sign of life, until it is replaced; "" tells nothing.
+  void SetNews(std::string news);
+  // What others have told so, if they still do; it is not older than NewsTime.
+  std::map<int, std::string> News() const;
+  absl::Duration NewsTime() const { return 3 * options_.heartbeat_interval; }
 
   // After a failure: the ranks that can still be reached from here, this one among them, ascending.
+  // Whoever had been silent for long when it came is none of them: a machine that is cut off is
+  // named by one of its ranks.
   std::vector<int> LiveRanks() const;
   // After a failure: what this rank was doing when it came, one line for each of its calls.
   std::vector<std::string> Doing() const;
@@ -76,7 +84,9 @@ class TcpControl {
     const int rank;
     const std::string address;
     TcpChannel channel;
-    absl::Time last_heard;        // the thread's
+    std::atomic<int64_t> last_heard;  // nanoseconds
+    std::string news;                 // at its last sign of life; under mutex_
+    absl::Time news_at;
     bool data_had_ended = false;  // at the last tick; the thread's
     std::atomic<bool> data_ended{false};
     std::atomic<bool> said_farewell{false};
@@ -85,6 +95,7 @@ class TcpControl {
   };
 
   void Fail(const absl::Status& reason, int lost, bool tell) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LoseTheSilent();
   void TellAbort(const absl::Status& reason, int lost) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
   void Serve(Peer* peer) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -107,6 +118,7 @@ class TcpControl {
   mutable absl::Mutex mutex_;
   const std::vector<std::unique_ptr<Peer>> peers_;
   std::map<int, std::string> states_ ABSL_GUARDED_BY(mutex_);
+  std::string own_news_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -28,12 +28,10 @@ class TcpExchange {
         open_(group->size()) {}
 
   absl::Status Run() {
-    const auto describe = [this] { return group_.WasIn(DescribeWithAwaited()); };
-    const auto awaits = [this](int world_rank) {
-      const int peer = group_.RankOf(world_rank);
-      return peer < group_.size() && open_[peer].load() > 0;
-    };
-    const TcpActivity activity(group_.mesh->activities(), describe, awaits);
+    const auto what = [this] { return group_.WasIn(absl::StrCat("an ", call_.Describe())); };
+    const auto whom = [this] { return DescribeAwaited(); };
+    const auto awaited = [this] { return group_.WorldRanksOf(OpenRanks()); };
+    const TcpActivity activity(group_.mesh->activities(), {what, whom, awaited});
     for (const Transfer& send : call_.sends) Offer(send);
     for (const Transfer& receive : call_.receives) {
       const uint64_t number = ++group_.received[receive.peer];
@@ -110,15 +108,19 @@ class TcpExchange {
     return ranks;
   }
 
-  // By another thread, should the world fail.
-  std::string DescribeWithAwaited() const {
+  // By other threads.
+  std::vector<int> OpenRanks() const {
     std::vector<int> ranks;
     for (int peer = 0; peer < group_.size(); ++peer) {
       if (open_[peer].load() > 0) ranks.push_back(peer);
     }
-    const std::string what = absl::StrCat("an ", call_.Describe());
-    if (ranks.empty()) return absl::StrCat(what, ", to which all have come");
-    return absl::StrCat(what, "; awaited: ", group_.DescribeAll(ranks));
+    return ranks;
+  }
+
+  std::string DescribeAwaited() const {
+    const std::vector<int> ranks = OpenRanks();
+    if (ranks.empty()) return ", to which all have come";
+    return absl::StrCat("; awaited: ", group_.DescribeAll(ranks));
   }
 
   absl::Status Failed(const absl::Status& why, const std::vector<int>& missing) const {

@@ -30,7 +30,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-void ForEachRank(int size, const std::function<void(int rank, TcpWorld* world)>& fn) {
+using RankBody = std::function<void(int rank, TcpWorld* world)>;
+
+// The first `silent` ranks give no sign of life.
+void ForEachRank(int size, const RankBody& fn, int silent = 0) {
   MemoryStore store;
   const JobSecret secret = JobSecret::Random();
   std::vector<std::thread> threads;
@@ -39,7 +42,8 @@ void ForEachRank(int size, const std::function<void(int rank, TcpWorld* world)>&
       TcpWorldOptions options;
       options.rank = rank;
       options.size = size;
-      options.heartbeat_interval = absl::Milliseconds(50);
+      options.heartbeat_interval = rank < silent ? absl::Hours(1) : absl::Milliseconds(50);
+      if (silent > 0) options.silence_limit = absl::Seconds(2);
       absl::StatusOr<std::unique_ptr<TcpWorld>> world = TcpWorld::Create(&store, secret, options);
       ASSERT_THAT(world, IsOk());
       fn(rank, world->get());
@@ -129,6 +133,24 @@ TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
     if (rank != 1) return;
     EXPECT_THAT(*states, ElementsAre(Pair(1, "state 1"), Pair(2, "state 2")));
   });
+}
+
+// As those of a machine that is cut off: one of them is missed first.
+TEST(TcpFailureTest, OfSeveralSilentRanksNoneIsExpectedToTell) {
+  ForEachRank(
+      4,
+      [](int rank, TcpWorld* world) {
+        AwaitFailure(*world);
+        if (rank < 2) return;
+        EXPECT_EQ(world->status().code(), absl::StatusCode::kDeadlineExceeded);
+        const auto states =
+            world->GatherStates(absl::StrCat("state ", rank), absl::Now() + absl::Seconds(60));
+        ASSERT_EQ(states.has_value(), rank == 2);
+        if (rank == 2) {
+          EXPECT_THAT(*states, ElementsAre(Pair(2, "state 2"), Pair(3, "state 3")));
+        }
+      },
+      /*silent=*/2);
 }
 
 }  // namespace

@@ -19,6 +19,12 @@ int TcpGroup::RankOf(int world_rank) const {
   return static_cast<int>(absl::c_find(world_ranks, world_rank) - world_ranks.begin());
 }
 
+std::vector<int> TcpGroup::WorldRanksOf(const std::vector<int>& ranks) const {
+  std::vector<int> of_world;
+  for (const int rank : ranks) of_world.push_back(world_ranks[rank]);
+  return of_world;
+}
+
 std::string TcpGroup::WasIn(const std::string& what) const {
   return absl::StrCat(Describe(rank), " was in ", what);
 }

@@ -32,6 +32,7 @@ struct TcpGroup {
   std::string Describe(int rank) const;  // "rank 1 of tp-0 (world rank 3)"
   std::string DescribeAll(const std::vector<int>& ranks) const;
   int RankOf(int world_rank) const;  // size(): it is no member
+  std::vector<int> WorldRanksOf(const std::vector<int>& ranks) const;
   // "rank 1 of tp-0 (world rank 3) was in call 17, all-reduce(sum) of fp32[4]"
   std::string WasIn(const std::string& what) const;
   // Why waiting for `ranks` ended, after `what`: the world's failure, or a sentence about them.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "megatron/base/patient_lock.h"
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
@@ -13,6 +14,7 @@ namespace {
 // A rank's messages that nobody has taken yet: it can be one call ahead in each group.
 constexpr size_t kMaxStoredBytes = size_t{1} << 30;
 constexpr absl::Duration kLongestWait = absl::Milliseconds(250);
+constexpr absl::Duration kLockPatience = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -158,6 +160,14 @@ std::vector<int> TcpMesh::AwaitedPeers(const TcpOperation* operation) const {
 bool TcpMesh::has_left(int peer) const {
   absl::MutexLock lock(&mutex_);
   return peers_[peer]->left;
+}
+
+bool TcpMesh::Idle() const {
+  const PatientLock lock(&mutex_, kLockPatience);
+  return lock.held() &&
+         std::all_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<Peer>& peer) {
+           return peer == nullptr || peer->data.Idle();
+         });
 }
 
 void TcpMesh::Run() {

@@ -86,6 +86,9 @@ class TcpMesh {
 
   // It has said that it makes no more calls.
   bool has_left(int peer) const;
+  // Nothing that this rank has sent is on its way, and nothing is here that it has not read. Waits
+  // for no thread that hangs.
+  bool Idle() const;
 
   // A message, which the receiver keeps until somebody takes it.
   void Send(const MessageKey& key, std::string message);

@@ -227,6 +227,7 @@ absl::Duration ThreadWorld::CallersProcessorTime(int rank) const {
 
 bool ThreadWorld::InCall(int rank) const { return state_->InCall(rank); }
 bool ThreadWorld::IsAwaited(int rank) const { return state_->IsAwaited(rank); }
+std::vector<WaitingCall> ThreadWorld::Waiting(int rank) const { return state_->Waiting(rank); }
 absl::Status ThreadWorld::Overdue() const { return state_->Overdue(); }
 
 std::vector<std::string> ThreadWorld::Doing(int rank) const { return state_->Doing(rank); }

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/deadlock.h"
 
 namespace megatron {
 
@@ -53,6 +54,8 @@ class ThreadWorld {
   absl::Duration CallersProcessorTime(int rank) const;
   bool InCall(int rank) const;     // whether there are any
   bool IsAwaited(int rank) const;  // whether another rank waits for this one to come
+  // The calls that a rank is in, and whom they wait for.
+  std::vector<WaitingCall> Waiting(int rank) const;
   // Of a call that has waited well beyond the deadline and can no longer say so itself, because a
   // rank hangs in the middle of it; OK: there is none.
   absl::Status Overdue() const;

@@ -88,6 +88,14 @@ bool ThreadWorldState::IsAwaited(int world_rank) const {
                      [&](const auto& group) { return group->IsAwaited(world_rank); });
 }
 
+std::vector<WaitingCall> ThreadWorldState::Waiting(int world_rank) const {
+  std::vector<WaitingCall> calls;
+  for (const auto& group : Groups()) {
+    if (auto call = group->WaitingCallOf(world_rank)) calls.push_back(*std::move(call));
+  }
+  return calls;
+}
+
 absl::Status ThreadWorldState::Overdue() const {
   for (const auto& group : Groups()) {
     absl::Status overdue = group->Overdue();
@@ -192,6 +200,29 @@ std::string ThreadGroup::WaitingText(const Seat& seat, bool all) const {
                       all ? absl::StrCat(", ", seat.call->Describe()) : "",
                       awaited.empty() ? ", to which all have come"
                                       : absl::StrCat("; awaited: ", DescribeAll(awaited)));
+}
+
+// A call that goes on, or of which nothing can be known, awaits nobody.
+std::optional<WaitingCall> ThreadGroup::WaitingCallOf(int world_rank) {
+  const Seat* const seat = SeatOf(world_rank);
+  if (seat == nullptr || seat->waits_in == Place::kNone) return std::nullopt;
+  WaitingCall call;
+  call.serial = seat->waits_since;
+  call.thread = seat->clock;
+  const PatientLock lock(&mutex_, kLockPatience);
+  if (!lock.held()) return call;
+  Ranks awaited;
+  if (seat->waits_in == Place::kArriving) awaited = Missing(seat->arrivals);
+  if (seat->waits_in == Place::kExchanging) awaited = *seat->exchanges_with;
+  for (const int rank : awaited) call.awaited.push_back(world_ranks_[rank]);
+  if (!awaited.empty()) {
+    call.what = absl::StrCat(
+        Describe(static_cast<int>(seat - seats_.data())), " was in ",
+        seat->waits_in == Place::kExchanging
+            ? "an exchange"
+            : absl::StrCat("call ", seat->arrivals.load(), ", ", seat->call->Describe()));
+  }
+  return call;
 }
 
 std::vector<std::pair<int, std::string>> ThreadGroup::Waiting() {

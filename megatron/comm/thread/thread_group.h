@@ -17,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/deadlock.h"
 #include "megatron/comm/socket/first_error.h"
 
 namespace megatron {
@@ -60,6 +62,8 @@ class ThreadWorldState {
   bool InCall(int world_rank) const;
   // Whether another rank waits for this one to come.
   bool IsAwaited(int world_rank) const;
+  // The calls that a rank is in, and whom they wait for.
+  std::vector<WaitingCall> Waiting(int world_rank) const;
   // Of a call that has waited well beyond the deadline and can no longer say so itself, because a
   // rank hangs in the middle of it; OK: there is none.
   absl::Status Overdue() const;
@@ -114,6 +118,7 @@ class ThreadGroup {
   absl::Duration CallerProcessorTime(int world_rank) const;
   bool IsAwaited(int world_rank);
   absl::Status Overdue() const;
+  std::optional<WaitingCall> WaitingCallOf(int world_rank);
   // Who waits in which call for whom, by world rank.
   std::vector<std::pair<int, std::string>> Waiting();
 

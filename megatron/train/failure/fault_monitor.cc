@@ -73,50 +73,11 @@ std::string Report(const absl::Status& reason, const std::map<int, std::string>&
 
 }  // namespace
 
-WatchedWorld WatchedWorld::Of(TcpWorld* world, int size) {
-  WatchedWorld watched;
-  watched.size = size;
-  watched.tells_aborts = true;
-  watched.status = [world] { return world->status(); };
-  watched.set_failure_hook = [world](std::function<void(const absl::Status&)> hook) {
-    world->SetFailureHook(std::move(hook));
-  };
-  watched.abort = [world](const absl::Status& reason) { world->Abort(reason); };
-  watched.doing = [world](int) { return world->Doing(); };
-  watched.processor_time = [world](int) { return world->CallersProcessorTime(); };
-  watched.in_call = [world](int) { return world->InCall(); };
-  watched.is_awaited = [world](int) { return world->IsAwaited(); };
-  watched.overdue = [] { return absl::OkStatus(); };  // no rank waits for a lock of another
-  watched.gather = [world](std::string state, absl::Time deadline) {
-    return world->GatherStates(std::move(state), deadline);
-  };
-  return watched;
-}
-
-WatchedWorld WatchedWorld::Of(ThreadWorld* world) {
-  WatchedWorld watched;
-  watched.size = world->size();
-  watched.status = [world] { return world->status(); };
-  watched.set_failure_hook = [world](std::function<void(const absl::Status&)> hook) {
-    world->SetFailureHook(std::move(hook));
-  };
-  watched.abort = [world](const absl::Status& reason) { world->Abort(reason); };
-  watched.doing = [world](int rank) { return world->Doing(rank); };
-  watched.processor_time = [world](int rank) { return world->CallersProcessorTime(rank); };
-  watched.in_call = [world](int rank) { return world->InCall(rank); };
-  watched.is_awaited = [world](int rank) { return world->IsAwaited(rank); };
-  watched.overdue = [world] { return world->Overdue(); };
-  watched.gather = [](std::string state, absl::Time) {
-    return std::map<int, std::string>{{0, std::move(state)}};
-  };
-  return watched;
-}
-
 FaultMonitor::Watch::Watch(FaultMonitor* monitor, int rank, const RankProgress* progress)
     : monitor_(*monitor), rank_(rank) {
   Rank watched;
   watched.progress = progress;
-  watched.moved = watched.worked = absl::Now();
+  watched.moved = watched.worked = watched.own_worked = absl::Now();
   pthread_getcpuclockid(pthread_self(), &watched.clock);
   absl::MutexLock lock(&monitor_.mutex_);
   monitor_.ranks_[rank] = watched;
@@ -128,7 +89,7 @@ FaultMonitor::Watch::~Watch() {
 }
 
 FaultMonitor::FaultMonitor(WatchedWorld world, const FaultMonitorOptions& options)
-    : world_(std::move(world)), options_(options) {
+    : world_(std::move(world)), options_(options), wait_watch_(&world_, options.stuck_after / 2) {
   world_.set_failure_hook([this](const absl::Status& reason) { Remember(reason); });
   thread_ = std::thread([this] { Run(); });
 }
@@ -178,10 +139,13 @@ void FaultMonitor::EndProcess(const absl::Status& reason) {
 
 void FaultMonitor::Update(Rank* rank, const Calls& calls, bool was_away) const {
   const absl::Time now = absl::Now();
-  const absl::Duration used = ProcessorTime(rank->clock) + calls.processor_time;
+  const absl::Duration own_used = ProcessorTime(rank->clock);
+  const absl::Duration used = own_used + calls.processor_time;
   const uint64_t moves = rank->progress->moves();
+  if (own_used != rank->own_used) rank->own_worked = now;
+  rank->own_used = own_used;
   if (moves != rank->moves || rank->progress->outside() || was_away) {
-    rank->moved = rank->worked = now;
+    rank->moved = rank->worked = rank->own_worked = now;
   } else if (used != rank->used) {
     rank->worked = now;
   }
@@ -206,37 +170,55 @@ std::map<int, FaultMonitor::Calls> FaultMonitor::CallsOfRanks() {
 }
 
 absl::Status FaultMonitor::Look() {
+  const absl::Status found = LookAtRanks();
+  return found.ok() ? wait_watch_.Look(RestingRanks()) : found;
+}
+
+std::vector<RestingRank> FaultMonitor::RestingRanks() {
+  const absl::Time now = absl::Now();
+  std::vector<RestingRank> resting;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [number, rank] : ranks_) {
+    if (now < rank.moved + options_.stuck_after / 4) continue;
+    resting.push_back({number, rank.clock, now >= rank.own_worked + options_.stuck_after});
+  }
+  return resting;
+}
+
+absl::Status FaultMonitor::LookAtRanks() {
   const absl::Time now = absl::Now();
   // The whole process was stopped: then its ranks have had no more time than this thread.
   const bool was_away = now > last_look_ + options_.stuck_after / 2;
   last_look_ = now;
   std::map<int, Calls> calls = CallsOfRanks();
   // Of several the one that has been so for longest: others may wait for what it holds.
-  std::optional<std::pair<int, Rank>> stuck, late;
+  absl::Time stuck_since = absl::InfiniteFuture(), late_since = absl::InfiniteFuture();
+  std::string stuck, late;  // told while the rank is here
+  int late_rank = 0;
   {
     absl::MutexLock lock(&mutex_);
     for (auto& [number, rank] : ranks_) {
       Update(&rank, calls[number], was_away);
       if (now >= rank.worked + options_.stuck_after) {
-        if (!stuck.has_value() || rank.worked < stuck->second.worked) stuck = {number, rank};
+        if (rank.worked >= stuck_since) continue;
+        stuck_since = rank.worked;
+        stuck = absl::StrCat(Describe(number), " is stuck: nothing has moved for ",
+                             absl::FormatDuration(options_.stuck_after), " in ",
+                             Describe(*rank.progress));
       } else if (!calls[number].any && now < rank.worked + options_.stuck_after / 2 &&
                  now > rank.moved + LateAfter(rank)) {  // what sleeps will be stuck
-        if (!late.has_value() || rank.moved < late->second.moved) late = {number, rank};
+        if (rank.moved >= late_since) continue;
+        late_since = rank.moved;
+        late_rank = number;
+        late = absl::StrCat(Describe(number), " computes without end: others wait for it, and for ",
+                            absl::FormatDuration(LateAfter(rank)), ", at least ",
+                            options_.late_factor, " times longer than ever before, it has been in ",
+                            Describe(*rank.progress));
       }
     }
   }
-  if (stuck.has_value()) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        Describe(stuck->first), " is stuck: nothing has moved for ",
-        absl::FormatDuration(options_.stuck_after), " in ", Describe(*stuck->second.progress)));
-  }
-  if (late.has_value() && world_.is_awaited(late->first)) {
-    const absl::Duration limit = LateAfter(late->second);
-    return absl::DeadlineExceededError(absl::StrCat(
-        Describe(late->first), " computes without end: others wait for it, and for ",
-        absl::FormatDuration(limit), ", at least ", options_.late_factor,
-        " times longer than ever before, it has been in ", Describe(*late->second.progress)));
-  }
+  if (!stuck.empty()) return absl::DeadlineExceededError(stuck);
+  if (!late.empty() && world_.is_awaited(late_rank)) return absl::DeadlineExceededError(late);
   return absl::OkStatus();
 }
 

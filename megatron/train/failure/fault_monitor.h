@@ -6,11 +6,12 @@
 //
 // It also finds ranks that do not get on by themselves:
 // - one that is *stuck*: for a while it has begun nothing new, and none of the threads that work
-// for
-//   it has used any processor time. Whoever waits for other ranks wakes up four times a second, so
-//   that waiting is not being stuck; nor is waiting for files and readers (RankProgress::Outside).
+//   for it has used any processor time. Whoever waits for other ranks wakes up four times a second,
+//   so that waiting is not being stuck; nor is waiting for files and readers
+//   (RankProgress::Outside).
 // - one that is *late*: others wait for it, it waits for nobody, and what it is at takes many times
 //   longer than any such piece of work ever has. The first piece of a kind is never late.
+// - some that wait for each other (WaitWatch), because they have come to calls of different groups.
 // The monitor waits for no lock that a hanging rank could hold.
 //
 //   FaultMonitor monitor(WatchedWorld::Of(&job->world()), options);
@@ -35,39 +36,16 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "megatron/comm/tcp/tcp_communicator.h"
-#include "megatron/comm/thread/thread_communicator.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/rank_progress.h"
+#include "megatron/train/failure/wait_watch.h"
+#include "megatron/train/failure/watched_world.h"
 
 namespace megatron {
 
-// What the monitor asks of a world, whatever its ranks are.
-struct WatchedWorld {
-  int size = 0;
-  // Whether an Abort is told too; else whoever caused it does.
-  bool tells_aborts = false;
-  std::function<absl::Status()> status;
-  std::function<void(const absl::Status&)> abort;
-  std::function<void(std::function<void(const absl::Status&)>)> set_failure_hook;
-  std::function<std::vector<std::string>(int rank)> doing;
-  // Of the threads that are in calls of a rank of this process; and whether there are any.
-  std::function<absl::Duration(int rank)> processor_time;
-  std::function<bool(int rank)> in_call;
-  // Whether other ranks wait for a rank of this process.
-  std::function<bool(int rank)> is_awaited;
-  // Of a call that has waited beyond its deadline and cannot say so itself.
-  std::function<absl::Status()> overdue;
-  // As TcpWorld::GatherStates.
-  std::function<std::optional<std::map<int, std::string>>(std::string state, absl::Time deadline)>
-      gather;
-
-  static WatchedWorld Of(TcpWorld* world, int size);
-  static WatchedWorld Of(ThreadWorld* world);
-};
-
 struct FaultMonitorOptions {
-  absl::Duration stuck_after = absl::Seconds(10);  // zero: no rank is ever stuck or late
+  // Zero: no rank is ever stuck or late, and none wait for each other.
+  absl::Duration stuck_after = absl::Seconds(10);
   // A piece of work is late after this many times the longest of its phase; zero: never.
   int64_t late_factor = 10;
   // For other processes to say what they were at, and then for the ranks to end by themselves.
@@ -104,10 +82,11 @@ class FaultMonitor {
   struct Rank {
     const RankProgress* progress = nullptr;
     clockid_t clock;
-    // When last looked at: processor time and moves; and when either, or the moves, last changed.
-    absl::Duration used;
+    // When last looked at: processor time, with and without what calls take, and moves; and when
+    // any of these, the rank's own or the moves last changed.
+    absl::Duration used, own_used;
     uint64_t moves = 0;
-    absl::Time worked, moved;
+    absl::Time worked, own_worked, moved;
   };
   // What the world knows of a rank.
   struct Calls {
@@ -116,8 +95,11 @@ class FaultMonitor {
   };
 
   void Run();
-  // Of a rank that is stuck or late; OK: none is.
+  // Of ranks that do not get on; OK: there are none.
   absl::Status Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LookAtRanks() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those that have moved nothing for a while.
+  std::vector<RestingRank> RestingRanks() ABSL_LOCKS_EXCLUDED(mutex_);
   std::map<int, Calls> CallsOfRanks() ABSL_LOCKS_EXCLUDED(mutex_);
   void Update(Rank* rank, const Calls& calls, bool was_away) const;
   absl::Duration LateAfter(const Rank& rank) const;
@@ -141,6 +123,7 @@ class FaultMonitor {
   bool told_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_to_cause_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time last_look_ = absl::InfiniteFuture();
+  WaitWatch wait_watch_;
   std::thread thread_;
 };
 

@@ -29,8 +29,9 @@ bool all_of_them = false;
 int times = 1;
 
 const std::vector<std::string>& Phases() {
-  static const auto* const phases = new std::vector<std::string>{
-      "start", "data", "forward", "backward", "reduce", "update", "evaluate", "save", "generate"};
+  static const auto* const phases =
+      new std::vector<std::string>{"start",  "data",     "forward", "backward", "reduce",
+                                   "update", "evaluate", "save",    "generate", "leave"};
   return *phases;
 }
 
@@ -42,13 +43,9 @@ struct Kind {
 
 const std::vector<Kind>& Kinds() {
   static const auto* const kinds = new std::vector<Kind>{
-      {"kill", false, {kExitPeerLost}},
-      {"stop", false, {kExitHang}},
-      {"hang", true, {kExitHang}},
-      {"spin", true, {kExitHang}},
-      {"deaf", false, {kExitHang}},
-      // Where the others do not come to the same group next it is known when they are late.
-      {"mismatch", true, {kExitPeerLost, kExitHang}},
+      {"kill", false, {kExitPeerLost}}, {"stop", false, {kExitHang}},
+      {"hang", true, {kExitHang}},      {"spin", true, {kExitHang}},
+      {"deaf", false, {kExitHang}},     {"mismatch", true, {kExitPeerLost}},
   };
   return *kinds;
 }
@@ -71,9 +68,9 @@ std::vector<Case> Cases() {
   if (all_of_them) return cases;
   const auto chosen = [](const Case& c) {
     static const auto* const names = new std::map<std::string, std::string>{
-        {"start", "hang"},    {"data", "kill"},   {"forward", "spin"},
-        {"backward", "stop"}, {"reduce", "deaf"}, {"update", "mismatch"},
-        {"evaluate", "spin"}, {"save", "hang"},   {"generate", "hang"}};
+        {"start", "hang"},    {"data", "kill"},       {"forward", "spin"},  {"backward", "stop"},
+        {"reduce", "deaf"},   {"update", "mismatch"}, {"evaluate", "spin"}, {"save", "hang"},
+        {"generate", "hang"}, {"leave", "stop"}};
     // Half of those that can be are threads.
     return names->at(c.phase) == c.kind.name &&
            c.threads == (c.kind.for_threads && c.phase.size() % 2 == 0);
@@ -110,14 +107,17 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
   }
 
   // What nothing but the patience of the others ends: work of a kind that the rank has never
-  // finished before, and two calls that wait for each other.
+  // finished before.
   static bool WaitsForOthersDeadline(const Case& c) {
-    return c.kind.name == "mismatch" || (c.kind.name == "spin" && c.phase == "start");
+    return c.kind.name == "spin" && IsOnce(c.phase);
   }
+  static bool IsOnce(const std::string& phase) { return phase == "start" || phase == "leave"; }
 
   static std::vector<std::string> ExpectedTexts(const Case& c, int victim) {
     const std::string rank = absl::StrCat("rank ", victim);
-    if (WaitsForOthersDeadline(c)) return {c.kind.name == "spin" ? "still missing: " : "fp32[7]"};
+    if (WaitsForOthersDeadline(c)) return {"still missing: "};
+    // Two calls of one group that differ, or calls of two groups.
+    if (c.kind.name == "mismatch") return {"fp32[7]", "ranks "};
     if (c.kind.name == "kill") {
       return {absl::StrCat(rank, " of world ("), "is lost: its connection ended",
               absl::StrCat(rank, " could not be asked")};
@@ -134,9 +134,7 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
 
   void Try(const Case& c) {
     const int victim = static_cast<int>(random_() % 4);
-    // Of a phase with few pieces the first ones.
-    const bool few = c.phase == "start";
-    const int before = few ? 0 : 2 + static_cast<int>(random_() % 2);
+    const int before = IsOnce(c.phase) ? 0 : 2 + static_cast<int>(random_() % 2);
     const std::string fault = absl::StrCat(c.kind.name, " ", c.phase, " ", victim, " ", before);
     SCOPED_TRACE(absl::StrCat(fault, c.threads ? ", threads" : ", processes"));
     ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("save")).ok());
@@ -158,6 +156,10 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
     EXPECT_LT(named - begin, NamedBy());
     EXPECT_LT(end - begin, AllOut());
     slowest_ = std::max(slowest_, end - begin);
+    std::printf("%s, %s: named after %s, out after %s\n", fault.c_str(),
+                c.threads ? "threads" : "processes", absl::FormatDuration(named - begin).c_str(),
+                absl::FormatDuration(end - begin).c_str());
+    std::fflush(stdout);
     EXPECT_EQ(std::count(c.kind.exit_codes.begin(), c.kind.exit_codes.end(), outcome.exit_code), 1)
         << outcome.exit_code << "\n"
         << outcome.output;
@@ -172,11 +174,11 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
 
   absl::Duration slowest() const { return slowest_; }
 
- private:
   // Finding takes a tenth, telling and ending do not.
   static absl::Duration NamedBy() { return absl::Seconds(real_deadlines ? 15 : 6); }
   static absl::Duration AllOut() { return absl::Seconds(real_deadlines ? 25 : 10); }
 
+ private:
   std::mt19937 random_{std::random_device()()};
   absl::Duration slowest_;
 };
@@ -188,6 +190,26 @@ TEST_F(PretrainFaultPhasesTest, AreToldInTimeAndNothingStays) {
   }
   std::printf("%zu faults, %d times; the slowest end came after %s\n", cases.size(), times,
               absl::FormatDuration(slowest()).c_str());
+}
+
+TEST_F(PretrainFaultPhasesTest, ARankThatStaysBehindIsNamedByTheLauncher) {
+  for (const std::string kind : {"stop", "hang"}) {
+    const std::string log = Path("log.txt");
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("save")).ok());
+    const pid_t pid = StartProgram(CommandFor({{kind, false, {}}, "end", false}), log,
+                                   {{"MEGATRON_TEST_FAULT", kind + " end 2 0"}});
+    WaitFor("the fault begins", log);
+    const std::vector<pid_t> ranks = ChildrenOf(pid);
+    const absl::Time begin = absl::Now();
+    const Outcome outcome = FinishProgram(pid, log);
+    EXPECT_LT(absl::Now() - begin, NamedBy());
+    EXPECT_EQ(outcome.exit_code, kExitHang) << outcome.output;
+    for (const pid_t rank : ranks) EXPECT_TRUE(HasEnded(rank));
+    EXPECT_TRUE(absl::StrContains(outcome.output, "error: rank 2 was still there when another"))
+        << outcome.output;
+    EXPECT_TRUE(absl::StrContains(outcome.output, kind == "stop" ? "stopped for" : "asleep for"))
+        << outcome.output;
+  }
 }
 
 }  // namespace

@@ -156,6 +156,19 @@ TEST_F(PretrainFaultsTest, AStoppedRank) {
   }
 }
 
+// Of two machines one has gone, with the rank that would have told what all were at.
+TEST_F(PretrainFaultsTest, RanksThatAreLostTogether) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    const pid_t pid = StartEndless(kProcesses);
+    const std::vector<pid_t> ranks = ChildrenOf(pid);
+    ASSERT_EQ(ranks.size(), 4u);
+    for (const int victim : {1, 0}) kill(ranks[victim], signal);
+    ExpectToSay({"error: rank ", "rank 0 could not be asked", "rank 1 could not be asked",
+                 "rank 2 on ", "rank 3 on ", "megatron::PretrainRank"},
+                ExpectTheEnd(pid, signal == SIGKILL ? kExitPeerLost : kExitHang));
+  }
+}
+
 TEST_F(PretrainFaultsTest, AStuckRankThatIsAProcess) {
   for (const int victim : {1, 2}) {
     const pid_t pid = StartEndless(kProcesses);

@@ -1,5 +1,6 @@
 // pretrain_gpt with a fault in it, for tests: MEGATRON_TEST_FAULT="hang update 2 5" makes rank 2 do
-// what the first word says when it begins the sixth piece of work of that phase.
+// what the first word says when it begins the sixth piece of work of that phase. The phase "end"
+// comes behind all others: nothing is left to do but to end the process.
 
 #include <linux/filter.h>
 #include <signal.h>
@@ -51,6 +52,14 @@ class Fault {
     Strike(piece.world);
   }
 
+  // Of a rank that is a process.
+  void HearTheEnd() const {
+    const char* const rank = std::getenv("MEGATRON_RANK");
+    if (phase_ != "end" || rank == nullptr || std::to_string(rank_) != rank) return;
+    std::fprintf(stderr, "the fault begins\n");
+    Strike(ProcessGroup());
+  }
+
  private:
   void Strike(const ProcessGroup& world) const {
     if (kind_ == "kill") raise(SIGKILL);
@@ -72,7 +81,10 @@ class Fault {
 
 int main(int argc, char** argv) {
   megatron::Fault fault(std::getenv("MEGATRON_TEST_FAULT"));
-  return megatron::PretrainMain({"pretrain_gpt", "GPT", "gpt", "gpt_demo",
-                                 [&](const megatron::PieceOfWork& piece) { fault.Hear(piece); }},
-                                argc, argv);
+  const int code =
+      megatron::PretrainMain({"pretrain_gpt", "GPT", "gpt", "gpt_demo",
+                              [&](const megatron::PieceOfWork& piece) { fault.Hear(piece); }},
+                             argc, argv);
+  fault.HearTheEnd();
+  return code;
 }

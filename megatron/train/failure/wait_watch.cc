@@ -1,0 +1,60 @@
+#include "megatron/train/failure/wait_watch.h"
+
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/time/clock.h"
+
+namespace megatron {
+namespace {
+
+// Whether the rank does nothing but wait for others: its own thread too, in a call or for another
+// thread that is in one.
+bool IsBlocked(const RestingRank& rank, const std::vector<WaitingCall>& calls) {
+  if (calls.empty()) return false;
+  const bool own =
+      absl::c_any_of(calls, [&](const WaitingCall& call) { return call.thread == rank.thread; });
+  return (own || rank.sleeps) &&
+         absl::c_none_of(calls, [](const WaitingCall& call) { return call.awaited.empty(); });
+}
+
+}  // namespace
+
+WaitingRanks WaitWatch::OwnBlocked(const std::vector<RestingRank>& resting) {
+  const absl::Time now = absl::Now();
+  WaitingRanks blocked;
+  std::map<int, Waits> waits;
+  for (const RestingRank& rank : resting) {
+    std::vector<WaitingCall> calls = world_.waiting(rank.rank);
+    if (!IsBlocked(rank, calls)) continue;
+    const auto before = waits_.find(rank.rank);
+    const bool same = before != waits_.end() && SameCalls(before->second.calls, calls);
+    const absl::Time since = same ? before->second.since : now;
+    if (now >= since + patience_ && world_.idle()) blocked[rank.rank] = calls;
+    waits[rank.rank] = {std::move(calls), since};
+  }
+  waits_ = std::move(waits);
+  return blocked;
+}
+
+void WaitWatch::Share(const WaitingRanks& own) {
+  if (own.empty() && !shared_) return;
+  shared_ = !own.empty();
+  world_.share_blocked(own.empty() ? std::vector<WaitingCall>() : own.begin()->second);
+}
+
+absl::Status WaitWatch::Look(const std::vector<RestingRank>& resting) {
+  WaitingRanks blocked = OwnBlocked(resting);
+  Share(blocked);
+  if (!blocked.empty()) blocked.merge(world_.others_blocked());
+  WaitingRanks deadlock = FindDeadlock(blocked);
+  const absl::Time now = absl::Now();
+  if (!SameRanksAndCalls(deadlock, deadlock_)) {
+    deadlock_ = std::move(deadlock);
+    deadlock_since_ = now;
+  }
+  if (deadlock_.empty() || now <= deadlock_since_ + world_.news_time) return absl::OkStatus();
+  return absl::FailedPreconditionError(DescribeDeadlock(deadlock_));
+}
+
+}  // namespace megatron
