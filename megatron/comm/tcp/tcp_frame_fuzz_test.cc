@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "glog/logging.h"
+#include "megatron/comm/deadlock.h"
 #include "megatron/comm/store/store_protocol.h"
 #include "megatron/comm/tcp/tcp_frame.h"
 
@@ -52,6 +54,17 @@ void CheckReply(absl::string_view bytes) {
   CHECK(encoded == bytes);
 }
 
+// In the messages of signs of life.
+void CheckWaitingCalls(absl::string_view bytes) {
+  const absl::StatusOr<std::vector<WaitingCall>> calls = DecodeWaitingCalls(bytes);
+  if (!calls.ok()) return;
+  FindDeadlock({{0, *calls}});
+  const absl::StatusOr<std::vector<WaitingCall>> again =
+      DecodeWaitingCalls(EncodeWaitingCalls(*calls));
+  CHECK(again.ok()) << again.status();
+  CHECK(SameCalls(*again, *calls));
+}
+
 }  // namespace
 }  // namespace megatron
 
@@ -79,6 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 6:
       megatron::CheckReply(bytes);
+      megatron::CheckWaitingCalls(bytes);
       break;
   }
   return 0;

@@ -61,6 +61,8 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Kind& kind : Kinds()) {
     for (const std::string& phase : Phases()) {
+      // It may have heard all that it needs.
+      if (kind.name == "deaf" && phase == "leave") continue;
       cases.push_back({kind, phase, false});
       if (kind.for_threads) cases.push_back({kind, phase, true});
     }
