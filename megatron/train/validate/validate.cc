@@ -156,8 +156,10 @@ void CheckLayout(ConfigChecker& check) {
     check.Error("model.num_query_groups",
                 absl::StrCat("must divide, or be divisible by, ", check.Named(kTensor)));
   }
+  // What a T5 packs has room to be filled up, whatever its lengths.
   if (check.resolved().parallel().sequence_parallel() &&
-      check.Usable({kTensor, "model.seq_length"}) && model.seq_length() % tensor != 0) {
+      model.model_type() != config::ModelType::t5 && check.Usable({kTensor, "model.seq_length"}) &&
+      model.seq_length() % tensor != 0) {
     check.Error("model.seq_length", absl::StrCat("must be divisible by ", check.Named(kTensor),
                                                  " with parallel.sequence_parallel: true"));
   }
@@ -211,7 +213,6 @@ void CheckContext(ConfigChecker& check) {
     return check.HaveNoEffect({"parallel.cp_comm_type"},
                               absl::StrCat("with ", check.Named(kContext)));
   }
-  // What a T5 packs has room to be filled up on both sides, whatever their lengths.
   if (model.model_type() == config::ModelType::bert) CheckStripes(check);
   if (model.model_type() == config::ModelType::gpt) CheckChunks(check);
   if (parallel.cp_comm_type() != config::ContextParallelComm::a2a) return;

@@ -12,7 +12,6 @@ namespace {
 constexpr char kType[] = "model.model_type";
 constexpr char kDecoderLength[] = "model.decoder_seq_length";
 constexpr char kPositions[] = "model.max_position_embeddings";
-constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
 
 // A span that is cut out, and what stands around it.
 constexpr int64_t kShortestEncoderSample = 4, kShortestDecoderSample = 3;
@@ -66,12 +65,6 @@ void CheckLengths(ConfigChecker& check, const std::string& type) {
   }
   if (check.Usable({kPositions}) && length > model.max_position_embeddings())
     check.Error(kPositions, absl::StrCat("must be at least ", check.Named(kDecoderLength)));
-  const config::ParallelConfig& parallel = check.resolved().parallel();
-  if (parallel.sequence_parallel() && check.Usable({kTensor}) &&
-      length % parallel.tensor_model_parallel_size() != 0) {
-    check.Error(kDecoderLength, absl::StrCat("must be divisible by ", check.Named(kTensor),
-                                             " with parallel.sequence_parallel: true"));
-  }
 }
 
 // What a T5 is not made of.
