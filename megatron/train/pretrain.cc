@@ -22,6 +22,7 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
@@ -31,6 +32,7 @@
 #include "megatron/train/failure/fault_monitor.h"
 #include "megatron/train/failure/run_lock.h"
 #include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/gemm/plan_gemms.h"
 #include "megatron/train/introduction.h"
 #include "megatron/train/pretrain_rank.h"
 #include "megatron/train/rank_processes.h"
@@ -158,6 +160,7 @@ class Pretraining {
   absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(megatron::Restore* what) const;
   std::optional<Failure> OpenCheckpoint();
   std::optional<Failure> LinkDevices();
+  std::optional<Failure> ChooseKernels();
   std::optional<Failure> CheckThatAllRunTheSame();
   int Report(const Failure& failure) const;
   FaultMonitorOptions MonitorOptions(const RanksOptions& ranks) const;
@@ -195,6 +198,7 @@ class Pretraining {
   FileSystem& fs_ = PosixFileSystem();
   PretrainRun run_;
   RunLock lock_;
+  std::string gemm_plans_;  // that were read, as text
 };
 
 // What all know is told by one.
@@ -316,6 +320,21 @@ std::optional<Failure> Pretraining::LinkDevices() {
   return std::nullopt;
 }
 
+std::optional<Failure> Pretraining::ChooseKernels() {
+  GemmOptions options = run_.options.gemms;
+  if (run_.options.device != DeviceType::kCuda) {
+    if (options.plan_file.empty() && !options.time_kernels) return std::nullopt;
+    return Failure{
+        kExitConfig,
+        "system.gemm_plan_file and system.time_gemm_kernels have no effect without a GPU"};
+  }
+  if (!options.plan_file.empty()) options.plan_file = PathFromWhereTheUserStands(options.plan_file);
+  absl::StatusOr<std::string> plans = PlanGemms(fs_, options, &ops::cuda::ProcessGemmPlanner());
+  if (!plans.ok()) return Fail(kExitConfig, plans.status());
+  gemm_plans_ = *std::move(plans);
+  return std::nullopt;
+}
+
 std::optional<Failure> Pretraining::OpenData() {
   DataOptions& data_options = run_.options.data;
   if (!data_options.per_split_data_args_path.empty()) {
@@ -431,6 +450,8 @@ std::optional<Failure> Pretraining::CheckThatAllRunTheSame() {
     return Failure{kExitConfig,
                    "the ranks were started with different configurations, or their data differ"};
   }
+  if (!consensus.Same(gemm_plans_))
+    return Failure{kExitConfig, "the ranks read different plans from system.gemm_plan_file"};
   if (!consensus.Same(run_.checkpoint == nullptr ? "" : run_.checkpoint->directory())) {
     return Failure{kExitCorruptCheckpoint,
                    "the ranks see different checkpoints: checkpoint.save and checkpoint.load must "
@@ -462,7 +483,7 @@ int Pretraining::Run() {
                       run_.options.ranks.stuck_timeout);
   }
   if (const auto failure =
-          Together({&Pretraining::LinkDevices, &Pretraining::OpenData,
+          Together({&Pretraining::LinkDevices, &Pretraining::ChooseKernels, &Pretraining::OpenData,
                     &Pretraining::OpenSaveDirectory, &Pretraining::ShareSaveDirectory,
                     &Pretraining::OpenCheckpoint, &Pretraining::CheckThatAllRunTheSame})) {
     return Report(*failure);

@@ -58,6 +58,20 @@ TEST_F(PretrainCudaTest, EightRanksOfAStoppedRunContinueThere) {
   ExpectEqualCheckpoints("cpu", "cuda");
 }
 
+TEST_F(PretrainCudaTest, PlansOfKernelsMustBeThereAndADeviceForThem) {
+  const std::string plans = absl::StrCat("--set=system.gemm_plan_file=", Path("plans"));
+  const Outcome missing = RunOnCuda({plans});
+  EXPECT_EQ(missing.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(missing.output, "there is no such file")) << missing.output;
+  const Outcome written =
+      RunOnCuda({plans, "--set=system.time_gemm_kernels=true", "--set=train.exit_interval=1"});
+  EXPECT_EQ(written.exit_code, kExitDone) << written.output;
+  EXPECT_EQ(RunOnCuda({plans, "--set=train.exit_interval=1"}).exit_code, kExitDone);
+  const Outcome on_cpu = Run({plans});
+  EXPECT_EQ(on_cpu.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(on_cpu.output, "no effect without a GPU")) << on_cpu.output;
+}
+
 TEST_F(PretrainCudaTest, WithoutADeviceItIsRefused) {
   const Outcome outcome = Run({"--set=system.device=cuda"});
   EXPECT_EQ(outcome.exit_code, kExitConfig);

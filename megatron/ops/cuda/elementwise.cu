@@ -13,13 +13,14 @@ __global__ void __launch_bounds__(kThreads) MapVectors(int64_t vectors, Map map)
   if (i < vectors) map.template Apply<N>(i);
 }
 
-// Vectors of 16 bytes of T where count and the pointers allow it, elements otherwise.
+// Vectors of 16 bytes of T where the pointers and the elements in a row, which are one behind the
+// other, allow it; elements otherwise.
 template <typename T, typename Map>
-void Launch(const Stream& stream, int64_t count, std::initializer_list<const void*> pointers,
-            const Map& map) {
+void Launch(const Stream& stream, int64_t count, int64_t in_a_row,
+            std::initializer_list<const void*> pointers, const Map& map) {
   if (count == 0) return;
   constexpr int N = kVector<T>;
-  if (count % N == 0 && IsAligned(pointers)) {
+  if (in_a_row % N == 0 && IsAligned(pointers)) {
     MapVectors<N><<<Blocks(count / N, kThreads), kThreads, 0, Handle(stream)>>>(count / N, map);
   } else {
     MapVectors<1><<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(count, map);
@@ -27,31 +28,87 @@ void Launch(const Stream& stream, int64_t count, std::initializer_list<const voi
   CheckLaunched("an elementwise kernel");
 }
 
-template <typename T, Activation kActivation>
+template <typename T>
 struct ActivateMap {
+  Activation activation;
   const T* x;
   T* y;
   template <int N>
   __device__ void Apply(int64_t i) const {
     auto values = Load<T, N>(x, i);
-    for (T& value : values.values) value = FromFloat<T>(Activate<kActivation>(ToFloat(value)));
+    WithActivation(activation, [&](auto constant) {
+      constexpr Activation kActivation = decltype(constant)::kActivation;
+      for (T& value : values.values) value = FromFloat<T>(Activate<kActivation>(ToFloat(value)));
+    });
     Store<T, N>(y, i, values);
   }
 };
 
-template <typename T, Activation kActivation>
+template <typename T>
 struct SlopeMap {
+  Activation activation;
   const T *dy, *x;
   T* dx;
   template <int N>
   __device__ void Apply(int64_t i) const {
     auto gradients = Load<T, N>(dy, i);
     const auto values = Load<T, N>(x, i);
-    for (int j = 0; j < N; ++j) {
-      gradients.values[j] = FromFloat<T>(ToFloat(gradients.values[j]) *
-                                         ActivationSlope<kActivation>(ToFloat(values.values[j])));
-    }
+    WithActivation(activation, [&](auto constant) {
+      constexpr Activation kActivation = decltype(constant)::kActivation;
+      for (int j = 0; j < N; ++j) {
+        gradients.values[j] = FromFloat<T>(ToFloat(gradients.values[j]) *
+                                           ActivationSlope<kActivation>(ToFloat(values.values[j])));
+      }
+    });
     Store<T, N>(dx, i, gradients);
+  }
+};
+
+// Elements of y; of each row gate and up lie `features` apart.
+template <typename T>
+struct GateMap {
+  Activation activation;
+  int64_t features;
+  const T* gate_up;
+  T* y;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    const T* const at = gate_up + i * N / features * features + i * N;
+    auto values = Load<T, N>(at, 0);
+    const auto ups = Load<T, N>(at + features, 0);
+    WithActivation(activation, [&](auto constant) {
+      constexpr Activation kActivation = decltype(constant)::kActivation;
+      for (int j = 0; j < N; ++j) {
+        values.values[j] =
+            FromFloat<T>(Activate<kActivation>(ToFloat(values.values[j])) * ToFloat(ups.values[j]));
+      }
+    });
+    Store<T, N>(y, i, values);
+  }
+};
+
+template <typename T>
+struct GateSlopeMap {
+  Activation activation;
+  int64_t features;
+  const T *dy, *gate_up;
+  T* d_gate_up;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    const int64_t at = i * N / features * features + i * N;
+    const auto gradients = Load<T, N>(dy, i);
+    auto gates = Load<T, N>(gate_up + at, 0), ups = Load<T, N>(gate_up + at + features, 0);
+    WithActivation(activation, [&](auto constant) {
+      constexpr Activation kActivation = decltype(constant)::kActivation;
+      for (int j = 0; j < N; ++j) {
+        const float gate = ToFloat(gates.values[j]), up = ToFloat(ups.values[j]);
+        const float d = ToFloat(gradients.values[j]);
+        gates.values[j] = FromFloat<T>(d * up * ActivationSlope<kActivation>(gate));
+        ups.values[j] = FromFloat<T>(d * Activate<kActivation>(gate));
+      }
+    });
+    Store<T, N>(d_gate_up + at, 0, gates);
+    Store<T, N>(d_gate_up + at + features, 0, ups);
   }
 };
 
@@ -94,28 +151,6 @@ struct ScaleMap {
     Store<T, N>(out, i, values);
   }
 };
-
-// A thread an element of y; T features apart lie gate and up.
-template <Activation kActivation, typename T>
-__global__ void __launch_bounds__(kThreads)
-    Gate(const T* gate_up, T* y, int64_t tokens, int64_t features) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= tokens * features) return;
-  const T* gates = gate_up + i / features * 2 * features + i % features;
-  y[i] = FromFloat<T>(Activate<kActivation>(ToFloat(gates[0])) * ToFloat(gates[features]));
-}
-
-template <Activation kActivation, typename T>
-__global__ void __launch_bounds__(kThreads)
-    GateSlope(const T* dy, const T* gate_up, T* d_gate_up, int64_t tokens, int64_t features) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= tokens * features) return;
-  const int64_t at = i / features * 2 * features + i % features;
-  const float gate = ToFloat(gate_up[at]), up = ToFloat(gate_up[at + features]);
-  const float d = ToFloat(dy[i]);
-  d_gate_up[at] = FromFloat<T>(d * up * ActivationSlope<kActivation>(gate));
-  d_gate_up[at + features] = FromFloat<T>(d * Activate<kActivation>(gate));
-}
 
 struct Strides {
   int rank = 0;
@@ -176,7 +211,7 @@ void Convert(const Stream& stream, const Tensor& in, const Tensor& out, From* in
     return LaunchCopyStrided<From, To>(stream, in, out);
   }
   using Larger = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
-  Launch<Larger>(stream, in.numel(), {in.raw(), out.raw()},
+  Launch<Larger>(stream, in.numel(), in.numel(), {in.raw(), out.raw()},
                  ConvertMap<From, To>{As(in_type, in), As(out_type, out)});
 }
 
@@ -184,52 +219,40 @@ void Convert(const Stream& stream, const Tensor& in, const Tensor& out, From* in
 
 void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TF,
                        const Tensor& y_TF) {
-  WithActivation(activation, [&](auto constant) {
-    WithType(x_TF.dtype(), [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      Launch<T>(stream, x_TF.numel(), {x_TF.raw(), y_TF.raw()},
-                ActivateMap<T, decltype(constant)::kActivation>{As(type, x_TF), As(type, y_TF)});
-    });
+  WithType(x_TF.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch<T>(stream, x_TF.numel(), x_TF.numel(), {x_TF.raw(), y_TF.raw()},
+              ActivateMap<T>{activation, As(type, x_TF), As(type, y_TF)});
   });
 }
 
 void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
                         const Tensor& x_TF, const Tensor& dx_TF) {
-  WithActivation(activation, [&](auto constant) {
-    WithType(x_TF.dtype(), [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      Launch<T>(stream, x_TF.numel(), {dy_TF.raw(), x_TF.raw(), dx_TF.raw()},
-                SlopeMap<T, decltype(constant)::kActivation>{As(type, dy_TF), As(type, x_TF),
-                                                             As(type, dx_TF)});
-    });
+  WithType(x_TF.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch<T>(stream, x_TF.numel(), x_TF.numel(), {dy_TF.raw(), x_TF.raw(), dx_TF.raw()},
+              SlopeMap<T>{activation, As(type, dy_TF), As(type, x_TF), As(type, dx_TF)});
   });
 }
 
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
                  const Tensor& y_TF) {
-  if (y_TF.numel() == 0) return;
-  WithActivation(activation, [&](auto constant) {
-    WithType(y_TF.dtype(), [&](auto* type) {
-      Gate<decltype(constant)::kActivation>
-          <<<Blocks(y_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
-              As(type, gate_up_T2F), As(type, y_TF), y_TF.dim(0), y_TF.dim(1));
-    });
+  WithType(y_TF.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch<T>(stream, y_TF.numel(), y_TF.dim(1), {gate_up_T2F.raw(), y_TF.raw()},
+              GateMap<T>{activation, y_TF.dim(1), As(type, gate_up_T2F), As(type, y_TF)});
   });
-  CheckLaunched("gate");
 }
 
 void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
                   const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F) {
-  if (dy_TF.numel() == 0) return;
-  WithActivation(activation, [&](auto constant) {
-    WithType(dy_TF.dtype(), [&](auto* type) {
-      GateSlope<decltype(constant)::kActivation>
-          <<<Blocks(dy_TF.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
-              As(type, dy_TF), As(type, gate_up_T2F), As(type, d_gate_up_T2F), dy_TF.dim(0),
-              dy_TF.dim(1));
-    });
+  WithType(dy_TF.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch<T>(stream, dy_TF.numel(), dy_TF.dim(1),
+              {dy_TF.raw(), gate_up_T2F.raw(), d_gate_up_T2F.raw()},
+              GateSlopeMap<T>{activation, dy_TF.dim(1), As(type, dy_TF), As(type, gate_up_T2F),
+                              As(type, d_gate_up_T2F)});
   });
-  CheckLaunched("gate backward");
 }
 
 void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
@@ -243,14 +266,15 @@ void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
 void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
   WithType(in.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch<T>(stream, in.numel(), {in.raw(), out.raw()}, AddMap<T>{As(type, in), As(type, out)});
+    Launch<T>(stream, in.numel(), in.numel(), {in.raw(), out.raw()},
+              AddMap<T>{As(type, in), As(type, out)});
   });
 }
 
 void Scale(const Stream& stream, float factor, const Tensor& out) {
   WithType(out.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch<T>(stream, out.numel(), {out.raw()}, ScaleMap<T>{factor, As(type, out)});
+    Launch<T>(stream, out.numel(), out.numel(), {out.raw()}, ScaleMap<T>{factor, As(type, out)});
   });
 }
 

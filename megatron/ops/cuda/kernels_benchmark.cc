@@ -1,6 +1,7 @@
 // Speed of the ops on a GPU, at the shapes of one micro-batch of a GPT of hidden size 1024 with
 // 8 x 2048 tokens, on random data. `roofline` is the share of what the memory or the matrix units
 // give (an H200's: 4.8 TB/s, 989 TFLOP/s in bf16), counting each operand once.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -12,6 +13,9 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/cuda/gemm/blas_product.h"
+#include "megatron/ops/cuda/gemm/gemm_planner.h"
+#include "megatron/ops/cuda/gemm/linear_gemm.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -68,6 +72,7 @@ class Gpu {
     return buffers_.back().At(0, dtype, shape);
   }
   Stream stream() { return Stream::Cuda(0, &stream_); }
+  CudaStream* cuda() { return &stream_; }
   void Synchronize() { stream_.Synchronize(); }
 
  private:
@@ -139,6 +144,69 @@ BENCHMARK(BM_Linear)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTi
 BENCHMARK(BM_LinearBackwardInput)->MEGATRON_LINEAR_SHAPES->UseRealTime();
 BENCHMARK(BM_LinearBackwardWeight)->MEGATRON_LINEAR_SHAPES->UseRealTime();
 
+// The kernel that the trainer takes with system.time_gemm_kernels, and cuBLASLt's first choice
+// (which it takes without), each as the share of the speed of the fastest of all kernels that the
+// library has.
+void ReportPlan(benchmark::State& state, Gpu* gpu, const cuda::LinearGemm& linear) {
+  constexpr int kAll = 512;
+  const cuda::GemmPlace place = cuda::PlaceOfDevice(0);
+  cuda::GemmPlanner planner;
+  cuda::GemmPlanning planning;
+  planning.time_products = true;
+  planner.Use(planning);
+  const cuda::BlasProduct offered(gpu->cuda()->blas(), linear.gemm, cuda::BlasProduct::kCandidates);
+  const cuda::BlasProduct all(gpu->cuda()->blas(), linear.gemm, kAll);
+  for (auto _ : state) {
+    cuda::TimedProduct timed(&offered, gpu->cuda(), linear.operands),
+        timed_all(&all, gpu->cuda(), linear.operands);
+    const int chosen = planner.Choose(place, linear.gemm, /*may_time=*/true, &timed);
+    const cuda::GemmTiming best = cuda::TimeCandidates(&timed_all);
+    // Both again, in turns.
+    std::vector<double> plan, first, fastest;
+    for (int round = 0; round < 9; ++round) {
+      plan.push_back(timed.Seconds(chosen));
+      first.push_back(timed.Seconds(0));
+      fastest.push_back(timed_all.Seconds(best.fastest));
+    }
+    for (std::vector<double>* times : {&plan, &first, &fastest})
+      std::sort(times->begin(), times->end());
+    state.counters["plan"] = fastest[4] / plan[4];
+    state.counters["first"] = fastest[4] / first[4];
+    state.counters["candidates"] = static_cast<double>(all.kernels().size());
+    state.counters["us"] = plan[4] * 1e6;
+  }
+}
+
+void BM_GemmPlan(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor x = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
+               bias = gpu.Normal({out}, kBf16), y = gpu.Normal({kTokens, out}, kBf16);
+  ReportPlan(state, &gpu, cuda::ForwardGemm(x, w, bias, y));
+}
+
+void BM_GemmPlanBackwardInput(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor dx = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
+               dy = gpu.Normal({kTokens, out}, kBf16);
+  ReportPlan(state, &gpu, cuda::BackwardInputGemm(dy, w, dx));
+}
+
+void BM_GemmPlanBackwardWeight(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
+               dw = gpu.Normal({out, in}, kF32);
+  ReportPlan(state, &gpu, cuda::BackwardWeightGemm(dy, x, dw));
+}
+BENCHMARK(BM_GemmPlan)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->Iterations(1);
+BENCHMARK(BM_GemmPlanBackwardInput)->MEGATRON_LINEAR_SHAPES->Iterations(1);
+BENCHMARK(BM_GemmPlanBackwardWeight)->MEGATRON_LINEAR_SHAPES->Iterations(1);
+
 void BM_ResidualNorm(benchmark::State& state) {
   if (!HasGpu(state)) return;
   Gpu gpu;
@@ -176,6 +244,16 @@ void BM_Gelu(benchmark::State& state) {
           [&] { ActivationForward(gpu.stream(), Activation::kGeluTanh, x, y); });
 }
 BENCHMARK(BM_Gelu)->UseRealTime();
+
+void BM_SwiGlu(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const Tensor gate_up = gpu.Normal({kTokens, 2 * kFfn}, kBf16),
+               y = gpu.Normal({kTokens, kFfn}, kBf16);
+  Measure(state, &gpu, 3 * 2.0 * kTokens * kFfn, 0,
+          [&] { GateForward(gpu.stream(), Activation::kSilu, gate_up, y); });
+}
+BENCHMARK(BM_SwiGlu)->UseRealTime();
 
 void BM_BiasDropoutAdd(benchmark::State& state) {
   if (!HasGpu(state)) return;

@@ -68,6 +68,12 @@ struct RanksOptions {
   absl::Duration stuck_timeout = absl::Seconds(10);  // zero: none
 };
 
+// Which of cuBLASLt's kernels compute matrix products.
+struct GemmOptions {
+  std::string plan_file;  // empty: none
+  bool time_kernels = false;
+};
+
 struct RunOptions {
   GptTrainerOptions trainer;  // of the rank that stands first everywhere
   ParallelSizes parallel;
@@ -80,6 +86,7 @@ struct RunOptions {
   uint64_t seed = 1234;
   DeviceType device = DeviceType::kCpu;
   int num_threads = 1;  // of all ranks of a machine together
+  GemmOptions gemms;
   RanksOptions ranks;
 
   int num_ranks() const {

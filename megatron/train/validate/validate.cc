@@ -259,6 +259,20 @@ void CheckBackend(ConfigChecker& check) {
   }
 }
 
+void CheckGemms(ConfigChecker& check) {
+  constexpr absl::string_view kTime = "system.time_gemm_kernels";
+  const std::initializer_list<absl::string_view> fields = {"system.gemm_plan_file", kTime};
+  const config::SystemConfig& system = check.resolved().system();
+  if (system.has_device() && system.device() == config::Device::cpu)
+    check.HaveNoEffect(fields, "with system.device: cpu");
+  if (system.time_gemm_kernels() &&
+      check.resolved().parallel().ranks_as() == config::RanksAs::processes) {
+    check.Error(kTime,
+                "ranks that are processes would each choose kernels of their own; time them in a "
+                "run with parallel.ranks_as: threads, then give all its system.gemm_plan_file");
+  }
+}
+
 void CheckPrecision(ConfigChecker& check) {
   const config::PrecisionConfig& precision = check.resolved().precision();
   if (precision.fp16() && precision.bf16()) {
@@ -599,6 +613,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckPipeline(check);
   CheckDataParallel(check);
   CheckBackend(check);
+  CheckGemms(check);
   CheckPrecision(check);
   CheckRecompute(check);
   CheckLearningRate(check);

@@ -1,0 +1,76 @@
+// cuBLASLt's side of a product: its description, its candidate kernels, running and timing one.
+#ifndef MEGATRON_OPS_CUDA_GEMM_BLAS_PRODUCT_H_
+#define MEGATRON_OPS_CUDA_GEMM_BLAS_PRODUCT_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "megatron/ops/cuda/gemm/gemm.h"
+#include "megatron/ops/cuda/gemm/gemm_planner.h"
+#include "megatron/ops/cuda/gemm/linear_gemm.h"
+#include "megatron/tensor/cuda_device.h"
+
+namespace megatron::ops::cuda {
+
+// Threads: any.
+class BlasProduct {
+ public:
+  // As many candidates as most products have; a plan names one of these.
+  static constexpr int kCandidates = 32;
+
+  // `handle` is a cublasLtHandle_t. That there is no kernel at all is a CHECK. None splits the sum
+  // so that its order or its rounding depended on which block is first: all repeat bit for bit.
+  BlasProduct(void* handle, const Gemm& gemm, int most_candidates);
+  ~BlasProduct();
+  BlasProduct(const BlasProduct&) = delete;
+  BlasProduct& operator=(const BlasProduct&) = delete;
+
+  const Gemm& gemm() const { return gemm_; }
+  absl::Span<const GemmKernel> kernels() const { return kernels_; }
+
+  // Enqueues a run; false where cuBLASLt refuses it. Uses the stream's workspace.
+  bool Run(CudaStream* stream, int candidate, const GemmOperands& operands) const;
+
+ private:
+  struct Descriptions;
+
+  const Gemm gemm_;
+  std::unique_ptr<Descriptions> descriptions_;
+  std::vector<GemmKernel> kernels_;
+  mutable std::mutex turn_;  // a run points the description at its own bias
+};
+
+// The candidates timed on real operands. What they compute goes to memory of its own, and nothing
+// is written to the operands.
+class TimedProduct : public GemmCandidates {
+ public:
+  // The stream's work so far is waited for, too.
+  TimedProduct(const BlasProduct* product, CudaStream* stream, const GemmOperands& operands);
+  ~TimedProduct() override;
+
+  absl::Span<const GemmKernel> kernels() const override { return product_->kernels(); }
+  double Seconds(int candidate) override;
+
+ private:
+  // Nothing can be timed where there is no memory for it.
+  bool Prepare();
+
+  const BlasProduct* const product_;
+  CudaStream* const stream_;
+  GemmOperands operands_;
+  void *begin_ = nullptr, *end_ = nullptr;  // cudaEvent_t
+  void* scratch_ = nullptr;
+  bool prepared_ = false;
+};
+
+// Whether the host may wait for the stream: not while its work is recorded into a graph.
+bool MayWaitFor(const CudaStream& stream);
+
+GemmPlace PlaceOfDevice(int device);
+
+}  // namespace megatron::ops::cuda
+
+#endif  // MEGATRON_OPS_CUDA_GEMM_BLAS_PRODUCT_H_

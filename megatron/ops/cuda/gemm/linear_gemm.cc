@@ -1,0 +1,66 @@
+#include "megatron/ops/cuda/gemm/linear_gemm.h"
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace megatron::ops::cuda {
+namespace {
+
+// Up to 16 bytes.
+int64_t AlignmentOf(std::initializer_list<const void*> pointers) {
+  uintptr_t bits = 16;
+  for (const void* pointer : pointers) bits |= reinterpret_cast<uintptr_t>(pointer);
+  return static_cast<int64_t>(bits & -bits);
+}
+
+LinearGemm WithAlignment(const Gemm& gemm, const GemmOperands& at) {
+  LinearGemm out = {gemm, at};
+  out.gemm.alignment = AlignmentOf({at.a, at.b, at.c});
+  out.gemm.bias_alignment = at.bias == nullptr ? 0 : AlignmentOf({at.bias});
+  return out;
+}
+
+}  // namespace
+
+LinearGemm ForwardGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor& bias_O,
+                       const Tensor& y_TO) {
+  Gemm gemm;
+  gemm.m = w_OI.dim(0);
+  gemm.n = x_TI.dim(0);
+  gemm.k = w_OI.dim(1);
+  gemm.in = gemm.out = x_TI.dtype();
+  gemm.transpose_a = true;
+  gemm.lda = w_OI.dim(1);
+  gemm.ldb = x_TI.stride(0);
+  gemm.ldc = y_TO.stride(0);
+  return WithAlignment(gemm, {w_OI.raw(), x_TI.raw(), bias_O.raw(), y_TO.raw()});
+}
+
+LinearGemm BackwardInputGemm(const Tensor& dy_TO, const Tensor& w_OI, const Tensor& dx_TI) {
+  Gemm gemm;
+  gemm.m = w_OI.dim(1);
+  gemm.n = dy_TO.dim(0);
+  gemm.k = w_OI.dim(0);
+  gemm.in = gemm.out = dy_TO.dtype();
+  gemm.lda = w_OI.dim(1);
+  gemm.ldb = dy_TO.stride(0);
+  gemm.ldc = dx_TI.stride(0);
+  return WithAlignment(gemm, {w_OI.raw(), dy_TO.raw(), nullptr, dx_TI.raw()});
+}
+
+LinearGemm BackwardWeightGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI) {
+  Gemm gemm;
+  gemm.m = x_TI.dim(1);
+  gemm.n = dy_TO.dim(1);
+  gemm.k = dy_TO.dim(0);
+  gemm.in = dy_TO.dtype();
+  gemm.out = DType::kFloat32;
+  gemm.transpose_b = true;
+  gemm.lda = x_TI.stride(0);
+  gemm.ldb = dy_TO.stride(0);
+  gemm.ldc = x_TI.dim(1);
+  gemm.accumulate = true;
+  return WithAlignment(gemm, {x_TI.raw(), dy_TO.raw(), nullptr, dw_OI.raw()});
+}
+
+}  // namespace megatron::ops::cuda

@@ -1,0 +1,31 @@
+// The products of a linear layer as cuBLASLt sees them. It thinks in columns: a row-major [T, O]
+// matrix is its column-major [O, T].
+#ifndef MEGATRON_OPS_CUDA_GEMM_LINEAR_GEMM_H_
+#define MEGATRON_OPS_CUDA_GEMM_LINEAR_GEMM_H_
+
+#include "megatron/ops/cuda/gemm/gemm.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops::cuda {
+
+struct GemmOperands {
+  const void *a = nullptr, *b = nullptr, *bias = nullptr;
+  void* c = nullptr;
+};
+
+struct LinearGemm {
+  Gemm gemm;
+  GemmOperands operands;
+};
+
+// y = x w^T + bias; an empty bias is none.
+LinearGemm ForwardGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor& bias_O,
+                       const Tensor& y_TO);
+// dx = dy w.
+LinearGemm BackwardInputGemm(const Tensor& dy_TO, const Tensor& w_OI, const Tensor& dx_TI);
+// dw (fp32) += dy^T x.
+LinearGemm BackwardWeightGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI);
+
+}  // namespace megatron::ops::cuda
+
+#endif  // MEGATRON_OPS_CUDA_GEMM_LINEAR_GEMM_H_

@@ -1,0 +1,97 @@
+#include "megatron/ops/cuda/gemm/linear_gemm.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/host_tensor.h"
+
+namespace megatron::ops::cuda {
+namespace {
+
+// What cuBLASLt would compute, by its documentation.
+void Compute(const Gemm& gemm, const GemmOperands& at) {
+  const auto *a = static_cast<const float*>(at.a), *b = static_cast<const float*>(at.b),
+             *bias = static_cast<const float*>(at.bias);
+  auto* const c = static_cast<float*>(at.c);
+  for (int64_t i = 0; i < gemm.m; ++i) {
+    for (int64_t j = 0; j < gemm.n; ++j) {
+      float sum = gemm.accumulate ? c[i + j * gemm.ldc] : 0;
+      for (int64_t l = 0; l < gemm.k; ++l) {
+        sum += (gemm.transpose_a ? a[l + i * gemm.lda] : a[i + l * gemm.lda]) *
+               (gemm.transpose_b ? b[j + l * gemm.ldb] : b[l + j * gemm.ldb]);
+      }
+      c[i + j * gemm.ldc] = sum + (bias == nullptr ? 0 : bias[i]);
+    }
+  }
+}
+
+double At(const Tensor& x, int64_t i, int64_t j) { return x.data<float>()[i * x.stride(0) + j]; }
+
+class LinearGemmTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kTokens = 3, kIn = 5, kOut = 4;
+
+  static HostTensor Random(const Shape& shape, uint32_t seed) {
+    return HostTensor::Normal(shape, DType::kFloat32, seed);
+  }
+  // Rows with a stride.
+  const HostTensor wide_x_ = Random({kTokens, 3 * kIn}, 1), wide_y_ = Random({kTokens, 9}, 2),
+                   w_ = Random({kOut, kIn}, 3), bias_ = Random({kOut}, 4);
+  const Tensor x_ = wide_x_.tensor().Slice(1, kIn, 2 * kIn),
+               y_ = wide_y_.tensor().Slice(1, 1, 1 + kOut), w = w_.tensor();
+};
+
+TEST_F(LinearGemmTest, ForwardIsTheProductWithTheTransposedWeightAndTheBias) {
+  const LinearGemm forward = ForwardGemm(x_, w, bias_.tensor(), y_);
+  Compute(forward.gemm, forward.operands);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t o = 0; o < kOut; ++o) {
+      double sum = bias_.Get(o);
+      for (int64_t i = 0; i < kIn; ++i) sum += At(x_, t, i) * At(w, o, i);
+      EXPECT_NEAR(At(y_, t, o), sum, 1e-5);
+    }
+  }
+}
+
+TEST_F(LinearGemmTest, TheInputsGradientIsTheProductWithTheWeight) {
+  const LinearGemm backward = BackwardInputGemm(y_, w, x_);
+  Compute(backward.gemm, backward.operands);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t i = 0; i < kIn; ++i) {
+      double sum = 0;
+      for (int64_t o = 0; o < kOut; ++o) sum += At(y_, t, o) * At(w, o, i);
+      EXPECT_NEAR(At(x_, t, i), sum, 1e-5);
+    }
+  }
+}
+
+TEST_F(LinearGemmTest, TheWeightsGradientIsAddedToWhatIsThere) {
+  const std::vector<double> before = w_.Values();
+  const LinearGemm backward = BackwardWeightGemm(y_, x_, w);
+  Compute(backward.gemm, backward.operands);
+  for (int64_t o = 0; o < kOut; ++o) {
+    for (int64_t i = 0; i < kIn; ++i) {
+      double sum = before[static_cast<size_t>(o * kIn + i)];
+      for (int64_t t = 0; t < kTokens; ++t) sum += At(y_, t, o) * At(x_, t, i);
+      EXPECT_NEAR(At(w, o, i), sum, 1e-5);
+    }
+  }
+}
+
+// Kernels may count on it for every later call of this product.
+TEST_F(LinearGemmTest, AlignmentIsThatOfTheWorstAddress) {
+  alignas(16) char memory[256] = {};
+  const auto at = [&](int64_t offset) { return Tensor(memory + offset, DType::kBFloat16, {1, 8}); };
+  const auto bias_at = [&](int64_t offset) {
+    return Tensor(memory + offset, DType::kBFloat16, {1});
+  };
+  const Tensor w = at(16), y(memory + 64, DType::kBFloat16, {1, 1});
+  EXPECT_EQ(ForwardGemm(at(0), w, Tensor(), y).gemm.alignment, 16);
+  EXPECT_EQ(ForwardGemm(at(0), w, Tensor(), y).gemm.bias_alignment, 0);
+  EXPECT_EQ(ForwardGemm(at(40), w, Tensor(), y).gemm.alignment, 8);
+  EXPECT_EQ(ForwardGemm(at(0), w, bias_at(98), y).gemm.alignment, 16);
+  EXPECT_EQ(ForwardGemm(at(0), w, bias_at(98), y).gemm.bias_alignment, 2);
+}
+
+}  // namespace
+}  // namespace megatron::ops::cuda
