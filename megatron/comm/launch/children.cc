@@ -306,11 +306,13 @@ class Runner {
 
   void LookForHangs() {
     const absl::Time now = absl::Now();
+    // Whoever stopped this process may have stopped the whole job.
+    const bool was_away = now > next_look_ + options_.idle_limit / 2;
     next_look_ = now + kLook;
     for (Running& child : running_) {
       if (child.pid <= 0 || kill_at_ != absl::InfiniteFuture()) continue;
       const OutsideLook look = LookAtGroup(child.pid);
-      if (look.ticks != child.ticks || look.waits_for_disk) child.worked = now;
+      if (look.ticks != child.ticks || look.waits_for_disk || was_away) child.worked = now;
       child.ticks = look.ticks;
       if (now < child.worked + options_.idle_limit) continue;
       const int index = static_cast<int>(&child - running_.data());

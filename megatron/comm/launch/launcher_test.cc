@@ -175,11 +175,12 @@ TEST(LauncherTest, WhatARankStartedEndsWithIt) {
 }
 
 // In a process of its own, which can be signalled.
-pid_t LaunchInChild(const std::string& script) {
+pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {}) {
   const pid_t child = fork();
   if (child == 0) {
     LaunchOptions options;
     options.ranks = 2;
+    options.children.idle_limit = idle_limit;
     options.command = {"sh", "-c", script};
     const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
     _exit(result.ok() ? result->exit_code : 99);
@@ -218,6 +219,19 @@ TEST(LauncherTest, RanksEndWithAKilledLauncher) {
   ASSERT_EQ(waitpid(launcher, nullptr, 0), launcher);
   EXPECT_TRUE(IsGone(pid_file + "0"));
   EXPECT_TRUE(IsGone(pid_file + "1"));
+}
+
+TEST(LauncherTest, ALauncherThatWasStoppedForgivesItsRanksThatTheyWereIdle) {
+  const pid_t launcher =
+      LaunchInChild("test $MEGATRON_RANK = 0 || sleep 3.8; exit 0", absl::Seconds(2));
+  absl::SleepFor(absl::Milliseconds(500));
+  kill(launcher, SIGSTOP);
+  absl::SleepFor(absl::Seconds(3));
+  kill(launcher, SIGCONT);
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(LauncherTest, AProgramThatDoesNotExistIsAFailure) {
