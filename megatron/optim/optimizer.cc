@@ -104,7 +104,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     values[kSumOfSquares] = values[kNonFinite] = 0;
     values[kStopRequested] = options.stop_requested ? 1 : 0;
   }
-  sums_.Send(stream);
+  sums_.StartSend(stream);
   ForEachOwnedRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
     ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
                       statistics.Slice(0, kSumOfSquares, kNonFinite + 1));

@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <cstring>
+
 #include "glog/logging.h"
 
 namespace megatron {
@@ -67,6 +69,18 @@ void CudaFree(int device, void* memory) {
   MEGATRON_CHECK_CUDA(cudaFree(memory));
 }
 
+void* CudaAllocateHost(int64_t bytes, const std::string& name) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMallocHost(&memory, static_cast<size_t>(bytes));
+  CHECK(error != cudaErrorMemoryAllocation)
+      << "out of page-locked memory: " << bytes << " bytes for " << name;
+  Check(error, "cudaMallocHost");
+  std::memset(memory, 0, static_cast<size_t>(bytes));
+  return memory;
+}
+
+void CudaFreeHost(void* memory) { MEGATRON_CHECK_CUDA(cudaFreeHost(memory)); }
+
 CudaStream::CudaStream(int device) : device_(device) {
   MEGATRON_CHECK_CUDA(cudaSetDevice(device));
   cudaStream_t handle;
@@ -121,6 +135,8 @@ bool CudaEvent::Reached() const {
   return true;
 }
 
+void CudaEvent::Wait() const { MEGATRON_CHECK_CUDA(cudaEventSynchronize(Handle(*this))); }
+
 void CudaEvent::HoldBack(const CudaStream& stream) const {
   MEGATRON_CHECK_CUDA(cudaStreamWaitEvent(Handle(stream), Handle(*this), 0));
 }
@@ -136,7 +152,7 @@ void PopCudaRange() { nvtxRangePop(); }
 void StartCudaProfiler() { MEGATRON_CHECK_CUDA(cudaProfilerStart()); }
 void StopCudaProfiler() { MEGATRON_CHECK_CUDA(cudaProfilerStop()); }
 
-void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
+void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   CHECK_EQ(in.dtype(), out.dtype());
   CHECK_EQ(in.shape(), out.shape());
   CHECK(in.is_contiguous() && out.is_contiguous()) << in << " to " << out;
@@ -148,6 +164,10 @@ void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   if (in.bytes() == 0) return;
   MEGATRON_CHECK_CUDA(cudaMemcpyAsync(out.raw(), in.raw(), static_cast<size_t>(in.bytes()),
                                       cudaMemcpyDefault, Handle(*stream)));
+}
+
+void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
+  EnqueueCopyOnCuda(stream, in, out);
   if (in.device() != out.device()) stream->Synchronize();
 }
 

@@ -27,6 +27,10 @@ CudaDeviceFacts CudaFacts(int device);
 // Zeroed memory. `name` is for the message when there is not enough.
 void* CudaAllocate(int device, int64_t bytes, const std::string& name);
 void CudaFree(int device, void* memory);
+// Zeroed memory of the host that is page-locked, so that a device copies from and to it while the
+// host goes on.
+void* CudaAllocateHost(int64_t bytes, const std::string& name);
+void CudaFreeHost(void* memory);
 
 // A stream with what kernels of its operations share. Operations of one stream run one after the
 // other, so one workspace serves them all.
@@ -76,6 +80,7 @@ class CudaEvent {
   // Moves it behind all that was enqueued so far.
   void Record(const CudaStream& stream);
   bool Reached() const;
+  void Wait() const;  // the host does, until it is reached
   // What is enqueued on `stream` from now on happens after it.
   void HoldBack(const CudaStream& stream) const;
   // Between two timed events of a device, both reached.
@@ -96,6 +101,9 @@ void StopCudaProfiler();
 // stream's device and the other there or on the CPU. With one on the CPU this returns when it has
 // happened.
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out);
+// The same without waiting. What is on the CPU is memory from CudaAllocateHost, which nobody
+// touches until the copy has happened: until an event that is recorded behind it is reached.
+void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out);
 
 }  // namespace megatron
 

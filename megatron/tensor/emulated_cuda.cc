@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/emulated_transfers.h"
 
 namespace megatron {
 namespace {
@@ -26,11 +28,59 @@ struct Block {
 struct Blocks {
   std::mutex mutex;
   std::map<char*, Block> by_address;
+  std::map<const char*, size_t> on_host;  // page-locked, and their bytes
 };
 
 using Clock = std::chrono::steady_clock;
 
 std::atomic<bool> events_are_late{false};
+std::atomic<int64_t> allocations{0}, host_waits{0};
+
+EmulatedTransfers& Transfers() {
+  static EmulatedTransfers& transfers = *new EmulatedTransfers;
+  return transfers;
+}
+
+// What an event's handle points to.
+struct Recorded {
+  Clock::time_point time;
+  const void* stream;
+  int64_t transfers;  // of the stream that were before it
+  int64_t number;     // of all that were recorded
+};
+
+// Which recorded points of streams the host has waited for. Whoever waits for an earlier point of
+// the same stream again does not wait.
+class Waiting {
+ public:
+  int64_t Next() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return ++recorded_;
+  }
+  // Whether the host really waits.
+  bool For(const void* stream, int64_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    int64_t& reached = reached_[stream];
+    if (number <= reached) return false;
+    reached = number;
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t recorded_ = 0;
+  std::map<const void*, int64_t> reached_;
+};
+
+Waiting& HostWaiting() {
+  static Waiting& waiting = *new Waiting;
+  return waiting;
+}
+
+const Recorded& RecordedIn(const CudaEvent& event) {
+  CHECK(event.handle() != nullptr) << "the event was not recorded";
+  return *static_cast<const Recorded*>(event.handle());
+}
 
 Blocks& AllBlocks() {
   static Blocks& blocks = *new Blocks;
@@ -55,6 +105,25 @@ void* Accessible(void* address) {
   return block.accessible + offset;
 }
 
+void CheckCopy(const CudaStream& stream, const Tensor& in, const Tensor& out) {
+  CHECK_EQ(in.dtype(), out.dtype());
+  CHECK_EQ(in.shape(), out.shape());
+  CHECK(in.is_contiguous() && out.is_contiguous()) << in << " to " << out;
+  const Device here = {DeviceType::kCuda, stream.device()};
+  CHECK(in.device() == here || out.device() == here) << in << " to " << out;
+}
+
+void CheckPageLocked(const Tensor& tensor) {
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  const char* const address = static_cast<const char*>(tensor.raw());
+  auto after = blocks.on_host.upper_bound(address);
+  CHECK(after != blocks.on_host.begin()) << "not page-locked: " << tensor;
+  const auto& [begin, bytes] = *--after;
+  CHECK_LE(static_cast<size_t>(address - begin) + tensor.bytes(), bytes)
+      << "not page-locked: " << tensor;
+}
+
 // What a CUDA stream's handle points to.
 ThreadPool* PoolOf(const CudaStream& stream) { return static_cast<ThreadPool*>(stream.handle()); }
 
@@ -70,6 +139,7 @@ CudaDeviceFacts CudaFacts(int) {
 
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CHECK_EQ(device, 0) << name;
+  ++allocations;
   const size_t size = static_cast<size_t>(bytes);
   const int file = memfd_create("emulated device memory", MFD_CLOEXEC);
   PCHECK(file >= 0) << name;
@@ -96,7 +166,25 @@ void CudaFree(int, void* memory) {
 
 CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1)) {}
 
+void* CudaAllocateHost(int64_t bytes, const std::string& name) {
+  ++allocations;
+  char* const memory = static_cast<char*>(std::calloc(static_cast<size_t>(bytes), 1));
+  CHECK(memory != nullptr) << bytes << " bytes for " << name;
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  blocks.on_host[memory] = static_cast<size_t>(bytes);
+  return memory;
+}
+
+void CudaFreeHost(void* memory) {
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  CHECK_EQ(blocks.on_host.erase(static_cast<char*>(memory)), 1u) << memory;
+  std::free(memory);
+}
+
 CudaStream::~CudaStream() {
+  Transfers().End(handle_);
   delete PoolOf(*this);
   if (workspace_ != nullptr) CudaFree(device_, workspace_);
 }
@@ -113,23 +201,39 @@ void* CudaStream::Workspace(int64_t bytes) {
   return workspace_;
 }
 
-void CudaStream::Synchronize() {}
-
-// The handle is when it was recorded, if it was.
-CudaEvent::CudaEvent(int, bool) {}
-CudaEvent::~CudaEvent() { delete static_cast<Clock::time_point*>(handle_); }
-void CudaEvent::Record(const CudaStream&) {
-  if (handle_ == nullptr) handle_ = new Clock::time_point;
-  *static_cast<Clock::time_point*>(handle_) = Clock::now();
+void CudaStream::Synchronize() {
+  ++host_waits;
+  HostWaiting().For(handle_, HostWaiting().Next());
+  Transfers().Finish(handle_, Transfers().Last(handle_));
 }
-bool CudaEvent::Reached() const { return handle_ == nullptr || !events_are_late; }
+
+CudaEvent::CudaEvent(int, bool) {}
+CudaEvent::~CudaEvent() { delete static_cast<Recorded*>(handle_); }
+
+void CudaEvent::Record(const CudaStream& stream) {
+  if (handle_ == nullptr) handle_ = new Recorded;
+  *static_cast<Recorded*>(handle_) = {Clock::now(), stream.handle(),
+                                      Transfers().Last(stream.handle()), HostWaiting().Next()};
+}
+
+bool CudaEvent::Reached() const {
+  if (handle_ == nullptr) return true;
+  if (events_are_late) return false;
+  Transfers().Finish(RecordedIn(*this).stream, RecordedIn(*this).transfers);
+  return true;
+}
+
+void CudaEvent::Wait() const {
+  if (handle_ == nullptr) return;
+  const Recorded& recorded = RecordedIn(*this);
+  if (HostWaiting().For(recorded.stream, recorded.number)) ++host_waits;
+  Transfers().Finish(recorded.stream, recorded.transfers);
+}
+
 void CudaEvent::HoldBack(const CudaStream&) const {}
 
 int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {
-  CHECK(from.handle_ != nullptr && to.handle_ != nullptr) << "an event was not recorded";
-  return std::chrono::nanoseconds(*static_cast<Clock::time_point*>(to.handle_) -
-                                  *static_cast<Clock::time_point*>(from.handle_))
-      .count();
+  return std::chrono::nanoseconds(RecordedIn(to).time - RecordedIn(from).time).count();
 }
 
 void PushCudaRange(const std::string&) {}
@@ -139,14 +243,27 @@ void StopCudaProfiler() {}
 
 void MakeEmulatedEventsLate(bool late) { events_are_late = late; }
 
+EmulatedCudaCounts CountsOfEmulatedCuda() { return {allocations, host_waits}; }
+
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
-  CHECK_EQ(in.dtype(), out.dtype());
-  CHECK_EQ(in.shape(), out.shape());
-  CHECK(in.is_contiguous() && out.is_contiguous()) << in << " to " << out;
-  const Device here = {DeviceType::kCuda, stream->device()};
-  CHECK(in.device() == here || out.device() == here) << in << " to " << out;
+  CheckCopy(*stream, in, out);
   if (in.bytes() == 0) return;
+  if (in.device() != out.device()) stream->Synchronize();
   std::memmove(EmulatedView(out).raw(), EmulatedView(in).raw(), static_cast<size_t>(in.bytes()));
+}
+
+void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
+  CheckCopy(*stream, in, out);
+  if (in.device() == out.device()) return CopyOnCuda(stream, in, out);
+  const size_t bytes = static_cast<size_t>(in.bytes());
+  if (bytes == 0) return;
+  const bool receives = out.device().type == DeviceType::kCpu;
+  CheckPageLocked(receives ? out : in);
+  if (receives) {
+    Transfers().Receive(stream->handle(), EmulatedView(in).raw(), out.raw(), bytes);
+  } else {
+    Transfers().Send(stream->handle(), in.raw(), EmulatedView(out).raw(), bytes);
+  }
 }
 
 Tensor EmulatedView(const Tensor& tensor) {

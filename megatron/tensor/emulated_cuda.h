@@ -4,8 +4,11 @@
 // and have happened when they return, but its memory is out of the host's reach: code that reads or
 // writes it other than by an operation or a copy dies of SIGSEGV, there and then. So what passes
 // with it keeps host and device apart; kernels and the order of streams it says nothing about.
+// Copies that are enqueued reach the host when it has waited for them (emulated_transfers.h).
 #ifndef MEGATRON_TENSOR_EMULATED_CUDA_H_
 #define MEGATRON_TENSOR_EMULATED_CUDA_H_
+
+#include <cstdint>
 
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
@@ -23,6 +26,13 @@ bool KernelsAreEmulated();
 // Streams are never behind the host here. While events are late they look as if they were: no event
 // that was recorded is reached.
 void MakeEmulatedEventsLate(bool late);
+
+// How often memory was taken, of the device or page-locked, and how often the host waited for a
+// stream, or for an event that was not behind it already, since the program began.
+struct EmulatedCudaCounts {
+  int64_t allocations = 0, host_waits = 0;
+};
+EmulatedCudaCounts CountsOfEmulatedCuda();
 
 // The same memory as a CPU tensor, for what plays the device. Empty stays empty.
 Tensor EmulatedView(const Tensor& tensor);

@@ -1,5 +1,7 @@
 #include "megatron/tensor/emulated_cuda.h"
 
+#include <cmath>
+
 #include "gtest/gtest.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
@@ -45,6 +47,41 @@ TEST_F(EmulatedCudaTest, AMirrorKnowsTheHostsSideOfAPart) {
   EXPECT_EQ(EmulatedView(part).data<float>()[2], 5);
 }
 
+TEST_F(EmulatedCudaTest, WhatIsFetchedIsThereWhenTheHostHasWaited) {
+  const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
+  const HostMirror x(buffer.At(0, DType::kFloat32, {1}), "test");
+  EmulatedView(buffer.At(0, DType::kFloat32, {1})).data<float>()[0] = 7;
+  x.StartFetch(stream_);
+  EXPECT_TRUE(std::isnan(x.host().data<float>()[0]));
+  // A later operation of the stream does not reach what was fetched before.
+  EmulatedView(buffer.At(0, DType::kFloat32, {1})).data<float>()[0] = 8;
+  x.Finish();
+  EXPECT_EQ(x.host().data<float>()[0], 7);
+}
+
+TEST_F(EmulatedCudaTest, AMirrorWaitsForWhatItHasStartedOnceAndOnlyForThat) {
+  const Buffer buffer(kCuda, 2 * sizeof(float), "test", nullptr);
+  const HostMirror x(buffer.At(0, DType::kFloat32, {1}), "test"),
+      y(buffer.At(sizeof(float), DType::kFloat32, {1}), "test");
+  const int64_t before = CountsOfEmulatedCuda().host_waits;
+  x.Finish();
+  EXPECT_EQ(CountsOfEmulatedCuda().host_waits, before);
+  x.StartFetch(stream_);
+  y.StartFetch(stream_);
+  x.Finish();
+  x.Finish();
+  EXPECT_EQ(CountsOfEmulatedCuda().host_waits, before + 1);
+  EXPECT_EQ(x.host().data<float>()[0], 0);
+  EXPECT_TRUE(std::isnan(y.host().data<float>()[0]));
+}
+
+TEST_F(EmulatedCudaTest, TakingMemoryIsCounted) {
+  const int64_t before = CountsOfEmulatedCuda().allocations;
+  const Buffer buffer(kCuda, 64, "test", nullptr);
+  const HostMirror mirror(buffer.At(0, DType::kUInt8, {64}), "test");
+  EXPECT_EQ(CountsOfEmulatedCuda().allocations, before + 2);
+}
+
 TEST_F(EmulatedCudaTest, MemoryStartsAsZeros) {
   const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
   EXPECT_EQ(EmulatedView(buffer.At(0, DType::kFloat32, {1})).data<float>()[0], 0);
@@ -57,6 +94,25 @@ TEST_F(EmulatedCudaDeathTest, TheHostMayNotTouchIt) {
   volatile float* const x = static_cast<float*>(buffer.data());
   EXPECT_DEATH(*x = 1, "");
   EXPECT_DEATH(static_cast<void>(*x), "");
+}
+
+TEST_F(EmulatedCudaDeathTest, WhatIsBeingSentMayNotChange) {
+  const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
+  const HostMirror x(buffer.At(0, DType::kFloat32, {1}), "test");
+  const auto change_too_early = [&] {
+    x.StartSend(stream_);
+    x.host().data<float>()[0] = 1;
+    x.Finish();
+  };
+  EXPECT_DEATH(change_too_early(), "changed what it was sending");
+}
+
+TEST_F(EmulatedCudaDeathTest, OnlyPageLockedMemoryIsCopiedWithoutWaiting) {
+  const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
+  float host = 0;
+  EXPECT_DEATH(EnqueueCopyOnCuda(&cuda_, Tensor(&host, DType::kFloat32, {1}),
+                                 buffer.At(0, DType::kFloat32, {1})),
+               "not page-locked");
 }
 
 TEST_F(EmulatedCudaDeathTest, HostMemoryIsNotTheDevices) {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "megatron/tensor/cuda_device.h"
+#include "glog/logging.h"
 
 namespace megatron {
 
@@ -19,8 +19,9 @@ HostMirror::HostMirror(const Tensor& tensor, const std::string& name)
     : device_(tensor), host_(tensor) {
   CHECK(tensor.is_contiguous()) << tensor;
   if (tensor.device().type != DeviceType::kCuda) return;
-  buffer_ = Buffer(Device(), tensor.bytes(), name, nullptr);
-  host_ = buffer_.At(0, tensor.dtype(), tensor.shape());
+  memory_.reset(CudaAllocateHost(tensor.bytes(), name));
+  host_ = Tensor(memory_.get(), tensor.dtype(), tensor.shape(), Device());
+  started_ = std::make_unique<CudaEvent>(tensor.device().index);
 }
 
 Tensor HostMirror::Of(const Tensor& part) const {
@@ -31,12 +32,30 @@ Tensor HostMirror::Of(const Tensor& part) const {
   return part.Moved(static_cast<char*>(host_.raw()) + offset, Device());
 }
 
+void HostMirror::Start(const Stream& stream, const Tensor& in, const Tensor& out) const {
+  if (memory_ == nullptr) return;
+  EnqueueCopyOnCuda(stream.cuda(), in, out);
+  started_->Record(*stream.cuda());
+  pending_ = true;
+}
+
+void HostMirror::StartFetch(const Stream& stream) const { Start(stream, device_, host_); }
+void HostMirror::StartSend(const Stream& stream) const { Start(stream, host_, device_); }
+
+void HostMirror::Finish() const {
+  if (!pending_ || started_ == nullptr) return;  // null: moved away
+  started_->Wait();
+  pending_ = false;
+}
+
 void HostMirror::Fetch(const Stream& stream) const {
-  if (stream.device().type == DeviceType::kCuda) Transport(stream, device_, host_);
+  StartFetch(stream);
+  Finish();
 }
 
 void HostMirror::Send(const Stream& stream) const {
-  if (stream.device().type == DeviceType::kCuda) Transport(stream, host_, device_);
+  StartSend(stream);
+  Finish();
 }
 
 }  // namespace megatron

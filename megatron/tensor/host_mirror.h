@@ -4,14 +4,21 @@
 //   loss.Fetch(stream);               // waits for the stream on CUDA
 //   float value = loss.host().data<float>()[0];
 //
+// or, where the host has something to do meanwhile,
+//
+//   loss.StartFetch(stream);
+//   ...                               // nobody touches loss.host()
+//   loss.Finish();
+//
 // On the CPU it is the tensor itself, and bringing and sending are free; on CUDA it is a copy in
-// host memory; on the meta device it has no memory either.
+// page-locked memory of the host; on the meta device it has no memory either.
 #ifndef MEGATRON_TENSOR_HOST_MIRROR_H_
 #define MEGATRON_TENSOR_HOST_MIRROR_H_
 
+#include <memory>
 #include <string>
 
-#include "megatron/tensor/memory.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
@@ -26,6 +33,9 @@ class HostMirror {
   HostMirror() = default;
   // `tensor` is contiguous and outlives this. `name` is for the message when memory is short.
   HostMirror(const Tensor& tensor, const std::string& name);
+  HostMirror(HostMirror&&) = default;
+  HostMirror& operator=(HostMirror&&) = default;
+  ~HostMirror() { Finish(); }
 
   const Tensor& host() const { return host_; }
   // What the host has of a part of the mirrored tensor's memory, of any dtype and shape.
@@ -33,9 +43,22 @@ class HostMirror {
   void Fetch(const Stream& stream) const;  // host = device
   void Send(const Stream& stream) const;   // device = host
 
+  // The same without waiting: host() is not touched, nor for StartSend changed, until Finish.
+  void StartFetch(const Stream& stream) const;
+  void StartSend(const Stream& stream) const;
+  // Waits for what was started last, and so for all of the same stream. Free where it was nothing.
+  void Finish() const;
+
  private:
-  Buffer buffer_;
+  struct Free {
+    void operator()(void* memory) const { CudaFreeHost(memory); }
+  };
+  void Start(const Stream& stream, const Tensor& in, const Tensor& out) const;
+
   Tensor device_, host_;
+  std::unique_ptr<void, Free> memory_;  // null: host_ is device_
+  std::unique_ptr<CudaEvent> started_;  // behind the last copy
+  mutable bool pending_ = false;
 };
 
 }  // namespace megatron

@@ -21,6 +21,8 @@ MEGATRON_WEAK int CudaDeviceCount() { return 0; }
 MEGATRON_WEAK CudaDeviceFacts CudaFacts(int) { NoCuda(); }
 MEGATRON_WEAK void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
 MEGATRON_WEAK void CudaFree(int, void*) { NoCuda(); }
+MEGATRON_WEAK void* CudaAllocateHost(int64_t, const std::string&) { NoCuda(); }
+MEGATRON_WEAK void CudaFreeHost(void*) { NoCuda(); }
 MEGATRON_WEAK CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
 MEGATRON_WEAK CudaStream::~CudaStream() {}
 MEGATRON_WEAK void* CudaStream::Workspace(int64_t) { NoCuda(); }
@@ -29,6 +31,7 @@ MEGATRON_WEAK CudaEvent::CudaEvent(int, bool) { NoCuda(); }
 MEGATRON_WEAK CudaEvent::~CudaEvent() {}
 MEGATRON_WEAK void CudaEvent::Record(const CudaStream&) { NoCuda(); }
 MEGATRON_WEAK bool CudaEvent::Reached() const { NoCuda(); }
+MEGATRON_WEAK void CudaEvent::Wait() const { NoCuda(); }
 MEGATRON_WEAK void CudaEvent::HoldBack(const CudaStream&) const { NoCuda(); }
 MEGATRON_WEAK int64_t CudaEvent::Nanoseconds(const CudaEvent&, const CudaEvent&) { NoCuda(); }
 MEGATRON_WEAK void PushCudaRange(const std::string&) { NoCuda(); }
@@ -36,5 +39,6 @@ MEGATRON_WEAK void PopCudaRange() { NoCuda(); }
 MEGATRON_WEAK void StartCudaProfiler() { NoCuda(); }
 MEGATRON_WEAK void StopCudaProfiler() { NoCuda(); }
 MEGATRON_WEAK void CopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void EnqueueCopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
 
 }  // namespace megatron

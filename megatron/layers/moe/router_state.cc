@@ -52,8 +52,7 @@ void RouterState::UpdateBiases(absl::Span<const ProcessGroup> groups, const Stre
   if (empty() || !options_.expert_bias) return;
   for (const ProcessGroup& group : groups) group.AllReduce(chosen_LE_, ReduceOp::kSum, stream);
   if (stream.is_meta()) return;
-  host_bias_.Fetch(stream);
-  host_chosen_.Fetch(stream);
+  host_chosen_.Fetch(stream);  // and with it the biases were sent that stand on the host
   const int64_t experts = options_.num_experts;
   for (int64_t layer = 0; layer < num_layers(); ++layer) {
     const int64_t* chosen = host_chosen_.host().data<int64_t>() + layer * experts;
@@ -67,7 +66,7 @@ void RouterState::UpdateBiases(absl::Span<const ProcessGroup> groups, const Stre
             missing > 0 ? options_.expert_bias_update_rate : -options_.expert_bias_update_rate;
     }
   }
-  host_bias_.Send(stream);
+  host_bias_.StartSend(stream);
 }
 
 }  // namespace megatron

@@ -9,14 +9,13 @@ namespace megatron {
 
 MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
                                    MemoryLedger* ledger)
-    : options_(options) {
+    : options_(options), pool_(1) {
   const int64_t bytes = options.max_micro_batches * BytesOfOne();
-  buffer_ = Buffer(device, bytes + SizeOf(DType::kFloat32), "batches", ledger);
-  token_count_ = buffer_.At(bytes, DType::kFloat32, {1});
-  host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "batches");
-  host_count_ = HostMirror(token_count_, "batches");
+  buffer_ = Buffer(device, bytes, "batches", ledger);
+  const Tensor all = buffer_.At(0, DType::kUInt8, {bytes});
+  staging_[0].host = HostMirror(all, "batches");
+  if (device.type == DeviceType::kCuda) staging_[1].host = HostMirror(all, "batches");
   batches_.reserve(options.max_micro_batches);
-  host_batches_.reserve(options.max_micro_batches);
 }
 
 // Where samples have documents, one may begin at every token; where lengths vary, a sequence more
@@ -66,24 +65,21 @@ void MicroBatchPacker::PlaceOwnTokens() {
   }
 }
 
-void MicroBatchPacker::TakeOwnTokens() {
+void MicroBatchPacker::TakeOwnTokens(Staging* staging) {
   if (options_.context_parallel_size == 1) return;
   PlaceOwnTokens();
-  for (size_t m = 0; m < batches_.size(); ++m) {
-    const MicroBatch slice = OnHost(batches_[m]);
-    FillContextSlice(host_batches_[m], Shard(), slice);
-    host_batches_[m] = slice;
-  }
+  for (size_t m = 0; m < batches_.size(); ++m)
+    FillContextSlice(staging->batches[m], Shard(), OnHost(staging->host, batches_[m]));
 }
 
 MicroBatch MicroBatchPacker::Whole(int64_t index) const {
   return PlaceMicroBatch(Room(), buffer_, index * BytesOfOne());
 }
 
-MicroBatch MicroBatchPacker::OnHost(const MicroBatch& batch) const {
-  MicroBatch host = batch;
-  ForEachTensor(&host, [&](Tensor* tensor) { *tensor = host_.Of(*tensor); });
-  return host;
+MicroBatch MicroBatchPacker::OnHost(const HostMirror& host, const MicroBatch& batch) {
+  MicroBatch mirrored = batch;
+  ForEachTensor(&mirrored, [&](Tensor* tensor) { *tensor = host.Of(*tensor); });
+  return mirrored;
 }
 
 void MicroBatchPacker::PackShapes(int64_t micro_batches) {
@@ -231,18 +227,55 @@ void MicroBatchPacker::WeighSequences(const Step& step, MicroBatch* batch) const
   }
 }
 
-absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& step,
-                                    const ProcessGroup& data_group, const Stream& stream) {
-  CHECK_LE(step.micro_batches, options_.max_micro_batches);
-  batches_.clear();
-  host_batches_.clear();
+MicroBatchPacker::Staging* MicroBatchPacker::Holding(const GptSampleSource& source,
+                                                     const Step& step) {
+  for (Staging& staging : staging_) {
+    if (staging.source == &source && staging.consumed_samples == step.consumed_samples &&
+        static_cast<int64_t>(staging.batches.size()) == step.micro_batches)
+      return &staging;
+  }
+  return nullptr;
+}
+
+// Not the one whose step was read ahead, and rather not the one that was sent last.
+MicroBatchPacker::Staging* MicroBatchPacker::Free() {
+  if (buffer_.device().type != DeviceType::kCuda) return &staging_[0];
+  Staging* const other = &staging_[1 - current_];
+  return other->source == nullptr ? other : &staging_[current_];
+}
+
+absl::Status MicroBatchPacker::Read(const GptSampleSource& source, const Step& step,
+                                    Staging* staging) {
+  staging->host.Finish();
+  staging->source = nullptr;
+  staging->batches.clear();
   SamplePrefetcher& reader = ReaderOf(source);
   for (int64_t m = 0; m < step.micro_batches; ++m) {
-    batches_.push_back(Whole(m));
-    host_batches_.push_back(OnHost(batches_.back()));
-    MicroBatch &batch = batches_.back(), &host = host_batches_.back();
-    MEGATRON_RETURN_IF_ERROR(
-        PackOne(reader, MicroBatchSamples(options_.layout, step.consumed_samples, m), &host));
+    staging->batches.push_back(OnHost(staging->host, Whole(m)));
+    MEGATRON_RETURN_IF_ERROR(PackOne(reader,
+                                     MicroBatchSamples(options_.layout, step.consumed_samples, m),
+                                     &staging->batches.back()));
+  }
+  staging->source = &source;
+  staging->consumed_samples = step.consumed_samples;
+  return absl::OkStatus();
+}
+
+void MicroBatchPacker::ReadAhead(const GptSampleSource& source, const Step& next) {
+  CHECK_LE(next.micro_batches, options_.max_micro_batches);
+  const int64_t samples =
+      next.micro_batches * options_.layout.micro_batch_size * options_.layout.data_parallel_size;
+  if (buffer_.device().type != DeviceType::kCuda || Holding(source, next) != nullptr ||
+      next.consumed_samples + samples > source.size())
+    return;
+  Read(source, next, &staging_[1 - current_]).IgnoreError();
+}
+
+void MicroBatchPacker::Place(const Step& step, const Staging& staging) {
+  batches_.clear();
+  for (const MicroBatch& host : staging.batches) {
+    batches_.push_back(Whole(static_cast<int64_t>(batches_.size())));
+    MicroBatch& batch = batches_.back();
     Shorten(SizeOf(host), &batch);
     batch.max_seqlen = host.max_seqlen;
     batch.encoder.max_seqlen = host.encoder.max_seqlen;
@@ -251,33 +284,60 @@ absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& s
         step.loss_scale / static_cast<float>(step.micro_batches * batch.num_samples *
                                              options_.layout.data_parallel_size);
   }
-  auto tokens_of = [](const MicroBatch& batch) {
-    const float* weight = batch.loss_weight_T.data<float>();
-    double sum = 0;
-    for (int64_t t = 0; t < batch.num_tokens(); ++t) sum += weight[t];
-    return sum;
-  };
+}
+
+namespace {
+
+double TokensOf(const MicroBatch& batch) {
+  const float* weight = batch.loss_weight_T.data<float>();
+  double sum = 0;
+  for (int64_t t = 0; t < batch.num_tokens(); ++t) sum += weight[t];
+  return sum;
+}
+
+}  // namespace
+
+// Of all ranks. Counts below 2^24 are exact in fp32, and a global batch of more tokens loses less
+// than its last digit. Ranks add up on the host, whatever they compute on.
+float MicroBatchPacker::CountTokens(const Staging& staging, const ProcessGroup& data_group,
+                                    const Stream& stream) {
   double tokens = 0;
-  for (const MicroBatch& batch : host_batches_) tokens += tokens_of(batch);
-  // Counts below 2^24 are exact in fp32, and a global batch of more tokens loses less than its last
-  // digit.
-  float& token_count = host_count_.host().data<float>()[0];
-  token_count = static_cast<float>(tokens);
-  host_count_.Send(stream);
-  data_group.AllReduce(token_count_, ReduceOp::kSum, stream);
-  host_count_.Fetch(stream);
-  const double replicas = static_cast<double>(step.micro_batches * data_group.size());
-  for (MicroBatch& batch : host_batches_) {
-    const double denominator = options_.per_token_loss ? std::max(1.0, double{token_count})
-                                                       : std::max(1.0, tokens_of(batch)) * replicas;
+  for (const MicroBatch& batch : staging.batches) tokens += TokensOf(batch);
+  float count = static_cast<float>(tokens);
+  const bool on_host = stream.device().type == DeviceType::kCpu;
+  data_group.AllReduce(Tensor(&count, DType::kFloat32, {1}), ReduceOp::kSum,
+                       on_host ? stream : Stream::Cpu(&pool_));
+  return count;
+}
+
+void MicroBatchPacker::Weigh(const Step& step, float all_tokens, int data_ranks,
+                             Staging* staging) const {
+  const double replicas = static_cast<double>(step.micro_batches * data_ranks);
+  for (MicroBatch& batch : staging->batches) {
+    const double denominator = options_.per_token_loss ? std::max(1.0, double{all_tokens})
+                                                       : std::max(1.0, TokensOf(batch)) * replicas;
     const float scale = static_cast<float>(step.loss_scale / denominator);
     for (int64_t t = 0; t < batch.num_tokens(); ++t) {
       batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
     }
     if (options_.classified) WeighSequences(step, &batch);
   }
-  TakeOwnTokens();
-  host_.Send(stream);
+}
+
+absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& step,
+                                    const ProcessGroup& data_group, const Stream& stream) {
+  CHECK_LE(step.micro_batches, options_.max_micro_batches);
+  Staging* staging = Holding(source, step);
+  if (staging == nullptr) {
+    staging = Free();
+    MEGATRON_RETURN_IF_ERROR(Read(source, step, staging));
+  }
+  staging->source = nullptr;
+  current_ = static_cast<int>(staging - staging_);
+  Place(step, *staging);
+  Weigh(step, CountTokens(*staging, data_group, stream), data_group.size(), staging);
+  TakeOwnTokens(staging);
+  staging->host.StartSend(stream);
   return absl::OkStatus();
 }
 

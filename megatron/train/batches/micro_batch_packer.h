@@ -3,6 +3,9 @@
 // All micro-batches of a step exist at once, because a token's gradient weight has the number of
 // tokens of the whole global batch in its denominator. Their memory is taken once, for the largest
 // step. The samples of the next ones are read meanwhile, by threads of the packer's own.
+//
+// For a GPU they are packed in page-locked memory of the host, which there is of two steps: while
+// one is on its way, or used, the next can be read already.
 #ifndef MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
 #define MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
 
@@ -11,7 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/prefetch.h"
@@ -59,6 +63,9 @@ class MicroBatchPacker {
   // batch. `source` must live longer than this.
   absl::Status Pack(const GptSampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
+  // Does for a GPU what the next Pack, if it is for this step, need not do then. An error is told
+  // by that one.
+  void ReadAhead(const GptSampleSource& source, const Step& next);
   // The shapes of a step, for planning.
   void PackShapes(int64_t micro_batches);
 
@@ -72,7 +79,7 @@ class MicroBatchPacker {
   MicroBatchSize LargestSize() const;
   int64_t BytesOfOne() const;
   MicroBatch Whole(int64_t index) const;  // with all its room
-  MicroBatch OnHost(const MicroBatch& batch) const;
+  static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
             lengths_vary() ? 0 : options_.seq_length};
@@ -82,8 +89,22 @@ class MicroBatchPacker {
     const int64_t size = options_.context_parallel_size;
     return options_.token_multiple * (size == 1 ? 1 : size * kContextStripe);
   }
+  // A step's micro-batches on the host.
+  struct Staging {
+    HostMirror host;
+    const GptSampleSource* source = nullptr;  // null: it holds nothing that is yet to be packed
+    int64_t consumed_samples = 0;
+    std::vector<MicroBatch> batches;
+  };
+  Staging* Holding(const GptSampleSource& source, const Step& step);  // or null
+  Staging* Free();
+  absl::Status Read(const GptSampleSource& source, const Step& step, Staging* staging);
   void PlaceOwnTokens();  // whole batches become this rank's part of them, on the device
-  void TakeOwnTokens();   // and filled on the host
+  void TakeOwnTokens(Staging* staging);  // and filled on the host
+  // On the device, as in the staging.
+  void Place(const Step& step, const Staging& staging);
+  float CountTokens(const Staging& staging, const ProcessGroup& data_group, const Stream& stream);
+  void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
   SamplePrefetcher& ReaderOf(const GptSampleSource& source);
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
   // Behind what is there, `used`, which grows.
@@ -97,10 +118,11 @@ class MicroBatchPacker {
 
   PackerOptions options_;
   Buffer buffer_;
-  Tensor token_count_;  // fp32 [1]
-  HostMirror host_, host_count_;
+  ThreadPool pool_;
+  Staging staging_[2];  // the second for a GPU alone
+  int current_ = 0;     // the one that was packed last
   GptSample sample_;
-  std::vector<MicroBatch> batches_, host_batches_;
+  std::vector<MicroBatch> batches_;
   std::vector<std::pair<const GptSampleSource*, std::unique_ptr<SamplePrefetcher>>> readers_;
 };
 
