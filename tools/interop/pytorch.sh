@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains small models with this project and with PyTorch, from the same weights on the same tokens,
-# and compares them (pytorch_reference/compare.py). Prints "N passed, N failed".
+# and compares them (pytorch_reference/compare.py), after a look at whether the model that is timed
+# on GPUs is that one too (pytorch_gpu_speed.py). Prints "N passed, N failed".
 #
 # PyTorch is found or installed as python.bash says; transformers comes from the Python package index.
 set -euo pipefail
@@ -10,4 +11,5 @@ make_venv_with_torch transformers==4.46.3
 runs=$scratch/runs
 mkdir "$runs"
 ./bazelw run //tools/interop:dump_run -- --output="$runs"
+PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/pytorch_gpu_speed.py --self_check
 PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/pytorch_reference/compare.py --self_check "$runs"
