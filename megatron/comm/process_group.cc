@@ -5,6 +5,7 @@
 #include "glog/logging.h"
 #include "megatron/comm/host_staging.h"
 #include "megatron/tensor/host_mirror.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -64,6 +65,12 @@ bool Overlaps(const Tensor& a, const Tensor& b) {
   return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
 }
 
+int64_t BytesGiven(const CollectiveCall& call) {
+  int64_t bytes = call.in.bytes();
+  for (const Transfer& transfer : call.sends) bytes += transfer.tensor.bytes();
+  return bytes;
+}
+
 void CopyAlone(const Tensor& in, const Tensor& out, const Stream& stream) {
   if (in.raw() == out.raw() || in.bytes() == 0) return;
   Transport(stream, in.Flatten(), out.Flatten());
@@ -80,6 +87,8 @@ ProcessGroup ProcessGroup::ForPlanning(int size, int rank, const std::string& na
 Event ProcessGroup::Run(const CollectiveCall& call, const Stream& stream) const {
   if (stream.is_meta()) return Event();
   if (size() > 1) {
+    const TraceSpan span(stream, Name(call.collective),
+                         {{"group", communicator_->name()}, {"bytes", BytesGiven(call)}});
     if (communicator_->TakesTensorsOf(stream.device().type))
       return communicator_->Run(call, stream);
     RunOnHost(*communicator_, call, stream);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "megatron/tensor/trace/trace.h"
+
 namespace megatron {
 
 ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
@@ -32,6 +34,7 @@ bool AttentionCore::KeepsInputs(const LayerContext& ctx) const {
 
 void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
                             const Tensor& out_TGRD, Saved* saved) const {
+  const TraceSpan span(ctx.stream, "core attention");
   if (KeepsInputs(ctx)) {
     return AllToAllAttentionForward(ctx, arena, OverRanks(ctx), in, out_TGRD, &saved->all_to_all);
   }
@@ -50,6 +53,7 @@ void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::At
 void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs& in,
                              const Tensor& out_TGRD, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients, const Saved& saved) const {
+  const TraceSpan span(ctx.stream, "core attention");
   if (KeepsInputs(ctx)) {
     AllToAllAttentionBackward(ctx, OverRanks(ctx), saved.all_to_all, dout_TGRD, gradients);
   } else if (ctx.context_group.size() == 1) {

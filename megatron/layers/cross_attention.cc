@@ -1,6 +1,7 @@
 #include "megatron/layers/cross_attention.h"
 
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -67,6 +68,7 @@ void CrossAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved)
 
 void CrossAttention::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
                              Saved* saved) const {
+  const TraceSpan span(ctx.stream, "cross-attention");
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens(), keys = ctx.batch->encoder.num_tokens();
   Arena* const arena = core_.KeepsInputs(ctx) && !recompute_ ? ctx.scratch : ctx.saved;
@@ -81,6 +83,7 @@ void CrossAttention::Forward(const LayerContext& ctx, const Tensor& x_TH, const 
 
 void CrossAttention::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
                               Saved* saved) {
+  const TraceSpan span(ctx.stream, "cross-attention");
   Arena::Scope scope(ctx.scratch);
   if (recompute_) {
     Attend(ctx, ctx.kept(), saved);

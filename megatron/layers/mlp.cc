@@ -1,6 +1,7 @@
 #include "megatron/layers/mlp.h"
 
 #include "megatron/ops/activation.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -57,6 +58,7 @@ Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Are
 
 void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
                   Saved* saved) const {
+  const TraceSpan span(ctx.stream, "mlp");
   Arena::Scope scope(ctx.scratch);
   const Tensor activated_TF =
       ForwardToActivation(ctx, x_TH, recompute_ ? ctx.scratch : ctx.saved, saved);
@@ -65,6 +67,7 @@ void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_T
 
 void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
                    Saved* saved) {
+  const TraceSpan span(ctx.stream, "mlp");
   Arena::Scope scope(ctx.scratch);
   if (recompute_) saved->fc2.x_TI = ForwardToActivation(ctx, saved->fc1.x_TI, ctx.kept(), saved);
   const Tensor dpre_TF = ctx.kept()->Allocate(dtype_, saved->pre_TF.shape(), "mlp gradient");

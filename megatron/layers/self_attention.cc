@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/ops/rope.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -125,6 +126,7 @@ void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) 
 
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                             const Tensor& y_TH, Saved* saved) const {
+  const TraceSpan span(ctx.stream, "attention");
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, heads_per_group_ + 2, head_size_};
@@ -149,6 +151,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
 
 void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
                              const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  const TraceSpan span(ctx.stream, "attention");
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape flat_context{tokens, groups_ * heads_per_group_ * head_size_};

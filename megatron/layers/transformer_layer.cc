@@ -2,6 +2,7 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -46,7 +47,8 @@ Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, cons
 TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t layer,
                                    const ProcessGroup& tensor_group,
                                    const ExpertGroups& expert_groups)
-    : dropout_layer_(options.first_dropout_layer + layer),
+    : name_(LayerName(options, layer)),
+      dropout_layer_(options.first_dropout_layer + layer),
       post_norm_(options.post_norm),
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
@@ -75,6 +77,7 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
 
 void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rotary,
                                const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return ForwardPostNorm(ctx, rotary, x_TH, y_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = x_TH.shape();
@@ -110,6 +113,7 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
                                 const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return BackwardPostNorm(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = dy_TH.shape();
@@ -189,6 +193,7 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
 }
 
 void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  const TraceSpan span(ctx.stream, name_.c_str());
   if (mlp_) mlp_->BackwardWeight(ctx, &saved->mlp);
   if (moe_) moe_->BackwardWeight(ctx, &saved->moe);
   if (cross_) cross_->BackwardWeight(ctx, &saved->cross);

@@ -59,6 +59,7 @@ class TransformerLayer {
     return DropoutAt(ctx, hidden_dropout_, dropout_layer_, site);
   }
 
+  std::string name_;  // "decoder.layers.3"
   int64_t dropout_layer_;
   bool post_norm_;
   float hidden_dropout_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 
@@ -107,6 +108,7 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
     // The output itself is not needed any more, but has to be written somewhere.
     Segment alone = segment;
     alone.next = WeightBlocks::kNone;
+    const TraceSpan span(ctx.stream, "recompute");
     ForwardSegment(recomputing, rotary, alone,
                    AllocateHidden(ctx.scratch, dy_TH, "recomputed output"), saved);
   }

@@ -5,6 +5,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/weighted_sum.h"
+#include "megatron/tensor/trace/trace.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
@@ -77,6 +78,7 @@ Tensor LmHead::Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved
 
 void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums,
                      Saved* saved) const {
+  const TraceSpan span(ctx.stream, "head");
   Arena::Scope scope(ctx.scratch);
   const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
   const WeightsInUse words(ctx.blocks, words_->block);
@@ -102,6 +104,7 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
 }
 
 void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved) {
+  const TraceSpan span(ctx.stream, "head");
   Arena::Scope scope(ctx.scratch);
   const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
   const WeightsInUse words(ctx.blocks, words_->block);
@@ -130,6 +133,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
 }
 
 void LmHead::BackwardWeight(const LayerContext& ctx, const Saved& saved) {
+  const TraceSpan span(ctx.stream, "head");
   if (!PutsOff(ctx)) return;
   const GradientsInUse own(has_bias() ? OwnBlocks(ctx) : nullptr, own_block_);
   const GradientsInUse words(ctx.blocks, words_->block);

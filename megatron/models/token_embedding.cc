@@ -1,6 +1,7 @@
 #include "megatron/models/token_embedding.h"
 
 #include "megatron/ops/embedding.h"
+#include "megatron/tensor/trace/trace.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
@@ -47,6 +48,7 @@ void TokenEmbedding::LookUpBackward(const LayerContext& ctx, const Tensor& ids_T
 
 void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved,
                              DropoutSite site) const {
+  const TraceSpan span(ctx.stream, "embedding");
   const Tensor sum_TH =
       norm_ == nullptr ? y_TH : ctx.saved->Allocate(y_TH.dtype(), y_TH.shape(), "embedding");
   {
@@ -66,6 +68,7 @@ void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved*
 
 void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Saved& saved,
                               DropoutSite site, bool last) {
+  const TraceSpan span(ctx.stream, "embedding");
   const ops::Dropout dropout = DropoutAt(ctx, dropout_, 0, site);
   if (dropout.probability > 0) ops::DropoutBackward(ctx.stream, dropout, dy_TH, dy_TH, Tensor());
   if (norm_ != nullptr) {

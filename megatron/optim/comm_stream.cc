@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "glog/logging.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -15,6 +16,8 @@ CommStream::CommStream(const Stream& compute, std::function<void(const Job&, con
     : compute_(compute),
       run_(std::move(run)),
       cuda_(compute.device().index),
+      stream_(Trace::FollowBeside(compute, Stream::Cuda(compute.device().index, &cuda_),
+                                  "communication")),
       given_(compute.device().index) {
   for (int i = 0; i < kEvents; ++i)
     done_.push_back(std::make_unique<CudaEvent>(compute.device().index));
@@ -23,7 +26,7 @@ CommStream::CommStream(const Stream& compute, std::function<void(const Job&, con
 int64_t CommStream::Add(const Job& job) {
   given_.Record(*compute_.cuda());
   given_.HoldBack(cuda_);
-  run_(job, Stream::Cuda(compute_.device().index, &cuda_));
+  run_(job, stream_);
   done_[++added_ % kEvents]->Record(cuda_);
   return added_;
 }

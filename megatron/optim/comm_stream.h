@@ -25,6 +25,7 @@ class CommStream : public CommLane {
   const Stream compute_;
   const std::function<void(const Job&, const Stream&)> run_;
   CudaStream cuda_;
+  const Stream stream_;  // cuda_
   CudaEvent given_;
   // Of job `number` at number % size, until it is a later one's: whoever waits then waits longer.
   std::vector<std::unique_ptr<CudaEvent>> done_;

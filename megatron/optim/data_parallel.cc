@@ -9,6 +9,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/comm_stream.h"
 #include "megatron/optim/comm_worker.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -69,8 +70,9 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
   if (stream.device().type == DeviceType::kCuda) {
     lane_ = std::make_unique<CommStream>(stream, run);
   } else {
-    lane_ = std::make_unique<CommWorker>(
-        [this, run](const CommLane::Job& job) { run(job, Stream::Cpu(&worker_pool_)); });
+    const Stream beside = Trace::FollowBeside(stream, Stream::Cpu(&worker_pool_), "communication");
+    lane_ =
+        std::make_unique<CommWorker>([run, beside](const CommLane::Job& job) { run(job, beside); });
   }
 }
 

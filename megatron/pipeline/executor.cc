@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -37,6 +38,20 @@ Tensors Place(const std::vector<TensorSpec>& specs, const Tensor& block) {
     offset += AlignedBytes(spec);
   }
   return tensors;
+}
+
+const char* SpanName(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return "forward";
+    case ActionKind::kBackward:
+      return "backward";
+    case ActionKind::kBackwardInput:
+      return "backward input";
+    case ActionKind::kBackwardWeight:
+      return "backward weight";
+  }
+  return "";
 }
 
 class Runner {
@@ -106,8 +121,10 @@ class Runner {
   double Now() const { return std::chrono::duration<double>(Clock::now() - zero_).count(); }
 
   void Act(const Step& step) {
+    const auto [kind, microbatch, chunk] = step.action;
+    const TraceSpan span(stream_, SpanName(kind), microbatch, {{"chunk", chunk}});
     const double start = timeline_ == nullptr ? 0 : Now();
-    if (step.action.kind == ActionKind::kForward) {
+    if (kind == ActionKind::kForward) {
       Forward(step);
     } else {
       Backward(step);

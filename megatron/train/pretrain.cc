@@ -69,6 +69,7 @@ void ResolvePaths(config::PretrainConfig* config) {
   config::LoggingConfig* logging = config->mutable_logging();
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
   if (logging->has_pipeline_timeline_file()) resolve(logging->mutable_pipeline_timeline_file());
+  if (logging->has_profile_dir()) resolve(logging->mutable_profile_dir());
   // The checkpoint keeps these, for programs that are started elsewhere.
   auto resolve_fully = [](std::string* path) {
     if (!path->empty())

@@ -22,7 +22,7 @@ namespace {
 std::string Usage(const PretrainProgram& program) {
   return absl::StrCat(
       "Pretrains a ", program.model, ".\n\n  ", program.name,
-      " --config=FILE [--set FIELD=VALUE]... [--dry_run]\n"
+      " --config=FILE [--set FIELD=VALUE]... [--profile] [--dry_run]\n"
       "\n"
       "  --config=FILE      a .textproto file, from where you stand, or the name of a shipped one "
       "(",
@@ -30,6 +30,8 @@ std::string Usage(const PretrainProgram& program) {
       ", ...)\n"
       "  --set FIELD=VALUE  overrides one field, for example --set train.train_iters=50; may be "
       "repeated\n"
+      "  --profile          writes when each part of some steps ran, and memory by name; the same "
+      "as --set logging.profile=true\n"
       "  --dry_run          says what would run and what it would take: configuration, parameters, "
       "memory, FLOPs; allocates nothing\n"
       "\n"
@@ -78,6 +80,8 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
       return 0;
     } else if (args[i] == "--dry_run") {
       command.dry_run = true;
+    } else if (args[i] == "--profile") {
+      command.overrides.push_back("logging.profile=true");
     } else if (TakeValue(args, "--config", &i, &value)) {
       command.config = value;
     } else if (TakeValue(args, "--set", &i, &value)) {

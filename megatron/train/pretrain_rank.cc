@@ -41,10 +41,12 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
       fs_(run.fs, &at_),
       pool_(run.threads_per_rank),
       stream_(Stream::Cpu(&pool_)) {
-  if (run.options.device != DeviceType::kCuda) return;
-  const int device = DeviceOfRank(run.local_rank.value_or(world.rank()));
-  cuda_ = std::make_unique<CudaStream>(device);
-  stream_ = Stream::Cuda(device, cuda_.get());
+  if (run.options.device == DeviceType::kCuda) {
+    const int device = DeviceOfRank(run.local_rank.value_or(world.rank()));
+    cuda_ = std::make_unique<CudaStream>(device);
+    stream_ = Stream::Cuda(device, cuda_.get());
+  }
+  if (profiled()) stream_ = trace_.Follow(stream_, "compute");
 }
 
 PretrainRank::~PretrainRank() {
@@ -127,6 +129,11 @@ ExitCode PretrainRank::Train() {
   context.program_start = run_.program_start;
   context.saving = saving_;
   context.speaks = speaks();
+  context.profile.options = run_.options.profile;
+  context.profile.world = world_;
+  context.profile.trace = profiled() ? &trace_ : nullptr;
+  context.profile.ledger = &ledger_;
+  context.profile.planned = run_.plan.stages[trainer_->options().placement.stage].memory;
   context.failure = failure_;
   context.at = &at_;
   return TrainingLoop(context, fs_, trainer_.get()).Run();

@@ -20,6 +20,7 @@
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
+#include "megatron/tensor/trace/trace.h"
 #include "megatron/train/batches/gpt_data.h"
 #include "megatron/train/device_links.h"
 #include "megatron/train/failure/exit_code.h"
@@ -81,6 +82,7 @@ class PretrainRank {
   bool speaks() const { return world_.rank() == world_.size() - 1; }
 
  private:
+  bool profiled() const { return run_.options.profile.Covers(world_.rank()); }
   absl::StatusOr<std::shared_ptr<Communicator>> LinkDevices();
   absl::Status Build();
   absl::Status Start(ExitCode* code);
@@ -97,6 +99,7 @@ class PretrainRank {
   RankProgress at_;
   ReportingFileSystem fs_;
   MemoryLedger ledger_;
+  Trace trace_;
   ThreadPool pool_;
   std::unique_ptr<CudaStream> cuda_;  // null on the CPU
   Stream stream_;

@@ -2,6 +2,7 @@
 
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/moe/permute.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -50,6 +51,7 @@ void MoeLayer::AddShared(const LayerContext& ctx, const Tensor& x_TH, const Tens
 
 void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
                        Saved* saved) const {
+  const TraceSpan span(ctx.stream, "moe");
   Arena::Scope scope(ctx.scratch);
   saved->x_TH = x_TH;
   const Tensor x_NH = Routed(ctx, x_TH);
@@ -74,6 +76,7 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
 
 void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
                         Saved* saved) {
+  const TraceSpan span(ctx.stream, "moe");
   Arena::Scope scope(ctx.scratch);
   const TokenDispatcher::Plan& plan = saved->plan;
   const Tensor dx_NH = Routed(ctx, dx_TH);

@@ -59,6 +59,16 @@ void ResolveOptimizer(const config::TrainConfig& training, config::OptimizerConf
     optimizer->set_end_weight_decay(optimizer->weight_decay());
 }
 
+void ResolveProfile(config::PretrainConfig* config) {
+  config::LoggingConfig* const logging = config->mutable_logging();
+  if (!logging->profile()) return;
+  if (logging->profile_ranks().empty()) logging->add_profile_ranks(0);
+  if (logging->has_profile_dir()) return;
+  const std::string& save = config->checkpoint().save();
+  logging->set_profile_dir(save.empty() ? "profile"
+                                        : absl::StrCat(absl::StripSuffix(save, "/"), "/profile"));
+}
+
 void ResolveFiles(config::PretrainConfig* config) {
   config::CheckpointConfig* const checkpoint = config->mutable_checkpoint();
   if (!checkpoint->has_save()) return;
@@ -98,6 +108,7 @@ void ResolveDefaults(config::PretrainConfig* config) {
   }
   ResolveOptimizer(*training, config->mutable_optimizer());
   ResolveFiles(config);
+  ResolveProfile(config);
 }
 
 }  // namespace megatron

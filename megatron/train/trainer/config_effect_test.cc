@@ -70,6 +70,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"model.model_type=t5", "model.decoder_seq_length=16", "model.swiglu=true",
        "model.position_embedding_type=relative", "parallel.pipeline_model_parallel_size=4"},
       {"generation={}"},
+      {"logging.profile=true"},
       {"model.disable_bias_linear=true", "model.num_experts=4", "model.moe_aux_loss_coeff=0.25",
        "model.moe_expert_capacity_factor=2", "parallel.data_parallel_size=2",
        "model.moe_shared_expert_intermediate_size=8"},
@@ -119,6 +120,7 @@ const std::map<std::string, Help>& Helps() {
       {"optimizer.weight_decay_incr_style",
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
       {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
+      {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
       {"system.num_threads", {"77", {}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
       {"parallel.pipeline_model_parallel_layout", {"Et|tttL", {}}},
@@ -226,6 +228,8 @@ std::string Describe(const RunOptions& o) {
          Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,
               o.loop.exit_interval, o.loop.exit_duration_minutes, o.loop.log_throughput,
               o.loop.metrics_file, o.loop.pipeline_timeline_file) +
+         Line(o.profile.enabled, o.profile.start, o.profile.end,
+              absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
               o.checkpoint.keep_last, o.checkpoint.async_save, o.checkpoint.finetune,
               o.checkpoint.no_load_optim) +

@@ -7,6 +7,8 @@
 #include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
+#include "megatron/tensor/trace/trace.h"
+#include "megatron/train/profile/counted_stage.h"
 
 namespace megatron {
 namespace {
@@ -22,6 +24,9 @@ PackerOptions PackingFor(const PackerOptions& packing, const ProcessGroup& conte
 Shape ReportShape(const TrainedStage& stage) {
   return {static_cast<int64_t>(stage.measures().size()), 2};
 }
+
+// With the router's losses behind.
+Shape WholeReport(const TrainedStage& stage) { return {ReportShape(stage).numel() + 2}; }
 
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
 absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
@@ -46,13 +51,6 @@ absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
 
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
   return {groups.expert, groups.expert_tensor, groups.expert_model};
-}
-
-int64_t CountMoeLayers(const TransformerOptions& options) {
-  int64_t count = 0;
-  for (int64_t layer = 0; layer < options.num_layers; ++layer)
-    count += options.moe.IsMoeLayer(layer);
-  return count;
 }
 
 }  // namespace
@@ -88,9 +86,9 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
       stage_(MakeStage(options.model, options.placement, groups.tensor, stream.device(), ledger,
                        ExpertGroupsOf(groups))),
       packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
-      report_(stream.device(), ReportShape(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
+      report_(stream.device(), WholeReport(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
-      host_report_(report_.At(0, DType::kFloat32, ReportShape(*stage_)), "loss") {
+      host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage_)), "loss") {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
   stage_->SetContextGroup(groups.context);
   ParameterBuffersOptions buffers;
@@ -211,14 +209,41 @@ std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
   return bytes;
 }
 
-Measured GptTrainer::TakeMeasures() {
+int64_t GptTrainer::MoeLayers() const {
+  const TransformerOptions& options = options_.model.transformer;
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < options.num_layers; ++layer)
+    count += options.moe.IsMoeLayer(layer);
+  return count;
+}
+
+int64_t GptTrainer::NumSums() const { return ReportShape(*stage_).numel(); }
+
+void GptTrainer::StartMeasuring(bool router_losses) {
+  const TraceSpan span(stream_, "measure");
   const Tensor sums = report_.At(0, DType::kFloat32, ReportShape(*stage_));
   if (options_.placement.last()) {
     ops::Copy(stream_, stage_->loss_sums(), sums);
     groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
   }
   groups_.pipeline.Broadcast(sums, options_.placement.last_stage(), stream_);
-  host_report_.Fetch(stream_);
+  if (router_losses && MoeLayers() > 0) SumRouterLosses();
+  host_report_.StartFetch(stream_);
+}
+
+// Every rank has summed over the rows that it routes, in its stage's layers.
+void GptTrainer::SumRouterLosses() {
+  const Tensor sums_2 = report_.At(NumSums() * SizeOf(DType::kFloat32), DType::kFloat32, {2});
+  if (stage_->router_state().empty()) {
+    ops::Zero(stream_, sums_2);
+  } else {
+    ops::Copy(stream_, stage_->router_state().losses_2(), sums_2);
+  }
+  groups_.world.AllReduce(sums_2, ReduceOp::kSum, stream_);
+}
+
+Measured GptTrainer::FinishMeasuring() {
+  host_report_.Finish();
   Measured measured;
   const float* sum = host_report_.host().data<float>();
   for (const megatron::Measure& measure : stage_->measures()) {
@@ -230,21 +255,13 @@ Measured GptTrainer::TakeMeasures() {
   return measured;
 }
 
-// Every rank has summed over the rows that it routes, in its stage's layers.
-void GptTrainer::ReportRouterLosses(StepReport* report) {
-  const int64_t layers = CountMoeLayers(options_.model.transformer);
+void GptTrainer::ReportRouterLosses(StepReport* report) const {
+  const int64_t layers = MoeLayers();
   if (layers == 0) return;
-  const Tensor sums = report_.At(0, DType::kFloat32, {2});
-  if (stage_->router_state().empty()) {
-    ops::Zero(stream_, sums);
-  } else {
-    ops::Copy(stream_, stage_->router_state().losses_2(), sums);
-  }
-  groups_.world.AllReduce(sums, ReduceOp::kSum, stream_);
-  host_report_.Fetch(stream_);
   const double count = static_cast<double>(report->global_batch_size * layers);
-  report->load_balancing_loss = host_report_.host().data<float>()[0] / count;
-  report->z_loss = host_report_.host().data<float>()[1] / count;
+  const float* const sums = host_report_.host().data<float>() + NumSums();
+  report->load_balancing_loss = sums[0] / count;
+  report->z_loss = sums[1] / count;
   const MoeOptions& moe = options_.model.transformer.moe;
   const auto add = [&](const char* name, double value) {
     report->values.emplace_back(megatron::Measure{name, /*is_loss=*/true}, value);
@@ -266,7 +283,8 @@ absl::Status GptTrainer::GroupStatus() const {
 
 absl::Status GptTrainer::RunPipeline(int64_t micro_batches) {
   const StagePlan& plan = PlanFor(micro_batches);
-  ReportingStage stage(stage_.get(), at_);
+  ReportingStage reporting(stage_.get(), at_);
+  CountedStage stage(&reporting, *memory_);
   if (!options_.measure_pipeline)
     return RunSchedule(plan, &stage, groups_.pipeline, &memory_->edges, stream_);
   MEGATRON_ASSIGN_OR_RETURN(
@@ -278,6 +296,13 @@ absl::Status GptTrainer::RunPipeline(int64_t micro_batches) {
   return absl::OkStatus();
 }
 
+// While the GPU is busy with this step.
+void GptTrainer::ReadAhead(const GptSampleSource& source, int64_t batch) {
+  const int64_t consumed = progress_.consumed_train_samples + batch;
+  const TraceSpan span(stream_, "read ahead");
+  packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
+}
+
 absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool stop_requested,
                                             const std::function<void()>& before_update) {
   StepReport report;
@@ -285,23 +310,32 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   report.loss_scale = scaler_.scale();
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
   at_->SetIteration(progress_.iteration + 1);
+  const TraceSpan step_span(stream_, "step", progress_.iteration + 1);
   at_->Enter(Phase::kData);
-  MEGATRON_RETURN_IF_ERROR(
-      packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
-                   groups_.data, stream_));
+  {
+    const TraceSpan span(stream_, "data");
+    MEGATRON_RETURN_IF_ERROR(
+        packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
+                     groups_.data, stream_));
+  }
   stage_->SetBatches(&packer_.batches());
   data_parallel_->StartStep(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   stage_->router_state().StartStep(stream_);
   MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
   at_->Enter(Phase::kReduce);
-  static_cast<Measured&>(report) = TakeMeasures();
-  ReportRouterLosses(&report);
-
-  data_parallel_->FinalizeGradients();
+  StartMeasuring(/*router_losses=*/true);
+  ReadAhead(source, report.global_batch_size);
+  {
+    const TraceSpan span(stream_, "reduce gradients");
+    data_parallel_->FinalizeGradients();
+  }
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   at_->Enter(Phase::kSave);
-  if (before_update) before_update();
+  if (before_update) {
+    const TraceSpan span(stream_, "wait for checkpoint");
+    before_update();
+  }
   at_->Enter(Phase::kUpdate);
   StepOptions step;
   step.lr = scheduler_.learning_rate();
@@ -309,6 +343,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   step.loss_scale = scaler_.scale();
   step.clip_grad = options_.clip_grad;
   step.stop_requested = stop_requested;
+  const TraceSpan update_span(stream_, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
   if (report.update.applied) data_parallel_->ShareWeights();
   if (report.update.applied)
@@ -317,6 +352,8 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
     report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  static_cast<Measured&>(report) = FinishMeasuring();
+  ReportRouterLosses(&report);
   scaler_.Update(!report.update.finite);
   if (report.update.applied) scheduler_.Advance(report.global_batch_size);
   report.learning_rate = scheduler_.learning_rate();
@@ -329,6 +366,7 @@ absl::StatusOr<Measured> GptTrainer::Evaluate(const GptSampleSource& source, int
   const int64_t batch = options_.batch_size.global_batch_size;
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
+  const TraceSpan span(stream_, "evaluate");
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   stage_->set_training(false);
   for (int64_t i = 0; i < iterations; ++i) {
@@ -347,7 +385,8 @@ absl::StatusOr<Measured> GptTrainer::Evaluate(const GptSampleSource& source, int
     progress_.consumed_valid_samples += batch;
   }
   stage_->set_training(true);
-  Measured measured = TakeMeasures();
+  StartMeasuring(/*router_losses=*/false);
+  const Measured measured = FinishMeasuring();
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   return measured;
 }

@@ -146,10 +146,16 @@ class GptTrainer {
   StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
   absl::Status RunPipeline(int64_t micro_batches);
-  // The means over all ranks of what the last stage has summed since it was zeroed.
-  Measured TakeMeasures();
-  // Of the micro-batches of a step.
-  void ReportRouterLosses(StepReport* report);
+  // Sums over all ranks what the last stage has summed since it was zeroed, and the routers in a
+  // step. The host has it after it has waited for the stream the next time, which is what it does
+  // once in a step.
+  void StartMeasuring(bool router_losses);
+  Measured FinishMeasuring();  // the means
+  void ReportRouterLosses(StepReport* report) const;
+  void SumRouterLosses();
+  int64_t MoeLayers() const;  // of the whole model
+  int64_t NumSums() const;    // of the measures, in front in report_
+  void ReadAhead(const GptSampleSource& source, int64_t batch);
   absl::Status GroupStatus() const;
 
   GptTrainerOptions options_;

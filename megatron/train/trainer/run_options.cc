@@ -426,6 +426,16 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   return options;
 }
 
+ProfileOptions ToProfile(const config::LoggingConfig& config) {
+  ProfileOptions options;
+  options.enabled = config.profile();
+  options.start = config.profile_step_start();
+  options.end = config.profile_step_end();
+  options.ranks.assign(config.profile_ranks().begin(), config.profile_ranks().end());
+  options.directory = config.profile_dir();
+  return options;
+}
+
 CheckpointOptions ToCheckpoint(const config::CheckpointConfig& config) {
   CheckpointOptions options;
   options.save = config.save();
@@ -509,6 +519,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
                             : AvailableCores();
   options.gemms = {config.system().gemm_plan_file(), config.system().time_gemm_kernels()};
   options.ranks = ToRanksOptions(config.parallel());
+  options.profile = ToProfile(config.logging());
   return options;
 }
 

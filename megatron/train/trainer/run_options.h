@@ -14,6 +14,7 @@
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/train/batches/gpt_data.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/profile/profile_options.h"
 #include "megatron/train/trainer/gpt_trainer.h"
 
 namespace megatron {
@@ -88,6 +89,7 @@ struct RunOptions {
   int num_threads = 1;  // of all ranks of a machine together
   GemmOptions gemms;
   RanksOptions ranks;
+  ProfileOptions profile;
 
   int num_ranks() const {
     return parallel.tensor * parallel.context * parallel.pipeline * parallel.data;

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/stop_signals.h"
 
 namespace megatron {
@@ -49,6 +50,7 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* t
       trainer_(trainer),
       consensus_(trainer->groups().world),
       saving_consensus_(context.saving),
+      profile_(context.profile, trainer->stream(), fs),
       first_iteration_(trainer->progress().iteration) {
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
@@ -85,6 +87,26 @@ void TrainingLoop::Warn(const std::string& message) {
 }
 
 ExitCode TrainingLoop::Run() {
+  const ExitCode code = Train();
+  // After a failure of this rank or another its device may never have done what it was given.
+  if (trainer_->groups().world.status().ok() && !context_.failure->Get().has_value())
+    Tell(profile_.Leave(trainer_->progress().iteration));
+  return code;
+}
+
+// Each rank that is profiled has something to tell.
+void TrainingLoop::Tell(const absl::StatusOr<std::string>& profiled) {
+  const RankProgress::Outside printing(context_.at);
+  if (!profiled.ok()) {
+    LOG(ERROR) << "no profile is written, training goes on: " << profiled.status().message();
+  } else if (!profiled->empty()) {
+    progress_line_.Clear();
+    std::printf("%s", profiled->c_str());
+    std::fflush(stdout);
+  }
+}
+
+ExitCode TrainingLoop::Train() {
   if (context_.speaks && !options().loop.metrics_file.empty()) {
     absl::StatusOr<MetricsWriter> metrics =
         MetricsWriter::Open(fs_, options().loop.metrics_file, first_iteration_);
@@ -96,6 +118,7 @@ ExitCode TrainingLoop::Run() {
                        options().loop.train_iters, ": nothing to do"));
   }
   while (!Done()) {
+    Tell(profile_.Reach(trainer_->progress().iteration));
     if (const std::optional<ExitCode> code = Iterate()) return *code;
   }
   const int64_t iteration = trainer_->progress().iteration;
@@ -298,6 +321,7 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
 }
 
 void TrainingLoop::StartSave() {
+  const TraceSpan span(trainer_->stream(), "start checkpoint");
   context_.at->Enter(Phase::kSave);
   const int64_t before = last_saved_iteration_;
   const absl::Status status = FinishSave();
@@ -310,6 +334,7 @@ void TrainingLoop::StartSave() {
 
 absl::Status TrainingLoop::FinishSave() {
   if (!writer_->in_progress()) return absl::OkStatus();
+  const TraceSpan span(trainer_->stream(), "finish checkpoint");
   context_.at->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
   context_.at->Enter(Phase::kUpdate);

@@ -19,6 +19,7 @@
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/rank_progress.h"
+#include "megatron/train/profile/profile_window.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/gpt_trainer.h"
 #include "megatron/train/trainer/log_line.h"
@@ -40,6 +41,7 @@ class TrainingLoop {
     // Of all ranks, for the thread that writes checkpoints.
     ProcessGroup saving;
     bool speaks = true;  // prints, and writes the metrics
+    ProfileWindow::Context profile;
     FirstFailure* failure = nullptr;
     RankProgress* at = nullptr;  // where to say what this rank is at
   };
@@ -57,6 +59,9 @@ class TrainingLoop {
   ExitCode Fail(ExitCode code, const std::string& message);
   // For what all ranks know alike.
   void Warn(const std::string& message);
+  ExitCode Train();
+  // What the profile has to tell, or why it could not be written.
+  void Tell(const absl::StatusOr<std::string>& profiled);
   // Each gives the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
@@ -84,6 +89,7 @@ class TrainingLoop {
   Consensus consensus_, saving_consensus_;
   std::unique_ptr<AsyncCheckpointWriter> writer_;  // null: no checkpoints
   std::optional<MetricsWriter> metrics_;
+  ProfileWindow profile_;
   ProgressLine progress_line_;
   IntervalMeans interval_;
   absl::Duration interval_elapsed_ = absl::ZeroDuration();

@@ -22,6 +22,7 @@
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/validate/pipeline_config.h"
 #include "megatron/train/validate/validate_experts.h"
+#include "megatron/train/validate/validate_profile.h"
 #include "megatron/train/validate/validate_t5.h"
 
 namespace megatron {
@@ -623,6 +624,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckData(check);
   CheckCheckpoint(check);
   CheckGeneration(check);
+  CheckProfile(check);
   CheckRanks(check, purpose);
   if (purpose == ConfigPurpose::kRun) CheckThatItCanRun(check);
   return check.TakeErrors();

@@ -1,0 +1,51 @@
+// What a span costs: on a stream that nobody follows, on one that is followed while nothing is
+// recorded, and while it is, when it is read back in batches of about a step's size.
+#include <cstdint>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/tensor/trace/trace.h"
+
+namespace megatron {
+namespace {
+
+void Spans(benchmark::State& state, const Stream& stream) {
+  int64_t layer = 0;
+  for (auto _ : state) {
+    const TraceSpan span(stream, "layer", ++layer, {{"bytes", layer}});
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+void BM_NobodyFollows(benchmark::State& state) {
+  ThreadPool pool(1);
+  Spans(state, Stream::Cpu(&pool));
+}
+BENCHMARK(BM_NobodyFollows);
+
+void BM_NothingIsRecorded(benchmark::State& state) {
+  ThreadPool pool(1);
+  Trace trace;
+  Spans(state, trace.Follow(Stream::Cpu(&pool), "compute"));
+}
+BENCHMARK(BM_NothingIsRecorded);
+
+void BM_Recorded(benchmark::State& state) {
+  constexpr int kSpansOfAStep = 1000;
+  ThreadPool pool(1);
+  Trace trace;
+  const Stream stream = trace.Follow(Stream::Cpu(&pool), "compute");
+  for (auto _ : state) {
+    trace.Start();
+    for (int64_t i = 0; i < kSpansOfAStep; ++i)
+      const TraceSpan span(stream, "layer", i, {{"bytes", i}});
+    benchmark::DoNotOptimize(trace.Stop());
+  }
+  state.SetItemsProcessed(state.iterations() * kSpansOfAStep);
+}
+BENCHMARK(BM_Recorded);
+
+}  // namespace
+}  // namespace megatron

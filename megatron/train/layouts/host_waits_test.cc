@@ -1,0 +1,52 @@
+// What the host does in a step on a GPU besides enqueuing: counted on the emulated device, where
+// copies reach the host only when it has waited for them.
+#include <cstdint>
+
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/tensor/emulated_cuda.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+class HostWaitsTest : public testing::Test {
+ protected:
+  // What so many steps add to a run of one.
+  EmulatedCudaCounts OfSteps(const GptTrainerOptions& options, int steps) {
+    const EmulatedCudaCounts shorter = Run(options, 1), longer = Run(options, 1 + steps);
+    return {longer.allocations - shorter.allocations, longer.host_waits - shorter.host_waits};
+  }
+
+ private:
+  EmulatedCudaCounts Run(const GptTrainerOptions& options, int steps) {
+    LayoutRun how;
+    how.steps = steps;
+    how.device = DeviceType::kCuda;
+    const EmulatedCudaCounts before = CountsOfEmulatedCuda();
+    TrainOnLayout(options, how, source_);
+    const EmulatedCudaCounts after = CountsOfEmulatedCuda();
+    return {after.allocations - before.allocations, after.host_waits - before.host_waits};
+  }
+
+  CountingSource source_;
+};
+
+TEST_F(HostWaitsTest, AStepWaitsOnceForTheNormAndTheLossAndTakesNoMemory) {
+  for (const GptOptions& model : {SmallGpt2(), SmallLlama()}) {
+    const EmulatedCudaCounts counts = OfSteps(TinyRun(model, OptimizerOptions::kAdamW), 5);
+    EXPECT_EQ(counts.host_waits, 5);
+    EXPECT_EQ(counts.allocations, 0);
+  }
+}
+
+TEST_F(HostWaitsTest, WhatIsLoggedBesidesCostsAWaitEach) {
+  GptTrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  options.log_params_norm = options.log_num_zeros_in_grad = true;
+  const EmulatedCudaCounts counts = OfSteps(options, 2);
+  EXPECT_EQ(counts.host_waits, 3 * 2);
+  EXPECT_EQ(counts.allocations, 0);
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,59 @@
+// A stage that counts, in the trace of its stream, the bytes that its micro-batches keep for their
+// backward.
+#ifndef MEGATRON_TRAIN_PROFILE_COUNTED_STAGE_H_
+#define MEGATRON_TRAIN_PROFILE_COUNTED_STAGE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "megatron/models/stage_memory.h"
+#include "megatron/pipeline/stage.h"
+#include "megatron/tensor/trace/trace.h"
+
+namespace megatron {
+
+class CountedStage : public Stage {
+ public:
+  // Both must outlive this; `memory` is the stage's.
+  CountedStage(Stage* stage, const StageMemory& memory) : stage_(*stage), memory_(memory) {}
+
+  std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override {
+    return stage_.InputSpecs(microbatch, chunk);
+  }
+  std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override {
+    return stage_.OutputSpecs(microbatch, chunk);
+  }
+  void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
+               absl::Span<const Tensor> outputs, const Stream& stream) override {
+    stage_.Forward(item, inputs, outputs, stream);
+    Count(Saved(item), stream);
+  }
+  void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                absl::Span<const Tensor> input_gradients, const Stream& stream) override {
+    stage_.Backward(item, output_gradients, input_gradients, stream);
+    Count(item.deferred_slot < 0 ? -Saved(item) : Deferred(item), stream);
+  }
+  void BackwardWeight(const WorkItem& item, const Stream& stream) override {
+    stage_.BackwardWeight(item, stream);
+    Count(-Saved(item) - Deferred(item), stream);
+  }
+
+ private:
+  int64_t Saved(const WorkItem& item) const { return memory_.slots[item.chunk][item.slot]->Mark(); }
+  int64_t Deferred(const WorkItem& item) const {
+    return memory_.deferred[item.chunk][item.deferred_slot]->Mark();
+  }
+  void Count(int64_t more, const Stream& stream) {
+    kept_ += more;
+    CountInTrace(stream, "bytes kept for backward", kept_);
+  }
+
+  Stage& stage_;
+  const StageMemory& memory_;
+  int64_t kept_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PROFILE_COUNTED_STAGE_H_

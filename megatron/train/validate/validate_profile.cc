@@ -1,0 +1,58 @@
+#include "megatron/train/validate/validate_profile.h"
+
+#include <cstdint>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/config_ranges.h"
+
+namespace megatron {
+namespace {
+
+constexpr absl::string_view kStart = "logging.profile_step_start",
+                            kEnd = "logging.profile_step_end", kRanks = "logging.profile_ranks";
+
+void CheckProfiledRanks(ConfigChecker& check) {
+  const config::PretrainConfig& config = check.resolved();
+  const config::ParallelConfig& parallel = config.parallel();
+  const bool known =
+      check.Usable({"parallel.tensor_model_parallel_size", "parallel.context_parallel_size",
+                    "parallel.pipeline_model_parallel_size", "parallel.data_parallel_size"});
+  std::set<int64_t> seen;
+  for (const int64_t rank : config.logging().profile_ranks()) {
+    if (!RangeOf(kRanks).Contains(static_cast<double>(rank))) {
+      check.Error(kRanks, absl::StrCat(rank, " is no rank; each is ", check.Accepted(kRanks)));
+    } else if (!seen.insert(rank).second) {
+      check.Error(kRanks, absl::StrCat("names rank ", rank, " twice"));
+    }
+    if (!known) continue;
+    const int64_t ranks = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
+                          parallel.pipeline_model_parallel_size() * parallel.data_parallel_size();
+    if (rank >= ranks)
+      check.Error(kRanks, absl::StrCat("there is no rank ", rank, ": 'parallel' makes ", ranks));
+  }
+}
+
+}  // namespace
+
+void CheckProfile(ConfigChecker& check) {
+  const config::LoggingConfig& logging = check.resolved().logging();
+  if (!logging.profile()) {
+    check.HaveNoEffect({kStart, kEnd, kRanks, "logging.profile_dir"}, "without logging.profile");
+    return;
+  }
+  if (logging.profile_dir().empty())
+    check.Error("logging.profile_dir", "expects the name of a directory");
+  if (check.Usable({kStart, kEnd}) && logging.profile_step_end() <= logging.profile_step_start())
+    check.Error(kEnd, absl::StrCat("must be more than ", check.Named(kStart)));
+  if (check.Usable({kStart, "train.train_iters"}) &&
+      logging.profile_step_start() >= check.resolved().train().train_iters()) {
+    check.Error(kStart, absl::StrCat("must be less than ", check.Named("train.train_iters"),
+                                     ", or nothing is profiled"));
+  }
+  CheckProfiledRanks(check);
+}
+
+}  // namespace megatron
