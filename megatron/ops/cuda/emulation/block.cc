@@ -138,22 +138,38 @@ void StartFibers(Block* block, unsigned threads) {
   }
 }
 
-void RunBlock(Block* block, const std::vector<unsigned>& order) {
-  StartFibers(block, static_cast<unsigned>(order.size()));
-  for (bool done = false; !done;) {
-    const int64_t before = block->progress;
-    done = true;
+// Lets the threads of a warp go on until all of them wait for other warps or have ended.
+void RunWarp(Block* block, const std::vector<unsigned>& order, unsigned warp) {
+  for (int64_t before = -1; block->progress > before;) {
+    before = block->progress;
     for (unsigned t : order) {
       Fiber& fiber = block->fibers[t];
-      if (fiber.done) continue;
+      if (t / kWarpSize != warp || fiber.done) continue;
       block->running = &fiber;
       threadIdx = dim3(t, 0, 0);
       MegatronSwitchStack(&block->scheduler, fiber.stack_pointer);
-      done = done && fiber.done;
     }
-    CHECK(done || block->progress > before)
-        << "threads of block " << blockIdx.x << "," << blockIdx.y << "," << blockIdx.z
-        << " wait at different places";
+  }
+}
+
+// Warp by warp, each as far as it gets: one that does not wait for others where it should runs
+// ahead of them.
+void RunBlock(Block* block, const std::vector<unsigned>& order) {
+  StartFibers(block, static_cast<unsigned>(order.size()));
+  const auto all_done = [&] {
+    return std::all_of(order.begin(), order.end(),
+                       [&](unsigned t) { return block->fibers[t].done; });
+  };
+  while (!all_done()) {
+    const int64_t before = block->progress;
+    std::vector<bool> ran(block->warps.size());
+    for (unsigned t : order) {
+      if (ran[t / kWarpSize]) continue;
+      ran[t / kWarpSize] = true;
+      RunWarp(block, order, t / kWarpSize);
+    }
+    CHECK(block->progress > before) << "threads of block " << blockIdx.x << "," << blockIdx.y << ","
+                                    << blockIdx.z << " wait at different places";
   }
 }
 

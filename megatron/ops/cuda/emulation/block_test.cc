@@ -59,6 +59,20 @@ TEST(BlockTest, ShufflesTakeWhatTheLaneGave) {
   }
 }
 
+// So a warp whose lanes wait for each other alone does not happen to wait for the block, too.
+TEST(BlockTest, AWarpRunsAheadOfOthersToTheNextBarrierOfTheBlock) {
+  int arrived = 0;
+  std::set<int> seen;
+  RunOn(dim3(1), 64, [&] {
+    ++arrived;
+    __syncwarp();
+    seen.insert(arrived);
+    __syncthreads();
+    EXPECT_EQ(arrived, 64);
+  });
+  EXPECT_EQ(seen, std::set<int>({32, 64}));
+}
+
 // What a kernel without its __syncthreads computes depends on the order of its threads: that it
 // changes from launch to launch is how such a kernel is found.
 TEST(BlockTest, TheOrderOfThreadsDiffersFromLaunchToLaunch) {
