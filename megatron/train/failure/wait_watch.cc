@@ -8,14 +8,15 @@
 namespace megatron {
 namespace {
 
-// Whether the rank does nothing but wait for others: its own thread too, in a call or for another
-// thread that is in one.
-bool IsBlocked(const RestingRank& rank, const std::vector<WaitingCall>& calls) {
-  if (calls.empty()) return false;
-  const bool own =
-      absl::c_any_of(calls, [&](const WaitingCall& call) { return call.thread == rank.thread; });
-  return (own || rank.sleeps) &&
+bool AllWait(const std::vector<WaitingCall>& calls) {
+  return !calls.empty() &&
          absl::c_none_of(calls, [](const WaitingCall& call) { return call.awaited.empty(); });
+}
+
+// Whether the rank's own thread waits too: in a call, or for another thread that is in one.
+bool OwnThreadWaits(const RestingRank& rank, const std::vector<WaitingCall>& calls) {
+  return rank.sleeps ||
+         absl::c_any_of(calls, [&](const WaitingCall& call) { return call.thread == rank.thread; });
 }
 
 }  // namespace
@@ -26,11 +27,13 @@ WaitingRanks WaitWatch::OwnBlocked(const std::vector<RestingRank>& resting) {
   std::map<int, Waits> waits;
   for (const RestingRank& rank : resting) {
     std::vector<WaitingCall> calls = world_.waiting(rank.rank);
-    if (!IsBlocked(rank, calls)) continue;
+    if (!AllWait(calls)) continue;
     const auto before = waits_.find(rank.rank);
     const bool same = before != waits_.end() && SameCalls(before->second.calls, calls);
     const absl::Time since = same ? before->second.since : now;
-    if (now >= since + patience_ && world_.idle()) blocked[rank.rank] = calls;
+    if (now >= since + patience_ && OwnThreadWaits(rank, calls) && world_.idle()) {
+      blocked[rank.rank] = calls;
+    }
     waits[rank.rank] = {std::move(calls), since};
   }
   waits_ = std::move(waits);
