@@ -88,7 +88,7 @@ absl::Status ReadTokenizer(Source* source) {
   }
   if (tokenizer.ok()) {
     const SpecialTokens& special = (*tokenizer)->special();
-    source->tokens = {special.bos, special.eos >= 0 ? special.eos : special.eod};
+    source->tokens = {special.bos, special.eos >= 0 ? special.eos : special.eod, special.pad};
   }
   source->model.vocab_size = asked > 0 ? asked : (*tokenizer)->vocab_size();
   if (tokenizer.ok() && source->model.vocab_size < (*tokenizer)->vocab_size()) {
@@ -158,7 +158,7 @@ absl::Status WriteAll(FileSystem& fs, const Source& source, const std::string& d
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, kHfConfigFileName), config));
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, kHfGenerationConfigFileName),
-                                               HfGenerationConfigJson(source.tokens)));
+                                               HfGenerationConfigJson(model, source.tokens)));
   MEGATRON_ASSIGN_OR_RETURN(const int copied, CopyHfTokenizer(fs, source.tokenizer, directory));
   if (copied == 0) {
     std::cerr << "note: the tokenizer, " << source.tokenizer.type << ", has no files to copy\n";

@@ -44,6 +44,8 @@ config::Activation::Type ToConfig(ops::Activation activation) {
       return config::Activation::gelu_erf;
     case ops::Activation::kRelu:
       return config::Activation::relu;
+    case ops::Activation::kSilu:
+      return config::Activation::silu;
     default:
       return config::Activation::gelu_tanh;
   }
@@ -78,7 +80,8 @@ void SetModel(const GptOptions& model, config::ModelConfig* config) {
   config->set_norm_epsilon(Shortest(layer.norm.epsilon));
   config->set_swiglu(layer.gated && layer.gate == ops::Activation::kSilu);
   config->set_gated_linear_unit(layer.gated && !config->swiglu());
-  config->set_activation_func(ToConfig(layer.gated ? layer.gate : layer.activation));
+  if (!config->swiglu())
+    config->set_activation_func(ToConfig(layer.gated ? layer.gate : layer.activation));
   config->set_disable_bias_linear(!layer.linear_bias);
   config->set_add_qkv_bias(layer.qkv_bias && !layer.linear_bias);
   config->set_untie_embeddings_and_output_weights(!model.tied_embeddings);

@@ -69,7 +69,7 @@ void CheckHfBert(const GptOptions& options, HfReasons* reasons) {
   require(options.num_token_types > 0, "num_tokentypes 0: BERT has a table of token types");
 }
 
-HfJson HfBertConfig(const GptOptions& options) {
+HfJson HfBertConfig(const GptOptions& options, const HfTokens& tokens) {
   const TransformerOptions& layer = options.transformer;
   return {{"model_type", layer.post_norm ? "bert" : "megatron-bert"},
           {"architectures",
@@ -83,6 +83,7 @@ HfJson HfBertConfig(const GptOptions& options) {
           {"type_vocab_size", options.num_token_types},
           {"layer_norm_eps", ShortestDouble(layer.norm.epsilon)},
           {"position_embedding_type", "absolute"},
+          {"pad_token_id", TokenOrNull(tokens.pad)},  // its row gets no gradient there
           {"hidden_dropout_prob", ShortestDouble(layer.hidden_dropout)},
           {"attention_probs_dropout_prob", ShortestDouble(layer.attention_dropout)}};
 }

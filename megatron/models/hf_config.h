@@ -27,15 +27,15 @@ inline constexpr char kHfConfigFileName[] = "config.json";
 inline constexpr char kHfGenerationConfigFileName[] = "generation_config.json";
 inline constexpr int64_t kMaxHfConfigBytes = int64_t{1} << 20;
 
-// Ids of the tokens that begin and end a text; -1: none.
+// Ids of the tokens that begin and end a text, and fill it up; -1: none.
 struct HfTokens {
-  int32_t bos = -1, eos = -1;
+  int32_t bos = -1, eos = -1, pad = -1;
 };
 
 // config.json of a model. kInvalidArgument lists every option that has no counterpart there.
 absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfTokens& tokens);
-// generation_config.json.
-std::string HfGenerationConfigJson(const HfTokens& tokens);
+// generation_config.json of the same.
+std::string HfGenerationConfigJson(const GptOptions& options, const HfTokens& tokens);
 
 // The model that a config.json describes; vocabulary not padded, dtype fp32 whatever it says (the
 // tensors tell theirs). Made for hostile text: sizes that come out are small enough to be

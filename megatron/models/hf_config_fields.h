@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/models/gpt_options.h"
+#include "megatron/models/hf_config.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -120,12 +121,17 @@ using HfReasons = std::vector<std::string>;
 // BERT's part of both ways; `type` is "bert" or "megatron-bert".
 void ReadHfBert(const HfFields& fields, const std::string& type, GptOptions* options);
 void CheckHfBert(const GptOptions& options, HfReasons* reasons);
-HfJson HfBertConfig(const GptOptions& options);
+HfJson HfBertConfig(const GptOptions& options, const HfTokens& tokens);
 
 // T5's.
 void ReadHfT5(const HfFields& fields, GptOptions* options);
 void CheckHfT5(const GptOptions& options, HfReasons* reasons);
 HfJson HfT5Config(const GptOptions& options);
+// Of both files. A text that is written begins with BOS, else with padding (restored_text.h). Where
+// the tokenizer has neither it is 0, the padding of T5 as published: generate() needs one.
+HfJson HfT5Tokens(const HfTokens& tokens);
+
+HfJson TokenOrNull(int32_t token);
 
 // The double with the shortest decimal that reads back as this float: 1e-05, not 9.99999974e-06.
 double ShortestDouble(float value);

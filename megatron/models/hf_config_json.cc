@@ -28,8 +28,6 @@ const char* TorchName(DType dtype) {
   }
 }
 
-Json TokenOrNull(int32_t token) { return token < 0 ? Json() : Json(token); }
-
 void Require(bool holds, const std::string& reason, Reasons* reasons) {
   if (!holds) reasons->push_back(reason);
 }
@@ -186,6 +184,8 @@ double ShortestDouble(float value) {
   return std::strtod(text, nullptr);
 }
 
+HfJson TokenOrNull(int32_t token) { return token < 0 ? HfJson() : HfJson(token); }
+
 absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfTokens& tokens) {
   Reasons reasons;
   CheckCommon(options, &reasons);
@@ -204,19 +204,19 @@ absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfToke
         "no Hugging Face model is the same as this one:\n  ", absl::StrJoin(reasons, "\n  ")));
   }
   Json config = Common(options, tokens);
+  if (options.num_encoder_layers > 0) config.update(HfT5Tokens(tokens));
   config.update(options.num_encoder_layers > 0 ? HfT5Config(options)
-                : options.masked_lm_head       ? HfBertConfig(options)
+                : options.masked_lm_head       ? HfBertConfig(options, tokens)
                 : options.learned_positions    ? Gpt2Config(options)
                                                : LlamaConfig(options));
-  // A text that is written begins with the token that begins texts.
-  if (options.num_encoder_layers > 0) config["decoder_start_token_id"] = TokenOrNull(tokens.bos);
   return config.dump(2) + "\n";
 }
 
-std::string HfGenerationConfigJson(const HfTokens& tokens) {
-  const Json config = {{"_from_model_config", true},
-                       {"bos_token_id", TokenOrNull(tokens.bos)},
-                       {"eos_token_id", TokenOrNull(tokens.eos)}};
+std::string HfGenerationConfigJson(const GptOptions& options, const HfTokens& tokens) {
+  Json config = {{"_from_model_config", true},
+                 {"bos_token_id", TokenOrNull(tokens.bos)},
+                 {"eos_token_id", TokenOrNull(tokens.eos)}};
+  if (options.num_encoder_layers > 0) config.update(HfT5Tokens(tokens));
   return config.dump(2) + "\n";
 }
 

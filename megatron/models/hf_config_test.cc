@@ -135,7 +135,7 @@ TEST(HfConfigTest, WritesTheNamesThatTransformersReads) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kv_channels")));
   options.transformer.kv_channels = 8;
   EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"Qwen2ForCausalLM"}));
-  EXPECT_EQ(Json::parse(HfGenerationConfigJson({-1, 7})),
+  EXPECT_EQ(Json::parse(HfGenerationConfigJson(Gpt2(), {-1, 7})),
             Json({{"_from_model_config", true}, {"bos_token_id", nullptr}, {"eos_token_id", 7}}));
 }
 

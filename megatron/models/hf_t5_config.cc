@@ -1,4 +1,5 @@
 // T5's config.json.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -11,16 +12,18 @@ struct FeedForward {
   const char* name;
   bool gated;
   ops::Activation activation;
+  const char* function;  // its name there, which newer files have beside `name`
 };
 
 constexpr FeedForward kFeedForwards[] = {
-    {"relu", false, ops::Activation::kRelu},
-    {"gelu", false, ops::Activation::kGeluErf},
-    {"gelu_new", false, ops::Activation::kGeluTanh},
-    {"silu", false, ops::Activation::kSilu},
-    {"gated-relu", true, ops::Activation::kRelu},
-    {"gated-gelu", true, ops::Activation::kGeluTanh},  // whatever "gelu" is elsewhere
-    {"gated-silu", true, ops::Activation::kSilu},
+    {"relu", false, ops::Activation::kRelu, "relu"},
+    {"gelu", false, ops::Activation::kGeluErf, "gelu"},
+    {"gelu_new", false, ops::Activation::kGeluTanh, "gelu_new"},
+    {"silu", false, ops::Activation::kSilu, "silu"},
+    {"gated-relu", true, ops::Activation::kRelu, "relu"},
+    {"gated-gelu", true, ops::Activation::kGeluTanh, "gelu_new"},  // whatever "gelu" is elsewhere
+    {"gated-gelu_new", true, ops::Activation::kGeluTanh, "gelu_new"},
+    {"gated-silu", true, ops::Activation::kSilu, "silu"},
 };
 
 // Null where there is none.
@@ -38,11 +41,17 @@ void ReadFeedForward(const HfFields& fields, TransformerOptions* layer) {
     if (name != candidate.name) continue;
     layer->gated = candidate.gated;
     (layer->gated ? layer->gate : layer->activation) = candidate.activation;
+    // What transformers heeds where they differ.
+    if (fields.Text("dense_act_fn", candidate.function) != candidate.function)
+      fields.Error("dense_act_fn", absl::StrCat("must be ", candidate.function, " with ", name));
+    if (fields.Bool("is_gated_act", candidate.gated) != candidate.gated)
+      fields.Error("is_gated_act", absl::StrCat("disagrees with ", name));
     return;
   }
   fields.Error("feed_forward_proj",
-               "must be relu, gelu, gelu_new or silu, or gated-relu, "
-               "gated-gelu or gated-silu");
+               absl::StrCat("must be relu, gelu, gelu_new or silu, or gated-relu, gated-gelu, "
+                            "gated-gelu_new or gated-silu, and is ",
+                            name.substr(0, 64)));
 }
 
 void ReadPositions(const HfFields& fields, RelativePositionOptions* positions) {
@@ -105,6 +114,11 @@ void CheckHfT5(const GptOptions& options, HfReasons* reasons) {
   require(options.output_scale == (options.tied_embeddings ? TiedScale(layer.hidden_size) : 1.0f),
           "the scale in front of the output matrix: T5 has 1 / sqrt(hidden_size) where the matrix "
           "is the word table, else none");
+}
+
+HfJson HfT5Tokens(const HfTokens& tokens) {
+  const int32_t pad = std::max(tokens.pad, 0);
+  return {{"pad_token_id", pad}, {"decoder_start_token_id", tokens.bos >= 0 ? tokens.bos : pad}};
 }
 
 HfJson HfT5Config(const GptOptions& options) {

@@ -1,11 +1,7 @@
-// What Hugging Face's T5 computes from the same weights: testdata/t5/make_goldens.py.
+// What Hugging Face's T5 computes from the same weights, and its config.json.
 
-#include <algorithm>
-#include <cmath>
-#include <fstream>
-#include <map>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -13,37 +9,10 @@
 #include "gtest/gtest.h"
 #include "megatron/models/gpt_harness.h"
 #include "megatron/models/hf_config.h"
-#include "megatron/models/hf_weights.h"
+#include "megatron/models/hf_goldens.h"
 
 namespace megatron {
 namespace {
-
-double Wave(int64_t i, double phase) {
-  const double x = static_cast<double>(i);
-  return std::sin(x * x * 0.37 + x * 1.7 + phase);
-}
-
-// Theirs of ours, or of its gradient.
-std::vector<float> ToTheirs(const HfTensor& tensor, const Tensor& ours) {
-  std::vector<float> theirs(static_cast<size_t>(tensor.rows * tensor.columns));
-  CopyToHf(tensor, sizeof(float), static_cast<const char*>(ours.raw()),
-           reinterpret_cast<char*>(theirs.data()));
-  return theirs;
-}
-
-void FillAsTheScriptDoes(const std::vector<HfTensor>& tensors, GptHarness* model) {
-  for (const HfTensor& tensor : tensors) {
-    std::vector<float> theirs(static_cast<size_t>(tensor.rows * tensor.columns));
-    const bool gain = tensor.name.find("layer_norm.weight") != std::string::npos;
-    for (size_t i = 0; i < theirs.size(); ++i) {
-      const double wave = Wave(static_cast<int64_t>(i), static_cast<double>(tensor.name.size()));
-      theirs[i] = static_cast<float>((gain ? 1 : 0) + 0.25 * wave);
-    }
-    CopyFromHf(tensor, sizeof(float), reinterpret_cast<const char*>(theirs.data()),
-               static_cast<char*>(model->Find(tensor.parameter)->data.raw()));
-    EXPECT_EQ(ToTheirs(tensor, model->Find(tensor.parameter)->data), theirs) << tensor.name;
-  }
-}
 
 HostBatch TheScriptsBatch() {
   const std::vector<int> decoder_lengths = {6, 8}, encoder_lengths = {23, 9};
@@ -71,35 +40,6 @@ HostBatch TheScriptsBatch() {
   return batch;
 }
 
-// Lines of a name and one or two numbers.
-std::map<std::string, std::vector<double>> ReadGoldens(const std::string& name) {
-  std::ifstream file("megatron/models/testdata/t5/" + name);
-  EXPECT_TRUE(file.is_open()) << name;
-  std::map<std::string, std::vector<double>> goldens;
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string key;
-    words >> key;
-    for (double value; words >> value;) goldens[key].push_back(value);
-  }
-  return goldens;
-}
-
-void ExpectGradient(const std::vector<float>& gradient, const std::vector<double>& want,
-                    const std::string& name) {
-  double squares = 0, product = 0;
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    squares += double{gradient[i]} * gradient[i];
-    product += gradient[i] * Wave(static_cast<int64_t>(i), 0.5);
-  }
-  ASSERT_EQ(want.size(), 2u) << name;
-  const double tolerance = 1e-5 * std::max(want[0], 0.1);
-  EXPECT_NEAR(std::sqrt(squares), want[0], tolerance) << name;
-  EXPECT_NEAR(product, want[1], tolerance * std::sqrt(static_cast<double>(gradient.size())))
-      << name;
-}
-
 // config.json with the script's sizes.
 std::string Config(const std::string& feed_forward, bool tied) {
   return R"({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"],
@@ -110,35 +50,19 @@ std::string Config(const std::string& feed_forward, bool tied) {
          feed_forward + R"(", "tie_word_embeddings": )" + (tied ? "true" : "false") + "}";
 }
 
-void ExpectEqualsHuggingFace(const std::string& config, const std::string& name) {
+void ExpectEqualsHuggingFace(const std::string& config, const std::string& golden) {
   absl::StatusOr<GptOptions> options = ParseHfConfig(config);
   ASSERT_TRUE(options.ok()) << options.status();
   options->padded_vocab_size = 64;
-  GptHarness model(*options, ProcessGroup(), 1);
-  const std::vector<HfTensor> tensors = HfTensors(*options);
-  FillAsTheScriptDoes(tensors, &model);
-  const auto goldens = ReadGoldens(name);
-  HostBatch batch = TheScriptsBatch();
-  EXPECT_NEAR(model.LossAndGradients(&batch), goldens.at("loss")[0], 1e-5);
-  size_t compared = 1;
-  for (const HfTensor& tensor : tensors) {
-    ASSERT_EQ(goldens.count("gradient." + tensor.name), 1u) << tensor.name;
-    ExpectGradient(ToTheirs(tensor, model.Find(tensor.parameter)->grad),
-                   goldens.at("gradient." + tensor.name), tensor.name);
-    ++compared;
-  }
-  const std::vector<float> logits = model.Logits(&batch, 6 + 4);
-  for (int v = 0; v < 50; v += 7, ++compared)
-    EXPECT_NEAR(logits[v], goldens.at("logit." + std::to_string(v))[0], 1e-5) << v;
-  EXPECT_EQ(compared, goldens.size());
+  ExpectComputesWhatHuggingFaceComputes(*options, TheScriptsBatch(), /*logits_of=*/6 + 4, golden);
 }
 
 TEST(HfT5Test, FirstVersionComputesWhatHuggingFaceComputes) {
-  ExpectEqualsHuggingFace(Config("relu", /*tied=*/true), "t5.txt");
+  ExpectEqualsHuggingFace(Config("relu", /*tied=*/true), "t5");
 }
 
 TEST(HfT5Test, Version11ComputesWhatHuggingFaceComputes) {
-  ExpectEqualsHuggingFace(Config("gated-gelu", /*tied=*/false), "t5_v1_1.txt");
+  ExpectEqualsHuggingFace(Config("gated-gelu", /*tied=*/false), "t5_v1_1");
 }
 
 TEST(HfT5Test, ConfigurationsReadBackAsTheyWereWritten) {
@@ -155,9 +79,22 @@ TEST(HfT5Test, ConfigurationsReadBackAsTheyWereWritten) {
       EXPECT_EQ(again->num_encoder_layers, 2);
       EXPECT_EQ(again->transformer.num_layers, 3);
       EXPECT_EQ(again->output_scale, options->output_scale);
-      EXPECT_NE(json->find("\"decoder_start_token_id\": 5"), std::string::npos);
     }
   }
+}
+
+// Theirs begins to write with a token that both files name, or refuses to.
+TEST(HfT5Test, DecodersBeginWithBosElseWithPadding) {
+  const GptOptions model = SmallT5();
+  const std::pair<HfTokens, const char*> cases[] = {{{5, 6, 7}, "\"decoder_start_token_id\": 5"},
+                                                    {{-1, 6, 7}, "\"decoder_start_token_id\": 7"},
+                                                    {{}, "\"decoder_start_token_id\": 0"}};
+  for (const auto& [tokens, text] : cases) {
+    EXPECT_THAT(*HfConfigJson(model, tokens), testing::HasSubstr(text));
+    EXPECT_THAT(HfGenerationConfigJson(model, tokens), testing::HasSubstr(text));
+  }
+  EXPECT_THAT(HfGenerationConfigJson(SmallGpt2(), {5, 6, 7}),
+              testing::Not(testing::HasSubstr("decoder_start")));
 }
 
 TEST(HfT5Test, WhatT5DoesNotHaveIsRefusedWithAllReasons) {
@@ -179,7 +116,9 @@ TEST(HfT5Test, WhatIsNotAModelIsRefusedByName) {
     return text.replace(text.find(from), from.size(), to);
   };
   const std::pair<std::string, const char*> bad[] = {
-      {with("relu", "swish"), "feed_forward_proj"},
+      {with("relu", "swish"), "gated-silu, and is swish"},
+      {with("\"d_kv\": 12", "\"dense_act_fn\": \"gelu\""), "dense_act_fn: must be relu"},
+      {with("\"d_kv\": 12", "\"is_gated_act\": true"), "is_gated_act"},
       {with("_buckets\": 8", "_buckets\": 7"), "relative_attention_num_buckets"},
       {with("_distance\": 12", "_distance\": 4"), "relative_attention_max_distance"},
       {with("_distance\": 12", "_distance\": 1e9"), "relative_attention_max_distance"},

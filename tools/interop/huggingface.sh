@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
 make_venv_with_torch transformers==4.46.3 safetensors==0.4.5
-./bazelw build //tools:export_hf //tools:generate_text //tools:import_hf //tools:make_stories //tools:preprocess_data \
-  //tools:train_tokenizer //megatron/train:pretrain_gpt \
+./bazelw build //tools:export_hf //tools:fill_mask //tools:generate_text //tools:import_hf //tools:make_stories //tools:preprocess_data \
+  //tools:train_tokenizer //megatron/train:pretrain_{bert,gpt,t5} \
   //tools/interop/huggingface:dump_logits //tools/interop/huggingface:copy_safetensors
 PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/huggingface/compare.py \
   "$(./bazelw info bazel-bin 2>/dev/null)" "$scratch/work"

@@ -93,6 +93,8 @@ ops::Activation ToActivation(config::Activation::Type activation) {
       return ops::Activation::kGeluErf;
     case config::Activation::relu:
       return ops::Activation::kRelu;
+    case config::Activation::silu:
+      return ops::Activation::kSilu;
     case config::Activation::gelu_tanh:
       break;
   }

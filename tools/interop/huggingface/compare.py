@@ -17,11 +17,13 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 import numpy as np
 import safetensors.numpy
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 
 BIN, WORK = sys.argv[1], sys.argv[2]
 TOKENS = [3, 17, 0, 42, 42, 7, 29, 1, 11, 36, 48, 5, 23, 2, 9, 31]
+ENCODER_TOKENS = [8, 2, 44, 13, 30, 21, 6, 19, 40, 12, 33]
 VOCABULARY = 49  # odd, so that padding matters
 
 passed = failed = 0
@@ -48,15 +50,25 @@ def path(*names):
     return os.path.join(WORK, *names)
 
 
-def our_logits(checkpoint):
+def our_logits(checkpoint, vocabulary=VOCABULARY):
     run("tools/interop/huggingface/dump_logits", "--tokens=" + " ".join(map(str, TOKENS)),
-        f"--vocab_size={VOCABULARY}", "--output=" + path("logits.npy"), checkpoint)
+        "--encoder_tokens=" + " ".join(map(str, ENCODER_TOKENS)),
+        f"--vocab_size={vocabulary}", "--output=" + path("logits.npy"), checkpoint)
     return np.load(path("logits.npy"))
 
 
 def their_logits(model):
+    tokens = torch.tensor([TOKENS])
     with torch.no_grad():
-        return model.eval()(torch.tensor([TOKENS])).logits[0].float().numpy()
+        if model.config.is_encoder_decoder:
+            output = model.eval()(input_ids=torch.tensor([ENCODER_TOKENS]), decoder_input_ids=tokens)
+        elif "bert" in model.config.model_type:
+            types = (torch.arange(len(TOKENS)) >= len(TOKENS) // 2).long()[None]
+            output = model.eval()(tokens, token_type_ids=types)
+        else:
+            output = model.eval()(tokens)
+    logits = output.logits if "logits" in output else output.prediction_logits
+    return logits[0].float().numpy()
 
 
 def check_logits(name, ours, theirs):
@@ -64,8 +76,18 @@ def check_logits(name, ours, theirs):
     check(name, ours.shape == theirs.shape and difference <= 1e-5, f"differs by {difference:.2g}")
 
 
+def class_of(config):
+    """Whose from_config and from_pretrained make the model that is trained."""
+    if config.model_type in ("bert", "megatron-bert", "t5"):
+        return transformers.AutoModelForPreTraining
+    return transformers.AutoModelForCausalLM
+
+
 def load(directory):
-    return transformers.AutoModelForCausalLM.from_pretrained(directory, torch_dtype="auto")
+    config = transformers.AutoConfig.from_pretrained(directory)
+    if config.architectures[0].endswith("ForMaskedLM"):
+        return transformers.AutoModelForMaskedLM.from_pretrained(directory, torch_dtype="auto")
+    return class_of(config).from_pretrained(directory, torch_dtype="auto")
 
 
 # ---------------------------------------------------------------------------------- safetensors
@@ -111,6 +133,20 @@ def llama(kind=transformers.LlamaConfig, **changes):
     return kind(**options)
 
 
+def bert(kind=transformers.BertConfig, **changes):
+    options = dict(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=80,
+                   num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32)
+    options.update(changes)
+    return kind(**options)
+
+
+def t5(**changes):
+    options = dict(vocab_size=VOCABULARY, d_model=48, d_kv=20, d_ff=80, num_layers=2,
+                   num_decoder_layers=3, num_heads=4, decoder_start_token_id=0)
+    options.update(changes)
+    return transformers.T5Config(**options)
+
+
 THEIR_MODELS = {
     "gpt2": gpt2(),
     "gpt2 untied, exact GELU": gpt2(tie_word_embeddings=False, activation_function="gelu",
@@ -127,15 +163,28 @@ THEIR_MODELS = {
     "mistral": llama(transformers.MistralConfig, sliding_window=None, rms_norm_eps=1e-5),
     "qwen2": llama(transformers.Qwen2Config),
     "qwen2 tied": llama(transformers.Qwen2Config, tie_word_embeddings=True),
+    "bert": bert(),
+    "megatron-bert": bert(transformers.MegatronBertConfig),
+    "t5 1.0": t5(),
+    "t5 1.1": t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "t5 with few buckets": t5(relative_attention_num_buckets=8, relative_attention_max_distance=12),
+    "t5 with SiLU": t5(feed_forward_proj="silu", num_decoder_layers=1),
+    "t5 with gated SiLU": t5(feed_forward_proj="gated-silu"),
+    "t5 with GELU": t5(feed_forward_proj="gelu"),
+    "t5 with GELU by tanh": t5(feed_forward_proj="gelu_new"),
+    "t5 with gated ReLU": t5(feed_forward_proj="gated-relu"),
 }
 
 
 def make_model(config):
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():  # biases and norms too, which start at 0 and 1
+    model = class_of(config).from_config(config)
+    # Biases and norms too, which start at 0 and 1. T5's scores are not divided by anything: larger
+    # weights make a softmax of them that multiplies rounding.
+    deviation = 0.05 if config.model_type == "t5" else 0.2
+    with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
+            parameter.add_(torch.randn_like(parameter) * deviation)
     return model
 
 
@@ -159,7 +208,7 @@ def check_their_model(index, name, config):
 
 def check_half_precision():
     for dtype in [torch.bfloat16, torch.float16]:
-        for name in ["gpt2", "llama"]:
+        for name in ["gpt2", "llama", "bert", "t5 1.1"]:
             label = f"{name} {dtype}".replace("torch.", "")
             there, here, back = (path(f"{label} {part}") for part in ["there", "here", "back"])
             make_model(THEIR_MODELS[name]).to(dtype).save_pretrained(there)
@@ -170,6 +219,78 @@ def check_half_precision():
                 shallow=False))
             with open(os.path.join(back, "config.json")) as file:
                 check(f"{label}: the dtype", json.load(file)["torch_dtype"] == str(dtype)[6:])
+
+
+def words_tokenizer(kind):
+    """A tokenizer.json of that kind, as T5 and BERT have theirs; its words are w0, w1, ..."""
+    if kind == "bert":
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        words = special + [f"w{i}" for i in range(VOCABULARY - len(special))]
+        fast = tokenizers.Tokenizer(tokenizers.models.WordPiece(
+            {word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+        fast.normalizer = tokenizers.normalizers.BertNormalizer()
+        fast.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        fast.decoder = tokenizers.decoders.WordPiece()
+        return transformers.PreTrainedTokenizerFast(
+            tokenizer_object=fast, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+            sep_token="[SEP]", mask_token="[MASK]")
+    sentinels = [f"<extra_id_{i}>" for i in range(3)]
+    pieces = ["<pad>", "</s>", "<unk>", *[f"\u2581w{i}" for i in range(VOCABULARY - 6)]]
+    fast = tokenizers.Tokenizer(tokenizers.models.Unigram(
+        [(piece, -1.0 - i) for i, piece in enumerate(pieces)], 2, False))
+    fast.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    fast.decoder = tokenizers.decoders.Metaspace()
+    fast.add_special_tokens(sentinels)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=fast, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
+        additional_special_tokens=sentinels)
+
+
+def check_restored():
+    """What generate_text writes with a T5 from there is what generate() does, there and back."""
+    model, words = make_model(THEIR_MODELS["t5 1.1"]), words_tokenizer("t5")
+    there, here, back = (path("restored " + part) for part in ["there", "here", "back"])
+    model.save_pretrained(there)
+    words.save_pretrained(there)
+    run("tools/import_hf", "--save=" + here, there)
+    run("tools/export_hf", "--output=" + back, here)
+    for prompt in ["w1 w2 <extra_id_0> w7", "w30 w4", "w5 <extra_id_0> w11 <extra_id_1> w3 w3 w8"]:
+        text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=12",
+                   "--prompt=" + prompt, here).split("\n")[0]
+        inputs = torch.tensor([words(prompt, add_special_tokens=False)["input_ids"]])
+        for label, generator in (("theirs", model), ("ours exported", load(back))):
+            ids = generator.eval().generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
+                                            max_new_tokens=12, synced_gpus=False)[0].tolist()[1:]
+            expected = words.decode(ids[:-1] if ids[-1] == 1 else ids)
+            check(f"t5: '{prompt}' is answered alike by {label}", text.split() == expected.split(),
+                  f"{text} / {expected}")
+    # Without a tokenizer theirs begins with padding, which is 0.
+    run("tools/import_hf", "--no_tokenizer", "--save=" + path("no tokenizer"), there)
+    run("tools/export_hf", "--output=" + path("no tokenizer back"), path("no tokenizer"))
+    again = load(path("no tokenizer back"))
+    check("t5: without a tokenizer, the same text", again.eval().generate(
+        inputs, do_sample=False, max_new_tokens=12, synced_gpus=False)[0].tolist()[1:] == ids)
+
+
+def check_filled():
+    """What fill_mask guesses with a BERT from there are its likeliest words."""
+    for name in ["bert", "megatron-bert"]:
+        model, words = make_model(THEIR_MODELS[name]), words_tokenizer("bert")
+        there, here = path(f"filled {name} there"), path(f"filled {name} here")
+        model.save_pretrained(there)
+        words.save_pretrained(there)
+        run("tools/import_hf", "--save=" + here, there)
+        text = "w3 w17 [MASK] w20 [MASK] w9"
+        lines = run("tools/fill_mask", "--text=" + text, "--top_k=3", here).strip().split("\n")
+        ids = [2, *words(text, add_special_tokens=False)["input_ids"], 3]
+        with torch.no_grad():
+            logits = model.eval()(torch.tensor([ids])).prediction_logits[0]
+        for gap, at in enumerate(i for i, token in enumerate(ids) if token == 4):
+            top = logits[at].softmax(-1).topk(3)
+            expected = [part for p, i in zip(*[t.tolist() for t in top])
+                        for part in (words.convert_ids_to_tokens(i), "%.2f" % p)]
+            check(f"{name}: gap {gap} is filled alike", lines[1 + gap].split()[1:] == expected,
+                  f"{lines[1 + gap]} / {expected}")
 
 
 # ----------------------------------------------------------------------------- models that we made
@@ -190,6 +311,45 @@ OUR_MODELS = {
                                 "rotary_base": "500000", "group_query_attention": "true",
                                 "num_query_groups": "1"},
 }
+
+
+OUR_OTHERS = {
+    "our bert": {"post_norm": "true"},
+    "our megatron-bert without sentence order": {"bert_binary_head": "false", "num_tokentypes": 2},
+    "our t5 1.0": {"activation_func": "relu", "output_scale": 48 ** -0.5},
+    "our t5 1.1": {"gated_linear_unit": "true", "untie_embeddings_and_output_weights": "true"},
+}
+
+
+def check_our_other(index, name, changes):
+    """BERT and T5, trained for some steps on stories."""
+    ours, there, again = path(f"other{index}"), path(f"other_hf{index}"), path(f"other_again{index}")
+    kind = "bert" if "bert" in name else "t5"
+    options = {"model.hidden_size": 48, "model.num_attention_heads": 4, "model.init_method_std": 0.2,
+               "optimizer.lr": 0.01, "optimizer.lr_decay_style": "constant", "train.micro_batch_size": 2,
+               "train.train_iters": 3, "train.eval_iters": 0, "data.stories.num_bytes": 100000,
+               "data.tokenizer_type": "StoryWordPiece", "checkpoint.save": ours}
+    if kind == "bert":
+        options.update({"model.model_type": "bert", "model.num_layers": 2, "model.seq_length": 32,
+                        "model.activation_func": "gelu_erf"})
+    else:
+        options.update({"model.model_type": "t5", "model.encoder_num_layers": 2, "model.decoder_num_layers": 2,
+                        "model.encoder_seq_length": 32, "model.decoder_seq_length": 32,
+                        "model.position_embedding_type": "relative", "model.normalization": "RMSNorm",
+                        "model.disable_bias_linear": "true", "model.softmax_scale": 1,
+                        "model.add_output_bias": "false", "data.vocab_extra_ids": 10})
+    options.update({f"model.{key}": value for key, value in changes.items()})
+    config = path("train.textproto")
+    open(config, "w").close()
+    run(f"megatron/train/pretrain_{kind}", "--config=" + config,
+        *[f"--set={key}={value}" for key, value in options.items()])
+    run("tools/export_hf", "--output=" + there, ours)
+    model = load(there)
+    logits = our_logits(ours, model.config.vocab_size)
+    check_logits(f"{name}: exported, the same logits", logits, their_logits(model))
+    run("tools/import_hf", "--save=" + again, there)
+    check(f"{name}: imported again, the same bits",
+          np.array_equal(our_logits(again, model.config.vocab_size), logits))
 
 
 def train(directory, changes):
@@ -261,6 +421,10 @@ def main():
     check_half_precision()
     for index, (name, changes) in enumerate(OUR_MODELS.items()):
         check_our_model(index, name, changes)
+    for index, (name, changes) in enumerate(OUR_OTHERS.items()):
+        check_our_other(index, name, changes)
+    check_restored()
+    check_filled()
     check_stories()
     print(f"{passed} passed, {failed} failed")
     sys.exit(failed != 0)

@@ -1,11 +1,14 @@
-// The logits that a checkpoint's model gives after each of some tokens, for compare.py:
+// The logits that a checkpoint's model gives after each of some tokens, for
+// compare.py:
 //
 //   dump_logits --tokens="1 2 3" --output=logits.npy CHECKPOINT_DIRECTORY
 //
-// fp32 [tokens, vocabulary without padding].
+// fp32 [tokens, vocabulary without padding]. Of BERT the second half of the
+// tokens is of type 1; a T5's decoder has them behind --encoder_tokens.
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,7 +20,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
-#include "megatron/models/gpt_stage.h"
+#include "megatron/models/make_stage.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/trainer/run_options.h"
@@ -26,6 +29,7 @@
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, tokens, "", "Ids, with spaces between.");
+ABSL_FLAG(std::string, encoder_tokens, "", "What the encoder of a T5 reads.");
 ABSL_FLAG(std::string, output, "", "The .npy file to write.");
 ABSL_FLAG(int64_t, vocab_size, 0, "Of the model, without padding.");
 
@@ -34,55 +38,78 @@ namespace {
 
 // One sequence, as host arrays.
 struct Sequence {
-  std::vector<int32_t> tokens, positions, cu_seqlens;
+  std::vector<int32_t> tokens, types, positions, cu_seqlens;
   std::vector<int64_t> samples;
 
-  MicroBatch View() {
-    const Shape shape = {static_cast<int64_t>(tokens.size())};
+  Shape shape() const { return {static_cast<int64_t>(tokens.size())}; }
+  Tensor Ids(std::vector<int32_t> *ids) const {
+    return Tensor(ids->data(), DType::kInt32,
+                  {static_cast<int64_t>(ids->size())});
+  }
+
+  MicroBatch View(Sequence *encoder) {
     MicroBatch batch;
-    batch.tokens_T = Tensor(tokens.data(), DType::kInt32, shape);
-    batch.position_T = batch.sample_position_T = Tensor(positions.data(), DType::kInt32, shape);
-    batch.sample_T = Tensor(samples.data(), DType::kInt64, shape);
-    batch.cu_seqlens = Tensor(cu_seqlens.data(), DType::kInt32, {2});
-    batch.max_seqlen = shape[0];
+    batch.tokens_T = Ids(&tokens);
+    batch.token_type_T = Ids(&types);
+    batch.position_T = batch.sample_position_T = Ids(&positions);
+    batch.sample_T = Tensor(samples.data(), DType::kInt64, shape());
+    batch.cu_seqlens = Ids(&cu_seqlens);
+    batch.max_seqlen = shape()[0];
+    batch.encoder.tokens_T = Ids(&encoder->tokens);
+    batch.encoder.position_T = batch.encoder.sample_position_T =
+        Ids(&encoder->positions);
+    batch.encoder.sample_T =
+        Tensor(encoder->samples.data(), DType::kInt64, encoder->shape());
+    batch.encoder.cu_seqlens = Ids(&encoder->cu_seqlens);
+    batch.encoder.max_seqlen = encoder->shape()[0];
     return batch;
   }
 };
 
-absl::StatusOr<Sequence> ReadTokens() {
+absl::StatusOr<Sequence> ReadTokens(const std::string &text) {
   Sequence sequence;
-  for (absl::string_view word :
-       absl::StrSplit(absl::GetFlag(FLAGS_tokens), ' ', absl::SkipEmpty())) {
+  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
     int32_t id;
-    if (!absl::SimpleAtoi(word, &id) || id < 0 || id >= absl::GetFlag(FLAGS_vocab_size)) {
-      return absl::InvalidArgumentError("--tokens must be ids below --vocab_size");
+    if (!absl::SimpleAtoi(word, &id) || id < 0 ||
+        id >= absl::GetFlag(FLAGS_vocab_size)) {
+      return absl::InvalidArgumentError(
+          "--tokens must be ids below --vocab_size");
     }
     sequence.positions.push_back(static_cast<int32_t>(sequence.tokens.size()));
     sequence.tokens.push_back(id);
   }
+  for (size_t i = 0; i < sequence.tokens.size(); ++i)
+    sequence.types.push_back(i < sequence.tokens.size() / 2 ? 0 : 1);
   sequence.samples.resize(sequence.tokens.size());
   sequence.cu_seqlens = {0, static_cast<int32_t>(sequence.tokens.size())};
   return sequence;
 }
 
 // The parameters with memory of their own, filled from the checkpoint.
-absl::Status LoadWeights(const CheckpointReader& reader, DType dtype, GptStage* stage,
-                         std::vector<std::vector<int64_t>>* memory) {
-  for (Parameter* parameter : stage->parameters()) {
-    const Shape& shape = parameter->sharding.local_shape;
-    memory->emplace_back(static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
+absl::Status LoadWeights(const CheckpointReader &reader, DType dtype,
+                         TrainedStage *stage,
+                         std::vector<std::vector<int64_t>> *memory) {
+  for (Parameter *parameter : stage->parameters()) {
+    const Shape &shape = parameter->sharding.local_shape;
+    memory->emplace_back(
+        static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
     parameter->data = Tensor(memory->back().data(), dtype, shape);
-    MEGATRON_RETURN_IF_ERROR(
-        reader.Read(parameter->name, parameter->sharding.offset, parameter->data));
+    MEGATRON_RETURN_IF_ERROR(reader.Read(
+        parameter->name, parameter->sharding.offset, parameter->data));
   }
   return absl::OkStatus();
 }
 
-absl::Status Dump(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint directory");
-  FileSystem& fs = PosixFileSystem();
-  MEGATRON_ASSIGN_OR_RETURN(Sequence sequence, ReadTokens());
-  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found, LocateCheckpoint(fs, arguments[0]));
+absl::Status Dump(const std::vector<std::string> &arguments) {
+  if (arguments.size() != 1)
+    return absl::InvalidArgumentError("give one checkpoint directory");
+  FileSystem &fs = PosixFileSystem();
+  MEGATRON_ASSIGN_OR_RETURN(Sequence sequence,
+                            ReadTokens(absl::GetFlag(FLAGS_tokens)));
+  MEGATRON_ASSIGN_OR_RETURN(Sequence encoder,
+                            ReadTokens(absl::GetFlag(FLAGS_encoder_tokens)));
+  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                            LocateCheckpoint(fs, arguments[0]));
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
                             CheckpointReader::Open(fs, found.directory));
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, reader.String("config"));
@@ -90,35 +117,42 @@ absl::Status Dump(const std::vector<std::string>& arguments) {
       const LoadedConfig loaded,
       LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
   const int64_t vocab_size = absl::GetFlag(FLAGS_vocab_size);
-  const GptOptions options = ToRunOptions(loaded.config, vocab_size).trainer.model;
+  const GptOptions options =
+      ToRunOptions(loaded.config, vocab_size).trainer.model;
 
   ThreadPool pool(AvailableCores());
   MemoryLedger ledger;
-  GptStage stage(options, {}, ProcessGroup(), Device(), &ledger);
+  const std::unique_ptr<TrainedStage> stage =
+      MakeStage(options, {}, ProcessGroup(), Device(), &ledger);
   std::vector<std::vector<int64_t>> weights;
-  MEGATRON_RETURN_IF_ERROR(LoadWeights(reader, options.transformer.dtype, &stage, &weights));
-  StageMemorySizes sizes;  // more than the small models of compare.py need
+  MEGATRON_RETURN_IF_ERROR(
+      LoadWeights(reader, options.transformer.dtype, stage.get(), &weights));
+  StageMemorySizes sizes; // more than the small models of compare.py need
   sizes.slots[0].bytes = sizes.scratch = int64_t{64} << 20;
   StageMemory memory(Device(), sizes, &ledger);
-  stage.SetMemory(&memory);
-  const std::vector<MicroBatch> batches = {sequence.View()};
-  stage.SetBatches(&batches);
+  stage->SetMemory(&memory);
+  const std::vector<MicroBatch> batches = {sequence.View(&encoder)};
+  stage->SetBatches(&batches);
 
-  std::vector<float> all, logits(static_cast<size_t>(options.padded_vocab_size));
+  std::vector<float> all,
+      logits(static_cast<size_t>(options.padded_vocab_size));
   for (size_t t = 0; t < sequence.tokens.size(); ++t) {
-    stage.StartPredicting(static_cast<int64_t>(t),
-                          Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size}));
-    stage.Forward({}, {}, {}, Stream::Cpu(&pool));
+    stage->StartPredicting(
+        static_cast<int64_t>(t),
+        Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size}));
+    stage->Forward({}, {}, {}, Stream::Cpu(&pool));
     all.insert(all.end(), logits.begin(), logits.begin() + vocab_size);
   }
-  const Shape shape = {static_cast<int64_t>(sequence.tokens.size()), vocab_size};
-  return WriteNpy(fs, absl::GetFlag(FLAGS_output), Tensor(all.data(), DType::kFloat32, shape));
+  const Shape shape = {static_cast<int64_t>(sequence.tokens.size()),
+                       vocab_size};
+  return WriteNpy(fs, absl::GetFlag(FLAGS_output),
+                  Tensor(all.data(), DType::kFloat32, shape));
 }
 
-}  // namespace
-}  // namespace megatron
+} // namespace
+} // namespace megatron
 
-int main(int argc, char** argv) {
-  return megatron::RunTool(argc, argv, "Writes the logits of a checkpoint's model.",
-                           megatron::Dump);
+int main(int argc, char **argv) {
+  return megatron::RunTool(
+      argc, argv, "Writes the logits of a checkpoint's model.", megatron::Dump);
 }
