@@ -61,6 +61,33 @@ GptOptions Llama(DType dtype) {
   return options;
 }
 
+GptOptions Bert() {
+  GptOptions options = Gpt2();
+  options.transformer.name = "encoder";
+  options.transformer.causal = false;
+  options.transformer.post_norm = true;
+  options.transformer.activation = ops::Activation::kGeluErf;
+  options.num_token_types = 2;
+  options.masked_lm_head = options.sentence_order_head = true;
+  return options;
+}
+
+// As T5 1.1, or without a gate, whose function no published T5 has.
+GptOptions T5(bool gated) {
+  GptOptions options = Gpt2();
+  options.num_encoder_layers = 1;
+  TransformerOptions& layer = options.transformer;
+  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.linear_bias = layer.qkv_bias = false;
+  layer.relative_positions = {32, 128};
+  layer.softmax_scale = 1;
+  layer.gated = gated;
+  layer.gate = ops::Activation::kGeluTanh;
+  layer.activation = ops::Activation::kSilu;
+  options.learned_positions = options.tied_embeddings = false;
+  return options;
+}
+
 class HfToolsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -147,8 +174,13 @@ class HfToolsTest : public ::testing::Test {
 };
 
 TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
-  std::vector<GptOptions> models = {Gpt2(), Llama(DType::kFloat32), Llama(DType::kBFloat16),
-                                    Llama(DType::kFloat16)};
+  std::vector<GptOptions> models = {Gpt2(),
+                                    Llama(DType::kFloat32),
+                                    Llama(DType::kBFloat16),
+                                    Llama(DType::kFloat16),
+                                    Bert(),
+                                    T5(true),
+                                    T5(false)};
   models[2].transformer.qkv_bias = models[2].tied_embeddings = true;
   models[2].transformer.kv_channels = 8;
   models[3].transformer.qkv_bias = models[3].transformer.linear_bias = true;

@@ -42,12 +42,11 @@ struct Sequence {
   std::vector<int64_t> samples;
 
   Shape shape() const { return {static_cast<int64_t>(tokens.size())}; }
-  Tensor Ids(std::vector<int32_t> *ids) const {
-    return Tensor(ids->data(), DType::kInt32,
-                  {static_cast<int64_t>(ids->size())});
+  Tensor Ids(std::vector<int32_t>* ids) const {
+    return Tensor(ids->data(), DType::kInt32, {static_cast<int64_t>(ids->size())});
   }
 
-  MicroBatch View(Sequence *encoder) {
+  MicroBatch View(Sequence* encoder) {
     MicroBatch batch;
     batch.tokens_T = Ids(&tokens);
     batch.token_type_T = Ids(&types);
@@ -56,24 +55,20 @@ struct Sequence {
     batch.cu_seqlens = Ids(&cu_seqlens);
     batch.max_seqlen = shape()[0];
     batch.encoder.tokens_T = Ids(&encoder->tokens);
-    batch.encoder.position_T = batch.encoder.sample_position_T =
-        Ids(&encoder->positions);
-    batch.encoder.sample_T =
-        Tensor(encoder->samples.data(), DType::kInt64, encoder->shape());
+    batch.encoder.position_T = batch.encoder.sample_position_T = Ids(&encoder->positions);
+    batch.encoder.sample_T = Tensor(encoder->samples.data(), DType::kInt64, encoder->shape());
     batch.encoder.cu_seqlens = Ids(&encoder->cu_seqlens);
     batch.encoder.max_seqlen = encoder->shape()[0];
     return batch;
   }
 };
 
-absl::StatusOr<Sequence> ReadTokens(const std::string &text) {
+absl::StatusOr<Sequence> ReadTokens(const std::string& text) {
   Sequence sequence;
   for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
     int32_t id;
-    if (!absl::SimpleAtoi(word, &id) || id < 0 ||
-        id >= absl::GetFlag(FLAGS_vocab_size)) {
-      return absl::InvalidArgumentError(
-          "--tokens must be ids below --vocab_size");
+    if (!absl::SimpleAtoi(word, &id) || id < 0 || id >= absl::GetFlag(FLAGS_vocab_size)) {
+      return absl::InvalidArgumentError("--tokens must be ids below --vocab_size");
     }
     sequence.positions.push_back(static_cast<int32_t>(sequence.tokens.size()));
     sequence.tokens.push_back(id);
@@ -86,30 +81,24 @@ absl::StatusOr<Sequence> ReadTokens(const std::string &text) {
 }
 
 // The parameters with memory of their own, filled from the checkpoint.
-absl::Status LoadWeights(const CheckpointReader &reader, DType dtype,
-                         TrainedStage *stage,
-                         std::vector<std::vector<int64_t>> *memory) {
-  for (Parameter *parameter : stage->parameters()) {
-    const Shape &shape = parameter->sharding.local_shape;
-    memory->emplace_back(
-        static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
+absl::Status LoadWeights(const CheckpointReader& reader, DType dtype, TrainedStage* stage,
+                         std::vector<std::vector<int64_t>>* memory) {
+  for (Parameter* parameter : stage->parameters()) {
+    const Shape& shape = parameter->sharding.local_shape;
+    memory->emplace_back(static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
     parameter->data = Tensor(memory->back().data(), dtype, shape);
-    MEGATRON_RETURN_IF_ERROR(reader.Read(
-        parameter->name, parameter->sharding.offset, parameter->data));
+    MEGATRON_RETURN_IF_ERROR(
+        reader.Read(parameter->name, parameter->sharding.offset, parameter->data));
   }
   return absl::OkStatus();
 }
 
-absl::Status Dump(const std::vector<std::string> &arguments) {
-  if (arguments.size() != 1)
-    return absl::InvalidArgumentError("give one checkpoint directory");
-  FileSystem &fs = PosixFileSystem();
-  MEGATRON_ASSIGN_OR_RETURN(Sequence sequence,
-                            ReadTokens(absl::GetFlag(FLAGS_tokens)));
-  MEGATRON_ASSIGN_OR_RETURN(Sequence encoder,
-                            ReadTokens(absl::GetFlag(FLAGS_encoder_tokens)));
-  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found,
-                            LocateCheckpoint(fs, arguments[0]));
+absl::Status Dump(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint directory");
+  FileSystem& fs = PosixFileSystem();
+  MEGATRON_ASSIGN_OR_RETURN(Sequence sequence, ReadTokens(absl::GetFlag(FLAGS_tokens)));
+  MEGATRON_ASSIGN_OR_RETURN(Sequence encoder, ReadTokens(absl::GetFlag(FLAGS_encoder_tokens)));
+  MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found, LocateCheckpoint(fs, arguments[0]));
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
                             CheckpointReader::Open(fs, found.directory));
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, reader.String("config"));
@@ -117,42 +106,36 @@ absl::Status Dump(const std::vector<std::string> &arguments) {
       const LoadedConfig loaded,
       LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
   const int64_t vocab_size = absl::GetFlag(FLAGS_vocab_size);
-  const GptOptions options =
-      ToRunOptions(loaded.config, vocab_size).trainer.model;
+  const GptOptions options = ToRunOptions(loaded.config, vocab_size).trainer.model;
 
   ThreadPool pool(AvailableCores());
   MemoryLedger ledger;
   const std::unique_ptr<TrainedStage> stage =
       MakeStage(options, {}, ProcessGroup(), Device(), &ledger);
   std::vector<std::vector<int64_t>> weights;
-  MEGATRON_RETURN_IF_ERROR(
-      LoadWeights(reader, options.transformer.dtype, stage.get(), &weights));
-  StageMemorySizes sizes; // more than the small models of compare.py need
+  MEGATRON_RETURN_IF_ERROR(LoadWeights(reader, options.transformer.dtype, stage.get(), &weights));
+  StageMemorySizes sizes;  // more than the small models of compare.py need
   sizes.slots[0].bytes = sizes.scratch = int64_t{64} << 20;
   StageMemory memory(Device(), sizes, &ledger);
   stage->SetMemory(&memory);
   const std::vector<MicroBatch> batches = {sequence.View(&encoder)};
   stage->SetBatches(&batches);
 
-  std::vector<float> all,
-      logits(static_cast<size_t>(options.padded_vocab_size));
+  std::vector<float> all, logits(static_cast<size_t>(options.padded_vocab_size));
   for (size_t t = 0; t < sequence.tokens.size(); ++t) {
-    stage->StartPredicting(
-        static_cast<int64_t>(t),
-        Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size}));
+    stage->StartPredicting(static_cast<int64_t>(t),
+                           Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size}));
     stage->Forward({}, {}, {}, Stream::Cpu(&pool));
     all.insert(all.end(), logits.begin(), logits.begin() + vocab_size);
   }
-  const Shape shape = {static_cast<int64_t>(sequence.tokens.size()),
-                       vocab_size};
-  return WriteNpy(fs, absl::GetFlag(FLAGS_output),
-                  Tensor(all.data(), DType::kFloat32, shape));
+  const Shape shape = {static_cast<int64_t>(sequence.tokens.size()), vocab_size};
+  return WriteNpy(fs, absl::GetFlag(FLAGS_output), Tensor(all.data(), DType::kFloat32, shape));
 }
 
-} // namespace
-} // namespace megatron
+}  // namespace
+}  // namespace megatron
 
-int main(int argc, char **argv) {
-  return megatron::RunTool(
-      argc, argv, "Writes the logits of a checkpoint's model.", megatron::Dump);
+int main(int argc, char** argv) {
+  return megatron::RunTool(argc, argv, "Writes the logits of a checkpoint's model.",
+                           megatron::Dump);
 }
