@@ -5,8 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/train/config/config_parser.h"
-#include "megatron/train/validate/validate.h"
+#include "megatron/train/validate/validation_errors.h"
 
 namespace megatron {
 namespace {
@@ -17,17 +16,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // A good configuration but for its data, with these overrides, checked.
-std::vector<std::string> ErrorsWith(const std::vector<std::string>& overrides) {
-  const ParsedConfig parsed = ParseConfig(
+std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides) {
+  return ErrorsOf(
       "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
       "optimizer { lr: 1e-3 }\n"
       "train { micro_batch_size: 2 train_iters: 10 }\n",
-      "x", overrides);
-  EXPECT_THAT(parsed.errors, IsEmpty());
-  std::vector<std::string> texts;
-  for (const ConfigError& error : Validate(parsed.config, parsed.locations))
-    texts.push_back(ToString(error));
-  return texts;
+      overrides, ConfigPurpose::kRun);
 }
 
 auto OneError(const std::string& field, const std::string& why) {

@@ -2,11 +2,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/train/config/config_parser.h"
-#include "megatron/train/validate/validate.h"
+#include "megatron/train/validate/validation_errors.h"
 
 namespace megatron {
 namespace {
@@ -23,13 +21,8 @@ constexpr char kGood[] =
     "train { micro_batch_size: 2 train_iters: 10 }\n"
     "data { mock_data: true }\n";
 
-std::vector<std::string> ErrorsWith(const std::vector<std::string>& overrides) {
-  const ParsedConfig parsed = ParseConfig(kGood, "x", overrides);
-  EXPECT_THAT(parsed.errors, IsEmpty());
-  std::vector<std::string> texts;
-  for (const ConfigError& error : Validate(parsed.config, parsed.locations, ConfigPurpose::kDryRun))
-    texts.push_back(ToString(error));
-  return texts;
+std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides) {
+  return ErrorsOf(kGood, overrides);
 }
 
 TEST(ValidateExpertsTest, AcceptsWhatWorks) {
@@ -49,7 +42,7 @@ TEST(ValidateExpertsTest, AcceptsWhatWorks) {
 }
 
 TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
-  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+  const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"model.disable_bias_linear=false"}, "experts have no biases"},
       {{"model.model_type=bert"}, "does not work together with model.model_type"},
       {{"model.post_norm=true"}, "does not work together with model.post_norm"},
@@ -74,10 +67,7 @@ TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
       {{"parallel.expert_model_parallel_size=8"}, "experts are shared out over ranks of one"},
       {{"parallel.expert_tensor_parallel_size=3"}, "must be divisible"},
   };
-  for (const auto& [overrides, text] : cases) {
-    std::vector<std::string> errors = ErrorsWith(overrides);
-    EXPECT_THAT(errors, ::testing::Contains(HasSubstr(text))) << absl::StrJoin(overrides, " ");
-  }
+  ExpectEachIsRefused(kGood, cases);
   EXPECT_THAT(ErrorsWith({"model.num_experts=", "model.moe_router_topk=4"}),
               ElementsAre(HasSubstr("without model.num_experts")));
 }

@@ -13,6 +13,7 @@
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_ranges.h"
+#include "megatron/train/validate/validation_errors.h"
 
 namespace megatron {
 namespace {
@@ -31,14 +32,9 @@ constexpr char kGood[] =
     "data { mock_data: true }\n";
 
 // The good configuration with these overrides, checked.
-std::vector<std::string> ErrorsWith(const std::vector<std::string>& overrides,
+std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides,
                                     ConfigPurpose purpose = ConfigPurpose::kDryRun) {
-  const ParsedConfig parsed = ParseConfig(kGood, "x", overrides);
-  EXPECT_THAT(parsed.errors, IsEmpty());
-  std::vector<std::string> texts;
-  for (const ConfigError& error : Validate(parsed.config, parsed.locations, purpose))
-    texts.push_back(ToString(error));
-  return texts;
+  return ErrorsOf(kGood, overrides, purpose);
 }
 
 TEST(ValidateTest, AcceptsAGoodConfig) {
