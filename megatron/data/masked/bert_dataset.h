@@ -14,16 +14,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
-#include "megatron/data/masked/sentence_sample_cache.h"
-#include "megatron/data/masked/sentence_samples.h"
-#include "megatron/data/masked/word_masking.h"
-#include "megatron/data/split.h"
-#include "megatron/data/token_sequences.h"
+#include "megatron/data/masked/masked_corpus.h"
 
 namespace megatron {
 
@@ -39,17 +35,7 @@ struct BertSample {
   bool truncated = false;        // tokens were dropped to reach the target length
 };
 
-struct BertDatasetOptions {
-  // The documents that this dataset may read.
-  SequenceRange documents;
-  int32_t seq_length = 0;
-  uint32_t seed = 1234;
-  // At least so many samples, from as many epochs as it takes; one epoch where it is not set.
-  absl::optional<int64_t> num_samples;
-  double short_sequence_probability = 0.1;
-  WordMaskingOptions masking;
-  // Where the list of samples is kept.
-  SentenceSampleCache cache;
+struct BertDatasetOptions : MaskedDatasetOptions {
   // Samples have two pieces, in order or not, for the model to tell. Otherwise they have one.
   bool classification_head = true;
 };
@@ -63,35 +49,26 @@ class BertDataset {
       std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
       WordPieces pieces, const BertDatasetOptions& options);
 
-  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  int64_t size() const { return static_cast<int64_t>(corpus_.samples.size()); }
 
   // Replaces what is in `sample`. Fails with kOutOfRange where `index` is not in [0, size()), and
   // with kDataLoss where the data holds a token outside the vocabulary.
   absl::Status Get(int64_t index, BertSample* sample) const;
 
-  const std::vector<SentenceSample>& samples() const { return samples_; }
+  const std::vector<SentenceSample>& samples() const { return corpus_.samples; }
 
  private:
-  BertDataset(std::shared_ptr<const TokenSequences> sentences, WordPieces pieces,
-              const BertDatasetOptions& options, WordMasker masker,
-              std::vector<SentenceSample> samples);
+  BertDataset(MaskedCorpus corpus, const BertDatasetOptions& options)
+      : corpus_(std::move(corpus)), options_(options) {}
 
   absl::Status AppendText(int64_t first_sentence, int64_t begin, int64_t end, int32_t type,
                           int64_t index, BertSample* sample) const;
   void Mask(int32_t target_length, NumpyRandomState* random, BertSample* sample) const;
   int32_t Replacement(int32_t token, NumpyRandomState* random) const;
 
-  const std::shared_ptr<const TokenSequences> sentences_;
-  const WordPieces pieces_;
+  const MaskedCorpus corpus_;
   const BertDatasetOptions options_;
-  const WordMasker masker_;
-  const std::vector<SentenceSample> samples_;
 };
-
-// Samples of mock_sentences.h; the three splits are equal thirds. `options.documents` and
-// `options.cache` are ignored.
-absl::StatusOr<std::unique_ptr<BertDataset>> CreateMockBertDataset(Split split, WordPieces pieces,
-                                                                   BertDatasetOptions options);
 
 }  // namespace megatron
 

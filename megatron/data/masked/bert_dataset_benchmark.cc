@@ -33,7 +33,7 @@ void BM_BertSample(benchmark::State& state) {
   BertDatasetOptions options;
   options.seq_length = kSeqLength;
   ReadSamples<BertDataset, BertSample>(
-      state, CreateMockBertDataset(Split::kTrain, MockWordPieces(kVocabSize, 0), options));
+      state, CreateMockDataset<BertDataset>(Split::kTrain, MockWordPieces(kVocabSize, 0), options));
 }
 BENCHMARK(BM_BertSample);
 
@@ -42,7 +42,7 @@ void BM_T5Sample(benchmark::State& state) {
   options.seq_length = kSeqLength;
   options.decoder_seq_length = 128;
   ReadSamples<T5Dataset, T5Sample>(
-      state, CreateMockT5Dataset(Split::kTrain, MockWordPieces(kVocabSize, 100), options));
+      state, CreateMockDataset<T5Dataset>(Split::kTrain, MockWordPieces(kVocabSize, 100), options));
 }
 BENCHMARK(BM_T5Sample);
 
@@ -52,7 +52,7 @@ void BM_BuildBertDataset(benchmark::State& state) {
   options.num_samples = 100000;
   for (auto _ : state) {
     const auto dataset =
-        CreateMockBertDataset(Split::kTrain, MockWordPieces(kVocabSize, 0), options);
+        CreateMockDataset<BertDataset>(Split::kTrain, MockWordPieces(kVocabSize, 0), options);
     CHECK(dataset.ok()) << dataset.status();
     benchmark::DoNotOptimize((*dataset)->size());
   }

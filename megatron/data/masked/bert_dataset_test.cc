@@ -9,7 +9,7 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/data/gpt/in_memory_sequences.h"
+#include "megatron/data/masked/counting_documents.h"
 #include "megatron/data/masked/mock_sentences.h"
 
 namespace megatron {
@@ -21,49 +21,21 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int32_t kVocabSize = 1000;
-
-// Ids that are 3 modulo 4 continue words.
 WordPieces Pieces() {
-  WordPieces pieces;
-  pieces.special.pad = 0;
-  pieces.special.cls = 1;
-  pieces.special.sep = 2;
+  WordPieces pieces = CountingPieces();
   pieces.special.mask = 4;
-  pieces.continues_word.resize(kVocabSize);
-  for (size_t id = 3; id < kVocabSize; id += 4) pieces.continues_word[id] = true;
   return pieces;
 }
 
 BertDatasetOptions Options() {
-  BertDatasetOptions options;
-  options.documents = {0, 6};
+  auto options = CountingOptions<BertDatasetOptions>();
   options.seq_length = 16;
-  options.num_samples = 9;
-  options.short_sequence_probability = 0.5;
-  options.masking.probability = 0.3;
   return options;
 }
 
-// Documents of sentences of these lengths, whose tokens count from 8 on.
 absl::StatusOr<std::unique_ptr<BertDataset>> Create(const BertDatasetOptions& options,
                                                     int32_t first_token = 8) {
-  const std::vector<std::vector<int32_t>> documents = {{4, 3, 5}, {2},    {6, 2, 3, 4, 1},
-                                                       {},        {3, 3}, {5, 600}};
-  auto corpus = std::make_shared<InMemorySequences>();
-  std::vector<int64_t> bounds = {0};
-  int32_t next = 0;
-  for (const std::vector<int32_t>& document : documents) {
-    for (const int32_t length : document) {
-      std::vector<int32_t> sentence(length);
-      for (int32_t& token : sentence) token = first_token + next++ % 800;
-      corpus->Append(sentence);
-    }
-    bounds.push_back(corpus->num_sequences());
-  }
-  return BertDataset::Create(
-      corpus, [&](int64_t i) { return std::make_pair(bounds[i], bounds[i + 1]); }, Pieces(),
-      options);
+  return CreateOfCountingDocuments<BertDataset>(Pieces(), options, first_token);
 }
 
 // These two were drawn by Megatron-LM core 0.11.
@@ -157,7 +129,7 @@ TEST(BertDatasetTest, ASampleThatDoesNotExistIsOutOfRange) {
 TEST(BertDatasetTest, AVocabularyWithoutMaskIsRefused) {
   WordPieces pieces = Pieces();
   pieces.special.mask = -1;
-  EXPECT_THAT(CreateMockBertDataset(Split::kTrain, pieces, Options()),
+  EXPECT_THAT(CreateMockDataset<BertDataset>(Split::kTrain, pieces, Options()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("[MASK]")));
 }
 
@@ -168,7 +140,8 @@ TEST(BertDatasetTest, AShortSequenceIsRefused) {
 }
 
 TEST(BertDatasetTest, MockSplitsAreThirds) {
-  const auto valid = CreateMockBertDataset(Split::kValid, MockWordPieces(100, 0), Options());
+  const auto valid =
+      CreateMockDataset<BertDataset>(Split::kValid, MockWordPieces(100, 0), Options());
   ASSERT_THAT(valid, IsOk());
   for (const SentenceSample& sample : (*valid)->samples()) {
     ASSERT_GE(sample.first_sentence, 3333 * 2);

@@ -18,7 +18,7 @@ std::unique_ptr<BertDataset> Dataset() {
   BertDatasetOptions options;
   options.seq_length = 64;
   options.num_samples = 50;
-  auto dataset = CreateMockBertDataset(Split::kTrain, MockWordPieces(100, 0), options);
+  auto dataset = CreateMockDataset<BertDataset>(Split::kTrain, MockWordPieces(100, 0), options);
   EXPECT_THAT(dataset, IsOk());
   return *std::move(dataset);
 }

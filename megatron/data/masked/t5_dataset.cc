@@ -5,13 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/data/masked/mock_sentences.h"
 #include "megatron/data/numpy_random.h"
 
 namespace megatron {
 namespace {
-
-constexpr char kClass[] = "T5MaskedWordPieceDataset";
 
 absl::Status Check(const WordPieces& pieces, const T5DatasetOptions& options) {
   const SpecialTokens& special = pieces.special;
@@ -30,15 +27,9 @@ absl::Status Check(const WordPieces& pieces, const T5DatasetOptions& options) {
   return absl::OkStatus();
 }
 
-SentenceSampleOptions SampleOptions(const T5DatasetOptions& options) {
-  SentenceSampleOptions result;
-  result.documents = options.documents;
-  result.num_samples = options.num_samples;
-  result.max_length = options.seq_length - 2;  // as Megatron has it; the two places stay free
-  result.short_sequence_probability = options.short_sequence_probability;
-  result.min_sentences = 1;
-  result.seed = options.seed;
-  return result;
+// Two places of a seq_length stay free, as Megatron has it.
+SampleForm Form(const T5DatasetOptions& options) {
+  return {"T5MaskedWordPieceDataset", options.seq_length - 2, 1};
 }
 
 }  // namespace
@@ -47,39 +38,27 @@ absl::StatusOr<std::unique_ptr<T5Dataset>> T5Dataset::Create(
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document, WordPieces pieces,
     const T5DatasetOptions& options) {
   MEGATRON_RETURN_IF_ERROR(Check(pieces, options));
-  MEGATRON_ASSIGN_OR_RETURN(WordMasker masker, WordMasker::Create(options.masking));
-  MEGATRON_ASSIGN_OR_RETURN(
-      std::vector<SentenceSample> samples,
-      LoadOrBuildSentenceSamples(kClass, options.cache, SampleOptions(options), document,
-                                 [&](int64_t i) { return sentences->SequenceLength(i); }));
-  return std::unique_ptr<T5Dataset>(new T5Dataset(std::move(sentences), std::move(pieces), options,
-                                                  std::move(masker), std::move(samples)));
+  MEGATRON_ASSIGN_OR_RETURN(MaskedCorpus corpus,
+                            MaskedCorpus::Create(std::move(sentences), document, std::move(pieces),
+                                                 options, Form(options)));
+  return std::unique_ptr<T5Dataset>(new T5Dataset(std::move(corpus), options));
 }
-
-T5Dataset::T5Dataset(std::shared_ptr<const TokenSequences> sentences, WordPieces pieces,
-                     const T5DatasetOptions& options, WordMasker masker,
-                     std::vector<SentenceSample> samples)
-    : sentences_(std::move(sentences)),
-      pieces_(std::move(pieces)),
-      options_(options),
-      masker_(std::move(masker)),
-      samples_(std::move(samples)) {}
 
 absl::Status T5Dataset::Get(int64_t index, T5Sample* sample) const {
   MEGATRON_RETURN_IF_ERROR(CheckSampleIndex(index, size()));
-  const SentenceSample& source = samples_[index];
+  const SentenceSample& source = corpus_.samples[index];
   int64_t length = 0;
   for (int32_t i = 0; i < source.num_sentences; ++i)
-    length += sentences_->SequenceLength(source.first_sentence + i);
+    length += corpus_.sentences->SequenceLength(source.first_sentence + i);
   sample->truncated = length > source.target_length;
   std::vector<int32_t> text(std::min<int64_t>(length, source.target_length));
   MEGATRON_RETURN_IF_ERROR(
-      ReadSentences(*sentences_, source.first_sentence, 0, absl::MakeSpan(text)));
-  MEGATRON_RETURN_IF_ERROR(CheckSentenceTokens(text, pieces_.vocab_size(), index));
+      ReadSentences(*corpus_.sentences, source.first_sentence, 0, absl::MakeSpan(text)));
+  MEGATRON_RETURN_IF_ERROR(CheckSentenceTokens(text, corpus_.pieces.vocab_size(), index));
   // Wraps around at 2^32, as Megatron's does.
   NumpyRandomState random(options_.seed + static_cast<uint32_t>(index));
   const MaskedNgrams spans =
-      masker_.Draw(text, pieces_, source.target_length, &random, [](int32_t) {});
+      corpus_.masker.Draw(text, corpus_.pieces, source.target_length, &random, [](int32_t) {});
   CutSpans(text, spans, sample);
   Pad(sample);
   return absl::OkStatus();
@@ -88,12 +67,12 @@ absl::Status T5Dataset::Get(int64_t index, T5Sample* sample) const {
 void T5Dataset::CutSpans(absl::Span<const int32_t> text, const MaskedNgrams& spans,
                          T5Sample* sample) const {
   sample->encoder_tokens.clear();
-  sample->decoder_tokens.assign(1, pieces_.special.bos);
-  auto sentinel = pieces_.special.sentinels.begin();
+  sample->decoder_tokens.assign(1, corpus_.pieces.special.bos);
+  auto sentinel = corpus_.pieces.special.sentinels.begin();
   auto copied = text.begin();
   for (const MaskedNgrams::Range& span : spans.ngrams) {
     const size_t size_with_span = sample->decoder_tokens.size() + 1 + (span.end - span.begin);
-    if (sentinel == pieces_.special.sentinels.end() ||
+    if (sentinel == corpus_.pieces.special.sentinels.end() ||
         size_with_span > static_cast<size_t>(options_.decoder_seq_length)) {
       break;
     }
@@ -111,23 +90,14 @@ void T5Dataset::CutSpans(absl::Span<const int32_t> text, const MaskedNgrams& spa
 
 void T5Dataset::Pad(T5Sample* sample) const {
   sample->labels.assign(sample->decoder_tokens.begin() + 1, sample->decoder_tokens.end());
-  sample->labels.push_back(pieces_.special.eos);
+  sample->labels.push_back(corpus_.pieces.special.eos);
   sample->loss_mask.assign(sample->labels.size(), 1.0f);
   const int32_t decoder_length = options_.decoder_seq_length;
   PadTo(decoder_length, -1, &sample->labels);
   PadTo(decoder_length, 0.0f, &sample->loss_mask);
-  const int32_t pad = pieces_.special.pad;
+  const int32_t pad = corpus_.pieces.special.pad;
   sample->num_decoder_tokens = PadTo(decoder_length, pad, &sample->decoder_tokens);
   sample->num_encoder_tokens = PadTo(options_.seq_length, pad, &sample->encoder_tokens);
-}
-
-absl::StatusOr<std::unique_ptr<T5Dataset>> CreateMockT5Dataset(Split split, WordPieces pieces,
-                                                               T5DatasetOptions options) {
-  auto sentences = std::make_shared<MockSentences>(pieces);
-  options.cache = {};  // there is nothing to know the corpus by
-  options.documents = RangeOf(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sentences->num_documents());
-  const auto document = [&](int64_t i) { return sentences->DocumentSequences(i); };
-  return T5Dataset::Create(sentences, document, std::move(pieces), options);
 }
 
 }  // namespace megatron

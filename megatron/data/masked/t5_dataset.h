@@ -15,17 +15,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "megatron/data/masked/sentence_sample_cache.h"
-#include "megatron/data/masked/sentence_samples.h"
-#include "megatron/data/masked/word_masking.h"
-#include "megatron/data/split.h"
-#include "megatron/data/token_sequences.h"
+#include "megatron/data/masked/masked_corpus.h"
 
 namespace megatron {
 
@@ -40,23 +36,14 @@ struct T5Sample {
   bool truncated = false;  // tokens were dropped to reach the target length
 };
 
-struct T5DatasetOptions {
+// seq_length is the encoder's.
+struct T5DatasetOptions : MaskedDatasetOptions {
   T5DatasetOptions() {
     masking.max_ngram = 10;
     masking.use_geometric_distribution = true;
   }
 
-  // The documents that this dataset may read.
-  SequenceRange documents;
-  int32_t seq_length = 0;  // of the encoder
   int32_t decoder_seq_length = 0;
-  uint32_t seed = 1234;
-  // At least so many samples, from as many epochs as it takes; one epoch where it is not set.
-  absl::optional<int64_t> num_samples;
-  double short_sequence_probability = 0.1;
-  WordMaskingOptions masking;
-  // Where the list of samples is kept.
-  SentenceSampleCache cache;
 };
 
 // Any number of threads may call the const methods.
@@ -68,7 +55,7 @@ class T5Dataset {
       std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
       WordPieces pieces, const T5DatasetOptions& options);
 
-  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  int64_t size() const { return static_cast<int64_t>(corpus_.samples.size()); }
 
   // Replaces what is in `sample`. Fails with kOutOfRange where `index` is not in [0, size()), and
   // with kDataLoss where the data holds a token outside the vocabulary. Spans that the decoder has
@@ -76,28 +63,19 @@ class T5Dataset {
   // there).
   absl::Status Get(int64_t index, T5Sample* sample) const;
 
-  const std::vector<SentenceSample>& samples() const { return samples_; }
-  const std::vector<int32_t>& sentinels() const { return pieces_.special.sentinels; }
+  const std::vector<SentenceSample>& samples() const { return corpus_.samples; }
+  const std::vector<int32_t>& sentinels() const { return corpus_.pieces.special.sentinels; }
 
  private:
-  T5Dataset(std::shared_ptr<const TokenSequences> sentences, WordPieces pieces,
-            const T5DatasetOptions& options, WordMasker masker,
-            std::vector<SentenceSample> samples);
+  T5Dataset(MaskedCorpus corpus, const T5DatasetOptions& options)
+      : corpus_(std::move(corpus)), options_(options) {}
 
   void CutSpans(absl::Span<const int32_t> text, const MaskedNgrams& spans, T5Sample* sample) const;
   void Pad(T5Sample* sample) const;
 
-  const std::shared_ptr<const TokenSequences> sentences_;
-  const WordPieces pieces_;
+  const MaskedCorpus corpus_;
   const T5DatasetOptions options_;
-  const WordMasker masker_;
-  const std::vector<SentenceSample> samples_;
 };
-
-// Samples of mock_sentences.h; the three splits are equal thirds. `options.documents` and
-// `options.cache` are ignored.
-absl::StatusOr<std::unique_ptr<T5Dataset>> CreateMockT5Dataset(Split split, WordPieces pieces,
-                                                               T5DatasetOptions options);
 
 }  // namespace megatron
 

@@ -8,7 +8,7 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/data/gpt/in_memory_sequences.h"
+#include "megatron/data/masked/counting_documents.h"
 #include "megatron/data/masked/mock_sentences.h"
 
 namespace megatron {
@@ -19,49 +19,24 @@ using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Ids that are 3 modulo 4 continue words.
 WordPieces Pieces() {
-  WordPieces pieces;
-  pieces.special.pad = 0;
-  pieces.special.cls = 1;
-  pieces.special.sep = 2;
+  WordPieces pieces = CountingPieces();
   pieces.special.bos = 5;
   pieces.special.eos = 6;
   pieces.special.sentinels = {900, 901, 902};
-  pieces.continues_word.resize(1000);
-  for (size_t id = 3; id < 1000; id += 4) pieces.continues_word[id] = true;
   return pieces;
 }
 
 T5DatasetOptions Options() {
-  T5DatasetOptions options;
-  options.documents = {0, 6};
+  auto options = CountingOptions<T5DatasetOptions>();
   options.seq_length = 20;
   options.decoder_seq_length = 12;
-  options.num_samples = 9;
-  options.short_sequence_probability = 0.5;
-  options.masking.probability = 0.3;
   return options;
 }
 
-// Documents of sentences of these lengths, whose tokens count from 8 on.
 absl::StatusOr<std::unique_ptr<T5Dataset>> Create(const T5DatasetOptions& options,
                                                   const WordPieces& pieces = Pieces()) {
-  const std::vector<std::vector<int32_t>> documents = {{4, 3, 5}, {2},    {6, 2, 3, 4, 1},
-                                                       {},        {3, 3}, {5, 600}};
-  auto corpus = std::make_shared<InMemorySequences>();
-  std::vector<int64_t> bounds = {0};
-  int32_t next = 0;
-  for (const std::vector<int32_t>& document : documents) {
-    for (const int32_t length : document) {
-      std::vector<int32_t> sentence(length);
-      for (int32_t& token : sentence) token = 8 + next++ % 800;
-      corpus->Append(sentence);
-    }
-    bounds.push_back(corpus->num_sequences());
-  }
-  return T5Dataset::Create(
-      corpus, [&](int64_t i) { return std::make_pair(bounds[i], bounds[i + 1]); }, pieces, options);
+  return CreateOfCountingDocuments<T5Dataset>(pieces, options);
 }
 
 // Drawn by Megatron-LM core 0.11.
@@ -155,7 +130,7 @@ TEST(T5DatasetTest, LengthsThatAreTooShortAreRefused) {
 }
 
 TEST(T5DatasetTest, MockDataNeedsNoFile) {
-  const auto test = CreateMockT5Dataset(Split::kTest, MockWordPieces(200, 20), Options());
+  const auto test = CreateMockDataset<T5Dataset>(Split::kTest, MockWordPieces(200, 20), Options());
   ASSERT_THAT(test, IsOk());
   T5Sample sample;
   ASSERT_THAT((*test)->Get(0, &sample), IsOk());

@@ -19,7 +19,7 @@ std::unique_ptr<T5Dataset> Dataset() {
   options.seq_length = 64;
   options.decoder_seq_length = 32;
   options.num_samples = 50;
-  auto dataset = CreateMockT5Dataset(Split::kTrain, MockWordPieces(200, 20), options);
+  auto dataset = CreateMockDataset<T5Dataset>(Split::kTrain, MockWordPieces(200, 20), options);
   EXPECT_THAT(dataset, IsOk());
   return *std::move(dataset);
 }

@@ -15,8 +15,9 @@ namespace {
 
 constexpr int32_t kMostMockSentinels = 100;  // as many as T5's own vocabulary has
 
-BertDatasetOptions BertOptions(const SentenceDataOptions& options, const SentencePart& part) {
-  BertDatasetOptions dataset;
+template <typename Options>
+Options OptionsOf(const SentenceDataOptions& options, const SentencePart& part) {
+  Options dataset;
   dataset.documents = part.documents;
   dataset.seq_length = static_cast<int32_t>(part.seq_length);
   dataset.seed = part.seed;
@@ -24,20 +25,18 @@ BertDatasetOptions BertOptions(const SentenceDataOptions& options, const Sentenc
   dataset.short_sequence_probability = options.short_seq_prob;
   dataset.masking.probability = options.mask_prob;
   dataset.cache = part.cache;
+  return dataset;
+}
+
+BertDatasetOptions BertOptions(const SentenceDataOptions& options, const SentencePart& part) {
+  auto dataset = OptionsOf<BertDatasetOptions>(options, part);
   dataset.classification_head = options.binary_head;
   return dataset;
 }
 
 T5DatasetOptions T5Options(const SentenceDataOptions& options, const SentencePart& part) {
-  T5DatasetOptions dataset;
-  dataset.documents = part.documents;
-  dataset.seq_length = static_cast<int32_t>(part.seq_length);
+  auto dataset = OptionsOf<T5DatasetOptions>(options, part);
   dataset.decoder_seq_length = static_cast<int32_t>(options.decoder_seq_length);
-  dataset.seed = part.seed;
-  dataset.num_samples = part.num_samples;
-  dataset.short_sequence_probability = options.short_seq_prob;
-  dataset.masking.probability = options.mask_prob;
-  dataset.cache = part.cache;
   return dataset;
 }
 
@@ -67,13 +66,13 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenMockSentences(
   const int32_t vocab_size = tokenizer.vocab_size();
   if (options.decoder_seq_length > 0) {
     const int32_t sentinels = std::min(kMostMockSentinels, vocab_size / 2);
-    return SourceOf<T5Source>(CreateMockT5Dataset(part.split,
-                                                  tokenizer.special().sentinels.empty()
-                                                      ? MockWordPieces(vocab_size, sentinels)
-                                                      : WordPiecesOf(tokenizer),
-                                                  T5Options(options, part)));
+    return SourceOf<T5Source>(CreateMockDataset<T5Dataset>(
+        part.split,
+        tokenizer.special().sentinels.empty() ? MockWordPieces(vocab_size, sentinels)
+                                              : WordPiecesOf(tokenizer),
+        T5Options(options, part)));
   }
-  return SourceOf<BertSource>(CreateMockBertDataset(
+  return SourceOf<BertSource>(CreateMockDataset<BertDataset>(
       part.split,
       tokenizer.special().cls >= 0 ? WordPiecesOf(tokenizer) : MockWordPieces(vocab_size, 0),
       BertOptions(options, part)));
