@@ -15,6 +15,7 @@
 #include "megatron/data/gpt/gpt_index_cache.h"
 #include "megatron/data/indexed/indexed_dataset.h"
 #include "megatron/data/split.h"
+#include "tools/interrupt.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, prefix, "", "The dataset: its .bin and .idx files without these endings.");
@@ -68,6 +69,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (absl::GetFlag(FLAGS_num_samples) > 0) options.num_samples = absl::GetFlag(FLAGS_num_samples);
   const auto length = [&](int64_t i) { return dataset.SequenceLength(i); };
 
+  EndWhenInterrupted("what there is of the index does not count, and the same command builds it");
   const IndexCache cache(PosixFileSystem(), absl::GetFlag(FLAGS_cache_dir));
   MEGATRON_ASSIGN_OR_RETURN(const GptIndex index,
                             LoadOrBuildGptIndex(cache, identity, options, length));

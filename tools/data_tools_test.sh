@@ -186,6 +186,8 @@ expect_code 21 'no document in the input; lines read: 1; broken.jsonl, line 1: '
 
 # Wrong flags and files.
 expect_code 20 "key 'text' stands twice" "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --json_keys=text,text
+expect_code 20 "key '.xff' is not UTF-8" "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --json_keys=$'\xff'
+expect_code 23 'name too long' "$tools/preprocess_data" --input=stories.jsonl --output_prefix="$(printf 'x%.0s' {1..300})"
 expect_code 20 'prefx' "$tools/preprocess_data" --output_prefx=x
 expect_code 20 '--input is missing' "$tools/preprocess_data"
 expect_code 20 'ByteLevel' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --tokenizer_type=Words

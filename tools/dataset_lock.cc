@@ -33,8 +33,10 @@ absl::StatusOr<DatasetLock> DatasetLock::Take(const std::string& prefix) {
           absl::StrCat("there is no folder '", ParentPath(prefix), "' to write '", prefix, "' to"));
     }
     if (fd < 0) {
-      return absl::ErrnoToStatus(
+      // Whatever the reason, a name that is too long included: a file that can't be written.
+      const absl::Status status = absl::ErrnoToStatus(
           errno, absl::StrCat("write in '", ParentPath(prefix), "', '", path, "' to begin with"));
+      return absl::FailedPreconditionError(status.message());
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
       if (IsStillNamed(path, fd)) return DatasetLock(path, fd);

@@ -27,6 +27,7 @@
 #include "megatron/train/trainer/training_checkpoint.h"
 #include "tools/dataset_lock.h"
 #include "tools/hf_tokenizer_files.h"
+#include "tools/interrupt.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, output, "",
@@ -134,6 +135,7 @@ absl::Status WriteWeights(FileSystem& fs, const std::string& directory, const So
   return WriteSafetensorsModel(
       fs, directory, files, options,
       [&](const SafetensorsTensor& file, std::string* bytes) -> absl::Status {
+        MEGATRON_RETURN_IF_ERROR(CheckInterrupted());
         const HfTensor& tensor = *by_name.at(file.name);
         const Shape& shape = tensor.parameter_shape;
         parameter.resize(static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
@@ -184,6 +186,7 @@ absl::Status Export(const std::vector<std::string>& arguments) {
           absl::StrCat("'", path, "' is there already; remove it, or give another --output"));
     }
   }
+  CatchInterrupts();
   MEGATRON_ASSIGN_OR_RETURN(const Source source, OpenSource(fs, arguments[0]));
   absl::Status status = WriteAll(fs, source, temporary);
   if (status.ok()) status = fs.SyncDir(temporary);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "megatron/base/status_macros.h"
+#include "tools/interrupt.h"
 
 namespace megatron {
 namespace {
@@ -117,7 +118,7 @@ std::vector<ShardedTensor> HfImportWeights::Blocks() const {
     blocks.push_back(WholeTensor(name, dtype_, shape));
     blocks.back().source = [this, parts = parts](const Tensor& out) {
       FillParameter(parts, out);
-      return absl::OkStatus();
+      return CheckInterrupted();
     };
     if (dtype_ == DType::kFloat32) continue;
     blocks.push_back(
@@ -127,7 +128,7 @@ std::vector<ShardedTensor> HfImportWeights::Blocks() const {
       const Tensor parameter(memory.data(), dtype_, out.shape());
       FillParameter(parts, parameter);
       Widen(parameter, out);
-      return absl::OkStatus();
+      return CheckInterrupted();
     };
   }
   return blocks;

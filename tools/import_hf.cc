@@ -25,6 +25,7 @@
 #include "tools/hf_import_config.h"
 #include "tools/hf_import_weights.h"
 #include "tools/hf_tokenizer_files.h"
+#include "tools/interrupt.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, save, "",
@@ -149,6 +150,7 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(ParentPath(save)));
   MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(save));
   MEGATRON_RETURN_IF_ERROR(CheckSaveDirectory(fs, save));
+  CatchInterrupts();
   MEGATRON_ASSIGN_OR_RETURN(GptOptions model, ReadConfig(fs, directory));
   MEGATRON_ASSIGN_OR_RETURN(const HfImportWeights weights,
                             AsInput(HfImportWeights::Open(directory, model)));

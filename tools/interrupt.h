@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "absl/status/status.h"
+
 namespace megatron {
 
 // From here on the first SIGINT or SIGTERM is noted; the second one kills.
@@ -11,8 +13,15 @@ void CatchInterrupts();
 
 bool Interrupted();
 
+// OK, or the error with which a program then ends that has removed what it wrote.
+absl::Status CheckInterrupted();
+
 // The same for those who take a flag to look at.
 const std::atomic<bool>* InterruptFlag();
+
+// For programs that leave nothing half done and have nowhere to look: from here on SIGINT or
+// SIGTERM ends the process with code 130 and "error: interrupted; `what`", a text that lives on.
+void EndWhenInterrupted(const char* what);
 
 }  // namespace megatron
 

@@ -27,6 +27,7 @@
 #include "megatron/data/tokenizer/training/word_counts.h"
 #include "megatron/data/tokenizer/unicode.h"
 #include "tools/dataset_lock.h"
+#include "tools/interrupt.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(
@@ -199,6 +200,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads=", threads, " is not from 0 to ", kMostThreads));
   }
+  EndWhenInterrupted("nothing was written");
   ThreadPool pool(threads > 0 ? threads : AvailableCores());
   // Without words this only judges the flags, before a corpus is read for nothing.
   const BpeTrainerOptions options = OptionsFromFlags();
@@ -218,6 +220,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
       }));
   absl::FPrintF(stderr, "%d tokens, %d merges: %.2f s\n", bpe.tokens.size(), bpe.merges.size(),
                 SecondsSince(start));
+  CatchInterrupts();  // in the moment that this takes
   return WriteFiles(bpe, split, absl::GetFlag(FLAGS_output));
 }
 

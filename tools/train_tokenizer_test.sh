@@ -68,6 +68,18 @@ mkdir left.partial && touch left.partial/vocab.json.tmp
 train 0 '' --input=stories.txt --vocab_size=300 --output=left/
 [[ $(ls left) == $'merges.txt\ntokenizer.json\ntokenizer.tiktoken\nvocab.json' && ! -e left.partial ]] || fail "remains of a killed run: $(ls -d left*)"
 
+# Interrupted while it reads; the pipe holds less than is written to it before.
+mkfifo pipe
+"$tools/train_tokenizer" --input=- --vocab_size=300 --output=x < pipe > output 2>&1 &
+pid=$!
+exec 3> pipe
+cat stories.txt >&3
+kill -TERM "$pid"
+wait "$pid"
+got=$?
+exec 3>&-
+[[ $got == 130 ]] && grep -q 'interrupted; nothing was written' output || fail "interrupted: $got: $(cat output)"
+
 # Wrong flags and files.
 train 20 '--input is missing' --output=x
 train 20 '--output is missing' --input=stories.txt

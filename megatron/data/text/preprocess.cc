@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -14,6 +15,7 @@
 #include "megatron/data/indexed/token_type.h"
 #include "megatron/data/io/ordered_pipeline.h"
 #include "megatron/data/text/json_text.h"
+#include "megatron/data/tokenizer/unicode.h"
 
 namespace megatron {
 namespace {
@@ -252,6 +254,10 @@ absl::Status CheckPreprocessOptions(const PreprocessOptions& options, const Toke
     if (key.empty() || key.find('/') != key.npos) {
       return absl::InvalidArgumentError(
           absl::StrCat("JSON key '", key, "' can't be part of a file name"));
+    }
+    if (!IsValidUtf8(key)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("JSON key '", absl::CHexEscape(key), "' is not UTF-8, as all of JSON is"));
     }
     if (!keys.insert(key).second)
       return absl::InvalidArgumentError(absl::StrCat("JSON key '", key, "' stands twice"));
