@@ -44,28 +44,40 @@ class CountedCommunicator : public Communicator {
 
 void BytesSent::Add(const std::string& group, Collective collective, int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  bytes_[{group, collective}] += bytes;
+  Count& count = counts_[{group, collective}];
+  count.bytes += bytes;
+  ++count.calls;
+}
+
+BytesSent::Count BytesSent::CountOf(const std::string& prefix, Collective collective) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Count sum;
+  for (const auto& [key, count] : counts_) {
+    if (key.second != collective || !absl::StartsWith(key.first, prefix)) continue;
+    sum.bytes += count.bytes;
+    sum.calls += count.calls;
+  }
+  return sum;
 }
 
 int64_t BytesSent::Of(const std::string& prefix, Collective collective) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  int64_t bytes = 0;
-  for (const auto& [key, sent] : bytes_) {
-    if (key.second == collective && absl::StartsWith(key.first, prefix)) bytes += sent;
-  }
-  return bytes;
+  return CountOf(prefix, collective).bytes;
+}
+
+int64_t BytesSent::CallsOf(const std::string& prefix, Collective collective) const {
+  return CountOf(prefix, collective).calls;
 }
 
 int64_t BytesSent::Total() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   int64_t bytes = 0;
-  for (const auto& [key, sent] : bytes_) bytes += sent;
+  for (const auto& [key, count] : counts_) bytes += count.bytes;
   return bytes;
 }
 
 void BytesSent::Reset() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  bytes_.clear();
+  counts_.clear();
 }
 
 int64_t OptimalBytesSent(const CollectiveCall& call, int size, int rank) {

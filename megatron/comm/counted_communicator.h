@@ -26,12 +26,19 @@ class BytesSent {
   void Add(const std::string& group, Collective collective, int64_t bytes);
   // Of all groups whose names begin with `prefix`.
   int64_t Of(const std::string& prefix, Collective collective) const;
+  // How many calls these were.
+  int64_t CallsOf(const std::string& prefix, Collective collective) const;
   int64_t Total() const;
   void Reset();
 
  private:
+  struct Count {
+    int64_t bytes = 0, calls = 0;
+  };
+  Count CountOf(const std::string& prefix, Collective collective) const;
+
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, Collective>, int64_t> bytes_;
+  std::map<std::pair<std::string, Collective>, Count> counts_;
 };
 
 // Bytes that each rank of `size` sends in this call where data is moved no more than is needed:

@@ -13,7 +13,7 @@ namespace megatron {
 class CommLane {
  public:
   struct Job {
-    int kind = 0, block = 0;  // what they mean is the owner's matter
+    int kind = 0, unit = 0;  // what they mean is the owner's matter
   };
 
   // Does what was given, then ends.

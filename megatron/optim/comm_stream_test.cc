@@ -34,9 +34,9 @@ TEST_F(CommStreamTest, JobsComeAfterWhatWasEnqueuedBeforeAndBeforeWhatWaitsForTh
   const HostMirror host(x, "test");
   for (int64_t i = 0; i < kCount; ++i) host.host().data<float>()[i] = 1;
   host.Send(compute);
-  std::vector<int> blocks;
+  std::vector<int> units;
   CommStream lane(compute, [&](const CommLane::Job& job, const Stream& stream) {
-    blocks.push_back(job.block);
+    units.push_back(job.unit);
     ops::Scale(stream, 2, x);
     ops::Copy(stream, x, y);
   });
@@ -50,7 +50,7 @@ TEST_F(CommStreamTest, JobsComeAfterWhatWasEnqueuedBeforeAndBeforeWhatWaitsForTh
   host.Fetch(compute);
   const float expected = std::ldexp(1.0f, 2 * kRounds);
   for (int64_t i = 0; i < kCount; i += 4099) ASSERT_EQ(host.host().data<float>()[i], expected);
-  EXPECT_EQ(blocks.size(), static_cast<size_t>(kRounds));
+  EXPECT_EQ(units.size(), static_cast<size_t>(kRounds));
 }
 
 TEST_F(CommStreamTest, JobZeroIsDone) {

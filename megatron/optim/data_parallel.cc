@@ -56,16 +56,19 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
       stream_(stream),
       weights_pool_(stream.device(), sizes.weights, "weights/gathered", ledger),
       gradients_pool_(stream.device(), sizes.gradients, "gradients/whole", ledger) {
+  for (const int unit : buffers->layout().unit_of_block) {
+    if (unit >= static_cast<int>(units_.size())) units_.resize(unit + 1);
+    ++units_[unit].blocks;
+  }
   for (const Bucket& bucket : buffers->buckets()) {
     const ProcessGroup& group = GroupOf(groups, bucket);
     CHECK_EQ(bucket.part.size() * group.size(), bucket.range.size()) << group.name();
-    if (bucket.block >= static_cast<int>(blocks_.size())) blocks_.resize(bucket.block + 1);
-    blocks_[bucket.block].buckets.push_back(&bucket);
-    blocks_[bucket.block].elements += bucket.range.size();
+    units_[bucket.unit].buckets.push_back(&bucket);
+    units_[bucket.unit].elements += bucket.range.size();
   }
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   const auto run = [this](const CommLane::Job& job, const Stream& stream) {
-    Run(static_cast<JobKind>(job.kind), job.block, worker_groups_, stream);
+    Run(static_cast<JobKind>(job.kind), job.unit, worker_groups_, stream);
   };
   if (stream.device().type == DeviceType::kCuda) {
     lane_ = std::make_unique<CommStream>(stream, run);
@@ -78,29 +81,28 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
 
 DataParallel::~DataParallel() = default;
 
-int64_t DataParallel::Submit(JobKind kind, int block, bool overlap) {
-  if (overlap && lane_ != nullptr) return lane_->Add({kind, block});
-  Run(kind, block, groups_, stream_);
+int64_t DataParallel::Submit(JobKind kind, int unit, bool overlap) {
+  if (overlap && lane_ != nullptr) return lane_->Add({kind, unit});
+  Run(kind, unit, groups_, stream_);
   return 0;
 }
 
-void DataParallel::Run(JobKind kind, int block, const ProcessGroups& groups, const Stream& stream) {
+void DataParallel::Run(JobKind kind, int unit, const ProcessGroups& groups, const Stream& stream) {
   if (kind == kReduce) {
-    Reduce(blocks_[block], groups, stream);
+    Reduce(units_[unit], groups, stream);
   } else {
-    Gather(blocks_[block], groups, stream);
+    Gather(units_[unit], groups, stream);
   }
 }
 
-void DataParallel::Reduce(const Block& block, const ProcessGroups& groups,
+void DataParallel::Reduce(const Unit& unit, const ProcessGroups& groups,
                           const Stream& stream) const {
   int64_t at = 0;
-  for (const Bucket* bucket : block.buckets) {
+  for (const Bucket* bucket : unit.buckets) {
     const FlatRange here = {at, at + bucket->range.size()};
-    const Tensor whole = keeps_gradient_parts() ? Cut(block.gradients.tensor, here)
+    const Tensor whole = keeps_gradient_parts() ? Cut(unit.gradients.tensor, here)
                                                 : buffers_->Gradients(*bucket, bucket->range);
-    const Tensor rounded =
-        block.rounded.tensor.empty() ? Tensor() : Cut(block.rounded.tensor, here);
+    const Tensor rounded = unit.rounded.tensor.empty() ? Tensor() : Cut(unit.rounded.tensor, here);
     ReduceBucket(*bucket, whole, rounded, GroupOf(groups, *bucket), stream);
     at = here.end;
   }
@@ -125,12 +127,12 @@ void DataParallel::ReduceBucket(const Bucket& bucket, const Tensor& whole, const
     ops::Add(stream, Cut(whole, part), buffers_->Gradients(bucket, bucket.part));
 }
 
-void DataParallel::Gather(const Block& block, const ProcessGroups& groups,
+void DataParallel::Gather(const Unit& unit, const ProcessGroups& groups,
                           const Stream& stream) const {
   int64_t at = 0;
-  for (const Bucket* bucket : block.buckets) {
+  for (const Bucket* bucket : unit.buckets) {
     const FlatRange here = {at, at + bucket->range.size()};
-    const Tensor whole = gathers_weights() ? Cut(block.weights.tensor, here)
+    const Tensor whole = gathers_weights() ? Cut(unit.weights.tensor, here)
                                            : buffers_->Weights(*bucket, bucket->range);
     GroupOf(groups, *bucket).AllGather(buffers_->Weights(*bucket, bucket->part), whole, stream);
     at = here.end;
@@ -142,9 +144,9 @@ void DataParallel::StartStep(int64_t micro_batches) {
   buffers_->ZeroGradients(stream_);
 }
 
-void DataParallel::BindWeights(const Block& block, const Tensor& whole) const {
+void DataParallel::BindWeights(const Unit& unit, const Tensor& whole) const {
   int64_t origin = 0;
-  for (const Bucket* bucket : block.buckets) {
+  for (const Bucket* bucket : unit.buckets) {
     for (int i = bucket->first_place; i < bucket->last_place; ++i) {
       const ParameterPlace& place = buffers_->places()[i];
       const FlatRange range = Within(place.range(), *bucket);
@@ -156,9 +158,9 @@ void DataParallel::BindWeights(const Block& block, const Tensor& whole) const {
   }
 }
 
-void DataParallel::BindGradients(const Block& block, const Tensor& whole) const {
+void DataParallel::BindGradients(const Unit& unit, const Tensor& whole) const {
   int64_t origin = 0;
-  for (const Bucket* bucket : block.buckets) {
+  for (const Bucket* bucket : unit.buckets) {
     for (int i = bucket->first_place; i < bucket->last_place; ++i) {
       const ParameterPlace& place = buffers_->places()[i];
       const FlatRange range = Within(place.range(), *bucket);
@@ -170,19 +172,19 @@ void DataParallel::BindGradients(const Block& block, const Tensor& whole) const 
   }
 }
 
-void DataParallel::StartGather(int block) {
-  Block& mine = blocks_[block];
+void DataParallel::StartGather(int unit) {
+  Unit& mine = units_[unit];
   if (mine.gathered) return;
   mine.weights = weights_pool_.Allocate(buffers_->options().model_dtype, mine.elements);
-  mine.gather_job = Submit(kGather, block, options_.overlap_param_gather);
+  mine.gather_job = Submit(kGather, unit, options_.overlap_param_gather);
   mine.gathered = true;
 }
 
 void DataParallel::Acquire(int block, int next) {
-  Block& mine = blocks_[block];
+  Unit& mine = units_[buffers_->UnitOf(block)];
   if (gathers_weights()) {
-    StartGather(block);
-    if (next != kNone && options_.overlap_param_gather) StartGather(next);
+    StartGather(buffers_->UnitOf(block));
+    if (next != kNone && options_.overlap_param_gather) StartGather(buffers_->UnitOf(next));
   }
   if (lane_ != nullptr) lane_->Wait(mine.gather_job);
   if (gathers_weights() && mine.users++ == 0) BindWeights(mine, mine.weights.tensor);
@@ -190,7 +192,7 @@ void DataParallel::Acquire(int block, int next) {
 
 void DataParallel::Release(int block) {
   if (!gathers_weights()) return;
-  Block& mine = blocks_[block];
+  Unit& mine = units_[buffers_->UnitOf(block)];
   CHECK_GT(mine.users, 0) << block;
   if (--mine.users > 0) return;
   BindWeights(mine, Tensor());
@@ -200,12 +202,13 @@ void DataParallel::Release(int block) {
 
 void DataParallel::BeginGradients(int block) {
   if (!keeps_gradient_parts()) return;
-  Block& mine = blocks_[block];
+  const int unit = buffers_->UnitOf(block);
+  Unit& mine = units_[unit];
   if (!mine.gradients.tensor.empty()) {
     // Begun and not ended, or still under way from the micro-batch before.
     const auto reducing =
         std::any_of(reductions_.begin(), reductions_.end(),
-                    [&](const InFlight& reduction) { return reduction.block == block; });
+                    [&](const InFlight& reduction) { return reduction.unit == unit; });
     if (!reducing) return;
     LimitReductions(0);
   }
@@ -215,37 +218,38 @@ void DataParallel::BeginGradients(int block) {
 }
 
 void DataParallel::EndGradients(int block) {
-  Block& mine = blocks_[block];
+  const int unit = buffers_->UnitOf(block);
+  Unit& mine = units_[unit];
   ++mine.ends;
-  CHECK_LE(mine.ends, micro_batches_) << "block " << block;
+  CHECK_LE(mine.ends, micro_batches_ * mine.blocks) << "block " << block;
   if (keeps_gradient_parts()) {
     BindGradients(mine, Tensor());
-    StartReduce(block);
-  } else if (options_.overlap_grad_reduce && mine.ends == micro_batches_) {
-    StartReduce(block);
+    StartReduce(unit);
+  } else if (options_.overlap_grad_reduce && mine.ends == micro_batches_ * mine.blocks) {
+    StartReduce(unit);
   }
 }
 
-void DataParallel::StartReduce(int block) {
-  Block& mine = blocks_[block];
+void DataParallel::StartReduce(int unit) {
+  Unit& mine = units_[unit];
   const bool rounds =
       options_.grad_reduce_in_bf16 &&
       std::any_of(mine.buckets.begin(), mine.buckets.end(),
                   [&](const Bucket* bucket) { return GroupOf(groups_, *bucket).size() > 1; });
-  // At most one block's memory besides that of the block whose backward runs.
+  // At most one unit's memory besides that of the unit whose backward runs.
   if (keeps_gradient_parts() || rounds) LimitReductions(0);
   if (rounds) mine.rounded = gradients_pool_.Allocate(DType::kBFloat16, mine.elements);
-  reductions_.push_back({block, Submit(kReduce, block, options_.overlap_grad_reduce)});
+  reductions_.push_back({unit, Submit(kReduce, unit, options_.overlap_grad_reduce)});
   mine.reduced = true;
   if (!options_.overlap_grad_reduce) LimitReductions(0);
 }
 
 void DataParallel::LimitReductions(size_t most) {
   for (; reductions_.size() > most; reductions_.erase(reductions_.begin())) {
-    Block& block = blocks_[reductions_.front().block];
+    Unit& unit = units_[reductions_.front().unit];
     if (lane_ != nullptr) lane_->Wait(reductions_.front().job);
-    gradients_pool_.Free(&block.gradients);
-    gradients_pool_.Free(&block.rounded);
+    gradients_pool_.Free(&unit.gradients);
+    gradients_pool_.Free(&unit.rounded);
   }
 }
 
@@ -271,20 +275,20 @@ void DataParallel::SumPartialGradient(const ParameterPlace& place) const {
 }
 
 void DataParallel::FinalizeGradients() {
-  for (size_t i = blocks_.size(); i-- > 0;) {
-    Block& block = blocks_[i];
-    if (block.buckets.empty()) continue;
+  for (size_t i = units_.size(); i-- > 0;) {
+    Unit& unit = units_[i];
+    if (unit.buckets.empty()) continue;
     if (keeps_gradient_parts()) {
-      CHECK(block.ends == micro_batches_) << "block " << i << " ended " << block.ends << " times";
-    } else if (!block.reduced) {
+      CHECK(unit.ends == micro_batches_) << "unit " << i << " ended " << unit.ends << " times";
+    } else if (!unit.reduced) {
       StartReduce(static_cast<int>(i));
     }
   }
   LimitReductions(0);
-  for (Block& block : blocks_) {
-    block.reduced = false;
-    block.ends = 0;
-    if (lane_ != nullptr) lane_->Wait(block.gather_job);
+  for (Unit& unit : units_) {
+    unit.reduced = false;
+    unit.ends = 0;
+    if (lane_ != nullptr) lane_->Wait(unit.gather_job);
   }
   for (const ParameterPlace& place : buffers_->places()) SumPartialGradient(place);
 }
@@ -302,8 +306,8 @@ void DataParallel::ShareWeights() {
     CHECK(weights_pool_.empty());
     return;
   }
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    blocks_[i].gather_job = Submit(kGather, static_cast<int>(i), options_.overlap_param_gather);
+  for (size_t i = 0; i < units_.size(); ++i) {
+    units_[i].gather_job = Submit(kGather, static_cast<int>(i), options_.overlap_param_gather);
   }
 }
 

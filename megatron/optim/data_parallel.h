@@ -8,11 +8,11 @@
 //   optimizer.Step(...);
 //   parallel.ShareWeights();
 //
-// A block (Parameter::block) is what is sent at once. With overlap, a thread of this rank, or on a
-// GPU a stream of its own, sends while the stage computes: gradients of a block from its last
-// gradient on, weights from the step's end on, or where they are sharded while the block before is
-// used. Without, the same is sent by the caller. Sums are the same numbers in the same order either
-// way.
+// A unit is what is sent at once: a block (Parameter::block), or several (flat_layout.h). With
+// overlap, a thread of this rank, or on a GPU a stream of its own, sends while the stage computes:
+// gradients of a unit from its last gradient on, weights from the step's end on, or where they are
+// sharded while the block before is used. Without, the same is sent by the caller. Sums are the
+// same numbers in the same order either way.
 //
 // Where gradients are sharded a block's are whole during its backward of one micro-batch; then they
 // are summed over ranks, each of which adds its part to what it has of earlier micro-batches. A
@@ -76,7 +76,8 @@ class DataParallel : public WeightBlocks {
 
  private:
   enum JobKind { kReduce, kGather };
-  struct Block {
+  struct Unit {
+    int blocks = 0;
     std::vector<const Bucket*> buckets;
     int64_t elements = 0;
     int users = 0;  // of weights that were gathered for them
@@ -89,7 +90,7 @@ class DataParallel : public WeightBlocks {
     PooledTensor rounded;  // the gradients, while they are reduced in bf16
   };
   struct InFlight {
-    int block;
+    int unit;
     int64_t job;
   };
 
@@ -104,19 +105,19 @@ class DataParallel : public WeightBlocks {
   bool keeps_gradient_parts() const { return buffers_->shards(DataSharding::kGradients); }
 
   // Does the job, or has it done.
-  int64_t Submit(JobKind kind, int block, bool overlap);
-  void Run(JobKind kind, int block, const ProcessGroups& groups, const Stream& stream);
-  void Reduce(const Block& block, const ProcessGroups& groups, const Stream& stream) const;
+  int64_t Submit(JobKind kind, int unit, bool overlap);
+  void Run(JobKind kind, int unit, const ProcessGroups& groups, const Stream& stream);
+  void Reduce(const Unit& unit, const ProcessGroups& groups, const Stream& stream) const;
   void ReduceBucket(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
                     const ProcessGroup& group, const Stream& stream) const;
-  void Gather(const Block& block, const ProcessGroups& groups, const Stream& stream) const;
+  void Gather(const Unit& unit, const ProcessGroups& groups, const Stream& stream) const;
 
-  void StartReduce(int block);
+  void StartReduce(int unit);
   // Waits until at most so many reductions are under way, and frees what the others used.
   void LimitReductions(size_t most);
-  void StartGather(int block);
-  void BindWeights(const Block& block, const Tensor& whole) const;
-  void BindGradients(const Block& block, const Tensor& whole) const;
+  void StartGather(int unit);
+  void BindWeights(const Unit& unit, const Tensor& whole) const;
+  void BindGradients(const Unit& unit, const Tensor& whole) const;
   void SumPartialGradient(const ParameterPlace& place) const;
 
   DataParallelOptions options_;
@@ -124,7 +125,7 @@ class DataParallel : public WeightBlocks {
   ParameterBuffers* buffers_;
   Stream stream_;
   ThreadPool worker_pool_{1};
-  std::vector<Block> blocks_;
+  std::vector<Unit> units_;
   BlockPool weights_pool_, gradients_pool_;
   int64_t micro_batches_ = 0;
   std::vector<InFlight> reductions_;  // in order

@@ -21,9 +21,39 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+std::vector<int> UnitsOfBlocks(const std::vector<Parameter*>& parameters, int64_t bucket_size) {
+  struct Block {
+    int64_t elements = 0;
+    bool tied = false;
+  };
+  std::vector<Block> blocks;
+  for (const Parameter* parameter : parameters) {
+    blocks.resize(std::max<size_t>(blocks.size(), parameter->block + 1));
+    blocks[parameter->block].elements += parameter->sharding.local_shape.numel();
+    blocks[parameter->block].tied |= parameter->tied;
+  }
+  std::vector<int> units(blocks.size());
+  int unit = 0;  // counted from the last
+  int64_t together = 0;
+  for (size_t i = blocks.size(); i-- > 0;) {
+    if (blocks[i].tied && together > 0) ++unit;
+    units[i] = unit;
+    together = blocks[i].tied ? bucket_size : together + blocks[i].elements;
+    if (together < bucket_size) continue;
+    together = 0;
+    ++unit;
+  }
+  const int first = units.empty() ? 0 : units.front();
+  for (int& counted : units) counted = first - counted;
+  return units;
+}
+
 class Planner {
  public:
-  explicit Planner(const std::vector<Parameter*>& parameters) : parameters_(parameters) {}
+  Planner(const std::vector<Parameter*>& parameters, int64_t bucket_size)
+      : parameters_(parameters) {
+    layout_.unit_of_block = UnitsOfBlocks(parameters, bucket_size);
+  }
 
   void AddSection(Section section, const DataRank& data) {
     const size_t first_bucket = layout_.buckets.size();
@@ -46,12 +76,13 @@ class Planner {
   void Place(Parameter* parameter, Section section, size_t first_bucket, const DataRank& data) {
     std::vector<Bucket>& buckets = layout_.buckets;
     CHECK_GT(parameter->sharding.local_shape.rank(), 0) << parameter->name;
-    if (buckets.size() == first_bucket || buckets.back().block != parameter->block) {
-      CHECK(buckets.size() == first_bucket || parameter->block < buckets.back().block)
+    const int unit = layout_.unit_of_block[parameter->block];
+    if (buckets.size() == first_bucket || buckets.back().unit != unit) {
+      CHECK(buckets.size() == first_bucket || unit < buckets.back().unit)
           << parameter->name << ": the parameters of a block are not next to one another";
       Close(first_bucket, data);
       Bucket bucket;
-      bucket.block = parameter->block;
+      bucket.unit = unit;
       bucket.section = section;
       bucket.range.begin = end_;
       bucket.first_place = static_cast<int>(layout_.places.size());
@@ -94,8 +125,8 @@ FlatRange Common(const FlatRange& a, const FlatRange& b) {
 }
 
 FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
-                      const DataRank& experts) {
-  Planner planner(parameters);
+                      const DataRank& experts, int64_t bucket_size) {
+  Planner planner(parameters, bucket_size);
   FlatLayout& layout = planner.layout();
   planner.AddSection(Section::kCopies, dense);
   layout.optimized_begin = planner.end();

@@ -5,9 +5,11 @@
 // backward finishes their gradients, in three *sections*: copies of tied weights that another stage
 // owns, dense parameters, expert parameters. Each parameter starts at a multiple of 64 elements.
 //
-// A *bucket* is what one block (Parameter::block) has in one section: what is sent at once. It ends
-// where the ranks that hold the same parameters can cut it into equal *parts*, one a rank, so that
-// its size depends on its own parameters alone. A section ends at a multiple of
+// A *unit* is what is sent at once: one block (Parameter::block), or as many of them, from the last
+// on, as together have `bucket_size` elements or more; a tied weight's block is one by itself, the
+// same on each of its stages. A *bucket* is what a unit has in one section.
+// It ends where the ranks that hold the same parameters can cut it into equal *parts*, one a rank,
+// so that its size depends on its own parameters alone. A section ends at a multiple of
 // lcm(data-parallel ranks, 128) elements. Elements between parameters are zero and stay so.
 //
 // Where ranks hold their parts only, these stand one behind the other, in the order of buckets.
@@ -40,7 +42,7 @@ struct ParameterPlace {
 enum class Section { kCopies, kDense, kExperts };
 
 struct Bucket {
-  int block = 0;
+  int unit = 0;
   Section section = Section::kDense;
   FlatRange range;
   FlatRange part;                       // this rank's
@@ -54,6 +56,7 @@ struct DataRank {
 };
 
 struct FlatLayout {
+  std::vector<int> unit_of_block;      // ascending
   std::vector<ParameterPlace> places;  // by falling block, as registered in reverse
   std::vector<Bucket> buckets;         // by begin
   // Copies [0, optimized_begin), dense [.., experts_begin), experts [.., num_elements).
@@ -62,9 +65,10 @@ struct FlatLayout {
   int64_t optimized_part_begin = 0, part_elements = 0;
 };
 
-// The parameters of a block are registered one after the other.
+// The parameters of a block are registered one after the other. bucket_size 0: each block is a
+// unit.
 FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
-                      const DataRank& experts);
+                      const DataRank& experts, int64_t bucket_size = 0);
 
 }  // namespace megatron
 

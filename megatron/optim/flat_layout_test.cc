@@ -26,7 +26,7 @@ TEST(FlatLayoutTest, BlocksComeInReverseAndEndWhereRanksCanCutThem) {
   AppendBlock({model.Add({3}), model.Add({65})}, &parameters);
   const FlatLayout layout = PlanLayout(parameters, {3, 1}, {});
   ASSERT_EQ(layout.buckets.size(), 2u);
-  EXPECT_EQ(layout.buckets[0].block, 1);
+  EXPECT_EQ(layout.buckets[0].unit, 1);
   EXPECT_EQ(layout.buckets[0].first_place, 0);
   EXPECT_EQ(layout.buckets[0].last_place, 2);
   EXPECT_EQ(layout.buckets[0].range.begin, 0);
@@ -83,6 +83,19 @@ TEST(FlatLayoutTest, ATiedWeightsPartsAreTheSameElementsOnBothItsStages) {
   }
 }
 
+TEST(FlatLayoutTest, BlocksAreSentTogetherUntilTheyHaveABucketsSize) {
+  Model model;
+  std::vector<Parameter*> parameters;
+  for (int64_t size : {500, 40, 50, 100, 10}) AppendBlock({model.Add({size})}, &parameters);
+  EXPECT_EQ(PlanLayout(parameters, {}, {}).unit_of_block, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(PlanLayout(parameters, {}, {}, 105).unit_of_block, (std::vector<int>{0, 0, 0, 1, 1}));
+  const FlatLayout layout = PlanLayout(parameters, {}, {}, 1000);
+  EXPECT_EQ(layout.unit_of_block, (std::vector<int>{0, 0, 0, 0, 0}));
+  EXPECT_EQ(layout.buckets.size(), 1u);
+  parameters[2]->tied = true;
+  EXPECT_EQ(PlanLayout(parameters, {}, {}, 1000).unit_of_block, (std::vector<int>{0, 0, 1, 2, 2}));
+}
+
 TEST(FlatLayoutTest, ExpertsAreCutOverTheirOwnRanks) {
   Model model;
   std::vector<Parameter*> parameters = {model.Add({10}), model.Add({100})};
@@ -91,7 +104,7 @@ TEST(FlatLayoutTest, ExpertsAreCutOverTheirOwnRanks) {
   ASSERT_EQ(layout.buckets.size(), 2u);
   EXPECT_EQ(layout.buckets[0].part.size(), 16);
   EXPECT_EQ(layout.buckets[1].section, Section::kExperts);
-  EXPECT_EQ(layout.buckets[1].block, layout.buckets[0].block);
+  EXPECT_EQ(layout.buckets[1].unit, layout.buckets[0].unit);
   EXPECT_EQ(layout.buckets[1].part.size(), 64);
 }
 

@@ -53,7 +53,9 @@ void FillPiece(const Piece& piece, uint64_t seed, const Tensor& out) {
 
 ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
                                    const ParameterBuffersOptions& options, MemoryLedger* ledger)
-    : options_(options), layout_(PlanLayout(parameters, options.data, options.expert_data)) {
+    : options_(options),
+      layout_(PlanLayout(parameters, options.data, options.expert_data, options.bucket_size)) {
+  CHECK(options.bucket_size == 0 || !shards(DataSharding::kGradients)) << options.bucket_size;
   CHECK(options.num_moments >= 0 && options.num_moments <= 2) << options.num_moments;
   const Device device = options.device;
   const auto elements = [&](DataSharding what) {

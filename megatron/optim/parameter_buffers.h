@@ -34,6 +34,7 @@ struct ParameterBuffersOptions {
   int num_moments = 2;         // of the optimizer: 2 for AdamW, 1 for SGD with momentum, 0 without
   DataRank data, expert_data;  // of dense parameters, and of experts
   DataSharding sharding = DataSharding::kNone;
+  int64_t bucket_size = 0;  // of PlanLayout; 0 where gradients are sharded
 };
 
 // What this rank holds of one parameter's state: of elements `held` (counted within the parameter's
@@ -64,6 +65,7 @@ class ParameterBuffers {
     return layout_.buckets[place.bucket];
   }
   const FlatLayout& layout() const { return layout_; }
+  int UnitOf(int block) const { return layout_.unit_of_block[block]; }
   // Of what is held here, by falling place: dense parameters come in order of registration.
   std::vector<ParameterState> States() const;
 

@@ -78,6 +78,7 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"parallel.tensor_model_parallel_size", AtLeast(1, 128)},
       {"parallel.context_parallel_size", AtLeast(1, 1024)},
       {"parallel.pipeline_model_parallel_size", AtLeast(1, 1024)},
+      {"parallel.ddp_bucket_size", AtLeast(0, 1e12)},
       {"parallel.data_parallel_size", AtLeast(1, 8192)},
       {"parallel.num_layers_per_virtual_pipeline_stage", kLayers},
       {"parallel.num_virtual_stages_per_pipeline_rank", AtLeast(2, 1000)},

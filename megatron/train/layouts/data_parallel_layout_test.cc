@@ -148,6 +148,39 @@ TEST(DataParallelLayoutTest, ThePeakOfEachKindIsWhatThePageSays) {
   }
 }
 
+// Four layers, two blocks of tables and the last norm, which without a size are messages of their
+// own.
+TEST(DataParallelLayoutTest, ABucketSizeMakesFewerMessagesOfTheSameGradients) {
+  GptTrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  const Counts count(run.model);
+  constexpr int kSteps = 2;
+  for (DataSharding sharding : {DataSharding::kNone, DataSharding::kStates}) {
+    const Collective sent =
+        sharding == DataSharding::kNone ? Collective::kAllReduce : Collective::kReduceScatter;
+    for (const bool overlap : {false, true}) {
+      Layout layout = LayoutOf(1, 1, /*data=*/2);
+      layout.sharding = sharding;
+      layout.overlap = overlap;
+      SCOPED_TRACE(ToString(layout));
+      run.bucket_size = 0;
+      const LayoutOutcome want = Train(run, layout, kSteps);
+      const auto calls = [&](const LayoutOutcome& outcome) {
+        return outcome.sent->CallsOf("dp-cp", sent) / kSteps;
+      };
+      const auto with_size = [&](double elements) {
+        run.bucket_size = static_cast<int64_t>(elements);
+        const LayoutOutcome got = Train(run, layout, kSteps);
+        EXPECT_EQ(got.losses[0], want.losses[0]);
+        EXPECT_NEAR(got.losses[1], want.losses[1], 1e-6 * want.losses[1]);
+        return calls(got);
+      };
+      const int64_t others = calls(want) - 7;  // of losses
+      EXPECT_EQ(with_size(2 * count.layer), 3 + others);
+      EXPECT_EQ(with_size(2 * count.all), 1 + others);
+    }
+  }
+}
+
 TEST(DataParallelLayoutTest, BytesSentAreWhatThePageSays) {
   constexpr int kRanks = 4, kMicroBatches = 2;  // of 8 samples
   constexpr double kShare = (kRanks - 1.0) / kRanks;

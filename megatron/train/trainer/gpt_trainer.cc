@@ -98,6 +98,7 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
   buffers.data = {groups.data_context.size(), groups.data_context.rank()};
   buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
   if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
+  buffers.bucket_size = options.bucket_size;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(options.optimizer, buffers_.get(), ledger);
   StageMemorySizes memory = sizes;

@@ -50,6 +50,7 @@ struct GptTrainerOptions {
   double clip_grad = 0;
   DataSharding sharding = DataSharding::kNone;
   DataParallelOptions data_parallel;
+  int64_t bucket_size = 0;  // of what is sent at once: ParameterBuffersOptions
   // Of the text that is generated with these weights, which needs memory of its own; 0: none is.
   int64_t max_generation_context = 0;
   int64_t max_encoder_context = 0;  // of models with an encoder: of what it reads then

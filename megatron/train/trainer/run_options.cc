@@ -349,6 +349,7 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();
   options.log_params_norm = config.logging().log_params_norm();
+  options.bucket_size = config.parallel().ddp_bucket_size();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
   return options;
 }

@@ -236,6 +236,12 @@ void CheckDataParallel(ConfigChecker& check) {
         {"parallel.data_parallel_sharding_strategy", "parallel.overlap_param_gather"},
         "without parallel.use_distributed_optimizer: true");
   }
+  if (parallel.data_parallel_sharding_strategy() != config::DataParallelSharding::optim) {
+    check.HaveNoEffect(
+        {"parallel.ddp_bucket_size"},
+        absl::StrCat("with ", check.Named("parallel.data_parallel_sharding_strategy"),
+                     ", where a layer is whole only while it is used"));
+  }
   if (parallel.grad_reduce_in_bf16() && !check.resolved().precision().bf16())
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
 }
