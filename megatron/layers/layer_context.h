@@ -85,7 +85,8 @@ enum class DropoutSite : uint32_t {
   kMlpOutput = 3,
   kCrossAttentionProbabilities = 4,
   kCrossAttentionOutput = 5,
-  kDecoderEmbedding = 6  // of a model whose kEmbedding is its encoder's
+  kDecoderEmbedding = 6,  // of a model whose kEmbedding is its encoder's
+  kRouterInput = 7        // jitter
 };
 
 // The dropout of one site of one layer (numbered over the whole model, from 0) for this

@@ -68,8 +68,7 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
   }
   const std::string name = LayerName(options, layer) + ".mlp";
   if (options.moe.IsMoeLayer(layer)) {
-    CHECK(!options.post_norm);
-    moe_ = std::make_unique<MoeLayer>(options, name, tensor_group, expert_groups);
+    moe_ = std::make_unique<MoeLayer>(options, name, dropout_layer_, tensor_group, expert_groups);
   } else {
     mlp_ = std::make_unique<Mlp>(options, name, tensor_group);
   }
@@ -163,7 +162,8 @@ void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTabl
   attention_norm_.ForwardResidual(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), branch_TH,
                                   attention_.output().bias(), x_TH, attention_sum_TH, normed_TH,
                                   &saved->attention_norm);
-  mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
+  if (mlp_) mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
+  if (moe_) moe_->Forward(ctx, normed_TH, branch_TH, &saved->moe);
   const Tensor mlp_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
   mlp_norm_.ForwardResidual(ctx, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(),
                             normed_TH, mlp_sum_TH, y_TH, &saved->mlp_norm);
@@ -174,15 +174,16 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = dy_TH.shape();
   if (recompute_norm_) {
-    saved->mlp.fc1.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
-    attention_norm_.Recompute(ctx, saved->attention_norm, saved->mlp.fc1.x_TI);
+    MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
+    attention_norm_.Recompute(ctx, saved->attention_norm, MlpInput(saved));
   }
   const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
   mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm);
   const Tensor dmlp_TH =
       BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dsum_TH, MlpBiasGradient());
-  mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
+  if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
+  if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
   ops::Add(ctx.stream, dsum_TH, dnormed_TH);
 
   attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm);

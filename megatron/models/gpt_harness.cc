@@ -82,6 +82,21 @@ GptOptions SmallMixtral() {
   return options;
 }
 
+GptOptions SmallBalanced() {
+  GptOptions options = SmallLlama();
+  options.transformer.post_norm = true;
+  MoeOptions& moe = options.transformer.moe;
+  moe.num_experts = 4;
+  moe.ffn_hidden_size = 24;
+  moe.router.pre_softmax = moe.router.choose_by_logit = true;
+  moe.sinkhorn = true;
+  moe.input_jitter_eps = 0.1f;
+  moe.z_loss_coeff = 1e-3f;
+  moe.capacity_factor = 1;
+  moe.pad_to_capacity = true;
+  return options;
+}
+
 GptOptions SmallDeepSeek() {
   GptOptions options = SmallLlama();
   MoeOptions& moe = options.transformer.moe;

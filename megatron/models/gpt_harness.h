@@ -22,6 +22,8 @@ GptOptions SmallLlama();
 GptOptions SmallMixtral();
 // A dense first layer; then sigmoid scores, biases that balance, a shared expert.
 GptOptions SmallDeepSeek();
+// Post-norm; experts chosen by sinkhorn, with jitter and padding.
+GptOptions SmallBalanced();
 GptOptions SmallBert();          // as Megatron's
 GptOptions SmallPostNormBert();  // as in the paper
 GptOptions SmallMegatronT5();    // learned positions, LayerNorm, biases

@@ -41,6 +41,12 @@ std::vector<NamedModel> Models() {
                        })},
       {"deepseek",
        With(SmallDeepSeek(), [](GptOptions* o) { o->transformer.moe.router.topk = 8; })},
+      {"sinkhorn, jitter, post-norm", With(SmallBalanced(),
+                                           [](GptOptions* o) {
+                                             o->transformer.moe.router.topk = 4;
+                                             o->transformer.moe.capacity_factor.reset();
+                                             o->transformer.moe.pad_to_capacity = false;
+                                           })},
       {"exact GELU, no biases but on QKV, scaled norm",
        With(SmallGpt2(),
             [](GptOptions* o) {
@@ -355,7 +361,8 @@ TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
     GptHarness model(named.options, ProcessGroup(), 3);
     const double evaluated = model.Loss(&batch, /*training=*/false);
     const double trained = model.Loss(&batch, /*training=*/true);
-    if (named.options.transformer.hidden_dropout > 0) {
+    const TransformerOptions& transformer = named.options.transformer;
+    if (transformer.hidden_dropout > 0 || transformer.moe.input_jitter_eps > 0) {
       EXPECT_NE(evaluated, trained);
     } else {
       EXPECT_EQ(evaluated, trained);

@@ -18,9 +18,9 @@ constexpr char kTable[] = "embedding.word_embeddings.weight";
 using Gradients = std::map<std::string, std::vector<float>>;
 
 std::vector<GptOptions> Models() {
-  std::vector<GptOptions> models = {SmallGpt2(),         SmallLlama(),      SmallGpt2(),
-                                    SmallMixtral(),      SmallDeepSeek(),   SmallBert(),
-                                    SmallPostNormBert(), SmallMegatronT5(), SmallT5()};
+  std::vector<GptOptions> models = {
+      SmallGpt2(), SmallLlama(),        SmallGpt2(),       SmallMixtral(), SmallDeepSeek(),
+      SmallBert(), SmallPostNormBert(), SmallMegatronT5(), SmallT5(),      SmallBalanced()};
   models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
   models[1].transformer.qk_norm = true;
   models[2].transformer.linear_bias = false;  // then a branch's gradient is its sum's

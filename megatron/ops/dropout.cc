@@ -71,4 +71,29 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
   }
 }
 
+void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor& x_TH,
+            const Tensor& out_TH) {
+  const int64_t tokens = x_TH.dim(0), columns = x_TH.dim(1);
+  CheckContiguous(stream, x_TH, DType::kFloat32, {tokens, columns});
+  CheckContiguous(stream, out_TH, DType::kFloat32, {tokens, columns});
+  CheckContiguous(stream, random.sample_T, DType::kInt64, {tokens});
+  CheckContiguous(stream, random.position_T, DType::kInt32, {tokens});
+  CHECK_EQ(random.first_column, 0);
+  if (RunsOnCuda(stream)) return cuda::Jitter(stream, eps, random, x_TH, out_TH);
+  if (!RunsOnCpu(stream)) return;
+  ParallelRows(stream.pool(), tokens, columns, [&](int64_t row) {
+    const auto sample = static_cast<uint64_t>(random.sample_T.data<int64_t>()[row]);
+    const auto position = static_cast<uint32_t>(random.position_T.data<int32_t>()[row]);
+    const float* const x = x_TH.data<float>() + row * columns;
+    float* const out = out_TH.data<float>() + row * columns;
+    for (int64_t c = 0; c < columns; c += 4) {
+      const PhiloxBlock words =
+          Philox(random.key, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32),
+                               position, static_cast<uint32_t>(c / 4)}});
+      for (int64_t i = 0; i < 4 && c + i < columns; ++i)
+        out[c + i] = x[c + i] * (1 + eps * (2 * UniformOpenZero(words.word[i]) - 1));
+    }
+  });
+}
+
 }  // namespace megatron::ops

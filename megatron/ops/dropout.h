@@ -34,6 +34,11 @@ void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& 
 void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor& dy_TH,
                      const Tensor& dx_TH, const Tensor& dbias_H);
 
+// out[t, c] = x[t, c] * (1 + eps * (2 u - 1)) (fp32; out may be x's memory), u in (0, 1] being the
+// element's uniform word as a number. Of `random` all but the probability is read.
+void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor& x_TH,
+            const Tensor& out_TH);
+
 // For ops that have dropout inside.
 
 // CHECK-fails unless the probability is in [0, 1) and, above 0, the tensors describe `tokens`

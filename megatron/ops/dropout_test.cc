@@ -76,6 +76,44 @@ TEST_F(DropoutTest, ForwardIsTheFormulaForAnyPartOfTheRow) {
   }
 }
 
+TEST_F(DropoutTest, JitterScalesByTheElementsOwnNumber) {
+  constexpr float kEps = 0.25f;
+  for (int64_t columns : {1, 6, 64}) {
+    const Case c(0);
+    const HostTensor x = HostTensor::Normal({kTokens, columns}, DType::kFloat32, 1);
+    const HostTensor out({kTokens, columns}, DType::kFloat32);
+    Jitter(stream_, kEps, c.dropout, x, out);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const uint64_t ordinal = static_cast<uint64_t>(c.sample.Get(i / columns));
+      const uint32_t column = static_cast<uint32_t>(i % columns);
+      const PhiloxBlock block = Philox(
+          c.dropout.key, {{static_cast<uint32_t>(ordinal), static_cast<uint32_t>(ordinal >> 32),
+                           static_cast<uint32_t>(c.position.Get(i / columns)), column / 4}});
+      const double u = (static_cast<double>(block.word[column % 4] >> 8) + 1) / 16777216;
+      EXPECT_NEAR(out.Get(i), x.Get(i) * (1 + kEps * (2 * u - 1)), 1e-6);
+    }
+  }
+}
+
+TEST_F(DropoutTest, JitterIsAsOftenUpAsDownAndStaysWithinItsBounds) {
+  const Case c(0);
+  const int64_t columns = 20000;
+  HostTensor x({kTokens, columns}, DType::kFloat32);
+  for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, 1);
+  Jitter(stream_, 0.5f, c.dropout, x, x);
+  double sum = 0, least = 1, most = 1;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    sum += x.Get(i);
+    least = std::min(least, x.Get(i));
+    most = std::max(most, x.Get(i));
+  }
+  EXPECT_NEAR(sum / static_cast<double>(x.numel()), 1, 5e-3);
+  EXPECT_GE(least, 0.5);
+  EXPECT_LE(most, 1.5);
+  EXPECT_LT(least, 0.501);
+  EXPECT_GT(most, 1.499);
+}
+
 TEST_F(DropoutTest, KeepsTheShareThatTheProbabilitySays) {
   const int64_t columns = 20000;
   const Case c(0.3f);

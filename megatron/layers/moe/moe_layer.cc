@@ -14,12 +14,11 @@ TransformerOptions SharedOptions(TransformerOptions options) {
 
 }  // namespace
 
-MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name,
+MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name, int64_t layer,
                    const ProcessGroup& tensor_group, const ExpertGroups& groups)
     : dtype_(options.dtype),
       hidden_size_(options.hidden_size),
-      router_(options.moe, name + ".router", options.hidden_size, options.init_std, options.dtype,
-              tensor_group),
+      router_(options, name + ".router", layer, tensor_group, groups.data),
       dispatcher_(options.moe, groups),
       experts_(options, name + ".experts.experts", groups) {
   if (options.moe.shared_ffn_hidden_size > 0)
@@ -63,6 +62,7 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
   Arena* const out_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
   const Tensor sent_SH =
       sent_arena->Allocate(dtype_, {plan.num_sent(), hidden_size_}, "rows of experts");
+  if (dispatcher_.pads()) ops::Zero(ctx.stream, sent_SH);
   ops::Permute(ctx.stream, x_NH, plan.place_NKC, sent_SH);
   const Tensor in_RH = dispatcher_.ToExperts(ctx, plan, sent_SH, ctx.saved);
   const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");
@@ -86,6 +86,7 @@ void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tens
       returned_arena->Allocate(dtype_, saved->returned_SH.shape(), "rows of gradients");
   const Tensor dprobability_NK = ctx.scratch->Allocate(
       DType::kFloat32, saved->router.probability_NK.shape(), "probability gradient");
+  if (dispatcher_.pads()) ops::Zero(ctx.stream, dreturned_SH);
   ops::UnpermuteBackward(ctx.stream, Routed(ctx, dy_TH), saved->returned_SH, plan.place_NKC,
                          saved->router.probability_NK, dreturned_SH, dprobability_NK);
   const Tensor dout_RH = dispatcher_.ToExperts(ctx, plan, dreturned_SH, ctx.kept());

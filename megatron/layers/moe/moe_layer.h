@@ -33,8 +33,8 @@ class MoeLayer {
     Mlp::Saved shared;
   };
 
-  // `name` is "decoder.layers.0.mlp".
-  MoeLayer(const TransformerOptions& options, const std::string& name,
+  // `name` is "decoder.layers.0.mlp", `layer` the layer's number as dropout counts.
+  MoeLayer(const TransformerOptions& options, const std::string& name, int64_t layer,
            const ProcessGroup& tensor_group, const ExpertGroups& groups);
 
   // "decoder.layers.0.mlp.router"

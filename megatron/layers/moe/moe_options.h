@@ -17,6 +17,9 @@ enum class BalanceUnit {
   kNone,
   kSample,      // Megatron's seq_aux_loss
   kMicroBatch,  // Megatron's aux_loss: the result depends on the size of micro-batches
+  // Megatron's global_aux_loss: the step's micro-batches so far, of all data-parallel ranks. The
+  // result depends on how many samples all ranks together take at once.
+  kStep,
 };
 
 struct MoeOptions {
@@ -34,6 +37,13 @@ struct MoeOptions {
   // An expert takes up to ceil(factor * topk * tokens / experts) tokens of each sample; unset: all.
   std::optional<double> capacity_factor;
   ops::DropPolicy drop_policy = ops::DropPolicy::kProbability;
+  // With a capacity: experts get as many rows as they can take, zeros among them, so that messages
+  // have sizes that are known beforehand.
+  bool pad_to_capacity = false;
+  // In training experts are chosen so that each sample's tokens want them alike
+  // (ops/moe/sinkhorn.h).
+  bool sinkhorn = false;
+  float input_jitter_eps = 0;  // in training the router's input is scaled by 1 +- eps
 
   bool IsMoeLayer(int64_t layer) const {
     return num_experts > 0 && (layers.empty() || layers[layer]);
@@ -46,6 +56,7 @@ struct ExpertGroups {
   ProcessGroup tensor;  // hold different parts of the same experts
   // Both together: the tensor ranks of the first experts, then those of the next.
   ProcessGroup model;
+  ProcessGroup data;  // of the dense grid: hold the other samples of the global batch
 };
 
 }  // namespace megatron

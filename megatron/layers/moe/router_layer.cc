@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "megatron/layers/moe/capacity.h"
+#include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/moe/sinkhorn.h"
 
 namespace megatron {
 namespace {
@@ -25,25 +27,66 @@ ops::Router Unbiased(ops::Router router) {
   return router;
 }
 
-// Over which the balance is struck.
-int64_t SamplesOfUnit(const MoeOptions& options, const MicroBatch& batch) {
-  return options.balance == BalanceUnit::kSample ? 1 : batch.num_samples;
-}
-
 }  // namespace
 
-RouterLayer::RouterLayer(const MoeOptions& options, const std::string& name, int64_t hidden_size,
-                         float init_std, DType dtype, const ProcessGroup& tensor_group)
-    : options_(options),
+RouterLayer::RouterLayer(const TransformerOptions& options, const std::string& name, int64_t layer,
+                         const ProcessGroup& tensor_group, const ProcessGroup& data_group)
+    : options_(options.moe),
       name_(name),
-      dtype_(dtype),
-      weight_(MakeWeight(options, name, hidden_size, init_std, tensor_group)) {}
+      layer_(layer),
+      data_group_(data_group),
+      dtype_(options.dtype),
+      weight_(MakeWeight(options.moe, name, options.hidden_size, options.init_std, tensor_group)) {}
 
 Tensor RouterLayer::InFloat(const LayerContext& ctx, const Tensor& x) const {
   if (x.dtype() == DType::kFloat32) return x;
   const Tensor copy = ctx.scratch->Allocate(DType::kFloat32, x.shape(), "router input");
   ops::Copy(ctx.stream, x, copy);
   return copy;
+}
+
+void RouterLayer::Jitter(const LayerContext& ctx, const Tensor& x_NH, const Tensor& out_NH) const {
+  const RoutedRows mine = RowsToRoute(ctx);
+  ops::Dropout random;
+  random.key = DeriveKey(ctx.seed, kPhiloxDropout, static_cast<uint64_t>(layer_),
+                         static_cast<uint32_t>(DropoutSite::kRouterInput));
+  random.sample_T = ctx.batch->sample_T.Slice(0, mine.begin, mine.end);
+  random.position_T = ctx.batch->sample_position_T.Slice(0, mine.begin, mine.end);
+  ops::Jitter(ctx.stream, options_.input_jitter_eps, random, x_NH, out_NH);
+}
+
+Tensor RouterLayer::Input(const LayerContext& ctx, const Tensor& x_NH) const {
+  const Tensor in_NH = InFloat(ctx, x_NH);
+  if (!jitters(ctx)) return in_NH;
+  const Tensor jittered_NH = ctx.scratch->Allocate(DType::kFloat32, in_NH.shape(), "router input");
+  Jitter(ctx, in_NH, jittered_NH);
+  return jittered_NH;
+}
+
+Tensor RouterLayer::ChooseBalanced(const LayerContext& ctx, const Saved& saved) const {
+  const int64_t samples = ctx.batch->num_samples, length = SampleLength(ctx);
+  const int64_t experts = options_.num_experts;
+  const Tensor logits_TE = ctx.scratch->Allocate(DType::kFloat32, {samples * length, experts},
+                                                 "logits of whole samples");
+  const Tensor bias_SE =
+      ctx.scratch->Allocate(DType::kFloat32, {samples, experts}, "balancing biases");
+  GatherRouted(ctx, saved.logits_NE, logits_TE);
+  for (int64_t s = 0; s < samples; ++s) {
+    ops::SinkhornBias(ctx.stream, logits_TE.Slice(0, s * length, (s + 1) * length),
+                      bias_SE.Select(0, s));
+  }
+  ForEachRoutedRun(ctx, [&](int64_t whole, int64_t mine, int64_t count) {
+    for (const int64_t end = whole + count; whole < end;) {
+      const int64_t sample = whole / length, rows = std::min(end, (sample + 1) * length) - whole;
+      const auto part = [&](const Tensor& x) { return x.Slice(0, mine, mine + rows); };
+      ops::RouterForward(ctx.stream, options_.router, part(saved.logits_NE),
+                         bias_SE.Select(0, sample), part(saved.chosen_NK),
+                         part(saved.probability_NK));
+      whole += rows;
+      mine += rows;
+    }
+  });
+  return bias_SE;
 }
 
 void RouterLayer::Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* saved) const {
@@ -55,16 +98,21 @@ void RouterLayer::Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* sa
   saved->chosen_NK = ctx.saved->Allocate(DType::kInt32, {rows, topk}, "chosen experts");
   saved->probability_NK =
       ctx.saved->Allocate(DType::kFloat32, {rows, topk}, "router probabilities");
-  ops::LinearForward(ctx.stream, InFloat(ctx, x_NH), InFloat(ctx, weight_.data), Tensor(),
+  ops::LinearForward(ctx.stream, Input(ctx, x_NH), InFloat(ctx, weight_.data), Tensor(),
                      saved->logits_NE);
-  ops::RouterForward(ctx.stream, options_.router, saved->logits_NE, state_.bias_E, saved->chosen_NK,
-                     saved->probability_NK);
+  Tensor bias = state_.bias_E;
+  if (options_.sinkhorn && ctx.training) {
+    bias = ChooseBalanced(ctx, *saved);
+  } else {
+    ops::RouterForward(ctx.stream, options_.router, saved->logits_NE, bias, saved->chosen_NK,
+                       saved->probability_NK);
+  }
   saved->expert_NK = saved->chosen_NK;
   if (options_.capacity_factor.has_value()) {
     saved->expert_NK = ctx.saved->Allocate(DType::kInt32, {rows, topk}, "experts within capacity");
     Drop(ctx, *saved);
   }
-  if (observer_) observer_(*saved, state_.bias_E);
+  if (observer_) observer_(*saved, bias);
 }
 
 // Which choices an expert takes is decided over whole samples, whose rows other ranks may hold.
@@ -81,19 +129,36 @@ void RouterLayer::Drop(const LayerContext& ctx, const Saved& saved) const {
   TakeRouted(ctx, expert_TK, saved.expert_NK);
 }
 
-// The choices of all of a unit's tokens are counted, wherever they are.
-ops::RouterLosses RouterLayer::Losses(const LayerContext& ctx, const Saved& saved) const {
-  const int64_t samples = ctx.batch->num_samples, here = SampleTokensHere(*ctx.batch);
-  const int64_t length = SampleLength(ctx);
-  ops::RouterLosses losses;
-  losses.z_weight = options_.z_loss_coeff * ctx.batch->sample_weight / static_cast<float>(length);
+void RouterLayer::CountUnits(const LayerContext& ctx, const Tensor& expert_NK,
+                             const ops::RouterUnits& units, const Tensor& counts_UE) const {
+  if (options_.balance == BalanceUnit::kStep) {
+    ops::CountChoices(ctx.stream, expert_NK, units, state_.so_far_E.View(counts_UE.shape()));
+    ops::Copy(ctx.stream, state_.so_far_E.View(counts_UE.shape()), counts_UE);
+    data_group_.AllReduce(counts_UE, ReduceOp::kSum, ctx.stream);
+  } else {
+    ops::Zero(ctx.stream, counts_UE);
+    ops::CountChoices(ctx.stream, expert_NK, units, counts_UE);
+  }
+  ctx.tensor_group.AllReduce(counts_UE, ReduceOp::kSum, ctx.stream);
+  ctx.context_group.AllReduce(counts_UE, ReduceOp::kSum, ctx.stream);
+}
+
+RouterLayer::Losses RouterLayer::FindLosses(const LayerContext& ctx, const Saved& saved) const {
+  const int64_t samples = ctx.batch->num_samples, length = SampleLength(ctx);
+  const float sample_weight = ctx.batch->sample_weight;
+  Losses losses;
+  losses.terms.z_weight = options_.z_loss_coeff * sample_weight / static_cast<float>(length);
   if (options_.balance == BalanceUnit::kNone) return losses;
-  const int64_t of_unit = SamplesOfUnit(options_, *ctx.batch), units = samples / of_unit;
-  losses.units = {RowsToRoute(ctx).begin, of_unit * here};
-  losses.counts_UE =
-      ctx.scratch->Allocate(DType::kInt64, {units, options_.num_experts}, "expert counts");
-  losses.balance_weight = options_.aux_loss_coeff * ctx.batch->sample_weight *
-                          static_cast<float>(BalanceFactor(options_, of_unit * length, of_unit));
+  const int64_t of_unit = options_.balance == BalanceUnit::kSample ? 1 : samples;
+  losses.balance_factor = BalanceFactor(options_, of_unit * length, of_unit);
+  // Choices are the mean of all micro-batches that were counted.
+  if (options_.balance == BalanceUnit::kStep)
+    losses.balance_factor /= static_cast<double>(++*state_.micro_batches * data_group_.size());
+  losses.terms.balance_weight =
+      options_.aux_loss_coeff * sample_weight * static_cast<float>(losses.balance_factor);
+  losses.terms.units = {RowsToRoute(ctx).begin, of_unit * SampleTokensHere(*ctx.batch)};
+  losses.terms.counts_UE = ctx.scratch->Allocate(
+      DType::kInt64, {samples / of_unit, options_.num_experts}, "expert counts");
   Tensor expert_NK = saved.chosen_NK;
   if (!state_.bias_E.empty() || options_.router.num_groups > 1) {
     expert_NK = ctx.scratch->Allocate(DType::kInt32, expert_NK.shape(), "unbiased choices");
@@ -102,10 +167,7 @@ ops::RouterLosses RouterLayer::Losses(const LayerContext& ctx, const Saved& save
     ops::RouterForward(ctx.stream, Unbiased(options_.router), saved.logits_NE, Tensor(), expert_NK,
                        probability_NK);
   }
-  ops::Zero(ctx.stream, losses.counts_UE);
-  ops::CountChoices(ctx.stream, expert_NK, losses.units, losses.counts_UE);
-  ctx.tensor_group.AllReduce(losses.counts_UE, ReduceOp::kSum, ctx.stream);
-  ctx.context_group.AllReduce(losses.counts_UE, ReduceOp::kSum, ctx.stream);
+  CountUnits(ctx, expert_NK, losses.terms.units, losses.terms.counts_UE);
   return losses;
 }
 
@@ -113,25 +175,23 @@ void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_N
                            const Tensor& dx_NH, const Saved& saved) {
   Arena::Scope scope(ctx.scratch);
   const int64_t rows = dx_NH.dim(0);
-  const ops::RouterLosses losses = Losses(ctx, saved);
+  const Losses losses = FindLosses(ctx, saved);
   const Tensor dlogits_NE =
       ctx.scratch->Allocate(DType::kFloat32, saved.logits_NE.shape(), "router gradient");
   const Tensor values_N2 = ctx.scratch->Allocate(DType::kFloat32, {rows, 2}, "router losses");
   ops::RouterBackward(ctx.stream, options_.router, saved.logits_NE, saved.chosen_NK,
-                      dprobability_NK, losses, dlogits_NE, values_N2);
-  const int64_t length = SampleLength(ctx);
-  const int64_t of_unit = SamplesOfUnit(options_, *ctx.batch);
-  ops::AddRouterLosses(ctx.stream, values_N2, BalanceFactor(options_, of_unit * length, of_unit),
-                       1.0 / static_cast<double>(length), state_.losses_2);
+                      dprobability_NK, losses.terms, dlogits_NE, values_N2);
+  ops::AddRouterLosses(ctx.stream, values_N2, losses.balance_factor,
+                       1.0 / static_cast<double>(SampleLength(ctx)), state_.losses_2);
   if (!state_.chosen_E.empty()) {
     ops::CountChoices(ctx.stream, saved.chosen_NK, {0, std::max<int64_t>(1, rows)},
                       state_.chosen_E.View({1, options_.num_experts}));
   }
-  const Tensor x_NH = InFloat(ctx, saved.x_NH);
-  ops::LinearBackwardWeight(ctx.stream, dlogits_NE, x_NH, weight_.grad, Tensor());
+  ops::LinearBackwardWeight(ctx.stream, dlogits_NE, Input(ctx, saved.x_NH), weight_.grad, Tensor());
   const Tensor drouter_NH =
       ctx.scratch->Allocate(DType::kFloat32, dx_NH.shape(), "router input gradient");
   ops::LinearBackwardInput(ctx.stream, dlogits_NE, InFloat(ctx, weight_.data), drouter_NH);
+  if (jitters(ctx)) Jitter(ctx, drouter_NH, drouter_NH);
   Tensor added_NH = drouter_NH;
   if (dtype_ != DType::kFloat32) {
     added_NH = ctx.scratch->Allocate(dtype_, dx_NH.shape(), "router input gradient");

@@ -15,6 +15,7 @@
 #include "megatron/layers/moe/moe_options.h"
 #include "megatron/layers/moe/routed_rows.h"
 #include "megatron/layers/moe/router_state.h"
+#include "megatron/layers/transformer_options.h"
 #include "megatron/tensor/parameter.h"
 
 namespace megatron {
@@ -30,13 +31,13 @@ class RouterLayer {
   };
 
   // `name` is "decoder.layers.0.mlp.router".
-  RouterLayer(const MoeOptions& options, const std::string& name, int64_t hidden_size,
-              float init_std, DType dtype, const ProcessGroup& tensor_group);
+  RouterLayer(const TransformerOptions& options, const std::string& name, int64_t layer,
+              const ProcessGroup& tensor_group, const ProcessGroup& data_group);
 
   const std::string& name() const { return name_; }
-  // Sees what each Forward decided, and the biases that it heeded: for tests of how near a decision
-  // was.
-  using Observer = std::function<void(const Saved& saved, const Tensor& bias_E)>;
+  // Sees what each Forward decided, and the biases that it heeded, [E], or with sinkhorn [samples,
+  // E]: for tests of how near a decision was.
+  using Observer = std::function<void(const Saved& saved, const Tensor& bias)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   void set_state(const RouterState::Layer& state) { state_ = state; }
 
@@ -49,13 +50,31 @@ class RouterLayer {
   void AppendParameters(std::vector<Parameter*>* out) { out->push_back(&weight_); }
 
  private:
+  struct Losses {
+    ops::RouterLosses terms;
+    double balance_factor = 0;  // of what terms make of the tokens' values: the loss, times samples
+  };
+
   // x in fp32: itself, or a copy in scratch memory.
   Tensor InFloat(const LayerContext& ctx, const Tensor& x) const;
+  // What meets the weight.
+  Tensor Input(const LayerContext& ctx, const Tensor& x_NH) const;
+  bool jitters(const LayerContext& ctx) const {
+    return ctx.training && options_.input_jitter_eps > 0;
+  }
+  void Jitter(const LayerContext& ctx, const Tensor& x_NH, const Tensor& out_NH) const;
+  // Returns the biases by sample, in scratch memory.
+  Tensor ChooseBalanced(const LayerContext& ctx, const Saved& saved) const;
   void Drop(const LayerContext& ctx, const Saved& saved) const;
-  ops::RouterLosses Losses(const LayerContext& ctx, const Saved& saved) const;
+  // choices[u, e] (=) of all of a unit's tokens, wherever they are.
+  void CountUnits(const LayerContext& ctx, const Tensor& expert_NK, const ops::RouterUnits& units,
+                  const Tensor& counts_UE) const;
+  Losses FindLosses(const LayerContext& ctx, const Saved& saved) const;
 
   MoeOptions options_;
   std::string name_;
+  int64_t layer_;
+  ProcessGroup data_group_;
   DType dtype_;
   Parameter weight_;
   RouterState::Layer state_;

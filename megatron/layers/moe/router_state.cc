@@ -11,9 +11,15 @@ RouterState::RouterState(const MoeOptions& options, const std::vector<std::strin
   const int64_t layers = num_layers(), experts = options.num_experts;
   const int64_t chosen_at = 2 * SizeOf(DType::kFloat32);
   const int64_t entries = options.expert_bias ? layers * experts : 0;
-  const int64_t bias_at = chosen_at + entries * SizeOf(DType::kInt64);
+  const int64_t counted = balances_steps() ? layers * experts : 0;
+  const int64_t so_far_at = chosen_at + entries * SizeOf(DType::kInt64);
+  const int64_t bias_at = so_far_at + counted * SizeOf(DType::kInt64);
   buffer_ = Buffer(device, bias_at + entries * SizeOf(DType::kFloat32), "router state", ledger);
   losses_2_ = buffer_.At(0, DType::kFloat32, {2});
+  if (balances_steps()) {
+    so_far_LE_ = buffer_.At(so_far_at, DType::kInt64, {layers, experts});
+    micro_batches_ = std::make_shared<std::vector<int64_t>>(layers);
+  }
   if (!options.expert_bias) return;
   chosen_LE_ = buffer_.At(chosen_at, DType::kInt64, {layers, experts});
   bias_LE_ = buffer_.At(bias_at, DType::kFloat32, {layers, experts});
@@ -24,6 +30,10 @@ RouterState::RouterState(const MoeOptions& options, const std::vector<std::strin
 RouterState::Layer RouterState::layer(int64_t index) const {
   Layer layer;
   layer.losses_2 = losses_2_;
+  if (balances_steps()) {
+    layer.so_far_E = so_far_LE_.Select(0, index);
+    layer.micro_batches = &(*micro_batches_)[index];
+  }
   if (!options_.expert_bias) return layer;
   layer.bias_E = bias_LE_.Select(0, index);
   layer.chosen_E = chosen_LE_.Select(0, index);
@@ -45,6 +55,10 @@ void RouterState::SendTensors(const Stream& stream) const {
 void RouterState::StartStep(const Stream& stream) {
   if (empty()) return;
   ops::Zero(stream, losses_2_);
+  if (balances_steps()) {
+    ops::Zero(stream, so_far_LE_);
+    micro_batches_->assign(micro_batches_->size(), 0);
+  }
   if (options_.expert_bias) ops::Zero(stream, chosen_LE_);
 }
 

@@ -8,6 +8,7 @@
 #define MEGATRON_LAYERS_MOE_ROUTER_STATE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ class RouterState {
     Tensor losses_2;  // fp32, += of all layers: balance and z loss, summed over samples
     Tensor bias_E;    // fp32; empty without expert_bias
     Tensor chosen_E;  // int64, +=; empty without expert_bias
+    // With BalanceUnit::kStep: this rank's choices in the step so far, int64 (+=), and in how many
+    // micro-batches. Else empty.
+    Tensor so_far_E;
+    int64_t* micro_batches = nullptr;
   };
   // A tensor that a checkpoint holds, in host memory, the same on all ranks of the stage.
   struct Named {
@@ -54,10 +59,13 @@ class RouterState {
   void UpdateBiases(absl::Span<const ProcessGroup> groups, const Stream& stream);
 
  private:
+  bool balances_steps() const { return options_.balance == BalanceUnit::kStep; }
+
   MoeOptions options_;
   std::vector<std::string> names_;
   Buffer buffer_;
-  Tensor losses_2_, bias_LE_, chosen_LE_;
+  Tensor losses_2_, bias_LE_, chosen_LE_, so_far_LE_;
+  std::shared_ptr<std::vector<int64_t>> micro_batches_;  // by layer
   HostMirror host_bias_, host_chosen_;
 };
 

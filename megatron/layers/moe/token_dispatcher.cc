@@ -37,18 +37,29 @@ int64_t TokenDispatcher::Plan::num_received() const {
   return std::accumulate(received.begin(), received.end(), int64_t{0});
 }
 
+int64_t TokenDispatcher::RowsOfExpert(const LayerContext& ctx) const {
+  const int64_t ranks = ctx.tensor_group.size();
+  const int64_t rows = (ctx.batch->num_tokens() + ranks - 1) / ranks;
+  if (!options_.capacity_factor.has_value()) return rows;
+  const int64_t here = SampleTokensHere(*ctx.batch);
+  const int64_t samples = std::min(ctx.batch->num_samples, (rows + here - 1) / here + 1);
+  return std::min(rows, samples * ExpertCapacity(options_, SampleLength(ctx)));
+}
+
 int64_t TokenDispatcher::MostReceived(const LayerContext& ctx) const {
   const int64_t ranks = ctx.tensor_group.size();
   const int64_t rows = (ctx.batch->num_tokens() + ranks - 1) / ranks;  // of one sender, at most
-  const int64_t choices = std::min<int64_t>(options_.router.topk, local_experts());
-  int64_t of_sender = rows * choices;
-  if (options_.capacity_factor.has_value()) {
-    const int64_t here = SampleTokensHere(*ctx.batch);
-    const int64_t samples = std::min(ctx.batch->num_samples, (rows + here - 1) / here + 1);
-    const int64_t of_expert = std::min(rows, samples * ExpertCapacity(options_, SampleLength(ctx)));
-    of_sender = std::min(of_sender, local_experts() * of_expert);
-  }
-  return groups_.model.size() * of_sender;
+  const int64_t choices = rows * std::min<int64_t>(options_.router.topk, local_experts());
+  return groups_.model.size() * std::min(choices, local_experts() * RowsOfExpert(ctx));
+}
+
+void TokenDispatcher::PlanPadded(int64_t of_expert, Plan* plan) const {
+  const int size = groups_.model.size();
+  plan->sent.assign(size, local_experts() * of_expert);
+  plan->received = plan->sent;
+  plan->groups.clear();
+  for (int64_t i = 0; i < size * local_experts(); ++i)
+    plan->groups.push_back({i % local_experts(), i * of_expert, (i + 1) * of_expert});
 }
 
 void TokenDispatcher::PlanLargest(const LayerContext& ctx, int64_t rows, Plan* plan) const {
@@ -68,7 +79,9 @@ void TokenDispatcher::MakePlan(const LayerContext& ctx, const Tensor& expert_NK,
       ctx.saved->Allocate(DType::kInt32, {rows, expert_NK.dim(1), copies}, "permutation");
   const Tensor sent_RCL =
       ctx.scratch->Allocate(DType::kInt64, {ranks, copies, experts}, "rows sent");
-  ops::PlaceByExpert(ctx.stream, expert_NK, plan->place_NKC, sent_RCL);
+  const int64_t padded = pads() ? RowsOfExpert(ctx) : 0;
+  ops::PlaceByExpert(ctx.stream, expert_NK, plan->place_NKC, sent_RCL, padded);
+  if (pads()) return PlanPadded(padded, plan);
   const Tensor received_GL =
       ctx.scratch->Allocate(DType::kInt64, {ranks * copies, experts}, "rows received");
   groups_.model.AllToAll(sent_RCL.View(received_GL.shape()), received_GL, ctx.stream);

@@ -40,6 +40,9 @@ class TokenDispatcher {
 
   // This rank alone: rows are received as they were sent.
   bool alone() const { return groups_.model.size() == 1; }
+  // Each expert is sent as many rows as it may take, of which those that no choice fills are to be
+  // zeros. Nobody has to be told how many there are.
+  bool pads() const { return options_.pad_to_capacity; }
 
   // `expert` has -1 for dropped choices. Ranks of a group work in step.
   void MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const;
@@ -53,7 +56,10 @@ class TokenDispatcher {
 
  private:
   int64_t local_experts() const { return options_.num_experts / groups_.expert.size(); }
+  // That one rank sends, at the most.
+  int64_t RowsOfExpert(const LayerContext& ctx) const;
   int64_t MostReceived(const LayerContext& ctx) const;
+  void PlanPadded(int64_t of_expert, Plan* plan) const;
   void PlanLargest(const LayerContext& ctx, int64_t rows, Plan* plan) const;
 
   MoeOptions options_;

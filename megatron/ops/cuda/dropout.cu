@@ -39,7 +39,35 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// A thread takes four columns of one token, as above.
+__global__ void __launch_bounds__(kThreads)
+    JitterKernel(DropoutArgs random, float eps, int64_t tokens, int64_t columns, const float* x,
+                 float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t groups = random.groups(columns);
+  if (i >= tokens * groups) return;
+  const int64_t token = i / groups, first = i % groups * 4;
+  const PhiloxBlock words = random.Words(token, i % groups);
+  for (int64_t column = first; column < min(first + 4, columns); ++column) {
+    const int64_t at = token * columns + column;
+    out[at] = x[at] * (1 + eps * (2 * UniformOpenZero(words.word[column - first]) - 1));
+  }
+}
+
 }  // namespace
+
+void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor& x_TH,
+            const Tensor& out_TH) {
+  const int64_t tokens = x_TH.dim(0), columns = x_TH.dim(1);
+  if (x_TH.numel() == 0) return;
+  DropoutArgs args;
+  args.key = random.key;
+  args.sample_T = random.sample_T.data<int64_t>();
+  args.position_T = random.position_T.data<int32_t>();
+  JitterKernel<<<Blocks(tokens * args.groups(columns), kThreads), kThreads, 0, Handle(stream)>>>(
+      args, eps, tokens, columns, x_TH.data<float>(), out_TH.data<float>());
+  CheckLaunched("jitter");
+}
 
 void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& x_TH,
                     const Tensor& bias_H, const Tensor& residual_TH, const Tensor& out_TH) {

@@ -10,6 +10,7 @@
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/ops/moe/router.h"
+#include "megatron/ops/moe/sinkhorn.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
@@ -127,6 +128,11 @@ void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& 
                       View(residual_TH), View(out_TH));
 }
 
+void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor& x_TH,
+            const Tensor& out_TH) {
+  ops::Jitter(EmulatingStream(stream), eps, View(random), View(x_TH), View(out_TH));
+}
+
 void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor& dy_TH,
                      const Tensor& dx_TH, const Tensor& dbias_H) {
   ops::DropoutBackward(EmulatingStream(stream), View(dropout), View(dy_TH), View(dx_TH),
@@ -240,9 +246,14 @@ void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
                         View(expert_TK));
 }
 
+void SinkhornBias(const Stream& stream, const Tensor& logits_TE, const Tensor& bias_E) {
+  ops::SinkhornBias(EmulatingStream(stream), View(logits_TE), View(bias_E));
+}
+
 void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
-                   const Tensor& rows_RCL) {
-  ops::PlaceByExpert(EmulatingStream(stream), View(expert_TK), View(place_TKC), View(rows_RCL));
+                   const Tensor& rows_RCL, int64_t padded) {
+  ops::PlaceByExpert(EmulatingStream(stream), View(expert_TK), View(place_TKC), View(rows_RCL),
+                     padded);
 }
 
 void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,

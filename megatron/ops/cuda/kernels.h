@@ -54,6 +54,8 @@ void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T
 
 void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& x_TH,
                     const Tensor& bias_H, const Tensor& residual_TH, const Tensor& out_TH);
+void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor& x_TH,
+            const Tensor& out_TH);
 void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor& dy_TH,
                      const Tensor& dx_TH, const Tensor& dbias_H);
 
@@ -114,8 +116,9 @@ void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
                       const RouterUnits& units, const Tensor& probability_TK,
                       const Tensor& expert_TK);
 
+void SinkhornBias(const Stream& stream, const Tensor& logits_TE, const Tensor& bias_E);
 void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
-                   const Tensor& rows_RCL);
+                   const Tensor& rows_RCL, int64_t padded);
 void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,
              const Tensor& out_RH);
 void PermuteBackward(const Stream& stream, const Tensor& dout_RH, const Tensor& place_TKC,

@@ -111,6 +111,19 @@ TEST_P(CudaOpTest, SumsScalesAndZeros) {
 }
 
 // Masks must be the CPU's to the bit: a difference is not a rounding.
+TEST_F(AgreementTest, JitterIsTheSame) {
+  HostTensor x = HostTensor::Normal({5, 67}, DType::kFloat32, 1), out({5, 67}, DType::kFloat32),
+             sample = HostTensor::Of({5}, DType::kInt64, {7, 7, 7, 4294967304.0, 4294967304.0}),
+             position = HostTensor::Of({5}, DType::kInt32, {0, 1, 2, 0, 1});
+  ExpectAgreement({&x, &out, &sample, &position}, 1e-6, [&](const Stream& stream, auto at) {
+    Dropout random;
+    random.key = {0x1234u, 0x5678u};
+    random.sample_T = at[2];
+    random.position_T = at[3];
+    Jitter(stream, 0.3f, random, at[0], at[1]);
+  });
+}
+
 TEST_P(CudaOpTest, DropoutDropsTheSameElements) {
   for (int64_t first_column : {0, 3, 1030}) {
     for (int64_t columns : {1, 6, 515, 768}) {

@@ -7,6 +7,7 @@
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/ops/moe/router.h"
+#include "megatron/ops/moe/sinkhorn.h"
 #include "megatron/ops/tolerances.h"
 
 namespace megatron::ops {
@@ -64,6 +65,14 @@ TEST_F(AgreementTest, RoutersChooseTheSameExpertsAndGiveTheSameGradients) {
   }
 }
 
+TEST_F(AgreementTest, BalancedChoicesHaveTheSameBiases) {
+  for (const Shape& shape : {Shape{7, 4}, Shape{300, 16}, Shape{64, 100}}) {
+    HostTensor logits = HostTensor::Normal(shape, kF32, 1), bias({shape[1]}, kF32);
+    ExpectAgreement({&logits, &bias}, 2e-5,
+                    [&](const Stream& stream, At at) { SinkhornBias(stream, at[0], at[1]); });
+  }
+}
+
 TEST_F(AgreementTest, ExpertsDropTheSameChoices) {
   for (DropPolicy policy : {DropPolicy::kProbability, DropPolicy::kPosition}) {
     HostTensor expert = Choices(70), probability = HostTensor::Normal({70, 2}, kF32, 1);
@@ -71,6 +80,13 @@ TEST_F(AgreementTest, ExpertsDropTheSameChoices) {
       DropOverCapacity(stream, policy, 5, {0, 30}, at[1], at[0]);
     });
   }
+}
+
+TEST_F(AgreementTest, PaddedExpertsHaveTheSamePlaces) {
+  HostTensor expert = Choices(70), place({70, 2, 2}, DType::kInt32), rows({2, 2, 2}, DType::kInt64);
+  ExpectAgreement({&expert, &place, &rows}, 0, [](const Stream& stream, At at) {
+    PlaceByExpert(stream, at[0], at[1], at[2], /*padded=*/60);
+  });
 }
 
 TEST_P(MoeCudaOpTest, RowsGoToTheirExpertsAndBack) {

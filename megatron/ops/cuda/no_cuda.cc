@@ -62,6 +62,9 @@ MEGATRON_WEAK void BiasDropoutAdd(const Stream&, const Dropout&, const Tensor&, 
                                   const Tensor&, const Tensor&) {
   NoCuda();
 }
+MEGATRON_WEAK void Jitter(const Stream&, float, const Dropout&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
 MEGATRON_WEAK void DropoutBackward(const Stream&, const Dropout&, const Tensor&, const Tensor&,
                                    const Tensor&) {
   NoCuda();
@@ -145,7 +148,9 @@ MEGATRON_WEAK void DropOverCapacity(const Stream&, DropPolicy, int64_t, const Ro
                                     const Tensor&, const Tensor&) {
   NoCuda();
 }
-MEGATRON_WEAK void PlaceByExpert(const Stream&, const Tensor&, const Tensor&, const Tensor&) {
+MEGATRON_WEAK void SinkhornBias(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void PlaceByExpert(const Stream&, const Tensor&, const Tensor&, const Tensor&,
+                                 int64_t) {
   NoCuda();
 }
 MEGATRON_WEAK void Permute(const Stream&, const Tensor&, const Tensor&, const Tensor&) { NoCuda(); }

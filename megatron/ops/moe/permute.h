@@ -17,11 +17,13 @@ namespace megatron::ops {
 
 // place (=): rows ordered by (expert / L, copy, expert, token), with L experts that one rank holds:
 // what goes to one rank stands together. rows (=, int64 [E / L, C, L]): how many there are of each.
-// experts < 0 are dropped choices.
+// experts < 0 are dropped choices. With `padded` each expert has so many rows, which must do; those
+// behind its choices are nobody's.
 void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& place_TKC,
-                   const Tensor& rows_RCL);
+                   const Tensor& rows_RCL, int64_t padded = 0);
 
-// out[place[t, k, c]] = x[t]. Every row of out is some choice's.
+// out[place[t, k, c]] = x[t]. Rows that are nobody's stay as they are, here and in
+// UnpermuteBackward.
 void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,
              const Tensor& out_RH);
 // dx (=): dx[t] = sum over k, c of dout[place[t, k, c]].

@@ -40,6 +40,26 @@ class PermuteTest : public testing::TestWithParam<DType> {
   Stream stream_ = Stream::Cpu(&pool_);
 };
 
+TEST(PlaceByExpertTest, WithPaddingEachExpertHasRoomForAsMany) {
+  constexpr int64_t kPadded = 10, kCopies = 2;
+  const HostTensor expert = Choices(), place({kTokens, kChoices, kCopies}, DType::kInt32),
+                   counts({2, kCopies, 2}, DType::kInt64);
+  ThreadPool pool(1);
+  PlaceByExpert(Stream::Cpu(&pool), expert, place, counts, kPadded);
+  EXPECT_EQ(counts.Values(), std::vector<double>(8, kPadded));
+  std::vector<double> want(place.numel(), -1), taken(kExperts);
+  for (int64_t i = 0; i < expert.numel(); ++i) {
+    const auto e = static_cast<int64_t>(expert.Get(i));
+    if (e < 0) continue;
+    for (int64_t c = 0; c < kCopies; ++c) {
+      const int64_t begin = ((e / 2 * kCopies + c) * 2 + e % 2) * kPadded;
+      want[i * kCopies + c] = static_cast<double>(begin) + taken[e];
+    }
+    ++taken[e];
+  }
+  EXPECT_EQ(place.Values(), want);
+}
+
 TEST(PlaceByExpertTest, OrdersByRankCopyExpertAndToken) {
   const HostTensor expert = Choices();
   for (const int64_t experts_at_once : {1, 2, 4}) {

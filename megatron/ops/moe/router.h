@@ -26,6 +26,8 @@ struct Router {
   int topk = 2;
   bool pre_softmax = false;  // of kSoftmax
   float scaling_factor = 1;  // of the probabilities
+  // The choice is by logit + bias, whatever probabilities are made of.
+  bool choose_by_logit = false;
   // Experts are chosen from the `group_topk` best of `num_groups` equal groups of consecutive
   // experts; a group is as good as the sum of its best topk / group_topk scores.
   int num_groups = 1, group_topk = 1;

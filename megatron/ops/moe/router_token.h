@@ -32,6 +32,7 @@ MEGATRON_HOST_DEVICE inline float Sigmoid(float x) { return 1 / (1 + expf(-x)); 
 // What experts are compared by. `lse` is the logits' log-sum-exp, where it is needed.
 MEGATRON_HOST_DEVICE inline float ScoreForChoice(const Router& router, float logit, float lse,
                                                  float bias) {
+  if (router.choose_by_logit) return logit + bias;
   if (router.score == RouterScore::kSigmoid) return Sigmoid(logit) + bias;
   return (router.pre_softmax ? expf(logit - lse) : logit) + bias;
 }

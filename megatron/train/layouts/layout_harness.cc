@@ -104,7 +104,8 @@ class RouterMargin {
  public:
   RouterMargin(const MoeOptions& moe, double* smallest) : moe_(moe), smallest_(smallest) {}
 
-  void See(const RouterLayer::Saved& saved, const Tensor& bias_E) {
+  // Biases are of all rows, or of each sample's; then the rows are those of whole samples.
+  void See(const RouterLayer::Saved& saved, const Tensor& bias) {
     const int64_t experts = moe_.num_experts, topk = moe_.router.topk;
     const float* logits = saved.logits_NE.data<float>();
     const int32_t* chosen = saved.chosen_NK.data<int32_t>();
@@ -112,8 +113,14 @@ class RouterMargin {
       double worst_chosen = 1e9, best_other = -1e9;
       for (int64_t e = 0; e < experts; ++e) {
         double score = logits[row * experts + e];
-        if (moe_.router.score == ops::RouterScore::kSigmoid) score = 1 / (1 + std::exp(-score));
-        if (!bias_E.empty()) score += bias_E.data<float>()[e];
+        if (moe_.router.score == ops::RouterScore::kSigmoid && !moe_.router.choose_by_logit)
+          score = 1 / (1 + std::exp(-score));
+        if (bias.rank() == 2) {
+          const int64_t sample = row / CountingSource::kLength % bias.dim(0);
+          score += bias.data<float>()[sample * experts + e];
+        } else if (!bias.empty()) {
+          score += bias.data<float>()[e];
+        }
         const int32_t* mine = chosen + row * topk;
         if (std::find(mine, mine + topk, e) != mine + topk) {
           worst_chosen = std::min(worst_chosen, score);

@@ -58,11 +58,11 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {4, 2, 3, 7, 2, 3, kNumParts, 4,
+constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 7, 2, 3, kNumParts, 4,
                                                    3, 2, 4, 2, 3, 4, 2};
 using Case = std::array<int, kNumSettings>;
 
-enum Model { kGpt2, kLlama, kMixtral, kDeepSeek };
+enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
 
 bool HasExperts(const Case& c) { return c[kModel] >= kMixtral; }
 
@@ -172,7 +172,8 @@ std::vector<Case> CoveringArray(const std::vector<Case>& all) {
 }
 
 GptTrainerOptions RunOf(const Case& c) {
-  const GptOptions models[] = {SmallGpt2(), SmallLlama(), SmallMixtral(), SmallDeepSeek()};
+  const GptOptions models[] = {SmallGpt2(), SmallLlama(), SmallMixtral(), SmallDeepSeek(),
+                               SmallBalanced()};
   GptTrainerOptions run = TinyRun(
       models[c[kModel]], c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
   run.model.transformer.qk_norm = c[kModel] == kLlama;
@@ -190,7 +191,7 @@ GptTrainerOptions RunOf(const Case& c) {
 
 std::string Describe(const Case& c) {
   static constexpr const char* kRecomputes[] = {"none", "selective", "uniform", "block"};
-  static constexpr const char* kModels[] = {"gpt2", "llama", "mixtral", "deepseek"};
+  static constexpr const char* kModels[] = {"gpt2", "llama", "mixtral", "deepseek", "balanced"};
   return absl::StrCat(kModels[c[kModel]], c[kOptimizer] == 0 ? " sgd " : " adamw ",
                       ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]],
                       c[kDocuments] == 1 ? " documents" : "");
@@ -243,7 +244,7 @@ void CompareWeights(const LayoutOutcome& got, const LayoutOutcome& want, bool sg
 // it.
 TEST(ParallelEquivalenceTest, RoutersOfTheModelsWithExpertsDecideFarAboveRounding) {
   const CountingSource source;
-  for (int model : {kMixtral, kDeepSeek}) {
+  for (int model : {kMixtral, kDeepSeek, kBalanced}) {
     for (int optimizer : {0, 1}) {
       Case c{};
       c[kModel] = model;
@@ -269,7 +270,7 @@ TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
 
   const CountingSource sources[] = {CountingSource(), CountingSource(/*documents=*/true)};
   std::map<std::array<int, 3>, LayoutOutcome> alone;
-  for (int model : {kGpt2, kLlama, kMixtral, kDeepSeek}) {
+  for (int model : {kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced}) {
     for (int optimizer : {0, 1}) {
       for (int documents : {0, 1}) {
         Case c{};

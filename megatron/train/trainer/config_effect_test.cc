@@ -152,7 +152,8 @@ std::string Describe(const MoeOptions& o) {
               o.shared_ffn_hidden_size, o.router.score, o.router.topk, o.router.pre_softmax,
               o.router.scaling_factor, o.router.num_groups, o.router.group_topk, o.balance,
               o.aux_loss_coeff, o.z_loss_coeff, o.expert_bias, o.expert_bias_update_rate,
-              o.capacity_factor.value_or(0), o.drop_policy);
+              o.capacity_factor.value_or(0), o.drop_policy, o.pad_to_capacity, o.sinkhorn,
+              o.input_jitter_eps, o.router.choose_by_logit);
 }
 
 std::string Describe(const TransformerOptions& o) {

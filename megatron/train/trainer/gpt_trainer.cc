@@ -50,7 +50,7 @@ absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
 }
 
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
-  return {groups.expert, groups.expert_tensor, groups.expert_model};
+  return {groups.expert, groups.expert_tensor, groups.expert_model, groups.data};
 }
 
 }  // namespace
@@ -268,7 +268,9 @@ void GptTrainer::ReportRouterLosses(StepReport* report) const {
     report->values.emplace_back(megatron::Measure{name, /*is_loss=*/true}, value);
   };
   if (moe.balance != BalanceUnit::kNone) {
-    add(moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss" : "load_balancing_loss",
+    add(moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss"
+        : moe.balance == BalanceUnit::kStep ? "global_load_balancing_loss"
+                                            : "load_balancing_loss",
         report->load_balancing_loss);
   }
   if (moe.z_loss_coeff != 0) add("z_loss", report->z_loss);

@@ -51,10 +51,23 @@ BalanceUnit ToBalanceUnit(const config::ModelConfig& model) {
       return BalanceUnit::kSample;
     case config::RouterLoadBalancing::aux_loss:
       return BalanceUnit::kMicroBatch;
+    case config::RouterLoadBalancing::global_aux_loss:
+      return BalanceUnit::kStep;
     case config::RouterLoadBalancing::none:
+    case config::RouterLoadBalancing::sinkhorn:
       break;
   }
   return BalanceUnit::kNone;
+}
+
+// Megatron's: the sigmoid of a single choice, the softmax over all experts of several.
+ops::Router SinkhornRouter(int topk) {
+  ops::Router router;
+  router.topk = topk;
+  router.score = topk == 1 ? ops::RouterScore::kSigmoid : ops::RouterScore::kSoftmax;
+  router.pre_softmax = topk > 1;
+  router.choose_by_logit = true;
+  return router;
 }
 
 MoeOptions ToMoe(const config::ModelConfig& model) {
@@ -74,6 +87,11 @@ MoeOptions ToMoe(const config::ModelConfig& model) {
     options.router.num_groups = static_cast<int>(model.moe_router_num_groups());
     options.router.group_topk = static_cast<int>(model.moe_router_group_topk());
   }
+  options.sinkhorn =
+      model.moe_router_load_balancing_type() == config::RouterLoadBalancing::sinkhorn;
+  if (options.sinkhorn) options.router = SinkhornRouter(options.router.topk);
+  options.input_jitter_eps = static_cast<float>(model.moe_input_jitter_eps());
+  options.pad_to_capacity = model.moe_pad_expert_input_to_capacity();
   options.balance = ToBalanceUnit(model);
   options.aux_loss_coeff = static_cast<float>(model.moe_aux_loss_coeff());
   options.z_loss_coeff = static_cast<float>(model.moe_z_loss_coeff());
@@ -324,6 +342,7 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
   options.sharding = ToSharding(config.parallel());
   options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
+  options.bucket_size = config.parallel().ddp_bucket_size();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   if (config.has_generation()) options.max_generation_context = config.model().seq_length();
   if (config.has_generation() && IsT5(config.model())) {
@@ -349,7 +368,6 @@ GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();
   options.log_params_norm = config.logging().log_params_norm();
-  options.bucket_size = config.parallel().ddp_bucket_size();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
   return options;
 }

@@ -40,6 +40,16 @@ void CheckGroups(ConfigChecker& check) {
 
 void CheckRouter(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
+  if (model.moe_router_load_balancing_type() == config::RouterLoadBalancing::sinkhorn) {
+    check.MustNotExceed(kTopk, kExperts, static_cast<double>(model.moe_router_topk()),
+                        static_cast<double>(model.num_experts()));
+    return check.HaveNoEffect(
+        {"model.moe_router_score_function", "model.moe_router_pre_softmax",
+         "model.moe_router_topk_scaling_factor", "model.moe_router_num_groups",
+         "model.moe_router_group_topk", "model.moe_router_enable_expert_bias",
+         "model.moe_router_bias_update_rate"},
+        absl::StrCat("with ", check.Named("model.moe_router_load_balancing_type")));
+  }
   const std::string score = absl::StrCat("with ", check.Named("model.moe_router_score_function"));
   const bool sigmoid = model.moe_router_score_function() == config::RouterScoreFunction::sigmoid;
   check.MustNotExceed(kTopk, kExperts, static_cast<double>(model.moe_router_topk()),
@@ -64,15 +74,21 @@ void CheckRouter(ConfigChecker& check) {
 
 void CheckLosses(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
-  if (model.moe_aux_loss_coeff() == 0) {
+  const auto type = model.moe_router_load_balancing_type();
+  if (type == config::RouterLoadBalancing::none || type == config::RouterLoadBalancing::sinkhorn) {
+    if (model.moe_aux_loss_coeff() != 0 || type == config::RouterLoadBalancing::sinkhorn) {
+      check.HaveNoEffect(
+          {"model.moe_aux_loss_coeff"},
+          absl::StrCat("with ", check.Named("model.moe_router_load_balancing_type")));
+    }
+  }
+  if (type != config::RouterLoadBalancing::sinkhorn && model.moe_aux_loss_coeff() == 0) {
     check.HaveNoEffect({"model.moe_router_load_balancing_type"},
                        "without model.moe_aux_loss_coeff");
-  } else if (model.moe_router_load_balancing_type() == config::RouterLoadBalancing::none) {
-    check.HaveNoEffect({"model.moe_aux_loss_coeff"},
-                       absl::StrCat("with ", check.Named("model.moe_router_load_balancing_type")));
   }
   if (!check.IsWritten("model.moe_expert_capacity_factor")) {
-    check.HaveNoEffect({"model.moe_token_drop_policy"}, "without model.moe_expert_capacity_factor");
+    check.HaveNoEffect({"model.moe_token_drop_policy", "model.moe_pad_expert_input_to_capacity"},
+                       "without model.moe_expert_capacity_factor");
   }
 }
 
@@ -107,14 +123,26 @@ void CheckExpertLayout(ConfigChecker& check) {
 
 void CheckExperts(ConfigChecker& check) {
   if (!check.IsWritten(kExperts)) {
-    check.HaveNoEffect({"model.moe_layer_freq", "model.moe_ffn_hidden_size", kTopk,
-                        "model.moe_router_score_function", "model.moe_router_pre_softmax",
-                        "model.moe_router_topk_scaling_factor", "model.moe_router_num_groups",
-                        "model.moe_router_group_topk", "model.moe_router_load_balancing_type",
-                        "model.moe_aux_loss_coeff", "model.moe_z_loss_coeff",
-                        "model.moe_router_enable_expert_bias", "model.moe_router_bias_update_rate",
-                        "model.moe_expert_capacity_factor", "model.moe_token_drop_policy",
-                        "model.moe_shared_expert_intermediate_size", kExpertRanks, kExpertTensor},
+    check.HaveNoEffect({"model.moe_layer_freq",
+                        "model.moe_ffn_hidden_size",
+                        kTopk,
+                        "model.moe_router_score_function",
+                        "model.moe_router_pre_softmax",
+                        "model.moe_router_topk_scaling_factor",
+                        "model.moe_router_num_groups",
+                        "model.moe_router_group_topk",
+                        "model.moe_router_load_balancing_type",
+                        "model.moe_aux_loss_coeff",
+                        "model.moe_z_loss_coeff",
+                        "model.moe_router_enable_expert_bias",
+                        "model.moe_router_bias_update_rate",
+                        "model.moe_expert_capacity_factor",
+                        "model.moe_token_drop_policy",
+                        "model.moe_pad_expert_input_to_capacity",
+                        "model.moe_input_jitter_eps",
+                        "model.moe_shared_expert_intermediate_size",
+                        kExpertRanks,
+                        kExpertTensor},
                        "without model.num_experts");
     return;
   }
@@ -127,10 +155,6 @@ void CheckExperts(ConfigChecker& check) {
   if (model.model_type() == config::ModelType::bert) {
     check.Error(kExperts, absl::StrCat("does not work together with ",
                                        check.Named("model.model_type"), " in this version"));
-  }
-  if (model.post_norm()) {
-    check.Error(kExperts, absl::StrCat("does not work together with ",
-                                       check.Named("model.post_norm"), " in this version"));
   }
   if (check.Usable({"model.num_layers"})) {
     const absl::Status pattern =

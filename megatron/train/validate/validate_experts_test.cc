@@ -28,6 +28,7 @@ std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides) {
 TEST(ValidateExpertsTest, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"parallel.expert_model_parallel_size=4"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"model.post_norm=true"}), IsEmpty());
   EXPECT_THAT(
       ErrorsWith({"parallel.expert_model_parallel_size=8", "parallel.context_parallel_size=2"}),
       IsEmpty());
@@ -41,11 +42,24 @@ TEST(ValidateExpertsTest, AcceptsWhatWorks) {
               IsEmpty());
 }
 
+TEST(ValidateExpertsTest, SinkhornMayChooseOneExpert) {
+  EXPECT_THAT(ErrorsWith({"model.moe_router_load_balancing_type=sinkhorn",
+                          "model.moe_router_topk=1", "model.moe_input_jitter_eps=0.01"}),
+              IsEmpty());
+}
+
 TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"model.disable_bias_linear=false"}, "experts have no biases"},
       {{"model.model_type=bert"}, "does not work together with model.model_type"},
-      {{"model.post_norm=true"}, "does not work together with model.post_norm"},
+      {{"model.moe_router_load_balancing_type=sinkhorn", "model.moe_aux_loss_coeff=0.1"},
+       "has no effect with model.moe_router_load_balancing_type"},
+      {{"model.moe_router_load_balancing_type=sinkhorn", "model.moe_router_score_function=sigmoid"},
+       "has no effect with model.moe_router_load_balancing_type"},
+      {{"model.moe_router_load_balancing_type=global_aux_loss"},
+       "without model.moe_aux_loss_coeff"},
+      {{"model.moe_pad_expert_input_to_capacity=true"}, "without model.moe_expert_capacity_factor"},
+      {{"model.moe_input_jitter_eps=1"}, "model.moe_input_jitter_eps"},
       {{"model.moe_router_topk=9"}, "model.moe_router_topk"},
       {{"model.moe_router_topk=1"}, "makes a softmax over one expert"},
       {{"model.moe_router_enable_expert_bias=true"}, "moe_router_score_function: sigmoid"},

@@ -1,0 +1,108 @@
+// What parallel_equivalence_test cannot hold to every layout: the balance of steps, which depends
+// on how many samples all ranks take at once, and the messages of padded experts.
+
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kSteps = 4;
+constexpr double kTolerance = 2e-6;
+
+// As in parallel_equivalence_test, which asserts how far apart its routers' scores lie.
+GptTrainerOptions RunWithExperts() {
+  GptTrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
+  run.model.transformer.moe.layers = {false, true, false, true};
+  run.model.transformer.init_std = 0.08f;
+  return run;
+}
+
+LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout) {
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = kSteps;
+  return TrainOnLayout(run, how, CountingSource());
+}
+
+void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
+  for (int i = 0; i < kSteps; ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], kTolerance * want.losses[i]) << "step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], kTolerance * want.norms[i]) << "step " << i;
+    EXPECT_NEAR(got.balances[i], want.balances[i], kTolerance * want.balances[i]) << "step " << i;
+  }
+}
+
+// Four samples at once, in every way.
+std::vector<Layout> LayoutsOfFourSamples() {
+  std::vector<Layout> layouts(4);
+  layouts[0].tensor = layouts[0].pipeline = 2;
+  layouts[0].sequence_parallel = true;
+  layouts[0].micro_batch_size = 4;
+  layouts[1].context = layouts[1].data = layouts[1].expert = 2;
+  layouts[1].micro_batch_size = 2;
+  layouts[1].sharding = DataSharding::kStates;
+  layouts[2].data = 4;
+  layouts[2].expert = 2;
+  layouts[3].data = layouts[3].pipeline = 2;
+  layouts[3].micro_batch_size = 2;
+  layouts[3].schedule = ScheduleKind::kZeroBubbleH1;
+  return layouts;
+}
+
+TEST(ExpertLayoutTest, TheBalanceOfAStepDependsOnTheSamplesAtOnceAlone) {
+  GptTrainerOptions run = RunWithExperts();
+  run.model.transformer.moe.balance = BalanceUnit::kStep;
+  Layout one;
+  one.micro_batch_size = 4;
+  const LayoutOutcome alone = Train(run, one);
+  for (const Layout& layout : LayoutsOfFourSamples()) {
+    SCOPED_TRACE(ToString(layout));
+    ExpectTheSame(Train(run, layout), alone);
+  }
+}
+
+TEST(ExpertLayoutTest, AStepOfOneMicroBatchIsBalancedAsThatIs) {
+  GptTrainerOptions run = RunWithExperts();
+  Layout one;
+  one.micro_batch_size = 8;
+  run.model.transformer.moe.balance = BalanceUnit::kMicroBatch;
+  const LayoutOutcome want = Train(run, one);
+  run.model.transformer.moe.balance = BalanceUnit::kStep;
+  const LayoutOutcome got = Train(run, one);
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.balances, want.balances);
+  // And two ranks with half of it each balance the whole.
+  Layout two;
+  two.data = 2;
+  two.micro_batch_size = 4;
+  ExpectTheSame(Train(run, two), want);
+}
+
+TEST(ExpertLayoutTest, PaddedExpertsGetMessagesOfOneSizeAndGiveTheSame) {
+  GptTrainerOptions run = RunWithExperts();
+  Layout layout;
+  layout.data = layout.expert = 2;
+  const auto calls = [](const LayoutOutcome& outcome, Collective collective) {
+    return outcome.sent->CallsOf("etp-ep", collective);
+  };
+  const LayoutOutcome plain = Train(run, layout);
+  EXPECT_GT(calls(plain, Collective::kAllToAll), 0) << "nobody tells how many rows there are";
+  run.model.transformer.moe.pad_to_capacity = true;
+  const LayoutOutcome padded = Train(run, layout);
+  ExpectTheSame(padded, plain);
+  EXPECT_EQ(calls(padded, Collective::kAllToAll), 0);
+  // Two layers with experts, 4 micro-batches, there and back, forward and backward: two experts of
+  // the other rank, each with room for 2 * 16 / 4 rows of 32 floats.
+  EXPECT_EQ(calls(padded, Collective::kAllToAllV), kSteps * 2 * 4 * 4);
+  EXPECT_EQ(padded.sent->Of("etp-ep", Collective::kAllToAllV),
+            int64_t{kSteps} * 2 * 4 * 4 * (2 * 8 * 32 * 4));
+}
+
+}  // namespace
+}  // namespace megatron
