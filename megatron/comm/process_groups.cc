@@ -77,6 +77,14 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
   return groups;
 }
 
+int CountGroups(const ProcessGroups& groups) {
+  int count = groups.world.size() > 1 ? 1 : 0;
+  count += groups.tensor_replicas.size() > 1 ? 1 : 0;
+  for (const NamedPartition& named : Partitions(RankGrid(), RankGrid()))
+    count += (groups.*named.group).size() > 1 ? 1 : 0;
+  return count;
+}
+
 ProcessGroups GroupsForPlanning(const RankGrid& dense, const RankGrid& expert, int rank) {
   ProcessGroups groups;
   groups.world = ProcessGroup::ForPlanning(dense.world_size(), rank, "world");

@@ -37,6 +37,9 @@ struct ProcessGroups {
 absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
                                          const std::shared_ptr<Communicator>& world);
 
+// How many of them have several ranks.
+int CountGroups(const ProcessGroups& groups);
+
 // The same groups for planning what `rank` would do; no other rank is needed.
 ProcessGroups GroupsForPlanning(const RankGrid& dense, const RankGrid& expert, int rank);
 

@@ -14,6 +14,18 @@
 namespace megatron {
 namespace {
 
+// Besides the groups, what trainers make of them: the ranks that share a group of queries, and what
+// overlaps has groups of its own.
+int CountCommunicators(const GptTrainerOptions& options, const ProcessGroups& groups) {
+  int count = CountGroups(groups);
+  if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
+  if (options.data_parallel.overlap_grad_reduce || options.data_parallel.overlap_param_gather) {
+    for (const ProcessGroup* group : {&groups.data_context, &groups.expert_data})
+      count += group->size() > 1 ? 1 : 0;
+  }
+  return count;
+}
+
 absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups& groups,
                                   int stage) {
   MemoryLedger ledger;
@@ -22,6 +34,7 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
                             GptTrainer::Create(options.TrainerOf(stage, /*data_rank=*/0), scaler,
                                                groups, {}, Stream::Meta(), &ledger));
   RankPlan plan;
+  plan.communicators = CountCommunicators(options.trainer, groups);
   plan.sizes = trainer->Measure();
   plan.activations = trainer->MeasuredActivations();
   plan.memory = ledger.AtPeak();
@@ -145,6 +158,14 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
                         FormatBytes(plan.machine_bytes(ranks, processes)), ranks,
                         FormatBytes(plan.rank_bytes()), each, FormatBytes(plan.data_bytes), each,
                         FormatBytes(plan.program_bytes));
+  if (options.device == DeviceType::kCuda && ranks > 1 &&
+      options.ranks.backend != DistributedBackend::kHost) {
+    absl::StrAppendFormat(
+        text,
+        "not counted: what NCCL, if ranks have a GPU each, takes there for the %d "
+        "communicators of a rank\n",
+        plan.stages[0].communicators);
+  }
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace megatron {
 // One rank of each pipeline stage; the others of the stage are like it.
 struct RankPlan {
   int64_t parameters = 0;  // that this rank holds
+  int communicators = 0;   // with other ranks, if by NCCL
   StageMemorySizes sizes;
   std::map<std::string, int64_t> memory;       // bytes by kind
   std::map<std::string, int64_t> activations;  // bytes of one micro-batch by name, at the fullest
