@@ -1,0 +1,131 @@
+#include "megatron/train/validate/validate_data.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "glog/logging.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/train/config/config_checker.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kMostSplits = 3;
+
+void CheckSplit(ConfigChecker& check, const std::string& split) {
+  double sum = 0;
+  int count = 0;
+  for (absl::string_view part : absl::StrSplit(split, ',')) {
+    double share;
+    if (++count > kMostSplits || !absl::SimpleAtod(part, &share) || !(share >= 0 && share <= 1e9)) {
+      return check.Error("data.split",
+                         "expects up to three shares that are not negative, as in \"969,30,1\"");
+    }
+    sum += share;
+  }
+  if (sum <= 0) check.Error("data.split", "gives nothing to any part");
+}
+
+// What only files need, and what files of their own for each part need.
+void CheckDataFiles(ConfigChecker& check) {
+  const config::DataConfig& data = check.resolved().data();
+  for (absl::string_view path :
+       {"data.data_path", "data.train_data_path", "data.valid_data_path", "data.test_data_path"}) {
+    const auto& parts = path == "data.data_path"         ? data.data_path()
+                        : path == "data.train_data_path" ? data.train_data_path()
+                        : path == "data.valid_data_path" ? data.valid_data_path()
+                                                         : data.test_data_path();
+    if (std::find(parts.begin(), parts.end(), "") != parts.end())
+      check.Error(path, "holds an empty prefix");
+  }
+  const bool own_files = data.train_data_path_size() > 0;
+  const bool listed = !data.per_split_data_args_path().empty();
+  if (data.data_path_size() == 0 && !own_files && !listed) {
+    check.HaveNoEffect({"data.data_cache_path", "data.mmap_bin_files"},
+                       "without data.data_path or data.train_data_path");
+  }
+  const config::TrainConfig& training = check.resolved().train();
+  const bool evaluates = training.eval_iters() > 0 && training.eval_interval() > 0;
+  if (listed) check.HaveNoEffect({"data.split"}, "with data.per_split_data_args_path");
+  if (!own_files) {
+    check.HaveNoEffect({"data.valid_data_path", "data.test_data_path"},
+                       "without data.train_data_path");
+  } else {
+    check.HaveNoEffect({"data.split"}, "with data.train_data_path");
+    if (!evaluates) {
+      check.HaveNoEffect({"data.test_data_path"},
+                         "where train.eval_iters or train.eval_interval is 0");
+    }
+    if (data.valid_data_path_size() == 0 && evaluates &&
+        !check.locations().IsBroken("data.valid_data_path")) {
+      check.Error("data.valid_data_path",
+                  "is required by data.train_data_path; train.eval_iters = 0 turns evaluation "
+                  "off");
+    }
+  }
+  if (data.has_fim_data() && data.fim_data().fim_split_sample().empty())
+    check.HaveNoEffect({"data.fim_data.fim_fragment_rate"},
+                       "without data.fim_data.fim_split_sample");
+  if (data.dataloader_type() != config::DataloaderType::cyclic) {
+    check.HaveNoEffect({"data.data_sharding"},
+                       absl::StrCat("with ", check.Named("data.dataloader_type")));
+  }
+}
+
+// Each type takes the fields that the factory of tokenizers lists.
+void CheckTokenizer(ConfigChecker& check) {
+  const std::string tokenizer = check.Named("data.tokenizer_type");
+  const absl::StatusOr<TokenizerFields> fields =
+      TokenizerFieldsOf(config::Tokenizer::Type_Name(check.resolved().data().tokenizer_type()));
+  CHECK(fields.ok()) << fields.status();
+  for (const absl::string_view name :
+       {"vocab_size", "vocab_file", "merge_file", "tokenizer_model", "vocab_extra_ids",
+        "tiktoken_pattern", "tiktoken_num_special_tokens", "tiktoken_special_tokens"}) {
+    const std::string path = absl::StrCat("data.", name);
+    if (absl::c_linear_search(fields->required, name)) {
+      const bool empty = check.IsWritten(path) && check.ValueOf(path) == "\"\"";
+      if ((!check.IsWritten(path) || empty) && !check.locations().IsBroken(path)) {
+        check.Error(path, absl::StrCat("is required by ", tokenizer));
+      }
+    } else if (!absl::c_linear_search(fields->optional, name)) {
+      check.HaveNoEffect({path}, absl::StrCat("with ", tokenizer));
+    }
+  }
+}
+
+}  // namespace
+
+void CheckData(ConfigChecker& check) {
+  const config::DataConfig& data = check.resolved().data();
+  std::vector<std::string> sources;
+  if (data.data_path_size() > 0) sources.push_back(check.Named("data.data_path"));
+  if (data.train_data_path_size() > 0) sources.push_back(check.Named("data.train_data_path"));
+  if (!data.per_split_data_args_path().empty())
+    sources.push_back(check.Named("data.per_split_data_args_path"));
+  if (data.mock_data()) sources.push_back(check.Named("data.mock_data"));
+  if (data.has_stories())
+    sources.push_back(absl::StrCat("data.stories (", check.locations().Where("data.stories"), ")"));
+  if (sources.empty() && !check.locations().IsBroken("data.data_path")) {
+    check.Error("data.data_path",
+                "there is no data: set data.data_path, data.stories or data.mock_data");
+  }
+  for (size_t i = 1; i < sources.size(); ++i) {
+    check.MessageError("data",
+                       absl::StrCat(sources[i], " contradicts ", sources[0], "; choose one"));
+  }
+  CheckDataFiles(check);
+  CheckSplit(check, data.split());
+  if (data.has_stories() && data.tokenizer_type() == config::Tokenizer::NullTokenizer) {
+    return check.Error("data.tokenizer_type", "cannot read data.stories, which is text");
+  }
+  CheckTokenizer(check);
+}
+
+}  // namespace megatron

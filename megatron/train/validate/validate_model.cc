@@ -1,0 +1,121 @@
+#include "megatron/train/validate/validate_model.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/train/config/config_checker.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
+constexpr int64_t kShortestBertSample = 5;    // two pieces of a token and three special ones
+
+void CheckHeads(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  if (!check.raw().model().has_kv_channels() &&
+      check.Usable({"model.hidden_size", "model.num_attention_heads"}) &&
+      model.hidden_size() % model.num_attention_heads() != 0) {
+    check.Error("model.hidden_size",
+                absl::StrCat("must be divisible by ", check.Named("model.num_attention_heads"),
+                             ", or model.kv_channels be set"));
+  }
+  if (check.Usable({"model.num_attention_heads", "model.kv_channels"}) &&
+      static_cast<double>(model.num_attention_heads()) * model.kv_channels() > kWidestAttention) {
+    check.Error("model.num_attention_heads",
+                absl::StrCat("times ", check.Named("model.kv_channels"), " must be at most ",
+                             static_cast<int64_t>(kWidestAttention)));
+  }
+  if (!model.group_query_attention()) {
+    if (check.IsWritten("model.num_query_groups") &&
+        model.num_query_groups() != model.num_attention_heads()) {
+      check.Error(
+          "model.num_query_groups",
+          absl::StrCat("needs model.group_query_attention: true; without it there are as many as ",
+                       check.Named("model.num_attention_heads")));
+    }
+  } else if (!check.IsWritten("model.num_query_groups")) {
+    if (!check.locations().IsBroken("model.num_query_groups"))
+      check.Error("model.group_query_attention", "needs model.num_query_groups");
+  } else {
+    check.MustDivide("model.num_query_groups", "model.num_attention_heads",
+                     model.num_query_groups(), model.num_attention_heads());
+  }
+}
+
+void CheckPositions(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  if (check.Usable({"model.seq_length", "model.max_position_embeddings"}) &&
+      model.seq_length() > model.max_position_embeddings()) {
+    check.Error("model.max_position_embeddings",
+                absl::StrCat("must be at least ", check.Named("model.seq_length")));
+  }
+  if (model.position_embedding_type() != config::PositionEmbedding::rope) {
+    check.HaveNoEffect({"model.rotary_base", "model.rotary_percent", "model.rotary_interleaved",
+                        "model.rotary_seq_len_interpolation_factor", "model.use_rope_scaling",
+                        "model.rope_scaling_factor"},
+                       absl::StrCat("with ", check.Named("model.position_embedding_type")));
+    return;
+  }
+  if (!model.use_rope_scaling()) {
+    check.HaveNoEffect({"model.rope_scaling_factor"},
+                       absl::StrCat("with ", check.Named("model.use_rope_scaling")));
+  }
+  if (!check.Usable({"model.kv_channels", "model.rotary_percent"})) return;
+  const int64_t rotated =
+      static_cast<int64_t>(static_cast<double>(model.kv_channels()) * model.rotary_percent());
+  if (rotated < 2 || rotated % 2 != 0) {
+    check.Error("model.rotary_percent",
+                absl::StrCat("of ", check.Named("model.kv_channels"), " rotates ", rotated,
+                             " channels; an even number of at least 2 is needed"));
+  }
+}
+
+void CheckNetworkChoices(ConfigChecker& check) {
+  if (check.resolved().model().swiglu())
+    check.HaveNoEffect({"model.activation_func", "model.gated_linear_unit"},
+                       absl::StrCat("with ", check.Named("model.swiglu")));
+  if (!check.resolved().model().disable_bias_linear()) {
+    check.HaveNoEffect({"model.add_qkv_bias"},
+                       absl::StrCat("with ", check.Named("model.disable_bias_linear")));
+  }
+}
+
+void CheckBert(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  const std::string type = absl::StrCat("with ", check.Named("model.model_type"));
+  if (model.model_type() == config::ModelType::gpt)
+    check.HaveNoEffect({"data.mask_prob", "data.short_seq_prob"}, type);
+  if (model.model_type() != config::ModelType::bert)
+    return check.HaveNoEffect({"model.bert_binary_head", "model.num_tokentypes"}, type);
+  check.HaveNoEffect({"data.reset_position_ids", "data.reset_attention_mask", "data.eod_mask_loss",
+                      "data.fim_data", "generation.tokens_to_generate", "generation.temperature",
+                      "generation.top_k", "generation.top_p", "generation.seed"},
+                     type);
+  if (model.bert_binary_head() && check.Usable({"model.num_tokentypes"}) &&
+      model.num_tokentypes() < 2) {
+    check.Error("model.num_tokentypes",
+                absl::StrCat("must be at least 2 with ", check.Named("model.bert_binary_head")));
+  }
+  if (check.Usable({"model.seq_length"}) && model.seq_length() < kShortestBertSample) {
+    check.Error("model.seq_length",
+                absl::StrCat("must be at least ", kShortestBertSample, " ", type));
+  }
+  if (check.resolved().has_generation() &&
+      !absl::StrContains(check.resolved().generation().prompt(), "[MASK]")) {
+    check.Error("generation.prompt", absl::StrCat("must hold a [MASK] ", type));
+  }
+}
+
+}  // namespace
+
+void CheckModel(ConfigChecker& check) {
+  CheckHeads(check);
+  CheckPositions(check);
+  CheckNetworkChoices(check);
+  CheckBert(check);
+}
+
+}  // namespace megatron

@@ -1,0 +1,149 @@
+#include "megatron/train/validate/validate_parallel.h"
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/layers/context_slice.h"
+#include "megatron/train/config/config_checker.h"
+#include "megatron/train/validate/pipeline_config.h"
+#include "megatron/train/validate/validate_experts.h"
+
+namespace megatron {
+namespace {
+
+void CheckLayout(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const int64_t tensor = check.resolved().parallel().tensor_model_parallel_size();
+  check.MustDivide(kTensor, "model.num_attention_heads", tensor, model.num_attention_heads());
+  check.MustDivide(kTensor, "model.ffn_hidden_size", tensor, model.ffn_hidden_size());
+  check.MustDivide(kTensor, "model.make_vocab_size_divisible_by", tensor,
+                   model.make_vocab_size_divisible_by());
+  if (model.group_query_attention() && check.Usable({kTensor, "model.num_query_groups"}) &&
+      model.num_query_groups() % tensor != 0 && tensor % model.num_query_groups() != 0) {
+    check.Error("model.num_query_groups",
+                absl::StrCat("must divide, or be divisible by, ", check.Named(kTensor)));
+  }
+  // What a T5 packs has room to be filled up, whatever its lengths.
+  if (check.resolved().parallel().sequence_parallel() &&
+      model.model_type() != config::ModelType::t5 && check.Usable({kTensor, "model.seq_length"}) &&
+      model.seq_length() % tensor != 0) {
+    check.Error("model.seq_length", absl::StrCat("must be divisible by ", check.Named(kTensor),
+                                                 " with parallel.sequence_parallel: true"));
+  }
+}
+
+// Samples that differ in length are filled up to what can be shared out evenly, which must have
+// room in a sample of the greatest length.
+void CheckStripes(ConfigChecker& check) {
+  constexpr char kContext[] = "parallel.context_parallel_size";
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (!check.Usable({"model.seq_length", kTensor})) return;
+  const bool rows = parallel.sequence_parallel() && parallel.tensor_model_parallel_size() > 1;
+  const int64_t multiple = kContextStripe * parallel.context_parallel_size() *
+                           (rows ? parallel.tensor_model_parallel_size() : 1);
+  if (check.resolved().model().seq_length() % multiple == 0) return;
+  check.Error("model.seq_length",
+              absl::StrCat("must be divisible by ", kContextStripe, " * ", check.Named(kContext),
+                           rows ? absl::StrCat(" * ", check.Named(kTensor)) : "", " with ",
+                           check.Named("model.model_type")));
+}
+
+// Samples of one length are cut into chunks of equal length.
+void CheckChunks(ConfigChecker& check) {
+  constexpr char kContext[] = "parallel.context_parallel_size";
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t size = parallel.context_parallel_size();
+  const int64_t length = check.resolved().model().seq_length();
+  if (!check.Usable({"model.seq_length"})) return;
+  if (length % (2 * size) != 0) {
+    check.Error("model.seq_length", absl::StrCat("must be divisible by 2 * ", check.Named(kContext),
+                                                 ": each rank has a part from each end"));
+  } else if (parallel.sequence_parallel() && check.Usable({kTensor}) &&
+             length / size % parallel.tensor_model_parallel_size() != 0) {
+    check.Error("model.seq_length",
+                absl::StrCat("must be divisible by ", check.Named(kContext), " times ",
+                             check.Named(kTensor), " with parallel.sequence_parallel: true"));
+  }
+}
+
+// How samples and heads are shared out over context-parallel ranks.
+void CheckContext(ConfigChecker& check) {
+  constexpr char kContext[] = "parallel.context_parallel_size";
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const config::ModelConfig& model = check.resolved().model();
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t size = parallel.context_parallel_size();
+  if (!check.Usable({kContext})) return;
+  if (size == 1) {
+    return check.HaveNoEffect({"parallel.cp_comm_type"},
+                              absl::StrCat("with ", check.Named(kContext)));
+  }
+  if (model.model_type() == config::ModelType::bert) CheckStripes(check);
+  if (model.model_type() == config::ModelType::gpt) CheckChunks(check);
+  if (parallel.cp_comm_type() != config::ContextParallelComm::a2a) return;
+  const char* const heads =
+      model.group_query_attention() ? "model.num_query_groups" : "model.num_attention_heads";
+  const int64_t count =
+      model.group_query_attention() ? model.num_query_groups() : model.num_attention_heads();
+  if (check.Usable({heads, kTensor}) &&
+      count % (size * parallel.tensor_model_parallel_size()) != 0) {
+    check.Error(heads,
+                absl::StrCat("must be divisible by ", check.Named(kContext), " times ",
+                             check.Named(kTensor), " with ", check.Named("parallel.cp_comm_type")));
+  }
+}
+
+void CheckDataParallel(ConfigChecker& check) {
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (!parallel.use_distributed_optimizer()) {
+    check.HaveNoEffect(
+        {"parallel.data_parallel_sharding_strategy", "parallel.overlap_param_gather"},
+        "without parallel.use_distributed_optimizer: true");
+  }
+  if (parallel.data_parallel_sharding_strategy() != config::DataParallelSharding::optim) {
+    check.HaveNoEffect(
+        {"parallel.ddp_bucket_size"},
+        absl::StrCat("with ", check.Named("parallel.data_parallel_sharding_strategy"),
+                     ", where a layer is whole only while it is used"));
+  }
+  if (parallel.grad_reduce_in_bf16() && !check.resolved().precision().bf16())
+    check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
+}
+
+void CheckBackend(ConfigChecker& check) {
+  constexpr absl::string_view kBackend = "parallel.distributed_backend";
+  const std::initializer_list<absl::string_view> of_nccl = {"parallel.sum_in_rank_order",
+                                                            "parallel.check_collectives"};
+  const config::SystemConfig& system = check.resolved().system();
+  if (system.has_device() && system.device() == config::Device::cpu) {
+    if (check.IsWritten(kBackend)) check.Error(kBackend, "has no effect with system.device: cpu");
+    check.HaveNoEffect(of_nccl, "with system.device: cpu");
+  }
+  if (!check.IsWritten(kBackend) ||
+      check.resolved().parallel().distributed_backend() == config::DistributedBackend::nccl)
+    return;
+  check.HaveNoEffect(of_nccl, "with parallel.distributed_backend: host");
+  if (system.device() != config::Device::cuda) return;
+  for (absl::string_view path : {"parallel.overlap_grad_reduce", "parallel.overlap_param_gather"}) {
+    if (!check.IsDefault(path))
+      check.Error(path, absl::StrCat("on GPUs NCCL alone overlaps, not ", check.Named(kBackend)));
+  }
+}
+
+}  // namespace
+
+void CheckParallel(ConfigChecker& check) {
+  CheckLayout(check);
+  CheckContext(check);
+  CheckExperts(check);
+  CheckPipeline(check);
+  CheckDataParallel(check);
+  CheckBackend(check);
+}
+
+}  // namespace megatron

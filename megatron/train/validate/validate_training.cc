@@ -1,0 +1,131 @@
+#include "megatron/train/validate/validate_training.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/train/config/config_checker.h"
+#include "megatron/train/validate/pipeline_config.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kMostTokens = 9e18;  // of a run, in 64 bits
+
+void CheckLearningRate(ConfigChecker& check) {
+  const config::OptimizerConfig& optimizer = check.resolved().optimizer();
+  check.MustNotExceed("optimizer.min_lr", "optimizer.lr", optimizer.min_lr(), optimizer.lr());
+  check.MustNotExceed("optimizer.lr_warmup_init", "optimizer.lr", optimizer.lr_warmup_init(),
+                      optimizer.lr());
+  if (check.IsWritten("optimizer.lr_warmup_fraction") && optimizer.lr_warmup_iters() > 0) {
+    check.Error(
+        "optimizer.lr_warmup_fraction",
+        absl::StrCat("contradicts ", check.Named("optimizer.lr_warmup_iters"), "; choose one"));
+  }
+  if (check.Usable({"optimizer.lr_warmup_iters", "optimizer.lr_decay_iters"}) &&
+      optimizer.lr_warmup_iters() >= optimizer.lr_decay_iters()) {
+    check.Error(
+        "optimizer.lr_warmup_iters",
+        absl::StrCat("must be less than ", check.Named("optimizer.lr_decay_iters"),
+                     "; lower optimizer.lr_warmup_iters or raise ",
+                     check.IsWritten("optimizer.lr_decay_iters") ? "optimizer.lr_decay_iters"
+                                                                 : "train.train_iters"));
+  }
+  if (optimizer.lr_decay_style() != config::LrDecayStyle::WSD) {
+    check.HaveNoEffect({"optimizer.lr_wsd_decay_style", "optimizer.lr_wsd_decay_iters"},
+                       absl::StrCat("with ", check.Named("optimizer.lr_decay_style")));
+  } else if (!check.IsWritten("optimizer.lr_wsd_decay_iters")) {
+    check.Error("optimizer.lr_wsd_decay_iters",
+                absl::StrCat("is required by ", check.Named("optimizer.lr_decay_style")));
+  } else {
+    check.MustNotExceed("optimizer.lr_wsd_decay_iters", "optimizer.lr_decay_iters",
+                        optimizer.lr_wsd_decay_iters(), optimizer.lr_decay_iters());
+  }
+}
+
+void CheckOptimizer(ConfigChecker& check) {
+  const config::OptimizerConfig& optimizer = check.resolved().optimizer();
+  const std::string style = check.Named("optimizer.weight_decay_incr_style");
+  const bool constant =
+      optimizer.weight_decay_incr_style() == config::WeightDecayIncrStyle::constant;
+  for (absl::string_view path : {"optimizer.start_weight_decay", "optimizer.end_weight_decay"}) {
+    if (!constant && !check.IsWritten(path)) {
+      check.Error("optimizer.weight_decay_incr_style", absl::StrCat("needs ", path));
+    }
+    if (constant && check.Usable({path, "optimizer.weight_decay"}) &&
+        check.ValueOf(path) != check.ValueOf("optimizer.weight_decay")) {
+      check.Error(path, absl::StrCat("differs from ", check.Named("optimizer.weight_decay"),
+                                     ", which ", style, " holds on to"));
+    }
+  }
+  if (!constant) check.HaveNoEffect({"optimizer.weight_decay"}, absl::StrCat("with ", style));
+  const std::string kind = absl::StrCat("with ", check.Named("optimizer.optimizer"));
+  if (optimizer.optimizer() == config::Optimizer::adam) {
+    check.HaveNoEffect({"optimizer.sgd_momentum"}, kind);
+  } else {
+    check.HaveNoEffect({"optimizer.adam_beta1", "optimizer.adam_beta2", "optimizer.adam_eps"},
+                       kind);
+  }
+}
+
+// Samples that all data-parallel ranks together take in one micro-step.
+int64_t SamplesPerMicroStep(const ConfigChecker& check) {
+  return check.resolved().train().micro_batch_size() *
+         check.resolved().parallel().data_parallel_size();
+}
+
+void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t samples) {
+  if (!check.Usable({path, "train.micro_batch_size", "parallel.data_parallel_size"})) return;
+  const int64_t together = SamplesPerMicroStep(check);
+  if (samples % together == 0) return CheckThatPipelineIsFilled(check, path, samples / together);
+  check.Error(path, absl::StrCat("must be divisible by ", check.Named("train.micro_batch_size"),
+                                 " times ", check.Named("parallel.data_parallel_size")));
+}
+
+void CheckBatch(ConfigChecker& check) {
+  MustBeWholeMicroSteps(check, "train.global_batch_size",
+                        check.resolved().train().global_batch_size());
+  if (!check.Usable({"train.train_iters", "train.global_batch_size", "model.seq_length"})) return;
+  const double tokens = static_cast<double>(check.resolved().train().train_iters()) *
+                        static_cast<double>(check.resolved().train().global_batch_size()) *
+                        static_cast<double>(check.resolved().model().seq_length());
+  if (tokens > kMostTokens) {
+    check.Error("train.train_iters", absl::StrCat("times ", check.Named("train.global_batch_size"),
+                                                  " times ", check.Named("model.seq_length"),
+                                                  " is more tokens than 64 bits can count"));
+  }
+}
+
+void CheckRampup(ConfigChecker& check) {
+  if (!check.raw().train().has_rampup_batch_size()) return;
+  constexpr char kStart[] = "train.rampup_batch_size.start";
+  constexpr char kIncrement[] = "train.rampup_batch_size.increment";
+  constexpr char kGlobal[] = "train.global_batch_size";
+  for (absl::string_view path : {kStart, kIncrement, "train.rampup_batch_size.samples"}) {
+    if (!check.IsWritten(path) && !check.locations().IsBroken(path))
+      check.Error(path, "is required by train.rampup_batch_size");
+  }
+  const config::RampupBatchSize& rampup = check.resolved().train().rampup_batch_size();
+  MustBeWholeMicroSteps(check, kStart, rampup.start());
+  MustBeWholeMicroSteps(check, kIncrement, rampup.increment());
+  if (!check.Usable({kStart, kGlobal})) return;
+  const int64_t growth = check.resolved().train().global_batch_size() - rampup.start();
+  if (growth <= 0) {
+    check.Error(kStart, absl::StrCat("must be less than ", check.Named(kGlobal)));
+  } else if (check.Usable({kIncrement}) && growth % rampup.increment() != 0) {
+    check.Error(kIncrement, absl::StrCat("must divide ", check.Named(kGlobal), " less ",
+                                         check.Named(kStart), ", which is ", growth));
+  }
+}
+
+}  // namespace
+
+void CheckTraining(ConfigChecker& check) {
+  CheckLearningRate(check);
+  CheckOptimizer(check);
+  CheckBatch(check);
+  CheckRampup(check);
+}
+
+}  // namespace megatron
