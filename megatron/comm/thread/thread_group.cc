@@ -202,29 +202,6 @@ std::string ThreadGroup::WaitingText(const Seat& seat, bool all) const {
                                       : absl::StrCat("; awaited: ", DescribeAll(awaited)));
 }
 
-// A call that goes on, or of which nothing can be known, awaits nobody.
-std::optional<WaitingCall> ThreadGroup::WaitingCallOf(int world_rank) {
-  const Seat* const seat = SeatOf(world_rank);
-  if (seat == nullptr || seat->waits_in == Place::kNone) return std::nullopt;
-  WaitingCall call;
-  call.serial = seat->waits_since;
-  call.thread = seat->clock;
-  const PatientLock lock(&mutex_, kLockPatience);
-  if (!lock.held()) return call;
-  Ranks awaited;
-  if (seat->waits_in == Place::kArriving) awaited = Missing(seat->arrivals);
-  if (seat->waits_in == Place::kExchanging) awaited = *seat->exchanges_with;
-  for (const int rank : awaited) call.awaited.push_back(world_ranks_[rank]);
-  if (!awaited.empty()) {
-    call.what = absl::StrCat(
-        Describe(static_cast<int>(seat - seats_.data())), " was in ",
-        seat->waits_in == Place::kExchanging
-            ? "an exchange"
-            : absl::StrCat("call ", seat->arrivals.load(), ", ", seat->call->Describe()));
-  }
-  return call;
-}
-
 std::vector<std::pair<int, std::string>> ThreadGroup::Waiting() {
   const PatientLock lock(&mutex_, kLockPatience);
   std::vector<std::pair<int, std::string>> lines;
@@ -362,6 +339,18 @@ class ThreadGroup::ExchangeProgress {
     return peers;
   }
 
+  // Whether what it waits for has come.
+  bool CanGoOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
+    for (size_t i = 0; i < sends_.size(); ++i) {
+      if (sent_[i] != kDone && group_.channel(rank_, sends_[i].peer).message == nullptr)
+        return true;
+    }
+    for (size_t i = 0; i < receives_.size(); ++i) {
+      if (CanReceive(i)) return true;
+    }
+    return false;
+  }
+
   // Takes back the messages that nobody reads, and waits for the readers of others to finish.
   void Withdraw() ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
     for (size_t i = 0; i < sends_.size(); ++i) {
@@ -430,6 +419,32 @@ class ThreadGroup::ExchangeProgress {
   absl::InlinedVector<State, 16> sent_, received_;
 };
 
+// A call that goes on, also where its thread has not noticed yet, or of which nothing can be known,
+// awaits nobody.
+std::optional<WaitingCall> ThreadGroup::WaitingCallOf(int world_rank) {
+  const Seat* const seat = SeatOf(world_rank);
+  if (seat == nullptr || seat->waits_in == Place::kNone) return std::nullopt;
+  WaitingCall call;
+  call.serial = seat->waits_since;
+  call.thread = seat->clock;
+  const PatientLock lock(&mutex_, kLockPatience);
+  if (!lock.held()) return call;
+  Ranks awaited;
+  if (seat->waits_in == Place::kArriving) awaited = Missing(seat->arrivals);
+  if (seat->waits_in == Place::kExchanging && !seat->exchange->CanGoOn()) {
+    awaited = *seat->exchanges_with;
+  }
+  for (const int rank : awaited) call.awaited.push_back(world_ranks_[rank]);
+  if (!awaited.empty()) {
+    call.what = absl::StrCat(
+        Describe(static_cast<int>(seat - seats_.data())), " was in ",
+        seat->waits_in == Place::kExchanging
+            ? "an exchange"
+            : absl::StrCat("call ", seat->arrivals.load(), ", ", seat->call->Describe()));
+  }
+  return call;
+}
+
 void ThreadGroup::Exchange(int rank, absl::Span<const Transfer> sends,
                            absl::Span<const Transfer> receives) {
   absl::Status failure;
@@ -447,6 +462,7 @@ void ThreadGroup::Exchange(int rank, absl::Span<const Transfer> sends,
       const Ranks awaited = progress.Awaited();
       if (awaited.empty()) return;
       seat.exchanges_with = &awaited;
+      seat.exchange = &progress;
       seat.waits_in = Place::kExchanging;
       failure = WaitFor(awaited, deadline);
       seat.waits_in = Place::kNone;

@@ -126,11 +126,13 @@ class ThreadGroup {
   // Inlined: waiting allocates nothing.
   using Ranks = absl::InlinedVector<int, 16>;
   enum class Place : uint8_t { kNone, kEntering, kArriving, kDeparting, kExchanging };
+  class ExchangeProgress;
   // Written by its rank under the mutex. Others read atoms at any time, the call during a meeting,
   // and the rest under the mutex.
   struct Seat {
     const CollectiveCall* call = nullptr;
-    const Ranks* exchanges_with = nullptr;  // while it waits in Exchange
+    const Ranks* exchanges_with = nullptr;       // while it waits in Exchange
+    const ExchangeProgress* exchange = nullptr;  // likewise
     size_t splits = 0;
     std::atomic<Place> waits_in{Place::kNone};
     std::atomic<clockid_t> clock{};  // of the thread that waits
@@ -147,7 +149,6 @@ class ThreadGroup {
     std::string name;
     std::vector<std::shared_ptr<ThreadGroup>> groups;
   };
-  class ExchangeProgress;
 
   Channel& channel(int from, int to) { return channels_[from * size() + to]; }
   const Seat* SeatOf(int world_rank) const;  // null: no member
