@@ -141,6 +141,7 @@ std::string ToJsonLine(const StepMetrics& metrics) {
   object[kIteration] = metrics.iteration;
   object[kConsumed] = metrics.consumed_samples;
   object[kLoss] = Number(metrics.loss);
+  for (const auto& [name, value] : metrics.others) object[name] = Number(value);
   object[kLearningRate] = Number(metrics.learning_rate);
   if (metrics.grad_norm) object[kGradNorm] = Number(*metrics.grad_norm);
   if (metrics.params_norm) object[kParamsNorm] = Number(*metrics.params_norm);
@@ -159,6 +160,9 @@ std::string ToJsonLine(const EvaluationMetrics& metrics) {
   object[kIteration] = metrics.iteration;
   object[metrics.on_test_set ? kTest : kValidation] = Number(metrics.loss);
   object[metrics.on_test_set ? kTestPerplexity : kPerplexity] = Number(Perplexity(metrics.loss));
+  for (const auto& [name, value] : metrics.others) {
+    object[absl::StrCat(name, metrics.on_test_set ? " test" : " validation")] = Number(value);
+  }
   return object.dump() + "\n";
 }
 

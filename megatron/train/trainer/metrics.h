@@ -24,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,10 +34,13 @@
 
 namespace megatron {
 
+// What a model measures besides "lm loss", by the names of the log line. Readers get none of it.
+using OtherMetrics = std::vector<std::pair<std::string, double>>;
+
 struct StepMetrics {
   int64_t iteration = 0;
   int64_t consumed_samples = 0;
-  double loss = 0;
+  double loss = 0;  // "lm loss"
   double learning_rate = 0;
   std::optional<double> grad_norm;
   std::optional<double> params_norm;
@@ -47,12 +51,14 @@ struct StepMetrics {
   double elapsed_ms = 0;
   double tokens_per_second = 0;
   double model_tflops = 0;  // TFLOP/s
+  OtherMetrics others = {};
 };
 
 struct EvaluationMetrics {
   int64_t iteration = 0;
-  double loss = 0;
+  double loss = 0;  // "lm loss"
   bool on_test_set = false;
+  OtherMetrics others = {};
 };
 
 // The contents of a file, for readers.

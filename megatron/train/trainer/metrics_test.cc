@@ -76,6 +76,17 @@ TEST_F(MetricsTest, WritesOneObjectPerStepAndEvaluation) {
       "{\"iteration\":1,\"lm loss validation\":2.0,\"lm loss validation ppl\":7.38905609893065}\n");
 }
 
+TEST_F(MetricsTest, WhatElseAModelMeasuresStandsUnderItsName) {
+  StepMetrics step = Step(1);
+  step.others = {{"sop loss", 0.5}};
+  EXPECT_THAT(ToJsonLine(step), ::testing::HasSubstr(",\"sop loss\":0.5,"));
+  EvaluationMetrics evaluation{1, 2.0};
+  evaluation.others = {{"lm accuracy", 0.25}};
+  EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy validation\":0.25}"));
+  evaluation.on_test_set = true;
+  EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy test\":0.25}"));
+}
+
 TEST_F(MetricsTest, ReadsWhatItWrote) {
   StepMetrics skipped = Step(2);
   skipped.loss = std::numeric_limits<double>::infinity();

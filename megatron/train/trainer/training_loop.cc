@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "glog/logging.h"
@@ -32,6 +33,23 @@ std::vector<NamedLoss> ValuesOf(const Measured& measured, bool losses) {
     if (measure.is_loss == losses) values.push_back({measure.name, value});
   }
   return values;
+}
+
+void TakeMeasured(const Measured& measured, double* lm_loss, OtherMetrics* others) {
+  for (const auto& [measure, value] : measured.values) {
+    if (absl::string_view(measure.name) == "lm loss") {
+      *lm_loss = value;
+    } else {
+      others->emplace_back(measure.name, value);
+    }
+  }
+}
+
+EvaluationMetrics ToEvaluationMetrics(int64_t iteration, const Measured& measured) {
+  EvaluationMetrics metrics;
+  metrics.iteration = iteration;
+  TakeMeasured(measured, &metrics.loss, &metrics.others);
+  return metrics;
 }
 
 ExitCode CodeOf(const absl::Status& status) {
@@ -179,7 +197,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
     StepMetrics metrics;
     metrics.iteration = progress.iteration;
     metrics.consumed_samples = progress.consumed_train_samples;
-    metrics.loss = report.loss;
+    TakeMeasured(report, &metrics.loss, &metrics.others);
     metrics.learning_rate = report.learning_rate;
     if (report.update.finite) metrics.grad_norm = report.update.grad_norm;
     if (options().trainer.log_params_norm) metrics.params_norm = report.params_norm;
@@ -272,7 +290,7 @@ std::optional<ExitCode> TrainingLoop::Evaluate() {
                               ValuesOf(*measured, /*losses=*/true),
                               ValuesOf(*measured, /*losses=*/false)));
   if (metrics_.has_value()) {
-    ReportMetricsError(metrics_->Write(EvaluationMetrics{iteration, measured->loss}));
+    ReportMetricsError(metrics_->Write(ToEvaluationMetrics(iteration, *measured)));
   }
   return std::nullopt;
 }
@@ -289,8 +307,9 @@ ExitCode TrainingLoop::Test() {
                               ValuesOf(*measured, /*losses=*/true),
                               ValuesOf(*measured, /*losses=*/false)));
   if (metrics_.has_value()) {
-    ReportMetricsError(
-        metrics_->Write(EvaluationMetrics{progress.iteration, measured->loss, true}));
+    EvaluationMetrics metrics = ToEvaluationMetrics(progress.iteration, *measured);
+    metrics.on_test_set = true;
+    ReportMetricsError(metrics_->Write(metrics));
     ReportMetricsError(metrics_->Sync());
   }
   return kExitDone;
