@@ -37,6 +37,7 @@ SampleForm Form(const T5DatasetOptions& options) {
 absl::StatusOr<std::unique_ptr<T5Dataset>> T5Dataset::Create(
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document, WordPieces pieces,
     const T5DatasetOptions& options) {
+  if (pieces.special.bos < 0) pieces.special.bos = pieces.special.pad;
   MEGATRON_RETURN_IF_ERROR(Check(pieces, options));
   MEGATRON_ASSIGN_OR_RETURN(MaskedCorpus corpus,
                             MaskedCorpus::Create(std::move(sentences), document, std::move(pieces),

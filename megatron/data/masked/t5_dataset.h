@@ -6,7 +6,8 @@
 //   encoder tokens  Thank you <X> me to your party <Y> week
 //   decoder tokens  [BOS] <X> for inviting <Y> last
 //   labels                <X> for inviting <Y> last [EOS]
-// (Raffel et al., arXiv:1910.10683, figure 2.) Spans are n-grams of word_masking.h; two that touch
+// (Raffel et al., arXiv:1910.10683, figure 2.) Where a vocabulary has no BOS, as the published T5s'
+// have none, padding takes its place. Spans are n-grams of word_masking.h; two that touch
 // stay two.
 //
 // Used as BertDataset is.
@@ -50,7 +51,7 @@ struct T5DatasetOptions : MaskedDatasetOptions {
 class T5Dataset {
  public:
   // kInvalidArgument where the documents give no sample, an option is out of its range, or the
-  // vocabulary lacks BOS, EOS, padding or sentinels.
+  // vocabulary lacks EOS, padding or sentinels.
   static absl::StatusOr<std::unique_ptr<T5Dataset>> Create(
       std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
       WordPieces pieces, const T5DatasetOptions& options);

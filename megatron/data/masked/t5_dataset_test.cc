@@ -102,6 +102,17 @@ TEST(T5DatasetTest, SpansWithoutASentinelStayInTheText) {
   EXPECT_EQ(sample.num_encoder_tokens, 12);
 }
 
+TEST(T5DatasetTest, WithoutABosTheDecoderBeginsWithPadding) {
+  WordPieces pieces = Pieces();
+  pieces.special.bos = -1;
+  const auto dataset = Create(Options(), pieces);
+  ASSERT_THAT(dataset, IsOk());
+  T5Sample sample;
+  ASSERT_THAT((*dataset)->Get(2, &sample), IsOk());
+  EXPECT_THAT(sample.decoder_tokens,
+              ElementsAre(pieces.special.pad, 900, 8, 901, 17, 18, 19, 0, 0, 0, 0, 0));
+}
+
 TEST(T5DatasetTest, AVocabularyWithoutSentinelsIsRefused) {
   WordPieces pieces = Pieces();
   pieces.special.sentinels.clear();
