@@ -83,7 +83,11 @@ absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, int64_t
                            ImportOptions* options) {
   if (absl::GetFlag(FLAGS_no_tokenizer)) return absl::OkStatus();
   const TokenizerOptions theirs = FindHfTokenizer(fs, directory);
-  if (theirs.type.empty()) return absl::OkStatus();
+  if (theirs.type.empty()) {
+    std::cout << directory << " has no tokenizer that is known here: text is ids, with "
+              << "NullTokenizer, until the configuration names one\n";
+    return absl::OkStatus();
+  }
   constexpr char kHint[] = "--no_tokenizer imports the model without it";
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                             AsInput(CreateTokenizer(theirs)), _ << kHint);

@@ -12,7 +12,7 @@ def has(m):
 
 def make(m):
     """The model of a config.json; all tokens are words, while theirs of padding (0) gets no gradient."""
-    config = transformers.AutoConfig.for_model(**m, pad_token_id=None)
+    config = transformers.AutoConfig.for_model(**{**m, "pad_token_id": None})
     return getattr(transformers, m["architectures"][0])(config)
 
 
