@@ -218,7 +218,13 @@ class Runner {
   void Received(int signal) {
     // Who asks a second time means it.
     const bool again = (signal == SIGINT || signal == SIGTERM) && ++requests_to_end_ > 1;
-    again ? End() : Forward(signal);
+    if (!again) return Forward(signal);
+    if (result_.child < 0) {
+      result_.asked_twice = true;
+      result_.signal = signal;
+      result_.exit_code = 128 + signal;
+    }
+    End();
   }
 
   void Forward(int signal) {
@@ -288,7 +294,7 @@ class Runner {
   }
 
   void Judge(int index, int code, int signal) {
-    if (code == 0 && signal == 0) return;
+    if ((code == 0 && signal == 0) || result_.asked_twice) return;
     const bool orderly = signal == 0 && absl::c_linear_search(options_.orderly_codes, code);
     if (!orderly && kill_at_ == absl::InfiniteFuture() && CountRunning() > 0 &&
         result_.killed == 0) {
@@ -361,6 +367,10 @@ class Runner {
 }  // namespace
 
 std::string LaunchResult::Describe() const {
+  if (asked_twice) {
+    return absl::StrCat("asked twice to end, at last by signal ", signal, " (", strsignal(signal),
+                        "): ", killed, " were killed at once");
+  }
   if (child < 0) return "";
   std::string text =
       signal > 0 ? absl::StrCat(name, " was ended by signal ", signal, " (", strsignal(signal), ")")

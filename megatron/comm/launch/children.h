@@ -45,14 +45,16 @@ struct ChildrenOptions {
 
 struct LaunchResult {
   // 0 if all ended with 0; else the code of the child that failed first, consequences aside, or an
-  // orderly code. 128 + the signal for a child that a signal ended.
+  // orderly code. 128 + the signal for a child that a signal ended, or that asked a second time for
+  // the end of all.
   int exit_code = 0;
   int child = -1;    // that the code comes from; -1 if 0
   std::string name;  // of that child
-  int signal = 0;    // that ended it
+  int signal = 0;    // that ended it, or all
   int killed = 0;    // children that had to be killed after the grace
   // Not empty: it hung, and this is how.
   std::string hang;
+  bool asked_twice = false;  // for the end, by `signal`
   // "rank 2 was ended by signal 9 (Killed)", or empty.
   std::string Describe() const;
 };

@@ -208,6 +208,26 @@ TEST(LauncherTest, SignalsArePassedOn) {
   EXPECT_EQ(WEXITSTATUS(status), 10);
 }
 
+TEST(LauncherTest, WhoAsksTwiceForTheEndIsItsCause) {
+  const std::string ready = TempPath("deaf_ready"), asked = TempPath("deaf_asked");
+  for (const std::string& path : {ready, asked}) {
+    for (const char* rank : {"0", "1"}) std::remove((path + rank).c_str());
+  }
+  const pid_t launcher =
+      LaunchInChild(absl::StrCat("trap 'echo yes > ", asked, "$MEGATRON_RANK' TERM; echo yes > ",
+                                 ready, "$MEGATRON_RANK; while true; do sleep 0.01; done"));
+  WaitForFile(ready + "0");
+  WaitForFile(ready + "1");
+  kill(launcher, SIGTERM);
+  WaitForFile(asked + "0");
+  WaitForFile(asked + "1");
+  kill(launcher, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+}
+
 TEST(LauncherTest, RanksEndWithAKilledLauncher) {
   const std::string pid_file = TempPath("pid");
   for (const char* rank : {"0", "1"}) std::remove((pid_file + rank).c_str());
