@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -42,7 +41,9 @@ std::vector<char*> Pointers(std::vector<std::string>* strings) {
 
 std::string ReadTextFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  std::ostringstream text;
+  text << file.rdbuf();  // empty where it is of a process that is gone
+  return text.str();
 }
 
 Arguments Joined(Arguments a, const Arguments& b) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "absl/status/status_matchers.h"
@@ -38,7 +39,9 @@ struct Launched {
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::ostringstream text;
+  text << file.rdbuf();  // empty where it is of a process that is gone
+  return text.str();
 }
 
 std::string TempPath(const char* name) { return absl::StrCat(::testing::TempDir(), "/", name); }

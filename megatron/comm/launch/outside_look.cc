@@ -3,7 +3,6 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -20,7 +19,8 @@ struct Stat {
 
 Stat ReadStat(const std::filesystem::path& process) {
   std::ifstream file(process / "stat");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::string text;
+  std::getline(file, text);                 // a process that is gone by now has none
   const size_t name_end = text.rfind(')');  // the name may hold anything
   Stat stat;
   if (name_end == std::string::npos) return stat;
