@@ -480,8 +480,7 @@ int Pretraining::Run() {
     return Report(*failure);
   }
   if (!one_of_several() && run_.options.ranks.processes && run_.options.num_ranks() > 1) {
-    return StartRanks(run_.options.num_ranks(), command_.arguments(),
-                      run_.options.ranks.stuck_timeout);
+    return StartRanks(run_.options.num_ranks(), command_.arguments(), run_.options.ranks);
   }
   if (const auto failure =
           Together({&Pretraining::LinkDevices, &Pretraining::ChooseKernels, &Pretraining::OpenData,

@@ -28,9 +28,13 @@ ExitCode CodeOf(const LaunchResult& result) {
   return static_cast<ExitCode>(result.exit_code);
 }
 
+// For ranks that have met to find one of them stopped and to say what all were at.
+constexpr absl::Duration kReportTime = absl::Seconds(8);
+
 }  // namespace
 
-int StartRanks(int ranks, const std::vector<std::string>& arguments, absl::Duration idle_limit) {
+int StartRanks(int ranks, const std::vector<std::string>& arguments,
+               const RanksOptions& ranks_options) {
   LaunchOptions options;
   options.ranks = ranks;
   options.command = {OwnProgram()};
@@ -38,7 +42,8 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments, absl::Durat
   options.children.orderly_codes = {kExitSavedOnSignal, kExitTimeLimit};
   options.children.consequence_code = kExitPeerLost;
   options.children.hang_code = kExitHang;
-  options.children.idle_limit = idle_limit;
+  options.children.idle_limit = ranks_options.stuck_timeout;
+  options.children.stop_limit = ranks_options.heartbeat_timeout + kReportTime;
   std::fflush(stdout);
   const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
   if (!result.ok()) {

@@ -17,9 +17,10 @@ namespace megatron {
 
 // Starts this program with these arguments once for each rank, passes on what they print and the
 // signals that come, and returns the run's exit code when all have ended. They leave together:
-// whoever then stays behind and does nothing for `idle_limit` is named and ended; zero: never. This
-// process may have no other thread.
-int StartRanks(int ranks, const std::vector<std::string>& arguments, absl::Duration idle_limit);
+// whoever then stays behind and does nothing for `options.stuck_timeout` is named and ended; zero:
+// never. So is a rank that is stopped, if the others have not done so long after they could, as
+// before they have met. This process may have no other thread.
+int StartRanks(int ranks, const std::vector<std::string>& arguments, const RanksOptions& options);
 
 // Returns when all ranks have found each other.
 absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,

@@ -35,6 +35,7 @@ constexpr int kNoSuchProgram = 127;  // as shells say it
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 // Between two looks at children that should end.
 constexpr absl::Duration kLook = absl::Milliseconds(250);
+constexpr absl::Duration kLookForStops = absl::Seconds(1);
 
 absl::Status Errno(const char* what) { return absl::ErrnoToStatus(errno, what); }
 
@@ -94,13 +95,15 @@ class Runner {
       }
       return started;
     }
+    if (options_.stop_limit > absl::ZeroDuration()) next_look_for_stops_ = absl::Now();
     while (CountRunning() > 0) {
-      WaitForSomething(std::min(kill_at_, next_look_));
+      WaitForSomething(std::min({kill_at_, next_look_, next_look_for_stops_}));
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) {
         if (signal != SIGCHLD) Received(signal);
       }
       Reap();
       if (absl::Now() >= next_look_) LookForHangs();
+      if (absl::Now() >= next_look_for_stops_) LookForStops();
       if (absl::Now() >= kill_at_) End();
     }
     Drain();
@@ -115,6 +118,7 @@ class Runner {
     // When last looked at; and when that had changed.
     int64_t ticks = -1;
     absl::Time worked;
+    absl::Time stopped_since = absl::InfiniteFuture();
   };
 
   int CountRunning() const {
@@ -330,6 +334,30 @@ class Runner {
     }
   }
 
+  void LookForStops() {
+    const absl::Time now = absl::Now();
+    const bool was_away = now > next_look_for_stops_ + options_.stop_limit / 2;
+    next_look_for_stops_ = now + kLookForStops;
+    int stopped = 0;
+    for (Running& child : running_) {
+      const bool stops = child.pid > 0 && IsStopped(child.pid);
+      stopped += stops;
+      if (!stops) child.stopped_since = absl::InfiniteFuture();
+      if (stops && (was_away || child.stopped_since > now)) child.stopped_since = now;
+    }
+    // Who stops them all, as a scheduler may, will let them go on.
+    if (stopped == CountRunning()) return;
+    for (const Running& child : running_) {
+      if (kill_at_ != absl::InfiniteFuture() || now < child.stopped_since + options_.stop_limit) {
+        continue;
+      }
+      Judge(static_cast<int>(&child - running_.data()), options_.hang_code, 0);
+      result_.hang =
+          absl::StrCat("has been stopped for ", absl::FormatDuration(options_.stop_limit));
+      kill(-child.pid, SIGKILL);
+    }
+  }
+
   // How much a code says about the cause.
   int Weight(int code) const {
     if (absl::c_linear_search(options_.orderly_codes, code)) return 0;
@@ -360,6 +388,7 @@ class Runner {
   std::string control_text_;  // an unfinished line
   absl::Time kill_at_ = absl::InfiniteFuture();
   absl::Time next_look_ = absl::InfiniteFuture();
+  absl::Time next_look_for_stops_ = absl::InfiniteFuture();
   int requests_to_end_ = 0;
   LaunchResult result_;
 };

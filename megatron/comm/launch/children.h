@@ -35,6 +35,9 @@ struct ChildrenOptions {
   // When one child has ended, in good order too, another that is stopped or sleeps for so long, and
   // not for a disk, hangs: it counts as one that has failed with this code. Zero: none ever hangs.
   absl::Duration idle_limit;
+  // A child that is stopped for so long while another one is not hangs, too, also before any has
+  // ended. Zero: it does not.
+  absl::Duration stop_limit;
   int hang_code = 31;
   int output = 1;
   int errors = 2;

@@ -27,6 +27,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
@@ -123,6 +124,24 @@ TEST(LauncherTest, WhoeverIsStoppedWhenOthersHaveLeftIsNamed) {
   EXPECT_EQ(launched.result.Describe(),
             "rank 2 was still there when another one had ended, and has been stopped for 1s");
   EXPECT_LT(launched.took, absl::Seconds(5));
+}
+
+TEST(LauncherTest, WhoeverIsStoppedWhileOthersWaitIsNamedIfAskedFor) {
+  LaunchOptions options;
+  options.children.stop_limit = absl::Seconds(2);
+  const Launched launched = LaunchShell(
+      3, "if test $MEGATRON_RANK = 2; then kill -STOP $$; fi; exec sleep 1000", options);
+  EXPECT_EQ(launched.result.exit_code, 31);
+  EXPECT_THAT(launched.result.Describe(), StartsWith("rank 2 has been stopped for 2s"));
+  EXPECT_LT(launched.took, absl::Seconds(10));
+}
+
+TEST(LauncherTest, RanksThatAreAllStoppedAreLeftInPeace) {
+  LaunchOptions options;
+  options.children.stop_limit = absl::Seconds(1);
+  const Launched launched =
+      LaunchShell(2, "pid=$$; (sleep 3.5; kill -CONT $pid) & kill -STOP $$; exit 0", options);
+  EXPECT_EQ(launched.result.exit_code, 0);
 }
 
 TEST(LauncherTest, WhoeverSleepsWhenOthersHaveLeftIsNamedIfAskedFor) {

@@ -34,6 +34,8 @@ Stat ReadStat(const std::filesystem::path& process) {
   return stat;
 }
 
+bool IsStopState(char state) { return state == 'T' || state == 't'; }
+
 }  // namespace
 
 OutsideLook LookAtGroup(pid_t process_group) {
@@ -46,9 +48,13 @@ OutsideLook LookAtGroup(pid_t process_group) {
     if (stat.group != process_group) continue;
     look.ticks += stat.ticks;
     look.waits_for_disk |= stat.state == 'D';
-    look.stopped |= stat.state == 'T' || stat.state == 't';
+    look.stopped |= IsStopState(stat.state);
   }
   return look;
+}
+
+bool IsStopped(pid_t process) {
+  return IsStopState(ReadStat(std::filesystem::path("/proc") / std::to_string(process)).state);
 }
 
 }  // namespace megatron

@@ -17,6 +17,9 @@ struct OutsideLook {
 
 OutsideLook LookAtGroup(pid_t process_group);
 
+// Of one process, which costs a thousandth of that.
+bool IsStopped(pid_t process);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_COMM_LAUNCH_OUTSIDE_LOOK_H_
