@@ -17,7 +17,7 @@ struct OutsideLook {
 
 OutsideLook LookAtGroup(pid_t process_group);
 
-// Of one process, which costs a thousandth of that.
+// Of one process, without a look at all others.
 bool IsStopped(pid_t process);
 
 }  // namespace megatron

@@ -1,5 +1,5 @@
 // What a rule about a configuration can ask, and how it says that it is broken. The rules are in
-// validate.cc.
+// ../validate.
 
 #ifndef MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
 #define MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
