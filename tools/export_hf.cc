@@ -46,7 +46,7 @@ namespace {
 struct Source {
   std::unique_ptr<CheckpointReader> reader;
   TokenizerOptions tokenizer;
-  GptOptions model;
+  ModelOptions model;
   HfTokens tokens;
 };
 
@@ -151,7 +151,7 @@ absl::Status WriteWeights(FileSystem& fs, const std::string& directory, const So
 }
 
 absl::Status WriteAll(FileSystem& fs, const Source& source, const std::string& directory) {
-  GptOptions model = source.model;
+  ModelOptions model = source.model;
   MEGATRON_RETURN_IF_ERROR(HfConfigJson(model, source.tokens).status());
   const std::vector<HfTensor> tensors = HfTensors(model);
   MEGATRON_ASSIGN_OR_RETURN(model.transformer.dtype, WeightType(*source.reader, tensors));

@@ -25,7 +25,7 @@ double Shortest(float value) {
   return std::strtod(text, nullptr);
 }
 
-void SetPositions(const GptOptions& model, config::ModelConfig* config) {
+void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
   const RotaryOptions& rotary = model.transformer.rotary_options;
   config->set_max_position_embeddings(model.max_positions);
   if (!model.transformer.rotary) return;
@@ -51,7 +51,7 @@ config::Activation::Type ToConfig(ops::Activation activation) {
   }
 }
 
-void SetT5(const GptOptions& model, config::ModelConfig* config) {
+void SetT5(const ModelOptions& model, config::ModelConfig* config) {
   const TransformerOptions& decoder = model.transformer;
   config->set_model_type(config::ModelType::t5);
   config->set_num_layers(model.num_encoder_layers);
@@ -65,7 +65,7 @@ void SetT5(const GptOptions& model, config::ModelConfig* config) {
   config->set_relative_attention_max_distance(decoder.relative_positions.max_distance);
 }
 
-void SetModel(const GptOptions& model, config::ModelConfig* config) {
+void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   const TransformerOptions& layer = model.transformer;
   config->set_num_layers(layer.num_layers);
   config->set_hidden_size(layer.hidden_size);
@@ -98,7 +98,7 @@ void SetModel(const GptOptions& model, config::ModelConfig* config) {
   if (model.num_encoder_layers > 0) SetT5(model, config);
 }
 
-int64_t TokenizerVocabulary(const GptOptions& model, const ImportOptions& options) {
+int64_t TokenizerVocabulary(const ModelOptions& model, const ImportOptions& options) {
   return options.tokenizer.type.empty() ? model.vocab_size : options.tokenizer_vocab_size;
 }
 
@@ -109,7 +109,7 @@ int64_t VocabularyMultiple(int64_t vocab_size, int64_t padded) {
   return (vocab_size + kUsual - 1) / kUsual * kUsual == padded ? kUsual : padded;
 }
 
-void SetTokenizer(const GptOptions& model, const TokenizerOptions& tokenizer,
+void SetTokenizer(const ModelOptions& model, const TokenizerOptions& tokenizer,
                   config::DataConfig* config) {
   if (tokenizer.type.empty()) {
     config->set_tokenizer_type(config::Tokenizer::NullTokenizer);
@@ -124,7 +124,7 @@ void SetTokenizer(const GptOptions& model, const TokenizerOptions& tokenizer,
   if (!tokenizer.tokenizer_model.empty()) config->set_tokenizer_model(tokenizer.tokenizer_model);
 }
 
-config::PretrainConfig MakeConfig(const GptOptions& model, const ImportOptions& options) {
+config::PretrainConfig MakeConfig(const ModelOptions& model, const ImportOptions& options) {
   config::PretrainConfig config;
   SetModel(model, config.mutable_model());
   config.mutable_model()->set_seq_length(options.seq_length > 0
@@ -146,14 +146,14 @@ config::PretrainConfig MakeConfig(const GptOptions& model, const ImportOptions& 
 
 // Completes the configuration as every program that reads it will, and checks that it says what
 // the model is.
-absl::StatusOr<std::string> CheckedText(const GptOptions& model, int64_t tokenizer_vocabulary,
+absl::StatusOr<std::string> CheckedText(const ModelOptions& model, int64_t tokenizer_vocabulary,
                                         config::PretrainConfig config) {
   ResolveDefaults(&config);
   const std::string text = EffectiveConfigText(config);
   MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
                             LoadConfigFromString(text, "configuration of the imported model", {},
                                                  ConfigPurpose::kDryRun));
-  GptOptions said = ToRunOptions(loaded.config, tokenizer_vocabulary).trainer.model;
+  ModelOptions said = ToRunOptions(loaded.config, tokenizer_vocabulary).trainer.model;
   said.vocab_size = model.vocab_size;
   MEGATRON_ASSIGN_OR_RETURN(const std::string expected, HfConfigJson(model, {}));
   const absl::StatusOr<std::string> actual = HfConfigJson(said, {});
@@ -165,7 +165,7 @@ absl::StatusOr<std::string> CheckedText(const GptOptions& model, int64_t tokeniz
 
 }  // namespace
 
-absl::StatusOr<ImportedConfig> MakeImportedConfig(const GptOptions& model,
+absl::StatusOr<ImportedConfig> MakeImportedConfig(const ModelOptions& model,
                                                   const ImportOptions& options) {
   ImportedConfig imported;
   config::PretrainConfig config = MakeConfig(model, options);

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 
 namespace megatron {
 
@@ -28,7 +28,7 @@ struct ImportedConfig {
 // The vocabulary is padded to model.padded_vocab_size. What a training needs and no model has
 // (learning rate, batch size, data) is there with a value to be replaced. kInvalidArgument where
 // our configuration cannot say what the model is, as for sizes out of its range.
-absl::StatusOr<ImportedConfig> MakeImportedConfig(const GptOptions& model,
+absl::StatusOr<ImportedConfig> MakeImportedConfig(const ModelOptions& model,
                                                   const ImportOptions& options);
 
 }  // namespace megatron

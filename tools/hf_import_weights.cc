@@ -50,7 +50,7 @@ void Widen(const Tensor& from, const Tensor& to) {
 }  // namespace
 
 absl::StatusOr<HfImportWeights> HfImportWeights::Open(const std::string& directory,
-                                                      const GptOptions& model) {
+                                                      const ModelOptions& model) {
   MEGATRON_ASSIGN_OR_RETURN(SafetensorsModel files, SafetensorsModel::Open(directory));
   HfImportWeights weights(std::move(files));
   MEGATRON_RETURN_IF_ERROR(weights.Match(directory, model));
@@ -58,7 +58,7 @@ absl::StatusOr<HfImportWeights> HfImportWeights::Open(const std::string& directo
   return weights;
 }
 
-absl::Status HfImportWeights::Match(const std::string& directory, const GptOptions& model) {
+absl::Status HfImportWeights::Match(const std::string& directory, const ModelOptions& model) {
   std::vector<std::string> problems;
   std::set<absl::string_view> rest;
   for (absl::string_view name : files_->Names()) rest.insert(name);

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "megatron/checkpoint/checkpoint_state.h"
 #include "megatron/checkpoint/safetensors_reader.h"
-#include "megatron/models/gpt_options.h"
 #include "megatron/models/hf_weights.h"
+#include "megatron/models/model_options.h"
 
 namespace megatron {
 
@@ -22,7 +22,7 @@ class HfImportWeights {
   // kDataLoss names what is missing, has another shape, or has no place; kInvalidArgument says that
   // the type can't be trained.
   static absl::StatusOr<HfImportWeights> Open(const std::string& directory,
-                                              const GptOptions& model);
+                                              const ModelOptions& model);
 
   DType dtype() const { return dtype_; }
 
@@ -41,7 +41,7 @@ class HfImportWeights {
   explicit HfImportWeights(SafetensorsModel files)
       : files_(std::make_unique<SafetensorsModel>(std::move(files))) {}
 
-  absl::Status Match(const std::string& directory, const GptOptions& model);
+  absl::Status Match(const std::string& directory, const ModelOptions& model);
   absl::Status FindType(const std::string& directory);
   // `out` is zero, and of the weights' type.
   void FillParameter(const std::vector<const Found*>& parts, const Tensor& out) const;

@@ -33,8 +33,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-GptOptions Gpt2() {
-  GptOptions options;
+ModelOptions Gpt2() {
+  ModelOptions options;
   TransformerOptions& layer = options.transformer;
   layer.num_layers = 2;
   layer.hidden_size = 32;
@@ -46,8 +46,8 @@ GptOptions Gpt2() {
   return options;
 }
 
-GptOptions Llama(DType dtype) {
-  GptOptions options = Gpt2();
+ModelOptions Llama(DType dtype) {
+  ModelOptions options = Gpt2();
   TransformerOptions& layer = options.transformer;
   layer.num_query_groups = 2;
   layer.kv_channels = 12;
@@ -61,8 +61,8 @@ GptOptions Llama(DType dtype) {
   return options;
 }
 
-GptOptions Bert() {
-  GptOptions options = Gpt2();
+ModelOptions Bert() {
+  ModelOptions options = Gpt2();
   options.transformer.name = "encoder";
   options.transformer.causal = false;
   options.transformer.post_norm = true;
@@ -73,8 +73,8 @@ GptOptions Bert() {
 }
 
 // As T5 1.1, or without a gate, whose function no published T5 has.
-GptOptions T5(bool gated) {
-  GptOptions options = Gpt2();
+ModelOptions T5(bool gated) {
+  ModelOptions options = Gpt2();
   options.num_encoder_layers = 1;
   TransformerOptions& layer = options.transformer;
   layer.norm.kind = ops::Norm::kRmsNorm;
@@ -112,7 +112,7 @@ class HfToolsTest : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
-  static std::vector<SafetensorsTensor> FilesOf(const GptOptions& options) {
+  static std::vector<SafetensorsTensor> FilesOf(const ModelOptions& options) {
     std::vector<SafetensorsTensor> files;
     for (const HfTensor& tensor : HfTensors(options)) {
       files.push_back({tensor.name, SafetensorsName(options.transformer.dtype), tensor.shape});
@@ -121,7 +121,7 @@ class HfToolsTest : public ::testing::Test {
   }
 
   // A Hugging Face model of random bytes, NaNs among them.
-  void WriteModel(const std::string& name, const GptOptions& options,
+  void WriteModel(const std::string& name, const ModelOptions& options,
                   const std::vector<SafetensorsTensor>& files, int64_t max_file_bytes = 1 << 30) {
     ASSERT_THAT(fs_.RemoveTree(Path(name)), IsOk());
     ASSERT_THAT(fs_.CreateDirs(Path(name)), IsOk());
@@ -137,7 +137,7 @@ class HfToolsTest : public ::testing::Test {
                                       }),
                 IsOk());
   }
-  void WriteModel(const std::string& name, const GptOptions& options) {
+  void WriteModel(const std::string& name, const ModelOptions& options) {
     WriteModel(name, options, FilesOf(options));
   }
 
@@ -150,8 +150,8 @@ class HfToolsTest : public ::testing::Test {
     return *TrainBpe(WordCounts(), training, &pool, [](int32_t) {});
   }
 
-  static GptOptions RowsForTokens() {
-    GptOptions options = Gpt2();
+  static ModelOptions RowsForTokens() {
+    ModelOptions options = Gpt2();
     options.vocab_size = options.padded_vocab_size = 400;
     return options;
   }
@@ -174,13 +174,13 @@ class HfToolsTest : public ::testing::Test {
 };
 
 TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
-  std::vector<GptOptions> models = {Gpt2(),
-                                    Llama(DType::kFloat32),
-                                    Llama(DType::kBFloat16),
-                                    Llama(DType::kFloat16),
-                                    Bert(),
-                                    T5(true),
-                                    T5(false)};
+  std::vector<ModelOptions> models = {Gpt2(),
+                                      Llama(DType::kFloat32),
+                                      Llama(DType::kBFloat16),
+                                      Llama(DType::kFloat16),
+                                      Bert(),
+                                      T5(true),
+                                      T5(false)};
   models[2].transformer.qkv_bias = models[2].tied_embeddings = true;
   models[2].transformer.kv_channels = 8;
   models[3].transformer.qkv_bias = models[3].transformer.linear_bias = true;
@@ -215,7 +215,7 @@ TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
 }
 
 TEST_F(HfToolsTest, ModelsInSeveralFilesAreTheSame) {
-  const GptOptions options = Gpt2();
+  const ModelOptions options = Gpt2();
   WriteModel("model", options, FilesOf(options), /*max_file_bytes=*/20000);
   ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
   ASSERT_EQ(Run("export_hf",
@@ -260,7 +260,7 @@ TEST_F(HfToolsTest, PaddingIsZeroAndStaysHere) {
 }
 
 TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
-  GptOptions options = RowsForTokens();  // more rows than tokens
+  ModelOptions options = RowsForTokens();  // more rows than tokens
   const TrainedBpe bpe = Bytes();
   WriteModel("model", options);
   WriteTokenizer("model");
@@ -334,7 +334,7 @@ TEST_F(HfToolsTest, AnImportThatFailsLeavesNothing) {
 }
 
 TEST_F(HfToolsTest, RefusesFilesThatAreNotTheModel) {
-  const GptOptions options = Gpt2();
+  const ModelOptions options = Gpt2();
   std::vector<SafetensorsTensor> files = FilesOf(options);
   const std::string import = absl::StrCat("--save=", Path("save"), " ", Path("model"));
 
@@ -364,7 +364,7 @@ TEST_F(HfToolsTest, RefusesFilesThatAreNotTheModel) {
 }
 
 TEST_F(HfToolsTest, TakesWhatOlderVersionsWrote) {
-  const GptOptions options = Gpt2();
+  const ModelOptions options = Gpt2();
   std::vector<SafetensorsTensor> files = FilesOf(options);
   for (SafetensorsTensor& tensor : files) tensor.name.erase(0, std::string("transformer.").size());
   files.push_back({"h.0.attn.bias", "BOOL", {1, 1, 16, 16}});

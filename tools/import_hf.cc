@@ -57,11 +57,12 @@ absl::Status CheckFlags(const std::vector<std::string>& arguments) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GptOptions> ReadConfig(FileSystem& fs, const std::string& directory) {
+absl::StatusOr<ModelOptions> ReadConfig(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, kHfConfigFileName);
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
                             AsInput(ReadFileToString(fs, path, kMaxHfConfigBytes)));
-  MEGATRON_ASSIGN_OR_RETURN(GptOptions model, ParseHfConfig(text), _.SetPrepend() << path << ": ");
+  MEGATRON_ASSIGN_OR_RETURN(ModelOptions model, ParseHfConfig(text),
+                            _.SetPrepend() << path << ": ");
   model.transformer.rotary_options.interleaved =
       model.transformer.rotary && absl::GetFlag(FLAGS_rotary_interleaved);
   const int64_t multiple = absl::GetFlag(FLAGS_make_vocab_size_divisible_by);
@@ -123,7 +124,7 @@ absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const HfImport
   return absl::OkStatus();
 }
 
-absl::Status WriteAll(FileSystem& fs, const std::string& directory, const GptOptions& model,
+absl::Status WriteAll(FileSystem& fs, const std::string& directory, const ModelOptions& model,
                       const HfImportWeights& weights) {
   ImportOptions options;
   options.seq_length = absl::GetFlag(FLAGS_seq_length);
@@ -155,7 +156,7 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(save));
   MEGATRON_RETURN_IF_ERROR(CheckSaveDirectory(fs, save));
   CatchInterrupts();
-  MEGATRON_ASSIGN_OR_RETURN(GptOptions model, ReadConfig(fs, directory));
+  MEGATRON_ASSIGN_OR_RETURN(ModelOptions model, ReadConfig(fs, directory));
   MEGATRON_ASSIGN_OR_RETURN(const HfImportWeights weights,
                             AsInput(HfImportWeights::Open(directory, model)));
   model.transformer.dtype = weights.dtype();

@@ -30,9 +30,9 @@
 #include "megatron/ops/norm.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/trainer/flops.h"
-#include "megatron/train/trainer/gpt_trainer.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
+#include "megatron/train/trainer/trainer.h"
 #include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, config, "gpt2_124m",
@@ -137,7 +137,7 @@ class Operands {
 
 class StepParts {
  public:
-  StepParts(const GptOptions& model, int64_t samples, int64_t length, ThreadPool* pool)
+  StepParts(const ModelOptions& model, int64_t samples, int64_t length, ThreadPool* pool)
       : model_(model),
         stream_(Stream::Cpu(pool)),
         pool_(pool),
@@ -277,7 +277,7 @@ class StepParts {
          nullptr, 0});
   }
 
-  GptOptions model_;
+  ModelOptions model_;
   Stream stream_;
   ThreadPool* pool_;
   int64_t tokens_;
@@ -307,7 +307,7 @@ void Print(const std::string& name, double seconds, double step) {
 }
 
 // Steps of samples of any length and of samples that are all padded to the longest, in turn.
-absl::Status ComparePacked(GptTrainer* trainer, const RandomTokens& packed,
+absl::Status ComparePacked(Trainer* trainer, const RandomTokens& packed,
                            const RandomTokens& padded) {
   const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
   std::vector<double> packed_steps, padded_steps;
@@ -345,11 +345,11 @@ absl::Status Benchmark(const std::vector<std::string>&) {
   MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
   ThreadPool pool(AvailableCores());
   MemoryLedger ledger;
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptTrainer> trainer,
-                            GptTrainer::Create(options.trainer, scaler, ProcessGroups(),
-                                               plan.stages[0].sizes, Stream::Cpu(&pool), &ledger));
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                            Trainer::Create(options.trainer, scaler, ProcessGroups(),
+                                            plan.stages[0].sizes, Stream::Cpu(&pool), &ledger));
   trainer->InitializeWeights(1234);
-  const GptOptions& model = options.trainer.model;
+  const ModelOptions& model = options.trainer.model;
   const RandomTokens source(length, length, model.vocab_size);
   StepParts parts(model, samples, length, &pool);
 

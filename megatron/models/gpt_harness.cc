@@ -48,8 +48,8 @@ MicroBatch MetaBatch(const MicroBatch& batch) {
 
 }  // namespace
 
-GptOptions SmallGpt2() {
-  GptOptions options;
+ModelOptions SmallGpt2() {
+  ModelOptions options;
   options.transformer = SmallTransformer();
   options.vocab_size = 50;
   options.padded_vocab_size = 64;
@@ -58,8 +58,8 @@ GptOptions SmallGpt2() {
   return options;
 }
 
-GptOptions SmallLlama() {
-  GptOptions options = SmallGpt2();
+ModelOptions SmallLlama() {
+  ModelOptions options = SmallGpt2();
   TransformerOptions& transformer = options.transformer;
   transformer.num_query_groups = 2;
   transformer.norm.kind = ops::Norm::kRmsNorm;
@@ -71,8 +71,8 @@ GptOptions SmallLlama() {
   return options;
 }
 
-GptOptions SmallMixtral() {
-  GptOptions options = SmallLlama();
+ModelOptions SmallMixtral() {
+  ModelOptions options = SmallLlama();
   MoeOptions& moe = options.transformer.moe;
   moe.num_experts = 4;
   moe.ffn_hidden_size = 24;
@@ -82,8 +82,8 @@ GptOptions SmallMixtral() {
   return options;
 }
 
-GptOptions SmallBalanced() {
-  GptOptions options = SmallLlama();
+ModelOptions SmallBalanced() {
+  ModelOptions options = SmallLlama();
   options.transformer.post_norm = true;
   MoeOptions& moe = options.transformer.moe;
   moe.num_experts = 4;
@@ -97,8 +97,8 @@ GptOptions SmallBalanced() {
   return options;
 }
 
-GptOptions SmallDeepSeek() {
-  GptOptions options = SmallLlama();
+ModelOptions SmallDeepSeek() {
+  ModelOptions options = SmallLlama();
   MoeOptions& moe = options.transformer.moe;
   moe.num_experts = 8;
   moe.layers.assign(8, true);
@@ -113,8 +113,8 @@ GptOptions SmallDeepSeek() {
   return options;
 }
 
-GptOptions SmallBert() {
-  GptOptions options = SmallGpt2();
+ModelOptions SmallBert() {
+  ModelOptions options = SmallGpt2();
   options.transformer.name = "encoder";
   options.transformer.causal = false;
   options.num_token_types = 2;
@@ -122,23 +122,23 @@ GptOptions SmallBert() {
   return options;
 }
 
-GptOptions SmallPostNormBert() {
-  GptOptions options = SmallBert();
+ModelOptions SmallPostNormBert() {
+  ModelOptions options = SmallBert();
   options.transformer.post_norm = true;
   options.transformer.activation = ops::Activation::kGeluErf;
   return options;
 }
 
-GptOptions SmallMegatronT5() {
-  GptOptions options = SmallGpt2();
+ModelOptions SmallMegatronT5() {
+  ModelOptions options = SmallGpt2();
   options.num_encoder_layers = 2;
   options.transformer.num_layers = 3;
   options.output_bias = true;
   return options;
 }
 
-GptOptions SmallT5() {
-  GptOptions options = SmallMegatronT5();
+ModelOptions SmallT5() {
+  ModelOptions options = SmallMegatronT5();
   TransformerOptions& transformer = options.transformer;
   transformer.kv_channels = 12;
   transformer.norm.kind = ops::Norm::kRmsNorm;
@@ -226,7 +226,7 @@ MicroBatch HostBatch::View() {
   return batch;
 }
 
-StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch,
+StageMemorySizes MeasureStage(const ModelOptions& options, int tensor_size, const MicroBatch& batch,
                               bool split) {
   const std::vector<MicroBatch> batches = {MetaBatch(batch)};
   const Device device = {DeviceType::kMeta};
@@ -254,7 +254,7 @@ StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const 
   return memory.HighWater();
 }
 
-GptHarness::GptHarness(const GptOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
+GptHarness::GptHarness(const ModelOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
                        int threads, const StagePlacement& placement)
     : pool_(threads), stream_(Stream::Cpu(&pool_)) {
   stage_ = MakeStage(options, placement, tensor_group, Device(), &ledger_);

@@ -10,24 +10,24 @@
 
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 #include "megatron/models/trained_stage.h"
 
 namespace megatron {
 
 // Small models of the shapes that users know. Vocabulary 50, padded to 64.
-GptOptions SmallGpt2();
-GptOptions SmallLlama();
+ModelOptions SmallGpt2();
+ModelOptions SmallLlama();
 // Experts in every layer, of limited capacity, with balance and z losses.
-GptOptions SmallMixtral();
+ModelOptions SmallMixtral();
 // A dense first layer; then sigmoid scores, biases that balance, a shared expert.
-GptOptions SmallDeepSeek();
+ModelOptions SmallDeepSeek();
 // Post-norm; experts chosen by sinkhorn, with jitter and padding.
-GptOptions SmallBalanced();
-GptOptions SmallBert();          // as Megatron's
-GptOptions SmallPostNormBert();  // as in the paper
-GptOptions SmallMegatronT5();    // learned positions, LayerNorm, biases
-GptOptions SmallT5();            // relative positions, RMSNorm, no biases
+ModelOptions SmallBalanced();
+ModelOptions SmallBert();          // as Megatron's
+ModelOptions SmallPostNormBert();  // as in the paper
+ModelOptions SmallMegatronT5();    // learned positions, LayerNorm, biases
+ModelOptions SmallT5();            // relative positions, RMSNorm, no biases
 
 // Tokens of one micro-batch, as host arrays.
 struct HostBatch {
@@ -50,7 +50,7 @@ HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint3
 
 class GptHarness {
  public:
-  GptHarness(const GptOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
+  GptHarness(const ModelOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
              int threads = 1, const StagePlacement& placement = {});
 
   // Mean losses over the batch, added up, without backward, as in training (with dropout) or not.
@@ -83,7 +83,7 @@ class GptHarness {
 };
 
 // What the stage's arenas need for this batch, with its backward whole or in two parts.
-StageMemorySizes MeasureStage(const GptOptions& options, int tensor_size, const MicroBatch& batch,
+StageMemorySizes MeasureStage(const ModelOptions& options, int tensor_size, const MicroBatch& batch,
                               bool split = false);
 
 }  // namespace megatron

@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-GptStage::GptStage(const GptOptions& options, const StagePlacement& placement,
+GptStage::GptStage(const ModelOptions& options, const StagePlacement& placement,
                    const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
                    const ExpertGroups& expert_groups)
     : ModelStage(options, placement, tensor_group, device, ledger) {

@@ -18,7 +18,7 @@ namespace megatron {
 class GptStage : public ModelStage {
  public:
   // `device` and `ledger` are of the only memory that a stage owns: rotary tables, sums.
-  GptStage(const GptOptions& options, const StagePlacement& placement,
+  GptStage(const ModelOptions& options, const StagePlacement& placement,
            const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
            const ExpertGroups& expert_groups = {});
 

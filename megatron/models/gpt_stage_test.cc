@@ -20,10 +20,10 @@ using Gradients = std::map<std::string, std::vector<float>>;
 
 struct NamedModel {
   const char* name;
-  GptOptions options;
+  ModelOptions options;
 };
 
-GptOptions With(GptOptions options, const std::function<void(GptOptions*)>& change) {
+ModelOptions With(ModelOptions options, const std::function<void(ModelOptions*)>& change) {
   change(&options);
   return options;
 }
@@ -35,42 +35,42 @@ std::vector<NamedModel> Models() {
       {"llama", SmallLlama()},
       // All experts are chosen: another choice would be a jump of the loss.
       {"mixtral", With(SmallMixtral(),
-                       [](GptOptions* o) {
+                       [](ModelOptions* o) {
                          o->transformer.moe.router.topk = 4;
                          o->transformer.moe.capacity_factor.reset();
                        })},
       {"deepseek",
-       With(SmallDeepSeek(), [](GptOptions* o) { o->transformer.moe.router.topk = 8; })},
+       With(SmallDeepSeek(), [](ModelOptions* o) { o->transformer.moe.router.topk = 8; })},
       {"sinkhorn, jitter, post-norm", With(SmallBalanced(),
-                                           [](GptOptions* o) {
+                                           [](ModelOptions* o) {
                                              o->transformer.moe.router.topk = 4;
                                              o->transformer.moe.capacity_factor.reset();
                                              o->transformer.moe.pad_to_capacity = false;
                                            })},
       {"exact GELU, no biases but on QKV, scaled norm",
        With(SmallGpt2(),
-            [](GptOptions* o) {
+            [](ModelOptions* o) {
               o->transformer.activation = ops::Activation::kGeluErf;
               o->transformer.linear_bias = false;
               o->transformer.norm.zero_centered_gamma = true;
             })},
       {"QK norm, one query group, interleaved and partial rotation",
        With(SmallLlama(),
-            [](GptOptions* o) {
+            [](ModelOptions* o) {
               o->transformer.qk_norm = true;
               o->transformer.num_query_groups = 1;
               o->transformer.rotary_options.interleaved = true;
               o->transformer.rotary_options.percent = 0.5;
             })},
       {"dropout everywhere, LayerNorm on QK", With(SmallGpt2(),
-                                                   [](GptOptions* o) {
+                                                   [](ModelOptions* o) {
                                                      o->transformer.hidden_dropout = 0.2f;
                                                      o->transformer.attention_dropout = 0.3f;
                                                      o->transformer.qk_norm = true;
                                                    })},
       {"wide heads, scaled rotary, gated with biases, tied",
        With(SmallLlama(),
-            [](GptOptions* o) {
+            [](ModelOptions* o) {
               o->transformer.kv_channels = 12;
               o->transformer.rotary_options.scaling_factor = 8;
               o->transformer.rotary_options.interpolation_factor = 2;
@@ -81,22 +81,22 @@ std::vector<NamedModel> Models() {
       {"post-norm bert", SmallPostNormBert()},
       {"post-norm bert without a sentence-order head, dropout everywhere",
        With(SmallPostNormBert(),
-            [](GptOptions* o) {
+            [](ModelOptions* o) {
               o->transformer.hidden_dropout = 0.2f;
               o->transformer.attention_dropout = 0.3f;
               o->sentence_order_head = false;
             })},
       {"t5 as Megatron's, dropout everywhere", With(SmallMegatronT5(),
-                                                    [](GptOptions* o) {
+                                                    [](ModelOptions* o) {
                                                       o->transformer.hidden_dropout = 0.2f;
                                                       o->transformer.attention_dropout = 0.3f;
                                                     })},
       // A difference may not see both sides of a kink.
       {"t5 with GELU",
        With(SmallT5(),
-            [](GptOptions* o) { o->transformer.activation = ops::Activation::kGeluTanh; })},
+            [](ModelOptions* o) { o->transformer.activation = ops::Activation::kGeluTanh; })},
       {"t5 1.1", With(SmallT5(),
-                      [](GptOptions* o) {
+                      [](ModelOptions* o) {
                         o->transformer.gated = true;
                         o->transformer.gate = ops::Activation::kGeluTanh;
                         o->tied_embeddings = false;
@@ -214,31 +214,31 @@ TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
 }
 
 TEST(GptStageTest, RecomputationChangesNoBit) {
-  std::vector<std::pair<const char*, std::function<void(GptOptions*)>>> ways = {
+  std::vector<std::pair<const char*, std::function<void(ModelOptions*)>>> ways = {
       {"uniform",
-       [](GptOptions* o) {
+       [](ModelOptions* o) {
          o->layer_recompute = {LayerRecompute::kUniform, 1};
        }},
       {"uniform, both layers at once",
-       [](GptOptions* o) {
+       [](ModelOptions* o) {
          o->layer_recompute = {LayerRecompute::kUniform, 2};
        }},
       {"uniform, an uneven group",
-       [](GptOptions* o) {
+       [](ModelOptions* o) {
          o->layer_recompute = {LayerRecompute::kUniform, 3};
        }},
       {"block",
-       [](GptOptions* o) {
+       [](ModelOptions* o) {
          o->layer_recompute = {LayerRecompute::kBlock, 1};
        }},
-      {"attention", [](GptOptions* o) { o->transformer.recompute.core_attention = true; }},
-      {"mlp", [](GptOptions* o) { o->transformer.recompute.mlp = true; }},
-      {"norm", [](GptOptions* o) { o->transformer.recompute.norm = true; }},
+      {"attention", [](ModelOptions* o) { o->transformer.recompute.core_attention = true; }},
+      {"mlp", [](ModelOptions* o) { o->transformer.recompute.mlp = true; }},
+      {"norm", [](ModelOptions* o) { o->transformer.recompute.norm = true; }},
       {"all parts",
-       [](GptOptions* o) {
+       [](ModelOptions* o) {
          o->transformer.recompute = {true, true, true};
        }},
-      {"all parts and layers", [](GptOptions* o) {
+      {"all parts and layers", [](ModelOptions* o) {
          o->transformer.recompute = {true, true, true};
          o->layer_recompute = {LayerRecompute::kBlock, 1};
        }}};
@@ -258,7 +258,7 @@ TEST(GptStageTest, RecomputationChangesNoBit) {
 
 TEST(GptStageTest, RecomputationTakesLessMemory) {
   HostBatch batch = RandomBatch({64}, 50, 2);
-  GptOptions options = SmallGpt2();
+  ModelOptions options = SmallGpt2();
   options.transformer.num_layers = 6;
   const int64_t all = MeasureStage(options, 1, batch.View()).slots[0].bytes;
   options.transformer.recompute = {true, true, true};
@@ -332,8 +332,8 @@ TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
 
 TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
-                               SmallMegatronT5(), SmallT5()}) {
+    for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
+                                 SmallMegatronT5(), SmallT5()}) {
       options.transformer.init_std = options.transformer.output_init_std =
           options.embedding_init_std = 0.1f;
       // ReLU's slope jumps where rounding changes a sign.
@@ -371,8 +371,8 @@ TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
 }
 
 TEST(GptStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
-  for (GptOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
-                             SmallMegatronT5(), SmallT5()}) {
+  for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
+                               SmallMegatronT5(), SmallT5()}) {
     options.sentence_order_head = false;
     GptHarness model(options, ProcessGroup(), 3);
     HostBatch batch = RandomBatch({12}, options.vocab_size, 4);

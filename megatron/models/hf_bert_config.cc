@@ -13,7 +13,7 @@ const char* Architecture(bool post_norm, bool sentence_order_head) {
 
 }  // namespace
 
-void ReadHfBert(const HfFields& fields, const std::string& type, GptOptions* options) {
+void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* options) {
   TransformerOptions& layer = options->transformer;
   layer.name = "encoder";
   layer.causal = false;
@@ -48,7 +48,7 @@ void ReadHfBert(const HfFields& fields, const std::string& type, GptOptions* opt
   layer.attention_dropout = HfDropout(fields, "attention_probs_dropout_prob", 0.1);
 }
 
-void CheckHfBert(const GptOptions& options, HfReasons* reasons) {
+void CheckHfBert(const ModelOptions& options, HfReasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   auto require = [&](bool holds, const char* reason) {
     if (!holds) reasons->push_back(reason);
@@ -69,7 +69,7 @@ void CheckHfBert(const GptOptions& options, HfReasons* reasons) {
   require(options.num_token_types > 0, "num_tokentypes 0: BERT has a table of token types");
 }
 
-HfJson HfBertConfig(const GptOptions& options, const HfTokens& tokens) {
+HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens) {
   const TransformerOptions& layer = options.transformer;
   return {{"model_type", layer.post_norm ? "bert" : "megatron-bert"},
           {"architectures",

@@ -23,7 +23,7 @@ HostBatch TheScriptsBatch() {
   return batch;
 }
 
-void ExpectEqualsHuggingFace(GptOptions options, float epsilon, const std::string& golden) {
+void ExpectEqualsHuggingFace(ModelOptions options, float epsilon, const std::string& golden) {
   options.transformer.activation = ops::Activation::kGeluErf;
   options.transformer.norm.epsilon = epsilon;
   options.max_positions = 16;

@@ -74,7 +74,7 @@ class BertTable : public HfTable {
 
 }  // namespace
 
-std::vector<HfTensor> HfBertTensors(const GptOptions& options) {
+std::vector<HfTensor> HfBertTensors(const ModelOptions& options) {
   return BertTable(options).Build();
 }
 

@@ -46,7 +46,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   return json;
 }
 
-void ReadGpt2(const HfFields& fields, GptOptions* options) {
+void ReadGpt2(const HfFields& fields, ModelOptions* options) {
   CheckCommonHfFields(fields, "GPT2LMHeadModel");
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("n_embd", kMaxHfWidth);
@@ -143,7 +143,7 @@ void CheckWindow(const HfFields& fields, const std::string& type, int64_t positi
 }
 
 void ReadLlama(const HfFields& fields, const std::string& type, std::vector<std::string>* errors,
-               GptOptions* options) {
+               ModelOptions* options) {
   CheckCommonHfFields(fields, type == "llama"     ? "LlamaForCausalLM"
                               : type == "mistral" ? "MistralForCausalLM"
                                                   : "Qwen2ForCausalLM");
@@ -183,11 +183,11 @@ void ReadLlama(const HfFields& fields, const std::string& type, std::vector<std:
 
 }  // namespace
 
-absl::StatusOr<GptOptions> ParseHfConfig(absl::string_view text) {
+absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text) {
   MEGATRON_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
   std::vector<std::string> errors;
   const HfFields fields(json, "", &errors);
-  GptOptions options;
+  ModelOptions options;
   options.vocab_size = options.padded_vocab_size = fields.Size("vocab_size", kMaxHfIds);
   options.transformer.init_std = options.transformer.output_init_std = options.embedding_init_std =
       static_cast<float>(fields.Number("initializer_range", 0, 1e3, 0.02));

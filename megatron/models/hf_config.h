@@ -19,7 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 
 namespace megatron {
 
@@ -33,15 +33,15 @@ struct HfTokens {
 };
 
 // config.json of a model. kInvalidArgument lists every option that has no counterpart there.
-absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfTokens& tokens);
+absl::StatusOr<std::string> HfConfigJson(const ModelOptions& options, const HfTokens& tokens);
 // generation_config.json of the same.
-std::string HfGenerationConfigJson(const GptOptions& options, const HfTokens& tokens);
+std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& tokens);
 
 // The model that a config.json describes; vocabulary not padded, dtype fp32 whatever it says (the
 // tensors tell theirs). Made for hostile text: sizes that come out are small enough to be
 // multiplied. kDataLoss where the text is no JSON object, duplicate keys included;
 // kInvalidArgument lists every value that is missing, out of range or has no counterpart here.
-absl::StatusOr<GptOptions> ParseHfConfig(absl::string_view text);
+absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text);
 
 }  // namespace megatron
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "megatron/models/gpt_options.h"
 #include "megatron/models/hf_config.h"
+#include "megatron/models/model_options.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -119,14 +119,14 @@ inline void CheckCommonHfFields(const HfFields& fields, const std::string& archi
 using HfReasons = std::vector<std::string>;
 
 // BERT's part of both ways; `type` is "bert" or "megatron-bert".
-void ReadHfBert(const HfFields& fields, const std::string& type, GptOptions* options);
-void CheckHfBert(const GptOptions& options, HfReasons* reasons);
-HfJson HfBertConfig(const GptOptions& options, const HfTokens& tokens);
+void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* options);
+void CheckHfBert(const ModelOptions& options, HfReasons* reasons);
+HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens);
 
 // T5's.
-void ReadHfT5(const HfFields& fields, GptOptions* options);
-void CheckHfT5(const GptOptions& options, HfReasons* reasons);
-HfJson HfT5Config(const GptOptions& options);
+void ReadHfT5(const HfFields& fields, ModelOptions* options);
+void CheckHfT5(const ModelOptions& options, HfReasons* reasons);
+HfJson HfT5Config(const ModelOptions& options);
 // Of both files. A text that is written begins with BOS, else with padding (restored_text.h). Where
 // the tokenizer has neither it is 0, the padding of T5 as published: generate() needs one.
 HfJson HfT5Tokens(const HfTokens& tokens);

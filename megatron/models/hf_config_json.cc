@@ -33,7 +33,7 @@ void Require(bool holds, const std::string& reason, Reasons* reasons) {
 }
 
 // What neither architecture has.
-void CheckCommon(const GptOptions& options, Reasons* reasons) {
+void CheckCommon(const ModelOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   Require(!layer.norm.zero_centered_gamma,
           "apply_layernorm_1p: the gain is stored as its difference from one, and adding the one "
@@ -45,7 +45,7 @@ void CheckCommon(const GptOptions& options, Reasons* reasons) {
           "num_experts: of Hugging Face's models with experts none is written here", reasons);
 }
 
-void CheckGpt(const GptOptions& options, Reasons* reasons) {
+void CheckGpt(const ModelOptions& options, Reasons* reasons) {
   Require(options.transformer.causal,
           "attention that is not causal: these are models of the next token", reasons);
   Require(!options.transformer.post_norm, "post_norm: gpt2 and llama have norms in front", reasons);
@@ -53,7 +53,7 @@ void CheckGpt(const GptOptions& options, Reasons* reasons) {
 }
 
 // What but T5 no model there has.
-void CheckNotT5(const GptOptions& options, Reasons* reasons) {
+void CheckNotT5(const ModelOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };
   require(
@@ -66,7 +66,7 @@ void CheckNotT5(const GptOptions& options, Reasons* reasons) {
   require(!layer.gated || layer.gate == ops::Activation::kSilu, "a gate that is not SiLU");
 }
 
-void CheckGpt2(const GptOptions& options, Reasons* reasons) {
+void CheckGpt2(const ModelOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };
   require(layer.norm.kind == ops::Norm::kLayerNorm,
@@ -86,11 +86,11 @@ void CheckGpt2(const GptOptions& options, Reasons* reasons) {
           "activation_func: gpt2 has gelu_new and gelu");
 }
 
-bool IsQwen2(const GptOptions& options) {
+bool IsQwen2(const ModelOptions& options) {
   return options.transformer.qkv_bias && !options.transformer.linear_bias;
 }
 
-void CheckLlama(const GptOptions& options, Reasons* reasons) {
+void CheckLlama(const ModelOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   const RotaryOptions& rotary = layer.rotary_options;
   auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };
@@ -121,7 +121,7 @@ Json RopeScaling(const RotaryOptions& rotary) {
   return nullptr;
 }
 
-Json Common(const GptOptions& options, const HfTokens& tokens) {
+Json Common(const ModelOptions& options, const HfTokens& tokens) {
   return {{"vocab_size", options.vocab_size},
           {"initializer_range", ShortestDouble(options.transformer.init_std)},
           {"tie_word_embeddings", options.tied_embeddings},
@@ -131,7 +131,7 @@ Json Common(const GptOptions& options, const HfTokens& tokens) {
           {"eos_token_id", TokenOrNull(tokens.eos)}};
 }
 
-Json Gpt2Config(const GptOptions& options) {
+Json Gpt2Config(const ModelOptions& options) {
   const TransformerOptions& layer = options.transformer;
   return {
       {"model_type", "gpt2"},
@@ -150,7 +150,7 @@ Json Gpt2Config(const GptOptions& options) {
       {"attn_pdrop", ShortestDouble(layer.attention_dropout)}};
 }
 
-Json LlamaConfig(const GptOptions& options) {
+Json LlamaConfig(const ModelOptions& options) {
   const TransformerOptions& layer = options.transformer;
   const bool qwen = IsQwen2(options);
   Json config = {{"model_type", qwen ? "qwen2" : "llama"},
@@ -186,7 +186,7 @@ double ShortestDouble(float value) {
 
 HfJson TokenOrNull(int32_t token) { return token < 0 ? HfJson() : HfJson(token); }
 
-absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfTokens& tokens) {
+absl::StatusOr<std::string> HfConfigJson(const ModelOptions& options, const HfTokens& tokens) {
   Reasons reasons;
   CheckCommon(options, &reasons);
   if (options.num_encoder_layers > 0) {
@@ -212,7 +212,7 @@ absl::StatusOr<std::string> HfConfigJson(const GptOptions& options, const HfToke
   return config.dump(2) + "\n";
 }
 
-std::string HfGenerationConfigJson(const GptOptions& options, const HfTokens& tokens) {
+std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& tokens) {
   Json config = {{"_from_model_config", true},
                  {"bos_token_id", TokenOrNull(tokens.bos)},
                  {"eos_token_id", TokenOrNull(tokens.eos)}};

@@ -18,8 +18,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-GptOptions Gpt2() {
-  GptOptions options;
+ModelOptions Gpt2() {
+  ModelOptions options;
   TransformerOptions& layer = options.transformer;
   layer.num_layers = 3;
   layer.hidden_size = 32;
@@ -33,8 +33,8 @@ GptOptions Gpt2() {
   return options;
 }
 
-GptOptions Llama() {
-  GptOptions options = Gpt2();
+ModelOptions Llama() {
+  ModelOptions options = Gpt2();
   TransformerOptions& layer = options.transformer;
   layer.num_query_groups = 2;
   layer.kv_channels = 16;
@@ -46,14 +46,14 @@ GptOptions Llama() {
   return options;
 }
 
-Json ConfigOf(const GptOptions& options) {
+Json ConfigOf(const ModelOptions& options) {
   const auto text = HfConfigJson(options, {1, 2});
   EXPECT_THAT(text, IsOk());
   return Json::parse(text.value_or("{}"));
 }
 
 // What config.json says of both.
-void ExpectSameModel(const GptOptions& a, const GptOptions& b) {
+void ExpectSameModel(const ModelOptions& a, const ModelOptions& b) {
   EXPECT_EQ(ConfigOf(a), ConfigOf(b));
   EXPECT_EQ(a.vocab_size, b.vocab_size);
   EXPECT_EQ(a.max_positions, b.max_positions);
@@ -84,8 +84,8 @@ void ExpectSameModel(const GptOptions& a, const GptOptions& b) {
   EXPECT_EQ(x.rotary_options.scaling_factor, y.rotary_options.scaling_factor);
 }
 
-GptOptions Bert() {
-  GptOptions options = Gpt2();
+ModelOptions Bert() {
+  ModelOptions options = Gpt2();
   options.transformer.name = "encoder";
   options.transformer.causal = false;
   options.transformer.activation = ops::Activation::kGeluErf;
@@ -95,8 +95,8 @@ GptOptions Bert() {
 }
 
 TEST(HfConfigTest, EveryModelThatIsExportedIsImportedAsItself) {
-  std::vector<GptOptions> models = {Gpt2(),  Gpt2(),  Gpt2(), Llama(), Llama(), Llama(),
-                                    Llama(), Llama(), Bert(), Bert(),  Bert()};
+  std::vector<ModelOptions> models = {Gpt2(),  Gpt2(),  Gpt2(), Llama(), Llama(), Llama(),
+                                      Llama(), Llama(), Bert(), Bert(),  Bert()};
   models[9].transformer.post_norm = true;
   models[10].sentence_order_head = false;
   models[10].num_token_types = 1;
@@ -109,7 +109,7 @@ TEST(HfConfigTest, EveryModelThatIsExportedIsImportedAsItself) {
   models[6].transformer.rotary_options.scaling_factor = 8;
   models[7].transformer.rotary_options.interpolation_factor = 2.5;
   models[7].tied_embeddings = true;
-  for (const GptOptions& model : models) {
+  for (const ModelOptions& model : models) {
     const auto text = HfConfigJson(model, {});
     ASSERT_THAT(text, IsOk());
     const auto back = ParseHfConfig(*text);
@@ -127,7 +127,7 @@ TEST(HfConfigTest, WritesTheNamesThatTransformersReads) {
   EXPECT_EQ(gpt2["layer_norm_epsilon"].dump(), "1e-05");
   EXPECT_EQ(gpt2["activation_function"], "gelu_new");
   EXPECT_EQ(gpt2["bos_token_id"], 1);
-  GptOptions options = Llama();
+  ModelOptions options = Llama();
   EXPECT_EQ(ConfigOf(options)["model_type"], "llama");
   EXPECT_EQ(ConfigOf(options)["head_dim"], 16);
   options.transformer.qkv_bias = true;
@@ -140,7 +140,7 @@ TEST(HfConfigTest, WritesTheNamesThatTransformersReads) {
 }
 
 TEST(HfConfigTest, BertIsNamedByItsNormsAndItsHead) {
-  GptOptions options = Bert();
+  ModelOptions options = Bert();
   EXPECT_EQ(ConfigOf(options)["model_type"], "megatron-bert");
   EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"MegatronBertForPreTraining"}));
   options.transformer.post_norm = true;
@@ -164,7 +164,7 @@ TEST(HfConfigTest, BertIsNamedByItsNormsAndItsHead) {
 }
 
 TEST(HfConfigTest, RefusesToExportWithAllReasonsAtOnce) {
-  GptOptions options = Gpt2();
+  ModelOptions options = Gpt2();
   options.transformer.gated = true;
   options.transformer.norm.kind = ops::Norm::kRmsNorm;
   options.transformer.norm.zero_centered_gamma = true;

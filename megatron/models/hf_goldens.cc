@@ -82,7 +82,7 @@ void ExpectGradient(const std::vector<float>& gradient, const std::vector<double
 
 }  // namespace
 
-void ExpectComputesWhatHuggingFaceComputes(const GptOptions& options, HostBatch batch,
+void ExpectComputesWhatHuggingFaceComputes(const ModelOptions& options, HostBatch batch,
                                            int64_t logits_of, const std::string& golden) {
   const Goldens goldens = ReadGoldens(golden);
   GptHarness model(options, ProcessGroup(), 1);

@@ -12,7 +12,7 @@ namespace megatron {
 // Expects the losses, all gradients and the logits behind token `logits_of` of the batch to be
 // those in testdata/hf/`golden`.txt, which has nothing else. Fails where a weight does not keep its
 // bits on its way there and back.
-void ExpectComputesWhatHuggingFaceComputes(const GptOptions& options, HostBatch batch,
+void ExpectComputesWhatHuggingFaceComputes(const ModelOptions& options, HostBatch batch,
                                            int64_t logits_of, const std::string& golden);
 
 }  // namespace megatron

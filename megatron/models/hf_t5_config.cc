@@ -72,7 +72,7 @@ float TiedScale(int64_t hidden_size) {
 
 }  // namespace
 
-void ReadHfT5(const HfFields& fields, GptOptions* options) {
+void ReadHfT5(const HfFields& fields, ModelOptions* options) {
   CheckCommonHfFields(fields, "T5ForConditionalGeneration");
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("d_model", kMaxHfWidth);
@@ -97,7 +97,7 @@ void ReadHfT5(const HfFields& fields, GptOptions* options) {
   layer.hidden_dropout = layer.attention_dropout = HfDropout(fields, "dropout_rate", 0.1);
 }
 
-void CheckHfT5(const GptOptions& options, HfReasons* reasons) {
+void CheckHfT5(const ModelOptions& options, HfReasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   auto require = [&](bool holds, const char* reason) {
     if (!holds) reasons->push_back(reason);
@@ -121,7 +121,7 @@ HfJson HfT5Tokens(const HfTokens& tokens) {
   return {{"pad_token_id", pad}, {"decoder_start_token_id", tokens.bos >= 0 ? tokens.bos : pad}};
 }
 
-HfJson HfT5Config(const GptOptions& options) {
+HfJson HfT5Config(const ModelOptions& options) {
   const TransformerOptions& layer = options.transformer;
   return {{"model_type", "t5"},
           {"architectures", HfJson::array({"T5ForConditionalGeneration"})},

@@ -51,7 +51,7 @@ std::string Config(const std::string& feed_forward, bool tied) {
 }
 
 void ExpectEqualsHuggingFace(const std::string& config, const std::string& golden) {
-  absl::StatusOr<GptOptions> options = ParseHfConfig(config);
+  absl::StatusOr<ModelOptions> options = ParseHfConfig(config);
   ASSERT_TRUE(options.ok()) << options.status();
   options->padded_vocab_size = 64;
   ExpectComputesWhatHuggingFaceComputes(*options, TheScriptsBatch(), /*logits_of=*/6 + 4, golden);
@@ -69,11 +69,11 @@ TEST(HfT5Test, ConfigurationsReadBackAsTheyWereWritten) {
   for (const char* feed_forward :
        {"relu", "gelu", "gelu_new", "silu", "gated-relu", "gated-gelu", "gated-silu"}) {
     for (bool tied : {true, false}) {
-      absl::StatusOr<GptOptions> options = ParseHfConfig(Config(feed_forward, tied));
+      absl::StatusOr<ModelOptions> options = ParseHfConfig(Config(feed_forward, tied));
       ASSERT_TRUE(options.ok()) << options.status();
       const absl::StatusOr<std::string> json = HfConfigJson(*options, {5, 6});
       ASSERT_TRUE(json.ok()) << json.status();
-      absl::StatusOr<GptOptions> again = ParseHfConfig(*json);
+      absl::StatusOr<ModelOptions> again = ParseHfConfig(*json);
       ASSERT_TRUE(again.ok()) << again.status();
       EXPECT_EQ(*HfConfigJson(*again, {5, 6}), *json);
       EXPECT_EQ(again->num_encoder_layers, 2);
@@ -85,7 +85,7 @@ TEST(HfT5Test, ConfigurationsReadBackAsTheyWereWritten) {
 
 // Theirs begins to write with a token that both files name, or refuses to.
 TEST(HfT5Test, DecodersBeginWithBosElseWithPadding) {
-  const GptOptions model = SmallT5();
+  const ModelOptions model = SmallT5();
   const std::pair<HfTokens, const char*> cases[] = {{{5, 6, 7}, "\"decoder_start_token_id\": 5"},
                                                     {{-1, 6, 7}, "\"decoder_start_token_id\": 7"},
                                                     {{}, "\"decoder_start_token_id\": 0"}};
@@ -103,7 +103,7 @@ TEST(HfT5Test, WhatT5DoesNotHaveIsRefusedWithAllReasons) {
               testing::AllOf(testing::HasSubstr("LayerNorm"), testing::HasSubstr("biases"),
                              testing::HasSubstr("positions are relative"),
                              testing::HasSubstr("softmax_scale")));
-  GptOptions decoder_alone = SmallT5();
+  ModelOptions decoder_alone = SmallT5();
   decoder_alone.num_encoder_layers = 0;
   EXPECT_THAT(HfConfigJson(decoder_alone, {}).status().message(),
               testing::HasSubstr("position_embedding_type relative"));

@@ -89,6 +89,6 @@ class T5Table : public HfTable {
 
 }  // namespace
 
-std::vector<HfTensor> HfT5Tensors(const GptOptions& options) { return T5Table(options).Build(); }
+std::vector<HfTensor> HfT5Tensors(const ModelOptions& options) { return T5Table(options).Build(); }
 
 }  // namespace megatron

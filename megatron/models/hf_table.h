@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "megatron/models/gpt_options.h"
 #include "megatron/models/hf_weights.h"
+#include "megatron/models/model_options.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -70,7 +70,7 @@ struct Source {
 
 class HfTable {
  public:
-  explicit HfTable(const GptOptions& options)
+  explicit HfTable(const ModelOptions& options)
       : options_(options), layer_(options.transformer), qkv_(options.transformer) {}
 
  protected:
@@ -154,15 +154,15 @@ class HfTable {
     std::swap(tensors_[first].shape[0], tensors_[first].shape[1]);
   }
 
-  const GptOptions& options_;
+  const ModelOptions& options_;
   const TransformerOptions& layer_;
   const QkvRows qkv_;
   std::vector<HfTensor> tensors_;
 };
 
 // Those of BERT: "bert" for post-norm models, else "megatron-bert".
-std::vector<HfTensor> HfBertTensors(const GptOptions& options);
-std::vector<HfTensor> HfT5Tensors(const GptOptions& options);
+std::vector<HfTensor> HfBertTensors(const ModelOptions& options);
+std::vector<HfTensor> HfT5Tensors(const ModelOptions& options);
 
 }  // namespace megatron
 

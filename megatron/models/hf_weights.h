@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -39,7 +39,7 @@ struct HfTensor {
 
 // All tensors of the model, in the order in which it uses them. The options must be such that
 // HfConfigJson accepts them. Of sizes, only the number of layers costs memory.
-std::vector<HfTensor> HfTensors(const GptOptions& options);
+std::vector<HfTensor> HfTensors(const ModelOptions& options);
 
 // Copies one tensor, of elements of `element_size` (1, 2, 4 or 8) bytes: `ours` is the whole
 // parameter, `theirs` the whole tensor, both row-major. Both ways are exact inverses.

@@ -17,9 +17,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<GptOptions> Models() {
-  std::vector<GptOptions> models = {SmallGpt2(),  SmallGpt2(), SmallLlama(),       SmallLlama(),
-                                    SmallLlama(), SmallBert(), SmallPostNormBert()};
+std::vector<ModelOptions> Models() {
+  std::vector<ModelOptions> models = {SmallGpt2(),  SmallGpt2(), SmallLlama(),       SmallLlama(),
+                                      SmallLlama(), SmallBert(), SmallPostNormBert()};
   models[1].tied_embeddings = false;
   models[3].tied_embeddings = true;
   models[3].transformer.qkv_bias = true;
@@ -31,7 +31,7 @@ std::vector<GptOptions> Models() {
 }
 
 TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
-  for (const GptOptions& options : Models()) {
+  for (const ModelOptions& options : Models()) {
     std::map<std::string, Shape> shapes;
     GptStage stage(options, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
     for (Parameter* parameter : stage.parameters()) {
@@ -64,7 +64,7 @@ TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
 }
 
 TEST(HfWeightsTest, CopyingThereAndBackIsTheIdentity) {
-  for (const GptOptions& options : Models()) {
+  for (const ModelOptions& options : Models()) {
     for (int64_t size : {1, 2, 4, 8}) {
       for (const HfTensor& tensor : HfTensors(options)) {
         std::vector<char> theirs(static_cast<size_t>(tensor.rows * tensor.columns * size));
@@ -80,7 +80,7 @@ TEST(HfWeightsTest, CopyingThereAndBackIsTheIdentity) {
 }
 
 // The rows of the first tensor of that name.
-std::vector<int64_t> RowsOf(const GptOptions& options, const std::string& name) {
+std::vector<int64_t> RowsOf(const ModelOptions& options, const std::string& name) {
   std::vector<int64_t> rows;
   for (const HfTensor& tensor : HfTensors(options)) {
     if (tensor.name != name) continue;
@@ -90,7 +90,7 @@ std::vector<int64_t> RowsOf(const GptOptions& options, const std::string& name) 
 }
 
 TEST(HfWeightsTest, QueriesKeysAndValuesAreTakenOutOfTheirGroups) {
-  GptOptions options = SmallLlama();
+  ModelOptions options = SmallLlama();
   options.transformer.num_attention_heads = 4;
   options.transformer.num_query_groups = 2;
   options.transformer.kv_channels = 2;
@@ -106,7 +106,7 @@ TEST(HfWeightsTest, QueriesKeysAndValuesAreTakenOutOfTheirGroups) {
 }
 
 TEST(HfWeightsTest, Conv1dIsTransposed) {
-  GptOptions options = SmallGpt2();
+  ModelOptions options = SmallGpt2();
   for (const HfTensor& tensor : HfTensors(options)) {
     if (tensor.name != "transformer.h.1.mlp.c_fc.weight") continue;
     EXPECT_THAT(tensor.shape, ElementsAre(32, 48));

@@ -18,7 +18,7 @@ Tensor RowOf(const Tensor& sums, int64_t measure) { return sums.Select(0, measur
 
 }  // namespace
 
-Measures MeasuresOf(const GptOptions& options) {
+Measures MeasuresOf(const ModelOptions& options) {
   Measures measures = {{"lm loss", true}};
   if (options.masked_lm_head) measures.push_back({"lm accuracy", false});
   if (options.num_encoder_layers > 0) measures.push_back({"exact span accuracy", false});
@@ -29,7 +29,7 @@ Measures MeasuresOf(const GptOptions& options) {
   return measures;
 }
 
-LmHead::LmHead(const GptOptions& options, const ProcessGroup& tensor_group, Parameter* words)
+LmHead::LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Parameter* words)
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
       words_(words),

@@ -13,9 +13,9 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
-#include "megatron/models/gpt_options.h"
 #include "megatron/models/masked_lm_transform.h"
 #include "megatron/models/measure.h"
+#include "megatron/models/model_options.h"
 #include "megatron/models/sentence_order_head.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/weight_blocks.h"
@@ -23,7 +23,7 @@
 namespace megatron {
 
 // What the head measures.
-Measures MeasuresOf(const GptOptions& options);
+Measures MeasuresOf(const ModelOptions& options);
 
 class LmHead {
  public:
@@ -36,7 +36,7 @@ class LmHead {
   };
 
   // `words` is the output matrix, which the embedding may share, and outlives this.
-  LmHead(const GptOptions& options, const ProcessGroup& tensor_group, Parameter* words);
+  LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Parameter* words);
 
   // Adds to `sums` (fp32 [measures, 2]) those of weight * value and of weight. x must live as long
   // as *saved.

@@ -5,7 +5,8 @@
 
 namespace megatron {
 
-std::unique_ptr<TrainedStage> MakeStage(const GptOptions& options, const StagePlacement& placement,
+std::unique_ptr<TrainedStage> MakeStage(const ModelOptions& options,
+                                        const StagePlacement& placement,
                                         const ProcessGroup& tensor_group, Device device,
                                         MemoryLedger* ledger, const ExpertGroups& expert_groups) {
   if (options.num_encoder_layers > 0)

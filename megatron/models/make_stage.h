@@ -6,14 +6,15 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/layers/moe/moe_options.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 #include "megatron/models/trained_stage.h"
 #include "megatron/tensor/memory.h"
 
 namespace megatron {
 
 // `device` and `ledger` are of the only memory that a stage owns: tables of positions, sums.
-std::unique_ptr<TrainedStage> MakeStage(const GptOptions& options, const StagePlacement& placement,
+std::unique_ptr<TrainedStage> MakeStage(const ModelOptions& options,
+                                        const StagePlacement& placement,
                                         const ProcessGroup& tensor_group, Device device,
                                         MemoryLedger* ledger,
                                         const ExpertGroups& expert_groups = {});

@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-ModelStage::ModelStage(const GptOptions& options, const StagePlacement& placement,
+ModelStage::ModelStage(const ModelOptions& options, const StagePlacement& placement,
                        const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
     : options_(options), placement_(placement), tensor_group_(tensor_group) {
   const int64_t layers = options.num_encoder_layers + options.transformer.num_layers;

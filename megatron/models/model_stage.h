@@ -13,9 +13,9 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
-#include "megatron/models/gpt_options.h"
 #include "megatron/models/layer_stack.h"
 #include "megatron/models/lm_head.h"
+#include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/token_embedding.h"
 #include "megatron/models/trained_stage.h"
@@ -50,13 +50,13 @@ class ModelStage : public TrainedStage {
   };
 
   // `device` and `ledger` are of the sums.
-  ModelStage(const GptOptions& options, const StagePlacement& placement,
+  ModelStage(const ModelOptions& options, const StagePlacement& placement,
              const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
 
   // Of the stage's layers that have experts, in order: gives them what their routers keep.
   void SetExperts(const std::vector<MoeLayer*>& layers, Device device, MemoryLedger* ledger);
 
-  const GptOptions& options() const { return options_; }
+  const ModelOptions& options() const { return options_; }
   const ProcessGroup& tensor_group() const { return tensor_group_; }
   TokenEmbedding* embedding() const { return embedding_.get(); }  // on the first stage, else null
   LmHead* head() const { return head_.get(); }                    // on the last stage, else null
@@ -86,7 +86,7 @@ class ModelStage : public TrainedStage {
   void MakeHead(Device device, MemoryLedger* ledger);
   bool sequence_parallel() const;
 
-  GptOptions options_;
+  ModelOptions options_;
   StagePlacement placement_;
   ProcessGroup tensor_group_, context_group_;
   std::vector<MoeLayer*> moe_layers_;

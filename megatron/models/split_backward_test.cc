@@ -17,8 +17,8 @@ constexpr char kTable[] = "embedding.word_embeddings.weight";
 
 using Gradients = std::map<std::string, std::vector<float>>;
 
-std::vector<GptOptions> Models() {
-  std::vector<GptOptions> models = {
+std::vector<ModelOptions> Models() {
+  std::vector<ModelOptions> models = {
       SmallGpt2(), SmallLlama(),        SmallGpt2(),       SmallMixtral(), SmallDeepSeek(),
       SmallBert(), SmallPostNormBert(), SmallMegatronT5(), SmallT5(),      SmallBalanced()};
   models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
@@ -27,8 +27,8 @@ std::vector<GptOptions> Models() {
   return models;
 }
 
-std::vector<GptOptions> WithRecomputation(const GptOptions& options) {
-  std::vector<GptOptions> ways(5, options);
+std::vector<ModelOptions> WithRecomputation(const ModelOptions& options) {
+  std::vector<ModelOptions> ways(5, options);
   ways[1].transformer.recompute = {true, true, true};
   ways[2].transformer.recompute.norm = true;
   ways[3].layer_recompute = {LayerRecompute::kUniform, 2};
@@ -40,7 +40,7 @@ std::vector<GptOptions> WithRecomputation(const GptOptions& options) {
 // Two micro-batches, the second forwarded before the first is backwarded.
 class TwoMicroBatches {
  public:
-  TwoMicroBatches(const GptOptions& options, const ProcessGroup& tensor_group)
+  TwoMicroBatches(const ModelOptions& options, const ProcessGroup& tensor_group)
       : options_(options), group_(tensor_group), model_(options, tensor_group, 9) {
     for (uint32_t seed : {2, 3}) host_.push_back(RandomBatch({20, 12}, options.vocab_size, seed));
     for (HostBatch& batch : host_) batches_.push_back(batch.View());
@@ -86,7 +86,7 @@ class TwoMicroBatches {
     return gradients;
   }
 
-  GptOptions options_;
+  ModelOptions options_;
   ProcessGroup group_;
   GptHarness model_;
   std::vector<HostBatch> host_;
@@ -106,7 +106,7 @@ void ExpectSame(Gradients got, Gradients want, bool tied) {
 
 TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
   for (size_t i = 0; i < Models().size(); ++i) {
-    const std::vector<GptOptions> ways = WithRecomputation(Models()[i]);
+    const std::vector<ModelOptions> ways = WithRecomputation(Models()[i]);
     for (size_t way = 0; way < ways.size(); ++way) {
       SCOPED_TRACE(testing::Message() << "model " << i << ", recomputation " << way);
       TwoMicroBatches run(ways[way], ProcessGroup());
@@ -118,12 +118,12 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
 
 // Also with more ranks than query groups, and with gathers in each part.
 TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
-  for (GptOptions model : Models()) {
+  for (ModelOptions model : Models()) {
     // Cross-attention knows no groups.
     if (model.num_encoder_layers == 0) model.transformer.num_query_groups = 1;
     for (bool sequence_parallel : {false, true}) {
       model.transformer.sequence_parallel = sequence_parallel;
-      for (const GptOptions& options : WithRecomputation(model)) {
+      for (const ModelOptions& options : WithRecomputation(model)) {
         ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
                       TwoMicroBatches run(options, world);
                       const Gradients whole = run.Run(/*split=*/false);
@@ -138,7 +138,7 @@ TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
 // What is put off costs memory, but a whole backward takes none of it.
 TEST(SplitBackwardTest, OnlyASplitBackwardKeepsGradients) {
   HostBatch batch = RandomBatch({64}, 50, 2);
-  const GptOptions options = SmallGpt2();
+  const ModelOptions options = SmallGpt2();
   const StageMemorySizes whole = MeasureStage(options, 1, batch.View());
   const StageMemorySizes split = MeasureStage(options, 1, batch.View(), /*split=*/true);
   EXPECT_EQ(whole.put_off(), 0);

@@ -1,4 +1,4 @@
-// The two stacks of a model with an encoder and a decoder (GptOptions::num_encoder_layers > 0).
+// The two stacks of a model with an encoder and a decoder (ModelOptions::num_encoder_layers > 0).
 //
 // In T5 as it was published positions are relative, norms RMSNorms without biases anywhere, scores
 // are not scaled; Megatron's has learned positions, LayerNorm and biases. Both are settings.
@@ -6,11 +6,11 @@
 #define MEGATRON_MODELS_T5_OPTIONS_H_
 
 #include "megatron/layers/transformer_options.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 
 namespace megatron {
 
-inline TransformerOptions T5EncoderOptions(const GptOptions& options) {
+inline TransformerOptions T5EncoderOptions(const ModelOptions& options) {
   TransformerOptions encoder = options.transformer;
   encoder.name = "encoder";
   encoder.num_layers = options.num_encoder_layers;
@@ -19,7 +19,7 @@ inline TransformerOptions T5EncoderOptions(const GptOptions& options) {
   return encoder;
 }
 
-inline TransformerOptions T5DecoderOptions(const GptOptions& options) {
+inline TransformerOptions T5DecoderOptions(const ModelOptions& options) {
   TransformerOptions decoder = options.transformer;
   decoder.name = "decoder";
   decoder.causal = true;

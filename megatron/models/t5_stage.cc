@@ -35,7 +35,7 @@ void StartGradient(const Stream& stream, const Tensor& from_behind, const Tensor
 
 }  // namespace
 
-T5Stage::T5Stage(const GptOptions& options, const StagePlacement& placement,
+T5Stage::T5Stage(const ModelOptions& options, const StagePlacement& placement,
                  const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
     : ModelStage(options, placement, tensor_group, device, ledger) {
   const TransformerOptions& transformer = options.transformer;

@@ -31,7 +31,7 @@ class T5Stage : public ModelStage {
  public:
   // `placement.layers` counts the encoder's layers and then the decoder's. `device` and `ledger`
   // are of the only memory that a stage owns: lists of distances, sums.
-  T5Stage(const GptOptions& options, const StagePlacement& placement,
+  T5Stage(const ModelOptions& options, const StagePlacement& placement,
           const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;

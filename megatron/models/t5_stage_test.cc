@@ -55,7 +55,7 @@ void AddBlock(const Sharding& sharding, const Tensor& gradient, std::vector<doub
 // One rank's part of a step: its stage and all that it needs.
 class StageOnRank {
  public:
-  StageOnRank(const GptOptions& options, const Layout& layout, int stage,
+  StageOnRank(const ModelOptions& options, const Layout& layout, int stage,
               const ProcessGroup& tensor_group)
       : plan_(PlanStage(MakeSchedule({layout.kind, layout.stages, kMicroBatches, layout.chunks}),
                         stage)),
@@ -129,7 +129,7 @@ ProcessGroup Split(const ProcessGroup& world, const Layout& layout, bool tensor)
   return ProcessGroup(*communicator);
 }
 
-Result RunLayout(GptOptions options, const Layout& layout) {
+Result RunLayout(ModelOptions options, const Layout& layout) {
   options.transformer.sequence_parallel =
       layout.tensor > 1 && options.transformer.sequence_parallel;
   Result result;
@@ -167,8 +167,8 @@ void ExpectEqual(const Result& got, const Result& want) {
   }
 }
 
-std::vector<GptOptions> Models() {
-  std::vector<GptOptions> models = {SmallMegatronT5(), SmallT5(), SmallT5()};
+std::vector<ModelOptions> Models() {
+  std::vector<ModelOptions> models = {SmallMegatronT5(), SmallT5(), SmallT5()};
   models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
   models[1].layer_recompute = {LayerRecompute::kUniform, 2};
   models[1].transformer.attention_dropout = 0.1f;
@@ -223,7 +223,7 @@ TEST(T5StageTest, TensorParallelRanksOfStagesDoToo) {
   constexpr auto k1F1B = ScheduleKind::kOneForwardOneBackward;
   const std::vector<Layout> layouts = {{k1F1B, 1, 1, {5}, 2}, {k1F1B, 2, 1, {3, 2}, 2}};
   for (bool sequence_parallel : {false, true}) {
-    for (GptOptions options : Models()) {
+    for (ModelOptions options : Models()) {
       options.transformer.sequence_parallel = sequence_parallel;
       const Result want = RunLayout(options, {});
       for (const Layout& layout : layouts) ExpectEqual(RunLayout(options, layout), want);

@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-TokenEmbedding::TokenEmbedding(const GptOptions& options, VocabParallelEmbedding* words)
+TokenEmbedding::TokenEmbedding(const ModelOptions& options, VocabParallelEmbedding* words)
     : dropout_(options.transformer.hidden_dropout), words_(words) {
   if (options.learned_positions) {
     positions_ = MakeTable(options, "embedding.position_embeddings.weight", options.max_positions);
@@ -22,7 +22,7 @@ TokenEmbedding::TokenEmbedding(const GptOptions& options, VocabParallelEmbedding
   }
 }
 
-Parameter TokenEmbedding::MakeTable(const GptOptions& options, const char* name,
+Parameter TokenEmbedding::MakeTable(const ModelOptions& options, const char* name,
                                     int64_t rows) const {
   // Under sequence parallelism each rank looks up its own rows of the residual stream.
   const AxisSet partial =

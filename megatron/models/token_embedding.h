@@ -11,7 +11,7 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/weight_blocks.h"
 
@@ -24,7 +24,7 @@ class TokenEmbedding {
   };
 
   // `words` is the word table, which the head may share, and outlives this.
-  TokenEmbedding(const GptOptions& options, VocabParallelEmbedding* words);
+  TokenEmbedding(const ModelOptions& options, VocabParallelEmbedding* words);
 
   // y (=). Models that embed the tokens of a batch and those of its encoder give each a site.
   void Forward(const LayerContext& ctx, const Tensor& y_TH, Saved* saved,
@@ -38,7 +38,7 @@ class TokenEmbedding {
 
  private:
   // A table that every tensor-parallel rank holds whole.
-  Parameter MakeTable(const GptOptions& options, const char* name, int64_t rows) const;
+  Parameter MakeTable(const ModelOptions& options, const char* name, int64_t rows) const;
   // Of a table that the model may not have.
   void LookUp(const LayerContext& ctx, const Parameter& table, const Tensor& ids_T,
               const Tensor& y_TH) const;

@@ -56,7 +56,7 @@ std::string DescribeDevice(const PretrainRun& run, int ranks) {
 }
 
 std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
-  const GptOptions& model = options.trainer.model;
+  const ModelOptions& model = options.trainer.model;
   const TransformerOptions& transformer = model.transformer;
   const bool encodes = model.num_encoder_layers > 0;
   return absl::StrFormat(

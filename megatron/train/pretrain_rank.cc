@@ -86,8 +86,8 @@ absl::Status PretrainRank::Build() {
   const int stage = dense.Coordinate(world_.rank(), Axis::kPipeline),
             data_rank = dense.Coordinate(world_.rank(), Axis::kData);
   MEGATRON_ASSIGN_OR_RETURN(trainer_,
-                            GptTrainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
-                                               run_.plan.stages[stage].sizes, stream_, &ledger_));
+                            Trainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
+                                            run_.plan.stages[stage].sizes, stream_, &ledger_));
   trainer_->ReportTo(&at_);
   return absl::OkStatus();
 }
@@ -158,7 +158,7 @@ void PretrainRank::FillMasks() {
 }
 
 void PretrainRank::Restore() {
-  const GptTrainerOptions& options = run_.options.trainer;
+  const TrainerOptions& options = run_.options.trainer;
   RestoreOptions how;
   how.sampling = run_.options.generation.sampling;
   how.tokens = run_.options.generation.tokens;

@@ -27,9 +27,9 @@
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/rank_progress.h"
 #include "megatron/train/failure/reporting_file_system.h"
-#include "megatron/train/trainer/gpt_trainer.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
+#include "megatron/train/trainer/trainer.h"
 #include "megatron/train/trainer/training_checkpoint.h"
 
 namespace megatron {
@@ -104,7 +104,7 @@ class PretrainRank {
   std::unique_ptr<CudaStream> cuda_;  // null on the CPU
   Stream stream_;
   std::unique_ptr<NcclWorld> nccl_;  // null where ranks do not talk by NCCL
-  std::unique_ptr<GptTrainer> trainer_;
+  std::unique_ptr<Trainer> trainer_;
 };
 
 }  // namespace megatron

@@ -30,7 +30,7 @@ namespace {
 
 // As Hugging Face writes it, or what model.py knows.
 absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
-  const GptOptions& gpt = run.trainer.model;
+  const ModelOptions& gpt = run.trainer.model;
   if (IsHuggingFaces(run)) {
     MEGATRON_ASSIGN_OR_RETURN(const std::string text, HfConfigJson(gpt, {}));
     return nlohmann::json::parse(text);
@@ -57,7 +57,7 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
       {"untie_embeddings_and_output_weights", !gpt.tied_embeddings}};
 }
 
-nlohmann::json OptimizerConfig(const GptTrainerOptions& trainer) {
+nlohmann::json OptimizerConfig(const TrainerOptions& trainer) {
   const OptimizerOptions& optimizer = trainer.optimizer;
   const OptimizerParamSchedule& schedule = trainer.schedule;
   return {{"optimizer", optimizer.kind == OptimizerOptions::kSgd ? "sgd" : "adam"},

@@ -16,8 +16,8 @@ constexpr int64_t kGlobalBatch = 4;
 constexpr int64_t kMicroBatch = 2;
 constexpr uint64_t kSeed = 1234;
 
-GptOptions Gpt2() {
-  GptOptions gpt;
+ModelOptions Gpt2() {
+  ModelOptions gpt;
   TransformerOptions& layer = gpt.transformer;
   layer.num_layers = 3;
   layer.hidden_size = 64;
@@ -32,8 +32,8 @@ GptOptions Gpt2() {
   return gpt;
 }
 
-GptOptions Llama() {
-  GptOptions gpt = Gpt2();
+ModelOptions Llama() {
+  ModelOptions gpt = Gpt2();
   TransformerOptions& layer = gpt.transformer;
   layer.ffn_hidden_size = 192;
   layer.num_query_groups = 2;
@@ -47,8 +47,8 @@ GptOptions Llama() {
 }
 
 // As Megatron's; with post_norm as the paper's.
-GptOptions Bert(bool post_norm) {
-  GptOptions bert = Gpt2();
+ModelOptions Bert(bool post_norm) {
+  ModelOptions bert = Gpt2();
   TransformerOptions& layer = bert.transformer;
   layer.name = "encoder";
   layer.causal = false;
@@ -60,8 +60,8 @@ GptOptions Bert(bool post_norm) {
   return bert;
 }
 
-GptOptions MegatronT5() {
-  GptOptions t5 = Gpt2();
+ModelOptions MegatronT5() {
+  ModelOptions t5 = Gpt2();
   t5.num_encoder_layers = 2;
   t5.transformer.num_layers = 2;
   t5.output_bias = true;
@@ -69,8 +69,8 @@ GptOptions MegatronT5() {
 }
 
 // As published: 1.0, whose MLP has a ReLU, or 1.1 with a gate and an output matrix of its own.
-GptOptions T5(bool version_1_1) {
-  GptOptions t5 = MegatronT5();
+ModelOptions T5(bool version_1_1) {
+  ModelOptions t5 = MegatronT5();
   TransformerOptions& layer = t5.transformer;
   layer.kv_channels = 24;
   layer.norm.kind = ops::Norm::kRmsNorm;
@@ -87,7 +87,7 @@ GptOptions T5(bool version_1_1) {
   return t5;
 }
 
-ReferenceRun MakeRun(const std::string& name, const GptOptions& model,
+ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
                      OptimizerOptions::Kind optimizer) {
   ReferenceRun run;
   run.name = name;
@@ -116,19 +116,16 @@ ReferenceRun MakeRun(const std::string& name, const GptOptions& model,
 }
 
 // Sized by a run on the meta device, as every run of ours is.
-absl::StatusOr<std::unique_ptr<GptTrainer>> MakeTrainer(const ReferenceRun& run,
-                                                        const Stream& stream,
-                                                        MemoryLedger* ledger) {
+absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const ReferenceRun& run, const Stream& stream,
+                                                     MemoryLedger* ledger) {
   const LossScaler scaler = LossScaler::MakeConstant(1);
   MemoryLedger planned;
-  MEGATRON_ASSIGN_OR_RETURN(
-      std::unique_ptr<GptTrainer> plan,
-      GptTrainer::Create(run.trainer, scaler, {}, {}, Stream::Meta(), &planned));
-  return GptTrainer::Create(run.trainer, scaler, {}, plan->Measure(), stream, ledger);
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> plan,
+                            Trainer::Create(run.trainer, scaler, {}, {}, Stream::Meta(), &planned));
+  return Trainer::Create(run.trainer, scaler, {}, plan->Measure(), stream, ledger);
 }
 
-std::map<std::string, ReferenceResult::Weight> Weights(const ReferenceRun& run,
-                                                       GptTrainer& trainer) {
+std::map<std::string, ReferenceResult::Weight> Weights(const ReferenceRun& run, Trainer& trainer) {
   std::map<std::string, ReferenceResult::Weight> ours, theirs;
   for (const ParameterState& state : trainer.buffers().States()) {
     const float* values = state.master.data<float>();
@@ -150,18 +147,18 @@ std::map<std::string, ReferenceResult::Weight> Weights(const ReferenceRun& run,
 }  // namespace
 
 bool IsHuggingFaces(const ReferenceRun& run) {
-  const GptOptions& model = run.trainer.model;
+  const ModelOptions& model = run.trainer.model;
   return model.masked_lm_head || (model.num_encoder_layers > 0 && !model.learned_positions);
 }
 
 std::vector<ReferenceRun> ReferenceRuns() {
-  const std::pair<const char*, GptOptions> models[] = {{"gpt2", Gpt2()},
-                                                       {"llama", Llama()},
-                                                       {"bert", Bert(true)},
-                                                       {"megatron_bert", Bert(false)},
-                                                       {"t5", T5(false)},
-                                                       {"t5_v1_1", T5(true)},
-                                                       {"megatron_t5", MegatronT5()}};
+  const std::pair<const char*, ModelOptions> models[] = {{"gpt2", Gpt2()},
+                                                         {"llama", Llama()},
+                                                         {"bert", Bert(true)},
+                                                         {"megatron_bert", Bert(false)},
+                                                         {"t5", T5(false)},
+                                                         {"t5_v1_1", T5(true)},
+                                                         {"megatron_t5", MegatronT5()}};
   std::vector<ReferenceRun> runs;
   for (const auto& [name, model] : models) {
     runs.push_back(MakeRun(std::string(name) + "_adam", model, OptimizerOptions::kAdamW));
@@ -178,7 +175,7 @@ std::vector<GptSample> ReferenceSamples(const ReferenceRun& run) {
 
 absl::StatusOr<ReferenceResult> Train(const ReferenceRun& run, const Stream& stream) {
   MemoryLedger ledger;
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptTrainer> trainer, MakeTrainer(run, stream, &ledger));
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, MakeTrainer(run, stream, &ledger));
   trainer->InitializeWeights(kSeed);
   const SampleList source(ReferenceSamples(run));
   ReferenceResult result;

@@ -17,13 +17,13 @@
 #include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
-#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
 
 struct ReferenceRun {
   std::string name;  // "gpt2_adam"
-  GptTrainerOptions trainer;
+  TrainerOptions trainer;
   int64_t train_iters = 0;
 };
 

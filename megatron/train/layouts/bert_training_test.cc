@@ -44,12 +44,12 @@ class PairSource : public GptSampleSource {
   }
 };
 
-LayoutOutcome Train(const GptOptions& model, const Layout& layout) {
+LayoutOutcome Train(const ModelOptions& model, const Layout& layout) {
   LayoutRun how;
   how.layout = layout;
   how.steps = kSteps;
   how.evaluate = true;
-  GptTrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
+  TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
   run.model.layer_recompute = {LayerRecompute::kBlock, 1};
   return TrainOnLayout(run, how, PairSource());
 }
@@ -134,9 +134,9 @@ std::vector<Layout> Layouts() {
 }
 
 TEST(BertTrainingTest, EveryLayoutTrainsWhatOneRankTrains) {
-  GptOptions without_order = SmallPostNormBert();
+  ModelOptions without_order = SmallPostNormBert();
   without_order.sentence_order_head = false;
-  for (const GptOptions& model : {SmallBert(), SmallPostNormBert(), without_order}) {
+  for (const ModelOptions& model : {SmallBert(), SmallPostNormBert(), without_order}) {
     SCOPED_TRACE(model.transformer.post_norm);
     const LayoutOutcome alone = Train(model, Layout());
     for (const Layout& layout : Layouts()) {

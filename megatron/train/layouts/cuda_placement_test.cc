@@ -25,7 +25,7 @@ class CudaPlacementTest : public testing::Test {
     GTEST_SKIP() << "there is no GPU";
   }
 
-  LayoutOutcome Run(const GptTrainerOptions& options, LayoutRun how, DeviceType device) {
+  LayoutOutcome Run(const TrainerOptions& options, LayoutRun how, DeviceType device) {
     how.device = device;
     how.evaluate = true;
     return TrainOnLayout(options, how, source_);
@@ -37,7 +37,7 @@ class CudaPlacementTest : public testing::Test {
     EXPECT_NEAR(got, want, tolerance * want);
   }
 
-  void ExpectSameOnBoth(const GptTrainerOptions& options, const LayoutRun& how) {
+  void ExpectSameOnBoth(const TrainerOptions& options, const LayoutRun& how) {
     SCOPED_TRACE(ToString(how.layout));
     const LayoutOutcome cpu = Run(options, how, DeviceType::kCpu);
     const LayoutOutcome cuda = Run(options, how, DeviceType::kCuda);
@@ -61,13 +61,13 @@ LayoutRun Alone() {
 }
 
 TEST_F(CudaPlacementTest, OneRankTrainsAsOnTheCpu) {
-  for (const GptOptions& model : {SmallGpt2(), SmallLlama()}) {
+  for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
     ExpectSameOnBoth(TinyRun(model, OptimizerOptions::kAdamW), Alone());
   }
 }
 
 TEST_F(CudaPlacementTest, MasterWeightsAndMomentumTrainAsOnTheCpu) {
-  GptTrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
+  TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
   options.model.transformer.dtype = DType::kBFloat16;
   options.log_params_norm = options.log_num_zeros_in_grad = true;
   ExpectSameOnBoth(options, Alone());
@@ -82,7 +82,7 @@ TEST_F(CudaPlacementTest, EightRanksThatShareOneDeviceTrainAsOnTheCpu) {
 }
 
 TEST_F(CudaPlacementTest, ACheckpointMovesBetweenDevices) {
-  const GptTrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  const TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   const LayoutOutcome whole = Run(options, Alone(), DeviceType::kCpu);
   for (const DeviceType first : {DeviceType::kCpu, DeviceType::kCuda}) {
     LayoutRun start = Alone(), rest = Alone();

@@ -17,7 +17,7 @@ namespace {
 constexpr DataSharding kShardings[] = {DataSharding::kNone, DataSharding::kStates,
                                        DataSharding::kGradients, DataSharding::kWeights};
 
-LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout, int steps,
+LayoutOutcome Train(const TrainerOptions& run, const Layout& layout, int steps,
                     bool evaluate = false) {
   LayoutRun how;
   how.layout = layout;
@@ -49,7 +49,7 @@ TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
        {LayoutOf(1, 1, 2), LayoutOf(2, 1, 2), LayoutOf(1, 2, 2, 2), LayoutOf(1, 1, 8)}) {
     const bool one_micro_batch = layout.data == 8;
     for (const bool bf16 : {false, true}) {
-      GptTrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
+      TrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
       if (bf16) run.model.transformer.dtype = DType::kBFloat16;
       if (layout.tensor > 1) run.model.layer_recompute = {LayerRecompute::kUniform, 2};
       LayoutOutcome first[2];  // that add over micro-batches first, and over ranks first
@@ -74,8 +74,8 @@ TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
 }
 
 // Large enough that padding is small.
-GptTrainerOptions MediumRun(DType dtype) {
-  GptTrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+TrainerOptions MediumRun(DType dtype) {
+  TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   run.model.transformer.hidden_size = 64;
   run.model.transformer.ffn_hidden_size = 256;
   run.model.transformer.num_attention_heads = run.model.transformer.num_query_groups = 4;
@@ -86,7 +86,7 @@ GptTrainerOptions MediumRun(DType dtype) {
 
 // Parameters by block, in the words of the page.
 struct Counts {
-  explicit Counts(const GptOptions& model) {
+  explicit Counts(const ModelOptions& model) {
     const auto stage = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
     std::vector<double> blocks;
     for (const Parameter* parameter : stage->parameters()) {
@@ -119,7 +119,7 @@ void ExpectWithinTenPercent(double got, double want, const char* what) {
 TEST(DataParallelLayoutTest, ThePeakOfEachKindIsWhatThePageSays) {
   constexpr int kRanks = 4;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const GptTrainerOptions run = MediumRun(dtype);
+    const TrainerOptions run = MediumRun(dtype);
     const Counts count(run.model);
     const double b = SizeOf(dtype), k = dtype == DType::kFloat32 ? 8 : 12;
     for (DataSharding sharding : kShardings) {
@@ -151,7 +151,7 @@ TEST(DataParallelLayoutTest, ThePeakOfEachKindIsWhatThePageSays) {
 // Four layers, two blocks of tables and the last norm, which without a size are messages of their
 // own.
 TEST(DataParallelLayoutTest, ABucketSizeMakesFewerMessagesOfTheSameGradients) {
-  GptTrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   const Counts count(run.model);
   constexpr int kSteps = 2;
   for (DataSharding sharding : {DataSharding::kNone, DataSharding::kStates}) {
@@ -185,7 +185,7 @@ TEST(DataParallelLayoutTest, BytesSentAreWhatThePageSays) {
   constexpr int kRanks = 4, kMicroBatches = 2;  // of 8 samples
   constexpr double kShare = (kRanks - 1.0) / kRanks;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    GptTrainerOptions run = MediumRun(dtype);
+    TrainerOptions run = MediumRun(dtype);
     run.data_parallel.grad_reduce_in_bf16 = dtype == DType::kBFloat16;
     run.model.layer_recompute = {LayerRecompute::kUniform, 1};  // costs no message
     const Counts count(run.model);

@@ -15,14 +15,14 @@ constexpr int kSteps = 4;
 constexpr double kTolerance = 2e-6;
 
 // As in parallel_equivalence_test, which asserts how far apart its routers' scores lie.
-GptTrainerOptions RunWithExperts() {
-  GptTrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
+TrainerOptions RunWithExperts() {
+  TrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
   run.model.transformer.moe.layers = {false, true, false, true};
   run.model.transformer.init_std = 0.08f;
   return run;
 }
 
-LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout) {
+LayoutOutcome Train(const TrainerOptions& run, const Layout& layout) {
   LayoutRun how;
   how.layout = layout;
   how.steps = kSteps;
@@ -55,7 +55,7 @@ std::vector<Layout> LayoutsOfFourSamples() {
 }
 
 TEST(ExpertLayoutTest, TheBalanceOfAStepDependsOnTheSamplesAtOnceAlone) {
-  GptTrainerOptions run = RunWithExperts();
+  TrainerOptions run = RunWithExperts();
   run.model.transformer.moe.balance = BalanceUnit::kStep;
   Layout one;
   one.micro_batch_size = 4;
@@ -67,7 +67,7 @@ TEST(ExpertLayoutTest, TheBalanceOfAStepDependsOnTheSamplesAtOnceAlone) {
 }
 
 TEST(ExpertLayoutTest, AStepOfOneMicroBatchIsBalancedAsThatIs) {
-  GptTrainerOptions run = RunWithExperts();
+  TrainerOptions run = RunWithExperts();
   Layout one;
   one.micro_batch_size = 8;
   run.model.transformer.moe.balance = BalanceUnit::kMicroBatch;
@@ -85,7 +85,7 @@ TEST(ExpertLayoutTest, AStepOfOneMicroBatchIsBalancedAsThatIs) {
 }
 
 TEST(ExpertLayoutTest, PaddedExpertsGetMessagesOfOneSizeAndGiveTheSame) {
-  GptTrainerOptions run = RunWithExperts();
+  TrainerOptions run = RunWithExperts();
   Layout layout;
   layout.data = layout.expert = 2;
   const auto calls = [](const LayoutOutcome& outcome, Collective collective) {

@@ -13,13 +13,13 @@ namespace {
 class HostWaitsTest : public testing::Test {
  protected:
   // What so many steps add to a run of one.
-  EmulatedCudaCounts OfSteps(const GptTrainerOptions& options, int steps) {
+  EmulatedCudaCounts OfSteps(const TrainerOptions& options, int steps) {
     const EmulatedCudaCounts shorter = Run(options, 1), longer = Run(options, 1 + steps);
     return {longer.allocations - shorter.allocations, longer.host_waits - shorter.host_waits};
   }
 
  private:
-  EmulatedCudaCounts Run(const GptTrainerOptions& options, int steps) {
+  EmulatedCudaCounts Run(const TrainerOptions& options, int steps) {
     LayoutRun how;
     how.steps = steps;
     how.device = DeviceType::kCuda;
@@ -33,7 +33,7 @@ class HostWaitsTest : public testing::Test {
 };
 
 TEST_F(HostWaitsTest, AStepWaitsOnceForTheNormAndTheLossAndTakesNoMemory) {
-  for (const GptOptions& model : {SmallGpt2(), SmallLlama()}) {
+  for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
     const EmulatedCudaCounts counts = OfSteps(TinyRun(model, OptimizerOptions::kAdamW), 5);
     EXPECT_EQ(counts.host_waits, 5);
     EXPECT_EQ(counts.allocations, 0);
@@ -41,7 +41,7 @@ TEST_F(HostWaitsTest, AStepWaitsOnceForTheNormAndTheLossAndTakesNoMemory) {
 }
 
 TEST_F(HostWaitsTest, WhatIsLoggedBesidesCostsAWaitEach) {
-  GptTrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   options.log_params_norm = options.log_num_zeros_in_grad = true;
   const EmulatedCudaCounts counts = OfSteps(options, 2);
   EXPECT_EQ(counts.host_waits, 3 * 2);

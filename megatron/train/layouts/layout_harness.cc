@@ -32,9 +32,9 @@ const RunDescription& Description() {
   return *description;
 }
 
-GptTrainerOptions OptionsOf(const GptTrainerOptions& run, const Layout& layout, int stage,
-                            int data_rank) {
-  GptTrainerOptions options = run;
+TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int stage,
+                         int data_rank) {
+  TrainerOptions options = run;
   options.placement.stages = layout.pipeline;
   options.placement.stage = stage;
   options.placement.chunks = layout.chunks;
@@ -162,7 +162,7 @@ class RouterMargin {
 // One rank of the run.
 class LayoutRank {
  public:
-  LayoutRank(const GptTrainerOptions& run, const LayoutRun& how, const RankGrid& dense,
+  LayoutRank(const TrainerOptions& run, const LayoutRun& how, const RankGrid& dense,
              const RankGrid& expert, const ProcessGroup& world, const LayoutOutcome& outcome)
       : how_(how),
         dense_(dense),
@@ -189,15 +189,15 @@ class LayoutRank {
     const LossScaler scaler = LossScaler::MakeConstant(1);
     MemoryLedger planned;
     MEGATRON_ASSIGN_OR_RETURN(
-        const std::unique_ptr<GptTrainer> plan,
-        GptTrainer::Create(options_, scaler, GroupsForPlanning(dense_, expert_, world_.rank()), {},
-                           Stream::Meta(), &planned));
+        const std::unique_ptr<Trainer> plan,
+        Trainer::Create(options_, scaler, GroupsForPlanning(dense_, expert_, world_.rank()), {},
+                        Stream::Meta(), &planned));
     const StageMemorySizes sizes = plan->Measure();
     planned_bytes_ = planned.peak_bytes() + sizes.total();
     MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
                               MakeGroups(dense_, expert_, world_.communicator()));
-    MEGATRON_ASSIGN_OR_RETURN(
-        trainer_, GptTrainer::Create(options_, scaler, groups, sizes, stream_, &ledger_));
+    MEGATRON_ASSIGN_OR_RETURN(trainer_,
+                              Trainer::Create(options_, scaler, groups, sizes, stream_, &ledger_));
     if (how_.load.empty()) {
       trainer_->InitializeWeights(kSeed);
       return absl::OkStatus();
@@ -251,13 +251,13 @@ class LayoutRank {
   const RankGrid &dense_, &expert_;
   ProcessGroup world_;
   const std::shared_ptr<BytesSent> sent_;
-  GptTrainerOptions options_;
+  TrainerOptions options_;
   ThreadPool pool_;
   std::unique_ptr<CudaStream> cuda_;
   Stream stream_;
   MemoryLedger ledger_;
   int64_t planned_bytes_ = 0;
-  std::unique_ptr<GptTrainer> trainer_;
+  std::unique_ptr<Trainer> trainer_;
 };
 
 }  // namespace
@@ -324,8 +324,8 @@ absl::Status GapSource::Get(int64_t index, GptSample* sample) const {
   return absl::OkStatus();
 }
 
-GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer) {
-  GptTrainerOptions options;
+TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimizer) {
+  TrainerOptions options;
   options.model = model;
   TransformerOptions& transformer = options.model.transformer;
   transformer.num_layers = 4;
@@ -344,7 +344,7 @@ GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimi
   return options;
 }
 
-LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
+LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
                             const GptSampleSource& source) {
   const int ranks = how.layout.ranks();
   ParallelSizes sizes;

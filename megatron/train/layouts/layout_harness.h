@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "megatron/comm/counted_communicator.h"
 #include "megatron/data/gpt/gpt_sample.h"
-#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
 
@@ -63,7 +63,7 @@ class GapSource : public GptSampleSource {
 };
 
 // Options of a run of `model` with batches of 8 samples, but for what the layout decides.
-GptTrainerOptions TinyRun(const GptOptions& model, OptimizerOptions::Kind optimizer);
+TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimizer);
 
 // A tensor put together again: shape, and the bits of its elements in the model's or the
 // optimizer's type, row-major.
@@ -101,7 +101,7 @@ struct LayoutOutcome {
 
 // Trains on threads. Fails the test where ranks disagree, where a rank's memory is not what was
 // planned, and where an element is held by no rank or by two.
-LayoutOutcome TrainOnLayout(const GptTrainerOptions& run, const LayoutRun& how,
+LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
                             const GptSampleSource& source);
 
 }  // namespace megatron

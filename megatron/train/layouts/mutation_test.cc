@@ -198,7 +198,7 @@ std::vector<Scene> Scenes() {
 constexpr int kSteps = 3;
 constexpr double kTolerance = 2e-6;  // parallel_equivalence_test's
 
-LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout, const Mutation* mutation) {
+LayoutOutcome Train(const TrainerOptions& run, const Layout& layout, const Mutation* mutation) {
   const bool encodes = run.model.num_encoder_layers > 0;
   LayoutRun how;
   how.layout = layout;
@@ -239,24 +239,24 @@ bool SameRun(const LayoutOutcome& got, const LayoutOutcome& want) {
 }
 
 // As in parallel_equivalence_test, which asserts how far apart its routers' scores lie.
-GptTrainerOptions RunWithExperts() {
-  GptTrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
+TrainerOptions RunWithExperts() {
+  TrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
   run.model.transformer.moe.layers = {false, true, false, true};
   run.model.transformer.init_std = 0.08f;
   return run;
 }
 
 TEST(MutationTest, EveryMistakeInCommunicationIsSeen) {
-  const GptTrainerOptions runs[kModels] = {TinyRun(SmallGpt2(), OptimizerOptions::kSgd),
-                                           RunWithExperts(),
-                                           TinyRun(SmallT5(), OptimizerOptions::kSgd)};
+  const TrainerOptions runs[kModels] = {TinyRun(SmallGpt2(), OptimizerOptions::kSgd),
+                                        RunWithExperts(),
+                                        TinyRun(SmallT5(), OptimizerOptions::kSgd)};
   Layout one;
   one.micro_batch_size = 4;
   LayoutOutcome outcomes[kModels];
   for (int model = 0; model < kModels; ++model) outcomes[model] = Train(runs[model], one, nullptr);
   for (const Scene& scene : Scenes()) {
     SCOPED_TRACE(scene.name);
-    const GptTrainerOptions& run = runs[scene.model];
+    const TrainerOptions& run = runs[scene.model];
     const LayoutOutcome& alone = outcomes[scene.model];
     const Mutation none = {"none", "no such group", Collective::kAllReduce, Fault::kDropped};
     EXPECT_TRUE(SameRun(Train(run, scene.layout, &none), alone));

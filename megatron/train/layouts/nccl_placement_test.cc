@@ -27,9 +27,9 @@ class NcclPlacementTest : public testing::Test {
     return std::shared_ptr<Communicator>(owner, owner->communicator().get());
   }
 
-  void ExpectSameAsOnTheCpu(const GptOptions& model, const Layout& layout) {
+  void ExpectSameAsOnTheCpu(const ModelOptions& model, const Layout& layout) {
     SCOPED_TRACE(ToString(layout));
-    const GptTrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
+    const TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
     LayoutRun run;
     run.layout = layout;
     run.steps = kSteps;

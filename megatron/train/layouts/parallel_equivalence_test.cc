@@ -171,10 +171,10 @@ std::vector<Case> CoveringArray(const std::vector<Case>& all) {
   }
 }
 
-GptTrainerOptions RunOf(const Case& c) {
-  const GptOptions models[] = {SmallGpt2(), SmallLlama(), SmallMixtral(), SmallDeepSeek(),
-                               SmallBalanced()};
-  GptTrainerOptions run = TinyRun(
+TrainerOptions RunOf(const Case& c) {
+  const ModelOptions models[] = {SmallGpt2(), SmallLlama(), SmallMixtral(), SmallDeepSeek(),
+                                 SmallBalanced()};
+  TrainerOptions run = TinyRun(
       models[c[kModel]], c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
   run.model.transformer.qk_norm = c[kModel] == kLlama;
   // Few decisions, far apart; and a stage without experts.

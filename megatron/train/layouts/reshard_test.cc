@@ -61,9 +61,8 @@ TEST_F(ReshardTest, AnyLayoutLoadsWhatAnyOtherSavedBitForBit) {
   std::mt19937 random(seed);
   const CountingSource source;
   for (int from = 0; from < 30; ++from) {
-    GptTrainerOptions run =
-        TinyRun(from % 4 == 1 ? SmallLlama() : SmallGpt2(),
-                from % 3 == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
+    TrainerOptions run = TinyRun(from % 4 == 1 ? SmallLlama() : SmallGpt2(),
+                                 from % 3 == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
     if (from % 2 == 0) run.model.transformer.dtype = DType::kBFloat16;
     LayoutRun saved;
     saved.layout = layouts[random() % layouts.size()];
@@ -114,7 +113,7 @@ TEST_F(ReshardTest, AnyLayoutOfExpertsLoadsWhatAnyOtherSavedBitForBit) {
   std::mt19937 random(seed);
   const CountingSource source;
   for (int from = 0; from < 6; ++from) {
-    GptTrainerOptions run = TinyRun(SmallDeepSeek(), OptimizerOptions::kAdamW);
+    TrainerOptions run = TinyRun(SmallDeepSeek(), OptimizerOptions::kAdamW);
     if (from % 2 == 0) run.model.transformer.dtype = DType::kBFloat16;
     LayoutRun saved;
     saved.layout = layouts[random() % layouts.size()];
@@ -136,7 +135,7 @@ TEST_F(ReshardTest, AnyLayoutOfExpertsLoadsWhatAnyOtherSavedBitForBit) {
 // Three layouts in one run: every sample is read once for each copy of the model's ranks, none
 // twice, none skipped, and the losses are those of one rank all along.
 TEST_F(ReshardTest, TrainingGoesOnWhereItWasOnOtherRanks) {
-  const GptTrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  const TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   LayoutRun whole;
   whole.steps = 9;
   const CountingSource undisturbed;

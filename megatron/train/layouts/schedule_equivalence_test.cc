@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-LayoutOutcome Train(const GptTrainerOptions& run, const Layout& layout) {
+LayoutOutcome Train(const TrainerOptions& run, const Layout& layout) {
   static const auto* const source = new CountingSource();
   LayoutRun how;
   how.layout = layout;
@@ -25,8 +25,8 @@ void ExpectSameBits(const LayoutOutcome& got, const LayoutOutcome& want) {
 }
 
 TEST(ScheduleEquivalenceTest, SchedulesOverTheSamePartsGiveTheSameBits) {
-  for (const GptOptions& model : {SmallGpt2(), SmallLlama()}) {
-    const GptTrainerOptions run = TinyRun(model, OptimizerOptions::kAdamW);
+  for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
+    const TrainerOptions run = TinyRun(model, OptimizerOptions::kAdamW);
     for (int stages : {2, 4}) {
       Layout layout;
       layout.pipeline = stages;
@@ -44,7 +44,7 @@ TEST(ScheduleEquivalenceTest, SchedulesOverTheSamePartsGiveTheSameBits) {
 
 // The same forwards, and sums in the same order, but for the norm's.
 TEST(ScheduleEquivalenceTest, ZbVGivesTheFirstLossesOfOneRank) {
-  const GptTrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
+  const TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
   const LayoutOutcome want = Train(run, {});
   Layout layout;
   layout.pipeline = layout.chunks = 2;

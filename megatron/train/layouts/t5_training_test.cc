@@ -19,16 +19,16 @@ constexpr double kLossTolerance = 2e-6;
 constexpr double kWeightTolerance = 2e-6;  // relative L2 of a tensor
 
 // As Megatron's.
-GptOptions SmallT5() {
-  GptOptions options = SmallGpt2();
+ModelOptions SmallT5() {
+  ModelOptions options = SmallGpt2();
   options.num_encoder_layers = 4;
   options.output_bias = true;
   return options;
 }
 
 // As T5 1.1: positions are relative, nothing has a bias, the MLP is gated.
-GptOptions SmallRelativeT5() {
-  GptOptions options = SmallT5();
+ModelOptions SmallRelativeT5() {
+  ModelOptions options = SmallT5();
   options.learned_positions = options.tied_embeddings = options.output_bias = false;
   TransformerOptions& transformer = options.transformer;
   transformer.relative_positions = {8, 12};
@@ -40,12 +40,12 @@ GptOptions SmallRelativeT5() {
   return options;
 }
 
-LayoutOutcome Train(const GptOptions& model, const Layout& layout) {
+LayoutOutcome Train(const ModelOptions& model, const Layout& layout) {
   LayoutRun how;
   how.layout = layout;
   how.steps = kSteps;
   how.evaluate = true;
-  GptTrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
+  TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
   run.model.layer_recompute = {LayerRecompute::kBlock, 1};
   return TrainOnLayout(run, how, GapSource());
 }
@@ -144,7 +144,7 @@ std::vector<Layout> Layouts() {
 }
 
 TEST(T5TrainingTest, EveryLayoutTrainsWhatOneRankTrains) {
-  for (const GptOptions& model : {SmallT5(), SmallRelativeT5()}) {
+  for (const ModelOptions& model : {SmallT5(), SmallRelativeT5()}) {
     SCOPED_TRACE(model.learned_positions ? "Megatron's" : "relative");
     const LayoutOutcome alone = Train(model, Layout());
     for (const Layout& layout : Layouts()) {

@@ -169,7 +169,7 @@ std::string Describe(const TransformerOptions& o) {
               o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale);
 }
 
-std::string Describe(const GptTrainerOptions& o) {
+std::string Describe(const TrainerOptions& o) {
   const OptimizerParamSchedule& s = o.schedule;
   return Describe(o.model.transformer) +
          Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,

@@ -20,7 +20,7 @@ int64_t AlignedBytes(const Tensor& tensor) {
 
 // Gives every parameter its place in a block from `buffer`, or without one just its shape; returns
 // the bytes of the block.
-int64_t BindWeights(const GptOptions& options, const Buffer* buffer, TrainedStage* stage) {
+int64_t BindWeights(const ModelOptions& options, const Buffer* buffer, TrainedStage* stage) {
   int64_t offset = 0;
   for (Parameter* parameter : stage->parameters()) {
     const Shape& shape = parameter->sharding.local_shape;
@@ -33,7 +33,7 @@ int64_t BindWeights(const GptOptions& options, const Buffer* buffer, TrainedStag
 }
 
 // The arenas that predicting takes, by doing it on the device without memory.
-StageMemorySizes MeasurePrediction(const GptOptions& options, const GeneratorLimits& limits) {
+StageMemorySizes MeasurePrediction(const ModelOptions& options, const GeneratorLimits& limits) {
   const Device meta = {DeviceType::kMeta};
   const std::unique_ptr<TrainedStage> stage = MakeStage(options, {}, ProcessGroup(), meta, nullptr);
   StageMemory memory(meta, {}, nullptr);
@@ -45,7 +45,7 @@ StageMemorySizes MeasurePrediction(const GptOptions& options, const GeneratorLim
 
 }  // namespace
 
-InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
+InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const ModelOptions& options,
                                const GeneratorLimits& limits, int num_threads)
     : tokenizer_(std::move(tokenizer)),
       options_(options),

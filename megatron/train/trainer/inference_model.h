@@ -12,7 +12,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/data/tokenizer/tokenizer.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/models/trained_stage.h"
 
@@ -28,17 +28,17 @@ class InferenceModel {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   TextGenerator& generator() { return *generator_; }
   int64_t iteration() const { return iteration_; }
-  const GptOptions& options() const { return options_; }
+  const ModelOptions& options() const { return options_; }
   const GeneratorLimits& limits() const { return limits_; }  // what the model was trained on
 
  private:
-  InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const GptOptions& options,
+  InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const ModelOptions& options,
                  const GeneratorLimits& limits, int num_threads);
 
   absl::Status LoadWeights(const CheckpointReader& reader);
 
   std::unique_ptr<Tokenizer> tokenizer_;
-  GptOptions options_;
+  ModelOptions options_;
   GeneratorLimits limits_;
   int64_t iteration_ = 0;
   ThreadPool pool_;

@@ -167,10 +167,10 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   return options;
 }
 
-GptOptions ToGptOptions(const config::PretrainConfig& config, int64_t vocab_size) {
+ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_size) {
   const config::ModelConfig& model = config.model();
   const int64_t multiple = model.make_vocab_size_divisible_by();
-  GptOptions options;
+  ModelOptions options;
   options.transformer = ToTransformer(config);
   options.vocab_size = vocab_size;
   options.padded_vocab_size = (vocab_size + multiple - 1) / multiple * multiple;
@@ -327,10 +327,10 @@ PrecisionOptions ToPrecision(const config::PrecisionConfig& config) {
   return options;
 }
 
-GptTrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_size) {
+TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_size) {
   const config::TrainConfig& training = config.train();
-  GptTrainerOptions options;
-  options.model = ToGptOptions(config, vocab_size);
+  TrainerOptions options;
+  options.model = ToModelOptions(config, vocab_size);
   options.placement = ToPlacement(config);
   options.pipeline_schedule = ToScheduleKind(config.parallel());
   options.microbatch_group =
@@ -544,8 +544,8 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   return options;
 }
 
-GptTrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
-  GptTrainerOptions options = trainer;
+TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
+  TrainerOptions options = trainer;
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;
   return options;

@@ -15,7 +15,7 @@
 #include "megatron/train/batches/gpt_data.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/profile/profile_options.h"
-#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
 
@@ -76,7 +76,7 @@ struct GemmOptions {
 };
 
 struct RunOptions {
-  GptTrainerOptions trainer;  // of the rank that stands first everywhere
+  TrainerOptions trainer;  // of the rank that stands first everywhere
   ParallelSizes parallel;
   PrecisionOptions precision;
   DataOptions data;
@@ -95,7 +95,7 @@ struct RunOptions {
     return parallel.tensor * parallel.context * parallel.pipeline * parallel.data;
   }
   // What `trainer` is for the rank that stands there on the pipeline and the data axis.
-  GptTrainerOptions TrainerOf(int stage, int data_rank) const;
+  TrainerOptions TrainerOf(int stage, int data_rank) const;
 };
 
 // "tensor 2 x pipeline 1 x data 4"; context where it is more than 1.

@@ -16,7 +16,7 @@ namespace {
 
 // Besides the groups, what trainers make of them: the ranks that share a group of queries, and what
 // overlaps has groups of its own.
-int CountCommunicators(const GptTrainerOptions& options, const ProcessGroups& groups) {
+int CountCommunicators(const TrainerOptions& options, const ProcessGroups& groups) {
   int count = CountGroups(groups);
   if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
   if (options.data_parallel.overlap_grad_reduce || options.data_parallel.overlap_param_gather) {
@@ -30,9 +30,9 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
                                   int stage) {
   MemoryLedger ledger;
   MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptTrainer> trainer,
-                            GptTrainer::Create(options.TrainerOf(stage, /*data_rank=*/0), scaler,
-                                               groups, {}, Stream::Meta(), &ledger));
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                            Trainer::Create(options.TrainerOf(stage, /*data_rank=*/0), scaler,
+                                            groups, {}, Stream::Meta(), &ledger));
   RankPlan plan;
   plan.communicators = CountCommunicators(options.trainer, groups);
   plan.sizes = trainer->Measure();
@@ -172,7 +172,7 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
 
 std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,
                           const RunPlan& plan) {
-  const GptOptions& model = options.trainer.model;
+  const ModelOptions& model = options.trainer.model;
   const int64_t parameters = CountParameters(config.model(), model.padded_vocab_size);
   const int64_t tokens = options.trainer.batch_size.global_batch_size * config.model().seq_length();
   const double causal =

@@ -43,7 +43,7 @@ constexpr char kExpAvgPrefix[] = "optimizer.state.exp_avg.";
 constexpr char kExpAvgSqPrefix[] = "optimizer.state.exp_avg_sq.";
 
 // What this rank saves: of everything that several ranks hold its own part.
-std::vector<ShardedTensor> OwnedBlocks(GptTrainer& trainer) {
+std::vector<ShardedTensor> OwnedBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   const ParameterBuffers& buffers = trainer.buffers();
   for (const ParameterPlace& place : buffers.places()) {
@@ -64,7 +64,7 @@ std::vector<ShardedTensor> OwnedBlocks(GptTrainer& trainer) {
 }
 
 // The tensors that no optimizer updates.
-std::vector<ShardedTensor> RouterBlocks(GptTrainer& trainer) {
+std::vector<ShardedTensor> RouterBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   for (const RouterState::Named& state : trainer.stage().router_state().Tensors()) {
     ShardedTensor block;
@@ -80,7 +80,7 @@ std::vector<ShardedTensor> RouterBlocks(GptTrainer& trainer) {
 }
 
 // What is loaded: the weights the model computes with are their rounded masters.
-std::vector<ShardedTensor> MasterBlocks(GptTrainer& trainer, const CheckpointReader& reader) {
+std::vector<ShardedTensor> MasterBlocks(Trainer& trainer, const CheckpointReader& reader) {
   std::vector<ShardedTensor> blocks;
   for (const ParameterState& state : trainer.buffers().States()) {
     const bool has_master =
@@ -91,7 +91,7 @@ std::vector<ShardedTensor> MasterBlocks(GptTrainer& trainer, const CheckpointRea
   return blocks;
 }
 
-std::vector<ShardedTensor> MomentBlocks(GptTrainer& trainer) {
+std::vector<ShardedTensor> MomentBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   for (const ParameterState& state : trainer.buffers().States()) {
     if (!state.exp_avg.empty())
@@ -103,7 +103,7 @@ std::vector<ShardedTensor> MomentBlocks(GptTrainer& trainer) {
 }
 
 // The names of the whole model's weights, of which a rank may hold some only.
-std::set<std::string> WeightNames(const GptOptions& model) {
+std::set<std::string> WeightNames(const ModelOptions& model) {
   const auto whole = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
   std::set<std::string> names;
   for (const Parameter* parameter : whole->parameters()) names.insert(parameter->name);
@@ -112,7 +112,7 @@ std::set<std::string> WeightNames(const GptOptions& model) {
 }
 
 // Whether the checkpoint has the weights of this model and no others.
-absl::Status CheckSameModel(const CheckpointReader& reader, GptTrainer& trainer) {
+absl::Status CheckSameModel(const CheckpointReader& reader, Trainer& trainer) {
   std::set<std::string> ours = WeightNames(trainer.options().model);
   std::string differences;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
@@ -126,11 +126,11 @@ absl::Status CheckSameModel(const CheckpointReader& reader, GptTrainer& trainer)
       absl::StrCat(reader.directory(), ": holds the weights of another model:", differences));
 }
 
-const char* OptimizerName(const GptTrainer& trainer) {
+const char* OptimizerName(const Trainer& trainer) {
   return trainer.options().optimizer.kind == OptimizerOptions::kSgd ? "sgd" : "adam";
 }
 
-absl::Status CheckSameOptimizer(const CheckpointReader& reader, const GptTrainer& trainer) {
+absl::Status CheckSameOptimizer(const CheckpointReader& reader, const Trainer& trainer) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
   if (saved == OptimizerName(trainer)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -163,7 +163,7 @@ absl::Status CheckSameRun(const CheckpointReader& reader, const RunDescription& 
 }
 
 absl::Status LoadBlocks(const CheckpointReader& reader, std::vector<ShardedTensor> blocks,
-                        GptTrainer* trainer) {
+                        Trainer* trainer) {
   for (ShardedTensor& block : blocks) {
     block.tensor = trainer->host_parameters().Of(block.tensor);
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
@@ -181,7 +181,7 @@ absl::Status RestoreProgress(const CheckpointReader& reader, TrainingProgress* p
   return absl::OkStatus();
 }
 
-absl::Status RestoreSchedules(const CheckpointReader& reader, GptTrainer* trainer) {
+absl::Status RestoreSchedules(const CheckpointReader& reader, Trainer* trainer) {
   OptimizerParamSchedulerState schedule;
   MEGATRON_ASSIGN_OR_RETURN(schedule.num_steps, reader.Int("opt_param_scheduler.num_steps"));
   trainer->scheduler().set_state(schedule);
@@ -206,7 +206,7 @@ absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::stri
   return found;
 }
 
-CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& run) {
+CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run) {
   CheckpointState state;
   const TrainingProgress& progress = trainer.progress();
   state.run_id = RunId(run.identity);
@@ -234,7 +234,7 @@ CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& r
 }
 
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
-                               const RunDescription& run, GptTrainer* trainer) {
+                               const RunDescription& run, Trainer* trainer) {
   if (what != Restore::kWeights) {
     MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
   }

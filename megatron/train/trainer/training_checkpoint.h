@@ -11,7 +11,7 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/checkpoint_state.h"
 #include "megatron/checkpoint/find_checkpoint.h"
-#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
 
@@ -27,7 +27,7 @@ absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::stri
 
 // This rank's part of the checkpoint; all ranks together save each element once. The tensors point
 // into the trainer.
-CheckpointState MakeCheckpointState(GptTrainer& trainer, const RunDescription& run);
+CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run);
 
 enum class Restore {
   kEverything,
@@ -38,7 +38,7 @@ enum class Restore {
 // saying what differs, where the checkpoint is of another model or, unless only weights are wanted,
 // of another run. After an error the trainer's contents are undefined.
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
-                               const RunDescription& run, GptTrainer* trainer);
+                               const RunDescription& run, Trainer* trainer);
 
 }  // namespace megatron
 

@@ -62,7 +62,7 @@ ExitCode CodeOf(const absl::Status& status) {
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* trainer)
+TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, Trainer* trainer)
     : context_(context),
       fs_(fs),
       trainer_(trainer),

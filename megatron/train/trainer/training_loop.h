@@ -21,11 +21,11 @@
 #include "megatron/train/failure/rank_progress.h"
 #include "megatron/train/profile/profile_window.h"
 #include "megatron/train/trainer/consensus.h"
-#include "megatron/train/trainer/gpt_trainer.h"
 #include "megatron/train/trainer/log_line.h"
 #include "megatron/train/trainer/metrics.h"
 #include "megatron/train/trainer/progress.h"
 #include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/trainer.h"
 #include "megatron/train/trainer/training_checkpoint.h"
 
 namespace megatron {
@@ -46,7 +46,7 @@ class TrainingLoop {
     RankProgress* at = nullptr;  // where to say what this rank is at
   };
 
-  TrainingLoop(const Context& context, FileSystem& fs, GptTrainer* trainer);
+  TrainingLoop(const Context& context, FileSystem& fs, Trainer* trainer);
 
   // Trains until done or told to stop. The returned code says why it ended; what went wrong is in
   // the context's failure.
@@ -85,7 +85,7 @@ class TrainingLoop {
 
   Context context_;
   FileSystem& fs_;
-  GptTrainer* trainer_;
+  Trainer* trainer_;
   Consensus consensus_, saving_consensus_;
   std::unique_ptr<AsyncCheckpointWriter> writer_;  // null: no checkpoints
   std::optional<MetricsWriter> metrics_;

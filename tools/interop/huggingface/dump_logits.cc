@@ -106,7 +106,7 @@ absl::Status Dump(const std::vector<std::string>& arguments) {
       const LoadedConfig loaded,
       LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
   const int64_t vocab_size = absl::GetFlag(FLAGS_vocab_size);
-  const GptOptions options = ToRunOptions(loaded.config, vocab_size).trainer.model;
+  const ModelOptions options = ToRunOptions(loaded.config, vocab_size).trainer.model;
 
   ThreadPool pool(AvailableCores());
   MemoryLedger ledger;

@@ -3,8 +3,8 @@
 //
 // On the meta device the same object has no memory and Measure() tells what it would need: that is
 // how arenas get their sizes, and what a dry run prints.
-#ifndef MEGATRON_TRAIN_TRAINER_GPT_TRAINER_H_
-#define MEGATRON_TRAIN_TRAINER_GPT_TRAINER_H_
+#ifndef MEGATRON_TRAIN_TRAINER_TRAINER_H_
+#define MEGATRON_TRAIN_TRAINER_TRAINER_H_
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/data/gpt/gpt_sample.h"
-#include "megatron/models/gpt_options.h"
+#include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/models/trained_stage.h"
@@ -36,8 +36,8 @@
 
 namespace megatron {
 
-struct GptTrainerOptions {
-  GptOptions model;
+struct TrainerOptions {
+  ModelOptions model;
   StagePlacement placement;
   ScheduleKind pipeline_schedule = ScheduleKind::kOneForwardOneBackward;
   int microbatch_group = 0;  // InterleavedOptions::group
@@ -87,12 +87,12 @@ struct StepReport : Measured {
   int64_t num_zeros = 0;
 };
 
-class GptTrainer {
+class Trainer {
  public:
   // Collective over `groups`. The stream's device is where everything lives. `sizes` come from
   // Measure() on the meta device, where they are not read.
-  static absl::StatusOr<std::unique_ptr<GptTrainer>> Create(
-      const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      const TrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
       const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
   // Runs a step and an evaluation, which allocate what they would anywhere. Meta device only.
@@ -114,7 +114,7 @@ class GptTrainer {
   // Over the next `iterations` global batches.
   absl::StatusOr<Measured> Evaluate(const GptSampleSource& source, int64_t iterations);
 
-  // Of the last step, with GptTrainerOptions::measure_pipeline.
+  // Of the last step, with TrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
 
   TrainingProgress& progress() { return progress_; }
@@ -130,15 +130,15 @@ class GptTrainer {
   const ParameterMirror& host_parameters();
   // A generator that uses the stage's memory: between steps, on all ranks alike.
   TextGenerator MakeGenerator(MemoryLedger* ledger);
-  const GptTrainerOptions& options() const { return options_; }
+  const TrainerOptions& options() const { return options_; }
   int64_t GlobalBatchSize() const {
     return ramp_.GlobalBatchSize(progress_.consumed_train_samples);
   }
 
  private:
-  GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,
-             OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
-             const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
+  Trainer(const TrainerOptions& options, const LossScaler& scaler,
+          OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
+          const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
   // What this stage does in a step of so many micro-batches.
   ScheduleOptions ScheduleFor(int64_t micro_batches) const;
@@ -159,7 +159,7 @@ class GptTrainer {
   void ReadAhead(const GptSampleSource& source, int64_t batch);
   absl::Status GroupStatus() const;
 
-  GptTrainerOptions options_;
+  TrainerOptions options_;
   ProcessGroups groups_;
   Stream stream_;
   LossScaler scaler_;
@@ -183,4 +183,4 @@ class GptTrainer {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_TRAINER_GPT_TRAINER_H_
+#endif  // MEGATRON_TRAIN_TRAINER_TRAINER_H_

@@ -1,6 +1,6 @@
 // What a model is: GPT-2, GPT-3, Llama, BERT and T5 are settings of these.
-#ifndef MEGATRON_MODELS_GPT_OPTIONS_H_
-#define MEGATRON_MODELS_GPT_OPTIONS_H_
+#ifndef MEGATRON_MODELS_MODEL_OPTIONS_H_
+#define MEGATRON_MODELS_MODEL_OPTIONS_H_
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-struct GptOptions {
+struct ModelOptions {
   TransformerOptions transformer;
   int64_t vocab_size = 0;         // tokens that mean something
   int64_t padded_vocab_size = 0;  // rows of the table
@@ -34,4 +34,4 @@ struct GptOptions {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_GPT_OPTIONS_H_
+#endif  // MEGATRON_MODELS_MODEL_OPTIONS_H_

@@ -1,4 +1,4 @@
-#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/trainer.h"
 
 #include <cmath>
 #include <functional>
@@ -42,8 +42,8 @@ const CountingSource& Source() {
   return *source;
 }
 
-GptTrainerOptions Options(const GptOptions& model) {
-  GptTrainerOptions options;
+TrainerOptions Options(const ModelOptions& model) {
+  TrainerOptions options;
   options.model = model;
   options.schedule.max_lr = 1e-2;
   options.schedule.lr_decay_steps = 1000;
@@ -56,7 +56,7 @@ GptTrainerOptions Options(const GptOptions& model) {
   return options;
 }
 
-void SetMicroBatch(int64_t size, int64_t data_parallel_size, GptTrainerOptions* options) {
+void SetMicroBatch(int64_t size, int64_t data_parallel_size, TrainerOptions* options) {
   options->packing.layout.micro_batch_size = size;
   options->packing.layout.data_parallel_size = data_parallel_size;
   options->batch_size.granularity = size * data_parallel_size;
@@ -69,19 +69,19 @@ struct Curve {
   double evaluation = 0;
 };
 
-std::unique_ptr<GptTrainer> Make(const GptTrainerOptions& options, const LossScaler& scaler,
-                                 const ProcessGroups& groups, const ProcessGroups& planning,
-                                 const Stream& stream, MemoryLedger* ledger) {
+std::unique_ptr<Trainer> Make(const TrainerOptions& options, const LossScaler& scaler,
+                              const ProcessGroups& groups, const ProcessGroups& planning,
+                              const Stream& stream, MemoryLedger* ledger) {
   MemoryLedger unused;
-  auto plan = GptTrainer::Create(options, scaler, planning, {}, Stream::Meta(), &unused);
+  auto plan = Trainer::Create(options, scaler, planning, {}, Stream::Meta(), &unused);
   CHECK_EQ(plan.status(), absl::OkStatus());
-  auto trainer = GptTrainer::Create(options, scaler, groups, (*plan)->Measure(), stream, ledger);
+  auto trainer = Trainer::Create(options, scaler, groups, (*plan)->Measure(), stream, ledger);
   CHECK_EQ(trainer.status(), absl::OkStatus());
   (*trainer)->InitializeWeights(1234);
   return *std::move(trainer);
 }
 
-Curve Train(GptTrainer* trainer, int steps) {
+Curve Train(Trainer* trainer, int steps) {
   Curve curve;
   for (int i = 0; i < steps; ++i) {
     const auto report = trainer->Step(Source(), false, nullptr);
@@ -95,7 +95,7 @@ Curve Train(GptTrainer* trainer, int steps) {
   return curve;
 }
 
-Curve TrainAlone(const GptTrainerOptions& options, int steps) {
+Curve TrainAlone(const TrainerOptions& options, int steps) {
   ThreadPool pool(1);
   MemoryLedger ledger;
   auto trainer = Make(options, LossScaler::MakeConstant(1), ProcessGroups(), ProcessGroups(),
@@ -112,16 +112,16 @@ void ExpectEqualCurves(const Curve& got, const Curve& want, double tolerance) {
   EXPECT_NEAR(got.evaluation, want.evaluation, tolerance * want.evaluation);
 }
 
-GptOptions WithDropout(GptOptions options) {
+ModelOptions WithDropout(ModelOptions options) {
   options.transformer.init_std = options.transformer.output_init_std = options.embedding_init_std =
       0.05f;
   options.transformer.hidden_dropout = options.transformer.attention_dropout = 0.1f;
   return options;
 }
 
-TEST(GptTrainerTest, LearnsToCount) {
-  for (const GptOptions& model : {SmallGpt2(), SmallLlama()}) {
-    GptTrainerOptions options = Options(model);
+TEST(TrainerTest, LearnsToCount) {
+  for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
+    TrainerOptions options = Options(model);
     SetMicroBatch(8, 1, &options);
     const Curve curve = TrainAlone(options, 80);
     EXPECT_GT(curve.losses.front(), 3.5);
@@ -129,8 +129,8 @@ TEST(GptTrainerTest, LearnsToCount) {
   }
 }
 
-TEST(GptTrainerTest, TheMicroBatchSizeDoesNotMatter) {
-  GptTrainerOptions options = Options(WithDropout(SmallGpt2()));
+TEST(TrainerTest, TheMicroBatchSizeDoesNotMatter) {
+  TrainerOptions options = Options(WithDropout(SmallGpt2()));
   SetMicroBatch(8, 1, &options);
   const Curve whole = TrainAlone(options, 6);
   for (int64_t size : {1, 2, 4}) {
@@ -140,12 +140,12 @@ TEST(GptTrainerTest, TheMicroBatchSizeDoesNotMatter) {
 }
 
 // One run, any layout: the ranks are threads, the masks and the initial weights are the same.
-TEST(GptTrainerTest, TheLayoutDoesNotMatter) {
+TEST(TrainerTest, TheLayoutDoesNotMatter) {
   struct Layout {
     int tensor, pipeline, data;
   };
-  for (const GptOptions& model : {WithDropout(SmallGpt2()), WithDropout(SmallLlama())}) {
-    GptTrainerOptions options = Options(model);
+  for (const ModelOptions& model : {WithDropout(SmallGpt2()), WithDropout(SmallLlama())}) {
+    TrainerOptions options = Options(model);
     SetMicroBatch(2, 1, &options);
     const Curve alone = TrainAlone(options, 6);
     for (const Layout& layout :
@@ -164,7 +164,7 @@ TEST(GptTrainerTest, TheLayoutDoesNotMatter) {
           RunRanks(ranks, [&](int rank, const ProcessGroup& world) -> absl::Status {
             const auto groups = MakeGroups(*dense, *expert, world.communicator());
             if (!groups.ok()) return groups.status();
-            GptTrainerOptions mine = options;
+            TrainerOptions mine = options;
             SetMicroBatch(1, layout.data, &mine);
             mine.placement.stages = layout.pipeline;
             mine.placement.stage = dense->Coordinate(rank, Axis::kPipeline);
@@ -182,13 +182,13 @@ TEST(GptTrainerTest, TheLayoutDoesNotMatter) {
   }
 }
 
-TEST(GptTrainerTest, SteadyStepsAllocateNothingAndMemoryIsWhatWasPlanned) {
-  for (const GptOptions& model : {WithDropout(SmallGpt2()), WithDropout(SmallLlama())}) {
-    GptTrainerOptions options = Options(model);
+TEST(TrainerTest, SteadyStepsAllocateNothingAndMemoryIsWhatWasPlanned) {
+  for (const ModelOptions& model : {WithDropout(SmallGpt2()), WithDropout(SmallLlama())}) {
+    TrainerOptions options = Options(model);
     SetMicroBatch(4, 1, &options);
     MemoryLedger planned;
-    auto plan = GptTrainer::Create(options, LossScaler::MakeConstant(1), ProcessGroups(), {},
-                                   Stream::Meta(), &planned);
+    auto plan = Trainer::Create(options, LossScaler::MakeConstant(1), ProcessGroups(), {},
+                                Stream::Meta(), &planned);
     ASSERT_TRUE(plan.ok());
     const StageMemorySizes sizes = (*plan)->Measure();
     ThreadPool pool(2);
@@ -206,8 +206,8 @@ TEST(GptTrainerTest, SteadyStepsAllocateNothingAndMemoryIsWhatWasPlanned) {
   }
 }
 
-TEST(GptTrainerTest, Fp16StartsByFindingItsLossScale) {
-  GptTrainerOptions options = Options(SmallGpt2());
+TEST(TrainerTest, Fp16StartsByFindingItsLossScale) {
+  TrainerOptions options = Options(SmallGpt2());
   options.model.transformer.dtype = DType::kFloat16;
   SetMicroBatch(8, 1, &options);
   auto scaler = LossScaler::CreateDynamic({});
@@ -233,8 +233,8 @@ TEST(GptTrainerTest, Fp16StartsByFindingItsLossScale) {
   EXPECT_LT(loss, 1.5);
 }
 
-TEST(GptTrainerTest, ANanNeverReachesTheWeights) {
-  GptTrainerOptions options = Options(SmallGpt2());
+TEST(TrainerTest, ANanNeverReachesTheWeights) {
+  TrainerOptions options = Options(SmallGpt2());
   SetMicroBatch(8, 1, &options);
   ThreadPool pool(1);
   MemoryLedger ledger;

@@ -1,4 +1,4 @@
-#include "megatron/train/trainer/gpt_trainer.h"
+#include "megatron/train/trainer/trainer.h"
 
 #include <algorithm>
 #include <utility>
@@ -29,7 +29,7 @@ Shape ReportShape(const TrainedStage& stage) {
 Shape WholeReport(const TrainedStage& stage) { return {ReportShape(stage).numel() + 2}; }
 
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
-absl::Status AddTensorReplicas(const GptOptions& model, const Stream& stream,
+absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
                                ProcessGroups* groups) {
   const int size = groups->tensor.size();
   const int query_groups = static_cast<int>(model.transformer.num_query_groups);
@@ -55,16 +55,16 @@ ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GptTrainer>> GptTrainer::Create(
-    const GptTrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    const TrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
     const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger) {
   MEGATRON_ASSIGN_OR_RETURN(OptimizerParamScheduler scheduler,
                             OptimizerParamScheduler::Create(options.schedule));
   MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
   ProcessGroups all = groups;
   MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
-  std::unique_ptr<GptTrainer> trainer(
-      new GptTrainer(options, scaler, scheduler, ramp, all, sizes, stream, ledger));
+  std::unique_ptr<Trainer> trainer(
+      new Trainer(options, scaler, scheduler, ramp, all, sizes, stream, ledger));
   MEGATRON_ASSIGN_OR_RETURN(
       trainer->data_parallel_,
       DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
@@ -73,10 +73,9 @@ absl::StatusOr<std::unique_ptr<GptTrainer>> GptTrainer::Create(
   return trainer;
 }
 
-GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scaler,
-                       OptimizerParamScheduler scheduler, BatchSizeRamp ramp,
-                       const ProcessGroups& groups, const StageMemorySizes& sizes,
-                       const Stream& stream, MemoryLedger* ledger)
+Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
+                 OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
+                 const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger)
     : options_(options),
       groups_(groups),
       stream_(stream),
@@ -107,12 +106,12 @@ GptTrainer::GptTrainer(const GptTrainerOptions& options, const LossScaler& scale
   stage_->SetMemory(memory_.get());
 }
 
-const ParameterMirror& GptTrainer::host_parameters() {
+const ParameterMirror& Trainer::host_parameters() {
   if (host_parameters_ == nullptr) host_parameters_ = std::make_unique<ParameterMirror>(*buffers_);
   return *host_parameters_;
 }
 
-ScheduleOptions GptTrainer::ScheduleFor(int64_t micro_batches) const {
+ScheduleOptions Trainer::ScheduleFor(int64_t micro_batches) const {
   ScheduleOptions schedule;
   schedule.kind = options_.pipeline_schedule;
   schedule.stages = options_.placement.stages;
@@ -123,24 +122,24 @@ ScheduleOptions GptTrainer::ScheduleFor(int64_t micro_batches) const {
   return schedule;
 }
 
-StagePlan GptTrainer::MakePlan(int64_t micro_batches) const {
+StagePlan Trainer::MakePlan(int64_t micro_batches) const {
   return PlanStage(MakeSchedule(ScheduleFor(micro_batches)), options_.placement.stage,
                    options_.action_costs);
 }
 
-const StagePlan& GptTrainer::PlanFor(int64_t micro_batches) {
+const StagePlan& Trainer::PlanFor(int64_t micro_batches) {
   if (plan_.microbatches != micro_batches || plan_.steps.empty()) plan_ = MakePlan(micro_batches);
   return plan_;
 }
 
-StagePlan GptTrainer::PlanForward(int64_t micro_batches) const {
+StagePlan Trainer::PlanForward(int64_t micro_batches) const {
   return PlanStage(MakeForwards(ScheduleFor(micro_batches)), options_.placement.stage,
                    options_.action_costs);
 }
 
 // Of the steps that may need the most memory: the longest, but for ZB-V, whose order is another
 // with every number of micro-batches.
-std::vector<int64_t> GptTrainer::MicroBatchesToMeasure() const {
+std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
   std::vector<int64_t> counts = {options_.packing.max_micro_batches};
   const BatchSizeRampOptions& ramp = options_.batch_size;
   if (options_.pipeline_schedule != ScheduleKind::kZeroBubbleV || ramp.samples == 0) return counts;
@@ -149,7 +148,7 @@ std::vector<int64_t> GptTrainer::MicroBatchesToMeasure() const {
   return counts;
 }
 
-StageMemorySizes GptTrainer::Measure() {
+StageMemorySizes Trainer::Measure() {
   CHECK(stream_.is_meta());
   const int64_t micro_batches = options_.packing.max_micro_batches;
   packer_.PackShapes(micro_batches);
@@ -185,18 +184,18 @@ StageMemorySizes GptTrainer::Measure() {
   return sizes;
 }
 
-TextGenerator GptTrainer::MakeGenerator(MemoryLedger* ledger) {
+TextGenerator Trainer::MakeGenerator(MemoryLedger* ledger) {
   const GeneratorLimits limits = {options_.model.vocab_size, options_.max_generation_context,
                                   options_.max_encoder_context};
   return TextGenerator(stage_.get(), {groups_.pipeline, &memory_->edges}, limits, stream_, ledger);
 }
 
-absl::Status GptTrainer::ShareWeights() {
+absl::Status Trainer::ShareWeights() {
   data_parallel_->ShareWeights();
   return GroupStatus();
 }
 
-std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
+std::map<std::string, int64_t> Trainer::MeasuredActivations() const {
   std::map<std::string, int64_t> bytes;
   std::vector<const Arena*> arenas = {&memory_->recompute, &memory_->scratch};
   for (const auto* slots : {&memory_->slots, &memory_->deferred}) {
@@ -210,7 +209,7 @@ std::map<std::string, int64_t> GptTrainer::MeasuredActivations() const {
   return bytes;
 }
 
-int64_t GptTrainer::MoeLayers() const {
+int64_t Trainer::MoeLayers() const {
   const TransformerOptions& options = options_.model.transformer;
   int64_t count = 0;
   for (int64_t layer = 0; layer < options.num_layers; ++layer)
@@ -218,9 +217,9 @@ int64_t GptTrainer::MoeLayers() const {
   return count;
 }
 
-int64_t GptTrainer::NumSums() const { return ReportShape(*stage_).numel(); }
+int64_t Trainer::NumSums() const { return ReportShape(*stage_).numel(); }
 
-void GptTrainer::StartMeasuring(bool router_losses) {
+void Trainer::StartMeasuring(bool router_losses) {
   const TraceSpan span(stream_, "measure");
   const Tensor sums = report_.At(0, DType::kFloat32, ReportShape(*stage_));
   if (options_.placement.last()) {
@@ -233,7 +232,7 @@ void GptTrainer::StartMeasuring(bool router_losses) {
 }
 
 // Every rank has summed over the rows that it routes, in its stage's layers.
-void GptTrainer::SumRouterLosses() {
+void Trainer::SumRouterLosses() {
   const Tensor sums_2 = report_.At(NumSums() * SizeOf(DType::kFloat32), DType::kFloat32, {2});
   if (stage_->router_state().empty()) {
     ops::Zero(stream_, sums_2);
@@ -243,7 +242,7 @@ void GptTrainer::SumRouterLosses() {
   groups_.world.AllReduce(sums_2, ReduceOp::kSum, stream_);
 }
 
-Measured GptTrainer::FinishMeasuring() {
+Measured Trainer::FinishMeasuring() {
   host_report_.Finish();
   Measured measured;
   const float* sum = host_report_.host().data<float>();
@@ -256,7 +255,7 @@ Measured GptTrainer::FinishMeasuring() {
   return measured;
 }
 
-void GptTrainer::ReportRouterLosses(StepReport* report) const {
+void Trainer::ReportRouterLosses(StepReport* report) const {
   const int64_t layers = MoeLayers();
   if (layers == 0) return;
   const double count = static_cast<double>(report->global_batch_size * layers);
@@ -276,7 +275,7 @@ void GptTrainer::ReportRouterLosses(StepReport* report) const {
   if (moe.z_loss_coeff != 0) add("z_loss", report->z_loss);
 }
 
-absl::Status GptTrainer::GroupStatus() const {
+absl::Status Trainer::GroupStatus() const {
   for (const ProcessGroup* group : {&groups_.world, &groups_.tensor, &groups_.context,
                                     &groups_.data_context, &groups_.pipeline}) {
     MEGATRON_RETURN_IF_ERROR(group->status());
@@ -284,7 +283,7 @@ absl::Status GptTrainer::GroupStatus() const {
   return absl::OkStatus();
 }
 
-absl::Status GptTrainer::RunPipeline(int64_t micro_batches) {
+absl::Status Trainer::RunPipeline(int64_t micro_batches) {
   const StagePlan& plan = PlanFor(micro_batches);
   ReportingStage reporting(stage_.get(), at_);
   CountedStage stage(&reporting, *memory_);
@@ -300,14 +299,14 @@ absl::Status GptTrainer::RunPipeline(int64_t micro_batches) {
 }
 
 // While the GPU is busy with this step.
-void GptTrainer::ReadAhead(const GptSampleSource& source, int64_t batch) {
+void Trainer::ReadAhead(const GptSampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, "read ahead");
   packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
 }
 
-absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool stop_requested,
-                                            const std::function<void()>& before_update) {
+absl::StatusOr<StepReport> Trainer::Step(const GptSampleSource& source, bool stop_requested,
+                                         const std::function<void()>& before_update) {
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
@@ -365,7 +364,7 @@ absl::StatusOr<StepReport> GptTrainer::Step(const GptSampleSource& source, bool 
   return report;
 }
 
-absl::StatusOr<Measured> GptTrainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
+absl::StatusOr<Measured> Trainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
   const int64_t batch = options_.batch_size.global_batch_size;
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
