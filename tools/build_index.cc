@@ -15,8 +15,8 @@
 #include "megatron/data/gpt/gpt_index_cache.h"
 #include "megatron/data/indexed/indexed_dataset.h"
 #include "megatron/data/split.h"
-#include "tools/interrupt.h"
-#include "tools/tool_main.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, prefix, "", "The dataset: its .bin and .idx files without these endings.");
 ABSL_FLAG(int64_t, seq_length, 0, "Tokens per sample.");

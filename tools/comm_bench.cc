@@ -25,9 +25,9 @@
 #include "megatron/comm/tcp/run_tcp_ranks.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/tensor/cuda_device.h"
-#include "tools/comm_bench_measure.h"
-#include "tools/comm_bench_report.h"
-#include "tools/tool_main.h"
+#include "tools/bandwidth/comm_bench_measure.h"
+#include "tools/bandwidth/comm_bench_report.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, backend, "thread", "thread, tcp or nccl.");
 ABSL_FLAG(int, ranks, 2, "Ranks to start on this machine; a launcher's world has its own size.");

@@ -24,8 +24,8 @@
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/sleep_through.h"
 #include "megatron/pipeline/timeline_text.h"
-#include "tools/schedule_svg.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
+#include "tools/pictures/schedule_svg.h"
 
 ABSL_FLAG(std::string, schedule, "1f1b", "gpipe, 1f1b, interleaved, zb_h1 or zb_v.");
 ABSL_FLAG(int, stages, 4, "Ranks of the pipeline.");

@@ -18,17 +18,17 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/safetensors_writer.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
-#include "megatron/models/hf_config.h"
-#include "megatron/models/hf_weights.h"
+#include "megatron/models/huggingface/hf_config.h"
+#include "megatron/models/huggingface/hf_weights.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/text/checkpoint_tokenizer.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/training_checkpoint.h"
-#include "tools/dataset_lock.h"
-#include "tools/hf_tokenizer_files.h"
-#include "tools/interrupt.h"
-#include "tools/tool_main.h"
+#include "tools/common/dataset_lock.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/tool_main.h"
+#include "tools/huggingface/hf_tokenizer_files.h"
 
 ABSL_FLAG(std::string, output, "",
           "The directory to write, which must not be there yet. It appears when all is in it.");

@@ -16,7 +16,7 @@
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/text/masked_text.h"
 #include "megatron/train/trainer/inference_model.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, text, "", "A text in which [MASK] stands for each token that is missing.");
 ABSL_FLAG(int32_t, top_k, 5, "How many tokens to show for each gap.");

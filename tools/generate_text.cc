@@ -19,7 +19,7 @@
 #include "megatron/train/text/restored_text.h"
 #include "megatron/train/text/text_stream.h"
 #include "megatron/train/trainer/inference_model.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(
     std::string, prompt, "",

@@ -22,8 +22,8 @@
 #include "megatron/checkpoint/safetensors_writer.h"
 #include "megatron/data/tokenizer/training/bpe_trainer.h"
 #include "megatron/data/tokenizer/training/trained_bpe_files.h"
-#include "megatron/models/hf_config.h"
-#include "megatron/models/hf_weights.h"
+#include "megatron/models/huggingface/hf_config.h"
+#include "megatron/models/huggingface/hf_weights.h"
 
 namespace megatron {
 namespace {

@@ -19,14 +19,14 @@
 #include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
-#include "megatron/models/hf_config.h"
+#include "megatron/models/huggingface/hf_config.h"
 #include "megatron/train/trainer/run_options.h"
-#include "tools/dataset_lock.h"
-#include "tools/hf_import_config.h"
-#include "tools/hf_import_weights.h"
-#include "tools/hf_tokenizer_files.h"
-#include "tools/interrupt.h"
-#include "tools/tool_main.h"
+#include "tools/common/dataset_lock.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/tool_main.h"
+#include "tools/huggingface/hf_import_config.h"
+#include "tools/huggingface/hf_import_weights.h"
+#include "tools/huggingface/hf_tokenizer_files.h"
 
 ABSL_FLAG(std::string, save, "",
           "The directory of checkpoints to write, as pretrain_gpt's checkpoint.load.");

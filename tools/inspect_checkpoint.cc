@@ -20,7 +20,7 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/checkpoint/names.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(bool, stats, false,
           "Reads the tensors and prints the L2 norm, mean, least and greatest value of each, and "

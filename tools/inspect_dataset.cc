@@ -21,8 +21,8 @@
 #include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed/indexed_dataset.h"
-#include "tools/tokenizer_flags.h"
-#include "tools/tool_main.h"
+#include "tools/common/tokenizer_flags.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(int64_t, documents, 3, "How many documents to print.");
 ABSL_FLAG(int64_t, first, 0, "The first document to print.");

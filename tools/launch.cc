@@ -27,7 +27,7 @@
 #include "megatron/comm/launch/host_launcher.h"
 #include "megatron/comm/launch/hostfile.h"
 #include "megatron/comm/launch/launcher.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(int, ranks, 2, "Processes to start on this machine, without --hostfile.");
 ABSL_FLAG(absl::Duration, grace, absl::Seconds(4),

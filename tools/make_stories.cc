@@ -16,7 +16,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/text/stories.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(int64_t, bytes, 4000000, "Bytes of story text to write; the last story goes past them.");
 ABSL_FLAG(uint64_t, seed, 1, "Every seed has its own stories, the same on every machine.");

@@ -14,10 +14,10 @@
 #include "absl/strings/strip.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "tools/dataset_lock.h"
-#include "tools/interrupt.h"
-#include "tools/progress_line.h"
-#include "tools/tool_main.h"
+#include "tools/common/dataset_lock.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/progress_line.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::vector<std::string>, input, {},
           "A folder, whose datasets are joined in the order of their names; or prefixes, joined in "

@@ -16,8 +16,8 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/trainer/metrics.h"
-#include "tools/plot_loss_svg.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
+#include "tools/pictures/plot_loss_svg.h"
 
 ABSL_FLAG(std::string, output, "loss.svg", "The picture; a name that ends in .html gives a page.");
 ABSL_FLAG(std::string, title, "Loss", "The line above the picture.");

@@ -19,11 +19,11 @@
 #include "megatron/data/io/line_batches.h"
 #include "megatron/data/io/text_input.h"
 #include "megatron/data/text/preprocess.h"
-#include "tools/dataset_lock.h"
-#include "tools/interrupt.h"
-#include "tools/progress_line.h"
-#include "tools/tokenizer_flags.h"
-#include "tools/tool_main.h"
+#include "tools/common/dataset_lock.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/progress_line.h"
+#include "tools/common/tokenizer_flags.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(
     std::vector<std::string>, input, {},

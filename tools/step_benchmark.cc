@@ -33,7 +33,7 @@
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "megatron/train/trainer/trainer.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, config, "gpt2_124m",
           "The model: a configuration file or the name of a shipped one.");

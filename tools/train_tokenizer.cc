@@ -26,9 +26,9 @@
 #include "megatron/data/tokenizer/training/trained_bpe_files.h"
 #include "megatron/data/tokenizer/training/word_counts.h"
 #include "megatron/data/tokenizer/unicode.h"
-#include "tools/dataset_lock.h"
-#include "tools/interrupt.h"
-#include "tools/tool_main.h"
+#include "tools/common/dataset_lock.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(
     std::vector<std::string>, input, {},

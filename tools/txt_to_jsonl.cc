@@ -22,10 +22,10 @@
 #include "megatron/data/io/line_batches.h"
 #include "megatron/data/io/text_input.h"
 #include "megatron/data/text/text_documents.h"
-#include "tools/dataset_lock.h"
-#include "tools/interrupt.h"
-#include "tools/progress_line.h"
-#include "tools/tool_main.h"
+#include "tools/common/dataset_lock.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/progress_line.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::vector<std::string>, input, {},
           "Text files, plain or as .gz or .zst: names and patterns, with commas between; - reads "

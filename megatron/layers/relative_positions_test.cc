@@ -10,7 +10,7 @@ namespace megatron {
 namespace {
 
 // Lines of buckets, max_distance, bidirectional, and the rows of distances [-max_distance - 3,
-// max_distance + 3]: models/testdata/hf/make_goldens.py.
+// max_distance + 3]: models/huggingface/testdata/hf/make_goldens.py.
 TEST(RelativeBucketTest, IsHuggingFaces) {
   std::ifstream file("megatron/layers/testdata/t5_buckets.txt");
   ASSERT_TRUE(file.is_open());

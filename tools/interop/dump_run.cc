@@ -18,7 +18,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/models/hf_config.h"
+#include "megatron/models/huggingface/hf_config.h"
 #include "nlohmann/json.hpp"
 #include "tools/interop/npy.h"
 #include "tools/interop/reference_runs.h"

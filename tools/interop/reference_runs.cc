@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "megatron/base/status_macros.h"
-#include "megatron/models/hf_weights.h"
+#include "megatron/models/huggingface/hf_weights.h"
 #include "tools/interop/reference_samples.h"
 
 namespace megatron {

@@ -8,7 +8,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/safetensors_reader.h"
 #include "megatron/checkpoint/safetensors_writer.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 namespace megatron {
 namespace {

@@ -25,8 +25,8 @@
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/training_checkpoint.h"
+#include "tools/common/tool_main.h"
 #include "tools/interop/npy.h"
-#include "tools/tool_main.h"
 
 ABSL_FLAG(std::string, tokens, "", "Ids, with spaces between.");
 ABSL_FLAG(std::string, encoder_tokens, "", "What the encoder of a T5 reads.");

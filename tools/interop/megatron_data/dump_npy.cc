@@ -13,7 +13,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/data/little_endian.h"
 #include "megatron/data/npy.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 namespace megatron {
 namespace {

@@ -19,7 +19,7 @@
 #include "megatron/data/gpt/gpt_dataset.h"
 #include "megatron/data/index_cache.h"
 #include "megatron/data/indexed/indexed_dataset.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::vector<std::string>, data_path, {},
           "Prefixes, each with its weight before it or none; without any, mock data.");

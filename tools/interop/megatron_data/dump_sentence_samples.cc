@@ -19,7 +19,7 @@
 #include "megatron/data/indexed/indexed_dataset.h"
 #include "megatron/data/masked/bert_dataset.h"
 #include "megatron/data/masked/t5_dataset.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, model, "bert", "bert or t5.");
 ABSL_FLAG(std::string, prefix, "", "An indexed dataset of sentences.");

@@ -26,7 +26,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
-#include "tools/tool_main.h"
+#include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, tokenizer_type, "", "As of pretrain_gpt, as are the files that follow.");
 ABSL_FLAG(std::string, vocab_file, "", "");

@@ -1,0 +1,48 @@
+// A model of ours as a Hugging Face model: config.json and our options, each made of the other.
+//
+// Some of their architectures have shapes that ours have too:
+//
+//   gpt2                      learned positions, LayerNorm, GELU, biases
+//   bert, megatron-bert       post-norm and pre-norm, with or without the sentence-order head
+//   t5                        relative positions, RMSNorm, no biases (1.0, 1.1 and what is like
+//   them) llama, mistral, qwen2     rotary positions, RMSNorm, SwiGLU; qwen2 has biases on q, k and
+//   v
+//
+// Nothing is approximated: what the other side cannot express is refused, with all reasons at
+// once. Dropout and initial deviations belong to a training and not to a model; they are handed on
+// as far as there is a name for them. How the weights are laid out: hf_weights.h.
+#ifndef MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_H_
+#define MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "megatron/models/model_options.h"
+
+namespace megatron {
+
+inline constexpr char kHfConfigFileName[] = "config.json";
+inline constexpr char kHfGenerationConfigFileName[] = "generation_config.json";
+inline constexpr int64_t kMaxHfConfigBytes = int64_t{1} << 20;
+
+// Ids of the tokens that begin and end a text, and fill it up; -1: none.
+struct HfTokens {
+  int32_t bos = -1, eos = -1, pad = -1;
+};
+
+// config.json of a model. kInvalidArgument lists every option that has no counterpart there.
+absl::StatusOr<std::string> HfConfigJson(const ModelOptions& options, const HfTokens& tokens);
+// generation_config.json of the same.
+std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& tokens);
+
+// The model that a config.json describes; vocabulary not padded, dtype fp32 whatever it says (the
+// tensors tell theirs). Made for hostile text: sizes that come out are small enough to be
+// multiplied. kDataLoss where the text is no JSON object, duplicate keys included;
+// kInvalidArgument lists every value that is missing, out of range or has no counterpart here.
+absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_H_

@@ -1,0 +1,141 @@
+// How config.json is read and written, model by model; see hf_config.h.
+#ifndef MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_FIELDS_H_
+#define MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_FIELDS_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/models/huggingface/hf_config.h"
+#include "megatron/models/model_options.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+
+using HfJson = nlohmann::json;
+
+// Greatest sizes that are read: beyond all models, and their products fit into 64 bits.
+inline constexpr int64_t kMaxHfLayers = 1 << 12;
+inline constexpr int64_t kMaxHfHeads = 1 << 14;
+inline constexpr int64_t kMaxHfWidth = 1 << 22;
+inline constexpr int64_t kMaxHfIds = std::numeric_limits<int32_t>::max();
+
+// Takes values out of an object and remembers what was wrong with them.
+class HfFields {
+ public:
+  // `prefix` names the object in messages.
+  HfFields(const HfJson& json, std::string prefix, std::vector<std::string>* errors)
+      : json_(json), prefix_(std::move(prefix)), errors_(*errors) {}
+
+  void Error(const std::string& key, absl::string_view message) const {
+    errors_.push_back(absl::StrCat(prefix_, key, ": ", message));
+  }
+
+  // Whether it is there and not null.
+  bool Has(const std::string& key) const {
+    const auto found = json_.find(key);
+    return found != json_.end() && !found->is_null();
+  }
+  bool IsNull(const std::string& key) const {
+    const auto found = json_.find(key);
+    return found != json_.end() && found->is_null();
+  }
+  const HfJson& Get(const std::string& key) const { return *json_.find(key); }
+
+  // An integer from 1 to `max`; 1 after an error.
+  int64_t Size(const std::string& key, int64_t max) const {
+    if (!Has(key)) {
+      Error(key, "is missing");
+      return 1;
+    }
+    const HfJson& value = Get(key);
+    if (value.is_number_unsigned() && value.get<uint64_t>() >= 1 &&
+        value.get<uint64_t>() <= static_cast<uint64_t>(max)) {
+      return value.get<int64_t>();
+    }
+    Error(key, absl::StrCat("must be an integer from 1 to ", max));
+    return 1;
+  }
+  int64_t Size(const std::string& key, int64_t max, int64_t otherwise) const {
+    return Has(key) ? Size(key, max) : otherwise;
+  }
+
+  // A number in [min, max].
+  double Number(const std::string& key, double min, double max, double otherwise) const {
+    if (!Has(key)) return otherwise;
+    const HfJson& value = Get(key);
+    if (value.is_number() && value.get<double>() >= min && value.get<double>() <= max) {
+      return value.get<double>();
+    }
+    Error(key, absl::StrCat("must be a number from ", min, " to ", max));
+    return otherwise;
+  }
+
+  bool Bool(const std::string& key, bool otherwise) const {
+    if (!Has(key)) return otherwise;
+    if (Get(key).is_boolean()) return Get(key).get<bool>();
+    Error(key, "must be true or false");
+    return otherwise;
+  }
+
+  std::string Text(const std::string& key, const std::string& otherwise) const {
+    if (!Has(key)) return otherwise;
+    if (Get(key).is_string()) return Get(key).get<std::string>();
+    Error(key, "must be a string");
+    return otherwise;
+  }
+
+  void Refuse(const std::string& key, bool value, absl::string_view reason) const {
+    if (Bool(key, !value) == value) Error(key, reason);
+  }
+
+ private:
+  const HfJson& json_;
+  std::string prefix_;
+  std::vector<std::string>& errors_;
+};
+
+inline float HfDropout(const HfFields& fields, const std::string& key, double otherwise) {
+  return static_cast<float>(fields.Number(key, 0, 1, otherwise));
+}
+
+// What changes a model of any type.
+inline void CheckCommonHfFields(const HfFields& fields, const std::string& architecture) {
+  if (fields.Has("quantization_config")) {
+    fields.Error("quantization_config", "quantized weights are not read");
+  }
+  if (fields.Has("auto_map")) fields.Error("auto_map", "the model is defined by code of its own");
+  if (!fields.Has("architectures")) return;
+  if (fields.Get("architectures") != HfJson::array({architecture})) {
+    fields.Error("architectures", absl::StrCat("must be [\"", architecture, "\"]"));
+  }
+}
+
+// From our options: what has no counterpart there, as reasons.
+using HfReasons = std::vector<std::string>;
+
+// BERT's part of both ways; `type` is "bert" or "megatron-bert".
+void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* options);
+void CheckHfBert(const ModelOptions& options, HfReasons* reasons);
+HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens);
+
+// T5's.
+void ReadHfT5(const HfFields& fields, ModelOptions* options);
+void CheckHfT5(const ModelOptions& options, HfReasons* reasons);
+HfJson HfT5Config(const ModelOptions& options);
+// Of both files. A text that is written begins with BOS, else with padding (restored_text.h). Where
+// the tokenizer has neither it is 0, the padding of T5 as published: generate() needs one.
+HfJson HfT5Tokens(const HfTokens& tokens);
+
+HfJson TokenOrNull(int32_t token);
+
+// The double with the shortest decimal that reads back as this float: 1e-05, not 9.99999974e-06.
+double ShortestDouble(float value);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_FIELDS_H_

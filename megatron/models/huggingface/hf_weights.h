@@ -1,0 +1,64 @@
+// The weights of a model under Hugging Face's names and in its layout.
+//
+// Every tensor there is made of rows of one of our parameters, in another order and sometimes
+// transposed; so copying moves bytes, whatever their type, and loses nothing. What differs:
+//
+//   linear_qkv       here groups of [queries..., key, value]; there q, k and v one after the other,
+//                    in one tensor (gpt2) or three
+//   linear_fc1       with a gate, here [2, F, H]; there gate_proj and up_proj, or wi_0 and wi_1
+//   linear_kv        of cross-attention: here [heads, key and value, head size]; there k and v
+//   gpt2's linears   are stored [in, out] there ("Conv1D")
+//   rotary           pairs (i, i + D/2) there; interleaved ones (2i, 2i + 1) are reordered
+//   vocabulary       the rows of padding exist only here; coming from there they are zero
+//   tied embeddings  one tensor, here and there
+#ifndef MEGATRON_MODELS_HUGGINGFACE_HF_WEIGHTS_H_
+#define MEGATRON_MODELS_HUGGINGFACE_HF_WEIGHTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "megatron/models/model_options.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+struct HfTensor {
+  std::string name;            // there
+  std::vector<int64_t> shape;  // as it is stored there
+  std::string parameter;       // ours that it is made of
+  Shape parameter_shape;       // the global one
+
+  int64_t rows = 0, columns = 1;  // of both, seen as matrices
+  bool transposed = false;        // there it is [columns, rows]
+  // Row r there is row row(r) here.
+  std::function<int64_t(int64_t r)> row;
+};
+
+// All tensors of the model, in the order in which it uses them. The options must be such that
+// HfConfigJson accepts them. Of sizes, only the number of layers costs memory.
+std::vector<HfTensor> HfTensors(const ModelOptions& options);
+
+// Copies one tensor, of elements of `element_size` (1, 2, 4 or 8) bytes: `ours` is the whole
+// parameter, `theirs` the whole tensor, both row-major. Both ways are exact inverses.
+void CopyToHf(const HfTensor& tensor, int64_t element_size, const char* ours, char* theirs);
+void CopyFromHf(const HfTensor& tensor, int64_t element_size, const char* theirs, char* ours);
+
+// The name that the same tensor has in files of the model without its head (GPT2Model): without
+// "transformer.". Empty for other models.
+std::string HfNameWithoutHead(const HfTensor& tensor);
+
+// Whether files may hold a tensor of this name that the model does not use: masks and frequencies
+// that old versions saved, which follow from the configuration, and the like.
+bool IsHfBuffer(absl::string_view name);
+
+// The output matrix, where it is not tied.
+inline constexpr char kHfHeadName[] = "lm_head.weight";
+// Our parameter that files of tied models may hold a second time under this name; empty for others.
+std::string HfCopiedParameter(absl::string_view name);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_HUGGINGFACE_HF_WEIGHTS_H_

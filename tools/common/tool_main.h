@@ -1,0 +1,47 @@
+// What the programs of this folder do first and last.
+//
+//   int main(int argc, char** argv) { return megatron::RunTool(argc, argv, "Prints a dataset.",
+//   Main); }
+#ifndef MEGATRON_TOOLS_COMMON_TOOL_MAIN_H_
+#define MEGATRON_TOOLS_COMMON_TOOL_MAIN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace megatron {
+
+// Parses the flags, goes to the directory where the user stands (`bazel run` starts programs
+// elsewhere), calls `body` with the other arguments, and prints its error, if any, to stderr.
+// Returns the exit code: 0; 20 for wrong flags and kInvalidArgument; 21 for data that is bad or
+// missing (kDataLoss, see InputError); 30 for a rank that has gone (kUnavailable) and 31 for one
+// that does not come (kDeadlineExceeded); 130 for kCancelled, as after Ctrl-C; 23 for all else,
+// which is files. `usage` is what --help prints above the flags.
+int RunTool(int argc, char** argv, absl::string_view usage,
+            absl::FunctionRef<absl::Status(const std::vector<std::string>& arguments)> body);
+
+// What went wrong with data that was to be read, as kDataLoss: missing, or not to be opened. As it
+// is where it is that already, or kInvalidArgument or kCancelled.
+absl::Status InputError(const absl::Status& status);
+
+// Where what an argument names is not there, kNotFound becomes kInvalidArgument: of checkpoints, as
+// pretrain_gpt takes them.
+template <typename T>
+absl::StatusOr<T> AsArgument(absl::StatusOr<T> named) {
+  if (absl::IsNotFound(named.status())) return absl::InvalidArgumentError(named.status().message());
+  return named;
+}
+
+template <typename T>
+absl::StatusOr<T> AsInput(absl::StatusOr<T> input) {
+  if (!input.ok()) return InputError(input.status());
+  return input;
+}
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_COMMON_TOOL_MAIN_H_

@@ -1,0 +1,180 @@
+#include "tools/huggingface/hf_import_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "absl/status/status.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/models/huggingface/hf_config.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_text.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/trainer/run_options.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kLongestSequence = 2048;
+
+// 1e-05 for that float, and not 9.99999974e-06.
+double Shortest(float value) {
+  char text[32];
+  *std::to_chars(text, text + sizeof(text) - 1, value).ptr = '\0';
+  return std::strtod(text, nullptr);
+}
+
+void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
+  const RotaryOptions& rotary = model.transformer.rotary_options;
+  config->set_max_position_embeddings(model.max_positions);
+  if (!model.transformer.rotary) return;
+  config->set_position_embedding_type(config::PositionEmbedding::rope);
+  config->set_rotary_base(rotary.base);
+  config->set_rotary_interleaved(rotary.interleaved);
+  config->set_rotary_seq_len_interpolation_factor(rotary.interpolation_factor);
+  if (rotary.scaling_factor == 0) return;
+  config->set_use_rope_scaling(true);
+  config->set_rope_scaling_factor(rotary.scaling_factor);
+}
+
+config::Activation::Type ToConfig(ops::Activation activation) {
+  switch (activation) {
+    case ops::Activation::kGeluErf:
+      return config::Activation::gelu_erf;
+    case ops::Activation::kRelu:
+      return config::Activation::relu;
+    case ops::Activation::kSilu:
+      return config::Activation::silu;
+    default:
+      return config::Activation::gelu_tanh;
+  }
+}
+
+void SetT5(const ModelOptions& model, config::ModelConfig* config) {
+  const TransformerOptions& decoder = model.transformer;
+  config->set_model_type(config::ModelType::t5);
+  config->set_num_layers(model.num_encoder_layers);
+  config->set_decoder_num_layers(decoder.num_layers);
+  if (decoder.softmax_scale != 0) config->set_softmax_scale(Shortest(decoder.softmax_scale));
+  config->set_add_output_bias(model.output_bias);
+  config->set_output_scale(Shortest(model.output_scale));
+  if (decoder.relative_positions.buckets == 0) return;
+  config->set_position_embedding_type(config::PositionEmbedding::relative);
+  config->set_relative_attention_num_buckets(decoder.relative_positions.buckets);
+  config->set_relative_attention_max_distance(decoder.relative_positions.max_distance);
+}
+
+void SetModel(const ModelOptions& model, config::ModelConfig* config) {
+  const TransformerOptions& layer = model.transformer;
+  config->set_num_layers(layer.num_layers);
+  config->set_hidden_size(layer.hidden_size);
+  config->set_ffn_hidden_size(layer.ffn_hidden_size);
+  config->set_num_attention_heads(layer.num_attention_heads);
+  config->set_kv_channels(layer.kv_channels);
+  config->set_group_query_attention(layer.num_query_groups != layer.num_attention_heads);
+  config->set_num_query_groups(layer.num_query_groups);
+  config->set_normalization(layer.norm.kind == ops::Norm::kRmsNorm
+                                ? config::Normalization::RMSNorm
+                                : config::Normalization::LayerNorm);
+  config->set_norm_epsilon(Shortest(layer.norm.epsilon));
+  config->set_swiglu(layer.gated && layer.gate == ops::Activation::kSilu);
+  config->set_gated_linear_unit(layer.gated && !config->swiglu());
+  if (!config->swiglu())
+    config->set_activation_func(ToConfig(layer.gated ? layer.gate : layer.activation));
+  config->set_disable_bias_linear(!layer.linear_bias);
+  config->set_add_qkv_bias(layer.qkv_bias && !layer.linear_bias);
+  config->set_untie_embeddings_and_output_weights(!model.tied_embeddings);
+  config->set_hidden_dropout(Shortest(layer.hidden_dropout));
+  config->set_attention_dropout(Shortest(layer.attention_dropout));
+  config->set_init_method_std(Shortest(layer.init_std));
+  if (model.masked_lm_head) {
+    config->set_model_type(config::ModelType::bert);
+    config->set_post_norm(layer.post_norm);
+    config->set_bert_binary_head(model.sentence_order_head);
+    config->set_num_tokentypes(model.num_token_types);
+  }
+  SetPositions(model, config);
+  if (model.num_encoder_layers > 0) SetT5(model, config);
+}
+
+int64_t TokenizerVocabulary(const ModelOptions& model, const ImportOptions& options) {
+  return options.tokenizer.type.empty() ? model.vocab_size : options.tokenizer_vocab_size;
+}
+
+// What the vocabulary is to be padded to a multiple of to become `padded` rows: the usual 128 where
+// that does it.
+int64_t VocabularyMultiple(int64_t vocab_size, int64_t padded) {
+  constexpr int64_t kUsual = 128;
+  return (vocab_size + kUsual - 1) / kUsual * kUsual == padded ? kUsual : padded;
+}
+
+void SetTokenizer(const ModelOptions& model, const TokenizerOptions& tokenizer,
+                  config::DataConfig* config) {
+  if (tokenizer.type.empty()) {
+    config->set_tokenizer_type(config::Tokenizer::NullTokenizer);
+    config->set_vocab_size(model.vocab_size);
+    return;
+  }
+  config::Tokenizer::Type type;
+  CHECK(config::Tokenizer::Type_Parse(tokenizer.type, &type)) << tokenizer.type;
+  config->set_tokenizer_type(type);
+  if (!tokenizer.vocab_file.empty()) config->set_vocab_file(tokenizer.vocab_file);
+  if (!tokenizer.merge_file.empty()) config->set_merge_file(tokenizer.merge_file);
+  if (!tokenizer.tokenizer_model.empty()) config->set_tokenizer_model(tokenizer.tokenizer_model);
+}
+
+config::PretrainConfig MakeConfig(const ModelOptions& model, const ImportOptions& options) {
+  config::PretrainConfig config;
+  SetModel(model, config.mutable_model());
+  config.mutable_model()->set_seq_length(options.seq_length > 0
+                                             ? options.seq_length
+                                             : std::min(model.max_positions, kLongestSequence));
+  if (model.num_encoder_layers > 0)
+    config.mutable_model()->set_decoder_seq_length(config.model().seq_length());
+  config.mutable_model()->set_make_vocab_size_divisible_by(
+      VocabularyMultiple(TokenizerVocabulary(model, options), model.padded_vocab_size));
+  config.mutable_precision()->set_bf16(model.transformer.dtype == DType::kBFloat16);
+  config.mutable_precision()->set_fp16(model.transformer.dtype == DType::kFloat16);
+  SetTokenizer(model, options.tokenizer, config.mutable_data());
+  config.mutable_data()->set_mock_data(true);
+  config.mutable_optimizer()->set_lr(1e-5);
+  config.mutable_train()->set_micro_batch_size(1);
+  config.mutable_train()->set_train_iters(1000);
+  return config;
+}
+
+// Completes the configuration as every program that reads it will, and checks that it says what
+// the model is.
+absl::StatusOr<std::string> CheckedText(const ModelOptions& model, int64_t tokenizer_vocabulary,
+                                        config::PretrainConfig config) {
+  ResolveDefaults(&config);
+  const std::string text = EffectiveConfigText(config);
+  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
+                            LoadConfigFromString(text, "configuration of the imported model", {},
+                                                 ConfigPurpose::kDryRun));
+  ModelOptions said = ToRunOptions(loaded.config, tokenizer_vocabulary).trainer.model;
+  said.vocab_size = model.vocab_size;
+  MEGATRON_ASSIGN_OR_RETURN(const std::string expected, HfConfigJson(model, {}));
+  const absl::StatusOr<std::string> actual = HfConfigJson(said, {});
+  if (actual.ok() && *actual == expected && said.padded_vocab_size == model.padded_vocab_size) {
+    return text;
+  }
+  return absl::InternalError("the configuration would be another model's");
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedConfig> MakeImportedConfig(const ModelOptions& model,
+                                                  const ImportOptions& options) {
+  ImportedConfig imported;
+  config::PretrainConfig config = MakeConfig(model, options);
+  const int64_t vocabulary = TokenizerVocabulary(model, options);
+  MEGATRON_ASSIGN_OR_RETURN(imported.checkpoint_text, CheckedText(model, vocabulary, config));
+  config.mutable_checkpoint()->set_load(options.save);
+  config.mutable_checkpoint()->set_finetune(true);
+  MEGATRON_ASSIGN_OR_RETURN(imported.training_text, CheckedText(model, vocabulary, config));
+  return imported;
+}
+
+}  // namespace megatron

@@ -1,0 +1,36 @@
+// The configuration of a model that was imported: pretrain_gpt and generate_text find a model by
+// its configuration alone.
+#ifndef MEGATRON_TOOLS_HUGGINGFACE_HF_IMPORT_CONFIG_H_
+#define MEGATRON_TOOLS_HUGGINGFACE_HF_IMPORT_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/models/model_options.h"
+
+namespace megatron {
+
+struct ImportOptions {
+  int64_t seq_length = 0;  // 0: the model's positions, at most 2048
+  std::string save;        // the directory of the checkpoint
+  // The model's, and how many tokens it has; without a type: ids are tokens of NullTokenizer.
+  TokenizerOptions tokenizer;
+  int64_t tokenizer_vocab_size = 0;
+};
+
+struct ImportedConfig {
+  std::string checkpoint_text;  // in the checkpoint
+  std::string training_text;    // for pretrain_gpt, to start from the checkpoint
+};
+
+// The vocabulary is padded to model.padded_vocab_size. What a training needs and no model has
+// (learning rate, batch size, data) is there with a value to be replaced. kInvalidArgument where
+// our configuration cannot say what the model is, as for sizes out of its range.
+absl::StatusOr<ImportedConfig> MakeImportedConfig(const ModelOptions& model,
+                                                  const ImportOptions& options);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_HUGGINGFACE_HF_IMPORT_CONFIG_H_

@@ -1,0 +1,25 @@
+// The tokenizer of a Hugging Face directory: which of ours it is, and its files.
+#ifndef MEGATRON_TOOLS_HUGGINGFACE_HF_TOKENIZER_FILES_H_
+#define MEGATRON_TOOLS_HUGGINGFACE_HF_TOKENIZER_FILES_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "megatron/base/file_system.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+
+namespace megatron {
+
+// By the files that are there: HuggingFaceTokenizer (tokenizer.json), GPT2BPETokenizer (vocab.json
+// and merges.txt), Llama2Tokenizer (tokenizer.model); without a type where there are none of
+// these.
+TokenizerOptions FindHfTokenizer(FileSystem& fs, const std::string& directory);
+
+// Copies the tokenizer's files into `directory`, which is created, under the names that
+// FindHfTokenizer and Hugging Face's packages look for. Returns how many there are.
+absl::StatusOr<int> CopyHfTokenizer(FileSystem& fs, const TokenizerOptions& tokenizer,
+                                    const std::string& directory);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_HUGGINGFACE_HF_TOKENIZER_FILES_H_
