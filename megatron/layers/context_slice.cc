@@ -13,9 +13,9 @@ int64_t RoundUp(int64_t bytes) {
 
 // One value for each token.
 constexpr Tensor MicroBatch::*kTokenFields[] = {
-    &MicroBatch::tokens_T,          &MicroBatch::labels_T,    &MicroBatch::loss_weight_T,
-    &MicroBatch::gradient_weight_T, &MicroBatch::position_T,  &MicroBatch::sample_T,
-    &MicroBatch::sample_position_T, &MicroBatch::token_type_T};
+    &MicroBatch::tokens_T,          &MicroBatch::labels_T,     &MicroBatch::loss_weight_T,
+    &MicroBatch::gradient_weight_T, &MicroBatch::position_T,   &MicroBatch::sample_T,
+    &MicroBatch::sample_position_T, &MicroBatch::token_type_T, &MicroBatch::sample_number_T};
 constexpr Tensor EncoderBatch::*kEncoderTokenFields[] = {
     &EncoderBatch::tokens_T, &EncoderBatch::position_T, &EncoderBatch::sample_T,
     &EncoderBatch::sample_position_T};
@@ -160,7 +160,7 @@ int64_t ContextSliceBytes(const ContextSliceSize& whole, int size) {
   };
   const int64_t mine = whole.tokens / size, encoder_mine = whole.encoder_tokens / size;
   int64_t bytes = 6 * RoundUp(4 * mine) + RoundUp(8 * mine) + places(whole.tokens);
-  if (whole.labelled > 0) bytes += RoundUp(4 * mine) + 3 * RoundUp(4 * whole.labelled);
+  if (whole.labelled > 0) bytes += 2 * RoundUp(4 * mine) + 3 * RoundUp(4 * whole.labelled);
   if (whole.encoder_tokens > 0) {
     bytes += RoundUp(4 * mine) + 3 * RoundUp(4 * encoder_mine) + RoundUp(8 * encoder_mine) +
              places(whole.encoder_tokens);

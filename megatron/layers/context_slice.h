@@ -45,9 +45,9 @@ struct ContextShard {
 };
 
 // The part of `whole` that a rank holds, yet to be filled: its new tensors are in `memory` from
-// byte `offset` on, a multiple of Buffer::kAlignment. cu_seqlens and what `context` has of all
-// tokens are whole's own, which must outlive it. The label of a sequence counts on the rank that
-// holds its first token; on the others its weights are 0.
+// byte `offset` on, a multiple of Buffer::kAlignment. cu_seqlens, sample_share_S and what `context`
+// has of all tokens are whole's own, which must outlive it. The label of a sequence counts on the
+// rank that holds its first token; on the others its weights are 0.
 MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
                              const Buffer& memory, int64_t offset);
 // Fills `slice`. Both are on the host.

@@ -57,8 +57,9 @@ struct MicroBatch {
   Tensor cu_seqlens;         // int32 [sequences + 1]; of all context-parallel ranks' tokens
   int64_t max_seqlen = 0;
   ContextBatch context;  // empty where this rank holds all tokens
-  // Samples, of equal lengths and one after the other, and the weight of one in the gradient of
-  // what is a mean over samples besides the loss: loss scale / samples of the global batch.
+  // Samples, one after the other and of equal lengths but where sample_number_T tells them apart,
+  // and the weight of one in the gradient of what is a mean over samples besides the loss: loss
+  // scale / samples of the global batch.
   int64_t num_samples = 1;
   float sample_weight = 0;
 
@@ -67,6 +68,10 @@ struct MicroBatch {
   Tensor sequence_label_S;            // int32: the class of each sequence
   Tensor sequence_weight_S;           // fp32: weight of its loss in the reported sum, 0 or 1
   Tensor sequence_gradient_weight_S;  // fp32: that * loss scale / sequences of the global batch
+
+  // Of models with experts whose samples have any length; else empty.
+  Tensor sample_number_T;  // int32: of the num_samples; -1: of none, a token that fills up
+  Tensor sample_share_S;   // fp32: 1 / tokens of each sample, wherever these are
 
   // Of models with an encoder, where everything above is the decoder's; else empty.
   EncoderBatch encoder;

@@ -46,6 +46,16 @@ TEST_F(PretrainBertTest, WithoutItsBinaryHeadItHasOneLoss) {
   EXPECT_FALSE(absl::StrContains(outcome.output, "sop"));
 }
 
+TEST_F(PretrainBertTest, HasExpertsWhereTheyAreAskedFor) {
+  const Outcome outcome = RunBert(
+      {"--set=model.num_experts=4", "--set=model.disable_bias_linear=true",
+       "--set=model.moe_aux_loss_coeff=0.01", "--set=model.moe_z_loss_coeff=0.001",
+       "--set=parallel.data_parallel_size=2", "--set=parallel.expert_model_parallel_size=2"});
+  EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  for (const char* text : {" | sop loss: ", " | seq_load_balancing_loss: ", " | z_loss: "})
+    EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+}
+
 TEST_F(PretrainBertTest, TrainsOnMockData) {
   const Outcome outcome =
       RunBert({"--set=data.stories=", "--set=data.mock_data=true",

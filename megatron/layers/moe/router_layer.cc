@@ -143,12 +143,27 @@ void RouterLayer::CountUnits(const LayerContext& ctx, const Tensor& expert_NK,
   ctx.context_group.AllReduce(counts_UE, ReduceOp::kSum, ctx.stream);
 }
 
+ops::RouterUnits RouterLayer::Units(const LayerContext& ctx, int64_t samples_of_unit) {
+  const RoutedRows mine = RowsToRoute(ctx);
+  const Tensor& number_T = ctx.batch->sample_number_T;
+  if (number_T.empty()) return {mine.begin, samples_of_unit * SampleTokensHere(*ctx.batch)};
+  return {0, samples_of_unit, number_T.Slice(0, mine.begin, mine.end)};
+}
+
 RouterLayer::Losses RouterLayer::FindLosses(const LayerContext& ctx, const Saved& saved) const {
-  const int64_t samples = ctx.batch->num_samples, length = SampleLength(ctx);
+  const int64_t samples = ctx.batch->num_samples;
+  // Where samples differ in length, it is share_U that divides by it.
+  const bool alike = ctx.batch->sample_number_T.empty();
+  const int64_t length = alike ? SampleLength(ctx) : 1;
   const float sample_weight = ctx.batch->sample_weight;
   Losses losses;
-  losses.terms.z_weight = options_.z_loss_coeff * sample_weight / static_cast<float>(length);
+  losses.z_factor = 1.0 / static_cast<double>(length);
+  losses.terms.z_weight =
+      options_.z_loss_coeff * sample_weight * static_cast<float>(losses.z_factor);
+  losses.terms.units = Units(ctx, 1);
+  losses.terms.share_U = ctx.batch->sample_share_S;
   if (options_.balance == BalanceUnit::kNone) return losses;
+  CHECK(alike || options_.balance == BalanceUnit::kSample);
   const int64_t of_unit = options_.balance == BalanceUnit::kSample ? 1 : samples;
   losses.balance_factor = BalanceFactor(options_, of_unit * length, of_unit);
   // Choices are the mean of all micro-batches that were counted.
@@ -156,7 +171,7 @@ RouterLayer::Losses RouterLayer::FindLosses(const LayerContext& ctx, const Saved
     losses.balance_factor /= static_cast<double>(++*state_.micro_batches * data_group_.size());
   losses.terms.balance_weight =
       options_.aux_loss_coeff * sample_weight * static_cast<float>(losses.balance_factor);
-  losses.terms.units = {RowsToRoute(ctx).begin, of_unit * SampleTokensHere(*ctx.batch)};
+  losses.terms.units = Units(ctx, of_unit);
   losses.terms.counts_UE = ctx.scratch->Allocate(
       DType::kInt64, {samples / of_unit, options_.num_experts}, "expert counts");
   Tensor expert_NK = saved.chosen_NK;
@@ -181,10 +196,10 @@ void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_N
   const Tensor values_N2 = ctx.scratch->Allocate(DType::kFloat32, {rows, 2}, "router losses");
   ops::RouterBackward(ctx.stream, options_.router, saved.logits_NE, saved.chosen_NK,
                       dprobability_NK, losses.terms, dlogits_NE, values_N2);
-  ops::AddRouterLosses(ctx.stream, values_N2, losses.balance_factor,
-                       1.0 / static_cast<double>(SampleLength(ctx)), state_.losses_2);
+  ops::AddRouterLosses(ctx.stream, values_N2, losses.balance_factor, losses.z_factor,
+                       state_.losses_2);
   if (!state_.chosen_E.empty()) {
-    ops::CountChoices(ctx.stream, saved.chosen_NK, {0, std::max<int64_t>(1, rows)},
+    ops::CountChoices(ctx.stream, saved.chosen_NK, Units(ctx, ctx.batch->num_samples),
                       state_.chosen_E.View({1, options_.num_experts}));
   }
   ops::LinearBackwardWeight(ctx.stream, dlogits_NE, Input(ctx, saved.x_NH), weight_.grad, Tensor());

@@ -52,7 +52,8 @@ class RouterLayer {
  private:
   struct Losses {
     ops::RouterLosses terms;
-    double balance_factor = 0;  // of what terms make of the tokens' values: the loss, times samples
+    // Of what terms make of the tokens' values: the losses, times samples.
+    double balance_factor = 0, z_factor = 0;
   };
 
   // x in fp32: itself, or a copy in scratch memory.
@@ -66,6 +67,8 @@ class RouterLayer {
   // Returns the biases by sample, in scratch memory.
   Tensor ChooseBalanced(const LayerContext& ctx, const Saved& saved) const;
   void Drop(const LayerContext& ctx, const Saved& saved) const;
+  // Of this rank's rows, by samples or groups of consecutive ones.
+  static ops::RouterUnits Units(const LayerContext& ctx, int64_t samples_of_unit);
   // choices[u, e] (=) of all of a unit's tokens, wherever they are.
   void CountUnits(const LayerContext& ctx, const Tensor& expert_NK, const ops::RouterUnits& units,
                   const Tensor& counts_UE) const;

@@ -45,8 +45,15 @@ NormTensors View(const NormTensors& tensors) {
   return {View(tensors.gamma_H), View(tensors.beta_H), View(tensors.mean_T), View(tensors.rstd_T)};
 }
 
+RouterUnits View(RouterUnits units) {
+  units.number_T = View(units.number_T);
+  return units;
+}
+
 RouterLosses View(RouterLosses losses) {
   losses.counts_UE = View(losses.counts_UE);
+  losses.units = View(losses.units);
+  losses.share_U = View(losses.share_U);
   return losses;
 }
 
@@ -223,7 +230,7 @@ void RouterForward(const Stream& stream, const Router& router, const Tensor& log
 
 void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUnits& units,
                   const Tensor& counts_UE) {
-  ops::CountChoices(EmulatingStream(stream), View(expert_TK), units, View(counts_UE));
+  ops::CountChoices(EmulatingStream(stream), View(expert_TK), View(units), View(counts_UE));
 }
 
 void RouterBackward(const Stream& stream, const Router& router, const Tensor& logits_TE,

@@ -48,20 +48,28 @@ TEST_F(AgreementTest, RoutersChooseTheSameExpertsAndGiveTheSameGradients) {
                probability({tokens, 4}, kF32),
                dprobability = HostTensor::Normal({tokens, 4}, kF32, 3),
                counts({4, experts}, DType::kInt64), dlogits({tokens, experts}, kF32),
-               values({tokens, 2}, kF32), sums({2}, kF32);
-    ExpectAgreement(
-        {&logits, &bias, &expert, &probability, &dprobability, &counts, &dlogits, &values, &sums},
-        2e-5, [&](const Stream& stream, At at) {
-          RouterForward(stream, router, at[0], model == 2 ? at[1] : Tensor(), at[2], at[3]);
-          RouterLosses losses;
-          losses.counts_UE = at[5];
-          losses.units = {37, 100};
-          losses.balance_weight = 0.01f;
-          losses.z_weight = 0.1f;
-          CountChoices(stream, at[2], losses.units, at[5]);
-          RouterBackward(stream, router, at[0], at[2], at[4], losses, at[6], at[7]);
-          AddRouterLosses(stream, at[7], 0.5, 0.25, at[8]);
-        });
+               values({tokens, 2}, kF32), sums({2}, kF32), number({tokens}, DType::kInt32),
+               share = HostTensor::Of({4}, kF32, {0.01, 0.02, 0.005, 0.04});
+    for (int64_t t = 0; t < tokens; ++t) number.Set(t, static_cast<double>(t * 7 % 5 - 1));
+    const bool numbered = model % 2 == 1;
+    ExpectAgreement({&logits, &bias, &expert, &probability, &dprobability, &counts, &dlogits,
+                     &values, &sums, &number, &share},
+                    2e-5, [&](const Stream& stream, At at) {
+                      RouterForward(stream, router, at[0], model == 2 ? at[1] : Tensor(), at[2],
+                                    at[3]);
+                      RouterLosses losses;
+                      losses.counts_UE = at[5];
+                      losses.units = {37, 100};
+                      if (numbered) {
+                        losses.units = {0, 1, at[9]};
+                        losses.share_U = at[10];
+                      }
+                      losses.balance_weight = 0.01f;
+                      losses.z_weight = 0.1f;
+                      CountChoices(stream, at[2], losses.units, at[5]);
+                      RouterBackward(stream, router, at[0], at[2], at[4], losses, at[6], at[7]);
+                      AddRouterLosses(stream, at[7], 0.5, 0.25, at[8]);
+                    });
   }
 }
 

@@ -16,50 +16,33 @@ __global__ void __launch_bounds__(kThreads)
              probability + token * router.topk);
 }
 
-struct Unit {
-  int64_t first_token, tokens_per_unit;
-  // Choices [begin, end) of `count` are of the unit.
-  __device__ void Choices(int64_t unit, int64_t topk, int64_t count, int64_t* begin,
-                          int64_t* end) const {
-    const int64_t first = unit * tokens_per_unit - first_token;
-    *begin = max(int64_t{0}, first * topk);
-    *end = min(count, (first + tokens_per_unit) * topk);
-  }
-};
-
 // A block for each unit and expert.
 __global__ void __launch_bounds__(kThreads)
-    CountUnit(Unit units, int64_t topk, int64_t count, int64_t experts, const int32_t* expert,
+    CountUnit(TokenUnits units, int64_t topk, int64_t count, int64_t experts, const int32_t* expert,
               int64_t* counts) {
   __shared__ int partial[kWarps];
   const int64_t unit = blockIdx.x / experts, mine = blockIdx.x % experts;
-  int64_t begin, end;
-  units.Choices(unit, topk, count, &begin, &end);
+  int64_t begin = 0, end = count;
+  if (units.number == nullptr) {  // its choices stand together
+    const int64_t first = unit * units.tokens_per_unit - units.first_token;
+    begin = max(begin, first * topk);
+    end = min(end, (first + units.tokens_per_unit) * topk);
+  }
   int found = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) found += expert[i] == mine;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    found += expert[i] == mine && (units.number == nullptr || units.Of(i / topk) == unit);
+  }
   found = BlockSum(found, partial);
   if (threadIdx.x == 0) counts[blockIdx.x] += found;
 }
 
-struct LossTerms {
-  const int64_t* counts;  // or null
-  int64_t first_token, tokens_per_unit;
-  float balance_weight, z_weight;
-};
-
 __global__ void __launch_bounds__(kThreads)
-    RouteTokensBackward(Router router, int64_t tokens, int64_t experts, LossTerms losses,
+    RouteTokensBackward(Router router, int64_t tokens, int64_t experts, TokenLosses losses,
                         const float* logits, const int32_t* expert, const float* dprobability,
                         float* dlogits, float* values) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (token >= tokens) return;
-  RouterTokenGradient gradient;
-  if (losses.counts != nullptr) {
-    gradient.counts =
-        losses.counts + (losses.first_token + token) / losses.tokens_per_unit * experts;
-  }
-  gradient.balance_weight = losses.balance_weight;
-  gradient.z_weight = losses.z_weight;
+  RouterTokenGradient gradient = losses.Of(token, experts);
   gradient.expert = expert + token * router.topk;
   gradient.dprobability = dprobability + token * router.topk;
   gradient.values = values + 2 * token;
@@ -120,9 +103,8 @@ void RouterForward(const Stream& stream, const Router& router, const Tensor& log
 void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUnits& units,
                   const Tensor& counts_UE) {
   if (counts_UE.numel() == 0) return;
-  const Unit unit = {units.first_token, units.tokens_per_unit};
   CountUnit<<<Blocks(counts_UE.numel(), 1), kThreads, 0, Handle(stream)>>>(
-      unit, expert_TK.dim(1), expert_TK.numel(), counts_UE.dim(1), expert_TK.data<int32_t>(),
+      Bare(units), expert_TK.dim(1), expert_TK.numel(), counts_UE.dim(1), expert_TK.data<int32_t>(),
       counts_UE.data<int64_t>());
   CheckLaunched("choices of experts");
 }
@@ -132,12 +114,10 @@ void RouterBackward(const Stream& stream, const Router& router, const Tensor& lo
                     const RouterLosses& losses, const Tensor& dlogits_TE, const Tensor& values_T2) {
   const int64_t tokens = logits_TE.dim(0);
   if (tokens == 0) return;
-  const LossTerms terms = {losses.counts_UE.empty() ? nullptr : losses.counts_UE.data<int64_t>(),
-                           losses.units.first_token, losses.units.tokens_per_unit,
-                           losses.balance_weight, losses.z_weight};
   RouteTokensBackward<<<Blocks(tokens, kThreads), kThreads, 0, Handle(stream)>>>(
-      router, tokens, logits_TE.dim(1), terms, logits_TE.data<float>(), expert_TK.data<int32_t>(),
-      dprobability_TK.data<float>(), dlogits_TE.data<float>(), values_T2.data<float>());
+      router, tokens, logits_TE.dim(1), Bare(losses), logits_TE.data<float>(),
+      expert_TK.data<int32_t>(), dprobability_TK.data<float>(), dlogits_TE.data<float>(),
+      values_T2.data<float>());
   CheckLaunched("router backward");
 }
 

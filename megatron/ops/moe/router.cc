@@ -25,10 +25,13 @@ void CheckRouter(const Stream& stream, const Router& router, const Tensor& logit
   CHECK_LE(router.topk, experts / router.num_groups * router.group_topk);
 }
 
-void CheckUnits(const RouterUnits& units, int64_t tokens, const Tensor& counts_UE) {
+void CheckUnits(const Stream& stream, const RouterUnits& units, int64_t tokens,
+                const Tensor& counts_UE) {
   CHECK_GE(units.first_token, 0);
   CHECK_GE(units.tokens_per_unit, 1);
-  if (tokens > 0) {
+  if (!units.number_T.empty()) {
+    CheckContiguous(stream, units.number_T, DType::kInt32, {tokens});
+  } else if (tokens > 0) {
     CHECK_LT((units.first_token + tokens - 1) / units.tokens_per_unit, counts_UE.dim(0));
   }
 }
@@ -61,14 +64,15 @@ void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUni
   CHECK_EQ(expert_TK.rank(), 2) << expert_TK;
   CheckContiguous(stream, expert_TK, DType::kInt32, expert_TK.shape());
   CheckContiguous(stream, counts_UE, DType::kInt64, counts_UE.shape());
-  CheckUnits(units, expert_TK.dim(0), counts_UE);
+  CheckUnits(stream, units, expert_TK.dim(0), counts_UE);
   if (RunsOnCuda(stream)) return cuda::CountChoices(stream, expert_TK, units, counts_UE);
   if (!RunsOnCpu(stream)) return;
   const int64_t topk = expert_TK.dim(1), experts = counts_UE.dim(1);
   const int32_t* const expert = expert_TK.data<int32_t>();
+  const TokenUnits of = Bare(units);
   for (int64_t i = 0; i < expert_TK.numel(); ++i) {
-    if (expert[i] < 0) continue;
-    const int64_t unit = (units.first_token + i / topk) / units.tokens_per_unit;
+    const int64_t unit = of.Of(i / topk);
+    if (expert[i] < 0 || unit < 0) continue;
     ++counts_UE.data<int64_t>()[unit * experts + expert[i]];
   }
 }
@@ -84,22 +88,19 @@ void RouterBackward(const Stream& stream, const Router& router, const Tensor& lo
   CheckContiguous(stream, values_T2, kF32, {tokens, 2});
   if (!losses.counts_UE.empty()) {
     CheckContiguous(stream, losses.counts_UE, DType::kInt64, {losses.counts_UE.dim(0), experts});
-    CheckUnits(losses.units, tokens, losses.counts_UE);
+    CheckUnits(stream, losses.units, tokens, losses.counts_UE);
   }
+  if (!losses.share_U.empty())
+    CheckContiguous(stream, losses.share_U, kF32, losses.share_U.shape());
   if (RunsOnCuda(stream)) {
     return cuda::RouterBackward(stream, router, logits_TE, expert_TK, dprobability_TK, losses,
                                 dlogits_TE, values_T2);
   }
   if (!RunsOnCpu(stream)) return;
+  const TokenLosses terms = Bare(losses);
   stream.pool()->ParallelFor(tokens, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      RouterTokenGradient gradient;
-      if (!losses.counts_UE.empty()) {
-        const int64_t unit = (losses.units.first_token + t) / losses.units.tokens_per_unit;
-        gradient.counts = losses.counts_UE.data<int64_t>() + unit * experts;
-      }
-      gradient.balance_weight = losses.balance_weight;
-      gradient.z_weight = losses.z_weight;
+      RouterTokenGradient gradient = terms.Of(t, experts);
       gradient.expert = expert_TK.data<int32_t>() + t * router.topk;
       gradient.dprobability = dprobability_TK.data<float>() + t * router.topk;
       gradient.values = values_T2.data<float>() + 2 * t;
@@ -130,7 +131,7 @@ void AddRouterLosses(const Stream& stream, const Tensor& values_T2, double balan
 void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
                       const RouterUnits& units, const Tensor& probability_TK,
                       const Tensor& expert_TK) {
-  CHECK_EQ(units.first_token, 0);
+  CHECK(units.first_token == 0 && units.number_T.empty());
   CheckContiguous(stream, expert_TK, DType::kInt32, expert_TK.shape());
   CheckContiguous(stream, probability_TK, kF32, expert_TK.shape());
   if (RunsOnCuda(stream)) {

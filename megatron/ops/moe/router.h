@@ -38,9 +38,11 @@ struct Router {
 void RouterForward(const Stream& stream, const Router& router, const Tensor& logits_TE,
                    const Tensor& bias_E, const Tensor& expert_TK, const Tensor& probability_TK);
 
-// Which of the tokens belong together: token t is of unit (first_token + t) / tokens_per_unit.
+// Which of the tokens belong together: token t is of unit n / tokens_per_unit, n being first_token
+// + t, or where there is number_T (int32) number_T[t]; one whose number is negative is of none.
 struct RouterUnits {
   int64_t first_token = 0, tokens_per_unit = 1;
+  Tensor number_T;
 };
 
 // counts[u, e] += tokens of unit u that chose expert e.
@@ -50,10 +52,13 @@ void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUni
 // Losses on the logits, besides that of the model:
 //   balance: balance_weight * sum over t, e of score[t, e] * counts[unit of t, e]
 //   z:       z_weight * sum over t of logsumexp(logits[t])^2
-// where score is the softmax over all experts, or the sigmoids divided by their sum.
+// where score is the softmax over all experts, or the sigmoids divided by their sum. Where units
+// differ in size, share[u] is 1 / tokens of unit u: a token's term of the first sum is multiplied
+// by its square, of the second by itself, and tokens of no unit have none.
 struct RouterLosses {
   Tensor counts_UE;  // empty: no balance loss
   RouterUnits units;
+  Tensor share_U;  // fp32, or empty
   float balance_weight = 0, z_weight = 0;
 };
 
@@ -74,7 +79,7 @@ enum class DropPolicy {
 };
 
 // Of each unit's choices of an expert keeps `capacity`; the others become -1. The tokens are whole
-// units: first_token must be 0.
+// units: first_token must be 0, and number_T empty.
 void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
                       const RouterUnits& units, const Tensor& probability_TK,
                       const Tensor& expert_TK);

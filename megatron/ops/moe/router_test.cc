@@ -50,6 +50,9 @@ class RouterTest : public testing::TestWithParam<NamedRouter> {
     RouterForward(stream_, router(), logits, bias, expert_, probability_);
   }
 
+  // With some choices, and weights of both losses.
+  void ExpectGradients(RouterLosses losses);
+
   ThreadPool pool_{2};
   Stream stream_ = Stream::Cpu(&pool_);
   HostTensor expert_ = HostTensor({kTokens, GetParam().router.topk}, DType::kInt32);
@@ -95,15 +98,13 @@ TEST_P(RouterTest, ChoosesTheBestAndWeighsThemAsDefined) {
   }
 }
 
-TEST_P(RouterTest, GradientsOfProbabilitiesAndLossesAreThoseOfFiniteDifferences) {
+void RouterTest::ExpectGradients(RouterLosses losses) {
   HostTensor logits = SpreadLogits();
   Forward(logits, Tensor());
   const HostTensor dprobability = HostTensor::Normal({kTokens, router().topk}, kF32, 3);
   HostTensor counts({3, kExperts}, DType::kInt64);
   for (int64_t i = 0; i < counts.numel(); ++i) counts.Set(i, static_cast<double>(i * 7 % 5));
-  RouterLosses losses;
   losses.counts_UE = counts;
-  losses.units = {2, 5};  // units of 3, 5 and 4 of the tokens
   losses.balance_weight = 0.3f;
   losses.z_weight = 0.1f;
   const HostTensor dlogits = HostTensor::Normal({kTokens, kExperts}, kF32, 4);
@@ -124,6 +125,22 @@ TEST_P(RouterTest, GradientsOfProbabilitiesAndLossesAreThoseOfFiniteDifferences)
                                 return loss;
                               }),
              kFiniteDifferenceTolerance);
+}
+
+TEST_P(RouterTest, GradientsOfProbabilitiesAndLossesAreThoseOfFiniteDifferences) {
+  RouterLosses losses;
+  losses.units = {2, 5};  // units of 3, 5 and 4 of the tokens
+  ExpectGradients(losses);
+}
+
+TEST_P(RouterTest, SoTheyAreWhereTokensAreNumberedAndUnitsDifferInSize) {
+  const HostTensor number =
+      HostTensor::Of({kTokens}, DType::kInt32, {2, 2, 0, -1, 1, 1, 1, 0, 0, 0, -1, 0});
+  const HostTensor share = HostTensor::Of({3}, kF32, {0.2, 1. / 3, 0.5});
+  RouterLosses losses;
+  losses.units.number_T = number;
+  losses.share_U = share;
+  ExpectGradients(losses);
 }
 
 TEST(RouterValuesTest, BalanceAndZAreTheSumsOfTheirDefinitions) {
@@ -165,6 +182,36 @@ TEST(RouterValuesTest, BalanceAndZAreTheSumsOfTheirDefinitions) {
     EXPECT_NEAR(sums.Get(0), 0.5 * balance, 1e-4);
     EXPECT_NEAR(sums.Get(1), 0.25 * z, 1e-4);
   }
+}
+
+// As samples of 2 and 4 tokens that stand mixed, and one token that fills up.
+TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
+  ThreadPool pool(1);
+  const Stream stream = Stream::Cpu(&pool);
+  const HostTensor logits =
+      HostTensor::Of({7, 2}, kF32, {0, 1, 1, 0, 2, 0, 0, 0, 3, 1, 0, 2, 1, 1});
+  const HostTensor number = HostTensor::Of({7}, DType::kInt32, {1, 0, 1, -1, 1, 0, 1});
+  const HostTensor expert = HostTensor::Of({7, 1}, DType::kInt32, {1, 0, 0, 0, 0, 1, 0});
+  const HostTensor counts({2, 2}, DType::kInt64), all({1, 2}, DType::kInt64);
+  CountChoices(stream, expert, {0, 1, number}, counts);
+  EXPECT_EQ(counts.Values(), (std::vector<double>{1, 1, 3, 1}));
+  CountChoices(stream, expert, {0, 2, number}, all);
+  EXPECT_EQ(all.Values(), (std::vector<double>{4, 2}));
+
+  RouterLosses losses;
+  const HostTensor share = HostTensor::Of({2}, kF32, {0.5, 0.25});
+  losses.counts_UE = counts;
+  losses.units.number_T = number;
+  losses.share_U = share;
+  const HostTensor values({7, 2}, kF32), dlogits({7, 2}, kF32);
+  RouterBackward(stream, Make(RouterScore::kSoftmax, true, 1, 1), logits, expert,
+                 HostTensor({7, 1}, kF32), losses, dlogits, values);
+  const double want = 1 / (1 + std::exp(-2.0));  // of the third token, for its first expert
+  EXPECT_NEAR(values.Get(4), (3 * want + (1 - want)) / 16, 1e-6);
+  EXPECT_NEAR(values.Get(5), std::pow(2 - std::log(want), 2) / 4, 1e-5);
+  EXPECT_EQ(values.Get(6), 0);
+  EXPECT_EQ(values.Get(7), 0);
+  EXPECT_EQ(dlogits.Get(6), 0);
 }
 
 TEST(RouterChoiceTest, OfEqualScoresTheSmallerNumberWins) {

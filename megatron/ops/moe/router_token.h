@@ -115,13 +115,59 @@ MEGATRON_HOST_DEVICE inline void RouteToken(const Router& router, int64_t expert
     probability[k] = router.scaling_factor * expf(chosen[k] - over);
 }
 
+// RouterUnits with bare pointers.
+struct TokenUnits {
+  int64_t first_token = 0, tokens_per_unit = 1;
+  const int32_t* number = nullptr;
+
+  // -1: of none.
+  MEGATRON_HOST_DEVICE int64_t Of(int64_t token) const {
+    const int64_t n = number == nullptr ? first_token + token : number[token];
+    return n < 0 ? -1 : n / tokens_per_unit;
+  }
+};
+
+inline TokenUnits Bare(const RouterUnits& units) {
+  return {units.first_token, units.tokens_per_unit,
+          units.number_T.empty() ? nullptr : units.number_T.data<int32_t>()};
+}
+
 struct RouterTokenGradient {
   const int64_t* counts = nullptr;  // [E], or none
   float balance_weight = 0, z_weight = 0;
+  float balance_scale = 1, z_scale = 1;  // of this token's terms
   const int32_t* expert = nullptr;
   const float* dprobability = nullptr;
   float* values = nullptr;  // [2]
 };
+
+// RouterLosses with bare pointers.
+struct TokenLosses {
+  const int64_t* counts = nullptr;
+  TokenUnits units;
+  const float* share = nullptr;
+  float balance_weight = 0, z_weight = 0;
+
+  // What they are for one token.
+  MEGATRON_HOST_DEVICE RouterTokenGradient Of(int64_t token, int64_t experts) const {
+    RouterTokenGradient gradient;
+    gradient.balance_weight = balance_weight;
+    gradient.z_weight = z_weight;
+    const int64_t unit = units.Of(token);
+    if (share != nullptr) {
+      gradient.z_scale = unit < 0 ? 0 : share[unit];
+      gradient.balance_scale = gradient.z_scale * gradient.z_scale;
+    }
+    if (counts != nullptr && unit >= 0) gradient.counts = counts + unit * experts;
+    return gradient;
+  }
+};
+
+inline TokenLosses Bare(const RouterLosses& losses) {
+  return {losses.counts_UE.empty() ? nullptr : losses.counts_UE.data<int64_t>(), Bare(losses.units),
+          losses.share_U.empty() ? nullptr : losses.share_U.data<float>(), losses.balance_weight,
+          losses.z_weight};
+}
 
 // What the probabilities' gradient gives, added to dlogits.
 MEGATRON_HOST_DEVICE inline void AddProbabilityGradient(const Router& router, int64_t experts,
@@ -177,24 +223,24 @@ MEGATRON_HOST_DEVICE inline float AddBalanceGradient(const Router& router, int64
   const float value = dot / sum;
   for (int64_t e = 0; e < experts; ++e) {
     const float s = score(e), slope = sigmoid ? s * (1 - s) / sum : s;
-    dlogits[e] +=
-        gradient.balance_weight * slope * (static_cast<float>(gradient.counts[e]) - value);
+    dlogits[e] += gradient.balance_weight * gradient.balance_scale * slope *
+                  (static_cast<float>(gradient.counts[e]) - value);
   }
-  return value;
+  return gradient.balance_scale * value;
 }
 
 MEGATRON_HOST_DEVICE inline void RouteTokenBackward(const Router& router, int64_t experts,
                                                     const float* logits,
                                                     const RouterTokenGradient& gradient,
                                                     float* dlogits) {
-  const float lse = LogSumExp(logits, experts);
+  const float lse = LogSumExp(logits, experts), z_weight = gradient.z_weight * gradient.z_scale;
   for (int64_t e = 0; e < experts; ++e)
-    dlogits[e] = gradient.z_weight == 0 ? 0 : gradient.z_weight * 2 * lse * expf(logits[e] - lse);
+    dlogits[e] = z_weight == 0 ? 0 : z_weight * 2 * lse * expf(logits[e] - lse);
   AddProbabilityGradient(router, experts, logits, lse, gradient, dlogits);
   gradient.values[0] = gradient.counts == nullptr
                            ? 0
                            : AddBalanceGradient(router, experts, logits, lse, gradient, dlogits);
-  gradient.values[1] = lse * lse;
+  gradient.values[1] = gradient.z_scale * lse * lse;
 }
 
 }  // namespace megatron::ops

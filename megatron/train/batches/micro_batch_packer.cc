@@ -26,6 +26,7 @@ MicroBatchRoom MicroBatchPacker::Room() const {
   room.tokens = largest.tokens;
   room.sequences = lengths_vary() ? largest.sequences : largest.tokens;
   room.classified = options_.classified;
+  room.routed = options_.routed && lengths_vary();
   room.encoder_tokens = largest.encoder_tokens;
   return room;
 }
@@ -107,6 +108,7 @@ void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, MicroBat
   for (int64_t i = 0; i < length; ++i)
     batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
   if (options_.classified) AppendClasses(sample, *used, batch);
+  if (!batch->sample_number_T.empty()) AppendNumbers(sample, *used, batch);
   if (options_.encoder_seq_length > 0) {
     AppendEncoder(sample, ordinal, used, batch);
     AppendSpans(sample, used, batch);
@@ -127,6 +129,16 @@ void MicroBatchPacker::AppendClasses(const GptSample& sample, const MicroBatchSi
             batch->token_type_T.data<int32_t>() + used.tokens);
   batch->sequence_label_S.data<int32_t>()[used.sequences] = sample.sequence_class;
   batch->sequence_weight_S.data<float>()[used.sequences] = 1;
+}
+
+// A sequence more than there are samples fills up.
+void MicroBatchPacker::AppendNumbers(const GptSample& sample, const MicroBatchSize& used,
+                                     MicroBatch* batch) {
+  const int64_t length = static_cast<int64_t>(sample.tokens.size());
+  const bool fills_up = used.sequences == options_.layout.micro_batch_size;
+  std::fill_n(batch->sample_number_T.data<int32_t>() + used.tokens, length,
+              fills_up ? -1 : static_cast<int32_t>(used.sequences));
+  batch->sample_share_S.data<float>()[used.sequences] = 1.0f / static_cast<float>(length);
 }
 
 void MicroBatchPacker::AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,

@@ -38,6 +38,8 @@ struct PackerOptions {
   bool per_token_loss = true;
   // Samples have token types and a class (BERT).
   bool classified = false;
+  // Tokens go to experts, and what is struck over a sample needs to know its own.
+  bool routed = false;
   // Set: samples have tokens for an encoder, at most so many, and seq_length is the decoder's (T5).
   int64_t encoder_seq_length = 0;
   // Micro-batches of samples of varied lengths are filled up to a multiple of this, by a sequence
@@ -110,6 +112,7 @@ class MicroBatchPacker {
   // Behind what is there, `used`, which grows.
   void Append(const GptSample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
   void AppendClasses(const GptSample& sample, const MicroBatchSize& used, MicroBatch* batch);
+  void AppendNumbers(const GptSample& sample, const MicroBatchSize& used, MicroBatch* batch);
   void AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
                      MicroBatch* batch);
   void AppendSpans(const GptSample& sample, MicroBatchSize* used, MicroBatch* batch);

@@ -107,7 +107,7 @@ class MicroBatchPackerTest : public ::testing::Test {
 
 TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   PackerOptions options = Options(2, 2);
-  options.classified = true;
+  options.classified = options.routed = true;
   options.token_multiple = 2;
   MicroBatchPacker packer(options, Device(), nullptr);
   const ClassifiedSource source;
@@ -123,6 +123,8 @@ TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   EXPECT_THAT(Values<int32_t>(first.sequence_label_S), ElementsAre(1, 0, 0));
   EXPECT_THAT(Values<float>(first.sequence_weight_S), ElementsAre(1, 1, 0));
   EXPECT_THAT(Values<float>(first.sequence_gradient_weight_S), ElementsAre(2, 2, 0));
+  EXPECT_THAT(Values<int32_t>(first.sample_number_T), ElementsAre(0, 0, 1, 1, 1, -1));
+  EXPECT_THAT(Values<float>(first.sample_share_S), ElementsAre(0.5f, 1 / 3.f, 1));
   const MicroBatch& second = packer.batches()[1];
   EXPECT_THAT(Values<int32_t>(second.tokens_T), ElementsAre(30, 31, 32, 33, 40, 0));
   EXPECT_EQ(second.num_sequences(), 3);

@@ -11,10 +11,10 @@ int64_t RoundUp(int64_t bytes) {
 constexpr Tensor MicroBatch::*kOfTokens[] = {
     &MicroBatch::tokens_T,          &MicroBatch::labels_T,      &MicroBatch::position_T,
     &MicroBatch::sample_position_T, &MicroBatch::loss_weight_T, &MicroBatch::gradient_weight_T,
-    &MicroBatch::sample_T,          &MicroBatch::token_type_T};
-constexpr Tensor MicroBatch::*kOfSequences[] = {&MicroBatch::sequence_label_S,
-                                                &MicroBatch::sequence_weight_S,
-                                                &MicroBatch::sequence_gradient_weight_S};
+    &MicroBatch::sample_T,          &MicroBatch::token_type_T,  &MicroBatch::sample_number_T};
+constexpr Tensor MicroBatch::*kOfSequences[] = {
+    &MicroBatch::sequence_label_S, &MicroBatch::sequence_weight_S,
+    &MicroBatch::sequence_gradient_weight_S, &MicroBatch::sample_share_S};
 constexpr Tensor EncoderBatch::*kOfEncoderTokens[] = {
     &EncoderBatch::tokens_T, &EncoderBatch::position_T, &EncoderBatch::sample_T,
     &EncoderBatch::sample_position_T};
@@ -36,6 +36,10 @@ MicroBatch LayOut(const MicroBatchRoom& room, Next next) {
     batch.sequence_label_S = next(DType::kInt32, room.sequences);
     batch.sequence_weight_S = next(DType::kFloat32, room.sequences);
     batch.sequence_gradient_weight_S = next(DType::kFloat32, room.sequences);
+  }
+  if (room.routed) {
+    batch.sample_number_T = next(DType::kInt32, room.tokens);
+    batch.sample_share_S = next(DType::kFloat32, room.sequences);
   }
   if (room.encoder_tokens > 0) {
     batch.encoder.tokens_T = next(DType::kInt32, room.encoder_tokens);

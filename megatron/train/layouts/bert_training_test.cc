@@ -146,5 +146,49 @@ TEST(BertTrainingTest, EveryLayoutTrainsWhatOneRankTrains) {
   }
 }
 
+// Experts in every layer, chosen by softmax, or of those but the first by sigmoid and biases.
+std::vector<ModelOptions> ModelsWithExperts() {
+  std::vector<ModelOptions> models = {SmallBert(), SmallPostNormBert()};
+  for (ModelOptions& model : models) {
+    model.transformer.linear_bias = false;
+    MoeOptions& moe = model.transformer.moe;
+    moe.num_experts = 4;
+    moe.ffn_hidden_size = 24;
+    moe.aux_loss_coeff = 0.05f;
+    moe.z_loss_coeff = 1e-3f;
+  }
+  MoeOptions& moe = models[1].transformer.moe;
+  moe.layers.assign(8, true);
+  moe.layers[0] = false;
+  moe.router.score = ops::RouterScore::kSigmoid;
+  moe.expert_bias = true;
+  moe.shared_ffn_hidden_size = 24;
+  moe.input_jitter_eps = 0.1f;
+  return models;
+}
+
+TEST(BertTrainingTest, ExpertsTrainOnEveryLayoutWhatTheyDoOnOneRank) {
+  for (const ModelOptions& model : ModelsWithExperts()) {
+    SCOPED_TRACE(model.transformer.post_norm);
+    const LayoutOutcome alone = Train(model, Layout());
+    // Above rounding, some 1e-7, by which a token may go elsewhere.
+    EXPECT_GT(alone.smallest_margin, 3e-6);
+    EXPECT_LT(alone.smallest_margin, 0.1) << "nobody looked";
+    for (Layout layout : Layouts()) {
+      const int ranks = layout.tensor * layout.context * layout.data;
+      layout.expert = std::min(2, ranks);
+      layout.expert_tensor = std::min(2, ranks / layout.expert);
+      SCOPED_TRACE(ToString(layout));
+      const LayoutOutcome outcome = Train(model, layout);
+      ExpectTheSame(outcome, alone);
+      for (size_t i = 0; i < alone.losses.size(); ++i) {
+        EXPECT_NEAR(outcome.balances[i], alone.balances[i], 1e-5) << "step " << i;
+        EXPECT_NEAR(outcome.z_losses[i], alone.z_losses[i], 1e-5) << "step " << i;
+        EXPECT_GE(outcome.balances[i], 0.9);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megatron

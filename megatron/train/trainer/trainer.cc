@@ -13,10 +13,11 @@
 namespace megatron {
 namespace {
 
-PackerOptions PackingFor(const PackerOptions& packing, const ProcessGroup& context) {
-  PackerOptions options = packing;
+PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroup& context) {
+  PackerOptions options = run.packing;
   options.context_parallel_size = context.size();
   options.context_parallel_rank = context.rank();
+  options.routed = run.model.transformer.moe.num_experts > 0;
   return options;
 }
 
@@ -84,7 +85,7 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
       ramp_(std::move(ramp)),
       stage_(MakeStage(options.model, options.placement, groups.tensor, stream.device(), ledger,
                        ExpertGroupsOf(groups))),
-      packer_(PackingFor(options.packing, groups.context), stream.device(), ledger),
+      packer_(PackingFor(options, groups.context), stream.device(), ledger),
       report_(stream.device(), WholeReport(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
       host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage_)), "loss") {

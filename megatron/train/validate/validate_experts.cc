@@ -92,6 +92,20 @@ void CheckLosses(ConfigChecker& check) {
   }
 }
 
+void CheckSamplesOfAnyLength(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  const std::string because =
+      absl::StrCat("does not work together with ", check.Named("model.model_type"),
+                   ", whose samples have any length");
+  if (check.IsWritten("model.moe_expert_capacity_factor"))
+    check.Error("model.moe_expert_capacity_factor", because);
+  const auto type = model.moe_router_load_balancing_type();
+  if (type != config::RouterLoadBalancing::seq_aux_loss &&
+      type != config::RouterLoadBalancing::none) {
+    check.Error("model.moe_router_load_balancing_type", because);
+  }
+}
+
 void CheckExpertLayout(ConfigChecker& check) {
   constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
   constexpr char kContext[] = "parallel.context_parallel_size";
@@ -152,10 +166,7 @@ void CheckExperts(ConfigChecker& check) {
                 "needs model.disable_bias_linear: true; experts have no biases "
                 "(model.add_qkv_bias gives attention its own)");
   }
-  if (model.model_type() == config::ModelType::bert) {
-    check.Error(kExperts, absl::StrCat("does not work together with ",
-                                       check.Named("model.model_type"), " in this version"));
-  }
+  if (model.model_type() == config::ModelType::bert) CheckSamplesOfAnyLength(check);
   if (check.Usable({"model.num_layers"})) {
     const absl::Status pattern =
         ParseLayerPattern(model.moe_layer_freq(), model.num_layers()).status();

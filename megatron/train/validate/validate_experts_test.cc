@@ -29,6 +29,9 @@ TEST(ValidateExpertsTest, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"parallel.expert_model_parallel_size=4"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"model.post_norm=true"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"model.model_type=bert", "model.moe_aux_loss_coeff=0.1",
+                          "model.moe_z_loss_coeff=0.1"}),
+              IsEmpty());
   EXPECT_THAT(
       ErrorsWith({"parallel.expert_model_parallel_size=8", "parallel.context_parallel_size=2"}),
       IsEmpty());
@@ -51,7 +54,13 @@ TEST(ValidateExpertsTest, SinkhornMayChooseOneExpert) {
 TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"model.disable_bias_linear=false"}, "experts have no biases"},
-      {{"model.model_type=bert"}, "does not work together with model.model_type"},
+      {{"model.model_type=bert", "model.moe_expert_capacity_factor=1"},
+       "model.moe_expert_capacity_factor = 1: does not work together with model.model_type"},
+      {{"model.model_type=bert", "model.moe_router_load_balancing_type=sinkhorn"},
+       "whose samples have any length"},
+      {{"model.model_type=bert", "model.moe_router_load_balancing_type=aux_loss",
+        "model.moe_aux_loss_coeff=0.1"},
+       "whose samples have any length"},
       {{"model.moe_router_load_balancing_type=sinkhorn", "model.moe_aux_loss_coeff=0.1"},
        "has no effect with model.moe_router_load_balancing_type"},
       {{"model.moe_router_load_balancing_type=sinkhorn", "model.moe_router_score_function=sigmoid"},
