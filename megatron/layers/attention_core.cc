@@ -29,7 +29,7 @@ ContextAttention AttentionCore::OverRanks(const LayerContext& ctx) const {
 }
 
 bool AttentionCore::KeepsInputs(const LayerContext& ctx) const {
-  return ctx.context_group.size() > 1 && options_.context_parallel == ContextParallel::kAllToAll;
+  return ctx.context_group.size() > 1 && ctx.batch->context.team_size > 1;
 }
 
 void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
@@ -43,10 +43,10 @@ void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::At
       arena->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]}, "attention log-sum-exp");
   if (ctx.context_group.size() == 1) {
     ops::AttentionForward(ctx.stream, Whole(ctx), in, out_TGRD, saved->lse_TGR);
-  } else if (options_.context_parallel == ContextParallel::kRing) {
-    RingAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
-  } else {
+  } else if (options_.gathers_keys) {
     GatherAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
+  } else {
+    RingAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
   }
 }
 
@@ -59,10 +59,10 @@ void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs
   } else if (ctx.context_group.size() == 1) {
     ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD,
                            gradients);
-  } else if (options_.context_parallel == ContextParallel::kRing) {
-    RingAttentionBackward(ctx, OverRanks(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
-  } else {
+  } else if (options_.gathers_keys) {
     GatherAttentionBackward(ctx, OverRanks(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+  } else {
+    RingAttentionBackward(ctx, OverRanks(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
   }
 }
 

@@ -23,7 +23,9 @@ struct AttentionCoreOptions {
   bool causal = true;
   float scale = 0;     // of scores; 0: 1 / sqrt(head_size)
   bool cross = false;  // keys are those of the encoder's tokens
-  ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
+  // Where context-parallel ranks are no teams (context_slice.h): whether each gets all keys at
+  // once.
+  bool gathers_keys = false;
 };
 
 class AttentionCore {

@@ -57,11 +57,15 @@ void BM_ForwardAndBackwardOfOneRank(benchmark::State& state) {
   const int size = static_cast<int>(state.range(0)), rank = static_cast<int>(state.range(1));
   const auto kind = static_cast<ContextParallel>(state.range(2));
   const Sample sample;
-  const Buffer memory({}, ContextSliceBytes({kTokens}, size), "slice", nullptr);
+  TransformerOptions transformer;
+  transformer.context_parallel = kind;
+  transformer.context_team_size = 2;
+  const ContextShard shard = {size, rank, kTokens, transformer.TeamSize(size)};
+  const Buffer memory({}, ContextSliceBytes({kTokens}, shard), "slice", nullptr);
   MicroBatch batch = sample.batch;
   if (size > 1) {
-    batch = PlaceContextSlice(sample.batch, {size, rank, kTokens}, memory, 0);
-    FillContextSlice(sample.batch, {size, rank, kTokens}, batch);
+    batch = PlaceContextSlice(sample.batch, shard, memory, 0);
+    FillContextSlice(sample.batch, shard, batch);
   }
   const Shape q_shape{kTokens / size, kHeads, 1, kHeadSize};
   const Shape k_shape{kTokens / size, kHeads, kHeadSize};
@@ -78,7 +82,7 @@ void BM_ForwardAndBackwardOfOneRank(benchmark::State& state) {
     ctx.context_group = ProcessGroup(std::make_shared<ImpatientCommunicator>(size, rank));
   AttentionCoreOptions options;
   options.head_size = kHeadSize;
-  options.context_parallel = kind;
+  options.gathers_keys = kind == ContextParallel::kGather;
   const AttentionCore core(options);
   for (auto _ : state) {
     saved.Reset();
@@ -86,7 +90,7 @@ void BM_ForwardAndBackwardOfOneRank(benchmark::State& state) {
     core.Forward(ctx, &saved, {q, k, v}, out, &kept);
     core.Backward(ctx, {q, k, v}, out, dout, {dq, dk, dv}, kept);
   }
-  constexpr const char* kKinds[] = {"ring", "all-to-all", "gather"};
+  constexpr const char* kKinds[] = {"ring", "all-to-all", "gather", "hierarchical"};
   state.SetLabel(size == 1 ? "alone" : kKinds[state.range(2)]);
 }
 BENCHMARK(BM_ForwardAndBackwardOfOneRank)
@@ -96,6 +100,7 @@ BENCHMARK(BM_ForwardAndBackwardOfOneRank)
     ->Args({4, 3, 0})
     ->Args({4, 0, 1})
     ->Args({4, 0, 2})
+    ->Args({4, 0, 3})
     ->UseRealTime();
 
 }  // namespace

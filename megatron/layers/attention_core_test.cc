@@ -70,7 +70,14 @@ struct Measured {
 };
 
 constexpr Collective kFirst[] = {Collective::kExchange, Collective::kAllToAll,
-                                 Collective::kAllGather};
+                                 Collective::kAllGather, Collective::kExchange};
+
+int TeamSize(ContextParallel kind, int size) {
+  TransformerOptions options;
+  options.context_parallel = kind;
+  options.context_team_size = 2;
+  return options.TeamSize(size);
+}
 
 // Packed tokens: which sample and sequence each is of, and where in it.
 struct Tokens {
@@ -136,8 +143,9 @@ class Experiment {
     for (int rank = 0; rank < size; ++rank) parts.emplace_back(case_, size);
     const absl::Status status = RunRanks(size, [&](int rank, const ProcessGroup& world) {
       const ContextSliceSize room = {case_.tokens(), 0, case_.cross() ? case_.keys() : 0};
-      const Buffer memory({}, ContextSliceBytes(room, size), "slice", nullptr);
-      const MicroBatch mine = Slice(batch_, {size, rank, case_.sample_length}, memory);
+      const ContextShard shard = {size, rank, case_.sample_length, TeamSize(kind, size)};
+      const Buffer memory({}, ContextSliceBytes(room, shard), "slice", nullptr);
+      const MicroBatch mine = Slice(batch_, shard, memory);
       const auto move = [&](const HostTensor& all, const HostTensor& part, bool take) {
         const int64_t rows = all.tensor().dim(0), row = all.tensor().bytes() / rows;
         ForEachContextChunk(size, rank, rows, case_.sample_length, [&](const ContextChunk& chunk) {
@@ -181,7 +189,7 @@ class Experiment {
     options.dropout = case_.dropout;
     options.causal = case_.causal;
     options.cross = case_.cross();
-    options.context_parallel = kind;
+    options.gathers_keys = kind == ContextParallel::kGather;
     const AttentionCore core(options);
     const auto if_biased = [&](const HostTensor& bias) {
       return case_.bias_reach < 0 ? Tensor() : bias.tensor();
@@ -224,8 +232,8 @@ std::vector<Case> Cases() {
       {0, {11, 5, 16}, 4, 1, 8, false, 0.2f, DType::kFloat32, {}, 6},  // biased by distance
       {0, {13, 2, 17}, 4, 2, 8, true, 0, DType::kFloat32, {}, 4},
       {16, {16, 16}, 4, 1, 8, true, 0.1f, DType::kFloat32, {}, 5},
-      {0, {11, 5, 16}, 4, 1, 8, false, 0, DType::kFloat32, {20, 3, 25}},  // cross-attention
-      {0, {3, 1, 21, 7}, 8, 1, 8, false, 0.2f, DType::kFloat32, {1, 40, 2, 5}},
+      {0, {11, 5, 16}, 4, 1, 8, false, 0, DType::kFloat32, {20, 3, 41}},  // cross-attention
+      {0, {3, 1, 21, 7}, 8, 1, 8, false, 0.2f, DType::kFloat32, {1, 40, 2, 21}},
       {0, {200, 90, 222}, 4, 2, 32, false, 0.1f, DType::kBFloat16, {31, 260, 29}},
   };
 }
@@ -242,7 +250,8 @@ TEST_P(AttentionCoreTest, RanksThatShareSequencesGiveWhatOneRankGives) {
   for (const Case& c : Cases()) {
     Experiment attention(c);
     const Operands& want = attention.whole();
-    for (int size : {2, 4}) {
+    const bool in_teams = GetParam() == ContextParallel::kHierarchical;
+    for (int size : in_teams ? std::vector<int>{4, 8} : std::vector<int>{2, 4}) {
       SCOPED_TRACE(testing::Message() << size << " ranks, " << c.tokens() << " tokens");
       const Operands got = attention.OnRanks(size, GetParam());
       const double tolerance = c.dtype == DType::kFloat32 ? 3e-6 : 2e-2;
@@ -265,13 +274,13 @@ TEST_P(AttentionCoreTest, GivesTheSameBitsEveryTime) {
 }
 
 std::string KindName(const testing::TestParamInfo<ContextParallel>& info) {
-  constexpr const char* kNames[] = {"Ring", "AllToAll", "Gather"};
+  constexpr const char* kNames[] = {"Ring", "AllToAll", "Gather", "Hierarchical"};
   return kNames[static_cast<int>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AttentionCoreTest,
                          testing::Values(ContextParallel::kRing, ContextParallel::kAllToAll,
-                                         ContextParallel::kGather),
+                                         ContextParallel::kGather, ContextParallel::kHierarchical),
                          KindName);
 
 // The formulas of docs/context_parallel.md, for T tokens of a rank, N = G R heads, b bytes.
@@ -338,6 +347,20 @@ class ContextCostTest : public testing::Test {
     EXPECT_EQ(measured.backward_bytes[0], moved);
   }
 
+  void ExpectCostOfTeams(DType dtype) {
+    constexpr int kTeam = 2, kTeams = kSize / kTeam;
+    const int64_t b = SizeOf(dtype), qkv = queries_ + keys_;
+    const int64_t sums = dtype == DType::kFloat32 ? 0 : 4 * queries_;
+    const Measured measured = Measure(ContextParallel::kHierarchical, dtype);
+    ExpectClose(measured.saved, b * qkv + b * queries_ + lse_, "saved");
+    const int64_t ring = b * queries_ + (2 * b + 8) * keys_ + sums;
+    ExpectClose(measured.scratch, b * qkv + std::max(ring, 2 * b * qkv), "scratch");
+    const int64_t exchanged = (kTeam - 1) * b * (2 * queries_ + keys_) / kTeam;
+    const int64_t passed = (kTeams - 1) * b * keys_;
+    EXPECT_EQ(measured.forward_bytes[0], exchanged + passed);
+    EXPECT_EQ(measured.backward_bytes[0], exchanged + passed + kTeams * 4 * keys_);
+  }
+
   Case case_;
   int64_t keys_, queries_;  // elements of a rank's keys and values, and of its queries
   int64_t lse_;             // bytes
@@ -357,12 +380,17 @@ TEST_F(ContextCostTest, AnAllToAllKeepsAsMuchAsTheShardAndMovesLess) {
   for (DType dtype : kDTypes) ExpectCostOfAllToAll(dtype);
 }
 
+TEST_F(ContextCostTest, TeamsExchangeHeadsAndPassKeysThatTheyAllNeed) {
+  for (DType dtype : kDTypes) ExpectCostOfTeams(dtype);
+}
+
 TEST_F(ContextCostTest, CrossAttentionCostsTheSameInItsOwnKeys) {
   TakeKeysOfAnEncoder();
   for (DType dtype : kDTypes) {
     ExpectCostOfRing(dtype);
     ExpectCostOfGather(dtype);
     ExpectCostOfAllToAll(dtype);
+    ExpectCostOfTeams(dtype);
   }
 }
 

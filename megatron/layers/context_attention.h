@@ -6,7 +6,9 @@
 // to which every rank adds its part (H. Liu et al., arXiv 2310.01889). *Gather*: each rank fetches
 // all keys and values; gradients are reduce-scattered. *All-to-all*: each rank gets all tokens of
 // some of its groups of heads, and gives their outputs back (S. A. Jacobs et al., arXiv
-// 2309.14509).
+// 2309.14509). With several teams of ranks (context_slice.h) tokens are exchanged for heads within
+// a team, and keys and values go around a ring of the teams (J. Fang and S. Zhao, arXiv
+// 2405.07719).
 //
 // Keys may be those of other tokens than the queries, cut by themselves (cross-attention), and
 // scores may have a bias. Gradients of keys are summed in fp32.
@@ -46,14 +48,14 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
                              const Tensor& lse_TGR, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients);
 
-// What the all-to-all form keeps, in place of its inputs: all tokens of this rank's share of the
-// groups.
+// What the all-to-all form keeps, in place of its inputs: all the team's tokens of this rank's
+// share of the groups.
 struct AllToAllSaved {
   ops::AttentionInputs in;
   Tensor out_TGRD, lse_TGR;
 };
 
-// C divides the number of groups.
+// The ranks of a team divide the number of groups.
 void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
                               const ContextAttention& attention, const ops::AttentionInputs& in,
                               const Tensor& out_TGRD, AllToAllSaved* saved);

@@ -1,5 +1,6 @@
 #include "megatron/layers/context_slice.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "glog/logging.h"
@@ -30,13 +31,27 @@ void TakeRows(const Tensor& whole, const ContextChunk& chunk, const Tensor& mine
               chunk.length * size);
 }
 
-// Where the sequences begin among one rank's tokens, and each token's place in its sequence.
-void PlaceTokens(const Tensor& cu_seqlens, const ContextShard& shard, int rank,
+void ForEachStripe(int size, int rank, int64_t stripe, int64_t tokens,
+                   absl::FunctionRef<void(const ContextChunk&)> fn) {
+  const int64_t round = size * stripe;
+  CHECK_EQ(tokens % round, 0) << tokens << " tokens in stripes for " << size << " ranks";
+  for (int64_t i = 0; i < tokens / round; ++i) fn({i * round + rank * stripe, i * stripe, stripe});
+}
+
+void ForEachTeamChunk(const ContextShard& shard, int team, int64_t tokens,
+                      absl::FunctionRef<void(const ContextChunk&)> fn) {
+  if (shard.sample_length == 0)
+    return ForEachStripe(shard.teams(), team, shard.team_size * kContextStripe, tokens, fn);
+  ForEachContextChunk(shard.teams(), team, tokens, shard.sample_length, fn);
+}
+
+// Where the sequences begin among one team's tokens, and each token's place in its sequence.
+void PlaceTokens(const Tensor& cu_seqlens, const ContextShard& shard, int team,
                  const ContextBatch& context) {
   const int32_t* const begin = cu_seqlens.data<int32_t>();
   const int64_t sequences = cu_seqlens.dim(0) - 1, tokens = begin[sequences];
-  int32_t* const local_begin = context.cu_seqlens.Select(0, rank).data<int32_t>();
-  int32_t* const place = context.place_CT.Select(0, rank).data<int32_t>();
+  int32_t* const local_begin = context.cu_seqlens.Select(0, team).data<int32_t>();
+  int32_t* const place = context.place_CT.Select(0, team).data<int32_t>();
   int64_t sequence = 0;
   local_begin[0] = 0;
   auto finish = [&](int64_t token, int64_t local) {  // the sequences that end at or before a token
@@ -44,45 +59,56 @@ void PlaceTokens(const Tensor& cu_seqlens, const ContextShard& shard, int rank,
       local_begin[++sequence] = static_cast<int32_t>(local);
   };
   int64_t local = 0;
-  ForEachContextChunk(shard.size, rank, tokens, shard.sample_length,
-                      [&](const ContextChunk& chunk) {
-                        for (int64_t i = 0; i < chunk.length; ++i, ++local) {
-                          const int64_t token = chunk.whole_begin + i;
-                          finish(token, local);
-                          place[local] = static_cast<int32_t>(token - begin[sequence]);
-                        }
-                      });
+  ForEachTeamChunk(shard, team, tokens, [&](const ContextChunk& chunk) {
+    for (int64_t i = 0; i < chunk.length; ++i, ++local) {
+      const int64_t token = chunk.whole_begin + i;
+      finish(token, local);
+      place[local] = static_cast<int32_t>(token - begin[sequence]);
+    }
+  });
   finish(tokens, local);
 }
 
 // Which sequences begin here, and what counts of them.
-void TakeSequences(const MicroBatch& whole, int rank, const MicroBatch& slice) {
+void TakeSequences(const MicroBatch& whole, const ContextShard& shard, const MicroBatch& slice) {
   if (!slice.context.first_token_S) return;
-  const int32_t* const begin = slice.context.cu_seqlens.Select(0, rank).data<int32_t>();
-  const int32_t* const place = slice.context.place_CT.Select(0, rank).data<int32_t>();
+  const int32_t* const begin = whole.cu_seqlens.data<int32_t>();
+  const int64_t sequences = whole.num_sequences();
   int32_t* const first = slice.context.first_token_S.data<int32_t>();
-  for (int64_t s = 0; s < whole.num_sequences(); ++s) {
-    const bool here = begin[s] < begin[s + 1] && place[begin[s]] == 0;
-    first[s] = here ? begin[s] : -1;
-    for (Tensor MicroBatch::*weight : kSequenceWeights) {
-      (slice.*weight).data<float>()[s] = here ? (whole.*weight).data<float>()[s] : 0;
-    }
+  std::fill_n(first, sequences, -1);
+  int64_t s = 0;
+  ForEachContextChunk(shard.size, shard.rank, whole.num_tokens(), shard.sample_length,
+                      [&](const ContextChunk& chunk) {
+                        const int64_t end = chunk.whole_begin + chunk.length;
+                        for (; s < sequences && begin[s] < end; ++s) {
+                          const int64_t place = begin[s] - chunk.whole_begin;
+                          if (place >= 0)
+                            first[s] = static_cast<int32_t>(chunk.local_begin + place);
+                        }
+                      });
+  for (Tensor MicroBatch::*weight : kSequenceWeights) {
+    for (s = 0; s < sequences; ++s)
+      (slice.*weight).data<float>()[s] = first[s] < 0 ? 0 : (whole.*weight).data<float>()[s];
   }
 }
 
-void ForEachStripe(int size, int rank, int64_t tokens,
-                   absl::FunctionRef<void(const ContextChunk&)> fn) {
-  const int64_t round = size * kContextStripe;
-  CHECK_EQ(tokens % round, 0) << tokens << " tokens in stripes for " << size << " ranks";
-  for (int64_t i = 0; i < tokens / round; ++i)
-    fn({i * round + rank * kContextStripe, i * kContextStripe, kContextStripe});
+// Whether a team's samples and places are neither the rank's own nor the whole's.
+bool HasTeamTokens(const ContextShard& shard) { return shard.team_size > 1 && shard.teams() > 1; }
+
+template <typename Part>
+void TakeTeamTokens(const Part& whole, const ContextShard& shard, const ContextBatch& context) {
+  if (!HasTeamTokens(shard) || whole.num_tokens() == 0) return;
+  ForEachTeamChunk(shard, shard.team(), whole.num_tokens(), [&](const ContextChunk& chunk) {
+    TakeRows(whole.sample_T, chunk, context.sample_T);
+    TakeRows(whole.sample_position_T, chunk, context.sample_position_T);
+  });
 }
 
 }  // namespace
 
 void ForEachContextChunk(int size, int rank, int64_t tokens, int64_t sample_length,
                          absl::FunctionRef<void(const ContextChunk&)> fn) {
-  if (sample_length == 0) return ForEachStripe(size, rank, tokens, fn);
+  if (sample_length == 0) return ForEachStripe(size, rank, kContextStripe, tokens, fn);
   const int64_t length = sample_length / (2 * size);
   CHECK_EQ(length * 2 * size, sample_length) << "cut for " << size << " ranks";
   CHECK_EQ(tokens % sample_length, 0) << sample_length;
@@ -106,21 +132,27 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
   auto shorten = [&](Tensor* x_T) {
     if (*x_T) *x_T = next(x_T->dtype(), {x_T->numel() / shard.size});
   };
-  // Of whole's own, that of all tokens, which `part` still has.
-  auto place = [&](const auto& part, ContextBatch* context) {
+  // `part` and what this rank has of it.
+  auto place = [&](const auto& part, const auto& mine, ContextBatch* context) {
+    const int64_t of_team = part.num_tokens() / shard.teams();
     context->sample_length = shard.sample_length;
-    context->cu_seqlens = next(DType::kInt32, {shard.size, part.cu_seqlens.dim(0)});
-    context->place_CT = next(DType::kInt32, {shard.size, part.num_tokens() / shard.size});
-    context->sample_T = part.sample_T;
-    context->sample_position_T = part.sample_position_T;
+    context->team_size = shard.team_size;
+    context->cu_seqlens = next(DType::kInt32, {shard.teams(), part.cu_seqlens.dim(0)});
+    context->place_CT = next(DType::kInt32, {shard.teams(), of_team});
+    const auto& team = shard.teams() == 1 ? part : mine;
+    context->sample_T = team.sample_T;
+    context->sample_position_T = team.sample_position_T;
+    if (!HasTeamTokens(shard)) return;
+    context->sample_T = next(DType::kInt64, {of_team});
+    context->sample_position_T = next(DType::kInt32, {of_team});
   };
   MicroBatch batch = whole;
-  place(whole, &batch.context);
   for (Tensor MicroBatch::*field : kTokenFields) shorten(&(batch.*field));
   shorten(&batch.spans.span_T);
+  place(whole, batch, &batch.context);
   if (whole.encoder.num_tokens() > 0) {
-    place(whole.encoder, &batch.encoder.context);
     for (Tensor EncoderBatch::*field : kEncoderTokenFields) shorten(&(batch.encoder.*field));
+    place(whole.encoder, batch.encoder, &batch.encoder.context);
   }
   if (!whole.sequence_label_S) return batch;
   const Shape sequences{whole.num_sequences()};
@@ -145,20 +177,24 @@ void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const 
     for (Tensor EncoderBatch::*field : kEncoderTokenFields)
       take(whole.encoder.*field, chunk, slice.encoder.*field);
   });
-  for (int rank = 0; rank < shard.size; ++rank) {
-    PlaceTokens(whole.cu_seqlens, shard, rank, slice.context);
+  TakeTeamTokens(whole, shard, slice.context);
+  TakeTeamTokens(whole.encoder, shard, slice.encoder.context);
+  for (int team = 0; team < shard.teams(); ++team) {
+    PlaceTokens(whole.cu_seqlens, shard, team, slice.context);
     if (whole.encoder.num_tokens() > 0)
-      PlaceTokens(whole.encoder.cu_seqlens, shard, rank, slice.encoder.context);
+      PlaceTokens(whole.encoder.cu_seqlens, shard, team, slice.encoder.context);
   }
-  TakeSequences(whole, shard.rank, slice);
+  TakeSequences(whole, shard, slice);
 }
 
-int64_t ContextSliceBytes(const ContextSliceSize& whole, int size) {
-  // Of the sequences among `tokens` tokens, and of the tokens' places.
+int64_t ContextSliceBytes(const ContextSliceSize& whole, const ContextShard& shard) {
+  // Of the sequences among `tokens` tokens, of the tokens' places, and of a team's.
   const auto places = [&](int64_t tokens) {
-    return RoundUp(4 * size * (tokens + 1)) + RoundUp(4 * tokens);
+    const int64_t team = HasTeamTokens(shard) ? tokens / shard.teams() : 0;
+    return RoundUp(4 * shard.teams() * (tokens + 1)) + RoundUp(4 * tokens) + RoundUp(8 * team) +
+           RoundUp(4 * team);
   };
-  const int64_t mine = whole.tokens / size, encoder_mine = whole.encoder_tokens / size;
+  const int64_t mine = whole.tokens / shard.size, encoder_mine = whole.encoder_tokens / shard.size;
   int64_t bytes = 6 * RoundUp(4 * mine) + RoundUp(8 * mine) + places(whole.tokens);
   if (whole.labelled > 0) bytes += 2 * RoundUp(4 * mine) + 3 * RoundUp(4 * whole.labelled);
   if (whole.encoder_tokens > 0) {

@@ -13,6 +13,10 @@
 //
 //   samples of 11 and 5 tokens:     rank 0  0 1 2 3 | 8 9 10 0'       rank 1  4 5 6 7 | 1' 2' 3' 4'
 //
+// As many consecutive ranks as exchange tokens for heads (context_attention.h) are a *team*. What
+// they hold together is what each of C ranks would hold if every team were one rank (of stripes:
+// wider ones), and each holds of that what it would hold if there were no other team.
+//
 // An encoder's tokens are dealt out in the same way as the decoder's, each by themselves.
 #ifndef MEGATRON_LAYERS_CONTEXT_SLICE_H_
 #define MEGATRON_LAYERS_CONTEXT_SLICE_H_
@@ -42,12 +46,16 @@ void ForEachContextChunk(int size, int rank, int64_t tokens, int64_t sample_leng
 struct ContextShard {
   int size = 1, rank = 0;
   int64_t sample_length = 0;
+  int team_size = 1;  // divides size
+
+  int teams() const { return size / team_size; }
+  int team() const { return rank / team_size; }
 };
 
 // The part of `whole` that a rank holds, yet to be filled: its new tensors are in `memory` from
 // byte `offset` on, a multiple of Buffer::kAlignment. cu_seqlens, sample_share_S and what `context`
-// has of all tokens are whole's own, which must outlive it. The label of a sequence counts on the
-// rank that holds its first token; on the others its weights are 0.
+// has of a team of all ranks are whole's own, which must outlive it. The label of a sequence counts
+// on the rank that holds its first token; on the others its weights are 0.
 MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
                              const Buffer& memory, int64_t offset);
 // Fills `slice`. Both are on the host.
@@ -58,7 +66,7 @@ struct ContextSliceSize {
   int64_t tokens = 0, labelled = 0, encoder_tokens = 0;
 };
 // How many bytes a slice of it takes at most.
-int64_t ContextSliceBytes(const ContextSliceSize& whole, int size);
+int64_t ContextSliceBytes(const ContextSliceSize& whole, const ContextShard& shard);
 
 }  // namespace megatron
 

@@ -53,7 +53,7 @@ class Whole {
 
 TEST(ContextSliceTest, ARankHoldsAChunkFromEachEndOfEverySample) {
   const Whole whole(16, {16, 16});
-  const Buffer memory({}, ContextSliceBytes({32}, 2), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({32}, {2}), "slice", nullptr);
   const MicroBatch first = Slice(whole.batch, {2, 0, 16}, memory);
   EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3, 12, 13, 14, 15,  //
                                                           16, 17, 18, 19, 28, 29, 30, 31}));
@@ -62,9 +62,9 @@ TEST(ContextSliceTest, ARankHoldsAChunkFromEachEndOfEverySample) {
   EXPECT_EQ(first.sample_T.data<int64_t>()[8], 101);
   EXPECT_EQ(first.gradient_weight_T.data<float>()[4], 6);
   EXPECT_EQ(first.num_tokens(), 16);
-  EXPECT_EQ(first.context.sample_T.numel(), 32);
+  EXPECT_EQ(first.context.sample_T.numel(), 16);
   EXPECT_EQ(Values(first.cu_seqlens), (std::vector<int32_t>{0, 16, 32}));
-  const Buffer other({}, ContextSliceBytes({32}, 2), "slice", nullptr);
+  const Buffer other({}, ContextSliceBytes({32}, {2}), "slice", nullptr);
   const MicroBatch second = Slice(whole.batch, {2, 1, 16}, other);
   EXPECT_EQ(Values(second.tokens_T), (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11,  //
                                                            20, 21, 22, 23, 24, 25, 26, 27}));
@@ -74,7 +74,7 @@ TEST(ContextSliceTest, EveryRankKnowsWhereSequencesLieOnAllRanks) {
   // Chunks of 2 tokens: rank 0 has tokens 0 1 6 7, rank 1 has 2 3 4 5. The document of token 5 ends
   // there, that of tokens 6 and 7 is on rank 0 alone.
   const Whole whole(8, {1, 4, 1, 2});
-  const Buffer memory({}, ContextSliceBytes({8}, 2), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({8}, {2}), "slice", nullptr);
   for (int rank : {0, 1}) {
     const ContextBatch context = Slice(whole.batch, {2, rank, 8}, memory).context;
     EXPECT_EQ(Values(context.cu_seqlens.Select(0, 0)), (std::vector<int32_t>{0, 1, 2, 2, 4}));
@@ -84,12 +84,37 @@ TEST(ContextSliceTest, EveryRankKnowsWhereSequencesLieOnAllRanks) {
   }
 }
 
+// Two teams of two ranks, of 16 tokens in chunks of 2.
+TEST(ContextSliceTest, ATeamsRanksTogetherHoldWhatOneOfFewerRanksWould) {
+  const Whole whole(16, {3, 13});
+  const ContextShard shard = {4, 2, 16, /*team_size=*/2};
+  const Buffer memory({}, ContextSliceBytes({16}, shard), "slice", nullptr);
+  const MicroBatch mine = Slice(whole.batch, shard, memory);
+  EXPECT_EQ(Values(mine.tokens_T), (std::vector<int32_t>{4, 5, 10, 11}));
+  EXPECT_EQ(Values(mine.context.sample_position_T),
+            (std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(mine.context.sample_T.data<int64_t>()[7], 100);
+  const Buffer other({}, ContextSliceBytes({16}, {2}), "slice", nullptr);
+  const ContextBatch of_two = Slice(whole.batch, {2, 1, 16}, other).context;
+  EXPECT_EQ(Values(mine.context.cu_seqlens), Values(of_two.cu_seqlens));
+  EXPECT_EQ(Values(mine.context.place_CT), Values(of_two.place_CT));
+}
+
+TEST(ContextSliceTest, ATeamOfAllRanksHasAllTokens) {
+  const Whole whole(16, {3, 13});
+  const ContextShard shard = {4, 2, 16, /*team_size=*/4};
+  const Buffer memory({}, ContextSliceBytes({16}, shard), "slice", nullptr);
+  const ContextBatch context = Slice(whole.batch, shard, memory).context;
+  EXPECT_EQ(context.sample_T.raw(), whole.batch.sample_T.raw());
+  EXPECT_EQ(Values(context.cu_seqlens), Values(whole.batch.cu_seqlens));
+}
+
 TEST(ContextSliceTest, TheSlicesOfAllRanksAreTheWhole) {
   for (int size : {2, 4}) {
     const Whole whole(16, {5, 11, 1, 1, 14});
     std::vector<int> seen(32);
     for (int rank = 0; rank < size; ++rank) {
-      const Buffer memory({}, ContextSliceBytes({32}, size), "slice", nullptr);
+      const Buffer memory({}, ContextSliceBytes({32}, {size}), "slice", nullptr);
       for (int32_t token : Values(Slice(whole.batch, {size, rank, 16}, memory).tokens_T))
         ++seen[token];
     }
@@ -99,9 +124,9 @@ TEST(ContextSliceTest, TheSlicesOfAllRanksAreTheWhole) {
 
 TEST(ContextSliceTest, OnMetaASliceHasTheSameShapes) {
   const Whole whole(16, {16, 16});
-  const Buffer real({}, ContextSliceBytes({32}, 4), "slice", nullptr);
+  const Buffer real({}, ContextSliceBytes({32}, {4}), "slice", nullptr);
   const Device meta = {DeviceType::kMeta};
-  const Buffer none(meta, ContextSliceBytes({32}, 4), "slice", nullptr);
+  const Buffer none(meta, ContextSliceBytes({32}, {4}), "slice", nullptr);
   const MicroBatch a = Slice(whole.batch, {4, 1, 16}, real),
                    b = PlaceContextSlice(whole.batch, {4, 1, 16}, none, 0);
   EXPECT_EQ(a.tokens_T.shape(), b.tokens_T.shape());
@@ -128,7 +153,7 @@ TEST(ContextSliceTest, UnderACausalMaskEveryRankHasTheSameWorkInEveryStepOfARing
   constexpr int kSize = 4;
   constexpr int64_t kTokens = 64, kLocal = kTokens / kSize;
   const Whole whole(kTokens, {kTokens});
-  const Buffer memory({}, ContextSliceBytes({kTokens}, kSize), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({kTokens}, {kSize}), "slice", nullptr);
   const ContextBatch context = Slice(whole.batch, {kSize, 0, kTokens}, memory).context;
   for (int rank = 0; rank < kSize; ++rank) {
     EXPECT_EQ(VisiblePairs(context, rank, rank), kLocal * (kLocal + 1) / 2) << rank;
@@ -160,8 +185,8 @@ std::vector<float> Floats(const Tensor& x) {
 
 TEST(ContextSliceTest, SamplesOfAnyLengthAreDealtOutInStripes) {
   const Labelled whole;
-  const Buffer memory({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr),
-      other({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({16, 3}, {2}), "slice", nullptr),
+      other({}, ContextSliceBytes({16, 3}, {2}), "slice", nullptr);
   const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
                    second = Slice(whole.batch, {2, 1, 0}, other);
   EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3, 8, 9, 10, 11}));
@@ -182,8 +207,8 @@ TEST(ContextSliceTest, AnEncodersTokensAreDealtOutByThemselves) {
   whole.batch.encoder.sample_position_T = encoder.batch.sample_position_T;
   whole.batch.encoder.cu_seqlens = encoder.batch.cu_seqlens;
   const ContextSliceSize size = {8, 0, 16};
-  const Buffer memory({}, ContextSliceBytes(size, 2), "slice", nullptr),
-      other({}, ContextSliceBytes(size, 2), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes(size, {2}), "slice", nullptr),
+      other({}, ContextSliceBytes(size, {2}), "slice", nullptr);
   const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
                    second = Slice(whole.batch, {2, 1, 0}, other);
   EXPECT_EQ(Values(first.tokens_T), (std::vector<int32_t>{0, 1, 2, 3}));
@@ -197,15 +222,29 @@ TEST(ContextSliceTest, AnEncodersTokensAreDealtOutByThemselves) {
     EXPECT_EQ(Values(context.cu_seqlens.Select(0, 1)), (std::vector<int32_t>{0, 2, 8}));
     EXPECT_EQ(Values(context.place_CT.Select(0, 1)),
               (std::vector<int32_t>{4, 5, 0, 1, 6, 7, 8, 9}));
-    EXPECT_EQ(context.sample_T.numel(), 16);
+    EXPECT_EQ(context.sample_T.numel(), 8);
     EXPECT_EQ(Values(slice->context.cu_seqlens.Select(0, 1)), (std::vector<int32_t>{0, 1, 4}));
   }
 }
 
+TEST(ContextSliceTest, ATeamsStripesAreAsWideAsThoseOfItsRanksTogether) {
+  const Whole whole(1, {11, 20, 1});
+  const ContextShard shard = {4, 3, 0, /*team_size=*/2};
+  const Buffer memory({}, ContextSliceBytes({32}, shard), "slice", nullptr);
+  const MicroBatch mine = Slice(whole.batch, shard, memory);
+  EXPECT_EQ(Values(mine.tokens_T), (std::vector<int32_t>{12, 13, 14, 15, 28, 29, 30, 31}));
+  std::vector<int64_t> team;
+  for (int64_t t = 0; t < mine.context.sample_T.numel(); ++t)
+    team.push_back(mine.context.sample_T.data<int64_t>()[t] - 100);
+  EXPECT_EQ(team, (std::vector<int64_t>{8, 9, 10, 11, 12, 13, 14, 15,  //
+                                        24, 25, 26, 27, 28, 29, 30, 31}));
+  EXPECT_EQ(Values(mine.context.cu_seqlens.Select(0, 1)), (std::vector<int32_t>{0, 3, 15, 16}));
+}
+
 TEST(ContextSliceTest, ASequencesLabelCountsWhereItsFirstTokenIs) {
   const Labelled whole;
-  const Buffer memory({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr),
-      other({}, ContextSliceBytes({16, 3}, 2), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({16, 3}, {2}), "slice", nullptr),
+      other({}, ContextSliceBytes({16, 3}, {2}), "slice", nullptr);
   const MicroBatch first = Slice(whole.batch, {2, 0, 0}, memory),
                    second = Slice(whole.batch, {2, 1, 0}, other);
   EXPECT_EQ(Values(first.context.first_token_S), (std::vector<int32_t>{0, 7, -1}));
@@ -221,7 +260,7 @@ TEST(ContextSliceTest, StripesShareOutEverySequenceEvenlyWithAndWithoutAMask) {
   const std::vector<int32_t> lengths = {320, 96, 160, 64};
   const Whole whole(1, lengths);
   const int64_t tokens = whole.batch.num_tokens();
-  const Buffer memory({}, ContextSliceBytes({tokens}, kSize), "slice", nullptr);
+  const Buffer memory({}, ContextSliceBytes({tokens}, {kSize}), "slice", nullptr);
   const ContextBatch context = Slice(whole.batch, {kSize, 0, 0}, memory).context;
   for (bool causal : {false, true}) {
     double pairs = 0;

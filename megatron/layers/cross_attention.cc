@@ -39,7 +39,7 @@ AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t laye
   core.causal = false;
   core.scale = options.softmax_scale;
   core.cross = true;
-  core.context_parallel = options.context_parallel;
+  core.gathers_keys = options.context_parallel == ContextParallel::kGather;
   return core;
 }
 

@@ -13,12 +13,14 @@
 
 namespace megatron {
 
-// What a rank knows of tokens that other context-parallel ranks hold (context_slice.h), C of them.
+// What a rank knows of tokens that other context-parallel ranks hold, in C teams
+// (context_slice.h).
 struct ContextBatch {
   int64_t sample_length = 0;  // tokens of each sample; 0: samples have any length
-  Tensor cu_seqlens;          // int32 [C, sequences + 1]: of the sequences among each rank's tokens
-  Tensor place_CT;            // int32: place of each rank's tokens in their sequences
-  Tensor sample_T, sample_position_T;  // those below, of all tokens
+  int team_size = 1;          // ranks of a team
+  Tensor cu_seqlens;          // int32 [C, sequences + 1]: of the sequences among each team's tokens
+  Tensor place_CT;            // int32: place of each team's tokens in their sequences
+  Tensor sample_T, sample_position_T;  // those below, of the tokens of this rank's team
   // int32, of sequences that have labels: which of this rank's tokens begins it; -1: another rank's
   // does.
   Tensor first_token_S;

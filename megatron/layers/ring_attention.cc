@@ -32,13 +32,13 @@ void FromFp32(const Stream& stream, const Tensor& sum_TGRD, const Tensor& x_TGRD
   if (x_TGRD.dtype() != DType::kFloat32) ops::Copy(stream, sum_TGRD, x_TGRD);
 }
 
-// This rank's queries, and the keys of rank `source`.
+// The queries of this rank's team, and the keys of team `source`.
 ops::Attention OfSource(const LayerContext& ctx, const ContextAttention& attention, int source) {
-  const int rank = ctx.context_group.rank();
+  const int team = ctx.context_group.rank() / attention.queries->team_size;
   ops::Attention block = attention.whole;
-  block.cu_seqlens_q = attention.queries->cu_seqlens.Select(0, rank);
+  block.cu_seqlens_q = attention.queries->cu_seqlens.Select(0, team);
   block.cu_seqlens_k = attention.keys->cu_seqlens.Select(0, source);
-  block.place_q_T = attention.queries->place_CT.Select(0, rank);
+  block.place_q_T = attention.queries->place_CT.Select(0, team);
   block.place_k_U = attention.keys->place_CT.Select(0, source);
   return block;
 }
@@ -48,20 +48,25 @@ ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2UGD,
   return {q_TGRD, packed_2UGD.Select(0, 0), packed_2UGD.Select(0, 1), bias_WN};
 }
 
-// Who gives, who takes, and whose keys are here in each step.
+// Of the ranks that have this one's place in their teams: who gives, who takes, and whose keys are
+// here in each step.
 class Ring {
  public:
-  explicit Ring(const ProcessGroup& group) : group_(group) {}
+  Ring(const LayerContext& ctx, const ContextAttention& attention)
+      : group_(ctx.context_group), team_size_(attention.queries->team_size) {}
 
-  int SourceAt(int step) const { return (group_.rank() - step + group_.size()) % group_.size(); }
+  int size() const { return group_.size() / team_size_; }
+  // A team.
+  int SourceAt(int step) const { return (group_.rank() / team_size_ - step + size()) % size(); }
   void Pass(const Tensor& mine, const Tensor& next, const Stream& stream) const {
-    const Transfer send = {(group_.rank() + 1) % group_.size(), mine};
-    const Transfer receive = {SourceAt(1), next};
+    const Transfer send = {(group_.rank() + team_size_) % group_.size(), mine};
+    const Transfer receive = {(group_.rank() - team_size_ + group_.size()) % group_.size(), next};
     group_.Exchange({&send, 1}, {&receive, 1}, stream);
   }
 
  private:
   const ProcessGroup& group_;
+  const int team_size_;
 };
 
 // Every rank's keys and values, [C, 2, U, G, D].
@@ -83,14 +88,13 @@ void RingAttentionForward(const LayerContext& ctx, const ContextAttention& atten
                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
                           const Tensor& lse_TGR) {
   Arena::Scope scope(ctx.scratch);
-  const Ring ring(ctx.context_group);
+  const Ring ring(ctx, attention);
   const Tensor sum_TGRD = Fp32Of(ctx, out_TGRD);
   Tensor keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
-  const int size = ctx.context_group.size();
-  for (int step = 0; step < size; ++step) {
-    if (step + 1 < size) ring.Pass(keys, next, ctx.stream);
+  for (int step = 0; step < ring.size(); ++step) {
+    if (step + 1 < ring.size()) ring.Pass(keys, next, ctx.stream);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = step > 0;
     ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), sum_TGRD,
@@ -105,16 +109,15 @@ void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& atte
                            const Tensor& lse_TGR, const Tensor& dout_TGRD,
                            const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
-  const Ring ring(ctx.context_group);
+  const Ring ring(ctx, attention);
   const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
   Tensor keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   Tensor dkeys = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
   Tensor dnext = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
   CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
-  const int size = ctx.context_group.size();
-  for (int step = 0; step < size; ++step) {
-    if (step + 1 < size) ring.Pass(keys, next, ctx.stream);
+  for (int step = 0; step < ring.size(); ++step) {
+    if (step + 1 < ring.size()) ring.Pass(keys, next, ctx.stream);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = block.add_to_keys = step > 0;
     ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), out_TGRD,

@@ -77,7 +77,7 @@ AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t laye
   core.dropout = options.attention_dropout;
   core.causal = options.causal;
   core.scale = options.softmax_scale;
-  core.context_parallel = options.context_parallel;
+  core.gathers_keys = options.context_parallel == ContextParallel::kGather;
   return core;
 }
 

@@ -39,9 +39,10 @@ struct RecomputeOptions {
 
 // How attention reaches the tokens of other context-parallel ranks.
 enum class ContextParallel {
-  kRing,      // keys and values go around
-  kAllToAll,  // each rank has all tokens of some heads
-  kGather,    // each rank has all keys and values
+  kRing,          // keys and values go around
+  kAllToAll,      // each rank has all tokens of some heads
+  kGather,        // each rank has all keys and values
+  kHierarchical,  // all-to-all within teams of ranks, a ring between them
 };
 
 struct TransformerOptions {
@@ -82,7 +83,14 @@ struct TransformerOptions {
   bool sequence_parallel = false;
   RecomputeOptions recompute;
   ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
+  int context_team_size = 1;                                  // ranks of kHierarchical's teams
   MoeOptions moe;
+
+  // Of `ranks` context-parallel ranks, how many exchange tokens for heads (context_slice.h).
+  int TeamSize(int ranks) const {
+    if (context_parallel == ContextParallel::kAllToAll) return ranks;
+    return context_parallel == ContextParallel::kHierarchical ? context_team_size : 1;
+  }
 };
 
 }  // namespace megatron

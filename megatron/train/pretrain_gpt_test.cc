@@ -376,7 +376,8 @@ TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
   const std::vector<std::vector<std::string>> layouts = {
       {},
       {"--set=parallel.pipeline_model_parallel_size=2"},
-      {"--set=parallel.context_parallel_size=4"},
+      {"--set=parallel.context_parallel_size=4", "--set=parallel.cp_comm_type=a2a_p2p",
+       "--set=parallel.hierarchical_context_parallel_sizes=2,2"},
       {"--set=parallel.pipeline_model_parallel_size=2", "--set=parallel.pipeline_schedule=zb_v",
        "--set=parallel.pipeline_model_parallel_layout=E|t|t|L",
        absl::StrCat("--set=logging.pipeline_timeline_file=", Path("timeline.txt"))},

@@ -49,13 +49,12 @@ MicroBatchSize MicroBatchPacker::LargestSize() const {
 }
 
 int64_t MicroBatchPacker::BytesOfOne() const {
-  const int size = options_.context_parallel_size;
-  if (size == 1) return MicroBatchBytes(Room());
+  if (options_.context_parallel_size == 1) return MicroBatchBytes(Room());
   const MicroBatchSize largest = LargestSize();
   return MicroBatchBytes(Room()) +
          ContextSliceBytes(
              {largest.tokens, options_.classified ? largest.sequences : 0, largest.encoder_tokens},
-             size);
+             Shard());
 }
 
 void MicroBatchPacker::PlaceOwnTokens() {

@@ -47,7 +47,7 @@ struct PackerOptions {
   int64_t token_multiple = 1;
   // Of each sample this rank packs what is its own among the context-parallel ranks
   // (context_slice.h); the global batch is counted in whole samples.
-  int context_parallel_size = 1, context_parallel_rank = 0;
+  int context_parallel_size = 1, context_parallel_rank = 0, context_team_size = 1;
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
 };
 
@@ -84,7 +84,7 @@ class MicroBatchPacker {
   static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
-            lengths_vary() ? 0 : options_.seq_length};
+            lengths_vary() ? 0 : options_.seq_length, options_.context_team_size};
   }
   // What every rank of a sample has the same share of: a multiple of this.
   int64_t TokenMultiple() const {

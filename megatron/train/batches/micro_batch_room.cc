@@ -100,10 +100,13 @@ void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn) {
   for (const auto part : kOfTokens) visit(&(batch->*part));
   for (const auto part : kOfSequences) visit(&(batch->*part));
   for (const auto part : kOfEncoderTokens) visit(&(batch->encoder.*part));
-  for (Tensor* tensor : {&batch->cu_seqlens, &batch->encoder.cu_seqlens, &batch->context.cu_seqlens,
-                         &batch->context.place_CT, &batch->context.first_token_S,
-                         &batch->encoder.context.cu_seqlens, &batch->encoder.context.place_CT,
-                         &batch->spans.span_T, &batch->spans.missing_R, &batch->spans.weight_R}) {
+  for (Tensor* tensor :
+       {&batch->cu_seqlens, &batch->encoder.cu_seqlens, &batch->context.cu_seqlens,
+        &batch->context.place_CT, &batch->context.sample_T, &batch->context.sample_position_T,
+        &batch->context.first_token_S, &batch->encoder.context.cu_seqlens,
+        &batch->encoder.context.place_CT, &batch->encoder.context.sample_T,
+        &batch->encoder.context.sample_position_T, &batch->spans.span_T, &batch->spans.missing_R,
+        &batch->spans.weight_R}) {
     visit(tensor);
   }
 }

@@ -33,8 +33,7 @@ int64_t MicroBatchBytes(const MicroBatchRoom& room);
 // Leaves out what is not used.
 void Shorten(const MicroBatchSize& size, MicroBatch* batch);
 
-// Every tensor that is there, but for those that context.sample_T and context.sample_position_T
-// share with a larger micro-batch.
+// Every tensor that is there.
 void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn);
 
 }  // namespace megatron

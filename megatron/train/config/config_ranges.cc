@@ -78,6 +78,7 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"parallel.pipeline_model_parallel_split_rank", AtLeast(1, 1024)},
       {"parallel.tensor_model_parallel_size", AtLeast(1, 128)},
       {"parallel.context_parallel_size", AtLeast(1, 1024)},
+      {"parallel.hierarchical_context_parallel_sizes", AtLeast(1, 1024)},
       {"parallel.ddp_bucket_size", AtLeast(0, 1e12)},
       {"parallel.pipeline_model_parallel_size", AtLeast(1, 1024)},
       {"parallel.data_parallel_size", AtLeast(1, 8192)},

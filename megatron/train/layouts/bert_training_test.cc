@@ -101,7 +101,7 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
 }
 
 std::vector<Layout> Layouts() {
-  std::vector<Layout> layouts(10);
+  std::vector<Layout> layouts(11);
   layouts[0].micro_batch_size = 8;
   layouts[1].tensor = layouts[1].data = layouts[1].pipeline = 2;
   layouts[1].sharding = DataSharding::kStates;
@@ -130,6 +130,9 @@ std::vector<Layout> Layouts() {
   layouts[9].context = 4;
   layouts[9].pipeline = 2;
   layouts[9].micro_batch_size = 8;
+  layouts[10].context = 4;
+  layouts[10].context_parallel = ContextParallel::kHierarchical;
+  layouts[10].context_team_size = layouts[10].data = 2;
   return layouts;
 }
 

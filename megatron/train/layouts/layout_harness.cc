@@ -43,6 +43,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.pipeline_schedule = layout.schedule;
   options.model.transformer.sequence_parallel = layout.sequence_parallel;
   options.model.transformer.context_parallel = layout.context_parallel;
+  options.model.transformer.context_team_size = layout.context_team_size;
   options.sharding = layout.sharding;
   options.data_parallel.overlap_grad_reduce = layout.overlap;
   options.data_parallel.overlap_param_gather =
@@ -270,7 +271,7 @@ std::string ToString(const Layout& layout) {
   if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);
   if (!layout.layers.empty()) absl::StrAppend(&text, " layers ", absl::StrJoin(layout.layers, "+"));
   if (layout.context > 1) {
-    constexpr const char* kKinds[] = {"ring", "all-to-all", "gather"};
+    constexpr const char* kKinds[] = {"ring", "all-to-all", "gather", "hierarchical"};
     absl::StrAppend(&text, " cp", layout.context, " ",
                     kKinds[static_cast<int>(layout.context_parallel)]);
   }

@@ -22,9 +22,10 @@ namespace megatron {
 struct Layout {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
   ContextParallel context_parallel = ContextParallel::kRing;
-  int expert = 1;         // ranks with different experts
-  int expert_tensor = 1;  // ranks with parts of the same experts
-  int chunks = 1;         // of each pipeline rank
+  int context_team_size = 1;  // of kHierarchical
+  int expert = 1;             // ranks with different experts
+  int expert_tensor = 1;      // ranks with parts of the same experts
+  int chunks = 1;             // of each pipeline rank
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   std::vector<int64_t> layers;  // of each part of the model; empty: even
   bool sequence_parallel = false;

@@ -58,7 +58,7 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 7, 2, 3, kNumParts, 4,
+constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
                                                    3, 2, 4, 2, 3, 4, 2};
 using Case = std::array<int, kNumSettings>;
 
@@ -72,6 +72,8 @@ Layout LayoutOf(const Case& c) {
   if (c[kContext] > 0) {
     layout.context = c[kContext] < 4 ? 2 : 4;
     layout.context_parallel = static_cast<ContextParallel>((c[kContext] - 1) % 3);
+    if (c[kContext] == 7) layout.context_parallel = ContextParallel::kHierarchical;
+    layout.context_team_size = 2;
   }
   layout.sequence_parallel = c[kSequence] == 1;
   layout.pipeline = 1 << c[kPipeline];
@@ -105,10 +107,11 @@ bool IsValid(const Case& c) {
       layout.data * layout.context == 1) {
     return false;
   }
-  if (layout.context > 1 && layout.context_parallel == ContextParallel::kAllToAll &&
-      (c[kModel] == 0 ? 4 : 2) % (layout.tensor * layout.context) != 0) {
-    return false;
-  }
+  TransformerOptions transformer;
+  transformer.context_parallel = layout.context_parallel;
+  transformer.context_team_size = layout.context_team_size;
+  const int team_size = transformer.TeamSize(layout.context);
+  if (team_size > 1 && (c[kModel] == 0 ? 4 : 2) % (layout.tensor * team_size) != 0) return false;
   if (!HasExperts(c) && layout.expert * layout.expert_tensor > 1) return false;
   if (HasExperts(c) && c[kDocuments] == 1) return false;
   if (layout.tensor * layout.context * layout.data % (layout.expert * layout.expert_tensor) != 0)

@@ -119,6 +119,9 @@ std::vector<Layout> Layouts() {
   gather.context = 4;
   gather.micro_batch_size = 8;
   gather.context_parallel = ContextParallel::kGather;
+  Layout teams = gather;
+  teams.context_parallel = ContextParallel::kHierarchical;
+  teams.context_team_size = 2;
   Layout every = Pipeline(2, k1F1B);
   every.tensor = every.context = 2;
   every.sequence_parallel = true;
@@ -131,6 +134,7 @@ std::vector<Layout> Layouts() {
           ring,
           heads,
           gather,
+          teams,
           every,
           shards,
           many,

@@ -123,6 +123,8 @@ const std::map<std::string, Help>& Helps() {
       {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
       {"system.num_threads", {"77", {}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
+      {"parallel.hierarchical_context_parallel_sizes",
+       {"[2, 4]", {"parallel.context_parallel_size=8", "parallel.cp_comm_type=a2a_p2p"}}},
       {"parallel.pipeline_model_parallel_layout", {"Et|tttL", {}}},
       {"parallel.account_for_embedding_in_pipeline_split", {"true", {"model.num_layers=5"}}},
       {"parallel.account_for_loss_in_pipeline_split", {"true", {"model.num_layers=5"}}},
@@ -165,8 +167,9 @@ std::string Describe(const TransformerOptions& o) {
               o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
               o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
               o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
-              o.recompute.norm, o.sequence_parallel, o.context_parallel, o.causal, o.post_norm,
-              o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale);
+              o.recompute.norm, o.sequence_parallel, o.context_parallel, o.context_team_size,
+              o.causal, o.post_norm, o.relative_positions.buckets,
+              o.relative_positions.max_distance, o.softmax_scale);
 }
 
 std::string Describe(const TrainerOptions& o) {
@@ -316,7 +319,7 @@ TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
 TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
       {"system.device", {"system.device=cuda"}},
-      {"p2p, a2a, allgather", {"parallel.cp_comm_type=\"a2a+p2p\""}},
+      {"p2p, a2a, allgather, a2a_p2p", {"parallel.cp_comm_type=\"a2a+p2p\""}},
       {"makes 512 ranks", {"parallel.data_parallel_size=512", "train.global_batch_size=1024"}}};
   for (const auto& [text, overrides] : refused) {
     const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kRun);

@@ -200,6 +200,8 @@ ContextParallel ToContextParallel(config::ContextParallelComm::Type type) {
       return ContextParallel::kAllToAll;
     case config::ContextParallelComm::allgather:
       return ContextParallel::kGather;
+    case config::ContextParallelComm::a2a_p2p:
+      return ContextParallel::kHierarchical;
     default:
       return ContextParallel::kRing;
   }
@@ -339,6 +341,10 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.measure_pipeline = config.logging().has_pipeline_timeline_file();
   options.model.transformer.sequence_parallel = config.parallel().sequence_parallel();
   options.model.transformer.context_parallel = ToContextParallel(config.parallel().cp_comm_type());
+  if (config.parallel().cp_comm_type() == config::ContextParallelComm::a2a_p2p) {
+    options.model.transformer.context_team_size =
+        static_cast<int>(config.parallel().hierarchical_context_parallel_sizes(0));
+  }
   options.sharding = ToSharding(config.parallel());
   options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();

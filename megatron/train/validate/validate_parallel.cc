@@ -71,31 +71,54 @@ void CheckChunks(ConfigChecker& check) {
   }
 }
 
+// Over `ranks` context-parallel ranks, of which `named` tells, that exchange tokens for heads.
+void CheckHeadsAreShared(ConfigChecker& check, int64_t ranks, absl::string_view named) {
+  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  const config::ModelConfig& model = check.resolved().model();
+  const char* const heads =
+      model.group_query_attention() ? "model.num_query_groups" : "model.num_attention_heads";
+  const int64_t count =
+      model.group_query_attention() ? model.num_query_groups() : model.num_attention_heads();
+  if (!check.Usable({heads, kTensor})) return;
+  const int64_t tensor_ranks = check.resolved().parallel().tensor_model_parallel_size();
+  if (count % (ranks * tensor_ranks) == 0) return;
+  check.Error(heads, absl::StrCat("must be divisible by ", named, " times ", check.Named(kTensor),
+                                  " with ", check.Named("parallel.cp_comm_type")));
+}
+
+void CheckTeams(ConfigChecker& check) {
+  constexpr char kTeams[] = "parallel.hierarchical_context_parallel_sizes";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const auto& sizes = parallel.hierarchical_context_parallel_sizes();
+  const int64_t size = parallel.context_parallel_size();
+  const bool fits = sizes.size() == 2 && sizes[0] >= 1 && sizes[0] <= size && sizes[1] >= 1 &&
+                    sizes[1] <= size && sizes[0] * sizes[1] == size;
+  if (!fits) {
+    return check.Error(kTeams, absl::StrCat("must be two numbers whose product is ",
+                                            check.Named("parallel.context_parallel_size"), " with ",
+                                            check.Named("parallel.cp_comm_type")));
+  }
+  CheckHeadsAreShared(check, sizes[0], check.Named(kTeams));
+}
+
 // How samples and heads are shared out over context-parallel ranks.
 void CheckContext(ConfigChecker& check) {
   constexpr char kContext[] = "parallel.context_parallel_size";
-  constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+  constexpr char kKind[] = "parallel.cp_comm_type";
+  constexpr char kTeams[] = "parallel.hierarchical_context_parallel_sizes";
   const config::ModelConfig& model = check.resolved().model();
   const config::ParallelConfig& parallel = check.resolved().parallel();
   const int64_t size = parallel.context_parallel_size();
   if (!check.Usable({kContext})) return;
   if (size == 1) {
-    return check.HaveNoEffect({"parallel.cp_comm_type"},
-                              absl::StrCat("with ", check.Named(kContext)));
+    return check.HaveNoEffect({kKind, kTeams}, absl::StrCat("with ", check.Named(kContext)));
   }
   if (model.model_type() == config::ModelType::bert) CheckStripes(check);
   if (model.model_type() == config::ModelType::gpt) CheckChunks(check);
-  if (parallel.cp_comm_type() != config::ContextParallelComm::a2a) return;
-  const char* const heads =
-      model.group_query_attention() ? "model.num_query_groups" : "model.num_attention_heads";
-  const int64_t count =
-      model.group_query_attention() ? model.num_query_groups() : model.num_attention_heads();
-  if (check.Usable({heads, kTensor}) &&
-      count % (size * parallel.tensor_model_parallel_size()) != 0) {
-    check.Error(heads,
-                absl::StrCat("must be divisible by ", check.Named(kContext), " times ",
-                             check.Named(kTensor), " with ", check.Named("parallel.cp_comm_type")));
-  }
+  if (parallel.cp_comm_type() == config::ContextParallelComm::a2a_p2p) return CheckTeams(check);
+  check.HaveNoEffect({kTeams}, absl::StrCat("with ", check.Named(kKind)));
+  if (parallel.cp_comm_type() == config::ContextParallelComm::a2a)
+    CheckHeadsAreShared(check, size, check.Named(kContext));
 }
 
 void CheckDataParallel(ConfigChecker& check) {
