@@ -4,32 +4,36 @@
 
 namespace megatron {
 
-void VocabParallelCrossEntropy::Forward(const LayerContext& ctx, const Tensor& logits_TV,
-                                        const Tensor& loss_T, const Tensor& hit_T,
-                                        Saved* saved) const {
-  Arena::Scope scope(ctx.scratch);
+VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::Forward(const LayerContext& ctx,
+                                                                    Arena* arena,
+                                                                    const Tensor& logits_TV,
+                                                                    const Tensor& labels_T,
+                                                                    const Outputs& out) const {
   const Shape shape{logits_TV.dim(0)};
-  saved->logits_TV = logits_TV;
-  saved->max_T = ctx.saved->Allocate(DType::kFloat32, shape, "loss statistics");
-  saved->sum_T = ctx.saved->Allocate(DType::kFloat32, shape, "loss statistics");
-  const Tensor target_T = ctx.scratch->Allocate(DType::kFloat32, shape, "loss statistics");
-  ops::CrossEntropyStatistics(ctx.stream, logits_TV, ctx.batch->labels_T, range_, saved->max_T,
-                              saved->sum_T, target_T);
+  const auto statistics = [&](Arena* from) {
+    return from->Allocate(DType::kFloat32, shape, "loss statistics");
+  };
+  const Saved saved = {logits_TV, labels_T, statistics(arena), statistics(arena)};
+  Arena::Scope scope(ctx.scratch);
+  const Tensor target_T = statistics(ctx.scratch);
+  ops::CrossEntropyStatistics(ctx.stream, logits_TV, labels_T, range_, saved.max_T, saved.sum_T,
+                              target_T);
   if (ctx.tensor_group.size() > 1) {
-    const Tensor local_max_T = ctx.scratch->Allocate(DType::kFloat32, shape, "loss statistics");
-    ops::Copy(ctx.stream, saved->max_T, local_max_T);
-    ctx.tensor_group.AllReduce(saved->max_T, ReduceOp::kMax, ctx.stream);
-    ops::RescaleSum(ctx.stream, local_max_T, saved->max_T, saved->sum_T);
-    ctx.tensor_group.AllReduce(saved->sum_T, ReduceOp::kSum, ctx.stream);
+    const Tensor local_max_T = statistics(ctx.scratch);
+    ops::Copy(ctx.stream, saved.max_T, local_max_T);
+    ctx.tensor_group.AllReduce(saved.max_T, ReduceOp::kMax, ctx.stream);
+    ops::RescaleSum(ctx.stream, local_max_T, saved.max_T, saved.sum_T);
+    ctx.tensor_group.AllReduce(saved.sum_T, ReduceOp::kSum, ctx.stream);
     ctx.tensor_group.AllReduce(target_T, ReduceOp::kSum, ctx.stream);
   }
-  ops::CrossEntropyLoss(ctx.stream, saved->max_T, saved->sum_T, target_T, loss_T);
-  if (!hit_T.empty()) ops::CrossEntropyHits(ctx.stream, saved->max_T, target_T, hit_T);
+  ops::CrossEntropyLoss(ctx.stream, saved.max_T, saved.sum_T, target_T, out.loss_T);
+  if (!out.hit_T.empty()) ops::CrossEntropyHits(ctx.stream, saved.max_T, target_T, out.hit_T);
+  return saved;
 }
 
 Tensor VocabParallelCrossEntropy::Backward(const LayerContext& ctx, const Tensor& weight_T,
                                            const Saved& saved) const {
-  ops::CrossEntropyBackward(ctx.stream, saved.logits_TV, ctx.batch->labels_T, range_, saved.max_T,
+  ops::CrossEntropyBackward(ctx.stream, saved.logits_TV, saved.labels_T, range_, saved.max_T,
                             saved.sum_T, weight_T);
   return saved.logits_TV;
 }

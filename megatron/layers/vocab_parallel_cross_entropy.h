@@ -12,15 +12,18 @@ namespace megatron {
 class VocabParallelCrossEntropy {
  public:
   struct Saved {
-    Tensor logits_TV, max_T, sum_T;
+    Tensor logits_TV, labels_T, max_T, sum_T;
+  };
+  struct Outputs {
+    Tensor loss_T;  // fp32, the same on every rank
+    Tensor hit_T;   // fp32: 1 where the label is the likeliest token, else 0; or empty
   };
 
   explicit VocabParallelCrossEntropy(const ops::VocabRange& range) : range_(range) {}
 
-  // loss[t] (fp32, the same on every rank). The logits belong to this layer until Backward. Unless
-  // hit_T is empty, it gets 1 where the label is the likeliest token, else 0 (fp32).
-  void Forward(const LayerContext& ctx, const Tensor& logits_TV, const Tensor& loss_T,
-               const Tensor& hit_T, Saved* saved) const;
+  // The logits belong to this layer until Backward. Allocates in `arena` what that needs besides.
+  Saved Forward(const LayerContext& ctx, Arena* arena, const Tensor& logits_TV,
+                const Tensor& labels_T, const Outputs& out) const;
   // The gradient of sum(weight[t] * loss[t]), written over the logits and returned.
   Tensor Backward(const LayerContext& ctx, const Tensor& weight_T, const Saved& saved) const;
 

@@ -294,18 +294,22 @@ double GptHarness::TakeLoss() {
   return loss;
 }
 
-double GptHarness::Loss(HostBatch* batch, bool training) {
+void GptHarness::Forward(HostBatch* batch, bool training) {
   batches_.assign(1, batch->View());
   stage_->SetBatches(&batches_);
   stage_->set_training(training);
   stage_->Forward({}, {}, {}, stream_);
+}
+
+double GptHarness::Loss(HostBatch* batch, bool training) {
+  Forward(batch, training);
   return TakeLoss();
 }
 
 double GptHarness::LossAndGradients(HostBatch* batch) {
-  const double loss = Loss(batch, /*training=*/true);
+  Forward(batch, /*training=*/true);
   stage_->Backward({}, {}, {}, stream_);
-  return loss;
+  return TakeLoss();
 }
 
 std::vector<float> GptHarness::Logits(HostBatch* batch, int64_t token) {

@@ -70,6 +70,7 @@ class GptHarness {
   const Stream& stream() const { return stream_; }
 
  private:
+  void Forward(HostBatch* batch, bool training);
   double TakeLoss();
 
   ThreadPool pool_;

@@ -330,6 +330,47 @@ TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
   }
 }
 
+TEST(GptStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
+    GptHarness whole(named.options, ProcessGroup(), 77);
+    const double loss = whole.LossAndGradients(&batch);
+    const Gradients gradients = Collect(whole);
+    ModelOptions options = named.options;
+    options.logits_chunk = 8;  // 33 tokens, or three more: the last chunk is smaller
+    GptHarness chunked(options, ProcessGroup(), 77);
+    EXPECT_EQ(chunked.LossAndGradients(&batch), loss);
+    for (const auto& [name, mean] : whole.means()) {
+      // There may be no spans.
+      if (std::isnan(mean)) continue;
+      EXPECT_EQ(chunked.means().at(name), mean) << name;
+    }
+    for (const auto& [name, gradient] : Collect(chunked)) {
+      EXPECT_LE(Distance(gradient, gradients.at(name)), 1e-6 * Norm(gradients.at(name))) << name;
+    }
+    EXPECT_EQ(chunked.Loss(&batch, /*training=*/false), whole.Loss(&batch, /*training=*/false));
+    if (options.transformer.num_query_groups < 2) continue;
+    ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
+                  GptHarness model(options, world, 77);
+                  HostBatch mine = batch;
+                  EXPECT_NEAR(model.LossAndGradients(&mine), loss, 2e-6);
+                  ExpectBlocksOf(gradients, model);
+                  return world.status();
+                }).ok());
+  }
+}
+
+TEST(GptStageTest, LogitsInChunksTakeLessMemory) {
+  ModelOptions options = SmallGpt2();
+  HostBatch batch = RandomBatch({32, 32}, options.vocab_size, 1);
+  const auto bytes = [&] { return MeasureStage(options, 1, batch.View()).total(); };
+  const int64_t whole = bytes();
+  options.logits_chunk = 16;
+  // Three quarters of the logits, in fp32.
+  EXPECT_GE(whole - bytes(), 48 * options.padded_vocab_size * 4);
+}
+
 TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),

@@ -1,5 +1,7 @@
 #include "megatron/models/lm_head.h"
 
+#include <algorithm>
+
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/models/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
@@ -36,6 +38,7 @@ LmHead::LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Pa
       counts_spans_(options.num_encoder_layers > 0),
       shares_with_embedding_(options.tied_embeddings && words->owner),
       output_scale_(options.output_scale),
+      chunk_(options.logits_chunk),
       cross_entropy_({tensor_group.rank() * options.padded_vocab_size / tensor_group.size(),
                       options.vocab_size}) {
   const TransformerOptions& transformer = options.transformer;
@@ -80,27 +83,70 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
                      Saved* saved) const {
   const TraceSpan span(ctx.stream, "head");
   Arena::Scope scope(ctx.scratch);
+  const bool has_logits = chunk_ == 0 || !ctx.training;
   const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
-  const WeightsInUse words(ctx.blocks, words_->block);
+  const WeightsInUse words(has_logits ? ctx.blocks : nullptr, words_->block);
   saved->normed_TH = Norm(ctx, x_TH, saved);
   saved->transformed_TH = Transform(ctx, saved->normed_TH, saved);
-  const int64_t tokens = ctx.batch->num_tokens();
-  const Tensor logits_TV = Allocate(ctx.saved, tokens, words_->data.dim(0), "logits");
-  ops::LinearForward(ctx.stream, Gather(ctx, saved->transformed_TH), words_->data, bias_V(),
-                     logits_TV);
-  const Tensor loss_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
-  Tensor hit_T;
-  if (transform_ != nullptr || counts_spans_)
-    hit_T = ctx.scratch->Allocate(DType::kFloat32, {tokens}, "loss");
-  cross_entropy_.Forward(ctx, logits_TV, loss_T, hit_T, &saved->loss);
-  ops::WeightedSum(ctx.stream, loss_T, ctx.batch->loss_weight_T, RowOf(sums, kLmLoss));
-  if (transform_ != nullptr)
-    ops::WeightedSum(ctx.stream, hit_T, ctx.batch->loss_weight_T, RowOf(sums, kLmHits));
-  if (counts_spans_) CountExactSpans(ctx, hit_T, RowOf(sums, kSpanHits));
+  saved->sums = sums;
+  if (chunk_ == 0) {
+    const int64_t tokens = ctx.batch->num_tokens();
+    const Tensor logits_TV = Allocate(ctx.saved, tokens, words_->data.dim(0), "logits");
+    ops::LinearForward(ctx.stream, Gather(ctx, saved->transformed_TH), words_->data, bias_V(),
+                       logits_TV);
+    const VocabParallelCrossEntropy::Outputs found = AllocateOutputs(ctx);
+    saved->loss = cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.batch->labels_T, found);
+    Measure(ctx, found, sums);
+  } else if (has_logits) {
+    RunChunks(ctx, *saved, Tensor());
+  }
   if (order_ != nullptr) {
     order_->Forward(ctx, saved->normed_TH, RowOf(sums, kOrderLoss), RowOf(sums, kOrderHits),
                     &saved->order);
   }
+}
+
+VocabParallelCrossEntropy::Outputs LmHead::AllocateOutputs(const LayerContext& ctx) const {
+  const auto allocate = [&] {
+    return ctx.scratch->Allocate(DType::kFloat32, {ctx.batch->num_tokens()}, "loss");
+  };
+  VocabParallelCrossEntropy::Outputs outputs;
+  outputs.loss_T = allocate();
+  if (transform_ != nullptr || counts_spans_) outputs.hit_T = allocate();
+  return outputs;
+}
+
+void LmHead::Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
+                     const Tensor& sums) const {
+  const Tensor& weight_T = ctx.batch->loss_weight_T;
+  ops::WeightedSum(ctx.stream, found.loss_T, weight_T, RowOf(sums, kLmLoss));
+  if (transform_ != nullptr)
+    ops::WeightedSum(ctx.stream, found.hit_T, weight_T, RowOf(sums, kLmHits));
+  if (counts_spans_) CountExactSpans(ctx, found.hit_T, RowOf(sums, kSpanHits));
+}
+
+void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH) const {
+  const Tensor x_TH = Gather(ctx, saved.transformed_TH);
+  const VocabParallelCrossEntropy::Outputs found = AllocateOutputs(ctx);
+  const int64_t tokens = x_TH.dim(0);
+  for (int64_t begin = 0; begin < tokens; begin += chunk_) {
+    const auto rows = [&, end = std::min(begin + chunk_, tokens)](const Tensor& of) {
+      return of.empty() ? of : of.Slice(0, begin, end);
+    };
+    Arena::Scope scope(ctx.scratch);
+    const Tensor logits_CV =
+        Allocate(ctx.scratch, rows(x_TH).dim(0), words_->data.dim(0), "logits");
+    ops::LinearForward(ctx.stream, rows(x_TH), words_->data, bias_V(), logits_CV);
+    const VocabParallelCrossEntropy::Saved loss =
+        cross_entropy_.Forward(ctx, ctx.scratch, logits_CV, rows(ctx.batch->labels_T),
+                               {rows(found.loss_T), rows(found.hit_T)});
+    if (dx_TH.empty()) continue;
+    const Tensor dlogits_CV =
+        cross_entropy_.Backward(ctx, rows(ctx.batch->gradient_weight_T), loss);
+    ops::LinearBackwardInput(ctx.stream, dlogits_CV, words_->data, rows(dx_TH));
+    ops::LinearBackwardWeight(ctx.stream, dlogits_CV, rows(x_TH), words_->grad, bias_gradient_V());
+  }
+  Measure(ctx, found, saved.sums);
 }
 
 void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved) {
@@ -112,17 +158,22 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
                                      /*last=*/!has_bias() || !PutsOff(ctx));
   const GradientsInUse words_gradients(ctx.blocks, words_->block,
                                        /*last=*/!shares_with_embedding_ && !PutsOff(ctx));
-  const Tensor dlogits_TV = cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss);
   // The gradient passes through at most three tensors, the last of which is dx.
   auto next = [&](bool is_last) {
     return is_last ? dx_TH : Allocate(ctx.scratch, ctx.rows(), hidden_size_, "norm gradient");
   };
   Tensor d_TH = next(norm_ == nullptr && transform_ == nullptr);
   const Tensor summand_TH = SummandOf(ctx, d_TH);
-  ops::LinearBackwardInput(ctx.stream, dlogits_TV, words_->data, summand_TH);
+  if (chunk_ == 0) {
+    ops::LinearBackwardInput(
+        ctx.stream, cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss),
+        words_->data, summand_TH);
+  } else {
+    RunChunks(ctx, *saved, summand_TH);
+  }
   Reduce(ctx, summand_TH, d_TH);
   if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, d_TH);
-  if (!PutsOff(ctx)) AddWordsGradient(ctx, *saved);
+  if (chunk_ == 0 && !PutsOff(ctx)) AddWordsGradient(ctx, *saved);
   if (transform_ != nullptr) {
     const Tensor dnormed_TH = next(norm_ == nullptr);
     transform_->Backward(ctx, d_TH, dnormed_TH, saved->transform);
@@ -144,7 +195,7 @@ void LmHead::BackwardWeight(const LayerContext& ctx, const Saved& saved) {
 void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved) {
   Arena::Scope scope(ctx.scratch);
   ops::LinearBackwardWeight(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.transformed_TH),
-                            words_->grad, has_bias() ? bias_V_.grad : Tensor());
+                            words_->grad, bias_gradient_V());
 }
 
 void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,

@@ -1,6 +1,10 @@
 // The way out of a model: the last norm, the product with the vocabulary, and the loss; for BERT
 // also what its head does before and beside that.
 //
+// The logits are the largest tensor of most models. So they may be formed *in chunks* of some
+// tokens: then the product, the loss and the gradients of one chunk follow each other, and all of
+// them happen in Backward, which spares forming the logits twice.
+//
 // Legend: T tokens (of the residual stream: those of this rank), H hidden, V vocabulary of this
 // rank.
 #ifndef MEGATRON_MODELS_LM_HEAD_H_
@@ -33,13 +37,15 @@ class LmHead {
     MaskedLmTransform::Saved transform;
     SentenceOrderHead::Saved order;
     VocabParallelCrossEntropy::Saved loss;
+    Tensor sums;
   };
 
   // `words` is the output matrix, which the embedding may share, and outlives this.
   LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Parameter* words);
 
-  // Adds to `sums` (fp32 [measures, 2]) those of weight * value and of weight. x must live as long
-  // as *saved.
+  // Adds to `sums` (fp32 [measures, 2]) those of weight * value and of weight; what is measured on
+  // logits that come in chunks is added by Backward, if there is one. x must live as long as
+  // *saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved) const;
   // dx (=), parameter gradients (+=). Only the output matrix' is put off: what BERT has beside it
   // is small.
@@ -61,9 +67,18 @@ class LmHead {
   // What meets the vocabulary.
   Tensor Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const;
   // The embedding ends the gradient of a matrix that both use: that is not put off past its end.
+  // Nor is one whose logits are gone.
   bool PutsOff(const LayerContext& ctx) const {
-    return ctx.defers() && !(shares_with_embedding_ && ctx.blocks != nullptr);
+    return ctx.defers() && chunk_ == 0 && !(shares_with_embedding_ && ctx.blocks != nullptr);
   }
+  // In scratch, for all tokens.
+  VocabParallelCrossEntropy::Outputs AllocateOutputs(const LayerContext& ctx) const;
+  // Adds what was found of all tokens to the sums.
+  void Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
+               const Tensor& sums) const;
+  // The loss of all tokens, a chunk at a time; unless dx is empty also the gradients, this rank's
+  // summand of dx (=) among them.
+  void RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH) const;
   // Those of the bias, too.
   void AddWordsGradient(const LayerContext& ctx, const Saved& saved);
   // Null for a head that has nothing but the output matrix.
@@ -71,6 +86,7 @@ class LmHead {
     return own_block_ == WeightBlocks::kNone ? nullptr : ctx.blocks;
   }
   Tensor bias_V() const { return has_bias() ? bias_V_.data : Tensor(); }
+  Tensor bias_gradient_V() const { return has_bias() ? bias_V_.grad : Tensor(); }
   bool has_bias() const { return !bias_V_.name.empty(); }
 
   DType dtype_;
@@ -80,6 +96,7 @@ class LmHead {
   // The embedding of the same stage uses the matrix after the head in backward.
   bool shares_with_embedding_;
   float output_scale_;
+  int64_t chunk_;                                 // ModelOptions::logits_chunk
   Parameter bias_V_;                              // without a name: there is none
   std::unique_ptr<NormLayer> norm_;               // null in a post-norm model
   std::unique_ptr<MaskedLmTransform> transform_;  // may be null

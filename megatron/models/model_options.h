@@ -29,6 +29,8 @@ struct ModelOptions {
   bool output_bias = false;  // behind the output matrix; BERT's head has it anyway
   float output_scale = 1;    // of what meets the output matrix
   LayerRecompute layer_recompute;
+  // Of how many tokens there are logits in memory at once; 0: of a whole micro-batch.
+  int64_t logits_chunk = 0;
   uint64_t dropout_seed = 1234;
 };
 

@@ -23,6 +23,7 @@ std::vector<ModelOptions> Models() {
       SmallBert(), SmallPostNormBert(), SmallMegatronT5(), SmallT5(),      SmallBalanced()};
   models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
   models[1].transformer.qk_norm = true;
+  models[1].logits_chunk = 16;
   models[2].transformer.linear_bias = false;  // then a branch's gradient is its sum's
   return models;
 }

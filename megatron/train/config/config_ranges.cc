@@ -122,6 +122,7 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"train.eval_iters", AtLeast(0)},
       {"train.log_interval", AtLeast(1)},
       {"train.exit_interval", AtLeast(1)},
+      {"train.logits_chunk_tokens", AtLeast(1)},
       {"train.exit_duration_in_mins", AtLeast(1, 1e7)},
       {"train.seed", AtLeast(0, kLargestSeed)},
       {"data.stories.num_bytes", AtLeast(1)},

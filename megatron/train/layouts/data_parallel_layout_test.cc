@@ -52,6 +52,7 @@ TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
       TrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
       if (bf16) run.model.transformer.dtype = DType::kBFloat16;
       if (layout.tensor > 1) run.model.layer_recompute = {LayerRecompute::kUniform, 2};
+      if (layout.pipeline > 1) run.model.logits_chunk = 20;
       LayoutOutcome first[2];  // that add over micro-batches first, and over ranks first
       for (DataSharding sharding : kShardings) {
         const bool ranks_first = sharding >= DataSharding::kGradients && !one_micro_batch;

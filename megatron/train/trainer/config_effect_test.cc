@@ -180,7 +180,7 @@ std::string Describe(const TrainerOptions& o) {
               o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
               o.model.dropout_seed, o.model.num_token_types, o.model.masked_lm_head,
               o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
-              o.model.output_scale) +
+              o.model.output_scale, o.model.logits_chunk) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
               o.data_parallel.grad_reduce_in_bf16, o.bucket_size, o.max_generation_context,

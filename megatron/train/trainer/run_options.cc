@@ -190,6 +190,7 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
     options.output_scale = static_cast<float>(model.output_scale());
   }
   options.layer_recompute = ToLayerRecompute(config.recompute());
+  options.logits_chunk = config.train().logits_chunk_tokens();
   options.dropout_seed = static_cast<uint64_t>(config.train().seed());
   return options;
 }
