@@ -170,23 +170,3 @@ def cuda_test(name, deps = [], tags = [], **kwargs):
         }),
         **kwargs
     )
-
-def backend_test(name, srcs, deps = [], **kwargs):
-    """One test for both backends: NAME_cpu always, NAME_cuda (tagged gpu) under --config=cuda.
-
-    The sources write `DeviceType::MEGATRON_TEST_DEVICE`, which is kCpu or kCuda.
-    """
-    cc_test(
-        name = name + "_cpu",
-        srcs = srcs,
-        local_defines = ["MEGATRON_TEST_DEVICE=kCpu"],
-        deps = deps,
-        **kwargs
-    )
-    cuda_test(
-        name = name + "_cuda",
-        srcs = srcs,
-        local_defines = ["MEGATRON_TEST_DEVICE=kCuda"],
-        deps = deps,
-        **kwargs
-    )

@@ -22,28 +22,6 @@ constexpr double kWeightTolerance = 2e-6;  // relative L2 of a tensor
 // absolutely.
 constexpr double kOrderBiasTolerance = 1e-9;
 
-// Two pieces of 1 to 7 tokens, which count up; swapped in every other sample. Some are masked.
-class PairSource : public GptSampleSource {
- public:
-  int64_t size() const override { return 1 << 10; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
-    const int32_t length = static_cast<int32_t>(4 + index * 7 % 13);
-    *sample = GptSample();
-    for (int32_t i = 0; i < length; ++i) {
-      const int32_t token = static_cast<int32_t>((index + i + (i < length / 2) * 5) % 49);
-      const bool masked = (index + i) % 4 == 1;
-      sample->tokens.push_back(masked ? 49 : token);
-      sample->labels.push_back(masked ? token : -1);
-      sample->loss_mask.push_back(masked ? 1.0f : 0.0f);
-      sample->positions.push_back(i);
-      sample->types.push_back(i < length / 2 ? 0 : 1);
-    }
-    sample->document_starts = {0};
-    sample->sequence_class = static_cast<int32_t>(index % 2);
-    return absl::OkStatus();
-  }
-};
-
 LayoutOutcome Train(const ModelOptions& model, const Layout& layout) {
   LayoutRun how;
   how.layout = layout;

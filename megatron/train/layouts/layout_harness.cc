@@ -214,6 +214,7 @@ class LayoutRank {
     sent_->Reset();
     RouterMargin margin(options_.model.transformer.moe, &outcome->smallest_margin);
     for (MoeLayer* layer : trainer_->stage().moe_layers()) {
+      if (how_.device != DeviceType::kCpu) break;  // what it sees is read where it lies
       layer->router().set_observer(
           [&](const RouterLayer::Saved& saved, const Tensor& bias) { margin.See(saved, bias); });
     }
@@ -322,6 +323,23 @@ absl::Status GapSource::Get(int64_t index, GptSample* sample) const {
   sample->document_starts = {0};
   sample->spans.assign(sample->tokens.size(), 0);
   sample->spans[0] = -1;
+  return absl::OkStatus();
+}
+
+absl::Status PairSource::Get(int64_t index, GptSample* sample) const {
+  const int32_t length = static_cast<int32_t>(4 + index * 7 % 13);
+  *sample = GptSample();
+  for (int32_t i = 0; i < length; ++i) {
+    const int32_t token = static_cast<int32_t>((index + i + (i < length / 2) * 5) % 49);
+    const bool masked = (index + i) % 4 == 1;
+    sample->tokens.push_back(masked ? 49 : token);
+    sample->labels.push_back(masked ? token : -1);
+    sample->loss_mask.push_back(masked ? 1.0f : 0.0f);
+    sample->positions.push_back(i);
+    sample->types.push_back(i < length / 2 ? 0 : 1);
+  }
+  sample->document_starts = {0};
+  sample->sequence_class = static_cast<int32_t>(index % 2);
   return absl::OkStatus();
 }
 

@@ -63,6 +63,14 @@ class GapSource : public GptSampleSource {
   absl::Status Get(int64_t index, GptSample* sample) const override;
 };
 
+// Two pieces of 1 to 7 tokens, which count up; swapped in every other sample. Some are masked: for
+// BERT.
+class PairSource : public GptSampleSource {
+ public:
+  int64_t size() const override { return 1 << 10; }
+  absl::Status Get(int64_t index, GptSample* sample) const override;
+};
+
 // Options of a run of `model` with batches of 8 samples, but for what the layout decides.
 TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimizer);
 
@@ -91,7 +99,7 @@ struct LayoutOutcome {
   std::vector<double> losses, norms;
   // Of models with experts:
   std::vector<double> balances, z_losses;
-  double smallest_margin = 1;  // between what a router chose or kept and what it did not
+  double smallest_margin = 1;  // between what a router on the CPU chose or kept and what it did not
   double evaluation = 0;
   // Of the first rank: bytes by kind when it held the most, and what it sent in its steps.
   std::map<std::string, int64_t> memory;
