@@ -134,7 +134,8 @@ __attribute__((weak)) bool KernelsAreEmulated() { return false; }
 int CudaDeviceCount() { return 1; }
 
 CudaDeviceFacts CudaFacts(int) {
-  return {kEmulatedDeviceName, int64_t{1} << 40, int64_t{1} << 40, "emulated device."};
+  return {KernelsAreEmulated() ? "emulated kernels" : kEmulatedDeviceName, int64_t{1} << 40,
+          int64_t{1} << 40, "emulated device."};
 }
 
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {

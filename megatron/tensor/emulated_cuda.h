@@ -15,7 +15,8 @@
 
 namespace megatron {
 
-// CudaFacts().name of the emulated device; tests may ask more of it than of a real one.
+// CudaFacts().name of the emulated device on which the CPU's ops run; tests may ask more of it than
+// of a real one.
 inline constexpr char kEmulatedDeviceName[] = "emulated";
 
 // Whether the kernels' own code runs, emulated (//megatron/ops/cuda:emulated_kernels), rather than
