@@ -21,6 +21,8 @@ struct SpecialTokens {
   int32_t bos = -1, eos = -1, eod = -1, pad = -1, unk = -1;
   int32_t cls = -1, sep = -1, mask = -1;
   std::vector<int32_t> sentinels;  // <extra_id_0>, <extra_id_1>, …: additional_special_tokens_ids
+  // What its file puts around each text that a model reads.
+  std::vector<int32_t> before, behind;
 };
 
 // Bytes [begin, end) of a text.
@@ -51,8 +53,8 @@ class Tokenizer {
   // The token that ends a document.
   int32_t eod() const { return special().eod; }
 
-  // Appends the ids of `text`, and nothing around them: no BOS, no EOD. kInvalidArgument where the
-  // text can't be expressed; nothing is appended then.
+  // Appends the ids of `text`, and nothing around them: no BOS, no EOD, not what is `before` and
+  // `behind`. kInvalidArgument where the text can't be expressed; nothing is appended then.
   absl::Status Encode(absl::string_view text, std::vector<int32_t>* ids,
                       const EncodeOptions& options = {}) const {
     return DoEncode(text, options, ids);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/json/json_reader.h"
+#include "megatron/data/tokenizer/json/post_processor_json.h"
 #include "megatron/data/tokenizer/json/tokenizer_model_json.h"
 #include "megatron/data/tokenizer/json/tokenizer_steps_json.h"
 #include "megatron/data/tokenizer/pipeline/pipeline_tokenizer.h"
@@ -111,6 +112,27 @@ SpecialTokens FindSpecial(const SpecialTokenNames& names, const std::vector<std:
   }
 }
 
+void AddSpecial(const SpecialTokens& special, const std::vector<std::string>& pieces,
+                std::vector<AddedToken>* added) {
+  std::vector<int32_t> ids = {special.bos, special.eos, special.pad, special.unk,
+                              special.cls, special.sep, special.mask};
+  ids.insert(ids.end(), special.sentinels.begin(), special.sentinels.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (const AddedToken& token : *added) {
+    const auto found = std::lower_bound(ids.begin(), ids.end(), token.id);
+    if (found != ids.end() && *found == token.id) ids.erase(found);
+  }
+  for (const int32_t id : ids) {
+    if (id < 0) continue;
+    AddedToken token;
+    token.id = id;
+    token.content = pieces[static_cast<size_t>(id)];
+    token.special = true;
+    added->push_back(std::move(token));
+  }
+}
+
 // Models that spell characters see U+FFFD for bytes that aren't UTF-8; byte-level ones see the
 // bytes.
 std::string MendUtf8(absl::string_view text, std::vector<size_t>* origins) {
@@ -165,6 +187,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(absl::string_
   parts.model = std::move(model.model);
   MEGATRON_RETURN_IF_ERROR(MergePieces(parts.added, &parts.pieces));
   parts.special = FindSpecial(names, parts.pieces);
+  AddSpecial(parts.special, parts.pieces, &parts.added);
+  MEGATRON_ASSIGN_OR_RETURN(TokensAround around,
+                            PostProcessorFromJson(JsonMember(root, "post_processor"),
+                                                  static_cast<int64_t>(parts.pieces.size())));
+  parts.special.before = std::move(around.before);
+  parts.special.behind = std::move(around.behind);
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 

@@ -1,8 +1,8 @@
 // Hugging Face's tokenizer.json.
 //
 // Models: BPE (byte-level as GPT-2, Llama 3 and Qwen; with byte fallback as Llama 2 and Mistral),
-// WordPiece and Unigram, with the steps of tokenizer_steps_json.h. What isn't known is refused. The
-// post-processor is read for the names of special tokens alone, since Encode adds nothing around.
+// WordPiece and Unigram, with the steps of tokenizer_steps_json.h. What isn't known is refused.
+// What the post-processor adds is in SpecialTokens: Encode adds nothing around.
 #ifndef MEGATRON_DATA_TOKENIZER_JSON_TOKENIZER_JSON_H_
 #define MEGATRON_DATA_TOKENIZER_JSON_TOKENIZER_JSON_H_
 
@@ -25,7 +25,8 @@ struct SpecialTokenNames {
 absl::StatusOr<SpecialTokenNames> ParseSpecialTokenNames(absl::string_view json);
 
 // Where names has none, special tokens are known by usual spellings ("</s>", "<|endoftext|>",
-// "[CLS]", …). eod is eos. <extra_id_0>, <extra_id_1>, … are sentinels.
+// "[CLS]", …). eod is eos. <extra_id_0>, <extra_id_1>, … are sentinels. All of them are added
+// tokens, too, where the file does not say so, as in Hugging Face's library.
 absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(absl::string_view tokenizer_json,
                                                                    const SpecialTokenNames& names);
 

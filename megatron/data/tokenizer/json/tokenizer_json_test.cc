@@ -199,9 +199,39 @@ TEST(TokenizerJsonTest, TheConfigurationNamesSpecialTokens) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'eos_token'")));
 }
 
+TEST(TokenizerJsonTest, SpecialTokensAreFoundThoughTheFileAddsNone) {
+  const auto tokenizer = Create(R"json({
+    "added_tokens": [], "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "[MASK]": 2, "[": 3}}})json");
+  EXPECT_THAT(Encode(*tokenizer, "a [MASK]a", /*parse_special=*/true), ElementsAre(1, 2, 1));
+  EXPECT_THAT(Encode(*tokenizer, "a [MASK]"), ElementsAre(1, 3, 0, 0));
+}
+
 // The file with one part of it replaced.
 std::string With(absl::string_view part, absl::string_view other) {
   return absl::StrReplaceAll(ByteLevel(), {{part, other}});
+}
+
+std::string WithPostProcessor(absl::string_view description) {
+  return With(R"("decoder")", absl::StrCat(R"("post_processor": )", description, R"(, "decoder")"));
+}
+
+TEST(TokenizerJsonTest, PostProcessorsSayWhatStandsAroundATextAndEncodeLeavesItOut) {
+  const std::string t5 = R"({"type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>"}}],
+    "pair": [], "special_tokens": {"</s>": {"id": "</s>", "ids": [5], "tokens": ["</s>"]}}})";
+  const auto tokenizer = Create(WithPostProcessor(t5));
+  EXPECT_THAT(tokenizer->special().before, ElementsAre());
+  EXPECT_THAT(tokenizer->special().behind, ElementsAre(5));
+  EXPECT_THAT(Encode(*tokenizer, "ab"), ElementsAre(3));
+
+  const std::string bert = R"({"type": "BertProcessing", "sep": ["b", 1], "cls": ["a", 0]})";
+  const std::string both = absl::StrCat(
+      R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, )", t5, ", ", bert, "]}");
+  const auto surrounded = Create(WithPostProcessor(both));
+  EXPECT_THAT(surrounded->special().before, ElementsAre(0));
+  EXPECT_THAT(surrounded->special().behind, ElementsAre(5, 1));
+  EXPECT_THAT(Create(ByteLevel())->special().behind, ElementsAre());
 }
 
 TEST(TokenizerJsonTest, RefusesWhatItDoesNotKnow) {
@@ -234,6 +264,23 @@ TEST(TokenizerJsonTest, RefusesWhatItDoesNotKnow) {
       {With(R"("Ġ ab")", R"("Ġ")"), "merge 1 of the model"},
       {With(R"("Ġ ab")", R"("b a")"), "needs 'ba'"},
       {With(R"({"type": "ByteLevel"})", R"({"type": "CTC"})"), "no decoder of type 'CTC'"},
+      {WithPostProcessor(R"({"type": "Frame"})"), "no post-processor of type 'Frame'"},
+      {WithPostProcessor(R"({"type": "Sequence"})"), "no list of processors"},
+      {WithPostProcessor(R"({"type": "BertProcessing", "sep": ["b", 1]})"), "no 'cls'"},
+      {WithPostProcessor(R"({"type": "RobertaProcessing", "sep": ["b", 8], "cls": ["b", 1]})"),
+       "no token's"},
+      {WithPostProcessor(R"({"type": "TemplateProcessing", "single": []})"), "leaves the text out"},
+      {WithPostProcessor(R"({"type": "TemplateProcessing", "single":
+         [{"Sequence": {"id": "A"}}, {"Sequence": {"id": "B"}}]})"),
+       "is not of one text"},
+      {WithPostProcessor(
+           R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}]})"),
+       "no ids of 'x'"},
+      {WithPostProcessor(absl::StrCat(
+           R"({"type": "TemplateProcessing", "special_tokens": {"x": {"ids": [5]}}, "single": [)",
+           absl::StrJoin(std::vector<std::string>(300, R"({"SpecialToken": {"id": "x"}})"), ","),
+           "]}")),
+       "more than 256 tokens"},
       {With(R"("id": 5)", R"("id": 4)"), "have the same id 4"},
       {With(R"("id": 7)", R"("id": 2000000000)"), "beyond"},
       {With(R"("id": 7)", R"("id": -7)"), "no id below 2^31"},
