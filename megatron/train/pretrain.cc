@@ -24,6 +24,7 @@
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/train/check_tokenizer.h"
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/device_links.h"
@@ -301,6 +302,8 @@ std::optional<Failure> Pretraining::Plan() {
   if (!tokenizer.ok()) return Fail(kExitConfig, tokenizer.status());
   run_.tokenizer = *std::move(tokenizer);
   run_.options = ToRunOptions(loaded_.config, run_.tokenizer->vocab_size());
+  const absl::Status fits = CheckTokenizer(run_.options, *run_.tokenizer);
+  if (!fits.ok()) return Fail(kExitConfig, fits);
   absl::StatusOr<RunPlan> plan = PlanRun(run_.options);
   if (!plan.ok()) return Fail(kExitConfig, plan.status());
   run_.plan = *std::move(plan);

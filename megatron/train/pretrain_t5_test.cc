@@ -74,9 +74,19 @@ TEST_F(PretrainT5Test, EachProgramTakesItsOwnConfigurations) {
 }
 
 TEST_F(PretrainT5Test, WhatItCannotUseIsSaid) {
-  const Outcome sentinels = RunT5({"--set=data.vocab_extra_ids=0"});
-  EXPECT_EQ(sentinels.exit_code, kExitData) << sentinels.output;
+  const Outcome sentinels = RunT5({"--set=data.vocab_extra_ids=0", "--dry_run"});
+  EXPECT_EQ(sentinels.exit_code, kExitConfig) << sentinels.output;
   ExpectSaid(sentinels, {"vocab_extra_ids"});
+  const Outcome prompt =
+      RunT5({"--set=generation={prompt: \"<extra_id_0> owl <extra_id_0>\"}", "--dry_run"});
+  EXPECT_EQ(prompt.exit_code, kExitConfig) << prompt.output;
+  ExpectSaid(prompt, {"generation.prompt: the text has <extra_id_0> twice"});
+  std::string words;
+  for (int i = 0; i < 100; ++i) words += " owl";
+  const Outcome too_long =
+      RunT5({"--set=generation={prompt: \"<extra_id_0>" + words + "\"}", "--dry_run"});
+  EXPECT_EQ(too_long.exit_code, kExitConfig) << too_long.output;
+  ExpectSaid(too_long, {"generation.prompt: the text is ", "and the encoder reads 64"});
   const Outcome config = RunT5(
       {"--set=model.post_norm=true", "--set=model.num_experts=4", "--set=model.qk_layernorm=true"});
   EXPECT_EQ(config.exit_code, kExitConfig) << config.output;

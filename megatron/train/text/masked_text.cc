@@ -32,8 +32,10 @@ std::vector<Guess> Likeliest(absl::Span<const float> logits, int count) {
   return guesses;
 }
 
-absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text, const Tokenizer& tokenizer,
-                                            int64_t max_tokens) {
+}  // namespace
+
+absl::StatusOr<std::vector<int32_t>> EncodeMasks(const std::string& text,
+                                                 const Tokenizer& tokenizer, int64_t max_tokens) {
   const SpecialTokens& special = tokenizer.special();
   if (special.cls < 0 || special.sep < 0 || special.mask < 0) {
     return absl::InvalidArgumentError(
@@ -53,12 +55,11 @@ absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text, const Token
   return tokens;
 }
 
-}  // namespace
-
 absl::StatusOr<FilledText> FillMasks(const std::string& text, int num_guesses,
                                      const Tokenizer& tokenizer, int64_t max_tokens,
                                      TextGenerator* model) {
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Encode(text, tokenizer, max_tokens));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                            EncodeMasks(text, tokenizer, max_tokens));
   FilledText filled;
   std::vector<int32_t> whole = tokens;
   for (size_t t = 0; t < tokens.size(); ++t) {

@@ -21,10 +21,14 @@ struct FilledText {
   std::vector<std::vector<std::pair<std::string, double>>> guesses;
 };
 
+// What the model reads: the tokens of `text` between [CLS] and [SEP]. kInvalidArgument where the
+// text has no [MASK], the vocabulary has none of the three, or `max_tokens` are not enough.
+absl::StatusOr<std::vector<int32_t>> EncodeMasks(const std::string& text,
+                                                 const Tokenizer& tokenizer, int64_t max_tokens);
+
 // Each gap is filled from the text as it was given: the model does not see what it put in others.
-// Where several ranks hold the model, all call it with the same text. kInvalidArgument where the
-// text has no [MASK], or is longer than `max_tokens` with [CLS] and [SEP]; kUnavailable where a
-// peer was lost.
+// Where several ranks hold the model, all call it with the same text. kInvalidArgument where
+// EncodeMasks refuses it; kUnavailable where a peer was lost.
 absl::StatusOr<FilledText> FillMasks(const std::string& text, int num_guesses,
                                      const Tokenizer& tokenizer, int64_t max_tokens,
                                      TextGenerator* model);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -23,21 +24,43 @@ int32_t LastToken(const SpecialTokens& special) {
   return special.eos >= 0 ? special.eos : special.eod;
 }
 
-absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text, const Tokenizer& tokenizer,
-                                            int64_t max_tokens) {
-  std::vector<int32_t> tokens;
-  EncodeOptions options;
-  options.parse_special = true;
-  MEGATRON_RETURN_IF_ERROR(tokenizer.Encode(text, &tokens, options));
-  if (tokens.empty()) return absl::InvalidArgumentError("the text is empty");
-  if (static_cast<int64_t>(tokens.size()) > max_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the text is ", tokens.size(), " tokens long, and the encoder reads ", max_tokens));
+// Each once, so that each has a span of its own.
+absl::Status CheckSentinels(absl::Span<const int32_t> tokens, const Tokenizer& tokenizer) {
+  std::set<int32_t> seen;
+  for (const int32_t token : tokens) {
+    if (IsSentinel(tokenizer, token) && !seen.insert(token).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the text has ", tokenizer.Piece(token),
+                       " twice: each gap needs a sentinel of its own, in the order of the text"));
+    }
   }
-  return tokens;
+  return absl::OkStatus();
+}
+
+absl::Status NothingWritten(const Tokenizer& tokenizer) {
+  const std::vector<int32_t>& sentinels = tokenizer.special().sentinels;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the model writes nothing: the text has no gap for it to fill",
+      sentinels.empty() ? "" : absl::StrCat(", such as ", tokenizer.Piece(sentinels[0]))));
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<int32_t>> EncodeGaps(const std::string& text, const Tokenizer& tokenizer,
+                                                int64_t max_tokens) {
+  const SpecialTokens& special = tokenizer.special();
+  std::vector<int32_t> tokens = special.before;
+  EncodeOptions options;
+  options.parse_special = true;
+  MEGATRON_RETURN_IF_ERROR(tokenizer.Encode(text, &tokens, options));
+  if (tokens.size() == special.before.size())
+    return absl::InvalidArgumentError("the text is empty");
+  MEGATRON_RETURN_IF_ERROR(CheckSentinels(tokens, tokenizer));
+  tokens.insert(tokens.end(), special.behind.begin(), special.behind.end());
+  if (static_cast<int64_t>(tokens.size()) <= max_tokens) return tokens;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the text is ", tokens.size(), " tokens long, and the encoder reads ", max_tokens));
+}
 
 RestoredText PutTogether(absl::Span<const int32_t> given, absl::Span<const int32_t> written,
                          const Tokenizer& tokenizer) {
@@ -71,7 +94,7 @@ absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenize
                                          const RestoreOptions& options, TextGenerator* model,
                                          absl::FunctionRef<bool()> go_on) {
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<int32_t> given,
-                            Encode(text, tokenizer, options.limits.max_encoder_context));
+                            EncodeGaps(text, tokenizer, options.limits.max_encoder_context));
   const int32_t first = FirstToken(tokenizer.special()), last = LastToken(tokenizer.special());
   if (first < 0) {
     return absl::InvalidArgumentError(
@@ -83,7 +106,12 @@ absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenize
   model->Generate(options.sampling, count, &written,
                   [&](int32_t token) { return token != last && go_on(); });
   if (written.back() == last) written.pop_back();
-  return PutTogether(given, absl::MakeConstSpan(written).subspan(1), tokenizer);
+  const SpecialTokens& special = tokenizer.special();
+  const auto asked = absl::MakeConstSpan(given).subspan(
+      special.before.size(), given.size() - special.before.size() - special.behind.size());
+  RestoredText restored = PutTogether(asked, absl::MakeConstSpan(written).subspan(1), tokenizer);
+  if (written.size() == 1 && restored.spans.empty()) return NothingWritten(tokenizer);
+  return restored;
 }
 
 std::string FormatSpans(const RestoredText& restored) {

@@ -29,9 +29,16 @@ struct RestoreOptions {
   GeneratorLimits limits;
 };
 
+// What the encoder reads of `text`: its tokens, and around them what the tokenizer's file puts
+// there. kInvalidArgument where the text is empty, longer than `max_tokens` with all of it, or has
+// a sentinel twice: both would be given the same span.
+absl::StatusOr<std::vector<int32_t>> EncodeGaps(const std::string& text, const Tokenizer& tokenizer,
+                                                int64_t max_tokens);
+
 // The decoder begins with BOS, or padding where the vocabulary has none, and ends with EOS. Where
 // several ranks hold the model, all call it with the same text. Stops where `go_on` is false, on
-// all ranks alike. kInvalidArgument where the text is empty or longer than the encoder reads.
+// all ranks alike. kInvalidArgument where EncodeGaps refuses the text, and where it has no gap and
+// nothing is written.
 absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenizer& tokenizer,
                                          const RestoreOptions& options, TextGenerator* model,
                                          absl::FunctionRef<bool()> go_on);

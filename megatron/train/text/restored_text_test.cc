@@ -4,14 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/data/tokenizer/json/tokenizer_json.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 
 namespace megatron {
 namespace {
 
+using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
+using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class RestoredTextTest : public ::testing::Test {
  protected:
@@ -54,6 +60,26 @@ TEST_F(RestoredTextTest, SpansFollowTheTextNotTheDecoder) {
                                          "<extra_id_0> lamp <extra_id_1> bag <extra_id_2> the");
   EXPECT_EQ(restored.text, tokenizer_->Decode(Encode("the owl lamp")));
   EXPECT_THAT(restored.spans, ElementsAre("the", "lamp"));
+}
+
+TEST_F(RestoredTextTest, WhatTheFileSaysOfItStandsAroundTheText) {
+  const auto tokenizer = CreateTokenizerFromJson(R"json({
+    "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 1], "sep": ["</s>", 2]},
+    "model": {"type": "WordPiece",
+              "vocab": {"[UNK]": 0, "[CLS]": 1, "</s>": 2, "owl": 3, "<extra_id_0>": 4}}})json",
+                                                 {});
+  ASSERT_THAT(tokenizer, IsOk());
+  EXPECT_THAT(EncodeGaps("owl<extra_id_0>", **tokenizer, 4), IsOkAndHolds(ElementsAre(1, 3, 4, 2)));
+  EXPECT_THAT(
+      EncodeGaps("owl<extra_id_0>", **tokenizer, 3),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4 tokens long, and the encoder")));
+  EXPECT_THAT(EncodeGaps("", **tokenizer, 4), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(RestoredTextTest, ASentinelStandsForOneGapOnly) {
+  EXPECT_THAT(EncodeGaps("the <extra_id_0> owl <extra_id_0> .", *tokenizer_, 100),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has <extra_id_0> twice")));
+  EXPECT_THAT(EncodeGaps("the <extra_id_1> owl <extra_id_0> .", *tokenizer_, 100), IsOk());
 }
 
 }  // namespace

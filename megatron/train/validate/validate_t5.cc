@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -108,6 +109,10 @@ void CheckT5(ConfigChecker& check) {
   CheckNames(check);
   CheckLengths(check, type);
   CheckParts(check, type);
+  if (check.resolved().has_generation() &&
+      !absl::StrContains(check.resolved().generation().prompt(), "<extra_id_")) {
+    check.Error("generation.prompt", absl::StrCat("must hold an <extra_id_0> ", type));
+  }
 }
 
 }  // namespace megatron

@@ -74,6 +74,8 @@ TEST(ValidateT5Test, RefusesEachBrokenRuleByName) {
       {{"model.num_experts=4"}, "model.num_experts = 4: is not there"},
       {{"parallel.context_parallel_size=3", "parallel.cp_comm_type=a2a"},
        "must be divisible by parallel.context_parallel_size = 3"},
+      {{"generation={prompt: \"Once\"}"},
+       "generation.prompt = \"Once\": must hold an <extra_id_0>"},
       {{"data.eod_mask_loss=true"}, "data.eod_mask_loss = true: has no effect"},
       {{"model.num_tokentypes=2"}, "model.num_tokentypes = 2: has no effect"},
       {{"parallel.pipeline_model_parallel_split_rank=1"},
