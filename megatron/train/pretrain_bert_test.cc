@@ -46,6 +46,14 @@ TEST_F(PretrainBertTest, WithoutItsBinaryHeadItHasOneLoss) {
   EXPECT_FALSE(absl::StrContains(outcome.output, "sop"));
 }
 
+TEST_F(PretrainBertTest, AnEvaluationInWhichNothingIsMaskedHasNoLoss) {
+  const Outcome outcome = RunBert({"--set=data.mask_prob=1e-9"});
+  EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  for (const char* text : {"of what is evaluated nothing counts for lm loss",
+                           "| lm loss value: NAN |", "| sop loss value: "})
+    EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+}
+
 TEST_F(PretrainBertTest, HasExpertsWhereTheyAreAskedFor) {
   const Outcome outcome = RunBert(
       {"--set=model.num_experts=4", "--set=model.disable_bias_linear=true",

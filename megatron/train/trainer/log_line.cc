@@ -73,7 +73,7 @@ std::string FormatSpeed(const SpeedLog& log) {
   return text;
 }
 
-double Perplexity(double loss) { return std::exp(std::min(20.0, loss)); }
+double Perplexity(double loss) { return std::exp(loss > 20 ? 20 : loss); }
 
 std::string FormatValidationBlock(const std::string& when, const std::vector<NamedLoss>& losses,
                                   const std::vector<NamedLoss>& others) {

@@ -86,6 +86,7 @@ TEST(LogLineTest, OnlyLossesHavePerplexities) {
 TEST(LogLineTest, BoundsPerplexity) {
   EXPECT_DOUBLE_EQ(Perplexity(2), std::exp(2.0));
   EXPECT_DOUBLE_EQ(Perplexity(1000), std::exp(20.0));
+  EXPECT_TRUE(std::isnan(Perplexity(std::nan(""))));
 }
 
 TEST(LogLineTest, PrintsTheFirstIterationAndEachIntervalsLast) {

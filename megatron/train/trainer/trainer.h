@@ -73,6 +73,7 @@ struct Measured {
   // Each under the name that Megatron prints; of a step also the router's losses that are trained
   // on.
   absl::InlinedVector<std::pair<Measure, double>, 4> values;
+  std::vector<const char*> of_nothing;  // names of those whose 0 is the mean of nothing
 };
 
 struct StepReport : Measured {

@@ -1,5 +1,6 @@
 #include "megatron/train/trainer/training_loop.h"
 
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -279,10 +280,23 @@ bool TrainingLoop::EvaluationIsDue() const {
   return interval > 0 && trainer_->progress().iteration % interval == 0;
 }
 
+// Where nothing counted, as where no token was masked, there is no mean, and 0 would look like one.
+absl::StatusOr<Measured> TrainingLoop::EvaluateOn(const GptSampleSource& source) {
+  MEGATRON_ASSIGN_OR_RETURN(Measured measured,
+                            trainer_->Evaluate(source, options().loop.eval_iters));
+  for (const char* name : measured.of_nothing) {
+    for (auto& [measure, value] : measured.values) {
+      if (absl::string_view(measure.name) == name) value = std::nan("");
+    }
+    Print(absl::StrCat("of what is evaluated nothing counts for ", name,
+                       "; with more train.eval_iters something may"));
+  }
+  return measured;
+}
+
 std::optional<ExitCode> TrainingLoop::Evaluate() {
   const int64_t iteration = trainer_->progress().iteration;
-  const absl::StatusOr<Measured> measured =
-      trainer_->Evaluate(*context_.data->valid, options().loop.eval_iters);
+  const absl::StatusOr<Measured> measured = EvaluateOn(*context_.data->valid);
   if (!measured.ok())
     return Fail(CodeOf(measured.status()), std::string(measured.status().message()));
   last_evaluated_iteration_ = iteration;
@@ -298,8 +312,7 @@ std::optional<ExitCode> TrainingLoop::Evaluate() {
 ExitCode TrainingLoop::Test() {
   TrainingProgress& progress = trainer_->progress();
   const int64_t consumed = std::exchange(progress.consumed_valid_samples, 0);
-  const absl::StatusOr<Measured> measured =
-      trainer_->Evaluate(*context_.data->test, options().loop.eval_iters);
+  const absl::StatusOr<Measured> measured = EvaluateOn(*context_.data->test);
   progress.consumed_valid_samples = consumed;
   if (!measured.ok())
     return Fail(CodeOf(measured.status()), std::string(measured.status().message()));

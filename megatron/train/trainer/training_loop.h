@@ -71,6 +71,7 @@ class TrainingLoop {
   void Record(const StepReport& report, absl::Duration elapsed);
   void PrintLogLine(const StepReport& report);
   void WritePipelineTimeline();
+  absl::StatusOr<Measured> EvaluateOn(const GptSampleSource& source);
   std::optional<ExitCode> Evaluate();
   // Of the finished model, behind its checkpoint.
   ExitCode Test();
