@@ -41,13 +41,13 @@ class Shape:
         self.ffn = self.ffn or 4 * self.hidden
 
 
-# Those of tools/gpu_check, with what `pretrain_gpt --dry_run` says of them: parameters, and model FLOPs a token with
+# Those of tools/gpu/shapes.py, with what `pretrain_gpt --dry_run` says of them: parameters, and model FLOPs a token with
 # causal attention counted once and in full.
 SHAPES = {
     "gpt3_857m": (Shape(24, 1024, 16, 2048), 355_919_872, 2.423e9, 2.725e9),
     "gpt_1664": (Shape(24, 1664, 13, 2048), 885_078_272, 5.778e9, 6.268e9),
     "gpt2_124m": (Shape(12, 768, 12, 1024), 124_475_904, 7.98e8, 8.547e8),
-    "llama_1.5b": (Shape(28, 2048, 16, 2048, groups=8, ffn=5632, llama=True), 1_527_367_680, 9.25e9, 9.955e9),
+    "llama_1500m": (Shape(28, 2048, 16, 2048, groups=8, ffn=5632, llama=True), 1_527_367_680, 9.25e9, 9.955e9),
 }
 
 
@@ -180,7 +180,8 @@ class Training:
                                             {"params": others, "weight_decay": 0.0}],
                                            lr=1e-4, betas=(0.9, 0.95), fused=True)
         self.weights = decayed + others
-        self.model = torch.compile(model) if compiled else model
+        # Each batch gets code of its own: code for any batch is slower.
+        self.model = torch.compile(model, dynamic=False) if compiled else model
 
     def step(self, batch):
         tokens = torch.randint(50257, (batch, self.s.sequence + 1), device="cuda")
@@ -212,20 +213,22 @@ class Training:
 
 
 def tune(s, compiled, batches, deadline, steps):
-    """The rate of each micro-batch that fits, until they get slower or time is up."""
-    training, rates = Training(s, compiled), {}
+    """The rate and the GiB of each micro-batch that fits, until they get slower or time is up."""
+    training, rates, peaks = Training(s, compiled), {}, {}
     for batch in batches:
         if rates and time.monotonic() > deadline:
             print("  time is up: batches from %d on are not tried" % batch, flush=True)
             break
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
         rate = training.rate(batch, steps)
         if rate is None:
             break
-        rates[batch] = rate
+        rates[batch], peaks[batch] = rate, torch.cuda.max_memory_allocated() / 2**30
         print("  %s, %d samples: %.0f tokens/s" % ("compiled" if compiled else "eager", batch, rate), flush=True)
         if len(rates) > 1 and rate < 0.98 * max(rates.values()):
             break
-    return rates
+    return rates, peaks
 
 
 def measure(name, options):
@@ -240,7 +243,7 @@ def measure(name, options):
             best = result["eager"]["batch"]
             batches = [b for b in batches if best <= b <= 2 * best]
         share = 0.5 if kind == "eager" and "compiled" in options.kinds else 1.0
-        rates = tune(s, compiled, batches, begin + share * options.seconds, options.steps)
+        rates, peaks = tune(s, compiled, batches, begin + share * options.seconds, options.steps)
         torch.cuda.empty_cache()
         if not rates:
             continue
@@ -250,7 +253,7 @@ def measure(name, options):
             "tokens_per_second": rates[batch],
             "model_tflops_causal": rates[batch] * flops_per_token(s, True) * 1e-12,
             "model_tflops_full": rates[batch] * flops_per_token(s, False) * 1e-12,
-            "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+            "peak_gib": peaks[batch],
             "tokens_per_second_by_batch": rates,
         }
     return result

@@ -133,7 +133,7 @@ TEST(LoadConfigFromStringTest, TellsErrorsOfTextTypesAndValuesTogether) {
 }
 
 TEST(ShippedConfigsTest, EachLoadsAsAPlanAndMeansTheSameWrittenOut) {
-  EXPECT_THAT(ShippedConfigs(), SizeIs(10));
+  EXPECT_THAT(ShippedConfigs(), SizeIs(12));
   for (const ShippedConfig& shipped : ShippedConfigs()) {
     const auto loaded =
         LoadConfigFromString(shipped.text, shipped.name, {}, ConfigPurpose::kDryRun);

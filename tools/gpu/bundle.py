@@ -1,0 +1,119 @@
+"""The programs of the GPU check: which there are, and how they get into a folder that can be carried elsewhere."""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+# The most valuable first.
+TESTS = ("ops/cuda:kernels_test", "ops/cuda:layer_norm_test", "train/layouts:cuda_placement_test",
+         "ops/cuda:moe_kernels_test", "optim:comm_stream_test", "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
+BENCHMARKS = ("ops/cuda:kernels_benchmark",)
+TRAINER = "train:pretrain_gpt"
+TOOLS = ("comm_bench", "plot_loss")
+PEER = "pytorch_gpu_speed.py"
+_SANITIZER = "compute-sanitizer"
+
+
+def _name(target):
+    return target.split(":")[1]
+
+
+def tests():
+    return [_name(target) for target in TESTS]
+
+
+def benchmarks():
+    return [_name(target) for target in BENCHMARKS]
+
+
+def sanitizer(programs):
+    """Its path: in the bundle, on PATH or in the toolkit; none where it is nowhere."""
+    packed = os.path.join(programs, "sanitizer", _SANITIZER)
+    toolkit = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", _SANITIZER)
+    for path in (packed, shutil.which(_SANITIZER), toolkit):
+        if path and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _toolkit_version():
+    nvcc = shutil.which("nvcc") or os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    return re.search(r"release (\d+)\.(\d+)", text).groups()
+
+
+def _pack_sanitizer(directory):
+    """Of the toolkit's version. Toolkits that are put together from packages often lack it."""
+    major, minor = _toolkit_version()
+    package = "nvidia-cuda-sanitizer-api" + ("" if int(major) >= 13 else "-cu" + major)
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", scratch,
+                        "%s==%s.%s.*" % (package, major, minor)], check=True)
+        wheel, = glob.glob(os.path.join(scratch, "*.whl"))
+        target = os.path.join(directory, "sanitizer")
+        os.makedirs(target, exist_ok=True)
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                # All in one folder, as in a toolkit: the program looks for its libraries beside itself.
+                if re.search(r"/(bin/compute-sanitizer|[^/]*\.so)$", name):
+                    path = os.path.join(target, os.path.basename(name))
+                    with archive.open(name) as packed, open(path, "wb") as out:
+                        shutil.copyfileobj(packed, out)
+                    os.chmod(path, 0o755)
+
+
+def _size(directory):
+    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(directory) for name in names)
+
+
+def build(root, directory):
+    """Builds all programs and packs them into `directory`, which then holds all that the check needs."""
+    os.makedirs(directory, exist_ok=True)
+    directory = os.path.abspath(directory)
+    flags = ["--config=cuda", "--define=cuda_archs=" + os.environ.get("CUDA_ARCHS", "sm_90a")]
+    bazel = [os.path.join(root, "bazelw")] + os.environ.get("BAZEL_STARTUP", "").split()
+    targets = ["//megatron/" + target for target in TESTS + BENCHMARKS + (TRAINER,)]
+    targets += ["//tools:" + tool for tool in TOOLS]
+    subprocess.run(bazel + ["build"] + flags + targets, cwd=root, check=True)
+    where = subprocess.run(bazel + ["info"] + flags + ["bazel-bin"], cwd=root, check=True, capture_output=True,
+                           text=True).stdout.strip()
+    with tempfile.TemporaryDirectory() as scratch:
+        for target in targets:
+            subprocess.run(["strip", "-o", os.path.join(scratch, _name(target)),
+                            os.path.join(where, target[2:].replace(":", "/"))], check=True)
+        try:
+            _pack_sanitizer(scratch)
+        except (OSError, AttributeError, ValueError, subprocess.CalledProcessError) as error:
+            print("compute-sanitizer is not packed, and `check` fails where it is not installed: %s" % error)
+        # Packed they are a quarter of the size, which counts where they are carried to another machine.
+        with tarfile.open(os.path.join(directory, "programs.tar.gz"), "w:gz") as archive:
+            for name in sorted(os.listdir(scratch)):
+                archive.add(os.path.join(scratch, name), name)
+    shutil.copy(os.path.join(root, "tools", "gpu_check"), directory)
+    shutil.copy(os.path.join(root, "tools", "interop", PEER), directory)
+    modules = os.path.join(directory, "gpu")
+    os.makedirs(modules, exist_ok=True)
+    for module in glob.glob(os.path.join(root, "tools", "gpu", "*.py")):
+        shutil.copy(module, modules)
+    print("%s: %.1f MiB" % (directory, _size(directory) / 2**20))
+
+
+def unpack(directory):
+    """Once; `directory` then holds the programs themselves. False where there are none."""
+    archive = os.path.join(directory, "programs.tar.gz")
+    trainer = os.path.join(directory, _name(TRAINER))
+    if not os.path.exists(archive):
+        return os.path.exists(trainer)
+    # A bundle that was built anew replaces the programs of the one before.
+    if not os.path.exists(trainer) or os.path.getmtime(trainer) < os.path.getmtime(archive):
+        with tarfile.open(archive) as packed:
+            packed.extractall(directory)
+        for name in [_name(TRAINER)]:
+            os.utime(os.path.join(directory, name))
+    return True

@@ -1,0 +1,132 @@
+"""`gpu_check check`: whether what runs on the GPU is right, and how fast single kernels are."""
+
+import json
+import os
+import re
+
+import bundle
+import tables
+from session import Failure
+from trainer import read_metrics
+
+# What is small enough for a tool that makes kernels some hundred times slower: of each test program, by GoogleTest's
+# filter.
+_SANITIZED = (
+    ("layer_norm_test", "*"),
+    ("kernels_test", "*Activations*:*Gates*:*Copies*:*Sums*:*Dropout*:*Norms*:*Embeddings*:*Rope*:*CrossEntropy*"
+     ":*Optimizers*:*Attention*"),
+    ("moe_kernels_test", "*"),
+    ("comm_stream_test", "*"),
+)
+SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+
+
+def _read_tests(path):
+    """Of GoogleTest's report: how many tests ran, and the names of those that did not or failed."""
+    try:
+        with open(path) as file:
+            suites = json.load(file)["testsuites"]
+    except (OSError, ValueError, KeyError):
+        raise Failure("no report of what was tested")
+    ran, skipped, failed = 0, [], []
+    for suite in suites:
+        for test in suite["testsuite"]:
+            name = "%s.%s" % (suite["name"], test["name"])
+            if test.get("failures"):
+                failed.append(name)
+            elif test.get("result") == "SKIPPED":
+                skipped.append(name)
+            elif test.get("status") == "RUN":
+                ran += 1
+    return ran, skipped, failed
+
+
+def run_tests(session, name, log, limit, prefix=(), filter="*"):
+    report = session.path(log + ".json")
+    if os.path.exists(report):
+        os.remove(report)
+    done = session.run([*prefix, session.program(name), "--gtest_output=json:" + report, "--gtest_filter=" + filter],
+                       log + ".log", limit, MEGATRON_REQUIRE_GPU="1")
+    failed = []
+    if done.code == 0 or os.path.exists(report):
+        ran, skipped, failed = _read_tests(report)
+    if failed:
+        raise Failure("%d tests failed: %s" % (len(failed), ", ".join(failed[:8])))
+    done.require_success()
+    if skipped:
+        raise Failure("%d tests were skipped: %s" % (len(skipped), ", ".join(skipped[:8])))
+    if ran == 0:
+        raise Failure("no test ran")
+    return {"tests": ran}
+
+
+def _sanitize(session, tool, name, filter):
+    sanitizer = bundle.sanitizer(session.programs)
+    if sanitizer is None:
+        raise Failure("compute-sanitizer is not here")
+    log = "%s_%s" % (tool, name)
+    figures = run_tests(session, name, log, 100, [sanitizer, "--tool=" + tool, "--error-exitcode=1"], filter)
+    with open(session.path(log + ".log"), errors="replace") as file:
+        if not re.search("ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", file.read()):
+            raise Failure("%s did not say that there were no errors" % tool)
+    return figures
+
+
+def _follows_cpu(session, name, tolerance, steps, options):
+    """The demo's losses on the CPU and on the GPU."""
+    losses = {}
+    for device in ("cpu", "cuda"):
+        log = "%s_%s" % (name, device)
+        metrics = session.path(log + ".jsonl")
+        if os.path.exists(metrics):
+            os.remove(metrics)
+        session.run([session.program("pretrain_gpt"), "--config=gpt_demo", "--set=system.device=" + device,
+                     "--set=train.log_interval=10", "--set=train.eval_iters=0", "--set=train.exit_interval=%d" % steps,
+                     "--set=logging.metrics_file=" + metrics, *options], log + ".log", 120).require_success()
+        losses[device] = [step["lm loss"] for step in read_metrics(metrics)]
+        if len(losses[device]) != steps or None in losses[device]:
+            raise Failure("%d finite losses of %d on %s" %
+                          (sum(loss is not None for loss in losses[device]), steps, device))
+    worst = max(abs(a - b) / abs(a) for a, b in zip(losses["cpu"], losses["cuda"]))
+    if not worst <= tolerance:
+        raise Failure("losses differ by %.2g, by more than %.2g" % (worst, tolerance))
+    return {"steps": steps, "losses_differ_by": worst}
+
+
+def _benchmark(session, name, watch):
+    report = session.path(name + ".json")
+    if os.path.exists(report):
+        os.remove(report)
+    done = session.run([session.program(name), "--benchmark_min_time=0.2", "--benchmark_out=" + report,
+                        "--benchmark_out_format=json"], name + ".log", 300)
+    try:
+        with open(report) as file:
+            rows = json.load(file)["benchmarks"]
+    except (OSError, ValueError, KeyError):
+        done.require_success()
+        raise Failure("it wrote no results")
+    broken = [row for row in rows if row.get("error_occurred") or row.get("skipped")]
+    for row in rows:
+        if row not in broken and row.get("run_type", "iteration") == "iteration":
+            session.record("kernel", row["name"], **tables.kernel_figures(row))
+    done.require_success()
+    if broken:
+        raise Failure("%d rows did not run: %s" % (len(broken), "; ".join(
+            "%s: %s" % (row["name"], row.get("error_message", "skipped")) for row in broken[:5])))
+    if not rows:
+        raise Failure("it has no rows")
+    return {"rows": len(rows), **watch.during(done.begin, done.end)}
+
+
+def check(session, device, watch):
+    for name in bundle.tests():
+        session.step("test", name, lambda: run_tests(session, name, name, 200))
+    session.step("training", "fp32_as_on_the_cpu", lambda: _follows_cpu(session, "fp32", 1e-4, 20, ()))
+    session.step("training", "bf16_as_on_the_cpu",
+                 lambda: _follows_cpu(session, "bf16", 2e-2, 200, ["--set=precision.bf16=true"]))
+    for name in bundle.benchmarks():
+        session.step("benchmark", name, lambda: _benchmark(session, name, watch), need=20)
+    for tool in SANITIZER_TOOLS:
+        for name, filter in _SANITIZED:
+            session.step(tool, name, lambda: _sanitize(session, tool, name, filter))
+    return tables.kernel_table(session.rows)

@@ -1,0 +1,75 @@
+"""What nvidia-smi tells: which GPU this is, and what it does while programs run."""
+
+import statistics
+import subprocess
+import threading
+import time
+
+_FACTS = ("name", "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "memory.total")
+_STATE = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "memory.used")
+
+
+def _query(fields):
+    """A row for each GPU; none where nvidia-smi is absent or has nothing to tell."""
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if done.returncode != 0:
+        return []
+    return [[field.strip() for field in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def _number(text):
+    try:
+        return float(text)
+    except ValueError:  # "[N/A]"
+        return None
+
+
+def devices():
+    """The facts of each GPU, by name; empty where there is none."""
+    return [dict(zip(_FACTS, row)) for row in _query(_FACTS) if len(row) == len(_FACTS)]
+
+
+class Watch:
+    """Asks for the state of the first GPU twice a second, on a thread of its own."""
+
+    def __init__(self):
+        self._samples = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._ask_once()
+        self._thread.start()
+
+    def _ask_once(self):
+        now = time.monotonic()
+        for row in _query(_STATE)[:1]:
+            self._samples.append((now, [_number(field) for field in row]))
+
+    def _ask(self):
+        while not self._over.wait(0.5):
+            self._ask_once()
+
+    def stop(self):
+        self._over.set()
+        self._thread.join()
+
+    def idle_memory(self):
+        """MiB that were taken before anything of ours ran."""
+        return self._samples[0][1][4] if self._samples else None
+
+    def during(self, begin, end):
+        """Medians of the clocks and the power in the last half of that time, and the most memory taken."""
+        samples = [state for when, state in list(self._samples) if begin <= when <= end]
+        busy = [state for when, state in list(self._samples) if (begin + end) / 2 <= when <= end]
+
+        def of(states, column, pick):
+            numbers = [state[column] for state in states if state[column] is not None]
+            return pick(numbers) if numbers else None
+
+        figures = {"sm_mhz": of(busy, 0, statistics.median), "memory_mhz": of(busy, 1, statistics.median),
+                   "watts": of(busy, 2, statistics.median), "celsius": of(busy, 3, max),
+                   "memory_mib": of(samples, 4, max)}
+        return {name: figure for name, figure in figures.items() if figure is not None}

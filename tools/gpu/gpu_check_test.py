@@ -1,0 +1,416 @@
+#!/usr/bin/env python3
+"""tools/gpu_check on a machine that has no GPU: all that it runs are stubs, which behave as they are told.
+
+What it must not do is call something well that was not, so most tests break one thing.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOOLS = os.path.dirname(HERE)
+
+# Stands for every program. What it is called as says which; $STUB_DOES, a JSON object, says what goes wrong.
+STUB = r'''
+import json, os, signal, sys, time
+name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
+does = json.loads(os.environ["STUB_DOES"])
+with open(os.environ["STUB_CALLS"], "a") as calls:
+    calls.write(json.dumps([name] + arguments) + "\n")
+options = dict(a.split("=", 1) for a in (a[6:] if a.startswith("--set=") else a for a in arguments) if "=" in a)
+
+def write(path, value):
+    with open(path, "w") as file:
+        file.write(json.dumps(value))
+
+def calls_of(program):
+    with open(os.environ["STUB_CALLS"]) as calls:
+        return sum(line.startswith('["' + program) for line in calls)
+
+def end(code):
+    sys.stdout.flush()
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+if name == "nvidia-smi":
+    if does.get(name) == "fails":
+        print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+        sys.exit(9)
+    if "driver_version" in arguments[0]:
+        for _ in range(does.get("gpus", 1)):
+            print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, 143771")
+    else:
+        print("1755, 3201, 640.10, 61, 2048")
+elif name == "compute-sanitizer":
+    print("========= ERROR SUMMARY: %d errors" % (1 if does.get(name) == "finds" else 0), flush=True)
+    if does.get(name) == "silent":
+        sys.exit(0)
+    program = next(i for i, a in enumerate(arguments) if not a.startswith("-"))
+    os.execv(arguments[program], arguments[program:])
+elif name.endswith("_test"):
+    what = does.get(name, "")
+    if what == "crashes":
+        end(-signal.SIGSEGV)
+    if what == "sleeps":
+        time.sleep(600)
+    test = {"name": "Works", "status": "RUN", "result": "SKIPPED" if what == "skips" else "COMPLETED"}
+    if what == "fails":
+        test["failures"] = [{"failure": "wrong"}]
+    suites = [] if what == "is empty" else [{"name": "Suite", "testsuite": [test]}]
+    if what != "reports nothing":
+        write(options["--gtest_output"][5:], {"testsuites": suites})
+    sys.exit(1 if what == "fails" else 0)
+elif name == "kernels_benchmark":
+    what = does.get(name, "")
+    rows = [{"name": "BM_Gelu/real_time", "run_type": "iteration", "real_time": 80.0, "cpu_time": 1.0, "time_unit": "us",
+             "iterations": 10, "GB/s": 3600.0, "roofline": 0.87, "floor": 0.85},
+            {"name": "BM_Slow", "run_type": "iteration", "real_time": 2.5, "time_unit": "ms", "roofline": 0.4, "floor": 0.75},
+            {"name": "BM_Other", "run_type": "iteration", "real_time": 900.0, "time_unit": "ns", "bits": 7.0}]
+    if what == "skips":
+        rows[0] = {"name": "BM_Gelu", "run_type": "iteration", "error_occurred": True, "error_message": "no GPU",
+                   "real_time": 0.0, "time_unit": "ns"}
+    if what == "is empty":
+        rows = []
+    if what != "crashes early":
+        write(options["--benchmark_out"], {"benchmarks": rows})
+    end(-signal.SIGABRT if what.startswith("crashes") else 0)
+elif name == "pretrain_gpt":
+    shape, batch = options["--config"], int(options.get("train.micro_batch_size", 1))
+    what = does.get(name, {}).get("%s.%d" % (shape, batch), does.get(name, {}).get(shape, ""))
+    parameters, flops = {"gpt3_857m": (355919872, 2.4e9), "gpt_1664": (885078272, 5.8e9), "gpt2_124m": (124475904, 8e8),
+                         "llama_1500m": (1527367680, 9.3e9), "gpt_demo": (1000, 1e6)}[shape]
+    if "--dry_run" in arguments:
+        if what == "does not plan":
+            print("ERROR: train.micro_batch_size: no")
+            sys.exit(20)
+        gib = 200.0 if what == "does not fit" else 1.95
+        print("\nparameters: {:,} (vocabulary 50257, padded to 50304)".format(parameters))
+        print("model FLOPs: %.4g a token and 1e+14 a step (causal attention counted once; %.4g and 2e+14 if in full)" %
+              (flops, 1.125 * flops))
+        print("memory of rank 0 (pipeline stage 0): %.2f GiB, 5 parameters" % gib)
+        sys.exit(0)
+    if what == "runs out of memory":
+        print("F1122 Check failed: out of memory on cuda:0: 99 bytes for activations")
+        end(-signal.SIGABRT)
+    plans = options.get("system.gemm_plan_file")
+    if plans and "system.time_gemm_kernels" in options:
+        if what != "writes no plans":
+            write(plans, {})
+    elif plans and not os.path.exists(plans):
+        print("no such file")
+        sys.exit(20)
+    if "logging.profile_dir" in options:
+        os.makedirs(options["logging.profile_dir"], exist_ok=True)
+        span = {"ph": "X", "tid": 2, "name": "layer 3", "dur": 1500.0}
+        if what != "has no trace":
+            write(options["logging.profile_dir"] + "/trace_rank_0.json",
+                  {"traceEvents": [span, dict(span, name="layer 4"), dict(span, tid=1, name="host")]})
+    steps, rate = int(options.get("train.exit_interval", 60)), 200000.0
+    if what == "is slow":
+        rate = 50000.0
+    before = calls_of("nvidia-smi")
+    pinned = plans and "system.time_gemm_kernels" not in options
+    while does.get("watched") and pinned and calls_of("nvidia-smi") < before + 6:
+        time.sleep(0.1)
+    with open(options.get("logging.metrics_file", os.devnull), "w") as metrics:
+        for i in range(1, steps + 1):
+            loss = 10.0 - 9.0 * i / steps if what != "learns nothing" else 10.0
+            if options.get("system.device") == "cuda" and what == "differs from the CPU":
+                loss *= 1.1
+            if what == "loses its loss" and i == 7:
+                loss = None
+            if i == 4 and what == "crashes after 3 steps":
+                metrics.flush()
+                end(-signal.SIGSEGV)
+            if i == 4 and what == "stops after 3 steps":
+                break
+            metrics.write(json.dumps({"iteration": i, "consumed_samples": i * batch, "lm loss": loss,
+                                      "tokens_per_second": rate if pinned else 1.0, "mfu": 0.48}) + "\n")
+            if i == 2:
+                metrics.write(json.dumps({"iteration": 2, "lm loss validation": 3.0}) + "\n")
+    sys.exit(11 if "train.exit_duration_in_mins" in options else 0)
+elif name == "pytorch_gpu_speed.py":
+    what = does.get(name, "")
+    if what == "crashes":
+        print("torch._dynamo.exc.BackendCompilerFailed: no", file=sys.stderr)
+        sys.exit(1)
+    counts = {"gpt3_857m": 355919872, "gpt_1664": 885078272, "gpt2_124m": 124475904, "llama_1500m": 1527367680}
+    result = {"what": "pytorch", "name": options["--shape"], "parameters": counts[options["--shape"]],
+              "eager": {"tokens_per_second": 100000.0}, "compiled": {"tokens_per_second": 160000.0}}
+    if what == "is another model":
+        result["parameters"] += 1
+    if what == "does not compile":
+        del result["compiled"]
+    write(options["--json"], result)
+elif name == "plot_loss":
+    write(options["--output"], "<svg/>")
+'''
+TESTS = ("kernels_test", "layer_norm_test", "cuda_placement_test", "moe_kernels_test", "comm_stream_test", "trace_test",
+         "nccl_device_test")
+PROGRAMS = TESTS + ("kernels_benchmark", "pretrain_gpt", "comm_bench", "plot_loss")
+
+
+class GpuCheckTest(unittest.TestCase):
+
+    def setUp(self):
+        self.root = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.root)
+        self.bundle, self.out, bin = (os.path.join(self.root, name) for name in ("bundle", "out", "bin"))
+        os.makedirs(os.path.join(self.bundle, "gpu"))
+        os.mkdir(bin)
+        shutil.copy(os.path.join(TOOLS, "gpu_check"), self.bundle)
+        for module in os.listdir(HERE):
+            if module.endswith(".py"):
+                shutil.copy(os.path.join(HERE, module), os.path.join(self.bundle, "gpu"))
+        # Nothing else is on PATH: a GPU that this machine may have stays unseen.
+        for program in ("bash", "dirname", "readlink", "sed"):
+            os.symlink(shutil.which(program), os.path.join(bin, program))
+        os.symlink(sys.executable, os.path.join(bin, "python3"))
+        for name in PROGRAMS:
+            self.stub(os.path.join(self.bundle, name))
+        for name in ("nvidia-smi", "compute-sanitizer"):
+            self.stub(os.path.join(bin, name))
+        with open(os.path.join(self.bundle, "pytorch_gpu_speed.py"), "w") as file:
+            file.write(STUB)
+        self.bin = bin
+
+    def stub(self, path):
+        with open(path, "w") as file:
+            file.write("#!%s -IS\n%s" % (os.path.realpath(sys.executable), STUB))
+        os.chmod(path, 0o755)
+
+    def gpu_check(self, *arguments, does=None, seconds=600, **environment):
+        """Returns its exit code, what it printed, and its results."""
+        calls = os.path.join(self.root, "calls")
+        open(calls, "w").close()
+        variables = {"PATH": self.bin, "HOME": self.root, "CUDA_HOME": self.root, "STUB_DOES": json.dumps(does or {}),
+                     "STUB_CALLS": calls, "GPU_CHECK_SECONDS": str(seconds), **environment}
+        done = subprocess.run([os.path.join(self.bundle, "gpu_check"), *arguments], env=variables, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        rows = []
+        if len(arguments) > 1 and os.path.exists(os.path.join(self.out, arguments[0] + ".jsonl")):
+            with open(os.path.join(self.out, arguments[0] + ".jsonl")) as file:
+                rows = [json.loads(line) for line in file]
+        with open(calls) as file:
+            self.calls = [json.loads(line) for line in file]
+        return done.returncode, done.stdout, rows
+
+    def row(self, rows, what, name):
+        found, = [row for row in rows if row["what"] == what and row["name"] == name]
+        return found
+
+    def expect_failures(self, part, kinds, does, expected):
+        """`expected`: (what, name, a part of the reason) of all that fails of these kinds of steps."""
+        code, text, rows = self.gpu_check(part, self.out, *kinds, does=does)
+        self.assertEqual(code, 1, text)
+        for what, name, why in expected:
+            row = self.row(rows, what, name)
+            self.assertEqual(row["verdict"], "failed", text)
+            self.assertIn(why, row["why"])
+            self.assertIn("FAILED: %s %s" % (what, name), text)
+        failed = {(row["what"], row["name"]) for row in rows if row.get("verdict") == "failed"}
+        self.assertEqual(failed, {(what, name) for what, name, _ in expected})
+        return text, rows
+
+    # What holds for all parts.
+
+    def test_without_a_gpu_nothing_is_run(self):
+        for does in ({"nvidia-smi": "fails"}, {"gpus": 0}):
+            for part in ("check", "learn", "run"):
+                code, text, _ = self.gpu_check(part, self.out, does=does)
+                self.assertEqual(code, 1)
+                self.assertIn("no GPU here", text)
+                self.assertEqual({call[0] for call in self.calls}, {"nvidia-smi"})
+        os.remove(os.path.join(self.bin, "nvidia-smi"))
+        code, text, _ = self.gpu_check("check", self.out)
+        self.assertEqual(code, 1)
+        self.assertIn("no GPU here", text)
+
+    def test_without_programs_it_says_how_to_get_them(self):
+        os.remove(os.path.join(self.bundle, "pretrain_gpt"))
+        code, text, _ = self.gpu_check("check", self.out)
+        self.assertEqual(code, 1)
+        self.assertIn("gpu_check build", text)
+
+    def test_wrong_commands_get_the_usage(self):
+        for arguments in (["chek"], ["build"], ["check", self.out, "rest", "pytorch"], ["check", self.out, "all"]):
+            code, text, _ = self.gpu_check(*arguments)
+            self.assertEqual(code, 20, text)
+            self.assertIn("DIR/gpu_check check [OUT]", text)
+
+    def test_programs_are_unpacked(self):
+        with tarfile.open(os.path.join(self.bundle, "programs.tar.gz"), "w:gz") as archive:
+            for name in PROGRAMS:
+                archive.add(os.path.join(self.bundle, name), name)
+                os.remove(os.path.join(self.bundle, name))
+        code, text, _ = self.gpu_check("check", self.out)
+        self.assertEqual(code, 0, text)
+
+    def test_what_there_is_no_time_for_is_named_and_done_later(self):
+        # The first test passes, the second lasts longer than there is time for.
+        code, text, rows = self.gpu_check("check", self.out, seconds=30, does={"layer_norm_test": "sleeps"})
+        self.assertEqual(code, 2, text)
+        self.assertIn("NOT RUN: test layer_norm_test: stopped", text)
+        self.assertIn("NOT RUN: benchmark kernels_benchmark", text)
+        self.assertEqual(self.row(rows, "test", "kernels_test")["verdict"], "passed")
+        code, text, rows = self.gpu_check("check", self.out, "rest")
+        self.assertEqual(code, 0, text)
+        self.assertFalse(any("--gtest_output=json:%s/kernels_test.json" % self.out in call for call in self.calls))
+        self.assertEqual(self.row(rows, "test", "kernels_test")["verdict"], "passed")
+        self.assertEqual(self.row(rows, "test", "layer_norm_test")["verdict"], "passed")
+
+    # check
+
+    def test_check_passes_and_prints_each_row(self):
+        code, text, rows = self.gpu_check("check", self.out)
+        self.assertEqual(code, 0, text)
+        for name in TESTS:
+            self.assertEqual(self.row(rows, "test", name)["verdict"], "passed")
+        for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
+            self.assertEqual(self.row(rows, tool, "kernels_test")["verdict"], "passed")
+        self.assertEqual(self.row(rows, "kernel", "BM_Gelu/real_time")["microseconds"], 80)
+        self.assertEqual(self.row(rows, "kernel", "BM_Slow")["microseconds"], 2500)
+        self.assertRegex(text, r"\| BM_Gelu/real_time +\| +80.0 \| 3600 GB/s \| 87.0 % \| 85.0 % \| +met \|")
+        self.assertRegex(text, r"\| BM_Slow +\| +2500.0 \| +\| 40.0 % \| 75.0 % \| MISSED \|")
+        self.assertRegex(text, r"\| BM_Other +\| +0.9 \| +\| +\| +\| +\| +bits 7 \|")
+        self.assertIn("Furthest from what is asked of them: BM_Slow (40.0 %)", text)
+        self.assertIn("targets: 1 met, 1 missed", text)
+        self.assertIn("NVIDIA H200, driver 580.65.06", text)
+
+    def test_tests_that_did_not_test_have_failed(self):
+        broken = {"trace_test": ("skips", "1 tests were skipped: Suite.Works"), "comm_stream_test": ("is empty", "no test ran"),
+                  "kernels_test": ("fails", "1 tests failed: Suite.Works"),
+                  "layer_norm_test": ("crashes", "killed by signal 11"),
+                  "nccl_device_test": ("reports nothing", "no report")}
+        expected = [("test", name, why) for name, (_, why) in broken.items()]
+        expected += [("memcheck", name, broken[name][1]) for name in ("kernels_test", "layer_norm_test", "comm_stream_test")]
+        self.expect_failures("check", ["test", "memcheck"], {name: does for name, (does, _) in broken.items()}, expected)
+
+    def test_benchmarks_that_did_not_measure_have_failed(self):
+        for does, why in (("skips", "BM_Gelu: no GPU"), ("is empty", "no rows"), ("crashes early", "killed by signal 6"),
+                          ("crashes late", "killed by signal 6")):
+            self.expect_failures("check", ["benchmark"], {"kernels_benchmark": does},
+                                 [("benchmark", "kernels_benchmark", why)])
+
+    def test_the_sanitizer_must_be_there_and_find_nothing(self):
+        sanitized = [(tool, name) for tool in ("memcheck", "initcheck")
+                     for name in ("kernels_test", "layer_norm_test", "moe_kernels_test", "comm_stream_test")]
+        for does, why in (("finds", "no errors"), ("silent", "no report")):
+            self.expect_failures("check", ["memcheck", "initcheck"], {"compute-sanitizer": does},
+                                 [(*step, why) for step in sanitized])
+        os.remove(os.path.join(self.bin, "compute-sanitizer"))
+        self.expect_failures("check", ["memcheck", "initcheck"], {},
+                             [(*step, "compute-sanitizer is not here") for step in sanitized])
+
+    def test_training_must_follow_the_cpu(self):
+        for does, why in (("differs from the CPU", "losses differ by 0.1"), ("loses its loss", "finite losses of"),
+                          ("crashes after 3 steps", "killed by signal 11"), ("stops after 3 steps", "3 finite losses")):
+            self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": does}},
+                                 [("training", "fp32_as_on_the_cpu", why), ("training", "bf16_as_on_the_cpu", why)])
+
+    # time
+
+    def test_time_reports_each_shape_beside_pytorch(self):
+        code, text, rows = self.gpu_check("time", self.out, does={"watched": True})
+        self.assertEqual(code, 0, text)
+        ours = self.row(rows, "training", "gpt3_857m.16")
+        self.assertEqual((ours["tokens_per_second"], ours["steps"], ours["mfu_causal"]), (200000, 20, 0.48))
+        self.assertIn("pretrain_gpt --config=gpt3_857m", ours["command"])
+        self.assertEqual(ours["sm_mhz"], 1755)
+        # MFU in full: 1.125 times as many FLOPs. 200000 / 160000 = 1.25.
+        self.assertRegex(text, r"\| gpt3_857m +\| +355,919,872 \| +16 \| +200000 \| +48.0 % \| 54.0 % \| 190000 \| +100000 "
+                         r"\| +160000 \| +1.25 \|")
+        self.assertIn("gpt3_857m: tokens/s met, 1.15 x PyTorch compiled met", text)
+        self.assertIn("llama_1500m: MFU MISSED", text)
+        self.assertIn("llm.c's own figure for an A100 MISSED", text)
+        self.assertIn("1755 MHz, memory 3201 MHz, 640 W, 61 °C while it trained", text)
+        self.assertRegex(text, r"3.000 ms +2 times  layer N")
+        self.assertNotIn("host", text)
+
+    def test_timed_runs_read_the_kernels_that_a_run_before_them_chose(self):
+        self.gpu_check("time", self.out, "training")
+        runs = [call for call in self.calls if call[0] == "pretrain_gpt" and "--config=gpt_1664" in call and
+                "--set=train.micro_batch_size=16" in call and "--dry_run" not in call]
+        self.assertEqual(["--set=system.time_gemm_kernels=true" in run for run in runs], [True, False])
+        plans = [[option for option in run if "gemm_plan_file" in option] for run in runs]
+        self.assertEqual(plans[0], plans[1])
+        self.assertEqual(len(plans[0]), 1)
+
+    def test_training_that_did_not_train_has_failed_and_is_in_no_table(self):
+        does = {"gpt3_857m.16": "crashes after 3 steps", "gpt3_857m.32": "stops after 3 steps",
+                "gpt3_857m.8": "learns nothing", "gpt_1664.16": "loses its loss", "gpt_1664.8": "writes no plans"}
+        text, _ = self.expect_failures("time", ["training", "profile"], {"pretrain_gpt": does}, [
+            ("training", "gpt3_857m.16", "killed by signal 11"), ("training", "gpt3_857m.32", "3 steps in place of 20"),
+            ("training", "gpt3_857m.8", "the loss does not fall"), ("profile", "two_steps", "killed by signal 11"),
+            ("training", "gpt_1664.16", "the loss of step 7 is not finite"),
+            ("training", "gpt_1664.8", "wrote no file")])
+        self.assertIn("gpt3_857m: not measured", text)
+        self.assertRegex(text, r"\| gpt_1664 +\| +885,078,272 \| +32 \|")
+
+    def test_out_of_memory_is_told_by_name_beside_the_plan(self):
+        self.expect_failures("time", ["training"], {"pretrain_gpt": {"gpt_1664.16": "runs out of memory"}}, [
+            ("training", "gpt_1664.16", "planned 1.9 GiB: F1122 Check failed: out of memory")])
+
+    def test_batches_that_do_not_fit_are_not_tried(self):
+        code, text, rows = self.gpu_check("time", self.out, "training",
+                                          does={"pretrain_gpt": {"llama_1500m.16": "does not fit"}})
+        self.assertEqual(code, 0, text)
+        self.assertEqual(self.row(rows, "training", "llama_1500m.8")["verdict"], "passed")
+        self.assertNotIn("llama_1500m.16", [row["name"] for row in rows])
+
+    def test_a_shape_without_a_plan_has_failed(self):
+        does = {"gpt_1664": "does not plan", "gpt2_124m": "does not fit"}
+        self.expect_failures("time", ["training"], {"pretrain_gpt": does}, [
+            ("plan", "gpt_1664", "exit code 20"), ("plan", "gpt2_124m", "none of")])
+
+    def test_missed_targets_are_counted_and_told(self):
+        code, text, _ = self.gpu_check("time", self.out, does={"pretrain_gpt": {"gpt3_857m": "is slow"}})
+        self.assertEqual(code, 0, text)
+        self.assertIn("gpt3_857m: tokens/s MISSED, 1.15 x PyTorch compiled MISSED", text)
+
+    def test_pytorch_must_be_there_and_measure_the_same_model(self):
+        names, peer = ("gpt3_857m", "gpt_1664", "gpt2_124m", "llama_1500m"), "pytorch_gpu_speed.py"
+        for does, what, why in (("crashes", "pytorch", "BackendCompilerFailed"),
+                                ("does not compile", "pytorch", "no rate for compiled"),
+                                ("is another model", "comparison", "not the same model")):
+            kinds = ["training", "pytorch"] if what == "comparison" else ["pytorch"]
+            self.expect_failures("time", kinds, {peer: does}, [(what, name, why) for name in names])
+        code, text, rows = self.gpu_check("time", self.out, "pytorch", PYTHON=os.path.join(self.root, "no_such_python"))
+        self.assertEqual(code, 1, text)
+        self.assertIn("does not start", self.row(rows, "pytorch", "llama_1500m")["why"])
+
+    def test_a_profile_without_a_trace_has_failed(self):
+        self.expect_failures("time", ["profile"], {"pretrain_gpt": {"gpt3_857m": "has no trace"}},
+                             [("profile", "two_steps", "no trace")])
+
+    def test_several_gpus_are_used_together(self):
+        code, text, rows = self.gpu_check("time", self.out, "training", "links", does={"gpus": 4})
+        self.assertEqual(code, 0, text)
+        self.assertEqual(self.row(rows, "training", "a_rank_a_gpu")["gpus"], 4)
+        self.assertEqual(self.row(rows, "links", "nccl")["verdict"], "passed")
+
+    # learn
+
+    def test_learn_draws_the_curve(self):
+        code, text, rows = self.gpu_check("learn", self.out)
+        self.assertEqual(code, 0, text)
+        self.assertEqual(self.row(rows, "training", "stories")["steps"], 60)
+        self.assertIn("960 samples", text)
+        self.assertTrue(os.path.exists(os.path.join(self.out, "learn.svg")))
+
+    def test_learning_must_last_and_lower_the_loss(self):
+        for does, why in (("learns nothing", "the loss fell only"), ("stops after 3 steps", "only 3 steps"),
+                          ("crashes after 3 steps", "killed by signal 11"), ("loses its loss", "not finite")):
+            self.expect_failures("learn", ["training"], {"pretrain_gpt": {"gpt3_857m": does}},
+                                 [("training", "stories", why)])
+
+
+if __name__ == "__main__":
+    unittest.main()

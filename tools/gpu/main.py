@@ -1,0 +1,88 @@
+"""What tools/gpu_check runs: reads its command line, and says first and last what was run on what."""
+
+import datetime
+import os
+import shlex
+import sys
+import tempfile
+
+import bundle
+import correctness
+import device
+import learning
+import speed
+from session import Session
+
+_USAGE = 64
+_PARTS = ("check", "time", "learn")
+# What can be asked for alone.
+_KINDS = {"check": ("test", "training", "benchmark", *correctness.SANITIZER_TOOLS),
+          "time": ("training", "option", "profile", "pytorch", "links"), "learn": ("training", "picture")}
+
+
+def _run_part(part, programs, out, steps):
+    gpus = device.devices()
+    session = Session(programs, out, part, float(os.environ.get("GPU_CHECK_SECONDS", 460)), steps)
+    facts = gpus[0]
+    command = shlex.join(["gpu_check", part, out, *steps])
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    heading = "%s, driver %s, at most %s MHz (memory %s MHz) and %s W; %s; %s" % (
+        facts["name"], facts["driver_version"], facts["clocks.max.sm"], facts["clocks.max.mem"], facts["power.limit"],
+        date, command)
+    print(heading, flush=True)
+    session.record("device", facts["name"], gpus=len(gpus), date=date, command=command,
+                   **{name: fact for name, fact in facts.items() if name != "name"})
+    watch = device.Watch()
+    try:
+        if part == "check":
+            table = correctness.check(session, facts, watch)
+        elif part == "time":
+            table = speed.time_training(session, facts, watch, len(gpus))
+        else:
+            table = learning.learn(session)
+    finally:
+        watch.stop()
+    text = "\n%s\n\n%s" % (heading, table)
+    with open(session.path(part + ".md"), "w") as file:
+        file.write(text.lstrip())
+    print(text)
+    return session.finish()
+
+
+def _run(parts, programs, out, steps=()):
+    if not device.devices():
+        print("no GPU here: nvidia-smi is absent or names none; nothing was run", file=sys.stderr)
+        return 1
+    if not bundle.unpack(programs):
+        print("no programs in %s: make a bundle with `gpu_check build DIR`" % programs, file=sys.stderr)
+        return 1
+    codes = [_run_part(part, programs, out, steps) for part in parts]
+    return 1 if 1 in codes else max(codes)
+
+
+def main(home, arguments):
+    """`home` is the folder of gpu_check itself: of a bundle, or tools/ of the sources."""
+    command, out = (arguments + ["", ""])[:2]
+    steps = tuple(arguments[2:])
+    if command not in ("", "build", "run", *_PARTS) or not set(steps) <= {"rest", *_KINDS.get(command, ())}:
+        return _USAGE
+    root = os.environ.get("BUILD_WORKSPACE_DIRECTORY", os.path.dirname(home))
+    if command == "build":
+        if not out:
+            return _USAGE
+        bundle.build(root, out)
+        return 0
+    if command:
+        parts = _PARTS[:2] if command == "run" else (command,)
+        return _run(parts, home, os.path.abspath(out or "."), steps)
+    if not device.devices():  # before an hour of compiling
+        print("no GPU here: nvidia-smi is absent or names none; nothing was built", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as programs:
+        bundle.build(root, programs)
+        return _run(_PARTS[:2], programs, os.path.join(root, "gpu_check_results"))
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,37 @@
+"""The models that are timed, and what is asked of each (docs/performance.md)."""
+
+import dataclasses
+from typing import Optional, Sequence
+
+# One rank, bf16, no dropout: what the shipped configurations of several ranks do not say of themselves.
+_ONE_RANK_IN_BF16 = ("--set=parallel.tensor_model_parallel_size=1", "--set=parallel.pipeline_model_parallel_size=1",
+                     "--set=precision.fp16=false", "--set=precision.bf16=true", "--set=model.hidden_dropout=0",
+                     "--set=model.attention_dropout=0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    name: str  # of the shipped configuration, and of pytorch_gpu_speed.py's shape
+    options: Sequence[str]
+    batches: Sequence[int]  # samples of a micro-batch: the likely best first
+    peer_seconds: int  # for trying PyTorch's batches; those with most come first
+    tokens_per_second: Optional[float] = None  # at least
+    mfu: Optional[float] = None  # at least, with causal attention counted once
+    llm_c: Optional[float] = None  # tokens/s of llm.c, as published
+    ratio: float = 1.15  # to PyTorch compiled, at least
+
+    def arguments(self):
+        return ["--config=" + self.name, *self.options]
+
+
+# llm.c's rate is its own figure for an A100, 56 % of that GPU's peak; it has published none of this shape on a newer one.
+SHAPES = (
+    Shape("gpt3_857m", _ONE_RANK_IN_BF16, (16, 32, 8), 60, tokens_per_second=190e3),
+    Shape("gpt_1664", (), (16, 8, 32), 45, tokens_per_second=92e3),
+    Shape("gpt2_124m", ("--set=precision.bf16=true",), (32, 64, 16), 50, llm_c=218e3),
+    Shape("llama_1500m", (), (16, 8, 4), 40, mfu=0.55),
+)
+
+# Options of the trainer that may make it faster and change no result beyond rounding, by name. Each is tried on the
+# first shape; those that make it faster are taken for what follows.
+OPTIONS_TO_TRY = ()

@@ -1,0 +1,210 @@
+"""`gpu_check time`: how fast training is, beside PyTorch, and what it takes of memory."""
+
+import json
+import os
+import re
+
+import bundle
+import tables
+from session import Failure, OutOfTime
+from shapes import OPTIONS_TO_TRY, SHAPES
+from trainer import OutOfMemory, Trainer
+
+_STEPS = 20
+# A batch costs about this much: kernels chosen by time, then the steps that count.
+_SECONDS_A_BATCH = 25
+_WORTHWHILE = 1.005  # below it is noise
+
+
+class _Timing:
+
+    def __init__(self, session, device, watch):
+        self.session, self.watch = session, watch
+        self.trainer = Trainer(session, float(device["memory.total"]))
+        self.options = []  # that turned out to make it faster
+        self.tried = {}  # batches by shape
+        self.plans = {}  # by shape and batch
+
+    def plan(self, shape, batch):
+        if (shape.name, batch) not in self.plans:
+            self.plans[shape.name, batch] = self.trainer.plan(shape, batch, self.options)
+        return self.plans[shape.name, batch]
+
+    def _kernels(self, shape, batch):
+        """The option that names the file of the fastest kernels for matrix products."""
+        return "--set=system.gemm_plan_file=" + self.session.path("%s.%d.gemms.textproto" % (shape.name, batch))
+
+    def _choose_kernels(self, shape, batch):
+        """Writes that file, by a short run whose first step times all kernels."""
+        option = self._kernels(shape, batch)
+        path = option.split("=", 2)[2]
+        if os.path.exists(path):
+            os.remove(path)  # of another build
+        self.trainer.train(shape, batch, 3, "%s.%d.gemms" % (shape.name, batch),
+                           [*self.options, option, "--set=system.time_gemm_kernels=true"])
+        if not os.path.exists(path):
+            raise Failure("system.time_gemm_kernels wrote no file")
+        return option
+
+    def _time(self, shape, batch, extra, log):
+        plan = self.plan(shape, batch)
+        figures, done = self.trainer.train(shape, batch, _STEPS, log, extra)
+        return {**plan, **figures, **self._observed(done, plan)}
+
+    def _observed(self, done, plan):
+        """The GPU while it ran; its memory as against the plan."""
+        state = self.watch.during(done.begin, done.end)
+        idle, most = self.watch.idle_memory(), state.pop("memory_mib", None)
+        if idle is not None and most is not None:
+            state["peak_gib"] = (most - idle) / 1024
+            state["of_plan"] = state["peak_gib"] / plan["planned_gib"]
+        return state
+
+    def batch(self, shape, batch, name=None):
+        """One row: a shape with one size of micro-batch."""
+        self.tried.setdefault(shape.name, []).append(batch)
+        name = name or "%s.%d" % (shape.name, batch)
+
+        def action():
+            try:
+                self.plan(shape, batch)  # which fails sooner than training
+                kernels = self._choose_kernels(shape, batch)
+                return {"shape": shape.name, **self._time(shape, batch, [*self.options, kernels], name)}
+            except OutOfMemory as short:
+                raise Failure("planned %.1f GiB: %s" % (self.plan(shape, batch)["planned_gib"], short))
+
+        return self.session.step("training", name, action, need=_SECONDS_A_BATCH)
+
+    def next_batch(self, shape):
+        """The first that was not tried and fits by the trainer's own plan; none where there is none."""
+        for batch in shape.batches:
+            if batch not in self.tried.get(shape.name, ()) and self.trainer.fits(self.plan(shape, batch)):
+                return batch
+        return None
+
+    def first(self, shape):
+        """The likely best batch that fits; a failure of its own where not even a plan can be had."""
+        if not self.session.wants("training"):
+            return None
+        try:
+            batch = self.next_batch(shape)
+            if batch is None:
+                raise Failure("none of %s samples fit" % (shape.batches,))
+        except Failure as failure:
+            return self.session.fail("plan", shape.name, failure)
+        except OutOfTime:
+            batch = shape.batches[0]  # which is then told as not run
+        return self.batch(shape, batch)
+
+    def other_batches(self, shape):
+        """Those that may be better still, as long as there is time; they are no part of what must be done."""
+        while self.tried.get(shape.name) and self.session.left() > _SECONDS_A_BATCH:
+            try:
+                batch = self.next_batch(shape)
+            except Failure as failure:
+                self.session.fail("plan", shape.name, failure)
+                return
+            except OutOfTime:
+                break
+            if batch is None:
+                return
+            self.batch(shape, batch)
+        left = [batch for batch in shape.batches if batch not in self.tried.get(shape.name, ())]
+        if left:
+            print("left out %s with %s samples: no time" % (shape.name, ", ".join(map(str, left))))
+
+    def try_options(self, shape, base):
+        """Keeps those of OPTIONS_TO_TRY that make it faster, one after the other."""
+        best = base["tokens_per_second"]
+        # Products that only come with an option have their kernels timed in the first step of its own run.
+        kernels = [self._kernels(shape, base["batch"]), "--set=system.time_gemm_kernels=true"]
+        for name, option in OPTIONS_TO_TRY:
+
+            def action():
+                figures = self._time(shape, base["batch"], [*self.options, *option, *kernels], "option_" + name)
+                return {**figures, "speedup": figures["tokens_per_second"] / best}
+
+            row = self.session.step("option", name, action, need=_SECONDS_A_BATCH)
+            if row["verdict"] == "passed" and row["speedup"] > _WORTHWHILE:
+                best = row["tokens_per_second"]
+                self.options += option
+                self.plans.clear()
+        if self.options:
+            self.batch(shape, base["batch"], "%s.%d.with_options" % (shape.name, base["batch"]))
+
+
+def _peer(session, shape):
+    """The same shape in PyTorch."""
+    python = os.environ.get("PYTHON", "python3")
+    path = session.path("pytorch_%s.json" % shape.name)
+    if os.path.exists(path):
+        os.remove(path)
+    done = session.run([python, session.program(bundle.PEER), "--shape=" + shape.name,
+                        "--seconds=%d" % shape.peer_seconds, "--json=" + path], "pytorch_%s.log" % shape.name,
+                       shape.peer_seconds + 120)
+    done.require_success()
+    try:
+        with open(path) as file:
+            result = json.loads(file.read())
+    except (OSError, ValueError):
+        raise Failure("it wrote no results")
+    result.pop("name", None)
+    result.pop("what", None)
+    for kind in ("eager", "compiled"):
+        if not result.get(kind, {}).get("tokens_per_second"):
+            raise Failure("it has no rate for %s" % kind)
+    return {"shape": shape.name, **result}
+
+
+def _profile(session, timing, shape):
+    """Where the time of two steps goes: sums of a trace's spans on the GPU, by name."""
+    batch = shape.batches[0]
+    folder = session.path("profile")
+    session.run([session.program("pretrain_gpt"), *shape.arguments(), *Trainer.sizes(batch, 1), *timing.options,
+                 "--set=train.exit_interval=12", "--profile", "--set=logging.profile_dir=" + folder],
+                "profile.log", 90).require_success()
+    try:
+        with open(os.path.join(folder, "trace_rank_0.json")) as file:
+            events = json.load(file)["traceEvents"]
+    except (OSError, ValueError, KeyError):
+        raise Failure("it wrote no trace")
+    spans = [event for event in events if event.get("ph") == "X"]
+    if not spans:
+        raise Failure("its trace is empty")
+    gpu = max(span["tid"] for span in spans)  # behind the host's
+    sums = {}
+    for span in spans:
+        if span["tid"] == gpu:
+            name = re.sub(r"\d+", "N", span["name"])
+            milliseconds, count = sums.get(name, (0, 0))
+            sums[name] = (milliseconds + span["dur"] / 1000, count + 1)
+    return {"spans": sorted(([name, *sum] for name, sum in sums.items()), key=lambda span: -span[1])[:12]}
+
+
+def _several_gpus(session, timing, shape, gpus):
+    extra = [*timing.options, "--set=parallel.data_parallel_size=%d" % gpus, "--set=parallel.overlap_grad_reduce=true"]
+    figures, _ = timing.trainer.train(shape, shape.batches[0], _STEPS, "%d_gpus" % gpus, extra, ranks=gpus, limit=120)
+    return {"gpus": gpus, **figures}
+
+
+def _links(session, gpus):
+    session.run([session.program("comm_bench"), "--backend=nccl", "--ranks=%d" % gpus, "--op=all", "-b", "1M", "-e", "1G",
+                 "-f", "8", "--json=" + session.path("comm_bench.json")], "comm_bench.log", 120).require_success()
+
+
+def time_training(session, device, watch, gpus):
+    timing = _Timing(session, device, watch)
+    # First a row for each of our shapes, then PyTorch's, then what may still be better.
+    for shape in SHAPES:
+        row = timing.first(shape)
+        if shape is SHAPES[0] and row and row["verdict"] == "passed":
+            timing.try_options(shape, row)
+    session.step("profile", "two_steps", lambda: _profile(session, timing, SHAPES[0]), need=20)
+    for shape in sorted(SHAPES, key=lambda shape: -shape.peer_seconds):
+        session.step("pytorch", shape.name, lambda: _peer(session, shape), need=40)
+    if gpus > 1:
+        session.step("training", "a_rank_a_gpu", lambda: _several_gpus(session, timing, SHAPES[0], gpus), need=30)
+        session.step("links", "nccl", lambda: _links(session, gpus), need=30)
+    for shape in SHAPES:
+        timing.other_batches(shape)
+    return tables.speed_table(session, SHAPES)

@@ -1,0 +1,105 @@
+"""Runs of the trainer: what it plans, and how fast it is."""
+
+import json
+import math
+import os
+import re
+import shlex
+import statistics
+
+from session import Failure
+
+_GIB = 2**30
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+class OutOfMemory(Failure):
+    pass
+
+
+def _find(pattern, text, what):
+    found = re.search(pattern, text)
+    if not found:
+        raise Failure("the trainer did not say %s" % what)
+    return found.groups()
+
+
+def read_metrics(path):
+    """The steps of a metrics file, whole lines alone."""
+    if not os.path.exists(path):
+        return []
+    steps = []
+    with open(path) as file:
+        for line in file:
+            try:
+                step = json.loads(line)
+            except ValueError:
+                continue
+            if "lm loss" in step:
+                steps.append(step)
+    return steps
+
+
+def require_learning(steps, wanted):
+    """That there are all steps, with losses that are finite and, over 20 of them or more, fall."""
+    numbers = [step["iteration"] for step in steps]
+    if numbers != list(range(1, wanted + 1)):
+        raise Failure("%d steps in place of %d" % (len(steps), wanted))
+    losses = [step["lm loss"] for step in steps]
+    for step, loss in zip(steps, losses):
+        if loss is None or not math.isfinite(loss):
+            raise Failure("the loss of step %d is not finite" % step["iteration"])
+    first, last = statistics.mean(losses[:5]), statistics.mean(losses[-5:])
+    if wanted >= 20 and not last < first:  # in fewer, batches differ by more
+        raise Failure("the loss does not fall: %.6g, then %.6g" % (first, last))
+
+
+class Trainer:
+
+    def __init__(self, session, device_mib):
+        self.session, self.device_mib = session, device_mib
+
+    def _run(self, log, limit, arguments):
+        done = self.session.run([self.session.program("pretrain_gpt"), *arguments], log, limit)
+        self.command = shlex.join(["pretrain_gpt", *arguments])  # of the last run
+        if done.code != 0 and "out of memory on cuda" in done.text():
+            raise OutOfMemory(done.last_words())
+        return done.require_success()
+
+    @staticmethod
+    def sizes(batch, ranks):
+        return ["--set=system.device=cuda", "--set=train.eval_iters=0", "--set=train.micro_batch_size=%d" % batch,
+                "--set=train.global_batch_size=%d" % (batch * ranks)]
+
+    def plan(self, shape, batch, extra=()):
+        """Parameters, model FLOPs a token and GiB, as --dry_run counts them."""
+        text = self._run("%s.%d.plan.log" % (shape.name, batch), 60,
+                         [*shape.arguments(), *self.sizes(batch, 1), *extra, "--dry_run"]).text()
+        parameters, = _find(r"\nparameters: ([\d,]+) ", text, "how many parameters it has")
+        causal, = _find(r"\nmodel FLOPs: (\S+) a token", text, "how many FLOPs a token takes")
+        full, = _find(r"counted once; (\S+) and", text, "how many FLOPs a token takes with attention in full")
+        size, unit = _find(r"\nmemory of rank 0[^:]*: ([\d.]+) (\w+)", text, "how much memory it needs")
+        return {"parameters": int(parameters.replace(",", "")), "flops_causal": float(causal),
+                "flops_full": float(full), "planned_gib": float(size) * _UNITS[unit] / _GIB}
+
+    def fits(self, plan):
+        """Whether a plan fits, with what the driver and the libraries take."""
+        return plan["planned_gib"] + 1.5 < self.device_mib / 1024
+
+    def train(self, shape, batch, steps, log, extra=(), ranks=1, limit=90):
+        """Trains on tokens made up, of which the first quarter is not timed; the step times' median counts."""
+        metrics = self.session.path(log + ".jsonl")
+        if os.path.exists(metrics):
+            os.remove(metrics)
+        done = self._run(log + ".log", limit,
+                         [*shape.arguments(), *self.sizes(batch, ranks), "--set=train.log_interval=5",
+                          "--set=train.exit_interval=%d" % steps, "--set=logging.metrics_file=" + metrics, *extra])
+        taken = read_metrics(metrics)
+        require_learning(taken, steps)
+        timed = taken[steps // 4:]
+        figures = {"command": self.command, "batch": batch, "steps": steps,
+                   "tokens_per_second": statistics.median(step["tokens_per_second"] for step in timed)}
+        utilisations = [step["mfu"] for step in timed if step.get("mfu") is not None]
+        if utilisations:
+            figures["mfu_causal"] = statistics.median(utilisations)
+        return figures, done
