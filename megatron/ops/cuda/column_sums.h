@@ -7,11 +7,17 @@
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
+struct CUstream_st;
+
 namespace megatron::ops::cuda {
 
-// sums (fp32) += column sums of x, whose rows may have a stride: rows of a slice in ascending
-// order, then slices in order. Uses the stream's workspace.
+// sums (fp32) += column sums of x, whose rows may have a stride. Uses the stream's workspace. The
+// order of the sum depends on the sizes alone.
 void AddColumnSums(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H);
+
+// The last step of such a sum: sums += the rows of partial [slices, columns].
+void AddSlices(const float* partial, int64_t slices, int64_t columns, float* sums,
+               CUstream_st* stream);
 
 }  // namespace megatron::ops::cuda
 
