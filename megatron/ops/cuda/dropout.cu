@@ -6,45 +6,42 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// A thread takes four columns of one token, which share their random words.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    BiasDropoutAddKernel(DropoutArgs dropout, int64_t tokens, int64_t columns, const T* x,
-                         const T* bias, const T* residual, T* out) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t groups = dropout.groups(columns);
-  if (i >= tokens * groups) return;
-  const int64_t token = i / groups;
-  ForEachColumn(dropout, columns, token, i % groups, [&](int64_t column, float scale) {
-    const int64_t at = token * columns + column;
-    float value = ToFloat(x[at]);
-    if (bias != nullptr) value += ToFloat(bias[column]);
-    value *= scale;
-    if (residual != nullptr) value += ToFloat(residual[at]);
-    out[at] = FromFloat<T>(value);
-  });
+// Of the warp.
+__device__ int64_t Token() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 
-template <typename T>
+// A warp takes a token, each of its threads vectors of N columns.
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads) BiasDropoutAddKernel(ResidualSum<T> sum, T* out) {
+  const int64_t token = Token();
+  if (token >= sum.tokens) return;
+  for (int64_t i = threadIdx.x % kWarp; i < sum.columns / N; i += kWarp)
+    Store<T, N>(out + token * sum.columns, i, sum.template At<N>(token, i));
+}
+
+template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     DropoutBackwardKernel(DropoutArgs dropout, int64_t tokens, int64_t columns, const T* dy,
                           T* dx) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t groups = dropout.groups(columns);
-  if (i >= tokens * groups) return;
-  const int64_t token = i / groups;
-  ForEachColumn(dropout, columns, token, i % groups, [&](int64_t column, float scale) {
-    const int64_t at = token * columns + column;
-    dx[at] = FromFloat<T>(ToFloat(dy[at]) * scale);
-  });
+  const int64_t token = Token();
+  if (token >= tokens) return;
+  for (int64_t i = threadIdx.x % kWarp; i < columns / N; i += kWarp) {
+    auto values = Load<T, N>(dy + token * columns, i);
+    float multipliers[N];
+    dropout.Multipliers(token, i * N, multipliers);
+    for (int j = 0; j < N; ++j)
+      values.values[j] = FromFloat<T>(ToFloat(values.values[j]) * multipliers[j]);
+    Store<T, N>(dx + token * columns, i, values);
+  }
 }
 
-// A thread takes four columns of one token, as above.
+// A thread takes four columns of one token, which share their random words.
 __global__ void __launch_bounds__(kThreads)
     JitterKernel(DropoutArgs random, float eps, int64_t tokens, int64_t columns, const float* x,
                  float* out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t groups = random.groups(columns);
+  const int64_t groups = (columns + 3) / 4;
   if (i >= tokens * groups) return;
   const int64_t token = i / groups, first = i % groups * 4;
   const PhiloxBlock words = random.Words(token, i % groups);
@@ -64,21 +61,24 @@ void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor
   args.key = random.key;
   args.sample_T = random.sample_T.data<int64_t>();
   args.position_T = random.position_T.data<int32_t>();
-  JitterKernel<<<Blocks(tokens * args.groups(columns), kThreads), kThreads, 0, Handle(stream)>>>(
+  JitterKernel<<<Blocks(tokens * ((columns + 3) / 4), kThreads), kThreads, 0, Handle(stream)>>>(
       args, eps, tokens, columns, x_TH.data<float>(), out_TH.data<float>());
   CheckLaunched("jitter");
 }
 
 void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& x_TH,
                     const Tensor& bias_H, const Tensor& residual_TH, const Tensor& out_TH) {
-  const int64_t tokens = x_TH.dim(0), columns = x_TH.dim(1);
   if (x_TH.numel() == 0) return;
-  const DropoutArgs args = MakeDropoutArgs(dropout);
+  const unsigned blocks = Blocks(x_TH.dim(0), kWarps);
   WithType(x_TH.dtype(), [&](auto* type) {
-    BiasDropoutAddKernel<<<Blocks(tokens * args.groups(columns), kThreads), kThreads, 0,
-                           Handle(stream)>>>(args, tokens, columns, As(type, x_TH),
-                                             As(type, bias_H), As(type, residual_TH),
-                                             As(type, out_TH));
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto sum = MakeResidualSum(type, dropout, x_TH, bias_H, residual_TH);
+    if (sum.TakesVectors({out_TH.raw()})) {
+      BiasDropoutAddKernel<T, kVector<T>>
+          <<<blocks, kThreads, 0, Handle(stream)>>>(sum, As(type, out_TH));
+    } else {
+      BiasDropoutAddKernel<T, 1><<<blocks, kThreads, 0, Handle(stream)>>>(sum, As(type, out_TH));
+    }
   });
   CheckLaunched("dropout");
 }
@@ -87,13 +87,23 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
                      const Tensor& dx_TH, const Tensor& dbias_H) {
   const int64_t tokens = dy_TH.dim(0), columns = dy_TH.dim(1);
   if (dy_TH.numel() == 0) return;
-  const DropoutArgs args = MakeDropoutArgs(dropout);
-  WithType(dy_TH.dtype(), [&](auto* type) {
-    DropoutBackwardKernel<<<Blocks(tokens * args.groups(columns), kThreads), kThreads, 0,
-                            Handle(stream)>>>(args, tokens, columns, As(type, dy_TH),
-                                              As(type, dx_TH));
-  });
-  CheckLaunched("dropout backward");
+  // Without dropout there is at most a copy to make.
+  if (dropout.probability > 0 || dx_TH.raw() != dy_TH.raw()) {
+    const DropoutArgs args = MakeDropoutArgs(dropout);
+    const unsigned blocks = Blocks(tokens, kWarps);
+    WithType(dy_TH.dtype(), [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      if (columns % kVector<T> == 0 && args.first_column % 4 == 0 &&
+          IsAligned({dy_TH.raw(), dx_TH.raw()})) {
+        DropoutBackwardKernel<T, kVector<T>><<<blocks, kThreads, 0, Handle(stream)>>>(
+            args, tokens, columns, As(type, dy_TH), As(type, dx_TH));
+      } else {
+        DropoutBackwardKernel<T, 1><<<blocks, kThreads, 0, Handle(stream)>>>(
+            args, tokens, columns, As(type, dy_TH), As(type, dx_TH));
+      }
+    });
+    CheckLaunched("dropout backward");
+  }
   if (!dbias_H.empty()) AddColumnSums(stream, dx_TH, dbias_H);
 }
 

@@ -3,8 +3,10 @@
 #define MEGATRON_OPS_CUDA_DROPOUT_CUH_
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "megatron/base/philox.h"
+#include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/dropout.h"
 
 namespace megatron::ops::cuda {
@@ -18,17 +20,33 @@ struct DropoutArgs {
   const int32_t* position_T = nullptr;
   int64_t first_column = 0;
 
-  // Columns come in groups of four, counted from column 0 of the global row.
-  __host__ __device__ int64_t first_group() const { return first_column / 4; }
-  __host__ __device__ int64_t groups(int64_t columns) const {
-    return (first_column + columns + 3) / 4 - first_group();
-  }
-
+  // The words of columns [4 group, 4 group + 4) of the global row.
   __device__ PhiloxBlock Words(int64_t token, int64_t group) const {
     const auto sample = static_cast<uint64_t>(sample_T[token]);
     return Philox(key, {{static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32),
-                         static_cast<uint32_t>(position_T[token]),
-                         static_cast<uint32_t>(first_group() + group)}});
+                         static_cast<uint32_t>(position_T[token]), static_cast<uint32_t>(group)}});
+  }
+
+  // What columns [first, first + N) of this rank are multiplied by. With N a multiple of four so is
+  // the first of them in the global row: four columns share one draw.
+  template <int N>
+  __device__ void Multipliers(int64_t token, int64_t first, float (&multipliers)[N]) const {
+    static_assert(N == 1 || N % 4 == 0, "a part of a group");
+    if (threshold == 0) {
+      for (float& multiplier : multipliers) multiplier = 1;
+      return;
+    }
+    const int64_t column = first_column + first;
+    if constexpr (N == 1) {
+      const PhiloxBlock words = Words(token, column / 4);
+      multipliers[0] = words.word[column % 4] >= threshold ? scale : 0.0f;
+    } else {
+      for (int group = 0; group < N / 4; ++group) {
+        const PhiloxBlock words = Words(token, column / 4 + group);
+        for (int j = 0; j < 4; ++j)
+          multipliers[4 * group + j] = words.word[j] >= threshold ? scale : 0.0f;
+      }
+    }
   }
 };
 
@@ -44,18 +62,43 @@ inline DropoutArgs MakeDropoutArgs(const Dropout& dropout) {
   return args;
 }
 
-// Calls body(column, scale) for the columns of this rank that lie in the group.
-template <typename Body>
-__device__ void ForEachColumn(const DropoutArgs& dropout, int64_t columns, int64_t token,
-                              int64_t group, Body body) {
-  PhiloxBlock words = {};
-  if (dropout.threshold != 0) words = dropout.Words(token, group);
-  const int64_t first = (dropout.first_group() + group) * 4 - dropout.first_column;
-  for (int j = 0; j < 4; ++j) {
-    const int64_t column = first + j;
-    if (column < 0 || column >= columns) continue;
-    body(column, words.word[j] >= dropout.threshold ? dropout.scale : 0.0f);
+// residual + dropout(x + bias) of contiguous rows; bias and residual may be null.
+template <typename T>
+struct ResidualSum {
+  DropoutArgs dropout;
+  int64_t tokens, columns;
+  const T *x_TH, *bias_H, *residual_TH;
+
+  // Whether rows that are also written to `outs` can be taken in vectors of kVector<T>.
+  bool TakesVectors(std::initializer_list<const void*> outs) const {
+    return columns % kVector<T> == 0 && dropout.first_column % 4 == 0 &&
+           IsAligned({x_TH, bias_H, residual_TH}) && IsAligned(outs);
   }
+
+  // Columns [N i, N i + N) of a token. Rounded after the product and after the sum, as on the CPU:
+  // every kernel that calls this gets the same bits.
+  template <int N>
+  __device__ Vector<T, N> At(int64_t token, int64_t i) const {
+    auto values = Load<T, N>(x_TH + token * columns, i);
+    Vector<T, N> biases = {}, residuals = {};
+    if (bias_H != nullptr) biases = Load<T, N>(bias_H, i);
+    if (residual_TH != nullptr) residuals = Load<T, N>(residual_TH + token * columns, i);
+    float multipliers[N];
+    dropout.Multipliers(token, i * N, multipliers);
+    for (int j = 0; j < N; ++j) {
+      const float branch = ToFloat(values.values[j]) + ToFloat(biases.values[j]);
+      values.values[j] =
+          FromFloat<T>(__fadd_rn(__fmul_rn(branch, multipliers[j]), ToFloat(residuals.values[j])));
+    }
+    return values;
+  }
+};
+
+template <typename T>
+ResidualSum<T> MakeResidualSum(T* type, const Dropout& dropout, const Tensor& x_TH,
+                               const Tensor& bias_H, const Tensor& residual_TH) {
+  return {MakeDropoutArgs(dropout), x_TH.dim(0),      x_TH.dim(1),
+          As(type, x_TH),           As(type, bias_H), As(type, residual_TH)};
 }
 
 }  // namespace megatron::ops::cuda

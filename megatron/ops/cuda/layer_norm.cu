@@ -1,222 +1,308 @@
+#include <algorithm>
+
+#include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/layer_norm.cuh"
 #include "megatron/ops/cuda/layer_norm.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-// Slices of rows in the first stage of the parameter gradients. A constant, not the number of
-// multiprocessors: the order of the sum must not depend on the device.
-constexpr int kSlices = 128;
+// Of a Hopper GPU, to share out the rows of backward: each block sums a part of the parameters'
+// gradients. A constant: the order of the sum must not depend on the device.
+constexpr int64_t kMultiprocessors = 132;
+constexpr int64_t kMostSlices = 3 * kMultiprocessors;
 
-__device__ int64_t Offset(const RowLayout& layout, int64_t row) {
-  // Almost always: divisions of 64 bits take longer than the row's element.
-  if (layout.sizes[0] * layout.sizes[1] == 1) return row * layout.strides[2];
-  const int64_t last = row % layout.sizes[2];
-  const int64_t rest = row / layout.sizes[2];
-  return (rest / layout.sizes[1]) * layout.strides[0] +
-         (rest % layout.sizes[1]) * layout.strides[1] + last * layout.strides[2];
-}
+// What fits on a multiprocessor of the blocks that hold rows in registers.
+constexpr int BlocksAtOnce(int threads) { return threads == 128 ? 3 : 1; }
 
-__device__ float Scale(float gamma, bool zero_centered) {
-  return zero_centered ? 1 + gamma : gamma;
-}
-
-// One block a row. The row is read three times, by design: the second and third come from L1, which
-// holds the rows of all blocks of a multiprocessor, and no width needs its own kernel.
-template <typename T, int N>
+template <typename T, int N, int kTeam>
 __global__ void __launch_bounds__(kThreads) Forward(LayerNormForwardArgs args) {
-  __shared__ float partial[kWarps];
-  const int64_t row = blockIdx.x;
-  const int64_t vectors = args.shape.hidden / N;
-  const float width = static_cast<float>(args.shape.hidden);
+  const int64_t row = TeamRow<kTeam>();
+  if (row >= args.x_rows.rows()) return;
   const T* x = static_cast<const T*>(args.x_TH) + Offset(args.x_rows, row);
+  NormalizeRow<T, N, kTeam>(args, row, [&](int64_t i) { return Load<T, N>(x, i); });
+}
 
-  float mean = 0;
-  if (!args.shape.rms) {
-    float sum = 0;
-    for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-      const auto values = Load<T, N>(x, i);
-      for (int j = 0; j < N; ++j) sum += ToFloat(values.values[j]);
-    }
-    mean = BlockSum(sum, partial) / width;
+// One row of backward:
+// dx = rstd * (g - mean(g) - n * mean(g n)) + dresidual, with g = dy * scale and n = (x - mean) *
+// rstd; RMSNorm has no mean(g).
+//
+// Addresses are computed where they are needed: registers hold the row. kFlat: all tensors have one
+// leading dim, and nobody divides.
+template <typename T, bool kFlat>
+struct BackwardRow {
+  const LayerNormBackwardArgs& args;
+  const int64_t row;
+  const float mean, rstd;
+
+  __device__ BackwardRow(const LayerNormBackwardArgs& at, int64_t r)
+      : args(at), row(r), mean(at.shape.rms ? 0 : at.mean_T[r]), rstd(at.rstd_T[r]) {}
+
+  __device__ int64_t At(const RowLayout& layout) const {
+    return kFlat ? row * layout.strides[2] : Offset(layout, row);
   }
-  float squares = 0;
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    const auto values = Load<T, N>(x, i);
-    for (int j = 0; j < N; ++j) {
-      const float centered = ToFloat(values.values[j]) - mean;
-      squares += centered * centered;
-    }
+  template <int N>
+  __device__ Vector<T, N> Dy(int64_t i) const {
+    return Load<T, N>(static_cast<const T*>(args.dy_TH) + At(args.dy_rows), i);
   }
-  const float rstd = rsqrtf(BlockSum(squares, partial) / width + args.shape.epsilon);
-  if (threadIdx.x == 0) {
-    if (!args.shape.rms) args.mean_T[row] = mean;
-    args.rstd_T[row] = rstd;
+  template <int N>
+  __device__ Vector<T, N> X(int64_t i) const {
+    return Load<T, N>(static_cast<const T*>(args.x_TH) + At(args.x_rows), i);
+  }
+  template <int N>
+  __device__ Vector<T, N> Gamma(int64_t i) const {
+    return Load<T, N>(static_cast<const T*>(args.gamma_H), i);
   }
 
-  const T* gamma = static_cast<const T*>(args.gamma_H);
-  const T* beta = static_cast<const T*>(args.beta_H);
-  T* y = static_cast<T*>(args.y_TH) + Offset(args.y_rows, row);
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    const auto values = Load<T, N>(x, i);
-    const auto gammas = Load<T, N>(gamma, i);
-    Vector<T, N> betas = {};
-    if (beta != nullptr) betas = Load<T, N>(beta, i);
-    Vector<T, N> out;
-    for (int j = 0; j < N; ++j) {
-      const float normalized = (ToFloat(values.values[j]) - mean) * rstd;
-      const float scale = Scale(ToFloat(gammas.values[j]), args.shape.zero_centered_gamma);
-      out.values[j] = FromFloat<T>(normalized * scale + ToFloat(betas.values[j]));
+  __device__ float Normalized(T value) const { return (ToFloat(value) - mean) * rstd; }
+  __device__ float Scaled(T gradient, T weight) const {
+    return ToFloat(gradient) * NormScale(ToFloat(weight), args.shape.zero_centered_gamma);
+  }
+  template <int N>
+  __device__ void Finish(int64_t i, const Vector<T, N>& dys, const Vector<T, N>& xs, float mean_g,
+                         float mean_gn) const {
+    const auto gammas = Gamma<N>(i);
+    Vector<T, N> out = {};
+    if (args.dresidual_TH != nullptr) {
+      out = Load<T, N>(static_cast<const T*>(args.dresidual_TH) + At(args.dresidual_rows), i);
     }
-    Store<T, N>(y, i, out);
+    for (int j = 0; j < N; ++j) {
+      const float g = Scaled(dys.values[j], gammas.values[j]);
+      const float through = rstd * (g - mean_g - Normalized(xs.values[j]) * mean_gn);
+      out.values[j] = FromFloat<T>(through + ToFloat(out.values[j]));
+    }
+    Store<T, N>(static_cast<T*>(args.dx_TH) + At(args.dx_rows), i, out);
+  }
+};
+
+struct RowSums {
+  float g, gn;
+};
+
+// The means over a row of `width` elements of what each thread of a team has summed. The teams of a
+// block call this together; a warp waits for nobody.
+template <int kTeam>
+__device__ RowSums TeamMeans(RowSums sums, float width, RowSums* partial) {
+  sums = {WarpSum(sums.g), WarpSum(sums.gn)};
+  if (kTeam > kWarp) {
+    constexpr int kTeamWarps = kTeam / kWarp;
+    const int warp = threadIdx.x / kWarp;
+    __syncthreads();  // what was here before has been read
+    if (threadIdx.x % kWarp == 0) partial[warp] = sums;
+    __syncthreads();
+    sums = {0, 0};
+    for (int w = 0; w < kTeamWarps; ++w) {
+      const RowSums& other = partial[warp / kTeamWarps * kTeamWarps + w];
+      sums.g += other.g;
+      sums.gn += other.gn;
+    }
+  }
+  return {sums.g / width, sums.gn / width};
+}
+
+// The block's sums of the parameters' gradients.
+struct Slice {
+  float *dgamma, *dbeta;
+
+  __device__ explicit Slice(const LayerNormBackwardArgs& args)
+      : dgamma(args.workspace + blockIdx.x * args.shape.hidden),
+        dbeta(dgamma + gridDim.x * args.shape.hidden) {}
+};
+
+// The teams' sums of their vectors of a parameter's gradient, added up in their order.
+template <int kBlock, int kTeam, int K, int N>
+__device__ void AddTeams(const float (&sums)[K][N], int vectors, float* out) {
+  constexpr int kTeams = kBlock / kTeam;
+  const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
+  if constexpr (kTeams == 1) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = member + k * kTeam;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (i < vectors) out[i * N + j] = sums[k][j];
+    }
+  } else {
+    // Element (k, j) of all members in a row: neighbouring threads touch neighbouring places.
+    __shared__ float total[K * N * kTeam];
+    for (int t = 0; t < kTeams; ++t) {
+      __syncthreads();
+      if (t != team) continue;
+#pragma unroll
+      for (int e = 0; e < K * N; ++e) {
+        float& place = total[e * kTeam + member];
+        place = sums[e / N][e % N] + (t == 0 ? 0.0f : place);
+      }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < vectors * N; c += kBlock) {
+      const int i = c / N;
+      out[c] = total[(i / kTeam * N + c % N) * kTeam + i % kTeam];
+    }
+    __syncthreads();  // before somebody writes here again
   }
 }
 
-// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) + dresidual, with g = dy * scale; RMSNorm has
-// no mean(g). One block a row; each element is read before its place in dx is written.
-template <typename T, int N>
-__global__ void __launch_bounds__(kThreads) BackwardInput(LayerNormBackwardArgs args) {
-  __shared__ float partial[kWarps];
-  const int64_t row = blockIdx.x;
-  const int64_t vectors = args.shape.hidden / N;
-  const float width = static_cast<float>(args.shape.hidden);
-  const bool zero_centered = args.shape.zero_centered_gamma;
-  const T* dy = static_cast<const T*>(args.dy_TH) + Offset(args.dy_rows, row);
-  const T* x = static_cast<const T*>(args.x_TH) + Offset(args.x_rows, row);
-  const T* gamma = static_cast<const T*>(args.gamma_H);
-  const float mean = args.shape.rms ? 0 : args.mean_T[row];
-  const float rstd = args.rstd_T[row];
-
-  float sum_g = 0, sum_gx = 0;
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    const auto dys = Load<T, N>(dy, i);
-    const auto xs = Load<T, N>(x, i);
-    const auto gammas = Load<T, N>(gamma, i);
-    for (int j = 0; j < N; ++j) {
-      const float g = ToFloat(dys.values[j]) * Scale(ToFloat(gammas.values[j]), zero_centered);
-      sum_g += g;
-      sum_gx += g * (ToFloat(xs.values[j]) - mean) * rstd;
-    }
-  }
-  const float mean_g = args.shape.rms ? 0 : BlockSum(sum_g, partial) / width;
-  const float mean_gx = BlockSum(sum_gx, partial) / width;
-
-  const T* dresidual = static_cast<const T*>(args.dresidual_TH);
-  if (dresidual != nullptr) dresidual += Offset(args.dresidual_rows, row);
-  T* dx = static_cast<T*>(args.dx_TH) + Offset(args.dx_rows, row);
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-    const auto dys = Load<T, N>(dy, i);
-    const auto xs = Load<T, N>(x, i);
-    const auto gammas = Load<T, N>(gamma, i);
-    Vector<T, N> around = {};
-    if (dresidual != nullptr) around = Load<T, N>(dresidual, i);
-    Vector<T, N> out;
-    for (int j = 0; j < N; ++j) {
-      const float g = ToFloat(dys.values[j]) * Scale(ToFloat(gammas.values[j]), zero_centered);
-      const float normalized = (ToFloat(xs.values[j]) - mean) * rstd;
-      const float through = rstd * (g - mean_g - normalized * mean_gx);
-      out.values[j] = FromFloat<T>(through + ToFloat(around.values[j]));
-    }
-    Store<T, N>(dx, i, out);
-  }
-}
-
-__host__ __device__ int64_t RowsPerSlice(int64_t rows) { return (rows + kSlices - 1) / kSlices; }
-
-// First stage: column h of slice s sums its rows in ascending order. Threads are columns, so that a
-// warp reads neighbours.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) BackwardParametersOfSlice(LayerNormBackwardArgs args) {
-  const int64_t hidden = args.shape.hidden;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= hidden) return;
+// All of backward in one pass. A team of kTeam threads takes a row and holds it in registers, K
+// vectors in a thread; a thread's columns are the same in all rows, so that the gradients of the
+// parameters add up in registers, too.
+template <typename T, int kBlock, int kTeam, int K, bool kFlat>
+__global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
+    Backward(LayerNormBackwardArgs args) {
+  constexpr int N = kVector<T>, kTeams = kBlock / kTeam;
+  __shared__ RowSums partial[kBlock / kWarp];
+  const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
   const int64_t rows = args.x_rows.rows();
-  const int64_t first = blockIdx.y * RowsPerSlice(rows);
-  const int64_t last = min(first + RowsPerSlice(rows), rows);
-  const T* dy = static_cast<const T*>(args.dy_TH) + column;
-  const T* x = static_cast<const T*>(args.x_TH) + column;
-  float dgamma = 0, dbeta = 0;
-  for (int64_t row = first; row < last; ++row) {
-    const float mean = args.shape.rms ? 0 : args.mean_T[row];
-    const float g = ToFloat(dy[Offset(args.dy_rows, row)]);
-    dgamma += g * (ToFloat(x[Offset(args.x_rows, row)]) - mean) * args.rstd_T[row];
-    dbeta += g;
+  const int vectors = static_cast<int>(args.shape.hidden / N);
+  const float width = static_cast<float>(args.shape.hidden);
+  float dgamma[K][N] = {}, dbeta[K][N] = {};
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kTeams; first < rows;
+       first += static_cast<int64_t>(gridDim.x) * kTeams) {
+    // A team without a row goes along with the others of its block.
+    const int here = first + team < rows ? vectors : 0;
+    const BackwardRow<T, kFlat> row(args, min(first + team, rows - 1));
+    Vector<T, N> dys[K], xs[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = member + k * kTeam;
+      dys[k] = xs[k] = {};
+      if (i < here) {
+        dys[k] = row.template Dy<N>(i);
+        xs[k] = row.template X<N>(i);
+      }
+    }
+    RowSums sums = {0, 0};
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = member + k * kTeam;
+      if (i >= here) continue;
+      const auto gammas = row.template Gamma<N>(i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float g = row.Scaled(dys[k].values[j], gammas.values[j]);
+        const float n = row.Normalized(xs[k].values[j]);
+        sums.g += g;
+        sums.gn = fmaf(g, n, sums.gn);
+        dgamma[k][j] = fmaf(ToFloat(dys[k].values[j]), n, dgamma[k][j]);
+        dbeta[k][j] += ToFloat(dys[k].values[j]);
+      }
+    }
+    const RowSums means = TeamMeans<kTeam>(sums, width, partial);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = member + k * kTeam;
+      if (i < here) row.Finish(i, dys[k], xs[k], args.shape.rms ? 0 : means.g, means.gn);
+    }
   }
-  args.workspace[blockIdx.y * hidden + column] = dgamma;
-  args.workspace[(kSlices + blockIdx.y) * hidden + column] = dbeta;
+  if (args.workspace == nullptr) return;
+  const Slice slice(args);
+  AddTeams<kBlock, kTeam, K, N>(dgamma, vectors, slice.dgamma);
+  AddTeams<kBlock, kTeam, K, N>(dbeta, vectors, slice.dbeta);
 }
 
-// Second stage: the slices' sums, in order, onto the gradients.
-__global__ void __launch_bounds__(kThreads) SumSlices(LayerNormBackwardArgs args) {
-  const int64_t hidden = args.shape.hidden;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= hidden) return;
-  float dgamma = 0, dbeta = 0;
-  for (int64_t slice = 0; slice < kSlices; ++slice) {
-    dgamma += args.workspace[slice * hidden + column];
-    dbeta += args.workspace[(kSlices + slice) * hidden + column];
+// The same for rows that no team can hold: a block a row, which is read twice and whose gradients
+// of the parameters add up in the workspace. Each element is read before its place in dx is
+// written.
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads) BackwardOfWideRows(LayerNormBackwardArgs args) {
+  __shared__ RowSums partial[kWarps];
+  const int64_t vectors = args.shape.hidden / N, rows = args.x_rows.rows();
+  const float width = static_cast<float>(args.shape.hidden);
+  const Slice slice(args);
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const BackwardRow<T, /*kFlat=*/false> row(args, r);
+    RowSums sums = {0, 0};
+    for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
+      const auto dys = row.template Dy<N>(i), xs = row.template X<N>(i),
+                 gammas = row.template Gamma<N>(i);
+      for (int j = 0; j < N; ++j) {
+        const float g = row.Scaled(dys.values[j], gammas.values[j]);
+        const float n = row.Normalized(xs.values[j]), d = ToFloat(dys.values[j]);
+        sums.g += g;
+        sums.gn = fmaf(g, n, sums.gn);
+        if (args.workspace == nullptr) continue;
+        float &dgamma = slice.dgamma[i * N + j], &dbeta = slice.dbeta[i * N + j];
+        const bool is_first = r == blockIdx.x;
+        dgamma = fmaf(d, n, is_first ? 0.0f : dgamma);
+        dbeta = d + (is_first ? 0.0f : dbeta);
+      }
+    }
+    const RowSums means = TeamMeans<kThreads>(sums, width, partial);
+    for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
+      row.Finish(i, row.template Dy<N>(i), row.template X<N>(i), args.shape.rms ? 0 : means.g,
+                 means.gn);
+    }
   }
-  if (args.dgamma_H != nullptr) args.dgamma_H[column] += dgamma;
-  if (args.dbeta_H != nullptr) args.dbeta_H[column] += dbeta;
-}
-
-bool Aligned(const void* pointer, const RowLayout& layout, int64_t element_bytes) {
-  int64_t bits = static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer));
-  if (pointer == nullptr) return true;
-  for (int64_t stride : layout.strides) bits |= stride * element_bytes;
-  return bits % kVectorBytes == 0;
 }
 
 template <typename T>
-bool Vectorizable(int64_t hidden) {
-  return hidden % kVector<T> == 0;
+bool TakesVectors(const LayerNormBackwardArgs& args) {
+  return args.shape.hidden % kVector<T> == 0 && IsAligned(args.dy_TH, args.dy_rows, sizeof(T)) &&
+         IsAligned(args.x_TH, args.x_rows, sizeof(T)) &&
+         IsAligned(args.dx_TH, args.dx_rows, sizeof(T)) &&
+         IsAligned(args.dresidual_TH, args.dresidual_rows, sizeof(T)) && IsAligned({args.gamma_H});
 }
 
-template <typename T>
-bool Vectorizable(const LayerNormForwardArgs& args) {
-  const RowLayout one_row = {};
-  return Vectorizable<T>(args.shape.hidden) && Aligned(args.x_TH, args.x_rows, sizeof(T)) &&
-         Aligned(args.y_TH, args.y_rows, sizeof(T)) && Aligned(args.gamma_H, one_row, sizeof(T)) &&
-         Aligned(args.beta_H, one_row, sizeof(T));
-}
-
-template <typename T>
-bool Vectorizable(const LayerNormBackwardArgs& args) {
-  const RowLayout one_row = {};
-  return Vectorizable<T>(args.shape.hidden) && Aligned(args.dy_TH, args.dy_rows, sizeof(T)) &&
-         Aligned(args.x_TH, args.x_rows, sizeof(T)) &&
-         Aligned(args.dx_TH, args.dx_rows, sizeof(T)) &&
-         Aligned(args.dresidual_TH, args.dresidual_rows, sizeof(T)) &&
-         Aligned(args.gamma_H, one_row, sizeof(T));
+template <typename T, int N, int kTeam>
+void ForwardBy(const LayerNormForwardArgs& args, cudaStream_t stream) {
+  const unsigned blocks = Blocks(args.x_rows.rows(), kThreads / kTeam);
+  Forward<T, N, kTeam><<<blocks, kThreads, 0, stream>>>(args);
 }
 
 template <typename T>
 void ForwardOf(const LayerNormForwardArgs& args, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(args.x_rows.rows());
-  if (Vectorizable<T>(args)) {
-    Forward<T, kVector<T>><<<blocks, kThreads, 0, stream>>>(args);
+  const bool vectors = TakesVectors<T>(args);
+  if (TakesWarp<T>(args.shape.hidden)) {
+    vectors ? ForwardBy<T, kVector<T>, kWarp>(args, stream) : ForwardBy<T, 1, kWarp>(args, stream);
   } else {
-    Forward<T, 1><<<blocks, kThreads, 0, stream>>>(args);
+    vectors ? ForwardBy<T, kVector<T>, kThreads>(args, stream)
+            : ForwardBy<T, 1, kThreads>(args, stream);
   }
   CheckLaunched("layer norm forward");
 }
 
+template <typename T, int kBlock, int kTeam, int K, bool kFlat = true>
+int64_t BackwardBy(const LayerNormBackwardArgs& args, cudaStream_t stream) {
+  constexpr int kTeams = kBlock / kTeam;
+  const int64_t slices =
+      std::min(kMultiprocessors * BlocksAtOnce(kBlock), (args.x_rows.rows() + kTeams - 1) / kTeams);
+  Backward<T, kBlock, kTeam, K, kFlat><<<static_cast<unsigned>(slices), kBlock, 0, stream>>>(args);
+  return slices;
+}
+
+template <typename T, int N>
+int64_t BackwardByBlocks(const LayerNormBackwardArgs& args, cudaStream_t stream) {
+  const int64_t slices = std::min(kMostSlices, args.x_rows.rows());
+  BackwardOfWideRows<T, N><<<static_cast<unsigned>(slices), kThreads, 0, stream>>>(args);
+  return slices;
+}
+
+// Rows are held by as few threads as can, so that many are in flight. Returns the number of slices.
 template <typename T>
-void BackwardOf(const LayerNormBackwardArgs& args, cudaStream_t stream) {
-  // The parameters first: dx may take dy's place.
-  if (args.dgamma_H != nullptr || args.dbeta_H != nullptr) {
-    const auto tiles = static_cast<unsigned>((args.shape.hidden + kThreads - 1) / kThreads);
-    BackwardParametersOfSlice<T><<<dim3(tiles, kSlices), kThreads, 0, stream>>>(args);
-    SumSlices<<<tiles, kThreads, 0, stream>>>(args);
-    CheckLaunched("layer norm backward, parameters");
-  }
-  const auto blocks = static_cast<unsigned>(args.x_rows.rows());
-  if (Vectorizable<T>(args)) {
-    BackwardInput<T, kVector<T>><<<blocks, kThreads, 0, stream>>>(args);
-  } else {
-    BackwardInput<T, 1><<<blocks, kThreads, 0, stream>>>(args);
-  }
-  CheckLaunched("layer norm backward, input");
+int64_t BackwardSlices(const LayerNormBackwardArgs& args, cudaStream_t stream) {
+  if (!TakesVectors<T>(args)) return BackwardByBlocks<T, 1>(args, stream);
+  const int64_t vectors = args.shape.hidden / kVector<T>;
+  const bool flat = args.x_rows.sizes[0] * args.x_rows.sizes[1] == 1;
+  if (vectors <= 32 && !flat) return BackwardBy<T, 128, 32, 1, /*kFlat=*/false>(args, stream);
+  if (vectors > 2048 || !flat) return BackwardByBlocks<T, kVector<T>>(args, stream);
+  if (vectors <= 32) return BackwardBy<T, 128, 32, 1>(args, stream);
+  if (vectors <= 128) return BackwardBy<T, 128, 32, 4>(args, stream);
+  if (vectors <= 256) return BackwardBy<T, 128, 64, 4>(args, stream);
+  if (vectors <= 512) return BackwardBy<T, 128, 128, 4>(args, stream);
+  if (vectors <= 1024) return BackwardBy<T, 256, 256, 4>(args, stream);
+  return BackwardBy<T, 512, 512, 4>(args, stream);
+}
+
+template <typename T>
+void BackwardOf(LayerNormBackwardArgs args, cudaStream_t stream) {
+  if (args.dgamma_H == nullptr && args.dbeta_H == nullptr) args.workspace = nullptr;
+  const int64_t slices = BackwardSlices<T>(args, stream), hidden = args.shape.hidden;
+  CheckLaunched("layer norm backward");
+  const float* const sums = args.workspace;
+  if (args.dgamma_H != nullptr) AddSlices(sums, slices, hidden, args.dgamma_H, stream);
+  if (args.dbeta_H != nullptr)
+    AddSlices(sums + slices * hidden, slices, hidden, args.dbeta_H, stream);
 }
 
 }  // namespace
@@ -235,7 +321,7 @@ void LaunchLayerNormForward(const LayerNormForwardArgs& args, cudaStream_t strea
   }
 }
 
-int64_t LayerNormBackwardWorkspace(int64_t hidden) { return 2 * kSlices * hidden; }
+int64_t LayerNormBackwardWorkspace(int64_t hidden) { return 2 * kMostSlices * hidden; }
 
 void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, cudaStream_t stream) {
   if (args.x_rows.rows() == 0) return;

@@ -2,8 +2,8 @@
 //
 // Legend: T rows, H columns. Statistics and parameter gradients are fp32, arithmetic is fp32. Every
 // sum has a fixed order, so that two runs on one kind of device give the same bits: rows are
-// reduced by a tree over the block, and gamma's and beta's gradients in two stages, rows within a
-// slice, then slices in order.
+// reduced by a tree over a warp or a block, and gamma's and beta's gradients in two stages, rows
+// within a slice, then the slices.
 //
 // Launches are asynchronous on the stream; pointers are device memory. A failed launch is a CHECK.
 #ifndef MEGATRON_OPS_CUDA_LAYER_NORM_H_

@@ -1,6 +1,9 @@
-// ops/norm.h in terms of the launchers of layer_norm.h.
+// ops/norm.h in terms of the launchers of layer_norm.h, and the residual sum with the norm behind
+// it in one pass: x and the residual are read once, the sum and its norm written once.
 #include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/dropout.cuh"
 #include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/layer_norm.cuh"
 #include "megatron/ops/cuda/layer_norm.h"
 
 namespace megatron::ops::cuda {
@@ -23,10 +26,8 @@ LayerNormShape ShapeOf(const Norm& norm, const Tensor& x) {
 
 float* FloatsOf(const Tensor& tensor) { return static_cast<float*>(tensor.raw()); }
 
-}  // namespace
-
-void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
-                 const NormTensors& tensors, const Tensor& y_TH) {
+LayerNormForwardArgs ForwardArgsOf(const Norm& norm, const Tensor& x_TH, const NormTensors& tensors,
+                                   const Tensor& y_TH) {
   LayerNormForwardArgs args;
   args.shape = ShapeOf(norm, x_TH);
   args.x_rows = LayoutOf(x_TH);
@@ -37,14 +38,71 @@ void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
   args.y_TH = y_TH.raw();
   args.mean_T = FloatsOf(tensors.mean_T);
   args.rstd_T = FloatsOf(tensors.rstd_T);
-  LaunchLayerNormForward(args, Handle(stream));
+  return args;
+}
+
+// What a block has without asking for more; of wider rows nobody is in a hurry.
+constexpr int64_t kMostSharedBytes = 48 << 10;
+
+// Each thread keeps its vectors of the sum, rounded as they are written, in shared memory, which
+// nobody else reads.
+template <typename T, int N, int kTeam>
+__global__ void __launch_bounds__(kThreads, 5)
+    ResidualNormKernel(LayerNormForwardArgs args, ResidualSum<T> sum, T* sum_TH) {
+  extern __shared__ __align__(16) char memory[];
+  const int64_t row = TeamRow<kTeam>();
+  if (row >= sum.tokens) return;
+  T* const kept = reinterpret_cast<T*>(memory) + threadIdx.x / kTeam * sum.columns;
+  T* const written = sum_TH + row * sum.columns;
+  for (int64_t i = threadIdx.x % kTeam; i < sum.columns / N; i += kTeam) {
+    const auto values = sum.template At<N>(row, i);
+    Store<T, N>(kept, i, values);
+    Store<T, N>(written, i, values);
+  }
+  NormalizeRow<T, N, kTeam>(args, row, [&](int64_t i) { return Load<T, N>(kept, i); });
+}
+
+template <typename T, int kTeam>
+void LaunchOf(const Stream& stream, const LayerNormForwardArgs& args, const ResidualSum<T>& sum,
+              T* sum_TH) {
+  constexpr int kTeams = kThreads / kTeam;
+  const auto bytes = kTeams * sum.columns * sizeof(T);
+  ResidualNormKernel<T, kVector<T>, kTeam>
+      <<<Blocks(sum.tokens, kTeams), kThreads, bytes, Handle(stream)>>>(args, sum, sum_TH);
+  CheckLaunched("residual norm");
+}
+
+// Whether the norm takes vectors and the sum can: else they would add up in different orders.
+template <typename T>
+bool Fuses(const LayerNormForwardArgs& args, const ResidualSum<T>& sum, const T* sum_TH) {
+  return TakesVectors<T>(args) && sum.TakesVectors({sum_TH}) &&
+         sum.columns * static_cast<int64_t>(sizeof(T)) <= kMostSharedBytes;
+}
+
+}  // namespace
+
+void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
+                 const NormTensors& tensors, const Tensor& y_TH) {
+  LaunchLayerNormForward(ForwardArgsOf(norm, x_TH, tensors, y_TH), Handle(stream));
 }
 
 void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& dropout,
                          const Tensor& x_TH, const Tensor& bias_H, const Tensor& residual_TH,
                          const Tensor& sum_TH, const NormTensors& tensors, const Tensor& y_TH) {
-  cuda::BiasDropoutAdd(stream, dropout, x_TH, bias_H, residual_TH, sum_TH);
-  cuda::NormForward(stream, norm, sum_TH, tensors, y_TH);
+  if (x_TH.numel() == 0) return;
+  const LayerNormForwardArgs args = ForwardArgsOf(norm, sum_TH, tensors, y_TH);
+  WithType(x_TH.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto sum = MakeResidualSum(type, dropout, x_TH, bias_H, residual_TH);
+    if (!Fuses(args, sum, As(type, sum_TH))) {
+      cuda::BiasDropoutAdd(stream, dropout, x_TH, bias_H, residual_TH, sum_TH);
+      LaunchLayerNormForward(args, Handle(stream));
+    } else if (TakesWarp<T>(sum.columns)) {
+      LaunchOf<T, kWarp>(stream, args, sum, As(type, sum_TH));
+    } else {
+      LaunchOf<T, kThreads>(stream, args, sum, As(type, sum_TH));
+    }
+  });
 }
 
 void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, const Tensor& x_TH,

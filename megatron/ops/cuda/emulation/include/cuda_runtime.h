@@ -15,7 +15,8 @@
 #define __global__
 #define __device__
 #define __host__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
+#define __grid_constant__
 // One block runs at a time, so that what is static belongs to it alone.
 #define __shared__ static
 
@@ -52,6 +53,8 @@ X __shfl_xor_sync(unsigned, X x, int lanes) {
   return megatron::emulation::FromLane(x, megatron::emulation::Lane() ^ lanes);
 }
 
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 template <typename A, typename B>
