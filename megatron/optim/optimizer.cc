@@ -82,16 +82,18 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParameterBuffers* buffers,
   CHECK_EQ(buffers->options().num_moments, NumMoments(options));
   for (const Bucket& bucket : buffers->buckets()) {
     const FlatRange all = buffers->Held(bucket);
-    HeldBucket held;
-    held.bucket = &bucket;
+    if (all.size() == 0) continue;
+    if (held_.empty() || held_.back().range.end != all.begin)
+      held_.push_back({&bucket, {all.begin, all.begin}, {}, {}});
+    HeldRange& held = held_.back();
+    held.range.end = all.end;
     for (int i = bucket.first_place; i < bucket.last_place; ++i) {
       const ParameterPlace& place = buffers->places()[i];
       const FlatRange common = Common(place.range(), all);
       if (common.size() == 0) continue;
-      held.segments.push_back({common.begin - all.begin, common.end - all.begin});
+      held.segments.push_back({common.begin - held.range.begin, common.end - held.range.begin});
       held.parameters.push_back(place.parameter);
     }
-    if (!held.segments.empty()) held_.push_back(std::move(held));
   }
 }
 
@@ -129,19 +131,19 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
 }
 
 void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
-  for (HeldBucket& held : held_) {
+  for (HeldRange& held : held_) {
     for (size_t i = 0; i < held.segments.size(); ++i) {
       held.segments[i].lr = static_cast<float>(options.lr);
       held.segments[i].weight_decay =
           held.parameters[i]->weight_decay ? static_cast<float>(options.weight_decay) : 0;
     }
-    UpdateBucket(held, static_cast<float>(grad_scale), stream);
+    UpdateRange(held, static_cast<float>(grad_scale), stream);
   }
 }
 
-void Optimizer::UpdateBucket(const HeldBucket& held, float grad_scale, const Stream& stream) {
+void Optimizer::UpdateRange(const HeldRange& held, float grad_scale, const Stream& stream) {
   const Bucket& bucket = *held.bucket;
-  const FlatRange range = buffers_->Held(bucket);
+  const FlatRange& range = held.range;
   const Tensor gradients = buffers_->Gradients(bucket, range);
   const Tensor masters = buffers_->Masters(bucket, range);
   const Tensor out = buffers_->has_masters() ? buffers_->Weights(bucket, range) : Tensor();

@@ -83,21 +83,23 @@ class Optimizer {
   void set_applied_steps(int64_t steps) { applied_steps_ = steps; }
 
  private:
-  // Of a bucket what is held of every parameter, counted from Held().begin.
-  struct HeldBucket {
-    const Bucket* bucket;
+  // What is held here of buckets that stand one behind the other, updated at once; of every
+  // parameter a segment, counted from the range's begin.
+  struct HeldRange {
+    const Bucket* bucket;  // of the begin
+    FlatRange range;
     std::vector<ops::OptimizerSegment> segments;
     std::vector<const Parameter*> parameters;
   };
   void Update(const StepOptions& options, double grad_scale, const Stream& stream);
-  void UpdateBucket(const HeldBucket& held, float grad_scale, const Stream& stream);
+  void UpdateRange(const HeldRange& held, float grad_scale, const Stream& stream);
 
   OptimizerOptions options_;
   ParameterBuffers* buffers_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
   HostMirror sums_, count_;  // of parts of statistics_
-  std::vector<HeldBucket> held_;
+  std::vector<HeldRange> held_;
 };
 
 }  // namespace megatron

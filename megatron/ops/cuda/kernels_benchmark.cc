@@ -222,6 +222,23 @@ void BM_ResidualNorm(benchmark::State& state) {
 }
 BENCHMARK(BM_ResidualNorm)->UseRealTime();
 
+void BM_ResidualNormWithDropout(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const Shape shape = {kTokens, kHidden};
+  const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
+               sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
+               bias = gpu.Normal({kHidden}, kBf16);
+  const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
+                               gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+  const Dropout dropout = {
+      0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
+  Measure(state, &gpu, 4 * 2.0 * kTokens * kHidden, 0, [&] {
+    ResidualNormForward(gpu.stream(), Norm(), dropout, x, bias, residual, sum, tensors, y);
+  });
+}
+BENCHMARK(BM_ResidualNormWithDropout)->UseRealTime();
+
 void BM_NormBackward(benchmark::State& state) {
   if (!HasGpu(state)) return;
   Gpu gpu;
@@ -267,6 +284,17 @@ void BM_BiasDropoutAdd(benchmark::State& state) {
           [&] { BiasDropoutAdd(gpu.stream(), dropout, x, bias, residual, out); });
 }
 BENCHMARK(BM_BiasDropoutAdd)->UseRealTime();
+
+// The gradient of a bias: the columns' sums.
+void BM_BiasBackward(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t columns = state.range(0);
+  const Tensor dy = gpu.Normal({kTokens, columns}, kBf16), dbias = gpu.Normal({columns}, kF32);
+  Measure(state, &gpu, 2.0 * kTokens * columns, 0,
+          [&] { DropoutBackward(gpu.stream(), Dropout(), dy, dy, dbias); });
+}
+BENCHMARK(BM_BiasBackward)->Arg(kHidden)->Arg(kFfn)->UseRealTime();
 
 void BM_EmbeddingBackward(benchmark::State& state) {
   if (!HasGpu(state)) return;

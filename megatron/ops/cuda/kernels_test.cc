@@ -44,6 +44,12 @@ class CudaOpTest : public AgreementTest, public ::testing::WithParamInterface<DT
   HostTensor Normal(const Shape& shape, uint32_t seed) const {
     return HostTensor::Normal(shape, dtype(), seed);
   }
+  // For what an op writes without reading it.
+  HostTensor Poisoned(const Shape& shape) const {
+    HostTensor x(shape, dtype());
+    for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, std::numeric_limits<double>::quiet_NaN());
+    return x;
+  }
   // Positive: parameters of norms, second moments.
   static HostTensor Positive(const Shape& shape, DType dtype, uint32_t seed) {
     HostTensor x = HostTensor::Normal(shape, dtype, seed);
@@ -125,27 +131,33 @@ TEST_F(AgreementTest, JitterIsTheSame) {
 }
 
 TEST_P(CudaOpTest, DropoutDropsTheSameElements) {
-  for (int64_t first_column : {0, 3, 1030}) {
+  for (int64_t first_column : {0, 3, 1032}) {
     for (int64_t columns : {1, 6, 515, 768}) {
       HostTensor x = Normal({11, columns}, 1), bias = Normal({columns}, 2),
-                 residual = Normal({11, columns}, 3), out = Normal({11, columns}, 4),
-                 dy = Normal({11, columns}, 5), dx = Normal({11, columns}, 6),
+                 residual = Normal({11, columns}, 3), out = Poisoned({11, columns}),
+                 dy = Normal({11, columns}, 5), dx = Poisoned({11, columns}),
                  dbias = HostTensor::Normal({columns}, kF32, 7),
                  sample = Cyclic(11, int64_t{1} << 40, int64_t{1} << 50, DType::kInt64),
                  position = Cyclic(11, 5, 8);
       ExpectAgreement({&x, &bias, &residual, &out, &dy, &dx, &dbias, &sample, &position},
                       tolerance(), [&](const Stream& stream, At at) {
-                        Dropout dropout;
-                        dropout.probability = 0.3f;
-                        dropout.key = {17, 4};
-                        dropout.sample_T = at[7];
-                        dropout.position_T = at[8];
-                        dropout.first_column = first_column;
+                        Dropout dropout = {0.3f, {17, 4}, at[7], at[8], first_column};
                         BiasDropoutAdd(stream, dropout, at[0], at[1], at[2], at[3]);
                         DropoutBackward(stream, dropout, at[4], at[5], at[6]);
+                        BiasDropoutAdd(stream, dropout, at[0], Tensor(), Tensor(), at[0]);
                       });
     }
   }
+}
+
+TEST_P(CudaOpTest, BackwardWithoutDropoutOnlySumsTheBias) {
+  HostTensor dy = Normal({300, 40}, 1), dx = Poisoned({300, 40}),
+             dbias = HostTensor::Normal({40}, kF32, 2), dbias2 = HostTensor::Normal({40}, kF32, 3);
+  ExpectAgreement({&dy, &dx, &dbias, &dbias2}, SumTolerance(dtype()),
+                  [](const Stream& stream, At at) {
+                    DropoutBackward(stream, Dropout(), at[0], at[1], at[2]);
+                    DropoutBackward(stream, Dropout(), at[0], at[0], at[3]);
+                  });
 }
 
 TEST_P(CudaOpTest, NormsAndTheirGradients) {
@@ -174,6 +186,87 @@ TEST_P(CudaOpTest, NormsAndTheirGradients) {
             });
       }
     }
+  }
+}
+
+// What is added up in front of the norm has the bits of BiasDropoutAdd, and its norm those of
+// NormForward, in rows of vectors (warps and blocks), of single elements and too wide to be kept.
+TEST_P(CudaOpTest, NormsOfResidualSumsAreThoseOfTheSeparateOps) {
+  for (int64_t hidden : {40, 1003, 2304, 24584}) {
+    for (int64_t first_column : {0, 2}) {
+      const int64_t rows = hidden == 40 ? 19 : 3;
+      HostTensor x = Normal({rows, hidden}, 1), bias = Normal({hidden}, 2),
+                 residual = Normal({rows, hidden}, 3), sum = Poisoned({rows, hidden}),
+                 y = Poisoned({rows, hidden}), sum2 = Poisoned({rows, hidden}),
+                 y2 = Poisoned({rows, hidden}), gamma = Positive({hidden}, dtype(), 4),
+                 beta = Normal({hidden}, 5), mean({rows}, kF32), rstd({rows}, kF32),
+                 mean2({rows}, kF32), rstd2({rows}, kF32),
+                 sample = Cyclic(rows, int64_t{1} << 40, int64_t{1} << 50, DType::kInt64),
+                 position = Cyclic(rows, 5, 8);
+      ExpectAgreement({&x, &bias, &residual, &sum, &y, &sum2, &y2, &gamma, &beta, &mean, &rstd,
+                       &mean2, &rstd2, &sample, &position},
+                      4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+                        const Norm norm;
+                        const Dropout dropout = {0.3f, {17, 4}, at[13], at[14], first_column};
+                        const NormTensors tensors = {at[7], at[8], at[9], at[10]},
+                                          tensors2 = {at[7], at[8], at[11], at[12]};
+                        BiasDropoutAdd(stream, dropout, at[0], at[1], at[2], at[5]);
+                        NormForward(stream, norm, at[5], tensors2, at[6]);
+                        // The sum takes the residual's place.
+                        Copy(stream, at[2], at[3]);
+                        ResidualNormForward(stream, norm, dropout, at[0], at[1], at[3], at[3],
+                                            tensors, at[4]);
+                      });
+      EXPECT_EQ(sum.Values(), sum2.Values());
+      EXPECT_EQ(y.Values(), y2.Values());
+      EXPECT_EQ(mean.Values(), mean2.Values());
+      EXPECT_EQ(rstd.Values(), rstd2.Values());
+    }
+  }
+}
+
+// Rows held by a warp, by two, by more, by none; more rows than are taken at once.
+TEST_P(CudaOpTest, NormGradientsOfRowsOfAnyWidth) {
+  struct Sizes {
+    int64_t rows, hidden;
+  };
+  for (const Sizes& size : {Sizes{1700, 24}, Sizes{1700, 264}, Sizes{5, 1032}, Sizes{5, 2304},
+                            Sizes{140, 4104}, Sizes{3, 8200}, Sizes{3, 16392}, Sizes{410, 9}}) {
+    const Shape shape = {size.rows, size.hidden};
+    HostTensor x = Normal(shape, 1), gamma = Positive({size.hidden}, dtype(), 2),
+               dy = Normal(shape, 3), dx = Poisoned(shape), around = Normal(shape, 4),
+               dgamma = HostTensor::Normal({size.hidden}, kF32, 5),
+               dbeta = HostTensor::Normal({size.hidden}, kF32, 6),
+               mean = HostTensor::Normal({size.rows}, kF32, 7),
+               rstd = Positive({size.rows}, kF32, 8);
+    ExpectAgreement(
+        {&x, &gamma, &dy, &dx, &around, &dgamma, &dbeta, &mean, &rstd}, 4 * SumTolerance(dtype()),
+        [&](const Stream& stream, At at) {
+          const NormTensors tensors = {at[1], Tensor(), at[7], at[8]};
+          NormBackward(stream, Norm(), at[2], at[0], tensors, at[4], at[3], at[5], at[6]);
+          // Into dy's place, without parameters.
+          NormBackward(stream, Norm(), at[2], at[0], tensors, Tensor(), at[2], Tensor(), Tensor());
+        });
+  }
+}
+
+// As in a packed QKV.
+TEST_P(CudaOpTest, NormsOfHeadsInPlace) {
+  for (int64_t head : {16, 21, 320}) {
+    HostTensor packed = Normal({7, 5, head + 24}, 1), gamma = Positive({head}, dtype(), 2),
+               d_packed = Normal({7, 5, head + 24}, 3), x = Normal({7, 3, head}, 4),
+               dgamma = HostTensor::Normal({head}, kF32, 5), rstd = Positive({21}, kF32, 6);
+    ExpectAgreement({&packed, &gamma, &d_packed, &x, &dgamma, &rstd}, 4 * SumTolerance(dtype()),
+                    [&](const Stream& stream, At at) {
+                      const Norm norm = {Norm::kRmsNorm};
+                      const NormTensors tensors = {at[1], Tensor(), Tensor(), at[5]};
+                      const auto heads = [&](const Tensor& all) {
+                        return all.Slice(1, 1, 4).Slice(2, 8, 8 + head);
+                      };
+                      NormBackward(stream, norm, heads(at[2]), at[3], tensors, Tensor(),
+                                   heads(at[2]), at[4], Tensor());
+                      NormForward(stream, norm, heads(at[0]), tensors, heads(at[0]));
+                    });
   }
 }
 
@@ -379,12 +472,17 @@ TEST_P(CudaOpTest, AttentionOverAPartOfTheKeys) {
 
 TEST_P(CudaOpTest, OptimizersUpdateTheirSegments) {
   const int64_t count = 9000;
-  // More segments than one launch takes, some empty, gaps between them.
+  // More segments than one launch takes, some empty, gaps between them; then neighbours, of which
+  // some have all in common.
   std::vector<OptimizerSegment> segments;
-  for (int i = 0; i < 80; ++i) {
-    segments.push_back({i * 110, i * 110 + i % 101, 0.01f + 0.001f * i, i % 2 == 0 ? 0.1f : 0.0f});
+  for (int i = 0; i < 600; ++i) {
+    segments.push_back({i * 11, i * 11 + i % 11, 0.01f + 0.001f * i, i % 2 == 0 ? 0.1f : 0.0f});
   }
-  segments.push_back({8800, 9000, 0.02f, 0.1f});
+  segments.push_back({6601, 6640, 0.02f, 0.1f});
+  segments.push_back({6640, 6700, 0.02f, 0.1f});
+  segments.push_back({6700, 8001, 0.02f, 0});
+  segments.push_back({8001, 8040, 0.03f, 0});
+  segments.push_back({8040, 9000, 0.02f, 0});
   for (bool has_out : {false, true}) {
     HostTensor grad = HostTensor::Normal({count}, kF32, 1),
                m = HostTensor::Normal({count}, kF32, 2), v = Positive({count}, kF32, 3),

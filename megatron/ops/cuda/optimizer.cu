@@ -7,15 +7,20 @@
 namespace megatron::ops::cuda {
 namespace {
 
-constexpr int64_t kTile = 4 * kThreads;  // elements of one block
-// Of one launch: kernel parameters hold 4 KiB.
-constexpr int kSegments = 64;
+constexpr int kVectorFloats = kVector<float>;                 // that a thread takes
+constexpr int64_t kTile = int64_t{kVectorFloats} * kThreads;  // elements of one block
+// Of one launch. Kernel parameters hold 32 KiB (from CUDA 12.1 and sm_70 on).
+constexpr int kSegments = 512;
 
 // What differs between segments, as a kernel wants it.
 struct SegmentArgs {
   int64_t begin, end;
   int64_t first_tile;  // of this launch's
   float a, b;
+
+  // Tiles are cut where vectors are.
+  __host__ __device__ int64_t FirstOfTiles() const { return begin / kVectorFloats * kVectorFloats; }
+  int64_t Tiles() const { return (end - FirstOfTiles() + kTile - 1) / kTile; }
 };
 
 struct Segments {
@@ -35,7 +40,7 @@ struct Segments {
 
 struct Flat {
   const float* grad;
-  float *m, *v, *master;
+  float *m, *v, *master;  // m, v: null if the map has none
 };
 
 // `a` of a segment is what is kept of a weight, `b` the step size.
@@ -43,68 +48,100 @@ struct AdamWMap {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, grad_scale, inverse_sqrt_correction2,
       epsilon;
 
-  __device__ float Update(const Flat& at, int64_t i, const SegmentArgs& segment) const {
-    const float g = at.grad[i] * grad_scale;
-    const float m = fmaf(beta1, at.m[i], one_minus_beta1 * g);
-    const float v = fmaf(beta2, at.v[i], one_minus_beta2 * g * g);
-    at.m[i] = m;
-    at.v[i] = v;
-    const float denominator = fmaf(sqrtf(v), inverse_sqrt_correction2, epsilon);
-    return fmaf(-segment.b, m / denominator, at.master[i] * segment.a);
+  __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
+                          float* v) const {
+    const float g = grad * grad_scale;
+    *m = fmaf(beta1, *m, one_minus_beta1 * g);
+    *v = fmaf(beta2, *v, one_minus_beta2 * g * g);
+    const float denominator = fmaf(sqrtf(*v), inverse_sqrt_correction2, epsilon);
+    return fmaf(-segment.b, *m / denominator, w * segment.a);
   }
 };
 
-// `a` is the decay, `b` the learning rate; m is the momentum's buffer or none.
+// `a` is the decay, `b` the learning rate; m is the momentum's buffer, where there is one.
 struct SgdMap {
   float momentum, grad_scale;
 
-  __device__ float Update(const Flat& at, int64_t i, const SegmentArgs& segment) const {
-    const float w = at.master[i];
-    float update = fmaf(w, segment.a, at.grad[i] * grad_scale);
-    if (at.m != nullptr) {
-      update = fmaf(momentum, at.m[i], update);
-      at.m[i] = update;
-    }
-    return fmaf(-segment.b, update, w);
+  __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
+                          float* /*v*/) const {
+    *m = fmaf(momentum, *m, fmaf(w, segment.a, grad * grad_scale));
+    return fmaf(-segment.b, *m, w);
   }
 };
 
+// Elements [i, i + N).
+template <int N, typename Map, typename Out>
+__device__ void UpdateAt(const SegmentArgs& segment, const Map& map, const Flat& flat, Out* out,
+                         int64_t i) {
+  const auto grads = Load<float, N>(flat.grad + i, 0);
+  auto weights = Load<float, N>(flat.master + i, 0);
+  Vector<float, N> ms = {}, vs = {};
+  if (flat.m != nullptr) ms = Load<float, N>(flat.m + i, 0);
+  if (flat.v != nullptr) vs = Load<float, N>(flat.v + i, 0);
+  Vector<Out, N> rounded;
+  for (int j = 0; j < N; ++j) {
+    weights.values[j] =
+        map.Update(segment, grads.values[j], weights.values[j], &ms.values[j], &vs.values[j]);
+    rounded.values[j] = FromFloat<Out>(weights.values[j]);
+  }
+  if (flat.m != nullptr) Store<float, N>(flat.m + i, 0, ms);
+  if (flat.v != nullptr) Store<float, N>(flat.v + i, 0, vs);
+  Store<float, N>(flat.master + i, 0, weights);
+  if (out != nullptr) Store<Out, N>(out + i, 0, rounded);
+}
+
 template <typename Map, typename Out>
 __global__ void __launch_bounds__(kThreads)
-    UpdateTiles(Segments segments, Map map, Flat flat, Out* out) {
-  const SegmentArgs segment = segments.Of(blockIdx.x);
-  const int64_t first = segment.begin + (blockIdx.x - segment.first_tile) * kTile;
-  for (int64_t i = first + threadIdx.x; i < min(first + kTile, segment.end); i += kThreads) {
-    const float w = map.Update(flat, i, segment);
-    flat.master[i] = w;
-    if (out != nullptr) out[i] = FromFloat<Out>(w);
+    UpdateTiles(const __grid_constant__ Segments segments, Map map, Flat flat, Out* out,
+                bool aligned) {
+  const SegmentArgs& segment = segments.Of(blockIdx.x);
+  const int64_t first = segment.FirstOfTiles() + (blockIdx.x - segment.first_tile) * kTile +
+                        int64_t{threadIdx.x} * kVectorFloats;
+  const int64_t last = first + kVectorFloats;
+  if (aligned && segment.begin <= first && last <= segment.end) {
+    UpdateAt<kVectorFloats>(segment, map, flat, out, first);
+    return;
   }
+  for (int64_t i = max(first, segment.begin); i < min(last, segment.end); ++i)
+    UpdateAt<1>(segment, map, flat, out, i);
 }
 
 template <typename Map>
 void LaunchUpdate(const Stream& stream, const Segments& segments, const Map& map, const Flat& flat,
                   const Tensor& out) {
   if (segments.tiles == 0) return;
+  const bool aligned = IsAligned({flat.grad, flat.m, flat.v, flat.master, out.raw()});
   WithType(out.empty() ? DType::kFloat32 : out.dtype(), [&](auto* type) {
     UpdateTiles<<<Blocks(segments.tiles, 1), kThreads, 0, Handle(stream)>>>(segments, map, flat,
-                                                                            As(type, out));
+                                                                            As(type, out), aligned);
   });
   CheckLaunched("optimizer update");
 }
 
-// Calls launch(segments) for as many launches as they need; args(segment) gives {a, b}.
+// Calls launch(segments) for as many launches as they need; args(segment) gives {a, b}. Neighbours
+// that have these in common are one.
 template <typename Args, typename LaunchSegments>
 void ForEachLaunch(absl::Span<const OptimizerSegment> all, Args args, LaunchSegments launch) {
   Segments batch;
+  const auto finish = [&] {  // the last segment, whose end is known now
+    if (batch.count > 0) batch.tiles += batch.segments[batch.count - 1].Tiles();
+  };
   for (const OptimizerSegment& segment : all) {
     if (segment.begin == segment.end) continue;
     const auto [a, b] = args(segment);
+    SegmentArgs* const last = batch.count == 0 ? nullptr : &batch.segments[batch.count - 1];
+    if (last != nullptr && last->end == segment.begin && last->a == a && last->b == b) {
+      last->end = segment.end;
+      continue;
+    }
+    finish();
+    if (batch.count == kSegments) {
+      launch(batch);
+      batch = Segments();
+    }
     batch.segments[batch.count++] = {segment.begin, segment.end, batch.tiles, a, b};
-    batch.tiles += (segment.end - segment.begin + kTile - 1) / kTile;
-    if (batch.count < kSegments) continue;
-    launch(batch);
-    batch = Segments();
   }
+  finish();
   launch(batch);
 }
 
@@ -114,15 +151,22 @@ constexpr int64_t kNormTile = 16384;
 
 // partial[2 b] = the tile's sum of squares, partial[2 b + 1] = 1 if an element is not finite.
 __global__ void __launch_bounds__(kThreads)
-    SumTile(const float* x, int64_t count, float scale, float* partial) {
+    SumTile(const float* x, int64_t count, float scale, bool aligned, float* partial) {
   __shared__ float shared[kWarps];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kNormTile;
   float sum = 0, poison = 0;  // x - x is 0 or NaN
-  for (int64_t i = first + threadIdx.x; i < min(first + kNormTile, count); i += kThreads) {
-    const float scaled = x[i] * scale;
+  const auto add = [&](float value) {
+    const float scaled = value * scale;
     sum = fmaf(scaled, scaled, sum);
-    poison += x[i] - x[i];
+    poison += value - value;
+  };
+  const int64_t size = min(kNormTile, count - first), vectors = aligned ? size / kVectorFloats : 0;
+  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
+    const auto values = Load<float, kVectorFloats>(x + first, i);
+    for (float value : values.values) add(value);
   }
+  for (int64_t i = vectors * kVectorFloats + threadIdx.x; i < size; i += kThreads)
+    add(x[first + i]);
   sum = BlockSum(sum, shared);
   poison = BlockSum(poison, shared);
   if (threadIdx.x != 0) return;
@@ -213,7 +257,7 @@ void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Te
   float* const partial = static_cast<float*>(
       stream.cuda()->Workspace(2 * tiles * static_cast<int64_t>(sizeof(float))));
   SumTile<<<Blocks(tiles, 1), kThreads, 0, Handle(stream)>>>(x_N.data<float>(), x_N.numel(), scale,
-                                                             partial);
+                                                             IsAligned({x_N.raw()}), partial);
   SumTiles<<<1, kThreads, 0, Handle(stream)>>>(partial, tiles, out_2.data<float>());
   CheckLaunched("sum of squares");
 }
