@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
+#include "glog/logging.h"
 #include "gtest/gtest.h"
 #include "megatron/base/philox.h"
 
@@ -12,9 +14,24 @@ namespace megatron::ops {
 HostTensor::HostTensor(const Shape& shape, DType dtype)
     : memory_(new char[shape.numel() * SizeOf(dtype)]()), tensor_(memory_.get(), dtype, shape) {}
 
+namespace {
+
+// Drawn from by all tests of a process.
+uint32_t TestSeed() {
+  static const uint32_t seed = [] {
+    const char* const given = std::getenv("MEGATRON_TEST_SEED");
+    if (given == nullptr) return uint32_t{0};
+    LOG(INFO) << "MEGATRON_TEST_SEED=" << given;
+    return static_cast<uint32_t>(std::strtoul(given, nullptr, 10));
+  }();
+  return seed;
+}
+
+}  // namespace
+
 HostTensor HostTensor::Normal(const Shape& shape, DType dtype, uint32_t seed) {
   std::vector<float> values(shape.numel());
-  FillNormal({seed, 0x7e57}, 0, shape.numel(), values.data());
+  FillNormal({seed, 0x7e57 + TestSeed()}, 0, shape.numel(), values.data());
   return Of(shape, dtype, std::vector<double>(values.begin(), values.end()));
 }
 

@@ -18,7 +18,8 @@ class HostTensor {
  public:
   // Zeros.
   HostTensor(const Shape& shape, DType dtype);
-  // Standard normal values, rounded to the dtype; any (seed, index) gives the same fp32 value.
+  // Standard normal values, rounded to the dtype; any (seed, index) gives the same fp32 value, and
+  // others where $MEGATRON_TEST_SEED is another number.
   static HostTensor Normal(const Shape& shape, DType dtype, uint32_t seed);
   static HostTensor Of(const Shape& shape, DType dtype, const std::vector<double>& values);
 
