@@ -162,6 +162,7 @@ class Pretraining {
   absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(megatron::Restore* what) const;
   std::optional<Failure> OpenCheckpoint();
   std::optional<Failure> LinkDevices();
+  std::optional<double> PeakFlops() const;
   std::optional<Failure> ChooseKernels();
   std::optional<Failure> CheckThatAllRunTheSame();
   int Report(const Failure& failure) const;
@@ -307,9 +308,11 @@ std::optional<Failure> Pretraining::Plan() {
   absl::StatusOr<RunPlan> plan = PlanRun(run_.options);
   if (!plan.ok()) return Fail(kExitConfig, plan.status());
   run_.plan = *std::move(plan);
+  const int64_t vocab = run_.options.trainer.model.padded_vocab_size;
   run_.flops_per_token =
-      FlopsPerToken(loaded_.config.model(), run_.options.trainer.model.padded_vocab_size,
-                    FlopsConvention::kCausalHalved);
+      FlopsPerToken(loaded_.config.model(), vocab, FlopsConvention::kCausalHalved);
+  run_.full_flops_per_token =
+      FlopsPerToken(loaded_.config.model(), vocab, FlopsConvention::kClassic);
   return std::nullopt;
 }
 
@@ -321,7 +324,18 @@ std::optional<Failure> Pretraining::LinkDevices() {
                        : LinkThreads(run_.options);
   if (!links.ok()) return Fail(kExitConfig, links.status());
   run_.links = *std::move(links);
+  run_.peak_flops = PeakFlops();
   return std::nullopt;
+}
+
+// Ranks that share a GPU share its peak.
+std::optional<double> Pretraining::PeakFlops() const {
+  const bool half = run_.options.trainer.model.transformer.dtype != DType::kFloat32;
+  const std::optional<double> peak =
+      PeakFlopsPerSecond(CudaFacts(0).name, half ? MatmulPrecision::kHalf : MatmulPrecision::kFp32);
+  if (!peak) return std::nullopt;
+  const double devices = std::min(CudaDeviceCount(), ranks_here());
+  return *peak * devices / ranks_here() * run_.options.num_ranks();
 }
 
 std::optional<Failure> Pretraining::ChooseKernels() {

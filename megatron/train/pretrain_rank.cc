@@ -126,6 +126,8 @@ ExitCode PretrainRank::Train() {
   context.data = &run_.data;
   context.run = run_.description;
   context.flops_per_token = run_.flops_per_token;
+  context.full_flops_per_token = run_.full_flops_per_token;
+  context.peak_flops = run_.peak_flops;
   context.program_start = run_.program_start;
   context.saving = saving_;
   context.speaks = speaks();

@@ -52,7 +52,10 @@ struct PretrainRun {
   std::unique_ptr<Tokenizer> tokenizer;
   GptData data;
   RunDescription description;
-  double flops_per_token = 0;
+  double flops_per_token = 0;       // with causal attention counted once
+  double full_flops_per_token = 0;  // and with attention in full
+  // What all ranks' devices can do at most, in FLOP/s; nothing where that is unknown.
+  std::optional<double> peak_flops;
   int threads_per_rank = 1;
   // Of this process on its machine, where it is one rank; unset: ranks are threads.
   std::optional<int> local_rank;

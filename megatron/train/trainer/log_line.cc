@@ -68,7 +68,10 @@ std::string FormatSpeed(const SpeedLog& log) {
   std::string text =
       absl::StrFormat(" tokens/s: %.0f | model TFLOP/s: %.*f |", log.tokens_per_second,
                       log.model_tflops < 10 ? 3 : 1, log.model_tflops);
-  if (log.mfu) absl::StrAppendFormat(&text, " MFU: %.1f%% |", *log.mfu * 100);
+  if (log.mfu && log.full_mfu) {
+    absl::StrAppendFormat(&text, " MFU: %.1f%% (%.1f%% with attention in full) |", *log.mfu * 100,
+                          *log.full_mfu * 100);
+  }
   absl::StrAppend(&text, " ETA: ", FormatTimeLeft(log.time_left));
   return text;
 }

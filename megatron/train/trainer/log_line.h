@@ -65,8 +65,10 @@ struct IterationLog {
 
 struct SpeedLog {
   double tokens_per_second = 0;
-  double model_tflops = 0;    // TFLOP/s
-  std::optional<double> mfu;  // of 1, where a peak is known
+  double model_tflops = 0;  // TFLOP/s
+  // The share of the devices' peak, of 1, where that is known: with causal attention counted once,
+  // and with attention in full.
+  std::optional<double> mfu, full_mfu;
   absl::Duration time_left = absl::ZeroDuration();
 };
 
@@ -79,7 +81,8 @@ bool ShouldLog(int64_t iteration, int64_t log_interval, bool is_first_of_this_pr
 std::string FormatIterationLine(const IterationLog& log,
                                 absl::TimeZone zone = absl::LocalTimeZone());
 
-// Goes after the iteration line: " tokens/s: ... | model TFLOP/s: ... | MFU: ... | ETA: ...".
+// Goes after the iteration line: " tokens/s: ... | model TFLOP/s: ... | MFU: 41.3% (46.5% with
+// attention in full) | ETA: ...".
 std::string FormatSpeed(const SpeedLog& log);
 
 // Three lines: dashes, losses with perplexities and then other values, dashes. `when` is "iteration

@@ -62,10 +62,11 @@ TEST(LogLineTest, PutsOptionalFieldsWhereMegatronDoes) {
 }
 
 TEST(LogLineTest, AddsSpeedAfterIt) {
-  EXPECT_EQ(FormatSpeed({31456.4, 0.1479, std::nullopt, absl::Seconds(516)}),
+  EXPECT_EQ(FormatSpeed({31456.4, 0.1479, std::nullopt, std::nullopt, absl::Seconds(516)}),
             " tokens/s: 31456 | model TFLOP/s: 0.148 | ETA: 8m36s");
-  EXPECT_EQ(FormatSpeed({1e6, 408.84, 0.4134, absl::Hours(30)}),
-            " tokens/s: 1000000 | model TFLOP/s: 408.8 | MFU: 41.3% | ETA: 1d06h");
+  EXPECT_EQ(FormatSpeed({1e6, 408.84, 0.4134, 0.465, absl::Hours(30)}),
+            " tokens/s: 1000000 | model TFLOP/s: 408.8 | MFU: 41.3% (46.5% with attention in full) "
+            "| ETA: 1d06h");
 }
 
 TEST(LogLineTest, FramesValidationAsMegatronDoes) {

@@ -36,6 +36,7 @@ constexpr char kSkipped[] = "skipped";
 constexpr char kElapsed[] = "elapsed_ms";
 constexpr char kTokens[] = "tokens_per_second";
 constexpr char kTflops[] = "tflops";
+constexpr char kMfu[] = "mfu";
 constexpr char kValidation[] = "lm loss validation";
 constexpr char kPerplexity[] = "lm loss validation ppl";
 constexpr char kTest[] = "lm loss test";
@@ -71,6 +72,7 @@ StepMetrics ReadStep(const Json& object) {
   step.elapsed_ms = ReadNumber(object, kElapsed);
   step.tokens_per_second = ReadNumber(object, kTokens);
   step.model_tflops = ReadNumber(object, kTflops);
+  if (object.contains(kMfu)) step.mfu = ReadNumber(object, kMfu);
   return step;
 }
 
@@ -152,6 +154,7 @@ std::string ToJsonLine(const StepMetrics& metrics) {
   object[kElapsed] = Number(metrics.elapsed_ms);
   object[kTokens] = Number(metrics.tokens_per_second);
   object[kTflops] = Number(metrics.model_tflops);
+  if (metrics.mfu) object[kMfu] = Number(*metrics.mfu);
   return object.dump() + "\n";
 }
 

@@ -3,7 +3,7 @@
 //
 //   {"iteration":2,"consumed_samples":32,"lm
 //   loss":5.54,"learning-rate":3e-05,"grad-norm":2.1,"loss-scale":1,"batch-size":16,
-//    "skipped":false,"elapsed_ms":81.2,"tokens_per_second":50443,"tflops":0.3}
+//    "skipped":false,"elapsed_ms":81.2,"tokens_per_second":50443,"tflops":0.3,"mfu":0.41}
 //   {"iteration":100,"lm loss validation":3.1,"lm loss validation ppl":22.2}
 //   {"iteration":100,"lm loss test":3.1,"lm loss test ppl":22.2}
 //
@@ -51,6 +51,9 @@ struct StepMetrics {
   double elapsed_ms = 0;
   double tokens_per_second = 0;
   double model_tflops = 0;  // TFLOP/s
+  // Their share of what the devices can do, where that is known; attention is counted where the
+  // causal mask lets it be.
+  std::optional<double> mfu;
   OtherMetrics others = {};
 };
 

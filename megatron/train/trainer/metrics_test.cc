@@ -93,6 +93,7 @@ TEST_F(MetricsTest, ReadsWhatItWrote) {
   skipped.skipped = true;
   skipped.params_norm = 7;
   skipped.num_zeros = 5;
+  skipped.mfu = 0.41;
   const auto history = ParseMetrics(absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(skipped),
                                                  ToJsonLine(EvaluationMetrics{2, 1.5}),
                                                  ToJsonLine(EvaluationMetrics{2, 2.5, true})));

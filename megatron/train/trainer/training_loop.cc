@@ -209,6 +209,8 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
     metrics.elapsed_ms = seconds * 1e3;
     metrics.tokens_per_second = tokens / seconds;
     metrics.model_tflops = tokens * context_.flops_per_token / seconds * 1e-12;
+    if (context_.peak_flops)
+      metrics.mfu = tokens * context_.flops_per_token / seconds / *context_.peak_flops;
     ReportMetricsError(metrics_->Write(metrics));
   }
   Progress shown;
@@ -242,6 +244,10 @@ void TrainingLoop::PrintLogLine(const StepReport& report) {
   SpeedLog speed;
   speed.tokens_per_second = tokens / seconds;
   speed.model_tflops = tokens * context_.flops_per_token / seconds * 1e-12;
+  if (context_.peak_flops) {
+    speed.mfu = tokens * context_.flops_per_token / seconds / *context_.peak_flops;
+    speed.full_mfu = tokens * context_.full_flops_per_token / seconds / *context_.peak_flops;
+  }
   speed.time_left =
       absl::Seconds(seconds * static_cast<double>(options().loop.train_iters - progress.iteration));
 

@@ -36,7 +36,10 @@ class TrainingLoop {
     const RunOptions* options = nullptr;
     const GptData* data = nullptr;
     RunDescription run;
-    double flops_per_token = 0;
+    double flops_per_token = 0;       // with causal attention counted once
+    double full_flops_per_token = 0;  // and with attention in full
+    // What the ranks' devices can do at most, in FLOP/s; nothing where that is unknown.
+    std::optional<double> peak_flops;
     absl::Time program_start;
     // Of all ranks, for the thread that writes checkpoints.
     ProcessGroup saving;
