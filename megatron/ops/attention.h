@@ -23,7 +23,14 @@
 
 namespace megatron::ops {
 
+// On a CUDA device; the CPU has one kernel.
+enum class AttentionKernel {
+  kOwn,
+  kHopper,  // those for compute capability 9.0 where they take the call (cuda/hopper), else kOwn
+};
+
 struct Attention {
+  AttentionKernel kernel = AttentionKernel::kOwn;
   float scale = 1;
   // A query sees the keys of its own sequence, all of them or, if causal, those up to its own place
   // counted from the sequence's end (equal lengths: the usual triangle).

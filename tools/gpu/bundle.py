@@ -12,7 +12,8 @@ import zipfile
 
 # The most valuable first.
 TESTS = ("ops/cuda:kernels_test", "ops/cuda:layer_norm_test", "train/layouts:cuda_placement_test",
-         "ops/cuda:moe_kernels_test", "optim:comm_stream_test", "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
+         "ops/cuda:moe_kernels_test", "ops/cuda/hopper:attention_test", "optim:comm_stream_test", "tensor/trace:trace_test",
+         "comm/nccl:nccl_device_test")
 BENCHMARKS = ("ops/cuda:kernels_benchmark",)
 TRAINER = "train:pretrain_gpt"
 TOOLS = ("comm_bench", "plot_loss")

@@ -152,8 +152,8 @@ elif name == "pytorch_gpu_speed.py":
 elif name == "plot_loss":
     write(options["--output"], "<svg/>")
 '''
-TESTS = ("kernels_test", "layer_norm_test", "cuda_placement_test", "moe_kernels_test", "comm_stream_test", "trace_test",
-         "nccl_device_test")
+TESTS = ("kernels_test", "layer_norm_test", "cuda_placement_test", "moe_kernels_test", "attention_test",
+         "comm_stream_test", "trace_test", "nccl_device_test")
 PROGRAMS = TESTS + ("kernels_benchmark", "pretrain_gpt", "comm_bench", "plot_loss")
 
 

@@ -11,6 +11,7 @@
 
 #include "megatron/ops/cuda/attention.cuh"
 #include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/hopper/attention.h"
 #include "megatron/ops/cuda/kernels.h"
 
 namespace megatron::ops::cuda {
@@ -390,6 +391,16 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
   return args;
 }
 
+bool UsesHopper(const Attention& attention, DType dtype, const AttentionArgs& args) {
+  if (attention.kernel != AttentionKernel::kHopper) return false;
+  if (HopperTakes(dtype, args) && HopperIsThere()) return true;
+  LOG_FIRST_N(WARNING, 1) << "attention's kernels for Hopper were asked for, but "
+                          << (HopperIsThere() ? "do not take these operands"
+                                              : "this device or this build is not for them")
+                          << ": others are used";
+  return false;
+}
+
 template <typename Kernel>
 void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int64_t rows,
             int64_t heads) {
@@ -419,6 +430,7 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
   const AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
   const DType dtype = in.q_TGRD.dtype();
+  if (UsesHopper(attention, dtype, args)) return HopperAttentionForward(stream, dtype, args);
   if (args.bias == nullptr && TensorCoresTake(dtype, args))
     return TensorCoreAttentionForward(stream, dtype, args);
   WithType(in.q_TGRD.dtype(), [&](auto* type) {
@@ -449,6 +461,8 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
       Delta<T><<<dim3(Blocks(args.queries, kWarps), static_cast<unsigned>(heads)), kThreads, 0,
                  Handle(stream)>>>(args);
     }
+    if (UsesHopper(attention, in.q_TGRD.dtype(), args))
+      return HopperAttentionBackward(stream, in.q_TGRD.dtype(), args);
     if (args.bias == nullptr && TensorCoresTake(in.q_TGRD.dtype(), args))
       return TensorCoreAttentionBackward(stream, in.q_TGRD.dtype(), args);
     WithColumns(args.head_dim, [&](auto columns) {

@@ -149,16 +149,6 @@ __device__ int64_t Column(int64_t begin, int n, int i) {
   return begin + 8 * n + threadIdx.x % 4 * 2 + i % 2;
 }
 
-// Over the four lanes that share rows.
-__device__ float QuadMax(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-__device__ float QuadSum(float x) {
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 // Row i of the lane = keep * itself + factor * sums; only fp32 can be kept.
 template <typename T, int kColumns>
 __device__ void WriteRow(const Operand& x, int64_t token, int64_t group, int64_t head, int i,

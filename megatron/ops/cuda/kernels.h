@@ -31,6 +31,9 @@ void GateForward(const Stream& stream, Activation activation, const Tensor& gate
 void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
                   const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F);
 
+// Whether the current device and this build have what attention's kernels for Hopper need: compute
+// capability 9.0 and code for sm_90a.
+bool HopperIsThere();
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR);
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,

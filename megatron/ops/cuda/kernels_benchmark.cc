@@ -16,6 +16,7 @@
 #include "megatron/ops/cuda/gemm/blas_product.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
+#include "megatron/ops/cuda/kernels.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -338,18 +339,22 @@ void BM_AdamW(benchmark::State& state) {
 }
 BENCHMARK(BM_AdamW)->UseRealTime();
 
-// A causal layer of 16 heads of 64, counted without the half that nobody computes.
+// A causal layer of 1024 channels in heads of kHeadDim, counted without the half that nobody
+// computes.
+template <int kHeadDim>
 struct AttentionOperands {
-  explicit AttentionOperands(Gpu* gpu) {
-    const Shape q_shape = {kTokens, 16, 1, 64}, k_shape = {kTokens, 16, 64};
+  AttentionOperands(Gpu* gpu, AttentionKernel kernel) {
+    constexpr int64_t kHeads = 1024 / kHeadDim;
+    const Shape q_shape = {kTokens, kHeads, 1, kHeadDim}, k_shape = {kTokens, kHeads, kHeadDim};
     in = {gpu->Normal(q_shape, kBf16), gpu->Normal(k_shape, kBf16), gpu->Normal(k_shape, kBf16)};
     gradients = {gpu->Normal(q_shape, kBf16), gpu->Normal(k_shape, kBf16),
                  gpu->Normal(k_shape, kBf16)};
     out = gpu->Normal(q_shape, kBf16);
     dout = gpu->Normal(q_shape, kBf16);
-    lse = gpu->Normal({kTokens, 16, 1}, kF32);
+    lse = gpu->Normal({kTokens, kHeads, 1}, kF32);
     std::vector<int32_t> begins;
     for (int32_t s = 0; s <= 8; ++s) begins.push_back(2048 * s);
+    attention.kernel = kernel;
     attention.scale = 0.125f;
     attention.cu_seqlens_q = attention.cu_seqlens_k = gpu->Of(begins, DType::kInt32);
     attention.max_seqlen_q = attention.max_seqlen_k = 2048;
@@ -362,25 +367,41 @@ struct AttentionOperands {
   Tensor out, dout, lse;
 };
 
+// Whether the device has the kernel; else the benchmark says so and is over.
+bool HasKernel(benchmark::State& state, AttentionKernel kernel) {
+  if (!HasGpu(state)) return false;
+  if (kernel != AttentionKernel::kHopper || cuda::HopperIsThere()) return true;
+  state.SkipWithError("not a Hopper");
+  return false;
+}
+
+template <AttentionKernel kKernel, int kHeadDim>
 void BM_Attention(benchmark::State& state) {
-  if (!HasGpu(state)) return;
+  if (!HasKernel(state, kKernel)) return;
   Gpu gpu;
-  const AttentionOperands at(&gpu);
+  const AttentionOperands<kHeadDim> at(&gpu, kKernel);
   Measure(state, &gpu, at.kBytes, at.kOperations,
           [&] { AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse); });
 }
-BENCHMARK(BM_Attention)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 64)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 128)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 64)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 128)->UseRealTime();
 
+template <AttentionKernel kKernel, int kHeadDim>
 void BM_AttentionBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
+  if (!HasKernel(state, kKernel)) return;
   Gpu gpu;
-  const AttentionOperands at(&gpu);
+  const AttentionOperands<kHeadDim> at(&gpu, kKernel);
   AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse);
   Measure(state, &gpu, 2 * at.kBytes, 2.5 * at.kOperations, [&] {
     AttentionBackward(gpu.stream(), at.attention, at.in, at.out, at.lse, at.dout, at.gradients);
   });
 }
-BENCHMARK(BM_AttentionBackward)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 64)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 128)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 64)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 128)->UseRealTime();
 
 }  // namespace
 }  // namespace megatron::ops

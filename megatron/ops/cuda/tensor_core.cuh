@@ -29,6 +29,16 @@ __device__ uint32_t PackPair(float first, float second) {
   return bits;
 }
 
+// Over the four lanes that share rows of sums.
+__device__ inline float QuadMax(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ inline float QuadSum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
 #ifdef MEGATRON_EMULATED_CUDA
 
 template <typename T>

@@ -5,6 +5,9 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "glog/logging.h"
@@ -54,6 +57,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack;
   unsigned index = 0;
   bool done = false;
+  const char* waits_for = nullptr;  // beyond barriers of threads
 };
 
 // The block that runs.
@@ -66,7 +70,8 @@ struct Block {
   void* scheduler = nullptr;  // its stack pointer while a fiber runs
   Fiber* running = nullptr;
   const std::function<void()>* thread = nullptr;
-  int64_t progress = 0;  // fibers that ended and barriers that opened
+  int64_t progress = 0;  // fibers that ended, barriers that opened, and what NoteProgress told
+  std::vector<std::function<void()>> at_end;
 };
 
 Block& Current() {
@@ -132,6 +137,7 @@ void StartFibers(Block* block, unsigned threads) {
     if (fiber.stack == nullptr) fiber.stack = std::unique_ptr<char[]>(new char[kStackBytes]);
     fiber.index = t;
     fiber.done = false;
+    fiber.waits_for = nullptr;
     fiber.stack_pointer = FreshStack(fiber.stack.get());
     ++block->warps[t / kWarpSize].expected;
     ++block->all.expected;
@@ -152,6 +158,18 @@ void RunWarp(Block* block, const std::vector<unsigned>& order, unsigned warp) {
   }
 }
 
+// What fibers wait for, for a person to read.
+std::string Waits(const Block& block, size_t threads) {
+  std::set<std::string> waits;
+  for (size_t t = 0; t < threads; ++t) {
+    const Fiber& fiber = block.fibers[t];
+    if (!fiber.done && fiber.waits_for != nullptr) waits.insert(fiber.waits_for);
+  }
+  std::string all;
+  for (const std::string& wait : waits) all += "; some for " + wait;
+  return all;
+}
+
 // Warp by warp, each as far as it gets: one that does not wait for others where it should runs
 // ahead of them.
 void RunBlock(Block* block, const std::vector<unsigned>& order) {
@@ -168,9 +186,11 @@ void RunBlock(Block* block, const std::vector<unsigned>& order) {
       ran[t / kWarpSize] = true;
       RunWarp(block, order, t / kWarpSize);
     }
-    CHECK(block->progress > before) << "threads of block " << blockIdx.x << "," << blockIdx.y << ","
-                                    << blockIdx.z << " wait at different places";
+    CHECK(block->progress > before)
+        << "threads of block " << blockIdx.x << "," << blockIdx.y << "," << blockIdx.z
+        << " wait at different places" << Waits(*block, order.size());
   }
+  for (const auto& action : std::exchange(block->at_end, {})) action();
 }
 
 }  // namespace
@@ -186,6 +206,20 @@ void* Place(int lane) {
 void SyncBlock() { Wait(&Current().all); }
 void SyncWarp() { Wait(&Current().warps[Current().running->index / kWarpSize]); }
 void* DynamicShared() { return Current().shared.data(); }
+size_t DynamicSharedBytes() { return Current().shared.size(); }
+
+void WaitUntil(const std::function<bool()>& ready, const char* what) {
+  if (ready()) return;
+  Fiber& fiber = *Current().running;
+  fiber.waits_for = what;
+  do {
+    Yield();
+  } while (!ready());
+  fiber.waits_for = nullptr;
+  NoteProgress();
+}
+void NoteProgress() { ++Current().progress; }
+void AtBlockEnd(std::function<void()> action) { Current().at_end.push_back(std::move(action)); }
 
 void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<void()>& thread) {
   static std::mutex& mutex = *new std::mutex;

@@ -34,6 +34,15 @@ void SyncBlock();
 void SyncWarp();
 int Lane();
 
+// Lets other threads run until `ready` says true; looks at it whenever something has happened.
+// `what` is named if it never becomes true.
+void WaitUntil(const std::function<bool()>& ready, const char* what);
+// Something happened that a thread may wait for.
+void NoteProgress();
+
+// Runs when the threads of the block that runs have ended.
+void AtBlockEnd(std::function<void()> action);
+
 // A place of 16 bytes for each lane of the warp that runs.
 void* Place(int lane);
 
@@ -50,6 +59,7 @@ X FromLane(X x, int lane) {
 
 // The block's dynamic shared memory.
 void* DynamicShared();
+size_t DynamicSharedBytes();
 
 void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);
 

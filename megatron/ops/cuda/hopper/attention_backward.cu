@@ -1,0 +1,341 @@
+// Attention's backward pass on Hopper, in two kernels: one has tiles of queries and sums up their
+// gradient over tiles of keys, the other has tiles of keys and sums up theirs over tiles of
+// queries. So no row is written by two blocks; the price is that scores are computed twice.
+//
+// As in the forward pass a thread copies tiles ahead of the warpgroups that compute, and
+// probabilities and their gradients stay in registers: the second kernel multiplies keys by
+// queries, so that its rows are keys.
+//
+// J. Shah et al., "FlashAttention-3", arXiv 2407.08608.
+#include <cmath>
+
+#include "megatron/ops/cuda/hopper/attention.h"
+#include "megatron/ops/cuda/hopper/launch.cuh"
+#include "megatron/ops/cuda/hopper/tiles.cuh"
+
+namespace megatron::ops::cuda {
+namespace hopper {
+namespace {
+
+// Of the block's side two tiles stay in shared memory; of the other side pairs of tiles pass
+// through a ring.
+template <int kHead, int kOtherRows>
+struct Shape : WarpgroupShape<2> {
+  static constexpr int kOther = kOtherRows, kStages = 2;
+  using Own = Tile<Shape::kRows, kHead>;
+  using Passing = Tile<kOther, kHead>;
+  static constexpr int kRowNumbers = 2 * kOther;  // of each stage, floats: lse and delta
+  static constexpr int kSharedBytes = 2 * Own::kBytes + 2 * kStages * Passing::kBytes +
+                                      kStages * kRowNumbers * static_cast<int>(sizeof(float));
+};
+template <int kHead>
+using QueryShape = Shape<kHead, kHead == 64 ? 128 : 64>;
+template <int kHead>
+using KeyShape = Shape<kHead, 64>;
+
+template <typename Of>
+struct Buffers {
+  __device__ Buffers(char* memory, uint64_t* barriers)
+      : memory(memory), own_full(barriers), ring{barriers + 1, barriers + 1 + Of::kStages} {}
+  static constexpr int kBarriers = 1 + 2 * Of::kStages;
+
+  // x is 0 or 1.
+  __device__ typename Of::Own Own(int x) const { return {memory + x * Of::Own::kBytes}; }
+  __device__ typename Of::Passing Passing(int x, int tile) const {
+    const int place = 2 * (tile % Of::kStages) + x;
+    return {memory + 2 * Of::Own::kBytes + place * Of::Passing::kBytes};
+  }
+  __device__ float* RowNumbers(int x, int tile) const {
+    char* const first = memory + 2 * Of::Own::kBytes + 2 * Of::kStages * Of::Passing::kBytes;
+    return reinterpret_cast<float*>(first) + (2 * (tile % Of::kStages) + x) * Of::kOther;
+  }
+  // One thread.
+  __device__ void Init(int fillers) const {
+    InitBarrier(own_full, 1);
+    ring.Init(fillers, Of::kConsumerWarps);
+    FenceAsyncProxy();
+  }
+
+  char* memory;
+  uint64_t* own_full;
+  Ring<Of::kStages> ring;
+};
+
+// The tensors of the block's tiles, and of those that pass.
+struct Maps {
+  TensorMap own[2], passing[2];
+};
+
+template <typename Of>
+__device__ void CopyOwn(const Maps& maps, const Buffers<Of>& buffers, int64_t head, int64_t group,
+                        int64_t token) {
+  ArriveExpecting(buffers.own_full, 2 * Of::Own::kBytes);
+  for (int x = 0; x < 2; ++x) {
+    buffers.Own(x).Copy(maps.own[x], head, group, token, buffers.own_full);
+  }
+}
+
+// `tile` counts those that pass, `token` is where it begins. One thread.
+template <typename Of>
+__device__ void CopyPassing(const Maps& maps, const Buffers<Of>& buffers, int tile, int64_t head,
+                            int64_t group, int64_t token) {
+  uint64_t* const full = buffers.ring.full + tile % Of::kStages;
+  ArriveExpecting(full, 2 * Of::Passing::kBytes);
+  for (int x = 0; x < 2; ++x) {
+    buffers.Passing(x, tile).Copy(maps.passing[x], head, group, token, full);
+  }
+}
+
+template <typename Of>
+__device__ int Tiles(int64_t rows) {
+  return rows > 0 ? static_cast<int>((rows + Of::kOther - 1) / Of::kOther) : 0;
+}
+
+template <typename T, int kHead>
+__device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<QueryShape<kHead>>& buffers,
+                            const Head& head, const RowsOfBlock& rows, const KeysOfSequence& keys) {
+  using Of = QueryShape<kHead>;
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, in_own = group * kGroupRows;
+  const int64_t first = rows.begin + in_own, row = rows.begin + RowOf(group);
+  const int64_t last = min(first + kGroupRows, rows.end) - 1;
+  const int tiles = Tiles<Of>(keys.EndSeenBy(rows.end - 1) - keys.first);
+  const int mine = first < rows.end ? Tiles<Of>(keys.EndSeenBy(last) - keys.first) : 0;
+  float lse[2] = {}, delta[2] = {};
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= rows.end) continue;
+    lse[r] = FiniteLse(args, row + 8 * r, head);
+    delta[r] = args.Delta(row + 8 * r, head.group, head.head);
+  }
+
+  const float scale = args.scale * kLog2E;
+  float dq[kHead / 8][4], p[Of::kOther / 8][4], ds[Of::kOther / 8][4];
+  uint32_t packed[Of::kOther / 16][4];
+  SetZero(dq);
+  if (mine > 0) WaitForPhase(buffers.own_full, 0);
+  for (int tile = 0; tile < mine; ++tile) {
+    buffers.ring.WaitUntilFull(tile);
+    MultiplyRows<T>(buffers.Own(0), in_own, buffers.Passing(0, tile), p);
+    MultiplyRows<T>(buffers.Own(1), in_own, buffers.Passing(1, tile), ds);
+    WaitForProducts<1>();
+    Settle(p);
+    if (tile > 0) buffers.ring.Release(tile - 1);
+    const int64_t begin = keys.first + int64_t{tile} * Of::kOther;
+    if (begin + Of::kOther > keys.EndSeenBy(first)) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) HideAllBut(0, keys.EndSeenBy(row + 8 * r) - begin, r, p);
+    }
+#pragma unroll
+    for (int n = 0; n < Of::kOther / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[n][i] = Exp2(fmaf(p[n][i], scale, -lse[i / 2]));
+    }
+    WaitForProducts<0>();
+    Settle(ds);
+#pragma unroll
+    for (int n = 0; n < Of::kOther / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) ds[n][i] = p[n][i] * (ds[n][i] - delta[i / 2]);
+    }
+    Pack<T>(ds, packed);
+    AddWeightedRows<T>(packed, buffers.Passing(0, tile), dq);
+  }
+  WaitForProducts<0>();
+  Settle(dq);
+  if (mine > 0) buffers.ring.Release(mine - 1);
+  for (int tile = mine; tile < tiles; ++tile) {
+    buffers.ring.WaitUntilFull(tile);
+    buffers.ring.Release(tile);
+  }
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= rows.end) continue;
+    StoreRow(args.dq.Row<T>(row + 8 * r, head.group, head.head), r, dq, args.scale);
+  }
+}
+
+// The gradient of queries. Blocks: x over tiles of queries, those of most keys first, y over
+// groups * group_heads.
+template <typename T, int kHead>
+__global__ void __launch_bounds__(QueryShape<kHead>::kThreads, 1)
+    BackwardQuery(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {
+#ifdef MEGATRON_HAS_HOPPER_INSTRUCTIONS
+  using Of = QueryShape<kHead>;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ uint64_t barriers[Buffers<Of>::kBarriers];
+  const int64_t block = int64_t{gridDim.x} - 1 - blockIdx.x;
+  const RowsOfBlock rows = FindRows(args.cu_seqlens_q, args.sequences, block, Of::kRows);
+  if (rows.begin >= rows.end) return;
+  const Head head = HeadOfBlock(args);
+  const KeysOfSequence keys(args, rows.sequence);
+  const Buffers<Of> buffers(AlignToAtoms(memory), barriers);
+  if (threadIdx.x == 0) buffers.Init(1);
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    GiveRegisters<Of::kProducerRegisters>();
+    const int tiles = Tiles<Of>(keys.EndSeenBy(rows.end - 1) - keys.first);
+    if (threadIdx.x > 0 || tiles == 0) return;
+    CopyOwn(maps, buffers, head.head, head.group, rows.begin);
+    for (int tile = 0; tile < tiles; ++tile) {
+      buffers.ring.WaitUntilEmpty(tile);
+      CopyPassing(maps, buffers, tile, 0, head.group, keys.first + int64_t{tile} * Of::kOther);
+    }
+  } else {
+    TakeRegisters<Of::kConsumerRegisters>();
+    ConsumeKeys<T, kHead>(args, buffers, head, rows, keys);
+  }
+#endif
+}
+
+// Copies tiles of queries and of the gradient of their outputs, and brings their numbers. A warp.
+template <int kHead>
+__device__ void ProduceQueries(const Maps& maps, const AttentionArgs& args,
+                               const Buffers<KeyShape<kHead>>& buffers, const RowsOfBlock& rows,
+                               const QueriesOfSequence& queries) {
+  using Of = KeyShape<kHead>;
+  const int64_t group = blockIdx.y, begin = queries.FirstThatSees(rows.begin);
+  const int of_head = Tiles<Of>(queries.end - begin), lane = threadIdx.x % kWarp;
+  if (of_head == 0) return;
+  if (lane == 0) CopyOwn(maps, buffers, 0, group, rows.begin);
+  for (int tile = 0; tile < of_head * args.group_heads; ++tile) {
+    const int64_t head = tile / of_head, first = begin + int64_t{tile % of_head} * Of::kOther;
+    buffers.ring.WaitUntilEmpty(tile);
+    for (int i = lane; i < Of::kOther; i += kWarp) {
+      const bool inside = first + i < queries.end;
+      buffers.RowNumbers(0, tile)[i] = inside ? FiniteLse(args, first + i, {group, head}) : 0.0f;
+      buffers.RowNumbers(1, tile)[i] = inside ? args.Delta(first + i, group, head) : 0.0f;
+    }
+    if (lane == 0) {
+      CopyPassing(maps, buffers, tile, head, group, first);
+    } else {
+      Arrive(buffers.ring.full + tile % Of::kStages);
+    }
+  }
+}
+
+template <typename T, int kHead>
+__device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<KeyShape<kHead>>& buffers,
+                               const RowsOfBlock& rows, const QueriesOfSequence& queries) {
+  using Of = KeyShape<kHead>;
+  constexpr int kColumns = Of::kOther / 8;
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, in_own = group * kGroupRows;
+  const int64_t first = rows.begin + in_own, row = rows.begin + RowOf(group);
+  const int64_t begin = queries.FirstThatSees(rows.begin);
+  const int64_t mine = first < rows.end ? queries.FirstThatSees(first) : queries.end;
+  const int64_t all_from = queries.FirstThatSees(first + kGroupRows - 1);
+  const int of_head = Tiles<Of>(queries.end - begin);
+
+  const float scale = args.scale * kLog2E;
+  float dk[kHead / 8][4], dv[kHead / 8][4], p[kColumns][4], ds[kColumns][4];
+  uint32_t packed_p[kColumns / 2][4], packed_ds[kColumns / 2][4];
+  SetZero(dk);
+  SetZero(dv);
+  if (of_head > 0) WaitForPhase(buffers.own_full, 0);
+  for (int tile = 0; tile < of_head * args.group_heads; ++tile) {
+    const int64_t begin_of_tile = begin + int64_t{tile % of_head} * Of::kOther;
+    buffers.ring.WaitUntilFull(tile);
+    if (begin_of_tile + Of::kOther <= mine || mine >= queries.end) {
+      buffers.ring.Release(tile);
+      continue;
+    }
+    MultiplyRows<T>(buffers.Own(0), in_own, buffers.Passing(0, tile), p);
+    MultiplyRows<T>(buffers.Own(1), in_own, buffers.Passing(1, tile), ds);
+    const float* const lse = buffers.RowNumbers(0, tile);
+    const float* const delta = buffers.RowNumbers(1, tile);
+    WaitForProducts<1>();
+    Settle(p);
+    if (begin_of_tile < all_from || begin_of_tile + Of::kOther > queries.end) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        HideAllBut(queries.FirstThatSees(row + 8 * r) - begin_of_tile, queries.end - begin_of_tile,
+                   r, p);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[n][i] = Exp2(fmaf(p[n][i], scale, -lse[ColumnOf(n, i)]));
+    }
+    WaitForProducts<0>();
+    Settle(ds);
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) ds[n][i] = p[n][i] * (ds[n][i] - delta[ColumnOf(n, i)]);
+    }
+    Pack<T>(p, packed_p);
+    Pack<T>(ds, packed_ds);
+    AddWeightedRows<T>(packed_p, buffers.Passing(1, tile), dv);
+    AddWeightedRows<T>(packed_ds, buffers.Passing(0, tile), dk);
+    WaitForProducts<0>();
+    Settle(dv);
+    Settle(dk);
+    buffers.ring.Release(tile);
+  }
+  for (int r = 0; r < 2; ++r) {
+    if (row + 8 * r >= rows.end) continue;
+    StoreRow(args.dk.Row<T>(row + 8 * r, blockIdx.y, 0), r, dk, args.scale);
+    StoreRow(args.dv.Row<T>(row + 8 * r, blockIdx.y, 0), r, dv, 1.0f);
+  }
+}
+
+// The gradients of keys and values. Blocks: x over tiles of keys, y over groups.
+template <typename T, int kHead>
+__global__ void __launch_bounds__(KeyShape<kHead>::kThreads, 1)
+    BackwardKey(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {
+#ifdef MEGATRON_HAS_HOPPER_INSTRUCTIONS
+  using Of = KeyShape<kHead>;
+  extern __shared__ __align__(16) char memory[];
+  __shared__ uint64_t barriers[Buffers<Of>::kBarriers];
+  const RowsOfBlock rows = FindRows(args.cu_seqlens_k, args.sequences, blockIdx.x, Of::kRows);
+  if (rows.begin >= rows.end) return;
+  const QueriesOfSequence queries(args, rows.sequence);
+  const Buffers<Of> buffers(AlignToAtoms(memory), barriers);
+  if (threadIdx.x == 0) buffers.Init(kWarp);
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    GiveRegisters<Of::kProducerRegisters>();
+    if (threadIdx.x < kWarp) ProduceQueries<kHead>(maps, args, buffers, rows, queries);
+  } else {
+    TakeRegisters<Of::kConsumerRegisters>();
+    ConsumeQueries<T, kHead>(args, buffers, rows, queries);
+  }
+#endif
+}
+
+template <typename Of, typename Kernel>
+void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, const Maps& maps,
+            int64_t rows, int64_t heads) {
+  if (rows == 0 || heads == 0) return;
+  AllowShared(kernel, Of::kSharedBytes);
+  const int64_t blocks = BlocksOfSequences(rows, args.sequences, Of::kRows);
+  kernel<<<dim3(Blocks(blocks, 1), static_cast<unsigned>(heads)), Of::kThreads,
+           Of::kSharedBytes + kSlack, Handle(stream)>>>(maps, args);
+  CheckLaunched("attention's gradients on Hopper");
+}
+
+}  // namespace
+}  // namespace hopper
+
+void HopperAttentionBackward(const Stream& stream, DType dtype, const AttentionArgs& args) {
+  using hopper::MapOfKeys;
+  using hopper::MapOfQueries;
+  hopper::WithTypeAndHead(dtype, args.head_dim, [&](auto* type, auto head) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    using OfQueries = hopper::QueryShape<head.value>;
+    using OfKeys = hopper::KeyShape<head.value>;
+    const auto queries = [&](const Operand& x, int rows) {
+      return MapOfQueries(dtype, args, x, rows);
+    };
+    const auto keys = [&](const Operand& x, int rows) { return MapOfKeys(dtype, args, x, rows); };
+    hopper::Launch<OfQueries>(
+        hopper::BackwardQuery<T, head.value>, stream, args,
+        {{queries(args.q, OfQueries::kRows), queries(args.dout, OfQueries::kRows)},
+         {keys(args.k, OfQueries::kOther), keys(args.v, OfQueries::kOther)}},
+        args.queries, args.groups * args.group_heads);
+    hopper::Launch<OfKeys>(hopper::BackwardKey<T, head.value>, stream, args,
+                           {{keys(args.k, OfKeys::kRows), keys(args.v, OfKeys::kRows)},
+                            {queries(args.q, OfKeys::kOther), queries(args.dout, OfKeys::kOther)}},
+                           args.keys, args.groups);
+  });
+}
+
+}  // namespace megatron::ops::cuda

@@ -1,0 +1,145 @@
+// The kernels for Hopper against the CPU's attention: in the emulation, and on a device of compute
+// capability 9.0.
+#include "megatron/ops/attention.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/cuda/agreement.h"
+#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron::ops {
+namespace {
+
+using At = absl::Span<const Tensor>;
+
+struct Case {
+  int64_t groups, heads, head_dim;
+  bool causal;
+  std::vector<double> cu_q, cu_k;
+};
+
+class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInterface<DType> {
+ protected:
+  void SetUp() override {
+    AgreementTest::SetUp();
+    if (!IsSkipped() && !cuda::HopperIsThere()) {
+      GTEST_SKIP() << "no device of compute capability 9.0, or no code for it";
+    }
+  }
+  HostTensor Normal(const Shape& shape, uint32_t seed) const {
+    return HostTensor::Normal(shape, GetParam(), seed);
+  }
+  static HostTensor Ints(const std::vector<double>& values) {
+    return HostTensor::Of({static_cast<int64_t>(values.size())}, DType::kInt32, values);
+  }
+  static Attention AttentionOf(const Case& c, const Tensor& cu_q, const Tensor& cu_k) {
+    Attention attention;
+    attention.scale = 0.2f;
+    attention.causal = c.causal;
+    attention.cu_seqlens_q = cu_q;
+    attention.cu_seqlens_k = cu_k;
+    attention.max_seqlen_q = static_cast<int64_t>(c.cu_q.back());
+    attention.max_seqlen_k = static_cast<int64_t>(c.cu_k.back());
+    attention.kernel = AttentionKernel::kHopper;
+    return attention;
+  }
+  void ExpectForwardAndBackwardAgree(const Case& c);
+};
+
+// q, k and v and their gradients are views into one packed projection, [G, q...q k v] a token.
+void HopperAttentionTest::ExpectForwardAndBackwardAgree(const Case& c) {
+  const auto queries = static_cast<int64_t>(c.cu_q.back());
+  const auto keys = static_cast<int64_t>(c.cu_k.back());
+  const Shape q_shape = {queries, c.groups, c.heads, c.head_dim};
+  const Shape packed = {std::max(queries, keys), c.groups, c.heads + 2, c.head_dim};
+  HostTensor qkv = Normal(packed, 1), d_qkv = Normal(packed, 2), out = Normal(q_shape, 3),
+             dout = Normal(q_shape, 4), cu_q = Ints(c.cu_q), cu_k = Ints(c.cu_k),
+             lse = HostTensor::Normal({queries, c.groups, c.heads}, DType::kFloat32, 5);
+  const auto views = [&](const Tensor& x) {
+    return AttentionInputs{x.Slice(0, 0, queries).Slice(2, 0, c.heads),
+                           x.Slice(0, 0, keys).Select(2, c.heads),
+                           x.Slice(0, 0, keys).Select(2, c.heads + 1),
+                           {}};
+  };
+  ExpectAgreement({&qkv, &d_qkv, &out, &dout, &lse, &cu_q, &cu_k}, 2 * 4 * OpTolerance(GetParam()),
+                  [&](const Stream& stream, At at) {
+                    const Attention attention = AttentionOf(c, at[5], at[6]);
+                    AttentionForward(stream, attention, views(at[0]), at[2], at[4]);
+                    AttentionBackward(stream, attention, views(at[0]), at[2], at[4], at[3],
+                                      views(at[1]));
+                  });
+}
+
+TEST_P(HopperAttentionTest, SequencesOfOddLengths) {
+  for (bool causal : {true, false}) {
+    for (int64_t head_dim : {64, 128}) {
+      ExpectForwardAndBackwardAgree(
+          {2, 1, head_dim, causal, {0, 1, 71, 71, 111}, {0, 3, 73, 75, 120}});
+    }
+  }
+}
+
+TEST_P(HopperAttentionTest, GroupsOfHeadsShareKeys) {
+  ExpectForwardAndBackwardAgree({2, 3, 64, true, {0, 40, 107}, {0, 40, 107}});
+  ExpectForwardAndBackwardAgree({1, 2, 128, false, {0, 40, 107}, {0, 70, 99}});
+}
+
+// More tiles than the rings hold.
+TEST_P(HopperAttentionTest, LongSequences) {
+  for (bool causal : {true, false}) {
+    for (int64_t head_dim : {64, 128}) {
+      ExpectForwardAndBackwardAgree({1, 1, head_dim, causal, {0, 433, 461}, {0, 433, 461}});
+      ExpectForwardAndBackwardAgree({1, 1, head_dim, causal, {0, 9}, {0, 650}});
+    }
+  }
+}
+
+TEST_P(HopperAttentionTest, LengthsThatTilesDivide) {
+  for (int64_t head_dim : {64, 128}) {
+    ExpectForwardAndBackwardAgree({1, 1, head_dim, true, {0, 384}, {0, 384}});
+  }
+}
+
+// Their lse, minus infinity, compares with nothing: it is written over.
+TEST_P(HopperAttentionTest, QueriesThatSeeNoKeyGetZeros) {
+  const Case c = {1, 2, 64, true, {0, 200, 210}, {0, 70, 70}};
+  const Shape q_shape = {210, 1, 2, 64}, k_shape = {70, 1, 64};
+  HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(k_shape, 3),
+             out = Normal(q_shape, 4), dout = Normal(q_shape, 5), dq = Normal(q_shape, 6),
+             dk = Normal(k_shape, 7), dv = Normal(k_shape, 8), cu_q = Ints(c.cu_q),
+             cu_k = Ints(c.cu_k), lse({210, 1, 2}, DType::kFloat32);
+  ExpectAgreement(
+      {&q, &k, &v, &out, &dout, &dq, &dk, &dv, &cu_q, &cu_k, &lse}, 8 * OpTolerance(GetParam()),
+      [&](const Stream& stream, At at) {
+        const Attention attention = AttentionOf(c, at[8], at[9]);
+        const AttentionInputs in = {at[0], at[1], at[2], {}};
+        AttentionForward(stream, attention, in, at[3], at[10]);
+        AttentionBackward(stream, attention, in, at[3], at[10], at[4], {at[5], at[6], at[7], {}});
+        Zero(stream, at[10]);
+      });
+  for (int64_t i = 0; i < 130 * 2 * 64; ++i) EXPECT_EQ(out.Get(i), 0) << i;
+}
+
+TEST_P(HopperAttentionTest, OtherKernelsTakeWhatTheseDoNot) {
+  const Shape q_shape = {30, 1, 2, 40}, k_shape = {30, 1, 40};
+  HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(k_shape, 3),
+             out = Normal(q_shape, 4), lse({30, 1, 2}, DType::kFloat32), cu = Ints({0, 30});
+  ExpectAgreement({&q, &k, &v, &out, &lse, &cu}, 8 * OpTolerance(GetParam()),
+                  [&](const Stream& stream, At at) {
+                    const Case c = {1, 2, 40, true, {0, 30}, {0, 30}};
+                    AttentionForward(stream, AttentionOf(c, at[5], at[5]),
+                                     {at[0], at[1], at[2], {}}, at[3], at[4]);
+                  });
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, HopperAttentionTest,
+                         ::testing::Values(DType::kBFloat16, DType::kFloat16),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+}  // namespace
+}  // namespace megatron::ops

@@ -1,0 +1,141 @@
+// What the kernels of attention on Hopper share beside tiles: their warpgroups, who sees whom
+// within a sequence, and what launches need.
+#ifndef MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
+#define MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "megatron/ops/cuda/attention.cuh"
+#include "megatron/ops/cuda/hopper/tensor_map.cuh"
+#include "megatron/ops/cuda/hopper/tiles.cuh"
+
+namespace megatron::ops::cuda::hopper {
+
+// One warpgroup copies, the others have 64 rows each. Registers of a thread: what all have at first
+// goes from the one to the others.
+template <int kConsumers>
+struct WarpgroupShape {
+  static_assert(kConsumers == 2 || kConsumers == 3);
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
+  static constexpr int kRows = kConsumers * kGroupRows;
+  static constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarp;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+};
+
+// A head of queries, by its group and its number there.
+struct Head {
+  int64_t group, head;
+};
+__device__ inline Head HeadOfBlock(const AttentionArgs& args) {
+  return {blockIdx.y / args.group_heads, blockIdx.y % args.group_heads};
+}
+
+// In the scale of Exp2. Of a query that sees no key, all of whose scores will be hidden, zero: so
+// that no infinity is taken from another.
+__device__ inline float FiniteLse(const AttentionArgs& args, int64_t query, const Head& head) {
+  const float lse = args.Lse(query, head.group, head.head);
+  return lse == -INFINITY ? 0 : lse * kLog2E;
+}
+
+// The keys of one sequence, and which of them its queries see: those from the first to an end.
+struct KeysOfSequence {
+  int64_t first, end;
+  int64_t shift;  // from the last query to the last key
+  bool causal;
+
+  __device__ KeysOfSequence(const AttentionArgs& args, int64_t sequence)
+      : first(args.cu_seqlens_k[sequence]),
+        end(args.cu_seqlens_k[sequence + 1]),
+        shift(end - args.cu_seqlens_q[sequence + 1]),
+        causal(args.causal) {}
+  __device__ int64_t EndSeenBy(int64_t query) const {
+    return causal ? max(first, min(end, query + shift + 1)) : end;
+  }
+};
+
+// The queries of one sequence, and which of them see its keys: those from a first to the end.
+struct QueriesOfSequence {
+  int64_t begin, end;
+  int64_t shift;  // from the last query to the last key
+  bool causal;
+
+  __device__ QueriesOfSequence(const AttentionArgs& args, int64_t sequence)
+      : begin(args.cu_seqlens_q[sequence]),
+        end(args.cu_seqlens_q[sequence + 1]),
+        shift(args.cu_seqlens_k[sequence + 1] - end),
+        causal(args.causal) {}
+  __device__ int64_t FirstThatSees(int64_t key) const {
+    return causal ? max(begin, key - shift) : begin;
+  }
+};
+
+inline TensorMap MapOfQueries(DType dtype, const AttentionArgs& args, const Operand& x, int rows) {
+  return MakeTensorMap(
+      {dtype, &x, args.head_dim, args.group_heads, args.groups, args.queries, rows});
+}
+inline TensorMap MapOfKeys(DType dtype, const AttentionArgs& args, const Operand& x, int rows) {
+  return MakeTensorMap({dtype, &x, args.head_dim, 1, args.groups, args.keys, rows});
+}
+
+#ifdef MEGATRON_EMULATED_CUDA
+inline bool DeviceIsHopper() { return true; }
+template <typename Kernel>
+bool HasCode(Kernel) {
+  return true;
+}
+#else
+inline bool DeviceIsHopper() {
+  int device, major;
+  CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+  CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), cudaSuccess);
+  return major == 9;
+}
+// Code for other than sm_90a has no body, and so none of the barriers.
+template <typename Kernel>
+bool HasCode(Kernel kernel) {
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
+    cudaGetLastError();  // which is told no second time
+    return false;
+  }
+  return attributes.sharedSizeBytes > 0;
+}
+#endif
+
+// What tensor maps and the kernels' stores can reach, all of the 16-bit dtype.
+inline bool TakesOperands(const AttentionArgs& args) {
+  for (const Operand* x :
+       {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) {
+    if (x->data == nullptr) continue;
+    if (x->is_fp32 || !IsAligned({x->data})) return false;
+    for (int64_t stride : {x->token_stride, x->group_stride, x->head_stride}) {
+      if (stride < 0 || stride % 8 != 0) return false;
+    }
+  }
+  return !args.add_to_queries && !args.add_to_keys;
+}
+
+template <typename Kernel>
+void AllowShared(Kernel kernel, int bytes) {
+  CHECK_EQ(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes + kSlack),
+      cudaSuccess);
+}
+
+// Calls body with the dtype and the size of the head as types.
+template <typename Body>
+void WithTypeAndHead(DType dtype, int head_dim, Body body) {
+  const auto with_head = [&](auto* type) {
+    if (head_dim == 64) return body(type, std::integral_constant<int, 64>());
+    return body(type, std::integral_constant<int, 128>());
+  };
+  if (dtype == DType::kBFloat16) return with_head(static_cast<__nv_bfloat16*>(nullptr));
+  with_head(static_cast<__half*>(nullptr));
+}
+
+}  // namespace megatron::ops::cuda::hopper
+
+#endif  // MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
