@@ -78,11 +78,11 @@ def build(root, directory):
     os.makedirs(directory, exist_ok=True)
     directory = os.path.abspath(directory)
     flags = ["--config=cuda", "--define=cuda_archs=" + os.environ.get("CUDA_ARCHS", "sm_90a")]
-    bazel = [os.path.join(root, "bazelw")] + os.environ.get("BAZEL_STARTUP", "").split()
+    bazel = os.path.join(root, "bazelw")
     targets = ["//megatron/" + target for target in TESTS + BENCHMARKS + (TRAINER,)]
     targets += ["//tools:" + tool for tool in TOOLS]
-    subprocess.run(bazel + ["build"] + flags + targets, cwd=root, check=True)
-    where = subprocess.run(bazel + ["info"] + flags + ["bazel-bin"], cwd=root, check=True, capture_output=True,
+    subprocess.run([bazel, "build", *flags, *targets], cwd=root, check=True)
+    where = subprocess.run([bazel, "info", *flags, "bazel-bin"], cwd=root, check=True, capture_output=True,
                            text=True).stdout.strip()
     with tempfile.TemporaryDirectory() as scratch:
         for target in targets:

@@ -12,7 +12,7 @@ from trainer import Trainer, read_metrics
 _STORIES = ("--set=data.mock_data=", "--set=data.vocab_size=", "--set=data.tokenizer_type=ByteLevel",
             "--set=data.stories.num_bytes=200000000", "--set=model.make_vocab_size_divisible_by=50304")
 _RECIPE = ("--set=optimizer.lr=3e-4", "--set=optimizer.lr_decay_style=constant", "--set=optimizer.lr_warmup_fraction=",
-           "--set=optimizer.lr_warmup_iters=50", "--set=train.train_iters=2000", "--set=train.log_interval=10",
+           "--set=optimizer.lr_warmup_iters=50", "--set=train.train_iters=4000", "--set=train.log_interval=10",
            "--set=train.eval_interval=100", "--set=train.eval_iters=2")
 _TIME_LIMIT = 11  # the trainer's exit code when it leaves on time
 

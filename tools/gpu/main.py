@@ -3,6 +3,7 @@
 import datetime
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 
@@ -18,6 +19,19 @@ _PARTS = ("check", "time", "learn")
 # What can be asked for alone.
 _KINDS = {"check": ("test", "training", "benchmark", *correctness.SANITIZER_TOOLS),
           "time": ("training", "option", "profile", "pytorch", "links"), "learn": ("training", "picture")}
+
+
+def _use_cudnn_of_python():
+    """Attention by cuDNN takes the library of Python's packages, where PyTorch has brought one."""
+    try:
+        code = "import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0])"
+        found = subprocess.run([os.environ.get("PYTHON", "python3"), "-c", code], capture_output=True, text=True)
+    except OSError:
+        return
+    folder = os.path.join(found.stdout.strip(), "lib")
+    if found.returncode == 0 and os.path.exists(os.path.join(folder, "libcudnn.so.9")):
+        paths = [folder] + [path for path in [os.environ.get("LD_LIBRARY_PATH")] if path]
+        os.environ["LD_LIBRARY_PATH"] = ":".join(paths)
 
 
 def _run_part(part, programs, out, steps):
@@ -56,6 +70,7 @@ def _run(parts, programs, out, steps=()):
     if not bundle.unpack(programs):
         print("no programs in %s: make a bundle with `gpu_check build DIR`" % programs, file=sys.stderr)
         return 1
+    _use_cudnn_of_python()
     codes = [_run_part(part, programs, out, steps) for part in parts]
     return 1 if 1 in codes else max(codes)
 
