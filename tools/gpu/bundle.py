@@ -10,10 +10,10 @@ import tarfile
 import tempfile
 import zipfile
 
-# The most valuable first.
-TESTS = ("ops/cuda:kernels_test", "ops/cuda:layer_norm_test", "train/layouts:cuda_placement_test",
-         "ops/cuda:moe_kernels_test", "ops/cuda/hopper:attention_test", "optim:comm_stream_test", "tensor/trace:trace_test",
-         "comm/nccl:nccl_device_test")
+# The most valuable first. `build` adds what else is tagged gpu; these need no tag.
+TESTS = ("ops/cuda:kernels_test", "ops/cuda:large_tensors_test", "ops/cuda:layer_norm_test",
+         "train/layouts:cuda_placement_test", "ops/cuda:moe_kernels_test", "ops/cuda/hopper:attention_test",
+         "optim:comm_stream_test", "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
 BENCHMARKS = ("ops/cuda:kernels_benchmark",)
 TRAINER = "train:pretrain_gpt"
 TOOLS = ("comm_bench", "plot_loss")
@@ -25,8 +25,9 @@ def _name(target):
     return target.split(":")[1]
 
 
-def tests():
-    return [_name(target) for target in TESTS]
+def tests(programs):
+    known = [_name(target) for target in TESTS]
+    return known + sorted(name for name in os.listdir(programs) if name.endswith("_test") and name not in known)
 
 
 def benchmarks():
@@ -81,6 +82,9 @@ def build(root, directory):
     bazel = os.path.join(root, "bazelw")
     targets = ["//megatron/" + target for target in TESTS + BENCHMARKS + (TRAINER,)]
     targets += ["//tools:" + tool for tool in TOOLS]
+    tagged = subprocess.run([bazel, "query", r'attr(tags, "\bgpu\b", tests(//megatron/...))'], cwd=root, check=True,
+                            capture_output=True, text=True).stdout.split()
+    targets += [target for target in tagged if target not in targets]
     subprocess.run([bazel, "build", *flags, *targets], cwd=root, check=True)
     where = subprocess.run([bazel, "info", *flags, "bazel-bin"], cwd=root, check=True, capture_output=True,
                            text=True).stdout.strip()

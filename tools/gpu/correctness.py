@@ -119,7 +119,7 @@ def _benchmark(session, name, watch):
 
 
 def check(session, device, watch):
-    for name in bundle.tests():
+    for name in bundle.tests(session.programs):
         session.step("test", name, lambda: run_tests(session, name, name, 200))
     session.step("training", "fp32_as_on_the_cpu", lambda: _follows_cpu(session, "fp32", 1e-4, 20, ()))
     session.step("training", "bf16_as_on_the_cpu",

@@ -69,9 +69,10 @@ elif name.endswith("_test"):
     sys.exit(1 if what == "fails" else 0)
 elif name == "kernels_benchmark":
     what = does.get(name, "")
-    rows = [{"name": "BM_Gelu/real_time", "run_type": "iteration", "real_time": 80.0, "cpu_time": 1.0, "time_unit": "us",
-             "iterations": 10, "GB/s": 3600.0, "roofline": 0.87, "floor": 0.85},
-            {"name": "BM_Slow", "run_type": "iteration", "real_time": 2.5, "time_unit": "ms", "roofline": 0.4, "floor": 0.75},
+    rows = [{"name": "BM_Gelu/real_time", "run_type": "iteration", "real_time": 80.0, "cpu_time": 1.0,
+             "time_unit": "us", "iterations": 10, "GB/s": 3600.0, "roofline": 0.87, "floor": 0.85},
+            {"name": "BM_Slow", "run_type": "iteration", "real_time": 2.5, "time_unit": "ms", "roofline": 0.4,
+             "floor": 0.75},
             {"name": "BM_Other", "run_type": "iteration", "real_time": 900.0, "time_unit": "ns", "bits": 7.0}]
     if what == "skips":
         rows[0] = {"name": "BM_Gelu", "run_type": "iteration", "error_occurred": True, "error_message": "no GPU",
@@ -152,8 +153,8 @@ elif name == "pytorch_gpu_speed.py":
 elif name == "plot_loss":
     write(options["--output"], "<svg/>")
 '''
-TESTS = ("kernels_test", "layer_norm_test", "cuda_placement_test", "moe_kernels_test", "attention_test",
-         "comm_stream_test", "trace_test", "nccl_device_test")
+TESTS = ("kernels_test", "large_tensors_test", "layer_norm_test", "cuda_placement_test", "moe_kernels_test",
+         "attention_test", "comm_stream_test", "trace_test", "nccl_device_test")
 PROGRAMS = TESTS + ("kernels_benchmark", "pretrain_gpt", "comm_bench", "plot_loss")
 
 
@@ -269,9 +270,10 @@ class GpuCheckTest(unittest.TestCase):
     # check
 
     def test_check_passes_and_prints_each_row(self):
+        self.stub(os.path.join(self.bundle, "another_test"))
         code, text, rows = self.gpu_check("check", self.out)
         self.assertEqual(code, 0, text)
-        for name in TESTS:
+        for name in (*TESTS, "another_test"):
             self.assertEqual(self.row(rows, "test", name)["verdict"], "passed")
         for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
             self.assertEqual(self.row(rows, tool, "kernels_test")["verdict"], "passed")
@@ -285,17 +287,22 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("NVIDIA H200, driver 580.65.06", text)
 
     def test_tests_that_did_not_test_have_failed(self):
-        broken = {"trace_test": ("skips", "1 tests were skipped: Suite.Works"), "comm_stream_test": ("is empty", "no test ran"),
+        broken = {"trace_test": ("skips", "1 tests were skipped: Suite.Works"),
+                  "comm_stream_test": ("is empty", "no test ran"),
                   "kernels_test": ("fails", "1 tests failed: Suite.Works"),
                   "layer_norm_test": ("crashes", "killed by signal 11"),
                   "nccl_device_test": ("reports nothing", "no report")}
         expected = [("test", name, why) for name, (_, why) in broken.items()]
-        expected += [("memcheck", name, broken[name][1]) for name in ("kernels_test", "layer_norm_test", "comm_stream_test")]
-        self.expect_failures("check", ["test", "memcheck"], {name: does for name, (does, _) in broken.items()}, expected)
+        expected += [("memcheck", name, broken[name][1])
+                     for name in ("kernels_test", "layer_norm_test", "comm_stream_test")]
+        os.remove(os.path.join(self.bundle, "large_tensors_test"))
+        expected.append(("test", "large_tensors_test", "does not start"))
+        does = {name: does for name, (does, _) in broken.items()}
+        self.expect_failures("check", ["test", "memcheck"], does, expected)
 
     def test_benchmarks_that_did_not_measure_have_failed(self):
-        for does, why in (("skips", "BM_Gelu: no GPU"), ("is empty", "no rows"), ("crashes early", "killed by signal 6"),
-                          ("crashes late", "killed by signal 6")):
+        for does, why in (("skips", "BM_Gelu: no GPU"), ("is empty", "no rows"),
+                          ("crashes early", "killed by signal 6"), ("crashes late", "killed by signal 6")):
             self.expect_failures("check", ["benchmark"], {"kernels_benchmark": does},
                                  [("benchmark", "kernels_benchmark", why)])
 
@@ -325,8 +332,8 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("pretrain_gpt --config=gpt3_857m", ours["command"])
         self.assertEqual(ours["sm_mhz"], 1755)
         # MFU in full: 1.125 times as many FLOPs. 200000 / 160000 = 1.25.
-        self.assertRegex(text, r"\| gpt3_857m +\| +355,919,872 \| +16 \| +200000 \| +48.0 % \| 54.0 % \| 190000 \| +100000 "
-                         r"\| +160000 \| +1.25 \|")
+        self.assertRegex(text, r"\| gpt3_857m +\| +355,919,872 \| +16 \| +200000 \| +48.0 % \| 54.0 % \| 190000 "
+                         r"\| +100000 \| +160000 \| +1.25 \|")
         self.assertIn("gpt3_857m: tokens/s met, 1.15 x PyTorch compiled met", text)
         self.assertIn("llama_1500m: MFU MISSED", text)
         self.assertIn("llm.c's own figure for an A100 MISSED", text)

@@ -24,7 +24,8 @@ class Shape:
         return ["--config=" + self.name, *self.options]
 
 
-# llm.c's rate is its own figure for an A100, 56 % of that GPU's peak; it has published none of this shape on a newer one.
+# llm.c's rate is its own figure for an A100, 56 % of that GPU's peak; of this shape it has published none on a newer
+# one.
 SHAPES = (
     Shape("gpt3_857m", _ONE_RANK_IN_BF16, (16, 32, 8), 60, tokens_per_second=190e3),
     Shape("gpt_1664", (), (16, 8, 32), 45, tokens_per_second=92e3),

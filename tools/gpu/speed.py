@@ -188,8 +188,9 @@ def _several_gpus(session, timing, shape, gpus):
 
 
 def _links(session, gpus):
-    session.run([session.program("comm_bench"), "--backend=nccl", "--ranks=%d" % gpus, "--op=all", "-b", "1M", "-e", "1G",
-                 "-f", "8", "--json=" + session.path("comm_bench.json")], "comm_bench.log", 120).require_success()
+    session.run([session.program("comm_bench"), "--backend=nccl", "--ranks=%d" % gpus, "--op=all", "-b", "1M",
+                 "-e", "1G", "-f", "8", "--json=" + session.path("comm_bench.json")],
+                "comm_bench.log", 120).require_success()
 
 
 def time_training(session, device, watch, gpus):

@@ -62,8 +62,8 @@ def kernel_table(rows):
                 "%.0f GB/s" % row["GB/s"] if "GB/s" in row else "")
         shown = ("TFLOP/s", "GB/s", "floor", "what", "name", "microseconds", "target_met", *_SHARES)
         others = ", ".join("%s %.3g" % (name, value) for name, value in row.items() if name not in shown)
-        lines.append([row["name"], "%.1f" % row["microseconds"], rate, _percent(_share(row)), _percent(row.get("floor")),
-                      _verdict(row.get("target_met")), others])
+        lines.append([row["name"], "%.1f" % row["microseconds"], rate, _percent(_share(row)),
+                      _percent(row.get("floor")), _verdict(row.get("target_met")), others])
     slowest = ", ".join("%s (%s)" % (row["name"], _percent(_share(row))) for row in _furthest(rows, 3))
     return "%s\n\nFurthest from what is asked of them: %s.\n" % (
         _table(["row", "µs", "rate", "share", "asked", "", "also"], lines), slowest or "nothing has a share")
