@@ -337,7 +337,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("gpt3_857m: tokens/s met, 1.15 x PyTorch compiled met", text)
         self.assertIn("llama_1500m: MFU MISSED", text)
         self.assertIn("llm.c's own figure for an A100 MISSED", text)
-        self.assertIn("1755 MHz, memory 3201 MHz, 640 W, 61 °C while it trained", text)
+        self.assertIn("1755 MHz, memory 3201 MHz, 640 W, 61 °C meanwhile", text)
         self.assertRegex(text, r"3.000 ms +2 times  layer N")
         self.assertNotIn("host", text)
 

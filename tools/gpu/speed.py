@@ -34,6 +34,11 @@ class _Timing:
         """The option that names the file of the fastest kernels for matrix products."""
         return "--set=system.gemm_plan_file=" + self.session.path("%s.%d.gemms.textproto" % (shape.name, batch))
 
+    def known_kernels(self, shape, batch):
+        """That option, if the file was written."""
+        option = self._kernels(shape, batch)
+        return [option] if os.path.exists(option.split("=", 2)[2]) else []
+
     def _choose_kernels(self, shape, batch):
         """Writes that file, by a short run whose first step times all kernels."""
         option = self._kernels(shape, batch)
@@ -160,8 +165,9 @@ def _profile(session, timing, shape):
     """Where the time of two steps goes: sums of a trace's spans on the GPU, by name."""
     batch = shape.batches[0]
     folder = session.path("profile")
-    session.run([session.program("pretrain_gpt"), *shape.arguments(), *Trainer.sizes(batch, 1), *timing.options,
-                 "--set=train.exit_interval=12", "--profile", "--set=logging.profile_dir=" + folder],
+    session.run([session.program("pretrain_gpt"), *shape.arguments(), *Trainer.sizes(batch, 1),
+                 *timing.options, *timing.known_kernels(shape, batch), "--set=train.exit_interval=12", "--profile",
+                 "--set=logging.profile_dir=" + folder],
                 "profile.log", 90).require_success()
     try:
         with open(os.path.join(folder, "trace_rank_0.json")) as file:
@@ -182,7 +188,9 @@ def _profile(session, timing, shape):
 
 
 def _several_gpus(session, timing, shape, gpus):
-    extra = [*timing.options, "--set=parallel.data_parallel_size=%d" % gpus, "--set=parallel.overlap_grad_reduce=true"]
+    # Without timing.options: not all of them go with messages while passes run.
+    extra = [*timing.known_kernels(shape, shape.batches[0]), "--set=parallel.data_parallel_size=%d" % gpus,
+             "--set=parallel.overlap_grad_reduce=true"]
     figures, _ = timing.trainer.train(shape, shape.batches[0], _STEPS, "%d_gpus" % gpus, extra, ranks=gpus, limit=120)
     return {"gpus": gpus, **figures}
 

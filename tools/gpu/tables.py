@@ -53,6 +53,7 @@ def _furthest(rows, count):
 
 
 def kernel_table(rows):
+    state = "".join(_state(row) for row in rows if row["what"] == "benchmark")
     rows = [row for row in rows if row["what"] == "kernel"]
     if not rows:
         return ""
@@ -65,8 +66,8 @@ def kernel_table(rows):
         lines.append([row["name"], "%.1f" % row["microseconds"], rate, _percent(_share(row)),
                       _percent(row.get("floor")), _verdict(row.get("target_met")), others])
     slowest = ", ".join("%s (%s)" % (row["name"], _percent(_share(row))) for row in _furthest(rows, 3))
-    return "%s\n\nFurthest from what is asked of them: %s.\n" % (
-        _table(["row", "µs", "rate", "share", "asked", "", "also"], lines), slowest or "nothing has a share")
+    return "%s\n\nFurthest from what is asked of them: %s%s.\n" % (
+        _table(["row", "µs", "rate", "share", "asked", "", "also"], lines), slowest or "nothing has a share", state)
 
 
 def _best(rows):
@@ -133,10 +134,10 @@ def _speed_line(session, shape, ours, peer):
 
 
 def _state(row):
-    """The GPU while it trained."""
+    """The GPU while it ran."""
     parts = [text % row[name] for name, text in (("sm_mhz", "%.0f MHz"), ("memory_mhz", "memory %.0f MHz"),
                                                  ("watts", "%.0f W"), ("celsius", "%.0f °C")) if name in row]
-    return "; " + ", ".join(parts) + " while it trained" if parts else ""
+    return "; " + ", ".join(parts) + " meanwhile" if parts else ""
 
 
 def _profile_lines(rows):
