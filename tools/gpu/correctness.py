@@ -129,4 +129,4 @@ def check(session, device, watch):
     for tool in SANITIZER_TOOLS:
         for name, filter in _SANITIZED:
             session.step(tool, name, lambda: _sanitize(session, tool, name, filter))
-    return tables.kernel_table(session.rows)
+    return tables.kernel_table(session)

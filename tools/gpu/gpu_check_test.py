@@ -73,6 +73,9 @@ elif name == "kernels_benchmark":
              "time_unit": "us", "iterations": 10, "GB/s": 3600.0, "roofline": 0.87, "floor": 0.85},
             {"name": "BM_Slow", "run_type": "iteration", "real_time": 2.5, "time_unit": "ms", "roofline": 0.4,
              "floor": 0.75},
+            *({"name": "BM_Attention<AttentionKernel::k%s, 64>/real_time" % kernel, "run_type": "iteration",
+               "real_time": 1.0, "time_unit": "ms", "TFLOP/s": rate}
+              for kernel, rate in (("Own", 200.0), ("Hopper", 310.0), ("Cudnn", 320.0), ("CudnnDeterministic", 400.0))),
             {"name": "BM_Other", "run_type": "iteration", "real_time": 900.0, "time_unit": "ns", "bits": 7.0}]
     if what == "skips":
         rows[0] = {"name": "BM_Gelu", "run_type": "iteration", "error_occurred": True, "error_message": "no GPU",
@@ -279,11 +282,12 @@ class GpuCheckTest(unittest.TestCase):
             self.assertEqual(self.row(rows, tool, "kernels_test")["verdict"], "passed")
         self.assertEqual(self.row(rows, "kernel", "BM_Gelu/real_time")["microseconds"], 80)
         self.assertEqual(self.row(rows, "kernel", "BM_Slow")["microseconds"], 2500)
-        self.assertRegex(text, r"\| BM_Gelu/real_time +\| +80.0 \| 3600 GB/s \| 87.0 % \| 85.0 % \| +met \|")
+        self.assertRegex(text, r"\| BM_Gelu/real_time +\| +80.0 \| +3600 GB/s \| 87.0 % \| 85.0 % \| +met \|")
         self.assertRegex(text, r"\| BM_Slow +\| +2500.0 \| +\| 40.0 % \| 75.0 % \| MISSED \|")
         self.assertRegex(text, r"\| BM_Other +\| +0.9 \| +\| +\| +\| +\| +bits 7 \|")
         self.assertIn("Furthest from what is asked of them: BM_Slow (40.0 %)", text)
-        self.assertIn("targets: 1 met, 1 missed", text)
+        self.assertIn("Attention, heads of 64: 96.9 % of cuDNN's rate, asked are 90.0 %: met", text)
+        self.assertIn("targets: 2 met, 1 missed", text)
         self.assertIn("NVIDIA H200, driver 580.65.06", text)
 
     def test_tests_that_did_not_test_have_failed(self):

@@ -1,8 +1,11 @@
 """The tables that the GPU check ends with, in Markdown, as docs/performance.md has them."""
 
+import re
+
 # Counters that say what share of something a row reached; the first that it has counts. `floor` is what is asked.
 _SHARES = ("share", "plan", "roofline")
 _PEAK_TOLERANCE = 0.05
+_SHARE_OF_CUDNN = 0.9  # asked of our own attention
 
 
 def _table(header, rows):
@@ -52,7 +55,29 @@ def _furthest(rows, count):
     return sorted((row for row in rows if _share(row) is not None), key=behind)[:count]
 
 
-def kernel_table(rows):
+def _attention_beside_cudnn(session):
+    """Our fastest attention as a share of cuDNN's rate, of each pass and width of heads; also as targets."""
+    rates = {}
+    for row in session.rows:
+        found = re.match(r"BM_(\w+)<AttentionKernel::k(\w+), (\d+)>", row["name"])
+        if row["what"] == "kernel" and found and "TFLOP/s" in row:
+            name, kernel, width = found.groups()
+            rates.setdefault((name, width), {})[kernel] = row["TFLOP/s"]
+    text = ""
+    for (name, width), by_kernel in rates.items():
+        ours = [rate for kernel, rate in by_kernel.items() if not kernel.startswith("Cudnn")]
+        if "Cudnn" not in by_kernel or not ours:
+            continue
+        share = max(ours) / by_kernel["Cudnn"]
+        session.record("target", "%s, heads of %s" % (name, width), share=share, floor=_SHARE_OF_CUDNN,
+                       target_met=share >= _SHARE_OF_CUDNN)
+        text = _add(text, "%s, heads of %s: %s of cuDNN's rate, asked are %s: %s" % (
+            name, width, _percent(share), _percent(_SHARE_OF_CUDNN), _verdict(share >= _SHARE_OF_CUDNN)))
+    return text
+
+
+def kernel_table(session):
+    beside_cudnn, rows = _attention_beside_cudnn(session), session.rows
     state = "".join(_state(row) for row in rows if row["what"] == "benchmark")
     rows = [row for row in rows if row["what"] == "kernel"]
     if not rows:
@@ -66,8 +91,9 @@ def kernel_table(rows):
         lines.append([row["name"], "%.1f" % row["microseconds"], rate, _percent(_share(row)),
                       _percent(row.get("floor")), _verdict(row.get("target_met")), others])
     slowest = ", ".join("%s (%s)" % (row["name"], _percent(_share(row))) for row in _furthest(rows, 3))
-    return "%s\n\nFurthest from what is asked of them: %s%s.\n" % (
-        _table(["row", "µs", "rate", "share", "asked", "", "also"], lines), slowest or "nothing has a share", state)
+    return "%s\n\nFurthest from what is asked of them: %s%s.\n%s" % (
+        _table(["row", "µs", "rate", "share", "asked", "", "also"], lines), slowest or "nothing has a share", state,
+        beside_cudnn)
 
 
 def _best(rows):
