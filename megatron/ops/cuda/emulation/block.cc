@@ -58,6 +58,7 @@ struct Fiber {
   unsigned index = 0;
   bool done = false;
   const char* waits_for = nullptr;  // beyond barriers of threads
+  bool lets_others_run = false;
 };
 
 // The block that runs.
@@ -138,6 +139,7 @@ void StartFibers(Block* block, unsigned threads) {
     fiber.index = t;
     fiber.done = false;
     fiber.waits_for = nullptr;
+    fiber.lets_others_run = false;
     fiber.stack_pointer = FreshStack(fiber.stack.get());
     ++block->warps[t / kWarpSize].expected;
     ++block->all.expected;
@@ -170,6 +172,18 @@ std::string Waits(const Block& block, size_t threads) {
   return all;
 }
 
+// One of those that let others run goes on; false: there is none.
+bool WakeOne(Block* block, const std::vector<unsigned>& order) {
+  for (unsigned t : order) {
+    Fiber& fiber = block->fibers[t];
+    if (fiber.done || !fiber.lets_others_run) continue;
+    fiber.lets_others_run = false;
+    ++block->progress;
+    return true;
+  }
+  return false;
+}
+
 // Warp by warp, each as far as it gets: one that does not wait for others where it should runs
 // ahead of them.
 void RunBlock(Block* block, const std::vector<unsigned>& order) {
@@ -186,6 +200,7 @@ void RunBlock(Block* block, const std::vector<unsigned>& order) {
       ran[t / kWarpSize] = true;
       RunWarp(block, order, t / kWarpSize);
     }
+    if (block->progress == before && WakeOne(block, order)) continue;
     CHECK(block->progress > before)
         << "threads of block " << blockIdx.x << "," << blockIdx.y << "," << blockIdx.z
         << " wait at different places" << Waits(*block, order.size());
@@ -219,6 +234,11 @@ void WaitUntil(const std::function<bool()>& ready, const char* what) {
   NoteProgress();
 }
 void NoteProgress() { ++Current().progress; }
+void WaitForOthers() {
+  Fiber& fiber = *Current().running;
+  fiber.lets_others_run = true;
+  while (fiber.lets_others_run) Yield();
+}
 void AtBlockEnd(std::function<void()> action) { Current().at_end.push_back(std::move(action)); }
 
 void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<void()>& thread) {

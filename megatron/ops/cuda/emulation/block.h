@@ -39,6 +39,8 @@ int Lane();
 void WaitUntil(const std::function<bool()>& ready, const char* what);
 // Something happened that a thread may wait for.
 void NoteProgress();
+// Lets others run until none of them can go on, or all that can wait here, too.
+void WaitForOthers();
 
 // Runs when the threads of the block that runs have ended.
 void AtBlockEnd(std::function<void()> action);

@@ -368,6 +368,8 @@ void WaitForProducts(int pending) {
   SyncWarp();
   if (Lane() == 0) {
     Warp& warp = CurrentWarp();
+    // Whoever is let go on by what this warp has done so far, gets ahead of its products.
+    if (warp.committed.size() > static_cast<size_t>(pending)) WaitForOthers();
     while (warp.committed.size() > static_cast<size_t>(pending)) EndGroup(&warp);
     warp.fenced = false;
   }

@@ -4,7 +4,8 @@
 // - A copy of a tile poisons where it goes to when it is asked for, and brings its bytes only when
 //   a thread waits for them.
 // - A product by a warpgroup poisons its sums when it is asked for; it reads its operands, those
-//   in registers included, and gives its sums only when its warp waits for it.
+//   in registers included, and gives its sums only when its warp waits for it and no other thread
+//   can go on.
 //
 // So a wait that lacks, a wrong phase, a buffer given back too early or registers used too early
 // show as NaN, as other sums, or as threads that wait forever, which the emulation names. Operands

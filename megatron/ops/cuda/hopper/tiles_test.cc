@@ -187,8 +187,6 @@ TEST(TilesTest, OperandsAreReadAsLateAsTheWait) {
   });
 }
 
-using TilesDeathTest = ::testing::Test;
-
 TEST(TilesDeathTest, WhoWaitsForAPhaseThatNeverComesIsNamed) {
   EXPECT_DEATH(RunOnTile<64>()(0,
                                [](const Tile<kRows, 64>&, uint64_t* full) {
@@ -256,6 +254,27 @@ TEST(TilesDeathTest, NoMoreRegistersThanOthersGaveBack) {
                                     TakeRegisters<240>();
                                   }),
                "some for registers");
+}
+
+// A warp that says too early that it is done with a tile lets the next one come over it.
+TEST(TilesTest, ATileGivenBackBeforeTheWaitIsOverwritten) {
+  for (bool too_early : {true, false}) {
+    RunOnTile<64>()(0, [&](const Tile<kRows, 64>& tile, uint64_t* full) {
+      static uint64_t empty;
+      if (threadIdx.x == 0) InitBarrier(&empty, kWarpgroup);
+      WaitForPhase(full, 0);
+      __syncthreads();
+      float sums[kRows / 8][4];
+      MultiplyRows<T>(tile, 0, tile, sums);
+      if (too_early) Arrive(&empty);
+      if (too_early && threadIdx.x == 127) {
+        WaitForPhase(&empty, 0);
+        std::fill_n(tile.memory, Tile<kRows, 64>::kBytes, 0);
+      }
+      WaitForProducts<0>();
+      EXPECT_EQ(std::fabs(sums[0][0]) + std::fabs(sums[1][0]) == 0, too_early);
+    });
+  }
 }
 
 // Any lengths, empty sequences included: each row is in one block, and blocks are in one sequence.
