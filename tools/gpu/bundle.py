@@ -90,8 +90,9 @@ def build(root, directory):
                            text=True).stdout.strip()
     with tempfile.TemporaryDirectory() as scratch:
         for target in targets:
-            subprocess.run(["strip", "-o", os.path.join(scratch, _name(target)),
-                            os.path.join(where, target[2:].replace(":", "/"))], check=True)
+            program = os.path.join(scratch, _name(target))
+            subprocess.run(["strip", "-o", program, os.path.join(where, target[2:].replace(":", "/"))], check=True)
+            os.chmod(program, 0o755)  # Bazel's are for reading alone, and could not be unpacked over
         try:
             _pack_sanitizer(scratch)
         except (OSError, AttributeError, ValueError, subprocess.CalledProcessError) as error:
@@ -119,6 +120,5 @@ def unpack(directory):
     if not os.path.exists(trainer) or os.path.getmtime(trainer) < os.path.getmtime(archive):
         with tarfile.open(archive) as packed:
             packed.extractall(directory)
-        for name in [_name(TRAINER)]:
-            os.utime(os.path.join(directory, name))
+        os.utime(trainer)
     return True
