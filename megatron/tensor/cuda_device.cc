@@ -94,15 +94,29 @@ CudaStream::CudaStream(int device) : device_(device) {
 CudaStream::~CudaStream() {
   Synchronize();
   const OnDevice current(device_);
-  if (workspace_ != nullptr) CudaFree(device_, workspace_);
+  FreeWorkspaces();
   CHECK_EQ(cublasLtDestroy(static_cast<cublasLtHandle_t>(blas_)), CUBLAS_STATUS_SUCCESS);
   MEGATRON_CHECK_CUDA(cudaStreamDestroy(Handle(*this)));
 }
 
+void CudaStream::FreeWorkspaces() {
+  if (workspace_ != nullptr) CudaFree(device_, workspace_);
+  for (void* workspace : outgrown_) CudaFree(device_, workspace);
+}
+
 void* CudaStream::Workspace(int64_t bytes) {
   if (bytes > workspace_bytes_) {
+    cudaStreamCaptureStatus capture;
+    MEGATRON_CHECK_CUDA(cudaStreamIsCapturing(Handle(*this), &capture));
+    CHECK(capture == cudaStreamCaptureStatusNone)
+        << "an operation that is captured wants " << bytes << " bytes of workspace, and there are "
+        << workspace_bytes_;
     Synchronize();
-    if (workspace_ != nullptr) CudaFree(device_, workspace_);
+    if (keeps_workspaces_ && workspace_ != nullptr) {
+      outgrown_.push_back(workspace_);
+    } else if (workspace_ != nullptr) {
+      CudaFree(device_, workspace_);
+    }
     workspace_ = CudaAllocate(device_, bytes, "workspace of a stream");
     workspace_bytes_ = bytes;
   }

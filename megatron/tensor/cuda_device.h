@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "megatron/tensor/tensor.h"
 
@@ -52,15 +53,22 @@ class CudaStream {
   // undefined. Grows to the most ever asked for, and waits for the stream when it does.
   void* Workspace(int64_t bytes);
 
+  // From now on a workspace that was outgrown stays until the end: graphs have its address.
+  void KeepWorkspaces() { keeps_workspaces_ = true; }
+
   // Waits until all that was enqueued has happened.
   void Synchronize();
 
  private:
+  void FreeWorkspaces();
+
   int device_;
   void* handle_ = nullptr;
   void* blas_ = nullptr;
   void* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
+  bool keeps_workspaces_ = false;
+  std::vector<void*> outgrown_;  // workspaces that were kept
 };
 
 // A point of a stream, which the host can ask for and other streams can wait for. It may be

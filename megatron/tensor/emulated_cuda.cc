@@ -9,10 +9,12 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <sstream>
 
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/emulated_graph.h"
 #include "megatron/tensor/emulated_transfers.h"
 
 namespace megatron {
@@ -140,6 +142,7 @@ CudaDeviceFacts CudaFacts(int) {
 
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CHECK_EQ(device, 0) << name;
+  CheckCapturesNothing("memory is taken");
   ++allocations;
   const size_t size = static_cast<size_t>(bytes);
   const int file = memfd_create("emulated device memory", MFD_CLOEXEC);
@@ -156,6 +159,7 @@ void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
 }
 
 void CudaFree(int, void* memory) {
+  CheckCapturesNothing("memory is freed");
   Blocks& blocks = AllBlocks();
   std::lock_guard<std::mutex> lock(blocks.mutex);
   const auto found = blocks.by_address.find(static_cast<char*>(memory));
@@ -187,22 +191,39 @@ void CudaFreeHost(void* memory) {
 CudaStream::~CudaStream() {
   Transfers().End(handle_);
   delete PoolOf(*this);
+  FreeWorkspaces();
+}
+
+void CudaStream::FreeWorkspaces() {
   if (workspace_ != nullptr) CudaFree(device_, workspace_);
+  for (void* workspace : outgrown_) CudaFree(device_, workspace);
 }
 
 void* CudaStream::Workspace(int64_t bytes) {
   CHECK(KernelsAreEmulated());
   if (workspace_bytes_ < bytes) {
-    if (workspace_ != nullptr) CudaFree(device_, workspace_);
+    if (keeps_workspaces_ && workspace_ != nullptr) {
+      outgrown_.push_back(workspace_);
+    } else if (workspace_ != nullptr) {
+      CudaFree(device_, workspace_);
+    }
     workspace_ = CudaAllocate(device_, bytes, "workspace");
     workspace_bytes_ = bytes;
   }
   // Whoever counts on what was there before gets NaN.
-  std::memset(workspace_, 0xff, static_cast<size_t>(workspace_bytes_));
+  const auto spoil = [memory = workspace_, size = static_cast<size_t>(workspace_bytes_)] {
+    std::memset(memory, 0xff, size);
+  };
+  if (IsBeingCaptured(*this)) {
+    WriteDown(*this, {"workspace", spoil});
+  } else {
+    spoil();
+  }
   return workspace_;
 }
 
 void CudaStream::Synchronize() {
+  CheckCapturesNothing("the host waits");
   ++host_waits;
   HostWaiting().For(handle_, HostWaiting().Next());
   Transfers().Finish(handle_, Transfers().Last(handle_));
@@ -212,12 +233,14 @@ CudaEvent::CudaEvent(int, bool) {}
 CudaEvent::~CudaEvent() { delete static_cast<Recorded*>(handle_); }
 
 void CudaEvent::Record(const CudaStream& stream) {
+  CHECK(!IsBeingCaptured(stream)) << "an event is recorded while its stream is captured";
   if (handle_ == nullptr) handle_ = new Recorded;
   *static_cast<Recorded*>(handle_) = {Clock::now(), stream.handle(),
                                       Transfers().Last(stream.handle()), HostWaiting().Next()};
 }
 
 bool CudaEvent::Reached() const {
+  CheckCapturesNothing("an event is asked for");
   if (handle_ == nullptr) return true;
   if (events_are_late) return false;
   Transfers().Finish(RecordedIn(*this).stream, RecordedIn(*this).transfers);
@@ -225,13 +248,16 @@ bool CudaEvent::Reached() const {
 }
 
 void CudaEvent::Wait() const {
+  CheckCapturesNothing("the host waits");
   if (handle_ == nullptr) return;
   const Recorded& recorded = RecordedIn(*this);
   if (HostWaiting().For(recorded.stream, recorded.number)) ++host_waits;
   Transfers().Finish(recorded.stream, recorded.transfers);
 }
 
-void CudaEvent::HoldBack(const CudaStream&) const {}
+void CudaEvent::HoldBack(const CudaStream& stream) const {
+  CHECK(!IsBeingCaptured(stream)) << "a stream that is captured waits for another";
+}
 
 int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {
   return std::chrono::nanoseconds(RecordedIn(to).time - RecordedIn(from).time).count();
@@ -250,7 +276,13 @@ void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   CheckCopy(*stream, in, out);
   if (in.bytes() == 0) return;
   if (in.device() != out.device()) stream->Synchronize();
-  std::memmove(EmulatedView(out).raw(), EmulatedView(in).raw(), static_cast<size_t>(in.bytes()));
+  const auto copy = [in, out] {
+    std::memmove(EmulatedView(out).raw(), EmulatedView(in).raw(), static_cast<size_t>(in.bytes()));
+  };
+  if (!IsBeingCaptured(*stream)) return copy();
+  std::ostringstream text;
+  text << "copy " << in.bytes() << " from " << in.raw() << " to " << out.raw();
+  WriteDown(*stream, {text.str(), copy});
 }
 
 void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
@@ -258,6 +290,7 @@ void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) 
   if (in.device() == out.device()) return CopyOnCuda(stream, in, out);
   const size_t bytes = static_cast<size_t>(in.bytes());
   if (bytes == 0) return;
+  CHECK(!IsBeingCaptured(*stream)) << "a copy to or from the host while the stream is captured";
   const bool receives = out.device().type == DeviceType::kCpu;
   CheckPageLocked(receives ? out : in);
   if (receives) {
@@ -272,6 +305,9 @@ Tensor EmulatedView(const Tensor& tensor) {
   return tensor.Moved(Accessible(tensor.raw()), Device());
 }
 
-Stream EmulatingStream(const Stream& stream) { return Stream::Cpu(PoolOf(*stream.cuda())); }
+Stream EmulatingStream(const Stream& stream) {
+  CHECK(!IsBeingCaptured(*stream.cuda())) << "an operation that cannot be captured";
+  return Stream::Cpu(PoolOf(*stream.cuda()));
+}
 
 }  // namespace megatron

@@ -37,7 +37,8 @@ EmulatedCudaCounts CountsOfEmulatedCuda();
 
 // The same memory as a CPU tensor, for what plays the device. Empty stays empty.
 Tensor EmulatedView(const Tensor& tensor);
-// The CPU stream that carries out a CUDA stream's operations.
+// The CPU stream that carries out a CUDA stream's operations, which is not being captured
+// (emulated_graph.h).
 Stream EmulatingStream(const Stream& stream);
 
 }  // namespace megatron

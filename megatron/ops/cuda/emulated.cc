@@ -1,8 +1,9 @@
 // The ops of the emulated device (//megatron/tensor:emulated_cuda): those of the CPU, on the memory
-// that the host can reach.
+// that the host can reach. Those that no graph holds carry out what they are given at once.
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/cuda/emulated_call.h"
 #include "megatron/ops/cuda/kernels.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
@@ -20,40 +21,15 @@
 namespace megatron::ops::cuda {
 namespace {
 
-Tensor View(const Tensor& tensor) { return EmulatedView(tensor); }
-
-Dropout View(Dropout dropout) {
-  dropout.sample_T = View(dropout.sample_T);
-  dropout.position_T = View(dropout.position_T);
-  return dropout;
-}
-
-Attention View(Attention attention) {
-  attention.cu_seqlens_q = View(attention.cu_seqlens_q);
-  attention.cu_seqlens_k = View(attention.cu_seqlens_k);
-  attention.place_q_T = View(attention.place_q_T);
-  attention.place_k_U = View(attention.place_k_U);
-  attention.dropout = View(attention.dropout);
-  return attention;
-}
-
-AttentionInputs View(const AttentionInputs& in) {
-  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGD), View(in.bias_WN)};
-}
-
-NormTensors View(const NormTensors& tensors) {
-  return {View(tensors.gamma_H), View(tensors.beta_H), View(tensors.mean_T), View(tensors.rstd_T)};
-}
-
 RouterUnits View(RouterUnits units) {
-  units.number_T = View(units.number_T);
+  units.number_T = EmulatedView(units.number_T);
   return units;
 }
 
 RouterLosses View(RouterLosses losses) {
-  losses.counts_UE = View(losses.counts_UE);
+  losses.counts_UE = EmulatedView(losses.counts_UE);
   losses.units = View(losses.units);
-  losses.share_U = View(losses.share_U);
+  losses.share_U = EmulatedView(losses.share_U);
   return losses;
 }
 
@@ -61,78 +37,73 @@ RouterLosses View(RouterLosses losses) {
 
 void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TF,
                        const Tensor& y_TF) {
-  ops::ActivationForward(EmulatingStream(stream), activation, View(x_TF), View(y_TF));
+  MEGATRON_EMULATED_CALL(ActivationForward, stream, activation, x_TF, y_TF);
 }
 
 void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
                         const Tensor& x_TF, const Tensor& dx_TF) {
-  ops::ActivationBackward(EmulatingStream(stream), activation, View(dy_TF), View(x_TF),
-                          View(dx_TF));
+  MEGATRON_EMULATED_CALL(ActivationBackward, stream, activation, dy_TF, x_TF, dx_TF);
 }
 
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
                  const Tensor& y_TF) {
-  ops::GateForward(EmulatingStream(stream), activation, View(gate_up_T2F), View(y_TF));
+  MEGATRON_EMULATED_CALL(GateForward, stream, activation, gate_up_T2F, y_TF);
 }
 
 void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
                   const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F) {
-  ops::GateBackward(EmulatingStream(stream), activation, View(dy_TF), View(gate_up_T2F),
-                    View(d_gate_up_T2F));
+  MEGATRON_EMULATED_CALL(GateBackward, stream, activation, dy_TF, gate_up_T2F, d_gate_up_T2F);
 }
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
-  ops::AttentionForward(EmulatingStream(stream), View(attention), View(in), View(out_TGRD),
-                        View(lse_TGR));
+  MEGATRON_EMULATED_CALL(AttentionForward, stream, attention, in, out_TGRD, lse_TGR);
 }
 
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients) {
-  ops::AttentionBackward(EmulatingStream(stream), View(attention), View(in), View(out_TGRD),
-                         View(lse_TGR), View(dout_TGRD), View(gradients));
+  MEGATRON_EMULATED_CALL(AttentionBackward, stream, attention, in, out_TGRD, lse_TGR, dout_TGRD,
+                         gradients);
 }
 
 void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                             const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                             const Tensor& target_T) {
-  ops::CrossEntropyStatistics(EmulatingStream(stream), View(logits_TV), View(labels_T), range,
-                              View(max_T), View(sum_T), View(target_T));
+  MEGATRON_EMULATED_CALL(CrossEntropyStatistics, stream, logits_TV, labels_T, range, max_T, sum_T,
+                         target_T);
 }
 
 void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
                       const Tensor& hit_T) {
-  ops::CrossEntropyHits(EmulatingStream(stream), View(max_T), View(target_T), View(hit_T));
+  MEGATRON_EMULATED_CALL(CrossEntropyHits, stream, max_T, target_T, hit_T);
 }
 
 void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new_max_T,
                 const Tensor& sum_T) {
-  ops::RescaleSum(EmulatingStream(stream), View(old_max_T), View(new_max_T), View(sum_T));
+  MEGATRON_EMULATED_CALL(RescaleSum, stream, old_max_T, new_max_T, sum_T);
 }
 
 void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& target_T, const Tensor& loss_T) {
-  ops::CrossEntropyLoss(EmulatingStream(stream), View(max_T), View(sum_T), View(target_T),
-                        View(loss_T));
+  MEGATRON_EMULATED_CALL(CrossEntropyLoss, stream, max_T, sum_T, target_T, loss_T);
 }
 
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                           const Tensor& weight_T) {
-  ops::CrossEntropyBackward(EmulatingStream(stream), View(logits_TV), View(labels_T), range,
-                            View(max_T), View(sum_T), View(weight_T));
+  MEGATRON_EMULATED_CALL(CrossEntropyBackward, stream, logits_TV, labels_T, range, max_T, sum_T,
+                         weight_T);
 }
 
 void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T,
                  const Tensor& out_2) {
-  ops::WeightedSum(EmulatingStream(stream), View(x_T), View(weight_T), View(out_2));
+  MEGATRON_EMULATED_CALL(WeightedSum, stream, x_T, weight_T, out_2);
 }
 
 void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& x_TH,
                     const Tensor& bias_H, const Tensor& residual_TH, const Tensor& out_TH) {
-  ops::BiasDropoutAdd(EmulatingStream(stream), View(dropout), View(x_TH), View(bias_H),
-                      View(residual_TH), View(out_TH));
+  MEGATRON_EMULATED_CALL(BiasDropoutAdd, stream, dropout, x_TH, bias_H, residual_TH, out_TH);
 }
 
 void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor& x_TH,
@@ -142,55 +113,50 @@ void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor
 
 void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor& dy_TH,
                      const Tensor& dx_TH, const Tensor& dbias_H) {
-  ops::DropoutBackward(EmulatingStream(stream), View(dropout), View(dy_TH), View(dx_TH),
-                       View(dbias_H));
+  MEGATRON_EMULATED_CALL(DropoutBackward, stream, dropout, dy_TH, dx_TH, dbias_H);
 }
 
 void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
-  ops::Copy(EmulatingStream(stream), View(in), View(out));
+  MEGATRON_EMULATED_CALL(Copy, stream, in, out);
 }
 
 void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
-  ops::Add(EmulatingStream(stream), View(in), View(out));
+  MEGATRON_EMULATED_CALL(Add, stream, in, out);
 }
 
 void Scale(const Stream& stream, float factor, const Tensor& out) {
-  ops::Scale(EmulatingStream(stream), factor, View(out));
+  MEGATRON_EMULATED_CALL(Scale, stream, factor, out);
 }
 
-void Zero(const Stream& stream, const Tensor& out) {
-  ops::Zero(EmulatingStream(stream), View(out));
-}
+void Zero(const Stream& stream, const Tensor& out) { MEGATRON_EMULATED_CALL(Zero, stream, out); }
 
 void EmbeddingForward(const Stream& stream, const Tensor& ids_T, const Tensor& table_VH,
                       int64_t first_row, bool accumulate, const Tensor& y_TH) {
-  ops::EmbeddingForward(EmulatingStream(stream), View(ids_T), View(table_VH), first_row, accumulate,
-                        View(y_TH));
+  MEGATRON_EMULATED_CALL(EmbeddingForward, stream, ids_T, table_VH, first_row, accumulate, y_TH);
 }
 
 void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& dy_TH,
                        int64_t first_row, const Tensor& dtable_VH) {
-  ops::EmbeddingBackward(EmulatingStream(stream), View(ids_T), View(dy_TH), first_row,
-                         View(dtable_VH));
+  MEGATRON_EMULATED_CALL(EmbeddingBackward, stream, ids_T, dy_TH, first_row, dtable_VH);
 }
 
 void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
                  const NormTensors& tensors, const Tensor& y_TH) {
-  ops::NormForward(EmulatingStream(stream), norm, View(x_TH), View(tensors), View(y_TH));
+  MEGATRON_EMULATED_CALL(NormForward, stream, norm, x_TH, tensors, y_TH);
 }
 
 void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& dropout,
                          const Tensor& x_TH, const Tensor& bias_H, const Tensor& residual_TH,
                          const Tensor& sum_TH, const NormTensors& tensors, const Tensor& y_TH) {
-  ops::ResidualNormForward(EmulatingStream(stream), norm, View(dropout), View(x_TH), View(bias_H),
-                           View(residual_TH), View(sum_TH), View(tensors), View(y_TH));
+  MEGATRON_EMULATED_CALL(ResidualNormForward, stream, norm, dropout, x_TH, bias_H, residual_TH,
+                         sum_TH, tensors, y_TH);
 }
 
 void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, const Tensor& x_TH,
                   const NormTensors& tensors, const Tensor& dresidual_TH, const Tensor& dx_TH,
                   const Tensor& dgamma_H, const Tensor& dbeta_H) {
-  ops::NormBackward(EmulatingStream(stream), norm, View(dy_TH), View(x_TH), View(tensors),
-                    View(dresidual_TH), View(dx_TH), View(dgamma_H), View(dbeta_H));
+  MEGATRON_EMULATED_CALL(NormBackward, stream, norm, dy_TH, x_TH, tensors, dresidual_TH, dx_TH,
+                         dgamma_H, dbeta_H);
 }
 
 void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
@@ -218,8 +184,7 @@ void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
 
 void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
           const Tensor& position_T, bool interleaved, bool inverse, const Tensor& x) {
-  ops::Rope(EmulatingStream(stream), View(cos_SP), View(sin_SP), View(position_T), interleaved,
-            inverse, View(x));
+  MEGATRON_EMULATED_CALL(Rope, stream, cos_SP, sin_SP, position_T, interleaved, inverse, x);
 }
 
 void RouterForward(const Stream& stream, const Router& router, const Tensor& logits_TE,

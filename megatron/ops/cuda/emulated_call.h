@@ -1,0 +1,106 @@
+// How the emulated device carries out an operation: by the CPU's op on the memory that the host can
+// reach, now or, where the stream is being captured, with every launch of the graph.
+#ifndef MEGATRON_OPS_CUDA_EMULATED_CALL_H_
+#define MEGATRON_OPS_CUDA_EMULATED_CALL_H_
+
+#include <sstream>
+#include <string>
+#include <type_traits>
+
+#include "megatron/ops/attention.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/norm.h"
+#include "megatron/tensor/emulated_cuda.h"
+#include "megatron/tensor/emulated_graph.h"
+
+namespace megatron::ops::cuda {
+
+// An operand with its tensors where the host can reach them.
+inline Tensor View(const Tensor& tensor) { return EmulatedView(tensor); }
+
+inline Dropout View(Dropout dropout) {
+  dropout.sample_T = View(dropout.sample_T);
+  dropout.position_T = View(dropout.position_T);
+  return dropout;
+}
+
+inline Attention View(Attention attention) {
+  attention.cu_seqlens_q = View(attention.cu_seqlens_q);
+  attention.cu_seqlens_k = View(attention.cu_seqlens_k);
+  attention.place_q_T = View(attention.place_q_T);
+  attention.place_k_U = View(attention.place_k_U);
+  attention.dropout = View(attention.dropout);
+  return attention;
+}
+
+inline AttentionInputs View(const AttentionInputs& in) {
+  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGD), View(in.bias_WN)};
+}
+
+inline NormTensors View(const NormTensors& tensors) {
+  return {View(tensors.gamma_H), View(tensors.beta_H), View(tensors.mean_T), View(tensors.rstd_T)};
+}
+
+inline Norm View(const Norm& norm) { return norm; }
+inline VocabRange View(const VocabRange& range) { return range; }
+
+template <typename Number>
+std::enable_if_t<std::is_arithmetic_v<Number> || std::is_enum_v<Number>, Number> View(
+    Number number) {
+  return number;
+}
+
+// All that an operand says.
+class OperandText {
+ public:
+  template <typename... Operands>
+  explicit OperandText(const char* name, const Operands&... operands) {
+    text_ << name;
+    (Add(operands), ...);
+  }
+  std::string str() const { return text_.str(); }
+
+ private:
+  template <typename Number>
+  std::enable_if_t<std::is_arithmetic_v<Number>> Add(Number number) {
+    text_ << " " << number;
+  }
+  template <typename Enum>
+  std::enable_if_t<std::is_enum_v<Enum>> Add(Enum value) {
+    Add(static_cast<int>(value));
+  }
+  template <typename... Operands>
+  void AddAll(const Operands&... operands) {
+    (Add(operands), ...);
+  }
+
+  void Add(const Tensor& x) { text_ << " " << x << " at " << x.raw(); }
+  void Add(const Dropout& x) {
+    AddAll(x.probability, x.key.lo, x.key.hi, x.sample_T, x.position_T, x.first_column);
+  }
+  void Add(const Attention& x) {
+    AddAll(x.scale, x.causal, x.place_q_T, x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k,
+           x.max_seqlen_q, x.max_seqlen_k, x.dropout, x.add_to_queries, x.add_to_keys);
+  }
+  void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN); }
+  void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }
+  void Add(const NormTensors& x) { AddAll(x.gamma_H, x.beta_H, x.mean_T, x.rstd_T); }
+  void Add(const VocabRange& x) { AddAll(x.first_column, x.vocab_size); }
+
+  std::ostringstream text_;
+};
+
+// The operands are kept by value.
+template <typename Op, typename... Operands>
+void Call(const char* name, Op* op, const Stream& stream, const Operands&... operands) {
+  const auto run = [op, stream, operands...] { op(EmulatingStream(stream), View(operands)...); };
+  if (!IsBeingCaptured(*stream.cuda())) return run();
+  WriteDown(*stream.cuda(), {OperandText(name, operands...).str(), run});
+}
+
+#define MEGATRON_EMULATED_CALL(op, ...) Call(#op, &ops::op, __VA_ARGS__)
+
+}  // namespace megatron::ops::cuda
+
+#endif  // MEGATRON_OPS_CUDA_EMULATED_CALL_H_

@@ -1,0 +1,56 @@
+// CudaGraph: operations of a stream that were written down, to be enqueued again by one call.
+//
+//   CudaGraph graph;
+//   graph.BeginCapture(&stream);
+//   ...                          // operations on the stream; none of them happens
+//   graph.EndCapture(&stream);
+//   graph.Launch(&stream);       // now they do, and again with every launch
+//
+// What is written down are kernels with the addresses and numbers that they were given then; what
+// lies at the addresses is read when a launch's turn has come. So whoever launches again must know
+// that all addresses and numbers are still right.
+//
+// While a stream is captured its thread waits for nothing of a device, records no event, takes and
+// frees no device memory, and copies nothing to or from the host; and no operation wants a larger
+// workspace than one did before. An operation that comes for the first time may do any of these: it
+// has run once before it is captured.
+//
+// Threads: the stream's. Other threads may do what they like meanwhile.
+#ifndef MEGATRON_TENSOR_CUDA_GRAPH_H_
+#define MEGATRON_TENSOR_CUDA_GRAPH_H_
+
+#include <cstdint>
+
+#include "megatron/tensor/cuda_device.h"
+
+namespace megatron {
+
+class CudaGraph {
+ public:
+  CudaGraph() = default;
+  ~CudaGraph();  // after what was launched has happened
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  // Once.
+  void BeginCapture(CudaStream* stream);
+  void EndCapture(CudaStream* stream);
+  bool captured() const { return captured_; }
+  int64_t num_operations() const { return num_operations_; }
+
+  // On the stream that was captured. The first launch is slow: it makes the graph ready.
+  void Launch(CudaStream* stream);
+
+  const void* handle() const { return graph_; }
+
+ private:
+  void* graph_ = nullptr;       // a cudaGraph_t
+  void* executable_ = nullptr;  // a cudaGraphExec_t
+  const CudaStream* stream_ = nullptr;
+  bool captured_ = false;
+  int64_t num_operations_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TENSOR_CUDA_GRAPH_H_

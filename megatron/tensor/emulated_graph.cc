@@ -1,0 +1,77 @@
+#include "megatron/tensor/emulated_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "glog/logging.h"
+
+namespace megatron {
+namespace {
+
+using Operations = std::vector<EmulatedOperation>;
+
+struct Capture {
+  const CudaStream* stream = nullptr;  // null: none is captured
+  Operations* operations = nullptr;
+};
+
+Capture& Current() {
+  static thread_local Capture capture;
+  return capture;
+}
+
+}  // namespace
+
+bool IsBeingCaptured(const CudaStream& stream) { return Current().stream == &stream; }
+
+void WriteDown(const CudaStream& stream, EmulatedOperation operation) {
+  CHECK(IsBeingCaptured(stream)) << operation.text;
+  Current().operations->push_back(std::move(operation));
+}
+
+void CheckCapturesNothing(const char* what) {
+  CHECK(Current().stream == nullptr) << what << " while a stream is captured";
+}
+
+const std::vector<EmulatedOperation>& OperationsOf(const CudaGraph& graph) {
+  return *static_cast<const Operations*>(graph.handle());
+}
+
+std::string FirstDifference(const CudaGraph& a, const CudaGraph& b) {
+  const Operations &of_a = OperationsOf(a), &of_b = OperationsOf(b);
+  for (size_t i = 0; i < std::max(of_a.size(), of_b.size()); ++i) {
+    const std::string text_a = i < of_a.size() ? of_a[i].text : "nothing";
+    const std::string text_b = i < of_b.size() ? of_b[i].text : "nothing";
+    if (text_a != text_b)
+      return "operation " + std::to_string(i) + ": " + text_a + "; and " + text_b;
+  }
+  return "";
+}
+
+CudaGraph::~CudaGraph() { delete static_cast<Operations*>(graph_); }
+
+void CudaGraph::BeginCapture(CudaStream* stream) {
+  CHECK(stream_ == nullptr) << "a graph is captured once";
+  CheckCapturesNothing("a capture");
+  stream_ = stream;
+  stream->KeepWorkspaces();
+  auto* const operations = new Operations;
+  graph_ = operations;
+  Current() = {stream, operations};
+}
+
+void CudaGraph::EndCapture(CudaStream* stream) {
+  CHECK(stream_ == stream && IsBeingCaptured(*stream));
+  Current() = Capture();
+  num_operations_ = static_cast<int64_t>(OperationsOf(*this).size());
+  captured_ = true;
+}
+
+void CudaGraph::Launch(CudaStream* stream) {
+  CHECK(captured_);
+  CHECK_EQ(stream_, stream);
+  CheckCapturesNothing("a launch");
+  for (const EmulatedOperation& operation : OperationsOf(*this)) operation.run();
+}
+
+}  // namespace megatron

@@ -1,0 +1,36 @@
+// Graphs (cuda_graph.h) of the emulated device: operations with copies of all that they were given,
+// which a launch carries out one after the other. So a number that the host has changed since is
+// the old one, and memory is read as it is then, as on a real device.
+//
+// What a real device refuses while it is captured, or what would be lost, ends the program here.
+#ifndef MEGATRON_TENSOR_EMULATED_GRAPH_H_
+#define MEGATRON_TENSOR_EMULATED_GRAPH_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/cuda_graph.h"
+
+namespace megatron {
+
+struct EmulatedOperation {
+  std::string text;  // its name and its operands: two with equal ones do the same
+  std::function<void()> run;
+};
+
+// By this thread.
+bool IsBeingCaptured(const CudaStream& stream);
+void WriteDown(const CudaStream& stream, EmulatedOperation operation);
+// `what` is not allowed while this thread captures any stream.
+void CheckCapturesNothing(const char* what);
+
+const std::vector<EmulatedOperation>& OperationsOf(const CudaGraph& graph);
+
+// What the graphs' operations are, where they differ first; empty: they do the same.
+std::string FirstDifference(const CudaGraph& a, const CudaGraph& b);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TENSOR_EMULATED_GRAPH_H_
