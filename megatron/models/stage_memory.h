@@ -21,13 +21,16 @@ struct StageMemorySizes {
   int64_t recompute = 0;                         // what recomputed layers keep for their backward
   int64_t scratch = 0;
   int64_t edges = 0;  // what neighbouring stages send
+  // Where CUDA graphs find their micro-batches. Not the stage's own memory.
+  int64_t graph_inputs = 0;
   // Of sharded weights and gradients what is whole for a while. Not the stage's own memory.
   int64_t whole_weights = 0, whole_gradients = 0;
 
   int64_t saved() const { return Sum(slots); }
   int64_t put_off() const { return Sum(deferred); }
   int64_t total() const {
-    return saved() + put_off() + recompute + scratch + edges + whole_weights + whole_gradients;
+    return saved() + put_off() + recompute + scratch + edges + graph_inputs + whole_weights +
+           whole_gradients;
   }
 
  private:

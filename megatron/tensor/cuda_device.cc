@@ -59,8 +59,9 @@ void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CHECK(error != cudaErrorMemoryAllocation)
       << "out of memory on cuda:" << device << ": " << bytes << " bytes for " << name;
   Check(error, "cudaMalloc");
-  MEGATRON_CHECK_CUDA(cudaMemset(memory, 0, static_cast<size_t>(bytes)));
-  MEGATRON_CHECK_CUDA(cudaDeviceSynchronize());
+  MEGATRON_CHECK_CUDA(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), cudaStreamLegacy));
+  // Not for the whole device, of which another thread may be capturing a stream.
+  MEGATRON_CHECK_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
   return memory;
 }
 
@@ -122,6 +123,8 @@ void* CudaStream::Workspace(int64_t bytes) {
   }
   return workspace_;
 }
+
+void CudaStream::KeepWorkspaces() { keeps_workspaces_ = true; }
 
 void CudaStream::Synchronize() { MEGATRON_CHECK_CUDA(cudaStreamSynchronize(Handle(*this))); }
 

@@ -54,7 +54,7 @@ class CudaStream {
   void* Workspace(int64_t bytes);
 
   // From now on a workspace that was outgrown stays until the end: graphs have its address.
-  void KeepWorkspaces() { keeps_workspaces_ = true; }
+  void KeepWorkspaces();
 
   // Waits until all that was enqueued has happened.
   void Synchronize();

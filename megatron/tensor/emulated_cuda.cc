@@ -194,31 +194,24 @@ CudaStream::~CudaStream() {
   FreeWorkspaces();
 }
 
+// The CPU's ops have workspaces of their own.
+void CudaStream::KeepWorkspaces() {
+  CHECK(!KernelsAreEmulated()) << "kernels that the CPU runs are not captured";
+}
+
 void CudaStream::FreeWorkspaces() {
   if (workspace_ != nullptr) CudaFree(device_, workspace_);
-  for (void* workspace : outgrown_) CudaFree(device_, workspace);
 }
 
 void* CudaStream::Workspace(int64_t bytes) {
   CHECK(KernelsAreEmulated());
   if (workspace_bytes_ < bytes) {
-    if (keeps_workspaces_ && workspace_ != nullptr) {
-      outgrown_.push_back(workspace_);
-    } else if (workspace_ != nullptr) {
-      CudaFree(device_, workspace_);
-    }
+    if (workspace_ != nullptr) CudaFree(device_, workspace_);
     workspace_ = CudaAllocate(device_, bytes, "workspace");
     workspace_bytes_ = bytes;
   }
   // Whoever counts on what was there before gets NaN.
-  const auto spoil = [memory = workspace_, size = static_cast<size_t>(workspace_bytes_)] {
-    std::memset(memory, 0xff, size);
-  };
-  if (IsBeingCaptured(*this)) {
-    WriteDown(*this, {"workspace", spoil});
-  } else {
-    spoil();
-  }
+  std::memset(workspace_, 0xff, static_cast<size_t>(workspace_bytes_));
   return workspace_;
 }
 

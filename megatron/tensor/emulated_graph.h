@@ -28,7 +28,8 @@ void CheckCapturesNothing(const char* what);
 
 const std::vector<EmulatedOperation>& OperationsOf(const CudaGraph& graph);
 
-// What the graphs' operations are, where they differ first; empty: they do the same.
+// What the graphs' operations are, where they differ first; empty: they do the same. On a real
+// device they are only counted.
 std::string FirstDifference(const CudaGraph& a, const CudaGraph& b);
 
 }  // namespace megatron

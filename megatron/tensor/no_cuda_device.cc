@@ -26,6 +26,7 @@ MEGATRON_WEAK void CudaFreeHost(void*) { NoCuda(); }
 MEGATRON_WEAK CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
 MEGATRON_WEAK CudaStream::~CudaStream() {}
 MEGATRON_WEAK void* CudaStream::Workspace(int64_t) { NoCuda(); }
+MEGATRON_WEAK void CudaStream::KeepWorkspaces() { NoCuda(); }
 MEGATRON_WEAK void CudaStream::FreeWorkspaces() {}
 MEGATRON_WEAK void CudaStream::Synchronize() { NoCuda(); }
 MEGATRON_WEAK CudaEvent::CudaEvent(int, bool) { NoCuda(); }

@@ -93,6 +93,26 @@ def _follows_cpu(session, name, tolerance, steps, options):
     return {"steps": steps, "losses_differ_by": worst}
 
 
+def _graphs_change_nothing(session):
+    """The demo's losses on the GPU with CUDA graphs and without: the same to the last digit."""
+    losses = []
+    for graphs in ("none", "local"):
+        log = "graphs_" + graphs
+        metrics = session.path(log + ".jsonl")
+        if os.path.exists(metrics):
+            os.remove(metrics)
+        session.run([session.program("pretrain_gpt"), "--config=gpt_demo", "--set=system.device=cuda",
+                     "--set=system.cuda_graph_impl=" + graphs, "--set=precision.bf16=true", "--set=train.eval_iters=0",
+                     "--set=train.exit_interval=50", "--set=logging.metrics_file=" + metrics],
+                    log + ".log", 90).require_success()
+        losses.append([step["lm loss"] for step in read_metrics(metrics)])
+    if len(losses[0]) != 50 or None in losses[0]:
+        raise Failure("%d finite losses of 50" % sum(loss is not None for loss in losses[0]))
+    if losses[0] != losses[1]:
+        raise Failure("losses with graphs differ")
+    return {"steps": 50}
+
+
 def _benchmark(session, name, watch):
     report = session.path(name + ".json")
     if os.path.exists(report):
@@ -124,6 +144,7 @@ def check(session, device, watch):
     session.step("training", "fp32_as_on_the_cpu", lambda: _follows_cpu(session, "fp32", 1e-4, 20, ()))
     session.step("training", "bf16_as_on_the_cpu",
                  lambda: _follows_cpu(session, "bf16", 2e-2, 200, ["--set=precision.bf16=true"]))
+    session.step("training", "graphs_change_nothing", lambda: _graphs_change_nothing(session))
     for name in bundle.benchmarks():
         session.step("benchmark", name, lambda: _benchmark(session, name, watch), need=20)
     for tool in SANITIZER_TOOLS:

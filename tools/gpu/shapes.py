@@ -35,4 +35,5 @@ SHAPES = (
 
 # Options of the trainer that may make it faster and change no result beyond rounding, by name. Each is tried on the
 # first shape; those that make it faster are taken for what follows.
-OPTIONS_TO_TRY = ()
+GRAPHS = "--set=system.cuda_graph_impl=local"
+OPTIONS_TO_TRY = (("cuda_graphs", [GRAPHS]),)

@@ -7,13 +7,15 @@ import re
 import bundle
 import tables
 from session import Failure, OutOfTime
-from shapes import OPTIONS_TO_TRY, SHAPES
+from shapes import GRAPHS, OPTIONS_TO_TRY, SHAPES
 from trainer import OutOfMemory, Trainer
 
 _STEPS = 20
 # A batch costs about this much: kernels chosen by time, then the steps that count.
 _SECONDS_A_BATCH = 25
 _WORTHWHILE = 1.005  # below it is noise
+# Where what the host takes to enqueue counts, which graphs save.
+_FEW_SAMPLES = 2
 
 
 class _Timing:
@@ -24,6 +26,10 @@ class _Timing:
         self.options = []  # that turned out to make it faster
         self.tried = {}  # batches by shape
         self.plans = {}  # by shape and batch
+
+    def options_without_graphs(self):
+        """For a profile, in which a graph hides its layers, and to compare with."""
+        return [option for option in self.options if option != GRAPHS]
 
     def plan(self, shape, batch):
         if (shape.name, batch) not in self.plans:
@@ -134,8 +140,19 @@ class _Timing:
                 best = row["tokens_per_second"]
                 self.options += option
                 self.plans.clear()
+        self.session.step("option", "cuda_graphs_few_samples", lambda: self._graphs_of_few_samples(shape),
+                          need=2 * _SECONDS_A_BATCH)
         if self.options:
             self.batch(shape, base["batch"], "%s.%d.with_options" % (shape.name, base["batch"]))
+
+
+    def _graphs_of_few_samples(self, shape):
+        rates = []
+        for name, extra in (("without_graphs", []), ("with_graphs", [GRAPHS])):
+            figures, _ = self.trainer.train(shape, _FEW_SAMPLES, _STEPS, "%s.%d.%s" % (shape.name, _FEW_SAMPLES, name),
+                                            [*self.options_without_graphs(), *extra])
+            rates.append(figures["tokens_per_second"])
+        return {**figures, "without": rates[0], "speedup": rates[1] / rates[0]}
 
 
 def _peer(session, shape):
@@ -166,8 +183,8 @@ def _profile(session, timing, shape):
     batch = shape.batches[0]
     folder = session.path("profile")
     session.run([session.program("pretrain_gpt"), *shape.arguments(), *Trainer.sizes(batch, 1),
-                 *timing.options, *timing.known_kernels(shape, batch), "--set=train.exit_interval=12", "--profile",
-                 "--set=logging.profile_dir=" + folder],
+                 *timing.options_without_graphs(), *timing.known_kernels(shape, batch), "--set=train.exit_interval=12",
+                 "--profile", "--set=logging.profile_dir=" + folder],
                 "profile.log", 90).require_success()
     try:
         with open(os.path.join(folder, "trace_rank_0.json")) as file:

@@ -80,7 +80,7 @@ class OperandText {
     AddAll(x.probability, x.key.lo, x.key.hi, x.sample_T, x.position_T, x.first_column);
   }
   void Add(const Attention& x) {
-    AddAll(x.scale, x.causal, x.place_q_T, x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k,
+    AddAll(x.kernel, x.scale, x.causal, x.place_q_T, x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k,
            x.max_seqlen_q, x.max_seqlen_k, x.dropout, x.add_to_queries, x.add_to_keys);
   }
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN); }

@@ -73,13 +73,17 @@ class MicroBatchPacker {
 
   // On the device.
   const std::vector<MicroBatch>& batches() const { return batches_; }
+  // The memory of one of them (uint8), in which all its tensors lie.
+  Tensor BlockOf(int64_t micro_batch) const {
+    return buffer_.At(micro_batch * BytesOfOne(), DType::kUInt8, {BytesOfOne()});
+  }
+  int64_t BytesOfOne() const;
 
  private:
   // Whether samples may be shorter than seq_length; each is one sequence then.
   bool lengths_vary() const { return options_.classified || options_.encoder_seq_length > 0; }
   MicroBatchRoom Room() const;
   MicroBatchSize LargestSize() const;
-  int64_t BytesOfOne() const;
   MicroBatch Whole(int64_t index) const;  // with all its room
   static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
   ContextShard Shard() const {

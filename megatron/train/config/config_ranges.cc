@@ -140,6 +140,7 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"logging.profile_step_end", AtLeast(1)},
       {"logging.profile_ranks", AtLeast(0, 1 << 20)},
       {"system.num_threads", AtLeast(0, 4096)},
+      {"system.cuda_graph_warmup_steps", AtLeast(0)},
       {"generation.tokens_to_generate", AtLeast(0, kTokensPerSample.max)},
       {"generation.temperature", AtLeast(0, 100)},
       {"generation.top_k", AtLeast(0, 2147483647)},

@@ -40,6 +40,15 @@ TEST_F(HostWaitsTest, AStepWaitsOnceForTheNormAndTheLossAndTakesNoMemory) {
   }
 }
 
+TEST_F(HostWaitsTest, AStepWithGraphsDoesNotWaitMoreOften) {
+  TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  options.cuda_graphs.enabled = true;
+  options.cuda_graphs.warmup_steps = 1;
+  const EmulatedCudaCounts counts = OfSteps(options, 5);
+  EXPECT_EQ(counts.host_waits, 5);
+  EXPECT_EQ(counts.allocations, 0);
+}
+
 TEST_F(HostWaitsTest, WhatIsLoggedBesidesCostsAWaitEach) {
   TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   options.log_params_norm = options.log_num_zeros_in_grad = true;

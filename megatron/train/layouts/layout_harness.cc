@@ -187,7 +187,7 @@ class LayoutRank {
   }
 
   absl::Status Start() {
-    const LossScaler scaler = LossScaler::MakeConstant(1);
+    const LossScaler scaler = how_.scaler == nullptr ? LossScaler::MakeConstant(1) : *how_.scaler;
     MemoryLedger planned;
     MEGATRON_ASSIGN_OR_RETURN(
         const std::unique_ptr<Trainer> plan,
@@ -218,7 +218,12 @@ class LayoutRank {
       layer->router().set_observer(
           [&](const RouterLayer::Saved& saved, const Tensor& bias) { margin.See(saved, bias); });
     }
+    GraphedStage* const graphed = trainer_->graphed_stage();
+    if (graphed != nullptr) graphed->set_comparison(how_.compare_graphs);
     for (int i = 0; i < how_.steps; ++i) {
+      if (how_.eval_interval > 0 && i > 0 && i % how_.eval_interval == 0) {
+        MEGATRON_RETURN_IF_ERROR(trainer_->Evaluate(source, 1).status());
+      }
       MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source, false, nullptr));
       outcome->losses.push_back(report.loss);
       outcome->norms.push_back(report.update.grad_norm);
@@ -229,6 +234,7 @@ class LayoutRank {
       MEGATRON_ASSIGN_OR_RETURN(const Measured measured, trainer_->Evaluate(source, 2));
       outcome->evaluation = measured.loss;
     }
+    if (graphed != nullptr) outcome->graphs = graphed->counts();
     EXPECT_EQ(ledger_.peak_bytes(), planned_bytes_);
     outcome->memory = ledger_.AtPeak();
     return absl::OkStatus();

@@ -90,6 +90,10 @@ struct LayoutRun {
   int steps = 0;
   std::string load, save;  // directories of checkpoints; empty: none
   bool evaluate = false;
+  int eval_interval = 0;               // evaluations between so many steps, too; 0: none
+  const LossScaler* scaler = nullptr;  // null: a constant 1
+  // On a device with CUDA graphs: before each launch.
+  GraphedStage::Comparison compare_graphs;
   DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
   // Stands between the ranks and their communicators, where it is set.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
@@ -101,6 +105,7 @@ struct LayoutOutcome {
   std::vector<double> balances, z_losses;
   double smallest_margin = 1;  // between what a router on the CPU chose or kept and what it did not
   double evaluation = 0;
+  GraphedStage::Counts graphs;  // of the first rank
   // Of the first rank: bytes by kind when it held the most, and what it sent in its steps.
   std::map<std::string, int64_t> memory;
   std::shared_ptr<BytesSent> sent = std::make_shared<BytesSent>();

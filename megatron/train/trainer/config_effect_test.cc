@@ -71,6 +71,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
        "model.position_embedding_type=relative", "parallel.pipeline_model_parallel_size=4"},
       {"generation={}"},
       {"logging.profile=true"},
+      {"system.cuda_graph_impl=local"},
       {"model.disable_bias_linear=true", "model.num_experts=4", "model.moe_aux_loss_coeff=0.25",
        "model.moe_expert_capacity_factor=2", "parallel.data_parallel_size=2",
        "model.moe_shared_expert_intermediate_size=8"},
@@ -195,7 +196,8 @@ std::string Describe(const TrainerOptions& o) {
               o.batch_size.increment, o.batch_size.samples, o.packing.layout.micro_batch_size,
               o.packing.layout.data_parallel_size, o.packing.seq_length,
               o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers,
-              o.packing.encoder_seq_length, o.max_encoder_context);
+              o.packing.encoder_seq_length, o.max_encoder_context, o.cuda_graphs.enabled,
+              o.cuda_graphs.warmup_steps);
 }
 
 std::string Describe(const absl::optional<FillInTheMiddleOptions>& o) {

@@ -374,6 +374,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
       config.model().model_type() != config::ModelType::gpt)
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();
+  options.cuda_graphs.enabled = config.system().cuda_graph_impl() == config::CudaGraphImpl::local;
+  options.cuda_graphs.warmup_steps = config.system().cuda_graph_warmup_steps();
   options.log_params_norm = config.logging().log_params_norm();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
   return options;
@@ -553,6 +555,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
 
 TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
   TrainerOptions options = trainer;
+  if (device != DeviceType::kCuda) options.cuda_graphs.enabled = false;
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;
   return options;

@@ -43,6 +43,7 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
   plan.memory["activations/recomputed"] = plan.sizes.recompute;
   plan.memory["activations/temporary"] = plan.sizes.scratch;
   plan.memory["activations/edges"] = plan.sizes.edges;
+  plan.memory["batches/graphs"] = plan.sizes.graph_inputs;
   plan.memory["weights/gathered"] = plan.sizes.whole_weights;
   plan.memory["gradients/whole"] = plan.sizes.whole_gradients;
   for (const ParameterPlace& place : trainer->buffers().places())
@@ -158,6 +159,8 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
                         FormatBytes(plan.machine_bytes(ranks, processes)), ranks,
                         FormatBytes(plan.rank_bytes()), each, FormatBytes(plan.data_bytes), each,
                         FormatBytes(plan.program_bytes));
+  if (plan.stages[0].sizes.graph_inputs > 0)
+    absl::StrAppendFormat(text, "not counted: what CUDA takes for graphs themselves\n");
   if (options.device == DeviceType::kCuda && ranks > 1 &&
       options.ranks.backend != DistributedBackend::kHost) {
     absl::StrAppendFormat(

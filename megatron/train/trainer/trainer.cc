@@ -51,6 +51,14 @@ absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
   return absl::OkStatus();
 }
 
+// Whether a stage's passes are enqueued on its stream alone.
+bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
+  return groups.tensor.size() == 1 && groups.context.size() == 1 &&
+         options.model.transformer.moe.num_experts == 0 &&
+         (groups.data_context.size() == 1 || options.sharding < DataSharding::kGradients) &&
+         !options.data_parallel.overlap_grad_reduce && !options.data_parallel.overlap_param_gather;
+}
+
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
   return {groups.expert, groups.expert_tensor, groups.expert_model, groups.data};
 }
@@ -106,6 +114,11 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   if (stream.is_meta()) memory.slots.resize(options.placement.chunks);
   memory_ = std::make_unique<StageMemory>(stream.device(), memory, ledger);
   stage_->SetMemory(memory_.get());
+  if (options.cuda_graphs.enabled && stream.device().type == DeviceType::kCuda) {
+    CHECK(CanBeCaptured(options, groups));
+    graphed_stage_ = std::make_unique<GraphedStage>(stage_.get(), options.cuda_graphs, sizes.slots,
+                                                    packer_, stream.device(), ledger);
+  }
 }
 
 const ParameterMirror& Trainer::host_parameters() {
@@ -183,6 +196,8 @@ StageMemorySizes Trainer::Measure() {
   StageMemorySizes sizes = memory_->HighWater();
   sizes.whole_weights = data_parallel_->HighWater().weights;
   sizes.whole_gradients = data_parallel_->HighWater().gradients;
+  if (options_.cuda_graphs.enabled)
+    sizes.graph_inputs = GraphInputBytes(sizes.slots, packer_.BytesOfOne());
   return sizes;
 }
 
@@ -288,7 +303,13 @@ absl::Status Trainer::GroupStatus() const {
 
 absl::Status Trainer::RunPipeline(int64_t micro_batches) {
   const StagePlan& plan = PlanFor(micro_batches);
-  ReportingStage reporting(stage_.get(), at_);
+  Stage* inner = stage_.get();
+  if (graphed_stage_ != nullptr) {
+    graphed_stage_->StartStep();
+    stage_->SetBatches(&graphed_stage_->batches());
+    inner = graphed_stage_.get();
+  }
+  ReportingStage reporting(inner, at_);
   CountedStage stage(&reporting, *memory_);
   if (!options_.measure_pipeline)
     return RunSchedule(plan, &stage, groups_.pipeline, &memory_->edges, stream_);

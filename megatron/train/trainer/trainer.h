@@ -33,6 +33,7 @@
 #include "megatron/pipeline/timeline_text.h"
 #include "megatron/train/batches/micro_batch_packer.h"
 #include "megatron/train/failure/rank_progress.h"
+#include "megatron/train/graphs/graphed_stage.h"
 
 namespace megatron {
 
@@ -54,6 +55,7 @@ struct TrainerOptions {
   // Of the text that is generated with these weights, which needs memory of its own; 0: none is.
   int64_t max_generation_context = 0;
   int64_t max_encoder_context = 0;  // of models with an encoder: of what it reads then
+  CudaGraphOptions cuda_graphs;     // on a GPU
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
 };
@@ -124,6 +126,7 @@ class Trainer {
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }
   TrainedStage& stage() { return *stage_; }
+  GraphedStage* graphed_stage() { return graphed_stage_.get(); }  // null: there are no graphs
   const ProcessGroups& groups() const { return groups_; }
   const Stream& stream() const { return stream_; }
   // The host's side of the parameters; on CUDA it takes as much memory there when it is first asked
@@ -173,6 +176,7 @@ class Trainer {
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<StageMemory> memory_;
   MicroBatchPacker packer_;
+  std::unique_ptr<GraphedStage> graphed_stage_;
   Buffer report_;
   HostMirror host_report_;
   StagePlan plan_;  // of the last step's number of micro-batches

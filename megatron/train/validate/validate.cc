@@ -12,6 +12,7 @@
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/validate/validate_data.h"
+#include "megatron/train/validate/validate_graphs.h"
 #include "megatron/train/validate/validate_model.h"
 #include "megatron/train/validate/validate_parallel.h"
 #include "megatron/train/validate/validate_profile.h"
@@ -171,6 +172,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckT5(check);
   CheckParallel(check);
   CheckGemms(check);
+  CheckCudaGraphs(check);
   CheckPrecision(check);
   CheckRecompute(check);
   CheckTraining(check);

@@ -1,0 +1,129 @@
+// GraphedStage: a pipeline stage on a GPU whose passes are captured in CUDA graphs and launched
+// again, each by one call of the host in place of hundreds.
+//
+//   GraphedStage graphed(&stage, options, slots, packer, device, &ledger);
+//   stage.SetBatches(&graphed.batches());
+//   graphed.StartStep();                       // behind packer.Pack
+//   RunSchedule(plan, &graphed, ...);
+//
+// A pass (forward, backward, the second part of a backward) of one micro-batch is one graph. What
+// the host decides in it, the *facts*, is its key: the chunk and the slots, the numbers of the
+// micro-batch that the host knows, the addresses of all that comes from and goes to other stages.
+// Everything else that a step changes lies in the device's memory: tokens, weights and gradients,
+// what dropout counts by, the loss scale in the tokens' weights. Facts that come for the first
+// time, and those of the first steps, run as without graphs, which is when kernels are loaded and
+// timed and the workspace grows; when they come again they are captured.
+//
+// The wrapped stage remembers between the passes of a micro-batch what lies where, and a launch
+// does not tell it. So where a pass is not launched and one before it was, the passes before are
+// captured once more and the graphs forgotten: the host knows, and the device has done nothing
+// twice.
+//
+// What the stage does in a pass must be enqueued on its stream alone: no messages to other ranks,
+// no counts that the host waits for.
+//
+// Threads: one.
+#ifndef MEGATRON_TRAIN_GRAPHS_GRAPHED_STAGE_H_
+#define MEGATRON_TRAIN_GRAPHS_GRAPHED_STAGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "megatron/layers/micro_batch.h"
+#include "megatron/models/stage_memory.h"
+#include "megatron/pipeline/stage.h"
+#include "megatron/tensor/cuda_graph.h"
+#include "megatron/train/batches/micro_batch_packer.h"
+#include "megatron/train/graphs/graph_inputs.h"
+
+namespace megatron {
+
+struct CudaGraphOptions {
+  bool enabled = false;
+  int64_t warmup_steps = 3;  // that run without graphs
+  // A pass of which facts are as good as never the same would fill the memory with graphs.
+  int64_t max_graphs = 256;
+};
+
+class GraphedStage : public Stage {
+ public:
+  // How often a pass was what.
+  struct Counts {
+    int64_t enqueued = 0, captured = 0, launched = 0, caught_up = 0;
+  };
+  // Of a graph that is to be launched, and of the same pass captured now.
+  using Comparison = std::function<void(const CudaGraph& graph, const CudaGraph& now)>;
+
+  // All outlive this. `slots` by chunk: of the stage's memory.
+  GraphedStage(Stage* stage, const CudaGraphOptions& options, const std::vector<SlotSizes>& slots,
+               const MicroBatchPacker& packer, Device device, MemoryLedger* ledger);
+
+  // The step's micro-batches, for the wrapped stage.
+  const std::vector<MicroBatch>& batches() const { return batches_; }
+  void StartStep();
+
+  // For tests: before each launch, which then saves nothing.
+  void set_comparison(Comparison comparison) { comparison_ = std::move(comparison); }
+  const Counts& counts() const { return counts_; }
+
+  std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
+  std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
+  void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
+               absl::Span<const Tensor> outputs, const Stream& stream) override;
+  void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                absl::Span<const Tensor> input_gradients, const Stream& stream) override;
+  void BackwardWeight(const WorkItem& item, const Stream& stream) override;
+
+ private:
+  using Tensors = absl::InlinedVector<Tensor, 4>;
+  using Facts = std::vector<int64_t>;
+  enum class Kind { kForward, kBackward, kBackwardWeight };
+  struct Pass {
+    Kind kind;
+    WorkItem item;
+    Tensors in, out;
+  };
+  // A micro-batch in a slot.
+  struct Live {
+    Facts
+        facts;  // of all its passes so far: what one does depends on where those before put things
+    std::vector<Pass> passes;
+    bool stage_knows = true;  // the wrapped stage has carried them all out itself
+  };
+  struct Known {
+    int64_t runs = 0;
+    std::unique_ptr<CudaGraph> graph;  // null: not captured
+  };
+
+  void Run(const Pass& pass, const Stream& stream);
+  static void AppendFacts(const MicroBatch& batch, Facts* facts);
+  static void AppendFacts(const Pass& pass, Facts* facts);
+  Known* Find(const Facts& facts);  // or null: there are too many
+  bool MayCapture(const Known* known) const;
+  void CarryOut(const Pass& pass, const Stream& stream);
+  void Capture(const Pass& pass, const Stream& stream, CudaGraph* graph);
+  void CatchUp(Live* live, const Stream& stream);
+  void Compare(const Pass& pass, const CudaGraph& graph, const Stream& stream);
+  void Launch(CudaGraph* graph, const Stream& stream);
+
+  Stage& stage_;
+  const CudaGraphOptions options_;
+  const MicroBatchPacker& packer_;
+  const GraphInputs inputs_;
+  std::vector<MicroBatch> batches_;
+  std::vector<std::vector<Live>> live_;  // by chunk and slot
+  std::map<Facts, Known> known_;
+  int64_t steps_ = 0, graphs_ = 0;
+  Comparison comparison_;
+  Counts counts_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_GRAPHS_GRAPHED_STAGE_H_

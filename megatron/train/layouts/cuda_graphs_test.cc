@@ -1,0 +1,181 @@
+// Training with CUDA graphs is training without them, bit for bit. On the emulated device a graph
+// is the operations with all that they were given when they were captured: what the host has
+// changed since is missing from a launch, and the losses or the weights would show it.
+#include <cstdlib>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "megatron/models/gpt_harness.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/emulated_graph.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kSteps = 5, kMicroBatches = 8;
+
+class CudaGraphsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (CudaDeviceCount() > 0) return;
+    if (std::getenv("MEGATRON_REQUIRE_GPU") != nullptr) GTEST_FAIL() << "there is no GPU";
+    GTEST_SKIP() << "there is no GPU";
+  }
+
+  LayoutOutcome Train(TrainerOptions options, LayoutRun how, const GptSampleSource& source,
+                      bool graphs) {
+    how.steps = kSteps;
+    how.device = DeviceType::kCuda;
+    how.evaluate = true;
+    options.cuda_graphs.enabled = graphs;
+    return TrainOnLayout(options, how, source);
+  }
+
+  // Returns what became of the passes of the run with graphs.
+  GraphedStage::Counts ExpectSameWithGraphs(TrainerOptions options, LayoutRun how,
+                                            const GptSampleSource& source) {
+    SCOPED_TRACE(ToString(how.layout));
+    options.cuda_graphs.warmup_steps = 1;
+    const LayoutOutcome want = Train(options, how, source, /*graphs=*/false);
+    const LayoutOutcome got = Train(options, how, source, /*graphs=*/true);
+    EXPECT_EQ(got.losses, want.losses);
+    EXPECT_EQ(got.norms, want.norms);
+    EXPECT_EQ(got.evaluation, want.evaluation);
+    EXPECT_TRUE(got.state == want.state);
+    EXPECT_GT(got.graphs.launched, 0);
+    EXPECT_NE(want.losses.front(), want.losses.back());
+    // No operand has changed either.
+    how.compare_graphs = [](const CudaGraph& graph, const CudaGraph& now) {
+      EXPECT_GT(graph.num_operations(), 0);
+      EXPECT_EQ(FirstDifference(graph, now), "");
+    };
+    const LayoutOutcome compared = Train(options, how, source, /*graphs=*/true);
+    EXPECT_TRUE(compared.state == want.state);
+    return got.graphs;
+  }
+
+  static TrainerOptions Options(const ModelOptions& model) {
+    return TinyRun(model, OptimizerOptions::kAdamW);
+  }
+
+  CountingSource source_;
+};
+
+TEST_F(CudaGraphsTest, MicroBatchesOfOneShapeShareTwoGraphs) {
+  for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
+    const GraphedStage::Counts counts = ExpectSameWithGraphs(Options(model), {}, source_);
+    EXPECT_EQ(counts.enqueued, 2 * kMicroBatches);  // the first step's
+    EXPECT_EQ(counts.captured, 2);
+    EXPECT_EQ(counts.launched, 2 * kMicroBatches * (kSteps - 1) - 2);
+    EXPECT_EQ(counts.caught_up, 0);
+  }
+}
+
+TEST_F(CudaGraphsTest, RecomputationIsCapturedToo) {
+  for (const LayerRecompute recompute :
+       {LayerRecompute{LayerRecompute::kUniform, 3}, LayerRecompute{LayerRecompute::kBlock, 2}}) {
+    TrainerOptions options = Options(SmallGpt2());
+    options.model.layer_recompute = recompute;
+    ExpectSameWithGraphs(options, {}, source_);
+  }
+}
+
+TEST_F(CudaGraphsTest, LogitsInChunksAreCapturedToo) {
+  TrainerOptions options = Options(SmallLlama());
+  options.model.logits_chunk = 5;
+  ExpectSameWithGraphs(options, {}, source_);
+}
+
+TEST_F(CudaGraphsTest, HalfPrecisionTrainsTheSame) {
+  TrainerOptions options = Options(SmallLlama());
+  options.model.transformer.dtype = DType::kBFloat16;
+  ExpectSameWithGraphs(options, {}, source_);
+}
+
+TEST_F(CudaGraphsTest, ALossScaleThatChangesReachesTheGraphs) {
+  TrainerOptions options = Options(SmallGpt2());
+  options.model.transformer.dtype = DType::kFloat16;
+  DynamicLossScaleOptions dynamic;
+  dynamic.initial_scale = 1 << 20;  // the first steps overflow
+  dynamic.window = 1;
+  dynamic.hysteresis = 1;
+  const absl::StatusOr<LossScaler> scaler = LossScaler::CreateDynamic(dynamic);
+  ASSERT_TRUE(scaler.ok());
+  LayoutRun how;
+  how.scaler = &*scaler;
+  ExpectSameWithGraphs(options, how, source_);
+}
+
+TEST_F(CudaGraphsTest, AnEvaluationBetweenStepsLeavesGraphsAsTheyAre) {
+  LayoutRun how;
+  how.eval_interval = 2;
+  const GraphedStage::Counts counts = ExpectSameWithGraphs(Options(SmallGpt2()), how, source_);
+  EXPECT_EQ(counts.captured, 2);
+}
+
+TEST_F(CudaGraphsTest, EachNumberOfSequencesHasItsOwnGraphs) {
+  const CountingSource documents(/*documents=*/true);
+  LayoutRun how;
+  how.layout.micro_batch_size = 2;
+  const GraphedStage::Counts counts = ExpectSameWithGraphs(Options(SmallGpt2()), how, documents);
+  EXPECT_GT(counts.captured, 2);
+  EXPECT_GT(counts.enqueued, 2 * kMicroBatches / 2);
+}
+
+TEST_F(CudaGraphsTest, BeyondTheMostGraphsPassesRunWithout) {
+  TrainerOptions options = Options(SmallGpt2());
+  options.cuda_graphs.max_graphs = 1;
+  const GraphedStage::Counts counts = ExpectSameWithGraphs(options, {}, source_);
+  EXPECT_EQ(counts.captured, 1);
+  EXPECT_EQ(counts.launched, kMicroBatches * (kSteps - 1) - 1);
+  // Each backward that is not launched makes up for its forward, which was; but for the first.
+  EXPECT_EQ(counts.caught_up, counts.launched);
+  EXPECT_EQ(counts.enqueued, 2 * kMicroBatches + kMicroBatches * (kSteps - 1));
+}
+
+TEST_F(CudaGraphsTest, StagesOfAPipelineCaptureWhatLiesBetweenMessages) {
+  LayoutRun how;
+  how.layout.pipeline = 4;
+  EXPECT_EQ(ExpectSameWithGraphs(Options(SmallGpt2()), how, source_).caught_up, 0);
+  how.layout.pipeline = 2;
+  how.layout.chunks = 2;
+  ExpectSameWithGraphs(Options(SmallLlama()), how, source_);
+}
+
+TEST_F(CudaGraphsTest, ABackwardInTwoPartsIsTwoGraphs) {
+  LayoutRun how;
+  how.layout.pipeline = 2;
+  how.layout.schedule = ScheduleKind::kZeroBubbleH1;
+  ExpectSameWithGraphs(Options(SmallGpt2()), how, source_);
+  how.layout.schedule = ScheduleKind::kZeroBubbleV;
+  how.layout.chunks = 2;
+  TrainerOptions options = Options(SmallLlama());
+  options.model.layer_recompute = {LayerRecompute::kBlock, 1};
+  ExpectSameWithGraphs(options, how, source_);
+}
+
+TEST_F(CudaGraphsTest, DataParallelRanksReduceBehindTheGraphs) {
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates}) {
+    LayoutRun how;
+    how.layout.data = 2;
+    how.layout.sharding = sharding;
+    ExpectSameWithGraphs(Options(SmallGpt2()), how, source_);
+  }
+}
+
+TEST_F(CudaGraphsTest, BertAndT5TrainTheSame) {
+  ExpectSameWithGraphs(Options(SmallBert()), {}, PairSource());
+  ModelOptions t5 = SmallGpt2();
+  t5.num_encoder_layers = 4;
+  t5.output_bias = true;
+  ModelOptions relative = t5;
+  relative.learned_positions = false;
+  relative.transformer.relative_positions = {8, 12};
+  for (const ModelOptions& model : {t5, relative}) {
+    ExpectSameWithGraphs(Options(model), {}, GapSource());
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,52 @@
+#include "megatron/train/validate/validate_graphs.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+namespace {
+
+constexpr absl::string_view kImpl = "system.cuda_graph_impl",
+                            kWarmup = "system.cuda_graph_warmup_steps";
+
+// Passes have to be what one stream does, with nothing that the host decides on the way.
+void CheckPasses(ConfigChecker& check) {
+  const config::PretrainConfig& config = check.resolved();
+  const config::ParallelConfig& parallel = config.parallel();
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path}))
+      check.Error(kImpl, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+  };
+  for (const auto& [path, size] :
+       {std::pair<absl::string_view, int64_t>{"parallel.tensor_model_parallel_size",
+                                              parallel.tensor_model_parallel_size()},
+        {"parallel.context_parallel_size", parallel.context_parallel_size()}}) {
+    refuse(size > 1, path, "messages to other ranks in a pass are not captured");
+  }
+  refuse(config.model().num_experts() > 0, "model.num_experts",
+         "the host reads how many rows each expert gets");
+  constexpr absl::string_view kOverlaps = "what another stream does meanwhile is not captured";
+  refuse(parallel.overlap_grad_reduce(), "parallel.overlap_grad_reduce", kOverlaps);
+  refuse(parallel.overlap_param_gather(), "parallel.overlap_param_gather", kOverlaps);
+  refuse(parallel.data_parallel_size() > 1 && parallel.use_distributed_optimizer() &&
+             parallel.data_parallel_sharding_strategy() != config::DataParallelSharding::optim,
+         "parallel.data_parallel_sharding_strategy",
+         "gradients and weights that are shared out lie elsewhere in each pass");
+}
+
+}  // namespace
+
+void CheckCudaGraphs(ConfigChecker& check) {
+  const config::SystemConfig& system = check.resolved().system();
+  if (system.has_device() && system.device() == config::Device::cpu)
+    return check.HaveNoEffect({kImpl, kWarmup}, "with system.device: cpu");
+  if (system.cuda_graph_impl() == config::CudaGraphImpl::none)
+    return check.HaveNoEffect({kWarmup}, absl::StrCat("with ", check.Named(kImpl)));
+  CheckPasses(check);
+}
+
+}  // namespace megatron
