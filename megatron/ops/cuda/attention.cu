@@ -106,7 +106,8 @@ struct BlockSight {
   int64_t begin, end;
 
   __device__ BlockSight(const Sight& mine, bool active) {
-    __shared__ long long shared_begin[kWarps], shared_end[kWarps];
+    __shared__ long long shared_begin[kWarps];
+    __shared__ long long shared_end[kWarps];
     const int warp = threadIdx.x / kWarp;
     const bool sees = active && mine.begin < mine.end;
     if (threadIdx.x % kWarp == 0) {
@@ -409,7 +410,9 @@ void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int6
   if (args.bias_sums != nullptr) bytes += sizeof(float) * kWarps * (2 * args.bias_reach + 1);
   CHECK_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(bytes)),
-           cudaSuccess);
+           cudaSuccess)
+      << bytes << " bytes of shared memory for heads of " << args.head_dim
+      << " channels and a bias that reaches " << args.bias_reach << " positions";
   kernel<<<dim3(Blocks(rows, kWarps), static_cast<unsigned>(heads)), kThreads, bytes,
            Handle(stream)>>>(args);
   CheckLaunched("attention");

@@ -18,10 +18,11 @@ constexpr int BlocksAtOnce(int threads) { return threads == 128 ? 3 : 1; }
 
 template <typename T, int N, int kTeam>
 __global__ void __launch_bounds__(kThreads) Forward(LayerNormForwardArgs args) {
+  __shared__ float partial[kWarps];
   const int64_t row = TeamRow<kTeam>();
   if (row >= args.x_rows.rows()) return;
   const T* x = static_cast<const T*>(args.x_TH) + Offset(args.x_rows, row);
-  NormalizeRow<T, N, kTeam>(args, row, [&](int64_t i) { return Load<T, N>(x, i); });
+  NormalizeRow<T, N, kTeam>(args, row, partial, [&](int64_t i) { return Load<T, N>(x, i); });
 }
 
 // One row of backward:

@@ -42,9 +42,10 @@ __device__ float TeamSum(float x, float* partial) {
 
 // Normalizes the row whose i-th vector is read(i), which is asked three times, by design: memory
 // that is close holds the row for the second and third, and no width needs its own kernel.
+// `partial` is shared memory of kWarps, which a warp on its own does not touch.
 template <typename T, int N, int kTeam, typename Read>
-__device__ void NormalizeRow(const LayerNormForwardArgs& args, int64_t row, Read read) {
-  __shared__ float partial[kWarps];
+__device__ void NormalizeRow(const LayerNormForwardArgs& args, int64_t row, float* partial,
+                             Read read) {
   const int member = threadIdx.x % kTeam;
   const int64_t vectors = args.shape.hidden / N;
   const float width = static_cast<float>(args.shape.hidden);

@@ -41,8 +41,8 @@ LayerNormForwardArgs ForwardArgsOf(const Norm& norm, const Tensor& x_TH, const N
   return args;
 }
 
-// What a block has without asking for more; of wider rows nobody is in a hurry.
-constexpr int64_t kMostSharedBytes = 48 << 10;
+// What a block has without asking for more, less `partial`; of wider rows nobody is in a hurry.
+constexpr int64_t kMostSharedBytes = (48 << 10) - kWarps * sizeof(float);
 
 // Each thread keeps its vectors of the sum, rounded as they are written, in shared memory, which
 // nobody else reads.
@@ -50,6 +50,7 @@ template <typename T, int N, int kTeam>
 __global__ void __launch_bounds__(kThreads, 5)
     ResidualNormKernel(LayerNormForwardArgs args, ResidualSum<T> sum, T* sum_TH) {
   extern __shared__ __align__(16) char memory[];
+  __shared__ float partial[kWarps];
   const int64_t row = TeamRow<kTeam>();
   if (row >= sum.tokens) return;
   T* const kept = reinterpret_cast<T*>(memory) + threadIdx.x / kTeam * sum.columns;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 5)
     Store<T, N>(kept, i, values);
     Store<T, N>(written, i, values);
   }
-  NormalizeRow<T, N, kTeam>(args, row, [&](int64_t i) { return Load<T, N>(kept, i); });
+  NormalizeRow<T, N, kTeam>(args, row, partial, [&](int64_t i) { return Load<T, N>(kept, i); });
 }
 
 template <typename T, int kTeam>
