@@ -2,14 +2,22 @@
 
 load("//bazel:cc.bzl", "cc_library")
 
-# A launch `kernel<<<grid, block, shared, stream>>>(` becomes a call, and dynamic shared memory a
-# pointer; everything else that kernels use are names that C++ can define.
+# For kernels alone: all else does without, and a test of theirs takes no configuration of its own.
+THREAD_SANITIZER_COPTS = ["-fsanitize=thread", "-fno-omit-frame-pointer", "-g1"]
+THREAD_SANITIZER_LINKOPTS = ["-fsanitize=thread"]
+
+# A launch `kernel<<<grid, block, shared, stream>>>(` becomes a call, and a __shared__ variable a
+# reference to the memory of the block that runs; everything else that kernels use are names that
+# C++ can define.
 _REWRITE = r"""perl -0pe '
-  s/extern __shared__ __align__\(16\) (\w+) (\w+)\[\];/$$1* const $$2 = static_cast<$$1*>(megatron::emulation::DynamicShared());/g;
-  s/([A-Za-z_]\w*(?:(<(?:[^<>;]|(?2))*>))?)\s*<<<(.*?)>>>\(/megatron::emulation::Launch([&](auto... x) { $$1(x...); }, $$3)(/gs;
+  s/extern __shared__ (?:__align__|alignas)\((\d+)\) (\w+) (\w+)\[\];/$$2* const $$3 = static_cast<$$2*>(megatron::emulation::DynamicShared($$1));/g;
+  s/__shared__ ([\w:<>, ]+?) (\w+)((?:\[[^\]]*\])*);/typedef $$1 SharedType_$$2$$3; auto& $$2 = megatron::emulation::Shared<SharedType_$$2>([] { static char key; return &key; }());/g;
+  s/([A-Za-z_]\w*(?:(<(?:[^<>;]|(?2))*>))?)\s*<<<(.*?)>>>\(/"megatron::emulation::Launch(".address($$1).", [&](auto... x) { $$1(x...); }, $$3)("/gse;
+  # Of a pointer to a kernel: a template, whose arguments the call finds, is many functions.
+  sub address { my $$of = shift; $$of =~ m{^[a-z]} ? "megatron::emulation::Address($$of)" : "nullptr" }
 ' $< > $@"""
 
-def emulated_cuda_library(name, srcs, textual_hdrs, deps, other_srcs = [], **kwargs):
+def emulated_cuda_library(name, srcs, textual_hdrs, deps, other_srcs = [], copts = [], **kwargs):
     """Compiles .cu files against the emulation's headers in place of CUDA's.
 
     Args:
@@ -18,6 +26,7 @@ def emulated_cuda_library(name, srcs, textual_hdrs, deps, other_srcs = [], **kwa
       textual_hdrs: the .cuh files that they include.
       deps: C++ libraries.
       other_srcs: C++ files.
+      copts: for the kernels.
       **kwargs: testonly, visibility and their like.
     """
     sources = []
@@ -34,7 +43,8 @@ def emulated_cuda_library(name, srcs, textual_hdrs, deps, other_srcs = [], **kwa
         srcs = sources + other_srcs,
         textual_hdrs = textual_hdrs,
         # CUDA's names begin with underscores, and its pragmas are unknown.
-        copts = ["-Wno-unknown-pragmas", "-Wno-unused", "-include", "cuda_runtime.h"],  # as nvcc does
+        copts = ["-Wno-unknown-pragmas", "-Wno-unused", "-include", "cuda_runtime.h"] +  # as nvcc does
+                copts,
         deps = deps + ["//megatron/ops/cuda/emulation:cuda_headers"],
         **kwargs
     )

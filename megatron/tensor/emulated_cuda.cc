@@ -10,6 +10,8 @@
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <string>
+#include <utility>
 
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
@@ -21,7 +23,8 @@ namespace megatron {
 namespace {
 
 // One block is one piece of anonymous memory mapped twice: without access, at the address that the
-// program knows, and with.
+// program knows, and with. Where kernels are emulated it is of the heap, at one address, so that
+// AddressSanitizer sees where it begins and ends.
 struct Block {
   size_t bytes = 0;
   char* accessible = nullptr;
@@ -95,6 +98,25 @@ char* Map(int file, size_t bytes, int protection) {
   return static_cast<char*>(memory);
 }
 
+// The address that the program knows, and the accessible one.
+std::pair<char*, char*> MapTwice(size_t bytes, const std::string& name) {
+  const int file = memfd_create("emulated device memory", MFD_CLOEXEC);
+  PCHECK(file >= 0) << name;
+  PCHECK(ftruncate(file, static_cast<off_t>(bytes)) == 0) << bytes << " bytes for " << name;
+  const std::pair<char*, char*> both = {Map(file, bytes, PROT_NONE),
+                                        Map(file, bytes, PROT_READ | PROT_WRITE)};
+  close(file);
+  return both;
+}
+
+std::pair<char*, char*> TakeFromHeap(size_t bytes) {
+  constexpr size_t kAlignment = 256;  // what cudaMalloc promises
+  void* memory = nullptr;
+  CHECK_EQ(posix_memalign(&memory, kAlignment, bytes), 0) << bytes << " bytes";
+  std::memset(memory, 0, bytes);
+  return {static_cast<char*>(memory), static_cast<char*>(memory)};
+}
+
 void* Accessible(void* address) {
   if (address == nullptr) return nullptr;
   Blocks& blocks = AllBlocks();
@@ -136,7 +158,7 @@ __attribute__((weak)) bool KernelsAreEmulated() { return false; }
 int CudaDeviceCount() { return 1; }
 
 CudaDeviceFacts CudaFacts(int) {
-  return {KernelsAreEmulated() ? "emulated kernels" : kEmulatedDeviceName, int64_t{1} << 40,
+  return {KernelsAreEmulated() ? kEmulatedKernelsName : kEmulatedDeviceName, int64_t{1} << 40,
           int64_t{1} << 40, "emulated device."};
 }
 
@@ -145,16 +167,11 @@ void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CheckCapturesNothing("memory is taken");
   ++allocations;
   const size_t size = static_cast<size_t>(bytes);
-  const int file = memfd_create("emulated device memory", MFD_CLOEXEC);
-  PCHECK(file >= 0) << name;
-  PCHECK(ftruncate(file, bytes) == 0) << bytes << " bytes for " << name;
-  const int reach = KernelsAreEmulated() ? PROT_READ | PROT_WRITE : PROT_NONE;
-  char* const address = Map(file, size, reach);
-  const Block block = {size, Map(file, size, PROT_READ | PROT_WRITE)};
-  close(file);
+  const auto [address, accessible] =
+      KernelsAreEmulated() ? TakeFromHeap(size) : MapTwice(size, name);
   Blocks& blocks = AllBlocks();
   std::lock_guard<std::mutex> lock(blocks.mutex);
-  blocks.by_address[address] = block;
+  blocks.by_address[address] = {size, accessible};
   return address;
 }
 
@@ -164,9 +181,11 @@ void CudaFree(int, void* memory) {
   std::lock_guard<std::mutex> lock(blocks.mutex);
   const auto found = blocks.by_address.find(static_cast<char*>(memory));
   CHECK(found != blocks.by_address.end()) << memory;
-  munmap(found->second.accessible, found->second.bytes);
-  munmap(found->first, found->second.bytes);
+  const auto [address, block] = *found;
   blocks.by_address.erase(found);
+  if (address == block.accessible) return std::free(address);
+  munmap(block.accessible, block.bytes);
+  munmap(address, block.bytes);
 }
 
 CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1)) {}
@@ -205,13 +224,11 @@ void CudaStream::FreeWorkspaces() {
 
 void* CudaStream::Workspace(int64_t bytes) {
   CHECK(KernelsAreEmulated());
-  if (workspace_bytes_ < bytes) {
-    if (workspace_ != nullptr) CudaFree(device_, workspace_);
-    workspace_ = CudaAllocate(device_, bytes, "workspace");
-    workspace_bytes_ = bytes;
-  }
+  // No more than was asked for, and no longer there for who asked before.
+  if (workspace_ != nullptr) CudaFree(device_, workspace_);
+  workspace_ = CudaAllocate(device_, bytes, "workspace");
   // Whoever counts on what was there before gets NaN.
-  std::memset(workspace_, 0xff, static_cast<size_t>(workspace_bytes_));
+  std::memset(workspace_, 0xff, static_cast<size_t>(bytes));
   return workspace_;
 }
 

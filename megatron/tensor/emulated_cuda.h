@@ -18,6 +18,8 @@ namespace megatron {
 // CudaFacts().name of the emulated device on which the CPU's ops run; tests may ask more of it than
 // of a real one.
 inline constexpr char kEmulatedDeviceName[] = "emulated";
+// And of the one on which the kernels' own code runs.
+inline constexpr char kEmulatedKernelsName[] = "emulated kernels";
 
 // Whether the kernels' own code runs, emulated (//megatron/ops/cuda:emulated_kernels), rather than
 // the CPU's ops. It addresses the device's memory itself, so that this is within the host's reach

@@ -1,14 +1,19 @@
 #include "megatron/ops/cuda/agreement.h"
 
+#include <sanitizer/asan_interface.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "megatron/tensor/emulated_cuda.h"
+
 namespace megatron::ops {
 namespace {
 
-// Around each operand on the device, of a value that no kernel writes by chance.
+// Around each operand on the device, of a value that no kernel writes by chance. On the emulated
+// device AddressSanitizer sees who reads there, too.
 constexpr int64_t kGuardBytes = 4096;
 constexpr char kGuard = 0x5A;
 
@@ -18,13 +23,20 @@ class DeviceCopy {
   DeviceCopy(const HostTensor& host, CudaStream* stream)
       : host_(host),
         stream_(stream),
+        is_in_reach_(CudaFacts(stream->device()).name == kEmulatedKernelsName),
         bytes_(2 * kGuardBytes + host.tensor().bytes()),
         memory_(CudaAllocate(stream->device(), bytes_, "operand")) {
     std::vector<char> image(bytes_, kGuard);
     std::memcpy(image.data() + kGuardBytes, host.tensor().raw(), host.tensor().bytes());
     CopyOnCuda(stream, OnHost(&image), OnDevice());
+    if (!is_in_reach_) return;
+    ASAN_POISON_MEMORY_REGION(memory_, kGuardBytes);
+    ASAN_POISON_MEMORY_REGION(static_cast<char*>(memory_) + bytes_ - kGuardBytes, kGuardBytes);
   }
-  ~DeviceCopy() { CudaFree(stream_->device(), memory_); }
+  ~DeviceCopy() {
+    PermitGuards();
+    CudaFree(stream_->device(), memory_);
+  }
   DeviceCopy(const DeviceCopy&) = delete;
 
   Tensor tensor() const {
@@ -34,6 +46,7 @@ class DeviceCopy {
 
   // What it holds now; checks the guards.
   std::vector<char> Bytes() const {
+    PermitGuards();
     std::vector<char> image(bytes_);
     CopyOnCuda(stream_, OnDevice(), OnHost(&image));
     for (int64_t i = 0; i < bytes_; ++i) {
@@ -46,6 +59,9 @@ class DeviceCopy {
   }
 
  private:
+  void PermitGuards() const {
+    if (is_in_reach_) ASAN_UNPOISON_MEMORY_REGION(memory_, bytes_);
+  }
   Tensor OnHost(std::vector<char>* image) const {
     return Tensor(image->data(), DType::kUInt8, {bytes_});
   }
@@ -55,6 +71,7 @@ class DeviceCopy {
 
   const HostTensor& host_;
   CudaStream* const stream_;
+  const bool is_in_reach_;
   const int64_t bytes_;
   void* const memory_;
 };

@@ -35,7 +35,7 @@ class AgreementTest : public ::testing::Test {
   void ExpectAgreement(absl::Span<HostTensor* const> operands, double tolerance, Op op);
 
  private:
-  ThreadPool pool_{2};
+  ThreadPool pool_{1};
   std::unique_ptr<CudaStream> cuda_;
 };
 

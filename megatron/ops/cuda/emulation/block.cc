@@ -1,6 +1,11 @@
+// Compiled without ThreadSanitizer's instrumentation: what the emulation itself reads and writes is
+// of no thread. So it copies and fills in ways that do not become calls of memcpy and memset, which
+// ThreadSanitizer intercepts.
 #include "megatron/ops/cuda/emulation/block.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -11,6 +16,8 @@
 #include <vector>
 
 #include "glog/logging.h"
+#include "megatron/ops/cuda/emulation/sanitizers.h"
+#include "megatron/ops/cuda/emulation/shared_memory.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -45,44 +52,92 @@ namespace megatron::emulation {
 namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr unsigned kMostThreads = 1024;
+// Of every kernel that has not asked for more.
+constexpr size_t kSharedBytesUnasked = size_t{48} << 10;
+// Of each launch, drawn anew: what ThreadSanitizer does takes many times longer than the rest.
+constexpr size_t kWatchedBlocks = 4;
 
-// Fibers that wait for each other: all that have not returned must arrive.
+enum class Call { kSyncBlock, kSyncWarp, kShuffle, kWholeWarp };
+
+// Fibers that wait for each other: all that have not returned must arrive, by the same call.
 struct Barrier {
   int expected = 0, arrived = 0;
   int64_t generation = 0;
+  Call call = Call::kSyncBlock;
+  // What orders a generation. Who is two ahead has waited for all to have come to the next.
+  char order[2] = {};
+};
+
+// What a lane gave, and to which generation.
+struct Given {
+  Register value = {};
+  int64_t generation = -1;
+};
+
+struct Warp {
+  Barrier barrier;
+  std::array<Given, kWarpSize> given[2];  // by turns
 };
 
 struct Fiber {
   void* stack_pointer = nullptr;
   std::unique_ptr<char[]> stack;
+  void* thread = nullptr;  // ThreadSanitizer's; null: the one that launched
   unsigned index = 0;
   bool done = false;
   const char* waits_for = nullptr;  // beyond barriers of threads
   bool lets_others_run = false;
 };
 
-// The block that runs.
-struct Block {
+// Runs blocks one after the other. Blocks of one are ordered, so that shared memory, stacks and
+// ThreadSanitizer's threads can be used again; those of two are not.
+struct Multiprocessor {
+  bool is_watched = true;  // its threads are ThreadSanitizer's threads
   std::vector<Fiber> fibers;
   Barrier all;
-  std::vector<Barrier> warps;
-  std::vector<char> places;  // 16 bytes a thread
-  std::vector<char> shared;
-  void* scheduler = nullptr;  // its stack pointer while a fiber runs
-  Fiber* running = nullptr;
-  const std::function<void()>* thread = nullptr;
-  int64_t progress = 0;  // fibers that ended, barriers that opened, and what NoteProgress told
-  std::vector<std::function<void()>> at_end;
+  std::vector<Warp> warps;
+  SharedMemory shared;
+  int64_t blocks = 0;      // so far
+  char order[2] = {};      // of its blocks, by turns
+  int running_fibers = 0;  // that have not ended
 };
 
-Block& Current() {
-  static Block& block = *new Block;
-  return block;
+// What is launched.
+struct Machine {
+  std::mutex mutex;
+  Multiprocessor watched[2], unwatched;
+  Multiprocessor* on = nullptr;  // that runs
+  Fiber* running = nullptr;
+  void* scheduler = nullptr;  // its stack pointer while a fiber runs
+  void* scheduler_thread = nullptr;
+  int64_t progress = 0;  // fibers that ended, barriers that opened, and what NoteProgress told
+  std::vector<std::function<void()>> at_end;  // of the block
+  size_t shared_bytes = 0;
+  const std::function<void()>* thread = nullptr;
+  std::map<const void*, size_t> allowed_shared;  // by kernel
+};
+
+Machine& TheMachine() {
+  static Machine& machine = *[] {
+    auto* const made = new Machine;
+    made->unwatched.is_watched = false;
+    return made;
+  }();
+  return machine;
 }
 
+Warp& RunningWarp() {
+  const Machine& machine = TheMachine();
+  return machine.on->warps[machine.running->index / kWarpSize];
+}
+
+bool IsWatched() { return TheMachine().running->thread != nullptr; }
+
 void Yield() {
-  Block& block = Current();
-  MegatronSwitchStack(&block.running->stack_pointer, block.scheduler);
+  Machine& machine = TheMachine();
+  if (IsWatched()) SwitchToThread(machine.scheduler_thread);
+  MegatronSwitchStack(&machine.running->stack_pointer, machine.scheduler);
 }
 
 // Lets those go that wait, if nobody else is to come.
@@ -90,27 +145,34 @@ void OpenIfComplete(Barrier* barrier) {
   if (barrier->arrived < barrier->expected || barrier->expected == 0) return;
   barrier->arrived = 0;
   ++barrier->generation;
-  ++Current().progress;
+  ++TheMachine().progress;
 }
 
-void Wait(Barrier* barrier) {
+void Wait(Barrier* barrier, Call call) {
+  if (barrier->arrived == 0) barrier->call = call;
+  CHECK(barrier->call == call) << "threads wait for each other at different calls";
   const int64_t generation = barrier->generation;
+  const bool orders = IsWatched() && (call == Call::kSyncBlock || call == Call::kSyncWarp);
+  if (orders) Release(&barrier->order[generation % 2]);
   ++barrier->arrived;
   OpenIfComplete(barrier);
   while (barrier->generation == generation) Yield();
+  if (orders) Acquire(&barrier->order[generation % 2]);
 }
 
 void RunFiber() {
-  Block& block = Current();
-  (*block.thread)();
-  Fiber& fiber = *block.running;
-  fiber.done = true;
-  ++block.progress;
-  Barrier& warp = block.warps[fiber.index / kWarpSize];
-  --warp.expected;
-  --block.all.expected;
-  OpenIfComplete(&warp);
-  OpenIfComplete(&block.all);
+  Machine& machine = TheMachine();
+  const int64_t number = machine.on->blocks;
+  if (IsWatched()) Acquire(&machine.on->order[(number - 1) % 2]);
+  (*machine.thread)();
+  if (IsWatched()) Release(&machine.on->order[number % 2]);
+  machine.running->done = true;
+  --machine.on->running_fibers;
+  ++machine.progress;
+  for (Barrier* barrier : {&RunningWarp().barrier, &machine.on->all}) {
+    --barrier->expected;
+    OpenIfComplete(barrier);
+  }
   Yield();
   LOG(FATAL) << "a fiber that had ended ran on";
 }
@@ -127,45 +189,66 @@ void* FreshStack(char* memory) {
   return slots;
 }
 
-void StartFibers(Block* block, unsigned threads) {
-  if (block->fibers.size() < threads) block->fibers.resize(threads);
-  const unsigned warps = (threads + kWarpSize - 1) / kWarpSize;
-  block->warps.assign(warps, Barrier());
-  block->all = Barrier();
-  block->places.assign(size_t{16} * warps * kWarpSize, 0);
+void StartFibers(Multiprocessor* on, unsigned threads) {
+  on->warps.resize((threads + kWarpSize - 1) / kWarpSize);
+  for (Warp& warp : on->warps) warp = Warp();
+  ++on->blocks;
+  on->all = Barrier();
+  on->all.expected = on->running_fibers = static_cast<int>(threads);
+  while (on->fibers.size() < threads) {
+    Fiber fiber;
+    fiber.stack = std::unique_ptr<char[]>(new char[kStackBytes]);
+    if (on->is_watched) fiber.thread = MakeThread();
+    fiber.index = static_cast<unsigned>(on->fibers.size());
+    on->fibers.push_back(std::move(fiber));
+  }
   for (unsigned t = 0; t < threads; ++t) {
-    Fiber& fiber = block->fibers[t];
-    if (fiber.stack == nullptr) fiber.stack = std::unique_ptr<char[]>(new char[kStackBytes]);
-    fiber.index = t;
+    Fiber& fiber = on->fibers[t];
     fiber.done = false;
     fiber.waits_for = nullptr;
     fiber.lets_others_run = false;
-    fiber.stack_pointer = FreshStack(fiber.stack.get());
-    ++block->warps[t / kWarpSize].expected;
-    ++block->all.expected;
+    char* const stack = fiber.stack.get();
+    // What RunFiber never returned from.
+    if (fiber.stack_pointer != nullptr)
+      Permit(fiber.stack_pointer, stack + kStackBytes - static_cast<char*>(fiber.stack_pointer));
+    fiber.stack_pointer = FreshStack(stack);
+    ++on->warps[t / kWarpSize].barrier.expected;
   }
 }
 
+// The threads of each warp, in the order in which they run.
+using Order = std::vector<std::vector<unsigned>>;
+
+Order DrawOrder(unsigned threads, std::mt19937* random) {
+  Order order((threads + kWarpSize - 1) / kWarpSize);
+  for (unsigned t = 0; t < threads; ++t) order[t / kWarpSize].push_back(t);
+  for (std::vector<unsigned>& warp : order) std::shuffle(warp.begin(), warp.end(), *random);
+  std::shuffle(order.begin(), order.end(), *random);
+  return order;
+}
+
 // Lets the threads of a warp go on until all of them wait for other warps or have ended.
-void RunWarp(Block* block, const std::vector<unsigned>& order, unsigned warp) {
-  for (int64_t before = -1; block->progress > before;) {
-    before = block->progress;
-    for (unsigned t : order) {
-      Fiber& fiber = block->fibers[t];
-      if (t / kWarpSize != warp || fiber.done) continue;
-      block->running = &fiber;
+void RunWarp(const std::vector<unsigned>& warp) {
+  Machine& machine = TheMachine();
+  for (int64_t before = -1; machine.progress > before;) {
+    before = machine.progress;
+    for (unsigned t : warp) {
+      Fiber& fiber = machine.on->fibers[t];
+      if (fiber.done) continue;
+      machine.running = &fiber;
       threadIdx = dim3(t, 0, 0);
-      MegatronSwitchStack(&block->scheduler, fiber.stack_pointer);
+      if (IsWatched()) SwitchToThread(fiber.thread);
+      MegatronSwitchStack(&machine.scheduler, fiber.stack_pointer);
     }
   }
 }
 
 // What fibers wait for, for a person to read.
-std::string Waits(const Block& block, size_t threads) {
+std::string Waits(const Multiprocessor& on) {
   std::set<std::string> waits;
-  for (size_t t = 0; t < threads; ++t) {
-    const Fiber& fiber = block.fibers[t];
-    if (!fiber.done && fiber.waits_for != nullptr) waits.insert(fiber.waits_for);
+  for (const Fiber& fiber : on.fibers) {
+    if (fiber.index < blockDim.x && !fiber.done && fiber.waits_for != nullptr)
+      waits.insert(fiber.waits_for);
   }
   std::string all;
   for (const std::string& wait : waits) all += "; some for " + wait;
@@ -173,59 +256,83 @@ std::string Waits(const Block& block, size_t threads) {
 }
 
 // One of those that let others run goes on; false: there is none.
-bool WakeOne(Block* block, const std::vector<unsigned>& order) {
-  for (unsigned t : order) {
-    Fiber& fiber = block->fibers[t];
-    if (fiber.done || !fiber.lets_others_run) continue;
-    fiber.lets_others_run = false;
-    ++block->progress;
-    return true;
+bool WakeOne(const Order& order) {
+  Machine& machine = TheMachine();
+  for (const std::vector<unsigned>& warp : order) {
+    for (unsigned t : warp) {
+      Fiber& fiber = machine.on->fibers[t];
+      if (fiber.done || !fiber.lets_others_run) continue;
+      fiber.lets_others_run = false;
+      ++machine.progress;
+      return true;
+    }
   }
   return false;
 }
 
 // Warp by warp, each as far as it gets: one that does not wait for others where it should runs
 // ahead of them.
-void RunBlock(Block* block, const std::vector<unsigned>& order) {
-  StartFibers(block, static_cast<unsigned>(order.size()));
-  const auto all_done = [&] {
-    return std::all_of(order.begin(), order.end(),
-                       [&](unsigned t) { return block->fibers[t].done; });
-  };
-  while (!all_done()) {
-    const int64_t before = block->progress;
-    std::vector<bool> ran(block->warps.size());
-    for (unsigned t : order) {
-      if (ran[t / kWarpSize]) continue;
-      ran[t / kWarpSize] = true;
-      RunWarp(block, order, t / kWarpSize);
-    }
-    if (block->progress == before && WakeOne(block, order)) continue;
-    CHECK(block->progress > before)
+void RunBlock(const Order& order) {
+  Machine& machine = TheMachine();
+  StartFibers(machine.on, blockDim.x);
+  machine.on->shared.Refill();
+  while (machine.on->running_fibers > 0) {
+    const int64_t before = machine.progress;
+    for (const std::vector<unsigned>& warp : order) RunWarp(warp);
+    if (machine.progress == before && WakeOne(order)) continue;
+    CHECK(machine.progress > before)
         << "threads of block " << blockIdx.x << "," << blockIdx.y << "," << blockIdx.z
-        << " wait at different places" << Waits(*block, order.size());
+        << " wait at different places" << Waits(*machine.on);
   }
-  for (const auto& action : std::exchange(block->at_end, {})) action();
+  for (const auto& action : std::exchange(machine.at_end, {})) action();
+}
+
+void CheckLaunch(dim3 grid, dim3 block) {
+  CHECK_EQ(block.y * block.z, 1u) << "blocks have one dim here";
+  // What hardware refuses.
+  CHECK(block.x > 0 && block.x <= kMostThreads) << block.x;
+  CHECK(grid.x > 0 && grid.x <= 0x7fffffff && grid.y > 0 && grid.y <= 65535 && grid.z > 0 &&
+        grid.z <= 65535)
+      << grid.x << "," << grid.y << "," << grid.z;
 }
 
 }  // namespace
 
-int Lane() { return static_cast<int>(Current().running->index % kWarpSize); }
+int Lane() { return static_cast<int>(TheMachine().running->index % kWarpSize); }
 
-void* Place(int lane) {
-  Block& block = Current();
-  const size_t warp = block.running->index / kWarpSize;
-  return &block.places[16 * (warp * kWarpSize + static_cast<size_t>(lane))];
+void WarpRegisters::Give(Register mine, bool whole_warp) {
+  Warp& warp = RunningWarp();
+  CHECK(!whole_warp || warp.barrier.expected == kWarpSize)
+      << "an instruction of whole warps, in one of " << warp.barrier.expected << " lanes";
+  generation_ = warp.barrier.generation;
+  Given& given = warp.given[generation_ % 2][Lane()];
+  given.value = mine;
+  given.generation = generation_;
+  Wait(&warp.barrier, whole_warp ? Call::kWholeWarp : Call::kShuffle);
 }
 
-void SyncBlock() { Wait(&Current().all); }
-void SyncWarp() { Wait(&Current().warps[Current().running->index / kWarpSize]); }
-void* DynamicShared() { return Current().shared.data(); }
-size_t DynamicSharedBytes() { return Current().shared.size(); }
+Register WarpRegisters::Taken(int lane) const {
+  CHECK(lane >= 0 && lane < kWarpSize) << lane;
+  const Given& given = RunningWarp().given[generation_ % 2][lane];
+  CHECK_EQ(given.generation, generation_) << "lane " << lane << " takes no part";
+  return given.value;
+}
+
+void SyncBlock() { Wait(&TheMachine().on->all, Call::kSyncBlock); }
+void SyncWarp() { Wait(&RunningWarp().barrier, Call::kSyncWarp); }
+
+void* StaticShared(const void* key, size_t bytes, size_t alignment) {
+  return TheMachine().on->shared.Of(key, bytes, alignment);
+}
+void* DynamicShared(size_t alignment) {
+  return StaticShared(&TheMachine(), TheMachine().shared_bytes, alignment);
+}
+
+size_t DynamicSharedBytes() { return TheMachine().shared_bytes; }
 
 void WaitUntil(const std::function<bool()>& ready, const char* what) {
   if (ready()) return;
-  Fiber& fiber = *Current().running;
+  Fiber& fiber = *TheMachine().running;
   fiber.waits_for = what;
   do {
     Yield();
@@ -233,38 +340,59 @@ void WaitUntil(const std::function<bool()>& ready, const char* what) {
   fiber.waits_for = nullptr;
   NoteProgress();
 }
-void NoteProgress() { ++Current().progress; }
+void NoteProgress() { ++TheMachine().progress; }
 void WaitForOthers() {
-  Fiber& fiber = *Current().running;
+  Fiber& fiber = *TheMachine().running;
   fiber.lets_others_run = true;
   while (fiber.lets_others_run) Yield();
 }
-void AtBlockEnd(std::function<void()> action) { Current().at_end.push_back(std::move(action)); }
+void AtBlockEnd(std::function<void()> action) { TheMachine().at_end.push_back(std::move(action)); }
 
-void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<void()>& thread) {
-  static std::mutex& mutex = *new std::mutex;
-  std::lock_guard<std::mutex> lock(mutex);
+bool AllowShared(const void* kernel, int bytes) {
+  if (bytes < 0 || static_cast<size_t>(bytes) > kMostSharedBytes) return false;
+  std::lock_guard<std::mutex> lock(TheMachine().mutex);
+  TheMachine().allowed_shared[kernel] = static_cast<size_t>(bytes);
+  return true;
+}
+
+size_t SharedLimit(const void* kernel, size_t dynamic_bytes) {
+  std::lock_guard<std::mutex> lock(TheMachine().mutex);
+  const auto& allowed = TheMachine().allowed_shared;
+  const auto found = allowed.find(kernel);
+  const size_t most = found == allowed.end() ? 0 : found->second;
+  CHECK_LE(dynamic_bytes, std::max(most, kSharedBytesUnasked))
+      << "bytes of shared memory, without cudaFuncSetAttribute";
+  return most > 0 ? kMostSharedBytes : kSharedBytesUnasked;
+}
+
+void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<void()>& thread,
+             size_t shared_limit) {
+  Machine& machine = TheMachine();
+  std::lock_guard<std::mutex> lock(machine.mutex);
   static std::mt19937& random = *new std::mt19937(1);
-  CHECK_EQ(block_size.y * block_size.z, 1u) << "blocks have one dim here";
-  // A grid that hardware refuses.
-  CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= 65535 && grid.z <= 65535)
-      << grid.x << "," << grid.y << "," << grid.z;
-  Block& block = Current();
-  block.thread = &thread;
+  CheckLaunch(grid, block_size);
+  machine.thread = &thread;
+  machine.shared_bytes = shared_bytes;
+  machine.scheduler_thread = RunningThread();
   gridDim = grid;
   blockDim = block_size;
-  std::vector<unsigned> order(block_size.x);
-  std::iota(order.begin(), order.end(), 0u);
-  std::shuffle(order.begin(), order.end(), random);
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = dim3(x, y, z);
-        // What a kernel reads before it has written it is NaN in every dtype.
-        block.shared.assign(shared_bytes, static_cast<char>(0xff));
-        RunBlock(&block, order);
-      }
-    }
+  const Order order = DrawOrder(block_size.x, &random);
+  std::vector<uint64_t> blocks(uint64_t{grid.x} * grid.y * grid.z);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  for (Multiprocessor* on : {&machine.watched[0], &machine.watched[1], &machine.unwatched}) {
+    on->shared.Clear(shared_limit);
+    Release(&on->order[on->blocks % 2]);
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    machine.on = i < kWatchedBlocks ? &machine.watched[i % 2] : &machine.unwatched;
+    blockIdx = dim3(static_cast<unsigned>(blocks[i] % grid.x),
+                    static_cast<unsigned>(blocks[i] / grid.x % grid.y),
+                    static_cast<unsigned>(blocks[i] / grid.x / grid.y));
+    RunBlock(order);
+  }
+  for (const Multiprocessor& on : machine.watched) {
+    for (const char& turn : on.order) Acquire(&turn);
   }
 }
 

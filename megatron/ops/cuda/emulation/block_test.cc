@@ -1,10 +1,14 @@
 #include "megatron/ops/cuda/emulation/block.h"
 
+#include <atomic>
+#include <cmath>
+#include <cstdint>
 #include <set>
 #include <vector>
 
 #include "cuda_runtime.h"
 #include "gtest/gtest.h"
+#include "megatron/ops/cuda/emulation/sanitizers.h"
 
 namespace megatron::emulation {
 namespace {
@@ -37,7 +41,7 @@ TEST(BlockTest, SyncthreadsSeparatesWhatIsBeforeFromWhatIsAfter) {
 }
 
 TEST(BlockTest, ThreadsThatReturnedAreNotWaitedFor) {
-  int arrived = 0;
+  std::atomic<int> arrived{0};
   RunOn(dim3(1), 64, [&] {
     if (threadIdx.x >= 40) return;
     __syncthreads();
@@ -61,16 +65,17 @@ TEST(BlockTest, ShufflesTakeWhatTheLaneGave) {
 
 // So a warp whose lanes wait for each other alone does not happen to wait for the block, too.
 TEST(BlockTest, AWarpRunsAheadOfOthersToTheNextBarrierOfTheBlock) {
-  int arrived = 0;
-  std::set<int> seen;
+  std::atomic<int> arrived{0};
+  std::vector<int> seen(64), in_the_end(64);
   RunOn(dim3(1), 64, [&] {
     ++arrived;
     __syncwarp();
-    seen.insert(arrived);
+    seen[threadIdx.x] = arrived;
     __syncthreads();
-    EXPECT_EQ(arrived, 64);
+    in_the_end[threadIdx.x] = arrived;
   });
-  EXPECT_EQ(seen, std::set<int>({32, 64}));
+  EXPECT_EQ(std::set<int>(seen.begin(), seen.end()), std::set<int>({32, 64}));
+  EXPECT_EQ(in_the_end, std::vector<int>(64, 64));
 }
 
 // What a kernel without its __syncthreads computes depends on the order of its threads: that it
@@ -78,11 +83,131 @@ TEST(BlockTest, AWarpRunsAheadOfOthersToTheNextBarrierOfTheBlock) {
 TEST(BlockTest, TheOrderOfThreadsDiffersFromLaunchToLaunch) {
   std::set<std::vector<unsigned>> orders;
   for (int launch = 0; launch < 5; ++launch) {
-    std::vector<unsigned> order;
-    RunOn(dim3(1), 32, [&] { order.push_back(threadIdx.x); });
+    std::vector<unsigned> order(32);
+    std::atomic<unsigned> next{0};
+    RunOn(dim3(1), 32, [&] { order[next++] = threadIdx.x; });
     orders.insert(order);
   }
   EXPECT_GT(orders.size(), 3u);
+}
+
+TEST(BlockTest, TheOrderOfBlocksDiffersFromLaunchToLaunch) {
+  std::set<std::vector<unsigned>> orders;
+  for (int launch = 0; launch < 5; ++launch) {
+    std::vector<unsigned> order(32);
+    std::atomic<unsigned> next{0};
+    RunOn(dim3(32), 1, [&] { order[next++] = blockIdx.x; });
+    orders.insert(order);
+  }
+  EXPECT_GT(orders.size(), 3u);
+}
+
+TEST(BlockTest, SharedMemoryIsTheBlocksOwnAndNaNAtFirst) {
+  std::vector<float> at_first(10), in_the_end(10);
+  RunOn(dim3(10), 33, [&] {
+    static char key;
+    float& shared = Shared<float>(&key);
+    if (threadIdx.x == 0) at_first[blockIdx.x] = shared;
+    __syncthreads();
+    if (threadIdx.x == 32) shared = static_cast<float>(blockIdx.x);
+    __syncthreads();
+    if (threadIdx.x == 0) in_the_end[blockIdx.x] = shared;
+  });
+  for (int block = 0; block < 10; ++block) {
+    EXPECT_TRUE(std::isnan(at_first[block]));
+    EXPECT_EQ(in_the_end[block], static_cast<float>(block));
+  }
+}
+
+TEST(BlockTest, SharedMemoryIsAlignedToWhatWasAskedForAndNoMore) {
+  for (size_t alignment : {8, 16, 128}) {
+    std::vector<uintptr_t> address(2);
+    RunOn(dim3(1), 1, [&] {
+      address[0] = reinterpret_cast<uintptr_t>(DynamicShared(alignment));
+      static char key;
+      address[1] = reinterpret_cast<uintptr_t>(StaticShared(&key, 5, alignment));
+    });
+    for (uintptr_t at : address) EXPECT_EQ(at % (2 * alignment), alignment);
+    EXPECT_NE(address[0], address[1]);
+  }
+}
+
+template <int kName>
+void WantsShared() {
+  DynamicShared();
+  static char key;
+  Shared<float>(&key);
+}
+
+template <int kName>
+void LaunchWith(size_t shared_bytes) {
+  Launch(Address(WantsShared<kName>), WantsShared<kName>, dim3(1), dim3(32), shared_bytes,
+         nullptr)();
+}
+
+TEST(BlockTest, AKernelMayAskForAsMuchSharedMemoryAsADeviceHas) {
+  EXPECT_FALSE(AllowShared(Address(WantsShared<0>), 227 * 1024 + 1));
+  ASSERT_TRUE(AllowShared(Address(WantsShared<0>), 227 * 1024));
+  LaunchWith<0>(227 * 1024 - sizeof(float));
+}
+
+TEST(BlockDeathTest, MoreSharedMemoryThanAskedForIsRefused) {
+  EXPECT_DEATH(LaunchWith<1>(48 * 1024 + 1), "without cudaFuncSetAttribute");
+}
+
+TEST(BlockDeathTest, StaticAndDynamicSharedMemoryHaveOneLimit) {
+  LaunchWith<2>(48 * 1024 - sizeof(float));
+  EXPECT_DEATH(LaunchWith<2>(48 * 1024), "static and dynamic");
+}
+
+TEST(BlockDeathTest, AValueOfALaneThatHasReturnedIsNone) {
+  EXPECT_DEATH(RunOn(dim3(1), 32,
+                     [] {
+                       if (threadIdx.x == 3) return;
+                       __shfl_sync(~0u, 1, 3);
+                     }),
+               "lane 3 takes no part");
+}
+
+TEST(BlockDeathTest, InstructionsOfAWholeWarpWantAllItsLanes) {
+  EXPECT_DEATH(RunOn(dim3(1), 32,
+                     [] {
+                       if (threadIdx.x == 3) return;
+                       WarpRegisters(1, /*whole_warp=*/true);
+                     }),
+               "in one of 31 lanes");
+}
+
+TEST(BlockDeathTest, LanesThatWaitAtDifferentCallsAreFound) {
+  EXPECT_DEATH(RunOn(dim3(1), 32,
+                     [] {
+                       if (threadIdx.x < 16) {
+                         __syncwarp();
+                       } else {
+                         __shfl_sync(~0u, 1, 20);
+                       }
+                     }),
+               "at different calls");
+}
+
+// In a build with AddressSanitizer.
+TEST(BlockDeathTest, SharedMemoryEndsWhereItEnds) {
+  if (!BoundsAreChecked()) GTEST_SKIP() << "built without AddressSanitizer";
+  for (int at : {-1, 5}) {
+    for (bool writes : {false, true}) {
+      EXPECT_DEATH(RunOn(dim3(1), 1,
+                         [&] {
+                           static char key;
+                           volatile auto* const shared = Shared<int16_t[5]>(&key);
+                           if (writes) {
+                             shared[at] = 1;
+                           } else {
+                             static_cast<void>(shared[at]);
+                           }
+                         }),
+                   "AddressSanitizer");
+    }
+  }
 }
 
 TEST(BlockDeathTest, ThreadsThatWaitAtDifferentPlacesAreFound) {

@@ -6,24 +6,33 @@
 #include <cstdint>
 #include <cstring>
 
+#include "glog/logging.h"
 #include "megatron/ops/cuda/emulation/block.h"
 
 namespace megatron::emulation {
 
+inline void CheckRowOfMatrix(const void* row) {
+  CHECK_EQ(reinterpret_cast<uintptr_t>(row) % 16, 0u) << "a row of a matrix";
+}
+
 inline void LoadMatrices(const void* row, uint32_t (&r)[4]) {
+  CheckRowOfMatrix(row);
+  const WarpRegisters rows(row, /*whole_warp=*/true);
   const int g = Lane() / 4, t = Lane() % 4;
   for (int i = 0; i < 4; ++i) {
-    const auto* const address = static_cast<const char*>(FromLane(row, 8 * i + g));
+    const auto* const address = static_cast<const char*>(rows.Of<const void*>(8 * i + g));
     std::memcpy(&r[i], address + 4 * t, sizeof(r[i]));
   }
 }
 
 inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) {
+  CheckRowOfMatrix(row);
+  const WarpRegisters rows(row, /*whole_warp=*/true);
   const int g = Lane() / 4, t = Lane() % 4;
   for (int i = 0; i < 4; ++i) {
     uint16_t pair[2];
     for (int j = 0; j < 2; ++j) {
-      const auto* const address = static_cast<const char*>(FromLane(row, 8 * i + 2 * t + j));
+      const auto* const address = static_cast<const char*>(rows.Of<const void*>(8 * i + 2 * t + j));
       std::memcpy(&pair[j], address + 2 * g, sizeof(pair[j]));
     }
     std::memcpy(&r[i], pair, sizeof(r[i]));
@@ -34,28 +43,26 @@ inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) {
 template <typename ToFloat>
 void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4],
                  ToFloat to_float) {
+  struct Halves {
+    uint16_t of[8];
+  };
   const int g = Lane() / 4, t = Lane() % 4;
   // Element k of a row or column lies with lane k % 8 / 2 of four, in half k % 2 of a register.
   float left[2][16], right[2][16];
-  uint16_t halves[8];
-  std::memcpy(Place(Lane()), a, sizeof(a));
-  SyncWarp();
+  const WarpRegisters lefts(a, /*whole_warp=*/true);
   for (int k = 0; k < 16; ++k) {
-    std::memcpy(halves, Place(4 * g + k % 8 / 2), sizeof(halves));
+    const auto halves = lefts.Of<Halves>(4 * g + k % 8 / 2);
     for (int row = 0; row < 2; ++row)
-      left[row][k] = to_float(&halves[4 * (k / 8) + 2 * row + k % 2]);
+      left[row][k] = to_float(&halves.of[4 * (k / 8) + 2 * row + k % 2]);
   }
-  SyncWarp();
   const uint32_t b[2] = {b0, b1};
-  std::memcpy(Place(Lane()), b, sizeof(b));
-  SyncWarp();
+  const WarpRegisters rights(b, /*whole_warp=*/true);
   for (int k = 0; k < 16; ++k) {
     for (int column = 0; column < 2; ++column) {
-      std::memcpy(halves, Place(4 * (2 * t + column) + k % 8 / 2), sizeof(b));
-      right[column][k] = to_float(&halves[2 * (k / 8) + k % 2]);
+      const auto halves = rights.Of<Halves>(4 * (2 * t + column) + k % 8 / 2);
+      right[column][k] = to_float(&halves.of[2 * (k / 8) + k % 2]);
     }
   }
-  SyncWarp();
   for (int i = 0; i < 4; ++i) {
     for (int k = 0; k < 16; ++k) c[i] += left[i / 2][k] * right[i % 2][k];
   }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "glog/logging.h"
 #include "megatron/ops/cuda/emulation/block.h"
 
 #define MEGATRON_EMULATED_CUDA
@@ -17,11 +18,11 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __grid_constant__
-// One block runs at a time, so that what is static belongs to it alone.
-#define __shared__ static
+// In .cu files it is rewritten (//bazel:emulated_cuda.bzl).
+#define __shared__ static_assert(false, "declare what is __shared__ in a .cu file");
 
 using cudaStream_t = struct CUstream_st*;
-enum cudaError_t { cudaSuccess };
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
@@ -37,19 +38,23 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
   return cudaSuccess;
 }
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+  using namespace megatron::emulation;
+  return AllowShared(Address(kernel), bytes) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 inline void __syncthreads() { megatron::emulation::SyncBlock(); }
 inline void __syncwarp() { megatron::emulation::SyncWarp(); }
 
+// Of whole warps, as far as they have not returned.
 template <typename X>
-X __shfl_sync(unsigned, X x, int lane) {
+X __shfl_sync(unsigned mask, X x, int lane) {
+  CHECK_EQ(mask, ~0u);
   return megatron::emulation::FromLane(x, lane);
 }
 template <typename X>
-X __shfl_xor_sync(unsigned, X x, int lanes) {
+X __shfl_xor_sync(unsigned mask, X x, int lanes) {
+  CHECK_EQ(mask, ~0u);
   return megatron::emulation::FromLane(x, megatron::emulation::Lane() ^ lanes);
 }
 
