@@ -12,17 +12,14 @@
 #define MEGATRON_BASE_FAULT_FILE_SYSTEM_H_
 
 #include <atomic>
-#include <memory>
-#include <string>
-#include <vector>
 
-#include "megatron/base/file_system.h"
+#include "megatron/base/wrapped_file_system.h"
 
 namespace megatron {
 
-class FaultFileSystem : public FileSystem {
+class FaultFileSystem : public WrappedFileSystem {
  public:
-  explicit FaultFileSystem(FileSystem* base) : base_(base) {}
+  using WrappedFileSystem::WrappedFileSystem;
 
   // Restarts the count; operation `operation` (from 0, reads included) fails with `error_number`. A
   // failing Append has written half of its data. `lasting`: so does every later operation that
@@ -36,26 +33,13 @@ class FaultFileSystem : public FileSystem {
   // Whether a fault has struck since then.
   bool struck() const { return struck_; }
 
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenNoFollow(const std::string& path) override;
-  absl::Status CreateDirs(const std::string& path) override;
-  absl::Status Rename(const std::string& from, const std::string& to) override;
-  absl::Status SyncDir(const std::string& path) override;
-  absl::Status Remove(const std::string& path) override;
-  absl::Status RemoveTree(const std::string& path) override;
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
-  absl::StatusOr<FileInfo> Stat(const std::string& path) override;
-  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
-
  private:
-  friend class FaultWritableFile;
-  friend class FaultRandomAccessFile;
-
   // Counts one operation and says whether it fails.
-  absl::Status Count(bool writes, absl::string_view operation, const std::string& path);
+  absl::Status Begin(const Operation& operation) override;
+  absl::string_view WrittenInVain(absl::string_view data) override {
+    return data.substr(0, data.size() / 2);
+  }
 
-  FileSystem* const base_;
   std::atomic<int> count_{0};
   std::atomic<bool> struck_{false};
   int fail_at_ = -1;

@@ -66,20 +66,23 @@ class RankProgress {
   // a file, somebody who reads what is printed.
   class Outside {
    public:
-    explicit Outside(RankProgress* progress) : progress_(*progress) {
-      ++progress_.outside_;
-      ++progress_.moves_;
-    }
-    ~Outside() {
-      ++progress_.moves_;
-      --progress_.outside_;
-    }
+    explicit Outside(RankProgress* progress) : progress_(*progress) { progress_.BeginOutside(); }
+    ~Outside() { progress_.EndOutside(); }
     Outside(const Outside&) = delete;
     Outside& operator=(const Outside&) = delete;
 
    private:
     RankProgress& progress_;
   };
+
+  void BeginOutside() {
+    ++outside_;
+    ++moves_;
+  }
+  void EndOutside() {
+    ++moves_;
+    --outside_;
+  }
 
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
   // The one that is being trained, from 1; 0: none yet.

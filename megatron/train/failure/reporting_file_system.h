@@ -3,35 +3,24 @@
 #ifndef MEGATRON_TRAIN_FAILURE_REPORTING_FILE_SYSTEM_H_
 #define MEGATRON_TRAIN_FAILURE_REPORTING_FILE_SYSTEM_H_
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "megatron/base/file_system.h"
+#include "megatron/base/wrapped_file_system.h"
 #include "megatron/train/failure/rank_progress.h"
 
 namespace megatron {
 
 // Both arguments must outlive it and its files.
-class ReportingFileSystem : public FileSystem {
+class ReportingFileSystem : public WrappedFileSystem {
  public:
   ReportingFileSystem(FileSystem* base, RankProgress* progress)
-      : base_(*base), progress_(*progress) {}
-
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(const std::string& path) override;
-  absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenNoFollow(const std::string& path) override;
-  absl::Status CreateDirs(const std::string& path) override;
-  absl::Status Rename(const std::string& from, const std::string& to) override;
-  absl::Status SyncDir(const std::string& path) override;
-  absl::Status Remove(const std::string& path) override;
-  absl::Status RemoveTree(const std::string& path) override;
-  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
-  absl::StatusOr<FileInfo> Stat(const std::string& path) override;
-  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
+      : WrappedFileSystem(base), progress_(*progress) {}
 
  private:
-  FileSystem& base_;
+  absl::Status Begin(const Operation&) override {
+    progress_.BeginOutside();
+    return absl::OkStatus();
+  }
+  void End() override { progress_.EndOutside(); }
+
   RankProgress& progress_;
 };
 

@@ -1,0 +1,64 @@
+// A file system around another one that hears of every operation before and after it: a class to
+// derive from.
+#ifndef MEGATRON_BASE_WRAPPED_FILE_SYSTEM_H_
+#define MEGATRON_BASE_WRAPPED_FILE_SYSTEM_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "megatron/base/file_system.h"
+
+namespace megatron {
+
+// The base must outlive it, and it must outlive its files.
+class WrappedFileSystem : public FileSystem {
+ public:
+  explicit WrappedFileSystem(FileSystem* base) : base_(*base) {}
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) final;
+  absl::StatusOr<std::unique_ptr<RandomAccessFile>> Open(const std::string& path) final;
+  absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenNoFollow(const std::string& path) final;
+  absl::Status CreateDirs(const std::string& path) final;
+  absl::Status Rename(const std::string& from, const std::string& to) final;
+  absl::Status SyncDir(const std::string& path) final;
+  absl::Status Remove(const std::string& path) final;
+  absl::Status RemoveTree(const std::string& path) final;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) final;
+  absl::StatusOr<FileInfo> Stat(const std::string& path) final;
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) final;
+
+ protected:
+  struct Operation {
+    bool writes = false;     // removing does not: it makes room
+    absl::string_view name;  // "create", "fsync", ...
+    absl::string_view path;
+  };
+
+ private:
+  friend class WrappedWritableFile;
+  friend class WrappedRandomAccessFile;
+
+  // Before each operation, those of its files included, on whatever thread it is; where this fails
+  // the operation is not done, but for a part of an Append, and End is not called.
+  virtual absl::Status Begin(const Operation& operation) = 0;
+  virtual void End() {}
+  // What an Append that Begin has failed writes all the same.
+  virtual absl::string_view WrittenInVain(absl::string_view data) { return {}; }
+
+  template <typename Call>
+  auto Do(const Operation& operation, const Call& call) -> decltype(call()) {
+    const absl::Status status = Begin(operation);
+    if (!status.ok()) return status;
+    auto result = call();
+    End();
+    return result;
+  }
+
+  FileSystem& base_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_BASE_WRAPPED_FILE_SYSTEM_H_
