@@ -78,7 +78,7 @@ bool Travels(const std::string& name, const std::vector<std::string>& named) {
 absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
                                           const std::vector<std::string>& command) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
-                            ReadFileToString(PosixFileSystem(), path, kMaxHostfile));
+                            AsArgument(ReadFileToString(PosixFileSystem(), path, kMaxHostfile)));
   HostLaunchOptions options;
   MEGATRON_ASSIGN_OR_RETURN(options.hosts, ParseHostfile(text, path));
   MEGATRON_ASSIGN_OR_RETURN(

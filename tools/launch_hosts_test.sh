@@ -46,6 +46,10 @@ run --include=worker-2:1 -- sh -c 'echo devices $CUDA_VISIBLE_DEVICES' || fail "
 grep -qxF '[rank 0] devices 1' out || fail "the slot that was chosen"
 
 code=0
+"$launch" --hostfile=nowhere -- true > out 2>&1 || code=$?
+[ "$code" = 20 ] || fail "a hostfile that is not there gives $code"
+
+code=0
 run -- sh -c 'test $MEGATRON_RANK = 2 && exit 21; sleep 0.2; exit 30' || code=$?
 [ "$code" = 21 ] || fail "the code of the cause, not $code"
 grep -q 'rank 2 ended with code 21' out || fail "who it was"

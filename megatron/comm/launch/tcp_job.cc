@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -26,6 +27,27 @@ absl::StatusOr<JobSecret> JobSecretFromEnvironment(const EnvironmentMap& environ
       kJobSecretVariable, " to the digits"));
 }
 
+namespace {
+
+absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectToStore(const LaunchEnvironment& launch,
+                                                               const JobSecret& secret,
+                                                               const TcpWorldOptions& options) {
+  const Endpoint master = {launch.master_addr, launch.master_port};
+  const bool tells = options.on_waiting && (launch.rank == 1 || launch.local_rank == 0);
+  const absl::Time deadline = absl::Now() + options.connect_deadline;
+  for (absl::Duration patience = options.first_notice;; patience *= 2) {
+    const absl::Duration left = deadline - absl::Now();
+    auto store = TcpStoreClient::Connect(master, secret, std::min(left, patience));
+    const absl::StatusCode code = store.status().code();
+    const bool is_missing =
+        code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded;
+    if (!is_missing || left <= patience) return store;
+    if (tells) options.on_waiting({0});
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Join(const LaunchEnvironment& launch,
                                                      const JobSecret& secret,
                                                      TcpWorldOptions options) {
@@ -42,8 +64,7 @@ absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Join(const LaunchEnvironment& la
       MEGATRON_ASSIGN_OR_RETURN(job->server_, TcpStoreServer::Create(at, secret));
     }
   }
-  MEGATRON_ASSIGN_OR_RETURN(job->store_,
-                            TcpStoreClient::Connect(master, secret, options.connect_deadline));
+  MEGATRON_ASSIGN_OR_RETURN(job->store_, ConnectToStore(launch, secret, options));
   options.rank = launch.rank;
   options.size = launch.world_size;
   options.host = job->store_->local_host();

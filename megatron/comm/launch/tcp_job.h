@@ -24,7 +24,8 @@ absl::StatusOr<JobSecret> JobSecretFromEnvironment(const EnvironmentMap& environ
 class TcpJob {
  public:
   // All of `options` but rank, size and host, which follow from the launch. Rank 0 listens at the
-  // master's address if all ranks are on one machine, else on all interfaces.
+  // master's address if all ranks are on one machine, else on all interfaces. While that is missing
+  // rank 1 and the first rank of each machine tell options.on_waiting so.
   static absl::StatusOr<std::unique_ptr<TcpJob>> Join(const LaunchEnvironment& launch,
                                                       const JobSecret& secret,
                                                       TcpWorldOptions options = {});

@@ -1,12 +1,15 @@
 #include "megatron/comm/launch/tcp_job.h"
 
 #include <atomic>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -105,6 +108,40 @@ TEST(TcpJobTest, HostileConnectionsChangeNothing) {
   }
   working = false;
   for (std::thread& rank : ranks) rank.join();
+}
+
+// Rank 0 comes late, and rank 3 later still.
+TEST(TcpJobTest, WhoWaitsIsToldForWhom) {
+  const int port = FreePort();
+  const JobSecret secret = JobSecret::Random();
+  absl::Mutex mutex;
+  std::set<std::pair<int, std::vector<int>>> told;
+  const auto has_told = [&](int rank, std::vector<int> missing) {
+    absl::MutexLock lock(&mutex);
+    return told.count({rank, std::move(missing)}) == 1;
+  };
+  const auto join = [&](int rank) {
+    LaunchEnvironment launch;
+    launch.rank = launch.local_rank = rank;
+    launch.world_size = launch.local_world_size = 4;
+    launch.master_port = port;
+    TcpWorldOptions options;
+    options.first_notice = absl::Milliseconds(10);
+    options.on_waiting = [&, rank](const std::vector<int>& missing) {
+      absl::MutexLock lock(&mutex);
+      told.insert({rank, missing});
+    };
+    EXPECT_THAT(TcpJob::Join(launch, secret, options), IsOk());
+  };
+  std::vector<std::thread> ranks;
+  ranks.emplace_back(join, 1);
+  ranks.emplace_back(join, 2);
+  while (!has_told(1, {0})) absl::SleepFor(absl::Milliseconds(1));
+  ranks.emplace_back(join, 0);
+  while (!has_told(0, {3})) absl::SleepFor(absl::Milliseconds(1));
+  ranks.emplace_back(join, 3);
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_FALSE(has_told(2, {0})) << "on one machine one is enough";
 }
 
 TEST(TcpJobTest, ASecretIsAskedForByName) {

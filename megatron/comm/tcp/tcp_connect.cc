@@ -82,11 +82,17 @@ class RankConnector {
 
   absl::Status AcceptThoseAbove(Socket listener) {
     Acceptor acceptor(std::move(listener), secret_);
-    while (!Missing().empty() && !give_up_) {
+    const absl::Time begin = absl::Now();
+    absl::Duration notice = options_.first_notice;
+    for (std::vector<int> missing = Missing(); !missing.empty() && !give_up_; missing = Missing()) {
       if (absl::Now() >= deadline_) {
         return absl::DeadlineExceededError(absl::StrCat(
             Name(options_.rank), ": after ", absl::FormatDuration(options_.connect_deadline),
-            " still missing: ", absl::StrJoin(Missing(), ", ")));
+            " still missing: ", Names(missing)));
+      }
+      if (options_.rank == 0 && options_.on_waiting && absl::Now() >= begin + notice) {
+        options_.on_waiting(missing);
+        notice *= 2;
       }
       std::vector<pollfd> entries;
       acceptor.AppendTo(&entries);
@@ -111,14 +117,16 @@ class RankConnector {
     if (id.purpose == ChannelPurpose::kControl) peer.control = std::move(channel->socket);
   }
 
-  std::vector<std::string> Missing() const {
-    std::vector<std::string> missing;
+  std::vector<int> Missing() const {
+    std::vector<int> missing;
     for (int peer = options_.rank + 1; peer < options_.size; ++peer) {
-      if (!peers_[peer].data.valid() || !peers_[peer].control.valid()) {
-        missing.push_back(Name(peer));
-      }
+      if (!peers_[peer].data.valid() || !peers_[peer].control.valid()) missing.push_back(peer);
     }
     return missing;
+  }
+
+  std::string Names(const std::vector<int>& ranks) const {
+    return absl::StrJoin(ranks, ", ", [this](std::string* out, int rank) { *out += Name(rank); });
   }
 
   std::string Name(int rank) const { return absl::StrCat("rank ", rank, " of ", options_.name); }

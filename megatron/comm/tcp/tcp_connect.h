@@ -2,6 +2,7 @@
 #ifndef MEGATRON_COMM_TCP_TCP_CONNECT_H_
 #define MEGATRON_COMM_TCP_TCP_CONNECT_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct TcpWorldOptions {
   std::string host = "127.0.0.1";
   // For all ranks to come.
   absl::Duration connect_deadline = absl::Minutes(5);
+  // Is told who has not come yet, first after this time, then when twice as much has passed, and so
+  // on: on rank 0, which all others come to. May be null.
+  std::function<void(const std::vector<int>& missing)> on_waiting;
+  absl::Duration first_notice = absl::Seconds(10);
   // The longest time that one wait of a call takes.
   absl::Duration deadline = absl::Minutes(10);
   // A rank that gives no sign of life for the limit is lost, whether or not it is waited for.
