@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -25,6 +24,7 @@
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/check_tokenizer.h"
+#include "megatron/train/config/config_difference.h"
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/device_links.h"
@@ -37,6 +37,7 @@
 #include "megatron/train/introduction.h"
 #include "megatron/train/pretrain_rank.h"
 #include "megatron/train/rank_processes.h"
+#include "megatron/train/resolve_paths.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -57,29 +58,6 @@ Failure Fail(ExitCode code, const absl::Status& status) {
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
-}
-
-// Paths in a configuration start where the user stands.
-void ResolvePaths(config::PretrainConfig* config) {
-  auto resolve = [](std::string* path) {
-    if (!path->empty()) *path = PathFromWhereTheUserStands(*path);
-  };
-  config::CheckpointConfig* checkpoint = config->mutable_checkpoint();
-  if (checkpoint->has_save()) resolve(checkpoint->mutable_save());
-  if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
-  config::LoggingConfig* logging = config->mutable_logging();
-  if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
-  if (logging->has_pipeline_timeline_file()) resolve(logging->mutable_pipeline_timeline_file());
-  if (logging->has_profile_dir()) resolve(logging->mutable_profile_dir());
-  // The checkpoint keeps these, for programs that are started elsewhere.
-  auto resolve_fully = [](std::string* path) {
-    if (!path->empty())
-      *path = std::filesystem::absolute(PathFromWhereTheUserStands(*path)).lexically_normal();
-  };
-  config::DataConfig* data = config->mutable_data();
-  if (data->has_vocab_file()) resolve_fully(data->mutable_vocab_file());
-  if (data->has_merge_file()) resolve_fully(data->mutable_merge_file());
-  if (data->has_tokenizer_model()) resolve_fully(data->mutable_tokenizer_model());
 }
 
 // For a run that was killed to be gone.
@@ -151,10 +129,12 @@ class Pretraining {
   // The first failure of any process, after which none goes on.
   std::optional<Failure> Together(const std::vector<Step>& steps);
   std::optional<Failure> ReadLaunch();
+  void Read();
   std::optional<Failure> Join();
   std::optional<Failure> Load();
   std::optional<Failure> Plan();
-  std::optional<Failure> CheckWorldSize();
+  std::optional<Failure> CheckWorldSize() const;
+  std::optional<Failure> ShareOutThreads();
   std::optional<Failure> CheckMemory();
   std::optional<Failure> OpenData();
   std::optional<Failure> OpenSaveDirectory();
@@ -247,11 +227,15 @@ std::optional<Failure> Pretraining::ReadLaunch() {
   return std::nullopt;
 }
 
-// Before anything else is looked at, so that all hear of what is wrong anywhere.
-std::optional<Failure> Pretraining::Join() {
+// What is wrong with it is told when all have met, once.
+void Pretraining::Read() {
   std::vector<std::string> overrides = command_.overrides;
   if (one_of_several()) overrides.push_back("parallel.ranks_as=processes");
   read_ = LoadConfig(command_.config, overrides, purpose_);
+}
+
+// Before anything else is looked at, so that all hear of what is wrong anywhere.
+std::optional<Failure> Pretraining::Join() {
   if (!one_of_several()) return std::nullopt;
   const RanksOptions options =
       read_->ok() ? ToRanksOptions((*read_)->config.parallel()) : RanksOptions();
@@ -277,16 +261,18 @@ std::optional<Failure> Pretraining::Load() {
     return Failure{kExitConfig, absl::StrCat(command_.config, " has model.model_type = ", type,
                                              ", which pretrain_", type, " trains")};
   }
-  ResolvePaths(&loaded_.config);
+  ResolvePaths(fs_, command_.config, &loaded_.config);
   return std::nullopt;
 }
 
-std::optional<Failure> Pretraining::CheckWorldSize() {
-  const int ranks = run_.options.num_ranks();
-  run_.threads_per_rank = std::max(1, run_.options.num_threads / ranks_here());
-  if (!one_of_several() || launch_.world_size == ranks) return std::nullopt;
-  const ParallelSizes& sizes = run_.options.parallel;
-  const int model = ranks / sizes.data;
+// Of what was read: each process knows it for itself, and need not wait for the others to say so.
+std::optional<Failure> Pretraining::CheckWorldSize() const {
+  if (!one_of_several() || !read_->ok()) return std::nullopt;
+  const config::ParallelConfig& parallel = (*read_)->config.parallel();
+  const int64_t model = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
+                        parallel.pipeline_model_parallel_size();
+  const int64_t ranks = model * parallel.data_parallel_size();
+  if (launch_.world_size == ranks) return std::nullopt;
   const std::string way_out =
       launch_.world_size % model == 0
           ? absl::StrCat("parallel.data_parallel_size = ", launch_.world_size / model, " would fit")
@@ -295,6 +281,11 @@ std::optional<Failure> Pretraining::CheckWorldSize() {
                  absl::StrCat(launch_.world_size, " processes were started (", launch_.Describe(),
                               "), but 'parallel' asks for ", ranks, " ranks: ", way_out,
                               "; MEGATRON_LAUNCH=single pays no attention to the launcher")};
+}
+
+std::optional<Failure> Pretraining::ShareOutThreads() {
+  run_.threads_per_rank = std::max(1, run_.options.num_threads / ranks_here());
+  return std::nullopt;
 }
 
 std::optional<Failure> Pretraining::Plan() {
@@ -380,6 +371,14 @@ std::optional<Failure> Pretraining::OpenData() {
 std::optional<Failure> Pretraining::OpenSaveDirectory() {
   run_.description.identity = RunIdentity(loaded_.config, run_.data.fingerprint);
   run_.description.config_text = EffectiveConfigText(loaded_.config);
+  const ProfileOptions& profile = run_.options.profile;
+  if (profile.enabled && (!one_of_several() || profile.Covers(launch_.rank))) {
+    const absl::Status writable = CheckWritable(fs_, profile.directory, launch_.rank);
+    if (!writable.ok()) {
+      return Failure{kExitIo, absl::StrCat("logging.profile_dir = ", profile.directory, ": ",
+                                           writable.message())};
+    }
+  }
   if (run_.options.checkpoint.save.empty()) return std::nullopt;
   const absl::Status writable = CheckWritable(fs_, run_.options.checkpoint.save, launch_.rank);
   if (!writable.ok()) {
@@ -464,9 +463,15 @@ std::optional<Failure> Pretraining::CheckThatAllRunTheSame() {
   config::PretrainConfig config = loaded_.config;
   config.clear_system();  // machines may differ
   Consensus consensus(processes_);
-  if (!consensus.Same(absl::StrCat(EffectiveConfigText(config), run_.description.identity))) {
+  const std::string text =
+      absl::StrCat(EffectiveConfigText(config), "data fingerprint: ", run_.data.fingerprint, "\n");
+  if (!consensus.Same(text)) {
+    const std::string first = consensus.OfFirst(text);
+    if (first == text) return std::nullopt;  // another rank has something to tell
     return Failure{kExitConfig,
-                   "the ranks were started with different configurations, or their data differ"};
+                   absl::StrCat("was started with another configuration than rank 0, or has other "
+                                "data: ",
+                                DescribeDifferences(DifferencesOf(first, text)))};
   }
   if (!consensus.Same(gemm_plans_))
     return Failure{kExitConfig, "the ranks read different plans from system.gemm_plan_file"};
@@ -480,20 +485,21 @@ std::optional<Failure> Pretraining::CheckThatAllRunTheSame() {
 
 int Pretraining::DryRun() {
   purpose_ = ConfigPurpose::kDryRun;
-  if (const auto failure = Together({&Pretraining::Join, &Pretraining::Load, &Pretraining::Plan})) {
+  Read();
+  if (const auto failure = Together({&Pretraining::Load, &Pretraining::Plan}))
     return Report(*failure);
-  }
   Say(EffectiveConfigText(loaded_.config, loaded_.locations));
   Say(FormatRunPlan(loaded_.config, run_.options, run_.plan));
   return kExitDone;
 }
 
 int Pretraining::Run() {
-  for (const Step alone : {&Pretraining::ReadLaunch, &Pretraining::Join}) {
-    if (const auto failure = (this->*alone)()) return megatron::Report(*failure);
-  }
+  if (const auto failure = ReadLaunch()) return megatron::Report(*failure);
+  Read();
+  if (const auto failure = CheckWorldSize()) return Report(*failure);
+  if (const auto failure = Join()) return megatron::Report(*failure);
   if (const auto failure = Together({&Pretraining::Load, &Pretraining::Plan,
-                                     &Pretraining::CheckWorldSize, &Pretraining::CheckMemory})) {
+                                     &Pretraining::ShareOutThreads, &Pretraining::CheckMemory})) {
     return Report(*failure);
   }
   if (!one_of_several() && run_.options.ranks.processes && run_.options.num_ranks() > 1) {

@@ -203,7 +203,7 @@ TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
       {{SaveTo("file")}, kExitIo, {"file"}},
       {{SaveTo("good"), "--set=model.hidden_size=64", "--set=train.train_iters=13"},
        kExitConfig,
-       {"another run", "hidden_size: 32", "hidden_size: 64"}},
+       {"another run", "model.hidden_size: saved 32, now 64"}},
       {{SaveTo("new"), "--set=checkpoint.finetune=true"}, kExitConfig, {"finetune"}},
       {{SaveTo("good"), "--set=optimizer.optimizer=sgd", "--set=train.train_iters=13"},
        kExitConfig,

@@ -78,20 +78,29 @@ class PretrainProcessesTest : public PretrainProgramTest {
     return pid;
   }
 
-  // Two ranks, each started as the launcher would.
-  std::vector<Outcome> RunBy(const std::string& launcher, const Arguments& args) {
+  void WriteSecret(mode_t mode) {
     std::ofstream(Path("secret")) << JobSecret::Random().ToHex();
-    EXPECT_EQ(chmod(Path("secret").c_str(), 0600), 0);
-    const std::string port = absl::StrCat(FreePort());
-    std::vector<pid_t> pids;
-    for (const char* rank : {"0", "1"}) {
-      Variables variables = LaunchersOfTwo(rank).at(launcher);
-      variables.insert(variables.end(), {{"MASTER_ADDR", "127.0.0.1"},
-                                         {"MASTER_PORT", port},
-                                         {"MEGATRON_JOB_SECRET_FILE", Path("secret")}});
-      pids.push_back(StartProgram(Command(args), Path(rank), variables));
-    }
-    return {FinishProgram(pids[0], Path("0")), FinishProgram(pids[1], Path("1"))};
+    EXPECT_EQ(chmod(Path("secret").c_str(), mode), 0);
+  }
+
+  // A rank of two, as the launcher would start it; its lines are in the file of its number.
+  pid_t StartRankOfTwo(const std::string& launcher, const std::string& rank, int port,
+                       const Arguments& args) {
+    Variables variables = LaunchersOfTwo(rank).at(launcher);
+    variables.insert(variables.end(), {{"MASTER_ADDR", "127.0.0.1"},
+                                       {"MASTER_PORT", absl::StrCat(port)},
+                                       {"MEGATRON_JOB_SECRET_FILE", Path("secret")}});
+    return StartProgram(Command(args), Path(rank), variables);
+  }
+
+  // Two ranks, each started as the launcher would; `more` is for the second alone.
+  std::vector<Outcome> RunBy(const std::string& launcher, const Arguments& args,
+                             const Arguments& more = {}) {
+    WriteSecret(0600);
+    const int port = FreePort();
+    const pid_t first = StartRankOfTwo(launcher, "0", port, args);
+    const pid_t second = StartRankOfTwo(launcher, "1", port, Joined(args, more));
+    return {FinishProgram(first, Path("0")), FinishProgram(second, Path("1"))};
   }
 
   // Ends within the time, and takes all ranks along.
@@ -142,6 +151,33 @@ TEST_F(PretrainProcessesTest, ALaunchersWorldThatDoesNotFitIsRefusedOnce) {
   EXPECT_EQ(outcomes[0].output, "");
   EXPECT_TRUE(absl::StrContains(outcomes[1].output, "parallel.data_parallel_size = 1 would fit"))
       << outcomes[1].output;
+}
+
+TEST_F(PretrainProcessesTest, AWorldThatDoesNotFitIsRefusedBeforeTheOthersHaveCome) {
+  WriteSecret(0600);
+  const pid_t last = StartRankOfTwo("torchrun", "1", FreePort(), kFourRanks);
+  const Outcome outcome = FinishProgram(last, Path("1"));
+  EXPECT_EQ(outcome.exit_code, kExitConfig) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(outcome.output, "would fit")) << outcome.output;
+}
+
+TEST_F(PretrainProcessesTest, ASecretThatOthersMayReadIsRefused) {
+  WriteSecret(0644);
+  const pid_t rank = StartRankOfTwo("torchrun", "0", FreePort(), kTwoRanks);
+  const Outcome outcome = FinishProgram(rank, Path("0"));
+  EXPECT_EQ(outcome.exit_code, kExitConfig) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(outcome.output, "others may read it")) << outcome.output;
+}
+
+TEST_F(PretrainProcessesTest, ARankOfAnotherConfigurationIsNamedWithTheField) {
+  const std::vector<Outcome> outcomes =
+      RunBy("torchrun", kTwoRanks, {"--set=optimizer.adam_beta2=0.5", "--set=train.seed=9"});
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, kExitConfig);
+  for (const char* text :
+       {"rank 1: was started with another configuration than rank 0",
+        "optimizer.adam_beta2 is 0.5, on rank 0 0.999", "train.seed is 9, on rank 0 1234"}) {
+    EXPECT_TRUE(absl::StrContains(outcomes[1].output, text)) << text << "\n" << outcomes[1].output;
+  }
 }
 
 TEST_F(PretrainProcessesTest, WithoutTheSecretNothingStarts) {

@@ -1,5 +1,6 @@
 // What pretrain_gpt writes and prints of the iterations that are profiled, read back.
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -159,6 +160,30 @@ TEST_F(PretrainProfileTest, EachRankThatIsAskedForWritesItsOwnWithItsCollectives
       EXPECT_GT(bytes[call], 0) << call;
     }
   }
+}
+
+TEST_F(PretrainProfileTest, ContinuedWithinTheWindowARunKeepsWhatItSawBefore) {
+  const Arguments window = {SaveTo("save"), "--profile", "--set=logging.profile_step_start=2",
+                            "--set=logging.profile_step_end=8"};
+  ASSERT_EQ(Run(Joined(window, {"--set=train.exit_interval=4"})).exit_code, kExitDone);
+  ASSERT_EQ(Run(window).exit_code, kExitDone);
+  EXPECT_THAT(FilesIn("save/profile"),
+              ElementsAre("trace_rank_0.json", "trace_rank_0_from_5.json"));
+  const auto steps = [this](const std::string& name) {
+    return StepsOf(ReadTrace(Path("save/profile/" + name)).threads.at("compute"));
+  };
+  EXPECT_THAT(steps("trace_rank_0.json"), ElementsAre("step 3", "step 4"));
+  EXPECT_THAT(steps("trace_rank_0_from_5.json"),
+              ElementsAre("step 5", "step 6", "step 7", "step 8"));
+}
+
+TEST_F(PretrainProfileTest, ADirectoryThatCannotBeWrittenIsFoundBeforeTheFirstStep) {
+  std::ofstream(Path("file")) << "no directory";
+  const Outcome outcome =
+      Run({"--profile", absl::StrCat("--set=logging.profile_dir=", Path("file"))});
+  EXPECT_EQ(outcome.exit_code, kExitIo) << outcome.output;
+  EXPECT_EQ(CountOf(outcome.output, "logging.profile_dir = "), 1) << outcome.output;
+  EXPECT_EQ(CountOf(outcome.output, "iteration"), 0) << outcome.output;
 }
 
 TEST_F(PretrainProfileTest, AGpuHasTheHostsTimesAndItsOwn) {

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/train/failure/exit_code.h"
@@ -26,6 +29,25 @@ ExitCode CodeOf(const LaunchResult& result) {
   const bool asked = result.signal == SIGTERM || result.signal == SIGINT || result.signal == SIGHUP;
   if (result.signal != 0 && !asked) return kExitPeerLost;
   return static_cast<ExitCode>(result.exit_code);
+}
+
+// "rank 3", "ranks 2-3, 7"; of many the first.
+std::string NameRanks(const std::vector<int>& ranks) {
+  constexpr int kMostRuns = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  int runs = 0;
+  for (size_t i = 0; i < ranks.size(); ++runs) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (runs == kMostRuns) {
+      absl::StrAppend(&text, ", and ", ranks.size() - i, " more");
+      break;
+    }
+    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i]);
+    if (last > i) absl::StrAppend(&text, "-", ranks[last]);
+    i = last + 1;
+  }
+  return text;
 }
 
 // For ranks that have met to find one of them stopped and to say what all were at.
@@ -58,13 +80,19 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments,
 
 absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,
                                                   const RanksOptions& options) {
-  MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret, JobSecretFromEnvironment(ProcessEnvironment()));
+  const absl::StatusOr<JobSecret> secret = JobSecretFromEnvironment(ProcessEnvironment());
+  if (!secret.ok()) return absl::InvalidArgumentError(secret.status().message());
   TcpWorldOptions world;
   world.connect_deadline = options.start_timeout;
   world.deadline = options.timeout;
   world.silence_limit = options.heartbeat_timeout;
+  world.on_waiting = [launch](const std::vector<int>& missing) {
+    std::printf("waiting for %s of %d at %s:%d\n", NameRanks(missing).c_str(), launch.world_size,
+                launch.master_addr.c_str(), launch.master_port);
+    std::fflush(stdout);
+  };
   world.heartbeat_interval = std::min(absl::Seconds(1), options.heartbeat_timeout / 10);
-  return TcpJob::Join(launch, secret, world);
+  return TcpJob::Join(launch, *secret, world);
 }
 
 }  // namespace megatron

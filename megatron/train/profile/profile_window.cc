@@ -7,8 +7,9 @@
 
 namespace megatron {
 
-std::string TracePath(const std::string& directory, int rank) {
-  return absl::StrCat(directory, "/trace_rank_", rank, ".json");
+std::string TracePath(const std::string& directory, int rank, int64_t after) {
+  const std::string begin = after > 0 ? absl::StrCat("_from_", after + 1) : "";
+  return absl::StrCat(directory, "/trace_rank_", rank, begin, ".json");
 }
 
 ProfileWindow::ProfileWindow(const Context& context, const Stream& stream, FileSystem& fs)
@@ -51,7 +52,9 @@ absl::StatusOr<std::string> ProfileWindow::End(int64_t iterations) {
   if (stream_.device().type == DeviceType::kCuda) StopCudaProfiler();
   const int rank = context_.world.rank();
   const std::string title = absl::StrCat("rank ", rank, " of ", context_.world.size());
-  const std::string path = TracePath(context_.options.directory, rank);
+  // A run that was continued within the window does not write over what was seen before.
+  const std::string path =
+      TracePath(context_.options.directory, rank, first_ > context_.options.start ? first_ : 0);
   const std::string text = TraceJson(rank, title, context_.trace->Stop());
   MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(context_.options.directory));
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs_, path, text));

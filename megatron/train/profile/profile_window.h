@@ -52,8 +52,9 @@ class ProfileWindow {
   int64_t first_ = 0;  // iterations done when it began
 };
 
-// "PROFILE_DIR/trace_rank_3.json"
-std::string TracePath(const std::string& directory, int rank);
+// "PROFILE_DIR/trace_rank_3.json"; of a window that a continued run began late, after 11
+// iterations, "PROFILE_DIR/trace_rank_3_from_12.json".
+std::string TracePath(const std::string& directory, int rank, int64_t after);
 
 }  // namespace megatron
 

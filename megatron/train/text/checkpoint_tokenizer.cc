@@ -13,20 +13,22 @@ absl::string_view LastName(absl::string_view path) {
 
 }  // namespace
 
+std::string FindMoved(FileSystem& fs, const std::string& path,
+                      const std::vector<std::string>& folders) {
+  if (path.empty() || fs.Stat(path).ok()) return path;
+  for (const std::string& folder : folders) {
+    std::string moved = JoinPath(folder, LastName(path));
+    if (fs.Stat(moved).ok()) return moved;
+  }
+  return path;
+}
+
 TokenizerOptions CheckpointTokenizer(FileSystem& fs, TokenizerOptions tokenizer,
                                      const std::string& iteration) {
   const std::string run = JoinPath(iteration, "..");
   for (std::string* path :
-       {&tokenizer.vocab_file, &tokenizer.merge_file, &tokenizer.tokenizer_model}) {
-    if (path->empty() || fs.Stat(*path).ok()) continue;
-    const absl::string_view name = LastName(*path);
-    for (const std::string& folder : {run, JoinPath(run, "tokenizer")}) {
-      const std::string beside = JoinPath(folder, name);
-      if (!fs.Stat(beside).ok()) continue;
-      *path = beside;
-      break;
-    }
-  }
+       {&tokenizer.vocab_file, &tokenizer.merge_file, &tokenizer.tokenizer_model})
+    *path = FindMoved(fs, *path, {run, JoinPath(run, "tokenizer")});
   return tokenizer;
 }
 

@@ -3,6 +3,7 @@
 #define MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_
 
 #include <string>
+#include <vector>
 
 #include "megatron/base/file_system.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
@@ -15,6 +16,10 @@ namespace megatron {
 // can be moved. `iteration` is the directory of one checkpoint.
 TokenizerOptions CheckpointTokenizer(FileSystem& fs, TokenizerOptions tokenizer,
                                      const std::string& iteration);
+
+// `path` where it is there or is nowhere, else where its last name is in one of `folders`.
+std::string FindMoved(FileSystem& fs, const std::string& path,
+                      const std::vector<std::string>& folders);
 
 }  // namespace megatron
 

@@ -75,4 +75,16 @@ bool Consensus::Same(absl::string_view mine) {
   return !group_.status().ok() || values[0] == ~values[1];
 }
 
+std::string Consensus::OfFirst(absl::string_view mine) {
+  std::string text(mine);
+  if (group_.size() == 1) return text;
+  const Stream stream = Stream::Cpu(&pool_);
+  int64_t length = static_cast<int64_t>(text.size());
+  group_.Broadcast(Tensor(&length, DType::kInt64, {1}), 0, stream);
+  if (!group_.status().ok()) return std::string(mine);
+  text.resize(static_cast<size_t>(length));
+  group_.Broadcast(Tensor(&text[0], DType::kUInt8, {length}), 0, stream);
+  return group_.status().ok() ? text : std::string(mine);
+}
+
 }  // namespace megatron

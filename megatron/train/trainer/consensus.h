@@ -36,6 +36,9 @@ class Consensus {
   // Whether all ranks give the same text. After a failure of the group: yes.
   bool Same(absl::string_view mine);
 
+  // The text of the first rank, of any length; this rank's after a failure of the group.
+  std::string OfFirst(absl::string_view mine);
+
  private:
   struct Told {
     int rank = -1;  // -1: nobody has anything to tell

@@ -7,13 +7,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/models/make_stage.h"
+#include "megatron/train/config/config_difference.h"
 #include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
@@ -138,16 +138,10 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, const Trainer& t
       OptimizerName(trainer), "; checkpoint.no_load_optim starts with fresh optimizer state"));
 }
 
-// The lines of `a` that `b` does not have at their place, against b's.
 std::string Difference(absl::string_view saved, absl::string_view now) {
-  const std::vector<absl::string_view> a = absl::StrSplit(saved, '\n'),
-                                       b = absl::StrSplit(now, '\n');
   std::string text;
-  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    const absl::string_view left = i < a.size() ? a[i] : "(nothing)",
-                            right = i < b.size() ? b[i] : "(nothing)";
-    if (left != right) absl::StrAppend(&text, "\n  saved: ", left, "\n  now:   ", right);
-  }
+  for (const ConfigDifference& field : DifferencesOf(saved, now))
+    absl::StrAppend(&text, "\n  ", field.field, ": saved ", field.first, ", now ", field.other);
   return text;
 }
 

@@ -1,0 +1,19 @@
+// Where the files are that a configuration names.
+#ifndef MEGATRON_TRAIN_RESOLVE_PATHS_H_
+#define MEGATRON_TRAIN_RESOLVE_PATHS_H_
+
+#include <string>
+
+#include "megatron/base/file_system.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+
+// Paths start where the user stands. A directory that import_hf made may be moved: what is no
+// longer where its configuration says is looked for beside that, `config_file`, its tokenizer in a
+// folder of its own there.
+void ResolvePaths(FileSystem& fs, const std::string& config_file, config::PretrainConfig* config);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_RESOLVE_PATHS_H_
