@@ -40,6 +40,11 @@ ABSL_FLAG(int64_t, vocab_size, 0,
           "that was imported with more rows than its tokenizer has tokens gets them back this "
           "way.");
 
+ABSL_FLAG(bool, openai_gelu, false,
+          "Of a BERT with gelu_tanh whose head has the exact GELU: writes a model whose head, too, "
+          "has GELU by tanh (gelu_new), as all of theirs have the head's like the layers'. The two "
+          "differ by less than 0.0005, and so scores change a little.");
+
 namespace megatron {
 namespace {
 
@@ -65,6 +70,7 @@ absl::StatusOr<DType> WeightType(const CheckpointReader& reader,
   std::vector<std::string> problems;
   const TensorEntry* const first = FindTensor(reader.manifest(), tensors[0].parameter);
   for (const HfTensor& tensor : tensors) {
+    if (tensor.parameter.empty()) continue;
     const TensorEntry* const entry = FindTensor(reader.manifest(), tensor.parameter);
     if (entry == nullptr) {
       problems.push_back(absl::StrCat("'", tensor.parameter, "' is missing"));
@@ -103,6 +109,17 @@ absl::Status ReadTokenizer(Source* source) {
                                                  "vocabulary, not ", source->model.vocab_size));
 }
 
+absl::Status TakeGeluOfHead(ModelOptions* model) {
+  if (!absl::GetFlag(FLAGS_openai_gelu)) return absl::OkStatus();
+  if (!model->masked_lm_head || model->transformer.activation != ops::Activation::kGeluTanh ||
+      model->masked_lm_activation == ops::Activation::kGeluTanh) {
+    return absl::InvalidArgumentError(
+        "--openai_gelu is for a BERT with activation_func: gelu_tanh and without openai_gelu");
+  }
+  model->masked_lm_activation = ops::Activation::kGeluTanh;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Source> OpenSource(FileSystem& fs, const std::string& argument) {
   Source source;
   MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found,
@@ -115,6 +132,7 @@ absl::StatusOr<Source> OpenSource(FileSystem& fs, const std::string& argument) {
       LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
   const RunOptions options = ToRunOptions(loaded.config, /*vocab_size=*/1);
   source.model = options.trainer.model;
+  MEGATRON_RETURN_IF_ERROR(TakeGeluOfHead(&source.model));
   source.tokenizer = CheckpointTokenizer(fs, options.tokenizer, found.directory);
   MEGATRON_ASSIGN_OR_RETURN(source.model.padded_vocab_size, VocabularyRows(*source.reader));
   MEGATRON_RETURN_IF_ERROR(ReadTokenizer(&source));
@@ -137,13 +155,14 @@ absl::Status WriteWeights(FileSystem& fs, const std::string& directory, const So
       [&](const SafetensorsTensor& file, std::string* bytes) -> absl::Status {
         MEGATRON_RETURN_IF_ERROR(CheckInterrupted());
         const HfTensor& tensor = *by_name.at(file.name);
+        bytes->assign(static_cast<size_t>(file.bytes()), '\0');
+        if (tensor.parameter.empty()) return absl::OkStatus();
         const Shape& shape = tensor.parameter_shape;
         parameter.resize(static_cast<size_t>(shape.numel() * SizeOf(dtype) + 7) / 8);
         Shape start = shape;
         for (int d = 0; d < start.rank(); ++d) start[d] = 0;
         MEGATRON_RETURN_IF_ERROR(
             source.reader->Read(tensor.parameter, start, Tensor(parameter.data(), dtype, shape)));
-        bytes->resize(static_cast<size_t>(file.bytes()));
         CopyToHf(tensor, SizeOf(dtype), reinterpret_cast<const char*>(parameter.data()),
                  &(*bytes)[0]);
         return absl::OkStatus();

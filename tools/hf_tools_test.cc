@@ -180,7 +180,9 @@ TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
                                       Llama(DType::kFloat16),
                                       Bert(),
                                       T5(true),
-                                      T5(false)};
+                                      T5(false),
+                                      Bert()};
+  models[7].transformer.activation = models[7].masked_lm_activation = ops::Activation::kGeluTanh;
   models[2].transformer.qkv_bias = models[2].tied_embeddings = true;
   models[2].transformer.kv_channels = 8;
   models[3].transformer.qkv_bias = models[3].transformer.linear_bias = true;
@@ -291,6 +293,12 @@ TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
   EXPECT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out2"), " ", Path("moved"))), 0)
       << output_;
   EXPECT_EQ(Contents("out2/vocab.json"), VocabJson(bpe));
+  EXPECT_EQ(
+      Run("../megatron/train/pretrain_gpt",
+          absl::StrCat("--set train.train_iters=1 --config=", Path("moved/config.textproto"))),
+      0)
+      << output_;
+  EXPECT_THAT(output_, HasSubstr(absl::StrCat("starting from the weights of ", Path("moved"))));
 
   options.vocab_size = options.padded_vocab_size = 256;
   WriteModel("model", options);
@@ -301,6 +309,45 @@ TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
       Run("import_hf", absl::StrCat("--no_tokenizer --save=", Path("none"), " ", Path("model"))), 0)
       << output_;
   EXPECT_THAT(Contents("none/config.textproto"), HasSubstr("tokenizer_type: NullTokenizer"));
+}
+
+TEST_F(HfToolsTest, WithoutATokenizerTheIdsThatEndAndFillUpStay) {
+  WriteModel("model", T5(true));
+  std::string config = Contents("model/config.json");
+  config.replace(config.find("\"eos_token_id\": null"), 20, "\"eos_token_id\": [5, 7]");
+  config.replace(config.find("\"pad_token_id\": 0"), 17, "\"pad_token_id\": 3");
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("model/config.json"), config), IsOk());
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0)
+      << output_;
+  ASSERT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("save"))), 0)
+      << output_;
+  EXPECT_THAT(Contents("out/config.json"),
+              AllOf(HasSubstr("\"eos_token_id\": 5"), HasSubstr("\"pad_token_id\": 3")));
+}
+
+TEST_F(HfToolsTest, AVocabularyFileAloneIsBertsTokenizer) {
+  ModelOptions options = Bert();
+  options.vocab_size = options.padded_vocab_size = 6;
+  const std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nOwl\n";
+  for (const bool lower_case : {true, false}) {
+    const std::string name = lower_case ? "lower" : "cased";
+    WriteModel("model", options);
+    ASSERT_THAT(WriteFileAtomically(fs_, Path("model/vocab.txt"), vocabulary), IsOk());
+    const std::string config =
+        absl::StrCat("{\"do_lower_case\": ", lower_case ? "true" : "false", "}");
+    ASSERT_THAT(WriteFileAtomically(fs_, Path("model/tokenizer_config.json"), config), IsOk());
+    ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path(name), " ", Path("model"))), 0)
+        << output_;
+    EXPECT_THAT(Contents(name + "/config.textproto"),
+                HasSubstr(lower_case ? "BertWordPieceLowerCase" : "BertWordPieceCase"));
+    const std::string out = name + "_out";
+    ASSERT_EQ(Run("export_hf", absl::StrCat("--output=", Path(out), " ", Path(name))), 0)
+        << output_;
+    EXPECT_EQ(Contents(out + "/vocab.txt"), vocabulary);
+    EXPECT_THAT(Contents(out + "/tokenizer_config.json"),
+                HasSubstr(absl::StrCat("\"do_lower_case\": ", lower_case ? "true" : "false")));
+    EXPECT_THAT(Contents(out + "/config.json"), HasSubstr("\"pad_token_id\": 0"));
+  }
 }
 
 TEST_F(HfToolsTest, PathsInTheConfigurationHoldFromAnyDirectory) {

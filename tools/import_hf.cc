@@ -13,6 +13,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
@@ -57,17 +58,24 @@ absl::Status CheckFlags(const std::vector<std::string>& arguments) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelOptions> ReadConfig(FileSystem& fs, const std::string& directory) {
+struct TheirConfig {
+  ModelOptions model;
+  HfTokens tokens;
+};
+
+absl::StatusOr<TheirConfig> ReadConfig(FileSystem& fs, const std::string& directory) {
   const std::string path = JoinPath(directory, kHfConfigFileName);
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
                             AsInput(ReadFileToString(fs, path, kMaxHfConfigBytes)));
-  MEGATRON_ASSIGN_OR_RETURN(ModelOptions model, ParseHfConfig(text),
-                            _.SetPrepend() << path << ": ");
+  TheirConfig config;
+  ModelOptions& model = config.model;
+  MEGATRON_ASSIGN_OR_RETURN(model, ParseHfConfig(text), _.SetPrepend() << path << ": ");
+  MEGATRON_ASSIGN_OR_RETURN(config.tokens, ParseHfTokens(text, model.vocab_size));
   model.transformer.rotary_options.interleaved =
       model.transformer.rotary && absl::GetFlag(FLAGS_rotary_interleaved);
   const int64_t multiple = absl::GetFlag(FLAGS_make_vocab_size_divisible_by);
   model.padded_vocab_size = (model.vocab_size + multiple - 1) / multiple * multiple;
-  return model;
+  return config;
 }
 
 std::string TokenizerCopy() { return JoinPath(absl::GetFlag(FLAGS_save), "tokenizer"); }
@@ -79,8 +87,8 @@ absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
 }
 
 // Copies the tokenizer's files beside the checkpoint, after finding out that they can be read and
-// belong to a model with so many rows.
-absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, int64_t rows,
+// belong to the model. BERT's has [BOS] and [EOS] behind its file here, in rows that pad.
+absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, const ModelOptions& model,
                            ImportOptions* options) {
   if (absl::GetFlag(FLAGS_no_tokenizer)) return absl::OkStatus();
   const TokenizerOptions theirs = FindHfTokenizer(fs, directory);
@@ -93,6 +101,8 @@ absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, int64_t
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                             AsInput(CreateTokenizer(theirs)), _ << kHint);
   options->tokenizer_vocab_size = tokenizer->vocab_size();
+  const int64_t rows =
+      absl::StartsWith(theirs.type, "Bert") ? model.padded_vocab_size : model.vocab_size;
   if (tokenizer->vocab_size() > rows) {
     return absl::InvalidArgumentError(absl::StrCat(directory, ": the tokenizer has ",
                                                    tokenizer->vocab_size(),
@@ -124,13 +134,15 @@ absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const HfImport
   return absl::OkStatus();
 }
 
-absl::Status WriteAll(FileSystem& fs, const std::string& directory, const ModelOptions& model,
+absl::Status WriteAll(FileSystem& fs, const std::string& directory, const TheirConfig& theirs,
                       const HfImportWeights& weights) {
+  const ModelOptions& model = theirs.model;
   ImportOptions options;
+  options.tokens = theirs.tokens;
   options.seq_length = absl::GetFlag(FLAGS_seq_length);
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(absl::GetFlag(FLAGS_save)));
   MEGATRON_ASSIGN_OR_RETURN(options.save, AbsolutePath(absl::GetFlag(FLAGS_save)));
-  MEGATRON_RETURN_IF_ERROR(TakeTokenizer(fs, directory, model.vocab_size, &options));
+  MEGATRON_RETURN_IF_ERROR(TakeTokenizer(fs, directory, model, &options));
   MEGATRON_ASSIGN_OR_RETURN(const ImportedConfig imported, MakeImportedConfig(model, options));
   return Save(fs, imported, weights);
 }
@@ -156,12 +168,12 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(save));
   MEGATRON_RETURN_IF_ERROR(CheckSaveDirectory(fs, save));
   CatchInterrupts();
-  MEGATRON_ASSIGN_OR_RETURN(ModelOptions model, ReadConfig(fs, directory));
+  MEGATRON_ASSIGN_OR_RETURN(TheirConfig theirs, ReadConfig(fs, directory));
   MEGATRON_ASSIGN_OR_RETURN(const HfImportWeights weights,
-                            AsInput(HfImportWeights::Open(directory, model)));
-  model.transformer.dtype = weights.dtype();
+                            AsInput(HfImportWeights::Open(directory, theirs.model)));
+  theirs.model.transformer.dtype = weights.dtype();
   const bool is_new = !fs.Stat(save).ok();
-  const absl::Status status = WriteAll(fs, directory, model, weights);
+  const absl::Status status = WriteAll(fs, directory, theirs, weights);
   if (status.ok() || fs.Stat(JoinPath(save, kLatestFileName)).ok()) return status;
   // The first error is the one to tell.
   fs.RemoveTree(TokenizerCopy()).IgnoreError();

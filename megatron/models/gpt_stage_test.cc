@@ -78,6 +78,9 @@ std::vector<NamedModel> Models() {
               o->tied_embeddings = true;
             })},
       {"bert", SmallBert()},
+      {"bert, GELU by tanh in its head",
+       With(SmallBert(),
+            [](ModelOptions* o) { o->masked_lm_activation = ops::Activation::kGeluTanh; })},
       {"post-norm bert", SmallPostNormBert()},
       {"post-norm bert without a sentence-order head, dropout everywhere",
        With(SmallPostNormBert(),

@@ -49,7 +49,7 @@ LmHead::LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Pa
                     /*partial_over_tensor=*/transformer.sequence_parallel});
   }
   if (options.masked_lm_head) {
-    transform_ = std::make_unique<MaskedLmTransform>(transformer);
+    transform_ = std::make_unique<MaskedLmTransform>(transformer, options.masked_lm_activation);
   }
   if (options.masked_lm_head || options.output_bias) {
     bias_V_.name = "output_layer.bias";

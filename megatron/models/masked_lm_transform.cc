@@ -5,8 +5,9 @@
 
 namespace megatron {
 
-MaskedLmTransform::MaskedLmTransform(const TransformerOptions& options)
-    : norm_({options.norm, "lm_head.layer_norm.weight", "lm_head.layer_norm.bias",
+MaskedLmTransform::MaskedLmTransform(const TransformerOptions& options, ops::Activation activation)
+    : activation_(activation),
+      norm_({options.norm, "lm_head.layer_norm.weight", "lm_head.layer_norm.bias",
              options.hidden_size, /*partial_over_tensor=*/options.sequence_parallel}) {
   const AxisSet partial = options.sequence_parallel ? AxisSet{Axis::kTensor} : AxisSet{};
   weight_HH_.name = "lm_head.dense.weight";
@@ -22,8 +23,8 @@ void MaskedLmTransform::Forward(const LayerContext& ctx, const Tensor& x_TH, con
   saved->x_TH = x_TH;
   saved->pre_TH = ctx.saved->Allocate(x_TH.dtype(), x_TH.shape(), "head pre-activation");
   const Tensor activated_TH = ctx.saved->Allocate(x_TH.dtype(), x_TH.shape(), "head activation");
-  ops::LinearActivationForward(ctx.stream, ops::Activation::kGeluErf, x_TH, weight_HH_.data,
-                               bias_H_.data, saved->pre_TH, activated_TH);
+  ops::LinearActivationForward(ctx.stream, activation_, x_TH, weight_HH_.data, bias_H_.data,
+                               saved->pre_TH, activated_TH);
   norm_.Forward(ctx, activated_TH, y_TH, &saved->norm);
 }
 
@@ -32,7 +33,7 @@ void MaskedLmTransform::Backward(const LayerContext& ctx, const Tensor& dy_TH, c
   Arena::Scope scope(ctx.scratch);
   const Tensor dpre_TH = ctx.scratch->Allocate(dy_TH.dtype(), dy_TH.shape(), "head gradient");
   norm_.Backward(ctx, dy_TH, Tensor(), dpre_TH, saved.norm);
-  ops::ActivationBackward(ctx.stream, ops::Activation::kGeluErf, dpre_TH, saved.pre_TH, dpre_TH);
+  ops::ActivationBackward(ctx.stream, activation_, dpre_TH, saved.pre_TH, dpre_TH);
   ops::LinearBackwardInput(ctx.stream, dpre_TH, weight_HH_.data, dx_TH);
   ops::LinearBackwardWeight(ctx.stream, dpre_TH, saved.x_TH, weight_HH_.grad, bias_H_.grad);
 }

@@ -1,5 +1,5 @@
-// What BERT's head does to hidden states before they meet the vocabulary: a dense layer, GELU (the
-// exact one) and a norm. Every tensor-parallel rank holds it whole and works on its own rows.
+// What BERT's head does to hidden states before they meet the vocabulary: a dense layer, GELU
+// (either one) and a norm. Every tensor-parallel rank holds it whole and works on its own rows.
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_MODELS_MASKED_LM_TRANSFORM_H_
@@ -21,7 +21,7 @@ class MaskedLmTransform {
     NormLayer::Saved norm;
   };
 
-  explicit MaskedLmTransform(const TransformerOptions& options);
+  MaskedLmTransform(const TransformerOptions& options, ops::Activation activation);
 
   // x must live as long as *saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
@@ -32,6 +32,7 @@ class MaskedLmTransform {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  const ops::Activation activation_;
   Parameter weight_HH_, bias_H_;
   NormLayer norm_;
 };

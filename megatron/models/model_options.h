@@ -21,6 +21,7 @@ struct ModelOptions {
   // BERT's head: a dense layer, GELU and a norm in front of the output matrix, and a bias behind
   // it; the last norm of a post-norm model is that of its last layer.
   bool masked_lm_head = false;
+  ops::Activation masked_lm_activation = ops::Activation::kGeluErf;  // that GELU
   // Predicts from each sequence's first token in which order its two parts stand.
   bool sentence_order_head = false;
   // Of a model with an encoder in front of its decoder, which `transformer` describes, and so does

@@ -28,6 +28,9 @@ ABSL_FLAG(std::string, tokenizer_model, "",
           "TikTokenizer and of those with SentencePiece or Llama2 in their names.");
 ABSL_FLAG(int64_t, vocab_size, 0,
           "Number of token ids of NullTokenizer; of TikTokenizer, where 0 takes all of its file.");
+ABSL_FLAG(int64_t, null_tokenizer_eod_id, -1,
+          "The id of NullTokenizer that ends a document; -1: the last one.");
+ABSL_FLAG(int64_t, null_tokenizer_pad_id, -1, "The id of NullTokenizer that fills up; -1: none.");
 ABSL_FLAG(int64_t, vocab_extra_ids, 0,
           "Sentinels, <extra_id_0> and on, to add to SentencePieceTokenizer, "
           "BertWordPieceLowerCase or BertWordPieceCase, as T5 needs them.");
@@ -43,6 +46,8 @@ constexpr absl::string_view kFields[] = {"vocab_file",
                                          "merge_file",
                                          "tokenizer_model",
                                          "vocab_size",
+                                         "null_tokenizer_eod_id",
+                                         "null_tokenizer_pad_id",
                                          "vocab_extra_ids",
                                          "tiktoken_pattern",
                                          "tiktoken_num_special_tokens",
@@ -78,6 +83,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromFlags() {
   options.merge_file = absl::GetFlag(FLAGS_merge_file);
   options.tokenizer_model = absl::GetFlag(FLAGS_tokenizer_model);
   options.vocab_size = absl::GetFlag(FLAGS_vocab_size);
+  options.null_tokenizer_eod_id = absl::GetFlag(FLAGS_null_tokenizer_eod_id);
+  options.null_tokenizer_pad_id = absl::GetFlag(FLAGS_null_tokenizer_pad_id);
   options.vocab_extra_ids = absl::GetFlag(FLAGS_vocab_extra_ids);
   options.tiktoken_pattern = absl::GetFlag(FLAGS_tiktoken_pattern);
   options.tiktoken_num_special_tokens = absl::GetFlag(FLAGS_tiktoken_num_special_tokens);

@@ -93,6 +93,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
     config->set_post_norm(layer.post_norm);
     config->set_bert_binary_head(model.sentence_order_head);
     config->set_num_tokentypes(model.num_token_types);
+    config->set_openai_gelu(model.masked_lm_activation == ops::Activation::kGeluTanh);
   }
   SetPositions(model, config);
   if (model.num_encoder_layers > 0) SetT5(model, config);
@@ -109,11 +110,16 @@ int64_t VocabularyMultiple(int64_t vocab_size, int64_t padded) {
   return (vocab_size + kUsual - 1) / kUsual * kUsual == padded ? kUsual : padded;
 }
 
-void SetTokenizer(const ModelOptions& model, const TokenizerOptions& tokenizer,
+void SetTokenizer(const ModelOptions& model, const ImportOptions& options,
                   config::DataConfig* config) {
+  const TokenizerOptions& tokenizer = options.tokenizer;
   if (tokenizer.type.empty()) {
     config->set_tokenizer_type(config::Tokenizer::NullTokenizer);
     config->set_vocab_size(model.vocab_size);
+    // The last id it is unless something else is said.
+    if (options.tokens.eos >= 0 && options.tokens.eos != model.vocab_size - 1)
+      config->set_null_tokenizer_eod_id(options.tokens.eos);
+    if (options.tokens.pad >= 0) config->set_null_tokenizer_pad_id(options.tokens.pad);
     return;
   }
   config::Tokenizer::Type type;
@@ -136,7 +142,7 @@ config::PretrainConfig MakeConfig(const ModelOptions& model, const ImportOptions
       VocabularyMultiple(TokenizerVocabulary(model, options), model.padded_vocab_size));
   config.mutable_precision()->set_bf16(model.transformer.dtype == DType::kBFloat16);
   config.mutable_precision()->set_fp16(model.transformer.dtype == DType::kFloat16);
-  SetTokenizer(model, options.tokenizer, config.mutable_data());
+  SetTokenizer(model, options, config.mutable_data());
   config.mutable_data()->set_mock_data(true);
   config.mutable_optimizer()->set_lr(1e-5);
   config.mutable_train()->set_micro_batch_size(1);

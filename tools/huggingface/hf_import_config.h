@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/models/huggingface/hf_config.h"
 #include "megatron/models/model_options.h"
 
 namespace megatron {
@@ -15,6 +16,7 @@ namespace megatron {
 struct ImportOptions {
   int64_t seq_length = 0;  // 0: the model's positions, at most 2048
   std::string save;        // the directory of the checkpoint
+  HfTokens tokens;         // that config.json names, for where there is no tokenizer
   // The model's, and how many tokens it has; without a type: ids are tokens of NullTokenizer.
   TokenizerOptions tokenizer;
   int64_t tokenizer_vocab_size = 0;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "megatron/base/status_macros.h"
+#include "nlohmann/json.hpp"
 
 namespace megatron {
 namespace {
@@ -14,11 +15,13 @@ constexpr char kVocab[] = "vocab.json";
 constexpr char kMerges[] = "merges.txt";
 constexpr char kSentencePiece[] = "tokenizer.model";
 constexpr char kWordPiece[] = "vocab.txt";
+constexpr char kTokenizerConfig[] = "tokenizer_config.json";
+constexpr char kLowerCase[] = "BertWordPieceLowerCase";
 // All that a directory may have of a tokenizer.
 constexpr const char* kNames[] = {kTokenizerJson,
                                   kVocab,
                                   kMerges,
-                                  "tokenizer_config.json",
+                                  kTokenizerConfig,
                                   "special_tokens_map.json",
                                   kSentencePiece,
                                   kWordPiece,
@@ -26,6 +29,10 @@ constexpr const char* kNames[] = {kTokenizerJson,
 
 // Files by the names that their copies get.
 using Copies = std::vector<std::pair<std::string, std::string>>;
+
+bool IsWordPiece(const TokenizerOptions& tokenizer) {
+  return absl::StartsWith(tokenizer.type, "Bert");
+}
 
 Copies FilesOf(FileSystem& fs, const TokenizerOptions& tokenizer) {
   Copies files;
@@ -39,11 +46,18 @@ Copies FilesOf(FileSystem& fs, const TokenizerOptions& tokenizer) {
     files.emplace_back(json ? kTokenizerJson : kSentencePiece, model);
   }
   if (!tokenizer.vocab_file.empty()) {
-    const bool wordpiece = absl::StartsWith(tokenizer.type, "Bert");
-    files.emplace_back(wordpiece ? kWordPiece : kVocab, tokenizer.vocab_file);
+    files.emplace_back(IsWordPiece(tokenizer) ? kWordPiece : kVocab, tokenizer.vocab_file);
   }
   if (!tokenizer.merge_file.empty()) files.emplace_back(kMerges, tokenizer.merge_file);
   return files;
+}
+
+// As BertTokenizer there, which does unless it is told not to.
+bool LowersCase(FileSystem& fs, const std::string& directory) {
+  const auto text = ReadFileToString(fs, JoinPath(directory, kTokenizerConfig));
+  if (!text.ok()) return true;
+  const auto config = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return !config.is_object() || config.value("do_lower_case", nlohmann::json(true)) != false;
 }
 
 }  // namespace
@@ -61,6 +75,9 @@ TokenizerOptions FindHfTokenizer(FileSystem& fs, const std::string& directory) {
   } else if (has(kSentencePiece)) {
     options.type = "Llama2Tokenizer";
     options.tokenizer_model = JoinPath(directory, kSentencePiece);
+  } else if (has(kWordPiece)) {
+    options.type = LowersCase(fs, directory) ? kLowerCase : "BertWordPieceCase";
+    options.vocab_file = JoinPath(directory, kWordPiece);
   }
   return options;
 }
@@ -73,6 +90,12 @@ absl::StatusOr<int> CopyHfTokenizer(FileSystem& fs, const TokenizerOptions& toke
     MEGATRON_ASSIGN_OR_RETURN(const std::string contents, ReadFileToString(fs, from),
                               _ << "while copying the tokenizer");
     MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, name), contents));
+  }
+  if (IsWordPiece(tokenizer) && tokenizer.tokenizer_model.empty()) {
+    const nlohmann::json config = {{"tokenizer_class", "BertTokenizer"},
+                                   {"do_lower_case", tokenizer.type == kLowerCase}};
+    MEGATRON_RETURN_IF_ERROR(
+        WriteFileAtomically(fs, JoinPath(directory, kTokenizerConfig), config.dump(2) + "\n"));
   }
   return static_cast<int>(files.size());
 }

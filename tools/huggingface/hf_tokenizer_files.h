@@ -11,12 +11,14 @@
 namespace megatron {
 
 // By the files that are there: HuggingFaceTokenizer (tokenizer.json), GPT2BPETokenizer (vocab.json
-// and merges.txt), Llama2Tokenizer (tokenizer.model); without a type where there are none of
-// these.
+// and merges.txt), Llama2Tokenizer (tokenizer.model), BertWordPieceLowerCase or, where
+// tokenizer_config.json says so, BertWordPieceCase (vocab.txt); without a type where there are none
+// of these.
 TokenizerOptions FindHfTokenizer(FileSystem& fs, const std::string& directory);
 
 // Copies the tokenizer's files into `directory`, which is created, under the names that
-// FindHfTokenizer and Hugging Face's packages look for. Returns how many there are.
+// FindHfTokenizer and Hugging Face's packages look for, and for a vocab.txt also what says there
+// whether it lowers case. Returns how many were copied.
 absl::StatusOr<int> CopyHfTokenizer(FileSystem& fs, const TokenizerOptions& tokenizer,
                                     const std::string& directory);
 

@@ -8,9 +8,13 @@
 
 namespace megatron {
 
-NullTokenizer::NullTokenizer(int32_t vocab_size) : vocab_size_(vocab_size) {
+NullTokenizer::NullTokenizer(int32_t vocab_size, int32_t eod, int32_t pad)
+    : vocab_size_(vocab_size) {
   CHECK_GE(vocab_size, 1);
-  special_.eod = special_.eos = vocab_size - 1;
+  CHECK_LT(eod, vocab_size);
+  CHECK_LT(pad, vocab_size);
+  special_.eod = special_.eos = eod < 0 ? vocab_size - 1 : eod;
+  special_.pad = pad;
 }
 
 absl::Status NullTokenizer::DoEncode(absl::string_view text, const EncodeOptions& options,

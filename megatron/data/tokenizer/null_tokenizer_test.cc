@@ -43,7 +43,12 @@ TEST(NullTokenizerTest, SpansAreTheNumbers) {
   EXPECT_EQ(spans[1].end, 5u);
 }
 
-TEST(NullTokenizerTest, TheLastIdEndsDocuments) { EXPECT_EQ(NullTokenizer(1000).eod(), 999); }
+TEST(NullTokenizerTest, TheLastIdEndsDocumentsWhereNoOtherIsAskedFor) {
+  EXPECT_EQ(NullTokenizer(1000).eod(), 999);
+  EXPECT_EQ(NullTokenizer(1000).special().pad, -1);
+  EXPECT_EQ(NullTokenizer(1000, 5, 0).eod(), 5);
+  EXPECT_EQ(NullTokenizer(1000, 5, 0).special().pad, 0);
+}
 
 TEST(NullTokenizerTest, OtherTextIsRefusedAndNothingAppended) {
   const NullTokenizer tokenizer(1000);

@@ -37,7 +37,18 @@ Result CreateNull(const TokenizerOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "NullTokenizer needs a vocab_size from 1 to 2^31 - 1, not ", options.vocab_size));
   }
-  return std::make_unique<NullTokenizer>(static_cast<int32_t>(options.vocab_size));
+  const std::pair<absl::string_view, int64_t> ids[] = {
+      {"null_tokenizer_eod_id", options.null_tokenizer_eod_id},
+      {"null_tokenizer_pad_id", options.null_tokenizer_pad_id}};
+  for (const auto& [name, id] : ids) {
+    if (id < -1 || id >= options.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " is ", id, ", and ids are below vocab_size = ", options.vocab_size));
+    }
+  }
+  return std::make_unique<NullTokenizer>(static_cast<int32_t>(options.vocab_size),
+                                         static_cast<int32_t>(options.null_tokenizer_eod_id),
+                                         static_cast<int32_t>(options.null_tokenizer_pad_id));
 }
 
 Result CreateGpt2(const TokenizerOptions& options) {
@@ -147,7 +158,9 @@ const std::vector<Type>& Types() {
       {"BertWordPieceCase", {{"vocab_file"}, {"vocab_extra_ids"}}, CreateWordPiece<false>},
       {"StoryWordPiece", {{}, {"vocab_extra_ids"}}, CreateStoryWordPiece},
       {"ByteLevel", {}, CreateByteLevel},
-      {"NullTokenizer", {{"vocab_size"}, {}}, CreateNull},
+      {"NullTokenizer",
+       {{"vocab_size"}, {"null_tokenizer_eod_id", "null_tokenizer_pad_id"}},
+       CreateNull},
   };
   return *types;
 }

@@ -18,11 +18,13 @@ namespace megatron {
 // TokenizerFieldsOf lists and no others.
 struct TokenizerOptions {
   std::string type;
-  int64_t vocab_size = 0;       // NullTokenizer: of ids; TikTokenizer: 0 takes the whole file
-  std::string vocab_file;       // vocab.json, or BERT's vocab.txt
-  std::string merge_file;       // merges.txt
-  std::string tokenizer_model;  // a file, or for HuggingFaceTokenizer also a directory
-  int64_t vocab_extra_ids = 0;  // sentinels, <extra_id_0> and on
+  int64_t vocab_size = 0;  // NullTokenizer: of ids; TikTokenizer: 0 takes the whole file
+  int64_t null_tokenizer_eod_id = -1;   // NullTokenizer; -1: the last id
+  int64_t null_tokenizer_pad_id = -1;   // NullTokenizer; -1: none
+  std::string vocab_file;               // vocab.json, or BERT's vocab.txt
+  std::string merge_file;               // merges.txt
+  std::string tokenizer_model;          // a file, or for HuggingFaceTokenizer also a directory
+  int64_t vocab_extra_ids = 0;          // sentinels, <extra_id_0> and on
   std::string tiktoken_pattern = "v2";  // "v1" or "v2"
   int64_t tiktoken_num_special_tokens = 1000;
   std::vector<std::string> tiktoken_special_tokens;  // empty: <unk>, <s>, </s>

@@ -32,9 +32,12 @@ void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* o
     fields.Error("num_attention_heads", "does not divide hidden_size");
   layer.kv_channels = layer.hidden_size / layer.num_attention_heads;
   layer.norm.epsilon = static_cast<float>(fields.Number("layer_norm_eps", 0, 1, 1e-12));
-  layer.activation = ops::Activation::kGeluErf;
-  if (fields.Text("hidden_act", "gelu") != "gelu")
-    fields.Error("hidden_act", "must be gelu, the exact one: that of the head is always");
+  const std::string activation = fields.Text("hidden_act", "gelu");
+  const bool by_tanh = activation == "gelu_new" || activation == "gelu_pytorch_tanh";
+  layer.activation = options->masked_lm_activation =
+      by_tanh ? ops::Activation::kGeluTanh : ops::Activation::kGeluErf;
+  if (activation != "gelu" && !by_tanh)
+    fields.Error("hidden_act", "must be gelu, gelu_new or gelu_pytorch_tanh");
   if (fields.Text("position_embedding_type", "absolute") != "absolute")
     fields.Error("position_embedding_type", "must be absolute");
   fields.Refuse("is_decoder", true, "BERT sees the whole text here");
@@ -48,14 +51,22 @@ void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* o
   layer.attention_dropout = HfDropout(fields, "attention_probs_dropout_prob", 0.1);
 }
 
+int64_t HfTokenTypes(const ModelOptions& options) {
+  return options.num_token_types > 0 ? options.num_token_types : 2;
+}
+
 void CheckHfBert(const ModelOptions& options, HfReasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   auto require = [&](bool holds, const char* reason) {
     if (!holds) reasons->push_back(reason);
   };
   require(layer.norm.kind == ops::Norm::kLayerNorm, "normalization RMSNorm: BERT has LayerNorm");
-  require(layer.activation == ops::Activation::kGeluErf,
-          "activation_func: BERT's is gelu_erf, in its layers as in its head");
+  require(layer.activation == ops::Activation::kGeluErf ||
+              layer.activation == ops::Activation::kGeluTanh,
+          "activation_func: BERT has gelu_erf and gelu_tanh");
+  require(layer.activation == options.masked_lm_activation,
+          "activation_func: BERT's head has the GELU of its layers; here it has the exact one, and "
+          "that by tanh with openai_gelu (export_hf --openai_gelu writes it so)");
   require(!layer.gated, "swiglu: BERT's MLP has no gate");
   require(options.learned_positions && !layer.rotary,
           "position_embedding_type: BERT's positions are learned");
@@ -66,7 +77,6 @@ void CheckHfBert(const ModelOptions& options, HfReasons* reasons) {
           "kv_channels: BERT's heads are hidden_size / num_attention_heads wide");
   require(options.tied_embeddings,
           "untie_embeddings_and_output_weights: BERT's output matrix is its word table");
-  require(options.num_token_types > 0, "num_tokentypes 0: BERT has a table of token types");
 }
 
 HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens) {
@@ -78,9 +88,9 @@ HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens) {
           {"num_hidden_layers", layer.num_layers},
           {"num_attention_heads", layer.num_attention_heads},
           {"intermediate_size", layer.ffn_hidden_size},
-          {"hidden_act", "gelu"},
+          {"hidden_act", layer.activation == ops::Activation::kGeluErf ? "gelu" : "gelu_new"},
           {"max_position_embeddings", options.max_positions},
-          {"type_vocab_size", options.num_token_types},
+          {"type_vocab_size", HfTokenTypes(options)},
           {"layer_norm_eps", ShortestDouble(layer.norm.epsilon)},
           {"position_embedding_type", "absolute"},
           {"pad_token_id", TokenOrNull(tokens.pad)},  // its row gets no gradient there

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/models/huggingface/hf_config.h"
 #include "megatron/models/huggingface/hf_table.h"
 
 namespace megatron {
@@ -19,7 +20,8 @@ class BertTable : public HfTable {
     AddWholeTable(embeddings + "position_embeddings.weight", "embedding.position_embeddings.weight",
                   options_.max_positions);
     AddWholeTable(embeddings + "token_type_embeddings.weight",
-                  "embedding.tokentype_embeddings.weight", options_.num_token_types);
+                  options_.num_token_types > 0 ? "embedding.tokentype_embeddings.weight" : "",
+                  HfTokenTypes(options_));
     if (layer_.post_norm) AddNormOf(embeddings + "LayerNorm", "embedding.layernorm.");
     for (int64_t i = 0; i < layer_.num_layers; ++i) AddLayer(i);
     if (!layer_.post_norm) AddNormOf("bert.encoder.ln", "encoder.final_layernorm.");

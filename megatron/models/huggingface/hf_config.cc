@@ -208,4 +208,17 @@ absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text) {
       "this model is not one that can be expressed here:\n  ", absl::StrJoin(errors, "\n  ")));
 }
 
+absl::StatusOr<HfTokens> ParseHfTokens(absl::string_view text, int64_t vocab_size) {
+  MEGATRON_ASSIGN_OR_RETURN(const Json json, ParseObject(text));
+  const auto id = [&](const char* key) {
+    const auto found = json.find(key);
+    if (found == json.end()) return -1;
+    const Json& value = found->is_array() && !found->empty() ? found->front() : *found;
+    const bool is_id =
+        value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(vocab_size);
+    return is_id ? value.get<int32_t>() : -1;
+  };
+  return HfTokens{id("bos_token_id"), id("eos_token_id"), id("pad_token_id")};
+}
+
 }  // namespace megatron

@@ -42,6 +42,13 @@ std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& 
 // multiplied. kDataLoss where the text is no JSON object, duplicate keys included;
 // kInvalidArgument lists every value that is missing, out of range or has no counterpart here.
 absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text);
+// The ids that it names; of several that end a text the first. Those that are missing, or are no
+// ids of the model, are -1.
+absl::StatusOr<HfTokens> ParseHfTokens(absl::string_view text, int64_t vocab_size);
+
+// Rows of BERT's table of token types there. A model without token types has a table of zeros, of
+// the two rows that tokenizers use.
+int64_t HfTokenTypes(const ModelOptions& options);
 
 }  // namespace megatron
 

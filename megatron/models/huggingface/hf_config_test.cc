@@ -149,10 +149,9 @@ TEST(HfConfigTest, BertIsNamedByItsNormsAndItsHead) {
   EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"BertForMaskedLM"}));
   options.transformer.activation = ops::Activation::kGeluTanh;
   options.tied_embeddings = false;
-  options.num_token_types = 0;
-  EXPECT_THAT(HfConfigJson(options, {}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                  AllOf(HasSubstr("gelu_erf"), HasSubstr("untie"),
-                                                        HasSubstr("num_tokentypes"))));
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("openai_gelu"), HasSubstr("untie"))));
   options = Gpt2();
   options.transformer.post_norm = true;
   options.num_token_types = 2;
@@ -188,6 +187,41 @@ TEST(HfConfigTest, RefusesToExportWithAllReasonsAtOnce) {
                        AllOf(HasSubstr("position_embedding_type"), HasSubstr("no swiglu"),
                              HasSubstr("LayerNorm"), HasSubstr("qk_layernorm"),
                              HasSubstr("rotary_percent"), HasSubstr("together"))));
+}
+
+TEST(HfConfigTest, ABertWithGeluByTanhInItsHeadTooIsTheirs) {
+  ModelOptions options = Bert();
+  options.transformer.activation = options.masked_lm_activation = ops::Activation::kGeluTanh;
+  Json config = ConfigOf(options);
+  EXPECT_EQ(config["hidden_act"], "gelu_new");
+  for (const char* name : {"gelu_new", "gelu_pytorch_tanh"}) {
+    config["hidden_act"] = name;
+    const auto read = ParseHfConfig(config.dump());
+    ASSERT_THAT(read, IsOk());
+    EXPECT_EQ(read->transformer.activation, ops::Activation::kGeluTanh);
+    EXPECT_EQ(read->masked_lm_activation, ops::Activation::kGeluTanh);
+  }
+}
+
+TEST(HfConfigTest, ABertWithoutTokenTypesHasATableForTwo) {
+  ModelOptions options = Bert();
+  options.sentence_order_head = false;
+  options.num_token_types = 0;
+  EXPECT_EQ(ConfigOf(options)["type_vocab_size"], 2);
+}
+
+TEST(HfConfigTest, TokensAreThoseThatAreIds) {
+  const auto tokens = ParseHfTokens(
+      R"({"bos_token_id": 50, "eos_token_id": [5, 6], "pad_token_id": 3})", /*vocab_size=*/50);
+  ASSERT_THAT(tokens, IsOk());
+  EXPECT_EQ(tokens->bos, -1);
+  EXPECT_EQ(tokens->eos, 5);
+  EXPECT_EQ(tokens->pad, 3);
+  const auto others =
+      ParseHfTokens(R"({"bos_token_id": null, "eos_token_id": [], "pad_token_id": -1})", 50);
+  ASSERT_THAT(others, IsOk());
+  EXPECT_EQ(others->eos, -1);
+  EXPECT_EQ(others->pad, -1);
 }
 
 TEST(HfConfigTest, FillsInWhatTransformersFillsIn) {

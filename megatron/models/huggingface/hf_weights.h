@@ -28,7 +28,7 @@ namespace megatron {
 struct HfTensor {
   std::string name;            // there
   std::vector<int64_t> shape;  // as it is stored there
-  std::string parameter;       // ours that it is made of
+  std::string parameter;       // ours that it is made of; empty: there is none, and it is zero
   Shape parameter_shape;       // the global one
 
   int64_t rows = 0, columns = 1;  // of both, seen as matrices

@@ -79,6 +79,18 @@ TEST(HfWeightsTest, CopyingThereAndBackIsTheIdentity) {
   }
 }
 
+TEST(HfWeightsTest, ABertWithoutTokenTypesHasZerosForThem) {
+  ModelOptions options = SmallBert();
+  options.num_token_types = 0;
+  std::vector<std::string> without;
+  for (const HfTensor& tensor : HfTensors(options)) {
+    if (!tensor.parameter.empty()) continue;
+    without.push_back(tensor.name);
+    EXPECT_THAT(tensor.shape, ElementsAre(2, options.transformer.hidden_size));
+  }
+  EXPECT_THAT(without, ElementsAre("bert.embeddings.token_type_embeddings.weight"));
+}
+
 // The rows of the first tensor of that name.
 std::vector<int64_t> RowsOf(const ModelOptions& options, const std::string& name) {
   std::vector<int64_t> rows;

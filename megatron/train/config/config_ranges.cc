@@ -129,6 +129,8 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"data.stories.seed", AtLeast(0, kLargestSeed)},
       {"data.vocab_size", AtLeast(1, 2147483647)},
       {"data.vocab_extra_ids", AtLeast(0, 1 << 20)},
+      {"data.null_tokenizer_eod_id", AtLeast(0, 2147483647)},
+      {"data.null_tokenizer_pad_id", AtLeast(0, 2147483647)},
       {"data.tiktoken_num_special_tokens", AtLeast(3, 1 << 24)},
       {"data.num_workers", AtLeast(0, 1024)},
       {"data.fim_data.fim_rate", AtLeast(0, 1)},

@@ -180,8 +180,8 @@ std::string Describe(const TrainerOptions& o) {
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
               o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
               o.model.dropout_seed, o.model.num_token_types, o.model.masked_lm_head,
-              o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
-              o.model.output_scale, o.model.logits_chunk) +
+              o.model.masked_lm_activation, o.model.sentence_order_head, o.model.num_encoder_layers,
+              o.model.output_bias, o.model.output_scale, o.model.logits_chunk) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
               o.data_parallel.grad_reduce_in_bf16, o.bucket_size, o.max_generation_context,
@@ -227,8 +227,9 @@ std::string Describe(const RunOptions& o) {
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
               o.precision.dynamic.initial_scale, o.precision.dynamic.min_scale,
               o.precision.dynamic.window, o.precision.dynamic.hysteresis) +
-         Line(o.tokenizer.type, o.tokenizer.vocab_size, o.tokenizer.vocab_file,
-              o.tokenizer.merge_file, o.tokenizer.tokenizer_model, o.tokenizer.vocab_extra_ids,
+         Line(o.tokenizer.type, o.tokenizer.vocab_size, o.tokenizer.null_tokenizer_eod_id,
+              o.tokenizer.null_tokenizer_pad_id, o.tokenizer.vocab_file, o.tokenizer.merge_file,
+              o.tokenizer.tokenizer_model, o.tokenizer.vocab_extra_ids,
               o.tokenizer.tiktoken_pattern, o.tokenizer.tiktoken_num_special_tokens,
               absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
          Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,

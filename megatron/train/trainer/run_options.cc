@@ -183,6 +183,7 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
     options.num_token_types = model.num_tokentypes();
     options.masked_lm_head = true;
     options.sentence_order_head = model.bert_binary_head();
+    if (model.openai_gelu()) options.masked_lm_activation = ops::Activation::kGeluTanh;
   }
   if (IsT5(model)) {
     options.num_encoder_layers = model.encoder_num_layers();
@@ -502,6 +503,10 @@ TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
   TokenizerOptions options;
   options.type = config::Tokenizer::Type_Name(config.tokenizer_type());
   options.vocab_size = config.vocab_size();
+  if (config.has_null_tokenizer_eod_id())
+    options.null_tokenizer_eod_id = config.null_tokenizer_eod_id();
+  if (config.has_null_tokenizer_pad_id())
+    options.null_tokenizer_pad_id = config.null_tokenizer_pad_id();
   options.vocab_file = config.vocab_file();
   options.merge_file = config.merge_file();
   options.tokenizer_model = config.tokenizer_model();

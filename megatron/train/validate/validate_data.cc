@@ -86,8 +86,9 @@ void CheckTokenizer(ConfigChecker& check) {
       TokenizerFieldsOf(config::Tokenizer::Type_Name(check.resolved().data().tokenizer_type()));
   CHECK(fields.ok()) << fields.status();
   for (const absl::string_view name :
-       {"vocab_size", "vocab_file", "merge_file", "tokenizer_model", "vocab_extra_ids",
-        "tiktoken_pattern", "tiktoken_num_special_tokens", "tiktoken_special_tokens"}) {
+       {"vocab_size", "null_tokenizer_eod_id", "null_tokenizer_pad_id", "vocab_file", "merge_file",
+        "tokenizer_model", "vocab_extra_ids", "tiktoken_pattern", "tiktoken_num_special_tokens",
+        "tiktoken_special_tokens"}) {
     const std::string path = absl::StrCat("data.", name);
     if (absl::c_linear_search(fields->required, name)) {
       const bool empty = check.IsWritten(path) && check.ValueOf(path) == "\"\"";
@@ -97,6 +98,21 @@ void CheckTokenizer(ConfigChecker& check) {
     } else if (!absl::c_linear_search(fields->optional, name)) {
       check.HaveNoEffect({path}, absl::StrCat("with ", tokenizer));
     }
+  }
+}
+
+void CheckIdsOfNullTokenizer(ConfigChecker& check) {
+  const config::DataConfig& data = check.resolved().data();
+  if (data.tokenizer_type() != config::Tokenizer::NullTokenizer ||
+      !check.Usable({"data.vocab_size"})) {
+    return;
+  }
+  const std::pair<absl::string_view, int64_t> ids[] = {
+      {"data.null_tokenizer_eod_id", data.null_tokenizer_eod_id()},
+      {"data.null_tokenizer_pad_id", data.null_tokenizer_pad_id()}};
+  for (const auto& [path, id] : ids) {
+    if (check.Usable({path}) && check.IsWritten(path) && id >= data.vocab_size())
+      check.Error(path, absl::StrCat("must be less than ", check.Named("data.vocab_size")));
   }
 }
 
@@ -126,6 +142,7 @@ void CheckData(ConfigChecker& check) {
     return check.Error("data.tokenizer_type", "cannot read data.stories, which is text");
   }
   CheckTokenizer(check);
+  CheckIdsOfNullTokenizer(check);
 }
 
 }  // namespace megatron

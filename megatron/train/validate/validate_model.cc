@@ -89,7 +89,8 @@ void CheckBert(ConfigChecker& check) {
   if (model.model_type() == config::ModelType::gpt)
     check.HaveNoEffect({"data.mask_prob", "data.short_seq_prob"}, type);
   if (model.model_type() != config::ModelType::bert)
-    return check.HaveNoEffect({"model.bert_binary_head", "model.num_tokentypes"}, type);
+    return check.HaveNoEffect(
+        {"model.bert_binary_head", "model.num_tokentypes", "model.openai_gelu"}, type);
   check.HaveNoEffect({"data.reset_position_ids", "data.reset_attention_mask", "data.eod_mask_loss",
                       "data.fim_data", "generation.tokens_to_generate", "generation.temperature",
                       "generation.top_k", "generation.top_p", "generation.seed"},

@@ -164,6 +164,7 @@ THEIR_MODELS = {
     "qwen2": llama(transformers.Qwen2Config),
     "qwen2 tied": llama(transformers.Qwen2Config, tie_word_embeddings=True),
     "bert": bert(),
+    "bert with GELU by tanh": bert(hidden_act="gelu_new"),
     "megatron-bert": bert(transformers.MegatronBertConfig),
     "t5 1.0": t5(),
     "t5 1.1": t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -240,6 +241,8 @@ def words_tokenizer(kind):
         [(piece, -1.0 - i) for i, piece in enumerate(pieces)], 2, False))
     fast.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     fast.decoder = tokenizers.decoders.Metaspace()
+    fast.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)])
     fast.add_special_tokens(sentinels)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=fast, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
@@ -257,7 +260,7 @@ def check_restored():
     for prompt in ["w1 w2 <extra_id_0> w7", "w30 w4", "w5 <extra_id_0> w11 <extra_id_1> w3 w3 w8"]:
         text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=12",
                    "--prompt=" + prompt, here).split("\n")[0]
-        inputs = torch.tensor([words(prompt, add_special_tokens=False)["input_ids"]])
+        inputs = torch.tensor([words(prompt)["input_ids"]])  # with </s>
         for label, generator in (("theirs", model), ("ours exported", load(back))):
             ids = generator.eval().generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
                                             max_new_tokens=12, synced_gpus=False)[0].tolist()[1:]
@@ -316,6 +319,8 @@ OUR_MODELS = {
 OUR_OTHERS = {
     "our bert": {"post_norm": "true"},
     "our megatron-bert without sentence order": {"bert_binary_head": "false", "num_tokentypes": 2},
+    "our bert with GELU by tanh": {"post_norm": "true", "activation_func": "gelu_tanh", "openai_gelu": "true"},
+    "our megatron-bert without token types": {"bert_binary_head": "false"},
     "our t5 1.0": {"activation_func": "relu", "output_scale": 48 ** -0.5},
     "our t5 1.1": {"gated_linear_unit": "true", "untie_embeddings_and_output_weights": "true"},
 }
