@@ -54,6 +54,10 @@ double HostTensor::Get(int64_t index) const {
       return tensor_.data<int32_t>()[index];
     case DType::kInt64:
       return static_cast<double>(tensor_.data<int64_t>()[index]);
+    case DType::kUInt8:
+      return tensor_.data<uint8_t>()[index];
+    case DType::kUInt16:
+      return tensor_.data<uint16_t>()[index];
     default:
       LOG(FATAL) << tensor_;
   }
@@ -76,6 +80,12 @@ void HostTensor::Set(int64_t index, double value) {
       break;
     case DType::kInt64:
       tensor_.data<int64_t>()[index] = static_cast<int64_t>(value);
+      break;
+    case DType::kUInt8:
+      tensor_.data<uint8_t>()[index] = static_cast<uint8_t>(value);
+      break;
+    case DType::kUInt16:
+      tensor_.data<uint16_t>()[index] = static_cast<uint16_t>(value);
       break;
     default:
       LOG(FATAL) << tensor_;

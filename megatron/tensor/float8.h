@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <string>
 
 namespace megatron {
 
@@ -25,6 +26,7 @@ constexpr float Float8Max(Float8Format format) {
 }
 
 const char* Name(Float8Format format);  // "e4m3", "e5m2"
+bool FromName(const std::string& name, Float8Format* format);
 
 // Exact.
 float Float8ToFloat(Float8Format format, uint8_t code);

@@ -13,6 +13,16 @@ namespace {
 constexpr Float8Format kE4M3 = Float8Format::kE4M3, kE5M2 = Float8Format::kE5M2;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+TEST(Float8Test, NamesRoundTrip) {
+  for (Float8Format format : {kE4M3, kE5M2}) {
+    Float8Format back = format == kE4M3 ? kE5M2 : kE4M3;
+    ASSERT_TRUE(FromName(Name(format), &back));
+    EXPECT_EQ(back, format);
+  }
+  Float8Format unused;
+  EXPECT_FALSE(FromName("fp8", &unused));
+}
+
 // The codes of E5M2 are the upper halves of those of fp16.
 TEST(Float8Test, EveryCodeOfE5M2IsAShortenedFp16) {
   for (int code = 0; code < 256; ++code) {

@@ -126,7 +126,7 @@ MEGATRON_INLINE T* RowOf(const GemmResult& result, const Place& place, int64_t i
 template <typename T>
 void FinishStore(const Gemm& gemm, const Place& place, const float* tile) {
   ForEachVec(place, [&](int64_t i, int64_t j, int64_t left) {
-    const Vec sum = Load(tile + i * kPanelColumns + j);
+    const Vec sum = Set(gemm.scale) * Load(tile + i * kPanelColumns + j);
     StoreUpTo(RowOf<T>(gemm.c, place, i) + j, AddBias<T>(gemm, sum, place.n + j, left), left);
   });
 }
@@ -134,7 +134,8 @@ void FinishStore(const Gemm& gemm, const Place& place, const float* tile) {
 void FinishAccumulate(const Gemm& gemm, const Place& place, const float* tile) {
   ForEachVec(place, [&](int64_t i, int64_t j, int64_t left) {
     float* out = RowOf<float>(gemm.c, place, i) + j;
-    StoreUpTo(out, LoadUpTo(out, left) + Load(tile + i * kPanelColumns + j), left);
+    const Vec sum = Set(gemm.scale) * Load(tile + i * kPanelColumns + j);
+    StoreUpTo(out, LoadUpTo(out, left) + sum, left);
   });
 }
 

@@ -22,10 +22,10 @@ struct GemmResult {
 };
 
 enum class GemmEpilogue {
-  kStore,       // c = sum + bias
+  kStore,       // c = scale * sum + bias
   kActivate,    // pre = sum + bias (stored), c = activation(pre)
   kSlope,       // c = sum * activation'(pre)
-  kAccumulate,  // c += sum; c is fp32
+  kAccumulate,  // c += scale * sum; c is fp32
 };
 
 struct Gemm {
@@ -34,6 +34,7 @@ struct Gemm {
   GemmOperand a, b;               // M x K, K x N
   GemmEpilogue epilogue = GemmEpilogue::kStore;
   Activation activation = Activation::kNone;
+  float scale = 1;             // 1 where the epilogue does not name it
   const void* bias = nullptr;  // [N], or none
   GemmResult c, pre;
   float* row_sums = nullptr;  // [M] += sums of a's rows, or none; only where a's row_stride is 1

@@ -2,12 +2,14 @@
 // that the host can reach. Those that no graph holds carry out what they are given at once.
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
+#include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/emulated_call.h"
 #include "megatron/ops/cuda/kernels.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/ops/moe/router.h"
@@ -249,6 +251,19 @@ void UnpermuteBackward(const Stream& stream, const Tensor& dy_TH, const Tensor& 
                        const Tensor& dprobability_TK) {
   ops::UnpermuteBackward(EmulatingStream(stream), View(dy_TH), View(x_RH), View(place_TKC),
                          View(probability_TK), View(dx_RH), View(dprobability_TK));
+}
+
+void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1) {
+  MEGATRON_EMULATED_CALL(AbsMax, stream, x_RC, amax_1);
+}
+
+void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+              const Float8Tensor& out) {
+  MEGATRON_EMULATED_CALL(Quantize, stream, x_RC, amax_1, out);
+}
+
+void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias_O) {
+  MEGATRON_EMULATED_CALL(BiasBackward, stream, dy_TO, dbias_O);
 }
 
 void GroupedLinearForward(const Stream& stream, absl::Span<const RowGroup> groups,

@@ -10,6 +10,7 @@
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/float8/float8_tensor.h"
 #include "megatron/ops/norm.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/emulated_graph.h"
@@ -40,6 +41,15 @@ inline AttentionInputs View(const AttentionInputs& in) {
 
 inline NormTensors View(const NormTensors& tensors) {
   return {View(tensors.gamma_H), View(tensors.beta_H), View(tensors.mean_T), View(tensors.rstd_T)};
+}
+
+inline Float8Matrix View(const Float8Matrix& matrix) {
+  return {matrix.format, View(matrix.codes), View(matrix.inverse_scale_1)};
+}
+
+inline Float8Tensor View(const Float8Tensor& tensor) {
+  return {tensor.format, View(tensor.codes_RC), View(tensor.codes_CS),
+          View(tensor.inverse_scale_1)};
 }
 
 inline Norm View(const Norm& norm) { return norm; }
@@ -86,6 +96,8 @@ class OperandText {
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN); }
   void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }
   void Add(const NormTensors& x) { AddAll(x.gamma_H, x.beta_H, x.mean_T, x.rstd_T); }
+  void Add(const Float8Matrix& x) { AddAll(x.format, x.codes, x.inverse_scale_1); }
+  void Add(const Float8Tensor& x) { AddAll(x.format, x.codes_RC, x.codes_CS, x.inverse_scale_1); }
   void Add(const VocabRange& x) { AddAll(x.first_column, x.vocab_size); }
 
   std::ostringstream text_;

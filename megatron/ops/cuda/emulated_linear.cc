@@ -1,6 +1,7 @@
 // Matrix products of the emulated device, which has no cuBLASLt: the CPU's.
 #include "megatron/ops/cuda/emulated_call.h"
 #include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/float8/product.h"
 #include "megatron/ops/linear.h"
 
 namespace megatron::ops::cuda {
@@ -31,6 +32,16 @@ void LinearActivationBackwardInput(const Stream& stream, Activation activation, 
 void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
                           const Tensor& dw_OI, const Tensor& dbias_O) {
   MEGATRON_EMULATED_CALL(LinearBackwardWeight, stream, dy_TO, x_TI, dw_OI, dbias_O);
+}
+
+void Float8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8Matrix& b_NK,
+                   const Tensor& bias_N, const Tensor& c_MN) {
+  MEGATRON_EMULATED_CALL(Float8Product, stream, a_MK, b_NK, bias_N, c_MN);
+}
+
+void AddFloat8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8Matrix& b_NK,
+                      const Tensor& c_MN) {
+  MEGATRON_EMULATED_CALL(AddFloat8Product, stream, a_MK, b_NK, c_MN);
 }
 
 }  // namespace megatron::ops::cuda

@@ -13,6 +13,7 @@
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/float8/float8_tensor.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
@@ -71,6 +72,15 @@ void EmbeddingForward(const Stream& stream, const Tensor& ids_T, const Tensor& t
                       int64_t first_row, bool accumulate, const Tensor& y_TH);
 void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& dy_TH,
                        int64_t first_row, const Tensor& dtable_VH);
+
+void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1);
+void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+              const Float8Tensor& out);
+void Float8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8Matrix& b_NK,
+                   const Tensor& bias_N, const Tensor& c_MN);
+void AddFloat8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8Matrix& b_NK,
+                      const Tensor& c_MN);
+void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias_O);
 
 void LinearForward(const Stream& stream, const Tensor& x_TI, const Tensor& w_OI,
                    const Tensor& bias_O, const Tensor& y_TO);

@@ -81,6 +81,19 @@ MEGATRON_WEAK void EmbeddingBackward(const Stream&, const Tensor&, const Tensor&
                                      const Tensor&) {
   NoCuda();
 }
+MEGATRON_WEAK void AbsMax(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
+MEGATRON_WEAK void Quantize(const Stream&, const Tensor&, const Tensor&, const Float8Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void Float8Product(const Stream&, const Float8Matrix&, const Float8Matrix&,
+                                 const Tensor&, const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void AddFloat8Product(const Stream&, const Float8Matrix&, const Float8Matrix&,
+                                    const Tensor&) {
+  NoCuda();
+}
+MEGATRON_WEAK void BiasBackward(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
 MEGATRON_WEAK void LinearForward(const Stream&, const Tensor&, const Tensor&, const Tensor&,
                                  const Tensor&) {
   NoCuda();

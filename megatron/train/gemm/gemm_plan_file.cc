@@ -44,6 +44,11 @@ absl::StatusOr<Gemm> ToGemm(const GemmPlanFile::Product& product) {
     return absl::InvalidArgumentError(
         absl::StrCat("no dtypes: in: \"", product.in(), "\" out: \"", product.out(), "\""));
   }
+  if (gemm.in == DType::kUInt8 && (!FromName(product.a_format(), &gemm.a_format) ||
+                                   !FromName(product.b_format(), &gemm.b_format))) {
+    return absl::InvalidArgumentError(absl::StrCat("no formats: a_format: \"", product.a_format(),
+                                                   "\" b_format: \"", product.b_format(), "\""));
+  }
   gemm.transpose_a = product.transpose_a();
   gemm.transpose_b = product.transpose_b();
   gemm.lda = product.lda();
@@ -61,6 +66,10 @@ void FromGemm(const Gemm& gemm, GemmPlanFile::Product* product) {
   product->set_k(gemm.k);
   product->set_in(Name(gemm.in));
   product->set_out(Name(gemm.out));
+  if (gemm.in == DType::kUInt8) {
+    product->set_a_format(Name(gemm.a_format));
+    product->set_b_format(Name(gemm.b_format));
+  }
   if (gemm.transpose_a) product->set_transpose_a(true);
   if (gemm.transpose_b) product->set_transpose_b(true);
   product->set_lda(gemm.lda);

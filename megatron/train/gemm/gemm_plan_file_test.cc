@@ -57,6 +57,19 @@ TEST(GemmPlanFileTest, WhatIsWrittenIsReadBack) {
   ExpectEqual((*read)[2], plans[1]);
 }
 
+TEST(GemmPlanFileTest, PlansOfFloat8NameTheFormats) {
+  GemmPlan plan = PlanOf("NVIDIA H200", 1);
+  plan.gemm.in = DType::kUInt8;
+  plan.gemm.b_format = Float8Format::kE5M2;
+  const std::string text = GemmPlansText({plan});
+  EXPECT_THAT(text, HasSubstr("a_format: \"e4m3\""));
+  const auto read = ParseGemmPlans(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  ExpectEqual(read->at(0), plan);
+  plan.gemm.a_format = Float8Format::kE5M2;
+  EXPECT_FALSE(read->at(0).gemm == plan.gemm);
+}
+
 TEST(GemmPlanFileTest, TheOrderOfPlansDoesNotChangeTheText) {
   const GemmPlan a = PlanOf("A", 1), b = PlanOf("B", 1), c = PlanOf("A", 2);
   EXPECT_EQ(GemmPlansText({a, b, c}), GemmPlansText({c, b, a}));

@@ -39,6 +39,12 @@ cudaDataType TypeOf(DType dtype) {
   return CUDA_R_32F;
 }
 
+// Of an operand: the format says which 8-bit floats.
+cudaDataType TypeOf(DType dtype, Float8Format format) {
+  if (dtype != DType::kUInt8) return TypeOf(dtype);
+  return format == Float8Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 template <typename T>
 void Set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, T value) {
   MEGATRON_CHECK_BLAS(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
@@ -92,12 +98,20 @@ BlasProduct::Descriptions::Descriptions(const Gemm& gemm) {
     // Looking for kernels reads from the address how the bias is aligned, and nothing else.
     Set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<uintptr_t>(gemm.bias_alignment));
   }
+  if (gemm.in == DType::kUInt8) {  // addresses as above
+    for (auto scale : {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER})
+      Set(operation, scale, uintptr_t{16});
+    // Sums are kept in fp32, not in the fewer bits that Hopper's matrix units would do with.
+    Set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0});
+  }
   const int64_t a_rows = gemm.transpose_a ? gemm.k : gemm.m;
   const int64_t a_columns = gemm.transpose_a ? gemm.m : gemm.k;
   const int64_t b_rows = gemm.transpose_b ? gemm.n : gemm.k;
   const int64_t b_columns = gemm.transpose_b ? gemm.k : gemm.n;
-  MEGATRON_CHECK_BLAS(cublasLtMatrixLayoutCreate(&a, TypeOf(gemm.in), a_rows, a_columns, gemm.lda));
-  MEGATRON_CHECK_BLAS(cublasLtMatrixLayoutCreate(&b, TypeOf(gemm.in), b_rows, b_columns, gemm.ldb));
+  MEGATRON_CHECK_BLAS(
+      cublasLtMatrixLayoutCreate(&a, TypeOf(gemm.in, gemm.a_format), a_rows, a_columns, gemm.lda));
+  MEGATRON_CHECK_BLAS(
+      cublasLtMatrixLayoutCreate(&b, TypeOf(gemm.in, gemm.b_format), b_rows, b_columns, gemm.ldb));
   MEGATRON_CHECK_BLAS(cublasLtMatrixLayoutCreate(&c, TypeOf(gemm.out), gemm.m, gemm.n, gemm.ldc));
 }
 
@@ -154,6 +168,10 @@ bool BlasProduct::Run(CudaStream* stream, int candidate, const GemmOperands& ope
   const float alpha = 1, beta = gemm_.accumulate ? 1 : 0;
   std::lock_guard<std::mutex> lock(turn_);
   if (operands.bias != nullptr) Set(at.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  if (gemm_.in == DType::kUInt8) {
+    Set(at.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.a_inverse_scale);
+    Set(at.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.b_inverse_scale);
+  }
   const cublasStatus_t status =
       cublasLtMatmul(static_cast<cublasLtHandle_t>(stream->blas()), at.operation, &alpha,
                      operands.a, at.a, operands.b, at.b, &beta, operands.c, at.c, operands.c, at.c,

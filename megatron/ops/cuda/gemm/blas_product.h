@@ -40,7 +40,7 @@ class BlasProduct {
   const Gemm gemm_;
   std::unique_ptr<Descriptions> descriptions_;
   std::vector<GemmKernel> kernels_;
-  mutable std::mutex turn_;  // a run points the description at its own bias
+  mutable std::mutex turn_;  // a run points the description at its own bias and scales
 };
 
 // The candidates timed on real operands. What they compute goes to memory of its own, and nothing

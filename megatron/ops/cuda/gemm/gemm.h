@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "megatron/tensor/dtype.h"
+#include "megatron/tensor/float8.h"
 
 namespace megatron::ops::cuda {
 
@@ -16,6 +17,8 @@ namespace megatron::ops::cuda {
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::kFloat32, out = DType::kFloat32;
+  // Where `in` is kUInt8, which stands for 8-bit floats; each operand then has an inverse scale.
+  Float8Format a_format = Float8Format::kE4M3, b_format = Float8Format::kE4M3;
   bool transpose_a = false, transpose_b = false;
   int64_t lda = 0, ldb = 0, ldc = 0;
   bool accumulate = false;
@@ -24,16 +27,17 @@ struct Gemm {
   int64_t bias_alignment = 0;  // 0: no bias
 
   auto Key() const {
-    return std::make_tuple(m, n, k, in, out, transpose_a, transpose_b, lda, ldb, ldc, accumulate,
-                           alignment, bias_alignment);
+    return std::make_tuple(m, n, k, in, out, a_format, b_format, transpose_a, transpose_b, lda, ldb,
+                           ldc, accumulate, alignment, bias_alignment);
   }
   friend bool operator<(const Gemm& x, const Gemm& y) { return x.Key() < y.Key(); }
   friend bool operator==(const Gemm& x, const Gemm& y) { return x.Key() == y.Key(); }
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Gemm& gemm) {
-  return out << "product of " << gemm.m << " x " << gemm.n << " x " << gemm.k << " in "
-             << Name(gemm.in);
+  out << "product of " << gemm.m << " x " << gemm.n << " x " << gemm.k << " in ";
+  if (gemm.in != DType::kUInt8) return out << Name(gemm.in);
+  return out << Name(gemm.a_format) << " and " << Name(gemm.b_format);
 }
 
 // What cuBLASLt calls the configuration of an algorithm (cublasLtMatmulAlgoConfigAttributes_t).

@@ -63,4 +63,29 @@ LinearGemm BackwardWeightGemm(const Tensor& dy_TO, const Tensor& x_TI, const Ten
   return WithAlignment(gemm, {x_TI.raw(), dy_TO.raw(), nullptr, dw_OI.raw()});
 }
 
+LinearGemm Float8Gemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, const Tensor& bias_N,
+                      const Tensor& c_MN) {
+  Gemm gemm;
+  gemm.m = b_NK.codes.dim(0);
+  gemm.n = a_MK.codes.dim(0);
+  gemm.k = a_MK.codes.dim(1);
+  gemm.in = DType::kUInt8;
+  gemm.out = c_MN.dtype();
+  gemm.a_format = b_NK.format;
+  gemm.b_format = a_MK.format;
+  gemm.transpose_a = true;
+  gemm.lda = gemm.ldb = gemm.k;
+  gemm.ldc = gemm.m;
+  GemmOperands at = {b_NK.codes.raw(), a_MK.codes.raw(), bias_N.raw(), c_MN.raw()};
+  at.a_inverse_scale = b_NK.inverse_scale_1.raw();
+  at.b_inverse_scale = a_MK.inverse_scale_1.raw();
+  return WithAlignment(gemm, at);
+}
+
+LinearGemm Float8AddGemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, const Tensor& c_MN) {
+  LinearGemm linear = Float8Gemm(a_MK, b_NK, Tensor(), c_MN);
+  linear.gemm.accumulate = true;
+  return linear;
+}
+
 }  // namespace megatron::ops::cuda

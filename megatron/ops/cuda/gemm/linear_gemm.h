@@ -4,6 +4,7 @@
 #define MEGATRON_OPS_CUDA_GEMM_LINEAR_GEMM_H_
 
 #include "megatron/ops/cuda/gemm/gemm.h"
+#include "megatron/ops/float8/float8_tensor.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron::ops::cuda {
@@ -11,6 +12,7 @@ namespace megatron::ops::cuda {
 struct GemmOperands {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
+  const void *a_inverse_scale = nullptr, *b_inverse_scale = nullptr;  // of 8-bit floats
 };
 
 struct LinearGemm {
@@ -25,6 +27,12 @@ LinearGemm ForwardGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor& bia
 LinearGemm BackwardInputGemm(const Tensor& dy_TO, const Tensor& w_OI, const Tensor& dx_TI);
 // dw (fp32) += dy^T x.
 LinearGemm BackwardWeightGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI);
+
+// c = a b^T + bias, or c (fp32) += a b^T, of 8-bit floats: the one form of product that Hopper's
+// matrix units have for them.
+LinearGemm Float8Gemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, const Tensor& bias_N,
+                      const Tensor& c_MN);
+LinearGemm Float8AddGemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, const Tensor& c_MN);
 
 }  // namespace megatron::ops::cuda
 

@@ -78,6 +78,36 @@ TEST_F(LinearGemmTest, TheWeightsGradientIsAddedToWhatIsThere) {
   }
 }
 
+TEST_F(LinearGemmTest, AProductOfFloat8IsOneOfRowsWithRows) {
+  const HostTensor a({3, 32}, DType::kUInt8), b({16, 32}, DType::kUInt8),
+      c = Random({3, 16}, 1), bias = Random({16}, 2), of_a = Random({1}, 3), of_b = Random({1}, 4);
+  const Float8Matrix a_MK = {Float8Format::kE5M2, a, of_a}, b_NK = {Float8Format::kE4M3, b, of_b};
+  LinearGemm product = Float8Gemm(a_MK, b_NK, bias, c);
+  EXPECT_EQ(product.gemm.in, DType::kUInt8);
+  EXPECT_EQ(product.gemm.out, DType::kFloat32);
+  // cuBLASLt's a is our b.
+  EXPECT_EQ(product.gemm.a_format, Float8Format::kE4M3);
+  EXPECT_EQ(product.gemm.b_format, Float8Format::kE5M2);
+  EXPECT_EQ(product.operands.a_inverse_scale, of_b.tensor().raw());
+  EXPECT_EQ(product.operands.b_inverse_scale, of_a.tensor().raw());
+  // The same product of fp32 in the codes' place.
+  const HostTensor x = Random({3, 32}, 5), y = Random({16, 32}, 6);
+  product.operands.a = y.tensor().raw();
+  product.operands.b = x.tensor().raw();
+  const LinearGemm sum = Float8AddGemm(a_MK, b_NK, c);
+  EXPECT_FALSE(product.gemm.accumulate);
+  EXPECT_TRUE(sum.gemm.accumulate);
+  EXPECT_EQ(sum.operands.bias, nullptr);
+  Compute(product.gemm, product.operands);
+  for (int64_t m = 0; m < 3; ++m) {
+    for (int64_t n = 0; n < 16; ++n) {
+      double want = bias.Get(n);
+      for (int64_t k = 0; k < 32; ++k) want += At(x, m, k) * At(y, n, k);
+      EXPECT_NEAR(At(c, m, n), want, 1e-5);
+    }
+  }
+}
+
 // Kernels may count on it for every later call of this product.
 TEST_F(LinearGemmTest, AlignmentIsThatOfTheWorstAddress) {
   alignas(16) char memory[256] = {};

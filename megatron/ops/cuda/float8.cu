@@ -1,0 +1,162 @@
+// Quantization to 8-bit floats, and what their products leave to do.
+#include <cuda_fp8.h>
+
+#include <algorithm>
+
+#include "megatron/ops/cuda/column_sums.h"
+#include "megatron/ops/cuda/device.cuh"
+#include "megatron/ops/cuda/kernels.h"
+
+namespace megatron::ops::cuda {
+namespace {
+
+constexpr float kLargestFloat = 3.402823466e38f;
+
+// Blocks that take the maximum of a tensor; the rest of it they come to in turn.
+constexpr int64_t kMaxBlocks = 1024;
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads) MaxOfBlock(const T* x, int64_t vectors, float* maxima) {
+  __shared__ float partial[kWarps];
+  float largest = 0;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < vectors;
+       i += step) {
+    const auto values = Load<T, N>(x, i);
+    for (int j = 0; j < N; ++j) largest = fmaxf(largest, fabsf(ToFloat(values.values[j])));
+  }
+  largest = BlockMax(largest, partial);
+  if (threadIdx.x == 0) maxima[blockIdx.x] = largest;
+}
+
+__global__ void __launch_bounds__(kThreads) MaxOfAll(const float* maxima, int count, float* amax) {
+  __shared__ float partial[kWarps];
+  float largest = 0;
+  for (int i = threadIdx.x; i < count; i += kThreads) largest = fmaxf(largest, maxima[i]);
+  largest = BlockMax(largest, partial);
+  if (threadIdx.x == 0) *amax = largest;
+}
+
+template <typename T, int N>
+void LaunchMax(const Stream& stream, const T* x, int64_t count, float* amax) {
+  const int64_t vectors = count / N;
+  const unsigned blocks = std::min(Blocks(vectors, kThreads), static_cast<unsigned>(kMaxBlocks));
+  float* const maxima = static_cast<float*>(
+      stream.cuda()->Workspace(kMaxBlocks * static_cast<int64_t>(sizeof(float))));
+  if (blocks > 0) MaxOfBlock<T, N><<<blocks, kThreads, 0, Handle(stream)>>>(x, vectors, maxima);
+  MaxOfAll<<<1, kThreads, 0, Handle(stream)>>>(maxima, static_cast<int>(blocks), amax);
+  CheckLaunched("the largest magnitude");
+}
+
+// tensor/float8.h, to the bit.
+__device__ float ScaleOf(float largest_code, float amax) {
+  if (!(amax > 0) || !(amax <= kLargestFloat)) return 1;
+  const float scale = largest_code / amax;
+  return scale <= kLargestFloat ? scale : kLargestFloat;
+}
+
+__device__ uint8_t Code(__nv_fp8_interpretation_t format, float x) {
+  // The conversion would take infinity for a large number.
+  if (!(fabsf(x) <= kLargestFloat)) return 0x7f;
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, format);
+}
+
+struct QuantizeArgs {
+  const void* x;
+  const float* amax;
+  int64_t rows, columns, padded_rows;
+  float largest_code;
+  __nv_fp8_interpretation_t format;
+  uint8_t *codes, *transposed;  // or null
+  float* inverse_scale;
+};
+
+constexpr int kTile = 64;
+// A row more of banks than of codes, so that the columns of a tile lie in different ones.
+constexpr int kPitch = kTile + 1;
+constexpr int kRowsAtOnce = kVectorBytes;
+
+// One block a tile of kTile x kTile.
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads) QuantizeTile(QuantizeArgs args) {
+  __shared__ uint8_t tile[kTile * kPitch];
+  const float scale = ScaleOf(args.largest_code, *args.amax);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *args.inverse_scale = 1 / scale;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int64_t first_column = static_cast<int64_t>(blockIdx.y) * kTile;
+
+  for (int i = threadIdx.x; i < kTile * kTile / N; i += kThreads) {
+    const int r = i / (kTile / N), c = i % (kTile / N) * N;
+    const int64_t row = first_row + r, column = first_column + c;
+    if (column >= args.columns) continue;
+    Vector<uint8_t, N> codes = {};
+    if (row < args.rows) {
+      const int64_t at = row * args.columns + column;
+      const auto values = Load<T, N>(static_cast<const T*>(args.x) + at, 0);
+      for (int j = 0; j < N; ++j)
+        codes.values[j] = Code(args.format, ToFloat(values.values[j]) * scale);
+      if (args.codes != nullptr) Store<uint8_t, N>(args.codes + at, 0, codes);
+    }
+    for (int j = 0; j < N; ++j) tile[r * kPitch + c + j] = codes.values[j];
+  }
+  if (args.transposed == nullptr) return;
+  __syncthreads();
+  for (int i = threadIdx.x; i < kTile * kTile / kRowsAtOnce; i += kThreads) {
+    const int c = i / (kTile / kRowsAtOnce), r = i % (kTile / kRowsAtOnce) * kRowsAtOnce;
+    const int64_t row = first_row + r, column = first_column + c;
+    if (column >= args.columns || row >= args.padded_rows) continue;
+    Vector<uint8_t, kRowsAtOnce> codes;
+    for (int j = 0; j < kRowsAtOnce; ++j) codes.values[j] = tile[(r + j) * kPitch + c];
+    Store<uint8_t, kRowsAtOnce>(args.transposed + column * args.padded_rows + row, 0, codes);
+  }
+}
+
+}  // namespace
+
+void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1) {
+  WithType(x_RC.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    constexpr int N = kVector<T>;
+    if (x_RC.numel() % N == 0 && IsAligned({x_RC.raw()})) {
+      LaunchMax<T, N>(stream, As(type, x_RC), x_RC.numel(), amax_1.data<float>());
+    } else {
+      LaunchMax<T, 1>(stream, As(type, x_RC), x_RC.numel(), amax_1.data<float>());
+    }
+  });
+}
+
+void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+              const Float8Tensor& out) {
+  CHECK(IsAligned({out.codes_RC.raw(), out.codes_CS.raw()}));
+  const bool e4m3 = out.format == Float8Format::kE4M3;
+  QuantizeArgs args;
+  args.x = x_RC.raw();
+  args.amax = amax_1.data<float>();
+  args.rows = x_RC.dim(0);
+  args.columns = x_RC.dim(1);
+  args.padded_rows = Float8Padded(args.rows);
+  args.largest_code = Float8Max(out.format);
+  args.format = e4m3 ? __NV_E4M3 : __NV_E5M2;
+  args.codes = static_cast<uint8_t*>(out.codes_RC.raw());
+  args.transposed = static_cast<uint8_t*>(out.codes_CS.raw());
+  args.inverse_scale = out.inverse_scale_1.data<float>();
+  // At least one, which writes the scale.
+  const dim3 tiles(std::max(1u, Blocks(args.padded_rows, kTile)),
+                   std::max(1u, Blocks(args.columns, kTile)));
+  WithType(x_RC.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    constexpr int N = kVector<T>;
+    if (IsAligned({x_RC.raw()})) {
+      QuantizeTile<T, N><<<tiles, kThreads, 0, Handle(stream)>>>(args);
+    } else {
+      QuantizeTile<T, 1><<<tiles, kThreads, 0, Handle(stream)>>>(args);
+    }
+  });
+  CheckLaunched("quantization");
+}
+
+void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias_O) {
+  AddColumnSums(stream, dy_TO, dbias_O);
+}
+
+}  // namespace megatron::ops::cuda

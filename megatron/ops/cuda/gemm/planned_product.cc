@@ -1,0 +1,53 @@
+#include "megatron/ops/cuda/gemm/planned_product.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "glog/logging.h"
+#include "megatron/ops/cuda/gemm/blas_product.h"
+#include "megatron/ops/cuda/gemm/gemm_planner.h"
+#include "megatron/tensor/cuda_device.h"
+
+namespace megatron::ops::cuda {
+namespace {
+
+// A product with the kernel chosen for it. Kept for the life of the program.
+struct Plan {
+  Plan(void* handle, const Gemm& gemm) : product(handle, gemm, BlasProduct::kCandidates) {}
+
+  BlasProduct product;
+  int candidate = 0;
+};
+
+// Plans by device and product. Streams of several threads may ask at once.
+const Plan& PlanFor(CudaStream* stream, const Gemm& gemm, const GemmOperands& operands) {
+  static std::mutex* const mutex = new std::mutex;
+  static auto* const plans = new std::map<std::pair<int, Gemm>, std::unique_ptr<Plan>>;
+  const std::pair<int, Gemm> key = {stream->device(), gemm};
+  {
+    std::lock_guard<std::mutex> lock(*mutex);
+    const auto found = plans->find(key);
+    if (found != plans->end()) return *found->second;
+  }
+  // Not under the lock, since choosing may wait for the device.
+  auto plan = std::make_unique<Plan>(stream->blas(), gemm);
+  TimedProduct timed(&plan->product, stream, operands);
+  plan->candidate = ProcessGemmPlanner().Choose(PlaceOfDevice(stream->device()), gemm,
+                                                MayWaitFor(*stream), &timed);
+  std::lock_guard<std::mutex> lock(*mutex);
+  return *plans->emplace(key, std::move(plan)).first->second;
+}
+
+}  // namespace
+
+void RunPlanned(const Stream& stream, const LinearGemm& linear) {
+  const Gemm& gemm = linear.gemm;
+  if (gemm.m == 0 || gemm.n == 0) return;
+  const Plan& plan = PlanFor(stream.cuda(), gemm, linear.operands);
+  CHECK(plan.product.Run(stream.cuda(), plan.candidate, linear.operands))
+      << "cublasLtMatmul: " << gemm;
+}
+
+}  // namespace megatron::ops::cuda

@@ -1,0 +1,42 @@
+// A matrix in 8-bit floats, as quantize.h makes it and product.h multiplies it.
+//
+// An element is the value of its code (tensor/float8.h) times inverse_scale_1. Products sum along
+// the rows of both operands, so that a matrix is kept as it is, transposed, or both, by what it
+// meets. Legend: R rows, C columns, a multiple of kFloat8Alignment; S is R rounded up to one, and
+// what lies behind R is zero.
+#ifndef MEGATRON_OPS_FLOAT8_FLOAT8_TENSOR_H_
+#define MEGATRON_OPS_FLOAT8_FLOAT8_TENSOR_H_
+
+#include <cstdint>
+
+#include "megatron/tensor/float8.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+// The GPU's matrix units read rows in pieces of 16 bytes.
+constexpr int64_t kFloat8Alignment = 16;
+
+inline int64_t Float8Padded(int64_t rows) {
+  return (rows + kFloat8Alignment - 1) / kFloat8Alignment * kFloat8Alignment;
+}
+
+// One of the two forms.
+struct Float8Matrix {
+  Float8Format format = Float8Format::kE4M3;
+  Tensor codes;            // uint8, contiguous
+  Tensor inverse_scale_1;  // fp32
+};
+
+struct Float8Tensor {
+  Float8Format format = Float8Format::kE4M3;
+  Tensor codes_RC, codes_CS;  // empty: not kept
+  Tensor inverse_scale_1;
+
+  Float8Matrix AsItIs() const { return {format, codes_RC, inverse_scale_1}; }
+  Float8Matrix Transposed() const { return {format, codes_CS, inverse_scale_1}; }
+};
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_FLOAT8_FLOAT8_TENSOR_H_

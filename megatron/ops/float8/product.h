@@ -1,0 +1,26 @@
+// Matrix products of 8-bit floats: sums of exact products in fp32, multiplied once by both inverse
+// scales.
+//
+// Legend: M and N rows of the operands, K what is summed over. N and K are multiples of
+// kFloat8Alignment. Of the two formats one at least is E4M3.
+#ifndef MEGATRON_OPS_FLOAT8_PRODUCT_H_
+#define MEGATRON_OPS_FLOAT8_PRODUCT_H_
+
+#include "megatron/ops/float8/float8_tensor.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+// c = a b^T + bias. c is fp32, bf16 or fp16 (on CUDA: one of the latter two); an empty bias, else
+// of its dtype, is absent.
+void Float8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8Matrix& b_NK,
+                   const Tensor& bias_N, const Tensor& c_MN);
+
+// c (fp32) += a b^T.
+void AddFloat8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8Matrix& b_NK,
+                      const Tensor& c_MN);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_FLOAT8_PRODUCT_H_

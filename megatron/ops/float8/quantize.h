@@ -1,0 +1,25 @@
+// Quantization to 8-bit floats with one scale a tensor, from its own largest magnitude (*current
+// scaling*), in two steps, between which ranks that hold parts of one tensor take the maximum of
+// theirs. The scale stays on the device: the host waits for nothing.
+//
+// Legend: R rows, C columns. x is fp32, bf16 or fp16; all is contiguous.
+#ifndef MEGATRON_OPS_FLOAT8_QUANTIZE_H_
+#define MEGATRON_OPS_FLOAT8_QUANTIZE_H_
+
+#include "megatron/ops/float8/float8_tensor.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+// amax (fp32) = the largest |x|; NaN is passed over. 0 where there are no elements.
+void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1);
+
+// Writes the codes of x * Float8Scale(format, amax) in the forms that `out` keeps, and the scale's
+// inverse.
+void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+              const Float8Tensor& out);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_FLOAT8_QUANTIZE_H_
