@@ -15,6 +15,7 @@ LinearOptions HeadsLinear(const TransformerOptions& options, const std::string& 
   linear.output_shape = {options.num_attention_heads, parts, options.kv_channels};
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
+  linear.float8 = options.float8;
   return linear;
 }
 
@@ -26,6 +27,7 @@ LinearOptions OutputLinear(const TransformerOptions& options, const std::string&
   linear.bias = options.linear_bias;
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
+  linear.float8 = options.float8;
   return linear;
 }
 

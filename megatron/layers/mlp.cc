@@ -15,6 +15,7 @@ LinearOptions Fc1(const TransformerOptions& options, const std::string& name) {
   linear.split_dim = options.gated ? 1 : 0;
   linear.bias = options.linear_bias;
   linear.init_std = options.init_std;
+  linear.float8 = options.float8;
   return linear;
 }
 
@@ -26,6 +27,7 @@ LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
   linear.bias = options.linear_bias;
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
+  linear.float8 = options.float8;
   return linear;
 }
 

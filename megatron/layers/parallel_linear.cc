@@ -56,6 +56,7 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                                            const ProcessGroup& tensor_group)
     : input_size_(options.input_size),
       has_bias_(options.bias),
+      products_(options.float8, LinearProducts::Cut::kOutput),
       weight_(MakeWeight(options, WithInputs(OutputSharding(options, tensor_group), input_size_))),
       bias_(MakeBias(options, OutputSharding(options, tensor_group))) {}
 
@@ -63,7 +64,7 @@ void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, 
                                    LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = x_TI;
-  ops::LinearForward(ctx.stream, Gather(ctx, x_TI), weight_OI(), bias_O(), y_TO);
+  products_.Forward(ctx, Gather(ctx, x_TI), weight_OI(), bias_O(), y_TO, &saved->products);
 }
 
 void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activation activation,
@@ -71,24 +72,25 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
                                              const Tensor& y_TO, LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = x_TI;
-  ops::LinearActivationForward(ctx.stream, activation, Gather(ctx, x_TI), weight_OI(), bias_O(),
-                               pre_TO, y_TO);
+  products_.ForwardActivation(ctx, activation, Gather(ctx, x_TI), weight_OI(), bias_O(), pre_TO,
+                              y_TO, &saved->products);
 }
 
 void ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                          const Tensor& dx_TI, LinearSaved* saved) const {
-  Arena::Scope scope(ctx.scratch);
   saved->dy_TO = dy_TO;
+  products_.Reserve(ctx, dy_TO, &saved->products);
+  Arena::Scope scope(ctx.scratch);
   const Tensor summand_TI = SummandOf(ctx, dx_TI);
-  ops::LinearBackwardInput(ctx.stream, dy_TO, weight_OI(), summand_TI);
+  products_.BackwardInput(ctx, dy_TO, weight_OI(), summand_TI, &saved->products);
   Reduce(ctx, summand_TI, dx_TI);
 }
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
-  ops::LinearBackwardWeight(ctx.stream, saved.dy_TO, Gather(ctx, saved.x_TI),
-                            weight_.grad.View({output_size(), input_size_}),
-                            has_bias_ ? bias_.grad.Flatten() : Tensor());
+  products_.BackwardWeight(ctx, saved.dy_TO, Gather(ctx, saved.x_TI),
+                           weight_.grad.View({output_size(), input_size_}),
+                           has_bias_ ? bias_.grad.Flatten() : Tensor(), saved.products);
 }
 
 void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
@@ -98,6 +100,7 @@ void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
 
 RowParallelLinear::RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group)
     : has_bias_(options.bias),
+      products_(options.float8, LinearProducts::Cut::kInput),
       weight_(MakeWeight(options, SplitOverTensor(Append(options.output_shape, options.input_size),
                                                   1, tensor_group.size(), tensor_group.rank()))),
       bias_(MakeBias(options,
@@ -111,29 +114,36 @@ void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, con
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = x_TI;
   const Tensor summand_TO = SummandOf(ctx, y_TO);
-  ops::LinearForward(ctx.stream, x_TI, weight_.data, Tensor(), summand_TO);
+  products_.Forward(ctx, x_TI, weight_.data, Tensor(), summand_TO, &saved->products);
   Reduce(ctx, summand_TO, y_TO);
+}
+
+Tensor RowParallelLinear::KeepGradient(const LayerContext& ctx, const Tensor& dy_TO,
+                                       LinearSaved* saved) const {
+  const Tensor all_TO = Gather(ctx, dy_TO);
+  saved->dy_TO = ctx.defers() ? dy_TO : all_TO;
+  products_.Reserve(ctx, all_TO, &saved->products);
+  return all_TO;
 }
 
 void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                       const Tensor& dx_TI, LinearSaved* saved) const {
-  const Tensor all_TO = Gather(ctx, dy_TO);
-  saved->dy_TO = ctx.defers() ? dy_TO : all_TO;
-  ops::LinearBackwardInput(ctx.stream, all_TO, weight_.data, dx_TI);
+  products_.BackwardInput(ctx, KeepGradient(ctx, dy_TO, saved), weight_.data, dx_TI,
+                          &saved->products);
 }
 
 void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                                 const Tensor& dy_TO, const Tensor& pre_TI,
                                                 const Tensor& dx_TI, LinearSaved* saved) const {
-  const Tensor all_TO = Gather(ctx, dy_TO);
-  saved->dy_TO = ctx.defers() ? dy_TO : all_TO;
-  ops::LinearActivationBackwardInput(ctx.stream, activation, all_TO, weight_.data, pre_TI, dx_TI);
+  products_.BackwardInputActivation(ctx, activation, KeepGradient(ctx, dy_TO, saved), weight_.data,
+                                    pre_TI, dx_TI, &saved->products);
 }
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
-  const Tensor all_TO = ctx.defers() ? Gather(ctx, saved.dy_TO) : saved.dy_TO;
-  ops::LinearBackwardWeight(ctx.stream, all_TO, saved.x_TI, weight_.grad, Tensor());
+  const bool gather = ctx.defers() && products_.reads_dy();
+  products_.BackwardWeight(ctx, gather ? Gather(ctx, saved.dy_TO) : saved.dy_TO, saved.x_TI,
+                           weight_.grad, Tensor(), saved.products);
 }
 
 void RowParallelLinear::AppendParameters(std::vector<Parameter*>* out) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/linear_products.h"
 #include "megatron/ops/linear.h"
 #include "megatron/tensor/parameter.h"
 
@@ -36,12 +37,14 @@ struct LinearOptions {
   bool bias = true;
   bool sequence_parallel = false;  // a row layer's bias then meets this rank's rows only
   float init_std = 0.02f;
+  Float8Options float8;
 };
 
 struct LinearSaved {
   Tensor x_TI;   // of a column layer as it came, not gathered
   Tensor dy_TO;  // of a column layer as it came; of a row layer of all tokens, or where
                  // ctx.defers() as it came
+  LinearProducts::Saved products;
 };
 
 class ColumnParallelLinear {
@@ -57,6 +60,7 @@ class ColumnParallelLinear {
                          const Tensor& pre_TO, const Tensor& y_TO, LinearSaved* saved) const;
   // dx is summed over the tensor-parallel ranks. dy must live until BackwardWeight has run, of
   // which both calls must have the same ctx.defers().
+  // What it keeps otherwise lies in ctx.kept(), where the caller's scope must hold it until then.
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
                      LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
@@ -69,6 +73,7 @@ class ColumnParallelLinear {
 
   int64_t input_size_;
   bool has_bias_;
+  LinearProducts products_;
   Parameter weight_, bias_;
 };
 
@@ -96,7 +101,11 @@ class RowParallelLinear {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  // All rows of dy, of which *saved gets what BackwardWeight needs.
+  Tensor KeepGradient(const LayerContext& ctx, const Tensor& dy_TO, LinearSaved* saved) const;
+
   bool has_bias_;
+  LinearProducts products_;
   Parameter weight_, bias_;
 };
 

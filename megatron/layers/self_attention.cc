@@ -16,6 +16,7 @@ LinearOptions QkvLinear(const TransformerOptions& options, const std::string& na
   linear.output_shape = {options.num_query_groups, heads_per_group + 2, options.kv_channels};
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
+  linear.float8 = options.float8;
   return linear;
 }
 
@@ -60,6 +61,7 @@ LinearOptions OutputLinear(const TransformerOptions& options, const std::string&
   linear.bias = options.linear_bias;
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
+  linear.float8 = options.float8;
   return linear;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "megatron/layers/float8_options.h"
 #include "megatron/layers/moe/moe_options.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
@@ -82,6 +83,9 @@ struct TransformerOptions {
   // (LayerContext::sequence_parallel).
   bool sequence_parallel = false;
   RecomputeOptions recompute;
+  // Of the linear layers of attention and MLPs. Not where several ranks share a group of queries,
+  // whose packed weight is then more than one tensor, nor of experts.
+  Float8Options float8;
   ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
   int context_team_size = 1;                                  // ranks of kHierarchical's teams
   MoeOptions moe;

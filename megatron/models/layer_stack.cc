@@ -10,9 +10,10 @@ namespace megatron {
 LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group,
                        const ExpertGroups& expert_groups) {
   const int64_t count = options.num_layers;
-  for (int64_t i = 0; i < count; ++i) {
-    layers_.push_back(std::make_unique<TransformerLayer>(
-        options.transformer, options.first_layer + i, tensor_group, expert_groups));
+  for (int64_t i = options.first_layer; i < options.first_layer + count; ++i) {
+    TransformerOptions of_layer = options.transformer;
+    of_layer.float8 = Float8OfLayer(of_layer.float8, i, of_layer.num_layers);
+    layers_.push_back(std::make_unique<TransformerLayer>(of_layer, i, tensor_group, expert_groups));
   }
   const LayerRecompute& recompute = options.recompute;
   for (int64_t begin = 0; begin < count;) {

@@ -96,6 +96,8 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"precision.min_loss_scale", Above(0, kLargestFp32)},
       {"precision.loss_scale_window", AtLeast(1)},
       {"precision.hysteresis", AtLeast(1)},
+      {"precision.num_layers_at_start_in_bf16", AtLeast(0, 10000)},
+      {"precision.num_layers_at_end_in_bf16", AtLeast(0, 10000)},
       {"recompute.recompute_num_layers", kLayers},
       {"optimizer.lr", kRate},
       {"optimizer.min_lr", kRate},

@@ -41,6 +41,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"model.disable_bias_linear=true"},
       {"model.group_query_attention=true", "model.num_query_groups=2"},
       {"precision.fp16=true"},
+      {"precision.bf16=true", "precision.fp8_format=e4m3", "precision.first_last_layers_bf16=true"},
       {"recompute.recompute_granularity=full"},
       {"recompute.recompute_granularity=selective"},
       {"optimizer.lr_warmup_iters=0"},
@@ -134,7 +135,9 @@ const std::map<std::string, Help>& Helps() {
 }
 
 // Never heeded by this version, and never accepted for a run.
-bool IsOnlyRefused(const std::string& path) { return path == "system.device"; }
+bool IsOnlyRefused(const std::string& path) {
+  return path == "system.device" || path == "precision.fp8_recipe";
+}
 
 template <typename T>
 std::string AsText(const T& value) {
@@ -170,7 +173,9 @@ std::string Describe(const TransformerOptions& o) {
               o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
               o.recompute.norm, o.sequence_parallel, o.context_parallel, o.context_team_size,
               o.causal, o.post_norm, o.relative_positions.buckets,
-              o.relative_positions.max_distance, o.softmax_scale);
+              o.relative_positions.max_distance, o.softmax_scale, o.float8.enabled,
+              o.float8.gradient, o.float8.weight_gradient, o.float8.first_layers_without,
+              o.float8.last_layers_without);
 }
 
 std::string Describe(const TrainerOptions& o) {
@@ -322,6 +327,8 @@ TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
 TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
       {"system.device", {"system.device=cuda"}},
+      {"is not available; tensorwise is",
+       {"precision.bf16=true", "precision.fp8_format=e4m3", "precision.fp8_recipe=delayed"}},
       {"p2p, a2a, allgather, a2a_p2p", {"parallel.cp_comm_type=\"a2a+p2p\""}},
       {"makes 512 ranks", {"parallel.data_parallel_size=512", "train.global_batch_size=1024"}}};
   for (const auto& [text, overrides] : refused) {

@@ -25,6 +25,19 @@ DType ModelDType(const config::PrecisionConfig& config) {
   return config.fp16() ? DType::kFloat16 : DType::kFloat32;
 }
 
+Float8Options ToFloat8(const config::PrecisionConfig& config) {
+  Float8Options options;
+  options.enabled = config.fp8_format() != config::Fp8Format::none;
+  options.gradient =
+      config.fp8_format() == config::Fp8Format::e4m3 ? Float8Format::kE4M3 : Float8Format::kE5M2;
+  options.weight_gradient = config.fp8_wgrad();
+  if (config.first_last_layers_bf16()) {
+    options.first_layers_without = config.num_layers_at_start_in_bf16();
+    options.last_layers_without = config.num_layers_at_end_in_bf16();
+  }
+  return options;
+}
+
 RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
   RecomputeOptions options;
   if (config.recompute_granularity() != config::RecomputeGranularity::selective) return options;
@@ -163,6 +176,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
           : model.init_method_std());
   options.dtype = ModelDType(config.precision());
   options.recompute = ToRecompute(config.recompute());
+  options.float8 = ToFloat8(config.precision());
   options.moe = ToMoe(model);
   return options;
 }

@@ -12,6 +12,7 @@
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/validate/validate_data.h"
+#include "megatron/train/validate/validate_float8.h"
 #include "megatron/train/validate/validate_graphs.h"
 #include "megatron/train/validate/validate_model.h"
 #include "megatron/train/validate/validate_parallel.h"
@@ -174,6 +175,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckGemms(check);
   CheckCudaGraphs(check);
   CheckPrecision(check);
+  CheckFloat8(check);
   CheckRecompute(check);
   CheckTraining(check);
   CheckData(check);

@@ -1,0 +1,297 @@
+#include "megatron/layers/linear_products.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/comm/thread/run_ranks.h"
+#include "megatron/ops/host_tensor.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron {
+namespace {
+
+using ops::HostTensor;
+using Cut = LinearProducts::Cut;
+using Values = std::vector<double>;
+
+constexpr int64_t kTokens = 22, kIn = 64, kOut = 96;
+constexpr DType kF32 = DType::kFloat32;
+
+// The numbers of a format that are not negative, ascending.
+Values NumbersOf(int mantissa_bits, int bias, double largest) {
+  Values numbers;
+  for (int step = 0; step < 1 << mantissa_bits; ++step)
+    numbers.push_back(std::ldexp(step, 1 - bias - mantissa_bits));
+  for (int exponent = 1 - bias; std::ldexp(1, exponent) <= largest; ++exponent) {
+    for (int step = 1 << mantissa_bits; step < 2 << mantissa_bits; ++step) {
+      const double number = std::ldexp(step, exponent - mantissa_bits);
+      if (number <= largest) numbers.push_back(number);
+    }
+  }
+  return numbers;
+}
+
+// What the values are after quantization, worked out without any code of the ops: scaled so that
+// the largest is the format's largest, rounded to the nearest number, of two the one whose place
+// among them is even.
+Values Quantized(const Values& x, Float8Format format) {
+  const bool e4m3 = format == Float8Format::kE4M3;
+  const Values numbers = e4m3 ? NumbersOf(3, 7, 448) : NumbersOf(2, 15, 57344);
+  float amax = 0;
+  for (double value : x) amax = std::max(amax, static_cast<float>(std::fabs(value)));
+  const float scale = static_cast<float>(numbers.back()) / amax;
+  Values out;
+  for (double value : x) {
+    const double scaled = static_cast<float>(std::fabs(value)) * scale;
+    size_t best = 0;
+    double best_distance = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const double distance = std::fabs(numbers[i] - scaled);
+      if (distance > best_distance || (distance == best_distance && i % 2 == 1)) continue;
+      best = i;
+      best_distance = distance;
+    }
+    out.push_back(std::copysign(numbers[best], value) * (1.0f / scale));
+  }
+  return out;
+}
+
+// c [m, n] += sum over k of a[m * am + k * ak] b[n * bn + k * bk].
+struct Strides {
+  int64_t row, k;
+};
+void AddProduct(const Values& a, Strides at, const Values& b, Strides bt, int64_t k, int64_t n,
+                Values* c) {
+  for (size_t i = 0; i < c->size(); ++i) {
+    const int64_t row = static_cast<int64_t>(i) / n, column = static_cast<int64_t>(i) % n;
+    for (int64_t j = 0; j < k; ++j)
+      (*c)[i] += a[row * at.row + j * at.k] * b[column * bt.row + j * bt.k];
+  }
+}
+
+// One layer's operands and results, of all features and tokens or of a rank's.
+struct Layer {
+  Layer(int64_t tokens, int64_t in, int64_t out, DType dtype)
+      : x({tokens, in}, dtype),
+        w({out, in}, dtype),
+        bias({out}, dtype),
+        dy({tokens, out}, dtype),
+        y({tokens, out}, dtype),
+        dx({tokens, in}, dtype),
+        dw({out, in}, kF32),
+        dbias({out}, kF32) {}
+
+  HostTensor x, w, bias, dy, y, dx, dw, dbias;
+};
+
+// Features and tokens of the second half are larger, so that halves have scales of their own.
+Layer Random(DType dtype) {
+  Layer layer(kTokens, kIn, kOut, dtype);
+  const auto fill = [&](HostTensor* to, uint32_t seed) {
+    const HostTensor values = HostTensor::Normal(to->tensor().shape(), to->tensor().dtype(), seed);
+    const int64_t columns = to->tensor().dim(-1), rows = to->numel() / columns;
+    for (int64_t i = 0; i < to->numel(); ++i) {
+      const double columns_part = i % columns < columns / 2 ? 1 : 7;
+      to->Set(i, values.Get(i) * columns_part * (i / columns < rows / 2 ? 1 : 3));
+    }
+  };
+  fill(&layer.x, 1), fill(&layer.w, 2), fill(&layer.dy, 3);
+  fill(&layer.bias, 4), fill(&layer.dw, 5), fill(&layer.dbias, 6);
+  return layer;
+}
+
+LinearProducts Products(const Float8Options& options, Cut cut = Cut::kOutput) {
+  return LinearProducts(options, cut);
+}
+Float8Options Enabled(Float8Format gradient = Float8Format::kE5M2) {
+  Float8Options options;
+  options.enabled = true;
+  options.gradient = gradient;
+  return options;
+}
+
+// Forward and backward; the sums of cut layers over ranks are the caller's.
+void Train(const LinearProducts& products, const ProcessGroup& tensor, const ProcessGroup& context,
+           Layer* layer) {
+  ThreadPool pool(1);
+  Arena saved({}, 1 << 20, "saved", nullptr), scratch({}, 1 << 20, "scratch", nullptr);
+  LayerContext ctx = {tensor, Stream::Cpu(&pool), &saved, &scratch, nullptr};
+  ctx.context_group = context;
+  LinearProducts::Saved kept;
+  products.Forward(ctx, layer->x, layer->w, layer->bias, layer->y, &kept);
+  EXPECT_EQ(scratch.Mark(), 0);
+  products.Reserve(ctx, layer->dy, &kept);
+  products.BackwardInput(ctx, layer->dy, layer->w, layer->dx, &kept);
+  products.BackwardWeight(ctx, layer->dy, layer->x, layer->dw, layer->dbias, kept);
+}
+void TrainAlone(const Float8Options& options, Layer* layer) {
+  Train(Products(options), ProcessGroup(), ProcessGroup(), layer);
+}
+
+TEST(LinearProductsTest, AreThoseOfTheQuantizedTensors) {
+  for (DType dtype : {kF32, DType::kBFloat16, DType::kFloat16}) {
+    for (Float8Format gradient : {Float8Format::kE4M3, Float8Format::kE5M2}) {
+      SCOPED_TRACE(testing::Message() << dtype << " " << Name(gradient));
+      Layer layer = Random(dtype);
+      const Values x = Quantized(layer.x.Values(), Float8Format::kE4M3),
+                   w = Quantized(layer.w.Values(), Float8Format::kE4M3),
+                   dy = Quantized(layer.dy.Values(), gradient);
+      Values y(kTokens * kOut), dx(kTokens * kIn), dw = layer.dw.Values(),
+                                                   dbias = layer.dbias.Values();
+      AddProduct(x, {kIn, 1}, w, {kIn, 1}, kIn, kOut, &y);
+      for (size_t i = 0; i < y.size(); ++i) y[i] += layer.bias.Get(static_cast<int64_t>(i) % kOut);
+      AddProduct(dy, {kOut, 1}, w, {1, kIn}, kOut, kIn, &dx);
+      AddProduct(dy, {1, kOut}, x, {1, kIn}, kTokens, kIn, &dw);
+      // Of the gradient itself.
+      for (int64_t i = 0; i < layer.dy.numel(); ++i) dbias[i % kOut] += layer.dy.Get(i);
+      TrainAlone(Enabled(gradient), &layer);
+      ExpectNear(layer.y, y, ops::OpTolerance(dtype));
+      ExpectNear(layer.dx, dx, ops::OpTolerance(dtype));
+      ExpectNear(layer.dw, dw, ops::OpTolerance(kF32));
+      ExpectNear(layer.dbias, dbias, ops::OpTolerance(kF32));
+    }
+  }
+}
+
+TEST(LinearProductsTest, WithoutFloat8AreThoseOfTheTensorsThemselves) {
+  Layer layer = Random(kF32);
+  Values y(kTokens * kOut);
+  AddProduct(layer.x.Values(), {kIn, 1}, layer.w.Values(), {kIn, 1}, kIn, kOut, &y);
+  for (size_t i = 0; i < y.size(); ++i) y[i] += layer.bias.Get(static_cast<int64_t>(i) % kOut);
+  TrainAlone(Float8Options(), &layer);
+  ExpectNear(layer.y, y, ops::OpTolerance(kF32));
+}
+
+TEST(LinearProductsTest, TheWeightsGradientMayBeThatOfTheTensorsThemselves) {
+  Float8Options options = Enabled();
+  options.weight_gradient = false;
+  Layer with = Random(DType::kBFloat16), without = Random(DType::kBFloat16),
+        all = Random(DType::kBFloat16);
+  TrainAlone(options, &with);
+  TrainAlone(Float8Options(), &without);
+  TrainAlone(Enabled(), &all);
+  EXPECT_EQ(with.dw.Bytes(), without.dw.Bytes());
+  EXPECT_EQ(with.dbias.Bytes(), without.dbias.Bytes());
+  EXPECT_NE(all.dw.Bytes(), without.dw.Bytes());
+  EXPECT_EQ(with.y.Bytes(), all.y.Bytes());
+  EXPECT_EQ(with.dx.Bytes(), all.dx.Bytes());
+  EXPECT_NE(with.y.Bytes(), without.y.Bytes());
+  EXPECT_NE(with.dx.Bytes(), without.dx.Bytes());
+}
+
+TEST(LinearProductsTest, ActivationsAreThoseOfWhatIsStored) {
+  ThreadPool pool(1);
+  Arena saved({}, 1 << 20, "saved", nullptr), scratch({}, 1 << 20, "scratch", nullptr);
+  const LayerContext ctx = {ProcessGroup(), Stream::Cpu(&pool), &saved, &scratch, nullptr};
+  Layer plain = Random(DType::kBFloat16), fused = Random(DType::kBFloat16);
+  const HostTensor activated({kTokens, kOut}, DType::kBFloat16);
+  const LinearProducts products = Products(Enabled());
+  LinearProducts::Saved kept;
+  products.ForwardActivation(ctx, ops::Activation::kSquaredRelu, fused.x, fused.w, fused.bias,
+                             fused.y, activated, &kept);
+  products.Forward(ctx, plain.x, plain.w, plain.bias, plain.y, &kept);
+  EXPECT_EQ(fused.y.Bytes(), plain.y.Bytes());
+  for (int64_t i = 0; i < activated.numel(); ++i) {
+    const float pre = static_cast<float>(std::max(0.0, plain.y.Get(i)));
+    ASSERT_EQ(activated.Get(i), ToFloat(ToBFloat16(pre * pre)));
+  }
+  products.Reserve(ctx, fused.dy, &kept);
+  products.BackwardInputActivation(ctx, ops::Activation::kSquaredRelu, fused.dy, fused.w, fused.x,
+                                   fused.dx, &kept);
+  products.BackwardInput(ctx, fused.dy, fused.w, plain.dx, &kept);
+  for (int64_t i = 0; i < fused.dx.numel(); ++i) {
+    const double slope = 2 * std::max(0.0, fused.x.Get(i));
+    ASSERT_NEAR(fused.dx.Get(i), plain.dx.Get(i) * slope, std::fabs(plain.dx.Get(i) * slope) / 128);
+  }
+}
+
+// part (=) or, if `back`, whole (=): rows and columns of it that rank `rank` of two has.
+void Move(const HostTensor& whole, HostTensor* part, bool cut_rows, bool cut_columns, int rank,
+          bool back = false) {
+  const int64_t columns = part->tensor().dim(-1), rows = part->numel() / columns;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t at = (r + (cut_rows ? rank * rows : 0)) * whole.tensor().dim(-1) + c +
+                         (cut_columns ? rank * columns : 0);
+      if (back) {
+        EXPECT_EQ(part->Get(r * columns + c), whole.Get(at)) << r << " " << c;
+      } else {
+        part->Set(r * columns + c, whole.Get(at));
+      }
+    }
+  }
+}
+void ExpectPart(const HostTensor& whole, HostTensor* part, bool cut_rows, bool cut_columns,
+                int rank) {
+  Move(whole, part, cut_rows, cut_columns, rank, /*back=*/true);
+}
+
+// Of results that are not sums over ranks the bits must be the same.
+TEST(LinearProductsTest, TensorParallelRanksUseTheScalesOfOneRank) {
+  Layer whole = Random(kF32);
+  const Layer before = Random(kF32);
+  TrainAlone(Enabled(), &whole);
+  for (Cut cut : {Cut::kInput, Cut::kOutput}) {
+    const bool out = cut == Cut::kOutput;
+    std::vector<Layer> parts;
+    for (int rank = 0; rank < 2; ++rank)
+      parts.emplace_back(kTokens, out ? kIn : kIn / 2, out ? kOut / 2 : kOut, kF32);
+    ASSERT_TRUE(RunRanks(2, [&](int rank, const ProcessGroup& world) {
+                  Layer& part = parts[static_cast<size_t>(rank)];
+                  Move(before.x, &part.x, false, !out, rank);
+                  Move(before.w, &part.w, out, !out, rank);
+                  Move(before.bias, &part.bias, false, out, rank);
+                  Move(before.dy, &part.dy, false, out, rank);
+                  Move(before.dw, &part.dw, out, !out, rank);
+                  Move(before.dbias, &part.dbias, false, out, rank);
+                  Train(Products(Enabled(), cut), world, ProcessGroup(), &part);
+                  if (out) {
+                    ExpectPart(whole.y, &part.y, false, true, rank);
+                    ExpectPart(whole.dbias, &part.dbias, false, true, rank);
+                  } else {
+                    ExpectPart(whole.dx, &part.dx, false, true, rank);
+                  }
+                  ExpectPart(whole.dw, &part.dw, out, !out, rank);
+                  return world.status();
+                }).ok());
+    Values sum;
+    for (int64_t i = 0; i < (out ? whole.dx : whole.y).numel(); ++i) {
+      sum.push_back(out ? parts[0].dx.Get(i) + parts[1].dx.Get(i)
+                        : parts[0].y.Get(i) + parts[1].y.Get(i) - whole.bias.Get(i % kOut));
+    }
+    ExpectNear(out ? whole.dx : whole.y, sum, ops::OpTolerance(kF32));
+  }
+}
+
+TEST(LinearProductsTest, ContextParallelRanksUseTheScalesOfOneRank) {
+  Layer whole = Random(kF32);
+  const Layer before = Random(kF32);
+  TrainAlone(Enabled(), &whole);
+  ASSERT_TRUE(RunRanks(2, [&](int rank, const ProcessGroup& world) {
+                Layer part(kTokens / 2, kIn, kOut, kF32);
+                Move(before.x, &part.x, true, false, rank);
+                Move(before.w, &part.w, false, false, rank);
+                Move(before.bias, &part.bias, false, false, rank);
+                Move(before.dy, &part.dy, true, false, rank);
+                Train(Products(Enabled()), ProcessGroup(), world, &part);
+                ExpectPart(whole.y, &part.y, true, false, rank);
+                ExpectPart(whole.dx, &part.dx, true, false, rank);
+                return world.status();
+              }).ok());
+}
+
+TEST(LinearProductsTest, LayersAtTheEndsMayBeLeftOut) {
+  Float8Options options = Enabled();
+  options.first_layers_without = 1;
+  options.last_layers_without = 2;
+  for (int64_t layer = 0; layer < 6; ++layer)
+    EXPECT_EQ(Float8OfLayer(options, layer, 6).enabled, layer >= 1 && layer < 4) << layer;
+  options.enabled = false;
+  EXPECT_FALSE(Float8OfLayer(options, 2, 6).enabled);
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,164 @@
+// Models whose linear layers multiply 8-bit floats, in fp32 otherwise, so that differences are
+// those of FP8 alone.
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "megatron/comm/thread/run_ranks.h"
+#include "megatron/models/gpt_harness.h"
+
+namespace megatron {
+namespace {
+
+using Gradients = std::map<std::string, std::vector<float>>;
+
+// Features of all matrices are multiples of 16, on two ranks, too.
+std::vector<ModelOptions> Models() {
+  std::vector<ModelOptions> models = {SmallGpt2(), SmallLlama(), SmallPostNormBert(),
+                                      SmallMegatronT5()};
+  for (ModelOptions& model : models) {
+    model.transformer.ffn_hidden_size = 64;
+    model.transformer.float8.enabled = true;
+  }
+  models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
+  return models;
+}
+
+ModelOptions Without(ModelOptions options) {
+  options.transformer.float8.enabled = false;
+  return options;
+}
+
+Gradients Collect(GptHarness& model) {
+  Gradients gradients;
+  for (Parameter* parameter : model.parameters()) {
+    const float* values = parameter->grad.data<float>();
+    gradients[parameter->name].assign(values, values + parameter->grad.numel());
+  }
+  return gradients;
+}
+
+// |a - b| / |b|.
+double Difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double distance = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    distance += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(distance / norm);
+}
+
+TEST(Float8StageTest, LossAndGradientsAreNearThoseWithoutAndNotThem) {
+  for (ModelOptions options : Models()) {
+    // As small as real ones: attention that weights of the usual size here make sharp blows up
+    // errors.
+    options.transformer.init_std = options.transformer.output_init_std = 0.1f;
+    HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
+    GptHarness plain(Without(options), ProcessGroup(), 9), model(options, ProcessGroup(), 9);
+    const double want = plain.LossAndGradients(&batch), loss = model.LossAndGradients(&batch);
+    EXPECT_NEAR(loss, want, 0.01 * want);
+    EXPECT_NE(loss, want);
+    const Gradients gradients = Collect(model);
+    for (const auto& [name, gradient] : Collect(plain)) {
+      const double difference = Difference(gradients.at(name), gradient);
+      EXPECT_GT(difference, 0) << name;
+      // Of an element in E5M2 up to an eighth is lost, and errors add up through the layers.
+      EXPECT_LT(difference, 0.3) << name;
+    }
+  }
+}
+
+TEST(Float8StageTest, LayersAtTheEndsMayStayAsTheyWere) {
+  ModelOptions all = Models()[1];
+  HostBatch batch = RandomBatch({20, 12}, all.vocab_size, 2);
+  const auto loss = [&](int64_t first, int64_t last) {
+    ModelOptions options = all;
+    options.transformer.float8.first_layers_without = first;
+    options.transformer.float8.last_layers_without = last;
+    return GptHarness(options, ProcessGroup(), 9).Loss(&batch, /*training=*/false);
+  };
+  ASSERT_EQ(all.transformer.num_layers, 2);
+  const double none = GptHarness(Without(all), ProcessGroup(), 9).Loss(&batch, false);
+  EXPECT_EQ(loss(1, 1), none);
+  EXPECT_EQ(loss(2, 0), none);
+  EXPECT_NE(loss(1, 0), none);
+  EXPECT_NE(loss(0, 1), none);
+  EXPECT_NE(loss(1, 0), loss(0, 1));
+  EXPECT_NE(loss(0, 0), loss(1, 0));
+}
+
+TEST(Float8StageTest, RecomputationGivesTheSameBits) {
+  const std::vector<std::pair<const char*, std::function<void(ModelOptions*)>>> ways = {
+      {"layers",
+       [](ModelOptions* o) {
+         o->layer_recompute = {LayerRecompute::kUniform, 2};
+       }},
+      {"block",
+       [](ModelOptions* o) {
+         o->layer_recompute = {LayerRecompute::kBlock, 1};
+       }},
+      {"attention", [](ModelOptions* o) { o->transformer.recompute.core_attention = true; }},
+      {"mlp", [](ModelOptions* o) { o->transformer.recompute.mlp = true; }},
+      {"norm", [](ModelOptions* o) { o->transformer.recompute.norm = true; }},
+      {"all parts", [](ModelOptions* o) {
+         o->transformer.recompute = {true, true, true};
+       }}};
+  for (const ModelOptions& options : Models()) {
+    HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
+    GptHarness plain(options, ProcessGroup(), 9);
+    const double loss = plain.LossAndGradients(&batch);
+    const Gradients gradients = Collect(plain);
+    for (const auto& [name, change] : ways) {
+      SCOPED_TRACE(name);
+      ModelOptions again = options;
+      change(&again);
+      GptHarness model(again, ProcessGroup(), 9, /*threads=*/3);
+      EXPECT_EQ(model.LossAndGradients(&batch), loss);
+      EXPECT_EQ(Collect(model), gradients);
+    }
+  }
+}
+
+// But for roundings of fp32, which take an element to another code now and then.
+TEST(Float8StageTest, TensorParallelRanksComputeWhatOneRankComputes) {
+  for (const ModelOptions& model : Models()) {
+    HostBatch batch = RandomBatch({20, 12}, model.vocab_size, 2);
+    for (bool sequence_parallel : {false, true}) {
+      ModelOptions options = model;
+      options.transformer.sequence_parallel = sequence_parallel;
+      GptHarness one(model, ProcessGroup(), 77);
+      const double loss = one.LossAndGradients(&batch);
+      const Gradients whole = Collect(one);
+      ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
+                    GptHarness ranks(options, world, 77);
+                    HostBatch mine = batch;
+                    EXPECT_NEAR(ranks.LossAndGradients(&mine), loss, 3e-4 * loss);
+                    for (Parameter* parameter : ranks.parameters()) {
+                      const Sharding& sharding = parameter->sharding;
+                      if (!absl::EndsWith(parameter->name, "linear_fc2.weight")) continue;
+                      const int64_t rows = sharding.local_shape[0],
+                                    columns = sharding.local_shape[1];
+                      std::vector<float> part;
+                      for (int64_t r = 0; r < rows; ++r) {
+                        const float* row = whole.at(parameter->name).data() +
+                                           r * sharding.global_shape[1] + sharding.offset[1];
+                        part.insert(part.end(), row, row + columns);
+                      }
+                      const float* values = parameter->grad.data<float>();
+                      EXPECT_LT(Difference({values, values + rows * columns}, part), 0.01)
+                          << parameter->name;
+                    }
+                    return world.status();
+                  }).ok());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron

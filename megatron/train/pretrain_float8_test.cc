@@ -1,0 +1,77 @@
+// Training with products of 8-bit floats, as a program.
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/pretrain_harness.h"
+
+namespace megatron {
+namespace {
+
+const Arguments& Bf16() {
+  static const auto* const args = new Arguments{"--set=precision.bf16=true"};
+  return *args;
+}
+Arguments Fp8(const std::string& format) {
+  return Joined(Bf16(), {"--set=precision.fp8_format=" + format});
+}
+
+class PretrainFloat8Test : public PretrainProgramTest {
+ protected:
+  // The demo's model on its stories for a few steps; the loss on stories that it has not seen.
+  double LossOnStories(const Arguments& precision) {
+    const Outcome outcome =
+        Run(Joined({"--config=gpt_demo", "--set=generation=", "--set=train.train_iters=40",
+                    "--set=optimizer.lr_warmup_iters=5", "--set=train.eval_interval=40",
+                    "--set=train.eval_iters=8", "--set=train.log_interval=20"},
+                   precision));
+    EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    return NumberAfter(outcome.output, "lm loss value: ");
+  }
+};
+
+// It begins at ln(257) = 5.5. The bound is twice the difference that was seen.
+TEST_F(PretrainFloat8Test, StoriesAreLearnedAsInBf16ButNotToTheBit) {
+  const double bf16 = LossOnStories(Bf16());
+  EXPECT_LT(bf16, 3);
+  std::vector<double> losses = {bf16};
+  for (const char* format : {"e4m3", "hybrid"}) {
+    const double loss = LossOnStories(Fp8(format));
+    EXPECT_NEAR(loss, bf16, 0.03 * bf16) << format;
+    for (double other : losses) EXPECT_NE(loss, other) << format;
+    losses.push_back(loss);
+  }
+}
+
+TEST_F(PretrainFloat8Test, AStoppedRunContinuesBitForBit) {
+  const Arguments fp8 = Fp8("hybrid");
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, fp8)).exit_code, kExitDone);
+  const Arguments parts = Joined({SaveTo("parts"), "--set=system.num_threads=3"}, fp8);
+  ASSERT_EQ(Run(Joined(parts, {"--set=train.exit_interval=5"})).exit_code, kExitDone);
+  ASSERT_EQ(Run(parts).exit_code, kExitDone);
+  ExpectEqualCheckpoints("whole", "parts");
+}
+
+TEST_F(PretrainFloat8Test, EveryAxisTrainsWhatOneRankTrains) {
+  const Arguments fp8 = Joined(Fp8("hybrid"), {"--set=train.micro_batch_size=1"});
+  const Outcome alone = Run(fp8);
+  ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
+  const double want = NumberAfter(alone.output, "lm loss value: ");
+  for (const Arguments& layout : std::vector<Arguments>{
+           {"--set=parallel.tensor_model_parallel_size=2", "--set=parallel.sequence_parallel=true",
+            "--set=parallel.pipeline_model_parallel_size=2", "--set=parallel.data_parallel_size=2",
+            "--set=parallel.use_distributed_optimizer=true",
+            "--set=parallel.data_parallel_sharding_strategy=optim_grads_params"},
+           {"--set=parallel.context_parallel_size=2",
+            "--set=parallel.tensor_model_parallel_size=2"}}) {
+    const Outcome together = Run(Joined(fp8, layout));
+    ASSERT_EQ(together.exit_code, kExitDone) << together.output;
+    EXPECT_NEAR(NumberAfter(together.output, "lm loss value: "), want, 2e-3 * want);
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,87 @@
+#include "megatron/train/validate/validate_float8.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/ops/float8/float8_tensor.h"
+
+namespace megatron {
+namespace {
+
+constexpr char kFormat[] = "precision.fp8_format";
+constexpr char kRecipe[] = "precision.fp8_recipe";
+constexpr char kEnds[] = "precision.first_last_layers_bf16";
+constexpr char kStart[] = "precision.num_layers_at_start_in_bf16";
+constexpr char kEnd[] = "precision.num_layers_at_end_in_bf16";
+constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+
+void MustBeAligned(ConfigChecker& check, absl::string_view path, int64_t features) {
+  if (features % ops::kFloat8Alignment == 0) return;
+  check.Error(path, absl::StrCat("makes matrices with ", features,
+                                 " features on a rank: ", check.Named(kFormat),
+                                 " needs a multiple of ", ops::kFloat8Alignment));
+}
+
+// Cuts that come out even; that others do not is an error of theirs.
+void CheckSizes(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
+  if (check.Usable({"model.hidden_size"}))
+    MustBeAligned(check, "model.hidden_size", model.hidden_size());
+  if (check.Usable({"model.ffn_hidden_size", kTensor}) && model.ffn_hidden_size() % ranks == 0)
+    MustBeAligned(check, "model.ffn_hidden_size", model.ffn_hidden_size() / ranks);
+  if (!check.Usable(
+          {"model.kv_channels", "model.num_attention_heads", "model.num_query_groups", kTensor})) {
+    return;
+  }
+  const int64_t heads = model.num_attention_heads(), groups = model.num_query_groups();
+  if (ranks > groups) {
+    return check.Error(kTensor, absl::StrCat("is more than ", check.Named("model.num_query_groups"),
+                                             ": not with ", check.Named(kFormat)));
+  }
+  if (groups % ranks != 0 || heads % groups != 0) return;
+  MustBeAligned(check, "model.kv_channels", heads / ranks * model.kv_channels());
+  if (heads * model.kv_channels() / ranks % ops::kFloat8Alignment == 0)
+    MustBeAligned(check, "model.kv_channels", (heads + 2 * groups) / ranks * model.kv_channels());
+}
+
+void CheckEnds(ConfigChecker& check) {
+  const config::PretrainConfig& config = check.resolved();
+  const config::PrecisionConfig& precision = config.precision();
+  if (!precision.first_last_layers_bf16()) {
+    return check.HaveNoEffect({kStart, kEnd}, absl::StrCat("without ", kEnds, ": true"));
+  }
+  const bool t5 = config.model().model_type() == config::ModelType::t5;
+  if (!check.Usable({kStart, kEnd, t5 ? "model.decoder_num_layers" : "model.num_layers"})) return;
+  const int64_t layers =
+      t5 ? std::min(config.model().encoder_num_layers(), config.model().decoder_num_layers())
+         : config.model().num_layers();
+  if (precision.num_layers_at_start_in_bf16() + precision.num_layers_at_end_in_bf16() >= layers) {
+    check.Error(kEnds, absl::StrCat("leaves no layer for ", check.Named(kFormat), ": with ",
+                                    check.Named(kStart), " and ", check.Named(kEnd), " all of ",
+                                    layers, " are in bf16"));
+  }
+}
+
+}  // namespace
+
+void CheckFloat8(ConfigChecker& check) {
+  const config::PrecisionConfig& precision = check.resolved().precision();
+  if (precision.fp8_format() == config::Fp8Format::none) {
+    return check.HaveNoEffect({kRecipe, "precision.fp8_wgrad", kEnds, kStart, kEnd},
+                              absl::StrCat("without ", kFormat));
+  }
+  if (!precision.bf16()) check.Error(kFormat, "needs precision.bf16: true");
+  if (precision.fp8_recipe() != config::Fp8Recipe::tensorwise)
+    check.Error(kRecipe, "is not available; tensorwise is");
+  if (check.IsWritten("model.num_experts")) {
+    check.Error(kFormat, absl::StrCat("is not available with experts, of ",
+                                      check.Named("model.num_experts")));
+  }
+  CheckSizes(check);
+  CheckEnds(check);
+}
+
+}  // namespace megatron

@@ -1,0 +1,79 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/train/validate/validation_errors.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr char kGood[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
+    "precision { bf16: true fp8_format: hybrid }\n"
+    "optimizer { lr: 1e-3 }\n"
+    "train { micro_batch_size: 2 train_iters: 10 }\n"
+    "data { mock_data: true }\n";
+
+std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides) {
+  return ErrorsOf(kGood, overrides);
+}
+
+TEST(ValidateFloat8Test, AcceptsWhatWorks) {
+  EXPECT_THAT(ErrorsWith({}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"precision.fp8_format=e4m3", "precision.fp8_wgrad=false"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"precision.first_last_layers_bf16=true"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"precision.first_last_layers_bf16=true",
+                          "precision.num_layers_at_start_in_bf16=0",
+                          "precision.num_layers_at_end_in_bf16=3"}),
+              IsEmpty());
+  EXPECT_THAT(ErrorsWith({"parallel.tensor_model_parallel_size=2", "model.swiglu=true",
+                          "parallel.sequence_parallel=true"}),
+              IsEmpty());
+  EXPECT_THAT(ErrorsWith({"parallel.context_parallel_size=2"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"model.model_type=bert"}), IsEmpty());
+}
+
+TEST(ValidateFloat8Test, SaysWhatDoesNotWork) {
+  const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
+      {{"precision.bf16=false"}, "needs precision.bf16: true"},
+      {{"precision.bf16=false", "precision.fp16=true"}, "needs precision.bf16: true"},
+      {{"precision.fp8_recipe=delayed"}, "precision.fp8_recipe = delayed"},
+      {{"precision.fp8_recipe=mxfp8"}, "is not available; tensorwise is"},
+      {{"precision.fp8_recipe=blockwise"}, "is not available; tensorwise is"},
+      {{"model.num_experts=4", "model.disable_bias_linear=true"}, "not available with experts"},
+      {{"model.hidden_size=72", "model.kv_channels=16"}, "with 72 features on a rank"},
+      {{"model.ffn_hidden_size=72"}, "with 72 features on a rank"},
+      {{"model.ffn_hidden_size=144", "parallel.tensor_model_parallel_size=2"},
+       "with 72 features on a rank"},
+      {{"model.kv_channels=6"}, "with 24 features on a rank"},
+      {{"model.group_query_attention=true", "model.num_query_groups=2",
+        "parallel.tensor_model_parallel_size=4"},
+       "is more than model.num_query_groups"},
+      {{"precision.num_layers_at_end_in_bf16=2"},
+       "has no effect without precision.first_last_layers_bf16"},
+      {{"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=3"},
+       "leaves no layer for precision.fp8_format"},
+      {{"precision.fp8_format=none", "precision.fp8_wgrad=false"},
+       "has no effect without precision.fp8_format"},
+      {{"precision.fp8_format=none", "precision.first_last_layers_bf16=true"},
+       "has no effect without precision.fp8_format"},
+  };
+  for (const auto& [overrides, message] : cases)
+    EXPECT_THAT(ErrorsWith(overrides), ElementsAre(HasSubstr(message))) << message;
+}
+
+TEST(ValidateFloat8Test, SaysAllAtOnce) {
+  EXPECT_THAT(ErrorsWith({"precision.bf16=false", "precision.fp8_recipe=delayed",
+                          "model.ffn_hidden_size=72"}),
+              SizeIs(3));
+}
+
+}  // namespace
+}  // namespace megatron
