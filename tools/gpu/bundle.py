@@ -12,8 +12,9 @@ import zipfile
 
 # The most valuable first. `build` adds what else is tagged gpu; these need no tag.
 TESTS = ("ops/cuda:kernels_test", "ops/cuda:large_tensors_test", "ops/cuda:layer_norm_test",
-         "train/layouts:cuda_placement_test", "ops/cuda:moe_kernels_test", "ops/cuda/hopper:attention_test",
-         "optim:comm_stream_test", "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
+         "train/layouts:cuda_placement_test", "ops/cuda:float8_kernels_test", "ops/cuda:moe_kernels_test",
+         "ops/cuda/hopper:attention_test", "optim:comm_stream_test",
+         "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
 BENCHMARKS = ("ops/cuda:kernels_benchmark",)
 TRAINER = "train:pretrain_gpt"
 TOOLS = ("comm_bench", "plot_loss")

@@ -15,6 +15,7 @@ _SANITIZED = (
     ("layer_norm_test", "*"),
     ("kernels_test", "*Activations*:*Gates*:*Copies*:*Sums*:*Dropout*:*Norms*:*Embeddings*:*Rope*:*CrossEntropy*"
      ":*Optimizers*:*Attention*"),
+    ("float8_kernels_test", "*"),
     ("moe_kernels_test", "*"),
     ("comm_stream_test", "*"),
 )
@@ -144,6 +145,9 @@ def check(session, device, watch):
     session.step("training", "fp32_as_on_the_cpu", lambda: _follows_cpu(session, "fp32", 1e-4, 20, ()))
     session.step("training", "bf16_as_on_the_cpu",
                  lambda: _follows_cpu(session, "bf16", 2e-2, 200, ["--set=precision.bf16=true"]))
+    session.step("training", "fp8_as_on_the_cpu",
+                 lambda: _follows_cpu(session, "fp8", 4e-2, 100,
+                                      ["--set=precision.bf16=true", "--set=precision.fp8_format=hybrid"]))
     session.step("training", "graphs_change_nothing", lambda: _graphs_change_nothing(session))
     for name in bundle.benchmarks():
         session.step("benchmark", name, lambda: _benchmark(session, name, watch), need=20)

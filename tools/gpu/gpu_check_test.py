@@ -158,8 +158,8 @@ elif name == "pytorch_gpu_speed.py":
 elif name == "plot_loss":
     write(options["--output"], "<svg/>")
 '''
-TESTS = ("kernels_test", "large_tensors_test", "layer_norm_test", "cuda_placement_test", "moe_kernels_test",
-         "attention_test", "comm_stream_test", "trace_test", "nccl_device_test")
+TESTS = ("kernels_test", "large_tensors_test", "layer_norm_test", "cuda_placement_test", "float8_kernels_test",
+         "moe_kernels_test", "attention_test", "comm_stream_test", "trace_test", "nccl_device_test")
 PROGRAMS = TESTS + ("kernels_benchmark", "pretrain_gpt", "comm_bench", "plot_loss")
 
 
@@ -314,7 +314,8 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_the_sanitizer_must_be_there_and_find_nothing(self):
         sanitized = [(tool, name) for tool in ("memcheck", "initcheck")
-                     for name in ("kernels_test", "layer_norm_test", "moe_kernels_test", "comm_stream_test")]
+                     for name in ("kernels_test", "layer_norm_test", "float8_kernels_test", "moe_kernels_test",
+                                  "comm_stream_test")]
         for does, why in (("finds", "no errors"), ("silent", "no report")):
             self.expect_failures("check", ["memcheck", "initcheck"], {"compute-sanitizer": does},
                                  [(*step, why) for step in sanitized])
@@ -327,10 +328,11 @@ class GpuCheckTest(unittest.TestCase):
                           ("stops after 3 steps", "3 finite losses")):
             self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": does}},
                                  [("training", name, why) for name in
-                                  ("fp32_as_on_the_cpu", "bf16_as_on_the_cpu", "graphs_change_nothing")])
+                                  ("fp32_as_on_the_cpu", "bf16_as_on_the_cpu", "fp8_as_on_the_cpu",
+                                   "graphs_change_nothing")])
         why = "losses differ by 0.1"
         self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": "differs from the CPU"}},
-                             [("training", "fp32_as_on_the_cpu", why), ("training", "bf16_as_on_the_cpu", why)])
+                             [("training", name + "_as_on_the_cpu", why) for name in ("fp32", "bf16", "fp8")])
 
     def test_graphs_must_change_no_loss(self):
         self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": "differs with graphs"}},
@@ -364,7 +366,8 @@ class GpuCheckTest(unittest.TestCase):
     def test_timed_runs_read_the_kernels_that_a_run_before_them_chose(self):
         self.gpu_check("time", self.out, "training")
         runs = [call for call in self.calls if call[0] == "pretrain_gpt" and "--config=gpt_1664" in call and
-                "--set=train.micro_batch_size=16" in call and "--dry_run" not in call]
+                "--set=train.micro_batch_size=16" in call and "--dry_run" not in call and
+                "--set=precision.fp8_format=hybrid" not in call]
         self.assertEqual(["--set=system.time_gemm_kernels=true" in run for run in runs], [True, False])
         plans = [[option for option in run if "gemm_plan_file" in option] for run in runs]
         self.assertEqual(plans[0], plans[1])
@@ -377,13 +380,15 @@ class GpuCheckTest(unittest.TestCase):
             ("training", "gpt3_857m.16", "killed by signal 11"), ("training", "gpt3_857m.32", "3 steps in place of 20"),
             ("training", "gpt3_857m.8", "the loss does not fall"), ("profile", "two_steps", "killed by signal 11"),
             ("training", "gpt_1664.16", "the loss of step 7 is not finite"),
+            ("training", "gpt_1664_in_fp8", "the loss of step 7 is not finite"),
             ("training", "gpt_1664.8", "wrote no file")])
         self.assertIn("gpt3_857m: not measured", text)
         self.assertRegex(text, r"\| gpt_1664 +\| +885,078,272 \| +32 \|")
 
     def test_out_of_memory_is_told_by_name_beside_the_plan(self):
         self.expect_failures("time", ["training"], {"pretrain_gpt": {"gpt_1664.16": "runs out of memory"}}, [
-            ("training", "gpt_1664.16", "planned 1.9 GiB: F1122 Check failed: out of memory")])
+            ("training", "gpt_1664.16", "planned 1.9 GiB: F1122 Check failed: out of memory"),
+            ("training", "gpt_1664_in_fp8", "F1122 Check failed: out of memory")])
 
     def test_batches_that_do_not_fit_are_not_tried(self):
         code, text, rows = self.gpu_check("time", self.out, "training",

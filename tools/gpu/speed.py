@@ -204,6 +204,13 @@ def _profile(session, timing, shape):
     return {"spans": sorted(([name, *sum] for name, sum in sums.items()), key=lambda span: -span[1])[:12]}
 
 
+def _in_fp8(timing, shape):
+    """The same shape with FP8 products, which are other products: their kernels are timed in its first step."""
+    extra = [*timing.options, "--set=precision.fp8_format=hybrid", "--set=system.time_gemm_kernels=true"]
+    figures, _ = timing.trainer.train(shape, shape.batches[0], _STEPS, shape.name + "_in_fp8", extra)
+    return figures
+
+
 def _several_gpus(session, timing, shape, gpus):
     # Without timing.options: not all of them go with messages while passes run.
     extra = [*timing.known_kernels(shape, shape.batches[0]), "--set=parallel.data_parallel_size=%d" % gpus,
@@ -225,6 +232,8 @@ def time_training(session, device, watch, gpus):
         row = timing.first(shape)
         if shape is SHAPES[0] and row and row["verdict"] == "passed":
             timing.try_options(shape, row)
+    wide = next(shape for shape in SHAPES if shape.name == "gpt_1664")
+    session.step("training", "gpt_1664_in_fp8", lambda: _in_fp8(timing, wide), need=30)
     session.step("profile", "two_steps", lambda: _profile(session, timing, SHAPES[0]), need=20)
     for shape in sorted(SHAPES, key=lambda shape: -shape.peer_seconds):
         session.step("pytorch", shape.name, lambda: _peer(session, shape), need=40)
