@@ -54,6 +54,13 @@ cc_library(
     includes = ["include"],
 )
 
+# cuDNN's headers, which not every toolkit has. The library is loaded when a run asks for it.
+cc_library(
+    name = "cudnn_headers",
+    defines = {cudnn_defines},
+    deps = [":headers"],
+)
+
 cc_library(
     name = "cccl",
     hdrs = glob(["include/cccl/**"]),
@@ -67,7 +74,6 @@ cc_library(
 ) for name, linkopts in {{
     "cudart": ["-lcudart_static", "-ldl", "-lrt", "-lpthread"],
     "cublas": ["-lcublas", "-lcublasLt"],
-    "cudnn": ["-lcudnn"],
     "nccl": ["-lnccl"],
 }}.items()]
 """
@@ -78,6 +84,7 @@ def _local_cuda_impl(ctx):
     libraries = home.get_child("lib64")
     if not libraries.exists:
         libraries = home.get_child("lib")
+    has_cudnn = home.get_child("include").get_child("cudnn.h").exists
     architectures = []
     if nvcc.exists:
         ctx.symlink(home.get_child("include"), "include")
@@ -89,6 +96,7 @@ def _local_cuda_impl(ctx):
         nvcc = nvcc if nvcc.exists else "",
         architectures = architectures,
         libraries = libraries,
+        cudnn_defines = ["MEGATRON_CUDNN"] if has_cudnn else [],
     ))
 
 local_cuda = repository_rule(

@@ -26,6 +26,7 @@ struct AttentionCoreOptions {
   // Where context-parallel ranks are no teams (context_slice.h): whether each gets all keys at
   // once.
   bool gathers_keys = false;
+  ops::AttentionKernel kernel = ops::AttentionKernel::kOwn;
 };
 
 class AttentionCore {

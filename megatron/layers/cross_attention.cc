@@ -42,6 +42,7 @@ AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t laye
   core.scale = options.softmax_scale;
   core.cross = true;
   core.gathers_keys = options.context_parallel == ContextParallel::kGather;
+  core.kernel = options.attention_kernel;
   return core;
 }
 

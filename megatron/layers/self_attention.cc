@@ -80,6 +80,7 @@ AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t laye
   core.causal = options.causal;
   core.scale = options.softmax_scale;
   core.gathers_keys = options.context_parallel == ContextParallel::kGather;
+  core.kernel = options.attention_kernel;
   return core;
 }
 

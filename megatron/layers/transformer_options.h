@@ -8,6 +8,7 @@
 
 #include "megatron/layers/float8_options.h"
 #include "megatron/layers/moe/moe_options.h"
+#include "megatron/ops/attention.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 
@@ -88,6 +89,7 @@ struct TransformerOptions {
   Float8Options float8;
   ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
   int context_team_size = 1;                                  // ranks of kHierarchical's teams
+  ops::AttentionKernel attention_kernel = ops::AttentionKernel::kOwn;
   MoeOptions moe;
 
   // Of `ranks` context-parallel ranks, how many exchange tokens for heads (context_slice.h).

@@ -27,6 +27,8 @@ namespace megatron::ops {
 enum class AttentionKernel {
   kOwn,
   kHopper,  // those for compute capability 9.0 where they take the call (cuda/hopper), else kOwn
+  kCudnn,   // cuDNN's where it takes the call (cuda/cudnn), else kOwn
+  kCudnnDeterministic,  // the same with gradients of equal bits each time, for more memory
 };
 
 struct Attention {

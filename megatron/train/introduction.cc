@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/run_options.h"
@@ -55,6 +56,13 @@ std::string DescribeDevice(const PretrainRun& run, int ranks) {
                          ranks * run.threads_per_rank, all);
 }
 
+std::string DescribeAttention(ops::AttentionKernel kernel) {
+  return absl::StrCat("attention: cuDNN ", ops::cuda::CudnnVersion().value_or("is not here"),
+                      kernel == ops::AttentionKernel::kCudnnDeterministic
+                          ? ", deterministic"
+                          : "; two runs may differ in their last bits");
+}
+
 std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
   const ModelOptions& model = options.trainer.model;
   const TransformerOptions& transformer = model.transformer;
@@ -79,6 +87,9 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
     lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
   }
   lines.push_back(DescribeDevice(run, here.ranks));
+  const ops::AttentionKernel kernel = options.trainer.model.transformer.attention_kernel;
+  if (kernel == ops::AttentionKernel::kCudnn || kernel == ops::AttentionKernel::kCudnnDeterministic)
+    lines.push_back(DescribeAttention(kernel));
   lines.push_back(DescribeModel(config.model(), options));
   lines.push_back(absl::StrCat("data: ", run.data.description));
   lines.push_back(absl::StrFormat(

@@ -72,6 +72,18 @@ TEST_F(PretrainCudaTest, PlansOfKernelsMustBeThereAndADeviceForThem) {
   EXPECT_TRUE(absl::StrContains(on_cpu.output, "no effect without a GPU")) << on_cpu.output;
 }
 
+TEST_F(PretrainCudaTest, AttentionByCudnnIsRefusedWhereThereIsNone) {
+  const std::vector<std::string> fused = {"--set=system.attention_backend=fused",
+                                          "--set=precision.bf16=true"};
+  const Outcome emulated = RunOnCuda(fused);
+  EXPECT_EQ(emulated.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(emulated.output, "system.attention_backend")) << emulated.output;
+  EXPECT_TRUE(absl::StrContains(emulated.output, "built without cuDNN")) << emulated.output;
+  const Outcome on_cpu = Run(fused);
+  EXPECT_EQ(on_cpu.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(on_cpu.output, "no effect without a GPU")) << on_cpu.output;
+}
+
 TEST_F(PretrainCudaTest, WithoutADeviceItIsRefused) {
   const Outcome outcome = Run({"--set=system.device=cuda"});
   EXPECT_EQ(outcome.exit_code, kExitConfig);

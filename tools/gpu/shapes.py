@@ -36,4 +36,8 @@ SHAPES = (
 # Options of the trainer that may make it faster and change no result beyond rounding, by name. Each is tried on the
 # first shape; those that make it faster are taken for what follows.
 GRAPHS = "--set=system.cuda_graph_impl=local"
-OPTIONS_TO_TRY = (("cuda_graphs", [GRAPHS]),)
+OPTIONS_TO_TRY = (
+    ("cuda_graphs", [GRAPHS]),
+    ("own_attention_for_hopper", ["--set=system.attention_backend=flash"]),
+    ("attention_by_cudnn", ["--set=system.attention_backend=fused"]),
+)

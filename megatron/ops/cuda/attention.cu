@@ -13,6 +13,7 @@
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/hopper/attention.h"
 #include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -429,8 +430,8 @@ void WithColumns(int head_dim, Body body) {
 
 }  // namespace
 
-void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                      const Tensor& out_TGRD, const Tensor& lse_TGR) {
+void OwnAttentionForward(const Stream& stream, const Attention& attention,
+                         const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR) {
   const AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
   const DType dtype = in.q_TGRD.dtype();
   if (UsesHopper(attention, dtype, args)) return HopperAttentionForward(stream, dtype, args);
@@ -444,9 +445,9 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
   });
 }
 
-void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
-                       const AttentionInputs& gradients) {
+void OwnAttentionBackward(const Stream& stream, const Attention& attention,
+                          const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
+                          const Tensor& dout_TGRD, const AttentionInputs& gradients) {
   AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
   args.dout = OperandOf(dout_TGRD);
   args.dq = OperandOf(gradients.q_TGRD);

@@ -1,5 +1,6 @@
 // The ops of the emulated device (//megatron/tensor:emulated_cuda): those of the CPU, on the memory
 // that the host can reach. Those that no graph holds carry out what they are given at once.
+#include "glog/logging.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/bias_gradient.h"
@@ -35,6 +36,12 @@ RouterLosses View(RouterLosses losses) {
   return losses;
 }
 
+void RefuseCudnn(const Attention& attention) {
+  CHECK(attention.kernel != AttentionKernel::kCudnn &&
+        attention.kernel != AttentionKernel::kCudnnDeterministic)
+      << "cuDNN is not emulated";
+}
+
 }  // namespace
 
 void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TF,
@@ -59,12 +66,14 @@ void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
+  RefuseCudnn(attention);
   MEGATRON_EMULATED_CALL(AttentionForward, stream, attention, in, out_TGRD, lse_TGR);
 }
 
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients) {
+  RefuseCudnn(attention);
   MEGATRON_EMULATED_CALL(AttentionBackward, stream, attention, in, out_TGRD, lse_TGR, dout_TGRD,
                          gradients);
 }

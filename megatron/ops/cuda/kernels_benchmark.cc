@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/ops/cuda/gemm/blas_product.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
@@ -298,8 +300,12 @@ struct AttentionOperands {
 // Whether the device has the kernel; else the benchmark says so and is over.
 bool HasKernel(benchmark::State& state, AttentionKernel kernel) {
   if (!HasGpu(state)) return false;
-  if (kernel != AttentionKernel::kHopper || cuda::HopperIsThere()) return true;
-  state.SkipWithError("not a Hopper");
+  std::string why;
+  if (kernel == AttentionKernel::kHopper && !cuda::HopperIsThere()) why = "not a Hopper";
+  if (kernel == AttentionKernel::kCudnn || kernel == AttentionKernel::kCudnnDeterministic)
+    why = std::string(cuda::CudnnVersion().status().message());
+  if (why.empty()) return true;
+  state.SkipWithError(why.c_str());
   return false;
 }
 
@@ -315,6 +321,8 @@ BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 64)->UseRealTime();
 BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 128)->UseRealTime();
 BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 64)->UseRealTime();
 BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 128)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kCudnn, 64)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kCudnn, 128)->UseRealTime();
 
 template <AttentionKernel kKernel, int kHeadDim>
 void BM_AttentionBackward(benchmark::State& state) {
@@ -330,6 +338,10 @@ BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 64)->UseRealTime
 BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 128)->UseRealTime();
 BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 64)->UseRealTime();
 BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 128)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnn, 64)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnn, 128)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnnDeterministic, 64)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnnDeterministic, 128)->UseRealTime();
 
 }  // namespace
 }  // namespace megatron::ops

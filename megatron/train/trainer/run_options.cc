@@ -223,6 +223,15 @@ ContextParallel ToContextParallel(config::ContextParallelComm::Type type) {
   }
 }
 
+ops::AttentionKernel ToAttentionKernel(const config::SystemConfig& config) {
+  if (config.attention_backend() == config::AttentionBackend::flash)
+    return ops::AttentionKernel::kHopper;
+  if (config.attention_backend() != config::AttentionBackend::fused)
+    return ops::AttentionKernel::kOwn;
+  return config.deterministic_mode() ? ops::AttentionKernel::kCudnnDeterministic
+                                     : ops::AttentionKernel::kCudnn;
+}
+
 ParallelSizes ToParallelSizes(const config::ParallelConfig& config) {
   ParallelSizes sizes;
   sizes.tensor = static_cast<int>(config.tensor_model_parallel_size());
@@ -361,6 +370,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.model.transformer.context_team_size =
         static_cast<int>(config.parallel().hierarchical_context_parallel_sizes(0));
   }
+  options.model.transformer.attention_kernel = ToAttentionKernel(config.system());
   options.sharding = ToSharding(config.parallel());
   options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();

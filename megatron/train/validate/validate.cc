@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/comm/nccl/nccl_api.h"
+#include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/validate/validate_data.h"
@@ -50,6 +52,36 @@ void CheckGemms(ConfigChecker& check) {
     check.Error(kTime,
                 "ranks that are processes would each choose kernels of their own; time them in a "
                 "run with parallel.ranks_as: threads, then give all its system.gemm_plan_file");
+  }
+}
+
+// Whether cuDNN would compute any of a run's attention.
+void CheckAttentionBackend(ConfigChecker& check) {
+  constexpr absl::string_view kBackend = "system.attention_backend";
+  constexpr absl::string_view kDeterministic = "system.deterministic_mode";
+  const config::PretrainConfig& config = check.resolved();
+  if (config.system().has_device() && config.system().device() == config::Device::cpu)
+    return check.HaveNoEffect({kBackend, kDeterministic}, "with system.device: cpu");
+  if (config.system().attention_backend() != config::AttentionBackend::fused)
+    return check.HaveNoEffect({kDeterministic}, "without system.attention_backend: fused");
+  const config::ParallelConfig& parallel = config.parallel();
+  if (!config.precision().bf16() && !config.precision().fp16())
+    check.Error(kBackend, "cuDNN has no kernel for fp32; set precision.bf16 or precision.fp16");
+  if (config.model().attention_dropout() > 0) {
+    check.Error(kBackend,
+                absl::StrCat("cuDNN does not draw our dropout; it would have no effect with ",
+                             check.Named("model.attention_dropout")));
+  }
+  if (parallel.context_parallel_size() > 1 &&
+      parallel.cp_comm_type() != config::ContextParallelComm::a2a) {
+    check.Error(kBackend,
+                absl::StrCat("cuDNN has whole sequences alone; it would have no effect with ",
+                             check.Named("parallel.context_parallel_size"), " and ",
+                             check.Named("parallel.cp_comm_type"), ", but has with a2a"));
+  }
+  if (config.model().position_embedding_type() == config::PositionEmbedding::relative) {
+    check.Error(kBackend, absl::StrCat("cuDNN has no learned bias; it would have no effect with ",
+                                       check.Named("model.position_embedding_type")));
   }
 }
 
@@ -161,6 +193,13 @@ void CheckThatItCanRun(ConfigChecker& check) {
                 "there is no GPU here, or the program was built without --config=cuda; give --set "
                 "system.device=cpu, or --dry_run to plan the run");
   }
+  if (check.resolved().system().attention_backend() != config::AttentionBackend::fused) return;
+  const absl::Status there = ops::cuda::CudnnVersion().status();
+  if (CudaDeviceCount() == 0) {
+    check.Error("system.attention_backend", "has no effect without a GPU");
+  } else if (!there.ok()) {
+    check.Error("system.attention_backend", there.message());
+  }
 }
 
 }  // namespace
@@ -174,6 +213,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckParallel(check);
   CheckGemms(check);
   CheckCudaGraphs(check);
+  CheckAttentionBackend(check);
   CheckPrecision(check);
   CheckFloat8(check);
   CheckRecompute(check);

@@ -1,0 +1,34 @@
+// Which kernel computes attention: cuDNN's where it is asked for and takes the call, else our own.
+#include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
+#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
+
+namespace megatron::ops::cuda {
+namespace {
+
+bool AsksForCudnn(const Attention& attention) {
+  return attention.kernel == AttentionKernel::kCudnn ||
+         attention.kernel == AttentionKernel::kCudnnDeterministic;
+}
+
+}  // namespace
+
+void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                      const Tensor& out_TGRD, const Tensor& lse_TGR) {
+  if (AsksForCudnn(attention) && RunCudnnAttention(stream, {attention, in, out_TGRD, lse_TGR})) {
+    return;
+  }
+  OwnAttentionForward(stream, attention, in, out_TGRD, lse_TGR);
+}
+
+void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
+                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                       const AttentionInputs& gradients) {
+  if (AsksForCudnn(attention) &&
+      RunCudnnAttention(stream, {attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients})) {
+    return;
+  }
+  OwnAttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
+}
+
+}  // namespace megatron::ops::cuda
