@@ -11,7 +11,7 @@ THREAD_SANITIZER_LINKOPTS = ["-fsanitize=thread"]
 # C++ can define.
 _REWRITE = r"""perl -0pe '
   s/extern __shared__ (?:__align__|alignas)\((\d+)\) (\w+) (\w+)\[\];/$$2* const $$3 = static_cast<$$2*>(megatron::emulation::DynamicShared($$1));/g;
-  s/__shared__ ([\w:<>, ]+?) (\w+)((?:\[[^\]]*\])*);/typedef $$1 SharedType_$$2$$3; auto& $$2 = megatron::emulation::Shared<SharedType_$$2>([] { static char key; return &key; }());/g;
+  s/__shared__ ([\w:<>, !]+?) (\w+)((?:\[[^\]]*\])*);/typedef $$1 SharedType_$$2$$3; auto& $$2 = megatron::emulation::Shared<SharedType_$$2>([] { static char key; return &key; }());/g;
   s/([A-Za-z_]\w*(?:(<(?:[^<>;]|(?2))*>))?)\s*<<<(.*?)>>>\(/"megatron::emulation::Launch(".address($$1).", [&](auto... x) { $$1(x...); }, $$3)("/gse;
   # Of a pointer to a kernel: a template, whose arguments the call finds, is many functions.
   sub address { my $$of = shift; $$of =~ m{^[a-z]} ? "megatron::emulation::Address($$of)" : "nullptr" }
@@ -45,6 +45,9 @@ def emulated_cuda_library(name, srcs, textual_hdrs, deps, other_srcs = [], copts
         # CUDA's names begin with underscores, and its pragmas are unknown.
         copts = ["-Wno-unknown-pragmas", "-Wno-unused", "-include", "cuda_runtime.h"] +  # as nvcc does
                 copts,
-        deps = deps + ["//megatron/ops/cuda/emulation:cuda_headers"],
+        deps = deps + [
+            "//megatron/ops/cuda/emulation:cuda_headers",
+            "//megatron/ops/cuda/emulation:tensor_core",
+        ],
         **kwargs
     )

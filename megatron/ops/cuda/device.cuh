@@ -126,6 +126,17 @@ inline unsigned Blocks(int64_t count, int64_t per_block) {
   return static_cast<unsigned>(blocks);
 }
 
+// The last of `count` entries, by rising first_tile, that begins at or before the tile.
+template <typename Entry>
+__device__ const Entry& EntryOf(const Entry* entries, int count, int64_t tile) {
+  int low = 0, high = count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (entries[middle].first_tile <= tile ? low : high) = middle;
+  }
+  return entries[low];
+}
+
 inline bool IsAligned(std::initializer_list<const void*> pointers) {
   for (const void* pointer : pointers) {
     if (reinterpret_cast<uintptr_t>(pointer) % kVectorBytes != 0) return false;

@@ -1,4 +1,5 @@
 // As kernels_test.cc, of the ops of mixtures of experts.
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,15 @@ namespace {
 constexpr DType kF32 = DType::kFloat32;
 using At = absl::Span<const Tensor>;
 
-class MoeCudaOpTest : public AgreementTest, public ::testing::WithParamInterface<DType> {};
+class MoeCudaOpTest : public AgreementTest, public ::testing::WithParamInterface<DType> {
+ protected:
+  // For what an op writes without reading it.
+  static HostTensor Poisoned(const Shape& shape) {
+    HostTensor x(shape, GetParam());
+    for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, std::numeric_limits<double>::quiet_NaN());
+    return x;
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(DTypes, MoeCudaOpTest,
                          ::testing::Values(kF32, DType::kBFloat16, DType::kFloat16),
@@ -125,13 +134,18 @@ TEST_P(MoeCudaOpTest, RowsGoToTheirExpertsAndBack) {
 
 TEST_P(MoeCudaOpTest, GroupedProductsAndTheirGradients) {
   const std::vector<RowGroup> groups = {{1, 0, 70}, {0, 70, 71}, {2, 71, 71}, {1, 71, 300}};
-  for (int64_t in : {1, 40, 130}) {
-    HostTensor x = HostTensor::Normal({300, in}, GetParam(), 1),
-               w = HostTensor::Normal({3, 65, in}, GetParam(), 2),
-               y = HostTensor::Normal({300, 65}, GetParam(), 3),
-               dy = HostTensor::Normal({300, 65}, GetParam(), 4),
-               dx = HostTensor::Normal({300, in}, GetParam(), 5),
-               dw = HostTensor::Normal({3, 65, in}, kF32, 6);
+  struct Sizes {
+    int64_t in, out;
+  };
+  // In vectors and element by element; less than a tile, and more.
+  for (const Sizes& size : {Sizes{1, 65}, Sizes{40, 65}, Sizes{130, 72}, Sizes{8, 16},
+                            Sizes{40, 72}, Sizes{136, 200}}) {
+    HostTensor x = HostTensor::Normal({300, size.in}, GetParam(), 1),
+               w = HostTensor::Normal({3, size.out, size.in}, GetParam(), 2),
+               y = Poisoned({300, size.out}),
+               dy = HostTensor::Normal({300, size.out}, GetParam(), 4),
+               dx = Poisoned({300, size.in}),
+               dw = HostTensor::Normal({3, size.out, size.in}, kF32, 6);
     ExpectAgreement({&x, &w, &y, &dy, &dx, &dw}, 4 * OpTolerance(GetParam()),
                     [&](const Stream& stream, At at) {
                       GroupedLinearForward(stream, groups, at[0], at[1], at[2]);
@@ -139,6 +153,22 @@ TEST_P(MoeCudaOpTest, GroupedProductsAndTheirGradients) {
                       GroupedLinearBackwardWeight(stream, groups, at[3], at[0], at[5]);
                     });
   }
+}
+
+TEST_P(MoeCudaOpTest, MoreGroupsThanOneLaunchTakes) {
+  std::vector<RowGroup> groups;
+  for (int64_t i = 0; i < 600; ++i) groups.push_back({i % 3, i, i + 1});
+  groups.push_back({1, 600, 700});
+  HostTensor x = HostTensor::Normal({700, 16}, GetParam(), 1),
+             w = HostTensor::Normal({3, 8, 16}, GetParam(), 2), y = Poisoned({700, 8}),
+             dy = HostTensor::Normal({700, 8}, GetParam(), 4), dx = Poisoned({700, 16}),
+             dw = HostTensor::Normal({3, 8, 16}, kF32, 6);
+  ExpectAgreement({&x, &w, &y, &dy, &dx, &dw}, 4 * OpTolerance(GetParam()),
+                  [&](const Stream& stream, At at) {
+                    GroupedLinearForward(stream, groups, at[0], at[1], at[2]);
+                    GroupedLinearBackwardInput(stream, groups, at[3], at[1], at[4]);
+                    GroupedLinearBackwardWeight(stream, groups, at[3], at[0], at[5]);
+                  });
 }
 
 }  // namespace

@@ -27,15 +27,6 @@ struct Segments {
   int count = 0;
   int64_t tiles = 0;
   SegmentArgs segments[kSegments];
-
-  __device__ const SegmentArgs& Of(int64_t tile) const {
-    int low = 0, high = count;  // the last that begins at or before the tile
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (segments[middle].first_tile <= tile ? low : high) = middle;
-    }
-    return segments[low];
-  }
 };
 
 struct Flat {
@@ -94,7 +85,7 @@ template <typename Map, typename Out>
 __global__ void __launch_bounds__(kThreads)
     UpdateTiles(const __grid_constant__ Segments segments, Map map, Flat flat, Out* out,
                 bool aligned) {
-  const SegmentArgs& segment = segments.Of(blockIdx.x);
+  const SegmentArgs& segment = EntryOf(segments.segments, segments.count, blockIdx.x);
   const int64_t first = segment.FirstOfTiles() + (blockIdx.x - segment.first_tile) * kTile +
                         int64_t{threadIdx.x} * kVectorFloats;
   const int64_t last = first + kVectorFloats;

@@ -57,6 +57,14 @@ template <typename T>
 void LoadMatricesTransposed(const T* row, uint32_t (&r)[4]) {
   emulation::LoadMatricesTransposed(row, r);
 }
+inline void CopyAsync(void* shared, const void* global, bool there) {
+  emulation::CopyAsync(shared, global, there);
+}
+inline void CommitCopies() { emulation::CommitCopies(); }
+template <int kPending>
+void WaitForCopies() {
+  emulation::WaitForCopies(kPending);
+}
 #else
 
 // c += a b.
@@ -95,6 +103,22 @@ __device__ void LoadMatricesTransposed(const T* row, uint32_t (&r)[4]) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
+}
+
+// 16 bytes to shared memory in the background, zeros unless they are `there`. Both addresses are
+// aligned.
+__device__ inline void CopyAsync(void* shared, const void* global, bool there) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+// The thread's copies since the last call are a group.
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until all the thread's groups but the last kPending have come.
+template <int kPending>
+__device__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 #endif
 

@@ -122,6 +122,7 @@ Machine& TheMachine() {
   static Machine& machine = *[] {
     auto* const made = new Machine;
     made->unwatched.is_watched = false;
+    made->at_end.reserve(8);  // not by a fiber: another one frees it
     return made;
   }();
   return machine;
@@ -284,7 +285,8 @@ void RunBlock(const Order& order) {
         << "threads of block " << blockIdx.x << "," << blockIdx.y << "," << blockIdx.z
         << " wait at different places" << Waits(*machine.on);
   }
-  for (const auto& action : std::exchange(machine.at_end, {})) action();
+  for (const auto& action : machine.at_end) action();
+  machine.at_end.clear();
 }
 
 void CheckLaunch(dim3 grid, dim3 block) {

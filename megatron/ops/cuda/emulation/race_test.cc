@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "megatron/ops/cuda/emulation/block.h"
 #include "megatron/ops/cuda/emulation/sanitizers.h"
+#include "megatron/ops/cuda/emulation/tensor_core.h"
 
 // ThreadSanitizer waits for other threads' reports before it ends a process; there are none.
 extern "C" const char* __tsan_default_options() { return "atexit_sleep_ms=0"; }
@@ -135,6 +136,47 @@ TEST(RaceDeathTest, NoneOfShuffledValues) {
     for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
   });
+}
+
+// Who waits for its own copies does not wait for others'.
+TEST(RaceDeathTest, OfCopiesOfAnotherThread) {
+  struct alignas(kAsyncCopyBytes) Line {
+    int values[4];
+  };
+  const std::vector<Line> global(kThreads);
+  for (bool waits : {false, true}) {
+    std::vector<int> out(kThreads);
+    ExpectRaces(!waits, 1, [&] {
+      static char key;
+      Line* const shared = Shared<Line[kThreads]>(&key);
+      CopyAsync(&shared[threadIdx.x], &global[threadIdx.x], true);
+      CommitCopies();
+      WaitForCopies(0);
+      if (waits) __syncthreads();
+      out[threadIdx.x] = shared[kThreads - 1 - threadIdx.x].values[0];
+    });
+  }
+}
+
+// A copy may come as soon as it is asked for.
+TEST(RaceDeathTest, OfACopyToWhatAnotherThreadStillReads) {
+  struct alignas(kAsyncCopyBytes) Line {
+    int values[4];
+  };
+  const std::vector<Line> global(kThreads);
+  for (bool waits : {false, true}) {
+    std::vector<int> out(kThreads);
+    ExpectRaces(!waits, 1, [&] {
+      static char key;
+      Line* const shared = Shared<Line[kThreads]>(&key);
+      out[threadIdx.x] = shared[kThreads - 1 - threadIdx.x].values[0];
+      if (waits) __syncthreads();
+      CopyAsync(&shared[threadIdx.x], &global[threadIdx.x], true);
+      CommitCopies();
+      __syncthreads();
+      WaitForCopies(0);
+    });
+  }
 }
 
 // Each launch happens after those before it, and what the host does after all of them.

@@ -3,6 +3,7 @@
 #ifndef MEGATRON_OPS_CUDA_EMULATION_TENSOR_CORE_H_
 #define MEGATRON_OPS_CUDA_EMULATION_TENSOR_CORE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -36,6 +37,42 @@ inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) {
       std::memcpy(&pair[j], address + 2 * g, sizeof(pair[j]));
     }
     std::memcpy(&r[i], pair, sizeof(r[i]));
+  }
+}
+
+// "cp.async" of 16 bytes, as late as can be: where a copy goes to is poisoned when it is asked for,
+// and its bytes come when its thread waits for them, both as accesses of that thread.
+struct AsyncCopy {
+  void* shared = nullptr;
+  const void* global = nullptr;
+  bool there = false;  // else zeros come
+};
+constexpr size_t kAsyncCopyBytes = 16;
+
+// Of the running thread.
+void AddCopy(const AsyncCopy& copy);
+void CommitCopies();
+// The next one to come, if more than `pending` groups are on their way; false: there is none.
+bool TakeCopy(int64_t pending, AsyncCopy* copy);
+
+// Word by word: ThreadSanitizer sees these, but not every memcpy that becomes instructions.
+inline void PutLine(void* shared, const uint64_t (&words)[2]) {
+  for (int i = 0; i < 2; ++i)
+    std::memcpy(static_cast<char*>(shared) + 8 * i, &words[i], sizeof(words[i]));
+}
+
+inline void CopyAsync(void* shared, const void* global, bool there) {
+  AddCopy({shared, global, there});
+  PutLine(shared, {~uint64_t{0}, ~uint64_t{0}});  // NaN
+}
+
+inline void WaitForCopies(int64_t pending) {
+  AsyncCopy copy;
+  while (TakeCopy(pending, &copy)) {
+    uint64_t words[2] = {};
+    for (int i = 0; copy.there && i < 2; ++i)
+      std::memcpy(&words[i], static_cast<const char*>(copy.global) + 8 * i, sizeof(words[i]));
+    PutLine(copy.shared, words);
   }
 }
 
