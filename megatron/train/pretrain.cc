@@ -332,10 +332,11 @@ std::optional<double> Pretraining::PeakFlops() const {
 std::optional<Failure> Pretraining::ChooseKernels() {
   GemmOptions options = run_.options.gemms;
   if (run_.options.device != DeviceType::kCuda) {
-    if (options.plan_file.empty() && !options.time_kernels) return std::nullopt;
-    return Failure{
-        kExitConfig,
-        "system.gemm_plan_file and system.time_gemm_kernels have no effect without a GPU"};
+    if (options.plan_file.empty() && !options.time_kernels && !options.fuse_bias_gradients)
+      return std::nullopt;
+    return Failure{kExitConfig,
+                   "system.gemm_plan_file, time_gemm_kernels and fuse_bias_gradients have no "
+                   "effect without a GPU"};
   }
   if (!options.plan_file.empty()) options.plan_file = PathFromWhereTheUserStands(options.plan_file);
   absl::StatusOr<std::string> plans = PlanGemms(fs_, options, &ops::cuda::ProcessGemmPlanner());

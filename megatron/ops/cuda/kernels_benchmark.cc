@@ -61,6 +61,89 @@ void BM_LinearBackwardWeight(benchmark::State& state) {
           [&] { LinearBackwardWeight(gpu.stream(), dy, x, dw, dbias); });
 }
 
+// Products with what cuBLASLt can do besides, each to be compared with ours:
+// BM_LinearBackwardWeight, BM_LinearGelu, BM_LinearBackwardInputGelu.
+void MeasureProduct(benchmark::State& state, Gpu* gpu, const cuda::LinearGemm& linear) {
+  const cuda::BlasProduct product(gpu->cuda()->blas(), linear.gemm, cuda::BlasProduct::kCandidates);
+  if (product.kernels().empty()) {
+    for (auto _ : state) continue;
+    state.SetLabel("cuBLASLt has no such kernel");
+    return;
+  }
+  cuda::TimedProduct timed(&product, gpu->cuda(), linear.operands);
+  const int fastest = cuda::TimeCandidates(&timed).fastest;
+  const cuda::Gemm& gemm = linear.gemm;
+  const double bytes = SizeOf(gemm.in) * static_cast<double>(gemm.m + gemm.n) * gemm.k +
+                       SizeOf(gemm.out) *
+                           (linear.operands.aux != nullptr || gemm.accumulate ? 2.0 : 1.0) *
+                           gemm.m * gemm.n;
+  Measure(state, gpu, bytes, 2.0 * gemm.m * gemm.n * gemm.k,
+          [&] { CHECK(product.Run(gpu->cuda(), fastest, linear.operands)) << gemm; });
+}
+
+void BM_BlasBackwardWeightAndBias(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const int64_t in = state.range(0), out = state.range(1);
+  const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
+               dw = gpu.Normal({out, in}, kF32), sums = gpu.Normal({out}, kF32);
+  MeasureProduct(state, &gpu, cuda::BackwardWeightAndBiasGemm(dy, x, dw, sums));
+}
+
+// The two products of an MLP that have an activation beside them.
+struct GeluOperands {
+  explicit GeluOperands(Gpu* gpu)
+      : x_TH(gpu->Normal({kTokens, kHidden}, kBf16)),
+        w_FH(gpu->Normal({kFfn, kHidden}, kBf16)),
+        w_HF(gpu->Normal({kHidden, kFfn}, kBf16)),
+        bias_F(gpu->Normal({kFfn}, kBf16)),
+        pre_TF(gpu->Normal({kTokens, kFfn}, kBf16)),
+        y_TF(gpu->Normal({kTokens, kFfn}, kBf16)),
+        sums_F(gpu->Normal({kFfn}, kF32)) {}
+  static constexpr double kBytes = 2.0 * (kTokens * (kHidden + 2 * kFfn) + kHidden * kFfn),
+                          kOperations = 2.0 * kTokens * kHidden * kFfn;
+
+  Tensor x_TH, w_FH, w_HF, bias_F, pre_TF, y_TF, sums_F;
+};
+
+void BM_LinearGelu(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const GeluOperands at(&gpu);
+  Measure(state, &gpu, at.kBytes, at.kOperations, [&] {
+    LinearActivationForward(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_FH, at.bias_F,
+                            at.pre_TF, at.y_TF);
+  });
+}
+
+void BM_BlasLinearGelu(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const GeluOperands at(&gpu);
+  MeasureProduct(state, &gpu,
+                 cuda::ForwardGeluGemm(at.x_TH, at.w_FH, at.bias_F, at.pre_TF, at.y_TF));
+}
+
+// With the gradient of the bias in front of the activation.
+void BM_LinearBackwardInputGelu(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const GeluOperands at(&gpu);
+  Measure(state, &gpu, at.kBytes, at.kOperations, [&] {
+    LinearActivationBackwardInput(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_HF, at.pre_TF,
+                                  at.y_TF);
+    DropoutBackward(gpu.stream(), Dropout(), at.y_TF, at.y_TF, at.sums_F);
+  });
+}
+
+void BM_BlasLinearBackwardInputGelu(benchmark::State& state) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  const GeluOperands at(&gpu);
+  MeasureProduct(state, &gpu,
+                 cuda::BackwardInputGeluGemm(at.x_TH, at.w_HF, at.pre_TF, at.y_TF, at.bias_F));
+}
+
 #define MEGATRON_LINEAR_SHAPES   \
   Args({kHidden, 3 * kHidden})   \
       ->Args({kHidden, kHidden}) \
@@ -69,6 +152,11 @@ void BM_LinearBackwardWeight(benchmark::State& state) {
 BENCHMARK(BM_Linear)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTime();
 BENCHMARK(BM_LinearBackwardInput)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTime();
 BENCHMARK(BM_LinearBackwardWeight)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTime();
+BENCHMARK(BM_BlasBackwardWeightAndBias)->MEGATRON_LINEAR_SHAPES->UseRealTime();
+BENCHMARK(BM_LinearGelu)->UseRealTime();
+BENCHMARK(BM_BlasLinearGelu)->UseRealTime();
+BENCHMARK(BM_LinearBackwardInputGelu)->UseRealTime();
+BENCHMARK(BM_BlasLinearBackwardInputGelu)->UseRealTime();
 
 // The kernel that the trainer takes with system.time_gemm_kernels, and cuBLASLt's first choice
 // (which it takes without), each as the share of the speed of the fastest of all kernels that the

@@ -1,11 +1,28 @@
 // Linear layers by cuBLASLt.
 #include "glog/logging.h"
 #include "megatron/ops/cuda/column_sums.h"
+#include "megatron/ops/cuda/gemm/blas_product.h"
+#include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
 #include "megatron/ops/cuda/gemm/planned_product.h"
 #include "megatron/ops/cuda/kernels.h"
+#include "megatron/tensor/cuda_device.h"
 
 namespace megatron::ops::cuda {
+namespace {
+
+// cuBLASLt writes the bias's gradient and does not add it to what is there.
+void BackwardWeightAndBias(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
+                           const Tensor& dw_OI, const Tensor& dbias_O) {
+  char* const workspace =
+      static_cast<char*>(stream.cuda()->Workspace(BlasProduct::kWorkspaceBytes + dbias_O.bytes()));
+  const Tensor sums_O(workspace + BlasProduct::kWorkspaceBytes, DType::kFloat32, dbias_O.shape(),
+                      dbias_O.device());
+  RunPlanned(stream, BackwardWeightAndBiasGemm(dy_TO, x_TI, dw_OI, sums_O));
+  cuda::Add(stream, sums_O, dbias_O);
+}
+
+}  // namespace
 
 void LinearForward(const Stream& stream, const Tensor& x_TI, const Tensor& w_OI,
                    const Tensor& bias_O, const Tensor& y_TO) {
@@ -37,6 +54,8 @@ void LinearActivationBackwardInput(const Stream& stream, Activation activation, 
 void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
                           const Tensor& dw_OI, const Tensor& dbias_O) {
   if (dy_TO.dim(0) == 0) return;
+  if (!dbias_O.empty() && dw_OI.numel() > 0 && ProcessGemmPlanner().fuses_bias_gradients())
+    return BackwardWeightAndBias(stream, dy_TO, x_TI, dw_OI, dbias_O);
   RunPlanned(stream, BackwardWeightGemm(dy_TO, x_TI, dw_OI));
   if (!dbias_O.empty()) AddColumnSums(stream, dy_TO, dbias_O);
 }

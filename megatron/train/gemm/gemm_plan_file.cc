@@ -13,6 +13,7 @@ namespace megatron {
 namespace {
 
 using ops::cuda::Gemm;
+using ops::cuda::GemmEpilogue;
 using ops::cuda::GemmKernel;
 using ops::cuda::GemmPlace;
 using ops::cuda::GemmPlan;
@@ -21,6 +22,13 @@ using train::GemmPlanFile;
 constexpr int64_t kMostBytes = int64_t{16} << 20;
 constexpr char kHeader[] =
     "# Kernels of matrix products, chosen by time (system.time_gemm_kernels).\n";
+
+// The file's epilogues are the program's.
+static_assert(static_cast<int>(GemmEpilogue::kBias) == GemmPlanFile::BIAS &&
+                  static_cast<int>(GemmEpilogue::kGelu) == GemmPlanFile::GELU &&
+                  static_cast<int>(GemmEpilogue::kGeluSlope) == GemmPlanFile::GELU_SLOPE &&
+                  static_cast<int>(GemmEpilogue::kBiasGradient) == GemmPlanFile::BIAS_GRADIENT,
+              "renumbered");
 
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
@@ -57,6 +65,7 @@ absl::StatusOr<Gemm> ToGemm(const GemmPlanFile::Product& product) {
   gemm.accumulate = product.accumulate();
   gemm.alignment = product.alignment();
   gemm.bias_alignment = product.bias_alignment();
+  gemm.epilogue = static_cast<GemmEpilogue>(product.epilogue());
   return gemm;
 }
 
@@ -78,6 +87,8 @@ void FromGemm(const Gemm& gemm, GemmPlanFile::Product* product) {
   if (gemm.accumulate) product->set_accumulate(true);
   product->set_alignment(gemm.alignment);
   if (gemm.bias_alignment > 0) product->set_bias_alignment(gemm.bias_alignment);
+  if (gemm.epilogue != GemmEpilogue::kBias)
+    product->set_epilogue(static_cast<GemmPlanFile::Epilogue>(gemm.epilogue));
 }
 
 GemmKernel ToKernel(const GemmPlanFile::Kernel& in) {

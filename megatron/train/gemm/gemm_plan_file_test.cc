@@ -29,6 +29,7 @@ GemmPlan PlanOf(const std::string& gpu, int64_t m) {
   plan.gemm.accumulate = true;
   plan.gemm.alignment = 8;
   plan.gemm.bias_alignment = 4;
+  plan.gemm.epilogue = ops::cuda::GemmEpilogue::kBiasGradient;
   plan.kernel = {66, 20, 35, 1, 2, 3, 4, 5, 6};
   plan.microseconds = 51.25;
   plan.first_microseconds = 60.5;
@@ -85,7 +86,8 @@ TEST(GemmPlanFileTest, WhatIsNoPlanIsRefusedWithItsPlace) {
        {std::string("place {"), std::string("layers: 24"), std::string("place { gpu: 7 }"),
         std::string("\xff\xfe\0\1", 4), std::string(100000, '{'),
         std::string("place { plan { product { m: 99999999999999999999 } } }"),
-        std::string("place { plan { kernel { id: 1.5 } } }")}) {
+        std::string("place { plan { kernel { id: 1.5 } } }"),
+        std::string("place { plan { product { epilogue: SIN } } }")}) {
     const auto plans = ParseGemmPlans(text);
     ASSERT_EQ(plans.status().code(), absl::StatusCode::kInvalidArgument) << text.substr(0, 60);
     EXPECT_THAT(std::string(plans.status().message()), HasSubstr("line 1"));

@@ -29,6 +29,7 @@ absl::StatusOr<std::string> PlanGemms(FileSystem& fs, const GemmOptions& options
                                       ops::cuda::GemmPlanner* planner) {
   ops::cuda::GemmPlanning planning;
   planning.time_products = options.time_kernels;
+  planning.fuse_bias_gradients = options.fuse_bias_gradients;
   MEGATRON_ASSIGN_OR_RETURN(planning.plans, ReadPlans(fs, options));
   std::string text = GemmPlansText(planning.plans);
   if (options.time_kernels && !options.plan_file.empty()) {

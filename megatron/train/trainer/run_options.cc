@@ -576,7 +576,8 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())
                             : AvailableCores();
-  options.gemms = {config.system().gemm_plan_file(), config.system().time_gemm_kernels()};
+  options.gemms = {config.system().gemm_plan_file(), config.system().time_gemm_kernels(),
+                   config.system().fuse_bias_gradients()};
   options.ranks = ToRanksOptions(config.parallel());
   options.profile = ToProfile(config.logging());
   return options;

@@ -69,10 +69,11 @@ struct RanksOptions {
   absl::Duration stuck_timeout = absl::Seconds(10);  // zero: none
 };
 
-// Which of cuBLASLt's kernels compute matrix products.
+// Which of cuBLASLt's kernels compute matrix products, and what besides.
 struct GemmOptions {
   std::string plan_file;  // empty: none
   bool time_kernels = false;
+  bool fuse_bias_gradients = false;
 };
 
 struct RunOptions {

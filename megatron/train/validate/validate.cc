@@ -43,7 +43,8 @@ void CheckRequired(ConfigChecker& check) {
 
 void CheckGemms(ConfigChecker& check) {
   constexpr absl::string_view kTime = "system.time_gemm_kernels";
-  const std::initializer_list<absl::string_view> fields = {"system.gemm_plan_file", kTime};
+  const std::initializer_list<absl::string_view> fields = {"system.gemm_plan_file", kTime,
+                                                           "system.fuse_bias_gradients"};
   const config::SystemConfig& system = check.resolved().system();
   if (system.has_device() && system.device() == config::Device::cpu)
     check.HaveNoEffect(fields, "with system.device: cpu");

@@ -149,6 +149,7 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
         "model.decoder_seq_length=16"},
        "cuDNN has no learned bias"},
       {{"system.deterministic_mode=true"}, "without system.attention_backend: fused"},
+      {{"system.fuse_bias_gradients=true", "system.device=cpu"}, "with system.device: cpu"},
       {{"system.time_gemm_kernels=true", "parallel.ranks_as=processes"},
        "parallel.ranks_as: threads"},
       {{"system.cuda_graph_impl=local", "system.device=cpu"}, "with system.device: cpu"},

@@ -10,8 +10,6 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// Hopper's kernels want this much to choose freely.
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 // Of one timing: a single run of a small product is shorter than the events can tell.
 constexpr int kRunsAtOnce = 4;
 
@@ -43,6 +41,22 @@ cudaDataType TypeOf(DType dtype) {
 cudaDataType TypeOf(DType dtype, Float8Format format) {
   if (dtype != DType::kUInt8) return TypeOf(dtype);
   return format == Float8Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
+cublasLtEpilogue_t EpilogueOf(const Gemm& gemm) {
+  const bool vector = gemm.bias_alignment > 0;
+  switch (gemm.epilogue) {
+    case GemmEpilogue::kBias:
+      return vector ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case GemmEpilogue::kGelu:
+      return vector ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case GemmEpilogue::kGeluSlope:
+      return vector ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+    case GemmEpilogue::kBiasGradient:
+      return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  LOG(FATAL) << "no epilogue";
+  return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 template <typename T>
@@ -81,6 +95,7 @@ cudaEvent_t Event(void* event) { return static_cast<cudaEvent_t>(event); }
 struct BlasProduct::Descriptions {
   explicit Descriptions(const Gemm& gemm);
   ~Descriptions();
+  void SetEpilogue(const Gemm& gemm);
   void FindAlgorithms(cublasLtHandle_t handle, const Gemm& gemm, int most);
 
   cublasLtMatmulDesc_t operation;
@@ -92,13 +107,8 @@ BlasProduct::Descriptions::Descriptions(const Gemm& gemm) {
   MEGATRON_CHECK_BLAS(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   Set(operation, CUBLASLT_MATMUL_DESC_TRANSA, gemm.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   Set(operation, CUBLASLT_MATMUL_DESC_TRANSB, gemm.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (gemm.bias_alignment > 0) {
-    Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    Set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(gemm.out));
-    // Looking for kernels reads from the address how the bias is aligned, and nothing else.
-    Set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<uintptr_t>(gemm.bias_alignment));
-  }
-  if (gemm.in == DType::kUInt8) {  // addresses as above
+  if (gemm.epilogue != GemmEpilogue::kBias || gemm.bias_alignment > 0) SetEpilogue(gemm);
+  if (gemm.in == DType::kUInt8) {  // addresses as of the epilogue
     for (auto scale : {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER})
       Set(operation, scale, uintptr_t{16});
     // Sums are kept in fp32, not in the fewer bits that Hopper's matrix units would do with.
@@ -113,6 +123,20 @@ BlasProduct::Descriptions::Descriptions(const Gemm& gemm) {
   MEGATRON_CHECK_BLAS(
       cublasLtMatrixLayoutCreate(&b, TypeOf(gemm.in, gemm.b_format), b_rows, b_columns, gemm.ldb));
   MEGATRON_CHECK_BLAS(cublasLtMatrixLayoutCreate(&c, TypeOf(gemm.out), gemm.m, gemm.n, gemm.ldc));
+}
+
+void BlasProduct::Descriptions::SetEpilogue(const Gemm& gemm) {
+  Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(gemm));
+  // Looking for kernels reads from addresses how they are aligned, and nothing else.
+  if (gemm.bias_alignment > 0) {
+    Set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(gemm.out));
+    Set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<uintptr_t>(gemm.bias_alignment));
+  }
+  if (gemm.epilogue == GemmEpilogue::kGelu || gemm.epilogue == GemmEpilogue::kGeluSlope) {
+    Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm.m);
+    Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+        static_cast<uintptr_t>(gemm.alignment));
+  }
 }
 
 BlasProduct::Descriptions::~Descriptions() {
@@ -141,8 +165,9 @@ void BlasProduct::Descriptions::FindAlgorithms(cublasLtHandle_t handle, const Ge
   }
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
-  MEGATRON_CHECK_BLAS(cublasLtMatmulAlgoGetHeuristic(handle, operation, a, b, c, c, preference,
-                                                     most, results.data(), &found));
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, operation, a, b, c, c, preference, most, results.data(), &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) MEGATRON_CHECK_BLAS(status);
   MEGATRON_CHECK_BLAS(cublasLtMatmulPreferenceDestroy(preference));
   results.resize(static_cast<size_t>(found));
   for (const cublasLtMatmulHeuristicResult_t& result : results) {
@@ -150,7 +175,6 @@ void BlasProduct::Descriptions::FindAlgorithms(cublasLtHandle_t handle, const Ge
         result.workspaceSize <= static_cast<size_t>(kWorkspaceBytes))
       algorithms.push_back(result.algo);
   }
-  CHECK(!algorithms.empty()) << "cuBLASLt has no kernel for a " << gemm;
 }
 
 BlasProduct::BlasProduct(void* handle, const Gemm& gemm, int most_candidates)
@@ -167,7 +191,10 @@ bool BlasProduct::Run(CudaStream* stream, int candidate, const GemmOperands& ope
   void* const workspace = stream->Workspace(kWorkspaceBytes);
   const float alpha = 1, beta = gemm_.accumulate ? 1 : 0;
   std::lock_guard<std::mutex> lock(turn_);
-  if (operands.bias != nullptr) Set(at.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  const void* const vector = operands.bias != nullptr ? operands.bias : operands.sums;
+  if (vector != nullptr) Set(at.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+  if (operands.aux != nullptr)
+    Set(at.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux);
   if (gemm_.in == DType::kUInt8) {
     Set(at.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.a_inverse_scale);
     Set(at.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.b_inverse_scale);

@@ -21,8 +21,11 @@ class BlasProduct {
   // As many candidates as most products have; a plan names one of these.
   static constexpr int kCandidates = 32;
 
-  // `handle` is a cublasLtHandle_t. That there is no kernel at all is a CHECK. None splits the sum
-  // so that its order or its rounding depended on which block is first: all repeat bit for bit.
+  // Of the stream's workspace, from its begin. Hopper's kernels want this much to choose freely.
+  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+
+  // `handle` is a cublasLtHandle_t. Of the kernels, which may be none, no one splits the sum so
+  // that its order or its rounding depended on which block is first: all repeat bit for bit.
   BlasProduct(void* handle, const Gemm& gemm, int most_candidates);
   ~BlasProduct();
   BlasProduct(const BlasProduct&) = delete;
@@ -40,11 +43,11 @@ class BlasProduct {
   const Gemm gemm_;
   std::unique_ptr<Descriptions> descriptions_;
   std::vector<GemmKernel> kernels_;
-  mutable std::mutex turn_;  // a run points the description at its own bias and scales
+  mutable std::mutex turn_;  // a run points the description at its own vectors and scales
 };
 
-// The candidates timed on real operands. What they compute goes to memory of its own, and nothing
-// is written to the operands.
+// The candidates timed on real operands. What they compute goes to memory of its own, and of the
+// operands only what an epilogue writes besides is written.
 class TimedProduct : public GemmCandidates {
  public:
   // The stream's work so far is waited for, too.

@@ -13,7 +13,17 @@
 
 namespace megatron::ops::cuda {
 
-// c [m, n] = op(a) op(b) (+ c) (+ bias over rows), all column-major, products in fp32.
+// What is done besides, in the product's own pass. GELU is cuBLASLt's, by its approximation with
+// tanh, of sums that are not rounded.
+enum class GemmEpilogue {
+  kBias,         // c += bias [m] over rows, where there is one
+  kGelu,         // c = GELU(aux), aux [m, n] = c + bias
+  kGeluSlope,    // c *= GELU'(aux), sums [m] = those of c's rows
+  kBiasGradient  // sums [n] = those of op(b)'s columns
+};
+
+// c [m, n] = op(a) op(b) (+ c), all column-major, products in fp32. Bias and sums are of c's dtype;
+// sums are written, never added to what is there.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::kFloat32, out = DType::kFloat32;
@@ -22,13 +32,14 @@ struct Gemm {
   bool transpose_a = false, transpose_b = false;
   int64_t lda = 0, ldb = 0, ldc = 0;
   bool accumulate = false;
+  GemmEpilogue epilogue = GemmEpilogue::kBias;
   // The alignments that a kernel may count on: addresses differ from call to call, kernels do not.
   int64_t alignment = 16;
-  int64_t bias_alignment = 0;  // 0: no bias
+  int64_t bias_alignment = 0;  // or of the sums; 0: neither
 
   auto Key() const {
     return std::make_tuple(m, n, k, in, out, a_format, b_format, transpose_a, transpose_b, lda, ldb,
-                           ldc, accumulate, alignment, bias_alignment);
+                           ldc, accumulate, epilogue, alignment, bias_alignment);
   }
   friend bool operator<(const Gemm& x, const Gemm& y) { return x.Key() < y.Key(); }
   friend bool operator==(const Gemm& x, const Gemm& y) { return x.Key() == y.Key(); }

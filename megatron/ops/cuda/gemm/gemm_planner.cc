@@ -52,6 +52,7 @@ void GemmPlanner::Use(GemmPlanning planning) {
   }
   decided_.clear();
   time_products_ = planning.time_products;
+  fuse_bias_gradients_ = planning.fuse_bias_gradients;
   timed_ = 0;
   on_new_plan_ = std::move(planning.on_new_plan);
 }
@@ -69,7 +70,7 @@ int GemmPlanner::Choose(const GemmPlace& place, const Gemm& gemm, bool may_time,
                         GemmCandidates* candidates) {
   const Key key = {place, gemm};
   const absl::Span<const GemmKernel> kernels = candidates->kernels();
-  CHECK(!kernels.empty()) << gemm;
+  CHECK(!kernels.empty()) << "cuBLASLt has no kernel for a " << gemm;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (const int known = Known(key, kernels); known >= 0) return known;

@@ -46,6 +46,8 @@ GemmTiming TimeCandidates(GemmCandidates* candidates);
 struct GemmPlanning {
   std::vector<GemmPlan> plans;
   bool time_products = false;  // those without a plan
+  // Whether the product of a weight's gradient gives the bias's gradient, too.
+  bool fuse_bias_gradients = false;
   // Called with all plans when timing has added one; one call at a time.
   std::function<void(absl::Span<const GemmPlan>)> on_new_plan;
 };
@@ -59,6 +61,8 @@ class GemmPlanner {
 
   // Before the first choice.
   void Use(GemmPlanning planning);
+
+  bool fuses_bias_gradients() const { return fuse_bias_gradients_; }
 
   // The number of a candidate: for one place and product always that of the same kernel. `may_time`
   // is false where a device can't be waited for.
@@ -75,7 +79,7 @@ class GemmPlanner {
   mutable std::mutex mutex_;
   std::map<Key, GemmPlan> plans_;
   std::map<Key, GemmKernel> decided_;
-  bool time_products_ = false;
+  bool time_products_ = false, fuse_bias_gradients_ = false;
   int timed_ = 0;
   std::function<void(absl::Span<const GemmPlan>)> on_new_plan_;
 };

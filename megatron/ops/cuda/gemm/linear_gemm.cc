@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "glog/logging.h"
+
 namespace megatron::ops::cuda {
 namespace {
 
@@ -15,8 +17,9 @@ int64_t AlignmentOf(std::initializer_list<const void*> pointers) {
 
 LinearGemm WithAlignment(const Gemm& gemm, const GemmOperands& at) {
   LinearGemm out = {gemm, at};
-  out.gemm.alignment = AlignmentOf({at.a, at.b, at.c});
-  out.gemm.bias_alignment = at.bias == nullptr ? 0 : AlignmentOf({at.bias});
+  out.gemm.alignment = AlignmentOf({at.a, at.b, at.c, at.aux});
+  if (at.bias != nullptr || at.sums != nullptr)
+    out.gemm.bias_alignment = AlignmentOf({at.bias, at.sums});
   return out;
 }
 
@@ -86,6 +89,33 @@ LinearGemm Float8AddGemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, con
   LinearGemm linear = Float8Gemm(a_MK, b_NK, Tensor(), c_MN);
   linear.gemm.accumulate = true;
   return linear;
+}
+
+LinearGemm BackwardWeightAndBiasGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI,
+                                     const Tensor& sums_O) {
+  LinearGemm out = BackwardWeightGemm(dy_TO, x_TI, dw_OI);
+  out.gemm.epilogue = GemmEpilogue::kBiasGradient;
+  out.operands.sums = sums_O.raw();
+  return WithAlignment(out.gemm, out.operands);
+}
+
+LinearGemm ForwardGeluGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor& bias_O,
+                           const Tensor& pre_TO, const Tensor& y_TO) {
+  CHECK(pre_TO.is_contiguous()) << pre_TO;
+  LinearGemm out = ForwardGemm(x_TI, w_OI, bias_O, y_TO);
+  out.gemm.epilogue = GemmEpilogue::kGelu;
+  out.operands.aux = pre_TO.raw();
+  return WithAlignment(out.gemm, out.operands);
+}
+
+LinearGemm BackwardInputGeluGemm(const Tensor& dy_TO, const Tensor& w_OI, const Tensor& pre_TI,
+                                 const Tensor& dx_TI, const Tensor& sums_I) {
+  CHECK(pre_TI.is_contiguous()) << pre_TI;
+  LinearGemm out = BackwardInputGemm(dy_TO, w_OI, dx_TI);
+  out.gemm.epilogue = GemmEpilogue::kGeluSlope;
+  out.operands.aux = pre_TI.raw();
+  out.operands.sums = sums_I.raw();
+  return WithAlignment(out.gemm, out.operands);
 }
 
 }  // namespace megatron::ops::cuda

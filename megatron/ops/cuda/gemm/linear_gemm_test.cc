@@ -1,5 +1,6 @@
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -8,11 +9,18 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// What cuBLASLt would compute, by its documentation.
+// What cuBLASLt would compute, by its documentation. Of the GELU that stands beside a product the
+// tests want to know where it is applied: to here is 2 x + 1, with a slope of 3 x.
+float Gelu(float x) { return 2 * x + 1; }
+float GeluSlope(float x) { return 3 * x; }
+
 void Compute(const Gemm& gemm, const GemmOperands& at) {
   const auto *a = static_cast<const float*>(at.a), *b = static_cast<const float*>(at.b),
              *bias = static_cast<const float*>(at.bias);
-  auto* const c = static_cast<float*>(at.c);
+  auto *const c = static_cast<float*>(at.c), *const aux = static_cast<float*>(at.aux),
+              *const sums = static_cast<float*>(at.sums);
+  if (sums != nullptr)
+    std::fill_n(sums, gemm.epilogue == GemmEpilogue::kBiasGradient ? gemm.n : gemm.m, 0.0f);
   for (int64_t i = 0; i < gemm.m; ++i) {
     for (int64_t j = 0; j < gemm.n; ++j) {
       float sum = gemm.accumulate ? c[i + j * gemm.ldc] : 0;
@@ -20,8 +28,21 @@ void Compute(const Gemm& gemm, const GemmOperands& at) {
         sum += (gemm.transpose_a ? a[l + i * gemm.lda] : a[i + l * gemm.lda]) *
                (gemm.transpose_b ? b[j + l * gemm.ldb] : b[l + j * gemm.ldb]);
       }
-      c[i + j * gemm.ldc] = sum + (bias == nullptr ? 0 : bias[i]);
+      sum += bias == nullptr ? 0 : bias[i];
+      if (gemm.epilogue == GemmEpilogue::kGelu) {
+        aux[i + j * gemm.m] = sum;
+        sum = Gelu(sum);
+      } else if (gemm.epilogue == GemmEpilogue::kGeluSlope) {
+        sum *= GeluSlope(aux[i + j * gemm.m]);
+        sums[i] += sum;
+      }
+      c[i + j * gemm.ldc] = sum;
     }
+  }
+  if (gemm.epilogue != GemmEpilogue::kBiasGradient) return;
+  for (int64_t j = 0; j < gemm.n; ++j) {
+    for (int64_t l = 0; l < gemm.k; ++l)
+      sums[j] += gemm.transpose_b ? b[j + l * gemm.ldb] : b[l + j * gemm.ldb];
   }
 }
 
@@ -105,6 +126,53 @@ TEST_F(LinearGemmTest, AProductOfFloat8IsOneOfRowsWithRows) {
       for (int64_t k = 0; k < 32; ++k) want += At(x, m, k) * At(y, n, k);
       EXPECT_NEAR(At(c, m, n), want, 1e-5);
     }
+  }
+}
+
+TEST_F(LinearGemmTest, TheBiassGradientIsTheSumOverTokens) {
+  const HostTensor sums({kOut}, DType::kFloat32), dw({kOut, kIn}, DType::kFloat32);
+  const LinearGemm both = BackwardWeightAndBiasGemm(y_, x_, dw, sums);
+  EXPECT_TRUE(both.gemm.accumulate);
+  EXPECT_FALSE(both.gemm == BackwardWeightGemm(y_, x_, dw).gemm);
+  Compute(both.gemm, both.operands);
+  for (int64_t o = 0; o < kOut; ++o) {
+    double sum = 0;
+    for (int64_t t = 0; t < kTokens; ++t) sum += At(y_, t, o);
+    EXPECT_NEAR(sums.Get(o), sum, 1e-5);
+  }
+}
+
+TEST_F(LinearGemmTest, GeluStandsBetweenWhatIsKeptAndTheOutput) {
+  const HostTensor pre({kTokens, kOut}, DType::kFloat32), plain({kTokens, kOut}, DType::kFloat32);
+  const LinearGemm forward = ForwardGeluGemm(x_, w, bias_.tensor(), pre, y_),
+                   product = ForwardGemm(x_, w, bias_.tensor(), plain);
+  Compute(forward.gemm, forward.operands);
+  Compute(product.gemm, product.operands);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t o = 0; o < kOut; ++o) {
+      EXPECT_EQ(pre.Get(t * kOut + o), plain.Get(t * kOut + o));
+      EXPECT_EQ(At(y_, t, o), Gelu(static_cast<float>(plain.Get(t * kOut + o))));
+    }
+  }
+}
+
+TEST_F(LinearGemmTest, TheSlopeOfGeluIsTakenWhereItsInputStands) {
+  const HostTensor pre = Random({kTokens, kIn}, 5), plain({kTokens, kIn}, DType::kFloat32),
+                   sums({kIn}, DType::kFloat32);
+  const LinearGemm backward = BackwardInputGeluGemm(y_, w, pre, x_, sums),
+                   product = BackwardInputGemm(y_, w, plain);
+  Compute(backward.gemm, backward.operands);
+  Compute(product.gemm, product.operands);
+  for (int64_t i = 0; i < kIn; ++i) {
+    float sum = 0;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const int64_t at = t * kIn + i;
+      const float dx =
+          static_cast<float>(plain.Get(at)) * GeluSlope(static_cast<float>(pre.Get(at)));
+      EXPECT_EQ(At(x_, t, i), dx);
+      sum += dx;
+    }
+    EXPECT_NEAR(sums.Get(i), sum, 1e-5);
   }
 }
 
