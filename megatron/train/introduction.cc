@@ -63,6 +63,14 @@ std::string DescribeAttention(ops::AttentionKernel kernel) {
                           : "; two runs may differ in their last bits");
 }
 
+// In what weights are, and their products.
+std::string DescribePrecision(const TransformerOptions& transformer) {
+  const Float8Options& float8 = transformer.float8;
+  if (!float8.enabled) return Name(transformer.dtype);
+  return absl::StrCat(Name(transformer.dtype), " with products in FP8, gradients in ",
+                      Name(float8.gradient));
+}
+
 std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
   const ModelOptions& model = options.trainer.model;
   const TransformerOptions& transformer = model.transformer;
@@ -73,7 +81,7 @@ std::string DescribeModel(const config::ModelConfig& config, const RunOptions& o
       encodes ? absl::StrCat(model.num_encoder_layers, " + ") : "", transformer.num_layers,
       transformer.hidden_size, transformer.num_attention_heads,
       encodes ? absl::StrCat(options.data.seq_length, " + ") : "",
-      options.trainer.packing.seq_length, Name(transformer.dtype),
+      options.trainer.packing.seq_length, DescribePrecision(transformer),
       FormatCount(CountParameters(config, model.padded_vocab_size)));
 }
 

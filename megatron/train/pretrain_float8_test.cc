@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
@@ -53,6 +54,19 @@ TEST_F(PretrainFloat8Test, AStoppedRunContinuesBitForBit) {
   ASSERT_EQ(Run(Joined(parts, {"--set=train.exit_interval=5"})).exit_code, kExitDone);
   ASSERT_EQ(Run(parts).exit_code, kExitDone);
   ExpectEqualCheckpoints("whole", "parts");
+}
+
+TEST_F(PretrainFloat8Test, ARunSaysThatItIsInFp8AndContinuesInNothingElse) {
+  const Outcome first =
+      Run(Joined({SaveTo("parts"), "--set=train.exit_interval=5"}, Fp8("hybrid")));
+  ASSERT_EQ(first.exit_code, kExitDone);
+  EXPECT_TRUE(absl::StrContains(first.output, "with products in FP8, gradients in e5m2"))
+      << first.output;
+  for (const Arguments& other : {Bf16(), Fp8("e4m3")}) {
+    const Outcome outcome = Run(Joined({SaveTo("parts")}, other));
+    EXPECT_NE(outcome.exit_code, kExitDone);
+    EXPECT_TRUE(absl::StrContains(outcome.output, "fp8_format")) << outcome.output;
+  }
 }
 
 TEST_F(PretrainFloat8Test, EveryAxisTrainsWhatOneRankTrains) {

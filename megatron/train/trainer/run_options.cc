@@ -615,6 +615,15 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   data->clear_tokenizer_model();
   identity.mutable_precision()->set_fp16(config.precision().fp16());
   identity.mutable_precision()->set_bf16(config.precision().bf16());
+  if (config.precision().fp8_format() != config::Fp8Format::none) {
+    config::PrecisionConfig* const precision = identity.mutable_precision();
+    precision->set_fp8_format(config.precision().fp8_format());
+    precision->set_fp8_recipe(config.precision().fp8_recipe());
+    precision->set_fp8_wgrad(config.precision().fp8_wgrad());
+    precision->set_first_last_layers_bf16(config.precision().first_last_layers_bf16());
+    precision->set_num_layers_at_start_in_bf16(config.precision().num_layers_at_start_in_bf16());
+    precision->set_num_layers_at_end_in_bf16(config.precision().num_layers_at_end_in_bf16());
+  }
   identity.mutable_train()->set_seed(config.train().seed());
   return absl::StrCat(EffectiveConfigText(identity), "data fingerprint: ", data_fingerprint, "\n");
 }
