@@ -331,13 +331,7 @@ std::optional<double> Pretraining::PeakFlops() const {
 
 std::optional<Failure> Pretraining::ChooseKernels() {
   GemmOptions options = run_.options.gemms;
-  if (run_.options.device != DeviceType::kCuda) {
-    if (options.plan_file.empty() && !options.time_kernels && !options.fuse_bias_gradients)
-      return std::nullopt;
-    return Failure{kExitConfig,
-                   "system.gemm_plan_file, time_gemm_kernels and fuse_bias_gradients have no "
-                   "effect without a GPU"};
-  }
+  if (run_.options.device != DeviceType::kCuda) return std::nullopt;
   if (!options.plan_file.empty()) options.plan_file = PathFromWhereTheUserStands(options.plan_file);
   absl::StatusOr<std::string> plans = PlanGemms(fs_, options, &ops::cuda::ProcessGemmPlanner());
   if (!plans.ok()) return Fail(kExitConfig, plans.status());

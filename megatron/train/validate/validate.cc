@@ -56,34 +56,40 @@ void CheckGemms(ConfigChecker& check) {
   }
 }
 
-// Whether cuDNN would compute any of a run's attention.
+// Whether the kernels that are asked for would compute any of a run's attention.
 void CheckAttentionBackend(ConfigChecker& check) {
   constexpr absl::string_view kBackend = "system.attention_backend";
   constexpr absl::string_view kDeterministic = "system.deterministic_mode";
   const config::PretrainConfig& config = check.resolved();
   if (config.system().has_device() && config.system().device() == config::Device::cpu)
     return check.HaveNoEffect({kBackend, kDeterministic}, "with system.device: cpu");
-  if (config.system().attention_backend() != config::AttentionBackend::fused)
-    return check.HaveNoEffect({kDeterministic}, "without system.attention_backend: fused");
-  const config::ParallelConfig& parallel = config.parallel();
-  if (!config.precision().bf16() && !config.precision().fp16())
-    check.Error(kBackend, "cuDNN has no kernel for fp32; set precision.bf16 or precision.fp16");
-  if (config.model().attention_dropout() > 0) {
+  const config::AttentionBackend::Type backend = config.system().attention_backend();
+  if (backend != config::AttentionBackend::fused)
+    check.HaveNoEffect({kDeterministic}, "without system.attention_backend: fused");
+  if (backend == config::AttentionBackend::auto_) return;
+  const absl::string_view who =
+      backend == config::AttentionBackend::fused ? "cuDNN" : "the kernel for Hopper";
+  const auto refuse = [&](bool broken, absl::string_view why, absl::string_view path) {
+    if (broken) {
+      check.Error(kBackend, absl::StrCat(who, " ", why, "; it would have no effect with ",
+                                         check.Named(path)));
+    }
+  };
+  const config::ModelConfig& model = config.model();
+  if (!config.precision().bf16() && !config.precision().fp16()) {
     check.Error(kBackend,
-                absl::StrCat("cuDNN does not draw our dropout; it would have no effect with ",
-                             check.Named("model.attention_dropout")));
+                absl::StrCat(who, " does not take fp32; set precision.bf16 or precision.fp16"));
   }
-  if (parallel.context_parallel_size() > 1 &&
-      parallel.cp_comm_type() != config::ContextParallelComm::a2a) {
-    check.Error(kBackend,
-                absl::StrCat("cuDNN has whole sequences alone; it would have no effect with ",
-                             check.Named("parallel.context_parallel_size"), " and ",
-                             check.Named("parallel.cp_comm_type"), ", but has with a2a"));
-  }
-  if (config.model().position_embedding_type() == config::PositionEmbedding::relative) {
-    check.Error(kBackend, absl::StrCat("cuDNN has no learned bias; it would have no effect with ",
-                                       check.Named("model.position_embedding_type")));
-  }
+  refuse(model.attention_dropout() > 0, "does not draw our dropout", "model.attention_dropout");
+  refuse(config.parallel().context_parallel_size() > 1 &&
+             config.parallel().cp_comm_type() != config::ContextParallelComm::a2a,
+         "has whole sequences alone, as parallel.cp_comm_type: a2a gives them",
+         "parallel.context_parallel_size");
+  refuse(model.position_embedding_type() == config::PositionEmbedding::relative,
+         "has no learned bias", "model.position_embedding_type");
+  refuse(backend == config::AttentionBackend::flash && model.kv_channels() != 64 &&
+             model.kv_channels() != 128,
+         "takes heads of 64 and 128", "model.kv_channels");
 }
 
 void CheckPrecision(ConfigChecker& check) {
@@ -194,12 +200,17 @@ void CheckThatItCanRun(ConfigChecker& check) {
                 "there is no GPU here, or the program was built without --config=cuda; give --set "
                 "system.device=cpu, or --dry_run to plan the run");
   }
-  if (check.resolved().system().attention_backend() != config::AttentionBackend::fused) return;
-  const absl::Status there = ops::cuda::CudnnVersion().status();
   if (CudaDeviceCount() == 0) {
-    check.Error("system.attention_backend", "has no effect without a GPU");
-  } else if (!there.ok()) {
-    check.Error("system.attention_backend", there.message());
+    if (!check.resolved().system().has_device()) {
+      check.HaveNoEffect(
+          {"system.attention_backend", "system.deterministic_mode", "system.cuda_graph_impl",
+           "system.cuda_graph_warmup_steps", "system.gemm_plan_file", "system.time_gemm_kernels",
+           "system.fuse_bias_gradients"},
+          "without a GPU");
+    }
+  } else if (check.resolved().system().attention_backend() == config::AttentionBackend::fused) {
+    const absl::Status there = ops::cuda::CudnnVersion().status();
+    if (!there.ok()) check.Error("system.attention_backend", there.message());
   }
 }
 
