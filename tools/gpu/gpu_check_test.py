@@ -92,7 +92,7 @@ elif name == "pretrain_gpt":
                          "llama_1500m": (1527367680, 9.3e9), "gpt_demo": (1000, 1e6)}[shape]
     if "--dry_run" in arguments:
         if what == "does not plan":
-            print("ERROR: train.micro_batch_size: no")
+            print("error: the configuration has an error:\n  train.seed: no")
             sys.exit(20)
         gib = 200.0 if what == "does not fit" else 1.95
         print("\nparameters: {:,} (vocabulary 50257, padded to 50304)".format(parameters))
@@ -102,6 +102,7 @@ elif name == "pretrain_gpt":
         sys.exit(0)
     if what == "runs out of memory":
         print("F1122 Check failed: out of memory on cuda:0: 99 bytes for activations")
+        print("*** Check failure stack trace: ***\n    @     0x55d0c0ffee  main")
         end(-signal.SIGABRT)
     plans = options.get("system.gemm_plan_file")
     if plans and "system.time_gemm_kernels" in options:
@@ -145,7 +146,7 @@ elif name == "pretrain_gpt":
 elif name == "pytorch_gpu_speed.py":
     what = does.get(name, "")
     if what == "crashes":
-        print("torch._dynamo.exc.BackendCompilerFailed: no", file=sys.stderr)
+        print("torch._dynamo.exc.InternalTorchDynamoError: no\n\nSet TORCHDYNAMO_VERBOSE=1", file=sys.stderr)
         sys.exit(1)
     counts = {"gpt3_857m": 355919872, "gpt_1664": 885078272, "gpt2_124m": 124475904, "llama_1500m": 1527367680}
     result = {"what": "pytorch", "name": options["--shape"], "parameters": counts[options["--shape"]],
@@ -243,13 +244,49 @@ class GpuCheckTest(unittest.TestCase):
         os.remove(os.path.join(self.bundle, "pretrain_gpt"))
         code, text, _ = self.gpu_check("check", self.out)
         self.assertEqual(code, 1)
-        self.assertIn("gpu_check build", text)
+        self.assertIn("`gpu_check build DIR`, then run DIR/gpu_check check", text)
 
-    def test_wrong_commands_get_the_usage(self):
-        for arguments in (["chek"], ["build"], ["check", self.out, "rest", "pytorch"], ["check", self.out, "all"]):
+    def test_wrong_commands_are_named_before_the_usage(self):
+        for arguments, mistake in (
+                (["chek"], "no such command: 'chek'"), (["--foo"], "no such command: '--foo'"),
+                (["check", "--fast"], "no such option: '--fast'"), (["build"], "build lacks DIR"),
+                (["build", self.out, "extra"], "build takes DIR alone, not 'extra'"),
+                (["check", self.out, "rest", "pytorch"], "check has no kind of step 'pytorch'"),
+                (["run", self.out, "test"], "run has no kind of step 'test'")):
             code, text, _ = self.gpu_check(*arguments)
             self.assertEqual(code, 20, text)
+            self.assertEqual(text.splitlines()[0], "gpu_check: " + mistake)
             self.assertIn("DIR/gpu_check check [OUT]", text)
+            self.assertEqual(self.calls, [])
+
+    def test_help_is_the_usage_and_no_failure(self):
+        for arguments in (["--help"], ["-h"], ["check", "--help"]):
+            done = subprocess.run([os.path.join(self.bundle, "gpu_check"), *arguments], env={"PATH": self.bin},
+                                  cwd=self.root, text=True, capture_output=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertTrue(done.stdout.startswith("Checks and times what runs on a GPU"), done.stdout)
+            self.assertTrue(done.stdout.endswith("than sm_90a, comma-separated.\n"), done.stdout)
+
+    def test_what_names_steps_is_not_taken_for_the_folder(self):
+        for part, word in (("learn", "rest"), ("check", "test"), ("run", "links")):
+            code, text, _ = self.gpu_check(part, word)
+            self.assertEqual(code, 20, text)
+            self.assertIn("OUT must stand before '%s'" % word, text.splitlines()[0])
+            self.assertEqual(self.calls, [])
+
+    def test_a_limit_that_is_no_time_is_refused_in_a_line(self):
+        for seconds in ("abc", "", "nan", "inf", "0", "-5"):
+            code, text, _ = self.gpu_check("check", self.out, seconds=seconds)
+            self.assertEqual((code, text), (20, "gpu_check: GPU_CHECK_SECONDS must be a number above 0, not '%s'\n" %
+                                            seconds))
+
+    def test_a_folder_that_cannot_be_made_is_told_in_a_line(self):
+        file = os.path.join(self.root, "file")
+        open(file, "w").close()
+        for command, folder in (("check", file), ("check", file + "/out"), ("build", file + "/out")):
+            code, text, _ = self.gpu_check(command, folder)
+            self.assertEqual(code, 1, text)
+            self.assertRegex(text, "^gpu_check: cannot write to the folder %s: [^\n]+\n$" % folder)
 
     def test_programs_are_unpacked(self):
         with tarfile.open(os.path.join(self.bundle, "programs.tar.gz"), "w:gz") as archive:
@@ -386,9 +423,10 @@ class GpuCheckTest(unittest.TestCase):
         self.assertRegex(text, r"\| gpt_1664 +\| +885,078,272 \| +32 \|")
 
     def test_out_of_memory_is_told_by_name_beside_the_plan(self):
-        self.expect_failures("time", ["training"], {"pretrain_gpt": {"gpt_1664.16": "runs out of memory"}}, [
+        text, _ = self.expect_failures("time", ["training"], {"pretrain_gpt": {"gpt_1664.16": "runs out of memory"}}, [
             ("training", "gpt_1664.16", "planned 1.9 GiB: F1122 Check failed: out of memory"),
             ("training", "gpt_1664_in_fp8", "F1122 Check failed: out of memory")])
+        self.assertNotIn("stack trace", text)
 
     def test_batches_that_do_not_fit_are_not_tried(self):
         code, text, rows = self.gpu_check("time", self.out, "training",
@@ -400,7 +438,8 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_shape_without_a_plan_has_failed(self):
         does = {"gpt_1664": "does not plan", "gpt2_124m": "does not fit"}
         self.expect_failures("time", ["training"], {"pretrain_gpt": does}, [
-            ("plan", "gpt_1664", "exit code 20"), ("plan", "gpt2_124m", "none of")])
+            ("plan", "gpt_1664", "exit code 20: error: the configuration has an error: train.seed: no"),
+            ("plan", "gpt2_124m", "none of")])
 
     def test_missed_targets_are_counted_and_told(self):
         code, text, _ = self.gpu_check("time", self.out, does={"pretrain_gpt": {"gpt3_857m": "is slow"}})
@@ -409,11 +448,12 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_pytorch_must_be_there_and_measure_the_same_model(self):
         names, peer = ("gpt3_857m", "gpt_1664", "gpt2_124m", "llama_1500m"), "pytorch_gpu_speed.py"
-        for does, what, why in (("crashes", "pytorch", "BackendCompilerFailed"),
+        for does, what, why in (("crashes", "pytorch", "InternalTorchDynamoError: no"),
                                 ("does not compile", "pytorch", "no rate for compiled"),
                                 ("is another model", "comparison", "not the same model")):
             kinds = ["training", "pytorch"] if what == "comparison" else ["pytorch"]
-            self.expect_failures("time", kinds, {peer: does}, [(what, name, why) for name in names])
+            text, _ = self.expect_failures("time", kinds, {peer: does}, [(what, name, why) for name in names])
+            self.assertNotIn("VERBOSE", text)
         code, text, rows = self.gpu_check("time", self.out, "pytorch", PYTHON=os.path.join(self.root, "no_such_python"))
         self.assertEqual(code, 1, text)
         self.assertIn("does not start", self.row(rows, "pytorch", "llama_1500m")["why"])

@@ -1,6 +1,7 @@
 """What tools/gpu_check runs: reads its command line, and says first and last what was run on what."""
 
 import datetime
+import math
 import os
 import shlex
 import subprocess
@@ -14,11 +15,51 @@ import learning
 import speed
 from session import Session
 
-_USAGE = 64
+_WRONG_ARGUMENTS = 20
+_USAGE = 64  # the same, and the usage is to be shown
 _PARTS = ("check", "time", "learn")
 # What can be asked for alone.
 _KINDS = {"check": ("test", "training", "benchmark", *correctness.SANITIZER_TOOLS),
           "time": ("training", "option", "profile", "pytorch", "links"), "learn": ("training", "picture")}
+
+
+def _mistake(arguments):
+    """What is wrong with the command line, naming the word; nothing where it is right."""
+    if not arguments:
+        return ""
+    command, folder, words = arguments[0], "".join(arguments[1:2]), arguments[2:]
+    if command not in ("build", "run", *_PARTS):
+        return "no such command: '%s'" % command
+    if folder.startswith("-"):
+        return "no such option: '%s'" % folder
+    if command == "build":
+        if words:
+            return "build takes DIR alone, not '%s'" % words[0]
+        return "" if folder else "build lacks DIR"
+    if folder in {"rest"}.union(*_KINDS.values()):
+        return "OUT must stand before '%s', which says what to do (./%s is a folder of this name)" % (folder, folder)
+    wrong = [word for word in words if word not in ("rest", *_KINDS.get(command, ()))]
+    return "%s has no kind of step '%s'" % (command, wrong[0]) if wrong else ""
+
+
+def _seconds():
+    """How long a part may take; none where $GPU_CHECK_SECONDS is no time."""
+    try:
+        seconds = float(os.environ.get("GPU_CHECK_SECONDS", 460))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None
+
+
+def _make_folder(path):
+    """Whether `path` is now a folder that can be written to; says why where it is not."""
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return True
+    except OSError as error:
+        print("gpu_check: cannot write to the folder %s: %s" % (path, error.strerror), file=sys.stderr)
+        return False
 
 
 def _use_cudnn_of_python():
@@ -36,7 +77,7 @@ def _use_cudnn_of_python():
 
 def _run_part(part, programs, out, steps):
     gpus = device.devices()
-    session = Session(programs, out, part, float(os.environ.get("GPU_CHECK_SECONDS", 460)), steps)
+    session = Session(programs, out, part, _seconds(), steps)
     facts = gpus[0]
     command = shlex.join(["gpu_check", part, out, *steps])
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -67,8 +108,11 @@ def _run(parts, programs, out, steps=()):
     if not device.devices():
         print("no GPU here: nvidia-smi is absent or names none; nothing was run", file=sys.stderr)
         return 1
+    if not _make_folder(out):
+        return 1
     if not bundle.unpack(programs):
-        print("no programs in %s: make a bundle with `gpu_check build DIR`" % programs, file=sys.stderr)
+        print("no programs in %s: make a bundle with `gpu_check build DIR`, then run DIR/gpu_check %s" %
+              (programs, parts[0] if len(parts) == 1 else "run"), file=sys.stderr)
         return 1
     _use_cudnn_of_python()
     codes = [_run_part(part, programs, out, steps) for part in parts]
@@ -77,14 +121,20 @@ def _run(parts, programs, out, steps=()):
 
 def main(home, arguments):
     """`home` is the folder of gpu_check itself: of a bundle, or tools/ of the sources."""
+    mistake = _mistake(arguments)
+    if mistake:
+        print("gpu_check: %s\n" % mistake, file=sys.stderr)
+        return _USAGE
+    if _seconds() is None:
+        print("gpu_check: GPU_CHECK_SECONDS must be a number above 0, not '%s'" % os.environ["GPU_CHECK_SECONDS"],
+              file=sys.stderr)
+        return _WRONG_ARGUMENTS
     command, out = (arguments + ["", ""])[:2]
     steps = tuple(arguments[2:])
-    if command not in ("", "build", "run", *_PARTS) or not set(steps) <= {"rest", *_KINDS.get(command, ())}:
-        return _USAGE
     root = os.environ.get("BUILD_WORKSPACE_DIRECTORY", os.path.dirname(home))
     if command == "build":
-        if not out:
-            return _USAGE
+        if not _make_folder(out):
+            return 1
         bundle.build(root, out)
         return 0
     if command:

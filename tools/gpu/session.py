@@ -1,6 +1,7 @@
 """One part of the GPU check: its time, the programs that it runs, and its results, one JSON object a line."""
 
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -27,11 +28,14 @@ class Ran:
             return file.read()
 
     def last_words(self):
-        """The line that most likely says why it failed."""
-        lines = [line.strip() for line in self.text().splitlines() if line.strip()]
-        for line in reversed(lines):
+        """The line that most likely says why it failed, and up to two behind it, where reasons often stand."""
+        lines = [line.strip() for line in self.text().strip().splitlines()]
+        for i, line in reversed(list(enumerate(lines))):
             if any(word in line for word in ("Check failed", "out of memory", "ERROR", "FAILED", "rror:")):
-                return line[:200]
+                # A paragraph ends with an empty line, or where glog's stack trace begins.
+                behind = itertools.takewhile(lambda other: other and not other.startswith(("***", "@")),
+                                             lines[i + 1:i + 3])
+                return " ".join(words[:200] for words in (line, *behind))
         return lines[-1][:200] if lines else "no output"
 
     def require_success(self):
