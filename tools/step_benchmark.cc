@@ -53,12 +53,12 @@ namespace megatron {
 namespace {
 
 // Samples of lengths from `shortest` to `longest`, in turn. They are what GPT and BERT read alike.
-class RandomTokens : public GptSampleSource {
+class RandomTokens : public SampleSource {
  public:
   RandomTokens(int64_t shortest, int64_t longest, int64_t vocab_size)
       : shortest_(shortest), longest_(longest), vocab_size_(vocab_size) {}
   int64_t size() const override { return int64_t{1} << 40; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     const int64_t length = LengthOf(index);
     sample->tokens.resize(length);
     sample->labels.resize(length);

@@ -195,7 +195,7 @@ BlendIndex BuildExhaustiveBlendIndex(absl::Span<const int64_t> sizes) {
 }
 
 absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::Create(
-    std::vector<std::unique_ptr<GptSampleSource>> datasets, absl::Span<const double> weights,
+    std::vector<std::unique_ptr<SampleSource>> datasets, absl::Span<const double> weights,
     int64_t num_samples, const BlendCache& cache) {
   CHECK_EQ(datasets.size(), weights.size());
   MEGATRON_RETURN_IF_ERROR(CheckNumber(datasets.size()));
@@ -216,7 +216,7 @@ absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::Create(
 }
 
 absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::CreateExhaustive(
-    std::vector<std::unique_ptr<GptSampleSource>> datasets, const BlendCache& cache) {
+    std::vector<std::unique_ptr<SampleSource>> datasets, const BlendCache& cache) {
   MEGATRON_RETURN_IF_ERROR(CheckNumber(datasets.size()));
   std::vector<int64_t> sizes;
   for (const auto& dataset : datasets) sizes.push_back(dataset->size());
@@ -227,11 +227,11 @@ absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::CreateExhaustive
   return std::unique_ptr<BlendedDataset>(new BlendedDataset(std::move(datasets), std::move(index)));
 }
 
-BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<GptSampleSource>> datasets,
+BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets,
                                BlendIndex index)
     : datasets_(std::move(datasets)), index_(std::move(index)) {}
 
-absl::Status BlendedDataset::Get(int64_t index, GptSample* sample) const {
+absl::Status BlendedDataset::Get(int64_t index, Sample* sample) const {
   if (index < 0 || index >= size()) {
     return absl::OutOfRangeError(
         absl::StrCat("sample ", index, " does not exist; the blend has ", size(), " samples"));

@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/index_cache.h"
+#include "megatron/data/sample.h"
 #include "megatron/data/split.h"
 
 namespace megatron {
@@ -55,25 +55,25 @@ BlendIndex BuildBlendIndex(absl::Span<const double> weights, int64_t num_samples
 // are sizes, datasets that are exhausted left out.
 BlendIndex BuildExhaustiveBlendIndex(absl::Span<const int64_t> sizes);
 
-class BlendedDataset : public GptSampleSource {
+class BlendedDataset : public SampleSource {
  public:
   // With weights, the size is the sum of the shares of `num_samples`, each rounded up, so at least
   // num_samples. kInvalidArgument where a dataset has too few samples.
   static absl::StatusOr<std::unique_ptr<BlendedDataset>> Create(
-      std::vector<std::unique_ptr<GptSampleSource>> datasets, absl::Span<const double> weights,
+      std::vector<std::unique_ptr<SampleSource>> datasets, absl::Span<const double> weights,
       int64_t num_samples, const BlendCache& cache = {});
 
   // All samples of all datasets.
   static absl::StatusOr<std::unique_ptr<BlendedDataset>> CreateExhaustive(
-      std::vector<std::unique_ptr<GptSampleSource>> datasets, const BlendCache& cache = {});
+      std::vector<std::unique_ptr<SampleSource>> datasets, const BlendCache& cache = {});
 
   int64_t size() const override { return static_cast<int64_t>(index_.dataset.size()); }
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
 
  private:
-  BlendedDataset(std::vector<std::unique_ptr<GptSampleSource>> datasets, BlendIndex index);
+  BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets, BlendIndex index);
 
-  const std::vector<std::unique_ptr<GptSampleSource>> datasets_;
+  const std::vector<std::unique_ptr<SampleSource>> datasets_;
   const BlendIndex index_;
 };
 

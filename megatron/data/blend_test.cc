@@ -25,11 +25,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Samples that say where they come from.
-class Marked : public GptSampleSource {
+class Marked : public SampleSource {
  public:
   Marked(int32_t mark, int64_t size) : mark_(mark), size_(size) {}
   int64_t size() const override { return size_; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     sample->tokens = {mark_, static_cast<int32_t>(index)};
     return absl::OkStatus();
   }
@@ -39,8 +39,8 @@ class Marked : public GptSampleSource {
   int64_t size_;
 };
 
-std::vector<std::unique_ptr<GptSampleSource>> Datasets(const std::vector<int64_t>& sizes) {
-  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+std::vector<std::unique_ptr<SampleSource>> Datasets(const std::vector<int64_t>& sizes) {
+  std::vector<std::unique_ptr<SampleSource>> datasets;
   for (const int64_t size : sizes) {
     datasets.push_back(std::make_unique<Marked>(static_cast<int32_t>(datasets.size()), size));
   }
@@ -101,7 +101,7 @@ TEST(BlendedDatasetTest, GetsTheSamplesOfItsIndex) {
   auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 12);
   ASSERT_THAT(blend, IsOk());
   EXPECT_EQ((*blend)->size(), 4 + 9);
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT((*blend)->Get(11, &sample), IsOk());
   EXPECT_THAT(sample.tokens, ElementsAre(1, 7));
 }
@@ -109,7 +109,7 @@ TEST(BlendedDatasetTest, GetsTheSamplesOfItsIndex) {
 TEST(BlendedDatasetTest, ASampleThatDoesNotExistIsAnError) {
   auto blend = BlendedDataset::CreateExhaustive(Datasets({5, 2}));
   ASSERT_THAT(blend, IsOk());
-  GptSample sample;
+  Sample sample;
   EXPECT_THAT((*blend)->Get(6, &sample), IsOk());
   for (const int64_t index : {int64_t{-1}, int64_t{7}, INT64_MAX}) {
     EXPECT_THAT((*blend)->Get(index, &sample),
@@ -129,7 +129,7 @@ class BlendCacheTest : public ::testing::Test {
                            : BlendedDataset::CreateExhaustive(Datasets(sizes), cache);
     EXPECT_THAT(blend, IsOk());
     std::vector<std::vector<int32_t>> places;
-    GptSample sample;
+    Sample sample;
     for (int64_t i = 0; i < (*blend)->size(); ++i) {
       EXPECT_THAT((*blend)->Get(i, &sample), IsOk());
       places.push_back(sample.tokens);

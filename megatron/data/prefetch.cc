@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-SamplePrefetcher::SamplePrefetcher(const GptSampleSource* source, const PrefetchOptions& options)
+SamplePrefetcher::SamplePrefetcher(const SampleSource* source, const PrefetchOptions& options)
     : source_(source), options_(options) {
   if (options.num_workers == 0) return;
   CHECK_GT(options.capacity, 0);
@@ -61,7 +61,7 @@ void SamplePrefetcher::StartAt(int64_t ordinal, std::unique_lock<std::mutex>* lo
   work_.notify_all();
 }
 
-absl::Status SamplePrefetcher::Get(int64_t ordinal, GptSample* sample) {
+absl::Status SamplePrefetcher::Get(int64_t ordinal, Sample* sample) {
   // What no thread would read: the source says what is wrong with it.
   if (workers_.empty() || ordinal < 0 || ordinal >= source_->size())
     return source_->Get(ordinal, sample);

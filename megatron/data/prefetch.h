@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 #include "megatron/data/sampler.h"
 
 namespace megatron {
@@ -34,18 +34,18 @@ struct PrefetchOptions {
 class SamplePrefetcher {
  public:
   // `source` must live longer than this.
-  SamplePrefetcher(const GptSampleSource* source, const PrefetchOptions& options);
+  SamplePrefetcher(const SampleSource* source, const PrefetchOptions& options);
   ~SamplePrefetcher();
   SamplePrefetcher(const SamplePrefetcher&) = delete;
   SamplePrefetcher& operator=(const SamplePrefetcher&) = delete;
 
-  // As GptSampleSource::Get. The memory of `sample` and that of the queue are exchanged, not
+  // As SampleSource::Get. The memory of `sample` and that of the queue are exchanged, not
   // copied.
-  absl::Status Get(int64_t ordinal, GptSample* sample);
+  absl::Status Get(int64_t ordinal, Sample* sample);
 
  private:
   struct Slot {
-    GptSample sample;
+    Sample sample;
     absl::Status status;
     bool ready = false;
   };
@@ -56,7 +56,7 @@ class SamplePrefetcher {
   bool MayRead() const;
   void StartAt(int64_t ordinal, std::unique_lock<std::mutex>* lock);
 
-  const GptSampleSource* const source_;
+  const SampleSource* const source_;
   const PrefetchOptions options_;
   std::mutex mutex_;
   std::condition_variable work_;   // there is something to read, or to stop for

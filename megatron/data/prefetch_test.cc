@@ -19,11 +19,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Samples that are their numbers; every seventh is slow to read, every 50th damaged.
-class Numbers : public GptSampleSource {
+class Numbers : public SampleSource {
  public:
   explicit Numbers(int64_t size) : size_(size) {}
   int64_t size() const override { return size_; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     ++reads_;
     if (index % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
     if (index < 0 || index >= size_)
@@ -40,7 +40,7 @@ class Numbers : public GptSampleSource {
 };
 
 void ExpectSample(SamplePrefetcher& prefetcher, int64_t ordinal) {
-  GptSample sample;
+  Sample sample;
   const absl::Status status = prefetcher.Get(ordinal, &sample);
   if (ordinal % 50 == 49) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
@@ -93,7 +93,7 @@ TEST(SamplePrefetcherTest, ReadsNoFurtherThanItsCapacity) {
 TEST(SamplePrefetcherTest, ASampleThatDoesNotExistIsTheSourcesError) {
   const Numbers numbers(10);
   SamplePrefetcher prefetcher(&numbers, {{1, 1, 0}, 2, 4});
-  GptSample sample;
+  Sample sample;
   for (int64_t ordinal = 8; ordinal < 10; ++ordinal) ExpectSample(prefetcher, ordinal);
   for (const int64_t ordinal : {10, -1, 11})
     EXPECT_THAT(prefetcher.Get(ordinal, &sample), StatusIs(absl::StatusCode::kOutOfRange));
@@ -110,7 +110,7 @@ TEST(SamplePrefetcherTest, StopsWhereverItIs) {
 TEST(SamplePrefetcherTest, MemoryGoesBackAndForth) {
   const Numbers numbers(1000);
   SamplePrefetcher prefetcher(&numbers, {{1, 1, 0}, 1, 1});
-  GptSample sample;
+  Sample sample;
   sample.tokens.reserve(1000);
   const int32_t* const mine = sample.tokens.data();
   ASSERT_THAT(prefetcher.Get(0, &sample), IsOk());

@@ -84,7 +84,7 @@ int64_t BucketOrder::SampleOf(int64_t ordinal) const {
 
 int64_t OrderedSamples::size() const { return std::numeric_limits<int64_t>::max(); }
 
-absl::Status OrderedSamples::Get(int64_t index, GptSample* sample) const {
+absl::Status OrderedSamples::Get(int64_t index, Sample* sample) const {
   if (index < 0) return absl::OutOfRangeError(absl::StrCat("sample ", index, " does not exist"));
   return source_->Get(order_->SampleOf(index), sample);
 }

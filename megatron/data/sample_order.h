@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 
 namespace megatron {
 
@@ -68,16 +68,16 @@ class BucketOrder : public SampleOrder {
 constexpr int64_t kMaxBucketSamples = 4294967295 / 20;
 
 // A dataset in an order: sample k is the dataset's sample order->SampleOf(k), without end.
-class OrderedSamples : public GptSampleSource {
+class OrderedSamples : public SampleSource {
  public:
-  OrderedSamples(std::unique_ptr<GptSampleSource> source, std::unique_ptr<SampleOrder> order)
+  OrderedSamples(std::unique_ptr<SampleSource> source, std::unique_ptr<SampleOrder> order)
       : source_(std::move(source)), order_(std::move(order)) {}
 
   int64_t size() const override;
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
 
  private:
-  const std::unique_ptr<GptSampleSource> source_;
+  const std::unique_ptr<SampleSource> source_;
   const std::unique_ptr<SampleOrder> order_;
 };
 

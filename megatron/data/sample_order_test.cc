@@ -110,10 +110,10 @@ TEST(BucketOrderTest, EveryEpochTakesEverySampleOnceWhereMicroStepsDivideThem) {
   }
 }
 
-class Numbers : public GptSampleSource {
+class Numbers : public SampleSource {
  public:
   int64_t size() const override { return 5; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     sample->tokens = {static_cast<int32_t>(index)};
     return absl::OkStatus();
   }
@@ -123,7 +123,7 @@ TEST(OrderedSamplesTest, GoOnWithoutEnd) {
   const OrderedSamples samples(std::make_unique<Numbers>(), std::make_unique<GlobalOrder>(5, 1));
   EXPECT_EQ(samples.size(), INT64_MAX);
   std::multiset<int32_t> taken;
-  GptSample sample;
+  Sample sample;
   for (int64_t i = 0; i < 10; ++i) {
     ASSERT_THAT(samples.Get(i, &sample), IsOk());
     taken.insert(sample.tokens[0]);

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "megatron/comm/thread/run_ranks.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 
 namespace megatron {
 namespace {
@@ -35,7 +35,7 @@ ModelOptions Without(ModelOptions options) {
   return options;
 }
 
-Gradients Collect(GptHarness& model) {
+Gradients Collect(ModelHarness& model) {
   Gradients gradients;
   for (Parameter* parameter : model.parameters()) {
     const float* values = parameter->grad.data<float>();
@@ -60,7 +60,7 @@ TEST(Float8StageTest, LossAndGradientsAreNearThoseWithoutAndNotThem) {
     // errors.
     options.transformer.init_std = options.transformer.output_init_std = 0.1f;
     HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
-    GptHarness plain(Without(options), ProcessGroup(), 9), model(options, ProcessGroup(), 9);
+    ModelHarness plain(Without(options), ProcessGroup(), 9), model(options, ProcessGroup(), 9);
     const double want = plain.LossAndGradients(&batch), loss = model.LossAndGradients(&batch);
     EXPECT_NEAR(loss, want, 0.01 * want);
     EXPECT_NE(loss, want);
@@ -81,10 +81,10 @@ TEST(Float8StageTest, LayersAtTheEndsMayStayAsTheyWere) {
     ModelOptions options = all;
     options.transformer.float8.first_layers_without = first;
     options.transformer.float8.last_layers_without = last;
-    return GptHarness(options, ProcessGroup(), 9).Loss(&batch, /*training=*/false);
+    return ModelHarness(options, ProcessGroup(), 9).Loss(&batch, /*training=*/false);
   };
   ASSERT_EQ(all.transformer.num_layers, 2);
-  const double none = GptHarness(Without(all), ProcessGroup(), 9).Loss(&batch, false);
+  const double none = ModelHarness(Without(all), ProcessGroup(), 9).Loss(&batch, false);
   EXPECT_EQ(loss(1, 1), none);
   EXPECT_EQ(loss(2, 0), none);
   EXPECT_NE(loss(1, 0), none);
@@ -111,14 +111,14 @@ TEST(Float8StageTest, RecomputationGivesTheSameBits) {
        }}};
   for (const ModelOptions& options : Models()) {
     HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
-    GptHarness plain(options, ProcessGroup(), 9);
+    ModelHarness plain(options, ProcessGroup(), 9);
     const double loss = plain.LossAndGradients(&batch);
     const Gradients gradients = Collect(plain);
     for (const auto& [name, change] : ways) {
       SCOPED_TRACE(name);
       ModelOptions again = options;
       change(&again);
-      GptHarness model(again, ProcessGroup(), 9, /*threads=*/3);
+      ModelHarness model(again, ProcessGroup(), 9, /*threads=*/3);
       EXPECT_EQ(model.LossAndGradients(&batch), loss);
       EXPECT_EQ(Collect(model), gradients);
     }
@@ -132,11 +132,11 @@ TEST(Float8StageTest, TensorParallelRanksComputeWhatOneRankComputes) {
     for (bool sequence_parallel : {false, true}) {
       ModelOptions options = model;
       options.transformer.sequence_parallel = sequence_parallel;
-      GptHarness one(model, ProcessGroup(), 77);
+      ModelHarness one(model, ProcessGroup(), 77);
       const double loss = one.LossAndGradients(&batch);
       const Gradients whole = Collect(one);
       ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
-                    GptHarness ranks(options, world, 77);
+                    ModelHarness ranks(options, world, 77);
                     HostBatch mine = batch;
                     EXPECT_NEAR(ranks.LossAndGradients(&mine), loss, 3e-4 * loss);
                     for (Parameter* parameter : ranks.parameters()) {

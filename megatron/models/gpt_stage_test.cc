@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/comm/thread/run_ranks.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 
 namespace megatron {
 namespace {
@@ -108,7 +108,7 @@ std::vector<NamedModel> Models() {
   };
 }
 
-Gradients Collect(GptHarness& model) {
+Gradients Collect(ModelHarness& model) {
   Gradients gradients;
   for (Parameter* parameter : model.parameters()) {
     const float* values = parameter->grad.data<float>();
@@ -134,7 +134,7 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(GptStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
-    GptHarness model(named.options, ProcessGroup(), 1234);
+    ModelHarness model(named.options, ProcessGroup(), 1234);
     HostBatch batch = RandomBatch({11, 7}, named.options.vocab_size, 5);
     model.LossAndGradients(&batch);
     const Gradients gradients = Collect(model);
@@ -174,7 +174,7 @@ TEST(GptStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
 TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
-    GptHarness model(named.options, ProcessGroup(), 1);
+    ModelHarness model(named.options, ProcessGroup(), 1);
     HostBatch both = RandomBatch({9, 14}, named.options.vocab_size, 3, /*first_sample=*/40);
     double tokens = 0, lm_loss = 0, order_loss = 0;
     for (int s = 0; s < 2; ++s) {
@@ -246,13 +246,13 @@ TEST(GptStageTest, RecomputationChangesNoBit) {
          o->layer_recompute = {LayerRecompute::kBlock, 1};
        }}};
   for (const NamedModel& named : Models()) {
-    GptHarness plain(named.options, ProcessGroup(), 9);
+    ModelHarness plain(named.options, ProcessGroup(), 9);
     HostBatch batch = RandomBatch({20, 13}, named.options.vocab_size, 2);
     const double loss = plain.LossAndGradients(&batch);
     const Gradients gradients = Collect(plain);
     for (const auto& [name, change] : ways) {
       SCOPED_TRACE(std::string(named.name) + ": " + name);
-      GptHarness model(With(named.options, change), ProcessGroup(), 9);
+      ModelHarness model(With(named.options, change), ProcessGroup(), 9);
       EXPECT_EQ(model.LossAndGradients(&batch), loss);
       EXPECT_EQ(Collect(model), gradients);
     }
@@ -277,10 +277,10 @@ TEST(GptStageTest, BitsDoNotDependOnTheNumberOfThreads) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     HostBatch batch = RandomBatch({33, 17}, named.options.vocab_size, 2);
-    GptHarness one(named.options, ProcessGroup(), 3, /*threads=*/1);
+    ModelHarness one(named.options, ProcessGroup(), 3, /*threads=*/1);
     const double loss = one.LossAndGradients(&batch);
     for (int threads : {2, 3}) {
-      GptHarness many(named.options, ProcessGroup(), 3, threads);
+      ModelHarness many(named.options, ProcessGroup(), 3, threads);
       EXPECT_EQ(many.LossAndGradients(&batch), loss);
       EXPECT_EQ(Collect(many), Collect(one));
     }
@@ -289,7 +289,7 @@ TEST(GptStageTest, BitsDoNotDependOnTheNumberOfThreads) {
 
 // Compares this rank's gradients with the blocks of the whole that it holds.
 // The gradients of experts, which this test gives each rank whole, are summands until then too.
-void ExpectBlocksOf(const Gradients& whole, GptHarness& model) {
+void ExpectBlocksOf(const Gradients& whole, ModelHarness& model) {
   for (Parameter* parameter : model.parameters()) {
     const Sharding& sharding = parameter->sharding;
     if (sharding.partial.contains(Axis::kTensor) || sharding.expert_grid)
@@ -320,11 +320,11 @@ TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
     if (named.options.transformer.num_query_groups < 2) continue;
     SCOPED_TRACE(named.name);
     HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
-    GptHarness one(named.options, ProcessGroup(), 77);
+    ModelHarness one(named.options, ProcessGroup(), 77);
     const double loss = one.LossAndGradients(&batch);
     const Gradients gradients = Collect(one);
     ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
-                  GptHarness model(named.options, world, 77);
+                  ModelHarness model(named.options, world, 77);
                   HostBatch mine = batch;
                   EXPECT_NEAR(model.LossAndGradients(&mine), loss, 2e-6);
                   ExpectBlocksOf(gradients, model);
@@ -337,12 +337,12 @@ TEST(GptStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
-    GptHarness whole(named.options, ProcessGroup(), 77);
+    ModelHarness whole(named.options, ProcessGroup(), 77);
     const double loss = whole.LossAndGradients(&batch);
     const Gradients gradients = Collect(whole);
     ModelOptions options = named.options;
     options.logits_chunk = 8;  // 33 tokens, or three more: the last chunk is smaller
-    GptHarness chunked(options, ProcessGroup(), 77);
+    ModelHarness chunked(options, ProcessGroup(), 77);
     EXPECT_EQ(chunked.LossAndGradients(&batch), loss);
     for (const auto& [name, mean] : whole.means()) {
       // There may be no spans.
@@ -355,7 +355,7 @@ TEST(GptStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
     EXPECT_EQ(chunked.Loss(&batch, /*training=*/false), whole.Loss(&batch, /*training=*/false));
     if (options.transformer.num_query_groups < 2) continue;
     ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
-                  GptHarness model(options, world, 77);
+                  ModelHarness model(options, world, 77);
                   HostBatch mine = batch;
                   EXPECT_NEAR(model.LossAndGradients(&mine), loss, 2e-6);
                   ExpectBlocksOf(gradients, model);
@@ -384,10 +384,10 @@ TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
       if (options.transformer.activation == ops::Activation::kRelu)
         options.transformer.activation = ops::Activation::kGeluTanh;
       HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
-      GptHarness exact(options, ProcessGroup(), 5);
+      ModelHarness exact(options, ProcessGroup(), 5);
       const double loss = exact.LossAndGradients(&batch);
       options.transformer.dtype = dtype;
-      GptHarness rounded(options, ProcessGroup(), 5);
+      ModelHarness rounded(options, ProcessGroup(), 5);
       EXPECT_NEAR(rounded.LossAndGradients(&batch), loss, 0.01) << dtype;
       const Gradients want = Collect(exact);
       for (const auto& [name, gradient] : Collect(rounded)) {
@@ -402,7 +402,7 @@ TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     HostBatch batch = RandomBatch({30, 3}, named.options.vocab_size, 2);
-    GptHarness model(named.options, ProcessGroup(), 3);
+    ModelHarness model(named.options, ProcessGroup(), 3);
     const double evaluated = model.Loss(&batch, /*training=*/false);
     const double trained = model.Loss(&batch, /*training=*/true);
     const TransformerOptions& transformer = named.options.transformer;
@@ -418,7 +418,7 @@ TEST(GptStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
   for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
                                SmallMegatronT5(), SmallT5()}) {
     options.sentence_order_head = false;
-    GptHarness model(options, ProcessGroup(), 3);
+    ModelHarness model(options, ProcessGroup(), 3);
     HostBatch batch = RandomBatch({12}, options.vocab_size, 4);
     std::fill(batch.loss_weights.begin(), batch.loss_weights.end(), 0.0f);
     batch.loss_weights[7] = 1;

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/comm/thread/run_ranks.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 
 namespace megatron {
 namespace {
@@ -92,7 +92,7 @@ class TwoMicroBatches {
 
   ModelOptions options_;
   ProcessGroup group_;
-  GptHarness model_;
+  ModelHarness model_;
   std::vector<HostBatch> host_;
   std::vector<MicroBatch> batches_;
 };

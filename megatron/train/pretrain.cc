@@ -357,7 +357,7 @@ std::optional<Failure> Pretraining::OpenData() {
   }
   if (!data_options.cache_path.empty())
     data_options.cache_path = PathFromWhereTheUserStands(data_options.cache_path);
-  absl::StatusOr<GptData> data = OpenGptData(run_.options.data, *run_.tokenizer);
+  absl::StatusOr<TrainingData> data = OpenTrainingData(run_.options.data, *run_.tokenizer);
   if (!data.ok()) return Fail(kExitData, data.status());
   run_.data = *std::move(data);
   return std::nullopt;

@@ -21,7 +21,7 @@
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/trace/trace.h"
-#include "megatron/train/batches/gpt_data.h"
+#include "megatron/train/batches/training_data.h"
 #include "megatron/train/device_links.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
@@ -50,7 +50,7 @@ struct PretrainRun {
   RunOptions options;
   RunPlan plan;
   std::unique_ptr<Tokenizer> tokenizer;
-  GptData data;
+  TrainingData data;
   RunDescription description;
   double flops_per_token = 0;       // with causal attention counted once
   double full_flops_per_token = 0;  // and with attention in full

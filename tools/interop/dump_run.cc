@@ -90,18 +90,18 @@ absl::Status WriteList(const std::string& path, std::vector<float>* values) {
 }
 
 // [samples, longest]; -1 behind those that are shorter.
-absl::Status WriteSamples(const std::string& folder, const std::vector<GptSample>& samples) {
+absl::Status WriteSamples(const std::string& folder, const std::vector<Sample>& samples) {
   FileSystem& fs = PosixFileSystem();
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(folder));
-  using Field = std::vector<int32_t> GptSample::*;
-  const std::pair<const char*, Field> fields[] = {{"tokens", &GptSample::tokens},
-                                                  {"labels", &GptSample::labels},
-                                                  {"types", &GptSample::types},
-                                                  {"encoder_tokens", &GptSample::encoder_tokens}};
+  using Field = std::vector<int32_t> Sample::*;
+  const std::pair<const char*, Field> fields[] = {{"tokens", &Sample::tokens},
+                                                  {"labels", &Sample::labels},
+                                                  {"types", &Sample::types},
+                                                  {"encoder_tokens", &Sample::encoder_tokens}};
   const size_t count = samples.size();
   for (const auto& [name, field] : fields) {
     size_t longest = 0;
-    for (const GptSample& sample : samples) longest = std::max(longest, (sample.*field).size());
+    for (const Sample& sample : samples) longest = std::max(longest, (sample.*field).size());
     std::vector<int32_t> padded(count * longest, -1);
     for (size_t i = 0; i < count; ++i) {
       const std::vector<int32_t>& values = samples[i].*field;
@@ -112,7 +112,7 @@ absl::Status WriteSamples(const std::string& folder, const std::vector<GptSample
                                       Tensor(padded.data(), DType::kInt32, shape)));
   }
   std::vector<int32_t> classes;
-  for (const GptSample& sample : samples) classes.push_back(sample.sequence_class);
+  for (const Sample& sample : samples) classes.push_back(sample.sequence_class);
   return WriteNpy(fs, JoinPath(folder, "classes.npy"),
                   Tensor(classes.data(), DType::kInt32, {static_cast<int64_t>(count)}));
 }

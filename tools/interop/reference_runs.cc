@@ -167,7 +167,7 @@ std::vector<ReferenceRun> ReferenceRuns() {
   return runs;
 }
 
-std::vector<GptSample> ReferenceSamples(const ReferenceRun& run) {
+std::vector<Sample> ReferenceSamples(const ReferenceRun& run) {
   const int64_t count = run.train_iters * run.trainer.batch_size.global_batch_size;
   if (run.trainer.model.masked_lm_head) return MaskedSamples(count);
   return run.trainer.model.num_encoder_layers > 0 ? SpanSamples(count) : NextTokenSamples(count);

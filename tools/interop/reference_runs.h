@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 #include "megatron/train/trainer/trainer.h"
@@ -34,7 +34,7 @@ std::vector<ReferenceRun> ReferenceRuns();
 bool IsHuggingFaces(const ReferenceRun& run);
 
 // In the order of training.
-std::vector<GptSample> ReferenceSamples(const ReferenceRun& run);
+std::vector<Sample> ReferenceSamples(const ReferenceRun& run);
 
 struct ReferenceResult {
   struct Weight {

@@ -31,15 +31,15 @@ std::vector<int32_t> Text(int64_t sample) {
 }
 
 // One sequence, whose labels below zero do not count.
-void Finish(GptSample* sample) {
+void Finish(Sample* sample) {
   sample->positions.resize(sample->tokens.size());
   std::iota(sample->positions.begin(), sample->positions.end(), 0);
   for (int32_t label : sample->labels) sample->loss_mask.push_back(label < 0 ? 0.0f : 1.0f);
   sample->document_starts = {0};
 }
 
-std::vector<GptSample> Samples(int64_t count, GptSample (*sample)(int64_t index)) {
-  std::vector<GptSample> samples;
+std::vector<Sample> Samples(int64_t count, Sample (*sample)(int64_t index)) {
+  std::vector<Sample> samples;
   for (int64_t i = 0; i < count; ++i) {
     samples.push_back(sample(i));
     Finish(&samples.back());
@@ -47,7 +47,7 @@ std::vector<GptSample> Samples(int64_t count, GptSample (*sample)(int64_t index)
   return samples;
 }
 
-void AppendPiece(const int32_t* begin, const int32_t* end, int32_t type, GptSample* sample) {
+void AppendPiece(const int32_t* begin, const int32_t* end, int32_t type, Sample* sample) {
   sample->tokens.insert(sample->tokens.end(), begin, end);
   sample->tokens.push_back(kSeparator);
   sample->types.resize(sample->tokens.size(), type);
@@ -55,21 +55,21 @@ void AppendPiece(const int32_t* begin, const int32_t* end, int32_t type, GptSamp
 
 }  // namespace
 
-std::vector<GptSample> NextTokenSamples(int64_t count) {
+std::vector<Sample> NextTokenSamples(int64_t count) {
   return Samples(count, [](int64_t index) {
     const std::vector<int32_t> text = NoisySequence(index, kReferenceLength + 1, kReferenceVocab);
-    GptSample sample;
+    Sample sample;
     sample.tokens.assign(text.begin(), text.end() - 1);
     sample.labels.assign(text.begin() + 1, text.end());
     return sample;
   });
 }
 
-std::vector<GptSample> MaskedSamples(int64_t count) {
+std::vector<Sample> MaskedSamples(int64_t count) {
   return Samples(count, [](int64_t index) {
     const std::vector<int32_t> text = Text(index);
     const int32_t *begin = text.data(), *end = begin + text.size(), *cut = begin + text.size() / 3;
-    GptSample sample;
+    Sample sample;
     sample.sequence_class = index % 3 == 0;
     const bool swapped = sample.sequence_class == 1;
     sample.tokens = {kFirst};
@@ -85,10 +85,10 @@ std::vector<GptSample> MaskedSamples(int64_t count) {
   });
 }
 
-std::vector<GptSample> SpanSamples(int64_t count) {
+std::vector<Sample> SpanSamples(int64_t count) {
   return Samples(count, [](int64_t index) {
     const std::vector<int32_t> text = Text(index);
-    GptSample sample;
+    Sample sample;
     sample.tokens = {kFirst};
     int32_t span = -1;
     for (size_t i = 0; i < text.size(); ++i) {

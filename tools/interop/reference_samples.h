@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 
 namespace megatron {
 
@@ -18,25 +18,25 @@ inline constexpr int64_t kReferenceVocab = 100;
 inline constexpr int64_t kReferenceLength = 32, kReferenceDecoderLength = 24;
 
 // GPT's: kReferenceLength tokens of a noisy arithmetic sequence, each to be predicted.
-std::vector<GptSample> NextTokenSamples(int64_t count);
+std::vector<Sample> NextTokenSamples(int64_t count);
 // BERT's: two pieces of such a sequence, in every third sample in the wrong order; every fourth
 // token masked.
-std::vector<GptSample> MaskedSamples(int64_t count);
+std::vector<Sample> MaskedSamples(int64_t count);
 // T5's: such a sequence with spans cut out for the decoder to write.
-std::vector<GptSample> SpanSamples(int64_t count);
+std::vector<Sample> SpanSamples(int64_t count);
 
-class SampleList : public GptSampleSource {
+class SampleList : public SampleSource {
  public:
-  explicit SampleList(std::vector<GptSample> samples) : samples_(std::move(samples)) {}
+  explicit SampleList(std::vector<Sample> samples) : samples_(std::move(samples)) {}
 
   int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     *sample = samples_[static_cast<size_t>(index)];
     return absl::OkStatus();
   }
 
  private:
-  const std::vector<GptSample> samples_;
+  const std::vector<Sample> samples_;
 };
 
 }  // namespace megatron

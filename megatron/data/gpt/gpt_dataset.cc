@@ -53,7 +53,7 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSequences> sequences,
                        const GptDatasetOptions& options, GptIndex index)
     : sequences_(std::move(sequences)), options_(options), index_(std::move(index)) {}
 
-absl::Status GptDataset::Get(int64_t index, GptSample* sample) const {
+absl::Status GptDataset::Get(int64_t index, Sample* sample) const {
   if (index < 0 || index >= size()) {
     return absl::OutOfRangeError(
         absl::StrCat("sample ", index, " does not exist; the dataset has ", size(), " samples"));
@@ -102,7 +102,7 @@ absl::Status GptDataset::ReadStream(int64_t index, StreamPosition from,
   return absl::OkStatus();
 }
 
-absl::Status GptDataset::CheckTokens(int64_t index, const GptSample& sample) const {
+absl::Status GptDataset::CheckTokens(int64_t index, const Sample& sample) const {
   // Without an early exit this is a few vector instructions.
   uint32_t largest = 0;
   for (const int32_t token : sample.tokens)
@@ -117,7 +117,7 @@ absl::Status GptDataset::CheckTokens(int64_t index, const GptSample& sample) con
                                           "; was the data made with another tokenizer?"));
 }
 
-void GptDataset::FillMasks(GptSample* sample) const {
+void GptDataset::FillMasks(Sample* sample) const {
   const size_t length = sample->tokens.size();
   sample->loss_mask.assign(length, 1.0f);
   sample->positions.resize(length);

@@ -9,7 +9,7 @@
 //   options.vocab_size = tokenizer.vocab_size();
 //   auto sequences = std::make_shared<IndexedDataset>(std::move(corpus));
 //   MEGATRON_ASSIGN_OR_RETURN(auto train, GptDataset::Create(std::move(sequences), options));
-//   GptSample sample;
+//   Sample sample;
 //   MEGATRON_RETURN_IF_ERROR(train->Get(0, &sample));
 #ifndef MEGATRON_DATA_GPT_GPT_DATASET_H_
 #define MEGATRON_DATA_GPT_GPT_DATASET_H_
@@ -24,7 +24,7 @@
 #include "megatron/data/gpt/fill_in_the_middle.h"
 #include "megatron/data/gpt/gpt_index.h"
 #include "megatron/data/gpt/gpt_index_cache.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 #include "megatron/data/split.h"
 #include "megatron/data/token_sequences.h"
 
@@ -55,7 +55,7 @@ struct GptDatasetOptions {
   std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
 };
 
-class GptDataset : public GptSampleSource {
+class GptDataset : public SampleSource {
  public:
   // kInvalidArgument where the range has too few tokens for a sample, or an option is out of its
   // range.
@@ -63,7 +63,7 @@ class GptDataset : public GptSampleSource {
       std::shared_ptr<const TokenSequences> sequences, const GptDatasetOptions& options);
 
   int64_t size() const override { return index_.num_samples; }
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
 
   const GptIndex& index() const { return index_; }
 
@@ -72,8 +72,8 @@ class GptDataset : public GptSampleSource {
              GptIndex index);
 
   absl::Status ReadStream(int64_t index, StreamPosition from, absl::Span<int32_t> out) const;
-  absl::Status CheckTokens(int64_t index, const GptSample& sample) const;
-  void FillMasks(GptSample* sample) const;
+  absl::Status CheckTokens(int64_t index, const Sample& sample) const;
+  void FillMasks(Sample* sample) const;
 
   const std::shared_ptr<const TokenSequences> sequences_;
   const GptDatasetOptions options_;

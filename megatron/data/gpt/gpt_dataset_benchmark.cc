@@ -58,7 +58,7 @@ void BM_GetSample(benchmark::State& state) {
   options.reset_position_ids = options.reset_attention_mask = options.eod_mask_loss =
       state.range(1) != 0;
   const auto dataset = GptDataset::Create(Corpus(), options).value();
-  GptSample sample;
+  Sample sample;
   int64_t index = 0;
   for (auto _ : state) {
     CHECK(dataset->Get(index, &sample).ok());
@@ -77,7 +77,7 @@ void BM_PrefetchSample(benchmark::State& state) {
   options.vocab_size = 50257;
   const auto dataset = GptDataset::Create(Corpus(), options).value();
   SamplePrefetcher prefetcher(dataset.get(), {{4, 1, 0}, state.range(0), 16});
-  GptSample sample;
+  Sample sample;
   int64_t index = 0;
   for (auto _ : state) {
     CHECK(prefetcher.Get(index, &sample).ok());

@@ -69,7 +69,7 @@ TEST(GptDatasetTest, DrawsTheSamplesThatMegatronDraws) {
   const auto dataset = Create(documents, Options(*documents, 4));
   // Visits 2 1 6 0 4 5 3 7, samples 6 4 0 5 3 2 8 7 1.
   ASSERT_EQ(dataset->size(), 9);
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT(dataset->Get(0, &sample), IsOk());
   EXPECT_THAT(sample.tokens, ElementsAre(40, 41, 42, 43));
   EXPECT_THAT(sample.labels, ElementsAre(41, 42, 43, 44));
@@ -91,7 +91,7 @@ TEST(GptDatasetTest, EverySampleBeginsWithTheLabelThatEndedTheOneBefore) {
   GptDatasetOptions options = Options(*documents, 3);
   options.num_samples = 40;
   const auto dataset = Create(documents, options);
-  std::vector<GptSample> samples(dataset->size());
+  std::vector<Sample> samples(dataset->size());
   for (int64_t i = 0; i < dataset->size(); ++i) {
     ASSERT_THAT(dataset->Get(i, &samples[dataset->index().shuffle[i]]), IsOk());
   }
@@ -105,7 +105,7 @@ TEST(GptDatasetTest, ReadsOnlyItsRange) {
   options.range = {2, 4};
   options.num_samples = 30;
   const auto dataset = Create(documents, options);
-  GptSample sample;
+  Sample sample;
   for (int64_t i = 0; i < dataset->size(); ++i) {
     ASSERT_THAT(dataset->Get(i, &sample), IsOk());
     EXPECT_THAT(sample.labels, Each(AllOf(testing::Ge(20), testing::Lt(40))));
@@ -114,7 +114,7 @@ TEST(GptDatasetTest, ReadsOnlyItsRange) {
 
 TEST(GptDatasetTest, EodChangesNothingUnlessAsked) {
   const auto documents = OneDocument({1, kEod, 2, kEod, 3});
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT(Create(documents, Options(*documents, 4))->Get(0, &sample), IsOk());
   EXPECT_THAT(sample.loss_mask, ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3));
@@ -125,7 +125,7 @@ TEST(GptDatasetTest, EodMaskLossLeavesOutThePredictionBehindAnEod) {
   const auto documents = OneDocument({1, kEod, 2, kEod, 3});
   GptDatasetOptions options = Options(*documents, 4);
   options.eod_mask_loss = true;
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT(Create(documents, options)->Get(0, &sample), IsOk());
   EXPECT_THAT(sample.loss_mask, ElementsAre(1, 0, 1, 0));
   EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3));
@@ -136,7 +136,7 @@ TEST(GptDatasetTest, ResetPositionIdsCountsAgainBehindEachEod) {
   const auto documents = OneDocument({1, 2, kEod, 3, 4, kEod, kEod, 5, 6});
   GptDatasetOptions options = Options(*documents, 8);
   options.reset_position_ids = true;
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT(Create(documents, options)->Get(0, &sample), IsOk());
   EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 0, 1, 2, 0, 0));
   EXPECT_THAT(sample.document_starts, ElementsAre(0));
@@ -146,7 +146,7 @@ TEST(GptDatasetTest, ResetAttentionMaskStartsADocumentBehindEachEod) {
   const auto documents = OneDocument({kEod, 2, kEod, 3, 4, kEod, 6});
   GptDatasetOptions options = Options(*documents, 6);
   options.reset_attention_mask = true;
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT(Create(documents, options)->Get(0, &sample), IsOk());
   EXPECT_THAT(sample.tokens, ElementsAre(kEod, 2, kEod, 3, 4, kEod));
   // Behind the last position no document starts.
@@ -160,7 +160,7 @@ TEST(GptDatasetTest, ASampleThatIsUsedAgainKeepsItsMemory) {
   options.reset_attention_mask = options.reset_position_ids = options.eod_mask_loss = true;
   options.eod = 41;
   const auto dataset = Create(documents, options);
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT(dataset->Get(0, &sample), IsOk());
   const auto addresses = [&] {
     return std::vector<const void*>{sample.tokens.data(), sample.labels.data(),
@@ -177,7 +177,7 @@ TEST(GptDatasetTest, ASampleThatIsUsedAgainKeepsItsMemory) {
 TEST(GptDatasetTest, ATokenOutsideTheVocabularyIsNamed) {
   for (const int32_t bad : {100, -1}) {
     const auto documents = OneDocument({1, 2, bad, 4, 5});
-    GptSample sample;
+    Sample sample;
     EXPECT_THAT(Create(documents, Options(*documents, 4))->Get(0, &sample),
                 StatusIs(absl::StatusCode::kDataLoss,
                          AllOf(HasSubstr(absl::StrCat("token ", bad, " at position 2")),
@@ -206,7 +206,7 @@ TEST(GptDatasetTest, FillInTheMiddleRewritesSamplesByTheirNumbers) {
   ASSERT_THAT(fill, IsOk());
   options.fill_in_the_middle = std::make_shared<const FillInTheMiddle>(*fill);
   const auto dataset = Create(document, options);
-  GptSample sample;
+  Sample sample;
   int rewritten = 0;
   for (int64_t i = dataset->size() - 1; i >= 0; --i) {
     ASSERT_THAT(plain->Get(i, &sample), IsOk());
@@ -258,7 +258,7 @@ TEST(GptDatasetTest, NoNumberOfACachedIndexIsTakenForAnAddressUnseen) {
       ASSERT_THAT(cache.Store(key, arrays), IsOk());
       const auto dataset = Create(documents, options);
       ASSERT_EQ(dataset->size(), 9);
-      GptSample sample;
+      Sample sample;
       for (int64_t i = 0; i < 9; ++i) {
         const absl::Status status = dataset->Get(i, &sample);
         const bool is_a_sample = array == 3 && bad == 8;
@@ -273,7 +273,7 @@ TEST(GptDatasetTest, ASampleThatDoesNotExistIsAnError) {
   const auto dataset = Create(documents, Options(*documents, 4));
   ASSERT_EQ(dataset->size(), 9);
   for (const int64_t index : {int64_t{-1}, int64_t{9}, INT64_MAX}) {
-    GptSample sample;
+    Sample sample;
     EXPECT_THAT(dataset->Get(index, &sample),
                 StatusIs(absl::StatusCode::kOutOfRange,
                          AllOf(HasSubstr(absl::StrCat("sample ", index, " ")),
@@ -300,7 +300,7 @@ TEST(MockGptDatasetTest, SplitsMegatronsMockDocumentsInThirds) {
     ASSERT_THAT(dataset, IsOk());
     EXPECT_THAT((*dataset)->index().documents.size(), testing::AnyOf(33333u, 33334u));
     tokens += (*dataset)->index().tokens_per_epoch;
-    GptSample sample;
+    Sample sample;
     ASSERT_THAT((*dataset)->Get(0, &sample), IsOk());
     // Documents count upwards, so nearly every label is its token plus one.
     int successors = 0;
@@ -320,7 +320,7 @@ TEST(MockGptDatasetTest, ASampleThatDoesNotExistIsAnError) {
   const absl::StatusOr<std::unique_ptr<GptDataset>> dataset =
       CreateMockGptDataset(Split::kTest, options);
   ASSERT_THAT(dataset, IsOk());
-  GptSample sample;
+  Sample sample;
   EXPECT_THAT((*dataset)->Get((*dataset)->size() - 1, &sample), IsOk());
   EXPECT_THAT((*dataset)->Get((*dataset)->size(), &sample),
               StatusIs(absl::StatusCode::kOutOfRange,

@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-absl::Status BertSource::Get(int64_t index, GptSample* sample) const {
+absl::Status BertSource::Get(int64_t index, Sample* sample) const {
   BertSample padded;
   MEGATRON_RETURN_IF_ERROR(dataset_->Get(index, &padded));
   const auto length = padded.num_tokens;

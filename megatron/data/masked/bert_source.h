@@ -7,18 +7,18 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/masked/bert_dataset.h"
+#include "megatron/data/sample.h"
 
 namespace megatron {
 
-class BertSource : public GptSampleSource {
+class BertSource : public SampleSource {
  public:
   explicit BertSource(std::unique_ptr<BertDataset> dataset) : dataset_(std::move(dataset)) {}
 
   int64_t size() const override { return dataset_->size(); }
   // The class is 1 where the pieces changed places.
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
 
  private:
   std::unique_ptr<BertDataset> dataset_;

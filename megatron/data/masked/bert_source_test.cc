@@ -30,7 +30,7 @@ TEST(BertSourceTest, SamplesAreTheDatasetsWithoutPadding) {
   bool short_one = false, swapped = false, in_order = false;
   for (int64_t i = 0; i < 50; ++i) {
     BertSample padded;
-    GptSample sample;
+    Sample sample;
     ASSERT_THAT(dataset->Get(i, &padded), IsOk());
     ASSERT_THAT(source.Get(i, &sample), IsOk());
     const size_t length = static_cast<size_t>(padded.num_tokens);
@@ -55,7 +55,7 @@ TEST(BertSourceTest, SamplesAreTheDatasetsWithoutPadding) {
 }
 
 TEST(BertSourceTest, SaysWhatDoesNotExist) {
-  GptSample sample;
+  Sample sample;
   EXPECT_THAT(BertSource(Dataset()).Get(-1, &sample), StatusIs(absl::StatusCode::kOutOfRange));
 }
 

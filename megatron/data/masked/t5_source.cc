@@ -10,7 +10,7 @@ namespace megatron {
 namespace {
 
 // Sentinels are few, and come in the order of the vocabulary's list.
-void NumberSpans(const std::vector<int32_t>& sentinels, GptSample* sample) {
+void NumberSpans(const std::vector<int32_t>& sentinels, Sample* sample) {
   sample->spans.clear();
   int32_t begun = 0;
   for (const int32_t token : sample->tokens) {
@@ -22,7 +22,7 @@ void NumberSpans(const std::vector<int32_t>& sentinels, GptSample* sample) {
 
 }  // namespace
 
-absl::Status T5Source::Get(int64_t index, GptSample* sample) const {
+absl::Status T5Source::Get(int64_t index, Sample* sample) const {
   T5Sample padded;
   MEGATRON_RETURN_IF_ERROR(dataset_->Get(index, &padded));
   const auto length = padded.num_decoder_tokens;

@@ -7,19 +7,19 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/masked/t5_dataset.h"
+#include "megatron/data/sample.h"
 
 namespace megatron {
 
-class T5Source : public GptSampleSource {
+class T5Source : public SampleSource {
  public:
   explicit T5Source(std::unique_ptr<T5Dataset> dataset) : dataset_(std::move(dataset)) {}
 
   int64_t size() const override { return dataset_->size(); }
   // A span goes from behind its sentinel to the next one, or EOS, which ends it rightly: that is a
   // label of it too.
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
 
  private:
   std::unique_ptr<T5Dataset> dataset_;

@@ -29,7 +29,7 @@ TEST(T5SourceTest, SamplesAreTheDatasetsWithoutPadding) {
   const T5Source source(Dataset());
   ASSERT_EQ(source.size(), dataset->size());
   bool short_text = false, short_gaps = false;
-  GptSample sample;  // used again
+  Sample sample;  // used again
   for (int64_t i = 0; i < 50; ++i) {
     T5Sample padded;
     ASSERT_THAT(dataset->Get(i, &padded), IsOk());
@@ -58,7 +58,7 @@ TEST(T5SourceTest, SamplesAreTheDatasetsWithoutPadding) {
 // The tokens that precede a label say which span it is of: those behind the last sentinel.
 TEST(T5SourceTest, LabelsBelongToTheSpanThatWasBegun) {
   const T5Source source(Dataset());
-  GptSample sample;
+  Sample sample;
   int spans = 0;
   for (int64_t i = 0; i < 50; ++i) {
     ASSERT_THAT(source.Get(i, &sample), IsOk());
@@ -74,7 +74,7 @@ TEST(T5SourceTest, LabelsBelongToTheSpanThatWasBegun) {
 }
 
 TEST(T5SourceTest, SaysWhatDoesNotExist) {
-  GptSample sample;
+  Sample sample;
   EXPECT_THAT(T5Source(Dataset()).Get(-1, &sample), StatusIs(absl::StatusCode::kOutOfRange));
 }
 

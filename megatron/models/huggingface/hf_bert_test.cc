@@ -1,8 +1,8 @@
 // What Hugging Face's BERT and MegatronBERT compute from the same weights.
 
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
 #include "megatron/models/huggingface/hf_goldens.h"
+#include "megatron/models/model_harness.h"
 
 namespace megatron {
 namespace {

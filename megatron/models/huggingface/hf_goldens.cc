@@ -85,7 +85,7 @@ void ExpectGradient(const std::vector<float>& gradient, const std::vector<double
 void ExpectComputesWhatHuggingFaceComputes(const ModelOptions& options, HostBatch batch,
                                            int64_t logits_of, const std::string& golden) {
   const Goldens goldens = ReadGoldens(golden);
-  GptHarness model(options, ProcessGroup(), 1);
+  ModelHarness model(options, ProcessGroup(), 1);
   const std::vector<HfTensor> tensors = HfTensors(options);
   for (const HfTensor& tensor : tensors) Fill(tensor, model.Find(tensor.parameter)->data);
 

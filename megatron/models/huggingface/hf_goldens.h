@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 
 namespace megatron {
 

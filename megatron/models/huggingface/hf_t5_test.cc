@@ -7,9 +7,9 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
 #include "megatron/models/huggingface/hf_config.h"
 #include "megatron/models/huggingface/hf_goldens.h"
+#include "megatron/models/model_harness.h"
 
 namespace megatron {
 namespace {

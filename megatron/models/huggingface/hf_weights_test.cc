@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
 #include "megatron/models/gpt_stage.h"
+#include "megatron/models/model_harness.h"
 
 namespace megatron {
 namespace {

@@ -96,7 +96,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
   PlaceOwnTokens();
 }
 
-void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
                               MicroBatch* batch) {
   const int64_t length = static_cast<int64_t>(sample.tokens.size()), offset = used->tokens;
   std::copy_n(sample.tokens.begin(), length, batch->tokens_T.data<int32_t>() + offset);
@@ -122,7 +122,7 @@ void MicroBatchPacker::Append(const GptSample& sample, int64_t ordinal, MicroBat
   used->tokens += length;
 }
 
-void MicroBatchPacker::AppendClasses(const GptSample& sample, const MicroBatchSize& used,
+void MicroBatchPacker::AppendClasses(const Sample& sample, const MicroBatchSize& used,
                                      MicroBatch* batch) {
   std::copy(sample.types.begin(), sample.types.end(),
             batch->token_type_T.data<int32_t>() + used.tokens);
@@ -131,7 +131,7 @@ void MicroBatchPacker::AppendClasses(const GptSample& sample, const MicroBatchSi
 }
 
 // A sequence more than there are samples fills up.
-void MicroBatchPacker::AppendNumbers(const GptSample& sample, const MicroBatchSize& used,
+void MicroBatchPacker::AppendNumbers(const Sample& sample, const MicroBatchSize& used,
                                      MicroBatch* batch) {
   const int64_t length = static_cast<int64_t>(sample.tokens.size());
   const bool fills_up = used.sequences == options_.layout.micro_batch_size;
@@ -140,7 +140,7 @@ void MicroBatchPacker::AppendNumbers(const GptSample& sample, const MicroBatchSi
   batch->sample_share_S.data<float>()[used.sequences] = 1.0f / static_cast<float>(length);
 }
 
-void MicroBatchPacker::AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+void MicroBatchPacker::AppendEncoder(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
                                      MicroBatch* batch) {
   const EncoderBatch& encoder = batch->encoder;
   const int64_t length = static_cast<int64_t>(sample.encoder_tokens.size());
@@ -155,8 +155,7 @@ void MicroBatchPacker::AppendEncoder(const GptSample& sample, int64_t ordinal, M
   batch->encoder.max_seqlen = std::max(batch->encoder.max_seqlen, length);
 }
 
-void MicroBatchPacker::AppendSpans(const GptSample& sample, MicroBatchSize* used,
-                                   MicroBatch* batch) {
+void MicroBatchPacker::AppendSpans(const Sample& sample, MicroBatchSize* used, MicroBatch* batch) {
   int32_t* const span = batch->spans.span_T.data<int32_t>() + used->tokens;
   float* const missing = batch->spans.missing_R.data<float>() + used->spans;
   float* const weight = batch->spans.weight_R.data<float>() + used->spans;
@@ -182,7 +181,7 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   // No sequence attends to nothing.
   if (missing == 0) missing = multiple;
   if (has_encoder && encoder_missing == 0) encoder_missing = multiple;
-  GptSample filler;
+  Sample filler;
   filler.tokens.assign(static_cast<size_t>(missing), 0);
   filler.labels.assign(static_cast<size_t>(missing), -1);
   filler.loss_mask.assign(static_cast<size_t>(missing), 0);
@@ -196,7 +195,7 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
 }
 
 // Training and evaluation have a source each, and each source a reader that knows where it is.
-SamplePrefetcher& MicroBatchPacker::ReaderOf(const GptSampleSource& source) {
+SamplePrefetcher& MicroBatchPacker::ReaderOf(const SampleSource& source) {
   for (const auto& [known, reader] : readers_) {
     if (known == &source) return *reader;
   }
@@ -238,8 +237,7 @@ void MicroBatchPacker::WeighSequences(const Step& step, MicroBatch* batch) const
   }
 }
 
-MicroBatchPacker::Staging* MicroBatchPacker::Holding(const GptSampleSource& source,
-                                                     const Step& step) {
+MicroBatchPacker::Staging* MicroBatchPacker::Holding(const SampleSource& source, const Step& step) {
   for (Staging& staging : staging_) {
     if (staging.source == &source && staging.consumed_samples == step.consumed_samples &&
         static_cast<int64_t>(staging.batches.size()) == step.micro_batches)
@@ -255,7 +253,7 @@ MicroBatchPacker::Staging* MicroBatchPacker::Free() {
   return other->source == nullptr ? other : &staging_[current_];
 }
 
-absl::Status MicroBatchPacker::Read(const GptSampleSource& source, const Step& step,
+absl::Status MicroBatchPacker::Read(const SampleSource& source, const Step& step,
                                     Staging* staging) {
   staging->host.Finish();
   staging->source = nullptr;
@@ -272,7 +270,7 @@ absl::Status MicroBatchPacker::Read(const GptSampleSource& source, const Step& s
   return absl::OkStatus();
 }
 
-void MicroBatchPacker::ReadAhead(const GptSampleSource& source, const Step& next) {
+void MicroBatchPacker::ReadAhead(const SampleSource& source, const Step& next) {
   CHECK_LE(next.micro_batches, options_.max_micro_batches);
   const int64_t samples =
       next.micro_batches * options_.layout.micro_batch_size * options_.layout.data_parallel_size;
@@ -335,7 +333,7 @@ void MicroBatchPacker::Weigh(const Step& step, float all_tokens, int data_ranks,
   }
 }
 
-absl::Status MicroBatchPacker::Pack(const GptSampleSource& source, const Step& step,
+absl::Status MicroBatchPacker::Pack(const SampleSource& source, const Step& step,
                                     const ProcessGroup& data_group, const Stream& stream) {
   CHECK_LE(step.micro_batches, options_.max_micro_batches);
   Staging* staging = Holding(source, step);

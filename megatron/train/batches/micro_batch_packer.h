@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/prefetch.h"
+#include "megatron/data/sample.h"
 #include "megatron/data/sampler.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/layers/micro_batch.h"
@@ -63,11 +63,11 @@ class MicroBatchPacker {
   };
   // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the global
   // batch. `source` must live longer than this.
-  absl::Status Pack(const GptSampleSource& source, const Step& step, const ProcessGroup& data_group,
+  absl::Status Pack(const SampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
   // Does for a GPU what the next Pack, if it is for this step, need not do then. An error is told
   // by that one.
-  void ReadAhead(const GptSampleSource& source, const Step& next);
+  void ReadAhead(const SampleSource& source, const Step& next);
   // The shapes of a step, for planning.
   void PackShapes(int64_t micro_batches);
 
@@ -98,28 +98,28 @@ class MicroBatchPacker {
   // A step's micro-batches on the host.
   struct Staging {
     HostMirror host;
-    const GptSampleSource* source = nullptr;  // null: it holds nothing that is yet to be packed
+    const SampleSource* source = nullptr;  // null: it holds nothing that is yet to be packed
     int64_t consumed_samples = 0;
     std::vector<MicroBatch> batches;
   };
-  Staging* Holding(const GptSampleSource& source, const Step& step);  // or null
+  Staging* Holding(const SampleSource& source, const Step& step);  // or null
   Staging* Free();
-  absl::Status Read(const GptSampleSource& source, const Step& step, Staging* staging);
+  absl::Status Read(const SampleSource& source, const Step& step, Staging* staging);
   void PlaceOwnTokens();  // whole batches become this rank's part of them, on the device
   void TakeOwnTokens(Staging* staging);  // and filled on the host
   // On the device, as in the staging.
   void Place(const Step& step, const Staging& staging);
   float CountTokens(const Staging& staging, const ProcessGroup& data_group, const Stream& stream);
   void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
-  SamplePrefetcher& ReaderOf(const GptSampleSource& source);
+  SamplePrefetcher& ReaderOf(const SampleSource& source);
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
   // Behind what is there, `used`, which grows.
-  void Append(const GptSample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
-  void AppendClasses(const GptSample& sample, const MicroBatchSize& used, MicroBatch* batch);
-  void AppendNumbers(const GptSample& sample, const MicroBatchSize& used, MicroBatch* batch);
-  void AppendEncoder(const GptSample& sample, int64_t ordinal, MicroBatchSize* used,
+  void Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
+  void AppendClasses(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
+  void AppendNumbers(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
+  void AppendEncoder(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
                      MicroBatch* batch);
-  void AppendSpans(const GptSample& sample, MicroBatchSize* used, MicroBatch* batch);
+  void AppendSpans(const Sample& sample, MicroBatchSize* used, MicroBatch* batch);
   void FillUp(MicroBatchSize* used, MicroBatch* batch);
   void WeighSequences(const Step& step, MicroBatch* batch) const;
 
@@ -128,9 +128,9 @@ class MicroBatchPacker {
   ThreadPool pool_;
   Staging staging_[2];  // the second for a GPU alone
   int current_ = 0;     // the one that was packed last
-  GptSample sample_;
+  Sample sample_;
   std::vector<MicroBatch> batches_;
-  std::vector<std::pair<const GptSampleSource*, std::unique_ptr<SamplePrefetcher>>> readers_;
+  std::vector<std::pair<const SampleSource*, std::unique_ptr<SamplePrefetcher>>> readers_;
 };
 
 }  // namespace megatron

@@ -18,13 +18,13 @@ using ::testing::HasSubstr;
 constexpr int kLength = 4, kSamples = 20;
 constexpr Device kCuda = {DeviceType::kCuda, 0};
 
-class Source : public GptSampleSource {
+class Source : public SampleSource {
  public:
   int64_t size() const override { return kSamples; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     ++reads;
     if (index >= size() || broken) return absl::DataLossError("it is broken");
-    *sample = GptSample();
+    *sample = Sample();
     for (int i = 0; i < kLength; ++i) {
       sample->tokens.push_back(static_cast<int32_t>(10 * index + i));
       sample->labels.push_back(static_cast<int32_t>(10 * index + i + 1));

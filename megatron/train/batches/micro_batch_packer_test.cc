@@ -20,12 +20,12 @@ constexpr int kLength = 4;
 
 // Sample i holds tokens 10 i, 10 i + 1, ...; a document starts at place 2 of odd samples, and there
 // the first i % 3 predictions do not count.
-class CountingSource : public GptSampleSource {
+class CountingSource : public SampleSource {
  public:
   int64_t size() const override { return 100; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     if (index >= size()) return absl::OutOfRangeError("no such sample");
-    *sample = GptSample();
+    *sample = Sample();
     for (int i = 0; i < kLength; ++i) {
       sample->tokens.push_back(static_cast<int32_t>(10 * index + i));
       sample->labels.push_back(static_cast<int32_t>(10 * index + i + 1));
@@ -51,11 +51,11 @@ std::vector<T> Values(const Tensor& tensor) {
 }
 
 // Sample i holds 1 + i % 4 tokens and is of class i % 2.
-class ClassifiedSource : public GptSampleSource {
+class ClassifiedSource : public SampleSource {
  public:
   int64_t size() const override { return 100; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
-    *sample = GptSample();
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    *sample = Sample();
     for (int32_t i = 0; i <= index % 4; ++i) {
       sample->tokens.push_back(static_cast<int32_t>(10 * index + i));
       sample->types.push_back(i % 2);
@@ -70,11 +70,11 @@ class ClassifiedSource : public GptSampleSource {
 };
 
 // Sample i has 1 + i % 3 tokens of which each counts, and 1 + i % 4 for the encoder.
-class EncodedSource : public GptSampleSource {
+class EncodedSource : public SampleSource {
  public:
   int64_t size() const override { return 100; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
-    *sample = GptSample();
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    *sample = Sample();
     for (int32_t i = 0; i <= index % 3; ++i) {
       sample->tokens.push_back(static_cast<int32_t>(10 * index + i));
       sample->labels.push_back(static_cast<int32_t>(10 * index + i + 1));

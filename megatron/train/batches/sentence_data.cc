@@ -41,7 +41,7 @@ T5DatasetOptions T5Options(const SentenceDataOptions& options, const SentencePar
 }
 
 template <typename Source, typename Dataset>
-absl::StatusOr<std::unique_ptr<GptSampleSource>> SourceOf(
+absl::StatusOr<std::unique_ptr<SampleSource>> SourceOf(
     absl::StatusOr<std::unique_ptr<Dataset>> dataset) {
   MEGATRON_RETURN_IF_ERROR(dataset.status());
   return std::make_unique<Source>(*std::move(dataset));
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> SourceOf(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenSentences(
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
     const SentenceDataOptions& options, const SentencePart& part,
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer) {
@@ -61,8 +61,9 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenSentences(
       std::move(sentences), document, WordPiecesOf(tokenizer), BertOptions(options, part)));
 }
 
-absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenMockSentences(
-    const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer) {
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDataOptions& options,
+                                                                const SentencePart& part,
+                                                                const Tokenizer& tokenizer) {
   const int32_t vocab_size = tokenizer.vocab_size();
   if (options.decoder_seq_length > 0) {
     const int32_t sentinels = std::min(kMostMockSentinels, vocab_size / 2);

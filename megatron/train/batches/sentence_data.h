@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "megatron/data/gpt/gpt_sample.h"
 #include "megatron/data/masked/sentence_sample_cache.h"
 #include "megatron/data/masked/sentence_samples.h"
+#include "megatron/data/sample.h"
 #include "megatron/data/split.h"
 #include "megatron/data/token_sequences.h"
 #include "megatron/data/tokenizer/tokenizer.h"
@@ -35,15 +35,16 @@ struct SentencePart {
 
 // Sentences `document(i)` of `sentences` are document i. Fails as BertDataset::Create and
 // T5Dataset::Create do.
-absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenSentences(
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
     const SentenceDataOptions& options, const SentencePart& part,
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer);
 
 // Of made-up documents (mock_sentences.h); a vocabulary without the special tokens that it takes
 // gets some. `part.documents` and `part.cache` are ignored.
-absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenMockSentences(
-    const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer);
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDataOptions& options,
+                                                                const SentencePart& part,
+                                                                const Tokenizer& tokenizer);
 
 }  // namespace megatron
 

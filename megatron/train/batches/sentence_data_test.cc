@@ -17,7 +17,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-using Source = std::unique_ptr<GptSampleSource>;
+using Source = std::unique_ptr<SampleSource>;
 
 std::unique_ptr<Tokenizer> Make(const std::string& type, int64_t vocab_size, int64_t extra_ids) {
   TokenizerOptions options;
@@ -50,8 +50,8 @@ absl::StatusOr<Source> OpenStories(const SentenceDataOptions& options, const Tok
 }
 
 // T5's samples say with sentinels where a span was cut out, and begin and end the decoder's text.
-void ExpectT5(const GptSampleSource& source, int32_t vocab_size) {
-  GptSample sample;
+void ExpectT5(const SampleSource& source, int32_t vocab_size) {
+  Sample sample;
   int cut = 0;
   for (int64_t i = 0; i < 40; ++i) {
     ASSERT_THAT(source.Get(i, &sample), IsOk());
@@ -79,7 +79,7 @@ TEST(SentenceDataTest, WithoutOneTheyAreBerts) {
   const auto tokenizer = Make("StoryWordPiece", 0, 0);
   const auto source = OpenStories({}, *tokenizer);
   ASSERT_THAT(source, IsOk());
-  GptSample sample;
+  Sample sample;
   ASSERT_THAT((*source)->Get(0, &sample), IsOk());
   EXPECT_TRUE(sample.encoder_tokens.empty());
   EXPECT_EQ(sample.tokens[0], tokenizer->special().cls);
@@ -93,7 +93,7 @@ TEST(SentenceDataTest, MoreIsMaskedWithAGreaterProbability) {
   for (int i : {0, 1}) {
     const auto source = OpenStories(i == 0 ? T5() : options, *tokenizer);
     ASSERT_THAT(source, IsOk());
-    GptSample sample;
+    Sample sample;
     for (int64_t s = 0; s < 40; ++s) {
       ASSERT_THAT((*source)->Get(s, &sample), IsOk());
       tokens[i] += sample.tokens.size();

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_graph.h"
 #include "megatron/train/layouts/layout_harness.h"
@@ -23,7 +23,7 @@ class CudaGraphsTest : public testing::Test {
     GTEST_SKIP() << "there is no GPU";
   }
 
-  LayoutOutcome Train(TrainerOptions options, LayoutRun how, const GptSampleSource& source,
+  LayoutOutcome Train(TrainerOptions options, LayoutRun how, const SampleSource& source,
                       bool graphs) {
     how.steps = kSteps;
     how.device = DeviceType::kCuda;
@@ -34,7 +34,7 @@ class CudaGraphsTest : public testing::Test {
 
   // Returns what became of the passes of the run with graphs.
   GraphedStage::Counts ExpectSameWithGraphs(TrainerOptions options, LayoutRun how,
-                                            const GptSampleSource& source) {
+                                            const SampleSource& source) {
     SCOPED_TRACE(ToString(how.layout));
     options.cuda_graphs.warmup_steps = 1;
     const LayoutOutcome want = Train(options, how, source, /*graphs=*/false);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/train/layouts/layout_harness.h"

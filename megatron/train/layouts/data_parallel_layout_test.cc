@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
 #include "megatron/models/make_stage.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/train/layouts/layout_harness.h"
 

@@ -210,7 +210,7 @@ class LayoutRank {
     return RestoreCheckpoint(reader, Restore::kEverything, Description(), trainer_.get());
   }
 
-  absl::Status Train(const GptSampleSource& source, LayoutOutcome* outcome) {
+  absl::Status Train(const SampleSource& source, LayoutOutcome* outcome) {
     sent_->Reset();
     RouterMargin margin(options_.model.transformer.moe, &outcome->smallest_margin);
     for (MoeLayer* layer : trainer_->stage().moe_layers()) {
@@ -289,7 +289,7 @@ std::string ToString(const Layout& layout) {
   return text;
 }
 
-absl::Status CountingSource::Get(int64_t index, GptSample* sample) const {
+absl::Status CountingSource::Get(int64_t index, Sample* sample) const {
   ++reads_[index];
   sample->tokens.resize(kLength);
   sample->labels.resize(kLength);
@@ -311,8 +311,8 @@ absl::Status CountingSource::Get(int64_t index, GptSample* sample) const {
   return absl::OkStatus();
 }
 
-absl::Status GapSource::Get(int64_t index, GptSample* sample) const {
-  *sample = GptSample();
+absl::Status GapSource::Get(int64_t index, Sample* sample) const {
+  *sample = Sample();
   std::vector<int32_t> missing;
   for (int32_t i = 0; i < static_cast<int32_t>(4 + index * 7 % 13); ++i) {
     const int32_t token = static_cast<int32_t>((index + 3 * i) % 47);
@@ -332,9 +332,9 @@ absl::Status GapSource::Get(int64_t index, GptSample* sample) const {
   return absl::OkStatus();
 }
 
-absl::Status PairSource::Get(int64_t index, GptSample* sample) const {
+absl::Status PairSource::Get(int64_t index, Sample* sample) const {
   const int32_t length = static_cast<int32_t>(4 + index * 7 % 13);
-  *sample = GptSample();
+  *sample = Sample();
   for (int32_t i = 0; i < length; ++i) {
     const int32_t token = static_cast<int32_t>((index + i + (i < length / 2) * 5) % 49);
     const bool masked = (index + i) % 4 == 1;
@@ -370,7 +370,7 @@ TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimiz
 }
 
 LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
-                            const GptSampleSource& source) {
+                            const SampleSource& source) {
   const int ranks = how.layout.ranks();
   ParallelSizes sizes;
   sizes.tensor = how.layout.tensor;

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "megatron/comm/counted_communicator.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 #include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
@@ -38,7 +38,7 @@ struct Layout {
 std::string ToString(const Layout& layout);
 
 // Samples that can be learned, and how often each was read.
-class CountingSource : public GptSampleSource {
+class CountingSource : public SampleSource {
  public:
   static constexpr int kLength = 16;
 
@@ -46,7 +46,7 @@ class CountingSource : public GptSampleSource {
   explicit CountingSource(bool documents = false) : documents_(documents) {}
 
   int64_t size() const override { return kSize; }
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
   int reads(int64_t index) const { return reads_[index]; }
 
  private:
@@ -57,18 +57,18 @@ class CountingSource : public GptSampleSource {
 
 // Texts that count up, of which the decoder has to say every third token: for models with an
 // encoder.
-class GapSource : public GptSampleSource {
+class GapSource : public SampleSource {
  public:
   int64_t size() const override { return 1 << 10; }
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
 };
 
 // Two pieces of 1 to 7 tokens, which count up; swapped in every other sample. Some are masked: for
 // BERT.
-class PairSource : public GptSampleSource {
+class PairSource : public SampleSource {
  public:
   int64_t size() const override { return 1 << 10; }
-  absl::Status Get(int64_t index, GptSample* sample) const override;
+  absl::Status Get(int64_t index, Sample* sample) const override;
 };
 
 // Options of a run of `model` with batches of 8 samples, but for what the layout decides.
@@ -116,7 +116,7 @@ struct LayoutOutcome {
 // Trains on threads. Fails the test where ranks disagree, where a rank's memory is not what was
 // planned, and where an element is held by no rank or by two.
 LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
-                            const GptSampleSource& source);
+                            const SampleSource& source);
 
 }  // namespace megatron
 

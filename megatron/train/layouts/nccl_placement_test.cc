@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "megatron/comm/nccl/fake_nccl.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {

@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {

@@ -34,7 +34,7 @@ Differences Compare(const WholeTensor& got, const WholeTensor& want) {
 }  // namespace
 
 LayoutOutcome TrainSentences(const ModelOptions& model, const Layout& layout, int steps,
-                             const GptSampleSource& source) {
+                             const SampleSource& source) {
   LayoutRun how;
   how.layout = layout;
   how.steps = steps;

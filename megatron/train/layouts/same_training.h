@@ -6,14 +6,14 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {
 
 // SGD, evaluated at the end, with a layer of each part recomputed.
 LayoutOutcome TrainSentences(const ModelOptions& model, const Layout& layout, int steps,
-                             const GptSampleSource& source);
+                             const SampleSource& source);
 
 // How a tensor's elements are compared: not where they are nothing but rounding; by their
 // differences, to 1e-9, where rounding is of the size of sums that nearly cancelled; else by the

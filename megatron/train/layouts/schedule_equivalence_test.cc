@@ -2,7 +2,7 @@
 // the gradients of micro-batches in the same order, and so gives the same bits.
 
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 #include "megatron/train/layouts/same_training.h"
 

@@ -12,7 +12,7 @@
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/optim/loss_scaler.h"
-#include "megatron/train/batches/gpt_data.h"
+#include "megatron/train/batches/training_data.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/profile/profile_options.h"
 #include "megatron/train/trainer/trainer.h"

@@ -323,13 +323,13 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches) {
 }
 
 // While the GPU is busy with this step.
-void Trainer::ReadAhead(const GptSampleSource& source, int64_t batch) {
+void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, "read ahead");
   packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
 }
 
-absl::StatusOr<StepReport> Trainer::Step(const GptSampleSource& source, bool stop_requested,
+absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_requested,
                                          const std::function<void()>& before_update) {
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
@@ -388,7 +388,7 @@ absl::StatusOr<StepReport> Trainer::Step(const GptSampleSource& source, bool sto
   return report;
 }
 
-absl::StatusOr<Measured> Trainer::Evaluate(const GptSampleSource& source, int64_t iterations) {
+absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t iterations) {
   const int64_t batch = options_.batch_size.global_batch_size;
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 #include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"
@@ -112,10 +112,10 @@ class Trainer {
 
   // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
   // weights and their update.
-  absl::StatusOr<StepReport> Step(const GptSampleSource& source, bool stop_requested,
+  absl::StatusOr<StepReport> Step(const SampleSource& source, bool stop_requested,
                                   const std::function<void()>& before_update);
   // Over the next `iterations` global batches.
-  absl::StatusOr<Measured> Evaluate(const GptSampleSource& source, int64_t iterations);
+  absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
 
   // Of the last step, with TrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
@@ -160,7 +160,7 @@ class Trainer {
   void SumRouterLosses();
   int64_t MoeLayers() const;  // of the whole model
   int64_t NumSums() const;    // of the measures, in front in report_
-  void ReadAhead(const GptSampleSource& source, int64_t batch);
+  void ReadAhead(const SampleSource& source, int64_t batch);
   absl::Status GroupStatus() const;
 
   TrainerOptions options_;

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/comm/thread/run_ranks.h"
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 #include "megatron/ops/allocation_counter.h"
 
 namespace megatron {
@@ -17,10 +17,10 @@ namespace {
 constexpr int kLength = 16;
 
 // Text that can be learned: each sample counts on from its number.
-class CountingSource : public GptSampleSource {
+class CountingSource : public SampleSource {
  public:
   int64_t size() const override { return 1 << 20; }
-  absl::Status Get(int64_t index, GptSample* sample) const override {
+  absl::Status Get(int64_t index, Sample* sample) const override {
     sample->tokens.resize(kLength);
     sample->labels.resize(kLength);
     sample->positions.resize(kLength);

@@ -287,7 +287,7 @@ bool TrainingLoop::EvaluationIsDue() const {
 }
 
 // Where nothing counted, as where no token was masked, there is no mean, and 0 would look like one.
-absl::StatusOr<Measured> TrainingLoop::EvaluateOn(const GptSampleSource& source) {
+absl::StatusOr<Measured> TrainingLoop::EvaluateOn(const SampleSource& source) {
   MEGATRON_ASSIGN_OR_RETURN(Measured measured,
                             trainer_->Evaluate(source, options().loop.eval_iters));
   for (const char* name : measured.of_nothing) {

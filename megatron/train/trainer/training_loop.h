@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/async_checkpoint_writer.h"
-#include "megatron/train/batches/gpt_data.h"
+#include "megatron/train/batches/training_data.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/rank_progress.h"
@@ -34,7 +34,7 @@ class TrainingLoop {
  public:
   struct Context {
     const RunOptions* options = nullptr;
-    const GptData* data = nullptr;
+    const TrainingData* data = nullptr;
     RunDescription run;
     double flops_per_token = 0;       // with causal attention counted once
     double full_flops_per_token = 0;  // and with attention in full
@@ -74,7 +74,7 @@ class TrainingLoop {
   void Record(const StepReport& report, absl::Duration elapsed);
   void PrintLogLine(const StepReport& report);
   void WritePipelineTimeline();
-  absl::StatusOr<Measured> EvaluateOn(const GptSampleSource& source);
+  absl::StatusOr<Measured> EvaluateOn(const SampleSource& source);
   std::optional<ExitCode> Evaluate();
   // Of the finished model, behind its checkpoint.
   ExitCode Test();

@@ -59,8 +59,8 @@ GptDatasetOptions OptionsFromFlags(int64_t num_samples) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenPrefix(const std::string& prefix,
-                                                            int64_t num_samples) {
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenPrefix(const std::string& prefix,
+                                                         int64_t num_samples) {
   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus, IndexedDataset::Open(prefix));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(absl::GetFlag(FLAGS_split)));
   GptDatasetOptions options = OptionsFromFlags(num_samples);
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenPrefix(const std::string& p
   return GptDataset::Create(std::make_shared<IndexedDataset>(std::move(corpus)), options);
 }
 
-absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenAll() {
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenAll() {
   const int64_t num_samples = absl::GetFlag(FLAGS_samples);
   const std::vector<std::string> data_path = absl::GetFlag(FLAGS_data_path);
   if (data_path.empty()) {
@@ -80,9 +80,9 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenAll() {
   MEGATRON_ASSIGN_OR_RETURN(const BlendSpec blend, ParseBlend(data_path));
   if (blend.weights.empty()) return OpenPrefix(blend.prefixes[0], num_samples);
   const std::vector<int64_t> wanted = SamplesPerDataset(blend.weights, num_samples);
-  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+  std::vector<std::unique_ptr<SampleSource>> datasets;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptSampleSource> dataset,
+    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> dataset,
                               OpenPrefix(blend.prefixes[i], wanted[i]));
     datasets.push_back(std::move(dataset));
   }
@@ -90,9 +90,9 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> OpenAll() {
 }
 
 absl::Status Main(const std::vector<std::string>&) {
-  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<GptSampleSource> source, OpenAll());
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<SampleSource> source, OpenAll());
   std::cout << "size " << source->size() << "\n";
-  GptSample sample;
+  Sample sample;
   for (int64_t i = 0; i < std::min(source->size(), absl::GetFlag(FLAGS_print)); ++i) {
     MEGATRON_RETURN_IF_ERROR(source->Get(i, &sample));
     std::cout << absl::StrJoin(sample.tokens, ",") << " " << absl::StrJoin(sample.labels, ",")

@@ -1,6 +1,6 @@
 // Where a run's tokens come from: files, Megatron's mock data, or stories written by a grammar.
-#ifndef MEGATRON_TRAIN_BATCHES_GPT_DATA_H_
-#define MEGATRON_TRAIN_BATCHES_GPT_DATA_H_
+#ifndef MEGATRON_TRAIN_BATCHES_TRAINING_DATA_H_
+#define MEGATRON_TRAIN_BATCHES_TRAINING_DATA_H_
 
 #include <cstdint>
 #include <memory>
@@ -12,7 +12,7 @@
 #include "absl/types/optional.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/gpt/fill_in_the_middle.h"
-#include "megatron/data/gpt/gpt_sample.h"
+#include "megatron/data/sample.h"
 #include "megatron/data/split.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/train/batches/sentence_data.h"
@@ -53,15 +53,15 @@ struct DataOptions {
   int64_t data_parallel_size = 1;
 };
 
-struct GptData {
-  std::unique_ptr<GptSampleSource> train;
-  std::unique_ptr<GptSampleSource> valid;  // null where the run does not evaluate
-  std::unique_ptr<GptSampleSource> test;   // null where it does not, or has nothing for it
-  std::string description;                 // "2 files, 1,234,567 documents"
-  std::string fingerprint;                 // changes when what is read changes
+struct TrainingData {
+  std::unique_ptr<SampleSource> train;
+  std::unique_ptr<SampleSource> valid;  // null where the run does not evaluate
+  std::unique_ptr<SampleSource> test;   // null where it does not, or has nothing for it
+  std::string description;              // "2 files, 1,234,567 documents"
+  std::string fingerprint;              // changes when what is read changes
 };
 
-// What OpenGptData will take of this process's memory, nearly: tokens held in memory and the order
+// What OpenTrainingData will take of this process's memory, nearly: tokens held in memory and the order
 // of samples. Files are mapped and take none.
 int64_t EstimateDataBytes(const DataOptions& options);
 
@@ -71,8 +71,9 @@ absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options);
 
 // Expects that per-split paths were read. `tokenizer` must live as long as the data where there is
 // fill-in-the-middle.
-absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer);
+absl::StatusOr<TrainingData> OpenTrainingData(const DataOptions& options,
+                                              const Tokenizer& tokenizer);
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_BATCHES_GPT_DATA_H_
+#endif  // MEGATRON_TRAIN_BATCHES_TRAINING_DATA_H_

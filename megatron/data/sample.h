@@ -1,7 +1,7 @@
 // What a model trains on: for GPT a piece of the token stream, for BERT pieces of a document, for
 // T5 a text with gaps and what belongs there; and where they come from.
-#ifndef MEGATRON_DATA_GPT_GPT_SAMPLE_H_
-#define MEGATRON_DATA_GPT_GPT_SAMPLE_H_
+#ifndef MEGATRON_DATA_SAMPLE_H_
+#define MEGATRON_DATA_SAMPLE_H_
 
 #include <cstdint>
 #include <vector>
@@ -11,7 +11,7 @@
 namespace megatron {
 
 // Vectors hold one element for each of the sample's positions, unless said otherwise.
-struct GptSample {
+struct Sample {
   std::vector<int32_t> tokens;
   std::vector<int32_t> labels;     // the token that follows
   std::vector<float> loss_mask;    // 1 where the prediction counts, else 0
@@ -30,9 +30,9 @@ struct GptSample {
 
 // A finite, fixed list of samples. Any number of threads may call Get, each with a sample of its
 // own.
-class GptSampleSource {
+class SampleSource {
  public:
-  virtual ~GptSampleSource() = default;
+  virtual ~SampleSource() = default;
 
   virtual int64_t size() const = 0;
 
@@ -40,9 +40,9 @@ class GptSampleSource {
   // without allocation. Fails with kOutOfRange, naming sample and size, where `index` is not in
   // [0, size()), and with kDataLoss, naming the place, where the data holds a token outside the
   // vocabulary; what is in `sample` then is not to be used.
-  virtual absl::Status Get(int64_t index, GptSample* sample) const = 0;
+  virtual absl::Status Get(int64_t index, Sample* sample) const = 0;
 };
 
 }  // namespace megatron
 
-#endif  // MEGATRON_DATA_GPT_GPT_SAMPLE_H_
+#endif  // MEGATRON_DATA_SAMPLE_H_

@@ -1,6 +1,6 @@
 // A stage with everything around it, for tests: memory, weights, one random micro-batch.
-#ifndef MEGATRON_MODELS_GPT_HARNESS_H_
-#define MEGATRON_MODELS_GPT_HARNESS_H_
+#ifndef MEGATRON_MODELS_MODEL_HARNESS_H_
+#define MEGATRON_MODELS_MODEL_HARNESS_H_
 
 #include <cstdint>
 #include <map>
@@ -48,10 +48,10 @@ struct HostBatch {
 HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
                       int64_t first_sample = 0);
 
-class GptHarness {
+class ModelHarness {
  public:
-  GptHarness(const ModelOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
-             int threads = 1, const StagePlacement& placement = {});
+  ModelHarness(const ModelOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
+               int threads = 1, const StagePlacement& placement = {});
 
   // Mean losses over the batch, added up, without backward, as in training (with dropout) or not.
   double Loss(HostBatch* batch, bool training);
@@ -89,4 +89,4 @@ StageMemorySizes MeasureStage(const ModelOptions& options, int tensor_size, cons
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_GPT_HARNESS_H_
+#endif  // MEGATRON_MODELS_MODEL_HARNESS_H_

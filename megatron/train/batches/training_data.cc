@@ -1,4 +1,4 @@
-#include "megatron/train/batches/gpt_data.h"
+#include "megatron/train/batches/training_data.h"
 
 #include <algorithm>
 #include <utility>
@@ -54,8 +54,8 @@ SentencePart PartOfSentences(const DataOptions& options, Split split) {
 
 // Opens the training part and, where the run evaluates, the validation part. `open` opens one.
 absl::Status OpenParts(
-    const DataOptions& options, GptData* data,
-    absl::FunctionRef<absl::StatusOr<std::unique_ptr<GptSampleSource>>(Split split)> open) {
+    const DataOptions& options, TrainingData* data,
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<SampleSource>>(Split split)> open) {
   MEGATRON_ASSIGN_OR_RETURN(data->train, open(Split::kTrain),
                             _ << "for the training part of data.split = " << options.split);
   if (options.run.eval_interval == 0) return absl::OkStatus();
@@ -65,11 +65,11 @@ absl::Status OpenParts(
   return absl::OkStatus();
 }
 
-absl::StatusOr<GptData> OpenStorySentences(const DataOptions& options, const Text& text) {
+absl::StatusOr<TrainingData> OpenStorySentences(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(
       StorySentences stories,
       MakeStorySentences(options.stories_bytes, options.stories_seed, text.tokenizer));
-  GptData data;
+  TrainingData data;
   data.description = absl::StrFormat("%d stories written by a grammar, %d sentences, %d tokens",
                                      stories.num_documents(), stories.sentences.num_sequences(),
                                      stories.sentences.num_tokens());
@@ -87,11 +87,11 @@ absl::StatusOr<GptData> OpenStorySentences(const DataOptions& options, const Tex
   return data;
 }
 
-absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Text& text) {
+absl::StatusOr<TrainingData> OpenStories(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(
       InMemorySequences stories,
       MakeStorySequences(options.stories_bytes, options.stories_seed, text.tokenizer));
-  GptData data;
+  TrainingData data;
   data.description = absl::StrFormat("%d stories written by a grammar, %d tokens",
                                      stories.num_sequences(), stories.num_tokens());
   data.fingerprint = absl::StrCat("stories ", options.stories_bytes, " ", options.stories_seed);
@@ -105,12 +105,12 @@ absl::StatusOr<GptData> OpenStories(const DataOptions& options, const Text& text
   return data;
 }
 
-absl::StatusOr<GptData> OpenMock(const DataOptions& options, const Text& text) {
-  GptData data;
+absl::StatusOr<TrainingData> OpenMock(const DataOptions& options, const Text& text) {
+  TrainingData data;
   data.description = "mock data";
   data.fingerprint = "mock";
-  MEGATRON_RETURN_IF_ERROR(OpenParts(
-      options, &data, [&](Split split) -> absl::StatusOr<std::unique_ptr<GptSampleSource>> {
+  MEGATRON_RETURN_IF_ERROR(
+      OpenParts(options, &data, [&](Split split) -> absl::StatusOr<std::unique_ptr<SampleSource>> {
         if (!options.sentences.has_value())
           return CreateMockGptDataset(split, DatasetOptions(options, text, split));
         return OpenMockSentences(*options.sentences, PartOfSentences(options, split),
@@ -171,15 +171,15 @@ class Files {
   }
 
   // One dataset as it is, several as a blend.
-  absl::StatusOr<std::unique_ptr<GptSampleSource>> PartOf(const DataOptions& options,
-                                                          const Text& text, Split split,
-                                                          const SplitShares& shares) const;
+  absl::StatusOr<std::unique_ptr<SampleSource>> PartOf(const DataOptions& options, const Text& text,
+                                                       Split split,
+                                                       const SplitShares& shares) const;
 
  private:
-  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Datasets(
+  absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Datasets(
       const GptDatasetOptions& options, const SplitShares& shares,
       const std::vector<absl::optional<int64_t>>& num_samples) const;
-  absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> SentenceDatasets(
+  absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> SentenceDatasets(
       const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
       const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const;
 
@@ -187,10 +187,10 @@ class Files {
   std::vector<OpenedFile> files_;
 };
 
-absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
+absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::Datasets(
     const GptDatasetOptions& options, const SplitShares& shares,
     const std::vector<absl::optional<int64_t>>& num_samples) const {
-  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+  std::vector<std::unique_ptr<SampleSource>> datasets;
   for (size_t i = 0; i < files_.size(); ++i) {
     const OpenedFile& file = files_[i];
     GptDatasetOptions dataset = options;
@@ -205,10 +205,10 @@ absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::Datasets(
   return datasets;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::SentenceDatasets(
+absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::SentenceDatasets(
     const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
     const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const {
-  std::vector<std::unique_ptr<GptSampleSource>> datasets;
+  std::vector<std::unique_ptr<SampleSource>> datasets;
   for (size_t i = 0; i < files_.size(); ++i) {
     const IndexedDataset& file = *files_[i].sequences;
     SentencePart mine = part;
@@ -217,7 +217,7 @@ absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::SentenceDat
     mine.cache.fingerprint = files_[i].fingerprint;
     const auto document = [&](int64_t d) { return file.DocumentSequences(d); };
     MEGATRON_ASSIGN_OR_RETURN(
-        std::unique_ptr<GptSampleSource> created,
+        std::unique_ptr<SampleSource> created,
         OpenSentences(options, mine, files_[i].sequences, document, tokenizer),
         _ << file.prefix() << ", which preprocess_data --split_sentences makes");
     datasets.push_back(std::move(created));
@@ -225,9 +225,9 @@ absl::StatusOr<std::vector<std::unique_ptr<GptSampleSource>>> Files::SentenceDat
   return datasets;
 }
 
-absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions& options,
-                                                               const Text& text, Split split,
-                                                               const SplitShares& shares) const {
+absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& options,
+                                                            const Text& text, Split split,
+                                                            const SplitShares& shares) const {
   const IndexCache cache(PosixFileSystem(), options.cache_path);
   GptDatasetOptions dataset = DatasetOptions(options, text, split);
   dataset.identity.split = split;
@@ -247,7 +247,7 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions
       num_samples.push_back(count);
   }
   MEGATRON_ASSIGN_OR_RETURN(
-      std::vector<std::unique_ptr<GptSampleSource>> datasets,
+      std::vector<std::unique_ptr<SampleSource>> datasets,
       options.sentences.has_value()
           ? SentenceDatasets(*options.sentences, part, text.tokenizer, shares, num_samples)
           : Datasets(dataset, shares, num_samples));
@@ -268,11 +268,11 @@ absl::StatusOr<std::unique_ptr<GptSampleSource>> Files::PartOf(const DataOptions
   return BlendedDataset::Create(std::move(datasets), weights, needed, {dataset.cache, split});
 }
 
-absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Text& text) {
+absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(const Files files,
                             Files::Open(options.data_path, options.mmap_bin_files));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
-  GptData data;
+  TrainingData data;
   data.description = files.Description();
   data.fingerprint = files.Fingerprint();
   MEGATRON_RETURN_IF_ERROR(OpenParts(
@@ -285,10 +285,10 @@ absl::StatusOr<GptData> OpenFiles(const DataOptions& options, const Text& text) 
 }
 
 // Each part has files of its own and takes all of them.
-absl::StatusOr<GptData> OpenFilesPerSplit(const DataOptions& options, const Text& text) {
+absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(const Files train,
                             Files::Open(options.train_data_path, options.mmap_bin_files));
-  GptData data;
+  TrainingData data;
   data.description = train.Description();
   data.fingerprint = absl::StrCat("train ", train.Fingerprint());
   MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, text, Split::kTrain, {1, 0, 0}),
@@ -310,8 +310,8 @@ absl::StatusOr<GptData> OpenFilesPerSplit(const DataOptions& options, const Text
   return data;
 }
 
-absl::StatusOr<std::unique_ptr<GptSampleSource>> Cyclic(const DataOptions& options,
-                                                        std::unique_ptr<GptSampleSource> source) {
+absl::StatusOr<std::unique_ptr<SampleSource>> Cyclic(const DataOptions& options,
+                                                     std::unique_ptr<SampleSource> source) {
   const int64_t size = source->size();
   const int64_t micro_step = options.micro_batch_size * options.data_parallel_size;
   std::unique_ptr<SampleOrder> order;
@@ -361,7 +361,8 @@ int64_t EstimateDataBytes(const DataOptions& options) {
          std::max(samples, options.stories_bytes / options.seq_length) * kBytesPerSample;
 }
 
-absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer& tokenizer) {
+absl::StatusOr<TrainingData> OpenTrainingData(const DataOptions& options,
+                                              const Tokenizer& tokenizer) {
   Text text = {tokenizer, nullptr};
   if (options.fill_in_the_middle.has_value()) {
     // The tokenizer is another's to delete.
@@ -372,13 +373,13 @@ absl::StatusOr<GptData> OpenGptData(const DataOptions& options, const Tokenizer&
     text.fill_in_the_middle = std::make_shared<const FillInTheMiddle>(std::move(created));
   }
   const auto open_stories = options.sentences.has_value() ? OpenStorySentences : OpenStories;
-  MEGATRON_ASSIGN_OR_RETURN(GptData data, options.stories ? open_stories(options, text)
-                                          : options.mock  ? OpenMock(options, text)
-                                          : !options.train_data_path.empty()
-                                              ? OpenFilesPerSplit(options, text)
-                                              : OpenFiles(options, text));
+  MEGATRON_ASSIGN_OR_RETURN(TrainingData data, options.stories ? open_stories(options, text)
+                                               : options.mock  ? OpenMock(options, text)
+                                               : !options.train_data_path.empty()
+                                                   ? OpenFilesPerSplit(options, text)
+                                                   : OpenFiles(options, text));
   if (!options.cyclic) return data;
-  for (std::unique_ptr<GptSampleSource>* part : {&data.train, &data.valid, &data.test}) {
+  for (std::unique_ptr<SampleSource>* part : {&data.train, &data.valid, &data.test}) {
     if (*part == nullptr) continue;
     MEGATRON_ASSIGN_OR_RETURN(*part, Cyclic(options, std::move(*part)));
   }

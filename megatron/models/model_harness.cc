@@ -1,4 +1,4 @@
-#include "megatron/models/gpt_harness.h"
+#include "megatron/models/model_harness.h"
 
 #include <algorithm>
 #include <cmath>
@@ -254,8 +254,8 @@ StageMemorySizes MeasureStage(const ModelOptions& options, int tensor_size, cons
   return memory.HighWater();
 }
 
-GptHarness::GptHarness(const ModelOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
-                       int threads, const StagePlacement& placement)
+ModelHarness::ModelHarness(const ModelOptions& options, const ProcessGroup& tensor_group,
+                           uint64_t seed, int threads, const StagePlacement& placement)
     : pool_(threads), stream_(Stream::Cpu(&pool_)) {
   stage_ = MakeStage(options, placement, tensor_group, Device(), &ledger_);
   int64_t elements = 0;
@@ -281,7 +281,7 @@ GptHarness::GptHarness(const ModelOptions& options, const ProcessGroup& tensor_g
   stage_->SetMemory(memory_.get());
 }
 
-double GptHarness::TakeLoss() {
+double ModelHarness::TakeLoss() {
   float* sums = stage_->loss_sums().data<float>();
   double loss = 0;
   for (const Measure& measure : stage_->measures()) {
@@ -294,25 +294,25 @@ double GptHarness::TakeLoss() {
   return loss;
 }
 
-void GptHarness::Forward(HostBatch* batch, bool training) {
+void ModelHarness::Forward(HostBatch* batch, bool training) {
   batches_.assign(1, batch->View());
   stage_->SetBatches(&batches_);
   stage_->set_training(training);
   stage_->Forward({}, {}, {}, stream_);
 }
 
-double GptHarness::Loss(HostBatch* batch, bool training) {
+double ModelHarness::Loss(HostBatch* batch, bool training) {
   Forward(batch, training);
   return TakeLoss();
 }
 
-double GptHarness::LossAndGradients(HostBatch* batch) {
+double ModelHarness::LossAndGradients(HostBatch* batch) {
   Forward(batch, /*training=*/true);
   stage_->Backward({}, {}, {}, stream_);
   return TakeLoss();
 }
 
-std::vector<float> GptHarness::Logits(HostBatch* batch, int64_t token) {
+std::vector<float> ModelHarness::Logits(HostBatch* batch, int64_t token) {
   std::vector<float> logits(stage_->padded_vocab_size());
   batches_.assign(1, batch->View());
   stage_->SetBatches(&batches_);
@@ -322,11 +322,11 @@ std::vector<float> GptHarness::Logits(HostBatch* batch, int64_t token) {
   return logits;
 }
 
-void GptHarness::ZeroGradients() {
+void ModelHarness::ZeroGradients() {
   for (Parameter* parameter : parameters()) ops::Zero(stream_, parameter->grad);
 }
 
-Parameter* GptHarness::Find(const std::string& name) {
+Parameter* ModelHarness::Find(const std::string& name) {
   for (Parameter* parameter : parameters()) {
     if (parameter->name == name) return parameter;
   }

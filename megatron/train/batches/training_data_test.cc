@@ -1,4 +1,4 @@
-#include "megatron/train/batches/gpt_data.h"
+#include "megatron/train/batches/training_data.h"
 
 #include <map>
 #include <memory>
@@ -20,9 +20,9 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-class GptDataTest : public ::testing::Test {
+class TrainingDataTest : public ::testing::Test {
  protected:
-  GptDataTest() {
+  TrainingDataTest() {
     TokenizerOptions tokenizer;
     tokenizer.type = "NullTokenizer";
     tokenizer.vocab_size = 1000;
@@ -45,12 +45,12 @@ class GptDataTest : public ::testing::Test {
     return prefix;
   }
 
-  absl::StatusOr<GptData> Open() { return OpenGptData(options_, *tokenizer_); }
+  absl::StatusOr<TrainingData> Open() { return OpenTrainingData(options_, *tokenizer_); }
 
   // How many samples begin with each token.
-  static std::map<int32_t, int> Count(const GptSampleSource& source, int64_t samples) {
+  static std::map<int32_t, int> Count(const SampleSource& source, int64_t samples) {
     std::map<int32_t, int> counts;
-    GptSample sample;
+    Sample sample;
     for (int64_t i = 0; i < samples; ++i) {
       EXPECT_THAT(source.Get(i, &sample), IsOk());
       ++counts[sample.tokens[0]];
@@ -62,7 +62,7 @@ class GptDataTest : public ::testing::Test {
   DataOptions options_;
 };
 
-TEST_F(GptDataTest, OneFileIsSplitForTrainingAndValidation) {
+TEST_F(TrainingDataTest, OneFileIsSplitForTrainingAndValidation) {
   options_.data_path = {Write("one", 5, 50) + ".idx"};
   const auto data = Open();
   ASSERT_THAT(data, IsOk());
@@ -71,7 +71,7 @@ TEST_F(GptDataTest, OneFileIsSplitForTrainingAndValidation) {
   EXPECT_GE(data->valid->size(), 12);
 }
 
-TEST_F(GptDataTest, AThirdShareIsTheTestSetWhereThereIsOneInEveryFile) {
+TEST_F(TrainingDataTest, AThirdShareIsTheTestSetWhereThereIsOneInEveryFile) {
   options_.split = "6,2,2";
   const std::string one = Write("one", 5, 50);
   options_.data_path = {one};
@@ -91,14 +91,14 @@ TEST_F(GptDataTest, AThirdShareIsTheTestSetWhereThereIsOneInEveryFile) {
   EXPECT_EQ(data->test, nullptr);
 }
 
-TEST_F(GptDataTest, WeightsMixFiles) {
+TEST_F(TrainingDataTest, WeightsMixFiles) {
   options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
   const auto data = Open();
   ASSERT_THAT(data, IsOk());
   EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 10}, {2, 30}}));
 }
 
-TEST_F(GptDataTest, FilesWithoutWeightsAreReadOnce) {
+TEST_F(TrainingDataTest, FilesWithoutWeightsAreReadOnce) {
   options_.data_path = {Write("a", 1, 50), Write("b", 2, 150)};
   const auto data = Open();
   ASSERT_THAT(data, IsOk());
@@ -109,7 +109,7 @@ TEST_F(GptDataTest, FilesWithoutWeightsAreReadOnce) {
                                HasSubstr("with weights files are read more than once")));
 }
 
-TEST_F(GptDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
+TEST_F(TrainingDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
   const std::string a = Write("a", 1, 50), b = Write("b", 2, 50);
   auto fingerprint = [&](const std::vector<std::string>& path) {
     options_.data_path = path;
@@ -124,7 +124,7 @@ TEST_F(GptDataTest, TheFingerprintFollowsContentsAndWeightsButNotNames) {
   EXPECT_NE(fingerprint({"0.3", a, "0.7", b}), fingerprint({"0.7", a, "0.3", b}));
 }
 
-TEST_F(GptDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
+TEST_F(TrainingDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
   options_.train_data_path = {"0.5", Write("train", 1, 5), "0.5", Write("more", 2, 5)};
   options_.valid_data_path = {Write("valid", 3, 5)};
   const auto data = Open();
@@ -136,9 +136,9 @@ TEST_F(GptDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
   EXPECT_NE(Open()->fingerprint, data->fingerprint);
 }
 
-std::vector<std::vector<int32_t>> Tokens(const GptSampleSource& source, int64_t samples) {
+std::vector<std::vector<int32_t>> Tokens(const SampleSource& source, int64_t samples) {
   std::vector<std::vector<int32_t>> tokens;
-  GptSample sample;
+  Sample sample;
   for (int64_t i = 0; i < samples; ++i) {
     EXPECT_THAT(source.Get(i, &sample), IsOk());
     tokens.push_back(sample.tokens);
@@ -146,7 +146,7 @@ std::vector<std::vector<int32_t>> Tokens(const GptSampleSource& source, int64_t 
   return tokens;
 }
 
-TEST_F(GptDataTest, ACacheAndWaysToReadChangeNoSample) {
+TEST_F(TrainingDataTest, ACacheAndWaysToReadChangeNoSample) {
   options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
   const auto expected = Open();
   ASSERT_THAT(expected, IsOk());
@@ -166,7 +166,7 @@ TEST_F(GptDataTest, ACacheAndWaysToReadChangeNoSample) {
 
 // The vector of gpt_index_test: documents of these lengths, samples of 4 tokens, 12 of them, seed
 // 1234.
-TEST_F(GptDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
+TEST_F(TrainingDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
   const std::vector<int> lengths = {5, 3, 7, 4, 6, 2, 9, 1};
   const std::vector<int> documents = {2, 1, 6, 0, 4, 5, 3, 7, 5, 0, 3, 4, 2, 6, 1, 7};
   const std::vector<int> shuffle = {7, 3, 5, 1, 4, 8, 0, 2, 6, 16, 13, 10, 14, 12, 9, 11, 17, 15};
@@ -183,14 +183,14 @@ TEST_F(GptDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
     EXPECT_THAT((*writer)->Finalize(), IsOk());
     return prefix;
   };
-  const auto expect = [&](const GptSampleSource& source, int32_t first) {
+  const auto expect = [&](const SampleSource& source, int32_t first) {
     std::vector<int32_t> stream;
     for (const int d : documents) {
       for (int i = 0; i < lengths[static_cast<size_t>(d)]; ++i)
         stream.push_back(first + d * 10 + i);
     }
     ASSERT_EQ(source.size(), static_cast<int64_t>(shuffle.size()));
-    GptSample sample;
+    Sample sample;
     for (size_t i = 0; i < shuffle.size(); ++i) {
       ASSERT_THAT(source.Get(static_cast<int64_t>(i), &sample), IsOk());
       const auto begin = stream.begin() + shuffle[i] * 4;
@@ -225,7 +225,7 @@ TEST_F(GptDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
                                 "\"], \"valid\": \"", options_.valid_data_path[0],
                                 "\", \"test\": [\"", options_.test_data_path[0], "\"]}")),
               IsOk());
-  const auto same = OpenGptData(listed, *tokenizer_);
+  const auto same = OpenTrainingData(listed, *tokenizer_);
   ASSERT_THAT(same, IsOk());
   expect(*same->test, 200);
   EXPECT_EQ(same->fingerprint, data->fingerprint);
@@ -240,14 +240,14 @@ TEST_F(GptDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
   EXPECT_EQ(trained_only->test, nullptr);
 }
 
-TEST_F(GptDataTest, CyclicOrderTakesTheSameSamplesInAnotherOrderAndBeginsAgain) {
+TEST_F(TrainingDataTest, CyclicOrderTakesTheSameSamplesInAnotherOrderAndBeginsAgain) {
   options_.data_path = {Write("cyclic", 5, 50)};
   const auto single = Open();
   ASSERT_THAT(single, IsOk());
   const int64_t size = single->train->size();
-  auto numbered = [&](const GptSampleSource& source, int64_t begin) {
+  auto numbered = [&](const SampleSource& source, int64_t begin) {
     std::map<std::vector<int32_t>, int> counts;
-    GptSample sample;
+    Sample sample;
     for (int64_t i = begin; i < begin + size; ++i) {
       EXPECT_THAT(source.Get(i, &sample), IsOk());
       ++counts[sample.positions];
@@ -268,7 +268,7 @@ TEST_F(GptDataTest, CyclicOrderTakesTheSameSamplesInAnotherOrderAndBeginsAgain) 
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.data_sharding")));
 }
 
-TEST_F(GptDataTest, ASplitWithoutASampleSaysWhichAndWhatToDo) {
+TEST_F(TrainingDataTest, ASplitWithoutASampleSaysWhichAndWhatToDo) {
   options_.data_path = {Write("tiny", 1, 1)};
   EXPECT_THAT(Open().status().message(), HasSubstr("data.split = 8,2"));
   options_.split = "1";
