@@ -82,7 +82,7 @@ class MemoryFileSystem : public FileSystem {
   struct Operation {
     enum Kind { kCreate, kAppend, kSync, kMakeDir, kRename, kSyncDir, kRemove };
     Kind kind;
-    std::string path, to;  // for kAppend and kSync, `path` serves messages only
+    std::string path, to;  // `path` serves only messages for kAppend and kSync
     int inode = -1;
     std::string data;
   };

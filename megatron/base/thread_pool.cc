@@ -11,7 +11,7 @@ namespace {
 
 thread_local bool inside_loop = false;
 
-// How often a thread polls before it sleeps (workers) or yields (the caller). The kernels of a step
+// Number of polls before a thread sleeps (workers) or yields (the caller). The kernels of a step
 // follow each other within microseconds, and waking a sleeping thread takes longer than that.
 constexpr int kSpins = 4000;
 

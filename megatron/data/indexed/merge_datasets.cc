@@ -87,7 +87,8 @@ absl::StatusOr<MergeReport> MergeDatasets(absl::Span<const std::string> prefixes
   for (const std::string& prefix : prefixes) {
     MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset, IndexedDataset::Open(prefix));
     MEGATRON_RETURN_IF_ERROR(CheckSameKind(first, dataset));
-    // Megatron copies such bytes, and its merged index then points beside every later sequence.
+    // Megatron copies such bytes, and its merged index then points to wrong places for every later
+    // sequence.
     MEGATRON_RETURN_IF_ERROR(dataset.VerifyBinSize());
     for (int64_t i = 0; i < dataset.num_documents(); ++i) {
       MEGATRON_RETURN_IF_ERROR(AddDocument(dataset, i, *writer, &report));
