@@ -51,10 +51,6 @@ struct BlendCache {
 // `weights` are normalized. At most 32,767 datasets.
 BlendIndex BuildBlendIndex(absl::Span<const double> weights, int64_t num_samples);
 
-// Takes all samples of every dataset, in proportion: the order of BuildBlendIndex with weights that
-// are sizes, datasets that are exhausted left out.
-BlendIndex BuildExhaustiveBlendIndex(absl::Span<const int64_t> sizes);
-
 class BlendedDataset : public SampleSource {
  public:
   // With weights, the size is the sum of the shares of `num_samples`, each rounded up, so at least
@@ -62,10 +58,6 @@ class BlendedDataset : public SampleSource {
   static absl::StatusOr<std::unique_ptr<BlendedDataset>> Create(
       std::vector<std::unique_ptr<SampleSource>> datasets, absl::Span<const double> weights,
       int64_t num_samples, const BlendCache& cache = {});
-
-  // All samples of all datasets.
-  static absl::StatusOr<std::unique_ptr<BlendedDataset>> CreateExhaustive(
-      std::vector<std::unique_ptr<SampleSource>> datasets, const BlendCache& cache = {});
 
   int64_t size() const override { return static_cast<int64_t>(index_.dataset.size()); }
   absl::Status Get(int64_t index, Sample* sample) const override;
