@@ -16,10 +16,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "megatron/data/gpt/fill_in_the_middle.h"
 #include "megatron/data/gpt/gpt_index.h"
@@ -39,7 +39,7 @@ struct GptDatasetOptions {
   const IndexCache* cache = nullptr;
   GptIndexIdentity identity;
   // At least so many samples, from as many epochs as it takes; one epoch where it is not set.
-  absl::optional<int64_t> num_samples;
+  std::optional<int64_t> num_samples;
 
   // Tokens must lie in [0, vocab_size).
   int32_t vocab_size = 0;

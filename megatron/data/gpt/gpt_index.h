@@ -12,10 +12,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 
 namespace megatron {
@@ -55,7 +55,7 @@ struct GptIndexOptions {
   int64_t seq_length = 0;
   uint32_t seed = 1234;
   // As many epochs as it takes to have at least this many samples; one epoch where it is not set.
-  absl::optional<int64_t> num_samples;
+  std::optional<int64_t> num_samples;
 };
 
 // `length` gives the tokens of each of these sequences, by its number. kInvalidArgument where the

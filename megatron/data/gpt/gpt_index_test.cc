@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 absl::StatusOr<GptIndex> Build(const std::vector<int32_t>& lengths, int64_t seq_length,
-                               absl::optional<int64_t> num_samples) {
+                               std::optional<int64_t> num_samples) {
   GptIndexOptions options;
   options.num_sequences = static_cast<int64_t>(lengths.size());
   options.seq_length = seq_length;
@@ -42,8 +42,8 @@ const std::vector<int32_t>& ReferenceLengths() {
 }
 
 TEST(GptIndexTest, OneEpochIsMegatrons) {
-  for (const absl::optional<int64_t> num_samples :
-       {absl::optional<int64_t>(), absl::optional<int64_t>(8)}) {
+  for (const std::optional<int64_t> num_samples :
+       {std::optional<int64_t>(), std::optional<int64_t>(8)}) {
     const absl::StatusOr<GptIndex> index = Build(ReferenceLengths(), 4, num_samples);
     ASSERT_THAT(index, IsOk());
     EXPECT_EQ(index->tokens_per_epoch, 37);
@@ -140,7 +140,7 @@ TEST(GptIndexTest, SequencesKeepTheirNumbersInTheDataset) {
   GptIndexOptions options;
   options.num_sequences = 8;
   options.seq_length = 4;
-  const absl::StatusOr<GptIndex> expected = Build(ReferenceLengths(), 4, absl::nullopt);
+  const absl::StatusOr<GptIndex> expected = Build(ReferenceLengths(), 4, std::nullopt);
   options.first_sequence = 100;
   const absl::StatusOr<GptIndex> index =
       BuildGptIndex(options, [](int64_t i) { return ReferenceLengths()[i - 100]; });
@@ -154,7 +154,7 @@ TEST(GptIndexTest, SequencesKeepTheirNumbersInTheDataset) {
 }
 
 TEST(GptIndexTest, ACorpusTooSmallForOneSampleIsAnError) {
-  EXPECT_THAT(Build({2, 2}, 4, absl::nullopt),
+  EXPECT_THAT(Build({2, 2}, 4, std::nullopt),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4 tokens")));
   EXPECT_THAT(Build({}, 4, 10), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Build({0, 0}, 4, 10), StatusIs(absl::StatusCode::kInvalidArgument));
@@ -172,7 +172,7 @@ TEST(GptIndexTest, RequestsBeyondTheIndexsNumbersAreErrorsAndAllocateNothing) {
   EXPECT_THAT(Build({2, 2}, 4, INT64_MAX), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Build({2, 2}, 4, -1), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Build({2, 2}, 0, 1), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(Build({INT32_MAX, INT32_MAX, INT32_MAX}, 1, absl::nullopt),
+  EXPECT_THAT(Build({INT32_MAX, INT32_MAX, INT32_MAX}, 1, std::nullopt),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 

@@ -141,7 +141,7 @@ absl::Status IndexedDatasetWriter::AddSequence(absl::Span<const int32_t> tokens)
 }
 
 absl::Status IndexedDatasetWriter::AddStoredSequence(absl::string_view bytes,
-                                                     absl::optional<int8_t> mode) {
+                                                     std::optional<int8_t> mode) {
   const size_t token_size = static_cast<size_t>(TokenSize(type_));
   CHECK_EQ(bytes.size() % token_size, 0u);
   CHECK_EQ(modes_.size(), mode.has_value() ? lengths_.size() : 0u) << "modes for some sequences";

@@ -17,13 +17,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/indexed/token_type.h"
@@ -48,7 +48,7 @@ class IndexedDatasetWriter {
   // values of the writer's type. `mode` is the additional byte of multimodal datasets; either all
   // sequences of a dataset have one, or none has.
   absl::Status AddStoredSequence(absl::string_view bytes,
-                                 absl::optional<int8_t> mode = absl::nullopt);
+                                 std::optional<int8_t> mode = std::nullopt);
 
   // Ends the current document. A document without sequences is recorded too.
   void EndDocument();

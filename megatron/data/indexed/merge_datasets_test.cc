@@ -2,13 +2,13 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/fault_file_system.h"
@@ -40,7 +40,7 @@ class MergeDatasetsTest : public testing::Test {
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
 
   void Write(const std::string& prefix, const Documents& documents,
-             TokenType type = TokenType::kU16, absl::optional<int8_t> mode = absl::nullopt) {
+             TokenType type = TokenType::kU16, std::optional<int8_t> mode = std::nullopt) {
     auto writer = IndexedDatasetWriter::Create(fs_, prefix, type);
     ASSERT_THAT(writer, IsOk());
     for (const auto& document : documents) {

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "megatron/data/masked/mock_sentences.h"
 #include "megatron/data/masked/sentence_sample_cache.h"
 #include "megatron/data/masked/sentence_samples.h"
@@ -25,7 +25,7 @@ struct MaskedDatasetOptions {
   int32_t seq_length = 0;
   uint32_t seed = 1234;
   // At least so many samples, from as many epochs as it takes; one epoch where it is not set.
-  absl::optional<int64_t> num_samples;
+  std::optional<int64_t> num_samples;
   double short_sequence_probability = 0.1;
   WordMaskingOptions masking;
   // Where the list of samples is kept.

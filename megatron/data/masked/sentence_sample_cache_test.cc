@@ -119,7 +119,7 @@ TEST_F(SentenceSampleCacheTest, AnythingThatDeterminesTheListIsInItsKey) {
   const std::vector<std::function<void()>> changes = {
       [&] { where_.fingerprint = "8 tokens"; }, [&] { where_.split = Split::kValid; },
       [&] { options_.documents.begin = 1; },    [&] { options_.documents.end = 19; },
-      [&] { options_.num_samples = 51; },       [&] { options_.num_samples = absl::nullopt; },
+      [&] { options_.num_samples = 51; },       [&] { options_.num_samples = std::nullopt; },
       [&] { options_.max_length = 31; },        [&] { options_.short_sequence_probability = 0.31; },
       [&] { options_.min_sentences = 2; },      [&] { options_.seed = 7; }};
   const SentenceSampleOptions options = options_;

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "megatron/data/split.h"
@@ -43,7 +43,7 @@ struct SentenceSampleOptions {
   SequenceRange documents;
   // As many epochs as it takes to have at least this many samples, the last of them whole; one
   // epoch where it is not set.
-  absl::optional<int64_t> num_samples;
+  std::optional<int64_t> num_samples;
   // Tokens of a sample; at least 2.
   int32_t max_length = 0;
   // In [0, 1]; 0 makes no short samples.

@@ -81,7 +81,7 @@ TEST(SentenceSamplesTest, SingleSentencesAreMegatrons) {
 
 TEST(SentenceSamplesTest, WithoutANumberOfSamplesThereIsOneEpoch) {
   SentenceSampleOptions options = Options();
-  options.num_samples = absl::nullopt;
+  options.num_samples = std::nullopt;
   options.short_sequence_probability = 0;
   const auto rows = Rows({{4, 3}, {5, 5, 5, 5}}, options);
   ASSERT_THAT(rows, IsOk());
@@ -90,7 +90,7 @@ TEST(SentenceSamplesTest, WithoutANumberOfSamplesThereIsOneEpoch) {
 
 TEST(SentenceSamplesTest, NoSampleLeavesOneSentenceBehind) {
   SentenceSampleOptions options = Options();
-  options.num_samples = absl::nullopt;
+  options.num_samples = std::nullopt;
   options.short_sequence_probability = 0;
   options.max_length = 4;
   const auto rows = Rows({{2, 2, 2}}, options);
