@@ -47,7 +47,7 @@ std::vector<std::unique_ptr<SampleSource>> Datasets(const std::vector<int64_t>& 
   return datasets;
 }
 
-TEST(BlendIndexTest, IsMegatrons) {
+TEST(BlendIndexTest, DatasetsAlternateAsInMegatron) {
   const BlendIndex index = BuildBlendIndex({0.3, 0.7}, 12);
   EXPECT_THAT(index.dataset, ElementsAre(1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1));
   EXPECT_THAT(index.sample, ElementsAre(0, 0, 1, 2, 1, 3, 4, 2, 5, 6, 3, 7));
@@ -55,7 +55,7 @@ TEST(BlendIndexTest, IsMegatrons) {
               ElementsAre(2, 0, 1, 2, 0, 2, 1, 2, 0, 2, 1, 2));
 }
 
-TEST(ParseBlendTest, WeightsStandBeforeTheirPrefixes) {
+TEST(ParseBlendTest, WeightsPrecedeTheirPrefixes) {
   const absl::StatusOr<BlendSpec> spec = ParseBlend({"3", "a", "7", "b"});
   ASSERT_THAT(spec, IsOk());
   EXPECT_THAT(spec->prefixes, ElementsAre("a", "b"));
@@ -83,11 +83,11 @@ TEST(ParseBlendTest, MixturesAndImpossibleWeightsAreRefused) {
   }
 }
 
-TEST(BlendedDatasetTest, SamplesPerDatasetIsMegatronsRequest) {
+TEST(BlendedDatasetTest, SamplesPerDatasetAreAsInMegatron) {
   EXPECT_THAT(SamplesPerDataset({0.3, 0.7}, 1000), ElementsAre(302, 704));
 }
 
-TEST(BlendedDatasetTest, GetsTheSamplesOfItsIndex) {
+TEST(BlendedDatasetTest, SamplesComeFromTheDatasetsOfTheIndex) {
   auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 12);
   ASSERT_THAT(blend, IsOk());
   EXPECT_EQ((*blend)->size(), 4 + 9);
@@ -131,7 +131,7 @@ class BlendCacheTest : public ::testing::Test {
   const IndexCache cache_{PosixFileSystem(), directory_};
 };
 
-TEST_F(BlendCacheTest, WhatIsLoadedIsWhatWasBuilt) {
+TEST_F(BlendCacheTest, ALoadedIndexEqualsTheBuiltOne) {
   for (const std::vector<double>& weights : {std::vector<double>{0.3, 0.7}, {0.25, 0, 0.75}}) {
     const auto built = Samples(weights, {});
     EXPECT_EQ(Samples(weights, {&cache_, Split::kTrain}), built);
@@ -144,7 +144,7 @@ TEST_F(BlendCacheTest, WhatIsLoadedIsWhatWasBuilt) {
 }
 
 // The checksums of the stored index are right, but it names a dataset that does not exist.
-TEST_F(BlendCacheTest, AnIndexThatNamesNoDatasetIsBuiltAgain) {
+TEST_F(BlendCacheTest, AnIndexWithAnInvalidDatasetIsBuiltAgain) {
   const auto built = Samples({0.25, 0, 0.75}, {&cache_, Split::kTrain});
   std::string digest;
   const auto names = PosixFileSystem().List(directory_);
@@ -167,7 +167,7 @@ TEST_F(BlendCacheTest, AnIndexThatNamesNoDatasetIsBuiltAgain) {
   }
 }
 
-TEST(BlendedDatasetTest, ADatasetThatIsTooSmallIsNamed) {
+TEST(BlendedDatasetTest, TheErrorNamesADatasetThatIsTooSmall) {
   EXPECT_THAT(BlendedDataset::Create(Datasets({5, 2}), {0.3, 0.7}, 12),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dataset 2")));
 }

@@ -1,5 +1,6 @@
-// Any text as --split and, at its spaces, as the entries of --data_path: an error, or shares and
-// weights that sum to 1, and splits that follow each other to the end.
+// Fuzzes the parsers of --split and --data_path (entries separated by spaces): any text gives
+// either an error, or shares and weights that sum to 1 and splits that cover all sequences in
+// order.
 
 #include <cmath>
 #include <cstddef>
