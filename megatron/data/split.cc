@@ -43,7 +43,7 @@ absl::StatusOr<SplitShares> ParseSplit(absl::string_view text) {
   return shares;
 }
 
-SequenceRange RangeOf(Split split, const SplitShares& shares, int64_t num_sequences) {
+SequenceRange SplitRange(Split split, const SplitShares& shares, int64_t num_sequences) {
   const int index = static_cast<int>(split);
   double begin = 0;
   for (int i = 0; i < index; ++i) begin += shares[i];

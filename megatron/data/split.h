@@ -32,7 +32,7 @@ struct SequenceRange {
 
 // Returns a split's sequences. The splits follow each other; their bounds are rounded as in
 // Megatron (halves to even).
-SequenceRange RangeOf(Split split, const SplitShares& shares, int64_t num_sequences);
+SequenceRange SplitRange(Split split, const SplitShares& shares, int64_t num_sequences);
 
 struct RunLength {
   int64_t train_iters = 0;

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 SequenceRange Range(absl::string_view text, Split split, int64_t num_sequences) {
-  return RangeOf(split, ParseSplit(text).value(), num_sequences);
+  return SplitRange(split, ParseSplit(text).value(), num_sequences);
 }
 
 TEST(ParseSplitTest, SharesAreNormalizedAndMissingOnesAreZero) {
@@ -30,7 +30,7 @@ TEST(ParseSplitTest, InvalidSplitsAreErrors) {
   }
 }
 
-TEST(RangeOfTest, SplitsFollowEachOtherAndCoverAll) {
+TEST(SplitRangeTest, SplitsFollowEachOtherAndCoverAll) {
   for (const char* text : {"969,30,1", "1,1,1", "1,0,1", "0,0,1", "949,50,1", ".1,.2,.3"}) {
     for (int64_t n : {0, 1, 2, 7, 1000, 99999}) {
       const SequenceRange train = Range(text, Split::kTrain, n);
@@ -44,7 +44,7 @@ TEST(RangeOfTest, SplitsFollowEachOtherAndCoverAll) {
   }
 }
 
-TEST(RangeOfTest, BoundsRoundHalvesToEvenAsInMegatron) {
+TEST(SplitRangeTest, BoundsRoundHalvesToEvenAsInMegatron) {
   EXPECT_EQ(Range("1,1", Split::kTrain, 5).end, 2);
   EXPECT_EQ(Range("1,1", Split::kTrain, 7).end, 4);
   EXPECT_EQ(Range("969,30,1", Split::kTrain, 1000).end, 969);

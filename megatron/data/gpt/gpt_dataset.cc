@@ -143,7 +143,7 @@ void GptDataset::FillMasks(Sample* sample) const {
 absl::StatusOr<std::unique_ptr<GptDataset>> CreateMockGptDataset(Split split,
                                                                  GptDatasetOptions options) {
   auto sequences = std::make_shared<MockSequences>(options.vocab_size, options.eod);
-  options.range = RangeOf(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sequences->num_sequences());
+  options.range = SplitRange(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sequences->num_sequences());
   return GptDataset::Create(std::move(sequences), options);
 }
 

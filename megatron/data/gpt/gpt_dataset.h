@@ -3,7 +3,7 @@
 //   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus, IndexedDataset::Open("books_text_document"));
 //   MEGATRON_ASSIGN_OR_RETURN(SplitShares shares, ParseSplit("969,30,1"));
 //   GptDatasetOptions options;
-//   options.range = RangeOf(Split::kTrain, shares, corpus.num_sequences());
+//   options.range = SplitRange(Split::kTrain, shares, corpus.num_sequences());
 //   options.seq_length = 1024;
 //   options.num_samples = train_iters * global_batch_size;
 //   options.vocab_size = tokenizer.vocab_size();

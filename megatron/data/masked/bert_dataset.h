@@ -3,7 +3,7 @@
 //
 //   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus, IndexedDataset::Open("books_text_sentence"));
 //   BertDatasetOptions options;
-//   options.documents = RangeOf(Split::kTrain, shares, corpus.num_documents());
+//   options.documents = SplitRange(Split::kTrain, shares, corpus.num_documents());
 //   options.seq_length = 512;
 //   options.num_samples = train_iters * global_batch_size;
 //   const auto documents = [&](int64_t i) { return corpus.DocumentSequences(i); };

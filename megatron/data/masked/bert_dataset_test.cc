@@ -35,7 +35,7 @@ BertDatasetOptions Options() {
 
 absl::StatusOr<std::unique_ptr<BertDataset>> Create(const BertDatasetOptions& options,
                                                     int32_t first_token = 8) {
-  return CreateOfCountingDocuments<BertDataset>(Pieces(), options, first_token);
+  return CreateCountingDataset<BertDataset>(Pieces(), options, first_token);
 }
 
 // These two were drawn by Megatron-LM core 0.11.

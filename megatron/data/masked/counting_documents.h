@@ -37,9 +37,9 @@ Options CountingOptions() {
 }
 
 template <typename Dataset, typename Options>
-absl::StatusOr<std::unique_ptr<Dataset>> CreateOfCountingDocuments(const WordPieces& pieces,
-                                                                   const Options& options,
-                                                                   int32_t first_token = 8) {
+absl::StatusOr<std::unique_ptr<Dataset>> CreateCountingDataset(const WordPieces& pieces,
+                                                               const Options& options,
+                                                               int32_t first_token = 8) {
   const std::vector<std::vector<int32_t>> sentence_lengths = {{4, 3, 5}, {2},    {6, 2, 3, 4, 1},
                                                               {},        {3, 3}, {5, 600}};
   auto corpus = std::make_shared<InMemorySequences>();

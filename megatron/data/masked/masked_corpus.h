@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> CreateMockDataset(Split split, WordPiec
                                                            Options options) {
   auto sentences = std::make_shared<MockSentences>(pieces);
   options.cache = {};  // there is nothing to know the corpus by
-  options.documents = RangeOf(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sentences->num_documents());
+  options.documents = SplitRange(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sentences->num_documents());
   const auto document = [&](int64_t i) { return sentences->DocumentSequences(i); };
   return Dataset::Create(sentences, document, std::move(pieces), options);
 }

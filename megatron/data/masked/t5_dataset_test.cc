@@ -36,7 +36,7 @@ T5DatasetOptions Options() {
 
 absl::StatusOr<std::unique_ptr<T5Dataset>> Create(const T5DatasetOptions& options,
                                                   const WordPieces& pieces = Pieces()) {
-  return CreateOfCountingDocuments<T5Dataset>(pieces, options);
+  return CreateCountingDataset<T5Dataset>(pieces, options);
 }
 
 // Drawn by Megatron-LM core 0.11.
