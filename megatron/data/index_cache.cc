@@ -137,7 +137,7 @@ absl::Status IndexCache::Store(const IndexCacheKey& key, const IndexArrays& arra
   MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(directory_));
   RemoveEntry(key);
   const absl::Status status = StoreFiles(key, arrays);
-  // After an error the files are removed, since a full disk needs the space.
+  // The files are removed after an error, since a full disk needs the space.
   if (!status.ok()) RemoveEntry(key);
   return status;
 }

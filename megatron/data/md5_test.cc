@@ -20,7 +20,7 @@ TEST(Md5Test, DigestsAreThoseOfRfc1321) {
             "57edf4a22be3c955ac49da2e2107b67a");
 }
 
-// At lengths about a block the padding takes a second block. The digests are hashlib's.
+// The padding takes a second block if a length is about a block. The digests are hashlib's.
 TEST(Md5Test, MessagesOfEveryLengthArePaddedCorrectly) {
   EXPECT_EQ(Md5Hex(std::string(55, 'x')), "04364420e25c512fd958a70738aa8f72");
   EXPECT_EQ(Md5Hex(std::string(56, 'x')), "668a72d5ba17f08e62dabcafad6db14b");

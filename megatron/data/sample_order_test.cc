@@ -45,7 +45,7 @@ TEST(GlobalOrderTest, EachEpochAndSeedHasADifferentOrder) {
   EXPECT_EQ(Samples(order, 0, 100), Samples(GlobalOrder(100, 1), 0, 100));
 }
 
-// In 20,000 epochs of ten samples each sample is 2,000 times at each position, give or take five
+// Each sample is 2,000 times at each position in 20,000 epochs of ten samples, give or take five
 // standard deviations of 42.
 TEST(GlobalOrderTest, EverySampleIsAtEveryPositionEquallyOften) {
   constexpr int64_t kSize = 10, kEpochs = 20000;
