@@ -60,7 +60,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset,
                             AsInput(IndexedDataset::Open(absl::GetFlag(FLAGS_prefix))));
   MEGATRON_ASSIGN_OR_RETURN(identity.fingerprint, dataset.DescribeContents());
-  const SequenceRange range = RangeOf(identity.split, shares, dataset.num_sequences());
+  const SequenceRange range = SplitRange(identity.split, shares, dataset.num_sequences());
   GptIndexOptions options;
   options.first_sequence = range.begin;
   options.num_sequences = range.size();

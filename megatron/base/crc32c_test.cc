@@ -9,14 +9,14 @@
 namespace megatron {
 namespace {
 
-TEST(Crc32cTest, GivesTheValuesOfRfc3720) {
+TEST(Crc32cTest, ValuesAreThoseOfRfc3720) {
   EXPECT_EQ(Crc32c(""), 0u);
   EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
   EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);
   EXPECT_EQ(Crc32c(std::string(32, '\xff')), 0x62a8ab43u);
 }
 
-TEST(Crc32cTest, ExtendingEqualsComputingAtOnceWhereverTheCutIs) {
+TEST(Crc32cTest, ExtendingEqualsComputingAtOnceForEveryCut) {
   std::string data;
   for (int i = 0; i < 1000; ++i) data.push_back(static_cast<char>(i * 37));
   for (size_t cut = 0; cut <= data.size(); ++cut) {
@@ -24,7 +24,7 @@ TEST(Crc32cTest, ExtendingEqualsComputingAtOnceWhereverTheCutIs) {
   }
 }
 
-TEST(Crc32cTest, LongDataHasTheValueOfItsShortPieces) {
+TEST(Crc32cTest, LongDataGivesTheSameValueAsItsPieces) {
   std::string data(1000003, '\0');
   uint32_t random = 1;
   for (char& c : data) c = static_cast<char>((random = random * 1664525 + 1013904223) >> 24);
@@ -49,7 +49,7 @@ TEST(Crc32cTest, AgreesWithAbseilAtEveryLength) {
   }
 }
 
-TEST(Crc32cTest, FindsEverySingleFlippedBit) {
+TEST(Crc32cTest, EveryFlippedBitChangesTheChecksum) {
   std::string data(257, 'x');
   const uint32_t crc = Crc32c(data);
   for (size_t bit = 0; bit < data.size() * 8; ++bit) {

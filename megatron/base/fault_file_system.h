@@ -1,8 +1,8 @@
-// A file system that fails on request, around another one: "what if the n-th operation meets a full
-// disk?", for every n.
+// A file system for tests that wraps another one and fails on request. A test can ask "what if the
+// n-th operation finds the disk full?" for every n:
 //
 //   FaultFileSystem fs(&base);
-//   Save(fs);                                       // counts
+//   Save(fs);                                       // counts the operations
 //   const int n = fs.operation_count();
 //   for (int i = 0; i < n; ++i) {
 //     fs.FailAt(i, ENOSPC, /*lasting=*/true);
@@ -21,16 +21,16 @@ class FaultFileSystem : public WrappedFileSystem {
  public:
   using WrappedFileSystem::WrappedFileSystem;
 
-  // Restarts the count; operation `operation` (from 0, reads included) fails with `error_number`. A
-  // failing Append has written half of its data. `lasting`: so does every later operation that
-  // writes; removing and reading work again.
+  // Restarts the count and makes operation `operation` (from 0, reads included) fail with
+  // `error_number`. An Append that fails has written half of its data. If `lasting`, every later
+  // operation that writes fails too; removing and reading work again.
   void FailAt(int operation, int error_number, bool lasting);
-  // Restarts the count, and nothing fails.
+  // Restarts the count; no operation fails from now on.
   void Heal() { FailAt(-1, 0, false); }
 
-  // Operations since the last FailAt or Heal.
+  // The number of operations since the last FailAt or Heal.
   int operation_count() const { return count_; }
-  // Whether a fault has struck since then.
+  // Whether an operation has failed since the last FailAt or Heal.
   bool struck() const { return struck_; }
 
  private:

@@ -16,7 +16,7 @@ using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-TEST(FaultFileSystemTest, EveryOperationCanFailAndAnAtomicWriteKeepsTheOldContents) {
+TEST(FaultFileSystemTest, AnAtomicWriteKeepsTheOldContentsWhicheverOperationFails) {
   MemoryFileSystem base;
   FaultFileSystem fs(&base);
   ASSERT_THAT(WriteFileAtomically(fs, "/file", "old"), IsOk());
@@ -33,7 +33,7 @@ TEST(FaultFileSystemTest, EveryOperationCanFailAndAnAtomicWriteKeepsTheOldConten
   }
 }
 
-TEST(FaultFileSystemTest, AFailingAppendHasWrittenHalf) {
+TEST(FaultFileSystemTest, AFailingAppendWritesHalfOfItsData) {
   MemoryFileSystem base;
   FaultFileSystem fs(&base);
   fs.FailAt(1, ENOSPC, /*lasting=*/true);
@@ -44,7 +44,7 @@ TEST(FaultFileSystemTest, AFailingAppendHasWrittenHalf) {
   EXPECT_THAT(ReadFileToString(base, "/file"), IsOkAndHolds("1234"));
 }
 
-TEST(FaultFileSystemTest, ALastingFaultStopsWritingButNotReadingAndRemoving) {
+TEST(FaultFileSystemTest, ALastingFaultFailsWritesButNotReadsAndRemovals) {
   MemoryFileSystem base;
   FaultFileSystem fs(&base);
   ASSERT_THAT(WriteFileAtomically(fs, "/file", "text"), IsOk());

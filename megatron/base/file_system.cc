@@ -111,7 +111,8 @@ class PosixRandomAccessFile : public RandomAccessFile {
 
 absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenRegular(const std::string& path,
                                                               int extra_flags) {
-  // O_NONBLOCK: opening a FIFO must not wait for its writer. It means nothing for a regular file.
+  // O_NONBLOCK keeps open() of a FIFO from waiting for a writer; it has no effect on a regular
+  // file.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | extra_flags;
   FileDescriptor fd(Retry([&] { return open(path.c_str(), flags); }));
   if (fd.get() < 0) return ErrnoStatus("open", path);
@@ -126,7 +127,7 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenRegular(const std::string&
   return std::make_unique<PosixRandomAccessFile>(path, std::move(fd), size);
 }
 
-// Removes what is below the open directory `directory_fd`, whose path serves messages only.
+// Removes everything below the open directory `directory_fd`. `path` serves messages only.
 absl::Status RemoveContents(FileDescriptor directory_fd, const std::string& path) {
   DIR* const directory = fdopendir(directory_fd.get());
   if (directory == nullptr) return ErrnoStatus("list", path);
@@ -304,7 +305,7 @@ absl::Status WriteFileAtomically(FileSystem& fs, const std::string& path,
   absl::Status status = WriteDurably(fs, temporary, contents);
   if (status.ok()) status = fs.Rename(temporary, path);
   if (!status.ok()) {
-    fs.Remove(temporary).IgnoreError();  // The first error is the one to tell.
+    fs.Remove(temporary).IgnoreError();  // the first error is the one to report
     return status;
   }
   return fs.SyncDir(ParentPath(path));

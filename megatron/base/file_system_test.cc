@@ -36,7 +36,7 @@ class PosixFileSystemTest : public ::testing::Test {
   std::string root_;
 };
 
-TEST_F(PosixFileSystemTest, WhatIsAppendedIsRead) {
+TEST_F(PosixFileSystemTest, AppendedDataIsReadBack) {
   auto file = fs_.Create(Path("a"));
   ASSERT_THAT(file, IsOk());
   EXPECT_THAT((*file)->Append("one "), IsOk());
@@ -80,7 +80,7 @@ TEST_F(PosixFileSystemTest, ListsNamesInAscendingOrder) {
   EXPECT_THAT(fs_.List(root_), IsOkAndHolds(ElementsAre("a", "b", "c")));
 }
 
-TEST_F(PosixFileSystemTest, WriteFileAtomicallyTakesThePlaceOfFilesAlone) {
+TEST_F(PosixFileSystemTest, WriteFileAtomicallyReplacesOnlyRegularFiles) {
   ASSERT_THAT(WriteFileAtomically(fs_, Path("target"), "old"), IsOk());
   ASSERT_EQ(symlink("target", Path("link").c_str()), 0);
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
@@ -93,7 +93,7 @@ TEST_F(PosixFileSystemTest, WriteFileAtomicallyTakesThePlaceOfFilesAlone) {
   EXPECT_THAT(WriteFileAtomically(fs_, "", "new"), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(PosixFileSystemTest, WriteFileAtomicallyReplacesAndLeavesNoTemporary) {
+TEST_F(PosixFileSystemTest, WriteFileAtomicallyLeavesNoTemporaryFile) {
   EXPECT_THAT(WriteFileAtomically(fs_, Path("a"), "old"), IsOk());
   EXPECT_THAT(WriteFileAtomically(fs_, Path("a"), "new"), IsOk());
   EXPECT_THAT(ReadFileToString(fs_, Path("a")), IsOkAndHolds("new"));
@@ -106,7 +106,7 @@ TEST_F(PosixFileSystemTest, ReadFileToStringRefusesAFileOverTheLimit) {
   EXPECT_THAT(ReadFileToString(fs_, Path("a"), 4), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-TEST_F(PosixFileSystemTest, OpenRefusesWhatIsNoRegularFileAndNeverWaits) {
+TEST_F(PosixFileSystemTest, OpenRefusesDirectoriesPipesAndDevicesWithoutWaiting) {
   EXPECT_THAT(fs_.Open(root_), StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
   EXPECT_THAT(fs_.Open(Path("fifo")), StatusIs(absl::StatusCode::kFailedPrecondition));
@@ -138,13 +138,13 @@ TEST_F(PosixFileSystemTest, RemoveTreeFollowsNoLink) {
   EXPECT_THAT(fs_.RemoveTree(Path("absent")), IsOk());
 }
 
-TEST_F(PosixFileSystemTest, FreeBytesIsPositiveWhereAFileCouldBeWritten) {
+TEST_F(PosixFileSystemTest, FreeBytesIsPositiveInAWritableDirectory) {
   auto free = fs_.FreeBytes(root_);
   ASSERT_THAT(free, IsOk());
   EXPECT_GT(*free, 0);
 }
 
-TEST_F(PosixFileSystemTest, AFullDeviceIsResourceExhausted) {
+TEST_F(PosixFileSystemTest, WritingToAFullDeviceIsResourceExhausted) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "this machine has no /dev/full";
   auto file = fs_.Create("/dev/full");
   ASSERT_THAT(file, IsOk());
@@ -152,7 +152,7 @@ TEST_F(PosixFileSystemTest, AFullDeviceIsResourceExhausted) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("No space left")));
 }
 
-TEST(PathTest, JoinsAndSplits) {
+TEST(PathTest, JoinPathAddsOneSlashAndParentPathDropsTheLastName) {
   EXPECT_EQ(JoinPath("a", "b"), "a/b");
   EXPECT_EQ(JoinPath("a/", "b"), "a/b");
   EXPECT_EQ(JoinPath("", "b"), "b");

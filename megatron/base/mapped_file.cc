@@ -18,7 +18,7 @@ absl::Status SystemError(absl::string_view operation, absl::string_view path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(operation, " '", path, "'"));
 }
 
-// Closes on every way out of Open; the mapping does not need the descriptor.
+// Closes the file on every way out of Open; the mapping does not need the descriptor.
 struct Descriptor {
   ~Descriptor() {
     if (value >= 0) close(value);
@@ -29,7 +29,7 @@ struct Descriptor {
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  // Without O_NONBLOCK opening a FIFO would wait for a writer.
+  // O_NONBLOCK keeps open() of a FIFO from waiting for a writer.
   const Descriptor descriptor{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (descriptor.value < 0) return SystemError("open", path);
   struct stat info;
@@ -60,7 +60,7 @@ void MappedFile::Forget(absl::string_view part) const {
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
   const uintptr_t end = reinterpret_cast<uintptr_t>(part.data() + part.size());
-  // Only ever a hint: where the system does not take it, nothing is wrong.
+  // This is only a hint, so a failure is harmless.
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 

@@ -1,8 +1,9 @@
 // A whole file as read-only memory.
 //
-// Nothing is read until it is touched, and nothing is copied: all processes that map a file share
-// the kernel's pages of it. The file must not shrink while it is mapped; touching what was cut off
-// ends the process (SIGBUS). Files that are replaced by rename, as all of ours are, never shrink.
+// A page is read only when it is touched, and nothing is copied: all processes that map a file
+// share the kernel's pages of it. The file must not shrink while it is mapped; touching a page that
+// was cut off kills the process (SIGBUS). Files that are replaced by rename, as all of ours are,
+// never shrink.
 //
 // Any number of threads may read.
 #ifndef MEGATRON_BASE_MAPPED_FILE_H_
@@ -19,8 +20,8 @@ namespace megatron {
 
 class MappedFile {
  public:
-  // Maps a regular file; an empty one gives empty data. Anything else, a FIFO say, is refused at
-  // once.
+  // Maps a regular file; an empty file gives empty data. Anything else, such as a FIFO, is refused
+  // at once.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;
@@ -29,11 +30,11 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
 
-  // Gives back the memory that pages of `part`, of data(), take in this process. Its bytes stay
-  // what they are, and are read from the file again when they are touched.
+  // Releases this process's memory for the pages of `part`, which is a part of data(). The contents
+  // do not change; they are read from the file again when they are touched.
   void Forget(absl::string_view part) const;
 
-  // Stays where it is, also when this object is moved.
+  // The file's bytes. Moving this object does not move them.
   absl::string_view data() const { return {data_, size_}; }
 
  private:

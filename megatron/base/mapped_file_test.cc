@@ -22,20 +22,20 @@ std::string TempFile(const std::string& name, const std::string& contents) {
   return path;
 }
 
-TEST(MappedFileTest, HoldsTheFilesBytes) {
+TEST(MappedFileTest, DataHoldsTheFilesBytes) {
   const std::string contents("one\0two", 7);
   absl::StatusOr<MappedFile> file = MappedFile::Open(TempFile("bytes", contents));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->data(), contents);
 }
 
-TEST(MappedFileTest, AnEmptyFileIsEmptyData) {
+TEST(MappedFileTest, AnEmptyFileGivesEmptyData) {
   absl::StatusOr<MappedFile> file = MappedFile::Open(TempFile("empty", ""));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->data(), "");
 }
 
-TEST(MappedFileTest, TheDataStaysWhereItIsWhenTheObjectMoves) {
+TEST(MappedFileTest, DataKeepsItsAddressWhenTheObjectIsMoved) {
   absl::StatusOr<MappedFile> first = MappedFile::Open(TempFile("first", "first"));
   absl::StatusOr<MappedFile> second = MappedFile::Open(TempFile("second", "second"));
   ASSERT_TRUE(first.ok() && second.ok());
@@ -47,7 +47,7 @@ TEST(MappedFileTest, TheDataStaysWhereItIsWhenTheObjectMoves) {
   EXPECT_EQ(third.data(), "second");
 }
 
-TEST(MappedFileTest, WhatIsForgottenIsReadAgain) {
+TEST(MappedFileTest, ForgottenPagesAreReadAgain) {
   std::string contents(100000, 'x');
   contents[50000] = 'y';
   const absl::StatusOr<MappedFile> file = MappedFile::Open(TempFile("forgotten", contents));
@@ -58,12 +58,12 @@ TEST(MappedFileTest, WhatIsForgottenIsReadAgain) {
   EXPECT_TRUE(file->data() == contents);
 }
 
-TEST(MappedFileTest, AMissingFileIsNamed) {
+TEST(MappedFileTest, TheErrorNamesAMissingFile) {
   EXPECT_THAT(MappedFile::Open("/nowhere/file"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'/nowhere/file'")));
 }
 
-TEST(MappedFileTest, WhatIsNoFileIsRefusedAtOnce) {
+TEST(MappedFileTest, PipesAndDirectoriesAreRefusedAtOnce) {
   EXPECT_THAT(MappedFile::Open(testing::TempDir()), StatusIs(absl::StatusCode::kInvalidArgument));
   const std::string fifo = testing::TempDir() + "/fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);

@@ -24,7 +24,7 @@ absl::Status Error(int error_number, absl::string_view operation, absl::string_v
   return absl::ErrnoToStatus(error_number, absl::StrCat(operation, " '", path, "'"));
 }
 
-// What a power cut leaves of data of which only `durable` was synced.
+// Returns what a power cut leaves of `data` if only `durable` was synced.
 std::string Tear(const std::string& data, const std::string& durable, std::mt19937_64* random) {
   if (!absl::StartsWith(data, durable) && (*random)() % 2 == 0) return durable;
   const size_t kept = absl::StartsWith(data, durable) ? durable.size() : 0;
@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<RandomAccessFile>> MemoryFileSystem::Open(const s
 
 absl::StatusOr<std::unique_ptr<RandomAccessFile>> MemoryFileSystem::OpenNoFollow(
     const std::string& path) {
-  return Open(path);  // There are no links here.
+  return Open(path);  // this file system has no links
 }
 
 absl::Status MemoryFileSystem::CreateDirs(const std::string& path) {

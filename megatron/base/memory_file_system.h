@@ -1,14 +1,15 @@
-// A file system in memory that can lose power, for tests of what claims to survive it.
-//
-// It keeps a log of every operation that changes something. CrashImage(n, model, seed) is what a
-// machine finds on its disk when the power fails just after the first n of them: data that was not
-// synced and names whose directory was not synced are lost, torn or reordered as POSIX permits.
-// Operations are numbered from 0.
+// A file system in memory that can simulate a power failure, to test code that claims to survive
+// one.
 //
 //   for (int n = 0; n <= fs.operation_count(); ++n) {
 //     auto image = fs.CrashImage(n, CrashModel::kLoseUnsynced, 0);
 //     EXPECT_THAT(Load(*image), ...) << fs.Describe(n - 1);
 //   }
+//
+// It keeps a log of every operation that changes something. CrashImage(n, model, seed) is what a
+// machine finds on its disk if the power fails just after the first n of them: data that was not
+// synced, and names whose directory was not synced, are lost, torn or reordered as POSIX permits.
+// Operations are numbered from 0.
 #ifndef MEGATRON_BASE_MEMORY_FILE_SYSTEM_H_
 #define MEGATRON_BASE_MEMORY_FILE_SYSTEM_H_
 
@@ -25,10 +26,10 @@
 namespace megatron {
 
 enum class CrashModel {
-  kKillProcess,   // the machine stays up: everything done so far is there
-  kLoseUnsynced,  // exactly what was synced is there
-  kTearUnsynced,  // all names; of unsynced data some 512-byte sectors, the others zero or missing
-  kShuffleNames,  // of the unsynced name changes any subset; data as in kTearUnsynced
+  kKillProcess,   // the process dies, the machine stays up: everything done so far is kept
+  kLoseUnsynced,  // exactly what was synced is kept
+  kTearUnsynced,  // all names; some 512-byte sectors of unsynced data, the others zero or missing
+  kShuffleNames,  // any subset of the unsynced name changes; data as in kTearUnsynced
 };
 
 class MemoryFileSystem : public FileSystem {
@@ -47,26 +48,26 @@ class MemoryFileSystem : public FileSystem {
   absl::StatusOr<FileInfo> Stat(const std::string& path) override;
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
 
-  // What FreeBytes answers; it limits nothing.
+  // Sets what FreeBytes returns; writes are not limited by it.
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
   int operation_count() const;
-  // "rename 'a' to 'b'", for failure messages.
+  // Returns a text for failure messages, such as "rename 'a' to 'b'".
   std::string Describe(int operation) const;
-  // Everything in the image is durable and its log is empty. The same arguments give the same
+  // Everything in the image is durable, and its log is empty. The same arguments give the same
   // image.
   std::unique_ptr<MemoryFileSystem> CrashImage(int operations, CrashModel model,
                                                uint64_t seed) const;
 
-  // The bytes of an existing file, to damage them. Not logged.
+  // Returns the bytes of an existing file so that a test can damage them. Changes are not logged.
   std::string* MutableContents(const std::string& path);
 
  private:
   friend class MemoryWritableFile;
   friend class MemoryRandomAccessFile;
 
-  // The last step of one directory's life: `name` now means `inode`, or nothing (-1), and
-  // `old_name`, if any, is gone.
+  // One change of a directory: `name` now refers to `inode`, or to nothing (-1), and `old_name`, if
+  // it is not empty, is removed.
   struct NameChange {
     std::string name;
     int inode = -1;
@@ -81,13 +82,13 @@ class MemoryFileSystem : public FileSystem {
   struct Operation {
     enum Kind { kCreate, kAppend, kSync, kMakeDir, kRename, kSyncDir, kRemove };
     Kind kind;
-    std::string path, to;  // kAppend and kSync: `path` serves messages only
+    std::string path, to;  // `path` serves only messages for kAppend and kSync
     int inode = -1;
     std::string data;
   };
 
-  // These expect the mutex to be held, or nobody else to know the object.
-  int Find(const std::string& path) const;  // -1: not there
+  // The caller of these methods holds the mutex, or is the only one to know the object.
+  int Find(const std::string& path) const;  // -1 if there is no such path
   absl::StatusOr<int> FindDirectory(const std::string& path) const;
   void ChangeName(int directory, const NameChange& change);
   void Apply(const Operation& operation);
@@ -97,7 +98,7 @@ class MemoryFileSystem : public FileSystem {
   void Crash(CrashModel model, std::mt19937_64* random);
 
   mutable std::mutex mutex_;
-  std::vector<Inode> inodes_;  // 0 is the root; none is ever reused
+  std::vector<Inode> inodes_;  // inodes_[0] is the root; entries are never reused
   std::vector<Operation> log_;
   int64_t free_bytes_ = int64_t{1} << 50;
 };

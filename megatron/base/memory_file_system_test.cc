@@ -16,7 +16,7 @@ using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(MemoryFileSystemTest, BehavesAsFilesDo) {
+TEST(MemoryFileSystemTest, FilesAreWrittenReadRenamedAndRemoved) {
   MemoryFileSystem fs;
   ASSERT_THAT(fs.CreateDirs("/a/b"), IsOk());
   EXPECT_THAT(WriteFileAtomically(fs, "/a/b/file", "text"), IsOk());
@@ -31,8 +31,8 @@ TEST(MemoryFileSystemTest, BehavesAsFilesDo) {
   EXPECT_THAT(fs.Create("/none/file"), StatusIs(absl::StatusCode::kNotFound));
 }
 
-// Writes "new" over "old" in the order that the caller says, and gives what a crash at the end
-// leaves.
+// Each test writes "new" over "old" in its own order; Outcomes() tells what a crash at the end may
+// leave.
 class PowerCutTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_THAT(WriteFileAtomically(fs_, "/file", "old"), IsOk()); }
@@ -47,7 +47,7 @@ class PowerCutTest : public ::testing::Test {
     ASSERT_THAT((*file)->Close(), IsOk());
   }
 
-  // All that may be read after a crash now; "none" for no file.
+  // Returns all contents that may be read after a crash now; "none" stands for no file.
   std::set<std::string> Outcomes(CrashModel model) {
     std::set<std::string> outcomes;
     for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -60,7 +60,7 @@ class PowerCutTest : public ::testing::Test {
   MemoryFileSystem fs_;
 };
 
-TEST_F(PowerCutTest, LosesARenameWhoseDirectoryWasNotSynced) {
+TEST_F(PowerCutTest, ARenameIsLostIfItsDirectoryWasNotSynced) {
   Write("/new", true);
   ASSERT_THAT(fs_.Rename("/new", "/file"), IsOk());
   EXPECT_THAT(Outcomes(CrashModel::kKillProcess), ElementsAre("new"));
@@ -68,7 +68,7 @@ TEST_F(PowerCutTest, LosesARenameWhoseDirectoryWasNotSynced) {
   EXPECT_THAT(Outcomes(CrashModel::kShuffleNames), ElementsAre("new", "old"));
 }
 
-TEST_F(PowerCutTest, LeavesARenamedFileEmptyOrTornWhoseDataWasNotSynced) {
+TEST_F(PowerCutTest, ARenamedFileIsEmptyOrTornIfItsDataWasNotSynced) {
   Write("/new", false);
   ASSERT_THAT(fs_.Rename("/new", "/file"), IsOk());
   ASSERT_THAT(fs_.SyncDir("/"), IsOk());
@@ -76,7 +76,7 @@ TEST_F(PowerCutTest, LeavesARenamedFileEmptyOrTornWhoseDataWasNotSynced) {
   EXPECT_THAT(Outcomes(CrashModel::kTearUnsynced), ElementsAre("", std::string(3, '\0'), "new"));
 }
 
-TEST_F(PowerCutTest, KeepsWhatWasSyncedUnderEveryModel) {
+TEST_F(PowerCutTest, SyncedDataIsKeptUnderEveryCrashModel) {
   Write("/new", true);
   ASSERT_THAT(fs_.Rename("/new", "/file"), IsOk());
   ASSERT_THAT(fs_.SyncDir("/"), IsOk());
@@ -86,7 +86,7 @@ TEST_F(PowerCutTest, KeepsWhatWasSyncedUnderEveryModel) {
   }
 }
 
-TEST_F(PowerCutTest, OverwritingInPlaceCanLoseBothVersions) {
+TEST_F(PowerCutTest, OverwritingInPlaceMayLoseBothVersions) {
   Write("/file", false);
   EXPECT_THAT(Outcomes(CrashModel::kTearUnsynced),
               ElementsAre("", std::string(3, '\0'), "new", "old"));

@@ -1,10 +1,10 @@
-// Takes a mutex, but gives up when it stays taken for so long that its holder must hang.
-//
-// For threads that watch others: those that are watched may hold any lock while they hang, and
-// whoever watches them must not hang with them.
+// Takes a mutex, but gives up if it stays taken for so long that its holder must be hanging.
 //
 //   const PatientLock lock(&mutex_, absl::Milliseconds(100));
 //   if (!lock.held()) return "unknown";
+//
+// It is meant for threads that watch others: a watched thread may hold any lock while it hangs, and
+// the watcher must not hang with it.
 #ifndef MEGATRON_BASE_PATIENT_LOCK_H_
 #define MEGATRON_BASE_PATIENT_LOCK_H_
 

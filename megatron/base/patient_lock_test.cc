@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-TEST(PatientLockTest, GivesUpOnAHolderThatHangs) {
+TEST(PatientLockTest, GivesUpIfTheHolderHangs) {
   absl::Mutex mutex;
   absl::Notification taken, enough;
   std::thread holder([&] {
@@ -24,7 +24,7 @@ TEST(PatientLockTest, GivesUpOnAHolderThatHangs) {
   EXPECT_TRUE(PatientLock(&mutex, absl::Seconds(60)).held());
   holder.join();
   EXPECT_TRUE(PatientLock(&mutex, absl::ZeroDuration()).held());
-  EXPECT_TRUE(mutex.TryLock());  // it was released
+  EXPECT_TRUE(mutex.TryLock());  // the lock was released
   mutex.Unlock();
 }
 

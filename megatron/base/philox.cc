@@ -5,8 +5,8 @@
 namespace megatron {
 namespace {
 
-// ln(x) for x in (0, 1], by the series of atanh on the mantissa. libm's logf differs between
-// versions; this does not.
+// Returns ln(x) for x in (0, 1], by the series of atanh on the mantissa. The results of libm's logf
+// differ between versions; those of this function do not.
 float Log(float x) {
   int exponent;
   float mantissa = std::frexp(x, &exponent);  // exact: [0.5, 1)
@@ -21,8 +21,8 @@ float Log(float x) {
   return 2.0f * z * series + static_cast<float>(exponent) * 0.69314718f;
 }
 
-// sin and cos of 2 pi t for t in (0, 1]: the octant is found exactly, then Taylor's series on
-// |angle| <= pi / 4.
+// Computes sin and cos of 2 pi t for t in (0, 1]: the octant is found exactly, then Taylor's series
+// is used on |angle| <= pi / 4.
 void SinCosTurns(float t, float* sine, float* cosine) {
   const float quarter = std::floor(t * 4.0f + 0.5f);
   const float angle = (t - quarter * 0.25f) * 6.2831853f;

@@ -1,7 +1,7 @@
-// Philox4x32-10, a counter-based random generator, and the normal deviates we draw from it.
+// Philox4x32-10, a counter-based random generator, and the normal deviates drawn from it.
 //
 // A *key* names a stream (one parameter's initial values, one dropout site of one layer); a
-// *counter* names a place in it. Equal (key, counter) gives equal bits on every device, instruction
+// *counter* is a position in it. Equal (key, counter) give equal bits on every device, instruction
 // set and layout, in any order: nothing here has state. All of it is plain IEEE arithmetic without
 // fused multiply-add, so translation units that include it must be compiled with floating-point
 // contraction off (our build's default).
@@ -44,7 +44,8 @@ MEGATRON_HOST_DEVICE inline PhiloxBlock Philox(PhiloxKey key, PhiloxBlock counte
   return counter;
 }
 
-// The key of a sub-stream: streams of different (purpose, a, b) under one seed are independent.
+// Returns the key of a sub-stream. Streams of different (purpose, a, b) under one seed are
+// independent.
 MEGATRON_HOST_DEVICE inline PhiloxKey DeriveKey(uint64_t seed, uint32_t purpose, uint64_t a,
                                                 uint32_t b) {
   const PhiloxBlock mixed =
@@ -53,19 +54,20 @@ MEGATRON_HOST_DEVICE inline PhiloxKey DeriveKey(uint64_t seed, uint32_t purpose,
   return {mixed.word[0], mixed.word[1]};
 }
 
-// Purposes, the first word of DeriveKey. Values are part of what a seed means: never renumber.
+// Purposes, the first word of DeriveKey. The values are part of what a seed means: never renumber
+// them.
 enum PhiloxPurpose : uint32_t { kPhiloxInit = 1, kPhiloxDropout = 2, kPhiloxSampling = 3 };
 
-// Uniform in (0, 1], with 24 bits.
+// Returns a number uniform in (0, 1], with 24 bits.
 MEGATRON_HOST_DEVICE inline float UniformOpenZero(uint32_t word) {
   return (static_cast<float>(word >> 8) + 1.0f) * (1.0f / 16777216.0f);
 }
 
-// Two standard normal deviates from two words (Box and Muller's transform).
+// Makes two standard normal deviates from two words (Box and Muller's transform).
 void BoxMuller(uint32_t first, uint32_t second, float* x, float* y);
 
-// Element `index` of the standard normal stream `key`: any piece of a tensor can be drawn without
-// the rest of it. Fills out[0, count) with elements [begin, begin + count).
+// Fills out[0, count) with elements [begin, begin + count) of the standard normal stream `key`. Any
+// piece of a tensor can be drawn without the rest of it.
 void FillNormal(PhiloxKey key, int64_t begin, int64_t count, float* out);
 
 }  // namespace megatron

@@ -14,8 +14,8 @@ void ExpectBlock(PhiloxKey key, PhiloxBlock counter, PhiloxBlock expected) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(got.word[i], expected.word[i]) << "word " << i;
 }
 
-// The known answers that the authors published with Random123.
-TEST(PhiloxTest, GivesTheAuthorsKnownAnswers) {
+// The known answers were published with Random123 by the authors.
+TEST(PhiloxTest, KnownAnswersOfTheAuthorsAreReproduced) {
   ExpectBlock({0, 0}, {{0, 0, 0, 0}}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}});
   const uint32_t ones = 0xffffffff;
   ExpectBlock({ones, ones}, {{ones, ones, ones, ones}},
@@ -24,7 +24,7 @@ TEST(PhiloxTest, GivesTheAuthorsKnownAnswers) {
               {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 }
 
-TEST(PhiloxTest, NormalDeviatesFollowLibm) {
+TEST(PhiloxTest, NormalDeviatesAgreeWithLibm) {
   for (uint32_t i = 0; i < 20000; ++i) {
     const PhiloxBlock words = Philox({1, 2}, {{i, 0, 0, 0}});
     float x, y;
@@ -46,7 +46,7 @@ TEST(PhiloxTest, ExtremeWordsGiveFiniteDeviates) {
   }
 }
 
-TEST(PhiloxTest, NormalMomentsAreRight) {
+TEST(PhiloxTest, MomentsAreThoseOfTheNormalDistribution) {
   std::vector<float> values(1 << 20);
   FillNormal(DeriveKey(1234, kPhiloxInit, 7, 0), 0, values.size(), values.data());
   double sum = 0, squares = 0, fourth = 0;
@@ -60,7 +60,7 @@ TEST(PhiloxTest, NormalMomentsAreRight) {
   EXPECT_NEAR(fourth / values.size(), 3, 5e-2);
 }
 
-TEST(PhiloxTest, APieceOfAStreamEqualsTheWhole) {
+TEST(PhiloxTest, APieceOfAStreamEqualsThatPartOfTheWhole) {
   const PhiloxKey key = DeriveKey(42, kPhiloxInit, 1, 0);
   std::vector<float> whole(103), piece(50);
   FillNormal(key, 0, whole.size(), whole.data());
@@ -71,8 +71,8 @@ TEST(PhiloxTest, APieceOfAStreamEqualsTheWhole) {
   }
 }
 
-// Bits that a seed means for ever: a change here changes every model's initial weights.
-TEST(PhiloxTest, NormalBitsAreFrozen) {
+// A change of these bits would change the initial weights of every model for the same seed.
+TEST(PhiloxTest, BitsOfNormalDeviatesNeverChange) {
   float values[4];
   FillNormal(DeriveKey(1234, kPhiloxInit, 0, 0), 0, 4, values);
   uint32_t bits[4];

@@ -20,7 +20,7 @@ absl::Status Fail() {
   return status;
 }
 
-TEST(StatusMacrosTest, ReturnsOnErrorAndGoesOnOtherwise) {
+TEST(StatusMacrosTest, ReturnIfErrorReturnsOnlyOnError) {
   int reached = 0;
   auto run = [&](const absl::Status& status) -> absl::Status {
     MEGATRON_RETURN_IF_ERROR(status);
@@ -33,7 +33,7 @@ TEST(StatusMacrosTest, ReturnsOnErrorAndGoesOnOtherwise) {
   EXPECT_EQ(reached, 1);
 }
 
-TEST(StatusMacrosTest, ContextIsAppendedOrPrependedAndPayloadsStay) {
+TEST(StatusMacrosTest, ContextIsAppendedOrPrependedAndPayloadsAreKept) {
   auto append = [](int rank) -> absl::Status {
     MEGATRON_RETURN_IF_ERROR(Fail(), _ << "on rank " << rank);
     return absl::OkStatus();
@@ -48,7 +48,7 @@ TEST(StatusMacrosTest, ContextIsAppendedOrPrependedAndPayloadsStay) {
   EXPECT_THAT(prepend(), StatusIs(absl::StatusCode::kDataLoss, "loading: no such file"));
 }
 
-TEST(StatusMacrosTest, AssignsMoveOnlyValues) {
+TEST(StatusMacrosTest, AssignOrReturnAcceptsMoveOnlyValues) {
   auto make = [](bool ok) -> absl::StatusOr<std::unique_ptr<int>> {
     if (!ok) return Fail();
     return std::make_unique<int>(7);
@@ -62,7 +62,7 @@ TEST(StatusMacrosTest, AssignsMoveOnlyValues) {
   EXPECT_THAT(use(false), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(StatusMacrosTest, ElseBindsToTheCallersIf) {
+TEST(StatusMacrosTest, ElseBelongsToTheCallersIf) {
   auto run = [](bool check) -> absl::Status {
     if (check)
       MEGATRON_RETURN_IF_ERROR(Fail());

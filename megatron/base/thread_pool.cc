@@ -11,8 +11,8 @@ namespace {
 
 thread_local bool inside_loop = false;
 
-// How often a thread looks before it sleeps (workers) or yields (the caller): kernels of a step
-// follow each other within microseconds, and a sleeping thread takes longer than that to wake.
+// Number of polls before a thread sleeps (workers) or yields (the caller). The kernels of a step
+// follow each other within microseconds, and waking a sleeping thread takes longer than that.
 constexpr int kSpins = 4000;
 
 void Pause() {
@@ -82,7 +82,7 @@ void ThreadPool::Work(int index) {
       wake_.wait(lock,
                  [&] { return stop_ || generation_.load(std::memory_order_acquire) != seen; });
     }
-    if (generation_.load(std::memory_order_acquire) == seen) return;  // stopped
+    if (generation_.load(std::memory_order_acquire) == seen) return;  // no new loop: the pool stops
     ++seen;
     RunRange(index, count_, *body_);
     unfinished_.fetch_sub(1, std::memory_order_release);

@@ -24,7 +24,7 @@ TEST(ThreadPoolTest, EveryIndexIsVisitedExactlyOnce) {
   }
 }
 
-TEST(ThreadPoolTest, WritesAreVisibleToTheCallerLoopAfterLoop) {
+TEST(ThreadPoolTest, TheCallerSeesAllWritesOfEveryLoop) {
   ThreadPool pool(4);
   std::vector<int64_t> values(64, 0);
   for (int loop = 0; loop < 5000; ++loop) {

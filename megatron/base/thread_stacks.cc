@@ -22,11 +22,11 @@ namespace megatron {
 namespace {
 
 constexpr int kMostFrames = 48;
-// The handler's own frame and the one that the system makes for it.
+// Frames to drop: the handler's own, and the one that the system makes for it.
 constexpr int kFramesOfHandler = 2;
 
 // A signal handler can reach nothing but a global. One thread at a time is asked: `asked` is its
-// id, minus that while it answers, and 0 when it has answered or been given up.
+// id, the negative of its id while it answers, and 0 after it has answered or has been given up.
 struct Question {
   std::atomic<int> asked{0};
   std::atomic<bool> answered{false};
@@ -36,7 +36,7 @@ struct Question {
 Question question;
 static_assert(std::atomic<int>::is_always_lock_free, "a handler may touch it");
 
-// Programs use the first and the last ones for themselves.
+// The first and the last real-time signals are left to programs.
 int QuestionSignal() { return SIGRTMIN + 7; }
 
 int OwnId() { return static_cast<int>(syscall(SYS_gettid)); }
@@ -68,7 +68,8 @@ std::vector<int> ThreadIds() {
 
 std::string FrameText(void* address) {
   char name[1024];
-  // A call may be a function's last instruction: the return address belongs to the next one.
+  // A call may be a function's last instruction, and then the return address belongs to the next
+  // function; hence the - 1.
   const bool known = absl::Symbolize(static_cast<char*>(address) - 1, name, sizeof(name));
   return known ? name : absl::StrFormat("%p", address);
 }
@@ -82,7 +83,8 @@ std::vector<std::string> OwnFrames() {
 }
 
 std::vector<std::string> Ask(int id, absl::Duration patience) {
-  if (question.asked.load() != 0) return {};  // somebody is still answering
+  // The thread asked by an earlier call is still answering.
+  if (question.asked.load() != 0) return {};
   question.answered.store(false);
   question.asked.store(id);
   if (syscall(SYS_tgkill, getpid(), id, QuestionSignal()) != 0) {
@@ -93,7 +95,7 @@ std::vector<std::string> Ask(int id, absl::Duration patience) {
   while (!question.answered.load(std::memory_order_acquire)) {
     int expected = id;
     if (absl::Now() >= until && question.asked.compare_exchange_strong(expected, 0)) return {};
-    // It began to answer and was stopped over it: the question stays its own for ever.
+    // The thread began to answer and was then stopped: the question stays taken for ever.
     if (absl::Now() >= until + patience) return {};
     absl::SleepFor(absl::Microseconds(200));
   }
@@ -110,7 +112,7 @@ std::vector<ThreadStack> AllThreadStacks(absl::Duration patience) {
   static std::mutex one_at_a_time;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
   void* unused[1];
-  backtrace(unused, 1);  // its first call allocates, which a handler may not
+  backtrace(unused, 1);  // the first call of backtrace allocates memory, which a handler may not do
   struct sigaction action = {};
   action.sa_handler = Answer;
   action.sa_flags = SA_RESTART;

@@ -1,5 +1,5 @@
-// Where every thread of this process is, for reports of what went wrong: each thread is asked by a
-// signal to walk its own stack.
+// Stack traces of all threads of this process, for reports of what went wrong: a signal asks each
+// thread to walk its own stack.
 //
 // Functions have names if the program called absl::InitializeSymbolizer, else addresses.
 #ifndef MEGATRON_BASE_THREAD_STACKS_H_
@@ -13,14 +13,14 @@
 namespace megatron {
 
 struct ThreadStack {
-  int id = 0;                       // the system's
-  std::string name;                 // the system's, "pretrain_gpt"
-  std::vector<std::string> frames;  // innermost first; empty: it did not answer
+  int id = 0;                       // the system's id of the thread
+  std::string name;                 // the system's name of the thread, such as "pretrain_gpt"
+  std::vector<std::string> frames;  // innermost first; empty if the thread did not answer
 };
 
-// Of all threads, the calling one among them, in the order of their ids. A thread that does not
-// answer within `patience`, because it is stopped, has no frames. Any thread may call; calls wait
-// for each other.
+// Returns the stacks of all threads, the calling one included, in the order of their ids. A thread
+// that does not answer within `patience`, because it is stopped, has no frames. Any thread may
+// call; concurrent calls wait for each other.
 std::vector<ThreadStack> AllThreadStacks(absl::Duration patience);
 
 }  // namespace megatron

@@ -18,18 +18,19 @@
 
 namespace megatron {
 
-// Not in an unnamed namespace, so that it has a symbol, and not inlined, so that it has a frame.
+// This function is not in an unnamed namespace, so that it has a symbol, and not inlined, so that
+// it has a frame.
 __attribute__((noinline)) void WaitsForTheEndOfTheTest(absl::Notification* here,
                                                        absl::Notification* end) {
   here->Notify();
   end->WaitForNotification();
-  // Work behind the call, lest it becomes a jump.
+  // Some work after the call keeps the compiler from making it a jump.
   EXPECT_TRUE(end->HasBeenNotified());
 }
 
 namespace {
 
-TEST(ThreadStacksTest, EveryThreadIsThereWithTheFunctionsItIsIn) {
+TEST(ThreadStacksTest, EveryThreadIsListedWithTheFunctionsOnItsStack) {
   constexpr int kThreads = 3;
   absl::Notification here[kThreads], end;
   std::vector<std::thread> threads;

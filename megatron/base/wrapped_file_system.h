@@ -1,5 +1,5 @@
-// A file system around another one that hears of every operation before and after it: a class to
-// derive from.
+// A base class for file systems that wrap another one and are told of every operation, before and
+// after it.
 #ifndef MEGATRON_BASE_WRAPPED_FILE_SYSTEM_H_
 #define MEGATRON_BASE_WRAPPED_FILE_SYSTEM_H_
 
@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// The base must outlive it, and it must outlive its files.
+// The base must outlive this object, and this object must outlive its files.
 class WrappedFileSystem : public FileSystem {
  public:
   explicit WrappedFileSystem(FileSystem* base) : base_(*base) {}
@@ -31,7 +31,7 @@ class WrappedFileSystem : public FileSystem {
 
  protected:
   struct Operation {
-    bool writes = false;     // removing does not: it makes room
+    bool writes = false;     // removing does not count as writing, as it frees space
     absl::string_view name;  // "create", "fsync", ...
     absl::string_view path;
   };
@@ -40,11 +40,11 @@ class WrappedFileSystem : public FileSystem {
   friend class WrappedWritableFile;
   friend class WrappedRandomAccessFile;
 
-  // Before each operation, those of its files included, on whatever thread it is; where this fails
-  // the operation is not done, but for a part of an Append, and End is not called.
+  // Called before each operation, also those of the files, on whatever thread it runs. If it fails,
+  // the operation is not done (except for a part of an Append), and End is not called.
   virtual absl::Status Begin(const Operation& operation) = 0;
   virtual void End() {}
-  // What an Append that Begin has failed writes all the same.
+  // Returns the part of `data` that an Append writes although Begin has failed.
   virtual absl::string_view WrittenInVain(absl::string_view data) { return {}; }
 
   template <typename Call>

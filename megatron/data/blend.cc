@@ -4,14 +4,13 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/optional.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 
@@ -21,9 +20,9 @@ namespace {
 constexpr double kSurplus = 0.005;
 constexpr size_t kMaxDatasets = std::numeric_limits<int16_t>::max();
 
-absl::optional<double> ParseWeight(const std::string& text) {
+std::optional<double> ParseWeight(const std::string& text) {
   double weight;
-  if (!absl::SimpleAtod(text, &weight)) return absl::nullopt;
+  if (!absl::SimpleAtod(text, &weight)) return std::nullopt;
   return weight;
 }
 
@@ -42,16 +41,15 @@ struct BlendVectors {
   std::vector<int64_t> sample;
 };
 
-// The dataset that is furthest behind; `open` says which may still be drawn from.
+// Returns the dataset that is furthest behind its share before the sample at `position`.
 size_t FurthestBehind(absl::Span<const double> weights, absl::Span<const int64_t> taken,
-                      const std::vector<bool>& open, int64_t place) {
-  const double drawn = static_cast<double>(std::max<int64_t>(place, 1));
-  size_t best = weights.size();
+                      int64_t position) {
+  const double drawn = static_cast<double>(std::max<int64_t>(position, 1));
+  size_t best = 0;
   double best_error = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
-    if (!open[i]) continue;
     const double error = weights[i] * drawn - static_cast<double>(taken[i]);
-    if (best == weights.size() || error > best_error) {
+    if (i == 0 || error > best_error) {
       best = i;
       best_error = error;
     }
@@ -59,53 +57,28 @@ size_t FurthestBehind(absl::Span<const double> weights, absl::Span<const int64_t
   return best;
 }
 
-// `sizes`: how many samples each dataset can give; empty: as many as wanted.
-BlendIndex Build(absl::Span<const double> weights, absl::Span<const int64_t> sizes,
-                 int64_t num_samples) {
-  CHECK(!weights.empty() && weights.size() <= kMaxDatasets) << weights.size() << " datasets";
-  auto vectors = std::make_shared<BlendVectors>();
-  vectors->dataset.reserve(static_cast<size_t>(num_samples));
-  vectors->sample.reserve(static_cast<size_t>(num_samples));
-  std::vector<int64_t> taken(weights.size(), 0);
-  std::vector<bool> open(weights.size(), true);
-  for (size_t i = 0; i < sizes.size(); ++i) open[i] = sizes[i] > 0;
-  for (int64_t place = 0; place < num_samples; ++place) {
-    const size_t best = FurthestBehind(weights, taken, open, place);
-    vectors->dataset.push_back(static_cast<int16_t>(best));
-    vectors->sample.push_back(taken[best]++);
-    if (!sizes.empty()) open[best] = taken[best] < sizes[best];
-  }
-  BlendIndex index;
-  index.dataset = vectors->dataset;
-  index.sample = vectors->sample;
-  index.storage = std::move(vectors);
-  return index;
-}
-
-// `parts` are the weights or the sizes: with the size of the blend they determine its index.
-template <typename Part>
-IndexCacheKey KeyOf(const BlendCache& cache, absl::string_view parts_name,
-                    absl::Span<const Part> parts, int64_t num_samples) {
+// The weights and the size of a blend determine its index.
+IndexCacheKey CacheKey(const BlendCache& cache, absl::Span<const double> weights,
+                       int64_t num_samples) {
   const absl::string_view split = SplitName(cache.split);
   IndexCacheKey key;
   key.kind = absl::StrCat("BlendedDataset-", split);
-  const std::string numbers = absl::StrJoin(parts, ", ", [](std::string* out, Part part) {
-    absl::StrAppendFormat(out, "%.17g", static_cast<double>(part));
+  const std::string numbers = absl::StrJoin(weights, ", ", [](std::string* out, double weight) {
+    absl::StrAppendFormat(out, "%.17g", weight);
   });
   key.description = absl::StrFormat(
       R"({
     "class": "BlendedDataset",
     "split": "%s",
-    "%s": [%s],
+    "weights": [%s],
     "size": %d
 })",
-      split, parts_name, numbers, num_samples);
+      split, numbers, num_samples);
   key.names = {"dataset_index", "dataset_sample_index"};
   return key;
 }
 
-// Dataset numbers are looked at, for they become places in a list; sample numbers their dataset
-// looks at.
+// Dataset numbers are checked because they index a list; each dataset checks its sample numbers.
 absl::Status CheckArrays(const IndexArrays& arrays, size_t num_datasets, int64_t num_samples) {
   MEGATRON_RETURN_IF_ERROR(CheckArray(arrays.arrays[0], kDatasetType, {num_samples}));
   MEGATRON_RETURN_IF_ERROR(CheckArray(arrays.arrays[1], kSampleType, {num_samples}));
@@ -117,33 +90,27 @@ absl::Status CheckArrays(const IndexArrays& arrays, size_t num_datasets, int64_t
       absl::StrCat("a blend of ", num_datasets, " datasets that names dataset ", largest));
 }
 
-template <typename Part>
-absl::StatusOr<BlendIndex> LoadOrBuild(const BlendCache& cache, absl::string_view parts_name,
-                                       absl::Span<const Part> parts, int64_t num_samples,
-                                       absl::FunctionRef<BlendIndex()> build) {
-  if (cache.cache == nullptr) return build();
-  MEGATRON_ASSIGN_OR_RETURN(
-      IndexArrays arrays,
-      cache.cache->LoadOrBuild(
-          KeyOf(cache, parts_name, parts, num_samples),
-          [&](const IndexArrays& loaded) { return CheckArrays(loaded, parts.size(), num_samples); },
-          [&]() -> absl::StatusOr<IndexArrays> {
-            const BlendIndex built = build();
-            return IndexArrays{{{kDatasetType, {num_samples}, ArrayBytes(built.dataset)},
-                                {kSampleType, {num_samples}, ArrayBytes(built.sample)}},
-                               built.storage};
-          }));
+absl::StatusOr<BlendIndex> LoadOrBuild(const BlendCache& cache, absl::Span<const double> weights,
+                                       int64_t num_samples) {
+  if (cache.cache == nullptr) return BuildBlendIndex(weights, num_samples);
+  MEGATRON_ASSIGN_OR_RETURN(IndexArrays arrays,
+                            cache.cache->LoadOrBuild(
+                                CacheKey(cache, weights, num_samples),
+                                [&](const IndexArrays& loaded) {
+                                  return CheckArrays(loaded, weights.size(), num_samples);
+                                },
+                                [&]() -> absl::StatusOr<IndexArrays> {
+                                  const BlendIndex built = BuildBlendIndex(weights, num_samples);
+                                  return IndexArrays{
+                                      {{kDatasetType, {num_samples}, ArrayBytes(built.dataset)},
+                                       {kSampleType, {num_samples}, ArrayBytes(built.sample)}},
+                                      built.storage};
+                                }));
   BlendIndex index;
   index.dataset = ArrayValues<int16_t>(arrays.arrays[0]);
   index.sample = ArrayValues<int64_t>(arrays.arrays[1]);
   index.storage = std::move(arrays.storage);
   return index;
-}
-
-absl::Status CheckNumber(size_t datasets) {
-  if (datasets > 0 && datasets <= kMaxDatasets) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a blend of ", datasets, " datasets; it takes 1 to ", kMaxDatasets));
 }
 
 }  // namespace
@@ -183,27 +150,34 @@ std::vector<int64_t> SamplesPerDataset(absl::Span<const double> weights, int64_t
 }
 
 BlendIndex BuildBlendIndex(absl::Span<const double> weights, int64_t num_samples) {
-  return Build(weights, {}, num_samples);
-}
-
-BlendIndex BuildExhaustiveBlendIndex(absl::Span<const int64_t> sizes) {
-  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  std::vector<double> weights;
-  for (const int64_t size : sizes)
-    weights.push_back(static_cast<double>(size) / static_cast<double>(total));
-  return Build(weights, sizes, total);
+  CHECK(!weights.empty() && weights.size() <= kMaxDatasets) << weights.size() << " datasets";
+  auto vectors = std::make_shared<BlendVectors>();
+  vectors->dataset.reserve(static_cast<size_t>(num_samples));
+  vectors->sample.reserve(static_cast<size_t>(num_samples));
+  std::vector<int64_t> taken(weights.size(), 0);
+  for (int64_t position = 0; position < num_samples; ++position) {
+    const size_t best = FurthestBehind(weights, taken, position);
+    vectors->dataset.push_back(static_cast<int16_t>(best));
+    vectors->sample.push_back(taken[best]++);
+  }
+  BlendIndex index;
+  index.dataset = vectors->dataset;
+  index.sample = vectors->sample;
+  index.storage = std::move(vectors);
+  return index;
 }
 
 absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::Create(
     std::vector<std::unique_ptr<SampleSource>> datasets, absl::Span<const double> weights,
     int64_t num_samples, const BlendCache& cache) {
   CHECK_EQ(datasets.size(), weights.size());
-  MEGATRON_RETURN_IF_ERROR(CheckNumber(datasets.size()));
+  if (datasets.empty() || datasets.size() > kMaxDatasets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a blend of ", datasets.size(), " datasets; it takes 1 to ", kMaxDatasets));
+  }
   const std::vector<int64_t> shares = Shares(weights, num_samples);
   const int64_t size = std::accumulate(shares.begin(), shares.end(), int64_t{0});
-  MEGATRON_ASSIGN_OR_RETURN(BlendIndex index, LoadOrBuild(cache, "weights", weights, size, [&] {
-                              return BuildBlendIndex(weights, size);
-                            }));
+  MEGATRON_ASSIGN_OR_RETURN(BlendIndex index, LoadOrBuild(cache, weights, size));
   std::vector<int64_t> needed(datasets.size(), 0);
   for (const int16_t dataset : index.dataset) ++needed[dataset];
   for (size_t i = 0; i < datasets.size(); ++i) {
@@ -212,18 +186,6 @@ absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::Create(
                                                    datasets[i]->size(), " samples, ", needed[i],
                                                    " are needed"));
   }
-  return std::unique_ptr<BlendedDataset>(new BlendedDataset(std::move(datasets), std::move(index)));
-}
-
-absl::StatusOr<std::unique_ptr<BlendedDataset>> BlendedDataset::CreateExhaustive(
-    std::vector<std::unique_ptr<SampleSource>> datasets, const BlendCache& cache) {
-  MEGATRON_RETURN_IF_ERROR(CheckNumber(datasets.size()));
-  std::vector<int64_t> sizes;
-  for (const auto& dataset : datasets) sizes.push_back(dataset->size());
-  const int64_t size = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  MEGATRON_ASSIGN_OR_RETURN(BlendIndex index,
-                            LoadOrBuild(cache, "sizes", absl::MakeConstSpan(sizes), size,
-                                        [&] { return BuildExhaustiveBlendIndex(sizes); }));
   return std::unique_ptr<BlendedDataset>(new BlendedDataset(std::move(datasets), std::move(index)));
 }
 

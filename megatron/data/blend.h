@@ -1,8 +1,8 @@
 // Several datasets as one, mixed by weight in the order in which Megatron mixes them.
 //
 // Sample s of a blend comes from the dataset that is furthest behind its share: the one with the
-// greatest weight · max(s, 1) − (samples taken from it so far), the first of several. Each
-// dataset's samples are taken in their order.
+// greatest weight · max(s, 1) − (samples taken from it so far), and of several such datasets the
+// first. Each dataset's samples are taken in their order.
 #ifndef MEGATRON_DATA_BLEND_H_
 #define MEGATRON_DATA_BLEND_H_
 
@@ -20,52 +20,45 @@
 
 namespace megatron {
 
-// What a list of paths means: every one with its weight before it ("0.3", "a", "0.7", "b"), or
-// none.
+// A parsed list of dataset paths. Either each path follows its weight ("0.3", "a", "0.7", "b"), or
+// there are no weights.
 struct BlendSpec {
   std::vector<std::string> prefixes;
-  std::vector<double> weights;  // normalized to 1 in sum; empty where none was given
+  std::vector<double> weights;  // normalized to the sum 1; empty if none was given
 };
 
-// As in Megatron an odd number of entries are prefixes alone; so is an even number of which none in
-// a weight's place is a number. kInvalidArgument for a mixture, a weight below 0 or an empty list.
+// Parses a list as Megatron does. If the number of entries is odd, or if it is even and no entry in
+// a weight's position is a number, all entries are paths. kInvalidArgument for a mixture, a weight
+// below 0 or an empty list.
 absl::StatusOr<BlendSpec> ParseBlend(const std::vector<std::string>& entries);
 
-// The samples to ask of each dataset for a blend of `num_samples`: its share of them, rounded up,
-// and half a percent more.
+// Returns how many samples to request from each dataset for a blend of `num_samples`: its share of
+// them, rounded up, plus half a percent.
 std::vector<int64_t> SamplesPerDataset(absl::Span<const double> weights, int64_t num_samples);
 
 struct BlendIndex {
-  absl::Span<const int16_t> dataset;    // of each sample
-  absl::Span<const int64_t> sample;     // its number there
-  std::shared_ptr<const void> storage;  // what the two point into
+  absl::Span<const int16_t> dataset;    // dataset of each sample
+  absl::Span<const int64_t> sample;     // number of each sample in its dataset
+  std::shared_ptr<const void> storage;  // owns the memory of both
 };
 
-// Where a blend's index is kept between runs, as Megatron's dataset_index and dataset_sample_index;
-// by default nowhere.
+// The cache of a blend's index between runs, as Megatron's dataset_index and dataset_sample_index.
+// By default there is none.
 struct BlendCache {
   const IndexCache* cache = nullptr;
   Split split = Split::kTrain;
 };
 
-// `weights` are normalized. At most 32,767 datasets.
+// Requires normalized `weights` and at most 32,767 datasets.
 BlendIndex BuildBlendIndex(absl::Span<const double> weights, int64_t num_samples);
-
-// Takes all samples of every dataset, in proportion: the order of BuildBlendIndex with weights that
-// are sizes, datasets that are exhausted left out.
-BlendIndex BuildExhaustiveBlendIndex(absl::Span<const int64_t> sizes);
 
 class BlendedDataset : public SampleSource {
  public:
-  // With weights, the size is the sum of the shares of `num_samples`, each rounded up, so at least
-  // num_samples. kInvalidArgument where a dataset has too few samples.
+  // The size is the sum of the shares of `num_samples`, each rounded up, so at least num_samples.
+  // kInvalidArgument if a dataset has too few samples.
   static absl::StatusOr<std::unique_ptr<BlendedDataset>> Create(
       std::vector<std::unique_ptr<SampleSource>> datasets, absl::Span<const double> weights,
       int64_t num_samples, const BlendCache& cache = {});
-
-  // All samples of all datasets.
-  static absl::StatusOr<std::unique_ptr<BlendedDataset>> CreateExhaustive(
-      std::vector<std::unique_ptr<SampleSource>> datasets, const BlendCache& cache = {});
 
   int64_t size() const override { return static_cast<int64_t>(index_.dataset.size()); }
   absl::Status Get(int64_t index, Sample* sample) const override;

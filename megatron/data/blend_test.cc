@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Samples that say where they come from.
+// A source whose samples tell their dataset and number.
 class Marked : public SampleSource {
  public:
   Marked(int32_t mark, int64_t size) : mark_(mark), size_(size) {}
@@ -47,7 +47,7 @@ std::vector<std::unique_ptr<SampleSource>> Datasets(const std::vector<int64_t>& 
   return datasets;
 }
 
-TEST(BlendIndexTest, IsMegatrons) {
+TEST(BlendIndexTest, DatasetsAlternateAsInMegatron) {
   const BlendIndex index = BuildBlendIndex({0.3, 0.7}, 12);
   EXPECT_THAT(index.dataset, ElementsAre(1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1));
   EXPECT_THAT(index.sample, ElementsAre(0, 0, 1, 2, 1, 3, 4, 2, 5, 6, 3, 7));
@@ -55,17 +55,7 @@ TEST(BlendIndexTest, IsMegatrons) {
               ElementsAre(2, 0, 1, 2, 0, 2, 1, 2, 0, 2, 1, 2));
 }
 
-TEST(BlendIndexTest, ExhaustiveTakesEverySampleOnceInOrder) {
-  const BlendIndex index = BuildExhaustiveBlendIndex({3, 0, 1, 7});
-  std::vector<std::vector<int64_t>> taken(4);
-  for (size_t i = 0; i < index.dataset.size(); ++i)
-    taken[index.dataset[i]].push_back(index.sample[i]);
-  EXPECT_THAT(taken, ElementsAre(ElementsAre(0, 1, 2), IsEmpty(), ElementsAre(0),
-                                 ElementsAre(0, 1, 2, 3, 4, 5, 6)));
-  EXPECT_EQ(index.dataset[0], 3);
-}
-
-TEST(ParseBlendTest, WeightsStandBeforeTheirPrefixes) {
+TEST(ParseBlendTest, WeightsPrecedeTheirPrefixes) {
   const absl::StatusOr<BlendSpec> spec = ParseBlend({"3", "a", "7", "b"});
   ASSERT_THAT(spec, IsOk());
   EXPECT_THAT(spec->prefixes, ElementsAre("a", "b"));
@@ -93,11 +83,11 @@ TEST(ParseBlendTest, MixturesAndImpossibleWeightsAreRefused) {
   }
 }
 
-TEST(BlendedDatasetTest, SamplesPerDatasetIsMegatronsRequest) {
+TEST(BlendedDatasetTest, SamplesPerDatasetAreAsInMegatron) {
   EXPECT_THAT(SamplesPerDataset({0.3, 0.7}, 1000), ElementsAre(302, 704));
 }
 
-TEST(BlendedDatasetTest, GetsTheSamplesOfItsIndex) {
+TEST(BlendedDatasetTest, SamplesComeFromTheDatasetsOfTheIndex) {
   auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 12);
   ASSERT_THAT(blend, IsOk());
   EXPECT_EQ((*blend)->size(), 4 + 9);
@@ -107,34 +97,33 @@ TEST(BlendedDatasetTest, GetsTheSamplesOfItsIndex) {
 }
 
 TEST(BlendedDatasetTest, ASampleThatDoesNotExistIsAnError) {
-  auto blend = BlendedDataset::CreateExhaustive(Datasets({5, 2}));
+  auto blend = BlendedDataset::Create(Datasets({5, 9}), {0.3, 0.7}, 7);
   ASSERT_THAT(blend, IsOk());
   Sample sample;
-  EXPECT_THAT((*blend)->Get(6, &sample), IsOk());
-  for (const int64_t index : {int64_t{-1}, int64_t{7}, INT64_MAX}) {
+  EXPECT_THAT((*blend)->Get(7, &sample), IsOk());
+  for (const int64_t index : {int64_t{-1}, int64_t{8}, INT64_MAX}) {
     EXPECT_THAT((*blend)->Get(index, &sample),
                 StatusIs(absl::StatusCode::kOutOfRange,
                          AllOf(HasSubstr(absl::StrCat("sample ", index, " ")),
-                               HasSubstr("blend has 7 samples"))));
+                               HasSubstr("blend has 8 samples"))));
   }
 }
 
 class BlendCacheTest : public ::testing::Test {
  protected:
-  // Where the samples of the blend come from.
-  std::vector<std::vector<int32_t>> Places(const std::vector<int64_t>& sizes,
-                                           const BlendCache& cache) {
-    const auto blend = sizes.size() == 2
-                           ? BlendedDataset::Create(Datasets(sizes), {0.3, 0.7}, 12, cache)
-                           : BlendedDataset::CreateExhaustive(Datasets(sizes), cache);
+  // Returns all samples of the blend; each tells the dataset that it comes from.
+  std::vector<std::vector<int32_t>> Samples(const std::vector<double>& weights,
+                                            const BlendCache& cache) {
+    const std::vector<int64_t> sizes(weights.size(), 12);
+    const auto blend = BlendedDataset::Create(Datasets(sizes), weights, 12, cache);
     EXPECT_THAT(blend, IsOk());
-    std::vector<std::vector<int32_t>> places;
+    std::vector<std::vector<int32_t>> samples;
     Sample sample;
     for (int64_t i = 0; i < (*blend)->size(); ++i) {
       EXPECT_THAT((*blend)->Get(i, &sample), IsOk());
-      places.push_back(sample.tokens);
+      samples.push_back(sample.tokens);
     }
-    return places;
+    return samples;
   }
 
   const std::string directory_ = absl::StrCat(
@@ -142,21 +131,21 @@ class BlendCacheTest : public ::testing::Test {
   const IndexCache cache_{PosixFileSystem(), directory_};
 };
 
-TEST_F(BlendCacheTest, WhatIsLoadedIsWhatWasBuilt) {
-  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{5, 10}, {3, 0, 8}}) {
-    const auto built = Places(sizes, {});
-    EXPECT_EQ(Places(sizes, {&cache_, Split::kTrain}), built);
-    EXPECT_EQ(Places(sizes, {&cache_, Split::kTrain}), built);
+TEST_F(BlendCacheTest, ALoadedIndexEqualsTheBuiltOne) {
+  for (const std::vector<double>& weights : {std::vector<double>{0.3, 0.7}, {0.25, 0, 0.75}}) {
+    const auto built = Samples(weights, {});
+    EXPECT_EQ(Samples(weights, {&cache_, Split::kTrain}), built);
+    EXPECT_EQ(Samples(weights, {&cache_, Split::kTrain}), built);
   }
-  // Two arrays, description and checksums of each, and the lock.
+  // Each entry has two arrays, a description and checksums; one more file is the lock.
   EXPECT_EQ(PosixFileSystem().List(directory_)->size(), 2u * 4 + 1);
-  Places({5, 10}, {&cache_, Split::kValid});
+  Samples({0.3, 0.7}, {&cache_, Split::kValid});
   EXPECT_EQ(PosixFileSystem().List(directory_)->size(), 3u * 4 + 1);
 }
 
-// A file with checksums that hold, but a dataset that is not there.
-TEST_F(BlendCacheTest, AnIndexThatNamesNoDatasetIsBuiltAgain) {
-  const auto built = Places({3, 0, 8}, {&cache_, Split::kTrain});
+// The checksums of the stored index are right, but it names a dataset that does not exist.
+TEST_F(BlendCacheTest, AnIndexWithAnInvalidDatasetIsBuiltAgain) {
+  const auto built = Samples({0.25, 0, 0.75}, {&cache_, Split::kTrain});
   std::string digest;
   const auto names = PosixFileSystem().List(directory_);
   ASSERT_THAT(names, IsOk());
@@ -168,25 +157,19 @@ TEST_F(BlendCacheTest, AnIndexThatNamesNoDatasetIsBuiltAgain) {
   const IndexCacheKey key = {
       "BlendedDataset-train", *description, {"dataset_index", "dataset_sample_index"}};
   for (const int16_t bad : {int16_t{3}, int16_t{-1}, int16_t{INT16_MIN}}) {
-    const std::vector<int16_t> datasets(11, bad);
-    const std::vector<int64_t> samples(11, 0);
-    ASSERT_THAT(cache_.Store(key, {{{"<i2", {11}, ArrayBytes(absl::MakeConstSpan(datasets))},
-                                    {"<i8", {11}, ArrayBytes(absl::MakeConstSpan(samples))}},
+    const std::vector<int16_t> datasets(12, bad);
+    const std::vector<int64_t> samples(12, 0);
+    ASSERT_THAT(cache_.Store(key, {{{"<i2", {12}, ArrayBytes(absl::MakeConstSpan(datasets))},
+                                    {"<i8", {12}, ArrayBytes(absl::MakeConstSpan(samples))}},
                                    nullptr}),
                 IsOk());
-    EXPECT_EQ(Places({3, 0, 8}, {&cache_, Split::kTrain}), built);
+    EXPECT_EQ(Samples({0.25, 0, 0.75}, {&cache_, Split::kTrain}), built);
   }
 }
 
-TEST(BlendedDatasetTest, ADatasetThatIsTooSmallIsNamed) {
+TEST(BlendedDatasetTest, TheErrorNamesADatasetThatIsTooSmall) {
   EXPECT_THAT(BlendedDataset::Create(Datasets({5, 2}), {0.3, 0.7}, 12),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dataset 2")));
-}
-
-TEST(BlendedDatasetTest, ExhaustiveHasAllSamples) {
-  auto blend = BlendedDataset::CreateExhaustive(Datasets({5, 2}));
-  ASSERT_THAT(blend, IsOk());
-  EXPECT_EQ((*blend)->size(), 7);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Any text as --split and, at its spaces, as the entries of --data_path: an error, or shares and
-// weights that sum to 1, and splits that follow each other to the end.
+// Fuzzes the parsers of --split and --data_path (entries separated by spaces): any text gives
+// either an error, or shares and weights that sum to 1 and splits that cover all sequences in
+// order.
 
 #include <cmath>
 #include <cstddef>
@@ -26,7 +27,7 @@ void CheckSplit(absl::string_view text) {
   for (const int64_t sequences : {int64_t{0}, int64_t{1}, int64_t{1000003}}) {
     int64_t end = 0;
     for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-      const megatron::SequenceRange range = megatron::RangeOf(split, *shares, sequences);
+      const megatron::SequenceRange range = megatron::SplitRange(split, *shares, sequences);
       CHECK_EQ(range.begin, end);
       CHECK_GE(range.size(), 0);
       end = range.end;

@@ -32,10 +32,10 @@ std::string ChecksumLine(absl::string_view name, absl::string_view contents) {
 
 std::string FileName(const std::string& array) { return array + ".npy"; }
 
-// Held until it is destroyed, or the process ends however it ends.
+// The lock is held until the object is destroyed or the process ends, however it ends.
 class FolderLock {
  public:
-  // Waits for whoever has it.
+  // Waits until no other process holds the lock.
   static absl::StatusOr<FolderLock> Take(const std::string& directory) {
     const std::string path = JoinPath(directory, ".lock");
     const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -127,7 +127,7 @@ void IndexCache::RemoveEntry(const IndexCacheKey& key) const {
   std::vector<std::string> names = {kChecksums, kDescription};
   for (const std::string& name : key.names) names.push_back(FileName(name));
   for (const std::string& name : names) {
-    // What is not there needs no removal, and what cannot be removed is found out by Load.
+    // Errors are ignored: a missing file needs no removal, and Load rejects a file that is left.
     fs_.Remove(PathOf(key, name)).IgnoreError();
     fs_.Remove(PathOf(key, name) + ".tmp").IgnoreError();
   }
@@ -137,7 +137,7 @@ absl::Status IndexCache::Store(const IndexCacheKey& key, const IndexArrays& arra
   MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(directory_));
   RemoveEntry(key);
   const absl::Status status = StoreFiles(key, arrays);
-  // A full disk has better use for what was written.
+  // The files are removed after an error, since a full disk needs the space.
   if (!status.ok()) RemoveEntry(key);
   return status;
 }
@@ -152,7 +152,7 @@ absl::StatusOr<IndexArrays> IndexCache::LoadOrBuild(
   };
   if (absl::StatusOr<IndexArrays> loaded = load(); loaded.ok()) return loaded;
   const absl::StatusOr<FolderLock> lock = MakeAndLock(fs_, directory_);
-  // Who held the lock has perhaps built it.
+  // The process that held the lock may have built the entry.
   absl::StatusOr<IndexArrays> loaded = load();
   if (loaded.ok()) return loaded;
   LOG_IF(WARNING, !absl::IsNotFound(loaded.status()))
@@ -160,7 +160,7 @@ absl::StatusOr<IndexArrays> IndexCache::LoadOrBuild(
   MEGATRON_ASSIGN_OR_RETURN(IndexArrays built, build());
   absl::Status status = lock.status();
   if (status.ok()) status = Store(key, built);
-  // From here on the arrays lie in the kernel's memory, once for all processes.
+  // The arrays are mapped from the files, so all processes share one copy in memory.
   if (status.ok()) loaded = load();
   if (status.ok() && loaded.ok()) return loaded;
   LOG(WARNING) << "an index is not kept in " << directory_

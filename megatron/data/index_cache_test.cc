@@ -46,7 +46,8 @@ class IndexCacheTest : public ::testing::Test {
     key_ = {"Thing-train", "{a description}", {"first", "second"}};
   }
 
-  // The numbers of the entry of `key_`, from `cache`, which builds numbers from `begin` on.
+  // Returns the numbers of entry `key_` from `cache`; if it has to build them, they count up from
+  // `begin`.
   std::vector<int32_t> Get(const IndexCache& cache, int32_t begin) {
     const absl::StatusOr<IndexArrays> arrays = cache.LoadOrBuild(
         key_, [](const IndexArrays& loaded) { return CheckArray(loaded.arrays[0], "<i4", {4}); },
@@ -73,7 +74,7 @@ class IndexCacheTest : public ::testing::Test {
   int builds_ = 0;
 };
 
-TEST_F(IndexCacheTest, AnEntryIsBuiltOnceAndLoadedFromThenOn) {
+TEST_F(IndexCacheTest, AnEntryIsBuiltOnceAndThenLoaded) {
   EXPECT_THAT(cache_.Load(key_), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(Get(10), ElementsAre(10, 11, 12, 13));
   EXPECT_THAT(Get(20), ElementsAre(10, 11, 12, 13));
@@ -81,16 +82,16 @@ TEST_F(IndexCacheTest, AnEntryIsBuiltOnceAndLoadedFromThenOn) {
   EXPECT_THAT(cache_.Load(key_), IsOk());
 }
 
-TEST_F(IndexCacheTest, FilesAreNamedAsMegatronNamesThem) {
+TEST_F(IndexCacheTest, FilesAreNamedAsInMegatron) {
   Get(10);
-  // The digest is that of the description.
+  // The digest is the MD5 of the description.
   EXPECT_EQ(cache_.PathOf(key_, "first.npy"),
             directory_ + "/16a3bcca02a6c6835cb17da74c71062c-Thing-train-first.npy");
   EXPECT_EQ(Contents("description.txt"), key_.description);
   EXPECT_EQ(Contents("first.npy").size(), 128u + 16);
 }
 
-TEST_F(IndexCacheTest, OtherDescriptionsAreOtherEntries) {
+TEST_F(IndexCacheTest, DifferentDescriptionsAreDifferentEntries) {
   Get(10);
   key_.description = "{another}";
   EXPECT_THAT(Get(20), ElementsAre(20, 21, 22, 23));
@@ -98,7 +99,7 @@ TEST_F(IndexCacheTest, OtherDescriptionsAreOtherEntries) {
   EXPECT_THAT(Get(30), ElementsAre(10, 11, 12, 13));
 }
 
-TEST_F(IndexCacheTest, WhatIsTornOrForeignIsBuiltAgain) {
+TEST_F(IndexCacheTest, TornOrForeignEntriesAreBuiltAgain) {
   Get(10);
   const std::vector<std::string> names = {"first.npy", "second.npy", "description.txt",
                                           "checksums.txt"};
@@ -121,7 +122,7 @@ TEST_F(IndexCacheTest, WhatIsTornOrForeignIsBuiltAgain) {
   }
 }
 
-TEST_F(IndexCacheTest, AWholeEntryOfTheWrongShapeIsBuiltAgain) {
+TEST_F(IndexCacheTest, ACompleteEntryOfTheWrongShapeIsBuiltAgain) {
   ASSERT_THAT(cache_.Store(key_, Arrays(50, 6)), IsOk());
   EXPECT_THAT(Get(10), ElementsAre(10, 11, 12, 13));
 }
@@ -135,7 +136,7 @@ TEST_F(IndexCacheTest, MappedArraysOutliveTheirFiles) {
   EXPECT_THAT(ArrayValues<int32_t>(arrays->arrays[0]), ElementsAre(10, 11, 12, 13));
 }
 
-TEST_F(IndexCacheTest, WhereBuildingFailsNothingIsKept) {
+TEST_F(IndexCacheTest, NothingIsKeptIfBuildingFails) {
   const auto failed = cache_.LoadOrBuild(
       key_, [](const IndexArrays&) { return absl::OkStatus(); },
       []() -> absl::StatusOr<IndexArrays> { return absl::InvalidArgumentError("too small"); });
@@ -143,8 +144,8 @@ TEST_F(IndexCacheTest, WhereBuildingFailsNothingIsKept) {
   EXPECT_THAT(cache_.Load(key_), StatusIs(absl::StatusCode::kNotFound));
 }
 
-// Whichever operation meets the full disk, or a disk that may only be read.
-TEST_F(IndexCacheTest, WhereFilesCannotBeWrittenArraysStayInMemoryAndNothingTornIsLeft) {
+// Any operation may find the disk full, or find it read-only.
+TEST_F(IndexCacheTest, ArraysStayInMemoryAndNoTornEntryIsLeftIfFilesCannotBeWritten) {
   FaultFileSystem faults(&PosixFileSystem());
   const IndexCache cache(faults, directory_);
   faults.Heal();
@@ -167,14 +168,14 @@ TEST_F(IndexCacheTest, WhereFilesCannotBeWrittenArraysStayInMemoryAndNothingTorn
   }
 }
 
-TEST_F(IndexCacheTest, AFolderThatCannotBeMadeIsNoReasonToFail) {
+TEST_F(IndexCacheTest, AFolderThatCannotBeCreatedIsNoError) {
   const std::string file = ::testing::TempDir() + "/a_file";
   std::ofstream(file) << "x";
   const IndexCache cache(PosixFileSystem(), file + "/cache");
   EXPECT_THAT(Get(cache, 10), ElementsAre(10, 11, 12, 13));
 }
 
-TEST_F(IndexCacheTest, AFolderThatCannotBeLockedStillServesWhatIsInIt) {
+TEST_F(IndexCacheTest, EntriesOfAFolderThatCannotBeLockedAreLoaded) {
   Get(10);
   ASSERT_THAT(PosixFileSystem().Remove(directory_ + "/.lock"), IsOk());
   ASSERT_THAT(PosixFileSystem().CreateDirs(directory_ + "/.lock"), IsOk());
@@ -185,7 +186,7 @@ TEST_F(IndexCacheTest, AFolderThatCannotBeLockedStillServesWhatIsInIt) {
   EXPECT_THAT(cache_.Load(key_), StatusIs(absl::StatusCode::kNotFound));
 }
 
-// Runs `body` in a process of its own.
+// Runs `body` in a new process.
 template <typename Body>
 pid_t Fork(Body body) {
   const pid_t child = fork();
@@ -196,7 +197,7 @@ pid_t Fork(Body body) {
   return child;
 }
 
-// Twelve megabytes, so that a kill finds it at work.
+// Twelve megabytes take so long that the kill arrives during the work.
 constexpr int32_t kLarge = 3000000;
 
 absl::Status GetLarge(const IndexCache& cache, const IndexCacheKey& key,
@@ -211,7 +212,7 @@ absl::Status GetLarge(const IndexCache& cache, const IndexCacheKey& key,
       .status();
 }
 
-TEST_F(IndexCacheTest, OfSeveralProcessesOneBuilds) {
+TEST_F(IndexCacheTest, OnlyOneOfSeveralProcessesBuilds) {
   const std::string builds = ::testing::TempDir() + "/builds";
   std::vector<pid_t> children;
   for (int i = 0; i < 4; ++i) {
@@ -227,7 +228,7 @@ TEST_F(IndexCacheTest, OfSeveralProcessesOneBuilds) {
   EXPECT_EQ(*ReadFileToString(PosixFileSystem(), builds), "x");
 }
 
-TEST_F(IndexCacheTest, KilledAtAnyMomentItLeavesAWholeEntryOrNone) {
+TEST_F(IndexCacheTest, AKillAtAnyMomentLeavesACompleteEntryOrNone) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   int status = -1;

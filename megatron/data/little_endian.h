@@ -1,5 +1,5 @@
-// Little-endian numbers at addresses of any alignment. On the processors that we support these are
-// plain loads.
+// Little-endian numbers at addresses of any alignment. On the supported processors these are plain
+// loads and stores.
 #ifndef MEGATRON_DATA_LITTLE_ENDIAN_H_
 #define MEGATRON_DATA_LITTLE_ENDIAN_H_
 
@@ -12,7 +12,7 @@ namespace megatron {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "numbers in files are little-endian, and read as they lie");
 
-// Element `index` of the array of T at `data`.
+// Returns element `index` of the array of T at `data`.
 template <typename T>
 T LoadLittleEndian(const char* data, int64_t index = 0) {
   T value;

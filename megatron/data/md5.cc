@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kBlock = 64;
 using State = std::array<uint32_t, 4>;
 
-// The RFC's table: the first 32 bits behind the point of |sin(1)|, |sin(2)|, …
+// The RFC's table: the first 32 bits after the binary point of |sin(1)|, |sin(2)|, …
 const std::array<uint32_t, 64>& Sines() {
   static const auto sines = [] {
     std::array<uint32_t, 64> table;
@@ -26,7 +26,7 @@ const std::array<uint32_t, 64>& Sines() {
 
 uint32_t RotateLeft(uint32_t x, int bits) { return x << bits | x >> (32 - bits); }
 
-// Which word of the block step i takes, and the function of its round.
+// Returns the word of the block that step i uses.
 int WordOf(int i) {
   constexpr int kFactor[] = {1, 5, 3, 7}, kStart[] = {0, 1, 5, 0};
   return (kFactor[i / 16] * i + kStart[i / 16]) % 16;
@@ -68,7 +68,8 @@ std::string Md5Hex(absl::string_view data) {
   State state = {0x67452301u, 0xefcdab89u, 0x98badcfeu, 0x10325476u};
   const uint64_t bits = uint64_t{8} * data.size();
   for (; data.size() >= kBlock; data.remove_prefix(kBlock)) AddBlock(data.data(), &state);
-  // The rest, a one bit, zeros, and the number of bits: one block or two.
+  // The message ends with its last bytes, a one bit, zeros, and the number of bits, in one block or
+  // two.
   std::string rest(data);
   rest.push_back('\x80');
   rest.resize((rest.size() + 8 + kBlock - 1) / kBlock * kBlock - 8);

@@ -1,4 +1,4 @@
-// MD5 (RFC 1321): the name under which Megatron keeps an index, and nothing that protects anything.
+// MD5 (RFC 1321). Megatron names the files of an index by it; it protects nothing.
 #ifndef MEGATRON_DATA_MD5_H_
 #define MEGATRON_DATA_MD5_H_
 
@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// The digest as 32 lower-case hexadecimal digits.
+// Returns the digest as 32 lower-case hexadecimal digits.
 std::string Md5Hex(absl::string_view data);
 
 }  // namespace megatron

@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-TEST(Md5Test, GivesTheDigestsOfRfc1321) {
+TEST(Md5Test, DigestsAreThoseOfRfc1321) {
   EXPECT_EQ(Md5Hex(""), "d41d8cd98f00b204e9800998ecf8427e");
   EXPECT_EQ(Md5Hex("a"), "0cc175b9c0f1b6a831c399e269772661");
   EXPECT_EQ(Md5Hex("abc"), "900150983cd24fb0d6963f7d28e17f72");
@@ -20,8 +20,8 @@ TEST(Md5Test, GivesTheDigestsOfRfc1321) {
             "57edf4a22be3c955ac49da2e2107b67a");
 }
 
-// Lengths about a block, where the padding takes a second one. The digests are hashlib's.
-TEST(Md5Test, PadsEveryLengthRight) {
+// The padding takes a second block if a length is about a block. The digests are hashlib's.
+TEST(Md5Test, MessagesOfEveryLengthArePaddedCorrectly) {
   EXPECT_EQ(Md5Hex(std::string(55, 'x')), "04364420e25c512fd958a70738aa8f72");
   EXPECT_EQ(Md5Hex(std::string(56, 'x')), "668a72d5ba17f08e62dabcafad6db14b");
   EXPECT_EQ(Md5Hex(std::string(64, 'x')), "c1bb4f81d892b2d57947682aeb252456");

@@ -16,7 +16,7 @@ namespace {
 
 constexpr absl::string_view kMagic = "\x93NUMPY";
 constexpr size_t kAlignment = 64;
-// numpy leaves room for the first dimension to grow in place.
+// numpy reserves room for the first dimension to grow in place.
 constexpr size_t kGrowingDigits = 21;
 constexpr size_t kMaxDimensions = 64;
 
@@ -24,8 +24,8 @@ absl::Status Corrupt(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("this is no .npy file that can be read: ", what));
 }
 
-// The header is the text of a Python dictionary of three entries. This reads just what can stand
-// in one.
+// The header is the text of a Python dictionary of three entries. This class reads only what such a
+// dictionary may contain.
 class HeaderReader {
  public:
   explicit HeaderReader(absl::string_view text) : rest_(text) {}
@@ -83,7 +83,7 @@ class HeaderReader {
     return absl::OkStatus();
   }
 
-  // "()", "(3,)", "(3, 2)".
+  // Reads a shape such as "()", "(3,)" or "(3, 2)".
   absl::Status ReadShape(std::vector<int64_t>* shape) {
     MEGATRON_RETURN_IF_ERROR(Expect("("));
     while (!Take(")")) {
@@ -104,7 +104,7 @@ class HeaderReader {
   absl::string_view rest_;
 };
 
-// Bytes of one number; 0 where it is none that can be read.
+// Returns the bytes of one element, or 0 for an unsupported type.
 int64_t ItemSize(absl::string_view type) {
   if (type == "|b1" || type == "|u1" || type == "|i1") return 1;
   if (type.size() != 3 || type[0] != '<' || !absl::StrContains("iuf", type[1])) return 0;

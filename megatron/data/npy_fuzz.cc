@@ -1,4 +1,5 @@
-// Any bytes as a .npy file: an error, or an array whose header, written again, tells the same.
+// Fuzzes ParseNpy: any bytes give either an error or an array whose header, written again, is read
+// as the same type and shape.
 
 #include <cstddef>
 #include <cstdint>

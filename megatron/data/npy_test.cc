@@ -17,7 +17,7 @@ using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A file of version `major` with any text as its header.
+// Makes a file of version `major` with any text as its header.
 std::string File(const std::string& text, const std::string& data, int major = 1) {
   std::string file("\x93NUMPY");
   file.push_back(static_cast<char>(major));
@@ -30,15 +30,15 @@ std::string File(const std::string& text, const std::string& data, int major = 1
 
 auto IsRefused() { return StatusIs(absl::StatusCode::kDataLoss); }
 
-TEST(NpyTest, WritesTheHeaderThatNumpyWrites) {
-  // numpy.save of numpy.zeros(5, dtype="<i4"), numpy 1.24.
+TEST(NpyTest, HeadersAreWrittenAsNumpyWritesThem) {
+  // numpy 1.24 writes this header for numpy.zeros(5, dtype="<i4").
   const std::string text = absl::StrCat("{'descr': '<i4', 'fortran_order': False, 'shape': (5,), }",
                                         std::string(60, ' '), "\n");
   EXPECT_EQ(NpyHeader("<i4", {5}), absl::string_view(File(text, "")));
   EXPECT_EQ(NpyHeader("<i4", {5}).size(), 128u);
 }
 
-TEST(NpyTest, ReadsWhatItWrites) {
+TEST(NpyTest, WrittenArraysAreReadBack) {
   const std::vector<std::vector<int64_t>> shapes = {{},     {0},          {3},
                                                     {2, 5}, {1, 1, 1, 7}, {1 << 20, 0}};
   for (const std::vector<int64_t>& shape : shapes) {
@@ -58,7 +58,7 @@ TEST(NpyTest, ReadsWhatItWrites) {
   }
 }
 
-TEST(NpyTest, ReadsEveryVersionAndEveryWayToWriteTheDictionary) {
+TEST(NpyTest, EveryVersionAndSpellingOfTheHeaderIsRead) {
   for (const int version : {1, 2, 3}) {
     const std::string file =
         File("{\"shape\":(2 ,),'fortran_order' : False,'descr':'<u4'}", "12345678", version);
@@ -74,7 +74,7 @@ TEST(NpyTest, ReadsEveryVersionAndEveryWayToWriteTheDictionary) {
   EXPECT_THAT(number->shape, IsEmpty());
 }
 
-TEST(NpyTest, WhatIsNoSuchFileIsRefused) {
+TEST(NpyTest, UnsupportedAndInvalidFilesAreRefused) {
   const std::string good = "{'descr': '<u2', 'fortran_order': False, 'shape': (1,), }";
   ASSERT_THAT(ParseNpy(File(good, "ab")), IsOk());
   for (const std::string& file : std::vector<std::string>{
@@ -101,7 +101,7 @@ TEST(NpyTest, WhatIsNoSuchFileIsRefused) {
            File("{'descr': '<u2, 'fortran_order': False", "ab"),
            File("{descr: 1}", ""),
            File("{'descr': '<u2', 'fortran_order': False}", "ab"),
-           // Products that would wrap around to what is there.
+           // These products would wrap around to the size of the data.
            File("{'descr': '<u2', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
                 ""),
            File(absl::StrCat("{'descr': '<u2', 'fortran_order': False, 'shape': (",

@@ -10,8 +10,7 @@ namespace megatron {
 namespace {
 
 // SeedSequence's hash, which turns one seed word into as many words as a generator wants. The
-// constants are O'Neill's
-// ("Developing a seed_seq alternative"), as numpy fixed them.
+// constants are O'Neill's ("Developing a seed_seq alternative"), as numpy fixed them.
 class SeedSequence {
  public:
   explicit SeedSequence(uint32_t seed) {
@@ -83,7 +82,7 @@ int64_t NumpyRandomState::Geometric(double p) {
   return static_cast<int64_t>(std::ceil(std::log1p(-RandomSample()) / std::log(1 - p)));
 }
 
-// numpy inverts the binomial distribution by stepping through it, always for the rarer outcome; a
+// numpy inverts the binomial distribution by stepping through it, always for the rarer outcome. A
 // draw that rounding carries past the last step is repeated.
 bool NumpyRandomState::Bernoulli(double p) {
   const double rare = p <= 0.5 ? p : 1 - p;
@@ -125,7 +124,7 @@ uint32_t NumpyGenerator::HalfWord() {
   return static_cast<uint32_t>(word);
 }
 
-// Lemire's multiplication, whose low half says whether to draw again.
+// Lemire's multiplication: the low half of the product tells whether to draw again.
 int32_t NumpyGenerator::Integer(int32_t low, int32_t high) {
   CHECK_LT(low, high);
   const uint32_t count = static_cast<uint32_t>(high) - static_cast<uint32_t>(low);

@@ -3,7 +3,7 @@
 // NumpyRandomState is numpy.random.RandomState(seed), the Mersenne twister: it shuffles documents
 // and samples. NumpyGenerator is numpy.random.default_rng(seed), PCG64 seeded through SeedSequence:
 // it draws the lengths of mock documents. numpy promises never to change the streams of the first
-// (NEP 19); those of the second are what numpy 1.17 to 2.x draw.
+// (NEP 19); the streams of the second are those of numpy 1.17 to 2.x.
 #ifndef MEGATRON_DATA_NUMPY_RANDOM_H_
 #define MEGATRON_DATA_NUMPY_RANDOM_H_
 
@@ -21,13 +21,13 @@ class NumpyRandomState {
  public:
   explicit NumpyRandomState(uint32_t seed) : engine_(seed) {}
 
-  // Uniform over [0, 2^32).
+  // Returns a number uniform over [0, 2^32).
   uint32_t Word() { return static_cast<uint32_t>(engine_()); }
 
   // random_sample(): uniform over [0, 1), with 53 bits.
   double RandomSample();
 
-  // Uniform over [0, maximum]; draws nothing where maximum is 0.
+  // Returns a number uniform over [0, maximum]; draws nothing if maximum is 0.
   uint64_t Bounded(uint64_t maximum);
 
   // randint(low, high): uniform over [low, high).
@@ -35,11 +35,11 @@ class NumpyRandomState {
     return low + static_cast<int64_t>(Bounded(static_cast<uint64_t>(high - low - 1)));
   }
 
-  // choice(len(p), p=p): an index, each as likely as its number says; together they are 1.
+  // choice(len(p), p=p): returns index i with probability p[i]; the probabilities sum to 1.
   size_t Choice(absl::Span<const double> p);
 
-  // geometric(p): trials up to the first success, that one included. 0 < p < 1/3, above which numpy
-  // draws in another way.
+  // geometric(p): the number of trials up to and including the first success. Requires 0 < p < 1/3;
+  // numpy draws in another way above that.
   int64_t Geometric(double p);
 
   // binomial(1, p).
@@ -48,7 +48,7 @@ class NumpyRandomState {
   // shuffle() of a one-dimensional array.
   template <typename T>
   void Shuffle(absl::Span<T> values) {
-    // Partners are drawn a few steps ahead, so that memory has the time to bring them.
+    // Swap partners are drawn a few steps ahead, so that prefetching them has time to work.
     constexpr size_t kAhead = 32;
     std::array<size_t, kAhead> partners;
     for (size_t left = values.size(); left > 1;) {
@@ -69,7 +69,7 @@ class NumpyGenerator {
  public:
   explicit NumpyGenerator(uint32_t seed);
 
-  // Uniform over [0, 2^64).
+  // Returns a number uniform over [0, 2^64).
   uint64_t Word();
 
   // random(): uniform over [0, 1), with 53 bits.
@@ -79,7 +79,7 @@ class NumpyGenerator {
   int32_t Integer(int32_t low, int32_t high);
 
  private:
-  // Halves of Word(), the low one first.
+  // Returns halves of Word(), the low one first.
   uint32_t HalfWord();
 
   using Uint128 = unsigned __int128;

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-// Every expected value was printed by numpy 1.24.
+// numpy 1.24 printed all expected values.
 namespace megatron {
 namespace {
 
@@ -21,7 +21,7 @@ std::vector<int32_t> Shuffled(uint32_t seed, int count) {
   return values;
 }
 
-TEST(NumpyRandomStateTest, DrawsNumpysWords) {
+TEST(NumpyRandomStateTest, WordsAreNumpys) {
   NumpyRandomState random(1234);
   EXPECT_EQ(random.Word(), 822569775u);
   EXPECT_EQ(random.Word(), 2137449171u);
@@ -29,20 +29,20 @@ TEST(NumpyRandomStateTest, DrawsNumpysWords) {
   EXPECT_EQ(random.Word(), 3512589365u);
 }
 
-TEST(NumpyRandomStateTest, DrawsNumpysFloats) {
+TEST(NumpyRandomStateTest, RandomSamplesAreNumpys) {
   NumpyRandomState random(1234);
   EXPECT_EQ(random.RandomSample(), .1915194503788923);
   EXPECT_EQ(random.RandomSample(), .6221087710398319);
   EXPECT_EQ(random.RandomSample(), .4377277390071145);
 }
 
-TEST(NumpyRandomStateTest, ShufflesAsNumpyDoes) {
+TEST(NumpyRandomStateTest, ShuffleIsNumpys) {
   EXPECT_THAT(Shuffled(1234, 10), ElementsAre(7, 2, 9, 1, 0, 8, 4, 5, 6, 3));
   EXPECT_THAT(Shuffled(42, 10), ElementsAre(8, 1, 5, 0, 7, 2, 9, 4, 3, 6));
   EXPECT_THAT(Shuffled(0, 10), ElementsAre(2, 8, 4, 9, 1, 6, 7, 3, 0, 5));
 }
 
-TEST(NumpyRandomStateTest, ShufflingNothingOrOneDrawsNothing) {
+TEST(NumpyRandomStateTest, ShufflingFewerThanTwoElementsDrawsNothing) {
   NumpyRandomState random(1234);
   std::vector<int32_t> one = {5};
   random.Shuffle(absl::MakeSpan(one));
@@ -50,14 +50,14 @@ TEST(NumpyRandomStateTest, ShufflingNothingOrOneDrawsNothing) {
   EXPECT_EQ(random.Word(), 822569775u);
 }
 
-TEST(NumpyRandomStateTest, DrawsNumpysIntegers) {
+TEST(NumpyRandomStateTest, IntegersAreNumpys) {
   NumpyRandomState random(1234);
   std::vector<int64_t> drawn(5);
   for (int64_t& value : drawn) value = random.RandInt(0, 30522);
   EXPECT_THAT(drawn, ElementsAre(27439, 25299, 1318, 23605, 27852));
 }
 
-TEST(NumpyRandomStateTest, RangesPast32BitsDrawTheHighHalfFirst) {
+TEST(NumpyRandomStateTest, RangesAbove32BitsDrawTheHighHalfFirst) {
   NumpyRandomState random(5);
   std::vector<int64_t> drawn(4);
   for (int64_t& value : drawn) value = random.RandInt(0, int64_t{1} << 40);
@@ -71,7 +71,7 @@ TEST(NumpyRandomStateTest, AFullRangeOf32BitsDrawsOneWord) {
   EXPECT_THAT(drawn, ElementsAre(953453411, 236996814, 3739766767, 3570525885));
 }
 
-TEST(NumpyRandomStateTest, ChoosesAsNumpyDoes) {
+TEST(NumpyRandomStateTest, ChoiceIsNumpys) {
   NumpyRandomState random(1234);
   const std::vector<double> p = {6.0 / 11, 3.0 / 11, 2.0 / 11};
   std::vector<size_t> drawn(12);
@@ -80,14 +80,14 @@ TEST(NumpyRandomStateTest, ChoosesAsNumpyDoes) {
   EXPECT_EQ(random.Word(), 2935450949u);
 }
 
-TEST(NumpyRandomStateTest, DrawsNumpysGeometricNumbers) {
+TEST(NumpyRandomStateTest, GeometricNumbersAreNumpys) {
   NumpyRandomState random(1234);
   std::vector<int64_t> drawn(12);
   for (int64_t& value : drawn) value = random.Geometric(0.2);
   EXPECT_THAT(drawn, ElementsAre(1, 5, 3, 7, 7, 2, 2, 8, 15, 10, 2, 4));
 }
 
-TEST(NumpyRandomStateTest, TossesCoinsAsNumpyDoes) {
+TEST(NumpyRandomStateTest, BernoulliDrawsAreNumpysBinomialOfOne) {
   const auto toss = [](double p) {
     NumpyRandomState random(7);
     std::vector<bool> drawn(16);
@@ -103,7 +103,7 @@ TEST(NumpyRandomStateTest, TossesCoinsAsNumpyDoes) {
   EXPECT_THAT(toss(0), ::testing::Each(false));
 }
 
-TEST(NumpyGeneratorTest, DrawsNumpysWords) {
+TEST(NumpyGeneratorTest, WordsAreNumpys) {
   NumpyGenerator zero(0);
   EXPECT_EQ(zero.Word(), 11749869230777074271u);
   EXPECT_EQ(zero.Word(), 4976686463289251617u);
@@ -113,11 +113,11 @@ TEST(NumpyGeneratorTest, DrawsNumpysWords) {
   EXPECT_EQ(other.Word(), 16725663875132018381u);
 }
 
-TEST(NumpyGeneratorTest, DrawsNumpysFloats) {
+TEST(NumpyGeneratorTest, RandomSamplesAreNumpys) {
   EXPECT_EQ(NumpyGenerator(0).Random(), .6369616873214543);
 }
 
-TEST(NumpyGeneratorTest, DrawsNumpysIntegers) {
+TEST(NumpyGeneratorTest, IntegersAreNumpys) {
   const auto draw = [](uint32_t seed, int32_t low, int32_t high, int count) {
     NumpyGenerator generator(seed);
     std::vector<int32_t> drawn(count);

@@ -53,7 +53,7 @@ void SamplePrefetcher::Work() {
 }
 
 void SamplePrefetcher::StartAt(int64_t ordinal, std::unique_lock<std::mutex>* lock) {
-  start_ = -1;  // so that no thread begins another read
+  start_ = -1;  // keeps threads from beginning another read
   ready_.wait(*lock, [this] { return reading_ == 0; });
   for (Slot& slot : slots_) slot.ready = false;
   next_read_ = next_taken_ = 0;
@@ -62,7 +62,7 @@ void SamplePrefetcher::StartAt(int64_t ordinal, std::unique_lock<std::mutex>* lo
 }
 
 absl::Status SamplePrefetcher::Get(int64_t ordinal, Sample* sample) {
-  // What no thread would read: the source says what is wrong with it.
+  // No thread reads such an ordinal; the source reports what is wrong with it.
   if (workers_.empty() || ordinal < 0 || ordinal >= source_->size())
     return source_->Get(ordinal, sample);
   std::unique_lock<std::mutex> lock(mutex_);

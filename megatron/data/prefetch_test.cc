@@ -18,7 +18,7 @@ using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Samples that are their numbers; every seventh is slow to read, every 50th damaged.
+// A source whose samples are their numbers; every seventh is slow to read, every 50th is damaged.
 class Numbers : public SampleSource {
  public:
   explicit Numbers(int64_t size) : size_(size) {}
@@ -51,7 +51,7 @@ void ExpectSample(SamplePrefetcher& prefetcher, int64_t ordinal) {
   }
 }
 
-TEST(SamplePrefetcherTest, GivesEverySampleAndErrorInItsPlaceForAnyNumberOfWorkers) {
+TEST(SamplePrefetcherTest, SamplesAndErrorsKeepTheirOrderForAnyNumberOfWorkers) {
   const Numbers numbers(1000);
   for (const int64_t workers : {0, 1, 2, 7}) {
     for (const int64_t capacity : {1, 3, 40}) {
@@ -61,7 +61,7 @@ TEST(SamplePrefetcherTest, GivesEverySampleAndErrorInItsPlaceForAnyNumberOfWorke
   }
 }
 
-TEST(SamplePrefetcherTest, ReadsNothingButWhatItsRankWillAskFor) {
+TEST(SamplePrefetcherTest, OnlySamplesOfItsRankAreRead) {
   constexpr SamplerLayout kLayout = {3, 4, 2};
   const Numbers numbers(240);
   SamplePrefetcher prefetcher(&numbers, {kLayout, 2, 8});
@@ -74,7 +74,7 @@ TEST(SamplePrefetcherTest, ReadsNothingButWhatItsRankWillAskFor) {
   EXPECT_EQ(numbers.reads(), 60);
 }
 
-TEST(SamplePrefetcherTest, FollowsACallerThatJumps) {
+TEST(SamplePrefetcherTest, ReadingAheadFollowsACallerThatJumps) {
   const Numbers numbers(1000);
   SamplePrefetcher prefetcher(&numbers, {{1, 1, 0}, 3, 5});
   for (const int64_t start : {0, 500, 3, 990, 3}) {
@@ -82,7 +82,7 @@ TEST(SamplePrefetcherTest, FollowsACallerThatJumps) {
   }
 }
 
-TEST(SamplePrefetcherTest, ReadsNoFurtherThanItsCapacity) {
+TEST(SamplePrefetcherTest, ReadingAheadStopsAtTheCapacity) {
   const Numbers numbers(1000);
   SamplePrefetcher prefetcher(&numbers, {{1, 1, 0}, 4, 6});
   ExpectSample(prefetcher, 0);
@@ -90,7 +90,7 @@ TEST(SamplePrefetcherTest, ReadsNoFurtherThanItsCapacity) {
   EXPECT_LE(numbers.reads(), 1 + 6);
 }
 
-TEST(SamplePrefetcherTest, ASampleThatDoesNotExistIsTheSourcesError) {
+TEST(SamplePrefetcherTest, ASampleThatDoesNotExistGivesTheSourcesError) {
   const Numbers numbers(10);
   SamplePrefetcher prefetcher(&numbers, {{1, 1, 0}, 2, 4});
   Sample sample;
@@ -99,7 +99,7 @@ TEST(SamplePrefetcherTest, ASampleThatDoesNotExistIsTheSourcesError) {
     EXPECT_THAT(prefetcher.Get(ordinal, &sample), StatusIs(absl::StatusCode::kOutOfRange));
 }
 
-TEST(SamplePrefetcherTest, StopsWhereverItIs) {
+TEST(SamplePrefetcherTest, DestructionStopsReadingAtAnyMoment) {
   const Numbers numbers(1000);
   for (int i = 0; i < 100; ++i) {
     SamplePrefetcher prefetcher(&numbers, {{1, 1, 0}, 3, 20});
@@ -107,7 +107,7 @@ TEST(SamplePrefetcherTest, StopsWhereverItIs) {
   }
 }
 
-TEST(SamplePrefetcherTest, MemoryGoesBackAndForth) {
+TEST(SamplePrefetcherTest, MemoryOfSamplesIsReused) {
   const Numbers numbers(1000);
   SamplePrefetcher prefetcher(&numbers, {{1, 1, 0}, 1, 1});
   Sample sample;

@@ -10,11 +10,12 @@
 namespace megatron {
 namespace {
 
-// Four make a permutation that no one tells from a random one (Luby and Rackoff); two more, because
-// small halves mix less.
+// Four rounds make a permutation that cannot be told from a random one (Luby and Rackoff). Two more
+// are added because small halves mix less.
 constexpr int kRounds = 6;
 
-// Every bit of the result depends on every bit of x (Stafford's 13th mixer, as in splitmix64).
+// Mixes x so that every bit of the result depends on every bit of x (Stafford's 13th mixer, as in
+// splitmix64).
 uint64_t Mix(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;

@@ -38,16 +38,16 @@ TEST(GlobalOrderTest, EveryEpochTakesEverySampleOnce) {
   }
 }
 
-TEST(GlobalOrderTest, EpochsAndSeedsHaveOrdersOfTheirOwn) {
+TEST(GlobalOrderTest, EachEpochAndSeedHasADifferentOrder) {
   const GlobalOrder order(100, 1), other(100, 2);
   EXPECT_NE(Samples(order, 0, 100), Samples(order, 100, 200));
   EXPECT_NE(Samples(order, 0, 100), Samples(other, 0, 100));
   EXPECT_EQ(Samples(order, 0, 100), Samples(GlobalOrder(100, 1), 0, 100));
 }
 
-// 20,000 epochs of ten samples: each sample stands 2,000 times at each place, give or take five
+// Each sample is 2,000 times at each position in 20,000 epochs of ten samples, give or take five
 // standard deviations of 42.
-TEST(GlobalOrderTest, EverySampleStandsAtEveryPlaceAsOften) {
+TEST(GlobalOrderTest, EverySampleIsAtEveryPositionEquallyOften) {
   constexpr int64_t kSize = 10, kEpochs = 20000;
   const GlobalOrder order(kSize, 7);
   std::map<std::pair<int64_t, int64_t>, int> counts;
@@ -59,7 +59,7 @@ TEST(GlobalOrderTest, EverySampleStandsAtEveryPlaceAsOften) {
   }
 }
 
-TEST(GlobalOrderTest, LargeDatasetsAreWalkedToo) {
+TEST(GlobalOrderTest, OrdersOfLargeDatasetsStayInRange) {
   const int64_t size = int64_t{3} << 40;
   const GlobalOrder order(size, 1);
   for (const int64_t ordinal : {int64_t{0}, size - 1, size, 5 * size + 12345}) {
@@ -68,9 +68,9 @@ TEST(GlobalOrderTest, LargeDatasetsAreWalkedToo) {
   }
 }
 
-// Ordinals are handed out by sampler.h; whatever the layout, and wherever a run was interrupted and
-// went on with another, an epoch of ordinals is an epoch of samples.
-TEST(GlobalOrderTest, EverySampleIsTakenOnceThoughLayoutsChangeOnTheWay) {
+// sampler.h hands out ordinals. For every layout, also when a run is interrupted and resumed with
+// another layout, an epoch of ordinals is an epoch of samples.
+TEST(GlobalOrderTest, EverySampleIsTakenOnceAlthoughTheLayoutChanges) {
   constexpr int64_t kSize = 96, kGlobalBatch = 24;
   const GlobalOrder order(kSize, 3);
   std::multiset<int64_t> taken;
@@ -92,17 +92,18 @@ TEST(GlobalOrderTest, EverySampleIsTakenOnceThoughLayoutsChangeOnTheWay) {
   EXPECT_EQ(std::set<int64_t>(taken.begin(), taken.end()).size(), static_cast<size_t>(kSize));
 }
 
-// torch.randperm(6, generator=torch.Generator().manual_seed(epoch)) for epochs 0 and 1 is
-// 2, 5, 3, 0, 1, 4 and 1, 5, 2, 0, 3, 4.
-TEST(BucketOrderTest, RanksWalkThroughTheirBucketsAsInMegatron) {
-  // 13 samples, micro-batches of 2, 2 ranks: buckets [0, 6) and [6, 12), sample 12 is left out.
+// torch.randperm(6, generator=torch.Generator().manual_seed(epoch)) is 2, 5, 3, 0, 1, 4 for epoch 0
+// and 1, 5, 2, 0, 3, 4 for epoch 1.
+TEST(BucketOrderTest, RanksReadTheirBucketsInMegatronsOrder) {
+  // 13 samples with micro-batches of 2 on 2 ranks give the buckets [0, 6) and [6, 12); sample 12 is
+  // left out.
   const BucketOrder order(13, 2, 2);
   EXPECT_THAT(Samples(order, 0, 12), ElementsAre(2, 5, 8, 11, 3, 0, 9, 6, 1, 4, 7, 10));
   EXPECT_THAT(Samples(order, 12, 24), ElementsAre(1, 5, 7, 11, 2, 0, 8, 6, 3, 4, 9, 10));
   EXPECT_EQ(Samples(order, 0, 12), Samples(BucketOrder(13, 2, 2), 0, 12));
 }
 
-TEST(BucketOrderTest, EveryEpochTakesEverySampleOnceWhereMicroStepsDivideThem) {
+TEST(BucketOrderTest, EveryEpochTakesEverySampleOnceIfMicroStepsDivideTheirNumber) {
   const BucketOrder order(120, 3, 4);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     const std::vector<int64_t> samples = Samples(order, epoch * 120, (epoch + 1) * 120);
@@ -119,7 +120,7 @@ class Numbers : public SampleSource {
   }
 };
 
-TEST(OrderedSamplesTest, GoOnWithoutEnd) {
+TEST(OrderedSamplesTest, SamplesContinueWithoutEnd) {
   const OrderedSamples samples(std::make_unique<Numbers>(), std::make_unique<GlobalOrder>(5, 1));
   EXPECT_EQ(samples.size(), INT64_MAX);
   std::multiset<int32_t> taken;

@@ -1,11 +1,11 @@
-// Which samples of a run each data-parallel rank reads, in Megatron's order (--dataloader-type
+// Tells which samples each data-parallel rank reads, in Megatron's order (--dataloader-type
 // single).
 //
 // Samples are consumed in the order of their indices. An iteration takes the next global_batch_size
-// of them, micro-step by micro-step, and of each micro-step's micro_batch_size × data_parallel_size
-// samples rank r takes the r-th run of micro_batch_size. So the set of samples of an iteration
-// depends only on how many were consumed before it: not on the micro-batch size, not on the number
-// of ranks. megatron/data/sample_order.h has other orders, which begin where these indices end.
+// samples, micro-step by micro-step. Of the micro_batch_size × data_parallel_size samples of a
+// micro-step, rank r takes the r-th run of micro_batch_size. So the set of samples of an iteration
+// depends only on how many were consumed before it, not on the micro-batch size or the number of
+// ranks. megatron/data/sample_order.h has other orders, which map these indices further.
 #ifndef MEGATRON_DATA_SAMPLER_H_
 #define MEGATRON_DATA_SAMPLER_H_
 
@@ -25,8 +25,8 @@ struct SampleRange {
   int64_t count = 0;
 };
 
-// What micro-batch `micro_batch` (from 0) of the iteration that begins after `consumed_samples`
-// holds on this rank.
+// Returns this rank's samples of micro-batch `micro_batch` (from 0) in the iteration that begins
+// after `consumed_samples`.
 SampleRange MicroBatchSamples(const SamplerLayout& layout, int64_t consumed_samples,
                               int64_t micro_batch);
 

@@ -43,14 +43,14 @@ absl::StatusOr<SplitShares> ParseSplit(absl::string_view text) {
   return shares;
 }
 
-SequenceRange RangeOf(Split split, const SplitShares& shares, int64_t num_sequences) {
+SequenceRange SplitRange(Split split, const SplitShares& shares, int64_t num_sequences) {
   const int index = static_cast<int>(split);
   double begin = 0;
   for (int i = 0; i < index; ++i) begin += shares[i];
   const double end = begin + shares[index];
   const double count = static_cast<double>(num_sequences);
   const auto round = [](double x) { return static_cast<int64_t>(std::nearbyint(x)); };
-  // Where shares sum to a little more than 1, the last sequence is still the last.
+  // Rounding may make shares sum to a little more than 1; the bounds stay inside the corpus.
   const SequenceRange range = {std::min(round(begin * count), num_sequences),
                                std::min(round(end * count), num_sequences)};
   CHECK_LE(range.begin, range.end);

@@ -1,4 +1,5 @@
-// How a corpus is divided between training, validation and test, and how much of each a run draws.
+// Divides a corpus into training, validation and test, and computes how many samples a run draws
+// from each.
 #ifndef MEGATRON_DATA_SPLIT_H_
 #define MEGATRON_DATA_SPLIT_H_
 
@@ -12,13 +13,13 @@ namespace megatron {
 
 enum class Split { kTrain = 0, kValid = 1, kTest = 2 };
 
-// "train", "valid" or "test".
+// Returns "train", "valid" or "test".
 absl::string_view SplitName(Split split);
 
-// For each Split its share of the corpus; together 1.
+// The share of the corpus for each Split; the shares sum to 1.
 using SplitShares = std::array<double, 3>;
 
-// Up to three numbers, of any scale: "969,30,1", "0.9/0.1". Those left out are 0.
+// Parses up to three numbers of any scale, such as "969,30,1" or "0.9/0.1". Missing numbers are 0.
 absl::StatusOr<SplitShares> ParseSplit(absl::string_view text);
 
 // Sequences [begin, end).
@@ -29,9 +30,9 @@ struct SequenceRange {
   int64_t size() const { return end - begin; }
 };
 
-// A split's sequences: the splits follow each other, their bounds rounded as in Megatron (to even
-// where halfway).
-SequenceRange RangeOf(Split split, const SplitShares& shares, int64_t num_sequences);
+// Returns a split's sequences. The splits follow each other; their bounds are rounded as in
+// Megatron (halves to even).
+SequenceRange SplitRange(Split split, const SplitShares& shares, int64_t num_sequences);
 
 struct RunLength {
   int64_t train_iters = 0;
@@ -40,8 +41,8 @@ struct RunLength {
   int64_t eval_iters = 0;
 };
 
-// The samples that a run asks of each split: enough validation samples that none comes twice in all
-// its evaluations.
+// Returns the number of samples that a run needs of a split. There are so many validation samples
+// that no two evaluations of the run use the same one.
 int64_t SamplesNeeded(Split split, const RunLength& run);
 
 }  // namespace megatron

@@ -13,24 +13,24 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 SequenceRange Range(absl::string_view text, Split split, int64_t num_sequences) {
-  return RangeOf(split, ParseSplit(text).value(), num_sequences);
+  return SplitRange(split, ParseSplit(text).value(), num_sequences);
 }
 
-TEST(ParseSplitTest, NormalizesAndFillsUp) {
+TEST(ParseSplitTest, SharesAreNormalizedAndMissingOnesAreZero) {
   EXPECT_THAT(ParseSplit("969,30,1"), IsOkAndHolds(ElementsAre(0.969, 0.03, 0.001)));
   EXPECT_THAT(ParseSplit("969, 30, 1"), IsOkAndHolds(ElementsAre(0.969, 0.03, 0.001)));
   EXPECT_THAT(ParseSplit("1"), IsOkAndHolds(ElementsAre(1, 0, 0)));
   EXPECT_THAT(ParseSplit(".5/.5"), IsOkAndHolds(ElementsAre(0.5, 0.5, 0)));
 }
 
-TEST(ParseSplitTest, WhatIsNoSplitIsTold) {
+TEST(ParseSplitTest, InvalidSplitsAreErrors) {
   for (const char* text : {"", "0,0,0", "1,2,3,4", "a", "-1,2", "1,nan", "inf", "1e308,1e308"}) {
     EXPECT_THAT(ParseSplit(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)))
         << text;
   }
 }
 
-TEST(RangeOfTest, SplitsFollowEachOtherAndCoverAll) {
+TEST(SplitRangeTest, SplitsFollowEachOtherAndCoverAll) {
   for (const char* text : {"969,30,1", "1,1,1", "1,0,1", "0,0,1", "949,50,1", ".1,.2,.3"}) {
     for (int64_t n : {0, 1, 2, 7, 1000, 99999}) {
       const SequenceRange train = Range(text, Split::kTrain, n);
@@ -44,14 +44,14 @@ TEST(RangeOfTest, SplitsFollowEachOtherAndCoverAll) {
   }
 }
 
-TEST(RangeOfTest, BoundsAreRoundedToEvenAsInMegatron) {
+TEST(SplitRangeTest, BoundsRoundHalvesToEvenAsInMegatron) {
   EXPECT_EQ(Range("1,1", Split::kTrain, 5).end, 2);
   EXPECT_EQ(Range("1,1", Split::kTrain, 7).end, 4);
   EXPECT_EQ(Range("969,30,1", Split::kTrain, 1000).end, 969);
   EXPECT_EQ(Range("969,30,1", Split::kTest, 100).begin, 100);
 }
 
-TEST(SamplesNeededTest, IsMegatrons) {
+TEST(SamplesNeededTest, SamplesAreCountedAsInMegatron) {
   RunLength run;
   run.train_iters = 10000;
   run.global_batch_size = 16;

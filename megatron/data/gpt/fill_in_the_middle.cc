@@ -28,8 +28,8 @@ absl::StatusOr<int32_t> TokenId(const Tokenizer& tokenizer, absl::string_view sp
                                                  ", but fill-in-the-middle needs it to be one"));
 }
 
-// Where the characters of `text` begin, and its end. Of bytes that are no UTF-8, those that
-// continue a character belong to what stands before them.
+// Returns the positions at which the characters of `text` begin, and its end. In invalid UTF-8,
+// continuation bytes belong to what precedes them.
 std::vector<size_t> CharacterBounds(absl::string_view text) {
   std::vector<size_t> bounds;
   bounds.reserve(text.size() + 1);
@@ -40,8 +40,8 @@ std::vector<size_t> CharacterBounds(absl::string_view text) {
   return bounds;
 }
 
-// Calls add(part) for the parts of `tokens` between separators, and puts a separator behind each
-// but the last. Empty parts before a separator vanish with it, as in Megatron.
+// Calls add(part) for the parts of `tokens` between separators, and appends a separator after each
+// part but the last. Empty parts before a separator vanish together with it, as in Megatron.
 absl::Status ForEachPart(absl::Span<const int32_t> tokens, int32_t separator,
                          std::vector<int32_t>* out,
                          absl::FunctionRef<absl::Status(absl::Span<const int32_t> part)> add) {

@@ -1,20 +1,21 @@
-// Turns samples of a GPT into exercises in filling a gap (Bavarian et al., arXiv:2207.14255), as
-// Megatron's GPTFIMDataset does.
+// Turns GPT samples into fill-in-the-middle exercises (Bavarian et al., arXiv:2207.14255), as
+// Megatron's GPTFIMDataset does. For example, in one of two forms:
 //
-// Vocabulary. A *segment* is the text between two EOD tokens. With probability `rate` it is cut at
-// two random characters into prefix, middle and suffix, which are tokenized again and put down so
-// that a model that reads from left to right writes the middle last, having seen both sides:
 //   PSM  <prefix> prefix <suffix> suffix <middle> middle
 //   SPM  <prefix> <suffix> suffix <middle> prefix middle    with probability `spm_rate`
-// With a split token (a file separator, say), a segment that holds it is chosen as a whole with
-// probability `rate`, and then each *fragment* between split tokens with probability
-// `fragment_rate`. A sample keeps its number of tokens: what is too much is dropped at the end,
-// what is missing is padding. Tokenizing again makes a special token of what spells one, so that
-// those inside a segment survive.
 //
-// The draws are Megatron's, but from a generator that is seeded with seed + sample index. There,
-// one generator goes through all samples in the order in which they happen to be read, so that
-// neither a resumed run nor another number of loader processes repeats them.
+// Vocabulary. A *segment* is the text between two EOD tokens. With probability `rate` it is cut at
+// two random characters into prefix, middle and suffix. These are tokenized again and arranged so
+// that a model that reads from left to right writes the middle last, having seen both sides. If
+// there is a split token (for example a file separator), a segment that contains it is chosen as a
+// whole with probability `rate`, and then each *fragment* between split tokens with probability
+// `fragment_rate`. A sample keeps its number of tokens: excess tokens are dropped at the end,
+// missing ones are padding. Tokenizing again turns the spelling of a special token into that token,
+// so special tokens inside a segment survive.
+//
+// The draws are Megatron's, but from a generator seeded with seed + sample index. Megatron uses one
+// generator for all samples in the order in which they happen to be read, so neither a resumed run
+// nor another number of loader processes repeats its draws.
 #ifndef MEGATRON_DATA_GPT_FILL_IN_THE_MIDDLE_H_
 #define MEGATRON_DATA_GPT_FILL_IN_THE_MIDDLE_H_
 
@@ -41,8 +42,8 @@ struct FillInTheMiddleOptions {
   std::string suffix_token = "<fim_suffix>";
   std::string pad_token = "<fim_pad>";
   std::string eod_token = "<|endoftext|>";
-  std::string split_token;  // empty: segments are not split
-  // Text that begins so is left alone; empty: none is.
+  std::string split_token;  // if empty, segments are not split
+  // Fragments that begin with this text are left unchanged; empty means none.
   std::string no_prefix;
   uint32_t seed = 1234;
 };
@@ -50,12 +51,12 @@ struct FillInTheMiddleOptions {
 // Any number of threads may call the const methods.
 class FillInTheMiddle {
  public:
-  // kInvalidArgument where a rate is not in [0, 1] or a token is none.
+  // kInvalidArgument if a rate is not in [0, 1], or if a spelling is not exactly one token.
   static absl::StatusOr<FillInTheMiddle> Create(std::shared_ptr<const Tokenizer> tokenizer,
                                                 const FillInTheMiddleOptions& options);
 
-  // Rewrites the tokens of sample `index` (its inputs and the label behind them), and returns how
-  // many of them are not padding. Fails where the tokenizer can't express a piece of the text.
+  // Rewrites the tokens of sample `index` (its inputs and the label after them), and returns how
+  // many of them are not padding. Fails if the tokenizer cannot encode a piece of the text.
   absl::StatusOr<int64_t> Apply(int64_t index, absl::Span<int32_t> tokens) const;
 
  private:
@@ -68,7 +69,7 @@ class FillInTheMiddle {
                   const Ids& ids)
       : tokenizer_(std::move(tokenizer)), options_(options), ids_(ids) {}
 
-  // These append to `out`.
+  // AddSegment and AddPermuted append to `out`.
   absl::Status AddSegment(Tokens segment, NumpyRandomState* random,
                           std::vector<int32_t>* out) const;
   absl::Status AddPermuted(Tokens fragment, double rate, NumpyRandomState* random,

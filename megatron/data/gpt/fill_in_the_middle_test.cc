@@ -13,8 +13,9 @@
 #include "gtest/gtest.h"
 #include "megatron/data/tokenizer/null_tokenizer.h"
 
-// Expected tokens were computed by the functions of Megatron-LM's GPTFIMDataset with a generator
-// seeded for each sample. Tokens are numbers, so a cut inside of one makes two others.
+// The functions of Megatron-LM's GPTFIMDataset computed the expected tokens, with a generator
+// seeded for each sample. Tokens are numbers spelled as text, so a cut inside of one makes two
+// others.
 namespace megatron {
 namespace {
 
@@ -53,7 +54,7 @@ std::vector<int32_t> Counting(int32_t first, size_t count) {
   return tokens;
 }
 
-TEST(FillInTheMiddleTest, PutsTheMiddleBehindTheSuffix) {
+TEST(FillInTheMiddleTest, TheMiddleComesAfterTheSuffix) {
   FillInTheMiddleOptions options = Options();
   options.rate = 1;
   const std::vector<int32_t> text = Counting(100, 12);
@@ -65,7 +66,7 @@ TEST(FillInTheMiddleTest, PutsTheMiddleBehindTheSuffix) {
               ElementsAre(901, 100, 101, 102, 103, 104, 105, 106, 107, 10, 903, 11));
 }
 
-TEST(FillInTheMiddleTest, DocumentsStayApart) {
+TEST(FillInTheMiddleTest, SegmentsOfDifferentDocumentsAreNotMixed) {
   const std::vector<int32_t> text = {100, 101, 102, 103, 999, 999, 104, 105, 106,
                                      107, 108, 999, 109, 110, 111, 112, 113};
   EXPECT_THAT(Apply(Options(), 0, text), ElementsAre(100, 101, 102, 103, 999, 901, 903, 108, 902,
@@ -76,7 +77,7 @@ TEST(FillInTheMiddleTest, DocumentsStayApart) {
                                                      108, 999, 901, 1, 903, 113, 902, 9));
 }
 
-TEST(FillInTheMiddleTest, FragmentsBetweenSplitTokensAreChosenOneByOne) {
+TEST(FillInTheMiddleTest, FragmentsBetweenSplitTokensAreChosenIndependently) {
   FillInTheMiddleOptions options = Options();
   options.split_token = "500";
   options.rate = 0.9;
@@ -90,7 +91,7 @@ TEST(FillInTheMiddleTest, FragmentsBetweenSplitTokensAreChosenOneByOne) {
               ElementsAre(901, 903, 902, 100, 1, 1, 500, 102, 103, 104, 500, 901, 903, 5, 902, 10));
 }
 
-TEST(FillInTheMiddleTest, TextWithTheNoPrefixIsLeftAlone) {
+TEST(FillInTheMiddleTest, TextThatBeginsWithNoPrefixIsUnchanged) {
   FillInTheMiddleOptions options = Options();
   options.rate = 1;
   options.no_prefix = "100 1";
@@ -98,7 +99,7 @@ TEST(FillInTheMiddleTest, TextWithTheNoPrefixIsLeftAlone) {
   EXPECT_NE(Apply(options, 0, Counting(200, 12)), Counting(200, 12));
 }
 
-TEST(FillInTheMiddleTest, WhatIsMissingIsPaddingAndCounted) {
+TEST(FillInTheMiddleTest, MissingTokensArePaddingAndNotCounted) {
   FillInTheMiddleOptions options = Options();
   options.rate = 1;
   const absl::StatusOr<FillInTheMiddle> fim = Create(options);
@@ -108,7 +109,7 @@ TEST(FillInTheMiddleTest, WhatIsMissingIsPaddingAndCounted) {
   EXPECT_THAT(tokens, ElementsAre(901, 903, 902, 904, 904, 904));
 }
 
-TEST(FillInTheMiddleTest, ASampleIsTheSameWheneverItIsRead) {
+TEST(FillInTheMiddleTest, ReadingASampleAgainGivesTheSameTokens) {
   const absl::StatusOr<FillInTheMiddle> fim = Create(Options());
   ASSERT_THAT(fim, IsOk());
   std::vector<int32_t> first = Counting(100, 50), other = first, again = first;
@@ -118,8 +119,8 @@ TEST(FillInTheMiddleTest, ASampleIsTheSameWheneverItIsRead) {
   EXPECT_EQ(first, again);
 }
 
-// Bytes are tokens, so that a cut inside a character would show; numbers that begin with 9 are
-// special.
+// A tokenizer whose tokens are bytes, so that a cut inside a character would show. Numbers that
+// begin with 9 are special.
 class Bytes : public NullTokenizer {
  public:
   Bytes() : NullTokenizer(1000) {}
@@ -139,7 +140,7 @@ class Bytes : public NullTokenizer {
   }
 };
 
-TEST(FillInTheMiddleTest, CutsBetweenCharacters) {
+TEST(FillInTheMiddleTest, CutsAreBetweenCharacters) {
   FillInTheMiddleOptions options = Options();
   options.rate = 1;
   const auto fim = FillInTheMiddle::Create(std::make_shared<Bytes>(), options);

@@ -59,10 +59,10 @@ absl::Status GptDataset::Get(int64_t index, Sample* sample) const {
         absl::StrCat("sample ", index, " does not exist; the dataset has ", size(), " samples"));
   }
   const size_t seq_length = static_cast<size_t>(options_.seq_length);
-  // The token after the inputs is read in their vector, whose capacity then serves all later
-  // samples.
+  // The inputs and the token after them are read into this vector, whose capacity then serves all
+  // later samples.
   sample->tokens.resize(seq_length + 1);
-  // An index may come from a file: no number in it is taken for an address unseen.
+  // The index may come from a file, so its numbers are checked before they are used as positions.
   const uint32_t place = index_.shuffle[index];
   if (place >= index_.samples.size()) return BadIndex(index);
   MEGATRON_RETURN_IF_ERROR(
@@ -76,7 +76,7 @@ absl::Status GptDataset::Get(int64_t index, Sample* sample) const {
   sample->labels.assign(sample->tokens.begin() + 1, sample->tokens.end());
   sample->tokens.resize(seq_length);
   FillMasks(sample);
-  // The label of the last token is the first one of the padding.
+  // The label of the last token is the first token of the padding.
   std::fill(sample->loss_mask.begin() + std::max<int64_t>(num_tokens - 1, 0),
             sample->loss_mask.end(), 0.0f);
   return absl::OkStatus();
@@ -103,7 +103,7 @@ absl::Status GptDataset::ReadStream(int64_t index, StreamPosition from,
 }
 
 absl::Status GptDataset::CheckTokens(int64_t index, const Sample& sample) const {
-  // Without an early exit this is a few vector instructions.
+  // The loop has no early exit, so it is a few vector instructions.
   uint32_t largest = 0;
   for (const int32_t token : sample.tokens)
     largest = std::max(largest, static_cast<uint32_t>(token));
@@ -122,7 +122,7 @@ void GptDataset::FillMasks(Sample* sample) const {
   sample->loss_mask.assign(length, 1.0f);
   sample->positions.resize(length);
   std::iota(sample->positions.begin(), sample->positions.end(), 0);
-  // As many as there can be, so that no later sample needs more.
+  // The capacity is the maximum, so that no later sample needs more.
   sample->document_starts.reserve(options_.reset_attention_mask ? length : 1);
   sample->document_starts.assign(1, 0);
   if (!options_.reset_position_ids && !options_.reset_attention_mask && !options_.eod_mask_loss)
@@ -143,7 +143,7 @@ void GptDataset::FillMasks(Sample* sample) const {
 absl::StatusOr<std::unique_ptr<GptDataset>> CreateMockGptDataset(Split split,
                                                                  GptDatasetOptions options) {
   auto sequences = std::make_shared<MockSequences>(options.vocab_size, options.eod);
-  options.range = RangeOf(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sequences->num_sequences());
+  options.range = SplitRange(split, {1.0 / 3, 1.0 / 3, 1.0 / 3}, sequences->num_sequences());
   return GptDataset::Create(std::move(sequences), options);
 }
 

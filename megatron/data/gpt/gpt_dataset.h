@@ -1,9 +1,10 @@
-// GPT samples from token sequences, exactly as Megatron draws them (see gpt_index.h for the order).
+// GPT samples drawn from token sequences exactly as Megatron draws them (gpt_index.h describes the
+// order).
 //
 //   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus, IndexedDataset::Open("books_text_document"));
 //   MEGATRON_ASSIGN_OR_RETURN(SplitShares shares, ParseSplit("969,30,1"));
 //   GptDatasetOptions options;
-//   options.range = RangeOf(Split::kTrain, shares, corpus.num_sequences());
+//   options.range = SplitRange(Split::kTrain, shares, corpus.num_sequences());
 //   options.seq_length = 1024;
 //   options.num_samples = train_iters * global_batch_size;
 //   options.vocab_size = tokenizer.vocab_size();
@@ -16,10 +17,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "megatron/data/gpt/fill_in_the_middle.h"
 #include "megatron/data/gpt/gpt_index.h"
@@ -35,30 +36,31 @@ struct GptDatasetOptions {
   SequenceRange range;
   int64_t seq_length = 0;
   uint32_t seed = 1234;
-  // Where the order of samples is kept (megatron/data/gpt/gpt_index_cache.h); null: in memory only.
+  // The cache of the order of samples (megatron/data/gpt/gpt_index_cache.h); null: memory only.
   const IndexCache* cache = nullptr;
   GptIndexIdentity identity;
-  // At least so many samples, from as many epochs as it takes; one epoch where it is not set.
-  absl::optional<int64_t> num_samples;
+  // The dataset has at least this many samples, from as many epochs as that takes. If it is not
+  // set, the dataset is one epoch.
+  std::optional<int64_t> num_samples;
 
   // Tokens must lie in [0, vocab_size).
   int32_t vocab_size = 0;
-  // The token that ends documents; used by the three options below alone.
+  // The token that ends documents; only the three options below use it.
   int32_t eod = -1;
-  // Positions start again behind an EOD.
+  // Positions restart from 0 after an EOD.
   bool reset_position_ids = false;
-  // Attention does not reach back across an EOD: a document starts behind it.
+  // Attention does not reach back across an EOD: a document starts after it.
   bool reset_attention_mask = false;
-  // The prediction of the token that follows an EOD does not count.
+  // The prediction of the token after an EOD does not count in the loss.
   bool eod_mask_loss = false;
-  // Rewrites every sample, by its number; null: none. The prediction of padding does not count.
+  // Rewrites every sample, seeded by its number; null: none. The prediction of padding does not
+  // count in the loss.
   std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
 };
 
 class GptDataset : public SampleSource {
  public:
-  // kInvalidArgument where the range has too few tokens for a sample, or an option is out of its
-  // range.
+  // kInvalidArgument if the range has too few tokens for a sample, or an option is out of range.
   static absl::StatusOr<std::unique_ptr<GptDataset>> Create(
       std::shared_ptr<const TokenSequences> sequences, const GptDatasetOptions& options);
 
@@ -80,8 +82,8 @@ class GptDataset : public SampleSource {
   const GptIndex index_;
 };
 
-// The dataset of Megatron's --mock-data: the three splits are equal thirds. `options.range` is
-// ignored.
+// Returns the dataset of Megatron's --mock-data, whose three splits are equal thirds.
+// `options.range` is ignored.
 absl::StatusOr<std::unique_ptr<GptDataset>> CreateMockGptDataset(Split split,
                                                                  GptDatasetOptions options);
 

@@ -1,4 +1,4 @@
-// How fast samples are read from the page cache, and how fast their order is computed.
+// Measures how fast samples are read from the page cache, and how fast their order is computed.
 
 #include <sys/resource.h>
 
@@ -29,7 +29,7 @@ std::string TemporaryPath(const std::string& name) {
   return std::string(directory == nullptr ? "/tmp" : directory) + "/" + name;
 }
 
-// Twenty million tokens in documents of 1,000 on average, as 16-bit integers.
+// Returns twenty million tokens in documents of 1,000 tokens on average, as 16-bit integers.
 std::shared_ptr<const IndexedDataset> Corpus() {
   static const auto& corpus = *new std::shared_ptr<const IndexedDataset>([] {
     const std::string prefix = TemporaryPath("gpt_dataset_benchmark");
@@ -69,7 +69,7 @@ void BM_GetSample(benchmark::State& state) {
 }
 BENCHMARK(BM_GetSample)->ArgNames({"seq_length", "resets"})->ArgsProduct({{256, 2048}, {0, 1}});
 
-// With threads that read ahead the caller's own time is little; theirs is that of BM_GetSample.
+// If threads read ahead, the caller itself spends little time; their time is that of BM_GetSample.
 void BM_PrefetchSample(benchmark::State& state) {
   GptDatasetOptions options;
   options.range = {0, Corpus()->num_sequences()};
@@ -122,7 +122,8 @@ BENCHMARK(BM_BuildIndex)
     ->Args({1000000, 128})
     ->Unit(benchmark::kMillisecond);
 
-// Built once into files; then what another process pays: checksums and a mapping.
+// The index is built once into files; the benchmark measures the cost for another process:
+// checksums and a mapping.
 void BM_LoadIndex(benchmark::State& state) {
   const std::string directory = TemporaryPath("gpt_dataset_benchmark_cache");
   const IndexCache cache(PosixFileSystem(), directory);

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr int32_t kEod = 99;
 
-// Documents of the reference lengths; token 10·d + p stands at position p of document d.
+// Makes documents of the reference lengths; token 10·d + p is at position p of document d.
 std::shared_ptr<InMemorySequences> ReferenceDocuments() {
   auto documents = std::make_shared<InMemorySequences>();
   int32_t document = 0;
@@ -41,7 +41,7 @@ std::shared_ptr<InMemorySequences> ReferenceDocuments() {
   return documents;
 }
 
-// One document, so that the stream is the document.
+// Makes a single document, so that the stream equals the document.
 std::shared_ptr<InMemorySequences> OneDocument(const std::vector<int32_t>& tokens) {
   auto documents = std::make_shared<InMemorySequences>();
   documents->Append(tokens);
@@ -64,10 +64,10 @@ std::unique_ptr<GptDataset> Create(const std::shared_ptr<InMemorySequences>& seq
   return *std::move(dataset);
 }
 
-TEST(GptDatasetTest, DrawsTheSamplesThatMegatronDraws) {
+TEST(GptDatasetTest, SamplesAreMegatrons) {
   const auto documents = ReferenceDocuments();
   const auto dataset = Create(documents, Options(*documents, 4));
-  // Visits 2 1 6 0 4 5 3 7, samples 6 4 0 5 3 2 8 7 1.
+  // The order of visits is 2 1 6 0 4 5 3 7, that of samples 6 4 0 5 3 2 8 7 1.
   ASSERT_EQ(dataset->size(), 9);
   Sample sample;
   ASSERT_THAT(dataset->Get(0, &sample), IsOk());
@@ -76,7 +76,8 @@ TEST(GptDatasetTest, DrawsTheSamplesThatMegatronDraws) {
   EXPECT_THAT(sample.loss_mask, ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(sample.document_starts, ElementsAre(0));
-  // From the end of one document through the next one: sample 1 of the stream, from (0, 4).
+  // This sample spans the end of one document and the beginning of the next: sample 1 of the
+  // stream, from (0, 4).
   ASSERT_THAT(dataset->Get(8, &sample), IsOk());
   EXPECT_THAT(sample.tokens, ElementsAre(24, 25, 26, 10));
   EXPECT_THAT(sample.labels, ElementsAre(25, 26, 10, 11));
@@ -86,7 +87,7 @@ TEST(GptDatasetTest, DrawsTheSamplesThatMegatronDraws) {
   EXPECT_THAT(sample.labels, ElementsAre(31, 32, 33, 70));
 }
 
-TEST(GptDatasetTest, EverySampleBeginsWithTheLabelThatEndedTheOneBefore) {
+TEST(GptDatasetTest, EverySampleBeginsWithTheLastLabelOfTheSampleBefore) {
   const auto documents = ReferenceDocuments();
   GptDatasetOptions options = Options(*documents, 3);
   options.num_samples = 40;
@@ -99,7 +100,7 @@ TEST(GptDatasetTest, EverySampleBeginsWithTheLabelThatEndedTheOneBefore) {
     EXPECT_EQ(samples[k].tokens[0], samples[k - 1].labels.back());
 }
 
-TEST(GptDatasetTest, ReadsOnlyItsRange) {
+TEST(GptDatasetTest, OnlySequencesOfTheRangeAreRead) {
   const auto documents = ReferenceDocuments();
   GptDatasetOptions options = Options(*documents, 2);
   options.range = {2, 4};
@@ -112,7 +113,7 @@ TEST(GptDatasetTest, ReadsOnlyItsRange) {
   }
 }
 
-TEST(GptDatasetTest, EodChangesNothingUnlessAsked) {
+TEST(GptDatasetTest, EodHasNoEffectByDefault) {
   const auto documents = OneDocument({1, kEod, 2, kEod, 3});
   Sample sample;
   ASSERT_THAT(Create(documents, Options(*documents, 4))->Get(0, &sample), IsOk());
@@ -121,7 +122,7 @@ TEST(GptDatasetTest, EodChangesNothingUnlessAsked) {
   EXPECT_THAT(sample.document_starts, ElementsAre(0));
 }
 
-TEST(GptDatasetTest, EodMaskLossLeavesOutThePredictionBehindAnEod) {
+TEST(GptDatasetTest, EodMaskLossMasksThePredictionAfterAnEod) {
   const auto documents = OneDocument({1, kEod, 2, kEod, 3});
   GptDatasetOptions options = Options(*documents, 4);
   options.eod_mask_loss = true;
@@ -132,7 +133,7 @@ TEST(GptDatasetTest, EodMaskLossLeavesOutThePredictionBehindAnEod) {
   EXPECT_THAT(sample.document_starts, ElementsAre(0));
 }
 
-TEST(GptDatasetTest, ResetPositionIdsCountsAgainBehindEachEod) {
+TEST(GptDatasetTest, ResetPositionIdsRestartsPositionsAfterEachEod) {
   const auto documents = OneDocument({1, 2, kEod, 3, 4, kEod, kEod, 5, 6});
   GptDatasetOptions options = Options(*documents, 8);
   options.reset_position_ids = true;
@@ -142,19 +143,19 @@ TEST(GptDatasetTest, ResetPositionIdsCountsAgainBehindEachEod) {
   EXPECT_THAT(sample.document_starts, ElementsAre(0));
 }
 
-TEST(GptDatasetTest, ResetAttentionMaskStartsADocumentBehindEachEod) {
+TEST(GptDatasetTest, ResetAttentionMaskStartsADocumentAfterEachEod) {
   const auto documents = OneDocument({kEod, 2, kEod, 3, 4, kEod, 6});
   GptDatasetOptions options = Options(*documents, 6);
   options.reset_attention_mask = true;
   Sample sample;
   ASSERT_THAT(Create(documents, options)->Get(0, &sample), IsOk());
   EXPECT_THAT(sample.tokens, ElementsAre(kEod, 2, kEod, 3, 4, kEod));
-  // Behind the last position no document starts.
+  // No document starts after the last position.
   EXPECT_THAT(sample.document_starts, ElementsAre(0, 1, 3));
   EXPECT_THAT(sample.positions, ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-TEST(GptDatasetTest, ASampleThatIsUsedAgainKeepsItsMemory) {
+TEST(GptDatasetTest, AReusedSampleKeepsItsMemory) {
   const auto documents = ReferenceDocuments();
   GptDatasetOptions options = Options(*documents, 4);
   options.reset_attention_mask = options.reset_position_ids = options.eod_mask_loss = true;
@@ -174,7 +175,7 @@ TEST(GptDatasetTest, ASampleThatIsUsedAgainKeepsItsMemory) {
   }
 }
 
-TEST(GptDatasetTest, ATokenOutsideTheVocabularyIsNamed) {
+TEST(GptDatasetTest, TheErrorNamesATokenOutsideTheVocabulary) {
   for (const int32_t bad : {100, -1}) {
     const auto documents = OneDocument({1, 2, bad, 4, 5});
     Sample sample;
@@ -185,8 +186,8 @@ TEST(GptDatasetTest, ATokenOutsideTheVocabularyIsNamed) {
   }
 }
 
-// Tokens are numbers and spelled as such; a cut inside of one makes two others.
-TEST(GptDatasetTest, FillInTheMiddleRewritesSamplesByTheirNumbers) {
+// Tokens are numbers spelled as text; a cut inside of one makes two others.
+TEST(GptDatasetTest, FillInTheMiddleRewritesSamplesSeededByTheirNumbers) {
   std::vector<int32_t> text;
   for (int32_t i = 100; i < 700; ++i) text.push_back(i);
   const auto document = OneDocument(text);
@@ -227,8 +228,8 @@ TEST(GptDatasetTest, FillInTheMiddleRewritesSamplesByTheirNumbers) {
   EXPECT_LT(rewritten, dataset->size());
 }
 
-// Files with checksums that hold, but numbers that lead nowhere.
-TEST(GptDatasetTest, NoNumberOfACachedIndexIsTakenForAnAddressUnseen) {
+// The checksums of these files are right, but their numbers are invalid positions.
+TEST(GptDatasetTest, NumbersOfACachedIndexAreCheckedBeforeUse) {
   const auto documents = ReferenceDocuments();
   GptDatasetOptions options = Options(*documents, 4);
   GptIndexOptions index_options;
@@ -281,14 +282,14 @@ TEST(GptDatasetTest, ASampleThatDoesNotExistIsAnError) {
   }
 }
 
-TEST(GptDatasetTest, AVocabularyOfNothingIsRefused) {
+TEST(GptDatasetTest, AnEmptyVocabularyIsRefused) {
   const auto documents = ReferenceDocuments();
   GptDatasetOptions options = Options(*documents, 4);
   options.vocab_size = 0;
   EXPECT_THAT(GptDataset::Create(documents, options), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(MockGptDatasetTest, SplitsMegatronsMockDocumentsInThirds) {
+TEST(MockGptDatasetTest, SplitsAreThirdsOfMegatronsMockDocuments) {
   GptDatasetOptions options;
   options.seq_length = 16;
   options.num_samples = 5;

@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// A sample's last token opens the next one.
+// The last token of a sample opens the next one.
 constexpr int64_t kOverlap = 1;
 
 int64_t SamplesIn(int64_t epochs, int64_t tokens_per_epoch, int64_t seq_length) {
@@ -62,8 +62,8 @@ absl::Status CheckSize(const GptIndexOptions& options, int64_t tokens_per_epoch)
   return absl::OkStatus();
 }
 
-// Whether so little of the last epoch is used that shuffling it with the others would draw most of
-// it in place of theirs.
+// Whether so little of the last epoch is used that shuffling it with the others would take most of
+// its samples in place of theirs.
 bool SeparateFinalEpoch(const GptIndexOptions& options, const GptIndexPlan& plan) {
   if (plan.num_epochs == 1) return false;
   const int64_t before = SamplesIn(plan.num_epochs - 1, plan.tokens_per_epoch, options.seq_length);
@@ -91,16 +91,16 @@ std::vector<int32_t> ShuffleDocuments(const GptIndexPlan& plan, const GptIndexOp
   return documents;
 }
 
-// One walk through the stream. A sample begins at the sequence that holds token k·S, so empty ones
-// are passed over; but the first begins at the first visit, whatever it holds.
+// Walks once through the stream. A sample begins in the sequence that holds token k·S, so empty
+// sequences are skipped; but the first sample begins at the first visit, even if that is empty.
 std::vector<StreamPosition> LocateSamples(const GptIndexPlan& plan, int64_t seq_length,
                                           absl::Span<const int32_t> documents,
                                           absl::FunctionRef<int32_t(int64_t)> length) {
   std::vector<StreamPosition> samples;
   samples.reserve(static_cast<size_t>(plan.num_samples) + 1);
   samples.push_back({0, 0});
-  int64_t next = seq_length;  // the stream's token at which the next sample begins
-  int64_t begin = 0;          // the stream's token at which the visit begins
+  int64_t next = seq_length;  // stream token at which the next sample begins
+  int64_t begin = 0;          // stream token at which the visit begins
   for (size_t visit = 0; visit < documents.size(); ++visit) {
     const int64_t end = begin + length(documents[visit]);
     for (; next < end; next += seq_length) {
@@ -144,7 +144,7 @@ absl::StatusOr<GptIndex> BuildGptIndex(const GptIndexOptions& options,
   GptIndex index;
   MEGATRON_ASSIGN_OR_RETURN(static_cast<GptIndexPlan&>(index), PlanGptIndex(options, length));
   auto vectors = std::make_shared<IndexVectors>();
-  // One generator for both, in this order.
+  // One generator shuffles both, in this order.
   NumpyRandomState random(options.seed);
   vectors->documents = ShuffleDocuments(index, options, &random);
   vectors->samples = LocateSamples(index, options.seq_length, vectors->documents, length);

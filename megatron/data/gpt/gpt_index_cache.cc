@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kDocumentType[] = "<i4", kSampleType[] = "<i4", kShuffleType[] = "<u4";
 
-// Of the three arrays, in the order of the key's names.
+// The shapes of the three arrays, in the order of the key's names.
 struct Shapes {
   std::vector<int64_t> documents, samples, shuffle;
 };
@@ -42,7 +42,7 @@ IndexCacheKey GptIndexKey(const GptIndexIdentity& identity, const GptIndexOption
   const absl::string_view split = SplitName(identity.split);
   IndexCacheKey key;
   key.kind = absl::StrCat("GPTDataset-", split);
-  // As Megatron writes it: JSON, four spaces deep.
+  // Megatron writes the description like this: JSON with an indentation of four.
   key.description = absl::StrFormat(
       R"({
     "class": "GPTDataset",

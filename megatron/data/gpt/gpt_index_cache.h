@@ -1,10 +1,10 @@
 // GPT indices in files: the document_index, sample_index and shuffle_index that Megatron's users
 // know.
 //
-// The key is what determines the three and nothing else: which sequences of which dataset, by
-// contents and not by name, sequence length, seed, number of epochs, and whether the last is
-// shuffled apart. So runs of different lengths over one epoch share an index, and a dataset that
-// was moved keeps its own.
+// The key consists of everything that determines the three and nothing else: the sequences of the
+// dataset (identified by contents, not by name), sequence length, seed, number of epochs, and
+// whether the last one is shuffled separately. So runs of different lengths over one epoch share an
+// index, and a dataset that was moved keeps its own.
 #ifndef MEGATRON_DATA_GPT_GPT_INDEX_CACHE_H_
 #define MEGATRON_DATA_GPT_GPT_INDEX_CACHE_H_
 
@@ -19,16 +19,16 @@
 
 namespace megatron {
 
-// What an index is of.
+// Identifies the corpus of an index.
 struct GptIndexIdentity {
-  std::string fingerprint;  // of the dataset's contents; a line without quotes
+  std::string fingerprint;  // fingerprint of the dataset's contents; one line without quotes
   Split split = Split::kTrain;
 };
 
 IndexCacheKey GptIndexKey(const GptIndexIdentity& identity, const GptIndexOptions& options,
                           const GptIndexPlan& plan);
 
-// BuildGptIndex's result, from the cache where it is there.
+// Returns the result of BuildGptIndex, from the cache if it is there.
 absl::StatusOr<GptIndex> LoadOrBuildGptIndex(const IndexCache& cache,
                                              const GptIndexIdentity& identity,
                                              const GptIndexOptions& options,

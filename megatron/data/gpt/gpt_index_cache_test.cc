@@ -49,7 +49,7 @@ class GptIndexCacheTest : public ::testing::Test {
   GptIndexIdentity identity_;
 };
 
-TEST_F(GptIndexCacheTest, WhatIsLoadedEqualsWhatIsBuilt) {
+TEST_F(GptIndexCacheTest, ALoadedIndexEqualsTheBuiltOne) {
   const absl::StatusOr<GptIndex> built = BuildGptIndex(options_, Length);
   const absl::StatusOr<GptIndex> stored = LoadOrBuildGptIndex(cache_, identity_, options_, Length);
   const absl::StatusOr<GptIndex> loaded = LoadOrBuildGptIndex(cache_, identity_, options_, Length);
@@ -66,7 +66,7 @@ TEST_F(GptIndexCacheTest, WhatIsLoadedEqualsWhatIsBuilt) {
   EXPECT_EQ(stored->documents.data() == loaded->documents.data(), false);
 }
 
-TEST_F(GptIndexCacheTest, WhateverDeterminesAnIndexIsInItsKey) {
+TEST_F(GptIndexCacheTest, EverythingThatDeterminesAnIndexIsInItsKey) {
   std::set<std::string> keys = {Key()};
   options_.seed = 5;
   EXPECT_TRUE(keys.insert(Key()).second);
@@ -86,7 +86,7 @@ TEST_F(GptIndexCacheTest, WhateverDeterminesAnIndexIsInItsKey) {
   EXPECT_TRUE(keys.insert(Key()).second);
 }
 
-// 37 tokens: 9 samples an epoch.
+// The corpus has 37 tokens: 9 samples an epoch.
 TEST_F(GptIndexCacheTest, RequestsForTheSameEpochsShareAnIndex) {
   options_.num_samples = 3;
   const std::string key = Key();
@@ -94,7 +94,7 @@ TEST_F(GptIndexCacheTest, RequestsForTheSameEpochsShareAnIndex) {
   EXPECT_EQ(Key(), key);
   options_.num_samples.reset();
   EXPECT_EQ(Key(), key);
-  options_.num_samples = 10;  // a second epoch, of which little is needed
+  options_.num_samples = 10;  // this needs a second epoch, but little of it
   const std::string apart = Key();
   EXPECT_NE(apart, key);
   options_.num_samples = 18;

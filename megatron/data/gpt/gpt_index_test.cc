@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 absl::StatusOr<GptIndex> Build(const std::vector<int32_t>& lengths, int64_t seq_length,
-                               absl::optional<int64_t> num_samples) {
+                               std::optional<int64_t> num_samples) {
   GptIndexOptions options;
   options.num_sequences = static_cast<int64_t>(lengths.size());
   options.seq_length = seq_length;
@@ -35,15 +35,15 @@ std::vector<std::pair<int, int>> Samples(const GptIndex& index) {
 
 using Pairs = std::vector<std::pair<int, int>>;
 
-// The three reference cases below are what Megatron-LM computes for documents of these lengths.
+// Megatron-LM computes the three reference cases below for documents of these lengths.
 const std::vector<int32_t>& ReferenceLengths() {
   static const auto& lengths = *new std::vector<int32_t>{5, 3, 7, 4, 6, 2, 9, 1};
   return lengths;
 }
 
-TEST(GptIndexTest, OneEpochIsMegatrons) {
-  for (const absl::optional<int64_t> num_samples :
-       {absl::optional<int64_t>(), absl::optional<int64_t>(8)}) {
+TEST(GptIndexTest, OneEpochIsOrderedAsInMegatron) {
+  for (const std::optional<int64_t> num_samples :
+       {std::optional<int64_t>(), std::optional<int64_t>(8)}) {
     const absl::StatusOr<GptIndex> index = Build(ReferenceLengths(), 4, num_samples);
     ASSERT_THAT(index, IsOk());
     EXPECT_EQ(index->tokens_per_epoch, 37);
@@ -115,15 +115,16 @@ TEST(GptIndexTest, AFinalEpochOfManySamplesIsShuffledWithTheOthersAsInMegatron) 
               ElementsAre(7, 10, 4, 1, 11, 8, 3, 14, 13, 12, 17, 15, 2, 6, 9, 0, 5, 16));
 }
 
-TEST(GptIndexTest, SamplesCoverTheStreamWithoutGapsWhateverTheLengths) {
-  // Empty sequences, sequences of one token, sequences longer than several samples.
+TEST(GptIndexTest, SamplesCoverTheStreamWithoutGapsForAllLengths) {
+  // The list has empty sequences, sequences of one token, and sequences longer than several
+  // samples.
   const std::vector<int32_t> lengths = {0, 1, 0, 40, 3, 0, 1, 1, 17, 0};
   for (int64_t seq_length = 1; seq_length <= 20; ++seq_length) {
     for (const int64_t num_samples : {1, 9, 50}) {
       const absl::StatusOr<GptIndex> index = Build(lengths, seq_length, num_samples);
       ASSERT_THAT(index, IsOk());
       EXPECT_GE(index->num_samples, num_samples);
-      std::vector<int64_t> begins = {0};  // of visits in the stream
+      std::vector<int64_t> begins = {0};  // beginnings of the visits in the stream
       for (const int32_t document : index->documents)
         begins.push_back(begins.back() + lengths[document]);
       for (size_t k = 0; k < index->samples.size(); ++k) {
@@ -136,11 +137,11 @@ TEST(GptIndexTest, SamplesCoverTheStreamWithoutGapsWhateverTheLengths) {
   }
 }
 
-TEST(GptIndexTest, SequencesKeepTheirNumbersInTheDataset) {
+TEST(GptIndexTest, IndexHoldsSequenceNumbersOfTheDataset) {
   GptIndexOptions options;
   options.num_sequences = 8;
   options.seq_length = 4;
-  const absl::StatusOr<GptIndex> expected = Build(ReferenceLengths(), 4, absl::nullopt);
+  const absl::StatusOr<GptIndex> expected = Build(ReferenceLengths(), 4, std::nullopt);
   options.first_sequence = 100;
   const absl::StatusOr<GptIndex> index =
       BuildGptIndex(options, [](int64_t i) { return ReferenceLengths()[i - 100]; });
@@ -154,25 +155,25 @@ TEST(GptIndexTest, SequencesKeepTheirNumbersInTheDataset) {
 }
 
 TEST(GptIndexTest, ACorpusTooSmallForOneSampleIsAnError) {
-  EXPECT_THAT(Build({2, 2}, 4, absl::nullopt),
+  EXPECT_THAT(Build({2, 2}, 4, std::nullopt),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4 tokens")));
   EXPECT_THAT(Build({}, 4, 10), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Build({0, 0}, 4, 10), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(GptIndexTest, ASmallCorpusIsRepeatedUntilItIsEnough) {
+TEST(GptIndexTest, ASmallCorpusIsRepeatedForEnoughSamples) {
   const absl::StatusOr<GptIndex> index = Build({2, 2}, 4, 3);
   ASSERT_THAT(index, IsOk());
   EXPECT_EQ(index->num_epochs, 4);
   EXPECT_EQ(index->num_samples, 3);
 }
 
-TEST(GptIndexTest, RequestsBeyondTheIndexsNumbersAreErrorsAndAllocateNothing) {
+TEST(GptIndexTest, RequestsTooLargeForTheIndexTypesAreErrorsAndAllocateNothing) {
   EXPECT_THAT(Build({2, 2}, 4, int64_t{1} << 40), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Build({2, 2}, 4, INT64_MAX), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Build({2, 2}, 4, -1), StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Build({2, 2}, 0, 1), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(Build({INT32_MAX, INT32_MAX, INT32_MAX}, 1, absl::nullopt),
+  EXPECT_THAT(Build({INT32_MAX, INT32_MAX, INT32_MAX}, 1, std::nullopt),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 

@@ -18,7 +18,7 @@ class InMemorySequences : public TokenSequences {
  public:
   void Append(absl::Span<const int32_t> tokens);
 
-  // Tokens of all sequences together.
+  // Returns the number of tokens of all sequences together.
   int64_t num_tokens() const { return static_cast<int64_t>(tokens_.size()); }
 
   int64_t num_sequences() const override { return static_cast<int64_t>(begins_.size()) - 1; }
@@ -27,7 +27,7 @@ class InMemorySequences : public TokenSequences {
 
  private:
   std::vector<int32_t> tokens_;
-  std::vector<int64_t> begins_ = {0};  // one more than there are sequences
+  std::vector<int64_t> begins_ = {0};  // one element more than sequences
 };
 
 }  // namespace megatron

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(InMemorySequencesTest, HoldsWhatWasAppended) {
+TEST(InMemorySequencesTest, AppendedSequencesAreReadBack) {
   InMemorySequences sequences;
   EXPECT_EQ(sequences.num_sequences(), 0);
   sequences.Append({5, 6, 7});

@@ -1,6 +1,5 @@
-// The made-up documents of Megatron's --mock-data: 100,000 of 1 to 4,095 tokens (204,637,097 in
-// all), which count 1, 2, 3, … modulo the vocabulary and end in EOD. Nothing is stored but the
-// lengths.
+// The synthetic documents of Megatron's --mock-data: 100,000 of 1 to 4,095 tokens (204,637,097 in
+// all), which count 1, 2, 3, … modulo the vocabulary and end in EOD. Only the lengths are stored.
 #ifndef MEGATRON_DATA_GPT_MOCK_SEQUENCES_H_
 #define MEGATRON_DATA_GPT_MOCK_SEQUENCES_H_
 

@@ -1,4 +1,4 @@
-// Stories, tokenized, in memory: a corpus that needs no file.
+// Tokenized stories in memory: a corpus that needs no file.
 #ifndef MEGATRON_DATA_GPT_STORY_SEQUENCES_H_
 #define MEGATRON_DATA_GPT_STORY_SEQUENCES_H_
 
@@ -12,15 +12,15 @@
 
 namespace megatron {
 
-// Stories 0, 1, 2, … of the stream `seed`, as many as it takes for `num_bytes` of text; each is a
-// sequence that ends in EOD. Fails where the tokenizer can't express text.
+// Tokenizes stories 0, 1, 2, … of the stream `seed`, as many as `num_bytes` of text take. Each
+// story is a sequence that ends in EOD. Fails if the tokenizer cannot encode text.
 absl::StatusOr<InMemorySequences> MakeStorySequences(int64_t num_bytes, uint64_t seed,
                                                      const Tokenizer& tokenizer);
 
 // The same stories as documents of sentences, without EOD.
 struct StorySentences {
   InMemorySequences sentences;
-  std::vector<int64_t> first_sentences = {0};  // of each story, and one more
+  std::vector<int64_t> first_sentences = {0};  // first sentence of each story, and the end
 
   int64_t num_documents() const { return static_cast<int64_t>(first_sentences.size()) - 1; }
   std::pair<int64_t, int64_t> DocumentSequences(int64_t i) const {

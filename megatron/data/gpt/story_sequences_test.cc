@@ -18,7 +18,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 
-TEST(StorySequencesTest, AreTheStoriesWithTheirEods) {
+TEST(StorySequencesTest, SequencesAreTheStoriesFollowedByEod) {
   const ByteLevelTokenizer tokenizer;
   const absl::StatusOr<InMemorySequences> sequences = MakeStorySequences(10000, 5, tokenizer);
   ASSERT_THAT(sequences, IsOk());
@@ -33,7 +33,7 @@ TEST(StorySequencesTest, AreTheStoriesWithTheirEods) {
   }
 }
 
-TEST(StorySequencesTest, ATokenizerOfNumbersCannotExpressThem) {
+TEST(StorySequencesTest, ATokenizerOfNumbersCannotEncodeStories) {
   EXPECT_THAT(MakeStorySequences(100, 5, NullTokenizer(10)),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }

@@ -17,7 +17,7 @@
 namespace megatron {
 namespace {
 
-// Goes into checkpoints: other values make known data look changed.
+// These values determine fingerprints in checkpoints: if they change, known data looks changed.
 constexpr int64_t kFingerprintBlocks = 256;
 constexpr int64_t kFingerprintBlockSize = 4096;
 
@@ -26,7 +26,7 @@ void Widen(const char* data, absl::Span<int32_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const Stored token = LoadLittleEndian<Stored>(data, static_cast<int64_t>(i));
     if constexpr (sizeof(Stored) > sizeof(int32_t)) {
-      // What does not fit must not turn into a token that does.
+      // A value that does not fit in 32 bits must not turn into a valid token.
       out[i] = token < 0 || token > std::numeric_limits<int32_t>::max()
                    ? -1
                    : static_cast<int32_t>(token);

@@ -2,12 +2,12 @@
 // `<prefix>.idx`, which says where each sequence starts and which sequences make up a document.
 // docs/data_format.md describes both byte by byte.
 //
-// The files are mapped, never copied: opening costs one pass over the index, and a process holds no
-// more memory for a terabyte of tokens than for none. On file systems where mapping is slow or
-// missing (some network ones), the tokens are read by pread instead. Open checks everything that
-// later calls rely on, so any bytes at all are safe to open: what does not hold is an error that
-// names the file and the offset, and later reads stay inside the files. Token values are not looked
-// at; that is VerifyTokens, or the vocabulary check of whoever reads them.
+// The files are mapped, never copied: opening costs one pass over the index, and memory use does
+// not grow with the number of tokens. On file systems without (fast) mapping, such as some network
+// ones, the tokens are read by pread instead. Open checks everything that later calls rely on, so
+// opening is safe for any bytes: an inconsistency is an error that names the file and the offset,
+// and later reads stay inside the files. Token values are not checked; VerifyTokens does that, or
+// the vocabulary check of the code that reads them.
 #ifndef MEGATRON_DATA_INDEXED_INDEXED_DATASET_H_
 #define MEGATRON_DATA_INDEXED_INDEXED_DATASET_H_
 
@@ -30,35 +30,34 @@
 namespace megatron {
 
 struct IndexedDatasetOptions {
-  // false: tokens are read by one system call for each piece of a sequence. The index is mapped
-  // always.
+  // If false, each piece of a sequence is read by one system call. The index is always mapped.
   bool mmap_bin_files = true;
 };
 
 class IndexedDataset : public TokenSequences {
  public:
-  // `path` is the prefix of both files, or the name of one of them. kNotFound where one is missing,
-  // kDataLoss where they contradict the format or each other.
+  // `path` is the prefix of both files, or the name of one of them. kNotFound if a file is missing,
+  // kDataLoss if they contradict the format or each other.
   static absl::StatusOr<IndexedDataset> Open(absl::string_view path,
                                              const IndexedDatasetOptions& options = {});
 
-  // Without .idx and .bin.
+  // The path without .idx and .bin.
   const std::string& prefix() const { return prefix_; }
   TokenType token_type() const { return index_.token_type; }
   bool has_modes() const { return index_.modes != nullptr; }
   int64_t num_documents() const { return index_.num_documents; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  // Tells whether this is likely the dataset of before: the CRC-32C of the .idx file and, behind
-  // it, of a sample of the .bin file, 256 blocks of 4 KiB spread evenly from its first byte to its
-  // last (the whole file where it is no longer than these blocks). So it costs a
-  // pass over the index and a few milliseconds for any number of tokens, and finds other or
-  // regenerated text; a few tokens changed between the blocks it does not find. The same files give
-  // the same value on every machine and in every release.
+  // Returns a fingerprint by which a changed dataset can be recognized: the CRC-32C of the .idx
+  // file followed by a sample of the .bin file, 256 blocks of 4 KiB spread evenly from its first
+  // byte to its last (the whole file if it is no longer than these blocks). It costs a pass over
+  // the index and a few milliseconds for any number of tokens. It detects other or regenerated
+  // text, but not a few tokens changed between the blocks. The same files give the same value on
+  // every machine and in every release.
   absl::StatusOr<uint32_t> ContentFingerprint() const;
 
-  // The number of tokens and the fingerprint, "1234 tokens, crc32c 0123abcd": what a cached index
-  // and a checkpoint know a dataset by.
+  // Returns the number of tokens and the fingerprint, such as "1234 tokens, crc32c 0123abcd".
+  // Cached indices and checkpoints identify a dataset by this text.
   absl::StatusOr<std::string> DescribeContents() const;
 
   // Sequences [first, second) make up document `i`.
@@ -68,31 +67,31 @@ class IndexedDataset : public TokenSequences {
   int32_t SequenceLength(int64_t i) const override;
   absl::Status ReadTokens(int64_t i, int32_t begin, absl::Span<int32_t> out) const override;
 
-  // What kind of thing sequence `i` is, text or an image say: a number that the dataset's maker
-  // chose. Only where has_modes().
+  // Returns the kind of sequence `i`, for example text or image: a number that the dataset's maker
+  // chose. Requires has_modes().
   int8_t SequenceMode(int64_t i) const;
 
-  // The bytes of sequence `i` where they lie: SequenceLength(i) little-endian values of
-  // token_type(). Only where .bin files are mapped.
+  // Returns the stored bytes of sequence `i`: SequenceLength(i) little-endian values of
+  // token_type(). Requires that .bin files are mapped.
   absl::string_view SequenceBytes(int64_t i) const;
 
-  // kDataLoss where the .bin file has bytes that belong to no sequence: the two files are then no
-  // pair, or the .bin was still being written.
+  // Returns kDataLoss if the .bin file has bytes that belong to no sequence: then the two files are
+  // not a pair, or the .bin file was still being written.
   absl::Status VerifyBinSize() const;
 
-  // Reads every token; fails at the first outside [0, vocab_size), with its place.
+  // Reads every token; fails at the first one outside [0, vocab_size) and names its position.
   absl::Status VerifyTokens(int64_t vocab_size) const;
 
  private:
   IndexedDataset(std::string prefix, MappedFile idx, ParsedIndex index);
 
   int64_t BinSize() const;
-  // Bytes [offset, offset + buffer.size()) of the .bin file.
+  // Reads bytes [offset, offset + buffer.size()) of the .bin file.
   absl::Status ReadBin(int64_t offset, absl::Span<char> buffer) const;
 
   std::string prefix_;
   MappedFile idx_;
-  // One of the two: the tokens' file.
+  // The .bin file; exactly one of the two is set.
   std::optional<MappedFile> bin_map_;
   std::unique_ptr<RandomAccessFile> bin_file_;
   ParsedIndex index_;

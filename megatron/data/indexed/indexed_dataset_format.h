@@ -1,5 +1,5 @@
 // The constants of Megatron's .idx files, for their reader and their writer. docs/data_format.md
-// tells the whole format.
+// describes the whole format.
 #ifndef MEGATRON_DATA_INDEXED_INDEXED_DATASET_FORMAT_H_
 #define MEGATRON_DATA_INDEXED_INDEXED_DATASET_FORMAT_H_
 

@@ -1,4 +1,5 @@
-// Any bytes as an index and any size of its tokens: an error, or an index whose every claim holds.
+// Fuzzes the index parser: any bytes as an index, with any size of the .bin file, give either an
+// error or an index that is consistent.
 
 #include <cstddef>
 #include <cstdint>

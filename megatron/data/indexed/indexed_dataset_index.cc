@@ -51,8 +51,8 @@ absl::Status CheckCounts(absl::string_view index, uint64_t sequences, uint64_t b
   return absl::OkStatus();
 }
 
-// Sequences may leave gaps but must not overlap: so all of them together hold no more tokens than
-// the .bin file, and whoever sizes something by their sum is safe.
+// Checks that sequences do not overlap; gaps are allowed. So all sequences together hold no more
+// tokens than the .bin file, and callers may allocate by the sum of the lengths.
 absl::Status CheckSequences(absl::string_view index, const ParsedIndex& parsed, int64_t bin_size) {
   const int64_t token_size = TokenSize(parsed.token_type);
   int64_t previous_end = 0;

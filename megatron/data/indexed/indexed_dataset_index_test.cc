@@ -18,7 +18,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-// The fields of an index file; Bytes() writes them down, true or not.
+// The fields of an index file; Bytes() writes them down, valid or not.
 struct Fields {
   std::string magic = std::string("MMIDIDX\0\0", 9);
   uint64_t version = 1;
@@ -51,7 +51,7 @@ auto IsDataLossAt(int64_t offset) {
   return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(absl::StrCat("offset ", offset, ": ")));
 }
 
-TEST(ParseIndexTest, FindsTheParts) {
+TEST(ParseIndexTest, PartsAreFound) {
   const std::string bytes = Fields().Bytes();
   const absl::StatusOr<ParsedIndex> index = ParseIndex(bytes, kBinSize);
   ASSERT_THAT(index, IsOk());
@@ -64,7 +64,7 @@ TEST(ParseIndexTest, FindsTheParts) {
   EXPECT_EQ(index->modes, nullptr);
 }
 
-TEST(ParseIndexTest, AByteMorePerSequenceIsItsMode) {
+TEST(ParseIndexTest, OneMoreBytePerSequenceIsItsMode) {
   Fields fields;
   fields.tail = "abc";
   const std::string bytes = fields.Bytes();
@@ -74,7 +74,7 @@ TEST(ParseIndexTest, AByteMorePerSequenceIsItsMode) {
   EXPECT_EQ(absl::string_view(index->modes, 3), "abc");
 }
 
-TEST(ParseIndexTest, AnIndexOfNothingIsFine) {
+TEST(ParseIndexTest, AnIndexWithoutSequencesIsValid) {
   Fields fields;
   fields.sequence_count = 0;
   fields.document_count = 1;
@@ -87,7 +87,8 @@ TEST(ParseIndexTest, AnIndexOfNothingIsFine) {
 TEST(ParseIndexTest, EveryTruncationIsAnError) {
   const std::string bytes = Fields().Bytes();
   for (size_t size = 0; size < bytes.size(); ++size) {
-    // A copy of the right size, so that the address sanitizer sees any read behind its end.
+    // The copy has exactly the right size, so that the address sanitizer sees any read past its
+    // end.
     const std::vector<char> cut(bytes.begin(), bytes.begin() + size);
     EXPECT_THAT(ParseIndex({cut.data(), cut.size()}, kBinSize),
                 StatusIs(absl::StatusCode::kDataLoss))
@@ -115,7 +116,7 @@ TEST(ParseIndexTest, EveryChangedByteIsAnErrorOrHarmless) {
   }
 }
 
-TEST(ParseIndexTest, ForeignFilesAreTold) {
+TEST(ParseIndexTest, FilesThatAreNoIndexAreErrors) {
   Fields fields;
   fields.magic[2] = 'X';
   EXPECT_THAT(ErrorOf(fields), IsDataLossAt(0));
@@ -124,13 +125,13 @@ TEST(ParseIndexTest, ForeignFilesAreTold) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no index")));
 }
 
-TEST(ParseIndexTest, AnotherVersionIsTold) {
+TEST(ParseIndexTest, AnotherVersionIsAnError) {
   Fields fields;
   fields.version = 2;
   EXPECT_THAT(ErrorOf(fields), IsDataLossAt(9));
 }
 
-TEST(ParseIndexTest, UnknownAndFloatingTypesAreTold) {
+TEST(ParseIndexTest, UnknownAndFloatingTypesAreErrors) {
   for (const int type : {0, 6, 7, 9, 255}) {
     Fields fields;
     fields.type = static_cast<uint8_t>(type);
@@ -138,7 +139,7 @@ TEST(ParseIndexTest, UnknownAndFloatingTypesAreTold) {
   }
 }
 
-TEST(ParseIndexTest, CountsThatWouldOverflowAreTold) {
+TEST(ParseIndexTest, CountsThatWouldOverflowAreErrors) {
   for (const uint64_t count :
        {uint64_t{4}, uint64_t{1} << 32, ~uint64_t{0} / 12 + 1, ~uint64_t{0}}) {
     Fields fields;
@@ -150,25 +151,25 @@ TEST(ParseIndexTest, CountsThatWouldOverflowAreTold) {
   }
 }
 
-TEST(ParseIndexTest, ADocumentCountOfZeroIsTold) {
+TEST(ParseIndexTest, ADocumentCountOfZeroIsAnError) {
   Fields fields;
   fields.document_count = 0;
   EXPECT_THAT(ErrorOf(fields), IsDataLossAt(26));
 }
 
-TEST(ParseIndexTest, TrailingBytesAreTold) {
+TEST(ParseIndexTest, TrailingBytesAreErrors) {
   Fields fields;
   fields.tail = "ab";
   EXPECT_THAT(ErrorOf(fields), IsDataLossAt(34 + 36 + 24));
 }
 
-TEST(ParseIndexTest, NegativeLengthsAreTold) {
+TEST(ParseIndexTest, NegativeLengthsAreErrors) {
   Fields fields;
   fields.lengths[1] = -1;
   EXPECT_THAT(ErrorOf(fields), IsDataLossAt(34 + 4));
 }
 
-TEST(ParseIndexTest, SequencesOutsideTheTokensAreTold) {
+TEST(ParseIndexTest, SequencesOutsideTheTokensAreErrors) {
   for (const int64_t offset : {int64_t{-1}, int64_t{5}, int64_t{11}, INT64_MAX, INT64_MIN}) {
     Fields fields;
     fields.offsets[2] = offset;

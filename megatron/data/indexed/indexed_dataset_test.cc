@@ -47,7 +47,7 @@ class IndexedDatasetTest : public testing::Test {
   }
 };
 
-TEST_F(IndexedDatasetTest, ReadsWhatWasWrittenInEveryType) {
+TEST_F(IndexedDatasetTest, WrittenTokensAreReadBackForEveryType) {
   for (const TokenType type : {TokenType::kU8, TokenType::kI8, TokenType::kI16, TokenType::kI32,
                                TokenType::kI64, TokenType::kU16}) {
     const absl::StatusOr<IndexedDataset> dataset =
@@ -66,7 +66,7 @@ TEST_F(IndexedDatasetTest, ReadsWhatWasWrittenInEveryType) {
   }
 }
 
-TEST_F(IndexedDatasetTest, ReadsPiecesOfASequence) {
+TEST_F(IndexedDatasetTest, PiecesOfASequenceAreRead) {
   const absl::StatusOr<IndexedDataset> dataset =
       IndexedDataset::Open(Write(TokenType::kU16, {{1}, {2, 3, 4, 5}}));
   ASSERT_THAT(dataset, IsOk());
@@ -75,8 +75,8 @@ TEST_F(IndexedDatasetTest, ReadsPiecesOfASequence) {
   EXPECT_THAT(piece, ElementsAre(3, 4));
 }
 
-TEST_F(IndexedDatasetTest, ReadsTheSameByMappingAndBySystemCalls) {
-  // Longer than what one call reads.
+TEST_F(IndexedDatasetTest, MappingAndSystemCallsReadTheSameTokens) {
+  // The sequence is longer than one read.
   std::vector<int32_t> sequence(100000);
   for (size_t i = 0; i < sequence.size(); ++i) sequence[i] = static_cast<int32_t>(i % 60000);
   for (const TokenType type : {TokenType::kU16, TokenType::kI32, TokenType::kI64}) {
@@ -96,7 +96,7 @@ TEST_F(IndexedDatasetTest, ReadsTheSameByMappingAndBySystemCalls) {
   }
 }
 
-TEST_F(IndexedDatasetTest, AFileThatWasCutOffWhileOpenIsAnErrorWhereItIsNotMapped) {
+TEST_F(IndexedDatasetTest, TruncatingAnOpenFileIsAnErrorIfItIsNotMapped) {
   const std::string prefix = Write(TokenType::kU16, {{1, 2, 3}});
   const absl::StatusOr<IndexedDataset> dataset =
       IndexedDataset::Open(prefix, {/*mmap_bin_files=*/false});
@@ -119,14 +119,14 @@ TEST_F(IndexedDatasetTest, SequencesOfMultimodalDatasetsHaveModes) {
   EXPECT_EQ(dataset->SequenceMode(1), -1);
 }
 
-TEST_F(IndexedDatasetTest, UnsignedTokensStayUnsigned) {
+TEST_F(IndexedDatasetTest, UnsignedTokensAreReadAsUnsigned) {
   const absl::StatusOr<IndexedDataset> dataset =
       IndexedDataset::Open(Write(TokenType::kU16, {{65535, 32768}}));
   ASSERT_THAT(dataset, IsOk());
   EXPECT_THAT(ReadAll(*dataset, 0), ElementsAre(65535, 32768));
 }
 
-TEST_F(IndexedDatasetTest, ATokenBeyond32BitsDoesNotTurnIntoAnother) {
+TEST_F(IndexedDatasetTest, ATokenBeyond32BitsIsReadAsMinusOne) {
   const std::string prefix = Write(TokenType::kI64, {{5}});
   std::ofstream(prefix + ".bin", std::ios::binary).write("\x05\0\0\0\x01\0\0\0", 8);
   const absl::StatusOr<IndexedDataset> dataset = IndexedDataset::Open(prefix);
@@ -134,7 +134,7 @@ TEST_F(IndexedDatasetTest, ATokenBeyond32BitsDoesNotTurnIntoAnother) {
   EXPECT_THAT(ReadAll(*dataset, 0), ElementsAre(-1));
 }
 
-TEST_F(IndexedDatasetTest, VerifyNamesTheFirstTokenOutsideTheVocabulary) {
+TEST_F(IndexedDatasetTest, VerifyTokensNamesTheFirstTokenOutsideTheVocabulary) {
   const absl::StatusOr<IndexedDataset> dataset =
       IndexedDataset::Open(Write(TokenType::kI32, {{1, 2}, {3, -4}}));
   ASSERT_THAT(dataset, IsOk());
@@ -145,7 +145,7 @@ TEST_F(IndexedDatasetTest, VerifyNamesTheFirstTokenOutsideTheVocabulary) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("sequence 1, position 0")));
 }
 
-// The fingerprint after `byte` of the .bin file was replaced.
+// Returns the fingerprint after replacing `byte` of the .bin file.
 uint32_t FingerprintWithOtherByte(const std::string& prefix, int64_t byte) {
   std::fstream bin(prefix + ".bin", std::ios::binary | std::ios::in | std::ios::out);
   const char old = static_cast<char>(bin.seekg(byte).get());
@@ -171,7 +171,7 @@ TEST_F(IndexedDatasetTest, TheFingerprintOfASmallDatasetIsTheChecksumOfBothFiles
     EXPECT_NE(FingerprintWithOtherByte(prefix, byte), fingerprint);
 }
 
-TEST_F(IndexedDatasetTest, TheFingerprintSeesTheIndex) {
+TEST_F(IndexedDatasetTest, TheFingerprintCoversTheIndex) {
   const auto fingerprint = [&](const std::vector<std::vector<int32_t>>& documents) {
     return *IndexedDataset::Open(Write(TokenType::kU16, documents))->ContentFingerprint();
   };
@@ -180,7 +180,7 @@ TEST_F(IndexedDatasetTest, TheFingerprintSeesTheIndex) {
 
 TEST_F(IndexedDatasetTest, TheFingerprintOfALargeDatasetSamplesItFromEndToEnd) {
   constexpr int64_t kBlock = 4096, kLast = 255;
-  // Blocks of the sample and gaps of the same length take turns.
+  // Sampled blocks and gaps of the same length alternate.
   constexpr int64_t kSize = kBlock * (2 * kLast + 1);
   const std::string prefix = Write(TokenType::kU8, {std::vector<int32_t>(kSize, 7)});
   const uint32_t fingerprint = *IndexedDataset::Open(prefix)->ContentFingerprint();
@@ -193,7 +193,7 @@ TEST_F(IndexedDatasetTest, TheFingerprintOfALargeDatasetSamplesItFromEndToEnd) {
   EXPECT_EQ(FingerprintWithOtherByte(prefix, kSize - kBlock - 1), fingerprint);
 }
 
-TEST_F(IndexedDatasetTest, EitherFileNamesTheDataset) {
+TEST_F(IndexedDatasetTest, EitherFilesNameOpensTheDataset) {
   const std::string prefix = Write(TokenType::kU16, {{1, 2, 3}});
   for (const absl::string_view suffix : {"", ".idx", ".bin"}) {
     const absl::StatusOr<IndexedDataset> dataset =
@@ -204,12 +204,12 @@ TEST_F(IndexedDatasetTest, EitherFileNamesTheDataset) {
   }
 }
 
-TEST_F(IndexedDatasetTest, MissingFilesAreNamed) {
+TEST_F(IndexedDatasetTest, ErrorsNameMissingFiles) {
   EXPECT_THAT(IndexedDataset::Open("/nowhere/x"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/x.idx")));
 }
 
-TEST_F(IndexedDatasetTest, ATruncatedBinFileIsTold) {
+TEST_F(IndexedDatasetTest, ATruncatedBinFileIsAnError) {
   const std::string prefix = Write(TokenType::kU16, {{1, 2, 3}});
   std::ofstream(prefix + ".bin", std::ios::binary) << "12345";
   EXPECT_THAT(IndexedDataset::Open(prefix),

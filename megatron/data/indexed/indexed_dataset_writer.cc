@@ -15,7 +15,7 @@ namespace megatron {
 namespace {
 
 constexpr size_t kBufferSize = size_t{1} << 20;
-// Ends the name of an older index while its tokens are replaced.
+// Suffix of an older index while its tokens are replaced.
 constexpr char kAside[] = ".idx.old.partial";
 
 template <typename Stored>
@@ -126,7 +126,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(FileSystem& fs, std::string prefix, T
 IndexedDatasetWriter::~IndexedDatasetWriter() {
   if (finalized_) return;
   bin_.reset();
-  // Best effort: a .partial file that stays harms nobody, and one of the two may not exist.
+  // Removal is best effort: a leftover .partial file is harmless, and one of the two may not exist.
   fs_.Remove(prefix_ + ".bin.partial").IgnoreError();
   fs_.Remove(prefix_ + ".idx.partial").IgnoreError();
   fs_.Remove(prefix_ + kAside).IgnoreError();
@@ -141,7 +141,7 @@ absl::Status IndexedDatasetWriter::AddSequence(absl::Span<const int32_t> tokens)
 }
 
 absl::Status IndexedDatasetWriter::AddStoredSequence(absl::string_view bytes,
-                                                     absl::optional<int8_t> mode) {
+                                                     std::optional<int8_t> mode) {
   const size_t token_size = static_cast<size_t>(TokenSize(type_));
   CHECK_EQ(bytes.size() % token_size, 0u);
   CHECK_EQ(modes_.size(), mode.has_value() ? lengths_.size() : 0u) << "modes for some sequences";
@@ -172,7 +172,7 @@ absl::Status IndexedDatasetWriter::AddDocument(absl::Span<const int32_t> tokens)
 absl::Status IndexedDatasetWriter::FlushTokens() {
   const absl::Status status = bin_->Append(buffer_);
   buffer_.clear();
-  // A long sequence's memory goes back.
+  // The memory of a long sequence is released.
   if (buffer_.capacity() > 4 * kBufferSize) buffer_.shrink_to_fit();
   return status;
 }
@@ -229,18 +229,18 @@ absl::Status IndexedDatasetWriter::ReplaceTokens() {
   const std::string directory = ParentPath(prefix_), index = prefix_ + ".idx";
   for (const char* ending : {".bin", ".idx"})
     MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs_, prefix_ + ending));
-  // An index of an older dataset must never stand beside the new tokens, also not after a crash: it
-  // goes first, durably.
+  // An older dataset's index must never stand beside the new tokens, not even after a crash, so it
+  // is removed first, durably.
   const absl::Status aside = fs_.Rename(index, prefix_ + kAside);
   if (!aside.ok() && !absl::IsNotFound(aside)) return aside;
   absl::Status status = fs_.SyncDir(directory);
   if (status.ok()) status = fs_.Rename(prefix_ + ".bin.partial", prefix_ + ".bin");
   if (!status.ok()) {
-    // The first error is the one to tell.
+    // The first error is the one to report.
     if (aside.ok()) fs_.Rename(prefix_ + kAside, index).IgnoreError();
     return status;
   }
-  // Also one that a killed run has left.
+  // This also removes an old index that a killed run has left.
   const absl::Status removed = fs_.Remove(prefix_ + kAside);
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   return fs_.SyncDir(directory);

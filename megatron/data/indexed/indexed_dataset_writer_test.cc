@@ -42,9 +42,9 @@ std::string Contents(FileSystem& fs, const std::string& path) {
   return contents.ok() ? *contents : absl::StrCat("(", contents.status().ToString(), ")");
 }
 
-// The bytes that Megatron's own builder writes for these documents: field by field, from the
-// description of its format.
-TEST(IndexedDatasetWriterTest, WritesMegatronsBytes) {
+// Megatron's own builder writes these bytes for these documents; they are derived field by field
+// from the description of its format.
+TEST(IndexedDatasetWriterTest, FilesHaveTheBytesThatMegatronWrites) {
   MemoryFileSystem fs;
   ASSERT_THAT(WriteDataset(fs, "x", {{1, 2, 3}, {}, {258, 65535}}), IsOk());
   EXPECT_EQ(Contents(fs, "x.bin"), std::string("\x01\0\x02\0\x03\0\x02\x01\xff\xff", 10));
@@ -61,7 +61,7 @@ TEST(IndexedDatasetWriterTest, WritesMegatronsBytes) {
   EXPECT_EQ(Contents(fs, "x.idx"), expected);
 }
 
-TEST(IndexedDatasetWriterTest, LeavesNoOtherFiles) {
+TEST(IndexedDatasetWriterTest, NoOtherFilesAreLeft) {
   MemoryFileSystem fs;
   ASSERT_THAT(fs.CreateDirs("d"), IsOk());
   ASSERT_THAT(WriteDataset(fs, "d/x", {{1}}), IsOk());
@@ -84,7 +84,7 @@ TEST(IndexedDatasetWriterTest, ADocumentMayHaveSeveralSequences) {
   EXPECT_EQ(dataset->num_sequences(), 2);
 }
 
-TEST(IndexedDatasetWriterTest, FilesLargerThanTheBufferAreWhole) {
+TEST(IndexedDatasetWriterTest, FilesLargerThanTheBufferAreComplete) {
   const std::string prefix = testing::TempDir() + "/large";
   auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), prefix, TokenType::kU16);
   ASSERT_THAT(writer, IsOk());
@@ -120,7 +120,7 @@ TEST(IndexedDatasetWriterTest, TokensThatDoNotFitAreRefusedAndNothingIsAdded) {
   EXPECT_EQ(Contents(fs, "x.bin"), std::string("\x07\0", 2));
 }
 
-TEST(IndexedDatasetWriterTest, WithoutFinalizeNothingIsLeftAndTheOldDatasetStays) {
+TEST(IndexedDatasetWriterTest, WithoutFinalizeNothingIsLeftAndTheOldDatasetIsKept) {
   MemoryFileSystem fs;
   ASSERT_THAT(fs.CreateDirs("d"), IsOk());
   ASSERT_THAT(WriteDataset(fs, "d/x", {{1}}), IsOk());
@@ -136,8 +136,8 @@ TEST(IndexedDatasetWriterTest, WithoutFinalizeNothingIsLeftAndTheOldDatasetStays
   EXPECT_EQ(Contents(fs, "d/x.idx"), old_index);
 }
 
-// After a crash at any instant there is the old dataset, the new one, or, where no .idx is there,
-// none; never a mixture.
+// A crash at any instant leaves the old dataset, or the new one, or no .idx and hence no dataset,
+// but never a mixture.
 TEST(IndexedDatasetWriterTest, ACrashAtAnyInstantLeavesTheOldDatasetTheNewOneOrNone) {
   MemoryFileSystem fs;
   ASSERT_THAT(fs.CreateDirs("d"), IsOk());
@@ -166,7 +166,7 @@ TEST(IndexedDatasetWriterTest, ACrashAtAnyInstantLeavesTheOldDatasetTheNewOneOrN
   }
 }
 
-TEST(IndexedDatasetWriterTest, WhatIsPreparedIsDurableAndNotYetVisible) {
+TEST(IndexedDatasetWriterTest, PreparedDataIsDurableButNotVisible) {
   MemoryFileSystem fs;
   ASSERT_THAT(fs.CreateDirs("d"), IsOk());
   ASSERT_THAT(WriteDataset(fs, "d/x", {{1}}), IsOk());
@@ -181,7 +181,7 @@ TEST(IndexedDatasetWriterTest, WhatIsPreparedIsDurableAndNotYetVisible) {
   EXPECT_EQ(Contents(fs, "d/x.bin"), std::string("\x02\0\x03\0", 4));
 }
 
-TEST(IndexedDatasetWriterTest, ModesStandBehindEverythingElse) {
+TEST(IndexedDatasetWriterTest, ModesAreTheLastPartOfTheIndex) {
   MemoryFileSystem fs;
   auto writer = IndexedDatasetWriter::Create(fs, "x", TokenType::kU16);
   ASSERT_THAT(writer, IsOk());
@@ -195,7 +195,7 @@ TEST(IndexedDatasetWriterTest, ModesStandBehindEverythingElse) {
   EXPECT_EQ(index.substr(index.size() - 2), "\x01\xff");
 }
 
-TEST(IndexedDatasetWriterTest, WhatIsNoRegularFileIsNotReplaced) {
+TEST(IndexedDatasetWriterTest, OnlyRegularFilesAreReplaced) {
   FileSystem& fs = PosixFileSystem();
   const std::string folder = ::testing::TempDir() + "/odd";
   ASSERT_THAT(fs.RemoveTree(folder), IsOk());
@@ -214,9 +214,9 @@ TEST(IndexedDatasetWriterTest, WhatIsNoRegularFileIsNotReplaced) {
   }
 }
 
-// One fault at every operation: the old dataset is there or the new one, or, where the new tokens
-// are in place, none.
-TEST(IndexedDatasetWriterTest, AFaultLeavesTheOldDatasetUnlessItsTokensAreReplaced) {
+// A fault at any operation leaves the old dataset, the new one, or, if the new tokens are already
+// in place, none.
+TEST(IndexedDatasetWriterTest, AFaultLeavesTheOldDatasetUnlessItsTokensWereReplaced) {
   MemoryFileSystem memory;
   ASSERT_THAT(memory.CreateDirs("d"), IsOk());
   FaultFileSystem fs(&memory);
@@ -244,7 +244,7 @@ TEST(IndexedDatasetWriterTest, AFaultLeavesTheOldDatasetUnlessItsTokensAreReplac
   EXPECT_GT(kept, operations / 2);
 }
 
-TEST(IndexedDatasetWriterTest, AMissingDirectoryIsNamed) {
+TEST(IndexedDatasetWriterTest, ErrorsNameAMissingDirectory) {
   EXPECT_THAT(IndexedDatasetWriter::Create(PosixFileSystem(), "/nowhere/x", TokenType::kU16),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nowhere/x.bin.partial")));
 }

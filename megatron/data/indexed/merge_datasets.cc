@@ -1,6 +1,7 @@
 #include "megatron/data/indexed/merge_datasets.h"
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -8,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed/indexed_dataset.h"
 #include "megatron/data/indexed/indexed_dataset_writer.h"
@@ -39,7 +39,7 @@ absl::Status AddDocument(const IndexedDataset& dataset, int64_t document,
   const auto [begin, end] = dataset.DocumentSequences(document);
   for (int64_t i = begin; i < end; ++i) {
     const absl::string_view bytes = dataset.SequenceBytes(i);
-    absl::optional<int8_t> mode;
+    std::optional<int8_t> mode;
     if (dataset.has_modes()) mode = dataset.SequenceMode(i);
     MEGATRON_RETURN_IF_ERROR(writer.AddStoredSequence(bytes, mode));
     report->bytes += static_cast<int64_t>(bytes.size());
@@ -87,7 +87,8 @@ absl::StatusOr<MergeReport> MergeDatasets(absl::Span<const std::string> prefixes
   for (const std::string& prefix : prefixes) {
     MEGATRON_ASSIGN_OR_RETURN(const IndexedDataset dataset, IndexedDataset::Open(prefix));
     MEGATRON_RETURN_IF_ERROR(CheckSameKind(first, dataset));
-    // Megatron copies such bytes, and its merged index then points beside every later sequence.
+    // Megatron copies such bytes, and its merged index then points to wrong places for every later
+    // sequence.
     MEGATRON_RETURN_IF_ERROR(dataset.VerifyBinSize());
     for (int64_t i = 0; i < dataset.num_documents(); ++i) {
       MEGATRON_RETURN_IF_ERROR(AddDocument(dataset, i, *writer, &report));

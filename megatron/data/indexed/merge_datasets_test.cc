@@ -2,13 +2,13 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/fault_file_system.h"
@@ -40,7 +40,7 @@ class MergeDatasetsTest : public testing::Test {
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
 
   void Write(const std::string& prefix, const Documents& documents,
-             TokenType type = TokenType::kU16, absl::optional<int8_t> mode = absl::nullopt) {
+             TokenType type = TokenType::kU16, std::optional<int8_t> mode = std::nullopt) {
     auto writer = IndexedDatasetWriter::Create(fs_, prefix, type);
     ASSERT_THAT(writer, IsOk());
     for (const auto& document : documents) {
@@ -62,7 +62,7 @@ class MergeDatasetsTest : public testing::Test {
   const std::string folder_;
 };
 
-TEST_F(MergeDatasetsTest, TheResultIsWhatOneWriterWouldHaveWritten) {
+TEST_F(MergeDatasetsTest, TheResultEqualsTheOutputOfOneWriter) {
   Write(Path("in/b"), {{"aabb", "cc"}, {}});
   Write(Path("in/a"), {{"dd"}});
   Write(Path("in/c"), {});
@@ -81,7 +81,7 @@ TEST_F(MergeDatasetsTest, TheResultIsWhatOneWriterWouldHaveWritten) {
   ExpectSameFiles(Path("out"), Path("whole"));
 }
 
-TEST_F(MergeDatasetsTest, EveryTokenTypeIsCopiedAsItIs) {
+TEST_F(MergeDatasetsTest, EveryTokenTypeIsCopiedUnchanged) {
   for (const TokenType type : {TokenType::kU8, TokenType::kI8, TokenType::kI16, TokenType::kU16,
                                TokenType::kI32, TokenType::kI64}) {
     Write(Path("in/a"), {{"01234567"}}, type);
@@ -92,7 +92,7 @@ TEST_F(MergeDatasetsTest, EveryTokenTypeIsCopiedAsItIs) {
   }
 }
 
-TEST_F(MergeDatasetsTest, ModesComeAlong) {
+TEST_F(MergeDatasetsTest, ModesAreMerged) {
   Write(Path("in/a"), {{"aa", "bb"}}, TokenType::kU16, int8_t{1});
   Write(Path("in/b"), {{"cc"}}, TokenType::kU16, int8_t{0});
   ASSERT_THAT(MergeDatasets({Path("in/a"), Path("in/b")}, Path("out"), fs_, Always), IsOk());
@@ -117,7 +117,7 @@ TEST_F(MergeDatasetsTest, DatasetsOfDifferentKindsAreRefused) {
   EXPECT_EQ(File(Path("out.bin.partial")), "none");
 }
 
-TEST_F(MergeDatasetsTest, AnUnfinishedDatasetIsToldAndNotLeftOut) {
+TEST_F(MergeDatasetsTest, AnUnfinishedDatasetIsAnError) {
   Write(Path("in/a"), {{"aa"}});
   ASSERT_THAT(WriteFileAtomically(fs_, Path("in/notes.txt"), "x"), IsOk());
   EXPECT_THAT(FindDatasets(fs_, Path("in")), IsOkAndHolds(ElementsAre(Path("in/a"))));
@@ -137,7 +137,7 @@ TEST_F(MergeDatasetsTest, TokensThatBelongToNoSequenceAreRefused) {
   EXPECT_EQ(File(Path("out.bin")), "none");
 }
 
-TEST_F(MergeDatasetsTest, AnInterruptAndAFullDiskLeaveNothing) {
+TEST_F(MergeDatasetsTest, AnInterruptOrAFullDiskLeavesNothing) {
   Write(Path("in/a"), {{"aa"}});
   EXPECT_THAT(
       MergeDatasets({Path("in/a")}, Path("out"), fs_, [](const MergeReport&) { return false; }),
@@ -152,7 +152,7 @@ TEST_F(MergeDatasetsTest, AnInterruptAndAFullDiskLeaveNothing) {
                 StatusIs(absl::StatusCode::kResourceExhausted))
         << i;
     EXPECT_EQ(File(Path("out.bin.partial")), "none") << i;
-    // The last fault is in making the name durable, behind its change.
+    // The last fault hits the sync of the directory, after the rename.
     if (i + 1 == operations) break;
     EXPECT_EQ(File(Path("out.idx")), "none") << i;
   }

@@ -1,4 +1,4 @@
-// How a token is stored in an indexed dataset: little-endian integers of one to eight bytes.
+// The types of tokens in an indexed dataset: little-endian integers of one to eight bytes.
 #ifndef MEGATRON_DATA_INDEXED_TOKEN_TYPE_H_
 #define MEGATRON_DATA_INDEXED_TOKEN_TYPE_H_
 
@@ -9,17 +9,18 @@
 
 namespace megatron {
 
-// The values are those in the file. Its codes 6 and 7, f64 and f32, hold no tokens.
+// The values are those in the file. The codes 6 and 7, f64 and f32, hold no tokens.
 enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 
 absl::StatusOr<TokenType> TokenTypeFromCode(uint8_t code);
 
 int TokenSize(TokenType type);
 
-// "u16" and so on.
+// Returns "u16" and so on.
 absl::string_view TokenTypeName(TokenType type);
 
-// What Megatron writes for a vocabulary of this size: u16 below 65,500 and i32 from there on.
+// Returns the type that Megatron writes for a vocabulary of this size: u16 below 65,500 and i32
+// from there on.
 TokenType SmallestTokenType(int64_t vocab_size);
 
 }  // namespace megatron

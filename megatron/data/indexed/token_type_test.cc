@@ -13,7 +13,7 @@ using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-TEST(TokenTypeTest, CodesOfIntegersAreTypes) {
+TEST(TokenTypeTest, CodesOfIntegerTypesAreAccepted) {
   for (const TokenType type : {TokenType::kU8, TokenType::kI8, TokenType::kI16, TokenType::kI32,
                                TokenType::kI64, TokenType::kU16}) {
     EXPECT_THAT(TokenTypeFromCode(static_cast<uint8_t>(type)), IsOkAndHolds(type));
@@ -28,7 +28,7 @@ TEST(TokenTypeTest, OtherCodesAreErrors) {
   EXPECT_THAT(TokenTypeFromCode(9), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-TEST(TokenTypeTest, MegatronStoresVocabulariesBelow65500In16Bits) {
+TEST(TokenTypeTest, VocabulariesBelow65500NeedSixteenBitsAsInMegatron) {
   EXPECT_EQ(SmallestTokenType(257), TokenType::kU16);
   EXPECT_EQ(SmallestTokenType(65499), TokenType::kU16);
   EXPECT_EQ(SmallestTokenType(65500), TokenType::kI32);

@@ -64,7 +64,7 @@ class FileSource : public ByteSource {
   int64_t stored_bytes_read() const override { return bytes_read_; }
 
  private:
-  // Whether a read would not wait; the end and errors count as ready.
+  // Whether a read would return without waiting; the end and errors count as ready.
   bool IsReady() const {
     pollfd entry = {fd_, POLLIN, 0};
     return poll(&entry, 1, kPollMilliseconds) > 0;
@@ -87,7 +87,8 @@ std::unique_ptr<ByteSource> MakeMemorySource(std::string contents, size_t piece)
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenByteSource(const std::string& path,
                                                            const std::atomic<bool>* stop) {
   if (path == "-") return std::make_unique<FileSource>("stdin", STDIN_FILENO, false, stop);
-  // O_NONBLOCK: opening a pipe must not wait for its writer; reading does, and can be stopped.
+  // O_NONBLOCK keeps open() of a pipe from waiting for its writer. Reads do wait, and can be
+  // stopped.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("open '", path, "'"));
   auto source = std::make_unique<FileSource>(path, fd, true, stop);

@@ -36,7 +36,7 @@ std::string ReadAll(ByteSource& source, size_t piece) {
 
 const std::atomic<bool> kNever{false};
 
-TEST(ByteSourceTest, MemoryComesInPieces) {
+TEST(ByteSourceTest, AMemorySourceGivesPiecesOfTheGivenSize) {
   const std::unique_ptr<ByteSource> source = MakeMemorySource("hello", 2);
   std::string buffer(4, '\0');
   EXPECT_THAT(source->Read(absl::MakeSpan(buffer)), IsOkAndHolds(2u));
@@ -55,7 +55,7 @@ TEST(ByteSourceTest, AFileIsReadToItsEnd) {
   EXPECT_EQ((*source)->stored_bytes_read(), 100000);
 }
 
-TEST(ByteSourceTest, WhatIsNoFileIsTold) {
+TEST(ByteSourceTest, MissingFilesAndDirectoriesAreErrors) {
   EXPECT_THAT(OpenByteSource("/nowhere/x", &kNever),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'/nowhere/x'")));
   EXPECT_THAT(OpenByteSource(testing::TempDir(), &kNever),
@@ -73,7 +73,7 @@ class PipeTest : public testing::Test {
   const std::string path_;
 };
 
-TEST_F(PipeTest, APipeIsWaitedForAndReadToItsEnd) {
+TEST_F(PipeTest, ReadsWaitForAPipeAndReachItsEnd) {
   const auto source = OpenByteSource(path_, &kNever);
   ASSERT_THAT(source, IsOk());
   std::thread writer([this] {

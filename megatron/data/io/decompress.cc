@@ -25,7 +25,8 @@ constexpr size_t kMostZstdHeaderBytes = 18;
 
 bool IsGzip(absl::string_view head) { return absl::StartsWith(head, "\x1f\x8b"); }
 
-// A frame, or one of the skippable frames with which parallel compressors begin.
+// Whether the input begins with a frame, or with one of the skippable frames that parallel
+// compressors write first.
 bool IsZstd(absl::string_view head) {
   if (head.size() < kMagicBytes) return false;
   return absl::StartsWith(head, "\x28\xb5\x2f\xfd") ||
@@ -33,20 +34,20 @@ bool IsZstd(absl::string_view head) {
           head.substr(1, 3) == "\x2a\x4d\x18");
 }
 
-// A source whose next bytes can be looked at.
+// A source that allows looking at the next bytes before consuming them.
 class BufferedInput {
  public:
   BufferedInput(std::string name, std::unique_ptr<ByteSource> source)
       : name_(std::move(name)), source_(std::move(source)), buffer_(kInputBytes) {}
 
-  // What is there and was not consumed.
+  // The bytes that were read and not yet consumed.
   absl::string_view data() const { return {buffer_.data() + begin_, end_ - begin_}; }
   void Consume(size_t count) { begin_ += count; }
-  // Whether the end was met; what was read before it may still be there.
+  // Whether the source has reached its end; data() may still hold bytes.
   bool at_end() const { return at_end_; }
   int64_t stored_bytes_read() const { return source_->stored_bytes_read(); }
 
-  // Makes data() hold at least `count` bytes, fewer only where the input ends.
+  // Makes data() hold at least `count` bytes, or fewer if the input ends.
   absl::Status Fill(size_t count) {
     while (end_ - begin_ < count && !at_end_) {
       std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -113,8 +114,8 @@ class GzipSource : public ByteSource {
   int64_t stored_bytes_read() const override { return input_->stored_bytes_read(); }
 
  private:
-  // Steps to the next compressed file; false at the end. Zeros may fill up the last block of a
-  // tape or a disk.
+  // Moves to the next compressed file; returns false at the end. Zeros are skipped: they may fill
+  // up the last block of a tape or a disk.
   absl::StatusOr<bool> StartMember() {
     MEGATRON_RETURN_IF_ERROR(input_->Fill(2));
     while (!input_->data().empty() && input_->data()[0] == '\0') {
@@ -182,7 +183,7 @@ class ZstdSource : public ByteSource {
   int64_t stored_bytes_read() const override { return input_->stored_bytes_read(); }
 
  private:
-  // What the frame that begins here says it holds.
+  // Reads the content size from the header of the frame that begins here.
   absl::Status StartFrame() {
     MEGATRON_RETURN_IF_ERROR(input_->Fill(kMostZstdHeaderBytes));
     const absl::string_view data = input_->data();
@@ -191,8 +192,8 @@ class ZstdSource : public ByteSource {
     return absl::OkStatus();
   }
 
-  // Reading piece by piece, the library misses that a frame ends too early if its last block is
-  // empty.
+  // Reports a frame that ends too early. When reading piece by piece, the library misses this if
+  // the frame's last block is empty.
   absl::Status CheckFrame() const {
     const bool says =
         frame_bytes_ != ZSTD_CONTENTSIZE_UNKNOWN && frame_bytes_ != ZSTD_CONTENTSIZE_ERROR;
@@ -205,9 +206,9 @@ class ZstdSource : public ByteSource {
     if (!in_frame_) {
       MEGATRON_RETURN_IF_ERROR(StartFrame());
     }
-    // A frame that the library has before it as a whole goes another way there, on which it finds
-    // damage that it does not find on this one, and the other way around. Byte by byte as far as a
-    // header may reach, no frame is ever before it as a whole.
+    // The library decodes a frame that it is given whole by another code path, and each of the two
+    // paths finds damage that the other misses. Feeding single bytes up to the longest possible
+    // header makes sure that no frame is ever given whole.
     const bool in_header = stored_of_frame_ < kMostZstdHeaderBytes;
     const size_t given =
         in_header ? std::min<size_t>(input_->data().size(), 1) : input_->data().size();
@@ -223,7 +224,7 @@ class ZstdSource : public ByteSource {
     if (!in_frame_) {
       MEGATRON_RETURN_IF_ERROR(CheckFrame());
     }
-    // A full buffer may mean that the library holds more than it could hand out.
+    // If the buffer is full, the library may hold more output.
     output_waits_ = in_frame_ && out.pos == out.size;
     return out.pos;
   }
@@ -231,7 +232,7 @@ class ZstdSource : public ByteSource {
   const std::unique_ptr<BufferedInput> input_;
   ZSTD_DCtx* const context_;
   bool in_frame_ = false;
-  uint64_t frame_bytes_ = 0;  // or one of the library's two numbers for what isn't known
+  uint64_t frame_bytes_ = 0;  // one of the library's two special values if unknown
   uint64_t read_of_frame_ = 0, stored_of_frame_ = 0;
   bool output_waits_ = false;
 };

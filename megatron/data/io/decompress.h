@@ -1,4 +1,4 @@
-// Reads gzip and zstd as what is in them.
+// Reads gzip and zstd files as the text they contain.
 #ifndef MEGATRON_DATA_IO_DECOMPRESS_H_
 #define MEGATRON_DATA_IO_DECOMPRESS_H_
 
@@ -10,13 +10,13 @@
 
 namespace megatron {
 
-// The bytes of `source`, decompressed where they begin as a gzip or zstd file does, else as they
-// are. Several compressed files one behind the other are one. `name` serves messages, and where it
+// Returns the decompressed bytes of `source` if it begins as a gzip or zstd file does, else its
+// bytes unchanged. Several compressed files in a row are read as one. `name` serves messages; if it
 // ends in .gz or .zst, other contents are an error.
 //
-// kDataLoss, from here or from a Read, for what is damaged or ends too early: the checksums of both
-// formats are compared, and no byte that can't be right is taken for the end. Memory is bounded
-// whatever the input: a zstd file may ask for a window of 128 MiB, and is refused for more.
+// Decompress and Read return kDataLoss for input that is damaged or ends too early: the checksums
+// of both formats are verified, and no invalid byte is taken for the end. Memory is bounded
+// whatever the input: a zstd file may ask for a window of at most 128 MiB.
 absl::StatusOr<std::unique_ptr<ByteSource>> Decompress(const std::string& name,
                                                        std::unique_ptr<ByteSource> source);
 

@@ -1,5 +1,5 @@
-// Any bytes as a compressed file: an error, or some text, the same in pieces of any size, in
-// bounded memory.
+// Fuzzes decompression: any bytes give either an error or some text, which is the same for pieces
+// of any size, in bounded memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// A few bytes can stand for gigabytes; this many say enough.
+// A few bytes can expand to gigabytes; this many are enough to compare.
 constexpr size_t kEnough = size_t{1} << 18;
 
 struct Outcome {

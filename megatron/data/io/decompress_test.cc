@@ -57,14 +57,14 @@ absl::StatusOr<std::string> Read(const std::string& name, const std::string& sto
   }
 }
 
-// About a megabyte, neither random nor all the same.
+// Returns about a megabyte of text that is neither random nor constant.
 std::string SomeText() {
   std::string text;
   for (int i = 0; i < 50000; ++i) absl::StrAppend(&text, "line ", i * 7919 % 10007, " of text\n");
   return text;
 }
 
-TEST(DecompressTest, TellsFormatsByTheirContents) {
+TEST(DecompressTest, FormatsAreRecognizedByTheirContents) {
   const std::string text = SomeText();
   EXPECT_THAT(Read("x", text), IsOkAndHolds(text));
   EXPECT_THAT(Read("x", Gzip(text)), IsOkAndHolds(text));
@@ -75,7 +75,7 @@ TEST(DecompressTest, TellsFormatsByTheirContents) {
   EXPECT_THAT(Read("x.zst", Zstd("")), IsOkAndHolds(""));
 }
 
-TEST(DecompressTest, PiecesOfAnySizeGiveTheSame) {
+TEST(DecompressTest, PiecesOfAnySizeGiveTheSameText) {
   const std::string text = SomeText().substr(0, 20000);
   for (const std::string& stored : {text, Gzip(text), Zstd(text)}) {
     for (const size_t stored_piece : {1, 3, 1000}) {
@@ -85,7 +85,7 @@ TEST(DecompressTest, PiecesOfAnySizeGiveTheSame) {
   }
 }
 
-TEST(DecompressTest, FilesOneBehindTheOtherAreOne) {
+TEST(DecompressTest, ConcatenatedFilesAreReadAsOne) {
   EXPECT_THAT(Read("x.gz", Gzip("one ") + Gzip("") + Gzip("two")), IsOkAndHolds("one two"));
   EXPECT_THAT(Read("x.zst", Zstd("one ") + Zstd("") + Zstd("two")), IsOkAndHolds("one two"));
   EXPECT_THAT(Read("x.gz", Gzip("padded") + std::string(1000, '\0')), IsOkAndHolds("padded"));
@@ -93,7 +93,7 @@ TEST(DecompressTest, FilesOneBehindTheOtherAreOne) {
   EXPECT_THAT(Read("x.zst", skippable + Zstd("text") + skippable), IsOkAndHolds("text"));
 }
 
-TEST(DecompressTest, EveryCutIsAnError) {
+TEST(DecompressTest, EveryTruncationIsAnError) {
   const std::string text = SomeText().substr(0, 500);
   for (const auto& [name, stored] :
        {std::make_pair("x.gz", Gzip(text)), std::make_pair("x.zst", Zstd(text))}) {
@@ -105,11 +105,11 @@ TEST(DecompressTest, EveryCutIsAnError) {
   }
 }
 
-TEST(DecompressTest, DamageIsAnErrorAndNeverOtherText) {
+TEST(DecompressTest, DamageNeverGivesOtherText) {
   const std::string text = SomeText().substr(0, 500);
   for (const auto& [name, good] :
        {std::make_pair("x.gz", Gzip(text)), std::make_pair("x.zst", Zstd(text))}) {
-    // The ten bytes of gzip's header hold a time and a system, which mean nothing to us.
+    // The ten bytes of gzip's header hold a time and an operating system, which are ignored.
     for (size_t i = std::string(name) == "x.gz" ? 10 : 0; i < good.size(); ++i) {
       std::string damaged = good;
       damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
@@ -123,8 +123,8 @@ TEST(DecompressTest, DamageIsAnErrorAndNeverOtherText) {
   }
 }
 
-// A frame of 256 bytes, as it says, whose only block is empty.
-TEST(DecompressTest, AFrameWithLessThanItSaysIsAnErrorWhateverThePieces) {
+// The frame declares 256 bytes but holds one empty block.
+TEST(DecompressTest, AFrameShorterThanItsHeaderSaysIsAnErrorForPiecesOfAnySize) {
   const std::string frame("\x28\xb5\x2f\xfd\x40\x24\0\0\x01\0\0", 11);
   for (const size_t stored_piece : {size_t{1}, size_t{5}, SIZE_MAX}) {
     for (const size_t piece : {size_t{1}, size_t{999}, size_t{65536}}) {
@@ -135,7 +135,7 @@ TEST(DecompressTest, AFrameWithLessThanItSaysIsAnErrorWhateverThePieces) {
   }
 }
 
-TEST(DecompressTest, WhatIsNotWhatItsNameSaysIsAnError) {
+TEST(DecompressTest, ContentsThatContradictTheNameAreAnError) {
   EXPECT_THAT(Read("x.gz", "plain text"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("no gzip data")));
   EXPECT_THAT(Read("x.zst", Gzip("a")),
@@ -145,7 +145,7 @@ TEST(DecompressTest, WhatIsNotWhatItsNameSaysIsAnError) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("follows")));
 }
 
-// A frame's header that asks for 2 GiB.
+// The frame's header asks for a window of 2 GiB.
 TEST(DecompressTest, AWindowThatIsTooLargeIsRefused) {
   EXPECT_THAT(Read("x.zst", std::string("\x28\xb5\x2f\xfd\x00\xa8\0\0\0\0\0\0", 12)),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("too much memory")));

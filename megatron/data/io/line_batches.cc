@@ -36,7 +36,7 @@ absl::StatusOr<bool> LineBatchReader::Next(LineBatch* batch) {
       MEGATRON_ASSIGN_OR_RETURN(more, ReadMore(&batch->buffer));
       if (passing_over_) PassOver(&batch->buffer);
       Cut(old_size, batch);
-      // A byte order mark, which goes, does not make a line too long.
+      // A byte order mark is dropped, so it does not count.
       const bool too_long =
           batch->buffer.size() - line_begin_ > options_.max_line_bytes + kByteOrderMark.size();
       if ((!more && line_begin_ < batch->buffer.size()) || (batch->lines.empty() && too_long)) {

@@ -90,7 +90,7 @@ TEST(LineBatchesTest, AByteOrderMarkIsDroppedFromTheFirstLineOnly) {
               ElementsAre("a:1:one", "a:2:\xef\xbb\xbftwo"));
 }
 
-TEST(LineBatchesTest, AByteOrderMarkMakesNoLineTooLong) {
+TEST(LineBatchesTest, AByteOrderMarkDoesNotCountForTheLengthOfALine) {
   const std::string fits(20, 'x'), longer(21, 'y');
   for (size_t batch_bytes : {1, 7, 64}) {
     EXPECT_THAT(Lines({{"a", absl::StrCat("\xef\xbb\xbf", fits, "\nb\n")}}, 20, batch_bytes),
@@ -115,7 +115,7 @@ TEST(LineBatchesTest, BatchesAndPiecesOfAnySizeGiveTheSameLines) {
   }
 }
 
-TEST(LineBatchesTest, LongLinesAreMarkedWhereverTheyStand) {
+TEST(LineBatchesTest, LinesThatAreTooLongAreMarkedAtAnyPosition) {
   const std::string fits(20, 'x'), longer(21, 'y'), very_long(1000, 'z');
   for (size_t batch_bytes : {1, 7, 20, 64, 5000}) {
     SCOPED_TRACE(batch_bytes);
@@ -134,7 +134,7 @@ TEST(LineBatchesTest, NoLineTakesMoreMemoryThanTheLimit) {
   EXPECT_THAT(read->buffer_sizes, Each(Le(1100u)));
 }
 
-// A source that never ends and has no line break, and that asks for a stop after so many reads.
+// A source without a line break that never ends, and that calls `stop` after so many reads.
 class EndlessLine : public ByteSource {
  public:
   EndlessLine(int reads, std::function<void()> stop) : reads_(reads), stop_(std::move(stop)) {}
@@ -177,7 +177,7 @@ TEST(LineBatchesTest, AnEndlessLineIsTooLongAndCanBeStopped) {
   }
 }
 
-TEST(LineBatchesTest, ErrorsOfTheInputComeThrough) {
+TEST(LineBatchesTest, ErrorsOfTheInputAreReturned) {
   LineBatchReader reader(
       {"a"},
       [](const std::string&, const std::atomic<bool>*) { return absl::DataLossError("bad"); }, {});
@@ -185,7 +185,7 @@ TEST(LineBatchesTest, ErrorsOfTheInputComeThrough) {
   EXPECT_THAT(reader.Next(&batch), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-TEST(LineBatchesTest, StopReachesTheInput) {
+TEST(LineBatchesTest, StopEndsAWaitingRead) {
   const std::atomic<bool>* flag = nullptr;
   LineBatchReader reader({"a"},
                          [&flag](const std::string&, const std::atomic<bool>* stop) {

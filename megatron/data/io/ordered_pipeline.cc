@@ -106,9 +106,10 @@ class Runner {
   const OrderedPipeline& pipeline_;
   std::mutex mutex_;
   std::condition_variable may_fetch_, may_work_, may_take_;
-  // Items so far: fetched, given to a worker, taken. taken_ is written by the caller's thread only.
+  // Numbers of items that were fetched, given to a worker, and taken. Only the caller's thread
+  // writes taken_.
   int64_t fetched_ = 0, started_ = 0, taken_ = 0;
-  int64_t weight_ = 0;  // of items fetched and not yet taken
+  int64_t weight_ = 0;  // total weight of the items that are fetched but not taken
   std::vector<int64_t> weights_;
   std::vector<bool> done_;
   bool all_fetched_ = false;

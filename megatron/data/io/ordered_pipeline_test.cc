@@ -16,7 +16,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 
-// Squares the numbers below `count`.
+// Builds a pipeline that squares the numbers below `count`.
 class OrderedPipelineTest : public testing::Test {
  protected:
   OrderedPipeline Squares(int count, int workers, size_t slots) {
@@ -53,7 +53,7 @@ class OrderedPipelineTest : public testing::Test {
   std::atomic<bool> stopped_{false};
 };
 
-TEST_F(OrderedPipelineTest, ItemsLeaveInTheOrderInWhichTheyCame) {
+TEST_F(OrderedPipelineTest, ItemsAreTakenInTheOrderOfTheFetches) {
   for (const int workers : {1, 2, 5}) {
     for (const size_t slots : {1, 2, 12}) {
       fetched_ = 0;
@@ -70,7 +70,7 @@ TEST_F(OrderedPipelineTest, NoItemsAreNoError) {
   ExpectSquares(0);
 }
 
-TEST_F(OrderedPipelineTest, WhatCameBeforeAFailedFetchIsTaken) {
+TEST_F(OrderedPipelineTest, ItemsBeforeAFailedFetchAreTaken) {
   OrderedPipeline pipeline = Squares(100, 3, 8);
   const auto fetch = pipeline.fetch;
   pipeline.fetch = [&](size_t slot) -> absl::StatusOr<int64_t> {
@@ -81,7 +81,7 @@ TEST_F(OrderedPipelineTest, WhatCameBeforeAFailedFetchIsTaken) {
   ExpectSquares(50);
 }
 
-TEST_F(OrderedPipelineTest, AFailedTakeEndsAll) {
+TEST_F(OrderedPipelineTest, AFailedTakeEndsThePipeline) {
   OrderedPipeline pipeline = Squares(100000, 3, 8);
   const auto take = pipeline.take;
   pipeline.take = [&](size_t slot) {
@@ -93,7 +93,7 @@ TEST_F(OrderedPipelineTest, AFailedTakeEndsAll) {
   EXPECT_LT(fetched_, 100);
 }
 
-TEST_F(OrderedPipelineTest, ATickEndsAFetchThatWaits) {
+TEST_F(OrderedPipelineTest, AFailedTickEndsAWaitingFetch) {
   OrderedPipeline pipeline = Squares(0, 2, 4);
   pipeline.fetch = [this](size_t) -> absl::StatusOr<int64_t> {
     while (!stopped_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -103,7 +103,7 @@ TEST_F(OrderedPipelineTest, ATickEndsAFetchThatWaits) {
   EXPECT_THAT(RunOrderedPipeline(pipeline), StatusIs(absl::StatusCode::kAborted));
 }
 
-TEST_F(OrderedPipelineTest, HeavyItemsAreUnderWayAlone) {
+TEST_F(OrderedPipelineTest, HeavyItemsAreProcessedAlone) {
   OrderedPipeline pipeline = Squares(50, 2, 8);
   std::atomic<int> under_way{0}, most{0};
   const auto fetch = pipeline.fetch;

@@ -23,12 +23,12 @@ absl::StatusOr<std::vector<std::string>> ExpandPattern(const std::string& patter
   globfree(&found);
   if (result == GLOB_NOSPACE) return absl::ResourceExhaustedError("no memory to list files with");
   if (paths.empty()) return absl::ErrnoToStatus(ENOENT, absl::StrCat("open '", pattern, "'"));
-  // Not in the locale's order: the result must not depend on who runs this.
+  // The order must not depend on the user's locale.
   std::sort(paths.begin(), paths.end());
   return paths;
 }
 
-// -1 where the size is no hint of how much there is to read.
+// Returns the file's size, or -1 if the size does not tell how much there is to read.
 int64_t StoredSize(const std::string& path) {
   struct stat info;
   const bool regular = path != "-" && stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
@@ -41,7 +41,7 @@ absl::StatusOr<TextInputs> FindTextInputs(const std::vector<std::string>& patter
   TextInputs inputs;
   for (const std::string& pattern : patterns) {
     struct stat info;
-    // What is there but can't be looked at is for the one who opens it to tell.
+    // A path that exists but cannot be examined is kept: opening it reports the error.
     if (pattern == "-" || stat(pattern.c_str(), &info) == 0 || errno != ENOENT) {
       inputs.paths.push_back(pattern);
       continue;

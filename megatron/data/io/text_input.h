@@ -15,16 +15,17 @@ namespace megatron {
 
 struct TextInputs {
   std::vector<std::string> paths;
-  // Bytes of all of them as they lie on disk; -1 where one is a pipe or stdin.
+  // The total size on disk, in bytes; -1 if one of them is a pipe or stdin.
   int64_t stored_bytes = 0;
 };
 
-// What `patterns` name: "-" is stdin, a file is itself whatever characters its name has, and all
-// else is a pattern with *, ? and [...], whose files come in the order of their names' bytes.
-// kNotFound where one names nothing, kInvalidArgument where stdin is named twice or there are none.
+// Returns the files that `patterns` name. "-" is stdin; the path of an existing file stands for
+// that file whatever characters it has; everything else is a pattern with *, ? and [...], whose
+// files come in the byte order of their names. kNotFound if a pattern matches nothing,
+// kInvalidArgument if stdin is named twice or there are no patterns.
 absl::StatusOr<TextInputs> FindTextInputs(const std::vector<std::string>& patterns);
 
-// OpenByteSource and Decompress in one.
+// Opens a path with OpenByteSource and decompresses it with Decompress.
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenTextInput(const std::string& path,
                                                           const std::atomic<bool>* stop);
 

@@ -34,7 +34,7 @@ class TextInputTest : public testing::Test {
   const std::string folder_;
 };
 
-TEST_F(TextInputTest, PatternsGiveTheirFilesInTheOrderOfTheirNames) {
+TEST_F(TextInputTest, PatternsGiveFilesInTheOrderOfTheirNames) {
   const auto inputs = FindTextInputs({Path("c.txt"), Path("*.jsonl")});
   ASSERT_THAT(inputs, IsOk());
   EXPECT_THAT(inputs->paths,
@@ -42,20 +42,20 @@ TEST_F(TextInputTest, PatternsGiveTheirFilesInTheOrderOfTheirNames) {
   EXPECT_EQ(inputs->stored_bytes, 20);
 }
 
-TEST_F(TextInputTest, AFileIsItselfWhateverItsName) {
+TEST_F(TextInputTest, ThePathOfAnExistingFileIsNoPattern) {
   const auto inputs = FindTextInputs({Path("[x].jsonl")});
   ASSERT_THAT(inputs, IsOk());
   EXPECT_THAT(inputs->paths, ElementsAre(Path("[x].jsonl")));
 }
 
-TEST_F(TextInputTest, OfStdinNobodyKnowsTheSize) {
+TEST_F(TextInputTest, TheSizeOfStdinIsUnknown) {
   const auto inputs = FindTextInputs({Path("a.jsonl"), "-"});
   ASSERT_THAT(inputs, IsOk());
   EXPECT_EQ(inputs->stored_bytes, -1);
   EXPECT_THAT(FindTextInputs({"-", "-"}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(TextInputTest, WhatNamesNothingIsTold) {
+TEST_F(TextInputTest, PatternsThatMatchNothingAreErrors) {
   EXPECT_THAT(FindTextInputs({Path("a.jsonl"), Path("*.csv")}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("*.csv")));
   EXPECT_THAT(FindTextInputs({Path("d.jsonl")}),
@@ -63,7 +63,7 @@ TEST_F(TextInputTest, WhatNamesNothingIsTold) {
   EXPECT_THAT(FindTextInputs({}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(TextInputTest, OpensWhatItFinds) {
+TEST_F(TextInputTest, OpenedFilesGiveTheirContents) {
   const std::atomic<bool> never{false};
   const auto source = OpenTextInput(Path("a.jsonl"), &never);
   ASSERT_THAT(source, IsOk());

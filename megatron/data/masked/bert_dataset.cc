@@ -19,7 +19,7 @@ absl::Status Check(const WordPieces& pieces) {
                              {special.pad, "padding"}});
 }
 
-// Of a seq_length one [CLS] and two [SEP] are no text.
+// One [CLS] and two [SEP] take three positions of seq_length.
 SampleForm Form(const BertDatasetOptions& options) {
   return {"BERTMaskedWordPieceDataset", options.seq_length - 3,
           options.classification_head ? 2 : 1};
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<BertDataset>> BertDataset::Create(
 absl::Status BertDataset::Get(int64_t index, BertSample* sample) const {
   MEGATRON_RETURN_IF_ERROR(CheckSampleIndex(index, size()));
   const SentenceSample& source = corpus_.samples[index];
-  // Wraps around at 2^32, as Megatron's does.
+  // The seed wraps around at 2^32, as Megatron's does.
   NumpyRandomState random(options_.seed + static_cast<uint32_t>(index));
   int32_t pivot = source.num_sentences;
   sample->is_random = false;
@@ -114,7 +114,8 @@ void BertDataset::Mask(int32_t target_length, NumpyRandomState* random, BertSamp
   PadTo(options_.seq_length, 0, &sample->types);
 }
 
-// 80 % become [MASK], 10 % a random token, 10 % stay.
+// A masked token becomes [MASK] in 80 % of the cases and a random token in 10 %; in 10 % it is
+// kept.
 int32_t BertDataset::Replacement(int32_t token, NumpyRandomState* random) const {
   if (random->RandomSample() < 0.8) return corpus_.pieces.special.mask;
   if (random->RandomSample() < 0.5) return token;

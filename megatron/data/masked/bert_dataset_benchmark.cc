@@ -1,4 +1,5 @@
-// How fast samples of BERT and T5 are drawn; the data is made up, so that no time goes to reading.
+// Measures how fast samples of BERT and T5 are drawn. The data is synthetic, so reading takes no
+// time.
 
 #include <cstdint>
 #include <memory>

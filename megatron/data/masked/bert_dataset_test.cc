@@ -35,11 +35,11 @@ BertDatasetOptions Options() {
 
 absl::StatusOr<std::unique_ptr<BertDataset>> Create(const BertDatasetOptions& options,
                                                     int32_t first_token = 8) {
-  return CreateOfCountingDocuments<BertDataset>(Pieces(), options, first_token);
+  return CreateCountingDataset<BertDataset>(Pieces(), options, first_token);
 }
 
-// These two were drawn by Megatron-LM core 0.11.
-TEST(BertDatasetTest, DrawsThePairsThatMegatronDraws) {
+// Megatron-LM core 0.11 drew these two samples.
+TEST(BertDatasetTest, PairsAreMegatrons) {
   const auto dataset = Create(Options());
   ASSERT_THAT(dataset, IsOk());
   EXPECT_EQ((*dataset)->size(), 11);
@@ -55,7 +55,7 @@ TEST(BertDatasetTest, DrawsThePairsThatMegatronDraws) {
   EXPECT_FALSE(sample.truncated);
 }
 
-TEST(BertDatasetTest, SomeMaskedTokensBecomeRandomOnes) {
+TEST(BertDatasetTest, SomeMaskedTokensBecomeRandomTokens) {
   const auto dataset = Create(Options());
   ASSERT_THAT(dataset, IsOk());
   BertSample sample;
@@ -66,7 +66,7 @@ TEST(BertDatasetTest, SomeMaskedTokensBecomeRandomOnes) {
   EXPECT_FALSE(sample.is_random);
 }
 
-TEST(BertDatasetTest, ASampleIsTheSameWheneverItIsRead) {
+TEST(BertDatasetTest, ReadingASampleAgainGivesTheSameTokens) {
   const auto dataset = Create(Options());
   ASSERT_THAT(dataset, IsOk());
   BertSample first, again;
@@ -96,7 +96,7 @@ TEST(BertDatasetTest, PiecesAreCutToTheTargetLength) {
   EXPECT_EQ(truncated.size(), 2u);
 }
 
-TEST(BertDatasetTest, WithoutAClassificationHeadThereIsOnePieceInOrder) {
+TEST(BertDatasetTest, SamplesHaveOnePieceWithoutAClassificationHead) {
   BertDatasetOptions options = Options();
   options.classification_head = false;
   options.documents = {1, 2};
@@ -126,7 +126,7 @@ TEST(BertDatasetTest, ASampleThatDoesNotExistIsOutOfRange) {
   EXPECT_THAT((*dataset)->Get(-1, &sample), StatusIs(absl::StatusCode::kOutOfRange));
 }
 
-TEST(BertDatasetTest, AVocabularyWithoutMaskIsRefused) {
+TEST(BertDatasetTest, AVocabularyWithoutTheMaskTokenIsRefused) {
   WordPieces pieces = Pieces();
   pieces.special.mask = -1;
   EXPECT_THAT(CreateMockDataset<BertDataset>(Split::kTrain, pieces, Options()),
@@ -139,7 +139,7 @@ TEST(BertDatasetTest, AShortSequenceIsRefused) {
   EXPECT_THAT(Create(options), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(BertDatasetTest, MockSplitsAreThirds) {
+TEST(BertDatasetTest, SplitsOfMockDataAreThirds) {
   const auto valid =
       CreateMockDataset<BertDataset>(Split::kValid, MockWordPieces(100, 0), Options());
   ASSERT_THAT(valid, IsOk());

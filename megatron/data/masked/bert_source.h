@@ -1,4 +1,4 @@
-// BERT's samples in the form in which models train on: without their padding.
+// BERT's samples in the form in which models train on them: without padding.
 #ifndef MEGATRON_DATA_MASKED_BERT_SOURCE_H_
 #define MEGATRON_DATA_MASKED_BERT_SOURCE_H_
 
@@ -17,7 +17,7 @@ class BertSource : public SampleSource {
   explicit BertSource(std::unique_ptr<BertDataset> dataset) : dataset_(std::move(dataset)) {}
 
   int64_t size() const override { return dataset_->size(); }
-  // The class is 1 where the pieces changed places.
+  // The class is 1 if the pieces were swapped.
   absl::Status Get(int64_t index, Sample* sample) const override;
 
  private:

@@ -23,7 +23,7 @@ std::unique_ptr<BertDataset> Dataset() {
   return *std::move(dataset);
 }
 
-TEST(BertSourceTest, SamplesAreTheDatasetsWithoutPadding) {
+TEST(BertSourceTest, SamplesAreThoseOfTheDatasetWithoutPadding) {
   const std::unique_ptr<BertDataset> dataset = Dataset();
   const BertSource source(Dataset());
   ASSERT_EQ(source.size(), dataset->size());
@@ -54,7 +54,7 @@ TEST(BertSourceTest, SamplesAreTheDatasetsWithoutPadding) {
   EXPECT_TRUE(short_one && swapped && in_order);
 }
 
-TEST(BertSourceTest, SaysWhatDoesNotExist) {
+TEST(BertSourceTest, ASampleThatDoesNotExistIsAnError) {
   Sample sample;
   EXPECT_THAT(BertSource(Dataset()).Get(-1, &sample), StatusIs(absl::StatusCode::kOutOfRange));
 }

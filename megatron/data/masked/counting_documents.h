@@ -1,4 +1,4 @@
-// Six documents whose tokens count up, from which tests make datasets of BERT and T5.
+// Six documents whose tokens count up, from which tests make BERT and T5 datasets.
 #ifndef MEGATRON_DATA_MASKED_COUNTING_DOCUMENTS_H_
 #define MEGATRON_DATA_MASKED_COUNTING_DOCUMENTS_H_
 
@@ -14,7 +14,7 @@ namespace megatron {
 
 inline constexpr int32_t kCountingVocabulary = 1000;
 
-// Ids that are 3 modulo 4 continue words.
+// Returns a vocabulary in which ids that are 3 modulo 4 continue words.
 inline WordPieces CountingPieces() {
   WordPieces pieces;
   pieces.special.pad = 0;
@@ -25,7 +25,7 @@ inline WordPieces CountingPieces() {
   return pieces;
 }
 
-// Options for all documents, but for what the model decides.
+// Returns options for all six documents; tests set those that depend on the model.
 template <typename Options>
 Options CountingOptions() {
   Options options;
@@ -37,9 +37,9 @@ Options CountingOptions() {
 }
 
 template <typename Dataset, typename Options>
-absl::StatusOr<std::unique_ptr<Dataset>> CreateOfCountingDocuments(const WordPieces& pieces,
-                                                                   const Options& options,
-                                                                   int32_t first_token = 8) {
+absl::StatusOr<std::unique_ptr<Dataset>> CreateCountingDataset(const WordPieces& pieces,
+                                                               const Options& options,
+                                                               int32_t first_token = 8) {
   const std::vector<std::vector<int32_t>> sentence_lengths = {{4, 3, 5}, {2},    {6, 2, 3, 4, 1},
                                                               {},        {3, 3}, {5, 600}};
   auto corpus = std::make_shared<InMemorySequences>();

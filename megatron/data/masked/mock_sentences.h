@@ -1,9 +1,9 @@
-// Made-up documents of sentences, for runs of BERT and T5 without data: 10,000 documents of 2 to 32
-// sentences of 4 to 64 tokens. Nothing is stored but the lengths.
+// Synthetic documents of sentences, for BERT and T5 runs without data: 10,000 documents of 2 to 32
+// sentences of 4 to 64 tokens. Only the lengths are stored.
 //
 // A document counts through the ids of the vocabulary that are not special, from sentence to
 // sentence, so there is something to learn: masked tokens follow from their neighbours, and the
-// order of sentences from their tokens. (Megatron has mock data for GPT alone.)
+// order of sentences from their tokens. (Megatron has mock data only for GPT.)
 #ifndef MEGATRON_DATA_MASKED_MOCK_SENTENCES_H_
 #define MEGATRON_DATA_MASKED_MOCK_SENTENCES_H_
 
@@ -18,9 +18,8 @@
 
 namespace megatron {
 
-// A vocabulary for runs without a tokenizer: its last ids are [CLS], [SEP], [MASK], padding, BOS,
-// EOS and then `num_sentinels` sentinels; the others are words. There must be at least one of
-// these.
+// Returns a vocabulary for runs without a tokenizer. Its last ids are [CLS], [SEP], [MASK],
+// padding, BOS, EOS and then `num_sentinels` sentinels; the others, at least one, are words.
 WordPieces MockWordPieces(int32_t vocab_size, int32_t num_sentinels);
 
 class MockSentences : public TokenSequences {
@@ -43,8 +42,8 @@ class MockSentences : public TokenSequences {
 
  private:
   std::vector<int32_t> words_;
-  std::vector<int64_t> first_sentences_ = {0};  // of each document
-  std::vector<int64_t> begins_ = {0};           // of each sentence, in tokens
+  std::vector<int64_t> first_sentences_ = {0};  // first sentence of each document, and the end
+  std::vector<int64_t> begins_ = {0};           // first token of each sentence, and the end
 };
 
 }  // namespace megatron

@@ -39,7 +39,7 @@ TEST(MockSentencesTest, EveryDocumentHasTwoTo32SentencesOf4To64Tokens) {
   }
 }
 
-TEST(MockSentencesTest, SentencesCountOnThroughTheWords) {
+TEST(MockSentencesTest, SentencesCountThroughTheWords) {
   WordPieces pieces = MockWordPieces(11, 0);
   pieces.special.unk = 2;
   const MockSentences corpus(pieces);

@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-// Megatron's: the narrow one where all sentences have numbers that it holds.
+// Megatron's types: the narrow one is used if it holds the numbers of all sentences.
 constexpr char kNarrow[] = "<u4", kWide[] = "<u8";
 constexpr int64_t kColumns = 3;
 
@@ -70,7 +70,7 @@ IndexCacheKey SentenceSampleKey(absl::string_view dataset, const SentenceSampleC
   key.kind = std::string(dataset);
   const std::string samples =
       options.num_samples.has_value() ? absl::StrCat(*options.num_samples) : "null";
-  // As Megatron writes it: JSON, four spaces deep.
+  // Megatron writes the description like this: JSON with an indentation of four.
   key.description = absl::StrFormat(
       R"({
     "class": "%s",

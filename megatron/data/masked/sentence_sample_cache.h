@@ -1,10 +1,10 @@
-// The sample lists of BERT and T5 in files: the sample_index that Megatron's users know, rows of
-// (first sentence, sentence behind the last, target length).
+// The sample lists of BERT and T5 in files: the sample_index that Megatron's users know, with rows
+// of (first sentence, one past the last sentence, target length).
 //
-// The key is what determines the list and nothing else: which documents of which corpus, by
-// contents and not by name, and the options. As with GPT's indices (gpt_index_cache.h) a corpus
-// that was moved keeps its list, and what is torn or foreign is built anew. A list that was loaded
-// takes the memory of one that was built, 16 bytes a sample.
+// The key consists of everything that determines the list and nothing else: the documents of the
+// corpus (identified by contents, not by name) and the options. As with GPT's indices
+// (gpt_index_cache.h), a corpus that was moved keeps its list, and torn or foreign files are built
+// again. A loaded list takes the same memory as a built one, 16 bytes a sample.
 #ifndef MEGATRON_DATA_MASKED_SENTENCE_SAMPLE_CACHE_H_
 #define MEGATRON_DATA_MASKED_SENTENCE_SAMPLE_CACHE_H_
 
@@ -20,18 +20,19 @@
 
 namespace megatron {
 
-// Where a list is kept, and what it is of.
+// The cache of a list, and the identity of its corpus.
 struct SentenceSampleCache {
-  const IndexCache* cache = nullptr;  // null: in memory only
-  std::string fingerprint;            // of the corpus' contents; a line without quotes
+  const IndexCache* cache = nullptr;  // null: memory only
+  std::string fingerprint;  // fingerprint of the corpus' contents; one line without quotes
   Split split = Split::kTrain;
 };
 
-// `dataset` is Megatron's name of the kind of dataset, "BERTMaskedWordPieceDataset".
+// Returns the key of a list. `dataset` is Megatron's name of the kind of dataset, for example
+// "BERTMaskedWordPieceDataset".
 IndexCacheKey SentenceSampleKey(absl::string_view dataset, const SentenceSampleCache& where,
                                 const SentenceSampleOptions& options);
 
-// BuildSentenceSamples' result, from the cache where it is there.
+// Returns the result of BuildSentenceSamples, from the cache if it is there.
 absl::StatusOr<std::vector<SentenceSample>> LoadOrBuildSentenceSamples(
     absl::string_view dataset, const SentenceSampleCache& where,
     const SentenceSampleOptions& options, DocumentSentences document,

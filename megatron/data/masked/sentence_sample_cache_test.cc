@@ -19,7 +19,8 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 
-// Document d has d % 4 + 1 sentences, one after the other; sentence i has 3 + i % 9 tokens.
+// Document d has d % 4 + 1 sentences, and the documents follow each other; sentence i has 3 + i % 9
+// tokens.
 class SentenceSampleCacheTest : public ::testing::Test {
  protected:
   SentenceSampleCacheTest() {
@@ -45,7 +46,7 @@ class SentenceSampleCacheTest : public ::testing::Test {
         },
         [](int64_t i) { return static_cast<int32_t>(3 + i % 9); });
   }
-  // What a list says, for comparing.
+  // Returns a list as text, for comparisons.
   static std::string Text(const absl::StatusOr<std::vector<SentenceSample>>& samples) {
     if (!samples.ok()) return samples.status().ToString();
     std::string text;
@@ -74,7 +75,7 @@ class SentenceSampleCacheTest : public ::testing::Test {
   int calls_ = 0;
 };
 
-TEST_F(SentenceSampleCacheTest, WhatIsLoadedIsWhatWasBuilt) {
+TEST_F(SentenceSampleCacheTest, ALoadedListEqualsTheBuiltOne) {
   const std::string expected = Built();
   EXPECT_EQ(Text(Get()), expected);
   calls_ = 0;
@@ -82,8 +83,8 @@ TEST_F(SentenceSampleCacheTest, WhatIsLoadedIsWhatWasBuilt) {
   EXPECT_EQ(calls_, 0);
 }
 
-// The layout of Megatron's file: rows of u4, the second number behind the last sentence.
-TEST_F(SentenceSampleCacheTest, TheFileHasMegatronsRows) {
+// Megatron's file has rows of u4; the second number is one past the last sentence.
+TEST_F(SentenceSampleCacheTest, RowsOfTheFileAreMegatrons) {
   const auto samples = Get();
   ASSERT_THAT(samples, IsOk());
   const std::string path = cache_.PathOf(Key(), "sample_index.npy");
@@ -115,11 +116,11 @@ TEST_F(SentenceSampleCacheTest, ManySentencesTakeWideRows) {
   EXPECT_EQ(calls_, 0);
 }
 
-TEST_F(SentenceSampleCacheTest, AnythingThatDeterminesTheListIsInItsKey) {
+TEST_F(SentenceSampleCacheTest, EverythingThatDeterminesTheListIsInItsKey) {
   const std::vector<std::function<void()>> changes = {
       [&] { where_.fingerprint = "8 tokens"; }, [&] { where_.split = Split::kValid; },
       [&] { options_.documents.begin = 1; },    [&] { options_.documents.end = 19; },
-      [&] { options_.num_samples = 51; },       [&] { options_.num_samples = absl::nullopt; },
+      [&] { options_.num_samples = 51; },       [&] { options_.num_samples = std::nullopt; },
       [&] { options_.max_length = 31; },        [&] { options_.short_sequence_probability = 0.31; },
       [&] { options_.min_sentences = 2; },      [&] { options_.seed = 7; }};
   const SentenceSampleOptions options = options_;
@@ -134,7 +135,7 @@ TEST_F(SentenceSampleCacheTest, AnythingThatDeterminesTheListIsInItsKey) {
   }
 }
 
-TEST_F(SentenceSampleCacheTest, ATornFileIsBuiltAgainAndErrorsOfBuildingComeThrough) {
+TEST_F(SentenceSampleCacheTest, ATornFileIsBuiltAgainAndBuildErrorsAreReturned) {
   const std::string expected = Text(Get());
   const std::string path = cache_.PathOf(Key(), "sample_index.npy");
   std::string bytes = *ReadFileToString(PosixFileSystem(), path);

@@ -45,14 +45,14 @@ class SampleBuilder {
     for (int64_t i = begin; i < end; ++i) {
       tokens += length_(i);
       const int64_t left = end - i - 1;
-      // A single last sentence joins the sample before it.
+      // A single remaining sentence joins the sample before it.
       const bool full = tokens >= target && left > 1 && i + 1 - first >= options_.min_sentences;
       if (!full && left > 0) continue;
       CHECK_LE(i + 1 - first, std::numeric_limits<int32_t>::max());
       samples_.push_back({first, static_cast<int32_t>(i + 1 - first), target});
       first = i + 1;
       tokens = 0;
-      // Drawn behind the last sample too, where nothing uses it, as Megatron does.
+      // The length is drawn after the last sample too, as in Megatron, although nothing uses it.
       target = DrawTargetLength();
     }
   }

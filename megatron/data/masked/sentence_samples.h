@@ -1,19 +1,20 @@
-// Which sentences make up each sample of a corpus of sentences, as BERT and T5 train on.
+// Decides which sentences make up each training sample of BERT and T5.
 //
 // Vocabulary. The corpus is a list of documents, each a run of *sentences*, which are the sequences
-// of an indexed dataset made with sentence splitting. A *sample* is a few sentences in a row from
-// one document, and a *target length* that its tokens are then cut to. Samples are gathered
+// of an indexed dataset made with sentence splitting. A *sample* is a few consecutive sentences of
+// one document, and a *target length* to which its tokens are then cut. Samples are gathered
 // greedily, sentence after sentence, until the target length is reached; one sample in 1 /
 // short_sequence_probability gets a shorter target, so that the model sees short inputs too. Then
 // samples are shuffled.
 //
-// All is equal, row by row, to the sample_index that Megatron-LM builds (build_mapping in its C++
-// helpers).
+// The list is equal, row by row, to the sample_index that Megatron-LM builds (build_mapping in its
+// C++ helpers).
 #ifndef MEGATRON_DATA_MASKED_SENTENCE_SAMPLES_H_
 #define MEGATRON_DATA_MASKED_SENTENCE_SAMPLES_H_
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "megatron/data/split.h"
@@ -29,55 +29,56 @@
 
 namespace megatron {
 
-// Sentences [first, second) of the corpus make up document `i`; IndexedDataset::DocumentSequences.
+// Returns [first, second), the sentences of the corpus that make up document `i`, as
+// IndexedDataset::DocumentSequences does.
 using DocumentSentences = absl::FunctionRef<std::pair<int64_t, int64_t>(int64_t i)>;
 
 struct SentenceSample {
   int64_t first_sentence;
   int32_t num_sentences;
-  int32_t target_length;  // at most SentenceSampleOptions::max_length
+  int32_t target_length;  // no more than SentenceSampleOptions::max_length
 };
 
 struct SentenceSampleOptions {
   // The documents to draw from.
   SequenceRange documents;
-  // As many epochs as it takes to have at least this many samples, the last of them whole; one
-  // epoch where it is not set.
-  absl::optional<int64_t> num_samples;
-  // Tokens of a sample; at least 2.
+  // The list has as many epochs as this many samples take, the last of them complete; one epoch if
+  // it is not set.
+  std::optional<int64_t> num_samples;
+  // The number of tokens of a sample; at least 2.
   int32_t max_length = 0;
-  // In [0, 1]; 0 makes no short samples.
+  // A number in [0, 1]; 0 makes no short samples.
   double short_sequence_probability = 0.1;
-  // Documents with fewer sentences are left out, and a sample has no fewer.
+  // Documents with fewer sentences are left out, and no sample has fewer.
   int32_t min_sentences = 1;
   uint32_t seed = 1234;
 };
 
-// A document of several sentences of which one has more tokens is left out: it is no prose.
+// A document of several sentences is left out if one of them has more tokens: it is no prose.
 constexpr int32_t kLongSentence = 512;
 
-// kInvalidArgument where no document can be used, or an option is out of its range.
+// kInvalidArgument if no document can be used, or an option is out of range.
 absl::StatusOr<std::vector<SentenceSample>> BuildSentenceSamples(
     const SentenceSampleOptions& options, DocumentSentences document,
     absl::FunctionRef<int32_t(int64_t sentence)> length);
 
-// Copies tokens [begin, begin + out.size()) of the text that begins with `first_sentence`,
-// sentences joined.
-// Fails where the corpus can't be read.
+// Copies tokens [begin, begin + out.size()) of the joined sentences that begin with
+// `first_sentence`. Fails if the corpus cannot be read.
 absl::Status ReadSentences(const TokenSequences& corpus, int64_t first_sentence, int64_t begin,
                            absl::Span<int32_t> out);
 
-// kInvalidArgument where one of `tokens` (an id, or -1, and its name) is not in the vocabulary of a
-// model that needs it: "BERT needs the token [SEP], which the tokenizer does not have".
+// Checks `tokens` (ids, or -1, with their names), which `model` needs. If one is not in the
+// vocabulary, returns kInvalidArgument: "BERT needs the token [SEP], which the tokenizer does not
+// have".
 absl::Status CheckSpecialTokens(
     absl::string_view model, int32_t vocab_size,
     std::initializer_list<std::pair<int32_t, absl::string_view>> tokens);
 
-// kOutOfRange where `index` is not in [0, size).
+// Returns kOutOfRange if `index` is not in [0, size).
 absl::Status CheckSampleIndex(int64_t index, int64_t size);
 
-// Fills `values` up with `padding`, and returns how many there were. CHECK-fails where there are
-// more than `length`.
+// Pads `values` to `length` with `padding`, and returns their number before. CHECK-fails if there
+// are more than `length`.
 template <typename T>
 int32_t PadTo(int32_t length, T padding, std::vector<T>* values) {
   const int32_t size = static_cast<int32_t>(values->size());
@@ -86,7 +87,7 @@ int32_t PadTo(int32_t length, T padding, std::vector<T>* values) {
   return size;
 }
 
-// kDataLoss, naming the place, where a token of sample `index` is outside [0, vocab_size).
+// Returns kDataLoss, naming the position, if a token of sample `index` is outside [0, vocab_size).
 absl::Status CheckSentenceTokens(absl::Span<const int32_t> tokens, int32_t vocab_size,
                                  int64_t index);
 

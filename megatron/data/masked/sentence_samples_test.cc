@@ -59,7 +59,7 @@ SentenceSampleOptions Options() {
   return options;
 }
 
-// The rows were made by Megatron-LM core 0.11.
+// Megatron-LM core 0.11 made these rows.
 TEST(SentenceSamplesTest, PairsAreMegatrons) {
   const auto rows = Rows(Corpus(), Options());
   ASSERT_THAT(rows, IsOk());
@@ -79,18 +79,18 @@ TEST(SentenceSamplesTest, SingleSentencesAreMegatrons) {
                           Row{9, 11, 18}, Row{3, 4, 7}, Row{4, 6, 7}, Row{3, 4, 6}, Row{6, 7, 2}));
 }
 
-TEST(SentenceSamplesTest, WithoutANumberOfSamplesThereIsOneEpoch) {
+TEST(SentenceSamplesTest, ThereIsOneEpochIfNoNumberOfSamplesIsGiven) {
   SentenceSampleOptions options = Options();
-  options.num_samples = absl::nullopt;
+  options.num_samples = std::nullopt;
   options.short_sequence_probability = 0;
   const auto rows = Rows({{4, 3}, {5, 5, 5, 5}}, options);
   ASSERT_THAT(rows, IsOk());
   EXPECT_THAT(*rows, ::testing::UnorderedElementsAre(Row{0, 2, 13}, Row{2, 6, 13}));
 }
 
-TEST(SentenceSamplesTest, NoSampleLeavesOneSentenceBehind) {
+TEST(SentenceSamplesTest, ASingleRemainingSentenceJoinsTheSampleBeforeIt) {
   SentenceSampleOptions options = Options();
-  options.num_samples = absl::nullopt;
+  options.num_samples = std::nullopt;
   options.short_sequence_probability = 0;
   options.max_length = 4;
   const auto rows = Rows({{2, 2, 2}}, options);
@@ -98,7 +98,7 @@ TEST(SentenceSamplesTest, NoSampleLeavesOneSentenceBehind) {
   EXPECT_THAT(*rows, ElementsAre(Row{0, 3, 4}));
 }
 
-TEST(SentenceSamplesTest, ReadsOnlyTheDocumentsOfItsRange) {
+TEST(SentenceSamplesTest, OnlyDocumentsOfTheRangeAreUsed) {
   SentenceSampleOptions options = Options();
   options.documents = {4, 5};
   const auto rows = Rows(Corpus(), options);
@@ -108,7 +108,7 @@ TEST(SentenceSamplesTest, ReadsOnlyTheDocumentsOfItsRange) {
   for (const Row& row : *rows) EXPECT_EQ(row[0], 9);
 }
 
-TEST(SentenceSamplesTest, DocumentsWithoutSampleAreAnError) {
+TEST(SentenceSamplesTest, DocumentsThatGiveNoSampleAreAnError) {
   EXPECT_THAT(Rows({{5}, {}, {3, 513}}, Options()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("none of 3 documents has at least 2 sentences")));
@@ -127,7 +127,7 @@ TEST(SentenceSamplesTest, OptionsOutOfRangeAreErrors) {
   EXPECT_THAT(Rows(Corpus(), options), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(SentenceSamplesTest, ReadsAcrossSentencesAndEmptyOnes) {
+TEST(SentenceSamplesTest, TextIsReadAcrossSentencesAndEmptySentences) {
   InMemorySequences corpus;
   corpus.Append({9});
   corpus.Append({1, 2, 3});
@@ -143,7 +143,7 @@ TEST(SentenceSamplesTest, ReadsAcrossSentencesAndEmptyOnes) {
   EXPECT_THAT(text, ElementsAre(5));
 }
 
-TEST(SentenceSamplesTest, NamesTheTokenOutsideTheVocabulary) {
+TEST(SentenceSamplesTest, TheErrorNamesATokenOutsideTheVocabulary) {
   EXPECT_THAT(CheckSentenceTokens({1, 2, 9}, 10, 0), IsOk());
   EXPECT_THAT(CheckSentenceTokens({1, 10, 9}, 10, 7),
               StatusIs(absl::StatusCode::kDataLoss,

@@ -27,7 +27,7 @@ absl::Status Check(const WordPieces& pieces, const T5DatasetOptions& options) {
   return absl::OkStatus();
 }
 
-// Two places of a seq_length stay free, as Megatron has it.
+// Two positions of seq_length stay free, as in Megatron.
 SampleForm Form(const T5DatasetOptions& options) {
   return {"T5MaskedWordPieceDataset", options.seq_length - 2, 1};
 }
@@ -56,7 +56,7 @@ absl::Status T5Dataset::Get(int64_t index, T5Sample* sample) const {
   MEGATRON_RETURN_IF_ERROR(
       ReadSentences(*corpus_.sentences, source.first_sentence, 0, absl::MakeSpan(text)));
   MEGATRON_RETURN_IF_ERROR(CheckSentenceTokens(text, corpus_.pieces.vocab_size(), index));
-  // Wraps around at 2^32, as Megatron's does.
+  // The seed wraps around at 2^32, as Megatron's does.
   NumpyRandomState random(options_.seed + static_cast<uint32_t>(index));
   const MaskedNgrams spans =
       corpus_.masker.Draw(text, corpus_.pieces, source.target_length, &random, [](int32_t) {});

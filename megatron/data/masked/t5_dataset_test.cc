@@ -36,11 +36,11 @@ T5DatasetOptions Options() {
 
 absl::StatusOr<std::unique_ptr<T5Dataset>> Create(const T5DatasetOptions& options,
                                                   const WordPieces& pieces = Pieces()) {
-  return CreateOfCountingDocuments<T5Dataset>(pieces, options);
+  return CreateCountingDataset<T5Dataset>(pieces, options);
 }
 
-// Drawn by Megatron-LM core 0.11.
-TEST(T5DatasetTest, CutsTheSpansThatMegatronCuts) {
+// Megatron-LM core 0.11 drew these samples.
+TEST(T5DatasetTest, SpansAreMegatrons) {
   const auto dataset = Create(Options());
   ASSERT_THAT(dataset, IsOk());
   EXPECT_EQ((*dataset)->size(), 10);
@@ -56,7 +56,7 @@ TEST(T5DatasetTest, CutsTheSpansThatMegatronCuts) {
   EXPECT_FALSE(sample.truncated);
 }
 
-TEST(T5DatasetTest, EncoderAndDecoderTogetherHoldTheText) {
+TEST(T5DatasetTest, EncoderAndDecoderTokensTogetherAreTheText) {
   const auto dataset = Create(Options());
   ASSERT_THAT(dataset, IsOk());
   T5Sample sample;
@@ -78,7 +78,7 @@ TEST(T5DatasetTest, EncoderAndDecoderTogetherHoldTheText) {
   }
 }
 
-TEST(T5DatasetTest, SpansThatTheDecoderHasNoRoomForStayInTheText) {
+TEST(T5DatasetTest, SpansTooLongForTheDecoderStayInTheText) {
   T5DatasetOptions options = Options();
   options.decoder_seq_length = 6;
   const auto dataset = Create(options);
@@ -102,7 +102,7 @@ TEST(T5DatasetTest, SpansWithoutASentinelStayInTheText) {
   EXPECT_EQ(sample.num_encoder_tokens, 12);
 }
 
-TEST(T5DatasetTest, WithoutABosTheDecoderBeginsWithPadding) {
+TEST(T5DatasetTest, TheDecoderBeginsWithPaddingIfThereIsNoBos) {
   WordPieces pieces = Pieces();
   pieces.special.bos = -1;
   const auto dataset = Create(Options(), pieces);

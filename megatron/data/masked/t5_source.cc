@@ -9,7 +9,8 @@ namespace megatron {
 
 namespace {
 
-// Sentinels are few, and come in the order of the vocabulary's list.
+// Numbers the span of each label. Sentinels are few, and appear in the order of the vocabulary's
+// list.
 void NumberSpans(const std::vector<int32_t>& sentinels, Sample* sample) {
   sample->spans.clear();
   int32_t begun = 0;

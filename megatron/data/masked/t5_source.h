@@ -1,4 +1,4 @@
-// T5's samples in the form in which models train on: without their padding.
+// T5's samples in the form in which models train on them: without padding.
 #ifndef MEGATRON_DATA_MASKED_T5_SOURCE_H_
 #define MEGATRON_DATA_MASKED_T5_SOURCE_H_
 
@@ -17,8 +17,8 @@ class T5Source : public SampleSource {
   explicit T5Source(std::unique_ptr<T5Dataset> dataset) : dataset_(std::move(dataset)) {}
 
   int64_t size() const override { return dataset_->size(); }
-  // A span goes from behind its sentinel to the next one, or EOS, which ends it rightly: that is a
-  // label of it too.
+  // A span begins after its sentinel and ends with the next sentinel or EOS; this end is a label of
+  // the span too.
   absl::Status Get(int64_t index, Sample* sample) const override;
 
  private:

@@ -24,12 +24,12 @@ std::unique_ptr<T5Dataset> Dataset() {
   return *std::move(dataset);
 }
 
-TEST(T5SourceTest, SamplesAreTheDatasetsWithoutPadding) {
+TEST(T5SourceTest, SamplesAreThoseOfTheDatasetWithoutPadding) {
   const std::unique_ptr<T5Dataset> dataset = Dataset();
   const T5Source source(Dataset());
   ASSERT_EQ(source.size(), dataset->size());
   bool short_text = false, short_gaps = false;
-  Sample sample;  // used again
+  Sample sample;  // reused for all samples
   for (int64_t i = 0; i < 50; ++i) {
     T5Sample padded;
     ASSERT_THAT(dataset->Get(i, &padded), IsOk());
@@ -55,8 +55,8 @@ TEST(T5SourceTest, SamplesAreTheDatasetsWithoutPadding) {
   EXPECT_TRUE(short_text && short_gaps);
 }
 
-// The tokens that precede a label say which span it is of: those behind the last sentinel.
-TEST(T5SourceTest, LabelsBelongToTheSpanThatWasBegun) {
+// The tokens before a label tell its span: it is the span of the last sentinel.
+TEST(T5SourceTest, LabelsBelongToTheSpanOfTheLastSentinel) {
   const T5Source source(Dataset());
   Sample sample;
   int spans = 0;
@@ -73,7 +73,7 @@ TEST(T5SourceTest, LabelsBelongToTheSpanThatWasBegun) {
   EXPECT_GT(spans, 50);
 }
 
-TEST(T5SourceTest, SaysWhatDoesNotExist) {
+TEST(T5SourceTest, ASampleThatDoesNotExistIsAnError) {
   Sample sample;
   EXPECT_THAT(T5Source(Dataset()).Get(-1, &sample), StatusIs(absl::StatusCode::kOutOfRange));
 }

@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-// numpy's sum of at most 128 doubles, which keeps eight partial sums.
+// Computes numpy's sum of at most 128 doubles, which has eight partial sums.
 double NumpySum(absl::Span<const double> values) {
   if (values.size() < 8) return std::accumulate(values.begin(), values.end(), 0.0);
   double part[8];
@@ -39,7 +39,7 @@ struct Words {
   int32_t size() const { return static_cast<int32_t>(begins.size()) - 1; }
 };
 
-// A piece that continues a word joins the last one, even if a [SEP] stands between.
+// A piece that continues a word joins the last word, even if a [SEP] is between them.
 Words FindWords(absl::Span<const int32_t> tokens, const WordPieces& pieces, bool full_word) {
   Words words;
   words.positions.reserve(tokens.size());
@@ -80,7 +80,7 @@ absl::StatusOr<WordMasker> WordMasker::Create(const WordMaskingOptions& options)
     probabilities[i] = 1.0 / static_cast<double>(i + 1);
   Normalize(&probabilities);
   if (options.use_longer_ngrams) std::reverse(probabilities.begin(), probabilities.end());
-  // The second time changes last bits, and Megatron does it.
+  // Normalizing a second time changes the last bits; Megatron does it.
   Normalize(&probabilities);
   return WordMasker(options, std::move(probabilities));
 }

@@ -22,7 +22,7 @@ using Positions = std::vector<int32_t>;
 constexpr int32_t kCls = 1;
 constexpr int32_t kSep = 2;
 
-// Ids that are 3 modulo 4 continue words.
+// Returns a vocabulary in which ids that are 3 modulo 4 continue words.
 WordPieces Pieces() {
   WordPieces pieces;
   pieces.special.cls = kCls;
@@ -32,7 +32,7 @@ WordPieces Pieces() {
   return pieces;
 }
 
-// [CLS], 20 tokens, [SEP], 7 tokens, [SEP].
+// The text is [CLS], 20 tokens, [SEP], 7 tokens, [SEP].
 std::vector<int32_t> Text() {
   std::vector<int32_t> text(30);
   text.front() = kCls;
@@ -44,7 +44,7 @@ std::vector<int32_t> Text() {
 
 struct Drawn {
   std::vector<Positions> ngrams;
-  std::vector<int32_t> words;  // a number that was drawn at each masked token
+  std::vector<int32_t> words;  // a number drawn at each masked token
 };
 
 Drawn Draw(const WordMaskingOptions& options, absl::Span<const int32_t> text,
@@ -70,8 +70,8 @@ WordMaskingOptions Options() {
   return options;
 }
 
-// These three were drawn by Megatron-LM core 0.11.
-TEST(WordMaskingTest, MasksTheWordsThatMegatronMasks) {
+// Megatron-LM core 0.11 drew these three.
+TEST(WordMaskingTest, MaskedWordsAreMegatrons) {
   const Drawn drawn = Draw(Options(), Text());
   EXPECT_THAT(drawn.ngrams, ElementsAre(Positions{3, 4}, Positions{7, 8}, Positions{17, 18},
                                         Positions{25, 26}, Positions{28}));
@@ -101,15 +101,15 @@ TEST(WordMaskingTest, GeometricNgramsOfPiecesAreMegatrons) {
               ElementsAre(2194, 58622, 38250, 16425, 40937, 62910, 36967, 11408, 41934));
 }
 
-TEST(WordMaskingTest, AWordThatIsLongerThanTheBudgetStays) {
+TEST(WordMaskingTest, AWordLongerThanTheBudgetIsNotMasked) {
   EXPECT_THAT(Draw(Options(), {kCls, 20, 23, 27, 31, kSep}).ngrams, IsEmpty());
 }
 
-TEST(WordMaskingTest, ThereIsNothingToMaskBetweenClsAndSep) {
+TEST(WordMaskingTest, NothingIsMaskedIfThereAreOnlyClsAndSep) {
   EXPECT_THAT(Draw(Options(), {kCls, kSep}).ngrams, IsEmpty());
 }
 
-TEST(WordMaskingTest, AShortTargetLimitsWhatIsMasked) {
+TEST(WordMaskingTest, AShortTargetLimitsTheNumberOfMaskedTokens) {
   EXPECT_THAT(Draw(Options(), Text(), 10).words, ::testing::SizeIs(3));
 }
 

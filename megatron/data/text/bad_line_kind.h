@@ -1,4 +1,4 @@
-// The ways in which a line of input can be unusable, as preprocess_data counts them.
+// The reasons for which a line of input is unusable, as preprocess_data counts them.
 #ifndef MEGATRON_DATA_TEXT_BAD_LINE_KIND_H_
 #define MEGATRON_DATA_TEXT_BAD_LINE_KIND_H_
 
@@ -20,7 +20,7 @@ enum class BadLineKind {
 
 inline constexpr size_t kNumBadLineKinds = 7;
 
-// "broken JSON" and so on.
+// Returns "broken JSON" and so on.
 inline absl::string_view BadLineKindName(BadLineKind kind) {
   constexpr absl::string_view kNames[kNumBadLineKinds] = {
       "broken JSON",    "key missing", "wrong type",          "bad UTF-8",

@@ -14,9 +14,9 @@ namespace {
 constexpr uint64_t kOnes = 0x0101010101010101u;
 constexpr uint64_t kHighBits = kOnes * 0x80;
 
-// Sets the high bit of every byte that a string must stop at: a quote, a backslash, a control
-// character, or one beyond ASCII. Bits above the lowest one set may be false, which is enough to
-// find the first.
+// Sets the high bit of every byte at which a string scan must stop: a quote, a backslash, a control
+// character, or a byte beyond ASCII. Bits above the lowest one set may be wrong, but the first stop
+// is right.
 uint64_t StopBits(uint64_t bytes) {
   const uint64_t quote = bytes ^ (kOnes * '"');
   const uint64_t backslash = bytes ^ (kOnes * '\\');
@@ -25,7 +25,7 @@ uint64_t StopBits(uint64_t bytes) {
          kHighBits;
 }
 
-// The first byte from `p` on that a string must stop at, or `end`.
+// Returns the first byte from `p` on at which a scan must stop, or `end`.
 const char* SkipPlain(const char* p, const char* end) {
   for (; end - p >= 8; p += 8) {
     const uint64_t stops = StopBits(LoadLittleEndian<uint64_t>(p));
@@ -50,7 +50,7 @@ constexpr std::array<int8_t, 256> MakeHexValues() {
 }
 constexpr std::array<int8_t, 256> kHexValues = MakeHexValues();
 
-// Four hexadecimal digits as a number, negative where one is none.
+// Returns the value of four hexadecimal digits, or a negative number if one is invalid.
 int32_t HexValue(const char* p) {
   int32_t value = 0, bad = 0;
   for (int i = 0; i < 4; ++i) {
@@ -97,7 +97,7 @@ char EscapedCharacter(char letter) {
   }
 }
 
-// Bytes of the escape at `p`; 0 where it is none.
+// Returns the length of the escape at `p`, or 0 if it is invalid.
 size_t EscapeLength(const char* p, const char* end) {
   const size_t left = static_cast<size_t>(end - p);
   if (left < 2) return 0;
@@ -127,7 +127,7 @@ absl::string_view ScanJsonString(const char** at, const char* end, JsonString* s
     } else if (static_cast<unsigned char>(*p) < 0x20) {
       return "a control character in a string";
     } else {
-      // What is beyond ASCII comes in runs.
+      // Characters beyond ASCII often come in runs.
       while (p != end && static_cast<unsigned char>(*p) >= 0x80) {
         *at = p;
         const size_t length = Utf8CharacterLength(p, end);
@@ -143,7 +143,7 @@ absl::string_view ScanJsonString(const char** at, const char* end, JsonString* s
 
 bool AppendUnescapedJson(absl::string_view raw, std::string* text) {
   const size_t old_size = text->size();
-  text->resize(old_size + raw.size());  // no escape is shorter than what it stands for
+  text->resize(old_size + raw.size());  // no escape is shorter than the text it stands for
   char* out = &(*text)[0] + old_size;
   const char* p = raw.data();
   const char* const end = p + raw.size();

@@ -26,11 +26,11 @@ absl::string_view TypeName(char first) {
   }
 }
 
-// What was found at a key.
+// The state of the value of one key.
 struct Found {
   bool present = false;
   bool usable = false;
-  BadLineKind kind = BadLineKind::kWrongType;  // where it isn't usable
+  BadLineKind kind = BadLineKind::kWrongType;  // the reason if it is not usable
   std::string problem;
 };
 
@@ -73,7 +73,7 @@ class LineParser {
   }
   bool Broken(absl::string_view problem) { return Fail(BadLineKind::kBrokenJson, p_, problem); }
 
-  // 0 at the end: no byte 0 is valid outside of strings.
+  // Returns the next byte, or 0 at the end: no byte 0 is valid outside of strings.
   char Peek() const { return p_ == end_ ? '\0' : *p_; }
 
   void SkipSpace() {
@@ -114,14 +114,15 @@ class LineParser {
     }
   }
 
-  // A key and its colon. *index becomes that among keys_, or their number.
+  // Parses a key and its colon. *index becomes the key's index in keys_, or keys_.size() if it is
+  // not one of them.
   bool ParseKey(size_t* index) {
     JsonString raw;
     if (!SkipKey(&raw)) return false;
     absl::string_view name = raw.raw;
     if (raw.has_escapes) {
       scratch_.clear();
-      // Half a surrogate pair is in no key of ours, which are UTF-8.
+      // A key with a lone surrogate cannot equal any of our keys, which are UTF-8.
       if (!AppendUnescapedJson(raw.raw, &scratch_)) scratch_.assign(1, '\xff');
       name = scratch_;
     }
@@ -165,7 +166,7 @@ class LineParser {
     return true;
   }
 
-  // Appends a text, or notes why it can't be.
+  // Appends a text, or records why it is unusable.
   bool AddPiece(size_t key, const JsonString& raw) {
     JsonText& out = texts_[key];
     Found& found = found_[key];
@@ -181,7 +182,8 @@ class LineParser {
     return found.usable;
   }
 
-  // The strings of the list at `list`, which is known to be well-formed and to end at p_.
+  // Reads the strings of the list that begins at `list` and is known to be well-formed and to end
+  // at p_.
   bool ReadList(size_t key, const char* list) {
     found_[key].problem.clear();
     const char* const after = p_;
@@ -197,7 +199,7 @@ class LineParser {
     return good;
   }
 
-  // Any value, however deeply nested.
+  // Skips any value, however deeply nested.
   bool SkipValue() {
     nesting_.clear();
     do {
@@ -214,8 +216,7 @@ class LineParser {
     return true;
   }
 
-  // After an opening bracket: steps over an empty list or object, else into it, up to its first
-  // value.
+  // Handles an opening bracket: skips an empty list or object, or else moves to its first value.
   bool Enter(char bracket) {
     ++p_;
     SkipSpace();
@@ -229,7 +230,8 @@ class LineParser {
     return bracket == '[' || SkipKey(&raw);
   }
 
-  // After a value: closes what ends here, and steps up to the next value, if any.
+  // Called after a value: closes the lists and objects that end here, and moves to the next value,
+  // if any.
   bool LeaveFinished() {
     while (!nesting_.empty()) {
       SkipSpace();
@@ -296,7 +298,7 @@ class LineParser {
     return true;
   }
 
-  // A string from its first quote to behind its last.
+  // Scans a string and moves past its closing quote.
   bool ScanString(JsonString* string) {
     const char* at = p_;
     const absl::string_view problem = ScanJsonString(&at, end_, string);
@@ -314,7 +316,7 @@ class LineParser {
   const std::vector<std::string>& keys_;
   std::vector<JsonText>& texts_;
   std::vector<Found> found_;
-  std::string nesting_;  // the brackets around p_
+  std::string nesting_;  // the open brackets around p_
   bool just_entered_ = false;
   std::string scratch_;
   BadLineKind kind_ = BadLineKind::kBrokenJson;

@@ -1,9 +1,9 @@
-// Takes texts out of a line of JSON without building a tree of it, so a line costs little and no
-// nesting is too deep.
+// Extracts texts from a line of JSON without building a tree, so a line costs little and any
+// nesting depth is fine.
 //
-// The grammar is RFC 8259's with what Python's json module reads besides, since Python wrote most
-// of the lines there are: NaN, Infinity and -Infinity as values, numbers of any size, and half a
-// surrogate pair in strings that nobody asks for.
+// The grammar is RFC 8259's plus what Python's json module accepts, since Python wrote most
+// existing files: NaN, Infinity and -Infinity as values, numbers of any size, and lone surrogates
+// in strings that are not extracted.
 #ifndef MEGATRON_DATA_TEXT_JSON_TEXT_H_
 #define MEGATRON_DATA_TEXT_JSON_TEXT_H_
 
@@ -17,20 +17,20 @@
 
 namespace megatron {
 
-// The value of a key: a text, or a list of texts, its sentences say.
+// The value of a key: a text, or a list of texts, for example its sentences.
 struct JsonText {
-  std::string text;          // all pieces back to back; of a lone text, itself
-  std::vector<size_t> ends;  // where each piece ends in `text`
+  std::string text;          // all pieces back to back; a single text is one piece
+  std::vector<size_t> ends;  // position in `text` at which each piece ends
   bool is_list = false;
 };
 
-// Whether there is nothing in a line but what JSON takes for white space. A form feed is not.
+// Whether a line holds nothing but JSON's white space, which does not include form feeds.
 bool IsBlankJsonLine(absl::string_view line);
 
-// `line` must be one JSON object, in UTF-8, that has every one of `keys` at its top with a string
-// or a list of strings; (*texts)[i] becomes that of keys[i], where a key stands twice the later
-// one, as in Python. kInvalidArgument says what is wrong and, of the syntax, where; *kind says it
-// in short.
+// Extracts the values of `keys` from `line`, which must be one JSON object in UTF-8 with a string
+// or a list of strings at its top level for each key. (*texts)[i] becomes the value of keys[i]; if
+// a key occurs twice, the later value counts, as in Python. kInvalidArgument tells what is wrong,
+// and for syntax errors where; *kind classifies it.
 absl::Status ExtractJsonTexts(absl::string_view line, const std::vector<std::string>& keys,
                               std::vector<JsonText>* texts, BadLineKind* kind);
 

@@ -1,4 +1,4 @@
-// Bytes of JSON lines per second, on one thread.
+// Measures the bytes of JSON lines read per second on one thread.
 
 #include <string>
 #include <vector>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kTextBytes = 4000;
 
-// As in a corpus of web pages: metadata, and a text of a few kilobytes.
+// The line resembles those of web corpora: metadata, and a text of a few kilobytes.
 std::string MakeLine(absl::string_view sentence) {
   std::string text;
   while (text.size() < kTextBytes) absl::StrAppend(&text, sentence);
@@ -25,7 +25,7 @@ std::string MakeLine(absl::string_view sentence) {
   return line + R"(, "meta": {"score": 0.25, "tags": ["a", "b"], "date": null}})";
 }
 
-// The way Python's json.dumps writes what is not ASCII.
+// Python's json.dumps escapes characters beyond ASCII like this.
 std::string MakeEscapedLine() {
   std::string text;
   while (text.size() < 2 * kTextBytes)

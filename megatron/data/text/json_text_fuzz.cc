@@ -1,5 +1,5 @@
-// Any bytes as a line: an error, or texts that are UTF-8, no longer than the line, and those that
-// another JSON library reads.
+// Fuzzes ExtractJsonTexts: any bytes as a line give either an error, or texts that are UTF-8, no
+// longer than the line, and equal to those that another JSON library reads.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 using megatron::JsonText;
 using Json = nlohmann::json;
 
-// The value as the other library would hold it.
+// Returns the value as the other library would hold it.
 Json ToJson(const JsonText& text) {
   if (!text.is_list) return text.text;
   Json list = Json::array();
@@ -39,7 +39,7 @@ bool IsTextOrTexts(const Json& value) {
 }
 
 void CheckText(const JsonText& text, size_t line_size) {
-  CHECK_LE(text.text.size(), line_size);  // no escape is shorter than what it stands for
+  CHECK_LE(text.text.size(), line_size);  // no escape is shorter than the text it stands for
   CHECK_EQ(megatron::Utf8PrefixLength(text.text), text.text.size());
   std::string quoted;
   megatron::AppendJsonString(text.text, &quoted);
@@ -53,8 +53,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   megatron::BadLineKind kind;
   const absl::string_view line(reinterpret_cast<const char*>(data), size);
   const bool good = megatron::ExtractJsonTexts(line, {"text", "t"}, &texts, &kind).ok();
-  // Ours may take more, numbers of any size say, but never less: only that a zero byte ends the
-  // other library's input.
+  // ExtractJsonTexts may accept more (for example numbers of any size), but must accept every line
+  // that the other library accepts, except that a zero byte ends the other library's input.
   const Json parsed = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
   const bool has_both = !parsed.is_discarded() && parsed.is_object() && parsed.contains("text") &&
                         parsed.contains("t") && IsTextOrTexts(parsed["text"]) &&

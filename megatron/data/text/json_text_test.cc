@@ -65,7 +65,7 @@ auto IsA(BadLineKind kind, const std::string& part = "") {
   return AllOf(Field(&Refusal::kind, kind), Field(&Refusal::message, HasSubstr(part)));
 }
 
-TEST(JsonTextTest, TakesTheTextsOfItsKeys) {
+TEST(JsonTextTest, TextsOfTheKeysAreExtracted) {
   EXPECT_THAT(Texts(R"({"text": "a"})"), ElementsAre("a"));
   EXPECT_THAT(
       Texts(R"({"id": 5, "title": "t", "text": "", "more": [1, {"text": 3}]})", {"text", "title"}),
@@ -73,15 +73,15 @@ TEST(JsonTextTest, TakesTheTextsOfItsKeys) {
   EXPECT_THAT(Texts("\t{\"text\":\"a\"}\r"), ElementsAre("a"));
 }
 
-TEST(JsonTextTest, DecodesEscapes) {
+TEST(JsonTextTest, EscapesAreDecoded) {
   EXPECT_THAT(Texts(R"({"text": "\u00e9\n\ud83d\ude00\"\\\/"})"), ElementsAre("é\n😀\"\\/"));
   EXPECT_THAT(Texts(R"({"text": "\b\f\n\r\t\u00E9\u20ac"})"), ElementsAre("\b\f\n\r\té€"));
   EXPECT_THAT(Texts(R"({"text": "\u0000"})"), ElementsAre(std::string(1, '\0')));
   EXPECT_THAT(Texts(R"({"te\u0078t": "a"})"), ElementsAre("a"));
 }
 
-// The scan looks at eight bytes at a time.
-TEST(JsonTextTest, FindsWhatEndsAStringAtEveryPlace) {
+// The scan handles eight bytes at a time, so every length is tried.
+TEST(JsonTextTest, TheEndOfAStringIsFoundAtEveryPosition) {
   for (size_t length = 0; length < 40; ++length) {
     const std::string run(length, 'x');
     EXPECT_THAT(Texts("{\"text\": \"" + run + "\"}"), ElementsAre(run));
@@ -93,20 +93,20 @@ TEST(JsonTextTest, FindsWhatEndsAStringAtEveryPlace) {
   }
 }
 
-TEST(JsonTextTest, OnlyTheTopLevelCounts) {
+TEST(JsonTextTest, OnlyKeysOfTheTopLevelCount) {
   EXPECT_THAT(Texts(R"({"a": {"text": "inner"}, "text": "outer", "b": {"text": 1}})"),
               ElementsAre("outer"));
   EXPECT_THAT(Refuse(R"({"a": {"text": "inner"}})"), IsA(BadLineKind::kMissingKey, "no \"text\""));
 }
 
-TEST(JsonTextTest, OfAKeyThatStandsTwiceTheLaterCounts) {
+TEST(JsonTextTest, TheLaterOfTwoEqualKeysCounts) {
   EXPECT_THAT(Texts(R"({"text": "a", "text": "b"})"), ElementsAre("b"));
   EXPECT_THAT(Texts(R"({"text": 5, "text": "b"})"), ElementsAre("b"));
   EXPECT_THAT(Refuse(R"({"text": "a", "text": 5})"), IsA(BadLineKind::kWrongType));
   EXPECT_THAT(List(R"({"text": "a", "text": ["b"]})"), ElementsAre("b"));
 }
 
-TEST(JsonTextTest, AListOfTextsIsTheSentencesOfOne) {
+TEST(JsonTextTest, AListOfTextsIsOneTextInPieces) {
   EXPECT_THAT(List(R"({"text": ["One.", "", "Tw\u006f."]})"), ElementsAre("One.", "", "Two."));
   EXPECT_THAT(List(R"({"text": [ ]})"), IsEmpty());
   EXPECT_THAT(Refuse(R"({"text": ["a", 5]})"),
@@ -117,7 +117,7 @@ TEST(JsonTextTest, AListOfTextsIsTheSentencesOfOne) {
   EXPECT_THAT(Refuse(R"({"text": ["a",]})"), IsA(BadLineKind::kBrokenJson));
 }
 
-TEST(JsonTextTest, WhatIsNoTextIsTold) {
+TEST(JsonTextTest, ValuesThatAreNoTextAreErrors) {
   EXPECT_THAT(Refuse(R"({"text": 5})"), IsA(BadLineKind::kWrongType, "\"text\" is a number"));
   EXPECT_THAT(Refuse(R"({"text": null})"), IsA(BadLineKind::kWrongType, "null"));
   EXPECT_THAT(Refuse(R"({"text": true})"), IsA(BadLineKind::kWrongType, "a boolean"));
@@ -126,7 +126,7 @@ TEST(JsonTextTest, WhatIsNoTextIsTold) {
   EXPECT_THAT(Refuse(R"("text")"), IsA(BadLineKind::kWrongType, "expected an object"));
 }
 
-TEST(JsonTextTest, BrokenSyntaxIsToldWithItsPlace) {
+TEST(JsonTextTest, SyntaxErrorsGiveTheirPosition) {
   for (const char* line : {"",
                            "{",
                            "{\"text\"",
@@ -157,13 +157,13 @@ TEST(JsonTextTest, BrokenSyntaxIsToldWithItsPlace) {
   EXPECT_THAT(Refuse("{\"text\": \"a\"} x"), IsA(BadLineKind::kBrokenJson, "column 15"));
 }
 
-TEST(JsonTextTest, TakesTheNumbersThatPythonTakes) {
+TEST(JsonTextTest, NumbersThatPythonAcceptsAreAccepted) {
   EXPECT_THAT(Texts(R"({"a": [NaN, Infinity, -Infinity, 1e999, -0.5E+2, 123456789012345678901234],
                         "text": "b"})"),
               ElementsAre("b"));
 }
 
-TEST(JsonTextTest, BadUtf8IsToldWhereverItStands) {
+TEST(JsonTextTest, BadUtf8IsAnErrorAtAnyPosition) {
   for (const char* bytes :
        {"\xff", "\xc3", "\xed\xa0\x80", "\xc0\x80", "\xf5\x80\x80\x80", "\x80"}) {
     const std::string text = bytes;
@@ -172,7 +172,7 @@ TEST(JsonTextTest, BadUtf8IsToldWhereverItStands) {
   }
 }
 
-TEST(JsonTextTest, HalfASurrogatePairIsToldWhereItIsAskedFor) {
+TEST(JsonTextTest, ALoneSurrogateIsAnErrorOnlyInExtractedTexts) {
   for (const char* text : {R"(\ud83d)", R"(\ude00)", R"(\ud83d\u0041)", R"(\ud83dx)"}) {
     EXPECT_THAT(Refuse(std::string("{\"text\": \"") + text + "\"}"),
                 IsA(BadLineKind::kLoneSurrogate, "surrogate"));
@@ -180,7 +180,7 @@ TEST(JsonTextTest, HalfASurrogatePairIsToldWhereItIsAskedFor) {
   }
 }
 
-TEST(JsonTextTest, NoNestingIsTooDeep) {
+TEST(JsonTextTest, AnyNestingDepthIsAccepted) {
   const int depth = 1000000;
   EXPECT_THAT(
       Texts("{\"a\": " + std::string(depth, '[') + std::string(depth, ']') + ", \"text\": \"b\"}"),
@@ -188,7 +188,7 @@ TEST(JsonTextTest, NoNestingIsTooDeep) {
   EXPECT_THAT(Refuse("{\"a\": " + std::string(depth, '[')), IsA(BadLineKind::kBrokenJson));
 }
 
-TEST(JsonTextTest, AnyTextSurvivesTheWayIntoJsonAndBack) {
+TEST(JsonTextTest, EveryTextIsReadBackFromItsJson) {
   for (const std::string& text :
        {std::string(), std::string("plain"), std::string("\"\\/\b\f\n\r\t"),
         std::string("\0\x1f\x7f", 3), std::string("é日😀 and a\nlong run of plain text é")}) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kBadLinesShown = 10;
 constexpr int64_t kBytesUnderWayPerWorker = int64_t{2} << 20;
-// What a place keeps for its next batch; a long line's memory goes back.
+// Memory that a slot keeps for its next batch; the memory of a longer line is released.
 constexpr size_t kKeptBytes = size_t{8} << 20;
 
 template <typename Container>
@@ -31,15 +31,15 @@ void ClearAndBound(Container* container) {
   if (container->capacity() * sizeof(*container->data()) > kKeptBytes) container->shrink_to_fit();
 }
 
-// What one batch of lines became.
+// The tokens of one batch of lines.
 struct TokenizedBatch {
   struct OfKey {
-    std::vector<int32_t> tokens;    // of all its documents
-    std::vector<size_t> sequences;  // the length of each, none 0
-    std::vector<size_t> documents;  // how many sequences each has
+    std::vector<int32_t> tokens;    // tokens of all its documents
+    std::vector<size_t> sequences;  // length of each sequence, never 0
+    std::vector<size_t> documents;  // number of sequences of each document
   };
   struct BadLine {
-    size_t index;  // in the batch
+    size_t index;  // index of the line in the batch
     BadLineKind kind;
     std::string reason;
   };
@@ -48,7 +48,7 @@ struct TokenizedBatch {
   std::vector<OfKey> keys;
   std::vector<BadLine> bad_lines;
 
-  // Forgets everything, and gives much memory back.
+  // Clears everything, and releases large buffers.
   void Clear() {
     lines.lines.clear();
     ClearAndBound(&lines.buffer);
@@ -117,7 +117,7 @@ class LineTokenizer {
     }
   }
 
-  // Adds all of it, or nothing.
+  // Adds the whole document, or nothing.
   absl::Status AddDocument(const std::vector<absl::string_view>& sentences,
                            TokenizedBatch::OfKey* key) const {
     size_t sequences = 0;
@@ -183,7 +183,8 @@ class BatchWriter {
     return absl::OkStatus();
   }
 
-  // Makes the datasets visible. An empty one would fail only in training, far from its cause.
+  // Makes the datasets visible. An empty dataset is refused here, as it would fail only in
+  // training, far from its cause.
   absl::Status Finalize() {
     if (report_.documents == 0) {
       const std::string first_bad =
@@ -191,7 +192,7 @@ class BatchWriter {
       return absl::DataLossError(absl::StrCat(
           "there is no document in the input; lines read: ", report_.lines, first_bad));
     }
-    // What can run out of space does before anything is visible.
+    // Everything that can run out of space happens before any dataset is visible.
     for (const auto& writer : writers_) MEGATRON_RETURN_IF_ERROR(writer->Prepare());
     for (const auto& writer : writers_) MEGATRON_RETURN_IF_ERROR(writer->Finalize());
     return absl::OkStatus();

@@ -70,8 +70,8 @@ class PreprocessTest : public testing::Test {
   PreprocessOptions options_;
 };
 
-// What tools/preprocess_data.py of Megatron-LM writes for these texts and tokens.
-TEST_F(PreprocessTest, WritesMegatronsBytes) {
+// Megatron-LM's tools/preprocess_data.py writes these bytes for these texts and tokens.
+TEST_F(PreprocessTest, FilesHaveTheBytesThatMegatronWrites) {
   options_.append_eod = true;
   const absl::StatusOr<PreprocessReport> report =
       Run("{\"text\": \"ab\"}\n{\"text\": \"\"}\n{\"text\": \"c\"}\n");
@@ -91,7 +91,7 @@ TEST_F(PreprocessTest, WritesMegatronsBytes) {
                 std::string("\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", 16));
 }
 
-TEST_F(PreprocessTest, SpecialTokensInTextAreTakenForTokensOnRequest) {
+TEST_F(PreprocessTest, SpecialTokensInTextAreParsedOnRequest) {
   const std::string text = "{\"text\": \"a<|endoftext|>b\"}\n";
   ASSERT_THAT(Run(text), IsOk());
   EXPECT_EQ(File("d/x_text_document.bin").size(), 15 * 2);
@@ -102,7 +102,7 @@ TEST_F(PreprocessTest, SpecialTokensInTextAreTakenForTokensOnRequest) {
                                                        6));
 }
 
-// Bytes whose vocabulary also has a BOS, the number 1.
+// The vocabulary of bytes, with the number 1 as BOS.
 class BytesWithBos : public ByteLevelTokenizer {
  public:
   BytesWithBos() : special_(ByteLevelTokenizer::special()) { special_.bos = 1; }
@@ -120,7 +120,7 @@ TEST_F(PreprocessTest, TextsBeginWithBosOnRequest) {
   EXPECT_EQ(File("d/x_text_document.bin"), std::string("\x01\0a\0b\0\x01\0", 8));
 }
 
-TEST_F(PreprocessTest, TheFilesDoNotDependOnTheNumberOfWorkers) {
+TEST_F(PreprocessTest, FilesDoNotDependOnTheNumberOfWorkers) {
   std::string text;
   for (int i = 0; i < 50000; ++i) {
     absl::StrAppend(&text, "{\"text\": \"", i, std::string(i % 97, 'x'), "\"}\n");
@@ -149,7 +149,7 @@ TEST_F(PreprocessTest, EachKeyHasItsDataset) {
   EXPECT_EQ(File("d/x_title_document.bin"), std::string("t\0", 2));
 }
 
-TEST_F(PreprocessTest, LinesMayBeLongerThanABatchAndTheLastMayLackItsEnd) {
+TEST_F(PreprocessTest, LinesMayBeLongerThanABatchAndTheLastMayLackALineBreak) {
   const std::string body(5 << 20, 'y');
   const absl::StatusOr<PreprocessReport> report =
       Run("{\"text\": \"" + body + "\"}\r\n   \n\n{\"text\": \"z\"}");
@@ -167,14 +167,14 @@ TEST_F(PreprocessTest, AnInputWithoutDocumentsIsAnErrorAndLeavesNothing) {
   EXPECT_THAT(Files(), IsEmpty());
 }
 
-TEST_F(PreprocessTest, ABadLineEndsTheWorkAndLeavesNothing) {
+TEST_F(PreprocessTest, ABadLineIsAnErrorAndLeavesNothing) {
   EXPECT_THAT(
       Run("{\"text\": \"a\"}\n\n{\"text\": 5}\n{\n"),
       StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr("line 3: "), HasSubstr("number"))));
   EXPECT_THAT(Files(), IsEmpty());
 }
 
-TEST_F(PreprocessTest, BadLinesCanBeSkippedAndAreTold) {
+TEST_F(PreprocessTest, SkippedBadLinesAreReported) {
   options_.skip_bad_lines = true;
   const absl::StatusOr<PreprocessReport> report =
       Run("{\"text\": \"a\"}\n[]\n{\"text\": \"\xff\"}\n{\"text\": \"\\ud800\"}\n{\"texts\": "
@@ -207,7 +207,7 @@ TEST_F(PreprocessTest, ALineThatTheTokenizerRefusesIsLeftOutOfAllDatasets) {
   EXPECT_EQ(File("d/x_b_document.bin"), std::string("\x03\0\x07\0", 4));
 }
 
-TEST_F(PreprocessTest, AnInterruptLeavesTheOlderDataset) {
+TEST_F(PreprocessTest, AnInterruptLeavesTheOlderDatasetUnchanged) {
   ASSERT_THAT(Run("{\"text\": \"a\"}\n"), IsOk());
   const std::string bin = File("d/x_text_document.bin"), idx = File("d/x_text_document.idx");
   LineBatchReader input = Input("{\"text\": \"b\"}\n");
@@ -219,7 +219,7 @@ TEST_F(PreprocessTest, AnInterruptLeavesTheOlderDataset) {
   EXPECT_EQ(File("d/x_text_document.idx"), idx);
 }
 
-TEST_F(PreprocessTest, ALineBeyondTheLimitIsABadLine) {
+TEST_F(PreprocessTest, ALineLongerThanTheLimitIsABadLine) {
   const std::string text =
       "{\"text\": \"a\"}\n{\"text\": \"" + std::string(1000, 'x') + "\"}\n{\"text\": \"b\"}\n";
   LineBatchReader input = Input(text, 100);
@@ -233,9 +233,9 @@ TEST_F(PreprocessTest, ALineBeyondTheLimitIsABadLine) {
   EXPECT_EQ(File("d/x_text_document.bin"), std::string("a\0b\0", 4));
 }
 
-// A document of three sentences, one of none and one of one: the layout of Megatron's
+// There is a document of three sentences, one of none and one of one, in the layout of Megatron's
 // --split-sentences.
-TEST_F(PreprocessTest, SentencesAreSequencesAndDocumentsKeepThemTogether) {
+TEST_F(PreprocessTest, SentencesAreSequencesOfOneDocument) {
   options_.split_sentences = true;
   options_.append_eod = true;
   const auto report = Run("{\"text\": \"A. Bb? C!\"}\n{\"text\": \" \"}\n{\"text\": \"D.\"}\n");
@@ -254,13 +254,13 @@ TEST_F(PreprocessTest, SentencesAreSequencesAndDocumentsKeepThemTogether) {
                 std::string("\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0", 16));
 }
 
-TEST_F(PreprocessTest, AListOfTextsIsADocumentOfThatManySequences) {
+TEST_F(PreprocessTest, AListOfTextsIsADocumentOfOneSequencePerText) {
   ASSERT_THAT(Run("{\"text\": [\"ab\", \"\", \"c. D.\"]}"), IsOk());
   EXPECT_EQ(File("d/x_text_document.idx").substr(18, 24),
             std::string("\x02\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x02\0\0\0\x05\0\0\0", 24));
 }
 
-TEST_F(PreprocessTest, ASentenceThatTheTokenizerRefusesTakesItsDocumentAlong) {
+TEST_F(PreprocessTest, ASentenceThatTheTokenizerRefusesRemovesItsDocument) {
   options_.skip_bad_lines = true;
   LineBatchReader input = Input("{\"text\": [\"1 2\", \"x\"]}\n{\"text\": [\"3\", \"4\"]}\n");
   const auto report = PreprocessJsonLines(input, NullTokenizer(10), options_, fs_, Always);
@@ -269,8 +269,8 @@ TEST_F(PreprocessTest, ASentenceThatTheTokenizerRefusesTakesItsDocumentAlong) {
   EXPECT_EQ(File("d/x_text_document.bin"), std::string("\x03\0\x04\0", 4));
 }
 
-// Megatron's rule: u16 below 65,500 entries.
-TEST_F(PreprocessTest, TheVocabularyChoosesTheTypeOfTokens) {
+// Megatron stores tokens as u16 if the vocabulary has fewer than 65,500 entries.
+TEST_F(PreprocessTest, TheVocabularySizeDeterminesTheTokenType) {
   for (const auto& [vocab_size, code] : {std::make_pair(65499, '\x08'), {65500, '\x04'}}) {
     LineBatchReader input = Input("{\"text\": \"1\"}");
     ASSERT_THAT(PreprocessJsonLines(input, NullTokenizer(vocab_size), options_, fs_, Always),
@@ -279,7 +279,7 @@ TEST_F(PreprocessTest, TheVocabularyChoosesTheTypeOfTokens) {
   }
 }
 
-TEST_F(PreprocessTest, AFullDiskAtAnyInstantIsAnErrorAndNothingLooksFinished) {
+TEST_F(PreprocessTest, AFullDiskAtAnyInstantIsAnErrorAndLeavesNoVisibleDataset) {
   FaultFileSystem faults(&fs_);
   options_.json_keys = {"text", "title"};
   const auto run = [&] {
@@ -294,9 +294,9 @@ TEST_F(PreprocessTest, AFullDiskAtAnyInstantIsAnErrorAndNothingLooksFinished) {
     ASSERT_THAT(fs_.CreateDirs("d"), IsOk());
     faults.FailAt(i, ENOSPC, /*lasting=*/true);
     const auto report = run();
-    if (!faults.struck()) continue;  // the removals after success
+    if (!faults.struck()) continue;  // only removals after success follow
     EXPECT_THAT(report, StatusIs(absl::StatusCode::kResourceExhausted));
-    // A dataset that is there is whole; it needs both files.
+    // A visible dataset is complete: it has both files.
     for (const std::string& key : options_.json_keys) {
       const std::string prefix = "d/x_" + key + "_document";
       EXPECT_LE(fs_.Stat(prefix + ".idx").ok(), fs_.Stat(prefix + ".bin").ok());
@@ -307,7 +307,7 @@ TEST_F(PreprocessTest, AFullDiskAtAnyInstantIsAnErrorAndNothingLooksFinished) {
   faults.Heal();
 }
 
-TEST_F(PreprocessTest, AReadOnlyFolderIsToldAtOnce) {
+TEST_F(PreprocessTest, AReadOnlyFolderIsAnErrorAtOnce) {
   FaultFileSystem faults(&fs_);
   faults.FailAt(0, EROFS, /*lasting=*/true);
   LineBatchReader input = Input("{\"text\": \"ab\"}\n");
@@ -330,7 +330,7 @@ TEST_F(PreprocessTest, DamagedInputLeavesNothing) {
   EXPECT_THAT(Files(), IsEmpty());
 }
 
-TEST_F(PreprocessTest, ImpossibleOptionsAreRefused) {
+TEST_F(PreprocessTest, InvalidOptionsAreRefused) {
   options_.json_keys = {"a/b"};
   EXPECT_THAT(Run(""), StatusIs(absl::StatusCode::kInvalidArgument));
   options_.json_keys = {"a", "a"};

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// A name, a number or an explanation follows these.
+// Abbreviations that a name, a number or an explanation follows.
 constexpr absl::string_view kNeverLast[] = {
     "Adm", "Arq",  "Asst",   "Atty", "Bros", "Brig",   "Capt", "Cdr", "Cmdr", "Col",  "Cpl",
     "Dr",  "Dra",  "Drs",    "Ens",  "Ft",   "Gen",    "Gov",  "Hon", "Hr",   "Insp", "Lieut",
@@ -22,13 +22,13 @@ constexpr absl::string_view kNeverLast[] = {
     "Sra", "Srta", "St",     "Ste",  "Supt", "approx", "bzw",  "ca",  "cf",   "e.g",  "eg",
     "esp", "i.e",  "ie",     "resp", "u.a",  "v",      "viz",  "vgl", "vs",   "z.B"};
 
-// A number follows these; without one, they are words that may end a sentence.
+// Abbreviations before a number; if no number follows, they are words that may end a sentence.
 constexpr absl::string_view kBeforeNumber[] = {
     "Abb", "Abs", "Art", "Bd",  "Ch",  "Eq",   "Eqs", "Fig", "Figs", "No",
     "Nos", "Nr",  "Op",  "Sec", "Vol", "Vols", "art", "ch",  "eq",   "fig",
     "no",  "nos", "nr",  "p",   "par", "pp",   "sec", "vol", "vols"};
 
-// These stand in the middle of a sentence as well as at its end.
+// Abbreviations that occur in the middle of a sentence as well as at its end.
 constexpr absl::string_view kMaybeLast[] = {
     "Apr",  "Aug", "Ave", "Blvd", "Co",    "Corp", "Dec",  "Dept", "Est", "Feb", "Fri",  "Inc",
     "Jan",  "Jr",  "Jul", "Jun",  "Ltd",   "Mar",  "Mon",  "Nov",  "Oct", "Rd",  "Sat",  "Sep",
@@ -47,9 +47,10 @@ constexpr absl::string_view kStarters[] = {
     "To",      "Under",  "Until", "We",    "What",     "When",  "Where", "Which",  "While",
     "Who",     "Why",    "With",  "Yes",   "Yet",      "You",   "Your"};
 
-// Longer words are no abbreviations; so looking back costs little.
+// Longer words are no abbreviations, so looking back costs little.
 constexpr size_t kLongestWord = 24;
-// How far a quotation is followed to its end: a bracket that is never closed is an ordinary letter.
+// The longest quotation that is followed to its end: a bracket that is never closed is treated as
+// an ordinary letter.
 constexpr size_t kLongestQuotation = 600;
 
 template <size_t n>
@@ -82,7 +83,7 @@ bool IsSpace(int32_t c) {
 
 bool IsTerminator(int32_t c) { return c == '.' || c == '!' || c == '?' || c == 0x2026; }
 
-// Ends a sentence without white space behind it.
+// Whether `c` ends a sentence without white space after it.
 bool IsFullStop(int32_t c) {
   switch (c) {
     case 0x3002:  // ideographic, and its narrow form
@@ -129,7 +130,7 @@ bool IsCloser(int32_t c) {
   }
 }
 
-// What may stand before the first letter of a sentence.
+// Whether `c` may precede the first letter of a sentence.
 bool IsOpener(int32_t c) {
   switch (c) {
     case '"':
@@ -152,7 +153,7 @@ bool IsOpener(int32_t c) {
   }
 }
 
-// The bracket that closes this East Asian one; 0 for any other character.
+// Returns the closing bracket of an East Asian opening bracket; 0 for any other character.
 int32_t QuotationEnd(int32_t c) {
   switch (c) {
     case 0x3008:
@@ -169,7 +170,7 @@ int32_t QuotationEnd(int32_t c) {
   }
 }
 
-// What goes on with the sentence behind a quotation: と, は and so on, and commas.
+// Whether `c` continues the sentence after a quotation: と, は and so on, and commas.
 bool ContinuesQuotation(int32_t c) {
   return (c >= 0x3041 && c <= 0x3096) || c == 0x3001 || c == 0xff0c || c == ',';
 }
@@ -184,7 +185,7 @@ bool IsUpperCase(int32_t c) {
   return utf8proc_category(c) == UTF8PROC_CATEGORY_LU;
 }
 
-// U.S, a.m, Ph.D: periods between one or two letters each.
+// Whether a word consists of one or two letters between periods: U.S, a.m, Ph.D.
 bool IsAcronym(absl::string_view word) {
   if (word.find('.') == word.npos) return false;
   const std::vector<absl::string_view> parts = absl::StrSplit(word, '.');
@@ -195,7 +196,7 @@ bool IsAcronym(absl::string_view word) {
   });
 }
 
-// Bytes at which something may have to be done; all others are stepped over.
+// Whether a byte may affect the result; all others are skipped.
 bool MayMatter(char byte) {
   const unsigned char c = static_cast<unsigned char>(byte);
   return c >= 0x80 || c == '.' || c == '!' || c == '?' || c == '\n';
@@ -239,7 +240,7 @@ class Splitter {
     return position;
   }
 
-  // Ends a sentence; returns where the next one begins.
+  // Ends a sentence; returns the beginning of the next one.
   size_t Emit(size_t end) {
     const size_t next = SkipSpace(end);
     end = options_.keep_newlines ? next : EndOfText(end);
@@ -248,7 +249,7 @@ class Splitter {
     return next;
   }
 
-  // `end` without the white space before it.
+  // Returns `end` without the white space before it.
   size_t EndOfText(size_t end) const {
     while (true) {
       size_t last = end - 1;
@@ -272,7 +273,8 @@ class Splitter {
     return position;
   }
 
-  // The end of the sentence that the terminator at `position` ends, or 0; so are the next two.
+  // EndAfterTerminator, EndAfterFullStop and EndAfterQuotation return the end of the sentence that the
+  // character at `position` ends, or 0 if it ends none.
   size_t EndAfterTerminator(size_t position) {
     const size_t run_end = SkipWhile(position, IsTerminator);
     resume_ = run_end;
@@ -286,7 +288,8 @@ class Splitter {
     return lone_period && !PeriodEnds(position, next) ? 0 : end;
   }
 
-  // Whether the period ends a sentence where the next word is at `next`, and not in small letters.
+  // Whether the period ends a sentence if the next word is at `next` and does not begin with a
+  // small letter.
   bool PeriodEnds(size_t period, size_t next) const {
     const absl::string_view word = WordBefore(period);
     const bool first = word.data() == text_.data() + begin_;
@@ -306,8 +309,8 @@ class Splitter {
     return !maybe || IsIn(kStarters, WordAt(next));
   }
 
-  // What stands between white space, or an opening quote or bracket, and `end`; empty where it is
-  // too long to matter.
+  // Returns the word before `end`, back to white space or an opening quote or bracket; empty if it
+  // is too long to matter.
   absl::string_view WordBefore(size_t end) const {
     size_t begin = end;
     const size_t limit = std::max(begin_, end - std::min(end, kLongestWord));
@@ -338,7 +341,7 @@ class Splitter {
     return in_quotation && ContinuesQuotation(DecodeAt(text_, end).code) ? 0 : end;
   }
 
-  // Steps over the quotation that `opener` at `position` begins, unless it has no end.
+  // Skips the quotation that begins with `opener` at `position`, unless it has no end.
   size_t EndAfterQuotation(size_t position, const Character& opener) {
     const int32_t closer = QuotationEnd(opener.code);
     const size_t limit = std::min(text_.size(), position + kLongestQuotation);
@@ -363,8 +366,9 @@ class Splitter {
   const absl::string_view text_;
   const SentenceSplitterOptions& options_;
   std::vector<absl::string_view>& sentences_;
-  size_t begin_ = 0;   // of the current sentence
-  size_t resume_ = 0;  // where to look next if no sentence ends here: no run is seen twice
+  size_t begin_ = 0;  // beginning of the current sentence
+  // Next position to examine if no sentence ends here, so that no run is scanned twice.
+  size_t resume_ = 0;
 };
 
 }  // namespace

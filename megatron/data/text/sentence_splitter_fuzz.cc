@@ -1,5 +1,5 @@
-// Any bytes as a text: sentences that follow each other in it, with nothing but white space between
-// and around them; and none of that either where newlines are kept.
+// Fuzzes SplitSentences: any bytes give sentences that follow each other in the text, with only
+// white space between and around them, and not even that if newlines are kept.
 
 #include <cstddef>
 #include <cstdint>

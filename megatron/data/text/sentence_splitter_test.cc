@@ -46,7 +46,7 @@ TEST(SentenceSplitterTest, NumbersAndNamesAreNotCutAtTheirPeriods) {
   EXPECT_THAT(Split("He has 5. 3 are left."), ElementsAre("He has 5.", "3 are left."));
 }
 
-TEST(SentenceSplitterTest, ASmallLetterGoesOn) {
+TEST(SentenceSplitterTest, ASmallLetterContinuesTheSentence) {
   EXPECT_THAT(Split("He works at Yahoo! and is happy."),
               ElementsAre("He works at Yahoo! and is happy."));
   EXPECT_THAT(Split("\"Why?\" she asked. \"So what?\" He left."),
@@ -55,19 +55,19 @@ TEST(SentenceSplitterTest, ASmallLetterGoesOn) {
               ElementsAre("Well... maybe.", "Ещё… да.", "Нет."));
 }
 
-TEST(SentenceSplitterTest, TitlesAndTheLikeEndNothing) {
+TEST(SentenceSplitterTest, TitlesDoNotEndASentence) {
   EXPECT_THAT(Split("Mr. Smith met Dr. Jones. They ate, e.g. Pizza, on Mt. Fuji."),
               ElementsAre("Mr. Smith met Dr. Jones.", "They ate, e.g. Pizza, on Mt. Fuji."));
   EXPECT_THAT(Split("(cf. Smith) It is so."), ElementsAre("(cf. Smith) It is so."));
   EXPECT_THAT(Split("Das sind z.B. Hunde. Gut."), ElementsAre("Das sind z.B. Hunde.", "Gut."));
 }
 
-TEST(SentenceSplitterTest, ReferencesEndNothingBeforeNumbers) {
+TEST(SentenceSplitterTest, ReferencesBeforeNumbersDoNotEndASentence) {
   EXPECT_THAT(Split("See Fig. 2 and No. 5. He said no. Then he left."),
               ElementsAre("See Fig. 2 and No. 5.", "He said no.", "Then he left."));
 }
 
-TEST(SentenceSplitterTest, InitialsAndAcronymsEndASentenceBeforeACommonBeginning) {
+TEST(SentenceSplitterTest, InitialsAndAcronymsEndASentenceOnlyBeforeACommonFirstWord) {
   EXPECT_THAT(Split("John F. Kennedy and J. R. R. Tolkien met."),
               ElementsAre("John F. Kennedy and J. R. R. Tolkien met."));
   EXPECT_THAT(Split("The U.S. Army left the U.S. The rest stayed."),
@@ -80,7 +80,7 @@ TEST(SentenceSplitterTest, InitialsAndAcronymsEndASentenceBeforeACommonBeginning
               ElementsAre("She has a Ph.D.", "Her site is x.org.", "Visit it."));
 }
 
-TEST(SentenceSplitterTest, TheNumberOfAnItemIsNoSentence) {
+TEST(SentenceSplitterTest, TheNumberOfAListItemIsNoSentence) {
   EXPECT_THAT(Split("1. Begin. 2. Go on. A. Or so."),
               ElementsAre("1. Begin.", "2. Go on.", "A. Or so."));
 }
@@ -91,33 +91,33 @@ TEST(SentenceSplitterTest, ClosingQuotesAndBracketsBelongToTheSentence) {
       ElementsAre("He said \"Go.\"", "She went.", "(It rained.)", "“Stop!”", "‘No.’", "End."));
 }
 
-TEST(SentenceSplitterTest, ABlankLineEndsWhatStandsBeforeIt) {
+TEST(SentenceSplitterTest, ABlankLineEndsASentence) {
   EXPECT_THAT(Split("A heading  \n \nText here\r\n\r\nmore"),
               ElementsAre("A heading", "Text here", "more"));
 }
 
-TEST(SentenceSplitterTest, EastAsianStopsNeedNoSpace) {
+TEST(SentenceSplitterTest, EastAsianFullStopsNeedNoSpace) {
   EXPECT_THAT(Split("私は猫である。名前はまだない。どこで生れたか！？知らん"),
               ElementsAre("私は猫である。", "名前はまだない。", "どこで生れたか！？", "知らん"));
   EXPECT_THAT(Split("他说：“我走了。”她哭了。"), ElementsAre("他说：“我走了。”", "她哭了。"));
 }
 
-TEST(SentenceSplitterTest, AQuotationStaysInItsSentence) {
+TEST(SentenceSplitterTest, AQuotationIsNotSplit) {
   EXPECT_THAT(Split("「行く。もう行く。」と言った。彼は去った。"),
               ElementsAre("「行く。もう行く。」と言った。", "彼は去った。"));
   EXPECT_THAT(Split("「はい。」彼は答えた。"), ElementsAre("「はい。」", "彼は答えた。"));
   EXPECT_THAT(Split("彼（『本。』の著者。）は来た。"),
               ElementsAre("彼（『本。』の著者。）は来た。"));
-  // One that is never closed is none.
+  // A quotation that is never closed does not count as one.
   EXPECT_THAT(Split("「行く。彼は去った。"), ElementsAre("「行く。", "彼は去った。"));
 }
 
-TEST(SentenceSplitterTest, OtherScriptsHaveTheirOwnStops) {
+TEST(SentenceSplitterTest, FullStopsOfOtherScriptsEndSentences) {
   EXPECT_THAT(Split("यह एक है। यह दो है।"), ElementsAre("यह एक है।", "यह दो है।"));
   EXPECT_THAT(Split("ما هذا؟ هذا كتاب."), ElementsAre("ما هذا؟", "هذا كتاب."));
 }
 
-TEST(SentenceSplitterTest, KeptNewlinesStandBehindTheirSentence) {
+TEST(SentenceSplitterTest, KeptNewlinesBelongToTheSentenceBeforeThem) {
   SentenceSplitterOptions options;
   options.keep_newlines = true;
   EXPECT_THAT(Split("One.  Two.\n\nThree \n", options),
@@ -131,8 +131,8 @@ TEST(SentenceSplitterTest, AbbreviationsCanBeAdded) {
   EXPECT_THAT(Split("The Xyz. Corporation.", options), ElementsAre("The Xyz. Corporation."));
 }
 
-// Quadratic time would take minutes for any of these.
-TEST(SentenceSplitterTest, HostileTextTakesLinearTime) {
+// An algorithm of quadratic time would take minutes for any of these.
+TEST(SentenceSplitterTest, AdversarialTextTakesLinearTime) {
   const auto begin = std::chrono::steady_clock::now();
   for (const char* unit : {".", "?", "。", "「", "」。", "\n", " ", "\n \t", ".'", ". (", "(", "a.",
                            "\x80", "。」と", "1. ", "…", "Mr. "}) {

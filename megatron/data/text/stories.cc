@@ -14,17 +14,17 @@ namespace {
 
 using Words = std::vector<absl::string_view>;
 
-// Separates our use of a seed from others' (DeriveKey's purposes).
+// Separates this use of a seed from others (DeriveKey's purposes).
 constexpr uint32_t kStoryPurpose = 0x53746f72;
 
-// Words are short, so that many choices fit into few bytes. What follows "a" begins with a
-// consonant, nouns form their plural with an s, and no word has a blank.
+// Words are short, so that many choices fit into few bytes. Words that follow "a" begin with a
+// consonant, nouns form their plural with an s, and no word contains a blank.
 std::map<absl::string_view, Words> MakeWordLists() {
   std::map<absl::string_view, Words> lists;
   const auto set = [&lists](absl::string_view slot, absl::string_view words) {
     lists[slot] = absl::StrSplit(words, ' ');
   };
-  // The first half are girls.
+  // The first half are girls' names.
   set("hero", "Mia Ana Zoe Lily Ruby Eva Nora Tess Tom Ben Max Sam Leo Jack Finn Hugo");
   set("friend", "Mia Ana Zoe Lily Ruby Eva Nora Tess Tom Ben Max Sam Leo Jack Finn Hugo");
   set("he", "she he");
@@ -56,13 +56,14 @@ std::map<absl::string_view, Words> MakeWordLists() {
   return lists;
 }
 
-// Uniform choices, all that a story consists of. Counter-based: a story is a function of its seed
-// and index.
+// Draws the uniform choices that make up a story. It is counter-based: a story is a function of its
+// seed and index.
 class Chooser {
  public:
   Chooser(uint64_t seed, uint64_t index) : key_(DeriveKey(seed, kStoryPurpose, index, 0)) {}
 
-  // Uniform over [0, count), exactly: words that would favour some values are drawn again.
+  // Returns a number exactly uniform over [0, count): random words that would favour some values
+  // are drawn again.
   size_t Choose(size_t count) {
     const uint64_t accepted = (uint64_t{1} << 32) / count * count;
     uint32_t word;
@@ -84,7 +85,7 @@ class Chooser {
   PhiloxBlock block_;
 };
 
-// Takes a template apart, in order.
+// Calls the functions for the literals and slots of a template, in order.
 void ForEachPart(absl::string_view text,
                  absl::FunctionRef<void(absl::string_view literal)> on_literal,
                  absl::FunctionRef<void(absl::string_view slot)> on_slot) {
@@ -99,7 +100,7 @@ void ForEachPart(absl::string_view text,
   }
 }
 
-// What is drawn once in a story, as indices into the lists of words.
+// The words that are drawn once in a story, as indices into the lists of words.
 struct Cast {
   size_t hero, companion, treasure;
 };
@@ -109,7 +110,7 @@ Cast ChooseCast(Chooser* chooser) {
   const size_t names = StoryWords("hero").size();
   cast.hero = chooser->Choose(names);
   cast.companion = chooser->Choose(names - 1);
-  if (cast.companion >= cast.hero) ++cast.companion;  // anybody but the hero
+  if (cast.companion >= cast.hero) ++cast.companion;  // the friend is never the hero
   cast.treasure = chooser->Choose(StoryWords("treasure").size());
   return cast;
 }
@@ -206,8 +207,8 @@ StoryEntropy ComputeStoryEntropy() {
           },
           [&](absl::string_view slot) {
             const Words& words = StoryWords(slot);
-            // The hero is uniform over all names, and so, over all stories, are the friend and the
-            // pronouns: expected lengths add up.
+            // The hero is uniform over all names, and so are the friend and the pronouns over all
+            // stories, so expected lengths add up.
             entropy.bytes_per_story += MeanLength(words) / count;
             if (!IsCast(slot))
               entropy.nats_per_story += std::log(static_cast<double>(words.size())) / count;

@@ -4,17 +4,17 @@
 //   Once Tom the fat owl took 15 sad cones for a mild lamp. By a bumpy bay he saw Ana the clean
 //   frog with 42 sacks. But 65 happy apes took the lamp in a dry cube. ...
 //
-// A story is a chain of sentences: somebody with a treasure, a friend, the treasure lost, a search,
-// the treasure found, an end. Each sentence is one of a few templates, and each slot of a template
-// is filled with one word of a list. All choices are uniform, and but for names independent. The
-// hero's and the friend's names, the hero's pronoun and the treasure are drawn once in a story and
-// then repeated.
+// A story is a sequence of sentences: somebody with a treasure, a friend, the treasure lost, a
+// search, the treasure found, an end. Each sentence is one of a few templates, and each slot of a
+// template is filled with one word of a list. All choices are uniform, and independent except for
+// names. The hero's and the friend's names, the hero's pronoun and the treasure are drawn once in a
+// story and then repeated.
 //
-// No two sequences of choices give the same text (a test proves it of every pair of templates), so
-// the entropy of the text is the sum of the logarithms of the choices. A model can reach that loss
-// and none can go below it: whoever trains on stories knows how good the model is. And choices are
-// so dense that two stories hardly ever share forty bytes, so what a model writes well it did not
-// learn by heart.
+// No two sequences of choices give the same text (a test proves it for every pair of templates), so
+// the entropy of the text is the sum of the logarithms of the numbers of choices. A model can reach
+// that loss and none can go below it, so the loss of a model trained on stories tells how good the
+// model is. Choices are so frequent that two stories hardly ever share forty bytes, so a model that
+// writes good stories has not memorized them.
 #ifndef MEGATRON_DATA_TEXT_STORIES_H_
 #define MEGATRON_DATA_TEXT_STORIES_H_
 
@@ -26,7 +26,7 @@
 
 namespace megatron {
 
-// Story number `index` of the stream `seed`. Any thread, any order.
+// Returns story number `index` of the stream `seed`. Any thread may call, in any order.
 std::string MakeStory(uint64_t seed, uint64_t index);
 
 // Expectations over all stories, exact up to floating-point rounding.
@@ -35,19 +35,19 @@ struct StoryEntropy {
   double bytes_per_story = 0;
 
   double nats_per_byte() const { return nats_per_story / bytes_per_story; }
-  // Of a stream of byte tokens in which one end-of-document token follows each story. That token
-  // carries no information of its own: whoever knows the grammar knows where a story ends.
+  // The entropy per token of byte tokens with one end-of-document token after each story. That
+  // token carries no information: the grammar determines where a story ends.
   double nats_per_token() const { return nats_per_story / (bytes_per_story + 1); }
 };
 
 StoryEntropy ComputeStoryEntropy();
 
-// The grammar: for each sentence in turn its templates. A template is text with slots in braces.
-// {hero}, {friend} and {treasure} are drawn once per story, {he} follows from the hero, and any
-// other slot is drawn anew each time from the words of its name.
+// Returns the grammar: the templates of each sentence in turn. A template is text with slots in
+// braces. {hero}, {friend} and {treasure} are drawn once per story, {he} follows from the hero, and
+// any other slot is drawn anew each time from the list of its name.
 const std::vector<std::vector<absl::string_view>>& StoryTemplates();
 
-// The words that can stand in a slot.
+// Returns the words that may fill a slot.
 const std::vector<absl::string_view>& StoryWords(absl::string_view slot);
 
 }  // namespace megatron

@@ -29,7 +29,8 @@ std::vector<std::string> SlotsOf(absl::string_view text) {
   return slots;
 }
 
-// What can stand at one place between blanks: "{animal}s" gives "cats", "dogs" and so on.
+// Returns all strings that one blank-separated part of a template can become: "{animal}s" gives
+// "cats", "dogs" and so on.
 std::set<std::string> Alternatives(absl::string_view token) {
   const std::vector<std::string> slots = SlotsOf(token);
   if (slots.empty()) return {std::string(token)};
@@ -64,9 +65,9 @@ std::set<std::string> AllSlots() {
   return slots;
 }
 
-// Together with WordsAreDistinctAndHaveNoBlanks this makes the text tell the choices: sentences end
-// where the only full stops are, two templates of a sentence differ at some word whatever is filled
-// in, and within a template each word stands for itself.
+// This test and WordsAreDistinctAndHaveNoBlanks together prove that the text determines the
+// choices: sentences end at the only full stops, two templates of a sentence differ at some word
+// for all choices, and each word of a template is a separate choice.
 TEST(StoriesTest, TwoTemplatesNeverGiveTheSameSentence) {
   for (const auto& alternatives : StoryTemplates()) {
     for (size_t i = 0; i < alternatives.size(); ++i) {
@@ -87,7 +88,7 @@ TEST(StoriesTest, WordsAreDistinctAndHaveNoBlanks) {
   }
 }
 
-// Whatever is drawn once per story and adds to the entropy must be seen in every story.
+// All words that are drawn once per story and add to the entropy must be seen in every story.
 TEST(StoriesTest, EveryStoryNamesItsHeroItsFriendAndItsTreasure) {
   for (const char* slot : {"hero", "friend", "treasure"}) {
     bool always = false;
@@ -101,8 +102,8 @@ TEST(StoriesTest, EveryStoryNamesItsHeroItsFriendAndItsTreasure) {
 }
 
 TEST(StoriesTest, TheEntropyIsTheMeanLogarithmOfTheChoices) {
-  // Written out by hand from the lists' sizes: 16 · 15 names, 8 treasures, 3^6 templates, and each
-  // template's slots.
+  // The sum is written out by hand from the lists' sizes: 16 · 15 names, 8 treasures, 3^6
+  // templates, and each template's slots.
   const double adjective = std::log(64), animal = std::log(32), thing = std::log(64),
                place = std::log(32), verb = std::log(16), number = std::log(90);
   const std::vector<std::vector<double>> sentences = {
@@ -127,7 +128,7 @@ TEST(StoriesTest, TheEntropyIsTheMeanLogarithmOfTheChoices) {
   EXPECT_GT(ComputeStoryEntropy().nats_per_byte(), 0.5);
 }
 
-TEST(StoriesTest, TheExpectedLengthIsTheMeanOfManyStories) {
+TEST(StoriesTest, TheExpectedLengthAgreesWithTheMeanOfManyStories) {
   double sum = 0, squares = 0;
   constexpr int kStories = 20000;
   for (int i = 0; i < kStories; ++i) {
@@ -152,7 +153,7 @@ TEST(StoriesTest, ChoicesAreUniform) {
   for (const auto& [name, count] : heroes) EXPECT_NEAR(count, kStories / 3 / 16, 80) << name;
 }
 
-TEST(StoriesTest, AStoryDependsOnItsSeedAndIndexAlone) {
+TEST(StoriesTest, AStoryDependsOnlyOnItsSeedAndIndex) {
   EXPECT_EQ(MakeStory(1, 7), MakeStory(1, 7));
   EXPECT_NE(MakeStory(1, 7), MakeStory(1, 8));
   EXPECT_NE(MakeStory(1, 7), MakeStory(2, 7));
@@ -163,7 +164,7 @@ TEST(StoriesTest, AStoryDependsOnItsSeedAndIndexAlone) {
             "got 36 tall peas with a calm bat.");
 }
 
-TEST(StoriesTest, TheHeroKeepsNamePronounAndTreasure) {
+TEST(StoriesTest, TheHeroKeepsNamePronounAndTreasureThroughAStory) {
   const auto& names = StoryWords("hero");
   for (uint64_t i = 0; i < 200; ++i) {
     const std::string story = MakeStory(3, i);
@@ -181,8 +182,8 @@ TEST(StoriesTest, TheHeroKeepsNamePronounAndTreasure) {
   }
 }
 
-// So a sample whose every forty bytes are new was not learned by heart.
-TEST(StoriesTest, HardlyAnyStorySharesFortyBytesWithManyOthers) {
+// So a sample of which every forty bytes are new was not memorized.
+TEST(StoriesTest, HardlyAnyStorySharesFortyBytesWithOthers) {
   constexpr size_t kPiece = 40;
   std::unordered_set<std::string> pieces;
   uint64_t index = 0;

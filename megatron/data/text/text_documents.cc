@@ -112,11 +112,11 @@ class Converter {
 
   const TextDocumentOptions& options_;
   const absl::FunctionRef<absl::Status(absl::string_view)> write_;
-  std::string line_begin_;  // of every line of output
+  std::string line_begin_;  // beginning of every line of output
   std::string path_;
   int64_t line_number_ = 1;
   std::string document_;
-  bool has_text_ = false;  // a line was added to document_, be it an empty one
+  bool has_text_ = false;  // a line was added to document_, possibly an empty one
   std::string out_;
   TextDocumentReport report_;
 };

@@ -1,5 +1,6 @@
-// Plain text whose documents are told apart by a separator, as JSON lines: the work behind
-// //tools:txt_to_jsonl. TinyStories is such a text, with <|endoftext|> on lines of its own.
+// Converts plain text, whose documents are divided by a separator, to JSON lines;
+// //tools:txt_to_jsonl is the program. TinyStories is such a text, with <|endoftext|> on lines of
+// its own.
 #ifndef MEGATRON_DATA_TEXT_TEXT_DOCUMENTS_H_
 #define MEGATRON_DATA_TEXT_TEXT_DOCUMENTS_H_
 
@@ -16,14 +17,14 @@
 namespace megatron {
 
 struct TextDocumentOptions {
-  // Where it stands on a line of its own, but for white space around it, a document ends. "" is a
-  // line that has nothing else.
+  // A document ends at a line that consists of the separator, apart from white space around it. ""
+  // stands for an empty line.
   std::string separator = "<|endoftext|>";
-  // The separator, which must not be empty then, ends a document wherever it stands.
+  // The separator ends a document anywhere in a line; it must not be empty then.
   bool anywhere = false;
   // Removes the white space at both ends of a document.
   bool strip = true;
-  // A byte that is no UTF-8 becomes U+FFFD; else the first one ends the work.
+  // An invalid UTF-8 byte becomes U+FFFD. If false, the first one is an error.
   bool replace_bad_utf8 = false;
   size_t max_document_bytes = size_t{128} << 20;
   std::string json_key = "text";
@@ -32,16 +33,16 @@ struct TextDocumentOptions {
 struct TextDocumentReport {
   int64_t lines = 0;
   int64_t documents = 0;
-  int64_t bytes = 0;              // of text
-  int64_t stored_bytes_read = 0;  // of the inputs as they lie on disk
+  int64_t bytes = 0;              // bytes of text
+  int64_t stored_bytes_read = 0;  // bytes read from storage (compressed, if the inputs are)
   int64_t replaced_bytes = 0;
 };
 
-// Reads `input` to its end and hands `write` one JSON line after the other, several at a time. A
-// document ends with its input, too; one without text is passed over. The text is all that stands
-// between separators, its line ends included but the last. `keep_going` is called now and then;
-// kCancelled where it returns false. kInvalidArgument for options; kDataLoss, with file and line,
-// for bad UTF-8, for a document beyond max_document_bytes, and where no document was found.
+// Reads `input` to its end and passes JSON lines to `write`, several at a time. The end of an input
+// also ends a document; a document without text is skipped. The text is everything between two
+// separators, including all line ends but the last. `keep_going` is called regularly; if it returns
+// false, the result is kCancelled. kInvalidArgument for invalid options; kDataLoss, with file and
+// line, for bad UTF-8, for a document longer than max_document_bytes, and if no document was found.
 absl::StatusOr<TextDocumentReport> TextToJsonLines(
     LineBatchReader& input, const TextDocumentOptions& options,
     absl::FunctionRef<absl::Status(absl::string_view)> write,

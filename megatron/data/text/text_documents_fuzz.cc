@@ -1,5 +1,6 @@
-// Any bytes as a text file: the lines that a loop over its bytes finds, whatever pieces it is read
-// in; and as documents, JSON lines that hold all of the text, or an error.
+// Fuzzes line reading and the conversion of text documents. Any bytes as a text file give the lines
+// that a loop over the bytes finds, for pieces of any size; as documents they give either JSON
+// lines that hold all of the text, or an error.
 //
 // The first byte picks the sizes and options.
 
@@ -66,7 +67,7 @@ void CheckLines(absl::string_view text, const LineBatchReader::Options& options)
   CHECK(lines == LinesByHand(text, options.max_line_bytes));
 }
 
-// The documents of `text`, joined; the status of the conversion.
+// Returns the documents of `text`, joined, or the error of the conversion.
 absl::StatusOr<std::string> Documents(absl::string_view text, size_t batch_bytes,
                                       const TextDocumentOptions& options) {
   LineBatchReader reader = Reader(text, {options.max_document_bytes, batch_bytes});
@@ -88,7 +89,7 @@ absl::StatusOr<std::string> Documents(absl::string_view text, size_t batch_bytes
   return absl::StrJoin(documents, "");
 }
 
-// Without white space, line ends and separators.
+// Returns the text without white space, line ends and separators.
 std::string Letters(absl::string_view text) {
   std::string letters;
   for (const char c : text) {

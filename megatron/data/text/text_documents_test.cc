@@ -45,7 +45,7 @@ absl::StatusOr<std::string> Convert(const std::vector<std::string>& texts,
   return out;
 }
 
-TEST(TextDocumentsTest, ASeparatorOnItsLineEndsADocument) {
+TEST(TextDocumentsTest, ASeparatorOnItsOwnLineEndsADocument) {
   TextDocumentReport report;
   EXPECT_THAT(Convert({"\nOnce upon\na \"time\".\n\n<|endoftext|>\nTwo <|endoftext|> here\n "
                        "<|endoftext|> \r\n\n<|endoftext|>\nThree"},
@@ -56,11 +56,11 @@ TEST(TextDocumentsTest, ASeparatorOnItsLineEndsADocument) {
   EXPECT_EQ(report.lines, 10);
 }
 
-TEST(TextDocumentsTest, AnInputEndsItsDocument) {
+TEST(TextDocumentsTest, TheEndOfAnInputEndsADocument) {
   EXPECT_THAT(Convert({"a\n", "", "b"}), IsOkAndHolds("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"));
 }
 
-TEST(TextDocumentsTest, ASeparatorCanStandAnywhere) {
+TEST(TextDocumentsTest, ASeparatorCanBeAnywhereInALine) {
   TextDocumentOptions options;
   options.separator = "##";
   options.anywhere = true;
@@ -70,21 +70,21 @@ TEST(TextDocumentsTest, ASeparatorCanStandAnywhere) {
       IsOkAndHolds("{\"te\\\"xt\": \"a\"}\n{\"te\\\"xt\": \"b\\nc\"}\n{\"te\\\"xt\": \"d\"}\n"));
 }
 
-TEST(TextDocumentsTest, BlankLinesCanSeparate) {
+TEST(TextDocumentsTest, BlankLinesCanSeparateDocuments) {
   TextDocumentOptions options;
   options.separator = "";
   EXPECT_THAT(Convert({"a\nb\n\n \nc\n"}, options),
               IsOkAndHolds("{\"text\": \"a\\nb\"}\n{\"text\": \"c\"}\n"));
 }
 
-TEST(TextDocumentsTest, WhiteSpaceCanStay) {
+TEST(TextDocumentsTest, WhiteSpaceCanBeKept) {
   TextDocumentOptions options;
   options.strip = false;
   EXPECT_THAT(Convert({" a \n\n<|endoftext|>\n"}, options),
               IsOkAndHolds("{\"text\": \" a \\n\"}\n"));
 }
 
-TEST(TextDocumentsTest, BadUtf8IsToldOrReplaced) {
+TEST(TextDocumentsTest, BadUtf8IsAnErrorOrReplaced) {
   EXPECT_THAT(Convert({"a\nb\xff"
                        "c\n"}),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("0, line 2: bad")));
@@ -99,7 +99,7 @@ TEST(TextDocumentsTest, BadUtf8IsToldOrReplaced) {
   EXPECT_EQ(report.replaced_bytes, 3);
 }
 
-TEST(TextDocumentsTest, ADocumentBeyondTheLimitIsTold) {
+TEST(TextDocumentsTest, ADocumentLongerThanTheLimitIsAnError) {
   TextDocumentOptions options;
   options.max_document_bytes = 10;
   EXPECT_THAT(Convert({"12345\n1234\n<|endoftext|>\n"}, options), IsOk());
@@ -115,7 +115,7 @@ TEST(TextDocumentsTest, TextWithoutDocumentsIsAnError) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("lines read: 2")));
 }
 
-TEST(TextDocumentsTest, ImpossibleSeparatorsAreRefused) {
+TEST(TextDocumentsTest, InvalidSeparatorsAreRefused) {
   TextDocumentOptions options;
   for (const char* separator : {"a\nb", " x"}) {
     options.separator = separator;
@@ -126,7 +126,7 @@ TEST(TextDocumentsTest, ImpossibleSeparatorsAreRefused) {
   EXPECT_THAT(Convert({"a"}, options), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(TextDocumentsTest, AFailedWriteEndsTheWork) {
+TEST(TextDocumentsTest, AFailedWriteIsReturned) {
   LineBatchReader input(
       {"a"}, [](const std::string&, const std::atomic<bool>*) { return MakeMemorySource("x\n"); },
       {});

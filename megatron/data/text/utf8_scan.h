@@ -1,4 +1,4 @@
-// Finds where a text stops being UTF-8.
+// Finds the first invalid byte of UTF-8 text.
 #ifndef MEGATRON_DATA_TEXT_UTF8_SCAN_H_
 #define MEGATRON_DATA_TEXT_UTF8_SCAN_H_
 
@@ -8,8 +8,8 @@
 
 namespace megatron {
 
-// Bytes of the well-formed character at `text`, which ends at `end`; 0 where there is none: bytes
-// that begin nothing, a cut or overlong character, a surrogate, or a number above U+10FFFF.
+// Returns the length of the well-formed character at `text`, which ends at `end`. Returns 0 for an
+// invalid first byte, a truncated or overlong character, a surrogate, or a number above U+10FFFF.
 inline size_t Utf8CharacterLength(const char* text, const char* end) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
   const auto continues = [&byte](size_t i) { return (byte(i) & 0xc0) == 0x80; };
@@ -31,7 +31,8 @@ inline size_t Utf8CharacterLength(const char* text, const char* end) {
   return 4;
 }
 
-// The length of the longest prefix of `text` that is UTF-8: text.size() where all of it is.
+// Returns the length of the longest prefix of `text` that is valid UTF-8: text.size() if all of it
+// is.
 inline size_t Utf8PrefixLength(absl::string_view text) {
   const char* const end = text.data() + text.size();
   const char* p = text.data();

@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-// The definition, character by character: the shortest form of a code point that is no surrogate.
+// Encodes a code point by the definition: the shortest form of a code point that is no surrogate.
 std::string Encode(uint32_t c) {
   const auto tail = [c](int shift) { return static_cast<char>(0x80 | ((c >> shift) & 0x3f)); };
   if (c < 0x80) return {static_cast<char>(c)};
@@ -21,7 +21,7 @@ size_t LengthOf(const std::string& text) {
   return Utf8CharacterLength(text.data(), text.data() + text.size());
 }
 
-TEST(Utf8ScanTest, EveryCodePointButSurrogatesHasOneForm) {
+TEST(Utf8ScanTest, EveryCodePointExceptSurrogatesHasOneValidForm) {
   for (uint32_t c = 0; c <= 0x110000; ++c) {
     const std::string form = Encode(c);
     const bool good = (c < 0xd800 || c >= 0xe000) && c <= 0x10ffff;
@@ -31,7 +31,7 @@ TEST(Utf8ScanTest, EveryCodePointButSurrogatesHasOneForm) {
   }
 }
 
-TEST(Utf8ScanTest, OverlongFormsAndOtherBytesHaveNone) {
+TEST(Utf8ScanTest, OverlongFormsAndInvalidBytesHaveLengthZero) {
   for (const char* bytes :
        {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\x80", "\xbf",
         "\xf5\x80\x80\x80", "\xfe", "\xff", "\xc3(", "\xe2\x82(", "\xf0\x9f\x98("}) {

@@ -8,12 +8,12 @@
 namespace megatron {
 namespace {
 
-// Part of a word, as \w in regular expressions.
+// Whether a character is part of a word, like \w in regular expressions.
 bool IsWordChar(char32_t c) {
   return c == '_' || CharClasses::Get().Is(c, kLetter | kMark | kNumber);
 }
 
-// Where the last character of `text`, which is not empty, begins.
+// Returns the position of the last character of `text`, which is not empty.
 size_t LastChar(absl::string_view text) {
   size_t at = text.size() - 1;
   while (at > 0 && text.size() - at < 4 && (text[at] & 0xC0) == 0x80) --at;
@@ -32,7 +32,7 @@ bool IsSpaceAt(absl::string_view text, size_t at) {
   return CharClasses::Get().Is(DecodeUtf8(text, at).code_point, kWhiteSpace);
 }
 
-// Where the white space at the end of text[begin, end) begins.
+// Returns the position at which the white space at the end of text[begin, end) begins.
 size_t SpaceBefore(absl::string_view text, size_t begin, size_t end) {
   while (end > begin) {
     const size_t last = LastChar(text.substr(0, end));
@@ -51,7 +51,7 @@ size_t SpaceBehind(absl::string_view text, size_t at) {
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::vector<std::pair<absl::string_view, int32_t>> pieces;
-  absl::flat_hash_set<absl::string_view> known;  // of two that are spelled alike the first counts
+  absl::flat_hash_set<absl::string_view> known;  // the first of two tokens with one spelling counts
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const absl::string_view content = tokens_[i].content;
     if (known.insert(content).second) pieces.emplace_back(content, static_cast<int32_t>(i));
@@ -70,7 +70,7 @@ const AddedToken* AddedTokens::Match(absl::string_view text) const {
 std::vector<AddedTokens::Section> AddedTokens::Split(absl::string_view text,
                                                      bool parse_special) const {
   std::vector<Section> sections;
-  size_t done = 0;  // sections reach to here
+  size_t done = 0;  // end of the sections so far
   if (!tokens_.empty() && (parse_special || !all_special_)) {
     for (size_t at = 0; at < text.size();) {
       const AddedToken* const token = Match(text.substr(at));
@@ -80,7 +80,7 @@ std::vector<AddedTokens::Section> AddedTokens::Split(absl::string_view text,
       }
       size_t begin = at;
       size_t end = at + token->content.size();
-      at = end;  // what matched is passed even where the token is not taken
+      at = end;  // a match is skipped even if the token is not taken
       if (token->special && !parse_special) continue;
       if (token->single_word &&
           (EndsInWord(text.substr(0, begin)) || StartsWithWord(text.substr(end)))) {

@@ -1,8 +1,8 @@
-// Tokens that are found in the text before the model sees it: special ones ("<|endoftext|>"), and
-// words that somebody added to a vocabulary later.
+// Tokens that are found in a text before the model encodes it: special tokens ("<|endoftext|>"),
+// and words that were added to a vocabulary later.
 //
-// Follows Hugging Face's `added_tokens`: the leftmost match counts, and the longest of those that
-// begin there.
+// Matching follows Hugging Face's `added_tokens`: the leftmost match counts, and the longest of
+// those that begin there.
 #ifndef MEGATRON_DATA_TOKENIZER_ADDED_TOKENS_H_
 #define MEGATRON_DATA_TOKENIZER_ADDED_TOKENS_H_
 
@@ -19,17 +19,18 @@ namespace megatron {
 
 struct AddedToken {
   int32_t id = 0;
-  std::string content;       // not empty
-  bool special = false;      // text that spells it is text, unless special tokens are asked for
-  bool single_word = false;  // not within a word
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // and behind it
-  bool normalized = false;   // looked for in the normalized text
+  std::string content;  // not empty
+  // Matches only if special tokens are parsed; otherwise its spelling is plain text.
+  bool special = false;
+  bool single_word = false;  // does not match inside a word
+  bool lstrip = false;       // the match includes the white space before it
+  bool rstrip = false;       // the match includes the white space after it
+  bool normalized = false;   // searched for in the normalized text
 };
 
 class AddedTokens {
  public:
-  // A part of a text, as bytes [begin, end) of it: an added token, or text between two.
+  // A part of a text, as bytes [begin, end) of it: an added token, or the text between two.
   struct Section {
     int32_t id = -1;  // -1: text
     TextSpan span;
@@ -40,17 +41,17 @@ class AddedTokens {
 
   bool empty() const { return tokens_.empty(); }
 
-  // The sections of `text`, in order. Special tokens are text if not `parse_special`.
-  // O(text × the longest token).
+  // Returns the sections of `text` in order. Special tokens count as text unless `parse_special` is
+  // set. The time is O(text × the longest token).
   std::vector<Section> Split(absl::string_view text, bool parse_special) const;
 
  private:
-  // The longest token at the beginning of `text`; null where there is none.
+  // Returns the longest token at the beginning of `text`, or null if there is none.
   const AddedToken* Match(absl::string_view text) const;
 
   std::vector<AddedToken> tokens_;
-  PieceTrie trie_;                  // values are indices of tokens_
-  std::bitset<256> is_first_byte_;  // of a token
+  PieceTrie trie_;                  // maps spellings to indices of tokens_
+  std::bitset<256> is_first_byte_;  // bytes with which tokens begin
   bool all_special_ = true;
 };
 

@@ -1,5 +1,5 @@
-// One token per byte, ids 0 to 255, and EOD, 256. Encodes any bytes at all, and Decode(Encode(x))
-// == x.
+// A tokenizer with one token per byte, ids 0 to 255, and EOD, 256. It encodes any bytes, and
+// Decode(Encode(x)) == x.
 #ifndef MEGATRON_DATA_TOKENIZER_BYTE_LEVEL_TOKENIZER_H_
 #define MEGATRON_DATA_TOKENIZER_BYTE_LEVEL_TOKENIZER_H_
 

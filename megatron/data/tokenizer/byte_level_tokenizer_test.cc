@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(ByteLevelTokenizerTest, AppendsOneTokenPerByte) {
+TEST(ByteLevelTokenizerTest, EveryByteIsOneToken) {
   std::vector<int32_t> ids = {7};
   ASSERT_TRUE(ByteLevelTokenizer().Encode("aé", &ids).ok());
   EXPECT_THAT(ids, ElementsAre(7, 97, 0xC3, 0xA9));
@@ -32,13 +32,13 @@ TEST(ByteLevelTokenizerTest, DecodeInvertsEncodeForAllBytes) {
   EXPECT_EQ(tokenizer.Decode(ids), text);
 }
 
-TEST(ByteLevelTokenizerTest, SpecialAndForeignIdsAreShown) {
+TEST(ByteLevelTokenizerTest, SpecialAndInvalidIdsHaveSpellings) {
   const ByteLevelTokenizer tokenizer;
   EXPECT_EQ(tokenizer.Decode({97, tokenizer.eod(), 98}), "a<|endoftext|>b");
   EXPECT_EQ(tokenizer.Decode({-1, 257}), "\xEF\xBF\xBD\xEF\xBF\xBD");
 }
 
-TEST(ByteLevelTokenizerTest, EodIsTextUnlessAskedFor) {
+TEST(ByteLevelTokenizerTest, EodIsParsedOnlyOnRequest) {
   const ByteLevelTokenizer tokenizer;
   std::vector<int32_t> ids;
   ASSERT_TRUE(tokenizer.Encode("<|endoftext|>", &ids).ok());

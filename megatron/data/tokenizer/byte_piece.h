@@ -1,4 +1,4 @@
-// Tokens that spell one byte: "<0x0A>".
+// Tokens that spell one byte, such as "<0x0A>".
 #ifndef MEGATRON_DATA_TOKENIZER_BYTE_PIECE_H_
 #define MEGATRON_DATA_TOKENIZER_BYTE_PIECE_H_
 
@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// The byte that a token spells; -1 for any other token.
+// Returns the byte that a token spells; -1 for any other token.
 inline int ByteOfPiece(absl::string_view piece) {
   int byte;
   if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>' ||

@@ -15,7 +15,7 @@ using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(NullTokenizerTest, ReadsAndWritesNumbers) {
+TEST(NullTokenizerTest, NumbersAreEncodedAndDecoded) {
   const NullTokenizer tokenizer(1000);
   std::vector<int32_t> ids = {5};
   ASSERT_THAT(tokenizer.Encode(" 1 20\n999\t0 ", &ids), IsOk());
@@ -23,7 +23,7 @@ TEST(NullTokenizerTest, ReadsAndWritesNumbers) {
   EXPECT_EQ(tokenizer.Decode(ids), "5 1 20 999 0");
 }
 
-TEST(NullTokenizerTest, DecodedIdsAreEncodedToThemselves) {
+TEST(NullTokenizerTest, EncodingInvertsDecoding) {
   const NullTokenizer tokenizer(1000);
   EXPECT_EQ(tokenizer.Decode({1, 2, 3}), "1 2 3");
   EXPECT_EQ(tokenizer.Decode({}), "");
@@ -32,7 +32,7 @@ TEST(NullTokenizerTest, DecodedIdsAreEncodedToThemselves) {
   EXPECT_THAT(ids, ElementsAre(1, 2, 3));
 }
 
-TEST(NullTokenizerTest, SpansAreTheNumbers) {
+TEST(NullTokenizerTest, SpansAreThoseOfTheNumbers) {
   std::vector<int32_t> ids;
   std::vector<TextSpan> spans;
   EncodeOptions options;
@@ -43,14 +43,14 @@ TEST(NullTokenizerTest, SpansAreTheNumbers) {
   EXPECT_EQ(spans[1].end, 5u);
 }
 
-TEST(NullTokenizerTest, TheLastIdEndsDocumentsWhereNoOtherIsAskedFor) {
+TEST(NullTokenizerTest, EodIsTheLastIdByDefault) {
   EXPECT_EQ(NullTokenizer(1000).eod(), 999);
   EXPECT_EQ(NullTokenizer(1000).special().pad, -1);
   EXPECT_EQ(NullTokenizer(1000, 5, 0).eod(), 5);
   EXPECT_EQ(NullTokenizer(1000, 5, 0).special().pad, 0);
 }
 
-TEST(NullTokenizerTest, OtherTextIsRefusedAndNothingAppended) {
+TEST(NullTokenizerTest, OtherTextIsAnErrorAndAppendsNothing) {
   const NullTokenizer tokenizer(1000);
   for (const char* text : {"1 x", "1 1000", "1 -1", "1 2.5", "1 99999999999999999999"}) {
     std::vector<int32_t> ids = {5};

@@ -5,7 +5,8 @@
 
 namespace megatron {
 
-// Breadth first: a node's children are made together, from the range of pieces that pass it.
+// Nodes are made breadth first: a node's children are made together, from the range of pieces that
+// pass through it.
 PieceTrie::PieceTrie(std::vector<std::pair<absl::string_view, int32_t>> pieces) {
   struct Range {
     Node node;

@@ -1,4 +1,4 @@
-// A vocabulary as a trie over bytes: which pieces does a text begin with?
+// A vocabulary as a trie over bytes, which finds the pieces with which a text begins.
 //
 //   PieceTrie::Node node = PieceTrie::kRoot;
 //   for (size_t i = at; i < text.size(); ++i) {
@@ -7,8 +7,8 @@
 //     if (trie.Value(node) >= 0) …  // text[at, i] is a piece
 //   }
 //
-// Built in linear time (but for sorting), and takes up memory in proportion to the pieces' bytes,
-// whatever they are. Immutable.
+// It is immutable. Construction takes linear time (except for sorting), and memory is proportional
+// to the pieces' bytes, whatever they are.
 #ifndef MEGATRON_DATA_TOKENIZER_PIECE_TRIE_H_
 #define MEGATRON_DATA_TOKENIZER_PIECE_TRIE_H_
 
@@ -29,10 +29,10 @@ class PieceTrie {
   static constexpr Node kNone = UINT32_MAX;
 
   PieceTrie() : PieceTrie(std::vector<std::pair<absl::string_view, int32_t>>()) {}
-  // Distinct pieces with values >= 0. The bytes of all together are less than 2^32 - 1.
+  // Takes distinct pieces with values >= 0. All pieces together have fewer than 2^32 - 1 bytes.
   explicit PieceTrie(std::vector<std::pair<absl::string_view, int32_t>> pieces);
 
-  // The node of a text and one more byte; kNone where no piece begins so.
+  // Returns the node of `node`'s text followed by `byte`; kNone if no piece begins with that.
   Node Step(Node node, char byte) const {
     const NodeData& data = nodes_[node];
     const auto label = static_cast<unsigned char>(byte);
@@ -46,32 +46,32 @@ class PieceTrie {
 
   bool empty() const { return nodes_.size() == 1; }
 
-  // The value of the piece that ends here; -1 where none does.
+  // Returns the value of the piece that ends at `node`; -1 if none does.
   int32_t Value(Node node) const { return nodes_[node].value; }
 
-  // The value of `piece` itself; -1 where it is none.
+  // Returns the value of `piece`; -1 if it is not in the trie.
   int32_t Find(absl::string_view piece) const;
 
   struct Match {
     int32_t value = -1;
     size_t length = 0;
   };
-  // The longest piece that `text` begins with; length 0 where there is none.
+  // Returns the longest piece with which `text` begins; the length is 0 if there is none.
   Match LongestPrefix(absl::string_view text) const;
 
  private:
-  // Nodes with more children than this look them up in a table of 256.
+  // A node with more children than this looks them up in a table of 256 entries.
   static constexpr uint32_t kScanned = 8;
 
   struct NodeData {
-    uint32_t first_child = 0;  // children stand next to each other, by label
+    uint32_t first_child = 0;  // children are adjacent, ordered by label
     uint32_t num_children = 0;
-    uint32_t table = kNone;  // in tables_
+    uint32_t table = kNone;  // position in tables_
     int32_t value = -1;
   };
 
   std::vector<NodeData> nodes_;
-  std::vector<unsigned char> labels_;  // of each node, the byte that leads to it
+  std::vector<unsigned char> labels_;  // for each node, the byte that leads to it
   std::vector<Node> tables_;
 };
 

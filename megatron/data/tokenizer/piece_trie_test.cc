@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-TEST(PieceTrieTest, FindsTheLongestPrefix) {
+TEST(PieceTrieTest, TheLongestPrefixIsFound) {
   const PieceTrie trie({{"a", 5}, {"abc", 7}, {"b", 0}});
   EXPECT_EQ(trie.LongestPrefix("abcd").value, 7);
   EXPECT_EQ(trie.LongestPrefix("abcd").length, 3u);
@@ -28,8 +28,8 @@ TEST(PieceTrieTest, AnEmptyTrieHasNoPrefixes) {
   EXPECT_EQ(PieceTrie().LongestPrefix("a").length, 0u);
 }
 
-// Nodes with few and with 256 children.
-TEST(PieceTrieTest, FindsWhatAMapFinds) {
+// The trie has nodes with few children and nodes with 256.
+TEST(PieceTrieTest, LookupsAgreeWithAMap) {
   std::mt19937 random(1);
   std::map<std::string, int32_t> map;
   for (int i = 0; i < 20000; ++i) {

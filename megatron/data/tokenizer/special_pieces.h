@@ -1,5 +1,5 @@
-// The ids that Megatron's tokenizers give to their special tokens: the vocabulary's own where it
-// has a piece spelled so, else the next one behind it.
+// The ids that Megatron's tokenizers give to their special tokens: the id of the piece with that
+// spelling if the vocabulary has one, else the next id after the vocabulary.
 #ifndef MEGATRON_DATA_TOKENIZER_SPECIAL_PIECES_H_
 #define MEGATRON_DATA_TOKENIZER_SPECIAL_PIECES_H_
 
@@ -16,18 +16,18 @@ namespace megatron {
 
 class SpecialPieces {
  public:
-  // `piece` spells each of `vocab_size` ids; of two spelled alike the first counts.
+  // `piece` spells each of `vocab_size` ids; the first of two equal spellings counts.
   SpecialPieces(int32_t vocab_size, absl::FunctionRef<std::string(int32_t id)> piece);
 
   bool Contains(absl::string_view piece) const { return ids_.contains(piece); }
 
-  // The id of a special token.
+  // Returns the id of a special token, which is added if the vocabulary lacks it.
   int32_t Add(const std::string& piece);
 
-  // Those of `<extra_id_0>`, `<extra_id_1>` and on.
+  // Adds `<extra_id_0>`, `<extra_id_1>` and so on, and returns their ids.
   std::vector<int32_t> AddSentinels(int32_t count);
 
-  // What came behind the vocabulary, in the order of the ids.
+  // The tokens that follow the vocabulary, in the order of their ids.
   const std::vector<std::string>& behind() const { return behind_; }
   // All special tokens, for finding them in texts.
   const std::vector<AddedToken>& tokens() const { return tokens_; }

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-TEST(SpecialPiecesTest, TheVocabularysOwnPiecesKeepTheirIdsAndOthersFollowIt) {
+TEST(SpecialPiecesTest, PiecesOfTheVocabularyKeepTheirIdsAndOthersFollow) {
   const std::vector<std::string> vocabulary = {"a", "[SEP]", "<extra_id_1>", "a"};
   SpecialPieces pieces(4, [&](int32_t id) { return vocabulary[static_cast<size_t>(id)]; });
   EXPECT_TRUE(pieces.Contains("[SEP]"));

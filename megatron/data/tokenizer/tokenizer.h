@@ -1,4 +1,4 @@
-// Text to token ids and back.
+// Converts text to token ids and back.
 //
 // Implementations are immutable: any number of threads may share one.
 #ifndef MEGATRON_DATA_TOKENIZER_TOKENIZER_H_
@@ -15,13 +15,12 @@
 
 namespace megatron {
 
-// Ids of the tokens that have a meaning of their own, by Megatron's names; -1 where the vocabulary
-// has none.
+// Ids of the special tokens, by Megatron's names; -1 if the vocabulary has none.
 struct SpecialTokens {
   int32_t bos = -1, eos = -1, eod = -1, pad = -1, unk = -1;
   int32_t cls = -1, sep = -1, mask = -1;
   std::vector<int32_t> sentinels;  // <extra_id_0>, <extra_id_1>, …: additional_special_tokens_ids
-  // What its file puts around each text that a model reads.
+  // Tokens that the tokenizer's file puts before and after each text that a model reads.
   std::vector<int32_t> before, behind;
 };
 
@@ -31,10 +30,10 @@ struct TextSpan {
 };
 
 struct EncodeOptions {
-  // Text that spells a special token ("<|endoftext|>") becomes that token. Otherwise it is text
-  // like any other, so that no document can forge the end of another.
+  // Text that spells a special token ("<|endoftext|>") becomes that token. If false, it is plain
+  // text, so that no document can forge the end of another.
   bool parse_special = false;
-  // If not null, gets appended for each id the bytes of the text that it stands for.
+  // If not null, the span of the text that each id stands for is appended, in bytes.
   std::vector<TextSpan>* spans = nullptr;
 };
 
@@ -42,10 +41,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // As in --tokenizer_type.
+  // Returns the value of --tokenizer_type.
   virtual absl::string_view name() const = 0;
 
-  // Ids lie in [0, vocab_size()). Models pad this number; see docs/design.md.
+  // Ids are in [0, vocab_size()). Models pad this number; see docs/design.md.
   virtual int32_t vocab_size() const = 0;
 
   virtual const SpecialTokens& special() const = 0;
@@ -53,18 +52,19 @@ class Tokenizer {
   // The token that ends a document.
   int32_t eod() const { return special().eod; }
 
-  // Appends the ids of `text`, and nothing around them: no BOS, no EOD, not what is `before` and
-  // `behind`. kInvalidArgument where the text can't be expressed; nothing is appended then.
+  // Appends the ids of `text` only: no BOS, no EOD, and neither `before` nor `behind`.
+  // kInvalidArgument if the text cannot be encoded; nothing is appended then.
   absl::Status Encode(absl::string_view text, std::vector<int32_t>* ids,
                       const EncodeOptions& options = {}) const {
     return DoEncode(text, options, ids);
   }
 
-  // The text of `ids`. Special tokens read as they are spelled, and an id outside the vocabulary
-  // reads U+FFFD, the replacement character.
+  // Returns the text of `ids`. Special tokens give their spelling, and an id outside the vocabulary
+  // gives U+FFFD, the replacement character.
   virtual std::string Decode(absl::Span<const int32_t> ids) const = 0;
 
-  // The vocabulary's own spelling of an id ("##ing", "▁the", "Ġthe"); empty outside of it.
+  // Returns the vocabulary's own spelling of an id ("##ing", "▁the", "Ġthe"); empty for an id
+  // outside of the vocabulary.
   virtual std::string Piece(int32_t id) const = 0;
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 using Result = absl::StatusOr<std::unique_ptr<Tokenizer>>;
 
-// More sentinels than any vocabulary has; ids must stay below 2^31.
+// This is more than the sentinels of any vocabulary; ids must stay below 2^31.
 constexpr int64_t kMaxExtraIds = 1 << 20;
 
 absl::StatusOr<std::string> Read(const std::string& path) {
@@ -60,7 +60,7 @@ Result CreateGpt2(const TokenizerOptions& options) {
   return tokenizer;
 }
 
-// The names in the files beside a tokenizer.json, if there are any.
+// Reads the names of special tokens from the files beside a tokenizer.json, if there are any.
 absl::StatusOr<SpecialTokenNames> ReadNames(const std::string& directory) {
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::string path = JoinPath(directory, name);

@@ -15,7 +15,7 @@ using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(TokenizerFactoryTest, MakesEachTypeByItsName) {
+TEST(TokenizerFactoryTest, TokenizersAreCreatedByTypeName) {
   for (const char* type : {"ByteLevel", "NullTokenizer"}) {
     const auto tokenizer = CreateTokenizer({type, 500});
     ASSERT_THAT(tokenizer, IsOk());
@@ -23,7 +23,7 @@ TEST(TokenizerFactoryTest, MakesEachTypeByItsName) {
   }
 }
 
-TEST(TokenizerFactoryTest, AnUnknownTypeIsToldTheKnownOnes) {
+TEST(TokenizerFactoryTest, TheErrorForAnUnknownTypeListsTheKnownTypes) {
   EXPECT_THAT(CreateTokenizer({"Bytes", 0}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("ByteLevel"), HasSubstr("NullTokenizer"))));
@@ -35,7 +35,7 @@ TEST(TokenizerFactoryTest, ANullTokenizerNeedsAVocabulary) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(TokenizerFactoryTest, EveryTypeHasFieldsAndSaysWhichItMisses) {
+TEST(TokenizerFactoryTest, ErrorsNameMissingRequiredFieldsOfEveryType) {
   EXPECT_EQ(TokenizerTypes().size(), 11u);
   for (const absl::string_view type : TokenizerTypes()) {
     const auto fields = TokenizerFieldsOf(type);
@@ -50,7 +50,7 @@ TEST(TokenizerFactoryTest, EveryTypeHasFieldsAndSaysWhichItMisses) {
   }
 }
 
-TEST(TokenizerFactoryTest, AMissingFileIsNamed) {
+TEST(TokenizerFactoryTest, TheErrorNamesAMissingFile) {
   TokenizerOptions options;
   options.vocab_file = options.merge_file = options.tokenizer_model = "no/such/file";
   options.vocab_size = 5;
@@ -72,7 +72,7 @@ class FactoryFilesTest : public ::testing::Test {
   }
 };
 
-TEST_F(FactoryFilesTest, ADirectoryNamesItsSpecialTokens) {
+TEST_F(FactoryFilesTest, SpecialTokensAreReadFromTheFilesOfADirectory) {
   Write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
       "pre_tokenizer": {"type": "ByteLevel"}})");
   Write("tokenizer_config.json", R"({"eos_token": "b"})");
@@ -88,7 +88,7 @@ TEST_F(FactoryFilesTest, ADirectoryNamesItsSpecialTokens) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tokenizer_config.json")));
 }
 
-TEST_F(FactoryFilesTest, FilesThatDontFitAreNamed) {
+TEST_F(FactoryFilesTest, ErrorsNameInvalidFiles) {
   TokenizerOptions options;
   options.type = "GPT2BPETokenizer";
   options.vocab_file = Write("vocab.json", "{}");

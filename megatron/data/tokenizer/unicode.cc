@@ -12,12 +12,12 @@ namespace {
 
 constexpr char32_t kLastCodePoint = 0x10ffff;
 
-// Hangul syllables are computed, not tabulated.
+// Hangul syllables are computed and not stored in tables.
 constexpr char32_t kLeadBase = 0x1100, kVowelBase = 0x1161, kTailBase = 0x11a7;
 constexpr char32_t kSyllableBase = 0xac00;
 constexpr char32_t kLeads = 19, kVowels = 21, kTails = 28;
 
-// One code point on its way through normalization.
+// A code point during normalization.
 struct Symbol {
   char32_t code_point;
   uint16_t combining_class;
@@ -90,7 +90,8 @@ uint32_t ClassOfCategory(utf8proc_category_t category) {
   return kUnassigned;
 }
 
-// Upper, lower and title case, and what Unicode lists besides: Other_Lowercase and Other_Uppercase.
+// Whether a character is cased: upper, lower and title case, and Unicode's Other_Lowercase and
+// Other_Uppercase.
 bool IsCased(utf8proc_category_t category, char32_t c) {
   switch (category) {
     case UTF8PROC_CATEGORY_LU:
@@ -103,7 +104,8 @@ bool IsCased(utf8proc_category_t category, char32_t c) {
   }
 }
 
-// Some categories, and the punctuation that may stand within a word.
+// Whether a character is case-ignorable: some categories, and the punctuation that may occur within
+// a word.
 bool IsCaseIgnorable(utf8proc_category_t category, char32_t c) {
   constexpr char32_t kWithinWords[] = {'\'',   '.',    ':',    0xb7,   0x387,  0x55f,
                                        0x5f4,  0x2018, 0x2019, 0x2024, 0x2027, 0xfe13,
@@ -121,7 +123,7 @@ bool IsCaseIgnorable(utf8proc_category_t category, char32_t c) {
   }
 }
 
-// What two neighbours compose to, or 0.
+// Returns the composition of two adjacent characters, or 0.
 char32_t Compose(char32_t first, char32_t second) {
   if (In(first, kLeadBase, kLeadBase + kLeads - 1) &&
       In(second, kVowelBase, kVowelBase + kVowels - 1)) {
@@ -164,8 +166,8 @@ void AppendDecomposed(char32_t c, bool compatible, size_t origin, std::vector<Sy
   }
 }
 
-// The canonical order: marks between two starters sorted by class, equal ones as they stand. Marks
-// that change places all come from where the first of them stands.
+// Puts marks into canonical order: between two starters they are sorted by class, stably. The
+// origin of reordered marks becomes that of the first of them.
 void SortMarks(std::vector<Symbol>* symbols) {
   for (auto begin = symbols->begin(); begin != symbols->end();) {
     if (begin->combining_class == 0) {
@@ -184,12 +186,12 @@ void SortMarks(std::vector<Symbol>* symbols) {
   }
 }
 
-// Composes each mark or jamo with the last starter, unless one of its class or above stands
-// between.
+// Composes each mark or jamo with the last starter, unless a character of its class or above is
+// between them.
 void ComposeAll(std::vector<Symbol>* symbols) {
   constexpr size_t kNone = SIZE_MAX;
   size_t starter = kNone, size = 0;
-  int blocking = -1;  // the greatest class since the starter
+  int blocking = -1;  // greatest class since the starter
   for (const Symbol symbol : std::vector<Symbol>(*symbols)) {
     if (starter != kNone && int{symbol.combining_class} > blocking) {
       const char32_t composed = Compose((*symbols)[starter].code_point, symbol.code_point);
@@ -236,7 +238,8 @@ void NormalizeSymbols(NormalizationForm form, std::vector<Symbol>* symbols) {
   if (IsComposed(form)) ComposeAll(symbols);
 }
 
-// No text before `c` has a part in normalizing `c` and what follows, and `c` alone is normalized.
+// Whether no text before `c` takes part in normalizing `c` and what follows, and `c` alone is
+// normalized.
 bool IsStable(NormalizationForm form, char32_t c, std::vector<Symbol>* scratch) {
   if (CombiningClass(c) != 0) return false;
   if (IsComposed(form) && ComposesWithPrevious(c)) return false;
@@ -248,7 +251,7 @@ bool IsStable(NormalizationForm form, char32_t c, std::vector<Symbol>* scratch) 
 
 uint32_t StableClasses(char32_t c, std::vector<Symbol>* scratch) {
   constexpr uint32_t kComposed = kStableNfc | kStableNfkc, kDecomposed = kStableNfd | kStableNfkd;
-  // Nearly all characters; the others are put through normalization.
+  // This covers nearly all characters; the others are normalized to find out.
   const utf8proc_property_t& property = *utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
   if (In(c, kSyllableBase, kSyllableBase + kLeads * kVowels * kTails - 1)) return kComposed;
   if (property.decomp_seqindex == UINT16_MAX && property.combining_class == 0) {
@@ -275,7 +278,7 @@ uint32_t ClassesOf(char32_t c, std::vector<Symbol>* scratch) {
   return classes | StableClasses(c, scratch);
 }
 
-// Appends characters, and where each of their bytes comes from if that is wanted.
+// Appends characters, and the origins of their bytes if wanted.
 class Output {
  public:
   Output(size_t size, std::vector<size_t>* origins) : origins_(origins) {
@@ -396,8 +399,8 @@ std::string ToLower(absl::string_view text, std::vector<size_t>* origins) {
   return out.Finish(text.size());
 }
 
-std::string Normalize(NormalizationForm form, absl::string_view text,
-                      std::vector<size_t>* origins) {
+std::string NormalizeUnicode(NormalizationForm form, absl::string_view text,
+                             std::vector<size_t>* origins) {
   const CharClasses& classes = CharClasses::Get();
   const uint32_t stable = StableClass(form);
   Output out(text.size(), origins);
@@ -415,8 +418,8 @@ std::string Normalize(NormalizationForm form, absl::string_view text,
       symbols.push_back({c.code_point, 0, i});
       pending = true;
     } else {
-      if (pending &&
-          IsComposed(form)) {  // a composed character comes apart before it composes anew
+      // A composed character is decomposed before it composes anew.
+      if (pending && IsComposed(form)) {
         const Symbol first = symbols.front();
         symbols.clear();
         AppendDecomposed(first.code_point, IsCompatible(form), first.origin, &symbols);

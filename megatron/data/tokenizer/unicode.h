@@ -1,15 +1,16 @@
-// Characters: UTF-8 steps, the classes that tokenizers' patterns speak of, lower case,
+// Unicode for tokenizers: decoding UTF-8, the character classes that patterns use, lower case, and
 // normalization.
 //
-// Tables are those of Unicode 15.0 (utf8proc). Bytes that aren't UTF-8 read as U+FFFD, one byte at
-// a time: overlong forms, surrogates and code points above U+10FFFF aren't UTF-8. Any number of
-// threads may call anything here. Example:
 //   const CharClasses& classes = CharClasses::Get();
 //   for (size_t i = 0; i < text.size();) {
 //     const Utf8Char c = DecodeUtf8(text, i);
 //     if (classes.Is(c.code_point, kLetter)) …
 //     i += c.length;
 //   }
+//
+// The tables are those of Unicode 15.0 (utf8proc). Invalid UTF-8 is read as U+FFFD, one byte at a
+// time; overlong forms, surrogates and code points above U+10FFFF are invalid. Any number of
+// threads may call these functions.
 #ifndef MEGATRON_DATA_TOKENIZER_UNICODE_H_
 #define MEGATRON_DATA_TOKENIZER_UNICODE_H_
 
@@ -26,13 +27,13 @@ constexpr char32_t kReplacementCharacter = 0xfffd;
 
 struct Utf8Char {
   char32_t code_point = 0;
-  uint32_t length = 0;  // in bytes; U+FFFD of length 1 is a byte that isn't UTF-8
+  uint32_t length = 0;  // in bytes; U+FFFD of length 1 is an invalid byte
 };
 
-// Characters that aren't ASCII, in [p, end), which is not empty. Prefer DecodeUtf8.
+// Decodes a character that is not ASCII from [p, end), which is not empty. Prefer DecodeUtf8.
 Utf8Char DecodeLongUtf8(const char* p, const char* end);
 
-// The character at `at` < text.size(). Reads nothing behind the text's end.
+// Decodes the character at `at`, which is less than text.size(). Reads nothing past the text's end.
 inline Utf8Char DecodeUtf8(absl::string_view text, size_t at) {
   const unsigned char first = static_cast<unsigned char>(text[at]);
   if (first < 0x80) return {first, 1};
@@ -43,16 +44,16 @@ inline bool IsInvalidByte(const Utf8Char& c) {
   return c.code_point == kReplacementCharacter && c.length == 1;
 }
 
-// `code_point` is at most U+10FFFF.
+// Requires that `code_point` is at most U+10FFFF.
 void AppendUtf8(char32_t code_point, std::string* out);
 
 bool IsValidUtf8(absl::string_view text);
 
-// What is no UTF-8 replaced by U+FFFD, byte by byte.
+// Returns the text with each invalid byte replaced by U+FFFD.
 std::string ReplaceInvalidUtf8(absl::string_view text);
 
-// Classes are bits; a class of several is true of characters in any of them. By general category
-// unless said otherwise.
+// Classes are bits; a combination of bits means characters in any of the classes. Unless stated
+// otherwise, a class is a general category.
 enum CharClass : uint32_t {
   kUpper = 1 << 0,            // Lu
   kLower = 1 << 1,            // Ll
@@ -70,23 +71,24 @@ enum CharClass : uint32_t {
   kControl = 1 << 11,         // Cc
   kFormat = 1 << 12,          // Cf
   kUnassigned = 1 << 13,      // Cn, Cs
-  kCjk = 1 << 14,             // the ideographs that BERT makes words of their own
+  kCjk = 1 << 14,             // the ideographs that BERT treats as separate words
   kSpaceSeparator = 1 << 15,  // Zs
-  kStableNfc = 1 << 16,       // starts a piece of text that normalizes alone, and is normalized
-  kStableNfd = 1 << 17,       // ditto
-  kStableNfkc = 1 << 18,      // ditto
-  kStableNfkd = 1 << 19,      // ditto
-  kPrivateUse = 1 << 20,      // Co
-  kCaseIgnorable = 1 << 21,   // the property Case_Ignorable
-  kCased = 1 << 22,           // the property Cased, of what is not case-ignorable
+  kStableNfc = 1 << 16,   // starts a part that normalizes independently, and is itself normalized
+  kStableNfd = 1 << 17,   // ditto
+  kStableNfkc = 1 << 18,  // ditto
+  kStableNfkd = 1 << 19,  // ditto
+  kPrivateUse = 1 << 20,  // Co
+  kCaseIgnorable = 1 << 21,  // the property Case_Ignorable
+  kCased = 1 << 22,          // the property Cased, except for case-ignorable characters
 };
 
-// The classes of every code point, in pages of 256. Built at the first use, in some milliseconds.
+// The classes of every code point, in pages of 256. The table is built at the first use, in some
+// milliseconds.
 class CharClasses {
  public:
   static const CharClasses& Get();
 
-  // All bits. `c` is at most U+10FFFF.
+  // Returns all bits of `c`, which is at most U+10FFFF.
   uint32_t operator[](char32_t c) const { return pages_[page_of_[c >> 8]][c & 255]; }
   bool Is(char32_t c, uint32_t classes) const { return ((*this)[c] & classes) != 0; }
 
@@ -103,18 +105,18 @@ class CharClasses {
   std::vector<Page> pages_;
 };
 
-// Lower case of each character by itself: no Σ at the end of a word becomes ς. "İ" alone becomes
-// two code points. `origins` is as for Normalize.
+// Returns the lower case of each character by itself: Σ at the end of a word does not become ς.
+// Only "İ" becomes two code points. `origins` is as for NormalizeUnicode.
 std::string ToLower(absl::string_view text, std::vector<size_t>* origins = nullptr);
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// In time O(n log n), whatever the text. If `origins` is not null it is set to one number for each
-// byte of the result, ascending, where in `text` the character begins that it comes from (for a
-// composed one, its first; for marks that change places, the first of them), and text.size() at the
-// end.
-std::string Normalize(NormalizationForm form, absl::string_view text,
-                      std::vector<size_t>* origins = nullptr);
+// Returns the normalized text, in time O(n log n) for any text. If `origins` is not null, it is set
+// to one number for each byte of the result, in ascending order, and text.size() at the end. The
+// number is the position in `text` of the character that the byte comes from (for a composed
+// character, its first part; for marks that are reordered, the first of them).
+std::string NormalizeUnicode(NormalizationForm form, absl::string_view text,
+                             std::vector<size_t>* origins = nullptr);
 
 }  // namespace megatron
 

@@ -15,7 +15,7 @@ std::string Utf8(char32_t c) {
   return text;
 }
 
-TEST(Utf8Test, EveryCodePointReadsAsItIsWritten) {
+TEST(Utf8Test, EveryCodePointIsReadBack) {
   for (char32_t c = 0; c <= 0x10ffff; ++c) {
     if (c >= 0xd800 && c <= 0xdfff) continue;
     const std::string text = Utf8(c) + "x";
@@ -26,7 +26,7 @@ TEST(Utf8Test, EveryCodePointReadsAsItIsWritten) {
   }
 }
 
-TEST(Utf8Test, BytesThatAreNoUtf8ReadAsReplacementCharactersOneByOne) {
+TEST(Utf8Test, EachInvalidByteIsReadAsAReplacementCharacter) {
   for (const std::string& bad :
        {std::string("\x80"), std::string("\xc0\x80"), std::string("\xc1\xbf"),
         std::string("\xe0\x80\x80"), std::string("\xed\xa0\x80"), std::string("\xf0\x80\x80\x80"),
@@ -41,7 +41,7 @@ TEST(Utf8Test, BytesThatAreNoUtf8ReadAsReplacementCharactersOneByOne) {
   EXPECT_FALSE(IsInvalidByte(DecodeUtf8("\ufffd", 0)));
 }
 
-TEST(CharClassesTest, KnowsTheCategoriesOfTellingCharacters) {
+TEST(CharClassesTest, SelectedCharactersHaveTheirCategories) {
   const CharClasses& classes = CharClasses::Get();
   const auto category = [&](char32_t c) {
     return classes[c] & (0x3fff | kPrivateUse) & ~kWhiteSpace;
@@ -65,7 +65,7 @@ TEST(CharClassesTest, KnowsTheCategoriesOfTellingCharacters) {
   EXPECT_EQ(category(0x10ffff), kUnassigned);
 }
 
-TEST(CharClassesTest, WhiteSpaceIsUnicodesPropertyOfThatName) {
+TEST(CharClassesTest, WhiteSpaceIsUnicodesProperty) {
   std::vector<char32_t> found;
   for (char32_t c = 0; c <= 0x10ffff; ++c) {
     if (CharClasses::Get().Is(c, kWhiteSpace)) found.push_back(c);
@@ -75,19 +75,19 @@ TEST(CharClassesTest, WhiteSpaceIsUnicodesPropertyOfThatName) {
   EXPECT_TRUE(CharClasses::Get().Is(0x85, kWhiteSpace));
 }
 
-TEST(ToLowerTest, LowersEachCharacterByItself) {
+TEST(ToLowerTest, EachCharacterIsLoweredIndependently) {
   std::vector<size_t> origins;
   EXPECT_EQ(ToLower("ÀΣ AZ İ日", &origins), "àσ az i\u0307日");
   const std::vector<size_t> want = {0, 0, 2, 2, 4, 5, 6, 7, 8, 8, 8, 10, 10, 10, 13};
   EXPECT_EQ(origins, want);
 }
 
-TEST(NormalizeTest, DoesWhatTheFormsAreNamedFor) {
+TEST(NormalizeUnicodeTest, EachFormComposesOrDecomposesAsNamed) {
   const auto all = [](absl::string_view text) {
     std::vector<std::string> forms;
     for (const NormalizationForm form : {NormalizationForm::kNfc, NormalizationForm::kNfd,
                                          NormalizationForm::kNfkc, NormalizationForm::kNfkd}) {
-      forms.push_back(Normalize(form, text));
+      forms.push_back(NormalizeUnicode(form, text));
     }
     return forms;
   };
@@ -106,25 +106,27 @@ TEST(NormalizeTest, DoesWhatTheFormsAreNamedFor) {
                                         "\u0308\u0301\u0915\u093c", "\u0308\u0301\u0915\u093c"}));
 }
 
-// Blocked marks: the second of two of one class doesn't compose, and one of a lower class may.
-TEST(NormalizeTest, MarksOfOneClassBlockEachOther) {
-  EXPECT_EQ(Normalize(NormalizationForm::kNfc, "a\u0300\u0301"), "à\u0301");
-  EXPECT_EQ(Normalize(NormalizationForm::kNfc, "\u00c0\u0301\u0300"), "À\u0301\u0300");
-  EXPECT_EQ(Normalize(NormalizationForm::kNfc, "a\u0334\u0300"), "à\u0334");
+// A mark is blocked by an earlier one of its class and does not compose; one of a lower class may
+// compose.
+TEST(NormalizeUnicodeTest, MarksOfTheSameClassBlockEachOther) {
+  EXPECT_EQ(NormalizeUnicode(NormalizationForm::kNfc, "a\u0300\u0301"), "à\u0301");
+  EXPECT_EQ(NormalizeUnicode(NormalizationForm::kNfc, "\u00c0\u0301\u0300"), "À\u0301\u0300");
+  EXPECT_EQ(NormalizeUnicode(NormalizationForm::kNfc, "a\u0334\u0300"), "à\u0334");
 }
 
-TEST(NormalizeTest, TellsWhereEachByteComesFrom) {
+TEST(NormalizeUnicodeTest, OriginsTellWhereEachByteComesFrom) {
   std::vector<size_t> origins;
-  EXPECT_EQ(Normalize(NormalizationForm::kNfc, "xe\u0301①", &origins), "xé①");
+  EXPECT_EQ(NormalizeUnicode(NormalizationForm::kNfc, "xe\u0301①", &origins), "xé①");
   EXPECT_EQ(origins, (std::vector<size_t>{0, 1, 1, 4, 4, 4, 7}));
-  EXPECT_EQ(Normalize(NormalizationForm::kNfkd, "éﬁ", &origins), "e\u0301fi");
+  EXPECT_EQ(NormalizeUnicode(NormalizationForm::kNfkd, "éﬁ", &origins), "e\u0301fi");
   EXPECT_EQ(origins, (std::vector<size_t>{0, 0, 0, 2, 2, 5}));
-  // The two marks change places.
-  EXPECT_EQ(Normalize(NormalizationForm::kNfd, "xa\u0301\u0323", &origins), "xa\u0323\u0301");
+  // The two marks are reordered.
+  EXPECT_EQ(NormalizeUnicode(NormalizationForm::kNfd, "xa\u0301\u0323", &origins),
+            "xa\u0323\u0301");
   EXPECT_EQ(origins, (std::vector<size_t>{0, 1, 2, 2, 2, 2, 6}));
 }
 
-TEST(NormalizeTest, EveryFormIsAFixedPoint) {
+TEST(NormalizeUnicodeTest, NormalizingTwiceChangesNothing) {
   std::string text;
   for (char32_t c = 0; c <= 0x10ffff; ++c) {
     if (c >= 0xd800 && c <= 0xdfff) continue;
@@ -132,17 +134,17 @@ TEST(NormalizeTest, EveryFormIsAFixedPoint) {
   }
   for (const NormalizationForm form : {NormalizationForm::kNfc, NormalizationForm::kNfd,
                                        NormalizationForm::kNfkc, NormalizationForm::kNfkd}) {
-    const std::string once = Normalize(form, text);
+    const std::string once = NormalizeUnicode(form, text);
     EXPECT_NE(once, text);
-    EXPECT_EQ(Normalize(form, once), once);
+    EXPECT_EQ(NormalizeUnicode(form, once), once);
   }
 }
 
-// Sorting marks by insertion would take hours.
-TEST(NormalizeTest, AMegabyteOfMarksTakesNoTime) {
+// Sorting these marks by insertion would take hours.
+TEST(NormalizeUnicodeTest, AMegabyteOfMarksTakesLittleTime) {
   std::string marks = "a";
   for (int i = 0; i < 250000; ++i) marks += "\u0301\u0323";
-  const std::string nfc = Normalize(NormalizationForm::kNfc, marks);
+  const std::string nfc = NormalizeUnicode(NormalizationForm::kNfc, marks);
   EXPECT_EQ(nfc.substr(0, 5), "\u1ea1\u0323");
   EXPECT_EQ(nfc.size(), marks.size() - 1 - 2 + 3);
 }

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "megatron/data/masked/sentence_sample_cache.h"
 #include "megatron/data/masked/sentence_samples.h"
 #include "megatron/data/sample.h"
@@ -29,7 +29,7 @@ struct SentencePart {
   uint32_t seed = 1234;
   Split split = Split::kTrain;
   SequenceRange documents;
-  absl::optional<int64_t> num_samples;  // unset: one epoch
+  std::optional<int64_t> num_samples;  // unset: one epoch
   SentenceSampleCache cache;
 };
 

@@ -1,13 +1,13 @@
 #include "megatron/train/batches/training_data.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/types/optional.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/blend.h"
@@ -178,10 +178,10 @@ class Files {
  private:
   absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Datasets(
       const GptDatasetOptions& options, const SplitShares& shares,
-      const std::vector<absl::optional<int64_t>>& num_samples) const;
+      const std::vector<std::optional<int64_t>>& num_samples) const;
   absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> SentenceDatasets(
       const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
-      const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const;
+      const SplitShares& shares, const std::vector<std::optional<int64_t>>& num_samples) const;
 
   BlendSpec spec_;
   std::vector<OpenedFile> files_;
@@ -189,7 +189,7 @@ class Files {
 
 absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::Datasets(
     const GptDatasetOptions& options, const SplitShares& shares,
-    const std::vector<absl::optional<int64_t>>& num_samples) const {
+    const std::vector<std::optional<int64_t>>& num_samples) const {
   std::vector<std::unique_ptr<SampleSource>> datasets;
   for (size_t i = 0; i < files_.size(); ++i) {
     const OpenedFile& file = files_[i];
@@ -207,7 +207,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::Datasets(
 
 absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::SentenceDatasets(
     const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
-    const SplitShares& shares, const std::vector<absl::optional<int64_t>>& num_samples) const {
+    const SplitShares& shares, const std::vector<std::optional<int64_t>>& num_samples) const {
   std::vector<std::unique_ptr<SampleSource>> datasets;
   for (size_t i = 0; i < files_.size(); ++i) {
     const IndexedDataset& file = *files_[i].sequences;
@@ -236,7 +236,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
   part.cache.cache = dataset.cache;
   part.cache.split = split;
   const int64_t needed = SamplesNeeded(split, options.run);
-  std::vector<absl::optional<int64_t>> num_samples;
+  std::vector<std::optional<int64_t>> num_samples;
   const bool alone = files_.size() == 1 && spec_.weights.empty();
   if (alone) {
     num_samples = {needed};

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/gpt/fill_in_the_middle.h"
 #include "megatron/data/sample.h"
@@ -43,8 +43,8 @@ struct DataOptions {
   bool eod_mask_loss = false;
   RunLength run;
 
-  absl::optional<FillInTheMiddleOptions> fill_in_the_middle;
-  absl::optional<SentenceDataOptions> sentences;  // in place of a stream of tokens
+  std::optional<FillInTheMiddleOptions> fill_in_the_middle;
+  std::optional<SentenceDataOptions> sentences;  // in place of a stream of tokens
 
   bool cyclic = false;
   // Cyclic only: Megatron's order, which the following two numbers determine.

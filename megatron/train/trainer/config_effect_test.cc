@@ -209,7 +209,7 @@ std::string Describe(const TrainerOptions& o) {
               o.cuda_graphs.warmup_steps);
 }
 
-std::string Describe(const absl::optional<FillInTheMiddleOptions>& o) {
+std::string Describe(const std::optional<FillInTheMiddleOptions>& o) {
   if (!o.has_value()) return "no fill-in-the-middle\n";
   return Line(o->rate, o->spm_rate, o->fragment_rate, o->prefix_token, o->middle_token,
               o->suffix_token, o->pad_token, o->eod_token, o->split_token, o->no_prefix, o->seed);

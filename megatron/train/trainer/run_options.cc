@@ -412,8 +412,8 @@ DeviceType DeviceOf(const config::SystemConfig& config) {
   return cuda ? DeviceType::kCuda : DeviceType::kCpu;
 }
 
-absl::optional<FillInTheMiddleOptions> ToFillInTheMiddle(const config::PretrainConfig& config) {
-  if (!config.data().has_fim_data()) return absl::nullopt;
+std::optional<FillInTheMiddleOptions> ToFillInTheMiddle(const config::PretrainConfig& config) {
+  if (!config.data().has_fim_data()) return std::nullopt;
   const config::FimConfig& fim = config.data().fim_data();
   FillInTheMiddleOptions options;
   options.rate = fim.fim_rate();

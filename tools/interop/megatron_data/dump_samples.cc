@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> OpenPrefix(const std::string& pref
   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset corpus, IndexedDataset::Open(prefix));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(absl::GetFlag(FLAGS_split)));
   GptDatasetOptions options = OptionsFromFlags(num_samples);
-  options.range = RangeOf(Part(), shares, corpus.num_sequences());
+  options.range = SplitRange(Part(), shares, corpus.num_sequences());
   options.cache = Cache();
   options.identity.split = Part();
   MEGATRON_ASSIGN_OR_RETURN(options.identity.fingerprint, corpus.DescribeContents());

@@ -135,7 +135,7 @@ absl::StatusOr<Normalizer> FormNormalizer(NormalizationForm form, Growth* growth
   const bool compatible = form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd;
   MEGATRON_RETURN_IF_ERROR(growth->Add(compatible ? 11 : 3));
   return [form](absl::string_view text, std::vector<size_t>* origins) {
-    return Normalize(form, text, origins);
+    return NormalizeUnicode(form, text, origins);
   };
 }
 

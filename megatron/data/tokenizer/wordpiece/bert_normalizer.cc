@@ -107,7 +107,7 @@ class Normalizer {
   void FlushAccented() {
     if (accented_.empty()) return;
     std::vector<size_t> origins;
-    const std::string decomposed = Normalize(NormalizationForm::kNfd, accented_, &origins);
+    const std::string decomposed = NormalizeUnicode(NormalizationForm::kNfd, accented_, &origins);
     for (size_t i = 0; i < decomposed.size();) {
       const Utf8Char c = DecodeUtf8(decomposed, i);
       if (!classes_.Is(c.code_point, kNonspacing)) {
