@@ -68,16 +68,15 @@ class TcpCommunicator : public Communicator {
   absl::Status status() const override { return group_->mesh->status(); }
   void Abort(const absl::Status& reason) override { group_->mesh->Fail(reason); }
 
-  Event Run(const CollectiveCall& call, const Stream& stream) override {
+  void Run(const CollectiveCall& call, const Stream& stream) override {
     CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
-    if (!status().ok()) return Event();
+    if (!status().ok()) return;
     if (call.collective == Collective::kExchange) {
       group_->mesh->Fail(RunTcpExchange(group_.get(), call));
     } else {
       ++group_->calls;
       group_->mesh->Fail(TcpCall(group_.get(), call, "", stream).Run());
     }
-    return Event();
   }
 
   // Ranks compare what they split, as they compare calls; connections and the rest are there.

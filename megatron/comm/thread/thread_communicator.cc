@@ -159,19 +159,18 @@ class ThreadCommunicator : public Communicator {
   absl::Status status() const override { return group_->world().status(); }
   void Abort(const absl::Status& reason) override { group_->world().Fail(reason); }
 
-  Event Run(const CollectiveCall& call, const Stream& stream) override {
+  void Run(const CollectiveCall& call, const Stream& stream) override {
     CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
     if (call.collective == Collective::kExchange) {
       group_->Exchange(rank_, call.sends, call.receives);
-      return Event();
+      return;
     }
-    if (!group_->Arrive(rank_, call)) return Event();
+    if (!group_->Arrive(rank_, call)) return;
     const Meeting meeting(*group_, rank_, stream);
     const absl::Status matching = meeting.CheckCalls();
     if (matching.ok()) meeting.DoShare();
     group_->Depart(rank_);
     if (!matching.ok()) group_->world().Fail(matching);
-    return Event();
   }
 
   absl::StatusOr<std::shared_ptr<Communicator>> Split(
