@@ -73,7 +73,7 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
   if (stream.device().type == DeviceType::kCuda) {
     lane_ = std::make_unique<CommStream>(stream, run);
   } else {
-    const Stream beside = Trace::FollowBeside(stream, Stream::Cpu(&worker_pool_), "communication");
+    const Stream beside = Trace::FollowBeside(stream, Stream::Inline(), "communication");
     lane_ =
         std::make_unique<CommWorker>([run, beside](const CommLane::Job& job) { run(job, beside); });
   }

@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/optim/block_pool.h"
 #include "megatron/optim/comm_lane.h"
@@ -124,7 +123,6 @@ class DataParallel : public WeightBlocks {
   ProcessGroups groups_, worker_groups_;
   ParameterBuffers* buffers_;
   Stream stream_;
-  ThreadPool worker_pool_{1};
   std::vector<Unit> units_;
   BlockPool weights_pool_, gradients_pool_;
   int64_t micro_batches_ = 0;

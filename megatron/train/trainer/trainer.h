@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
+#include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
 #include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
@@ -32,7 +33,6 @@
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
 #include "megatron/train/batches/micro_batch_packer.h"
-#include "megatron/train/failure/rank_progress.h"
 #include "megatron/train/graphs/graphed_stage.h"
 
 namespace megatron {
@@ -107,8 +107,8 @@ class Trainer {
   // After masters were loaded and rounded: brings the weights to all ranks that use them.
   absl::Status ShareWeights();
 
-  // Says there what it is at, from now on.
-  void ReportTo(RankProgress* at) { at_ = at; }
+  // Reports to `progress` what this rank is doing, from now on.
+  void ReportTo(RankProgress* progress) { rank_progress_ = progress; }
 
   // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
   // weights and their update.
@@ -183,7 +183,7 @@ class Trainer {
   MeasuredSchedule measured_;
   TrainingProgress progress_;
   RankProgress unwatched_;
-  RankProgress* at_ = &unwatched_;
+  RankProgress* rank_progress_ = &unwatched_;
 };
 
 }  // namespace megatron
