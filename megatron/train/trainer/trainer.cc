@@ -104,13 +104,14 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   ParameterBuffersOptions buffers;
   buffers.model_dtype = options.model.transformer.dtype;
   buffers.device = stream.device();
-  buffers.num_moments = NumMoments(options.optimizer);
+  std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options.optimizer);
+  buffers.states = rule->states();
   buffers.data = {groups.data_context.size(), groups.data_context.rank()};
   buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
   if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
   buffers.bucket_size = options.bucket_size;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
-  optimizer_ = std::make_unique<Optimizer>(options.optimizer, buffers_.get(), ledger);
+  optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
   StageMemorySizes memory = sizes;
   if (stream.is_meta()) memory.slots.resize(options.placement.chunks);
   memory_ = std::make_unique<StageMemory>(stream.device(), memory, ledger);

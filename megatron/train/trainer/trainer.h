@@ -26,6 +26,7 @@
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/lr_scheduler.h"
+#include "megatron/optim/make_update_rule.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/parameter_mirror.h"
