@@ -22,8 +22,8 @@ Tensor RowOf(const Tensor& sums, int64_t measure) { return sums.Select(0, measur
 
 Measures MeasuresOf(const ModelOptions& options) {
   Measures measures = {{"lm loss", true}};
-  if (options.masked_lm_head) measures.push_back({"lm accuracy", false});
-  if (options.num_encoder_layers > 0) measures.push_back({"exact span accuracy", false});
+  if (options.kind == ModelKind::kBert) measures.push_back({"lm accuracy", false});
+  if (options.kind == ModelKind::kT5) measures.push_back({"exact span accuracy", false});
   if (options.sentence_order_head) {
     measures.push_back({"sop loss", true});
     measures.push_back({"sop accuracy", false});
@@ -35,7 +35,7 @@ LmHead::LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Pa
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
       words_(words),
-      counts_spans_(options.num_encoder_layers > 0),
+      counts_spans_(options.kind == ModelKind::kT5),
       shares_with_embedding_(options.tied_embeddings && words->owner),
       output_scale_(options.output_scale),
       chunk_(options.logits_chunk),
@@ -48,16 +48,17 @@ LmHead::LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Pa
         NormOptions{transformer.norm, norm + "weight", norm + "bias", hidden_size_,
                     /*partial_over_tensor=*/transformer.sequence_parallel});
   }
-  if (options.masked_lm_head) {
+  const bool is_bert = options.kind == ModelKind::kBert;
+  if (is_bert) {
     transform_ = std::make_unique<MaskedLmTransform>(transformer, options.masked_lm_activation);
   }
-  if (options.masked_lm_head || options.output_bias) {
+  if (is_bert || options.output_bias) {
     bias_V_.name = "output_layer.bias";
     bias_V_.sharding =
         SplitOverTensor({options.padded_vocab_size}, 0, tensor_group.size(), tensor_group.rank());
     bias_V_.weight_decay = false;
   }
-  CHECK(options.masked_lm_head || !options.sentence_order_head);
+  CHECK(is_bert || !options.sentence_order_head);
   CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
   if (options.sentence_order_head) order_ = std::make_unique<SentenceOrderHead>(transformer);
 }

@@ -92,7 +92,7 @@ class LmHead {
   DType dtype_;
   int64_t hidden_size_;
   Parameter* words_;
-  bool counts_spans_;  // of models with an encoder
+  bool counts_spans_;
   // The embedding of the same stage uses the matrix after the head in backward.
   bool shares_with_embedding_;
   float output_scale_;

@@ -9,7 +9,7 @@ std::unique_ptr<TrainedStage> MakeStage(const ModelOptions& options,
                                         const StagePlacement& placement,
                                         const ProcessGroup& tensor_group, Device device,
                                         MemoryLedger* ledger, const ExpertGroups& expert_groups) {
-  if (options.num_encoder_layers > 0)
+  if (options.kind == ModelKind::kT5)
     return std::make_unique<T5Stage>(options, placement, tensor_group, device, ledger);
   return std::make_unique<GptStage>(options, placement, tensor_group, device, ledger,
                                     expert_groups);

@@ -118,7 +118,8 @@ ModelOptions SmallBert() {
   options.transformer.name = "encoder";
   options.transformer.causal = false;
   options.num_token_types = 2;
-  options.masked_lm_head = options.sentence_order_head = true;
+  options.kind = ModelKind::kBert;
+  options.sentence_order_head = true;
   return options;
 }
 
@@ -131,6 +132,7 @@ ModelOptions SmallPostNormBert() {
 
 ModelOptions SmallMegatronT5() {
   ModelOptions options = SmallGpt2();
+  options.kind = ModelKind::kT5;
   options.num_encoder_layers = 2;
   options.transformer.num_layers = 3;
   options.output_bias = true;

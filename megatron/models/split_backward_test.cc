@@ -124,7 +124,7 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
 TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
   for (ModelOptions model : Models()) {
     // Cross-attention knows no groups, and FP8 no shared ones.
-    if (model.num_encoder_layers == 0 && !model.transformer.float8.enabled)
+    if (model.kind != ModelKind::kT5 && !model.transformer.float8.enabled)
       model.transformer.num_query_groups = 1;
     for (bool sequence_parallel : {false, true}) {
       model.transformer.sequence_parallel = sequence_parallel;

@@ -1,4 +1,4 @@
-// The two stacks of a model with an encoder and a decoder (ModelOptions::num_encoder_layers > 0).
+// The two stacks of a model with an encoder and a decoder (ModelKind::kT5).
 //
 // In T5 as it was published positions are relative, norms RMSNorms without biases anywhere, scores
 // are not scaled; Megatron's has learned positions, LayerNorm and biases. Both are settings.

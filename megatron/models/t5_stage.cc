@@ -39,7 +39,7 @@ T5Stage::T5Stage(const ModelOptions& options, const StagePlacement& placement,
                  const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
     : ModelStage(options, placement, tensor_group, device, ledger) {
   const TransformerOptions& transformer = options.transformer;
-  CHECK_GT(options.num_encoder_layers, 0);
+  CHECK(options.kind == ModelKind::kT5);
   CHECK_EQ(transformer.name, "decoder");
   CHECK(transformer.moe.num_experts == 0 && !transformer.rotary && !transformer.post_norm);
   CHECK_EQ(transformer.num_query_groups, transformer.num_attention_heads);
