@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "megatron/layers/tensor_parallel.h"
-#include "megatron/models/span_accuracy.h"
+#include "megatron/models/t5/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/weighted_sum.h"

@@ -17,10 +17,10 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
-#include "megatron/models/masked_lm_transform.h"
+#include "megatron/models/bert/masked_lm_transform.h"
+#include "megatron/models/bert/sentence_order_head.h"
 #include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
-#include "megatron/models/sentence_order_head.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/weight_blocks.h"
 

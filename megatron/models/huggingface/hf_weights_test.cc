@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/models/gpt_stage.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/models/stack_stage.h"
 
 namespace megatron {
 namespace {
@@ -33,7 +33,7 @@ std::vector<ModelOptions> Models() {
 TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
   for (const ModelOptions& options : Models()) {
     std::map<std::string, Shape> shapes;
-    GptStage stage(options, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+    StackStage stage(options, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
     for (Parameter* parameter : stage.parameters()) {
       shapes.emplace(parameter->name, parameter->sharding.global_shape);
     }

@@ -1,7 +1,7 @@
 // A model with an encoder and a decoder on pipeline stages and tensor-parallel ranks gives what it
-// gives on one. What it computes there is tested with the other models, in gpt_stage_test.
+// gives on one. What it computes there is tested with the other models, in stack_stage_test.
 
-#include "megatron/models/t5_stage.h"
+#include "megatron/models/t5/t5_stage.h"
 
 #include <cmath>
 #include <map>

@@ -13,8 +13,8 @@
 //
 // Legend: T tokens of the decoder, U of the encoder (of the residual streams: those of this rank),
 // H hidden, W distances, N heads of this rank.
-#ifndef MEGATRON_MODELS_T5_STAGE_H_
-#define MEGATRON_MODELS_T5_STAGE_H_
+#ifndef MEGATRON_MODELS_T5_T5_STAGE_H_
+#define MEGATRON_MODELS_T5_T5_STAGE_H_
 
 #include <memory>
 #include <vector>
@@ -23,7 +23,7 @@
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/relative_positions.h"
 #include "megatron/models/model_stage.h"
-#include "megatron/models/t5_options.h"
+#include "megatron/models/t5/t5_options.h"
 
 namespace megatron {
 
@@ -103,4 +103,4 @@ class T5Stage : public ModelStage {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_T5_STAGE_H_
+#endif  // MEGATRON_MODELS_T5_T5_STAGE_H_

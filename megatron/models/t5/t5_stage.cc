@@ -1,4 +1,4 @@
-#include "megatron/models/t5_stage.h"
+#include "megatron/models/t5/t5_stage.h"
 
 #include <algorithm>
 #include <string>

@@ -2,8 +2,8 @@
 //
 // In T5 as it was published positions are relative, norms RMSNorms without biases anywhere, scores
 // are not scaled; Megatron's has learned positions, LayerNorm and biases. Both are settings.
-#ifndef MEGATRON_MODELS_T5_OPTIONS_H_
-#define MEGATRON_MODELS_T5_OPTIONS_H_
+#ifndef MEGATRON_MODELS_T5_T5_OPTIONS_H_
+#define MEGATRON_MODELS_T5_T5_OPTIONS_H_
 
 #include "megatron/layers/transformer_options.h"
 #include "megatron/models/model_options.h"
@@ -30,4 +30,4 @@ inline TransformerOptions T5DecoderOptions(const ModelOptions& options) {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_T5_OPTIONS_H_
+#endif  // MEGATRON_MODELS_T5_T5_OPTIONS_H_
