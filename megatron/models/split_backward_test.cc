@@ -55,9 +55,8 @@ class TwoMicroBatches {
     sizes.slots[0].count = 2;
     sizes.deferred[0].count = split ? 2 : 0;
     StageMemory memory({}, sizes, nullptr);
-    TrainedStage& stage = model_.stage();
-    stage.SetMemory(&memory);
-    stage.SetBatches(&batches_);
+    ModelStage& stage = model_.stage();
+    stage.StartStep({&memory, nullptr, &batches_, StageMode::kTrain});
     model_.ZeroGradients();
     for (int i : {0, 1}) stage.Forward(Item(i, split), {}, {}, model_.stream());
     for (int i : {0, 1}) {

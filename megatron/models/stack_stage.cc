@@ -4,27 +4,26 @@
 
 namespace megatron {
 
-StackStage::StackStage(const ModelOptions& options, const StagePlacement& placement,
-                       const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
-                       const ExpertGroups& expert_groups)
-    : ModelStage(options, placement, tensor_group, device, ledger) {
+StackStage::StackStage(const ModelOptions& options, const Measures& measures,
+                       const StageSetup& setup)
+    : ModelStage(options, measures, setup) {
   std::vector<MoeLayer*> experts;
-  for (int c = 0; c < placement.chunks; ++c) {
+  for (int c = 0; c < setup.placement.chunks; ++c) {
     const Part part = PartOf(c);
     const LayerStackOptions stack = {options.transformer, options.layer_recompute, part.begin,
                                      part.end - part.begin};
     Chunk chunk;
     chunk.first = part.first;
     chunk.last = part.last;
-    chunk.layers = std::make_unique<LayerStack>(stack, tensor_group, expert_groups);
+    chunk.layers = std::make_unique<LayerStack>(stack, setup.tensor_group, setup.expert_groups);
     for (MoeLayer* layer : chunk.layers->moe_layers()) experts.push_back(layer);
     chunks_.push_back(std::move(chunk));
   }
-  SetExperts(experts, device, ledger);
+  SetExperts(experts);
   if (options.transformer.rotary) {
     rotary_ = std::make_unique<RotaryTables>(options.transformer.rotary_options,
                                              options.transformer.kv_channels, options.max_positions,
-                                             device, ledger);
+                                             setup.device, setup.ledger);
   }
 }
 

@@ -17,10 +17,7 @@ namespace megatron {
 
 class StackStage : public ModelStage {
  public:
-  // `device` and `ledger` are of the only memory that a stage owns: rotary tables, sums.
-  StackStage(const ModelOptions& options, const StagePlacement& placement,
-             const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
-             const ExpertGroups& expert_groups = {});
+  StackStage(const ModelOptions& options, const Measures& measures, const StageSetup& setup);
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
   std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
@@ -37,7 +34,7 @@ class StackStage : public ModelStage {
     LmHead::Saved head;
   };
   struct Chunk {
-    bool first = false, last = false;  // of the model's parts
+    bool first = false, last = false;  // whether it is the model's first part, its last
     std::unique_ptr<LayerStack> layers;
     std::vector<Saved> saved;  // by slot
   };
@@ -46,7 +43,7 @@ class StackStage : public ModelStage {
   void SetSlots(const StageMemory::Slots& slots) override;
 
   const RotaryTables* rotary() const { return rotary_.get(); }
-  // What the chunk's layers read: the embedding, or what the stage before sent.
+  // The input of the chunk's layers: the embedding, or what the stage before sent.
   Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
                     TokenEmbedding::Saved* saved) const;
 

@@ -1,5 +1,3 @@
-#include "megatron/models/stack_stage.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -1,7 +1,7 @@
 // What the ranks that hold the same parameters do together: gradients are reduced, weights that one
 // rank updated are sent to the others, and what is sharded is whole only while it is used.
 //
-//   DataParallel parallel(...);   stage.SetBlocks(&parallel);
+//   DataParallel parallel(...);   // StepInputs::blocks of a stage
 //   parallel.StartStep(micro_batches);
 //   ... forward and backward of every micro-batch, by a stage that uses WeightBlocks ...
 //   parallel.FinalizeGradients();

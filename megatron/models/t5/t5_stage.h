@@ -29,10 +29,8 @@ namespace megatron {
 
 class T5Stage : public ModelStage {
  public:
-  // `placement.layers` counts the encoder's layers and then the decoder's. `device` and `ledger`
-  // are of the only memory that a stage owns: lists of distances, sums.
-  T5Stage(const ModelOptions& options, const StagePlacement& placement,
-          const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
+  // `setup.placement.layers` counts the encoder's layers and then the decoder's.
+  T5Stage(const ModelOptions& options, const Measures& measures, const StageSetup& setup);
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
   std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
@@ -56,7 +54,7 @@ class T5Stage : public ModelStage {
     LmHead::Saved head;
   };
   struct Chunk {
-    bool first = false, last = false;  // of the model's parts
+    bool first = false, last = false;  // whether it is the model's first part, its last
     // Whether its input is in front of the encoder's end, and its output behind it.
     bool in_encoder = false, in_decoder = false;
     std::unique_ptr<LayerStack> encoder, decoder;

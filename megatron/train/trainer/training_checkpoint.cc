@@ -104,7 +104,7 @@ std::vector<ShardedTensor> MomentBlocks(Trainer& trainer) {
 
 // The names of the whole model's weights, of which a rank may hold some only.
 std::set<std::string> WeightNames(const ModelOptions& model) {
-  const auto whole = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+  const auto whole = MakeStage(model, {{DeviceType::kMeta}});
   std::set<std::string> names;
   for (const Parameter* parameter : whole->parameters()) names.insert(parameter->name);
   for (const RouterState::Named& state : whole->router_state().Tensors()) names.insert(state.name);
