@@ -1,7 +1,7 @@
 // The communication of ranks that hold the same parameters: gradients are reduced, weights that one
 // rank updated are sent to the others, and sharded tensors are whole only while they are used.
 //
-//   DataParallel parallel(...);   stage.SetBlocks(&parallel);
+//   DataParallel parallel(...);   // StepInputs::blocks of a stage
 //   parallel.StartStep(micro_batches);
 //   ... forward and backward of every micro-batch, by a stage that uses WeightBlocks ...
 //   parallel.FinalizeGradients();

@@ -74,7 +74,7 @@ std::string DescribePrecision(const TransformerOptions& transformer) {
 std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
   const ModelOptions& model = options.trainer.model;
   const TransformerOptions& transformer = model.transformer;
-  const bool encodes = model.num_encoder_layers > 0;
+  const bool encodes = model.kind == ModelKind::kT5;
   return absl::StrFormat(
       "model: %s of %s%d layers, hidden %d, %d heads, sequence %s%d, %s: %s parameters",
       absl::AsciiStrToUpper(config::ModelType::Type_Name(config.model_type())),

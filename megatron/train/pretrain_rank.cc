@@ -179,8 +179,8 @@ void PretrainRank::Restore() {
 
 void PretrainRank::Generate() {
   progress_.Enter(Phase::kGenerate);
-  if (run_.options.trainer.model.masked_lm_head) return FillMasks();
-  if (run_.options.trainer.model.num_encoder_layers > 0) return Restore();
+  if (run_.options.trainer.model.kind == ModelKind::kBert) return FillMasks();
+  if (run_.options.trainer.model.kind == ModelKind::kT5) return Restore();
   const GenerationOptions& generation = run_.options.generation;
   const Tokenizer& tokenizer = *run_.tokenizer;
   std::vector<int32_t> tokens;

@@ -199,7 +199,7 @@ constexpr int kSteps = 3;
 constexpr double kTolerance = 2e-6;  // parallel_equivalence_test's
 
 LayoutOutcome Train(const TrainerOptions& run, const Layout& layout, const Mutation* mutation) {
-  const bool encodes = run.model.num_encoder_layers > 0;
+  const bool encodes = run.model.kind == ModelKind::kT5;
   LayoutRun how;
   how.layout = layout;
   how.steps = kSteps;

@@ -19,9 +19,9 @@
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
 #include "megatron/models/model_options.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"
-#include "megatron/models/trained_stage.h"
 #include "megatron/optim/batch_size_ramp.h"
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/loss_scaler.h"
@@ -126,7 +126,7 @@ class Trainer {
   Optimizer& optimizer() { return *optimizer_; }
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }
-  TrainedStage& stage() { return *stage_; }
+  ModelStage& stage() { return *stage_; }
   GraphedStage* graphed_stage() { return graphed_stage_.get(); }  // null: there are no graphs
   const ProcessGroups& groups() const { return groups_; }
   const Stream& stream() const { return stream_; }
@@ -151,6 +151,7 @@ class Trainer {
   const StagePlan& PlanFor(int64_t micro_batches);  // the last one is kept
   StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
+  StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
   absl::Status RunPipeline(int64_t micro_batches);
   // Sums over all ranks what the last stage has summed since it was zeroed, and the routers in a
   // step. The host has it after it has waited for the stream the next time, which is what it does
@@ -170,7 +171,7 @@ class Trainer {
   LossScaler scaler_;
   OptimizerParamScheduler scheduler_;
   BatchSizeRamp ramp_;
-  std::unique_ptr<TrainedStage> stage_;
+  std::unique_ptr<ModelStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMirror> host_parameters_;

@@ -121,7 +121,7 @@ std::vector<ShardedTensor> StateBlocks(Trainer& trainer, const CheckpointReader&
 
 // The names of the whole model's weights. This rank may have only some of them.
 std::set<std::string> WeightNames(const ModelOptions& model) {
-  const auto whole = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+  const auto whole = MakeStage(model, {{DeviceType::kMeta}});
   std::set<std::string> names;
   for (const Parameter* parameter : whole->parameters()) names.insert(parameter->name);
   for (const RouterState::Named& state : whole->router_state().Tensors()) names.insert(state.name);

@@ -38,7 +38,7 @@ std::vector<NamedLoss> ValuesOf(const Measured& measured, bool losses) {
 
 void TakeMeasured(const Measured& measured, double* lm_loss, OtherMetrics* others) {
   for (const auto& [measure, value] : measured.values) {
-    if (absl::string_view(measure.name) == "lm loss") {
+    if (measure.kind == MeasureKind::kLmLoss) {
       *lm_loss = value;
     } else {
       others->emplace_back(measure.name, value);

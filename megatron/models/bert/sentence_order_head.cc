@@ -1,4 +1,4 @@
-#include "megatron/models/sentence_order_head.h"
+#include "megatron/models/bert/sentence_order_head.h"
 
 #include <string>
 

@@ -1,5 +1,3 @@
-#include "megatron/models/gpt_stage.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -131,7 +129,7 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Along a random direction of each parameter, the loss changes as its gradient says.
-TEST(GptStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
+TEST(StackStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     ModelHarness model(named.options, ProcessGroup(), 1234);
@@ -171,7 +169,7 @@ TEST(GptStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
   }
 }
 
-TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
+TEST(StackStageTest, PackedSequencesDoNotSeeEachOther) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     ModelHarness model(named.options, ProcessGroup(), 1);
@@ -216,7 +214,7 @@ TEST(GptStageTest, PackedSequencesDoNotSeeEachOther) {
   }
 }
 
-TEST(GptStageTest, RecomputationChangesNoBit) {
+TEST(StackStageTest, RecomputationChangesNoBit) {
   std::vector<std::pair<const char*, std::function<void(ModelOptions*)>>> ways = {
       {"uniform",
        [](ModelOptions* o) {
@@ -259,7 +257,7 @@ TEST(GptStageTest, RecomputationChangesNoBit) {
   }
 }
 
-TEST(GptStageTest, RecomputationTakesLessMemory) {
+TEST(StackStageTest, RecomputationTakesLessMemory) {
   HostBatch batch = RandomBatch({64}, 50, 2);
   ModelOptions options = SmallGpt2();
   options.transformer.num_layers = 6;
@@ -273,7 +271,7 @@ TEST(GptStageTest, RecomputationTakesLessMemory) {
   EXPECT_LT(full, 0.6 * selective);
 }
 
-TEST(GptStageTest, BitsDoNotDependOnTheNumberOfThreads) {
+TEST(StackStageTest, BitsDoNotDependOnTheNumberOfThreads) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     HostBatch batch = RandomBatch({33, 17}, named.options.vocab_size, 2);
@@ -315,7 +313,7 @@ void ExpectBlocksOf(const Gradients& whole, ModelHarness& model) {
   }
 }
 
-TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
+TEST(StackStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
   for (const NamedModel& named : Models()) {
     if (named.options.transformer.num_query_groups < 2) continue;
     SCOPED_TRACE(named.name);
@@ -333,7 +331,7 @@ TEST(GptStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
   }
 }
 
-TEST(GptStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
+TEST(StackStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
@@ -364,7 +362,7 @@ TEST(GptStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
   }
 }
 
-TEST(GptStageTest, LogitsInChunksTakeLessMemory) {
+TEST(StackStageTest, LogitsInChunksTakeLessMemory) {
   ModelOptions options = SmallGpt2();
   HostBatch batch = RandomBatch({32, 32}, options.vocab_size, 1);
   const auto bytes = [&] { return MeasureStage(options, 1, batch.View()).total(); };
@@ -374,7 +372,7 @@ TEST(GptStageTest, LogitsInChunksTakeLessMemory) {
   EXPECT_GE(whole - bytes(), 48 * options.padded_vocab_size * 4);
 }
 
-TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
+TEST(StackStageTest, SixteenBitModelsStayCloseToFp32) {
   for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
                                  SmallMegatronT5(), SmallT5()}) {
@@ -398,7 +396,7 @@ TEST(GptStageTest, SixteenBitModelsStayCloseToFp32) {
   }
 }
 
-TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
+TEST(StackStageTest, EvaluationIsTrainingWithoutDropout) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
     HostBatch batch = RandomBatch({30, 3}, named.options.vocab_size, 2);
@@ -414,7 +412,7 @@ TEST(GptStageTest, EvaluationIsTrainingWithoutDropout) {
   }
 }
 
-TEST(GptStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
+TEST(StackStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
   for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
                                SmallMegatronT5(), SmallT5()}) {
     options.sentence_order_head = false;

@@ -1,6 +1,6 @@
 // How many spans of labels a model predicts rightly, each as a whole.
-#ifndef MEGATRON_MODELS_SPAN_ACCURACY_H_
-#define MEGATRON_MODELS_SPAN_ACCURACY_H_
+#ifndef MEGATRON_MODELS_T5_SPAN_ACCURACY_H_
+#define MEGATRON_MODELS_T5_SPAN_ACCURACY_H_
 
 #include "megatron/layers/layer_context.h"
 
@@ -13,4 +13,4 @@ void CountExactSpans(const LayerContext& ctx, const Tensor& hit_T, const Tensor&
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_SPAN_ACCURACY_H_
+#endif  // MEGATRON_MODELS_T5_SPAN_ACCURACY_H_

@@ -1,7 +1,7 @@
 // A model with an encoder and a decoder on pipeline stages and tensor-parallel ranks gives what it
-// gives on one. What it computes there is tested with the other models, in gpt_stage_test.
+// gives on one. What it computes there is tested with the other models, in stack_stage_test.
 
-#include "megatron/models/t5_stage.h"
+#include "megatron/models/t5/t5_stage.h"
 
 #include <cmath>
 #include <map>
@@ -59,9 +59,11 @@ class StageOnRank {
               const ProcessGroup& tensor_group)
       : plan_(PlanStage(MakeSchedule({layout.kind, layout.stages, kMicroBatches, layout.chunks}),
                         stage)),
-        stage_(MakeStage(options,
-                         {stage, layout.stages, layout.chunks, OrderOf(layout.kind), layout.layers},
-                         tensor_group, Device(), nullptr)),
+        stage_(MakeStage(
+            options, {Device(),
+                      /*ledger=*/nullptr,
+                      {stage, layout.stages, layout.chunks, OrderOf(layout.kind), layout.layers},
+                      tensor_group})),
         memory_({}, Sizes(plan_), nullptr) {
     for (Parameter* parameter : stage_->parameters()) {
       const Shape& shape = parameter->sharding.local_shape;
@@ -72,12 +74,10 @@ class StageOnRank {
       FillInitial(*parameter, /*seed=*/5, parameter->data);
       ops::Zero(stream_, parameter->grad);
     }
-    stage_->SetMemory(&memory_);
   }
 
   void Run(const std::vector<MicroBatch>& batches, const ProcessGroup& pipeline) {
-    stage_->SetBatches(&batches);
-    stage_->set_training(true);
+    stage_->StartStep({&memory_, nullptr, &batches, StageMode::kTrain});
     const absl::Status status = RunSchedule(plan_, stage_.get(), pipeline, &memory_.edges, stream_);
     EXPECT_TRUE(status.ok()) << status;
   }
@@ -111,7 +111,7 @@ class StageOnRank {
   ThreadPool pool_{1};
   Stream stream_ = Stream::Cpu(&pool_);
   StagePlan plan_;
-  std::unique_ptr<TrainedStage> stage_;
+  std::unique_ptr<ModelStage> stage_;
   StageMemory memory_;
   std::vector<Buffer> buffers_;
 };

@@ -1,4 +1,4 @@
-#include "megatron/models/masked_lm_transform.h"
+#include "megatron/models/bert/masked_lm_transform.h"
 
 #include "megatron/ops/activation.h"
 #include "megatron/ops/linear.h"

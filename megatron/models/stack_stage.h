@@ -1,10 +1,10 @@
-// One rank's part of a GPT: one chunk of consecutive layers, or with an interleaved schedule
-// several, with the embedding in front of the model's first and the head behind its last. A model
-// on one rank is a single chunk.
+// One rank's part of a model that is one stack of layers, GPT or BERT: one chunk of consecutive
+// layers, or with an interleaved schedule several. The embedding is in front of the model's first
+// chunk, the head behind its last. A model on one rank is a single chunk.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
-#ifndef MEGATRON_MODELS_GPT_STAGE_H_
-#define MEGATRON_MODELS_GPT_STAGE_H_
+#ifndef MEGATRON_MODELS_STACK_STAGE_H_
+#define MEGATRON_MODELS_STACK_STAGE_H_
 
 #include <memory>
 #include <vector>
@@ -15,12 +15,9 @@
 
 namespace megatron {
 
-class GptStage : public ModelStage {
+class StackStage : public ModelStage {
  public:
-  // `device` and `ledger` are of the only memory that a stage owns: rotary tables, sums.
-  GptStage(const ModelOptions& options, const StagePlacement& placement,
-           const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
-           const ExpertGroups& expert_groups = {});
+  StackStage(const ModelOptions& options, const Measures& measures, const StageSetup& setup);
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
   std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
@@ -37,7 +34,7 @@ class GptStage : public ModelStage {
     LmHead::Saved head;
   };
   struct Chunk {
-    bool first = false, last = false;  // of the model's parts
+    bool first = false, last = false;  // whether it is the model's first part, its last
     std::unique_ptr<LayerStack> layers;
     std::vector<Saved> saved;  // by slot
   };
@@ -46,7 +43,7 @@ class GptStage : public ModelStage {
   void SetSlots(const StageMemory::Slots& slots) override;
 
   const RotaryTables* rotary() const { return rotary_.get(); }
-  // What the chunk's layers read: the embedding, or what the stage before sent.
+  // The input of the chunk's layers: the embedding, or what the stage before sent.
   Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
                     TokenEmbedding::Saved* saved) const;
 
@@ -56,4 +53,4 @@ class GptStage : public ModelStage {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_GPT_STAGE_H_
+#endif  // MEGATRON_MODELS_STACK_STAGE_H_

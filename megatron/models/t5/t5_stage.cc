@@ -1,4 +1,4 @@
-#include "megatron/models/t5_stage.h"
+#include "megatron/models/t5/t5_stage.h"
 
 #include <algorithm>
 #include <string>
@@ -35,15 +35,14 @@ void StartGradient(const Stream& stream, const Tensor& from_behind, const Tensor
 
 }  // namespace
 
-T5Stage::T5Stage(const ModelOptions& options, const StagePlacement& placement,
-                 const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
-    : ModelStage(options, placement, tensor_group, device, ledger) {
+T5Stage::T5Stage(const ModelOptions& options, const Measures& measures, const StageSetup& setup)
+    : ModelStage(options, measures, setup) {
   const TransformerOptions& transformer = options.transformer;
-  CHECK_GT(options.num_encoder_layers, 0);
+  CHECK(options.kind == ModelKind::kT5);
   CHECK_EQ(transformer.name, "decoder");
   CHECK(transformer.moe.num_experts == 0 && !transformer.rotary && !transformer.post_norm);
   CHECK_EQ(transformer.num_query_groups, transformer.num_attention_heads);
-  for (int c = 0; c < placement.chunks; ++c) {
+  for (int c = 0; c < setup.placement.chunks; ++c) {
     chunks_.push_back(MakeChunk(c));
     if (!chunks_.back().ends_encoder()) continue;
     encoder_norm_ = std::make_unique<NormLayer>(
@@ -51,7 +50,7 @@ T5Stage::T5Stage(const ModelOptions& options, const StagePlacement& placement,
                     "encoder.final_layernorm.bias", transformer.hidden_size,
                     /*partial_over_tensor=*/transformer.sequence_parallel});
   }
-  if (embedding() != nullptr && relative()) MakePositions(device, ledger);
+  if (embedding() != nullptr && relative()) MakePositions(setup.device, setup.ledger);
 }
 
 T5Stage::Chunk T5Stage::MakeChunk(int index) const {

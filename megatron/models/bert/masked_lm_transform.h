@@ -2,8 +2,8 @@
 // (either one) and a norm. Every tensor-parallel rank holds it whole and works on its own rows.
 //
 // Legend: T tokens of this rank, H hidden.
-#ifndef MEGATRON_MODELS_MASKED_LM_TRANSFORM_H_
-#define MEGATRON_MODELS_MASKED_LM_TRANSFORM_H_
+#ifndef MEGATRON_MODELS_BERT_MASKED_LM_TRANSFORM_H_
+#define MEGATRON_MODELS_BERT_MASKED_LM_TRANSFORM_H_
 
 #include <vector>
 
@@ -39,4 +39,4 @@ class MaskedLmTransform {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_MASKED_LM_TRANSFORM_H_
+#endif  // MEGATRON_MODELS_BERT_MASKED_LM_TRANSFORM_H_

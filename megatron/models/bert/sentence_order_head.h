@@ -3,8 +3,8 @@
 // tensor-parallel rank holds it whole and computes it for all sequences.
 //
 // Legend: T tokens of this rank, S sequences of the micro-batch, H hidden.
-#ifndef MEGATRON_MODELS_SENTENCE_ORDER_HEAD_H_
-#define MEGATRON_MODELS_SENTENCE_ORDER_HEAD_H_
+#ifndef MEGATRON_MODELS_BERT_SENTENCE_ORDER_HEAD_H_
+#define MEGATRON_MODELS_BERT_SENTENCE_ORDER_HEAD_H_
 
 #include <vector>
 
@@ -38,4 +38,4 @@ class SentenceOrderHead {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_SENTENCE_ORDER_HEAD_H_
+#endif  // MEGATRON_MODELS_BERT_SENTENCE_ORDER_HEAD_H_

@@ -13,8 +13,8 @@
 //
 // Legend: T tokens of the decoder, U of the encoder (of the residual streams: those of this rank),
 // H hidden, W distances, N heads of this rank.
-#ifndef MEGATRON_MODELS_T5_STAGE_H_
-#define MEGATRON_MODELS_T5_STAGE_H_
+#ifndef MEGATRON_MODELS_T5_T5_STAGE_H_
+#define MEGATRON_MODELS_T5_T5_STAGE_H_
 
 #include <memory>
 #include <vector>
@@ -23,16 +23,14 @@
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/relative_positions.h"
 #include "megatron/models/model_stage.h"
-#include "megatron/models/t5_options.h"
+#include "megatron/models/t5/t5_options.h"
 
 namespace megatron {
 
 class T5Stage : public ModelStage {
  public:
-  // `placement.layers` counts the encoder's layers and then the decoder's. `device` and `ledger`
-  // are of the only memory that a stage owns: lists of distances, sums.
-  T5Stage(const ModelOptions& options, const StagePlacement& placement,
-          const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
+  // `setup.placement.layers` counts the encoder's layers and then the decoder's.
+  T5Stage(const ModelOptions& options, const Measures& measures, const StageSetup& setup);
 
   std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
   std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
@@ -56,7 +54,7 @@ class T5Stage : public ModelStage {
     LmHead::Saved head;
   };
   struct Chunk {
-    bool first = false, last = false;  // of the model's parts
+    bool first = false, last = false;  // whether it is the model's first part, its last
     // Whether its input is in front of the encoder's end, and its output behind it.
     bool in_encoder = false, in_decoder = false;
     std::unique_ptr<LayerStack> encoder, decoder;
@@ -103,4 +101,4 @@ class T5Stage : public ModelStage {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_T5_STAGE_H_
+#endif  // MEGATRON_MODELS_T5_T5_STAGE_H_

@@ -1,61 +1,60 @@
-#include "megatron/models/gpt_stage.h"
+#include "megatron/models/stack_stage.h"
 
 #include <utility>
 
 namespace megatron {
 
-GptStage::GptStage(const ModelOptions& options, const StagePlacement& placement,
-                   const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger,
-                   const ExpertGroups& expert_groups)
-    : ModelStage(options, placement, tensor_group, device, ledger) {
+StackStage::StackStage(const ModelOptions& options, const Measures& measures,
+                       const StageSetup& setup)
+    : ModelStage(options, measures, setup) {
   std::vector<MoeLayer*> experts;
-  for (int c = 0; c < placement.chunks; ++c) {
+  for (int c = 0; c < setup.placement.chunks; ++c) {
     const Part part = PartOf(c);
     const LayerStackOptions stack = {options.transformer, options.layer_recompute, part.begin,
                                      part.end - part.begin};
     Chunk chunk;
     chunk.first = part.first;
     chunk.last = part.last;
-    chunk.layers = std::make_unique<LayerStack>(stack, tensor_group, expert_groups);
+    chunk.layers = std::make_unique<LayerStack>(stack, setup.tensor_group, setup.expert_groups);
     for (MoeLayer* layer : chunk.layers->moe_layers()) experts.push_back(layer);
     chunks_.push_back(std::move(chunk));
   }
-  SetExperts(experts, device, ledger);
+  SetExperts(experts);
   if (options.transformer.rotary) {
     rotary_ = std::make_unique<RotaryTables>(options.transformer.rotary_options,
                                              options.transformer.kv_channels, options.max_positions,
-                                             device, ledger);
+                                             setup.device, setup.ledger);
   }
 }
 
-void GptStage::AppendInnerParameters(std::vector<Parameter*>* out) {
+void StackStage::AppendInnerParameters(std::vector<Parameter*>* out) {
   for (const Chunk& chunk : chunks_) chunk.layers->AppendParameters(out);
 }
 
-void GptStage::SetSlots(const StageMemory::Slots& slots) {
+void StackStage::SetSlots(const StageMemory::Slots& slots) {
   for (size_t c = 0; c < chunks_.size(); ++c) chunks_[c].saved.resize(slots[c].size());
 }
 
-std::vector<TensorSpec> GptStage::InputSpecs(int microbatch, int chunk) const {
+std::vector<TensorSpec> StackStage::InputSpecs(int microbatch, int chunk) const {
   if (chunks_[chunk].first) return {};
   return {HiddenSpec(batch(microbatch).num_tokens())};
 }
 
-std::vector<TensorSpec> GptStage::OutputSpecs(int microbatch, int chunk) const {
+std::vector<TensorSpec> StackStage::OutputSpecs(int microbatch, int chunk) const {
   if (chunks_[chunk].last) return {};
   return {HiddenSpec(batch(microbatch).num_tokens())};
 }
 
-Tensor GptStage::ChunkInput(const LayerContext& ctx, const Chunk& chunk,
-                            absl::Span<const Tensor> inputs, TokenEmbedding::Saved* saved) const {
+Tensor StackStage::ChunkInput(const LayerContext& ctx, const Chunk& chunk,
+                              absl::Span<const Tensor> inputs, TokenEmbedding::Saved* saved) const {
   if (!chunk.first) return inputs[0];
   const Tensor x_TH = AllocateHidden(ctx.saved, ctx, "embedding");
   embedding()->Forward(ctx, x_TH, saved);
   return x_TH;
 }
 
-void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
-                       absl::Span<const Tensor> outputs, const Stream& stream) {
+void StackStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
+                         absl::Span<const Tensor> outputs, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
   const LayerContext ctx = Context(item, stream);
   ctx.saved->Reset();
@@ -67,8 +66,8 @@ void GptStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
   if (chunk.last) RunHead(ctx, y_TH, &saved->head);
 }
 
-void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
-                        absl::Span<const Tensor> input_gradients, const Stream& stream) {
+void StackStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                          absl::Span<const Tensor> input_gradients, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
   const LayerContext ctx = Context(item, stream);
   if (ctx.defers()) ctx.deferred->Reset();
@@ -87,7 +86,7 @@ void GptStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gr
   if (chunk.first) embedding()->Backward(ctx, dx_TH, saved.embedding);
 }
 
-void GptStage::BackwardWeight(const WorkItem& item, const Stream& stream) {
+void StackStage::BackwardWeight(const WorkItem& item, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
   const LayerContext ctx = Context(item, stream);
   Saved& saved = chunk.saved[item.slot];

@@ -1,4 +1,4 @@
-#include "megatron/models/span_accuracy.h"
+#include "megatron/models/t5/span_accuracy.h"
 
 #include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"

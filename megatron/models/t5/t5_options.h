@@ -1,9 +1,9 @@
-// The two stacks of a model with an encoder and a decoder (ModelOptions::num_encoder_layers > 0).
+// The two stacks of a model with an encoder and a decoder (ModelKind::kT5).
 //
 // In T5 as it was published positions are relative, norms RMSNorms without biases anywhere, scores
 // are not scaled; Megatron's has learned positions, LayerNorm and biases. Both are settings.
-#ifndef MEGATRON_MODELS_T5_OPTIONS_H_
-#define MEGATRON_MODELS_T5_OPTIONS_H_
+#ifndef MEGATRON_MODELS_T5_T5_OPTIONS_H_
+#define MEGATRON_MODELS_T5_T5_OPTIONS_H_
 
 #include "megatron/layers/transformer_options.h"
 #include "megatron/models/model_options.h"
@@ -30,4 +30,4 @@ inline TransformerOptions T5DecoderOptions(const ModelOptions& options) {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_MODELS_T5_OPTIONS_H_
+#endif  // MEGATRON_MODELS_T5_T5_OPTIONS_H_
