@@ -293,9 +293,9 @@ std::optional<Failure> Pretraining::Plan() {
   if (!plan.ok()) return Fail(kExitConfig, plan.status());
   run_.plan = *std::move(plan);
   const int64_t vocab = run_.options.trainer.model.padded_vocab_size;
-  run_.flops_per_token =
+  run_.speed.flops_per_token =
       FlopsPerToken(loaded_.config.model(), vocab, FlopsConvention::kCausalHalved);
-  run_.full_flops_per_token =
+  run_.speed.full_flops_per_token =
       FlopsPerToken(loaded_.config.model(), vocab, FlopsConvention::kClassic);
   return std::nullopt;
 }
@@ -308,7 +308,7 @@ std::optional<Failure> Pretraining::LinkDevices() {
                        : LinkThreads(run_.options);
   if (!links.ok()) return Fail(kExitConfig, links.status());
   run_.links = *std::move(links);
-  run_.peak_flops = PeakFlops();
+  run_.speed.peak_flops = PeakFlops();
   return std::nullopt;
 }
 

@@ -1,6 +1,5 @@
 #include "megatron/train/pretrain_rank.h"
 
-#include <cstdio>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -39,6 +38,7 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
           run.on_piece == nullptr
               ? std::function<void(Phase)>()
               : [this](Phase phase) { run_.on_piece({world_, progress_.iteration(), phase}); }),
+      console_(is_reporting_rank(), &progress_),
       fs_(run.fs, &progress_),
       pool_(run.threads_per_rank),
       stream_(Stream::Cpu(&pool_)) {
@@ -111,13 +111,9 @@ absl::Status PretrainRank::Start(ExitCode* code) {
   *code = kExitCorruptCheckpoint;
   MEGATRON_RETURN_IF_ERROR(status, _ << "to continue from the checkpoint before it move "
                                      << checkpoint.directory() << " away");
-  if (is_reporting_rank()) {
-    std::printf(
-        "%s%s at iteration %lld\n",
-        run_.restore == Restore::kWeights ? "starting from the weights of " : "continuing from ",
-        checkpoint.directory().c_str(), static_cast<long long>(trainer_->progress().iteration));
-    std::fflush(stdout);
-  }
+  console_.PrintLine(absl::StrCat(
+      run_.restore == Restore::kWeights ? "starting from the weights of " : "continuing from ",
+      checkpoint.directory(), " at iteration ", trainer_->progress().iteration));
   return absl::OkStatus();
 }
 
@@ -126,12 +122,10 @@ ExitCode PretrainRank::Train() {
   context.options = &run_.options;
   context.data = &run_.data;
   context.run = run_.description;
-  context.flops_per_token = run_.flops_per_token;
-  context.full_flops_per_token = run_.full_flops_per_token;
-  context.peak_flops = run_.peak_flops;
+  context.speed = run_.speed;
   context.program_start = run_.program_start;
   context.saving = saving_;
-  context.is_reporting_rank = is_reporting_rank();
+  context.console = &console_;
   context.profile.options = run_.options.profile;
   context.profile.world = world_;
   context.profile.trace = profiled() ? &trace_ : nullptr;
@@ -142,22 +136,16 @@ ExitCode PretrainRank::Train() {
   return TrainingLoop(context, fs_, trainer_.get()).Run();
 }
 
-void PretrainRank::Print(const std::string& text) {
-  if (!is_reporting_rank()) return;
-  const RankProgress::ExternalWait printing(&progress_);
-  std::printf("%s", text.c_str());
-  std::fflush(stdout);
-}
-
 void PretrainRank::FillMasks() {
   constexpr int kGuesses = 3;
   TextGenerator model = trainer_->MakeGenerator(&ledger_);
   const absl::StatusOr<FilledText> filled =
       megatron::FillMasks(run_.options.generation.prompt, kGuesses, *run_.tokenizer,
                           run_.options.data.seq_length, &model);
-  Print("--- the model fills in ---\n");
-  Print(filled.ok() ? absl::StrCat(filled->text, "\n", FormatGuesses(*filled))
-                    : absl::StrCat("generation.prompt: ", filled.status().message(), "\n"));
+  console_.Print("--- the model fills in ---\n");
+  console_.Print(filled.ok()
+                     ? absl::StrCat(filled->text, "\n", FormatGuesses(*filled))
+                     : absl::StrCat("generation.prompt: ", filled.status().message(), "\n"));
 }
 
 void PretrainRank::Restore() {
@@ -172,9 +160,10 @@ void PretrainRank::Restore() {
   const absl::StatusOr<RestoredText> restored =
       RestoreText(run_.options.generation.prompt, *run_.tokenizer, how, &model,
                   [&] { return !consensus.Any(StopSignal() != 0); });
-  Print("--- the model restores ---\n");
-  Print(restored.ok() ? absl::StrCat(restored->text, "\n", FormatSpans(*restored))
-                      : absl::StrCat("generation.prompt: ", restored.status().message(), "\n"));
+  console_.Print("--- the model restores ---\n");
+  console_.Print(restored.ok()
+                     ? absl::StrCat(restored->text, "\n", FormatSpans(*restored))
+                     : absl::StrCat("generation.prompt: ", restored.status().message(), "\n"));
 }
 
 void PretrainRank::Generate() {
@@ -186,17 +175,17 @@ void PretrainRank::Generate() {
   std::vector<int32_t> tokens;
   const absl::Status encoded = tokenizer.Encode(generation.prompt, &tokens);
   if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
-  Print("--- the model continues ---\n" + generation.prompt);
+  console_.Print("--- the model continues ---\n" + generation.prompt);
   TextStream text(tokenizer, tokens);
   Consensus consensus(world_);
   TextGenerator generator = trainer_->MakeGenerator(&ledger_);
   generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
     if (token == tokenizer.eod()) return false;
     progress_.Enter(Phase::kGenerate);  // the next one
-    Print(text.Add(token));
+    console_.Print(text.Add(token));
     return !consensus.Any(StopSignal() != 0) && world_.status().ok();
   });
-  Print("\n");
+  console_.Print("\n");
 }
 
 ExitCode PretrainRank::Run() {

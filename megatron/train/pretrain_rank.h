@@ -27,6 +27,8 @@
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/reporting_file_system.h"
+#include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "megatron/train/trainer/trainer.h"
@@ -52,10 +54,7 @@ struct PretrainRun {
   std::unique_ptr<Tokenizer> tokenizer;
   TrainingData data;
   RunDescription description;
-  double flops_per_token = 0;       // with causal attention counted once
-  double full_flops_per_token = 0;  // and with attention in full
-  // What all ranks' devices can do at most, in FLOP/s; nothing where that is unknown.
-  std::optional<double> peak_flops;
+  SpeedBasis speed;
   int threads_per_rank = 1;
   // Of this process on its machine, where it is one rank; unset: ranks are threads.
   std::optional<int> local_rank;
@@ -93,13 +92,12 @@ class PretrainRank {
   void Generate();
   void FillMasks();
   void Restore();
-  // Prints on the reporting rank only.
-  void Print(const std::string& text);
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;
   FirstFailure* failure_;
   RankProgress progress_;
+  RankConsole console_;
   ReportingFileSystem fs_;
   MemoryLedger ledger_;
   Trace trace_;

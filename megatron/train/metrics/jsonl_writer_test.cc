@@ -1,9 +1,10 @@
-#include "megatron/train/trainer/metrics.h"
+#include "megatron/train/metrics/jsonl_writer.h"
 
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,20 +34,28 @@ StepMetrics Step(int64_t iteration) {
   step.learning_rate = 3e-5;
   step.grad_norm = 2.5;
   step.global_batch_size = 16;
-  step.elapsed_ms = 81.25;
-  step.tokens_per_second = 50443;
-  step.model_tflops = 0.25;
+  step.speed.elapsed_ms = 81.25;
+  step.speed.tokens_per_second = 50443;
+  step.speed.model_tflops = 0.25;
   return step;
 }
 
-class MetricsTest : public ::testing::Test {
+EvaluationMetrics Evaluation(int64_t iteration, double loss, bool on_test_set = false) {
+  EvaluationMetrics evaluation;
+  evaluation.iteration = iteration;
+  evaluation.loss = loss;
+  evaluation.on_test_set = on_test_set;
+  return evaluation;
+}
+
+class JsonlWriterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_THAT(fs_.RemoveTree(JoinPath(::testing::TempDir(), "metrics_test")), IsOk());
+    ASSERT_THAT(fs_.RemoveTree(JoinPath(::testing::TempDir(), "jsonl_writer_test")), IsOk());
   }
 
-  MetricsWriter OpenAt(int64_t last_iteration) {
-    auto writer = MetricsWriter::Open(fs_, path_, last_iteration);
+  std::unique_ptr<JsonlWriter> OpenAt(int64_t last_iteration) {
+    auto writer = JsonlWriter::Open(fs_, path_, last_iteration);
     EXPECT_THAT(writer, IsOk());
     return *std::move(writer);
   }
@@ -59,13 +68,13 @@ class MetricsTest : public ::testing::Test {
   }
 
   FileSystem& fs_ = PosixFileSystem();
-  const std::string path_ = JoinPath(::testing::TempDir(), "metrics_test/run/metrics.jsonl");
+  const std::string path_ = JoinPath(::testing::TempDir(), "jsonl_writer_test/run/metrics.jsonl");
 };
 
-TEST_F(MetricsTest, WritesOneObjectPerStepAndEvaluation) {
-  MetricsWriter writer = OpenAt(0);
-  ASSERT_THAT(writer.Write(Step(1)), IsOk());
-  ASSERT_THAT(writer.Write(EvaluationMetrics{1, 2.0}), IsOk());
+TEST_F(JsonlWriterTest, WritesOneObjectPerStepAndEvaluation) {
+  const auto writer = OpenAt(0);
+  ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+  ASSERT_THAT(writer->WriteEvaluation(Evaluation(1, 2.0)), IsOk());
   EXPECT_EQ(
       Contents(),
       "{\"iteration\":1,\"consumed_samples\":16,\"lm "
@@ -76,27 +85,27 @@ TEST_F(MetricsTest, WritesOneObjectPerStepAndEvaluation) {
       "{\"iteration\":1,\"lm loss validation\":2.0,\"lm loss validation ppl\":7.38905609893065}\n");
 }
 
-TEST_F(MetricsTest, WhatElseAModelMeasuresStandsUnderItsName) {
+TEST_F(JsonlWriterTest, OtherValuesOfAModelHaveTheirNames) {
   StepMetrics step = Step(1);
   step.others = {{"sop loss", 0.5}};
   EXPECT_THAT(ToJsonLine(step), ::testing::HasSubstr(",\"sop loss\":0.5,"));
-  EvaluationMetrics evaluation{1, 2.0};
+  EvaluationMetrics evaluation = Evaluation(1, 2.0);
   evaluation.others = {{"lm accuracy", 0.25}};
   EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy validation\":0.25}"));
   evaluation.on_test_set = true;
   EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy test\":0.25}"));
 }
 
-TEST_F(MetricsTest, ReadsWhatItWrote) {
+TEST_F(JsonlWriterTest, ReadsWhatItWrote) {
   StepMetrics skipped = Step(2);
   skipped.loss = std::numeric_limits<double>::infinity();
   skipped.skipped = true;
   skipped.params_norm = 7;
   skipped.num_zeros = 5;
-  skipped.mfu = 0.41;
+  skipped.speed.mfu = 0.41;
   const auto history = ParseMetrics(absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(skipped),
-                                                 ToJsonLine(EvaluationMetrics{2, 1.5}),
-                                                 ToJsonLine(EvaluationMetrics{2, 2.5, true})));
+                                                 ToJsonLine(Evaluation(2, 1.5)),
+                                                 ToJsonLine(Evaluation(2, 2.5, true))));
   ASSERT_THAT(history, IsOk());
   ASSERT_EQ(history->steps.size(), 2);
   EXPECT_EQ(ToJsonLine(history->steps[0]), ToJsonLine(Step(1)));
@@ -106,32 +115,32 @@ TEST_F(MetricsTest, ReadsWhatItWrote) {
   EXPECT_EQ(history->evaluations[0].loss, 1.5);
   ASSERT_EQ(history->tests.size(), 1);
   EXPECT_EQ(history->tests[0].loss, 2.5);
-  EXPECT_EQ(ToJsonLine(history->tests[0]), ToJsonLine(EvaluationMetrics{2, 2.5, true}));
+  EXPECT_EQ(ToJsonLine(history->tests[0]), ToJsonLine(Evaluation(2, 2.5, true)));
 }
 
-TEST_F(MetricsTest, ReadsAsIfNothingHadHappenedAfterAResume) {
+TEST_F(JsonlWriterTest, AfterAResumeTheFileReadsAsIfNothingHadHappened) {
   {
-    MetricsWriter writer = OpenAt(0);
-    for (int i = 1; i <= 5; ++i) ASSERT_THAT(writer.Write(Step(i)), IsOk());
-    ASSERT_THAT(writer.Write(EvaluationMetrics{5, 1}), IsOk());
+    const auto writer = OpenAt(0);
+    for (int i = 1; i <= 5; ++i) ASSERT_THAT(writer->WriteStep(Step(i)), IsOk());
+    ASSERT_THAT(writer->WriteEvaluation(Evaluation(5, 1)), IsOk());
   }
   const std::string uninterrupted = Contents();
-  MetricsWriter writer = OpenAt(3);
+  const auto writer = OpenAt(3);
   EXPECT_EQ(Contents(),
             absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(2)), ToJsonLine(Step(3))));
-  for (int i = 4; i <= 5; ++i) ASSERT_THAT(writer.Write(Step(i)), IsOk());
-  ASSERT_THAT(writer.Write(EvaluationMetrics{5, 1}), IsOk());
-  ASSERT_THAT(writer.Sync(), IsOk());
+  for (int i = 4; i <= 5; ++i) ASSERT_THAT(writer->WriteStep(Step(i)), IsOk());
+  ASSERT_THAT(writer->WriteEvaluation(Evaluation(5, 1)), IsOk());
+  ASSERT_THAT(writer->Sync(), IsOk());
   EXPECT_EQ(Contents(), uninterrupted);
 }
 
-TEST_F(MetricsTest, StartsAnewWhereTrainingDoes) {
+TEST_F(JsonlWriterTest, ATrainingFromTheBeginningEmptiesTheFile) {
   WriteFile(ToJsonLine(Step(1)));
   OpenAt(0);
   EXPECT_EQ(Contents(), "");
 }
 
-TEST_F(MetricsTest, DropsALineThatACrashCutShort) {
+TEST_F(JsonlWriterTest, DropsALineThatACrashCutShort) {
   const std::string first = ToJsonLine(Step(1));
   for (size_t length = 0; length < first.size(); ++length) {
     WriteFile(absl::StrCat(first, ToJsonLine(Step(2)).substr(0, length)));
@@ -140,16 +149,16 @@ TEST_F(MetricsTest, DropsALineThatACrashCutShort) {
   }
 }
 
-TEST_F(MetricsTest, BeginsANewLineAfterAWriteThatFailedMidway) {
+TEST_F(JsonlWriterTest, BeginsANewLineAfterAWriteThatFailedMidway) {
   FaultFileSystem full(&fs_);
-  auto writer = MetricsWriter::Open(full, path_, 0);
+  auto writer = JsonlWriter::Open(full, path_, 0);
   ASSERT_THAT(writer, IsOk());
-  ASSERT_THAT(writer->Write(Step(1)), IsOk());
+  ASSERT_THAT((*writer)->WriteStep(Step(1)), IsOk());
   full.FailAt(0, ENOSPC, /*lasting=*/true);
   for (int i = 2; i <= 3; ++i)
-    EXPECT_THAT(writer->Write(Step(i)), StatusIs(absl::StatusCode::kResourceExhausted));
+    EXPECT_THAT((*writer)->WriteStep(Step(i)), StatusIs(absl::StatusCode::kResourceExhausted));
   full.Heal();
-  for (int i = 4; i <= 5; ++i) ASSERT_THAT(writer->Write(Step(i)), IsOk());
+  for (int i = 4; i <= 5; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
 
   const auto history = ParseMetrics(Contents());
   ASSERT_THAT(history, IsOk());
@@ -160,7 +169,7 @@ TEST_F(MetricsTest, BeginsANewLineAfterAWriteThatFailedMidway) {
   EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(4))));
 }
 
-TEST_F(MetricsTest, PassesOverTornLinesWhereverTheyAre) {
+TEST_F(JsonlWriterTest, TornLinesAreSkippedWhereverTheyAre) {
   const std::string first = ToJsonLine(Step(1)), second = ToJsonLine(Step(2));
   const std::string zeros(40, '\0');
   // A part of a record, alone or with another one behind it; and sectors that were never written.
@@ -177,35 +186,35 @@ TEST_F(MetricsTest, PassesOverTornLinesWhereverTheyAre) {
   }
 }
 
-TEST_F(MetricsTest, OpensWhatAPowerCutLeaves) {
+TEST_F(JsonlWriterTest, OpensTheFileThatAPowerCutLeaves) {
   MemoryFileSystem disk;
-  auto writer = MetricsWriter::Open(disk, "run/metrics.jsonl", 0);
+  auto writer = JsonlWriter::Open(disk, "run/metrics.jsonl", 0);
   ASSERT_THAT(writer, IsOk());
-  for (int i = 1; i <= 6; ++i) ASSERT_THAT(writer->Write(Step(i)), IsOk());
-  ASSERT_THAT(writer->Sync(), IsOk());
+  for (int i = 1; i <= 6; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
+  ASSERT_THAT((*writer)->Sync(), IsOk());
   const std::string synced = *ReadFileToString(disk, "run/metrics.jsonl");
-  for (int i = 7; i <= 12; ++i) ASSERT_THAT(writer->Write(Step(i)), IsOk());
+  for (int i = 7; i <= 12; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const auto image = disk.CrashImage(disk.operation_count(), CrashModel::kTearUnsynced, seed);
-    ASSERT_THAT(MetricsWriter::Open(*image, "run/metrics.jsonl", 6), IsOk()) << seed;
+    ASSERT_THAT(JsonlWriter::Open(*image, "run/metrics.jsonl", 6), IsOk()) << seed;
     EXPECT_THAT(ReadFileToString(*image, "run/metrics.jsonl"), IsOkAndHolds(synced)) << seed;
   }
 }
 
-TEST_F(MetricsTest, LeavesAForeignFileAlone) {
+TEST_F(JsonlWriterTest, LeavesAForeignFileAlone) {
   for (const char* text : {"my diary\n", "{\"iteration\":1,\"lm loss\":2}\nnull\n", "{}\n",
                            "[[[[\n", "{\"iteration\":\"1\",\"lm loss\":2}\n", "my diary",
                            "{\n  \"name\": 1\n}\n", "{\"iteration\":1,\"lm loss\":2}\nmy diary"}) {
     WriteFile(text);
     EXPECT_THAT(
-        MetricsWriter::Open(fs_, path_, 9).status(),
+        JsonlWriter::Open(fs_, path_, 9).status(),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a record of metrics")));
     EXPECT_EQ(Contents(), text);
   }
 }
 
-TEST_F(MetricsTest, TellsWhereItCannotWrite) {
-  EXPECT_FALSE(MetricsWriter::Open(fs_, "/proc/metrics/metrics.jsonl", 0).ok());
+TEST_F(JsonlWriterTest, OpeningFailsWhereItCannotWrite) {
+  EXPECT_FALSE(JsonlWriter::Open(fs_, "/proc/metrics/metrics.jsonl", 0).ok());
 }
 
 }  // namespace

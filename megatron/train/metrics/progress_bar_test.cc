@@ -1,4 +1,4 @@
-#include "megatron/train/trainer/progress.h"
+#include "megatron/train/metrics/progress_bar.h"
 
 #include <cstdio>
 #include <string>
@@ -37,11 +37,11 @@ TEST(ProgressTest, ColorsTheBarAlone) {
             "ETA 0s");
 }
 
-TEST(ProgressLineTest, IsSilentWhereThereIsNoTerminal) {
+TEST(ProgressBarTest, IsSilentWhereThereIsNoTerminal) {
   std::FILE* const file = std::tmpfile();
   ASSERT_NE(file, nullptr);
   {
-    ProgressLine line(file);
+    ProgressBar line(file);
     EXPECT_FALSE(line.enabled());
     line.Show(kProgress);
     line.Clear();

@@ -4,8 +4,8 @@
 //
 // Where the output is no terminal (a file, a pipe), nothing is printed.
 
-#ifndef MEGATRON_TRAIN_TRAINER_PROGRESS_H_
-#define MEGATRON_TRAIN_TRAINER_PROGRESS_H_
+#ifndef MEGATRON_TRAIN_METRICS_PROGRESS_BAR_H_
+#define MEGATRON_TRAIN_METRICS_PROGRESS_BAR_H_
 
 #include <cstdint>
 #include <cstdio>
@@ -24,29 +24,29 @@ struct Progress {
 };
 
 struct ProgressStyle {
-  int columns = 80;  // of the terminal; the line stays shorter
+  int columns = 80;  // width of the terminal; the line stays shorter
   bool color = false;
 };
 
-// Without a line feed.
+// The line, without a line feed.
 std::string FormatProgress(const Progress& progress, const ProgressStyle& style);
 
-// For one thread.
-class ProgressLine {
+// Used by one thread.
+class ProgressBar {
  public:
-  // Draws on `stream` if it is a terminal. Colors it unless $NO_COLOR is set or $TERM is "dumb",
-  // which draws nothing at all.
-  explicit ProgressLine(std::FILE* stream = stderr);
-  ~ProgressLine() { Clear(); }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
+  // Draws on `stream` if it is a terminal. Colors the bar unless $NO_COLOR is set. A terminal whose
+  // $TERM is "dumb" gets nothing.
+  explicit ProgressBar(std::FILE* stream = stderr);
+  ~ProgressBar() { Clear(); }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
 
   bool enabled() const { return enabled_; }
 
   // Draws over the last line, at most ten times a second.
   void Show(const Progress& progress);
 
-  // Takes the line away, to be called before anything else is printed on the same terminal.
+  // Removes the line. To be called before anything else is printed on the same terminal.
   void Clear();
 
  private:
@@ -59,4 +59,4 @@ class ProgressLine {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_TRAINER_PROGRESS_H_
+#endif  // MEGATRON_TRAIN_METRICS_PROGRESS_BAR_H_

@@ -1,4 +1,4 @@
-#include "megatron/train/trainer/progress.h"
+#include "megatron/train/metrics/progress_bar.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "megatron/train/trainer/log_line.h"
+#include "megatron/train/metrics/log_line.h"
 
 namespace megatron {
 namespace {
@@ -59,7 +59,7 @@ std::string FormatProgress(const Progress& progress, const ProgressStyle& style)
   return absl::StrCat(left, right).substr(0, static_cast<size_t>(std::max(0, style.columns - 1)));
 }
 
-ProgressLine::ProgressLine(std::FILE* stream) : stream_(stream) {
+ProgressBar::ProgressBar(std::FILE* stream) : stream_(stream) {
   const char* const terminal = std::getenv("TERM");
   const bool dumb = terminal == nullptr || std::strcmp(terminal, "dumb") == 0;
   const char* const no_color = std::getenv("NO_COLOR");
@@ -67,7 +67,7 @@ ProgressLine::ProgressLine(std::FILE* stream) : stream_(stream) {
   color_ = no_color == nullptr || *no_color == '\0';
 }
 
-void ProgressLine::Show(const Progress& progress) {
+void ProgressBar::Show(const Progress& progress) {
   if (!enabled_) return;
   const absl::Time now = absl::Now();
   if (now - last_ < kShortestPause) return;
@@ -77,7 +77,7 @@ void ProgressLine::Show(const Progress& progress) {
   drawn_ = true;
 }
 
-void ProgressLine::Clear() {
+void ProgressBar::Clear() {
   if (!drawn_) return;
   std::fputs(kEraseLine, stream_);
   std::fflush(stream_);

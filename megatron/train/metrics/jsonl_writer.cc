@@ -1,13 +1,13 @@
-#include "megatron/train/trainer/metrics.h"
+#include "megatron/train/metrics/jsonl_writer.h"
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -15,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/train/trainer/log_line.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -69,11 +68,19 @@ StepMetrics ReadStep(const Json& object) {
   step.loss_scale = ReadNumber(object, kLossScale);
   step.global_batch_size = ReadInteger(object, kBatchSize);
   step.skipped = object.contains(kSkipped) && object[kSkipped] == true;
-  step.elapsed_ms = ReadNumber(object, kElapsed);
-  step.tokens_per_second = ReadNumber(object, kTokens);
-  step.model_tflops = ReadNumber(object, kTflops);
-  if (object.contains(kMfu)) step.mfu = ReadNumber(object, kMfu);
+  step.speed.elapsed_ms = ReadNumber(object, kElapsed);
+  step.speed.tokens_per_second = ReadNumber(object, kTokens);
+  step.speed.model_tflops = ReadNumber(object, kTflops);
+  if (object.contains(kMfu)) step.speed.mfu = ReadNumber(object, kMfu);
   return step;
+}
+
+EvaluationMetrics ReadEvaluation(const Json& object, bool on_test_set) {
+  EvaluationMetrics evaluation;
+  evaluation.iteration = ReadInteger(object, kIteration);
+  evaluation.on_test_set = on_test_set;
+  evaluation.loss = ReadNumber(object, on_test_set ? kTest : kValidation);
+  return evaluation;
 }
 
 bool IsMetrics(const Json& object) {
@@ -138,33 +145,35 @@ absl::StatusOr<std::string> KeptRecords(FileSystem& fs, const std::string& path,
 
 }  // namespace
 
-std::string ToJsonLine(const StepMetrics& metrics) {
+std::string ToJsonLine(const StepMetrics& step) {
   Json object;
-  object[kIteration] = metrics.iteration;
-  object[kConsumed] = metrics.consumed_samples;
-  object[kLoss] = Number(metrics.loss);
-  for (const auto& [name, value] : metrics.others) object[name] = Number(value);
-  object[kLearningRate] = Number(metrics.learning_rate);
-  if (metrics.grad_norm) object[kGradNorm] = Number(*metrics.grad_norm);
-  if (metrics.params_norm) object[kParamsNorm] = Number(*metrics.params_norm);
-  if (metrics.num_zeros) object[kNumZeros] = *metrics.num_zeros;
-  object[kLossScale] = Number(metrics.loss_scale);
-  object[kBatchSize] = metrics.global_batch_size;
-  object[kSkipped] = metrics.skipped;
-  object[kElapsed] = Number(metrics.elapsed_ms);
-  object[kTokens] = Number(metrics.tokens_per_second);
-  object[kTflops] = Number(metrics.model_tflops);
-  if (metrics.mfu) object[kMfu] = Number(*metrics.mfu);
+  object[kIteration] = step.iteration;
+  object[kConsumed] = step.consumed_samples;
+  object[kLoss] = Number(step.loss);
+  for (const NamedValue& other : step.others) object[other.name] = Number(other.value);
+  object[kLearningRate] = Number(step.learning_rate);
+  if (step.grad_norm) object[kGradNorm] = Number(*step.grad_norm);
+  if (step.params_norm) object[kParamsNorm] = Number(*step.params_norm);
+  if (step.num_zeros) object[kNumZeros] = *step.num_zeros;
+  object[kLossScale] = Number(step.loss_scale);
+  object[kBatchSize] = step.global_batch_size;
+  object[kSkipped] = step.skipped;
+  object[kElapsed] = Number(step.speed.elapsed_ms);
+  object[kTokens] = Number(step.speed.tokens_per_second);
+  object[kTflops] = Number(step.speed.model_tflops);
+  if (step.speed.mfu) object[kMfu] = Number(*step.speed.mfu);
   return object.dump() + "\n";
 }
 
-std::string ToJsonLine(const EvaluationMetrics& metrics) {
+std::string ToJsonLine(const EvaluationMetrics& evaluation) {
   Json object;
-  object[kIteration] = metrics.iteration;
-  object[metrics.on_test_set ? kTest : kValidation] = Number(metrics.loss);
-  object[metrics.on_test_set ? kTestPerplexity : kPerplexity] = Number(Perplexity(metrics.loss));
-  for (const auto& [name, value] : metrics.others) {
-    object[absl::StrCat(name, metrics.on_test_set ? " test" : " validation")] = Number(value);
+  object[kIteration] = evaluation.iteration;
+  object[evaluation.on_test_set ? kTest : kValidation] = Number(evaluation.loss);
+  object[evaluation.on_test_set ? kTestPerplexity : kPerplexity] =
+      Number(Perplexity(evaluation.loss));
+  for (const NamedValue& other : evaluation.others) {
+    object[absl::StrCat(other.name, evaluation.on_test_set ? " test" : " validation")] =
+        Number(other.value);
   }
   return object.dump() + "\n";
 }
@@ -173,11 +182,9 @@ absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
   MetricsHistory history;
   MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view, const Json& object) {
     if (object.contains(kValidation)) {
-      history.evaluations.push_back(
-          {ReadInteger(object, kIteration), ReadNumber(object, kValidation)});
+      history.evaluations.push_back(ReadEvaluation(object, /*on_test_set=*/false));
     } else if (object.contains(kTest)) {
-      history.tests.push_back(
-          {ReadInteger(object, kIteration), ReadNumber(object, kTest), /*on_test_set=*/true});
+      history.tests.push_back(ReadEvaluation(object, /*on_test_set=*/true));
     } else {
       history.steps.push_back(ReadStep(object));
     }
@@ -186,8 +193,9 @@ absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
   return history;
 }
 
-absl::StatusOr<MetricsWriter> MetricsWriter::Open(FileSystem& fs, const std::string& path,
-                                                  int64_t last_iteration) {
+absl::StatusOr<std::unique_ptr<JsonlWriter>> JsonlWriter::Open(FileSystem& fs,
+                                                               const std::string& path,
+                                                               int64_t last_iteration) {
   const std::string directory = ParentPath(path);
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
   MEGATRON_ASSIGN_OR_RETURN(const std::string kept, KeptRecords(fs, path, last_iteration));
@@ -197,23 +205,21 @@ absl::StatusOr<MetricsWriter> MetricsWriter::Open(FileSystem& fs, const std::str
   MEGATRON_RETURN_IF_ERROR(file->Sync());
   MEGATRON_RETURN_IF_ERROR(fs.Rename(replacement, path));  // the open file goes along with its name
   MEGATRON_RETURN_IF_ERROR(fs.SyncDir(directory));
-  return MetricsWriter(std::move(file));
+  return absl::WrapUnique(new JsonlWriter(std::move(file)));
 }
 
-absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
-  return WriteLine(ToJsonLine(metrics));
+absl::Status JsonlWriter::WriteStep(const StepMetrics& step) { return WriteLine(ToJsonLine(step)); }
+
+absl::Status JsonlWriter::WriteEvaluation(const EvaluationMetrics& evaluation) {
+  return WriteLine(ToJsonLine(evaluation));
 }
 
-absl::Status MetricsWriter::Write(const EvaluationMetrics& metrics) {
-  return WriteLine(ToJsonLine(metrics));
-}
-
-absl::Status MetricsWriter::WriteLine(absl::string_view line) {
+absl::Status JsonlWriter::WriteLine(absl::string_view line) {
   const absl::Status written = file_->Append(torn_ ? absl::StrCat("\n", line) : std::string(line));
   torn_ = !written.ok();
   return written;
 }
 
-absl::Status MetricsWriter::Sync() { return file_->Sync(); }
+absl::Status JsonlWriter::Sync() { return file_->Sync(); }
 
 }  // namespace megatron
