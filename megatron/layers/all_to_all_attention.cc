@@ -18,7 +18,7 @@ class Team {
   int size() const { return size_; }
   int rank() const { return group_.rank() % size_; }
   int teams() const { return group_.size() / size_; }
-  // As ProcessGroup::AllToAll.
+  // The same contract as ProcessGroup::AllToAll.
   void AllToAll(const Tensor& in, const Tensor& out, const Stream& stream) const {
     if (teams() == 1) {
       group_.AllToAll(in, out, stream);
@@ -61,7 +61,7 @@ Tensor Groups(const Tensor& x, int64_t rank, int64_t size) {
   return x.Slice(1, rank * groups, (rank + 1) * groups);
 }
 
-// move(rows of all, rows of part) for the tokens that `rank` holds; together they are `part`.
+// Calls move(rows of all, rows of part) for the tokens that `rank` holds; together they are `part`.
 template <typename Move>
 void ForEachRun(const LayerContext& ctx, const Traveller& traveller, int rank, const Tensor& part,
                 Move move) {
@@ -80,8 +80,8 @@ void ForEachRun(const LayerContext& ctx, const Traveller& traveller, int rank, c
                       });
 }
 
-// Of each rank, one traveller after the other: its tokens of one share of the groups, [T, G / M,
-// ...].
+// For each rank, one tensor after the other: its tokens of one share of the groups,
+// [T, G / M, ...].
 Tensor AllocateMessage(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
   int64_t elements = 0;
   for (const Traveller& traveller : travellers) elements += traveller.mine.numel();
@@ -90,7 +90,7 @@ Tensor AllocateMessage(const LayerContext& ctx, absl::Span<const Traveller> trav
                                "exchanged heads");
 }
 
-// fn(traveller, rank, part) for each part of a message.
+// Calls fn(traveller, rank, part) for each part of a message.
 template <typename Fn>
 void ForEachPart(absl::Span<const Traveller> travellers, const Tensor& message_CE, Fn fn) {
   const int size = static_cast<int>(message_CE.dim(0));
@@ -106,7 +106,7 @@ void ForEachPart(absl::Span<const Traveller> travellers, const Tensor& message_C
   }
 }
 
-// all (=) of each, from every rank's own.
+// Writes `all` of each tensor from every rank's own tokens.
 void ToHeads(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
   Arena::Scope scope(ctx.scratch);
   const int size = Team(ctx).size();
@@ -122,7 +122,7 @@ void ToHeads(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
   });
 }
 
-// mine (=) of each, from what every rank has of all tokens.
+// Writes `mine` of each tensor from what every rank has of all tokens.
 void ToTokens(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
   Arena::Scope scope(ctx.scratch);
   const int size = Team(ctx).size();
@@ -138,8 +138,8 @@ void ToTokens(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
   });
 }
 
-// Of this rank's share of the groups, with all the team's tokens. Dropout is keyed by those of the
-// queries.
+// The attention of this rank's share of the groups over all the team's tokens. Dropout is keyed by
+// the tokens of the queries.
 ops::Attention OfShare(const LayerContext& ctx, const ContextAttention& attention,
                        const Tensor& q_TGRD) {
   ops::Attention share = attention.whole;

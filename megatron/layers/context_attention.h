@@ -24,13 +24,13 @@
 namespace megatron {
 
 struct ContextAttention {
-  ops::Attention whole;  // of all ranks' tokens; but dropout's are this rank's queries
-  // What this rank knows of all ranks' queries and keys.
+  ops::Attention whole;  // over all ranks' tokens; its dropout is keyed by this rank's queries
+  // This rank's knowledge of all ranks' queries and keys.
   const ContextBatch *queries, *keys;
 };
 
-// out (=), lse (=) are those of all keys; gradients (=), but the bias's, to which this rank's part
-// is added.
+// out and lse (written) are those of all keys. Gradients are written, except the bias's, to which
+// this rank's part is added.
 
 void RingAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
@@ -48,8 +48,8 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
                              const Tensor& lse_TGR, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients);
 
-// What the all-to-all form keeps, in place of its inputs: all the team's tokens of this rank's
-// share of the groups.
+// The tensors that the all-to-all form keeps in place of its inputs: all the team's tokens of this
+// rank's share of the groups.
 struct AllToAllSaved {
   ops::AttentionInputs in;
   Tensor out_TGRD, lse_TGR;

@@ -69,7 +69,7 @@ void PlaceTokens(const Tensor& cu_seqlens, const ContextShard& shard, int team,
   finish(tokens, local);
 }
 
-// Which sequences begin here, and what counts of them.
+// Finds which sequences begin here, and which of their weights count here.
 void TakeSequences(const MicroBatch& whole, const ContextShard& shard, const MicroBatch& slice) {
   if (!slice.context.first_token_S) return;
   const int32_t* const begin = whole.cu_seqlens.data<int32_t>();
@@ -92,7 +92,7 @@ void TakeSequences(const MicroBatch& whole, const ContextShard& shard, const Mic
   }
 }
 
-// Whether a team's samples and places are neither the rank's own nor the whole's.
+// Whether a team's samples and places are neither the rank's own nor those of the whole batch.
 bool HasTeamTokens(const ContextShard& shard) { return shard.team_size > 1 && shard.teams() > 1; }
 
 template <typename Part>
@@ -188,7 +188,7 @@ void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const 
 }
 
 int64_t ContextSliceBytes(const ContextSliceSize& whole, const ContextShard& shard) {
-  // Of the sequences among `tokens` tokens, of the tokens' places, and of a team's.
+  // Bytes for the sequences among `tokens` tokens, for the tokens' places, and for a team's tokens.
   const auto places = [&](int64_t tokens) {
     const int64_t team = HasTeamTokens(shard) ? tokens / shard.teams() : 0;
     return RoundUp(4 * shard.teams() * (tokens + 1)) + RoundUp(4 * tokens) + RoundUp(8 * team) +

@@ -1,4 +1,4 @@
-// Which tokens of a micro-batch a context-parallel rank holds.
+// The tokens of a micro-batch that a context-parallel rank holds.
 //
 // Each sample is cut into 2C chunks of equal length for C ranks, and rank r has chunks r and 2C - 1
 // - r. Under a causal mask every rank then has as much to compute as the others (the "zig-zag" of
@@ -34,7 +34,7 @@ struct ContextChunk {
   int64_t whole_begin = 0, local_begin = 0, length = 0;
 };
 
-// As many as one block of random words serves in attention's dropout.
+// The number of keys that one block of random words serves in attention's dropout.
 constexpr int64_t kContextStripe = 4;
 
 // The chunks that rank `rank` of `size` holds of a micro-batch of `tokens` tokens, in ascending
@@ -60,12 +60,12 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
                              const Buffer& memory, int64_t offset);
 // Fills `slice`. Both are on the host.
 void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const MicroBatch& slice);
-// A micro-batch of which no sequence is empty: its tokens, sequences that have labels, tokens of
-// its encoder.
+// The sizes of a micro-batch without empty sequences: its tokens, its sequences that have labels,
+// its encoder's tokens.
 struct ContextSliceSize {
   int64_t tokens = 0, labelled = 0, encoder_tokens = 0;
 };
-// How many bytes a slice of it takes at most.
+// The most bytes that a slice of such a micro-batch takes.
 int64_t ContextSliceBytes(const ContextSliceSize& whole, const ContextShard& shard);
 
 }  // namespace megatron

@@ -6,7 +6,7 @@
 namespace megatron {
 namespace {
 
-// From the hidden size to `parts` vectors of each head.
+// The projection from the hidden size to `parts` vectors of each head.
 LinearOptions HeadsLinear(const TransformerOptions& options, const std::string& name,
                           int64_t parts) {
   LinearOptions linear;

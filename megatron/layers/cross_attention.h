@@ -29,9 +29,9 @@ class CrossAttention {
   CrossAttention(const TransformerOptions& options, const std::string& name, int64_t layer,
                  const ProcessGroup& tensor_group);
 
-  // Reads ctx.encoder_UH. y without the output projection's bias.
+  // Writes y without the output projection's bias. Reads ctx.encoder_UH.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
-  // Reads saved->q.x_TI. dx (=), ctx.encoder_gradient_UH (+=); dy must lie in ctx.kept().
+  // Writes dx and adds to ctx.encoder_gradient_UH. Reads saved->q.x_TI; dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 

@@ -1,4 +1,5 @@
-// Which products of a model's linear layers are of 8-bit floats (linear_products.h).
+// The options that say which products of linear layers are computed in 8-bit floats
+// (linear_products.h).
 #ifndef MEGATRON_LAYERS_FLOAT8_OPTIONS_H_
 #define MEGATRON_LAYERS_FLOAT8_OPTIONS_H_
 
@@ -10,13 +11,13 @@ namespace megatron {
 
 struct Float8Options {
   bool enabled = false;
-  Float8Format gradient = Float8Format::kE5M2;  // of dy; x and weights are E4M3
-  bool weight_gradient = true;                  // false: its product is of the layer's dtype
-  // Layers at the ends of a stack whose products are all of their dtype.
+  Float8Format gradient = Float8Format::kE5M2;  // the format of dy; x and weights are E4M3
+  bool weight_gradient = true;  // false: its product is computed in the layer's dtype
+  // The numbers of layers at the ends of a stack whose products are all computed in their dtype.
   int64_t first_layers_without = 0, last_layers_without = 0;
 };
 
-// Those of one layer of a stack of num_layers, counted from 0.
+// The options of layer `layer`, counted from 0, of a stack of num_layers.
 inline Float8Options Float8OfLayer(const Float8Options& options, int64_t layer,
                                    int64_t num_layers) {
   Float8Options of_layer = options;

@@ -1,4 +1,4 @@
-// What a layer is given to work with, and the rules that layers follow.
+// LayerContext, which a layer's methods are given, and the rules that layers follow.
 //
 // A layer owns parameters and options, never activations. Its methods are
 //   Forward(ctx, x, y, saved)    writes y, keeps in *saved what backward needs
@@ -20,8 +20,8 @@
 // holds some of the rows of the residual stream, and norms, dropout and residual sums work on
 // those; the layers that need all tokens gather them and give back their own rows.
 //
-// Legend: T tokens of the micro-batch, or of them those that this rank holds, U of its encoder's, H
-// hidden size, W distances, N attention heads of this rank.
+// Legend: T tokens of the micro-batch, or those of them that this rank holds, U tokens of the
+// encoder, H hidden size, W distances, N attention heads of this rank.
 #ifndef MEGATRON_LAYERS_LAYER_CONTEXT_H_
 #define MEGATRON_LAYERS_LAYER_CONTEXT_H_
 
@@ -38,36 +38,37 @@
 namespace megatron {
 
 struct LayerContext {
-  ProcessGroup tensor_group;  // ranks among which weight matrices are cut
+  ProcessGroup tensor_group;  // the ranks over which weight matrices are cut
   Stream stream;
   Arena* saved;  // never the scratch arena, whose scopes would take back what is saved
   Arena* scratch;
   const MicroBatch* batch;
-  uint64_t seed = 0;     // of dropout
+  uint64_t seed = 0;     // the seed of dropout
   bool training = true;  // false: no dropout
   bool sequence_parallel = false;
-  Arena* recompute = nullptr;  // what recomputed layers save; null outside training
-  Arena* deferred = nullptr;   // set: backward puts parameter gradients off, as above
-  // Who has the weights and gradients; null: they are there all the time. For stages, not layers.
+  Arena* recompute = nullptr;  // holds what recomputed layers save; null outside training
+  Arena* deferred = nullptr;   // where set, backward puts parameter gradients off, as above
+  // The owner of weights and gradients; null where they are there all the time. Stages use it,
+  // layers do not.
   WeightBlocks* blocks = nullptr;
 
-  // Ranks that hold the other tokens of each sample; not while text is generated, when every rank
-  // has all of them.
+  // The ranks that hold the other tokens of each sample. While text is generated it is this rank
+  // alone, since every rank then has all tokens.
   ProcessGroup context_group;
 
-  // Of a decoder with cross-attention: what the encoder gives (rows as of the residual stream), and
-  // in backward its gradient, to which each layer adds.
+  // For a decoder with cross-attention: the encoder's output, with the rows of the residual stream,
+  // and in backward its gradient, to which each layer adds.
   Tensor encoder_UH, encoder_gradient_UH;
-  // Where attention knows places by their distance: what it adds to scores
-  // (ops::AttentionInputs), and in backward the gradient, to which each layer adds.
+  // With relative positions: the bias that attention adds to scores (ops::AttentionInputs), and in
+  // backward its gradient, to which each layer adds.
   Tensor relative_bias_WN, relative_bias_gradient_WN;
 
-  // Of the residual stream's rows those that this rank holds.
+  // The number of rows of the residual stream that this rank holds.
   int64_t rows() const {
     return batch->num_tokens() / (sequence_parallel ? tensor_group.size() : 1);
   }
   bool defers() const { return deferred != nullptr; }
-  // For what Backward makes and BackwardWeight reads.
+  // The arena for tensors that Backward makes and BackwardWeight reads.
   Arena* kept() const { return defers() ? deferred : scratch; }
   // This rank's rows of a tensor that has one entry per token.
   Tensor MyRows(const Tensor& x_T) const {
@@ -76,8 +77,8 @@ struct LayerContext {
   }
 };
 
-// Places in the model where something is dropped. Values are part of what a seed means: never
-// renumber.
+// The places in the model where dropout is applied. The values are part of what a seed means, so
+// they must never be renumbered.
 enum class DropoutSite : uint32_t {
   kEmbedding = 0,
   kAttentionProbabilities = 1,
@@ -85,7 +86,7 @@ enum class DropoutSite : uint32_t {
   kMlpOutput = 3,
   kCrossAttentionProbabilities = 4,
   kCrossAttentionOutput = 5,
-  kDecoderEmbedding = 6,  // of a model whose kEmbedding is its encoder's
+  kDecoderEmbedding = 6,  // in a model whose kEmbedding is its encoder's
   kRouterInput = 7        // jitter
 };
 

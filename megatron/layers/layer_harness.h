@@ -1,4 +1,5 @@
-// One layer with everything around it, for tests: values for its parameters, memory, a packed batch.
+// One layer with everything around it, for tests: values for its parameters, memory, a packed
+// batch.
 //
 //   LayerHarness harness({5, 3});  // sequences of 5 and 3 tokens
 //   const auto mlp = std::make_shared<Mlp>(options, "mlp", harness.tensor_group());

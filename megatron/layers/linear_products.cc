@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-constexpr Float8Format kOperandFormat = Float8Format::kE4M3;  // of x and weights
+constexpr Float8Format kOperandFormat = Float8Format::kE4M3;  // the format of x and of weights
 
 Tensor AllocateScale(Arena* arena) { return arena->Allocate(DType::kFloat32, {1}, "fp8 scales"); }
 Tensor AllocateCodes(Arena* arena, int64_t rows, int64_t columns) {
@@ -18,7 +18,7 @@ Tensor AllocateTransposed(Arena* arena, const Tensor& x_RC) {
   return AllocateCodes(arena, x_RC.dim(1), ops::Float8Padded(x_RC.dim(0)));
 }
 
-// In ctx.scratch, for products that sum over x's columns and over its rows.
+// Room in ctx.scratch for products that sum over x's columns and over its rows.
 ops::Float8Matrix Quantized(const LayerContext& ctx, const Tensor& x_RC, const Tensor& amax_1) {
   const ops::Float8Tensor out = {kOperandFormat,
                                  AllocateCodes(ctx.scratch, x_RC.dim(0), x_RC.dim(1)), Tensor(),

@@ -24,26 +24,26 @@ class LinearProducts {
   enum class Cut { kInput, kOutput };
 
   struct Saved {
-    Tensor amax_2;         // of x and of the weight
+    Tensor amax_2;         // the largest magnitudes of x and of the weight
     ops::Float8Tensor dy;  // transposed, for the weight's gradient
   };
 
   LinearProducts(const Float8Options& options, Cut cut) : options_(options), cut_(cut) {}
 
-  // Of BackwardWeight, beyond a bias's gradient: else dy need not be there.
+  // Whether BackwardWeight reads dy for more than a bias's gradient.
   bool reads_dy() const { return !(options_.enabled && options_.weight_gradient); }
 
-  // As in ops/linear.h. What `saved` gets lies in ctx.saved.
+  // The products of ops/linear.h. What `saved` gets lies in ctx.saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
                const Tensor& bias_O, const Tensor& y_TO, Saved* saved) const;
-  // Takes room in ctx.kept() for what BackwardInput leaves to BackwardWeight, which it is called
-  // before, outside of any scope that ends in between.
+  // Takes room in ctx.kept() for what BackwardInput leaves to BackwardWeight. It is called before
+  // BackwardInput, outside of any scope that ends before BackwardWeight.
   void Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved* saved) const;
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& w_OI,
                      const Tensor& dx_TI, Saved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& x_TI,
                       const Tensor& dw_OI, const Tensor& dbias_O, const Saved& saved) const;
-  // With the activation behind or in front.
+  // The same with the activation behind the product, or in front of it.
   void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
                          const Tensor& w_OI, const Tensor& bias_O, const Tensor& pre_TO,
                          const Tensor& y_TO, Saved* saved) const;

@@ -145,7 +145,7 @@ TEST(LinearProductsTest, AreThoseOfTheQuantizedTensors) {
       for (size_t i = 0; i < y.size(); ++i) y[i] += layer.bias.Get(static_cast<int64_t>(i) % kOut);
       AddProduct(dy, {kOut, 1}, w, {1, kIn}, kOut, kIn, &dx);
       AddProduct(dy, {1, kOut}, x, {1, kIn}, kTokens, kIn, &dw);
-      // Of the gradient itself.
+      // The gradient itself.
       for (int64_t i = 0; i < layer.dy.numel(); ++i) dbias[i % kOut] += layer.dy.Get(i);
       TrainAlone(Enabled(gradient), &layer);
       ExpectNear(layer.y, y, ops::OpTolerance(dtype));

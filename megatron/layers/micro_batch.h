@@ -13,25 +13,25 @@
 
 namespace megatron {
 
-// What a rank knows of tokens that other context-parallel ranks hold, in C teams
+// A rank's knowledge of the tokens that other context-parallel ranks hold, in C teams
 // (context_slice.h).
 struct ContextBatch {
   int64_t sample_length = 0;  // tokens of each sample; 0: samples have any length
   int team_size = 1;          // ranks of a team
-  Tensor cu_seqlens;          // int32 [C, sequences + 1]: of the sequences among each team's tokens
+  Tensor cu_seqlens;          // int32 [C, sequences + 1]: the sequences among each team's tokens
   Tensor place_CT;            // int32: place of each team's tokens in their sequences
-  Tensor sample_T, sample_position_T;  // those below, of the tokens of this rank's team
-  // int32, of sequences that have labels: which of this rank's tokens begins it; -1: another rank's
-  // does.
+  Tensor sample_T, sample_position_T;  // as in MicroBatch, for the tokens of this rank's team
+  // int32, for each sequence that has a label: which of this rank's tokens begins it; -1 where
+  // another rank's token does.
   Tensor first_token_S;
 };
 
-// What an encoder reads: packed as the rest is, and of the same sequences. Sequence i of its
-// cu_seqlens is what sequence i of the decoder's attends to.
+// The tokens that an encoder reads, packed in the same way and of the same sequences: sequence i of
+// the decoder attends to sequence i here.
 struct EncoderBatch {
   Tensor tokens_T;                     // int32
   Tensor position_T;                   // int32
-  Tensor sample_T, sample_position_T;  // int64 and int32: as below, for dropout
+  Tensor sample_T, sample_position_T;  // int64 and int32: as in MicroBatch, for dropout
   Tensor cu_seqlens;                   // int32 [sequences + 1]
   int64_t max_seqlen = 0;
   ContextBatch context;
@@ -39,9 +39,9 @@ struct EncoderBatch {
   int64_t num_tokens() const { return tokens_T.empty() ? 0 : tokens_T.numel(); }
 };
 
-// Runs of labels that are right only as a whole, R of them.
+// R spans of labels, each of which is right only as a whole.
 struct SpanBatch {
-  Tensor span_T;     // int32: the one that a token's label belongs to; -1: none
+  Tensor span_T;     // int32: the span that a token's label belongs to, or -1
   Tensor missing_R;  // fp32: 1 - labels
   Tensor weight_R;   // fp32: 1
 
@@ -53,29 +53,31 @@ struct MicroBatch {
   Tensor labels_T;           // int32, already shifted; empty when only logits are wanted
   Tensor loss_weight_T;      // fp32: weight of each token's loss in the reported sum, 0 or 1
   Tensor gradient_weight_T;  // fp32: loss_weight * loss scale / tokens of the global batch
-  Tensor position_T;         // int32: for position embeddings; may start again inside a sample
-  Tensor sample_T;           // int64: ordinal of the token's sample
+  Tensor position_T;  // int32: the place for position embeddings; may start again inside a sample
+  Tensor sample_T;    // int64: ordinal of the token's sample
   Tensor sample_position_T;  // int32: place in the sample
   Tensor cu_seqlens;         // int32 [sequences + 1]; of all context-parallel ranks' tokens
   int64_t max_seqlen = 0;
   ContextBatch context;  // empty where this rank holds all tokens
-  // Samples, one after the other and of equal lengths but where sample_number_T tells them apart,
-  // and the weight of one in the gradient of what is a mean over samples besides the loss: loss
+  // The number of samples, which follow each other and have equal lengths unless sample_number_T
+  // tells them apart; and the weight of one sample in the gradient of a mean over samples: loss
   // scale / samples of the global batch.
   int64_t num_samples = 1;
   float sample_weight = 0;
 
-  // Of models that tell tokens or sequences apart by more than their place; else empty.
-  Tensor token_type_T;                // int32
-  Tensor sequence_label_S;            // int32: the class of each sequence
-  Tensor sequence_weight_S;           // fp32: weight of its loss in the reported sum, 0 or 1
-  Tensor sequence_gradient_weight_S;  // fp32: that * loss scale / sequences of the global batch
+  // For models that tell tokens or sequences apart by more than their place; else empty.
+  Tensor token_type_T;       // int32
+  Tensor sequence_label_S;   // int32: the class of each sequence
+  Tensor sequence_weight_S;  // fp32: weight of its loss in the reported sum, 0 or 1
+  // fp32: sequence_weight_S * loss scale / sequences of the global batch
+  Tensor sequence_gradient_weight_S;
 
-  // Of models with experts whose samples have any length; else empty.
-  Tensor sample_number_T;  // int32: of the num_samples; -1: of none, a token that fills up
-  Tensor sample_share_S;   // fp32: 1 / tokens of each sample, wherever these are
+  // For models with experts whose samples have any length; else empty.
+  Tensor
+      sample_number_T;    // int32: the sample that a token belongs to; -1 for a token that fills up
+  Tensor sample_share_S;  // fp32: 1 / tokens of each sample, wherever these are
 
-  // Of models with an encoder, where everything above is the decoder's; else empty.
+  // For models with an encoder, where everything above is the decoder's; else empty.
   EncoderBatch encoder;
   SpanBatch spans;
 

@@ -20,9 +20,9 @@ class Mlp {
   // `name` is "decoder.layers.0.mlp".
   Mlp(const TransformerOptions& options, const std::string& name, const ProcessGroup& tensor_group);
 
-  // y without fc2's bias.
+  // Writes y without fc2's bias.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
-  // Reads saved->fc1.x_TH. dx (=); dy must lie in ctx.kept().
+  // Writes dx. Reads saved->fc1.x_TI; dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 

@@ -29,14 +29,14 @@ class NormLayer {
   explicit NormLayer(const NormOptions& options);
 
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
-  // sum = residual + dropout(x + bias), y = norm(sum).
+  // Computes sum = residual + dropout(x + bias) and y = norm(sum).
   void ForwardResidual(const LayerContext& ctx, const ops::Dropout& dropout, const Tensor& x_TH,
                        const Tensor& bias_H, const Tensor& residual_TH, const Tensor& sum_TH,
                        const Tensor& y_TH, Saved* saved) const;
   // Writes y once more from what the first Forward saved.
   void Recompute(const LayerContext& ctx, const Saved& saved, const Tensor& y_TH) const;
-  // dx = gradient through the norm + dresidual (may be empty). Accumulates the parameters'
-  // gradients as well: they come out of the same pass.
+  // Computes dx = gradient through the norm + dresidual (may be empty), and adds to the parameters'
+  // gradients, which come out of the same pass.
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dresidual_TH,
                 const Tensor& dx_TH, const Saved& saved);
 

@@ -11,7 +11,7 @@ Shape Append(const Shape& shape, int64_t dim) {
   return Shape(dims);
 }
 
-// Of one number per output feature: of a column layer's bias.
+// The sharding of one number per output feature: of a column layer's bias.
 Sharding OutputSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
   if (!options.block.has_value()) {
     return SplitOverTensor(options.output_shape, options.split_dim, tensor_group.size(),
@@ -26,7 +26,7 @@ Sharding OutputSharding(const LinearOptions& options, const ProcessGroup& tensor
   return sharding;
 }
 
-// The same of one row of inputs per output feature: of its weight.
+// The sharding of one row of inputs per output feature: of its weight.
 Sharding WithInputs(Sharding sharding, int64_t input_size) {
   sharding.global_shape = Append(sharding.global_shape, input_size);
   sharding.offset = Append(sharding.offset, 0);

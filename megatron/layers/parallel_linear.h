@@ -20,8 +20,8 @@
 
 namespace megatron {
 
-// The part of a column layer's output_shape that a rank holds where it is not an even cut along one
-// dim; `replicas` consecutive tensor-parallel ranks hold the same.
+// The part of a column layer's output_shape that a rank holds, where that is not an even cut along
+// one dim; `replicas` consecutive tensor-parallel ranks hold the same part.
 struct OutputBlock {
   Shape offset, shape;
   int replicas = 1;
@@ -30,20 +30,22 @@ struct OutputBlock {
 struct LinearOptions {
   std::string name;  // "decoder.layers.0.mlp.linear_fc1"
   int64_t input_size = 0;
-  Shape output_shape;  // one dim, or several of which one is cut: [groups, heads a group + 2, head
-                       // size], [2, ffn]
-  int split_dim = 0;   // of output_shape; column layers only
-  std::optional<OutputBlock> block;  // in place of split_dim
+  // One dim, or several of which one is cut: [groups, heads a group + 2, head size], [2, ffn].
+  Shape output_shape;
+  int split_dim = 0;                 // the dim of output_shape that is cut; column layers only
+  std::optional<OutputBlock> block;  // where set, counts in place of split_dim
   bool bias = true;
-  bool sequence_parallel = false;  // a row layer's bias then meets this rank's rows only
+  bool sequence_parallel = false;  // whether a row layer's bias meets this rank's rows only
   float init_std = 0.02f;
   Float8Options float8;
 };
 
 struct LinearSaved {
-  Tensor x_TI;   // of a column layer as it came, not gathered
-  Tensor dy_TO;  // of a column layer as it came; of a row layer of all tokens, or where
-                 // ctx.defers() as it came
+  // A column layer's x as it came, not gathered.
+  Tensor x_TI;
+  // A column layer's dy as it came. A row layer's dy of all tokens, or where ctx.defers() as it
+  // came.
+  Tensor dy_TO;
   LinearProducts::Saved products;
 };
 
@@ -55,12 +57,12 @@ class ColumnParallelLinear {
 
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                LinearSaved* saved) const;
-  // y = activation(pre); both are written.
+  // Writes pre and y = activation(pre).
   void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
                          const Tensor& pre_TO, const Tensor& y_TO, LinearSaved* saved) const;
-  // dx is summed over the tensor-parallel ranks. dy must live until BackwardWeight has run, of
-  // which both calls must have the same ctx.defers().
-  // What it keeps otherwise lies in ctx.kept(), where the caller's scope must hold it until then.
+  // Writes dx, summed over the tensor-parallel ranks. dy must live until BackwardWeight has run;
+  // both calls must have the same ctx.defers(). Whatever else it keeps lies in ctx.kept(), where
+  // the caller's scope must hold it until then.
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
                      LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
@@ -81,16 +83,16 @@ class RowParallelLinear {
  public:
   RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group);
 
-  // y without the bias, which the caller fuses into what follows: it is bias(), its gradient
+  // Writes y without the bias, which the caller fuses into what follows: see bias() and
   // bias_gradient().
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                LinearSaved* saved) const;
-  // dy must live until BackwardWeight has run, of which both calls must have the same ctx.defers().
-  // What both of these gather of dy lies in ctx.scratch; unless ctx.defers(), when BackwardWeight
-  // gathers it again, the caller's scope must hold it until then.
+  // dy must live until BackwardWeight has run; both calls must have the same ctx.defers(). The rows
+  // of dy that these two gather lie in ctx.scratch, where the caller's scope must hold them until
+  // then; where ctx.defers(), BackwardWeight gathers them again.
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
                      LinearSaved* saved) const;
-  // dx is the gradient in front of the activation that made x from `pre`.
+  // Writes dx, the gradient in front of the activation that made x from `pre`.
   void BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                const Tensor& dy_TO, const Tensor& pre_TI, const Tensor& dx_TI,
                                LinearSaved* saved) const;
@@ -101,7 +103,7 @@ class RowParallelLinear {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
-  // All rows of dy, of which *saved gets what BackwardWeight needs.
+  // Returns all rows of dy, and puts into *saved what BackwardWeight needs of them.
   Tensor KeepGradient(const LayerContext& ctx, const Tensor& dy_TO, LinearSaved* saved) const;
 
   bool has_bias_;

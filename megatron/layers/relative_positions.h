@@ -1,4 +1,4 @@
-// The table of a stack whose attention knows places by their distance, shared by all its layers.
+// The table of relative positions of a stack, shared by all its layers.
 //
 // Legend: W = 2 * max_distance + 1 distances, N heads of this rank.
 #ifndef MEGATRON_LAYERS_RELATIVE_POSITIONS_H_
@@ -23,15 +23,15 @@ int64_t RelativeBucket(const RelativePositionOptions& options, bool causal, int6
 
 class RelativePositions {
  public:
-  // `name` is "encoder_relative_pos_emb.relative_attention_bias". `device` and `ledger` are of the
-  // list of rows.
+  // `name` is "encoder_relative_pos_emb.relative_attention_bias". `device` and `ledger` are those
+  // of the list of rows.
   RelativePositions(const TransformerOptions& options, const std::string& name,
                     const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
 
   Shape bias_shape() const;
-  // bias (fp32 [W, N], =): the row of each distance.
+  // Writes bias (fp32 [W, N]), the row of each distance.
   void Forward(const LayerContext& ctx, const Tensor& bias_WN) const;
-  // The table's gradient (+=). It ends the block's use in the micro-batch.
+  // Adds to the table's gradient, and ends the block's use in the micro-batch.
   void Backward(const LayerContext& ctx, const Tensor& dbias_WN);
 
   void AppendParameters(std::vector<Parameter*>* out) { AppendBlock({&table_}, out); }

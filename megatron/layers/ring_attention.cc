@@ -1,4 +1,4 @@
-// The forms of context_attention.h in which keys and values come rank by rank.
+// The forms of context_attention.h in which keys and values arrive rank by rank.
 #include "megatron/layers/context_attention.h"
 #include "megatron/ops/elementwise.h"
 
@@ -22,7 +22,7 @@ void TakeGradients(const Stream& stream, const Tensor& packed_2UGD,
   ops::Copy(stream, packed_2UGD.Select(0, 1), gradients.v_UGD);
 }
 
-// Sums need fp32: x itself, or memory whose content FromFp32 rounds into x.
+// Memory for fp32 sums: x itself, or memory whose content FromFp32 rounds into x.
 Tensor Fp32Of(const LayerContext& ctx, const Tensor& x_TGRD) {
   if (x_TGRD.dtype() == DType::kFloat32) return x_TGRD;
   return ctx.scratch->Allocate(DType::kFloat32, x_TGRD.shape(), "attention sum");
@@ -48,8 +48,8 @@ ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2UGD,
   return {q_TGRD, packed_2UGD.Select(0, 0), packed_2UGD.Select(0, 1), bias_WN};
 }
 
-// Of the ranks that have this one's place in their teams: who gives, who takes, and whose keys are
-// here in each step.
+// The ring of the ranks that have this one's place in their teams: the rank that sends to this one,
+// the rank that receives from it, and whose keys are here in each step.
 class Ring {
  public:
   Ring(const LayerContext& ctx, const ContextAttention& attention)

@@ -1,4 +1,4 @@
-// Tables of the rotary position embedding for the options that users know.
+// The tables of the rotary position embedding.
 #ifndef MEGATRON_LAYERS_ROTARY_H_
 #define MEGATRON_LAYERS_ROTARY_H_
 

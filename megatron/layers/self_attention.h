@@ -4,8 +4,10 @@
 // The packed projection is [q of the group's R heads, k, v] for each group, as Megatron lays it
 // out. Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several
 // share one: each has some of its query heads, and all have its keys and values, of whose gradients
-// each has a summand. Legend: T tokens, H hidden, G groups of this rank, R query heads that it has
-// of each, D head size.
+// each has a summand.
+//
+// Legend: T tokens, H hidden, G groups of this rank, R query heads that it has of each, D head
+// size.
 #ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
 #define MEGATRON_LAYERS_SELF_ATTENTION_H_
 
@@ -27,8 +29,8 @@ class SelfAttention {
     LinearSaved qkv, kv, proj;
     NormLayer::Saved q_norm, k_norm;
     Tensor qkv_TGSD;  // S = R + 2; rotated in place unless q and k are normalized
-    Tensor q_TGRD,
-        k_TGD;  // what attention read: views of qkv, or the normalized and rotated copies
+    // The tensors that attention read: views of qkv, or the normalized and rotated copies.
+    Tensor q_TGRD, k_TGD;
     Tensor context_TGRD;
     AttentionCore::Saved core;
   };
@@ -38,10 +40,10 @@ class SelfAttention {
   SelfAttention(const TransformerOptions& options, const std::string& name, int64_t layer,
                 const ProcessGroup& tensor_group);
 
-  // y without the output projection's bias. `rotary` may be null.
+  // Writes y without the output projection's bias. `rotary` may be null.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                const Tensor& y_TH, Saved* saved) const;
-  // Reads saved->qkv.x_TI. dx (=); dy must lie in ctx.kept().
+  // Writes dx. Reads saved->qkv.x_TI; dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);

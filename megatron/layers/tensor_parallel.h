@@ -13,7 +13,7 @@
 
 namespace megatron {
 
-// All rows of x: x itself, or gathered in memory of ctx.scratch.
+// Returns all rows of x: x itself, or a copy gathered in ctx.scratch.
 inline Tensor Gather(const LayerContext& ctx, const Tensor& x_TH) {
   if (!ctx.sequence_parallel) return x_TH;
   const Tensor all_TH = ctx.scratch->Allocate(
@@ -22,15 +22,15 @@ inline Tensor Gather(const LayerContext& ctx, const Tensor& x_TH) {
   return all_TH;
 }
 
-// Where this rank's summand of all rows goes of which y is to get the sum: y itself, or memory of
-// ctx.scratch.
+// Returns the memory for this rank's summand of all rows, whose sum is to be written to y: y
+// itself, or memory of ctx.scratch.
 inline Tensor SummandOf(const LayerContext& ctx, const Tensor& y_TH) {
   if (!ctx.sequence_parallel) return y_TH;
   return ctx.scratch->Allocate(y_TH.dtype(), {y_TH.dim(0) * ctx.tensor_group.size(), y_TH.dim(1)},
                                "summand of rows");
 }
 
-// y = the sum of all ranks' summands, which lie where SummandOf(ctx, y) said.
+// Writes to y the sum of all ranks' summands, which lie where SummandOf(ctx, y) said.
 inline void Reduce(const LayerContext& ctx, const Tensor& summand_TH, const Tensor& y_TH) {
   if (ctx.sequence_parallel) {
     ctx.tensor_group.ReduceScatter(summand_TH, y_TH, ctx.stream);

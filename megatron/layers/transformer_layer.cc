@@ -20,7 +20,7 @@ NormOptions BranchNorm(const TransformerOptions& options, const std::string& in_
           /*partial_over_tensor=*/options.sequence_parallel};
 }
 
-// In front of experts no linear layer follows that it could be named after.
+// The norm in front of experts is followed by no linear layer that it could be named after.
 NormOptions MlpNorm(const TransformerOptions& options, int64_t layer) {
   const std::string name = LayerName(options, layer);
   return BranchNorm(options,
@@ -29,8 +29,8 @@ NormOptions MlpNorm(const TransformerOptions& options, int64_t layer) {
                     name + ".post_mlp_layernorm.");
 }
 
-// The gradient in front of `branch + bias` under dropout, in ctx.kept(), and the bias's own.
-// Without either there is nothing to do, unless dy is to outlive this backward.
+// Returns the gradient in front of `branch + bias` under dropout, in ctx.kept(), and adds to the
+// bias's gradient. Without dropout and bias it is dy itself, unless dy is to outlive this backward.
 Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, const Tensor& dy_TH,
                       const Tensor& dbias_H) {
   if (dropout.probability == 0 && dbias_H.empty() && !ctx.defers()) return dy_TH;
@@ -87,7 +87,7 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
   attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
   attention_.Forward(ctx, rotary, normed_TH, branch_TH, &saved->attention);
 
-  // What the next norm adds the branch to, and with what.
+  // The residual to which the next norm adds the branch, and the bias that goes with it.
   Tensor residual_TH = x_TH, bias_H = attention_.output().bias();
   DropoutSite site = DropoutSite::kAttentionOutput;
   if (cross_ != nullptr) {

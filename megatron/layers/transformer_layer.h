@@ -1,7 +1,10 @@
-// One transformer layer: x + attention(norm(x)), then that + mlp(norm(that)), with dropout on both
-// branches; in place of the MLP there may be a mixture of experts, and in front of it in the same
-// way cross-attention. Or post-norm, without either: norm(x + attention(x)), then
-// norm(that + mlp(that)).
+// One transformer layer, with dropout on each branch:
+//
+//   pre-norm    h = x + attention(norm(x)),  y = h + mlp(norm(h))
+//   post-norm   h = norm(x + attention(x)),  y = norm(h + mlp(h))
+//
+// A pre-norm layer may have a mixture of experts in place of the MLP, and cross-attention, with a
+// norm of its own, in front of it.
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
@@ -27,7 +30,7 @@ class TransformerLayer {
     SelfAttention::Saved attention;
     CrossAttention::Saved cross;
     Mlp::Saved mlp;
-    MoeLayer::Saved moe;  // in place of mlp
+    MoeLayer::Saved moe;  // used in place of mlp
   };
 
   // `layer` is the number in the model's stack of this name, from 0.
@@ -37,16 +40,16 @@ class TransformerLayer {
   // x must live as long as *saved.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                const Tensor& y_TH, Saved* saved) const;
-  // dx (=), parameter gradients (+=).
+  // Writes dx and adds to the parameters' gradients.
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   void AppendParameters(std::vector<Parameter*>* out);
-  MoeLayer* moe() { return moe_.get(); }  // or null
+  MoeLayer* moe() { return moe_.get(); }  // null for a layer without experts
 
  private:
-  // What the MLP, or the experts in its place, read.
+  // The input of the MLP, or of the experts in its place.
   Tensor& MlpInput(Saved* saved) const { return mlp_ ? saved->mlp.fc1.x_TI : saved->moe.x_TH; }
   Tensor MlpBias() const { return mlp_ ? mlp_->output().bias() : Tensor(); }
   Tensor MlpBiasGradient() const { return mlp_ ? mlp_->output().bias_gradient() : Tensor(); }
@@ -65,11 +68,14 @@ class TransformerLayer {
   float hidden_dropout_;
   bool recompute_norm_;
   DType dtype_;
-  NormLayer attention_norm_, mlp_norm_;  // in front of what they are named after, or behind it
+  NormLayer attention_norm_,
+      mlp_norm_;  // in front of the branch they are named after, or behind it
   SelfAttention attention_;
-  std::unique_ptr<NormLayer> cross_norm_;  // both or neither
+  // Both are null in a layer without cross-attention.
+  std::unique_ptr<NormLayer> cross_norm_;
   std::unique_ptr<CrossAttention> cross_;
-  std::unique_ptr<Mlp> mlp_;  // or
+  // Exactly one of these two is set.
+  std::unique_ptr<Mlp> mlp_;
   std::unique_ptr<MoeLayer> moe_;
 };
 

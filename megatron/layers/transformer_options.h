@@ -16,26 +16,26 @@ namespace megatron {
 
 struct RotaryOptions {
   double base = 10000;
-  double percent = 1;               // share of each head's channels that is rotated
+  double percent = 1;               // the share of each head's channels that is rotated
   bool interleaved = false;         // pairs (2i, 2i+1) rather than (i, i + half)
   double interpolation_factor = 1;  // positions are divided by it
-  // Llama 3.1's scaling of low frequencies (factor 8, low 1, high 4, original context 8192 there);
-  // 0 turns it off.
+  // The factor of Llama 3.1's scaling of low frequencies (8 there, with low 1, high 4 and an
+  // original context of 8192); 0 turns it off.
   double scaling_factor = 0;
 };
 
-// Attention that knows places by their distance alone (C. Raffel et al., arXiv 1910.10683): each
-// head adds to a score what it has learned for the distance of key and query. Far distances share
-// entries, by their logarithm, and those beyond max_distance one.
+// Relative positions (C. Raffel et al., arXiv 1910.10683): each head adds to a score a learned
+// number for the distance of key and query. Far distances share entries, by their logarithm, and
+// those beyond max_distance one.
 struct RelativePositionOptions {
-  int64_t buckets = 0;  // entries of each head; 0: there are no such positions
+  int64_t buckets = 0;  // entries of each head; 0 turns relative positions off
   int64_t max_distance = 128;
 };
 
-// What is not kept but computed once more in backward.
+// The activations that are not kept but computed again in backward.
 struct RecomputeOptions {
   bool core_attention = false;  // the attention's output and log-sum-exp
-  bool mlp = false;             // what lies between fc1 and fc2
+  bool mlp = false;             // everything between fc1 and fc2
   bool norm = false;            // the outputs of the two norms
 };
 
@@ -48,11 +48,11 @@ enum class ContextParallel {
 };
 
 struct TransformerOptions {
-  int64_t num_layers = 0;  // of the whole model: scales the initial output projections
+  int64_t num_layers = 0;  // layers of the whole model; they scale the initial output projections
   int64_t hidden_size = 0;
   int64_t ffn_hidden_size = 0;
   int64_t num_attention_heads = 0;
-  int64_t num_query_groups = 0;  // = num_attention_heads: multi-head; 1: multi-query
+  int64_t num_query_groups = 0;  // num_attention_heads: multi-head attention; 1: multi-query
   int64_t kv_channels = 0;       // size of a head
 
   ops::Norm norm;
@@ -66,33 +66,34 @@ struct TransformerOptions {
   RotaryOptions rotary_options;
   RelativePositionOptions relative_positions;
   bool causal = true;
-  float softmax_scale = 0;       // of attention's scores; 0: 1 / sqrt(kv_channels)
-  bool cross_attention = false;  // between self-attention and MLP, to what an encoder gives
-  // Of this stack's first layer among those of the model whose dropout differs.
+  float softmax_scale = 0;       // factor of attention's scores; 0 means 1 / sqrt(kv_channels)
+  bool cross_attention = false;  // adds attention to the encoder's output behind self-attention
+  // The number of this stack's first layer among all layers of the model, which keys its dropout.
   int64_t first_dropout_layer = 0;
-  // Norms stand behind each sum with the residual stream, as in the first transformers, in place of
-  // in front of each branch.
+  // Norms stand behind each sum with the residual stream, as in the first transformers, and not in
+  // front of each branch.
   bool post_norm = false;
-  std::string name = "decoder";  // that parameters' names begin with
+  std::string name = "decoder";  // prefix of the parameters' names
 
   float hidden_dropout = 0.1f;
   float attention_dropout = 0.1f;
   float init_std = 0.02f;
-  float output_init_std = 0.02f;  // of the projections that write into the residual stream
+  float output_init_std = 0.02f;  // for the projections that write into the residual stream
   DType dtype = DType::kFloat32;
   // Gradients of parameters that meet the residual stream's rows are then summands
   // (LayerContext::sequence_parallel).
   bool sequence_parallel = false;
   RecomputeOptions recompute;
-  // Of the linear layers of attention and MLPs. Not where several ranks share a group of queries,
-  // whose packed weight is then more than one tensor, nor of experts.
+  // FP8 for the linear layers of attention and MLPs. It must be off where several ranks share a
+  // group of queries, whose packed weight is then more than one tensor; experts do not use it.
   Float8Options float8;
-  ContextParallel context_parallel = ContextParallel::kRing;  // where there are such ranks
-  int context_team_size = 1;                                  // ranks of kHierarchical's teams
+  ContextParallel context_parallel =
+      ContextParallel::kRing;  // used where there are context-parallel ranks
+  int context_team_size = 1;   // number of ranks in a team of kHierarchical
   ops::AttentionKernel attention_kernel = ops::AttentionKernel::kOwn;
   MoeOptions moe;
 
-  // Of `ranks` context-parallel ranks, how many exchange tokens for heads (context_slice.h).
+  // How many of `ranks` context-parallel ranks exchange tokens for heads (context_slice.h).
   int TeamSize(int ranks) const {
     if (context_parallel == ContextParallel::kAllToAll) return ranks;
     return context_parallel == ContextParallel::kHierarchical ? context_team_size : 1;

@@ -16,15 +16,16 @@ class VocabParallelCrossEntropy {
   };
   struct Outputs {
     Tensor loss_T;  // fp32, the same on every rank
-    Tensor hit_T;   // fp32: 1 where the label is the likeliest token, else 0; or empty
+    Tensor hit_T;   // fp32: 1 where the label is the likeliest token, else 0; may be empty
   };
 
   explicit VocabParallelCrossEntropy(const ops::VocabRange& range) : range_(range) {}
 
-  // The logits belong to this layer until Backward. Allocates in `arena` what that needs besides.
+  // The logits belong to this layer until Backward, which needs them and what this allocates in
+  // `arena`.
   Saved Forward(const LayerContext& ctx, Arena* arena, const Tensor& logits_TV,
                 const Tensor& labels_T, const Outputs& out) const;
-  // The gradient of sum(weight[t] * loss[t]), written over the logits and returned.
+  // Writes the gradient of sum(weight[t] * loss[t]) over the logits, and returns it.
   Tensor Backward(const LayerContext& ctx, const Tensor& weight_T, const Saved& saved) const;
 
  private:

@@ -18,7 +18,7 @@ class VocabParallelEmbedding {
   VocabParallelEmbedding(const std::string& name, int64_t padded_vocab_size, int64_t hidden_size,
                          float init_std, const ProcessGroup& tensor_group);
 
-  // `tokens` are all of the micro-batch, y and dy this rank's rows.
+  // `tokens` are all tokens of the micro-batch; y and dy are this rank's rows.
   void Forward(const LayerContext& ctx, const Tensor& tokens_T, const Tensor& y_TH) const;
   void Backward(const LayerContext& ctx, const Tensor& tokens_T, const Tensor& dy_TH);
 

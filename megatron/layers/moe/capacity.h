@@ -12,8 +12,8 @@
 
 namespace megatron {
 
-// Tokens of each of the micro-batch's samples, which have equal lengths: those that this
-// context-parallel rank holds, and all.
+// The tokens of each sample of the micro-batch, all of equal lengths: those that this
+// context-parallel rank holds, and all of them.
 inline int64_t SampleTokensHere(const MicroBatch& batch) {
   CHECK_EQ(batch.num_tokens() % batch.num_samples, 0) << batch.num_samples;
   return batch.num_tokens() / batch.num_samples;
@@ -22,7 +22,7 @@ inline int64_t SampleLength(const LayerContext& ctx) {
   return SampleTokensHere(*ctx.batch) * ctx.context_group.size();
 }
 
-// Tokens that an expert takes of a sample.
+// The number of tokens that an expert takes of a sample.
 inline int64_t ExpertCapacity(const MoeOptions& options, int64_t sample_length) {
   const double share = static_cast<double>(options.router.topk * sample_length) /
                        static_cast<double>(options.num_experts);
@@ -30,9 +30,9 @@ inline int64_t ExpertCapacity(const MoeOptions& options, int64_t sample_length) 
                   static_cast<int64_t>(std::ceil(share * options.capacity_factor.value())));
 }
 
-// What the sum over a unit's tokens and experts of score * count is multiplied with: E / (K N^2)
-// makes the balance loss of a unit of N tokens out of it, 1 where all experts are chosen alike; and
-// of a unit of several samples the loss counts for each.
+// The factor of the sum over a unit's tokens and experts of score * count. E / (K N^2) makes the
+// balance loss of a unit of N tokens out of it, which is 1 where all experts are chosen alike; the
+// loss of a unit of several samples counts once for each sample.
 inline double BalanceFactor(const MoeOptions& options, int64_t unit_length, int64_t samples) {
   const double length = static_cast<double>(unit_length);
   return static_cast<double>(options.num_experts * samples) /

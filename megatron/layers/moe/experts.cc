@@ -5,7 +5,8 @@
 namespace megatron {
 namespace {
 
-// Dim 0 cut over ranks with different experts, dim `features` over those that share an expert.
+// The sharding of a tensor whose dim 0 is cut over ranks with different experts, and dim `features`
+// over the ranks that share an expert.
 Parameter MakeWeight(const std::string& name, const Shape& shape, int features, float init_std,
                      const ExpertGroups& groups) {
   Parameter weight;

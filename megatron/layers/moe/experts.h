@@ -30,10 +30,10 @@ class Experts {
   // `name` is "decoder.layers.0.mlp.experts.experts".
   Experts(const TransformerOptions& options, const std::string& name, const ExpertGroups& groups);
 
-  // `in` must live as long as *saved. With several ranks to an expert, out is a summand.
+  // `in` must live as long as *saved. Where several ranks share an expert, out is a summand.
   void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& in_RH,
                const Tensor& out_RH, Saved* saved) const;
-  // din (=); dout must lie in ctx.kept().
+  // Writes din; dout must lie in ctx.kept().
   void Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                 const Tensor& dout_RH, const Tensor& din_RH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
@@ -42,7 +42,7 @@ class Experts {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
-  Tensor Fc1(const Tensor& x) const;  // [experts, features, H], of the weight or its gradient
+  Tensor Fc1(const Tensor& x) const;  // the weight or its gradient as [experts, features, H]
   void Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, Arena* arena,
                 Saved* saved) const;
 

@@ -57,7 +57,7 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
   router_.Forward(ctx, x_NH, &saved->router);
   TokenDispatcher::Plan& plan = saved->plan;
   dispatcher_.MakePlan(ctx, saved->router.expert_NK, &plan);
-  // What the experts read is kept, what they write goes back and is kept there.
+  // The experts' inputs are kept here; their outputs are sent back and kept by the rank that asked.
   Arena* const sent_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
   Arena* const out_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
   const Tensor sent_SH =

@@ -5,7 +5,7 @@
 // rows of the residual stream, without it its share of the rows that all hold, and the ranks'
 // results are put together afterwards.
 //
-// Legend: T rows of the residual stream that this rank holds, N of them those that it routes, S
+// Legend: T rows of the residual stream that this rank holds, N those of them that it routes, S
 // rows sent, R rows received, H hidden.
 #ifndef MEGATRON_LAYERS_MOE_MOE_LAYER_H_
 #define MEGATRON_LAYERS_MOE_MOE_LAYER_H_
@@ -43,7 +43,7 @@ class MoeLayer {
   RouterLayer& router() { return router_; }
 
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
-  // Reads saved->x_TH. dx (=), the router's gradient (+=); dy must lie in ctx.kept().
+  // Writes dx and adds to the router's gradient. Reads saved->x_TH; dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
@@ -61,7 +61,7 @@ class MoeLayer {
   RouterLayer router_;
   TokenDispatcher dispatcher_;
   Experts experts_;
-  std::unique_ptr<Mlp> shared_;  // or null
+  std::unique_ptr<Mlp> shared_;  // null without a shared expert
 };
 
 }  // namespace megatron

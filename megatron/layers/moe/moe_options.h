@@ -1,5 +1,5 @@
-// Options of the mixture-of-experts layers of a model. Defaults are Megatron's, but where a comment
-// says otherwise.
+// Options of the mixture-of-experts layers of a model. Defaults are Megatron's, except where a
+// comment says otherwise.
 #ifndef MEGATRON_LAYERS_MOE_MOE_OPTIONS_H_
 #define MEGATRON_LAYERS_MOE_MOE_OPTIONS_H_
 
@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// Over which tokens the balance loss is struck.
+// The tokens over which the balance loss is computed.
 enum class BalanceUnit {
   kNone,
   kSample,      // Megatron's seq_aux_loss
@@ -23,11 +23,11 @@ enum class BalanceUnit {
 };
 
 struct MoeOptions {
-  int64_t num_experts = 0;  // 0: all layers have a dense MLP
-  // Which layers have experts, by number in the whole model; empty: all.
+  int64_t num_experts = 0;  // 0 gives all layers a dense MLP
+  // The layers that have experts, by number in the whole model; empty means all.
   std::vector<bool> layers;
-  int64_t ffn_hidden_size = 0;         // of one expert
-  int64_t shared_ffn_hidden_size = 0;  // of the expert that all tokens go to; 0: there is none
+  int64_t ffn_hidden_size = 0;         // feed-forward size of one expert
+  int64_t shared_ffn_hidden_size = 0;  // that of the expert that sees all tokens; 0: there is none
   ops::Router router;
   BalanceUnit balance = BalanceUnit::kSample;
   float aux_loss_coeff = 0;
@@ -40,7 +40,7 @@ struct MoeOptions {
   // With a capacity: experts get as many rows as they can take, zeros among them, so that messages
   // have sizes that are known beforehand.
   bool pad_to_capacity = false;
-  // In training experts are chosen so that each sample's tokens want them alike
+  // In training, experts are chosen so that each sample's tokens choose all of them equally often
   // (ops/moe/sinkhorn.h).
   bool sinkhorn = false;
   float input_jitter_eps = 0;  // in training the router's input is scaled by 1 +- eps
@@ -52,11 +52,11 @@ struct MoeOptions {
 
 // The ranks that share the experts of a pipeline stage.
 struct ExpertGroups {
-  ProcessGroup expert;  // hold different experts
-  ProcessGroup tensor;  // hold different parts of the same experts
-  // Both together: the tensor ranks of the first experts, then those of the next.
+  ProcessGroup expert;  // these hold different experts
+  ProcessGroup tensor;  // these hold different parts of the same experts
+  // Both of them together: the tensor ranks of the first experts, then those of the next.
   ProcessGroup model;
-  ProcessGroup data;  // of the dense grid: hold the other samples of the global batch
+  ProcessGroup data;  // a group of the dense grid: these hold the other samples of the global batch
 };
 
 }  // namespace megatron

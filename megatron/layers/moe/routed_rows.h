@@ -1,4 +1,4 @@
-// Which rows of a micro-batch a rank routes, and where they stand among all.
+// The rows of a micro-batch that a rank routes, and their places among all rows.
 //
 // Every tensor-parallel rank routes other rows of those that its context-parallel rank holds: with
 // sequence parallelism those that it holds alone, without it its share.
@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// Of the rows that the context-parallel rank holds.
+// The rows that this rank routes, among those that the context-parallel rank holds.
 struct RoutedRows {
   int64_t begin = 0, end = 0;
   int64_t count() const { return end - begin; }
@@ -24,10 +24,10 @@ RoutedRows RowsToRoute(const LayerContext& ctx);
 void ForEachRoutedRun(const LayerContext& ctx,
                       absl::FunctionRef<void(int64_t whole, int64_t mine, int64_t count)> fn);
 
-// all (=): what every rank has for the rows that it routes (any dtype that can be summed), in the
-// order of the whole micro-batch.
+// Writes to `all` what every rank has for the rows that it routes (any dtype that can be summed),
+// in the order of the whole micro-batch.
 void GatherRouted(const LayerContext& ctx, const Tensor& mine, const Tensor& all);
-// The way back: mine (=).
+// The way back: writes `mine`.
 void TakeRouted(const LayerContext& ctx, const Tensor& all, const Tensor& mine);
 
 }  // namespace megatron

@@ -21,7 +21,7 @@ Parameter MakeWeight(const MoeOptions& options, const std::string& name, int64_t
   return weight;
 }
 
-// How balance and z losses look at choices: as if there were neither bias nor groups.
+// The router as balance and z losses see it: without biases and groups.
 ops::Router Unbiased(ops::Router router) {
   router.num_groups = router.group_topk = 1;
   return router;
@@ -115,7 +115,7 @@ void RouterLayer::Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* sa
   if (observer_) observer_(*saved, bias);
 }
 
-// Which choices an expert takes is decided over whole samples, whose rows other ranks may hold.
+// An expert's capacity is shared out over whole samples, whose rows other ranks may hold.
 void RouterLayer::Drop(const LayerContext& ctx, const Saved& saved) const {
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens() * ctx.context_group.size();

@@ -25,9 +25,9 @@ class RouterLayer {
   struct Saved {
     Tensor x_NH;
     Tensor logits_NE;
-    Tensor expert_NK;       // what is sent: -1 where a choice was dropped
-    Tensor chosen_NK;       // before drops
-    Tensor probability_NK;  // of the choices
+    Tensor expert_NK;       // the choices that are sent; -1 where one was dropped
+    Tensor chosen_NK;       // the choices before drops
+    Tensor probability_NK;  // the probabilities of the choices
   };
 
   // `name` is "decoder.layers.0.mlp.router".
@@ -35,15 +35,15 @@ class RouterLayer {
               const ProcessGroup& tensor_group, const ProcessGroup& data_group);
 
   const std::string& name() const { return name_; }
-  // Sees what each Forward decided, and the biases that it heeded, [E], or with sinkhorn [samples,
-  // E]: for tests of how near a decision was.
+  // Is called with what each Forward decided and the biases that it used ([E], or with sinkhorn
+  // [samples, E]). Tests see by it how near a decision was.
   using Observer = std::function<void(const Saved& saved, const Tensor& bias)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   void set_state(const RouterState::Layer& state) { state_ = state; }
 
   void Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* saved) const;
-  // dx (+=) from the probabilities' gradients and the losses; the weight's gradient and the sums of
-  // the state (+=).
+  // Adds to dx, from the probabilities' gradients and the losses, to the weight's gradient and to
+  // the sums of the state.
   void Backward(const LayerContext& ctx, const Tensor& dprobability_NK, const Tensor& dx_NH,
                 const Saved& saved);
 
@@ -52,13 +52,13 @@ class RouterLayer {
  private:
   struct Losses {
     ops::RouterLosses terms;
-    // Of what terms make of the tokens' values: the losses, times samples.
+    // The factors that turn the sums of `terms` into the losses, times samples.
     double balance_factor = 0, z_factor = 0;
   };
 
-  // x in fp32: itself, or a copy in scratch memory.
+  // Returns x in fp32: x itself, or a copy in scratch memory.
   Tensor InFloat(const LayerContext& ctx, const Tensor& x) const;
-  // What meets the weight.
+  // Returns the tensor that is multiplied with the weight.
   Tensor Input(const LayerContext& ctx, const Tensor& x_NH) const;
   bool jitters(const LayerContext& ctx) const {
     return ctx.training && options_.input_jitter_eps > 0;
@@ -67,9 +67,9 @@ class RouterLayer {
   // Returns the biases by sample, in scratch memory.
   Tensor ChooseBalanced(const LayerContext& ctx, const Saved& saved) const;
   void Drop(const LayerContext& ctx, const Saved& saved) const;
-  // Of this rank's rows, by samples or groups of consecutive ones.
+  // The units of this rank's rows: samples, or groups of consecutive ones.
   static ops::RouterUnits Units(const LayerContext& ctx, int64_t samples_of_unit);
-  // choices[u, e] (=) of all of a unit's tokens, wherever they are.
+  // Writes counts[u, e], the choices of all of a unit's tokens, whatever rank holds them.
   void CountUnits(const LayerContext& ctx, const Tensor& expert_NK, const ops::RouterUnits& units,
                   const Tensor& counts_UE) const;
   Losses FindLosses(const LayerContext& ctx, const Saved& saved) const;

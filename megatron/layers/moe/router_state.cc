@@ -66,7 +66,7 @@ void RouterState::UpdateBiases(absl::Span<const ProcessGroup> groups, const Stre
   if (empty() || !options_.expert_bias) return;
   for (const ProcessGroup& group : groups) group.AllReduce(chosen_LE_, ReduceOp::kSum, stream);
   if (stream.is_meta()) return;
-  host_chosen_.Fetch(stream);  // and with it the biases were sent that stand on the host
+  host_chosen_.Fetch(stream);  // the biases on the host were sent together with these
   const int64_t experts = options_.num_experts;
   for (int64_t layer = 0; layer < num_layers(); ++layer) {
     const int64_t* chosen = host_chosen_.host().data<int64_t>() + layer * experts;
@@ -74,7 +74,7 @@ void RouterState::UpdateBiases(absl::Span<const ProcessGroup> groups, const Stre
     int64_t total = 0;
     for (int64_t e = 0; e < experts; ++e) total += chosen[e];
     for (int64_t e = 0; e < experts; ++e) {
-      const int64_t missing = total - chosen[e] * experts;  // from the mean, times experts
+      const int64_t missing = total - chosen[e] * experts;  // distance from the mean, times experts
       if (missing != 0)
         bias[e] +=
             missing > 0 ? options_.expert_bias_update_rate : -options_.expert_bias_update_rate;

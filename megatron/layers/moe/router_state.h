@@ -1,7 +1,7 @@
-// What a stage's routers keep between micro-batches and steps: sums for the log, and the biases
-// that balance the experts without a loss (L. Wang et al., arXiv 2408.15664), which are no weights:
-// after a step, the bias of an expert that was chosen more often than the average by the global
-// batch's tokens falls by the update rate, of one chosen less often it rises.
+// The state of a stage's routers between micro-batches and steps: sums for the log, and the biases
+// that balance the experts without a loss (L. Wang et al., arXiv 2408.15664). The biases are no
+// weights: after a step, the bias of an expert that the global batch's tokens chose more often than
+// the average falls by the update rate, and that of an expert chosen less often rises.
 //
 // Legend: L layers with experts of the stage, E experts.
 #ifndef MEGATRON_LAYERS_MOE_ROUTER_STATE_H_
@@ -25,11 +25,11 @@ class RouterState {
  public:
   // One layer's part.
   struct Layer {
-    Tensor losses_2;  // fp32, += of all layers: balance and z loss, summed over samples
+    Tensor losses_2;  // fp32, summed over all layers: balance and z loss, summed over samples
     Tensor bias_E;    // fp32; empty without expert_bias
     Tensor chosen_E;  // int64, +=; empty without expert_bias
-    // With BalanceUnit::kStep: this rank's choices in the step so far, int64 (+=), and in how many
-    // micro-batches. Else empty.
+    // With BalanceUnit::kStep, this rank's choices in the step so far (int64, +=) and the number of
+    // micro-batches that they come from. Else empty.
     Tensor so_far_E;
     int64_t* micro_batches = nullptr;
   };
@@ -39,7 +39,7 @@ class RouterState {
     Tensor tensor;
   };
 
-  RouterState() = default;  // without experts
+  RouterState() = default;  // the state of a stage without experts
   // `routers`: the names of the stage's routers, "decoder.layers.0.mlp.router".
   RouterState(const MoeOptions& options, const std::vector<std::string>& routers, Device device,
               MemoryLedger* ledger);
@@ -49,13 +49,13 @@ class RouterState {
   Layer layer(int64_t index) const;
   const Tensor& losses_2() const { return losses_2_; }
   std::vector<Named> Tensors() const;
-  // After they were loaded.
+  // Must be called after Tensors() were loaded.
   void SendTensors(const Stream& stream) const;
 
-  // Before the first micro-batch of a step: forgets the sums.
+  // Clears the sums. Must be called before the first micro-batch of a step.
   void StartStep(const Stream& stream);
-  // After the last: `groups` are those over which tokens are shared out, and together all ranks of
-  // the stage.
+  // Must be called after the last micro-batch. `groups` are those over which tokens are shared out;
+  // together they are all ranks of the stage.
   void UpdateBiases(absl::Span<const ProcessGroup> groups, const Stream& stream);
 
  private:
@@ -65,7 +65,7 @@ class RouterState {
   std::vector<std::string> names_;
   Buffer buffer_;
   Tensor losses_2_, bias_LE_, chosen_LE_, so_far_LE_;
-  std::shared_ptr<std::vector<int64_t>> micro_batches_;  // by layer
+  std::shared_ptr<std::vector<int64_t>> micro_batches_;  // one entry a layer
   HostMirror host_bias_, host_chosen_;
 };
 

@@ -10,14 +10,14 @@
 namespace megatron {
 namespace {
 
-// Message sizes have to be known on the host: on an accelerator this waits for them.
+// The host must know the sizes of messages, so on an accelerator this waits for them.
 std::vector<int64_t> OnHost(const Stream& stream, const Tensor& x) {
   std::vector<int64_t> values(x.numel());
   Transport(stream, x, Tensor(values.data(), DType::kInt64, x.shape()));
   return values;
 }
 
-// Sums of runs of `length`.
+// Returns the sums of runs of `length`.
 std::vector<int64_t> SumsOfRuns(const std::vector<int64_t>& values, int64_t length) {
   std::vector<int64_t> sums;
   for (size_t begin = 0; begin < values.size(); begin += length) {
@@ -48,7 +48,8 @@ int64_t TokenDispatcher::RowsOfExpert(const LayerContext& ctx) const {
 
 int64_t TokenDispatcher::MostReceived(const LayerContext& ctx) const {
   const int64_t ranks = ctx.tensor_group.size();
-  const int64_t rows = (ctx.batch->num_tokens() + ranks - 1) / ranks;  // of one sender, at most
+  const int64_t rows =
+      (ctx.batch->num_tokens() + ranks - 1) / ranks;  // the most rows of one sender
   const int64_t choices = rows * std::min<int64_t>(options_.router.topk, local_experts());
   return groups_.model.size() * std::min(choices, local_experts() * RowsOfExpert(ctx));
 }

@@ -1,13 +1,14 @@
 // Brings the rows of tokens to the ranks that hold their experts, and back: one all-to-all each
 // way.
 //
-// Rows are sent in the order of (rank, expert, token). Of an expert that is cut over several ranks
-// each gets every row, and gives back a summand of the result. What arrives is in the order of
-// (sender, expert, token): groups of rows by expert, which the experts' products take as they are.
+// Rows are sent in the order of (rank, expert, token). Where an expert is cut over several ranks,
+// each of them gets every row and gives back a summand of the result. What arrives is in the order
+// of (sender, expert, token): groups of rows by expert, which the experts' products take as they
+// are.
 //
-// How many rows arrive is not known before the step: memory is planned for the most there can be,
-// that all tokens of the ranks that share the experts choose this one's (or as many as its capacity
-// takes).
+// The number of rows that arrive is not known before the step. Memory is planned for the most there
+// can be: all tokens of the ranks that share the experts choose this rank's (or as many as its
+// capacity takes).
 //
 // Legend: N rows that this rank routes, S rows it sends, R rows it receives, H hidden, K experts a
 // token, C ranks that hold parts of one expert.
@@ -25,11 +26,11 @@ namespace megatron {
 
 class TokenDispatcher {
  public:
-  // Who sends what to whom; tensors are allocated in ctx.saved.
+  // Which rows go to which rank; tensors are allocated in ctx.saved.
   struct Plan {
     Tensor place_NKC;
-    std::vector<int64_t> sent, received;  // rows, by rank of the group
-    std::vector<ops::RowGroup> groups;    // of the rows received, by this rank's experts
+    std::vector<int64_t> sent, received;  // numbers of rows, by rank of the group
+    std::vector<ops::RowGroup> groups;    // the rows received, grouped by this rank's experts
 
     int64_t num_sent() const;
     int64_t num_received() const;
@@ -38,25 +39,25 @@ class TokenDispatcher {
   TokenDispatcher(const MoeOptions& options, const ExpertGroups& groups)
       : options_(options), groups_(groups) {}
 
-  // This rank alone: rows are received as they were sent.
+  // Whether this rank is alone, so that rows are received as they were sent.
   bool alone() const { return groups_.model.size() == 1; }
-  // Each expert is sent as many rows as it may take, of which those that no choice fills are to be
-  // zeros. Nobody has to be told how many there are.
+  // Whether each expert is sent as many rows as it may take, zeros where no choice fills them, so
+  // that no rank has to be told how many there are.
   bool pads() const { return options_.pad_to_capacity; }
 
   // `expert` has -1 for dropped choices. Ranks of a group work in step.
   void MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const;
-  // What this rank's experts get of what all ranks send; allocated in `arena`, or where alone()
-  // what was sent.
+  // Returns the rows that all ranks send to this rank's experts, allocated in `arena`; where
+  // alone(), the rows that were sent.
   Tensor ToExperts(const LayerContext& ctx, const Plan& plan, const Tensor& sent_SH,
                    Arena* arena) const;
-  // The way back, of results or gradients.
+  // The way back, for results or gradients.
   Tensor FromExperts(const LayerContext& ctx, const Plan& plan, const Tensor& rows_RH,
                      Arena* arena) const;
 
  private:
   int64_t local_experts() const { return options_.num_experts / groups_.expert.size(); }
-  // That one rank sends, at the most.
+  // The most rows that one rank sends.
   int64_t RowsOfExpert(const LayerContext& ctx) const;
   int64_t MostReceived(const LayerContext& ctx) const;
   void PlanPadded(int64_t of_expert, Plan* plan) const;
