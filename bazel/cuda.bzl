@@ -10,7 +10,7 @@ load("//bazel:cuda_toolkit.bzl", "CudaToolkitInfo")
 
 _CUDA = str(Label("//bazel:cuda"))
 
-# What is built with CUDA alone is skipped by //... without --config=cuda, and named directly it says so.
+# Targets that only exist with CUDA are skipped by //... without --config=cuda; a build that names one says so.
 CUDA_ONLY = select({
     _CUDA: [],
     "//conditions:default": [str(Label("//bazel:only_with_config_cuda"))],

@@ -2,7 +2,7 @@
 
 load("//bazel:cc.bzl", "cc_library")
 
-# For kernels alone: all else does without, and a test of theirs takes no configuration of its own.
+# Kernels alone use this: all else does without, and a test of theirs takes no configuration of its own.
 THREAD_SANITIZER_COPTS = ["-fsanitize=thread", "-fno-omit-frame-pointer", "-g1"]
 THREAD_SANITIZER_LINKOPTS = ["-fsanitize=thread"]
 
@@ -13,7 +13,7 @@ _REWRITE = r"""perl -0pe '
   s/extern __shared__ (?:__align__|alignas)\((\d+)\) (\w+) (\w+)\[\];/$$2* const $$3 = static_cast<$$2*>(megatron::emulation::DynamicShared($$1));/g;
   s/__shared__ ([\w:<>, !]+?) (\w+)((?:\[[^\]]*\])*);/typedef $$1 SharedType_$$2$$3; auto& $$2 = megatron::emulation::Shared<SharedType_$$2>([] { static char key; return &key; }());/g;
   s/([A-Za-z_]\w*(?:(<(?:[^<>;]|(?2))*>))?)\s*<<<(.*?)>>>\(/"megatron::emulation::Launch(".address($$1).", [&](auto... x) { $$1(x...); }, $$3)("/gse;
-  # Of a pointer to a kernel: a template, whose arguments the call finds, is many functions.
+  # The type of a pointer to a kernel: a template, whose arguments the call finds, is many functions.
   sub address { my $$of = shift; $$of =~ m{^[a-z]} ? "megatron::emulation::Address($$of)" : "nullptr" }
 ' $< > $@"""
 
@@ -43,7 +43,7 @@ def emulated_cuda_library(name, srcs, textual_hdrs, deps, other_srcs = [], copts
         srcs = sources + other_srcs,
         textual_hdrs = textual_hdrs,
         # CUDA's names begin with underscores, and its pragmas are unknown.
-        copts = ["-Wno-unknown-pragmas", "-Wno-unused", "-include", "cuda_runtime.h"] +  # as nvcc does
+        copts = ["-Wno-unknown-pragmas", "-Wno-unused", "-include", "cuda_runtime.h"] +  # the same as nvcc does
                 copts,
         deps = deps + [
             "//megatron/ops/cuda/emulation:cuda_headers",

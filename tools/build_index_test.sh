@@ -44,7 +44,7 @@ truncate -s -4 "$(head -1 first)"
 expect_code 0 'building an index again' "${flags[@]}" --prefix=elsewhere/a_text_document
 md5sum --quiet -c sums || fail "what was torn stayed so"
 
-# What is wrong is said.
+# Errors are reported.
 expect_code 20 'prefix=DATASET' --seq_length=64 --cache_dir=cache
 expect_code 20 'cache_dir=FOLDER' --prefix=a --seq_length=64
 expect_code 20 'seq_length=TOKENS' --prefix=a --cache_dir=cache

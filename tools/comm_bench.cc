@@ -4,8 +4,8 @@
 //
 // Buffers are in host memory, with --backend=nccl on a GPU for each rank.
 //
-// Under a launcher (torchrun, Slurm, MPI: MEGATRON_JOB_SECRET_FILE set) it is one rank of the
-// launcher's world.
+// The program is one rank of the launcher's world when a launcher started it (torchrun, Slurm, MPI:
+// MEGATRON_JOB_SECRET_FILE set).
 
 #include <cstdio>
 #include <string>

@@ -203,7 +203,7 @@ expect_code 23 "no folder '/nowhere'" "$tools/preprocess_data" --input=stories.j
 expect_code 23 '/nowhere' "$tools/txt_to_jsonl" --input=stories.txt --output=/nowhere/x
 expect_code 21 'nothing.idx' "$tools/inspect_dataset" nothing
 
-# What is there under an output's name and is no file is left alone.
+# Anything under an output's name that is no file is left alone.
 mkdir odd_text_document.idx
 expect_code 23 'odd_text_document.idx. is no regular file' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=odd
 rmdir odd_text_document.idx && ln -s elsewhere odd_text_document.bin

@@ -48,7 +48,7 @@ namespace megatron {
 namespace {
 
 constexpr int kMost = 1024;                // stages, micro-batches, chunks
-constexpr int64_t kMostActions = 100'000;  // beyond, nobody sees anything
+constexpr int64_t kMostActions = 100'000;  // more than this, and nobody sees anything
 
 absl::Status CheckFlags(int stages, int microbatches, int chunks) {
   for (int value : {stages, microbatches, chunks}) {

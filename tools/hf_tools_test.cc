@@ -73,7 +73,7 @@ ModelOptions Bert() {
   return options;
 }
 
-// As T5 1.1, or without a gate, whose function no published T5 has.
+// A T5 1.1, or one without a gate, whose function no published T5 has.
 ModelOptions T5(bool gated) {
   ModelOptions options = Gpt2();
   options.kind = ModelKind::kT5;
@@ -209,7 +209,7 @@ TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
     EXPECT_EQ(*HfConfigJson(*ParseHfConfig(Contents("out" + number + "/config.json")), {}),
               *HfConfigJson(*ParseHfConfig(Contents("model/config.json")), {}));
 
-    // And once more from there.
+    // Exports once more from there.
     EXPECT_EQ(Run("import_hf", absl::StrCat(flags, "--save=", Path("again" + number), " ",
                                             Path("out" + number))),
               0);
@@ -375,7 +375,7 @@ TEST_F(HfToolsTest, AnImportThatFailsLeavesNothing) {
   EXPECT_EQ(RunBehind(limit, "import_hf", arguments), 23);
   EXPECT_THAT(output_, HasSubstr("File too large"));
   EXPECT_FALSE(fs_.Stat(Path("save")).ok());
-  // What was there is not this import's to remove.
+  // This import must not remove what was there before.
   ASSERT_THAT(fs_.CreateDirs(Path("save/tokenizer")), IsOk());
   EXPECT_EQ(Run("import_hf", arguments), 20);
   EXPECT_THAT(output_, HasSubstr("/save/tokenizer' is there already"));

@@ -147,7 +147,7 @@ absl::Status WriteAll(FileSystem& fs, const std::string& directory, const TheirC
   return Save(fs, imported, weights);
 }
 
-// What would be written over, or be taken for this import's own.
+// The files that would be written over, or be taken for this import's own.
 absl::Status CheckSaveDirectory(FileSystem& fs, const std::string& save) {
   if (fs.Stat(JoinPath(save, kLatestFileName)).ok())
     return absl::InvalidArgumentError(absl::StrCat("'", save, "' holds a checkpoint already"));

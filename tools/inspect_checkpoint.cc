@@ -32,7 +32,7 @@ ABSL_FLAG(bool, verify, false,
 namespace megatron {
 namespace {
 
-// How much of a tensor is in memory at a time.
+// The part of a tensor that is in memory at a time.
 constexpr int64_t kBlockBytes = int64_t{64} << 20;
 
 // RunTool's code for kDataLoss, and what it means where the data is a checkpoint.

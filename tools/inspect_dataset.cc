@@ -81,7 +81,7 @@ void PrintHistogram(absl::string_view title, int64_t count,
 void PrintHistograms(const IndexedDataset& dataset) {
   PrintHistogram("tokens in a document", dataset.num_documents(),
                  [&](int64_t i) { return DocumentLength(dataset, i); });
-  // Of datasets of texts, a second picture of the same.
+  // A second picture of the same, for datasets of texts.
   if (dataset.num_sequences() <= dataset.num_documents()) return;
   PrintHistogram("tokens in a sequence", dataset.num_sequences(),
                  [&](int64_t i) { return dataset.SequenceLength(i); });
@@ -117,7 +117,7 @@ absl::Status PrintDocuments(const IndexedDataset& dataset, const Tokenizer* toke
   return absl::OkStatus();
 }
 
-// What opening a dataset leaves unchecked.
+// Checks what opening a dataset leaves unchecked.
 absl::Status Verify(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
   MEGATRON_RETURN_IF_ERROR(dataset.VerifyBinSize());
   const int64_t vocab_size = tokenizer != nullptr

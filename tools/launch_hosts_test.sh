@@ -18,7 +18,7 @@ fail() {
 
 cat > ssh <<'SCRIPT'
 #!/bin/sh
-# Like sshd: the command goes to a shell of another session; its end is not the end of the command.
+# This stands for sshd: the command goes to a shell of another session; its end is not the end of the command.
 echo "$@" >> ssh_arguments
 [ "$1" != unreachable ] || { echo "no route to unreachable" >&2; exit 255; }
 exec setsid --wait sh -c "$2"

@@ -54,7 +54,7 @@ for i in {1..50}; do
     fi
   done
   if [[ ! -e x_text_document.idx || ! -e x_title_document.idx ]] || ! same_as old text || ! same_as old title; then
-    # What a killed run left is in nobody's way.
+    # The files that a killed run left are in nobody's way.
     (run old.jsonl) || fail "round $i: the run after the killed one"
     same_as old text && same_as old title || fail "round $i: the run after the killed one wrote something else"
     [[ -z $(ls | grep -E 'partial|lock') ]] || fail "round $i: left over: $(ls)"

@@ -102,7 +102,7 @@ struct Part {
   int64_t count = 0;
   std::function<void()> run;
   std::function<void()> eigen;  // empty: no matrix product
-  double flops = 0;             // of one matrix product
+  double flops = 0;             // the sizes of one matrix product
 };
 
 // Tensors of the step's shapes with values of its size.

@@ -86,7 +86,7 @@ class Counter {
   absl::Status CountLine(const LineBatch& batch, absl::string_view line) {
     if (keys_.empty()) {
       if (!IsValidUtf8(line)) return absl::DataLossError("the line is not UTF-8");
-      // With the line break, if there is one.
+      // The line includes its line break, if it has one.
       const char* const end = batch.buffer.data() + batch.buffer.size();
       const size_t with_end = line.size() + (line.data() + line.size() < end ? 1 : 0);
       words_.AddText({line.data(), with_end}, first_piece_);
@@ -202,7 +202,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   }
   EndWhenInterrupted("nothing was written");
   ThreadPool pool(threads > 0 ? threads : AvailableCores());
-  // Without words this only judges the flags, before a corpus is read for nothing.
+  // Training on no words only judges the flags, before a corpus is read for nothing.
   const BpeTrainerOptions options = OptionsFromFlags();
   MEGATRON_RETURN_IF_ERROR(TrainBpe({}, options, &pool, [](int32_t) {}).status());
   Clock::time_point start = Clock::now();
@@ -220,7 +220,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
       }));
   absl::FPrintF(stderr, "%d tokens, %d merges: %.2f s\n", bpe.tokens.size(), bpe.merges.size(),
                 SecondsSince(start));
-  CatchInterrupts();  // in the moment that this takes
+  CatchInterrupts();  // interrupted while this ran
   return WriteFiles(bpe, split, absl::GetFlag(FLAGS_output));
 }
 

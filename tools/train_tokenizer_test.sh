@@ -38,7 +38,7 @@ diff -r one stdin || fail "stdin changes the result"
 train 0 '' --input=stories.txt --vocab_size=600 --output=text/below
 diff -r one text/below || fail "text and JSON lines differ"
 
-# What was trained tokenizes.
+# The trained files tokenize.
 readonly trained=(--tokenizer_type=HuggingFaceTokenizer --tokenizer_model=one)
 expect_code 0 'stories_text_document' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=stories --append_eod "${trained[@]}"
 expect_code 0 "$(head -c 60 stories.txt)" "$tools/inspect_dataset" stories_text_document --verify "${trained[@]}"

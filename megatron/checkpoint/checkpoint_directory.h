@@ -33,7 +33,7 @@ absl::Status RemoveCheckpointDirectory(FileSystem& fs, const std::string& direct
 // SyncDir.
 absl::Status WriteAndSync(FileSystem& fs, const std::string& path, absl::string_view contents);
 
-// As FileSystem::CreateDirs, and the new names are durable.
+// Creates directories as FileSystem::CreateDirs does, and makes the new names durable.
 absl::Status CreateDirsDurably(FileSystem& fs, const std::string& path);
 
 }  // namespace megatron

@@ -1,4 +1,4 @@
-// What a checkpoint holds, described so that this room needs to know no model, optimizer or layout.
+// The contents of a checkpoint, described without any model, optimizer or layout.
 #ifndef MEGATRON_CHECKPOINT_CHECKPOINT_STATE_H_
 #define MEGATRON_CHECKPOINT_CHECKPOINT_STATE_H_
 
@@ -19,12 +19,12 @@ struct ShardedTensor {
   std::string name;
   Tensor tensor;  // contiguous, on the CPU; empty blocks have no elements
   Shape global_shape;
-  Shape offset;  // of the block in the global tensor
+  Shape offset;  // start of the block in the global tensor
   // Ranks that hold the same block number themselves; only replica 0 writes.
   int replica = 0;
-  // For saving alone, what is too large to be there all at once: `tensor` is on the meta device,
-  // and when its turn comes this writes its values into memory of that type and shape, which is
-  // zero.
+  // Set only for saving, and only for a tensor that is too large to be in memory all at once:
+  // `tensor` is on the meta device, and when its turn comes this writes its values into memory of
+  // that type and shape, which is zero.
   std::function<absl::Status(const Tensor& out)> source;
 };
 

@@ -38,7 +38,8 @@ absl::Status CheckCheckpoint(FileSystem& fs, const std::string& directory, Check
   return errors.empty() ? absl::OkStatus() : errors[0];
 }
 
-// What the file names; kNotFound where there is none, kDataLoss where it names nothing.
+// The iteration that the file names; kNotFound where there is no file, kDataLoss where it names
+// none.
 absl::StatusOr<int64_t> ReadLatest(FileSystem& fs, const std::string& path) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(fs, path, kMaxLatestBytes));
   int64_t iteration = 0;

@@ -1,4 +1,4 @@
-// Which checkpoint to continue from.
+// Finds the checkpoint to continue from.
 #ifndef MEGATRON_CHECKPOINT_FIND_CHECKPOINT_H_
 #define MEGATRON_CHECKPOINT_FIND_CHECKPOINT_H_
 
@@ -13,13 +13,13 @@ namespace megatron {
 
 struct FoundCheckpoint {
   int64_t iteration = 0;
-  std::string directory;  // for CheckpointReader::Open
-  // For the log: what was wrong with those that should have been taken instead.
+  std::string directory;  // the directory for CheckpointReader::Open
+  // For the log, what was wrong with the checkpoints that should have been taken instead.
   std::vector<std::string> warnings;
 };
 
 enum class Check {
-  kStructure,  // what CheckpointReader::Open checks: fast
+  kStructure,  // checks what CheckpointReader::Open checks, which is fast
   kContents,   // every byte too
 };
 

@@ -5,7 +5,7 @@
 // shorter), each with its CRC-32C. A *part* is a manifest that lists one rank's shard only; merging
 // the parts of all ranks gives the manifest of the checkpoint.
 //
-// In files a manifest is JSON, in exactly one spelling: docs/checkpoint_format.md. ParseManifest
+// A manifest in a file is JSON, in exactly one spelling: docs/checkpoint_format.md. ParseManifest
 // accepts that spelling alone, so that SerializeManifest(*ParseManifest(text)) == text, and is made
 // for hostile text: it needs memory in proportion to the text and checks every size before it is
 // used.
@@ -33,7 +33,7 @@ inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
 struct Piece {
   int shard = 0;
-  int64_t offset = 0;  // of its first byte in the shard's file
+  int64_t offset = 0;  // place of its first byte in the shard's file
   Rectangle rectangle;
   std::vector<uint32_t> crcs;  // one per chunk
 };
@@ -41,7 +41,7 @@ struct Piece {
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kFloat32;
-  Shape shape;                // of the global tensor
+  Shape shape;                // shape of the global tensor
   std::vector<Piece> pieces;  // ascending by shard and offset
 };
 
@@ -76,8 +76,8 @@ const TensorEntry* FindTensor(const Manifest& manifest, absl::string_view name);
 // Whether the manifest describes its shards without gap or overlap, each piece lies inside its
 // tensor, and no size overflows. Errors name the tensor or shard.
 absl::Status CheckManifest(const Manifest& manifest);
-// And whether every shard is there and each tensor's elements are stored exactly once. Expects a
-// checked manifest.
+// Also checks that every shard is there and that each tensor's elements are stored exactly once.
+// Expects a checked manifest.
 absl::Status CheckComplete(const Manifest& manifest);
 
 // Joins parts 0 .. shard_count - 1, in this order, into a complete manifest. Ints, floats and

@@ -245,7 +245,7 @@ class Scanner {
   }
 
   const absl::string_view text_;
-  const size_t first_byte_;  // of text_ in the file
+  const size_t first_byte_;  // place of text_ in the file
   size_t position_ = 0;
   absl::Status status_;
 };
@@ -370,8 +370,8 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   Manifest manifest = ScanBody(&in);
   MEGATRON_RETURN_IF_ERROR(in.status());
   MEGATRON_RETURN_IF_ERROR(CheckManifest(manifest));
-  // What remains are spellings that mean the same, a byte count that its rectangle contradicts
-  // among them.
+  // The errors that remain are other spellings of the same, such as a byte count that its rectangle
+  // contradicts.
   if (SerializeManifest(manifest) != text) {
     return absl::DataLossError("it is not spelled as a checkpoint's manifest is");
   }

@@ -1,4 +1,4 @@
-// Which checkpoints stay.
+// The rule for which checkpoints stay.
 #ifndef MEGATRON_CHECKPOINT_RETENTION_H_
 #define MEGATRON_CHECKPOINT_RETENTION_H_
 
@@ -12,8 +12,8 @@ namespace megatron {
 
 struct Retention {
   std::string run_id;
-  int64_t iteration = 0;  // of the newest, which always stays
-  int keep = 0;           // how many stay, the newest included; 0: all
+  int64_t iteration = 0;  // iteration of the newest, which always stays
+  int keep = 0;           // number of checkpoints that stay, the newest included; 0 keeps all
 };
 
 // Removes from `save_directory`, of this run's checkpoints only: those before `iteration` but for

@@ -44,7 +44,7 @@ constexpr std::pair<DType, absl::string_view> kOurTypes[] = {
     {DType::kUInt16, "U16"},
 };
 
-// For messages: short, and without bytes that a terminal would obey.
+// The text for messages: short, and without bytes that a terminal would obey.
 std::string Quoted(absl::string_view name) {
   return absl::StrCat("'", absl::CHexEscape(name.substr(0, 128)), "'");
 }

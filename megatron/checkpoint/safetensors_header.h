@@ -36,8 +36,8 @@ struct SafetensorsTensor {
 
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
-  std::vector<SafetensorsTensor> tensors;  // in the order of their bytes
-  int64_t data_begin = 0;                  // in the file
+  std::vector<SafetensorsTensor> tensors;  // sorted by the order of their bytes
+  int64_t data_begin = 0;                  // position in the file
 };
 
 // The format's name of a type, and the other way round; false where we have no such type, though

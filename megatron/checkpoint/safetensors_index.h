@@ -4,7 +4,7 @@
 //   model-00001-of-00002.safetensors
 //   model-00002-of-00002.safetensors
 //
-// or, without an index, model.safetensors alone.
+// A directory without an index holds model.safetensors alone.
 #ifndef MEGATRON_CHECKPOINT_SAFETENSORS_INDEX_H_
 #define MEGATRON_CHECKPOINT_SAFETENSORS_INDEX_H_
 
@@ -31,7 +31,7 @@ using SafetensorsIndex = std::map<std::string, std::string>;
 // needed and not believed. kDataLoss says what is wrong.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view text);
 
-// As written beside the files. `total_bytes` are those of all tensors.
+// The text of the index file. `total_bytes` are those of all tensors.
 std::string SerializeSafetensorsIndex(const SafetensorsIndex& index, int64_t total_bytes);
 
 // "model-00001-of-00002.safetensors" for index 0 of 2; "model.safetensors" for the only one.

@@ -63,7 +63,7 @@ class SafetensorsModel {
  private:
   struct Place {
     size_t file;
-    size_t tensor;  // in the file's header
+    size_t tensor;  // position in the file's header
   };
 
   void Add(SafetensorsFile file);

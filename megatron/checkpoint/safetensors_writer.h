@@ -27,7 +27,8 @@ absl::Status WriteSafetensorsFile(FileSystem& fs, const std::string& path, Safet
                                   SafetensorsSource source);
 
 struct SafetensorsModelOptions {
-  // Of the tensors in one file. Where they don't fit there are several, and an index.
+  // The most bytes of tensors in one file. Where they don't fit, there are several files and an
+  // index.
   int64_t max_file_bytes = 5'000'000'000;
   // Readers of models for PyTorch expect format = pt.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};

@@ -53,8 +53,8 @@ class Save {
     if (fs_.Stat(final_).ok()) {
       MEGATRON_RETURN_IF_ERROR(CheckMayReplace());
     }
-    // What an interrupted save of this iteration left, by whichever run: nobody reads it, and it is
-    // in the way.
+    // Nobody reads what an interrupted save of this iteration left, by whichever run, and it is in
+    // the way.
     if (fs_.Stat(temporary_).ok()) {
       MEGATRON_RETURN_IF_ERROR(RemoveCheckpointDirectory(fs_, temporary_));
     }
@@ -80,7 +80,8 @@ class Save {
     return WriteAndSync(fs_, PartPath(options_.rank), SerializeManifest(part_));
   }
 
-  // Of this rank's files. The manifest's size is a bound from above for what this rank adds to it.
+  // The bytes of this rank's files. The manifest's size is an upper bound for what this rank adds
+  // to it.
   int64_t NeededBytes() const {
     constexpr int64_t kTextPerPiece = 1024;
     constexpr int64_t kTextPerChunk = 8;

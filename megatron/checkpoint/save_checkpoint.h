@@ -17,19 +17,20 @@
 namespace megatron {
 
 struct SaveOptions {
-  std::string directory;  // of all the run's checkpoints, seen by all ranks; created where missing
-  // After the commit, this run's older checkpoints beyond the newest `keep` (the new one included)
-  // are removed. 0: none.
+  std::string
+      directory;  // folder of all the run's checkpoints, seen by all ranks; created where missing
+  // Number of this run's newest checkpoints to keep, the new one included; older ones are removed
+  // after the commit. 0 removes none.
   int keep = 0;
 
   int rank = 0;
   int world_size = 1;
-  // How ranks agree: each gives its status and gets the first error of any of them, after all have
-  // called. Every rank calls it equally often. Needed where world_size > 1.
+  // The function by which ranks agree: each gives its status and gets the first error of any of
+  // them, after all have called. Every rank calls it equally often. Needed where world_size > 1.
   std::function<absl::Status(absl::Status)> agree;
 
-  // How much is read at least, and what one checksum covers. Smaller: finer resharding reads, a
-  // longer manifest.
+  // The least that is read at once, which is what one checksum covers. Smaller chunks give finer
+  // reads when resharding, and a longer manifest.
   int64_t chunk_bytes = int64_t{4} << 20;
 };
 

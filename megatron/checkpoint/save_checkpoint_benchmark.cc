@@ -1,4 +1,4 @@
-// What saving and loading cost next to writing and reading the same bytes without checksums. The
+// Compares saving and loading with writing and reading the same bytes without checksums. The
 // files lie in $TEST_TMPDIR or the system's temporary directory; `--benchmark_filter` and a
 // TEST_TMPDIR on another disk compare disks.
 

@@ -41,7 +41,7 @@ class StrictJsonHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool Unexpected(absl::string_view what) { return Fail(absl::StrCat(Place(), " is ", what)); }
 
-  // Where the parser stands, for messages: "the shape of 'wte.weight'".
+  // The parser's place, for messages: "the shape of 'wte.weight'".
   virtual std::string Place() const = 0;
 
  private:

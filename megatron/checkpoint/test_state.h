@@ -38,7 +38,7 @@ class TestState {
   void Add(const std::string& name, DType dtype, const Shape& shape);
 
   CheckpointState state_;
-  std::deque<std::vector<int64_t>> buffers_;  // of int64_t for their alignment
+  std::deque<std::vector<int64_t>> buffers_;  // int64_t for their alignment
 };
 
 // Lets the threads that stand for ranks agree on a status, as SaveOptions::agree wants.

@@ -34,7 +34,7 @@ double Cost(ActionKind kind, const ActionCosts& costs) {
   return 0;
 }
 
-// When each micro-batch leaves each position of the model.
+// The time at which each micro-batch leaves each position of the model.
 struct Ends {
   double forward = kNever;
   double backward_input = kNever;
@@ -101,7 +101,7 @@ class Player {
     return ran;
   }
 
-  // Against what the stage itself did before.
+  // Checks the action against what the stage itself did before.
   absl::Status CheckOrder(int stage, const Action& action) {
     const Ends& own = At(Position(stage, action.chunk), action.microbatch);
     const bool forwarded = own.forward != kNever;
@@ -121,7 +121,7 @@ class Player {
     return absl::OkStatus();
   }
 
-  // When what the action needs of other stages is there.
+  // The time at which the tensors that the action needs from other stages are there.
   double ReadyTime(int stage, const Action& action) {
     const int position = Position(stage, action.chunk);
     if (action.kind == ActionKind::kForward) {
@@ -184,7 +184,7 @@ class Player {
   const PartCosts costs_;
   const int positions_;
   std::vector<Ends> ends_;
-  std::vector<size_t> next_;  // by stage, the first action not played
+  std::vector<size_t> next_;  // one entry a stage: its first action that was not played
   bool has_backward_ = false;
   std::vector<Timeline> stages_;
 };
@@ -198,7 +198,7 @@ bool HasBackward(const std::vector<Timeline>& stages) {
   return false;
 }
 
-// Without backwards a work item is done when it is forwarded.
+// A work item of a schedule without backwards is done when it is forwarded.
 int MostInFlight(const Timeline& stage, bool has_backward) {
   if (!has_backward) return 1;
   int live = 0, most = 0;

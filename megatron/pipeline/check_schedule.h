@@ -21,15 +21,16 @@ struct TimedAction {
   double end = 0;
 };
 
-using Timeline = std::vector<TimedAction>;  // of one stage, in order
+using Timeline = std::vector<TimedAction>;  // the actions of one stage, in order
 
 struct ScheduleReport {
   std::vector<Timeline> stages;
-  double time = 0;  // from the first start to the last end
-  // What the schedule adds to the time that the busiest stage computes: time / its work - 1.
+  double time = 0;  // time from the first start to the last end
+  // The share that the schedule adds to the time for which the busiest stage computes: time / its
+  // work - 1.
   double bubble = 0;
-  // By stage, the most work items (a micro-batch on a chunk) that were forwarded and not yet
-  // entirely backwarded at once: what activation memory must hold.
+  // For each stage, the most work items (a micro-batch on a chunk) that were forwarded and not yet
+  // entirely backwarded at once, which activation memory must hold.
   std::vector<int> in_flight;
 };
 

@@ -86,7 +86,7 @@ TEST(CheckScheduleTest, SplitBackwardsLeaveAThirdOfTheBubble) {
     for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
       const auto report = CheckSchedule(ZeroBubbleSchedule(stages, microbatches));
       ASSERT_THAT(report, IsOk());
-      // With few micro-batches nothing fills the way there and back.
+      // A schedule of few micro-batches has nothing with which to fill the way there and back.
       const int idle = std::max(stages - 1, 2 * (stages - 1) - (microbatches - 1));
       EXPECT_DOUBLE_EQ(report->time, 3 * microbatches + idle)
           << stages << " stages, " << microbatches << " micro-batches";
@@ -165,7 +165,7 @@ TEST(CheckScheduleTest, CostsAreTakenAsGiven) {
   EXPECT_DOUBLE_EQ(CheckSchedule(GPipeSchedule(2, 1), costs)->time, 2 * 2 + 2 * 7);
 }
 
-// What is wrong with a correct schedule after one change.
+// Returns the error of a correct schedule after one change.
 TEST(CheckScheduleTest, NamesWhatIsWrong) {
   const auto failure = [](const std::vector<Action>& first, const std::vector<Action>& second,
                           int microbatches = 1) {

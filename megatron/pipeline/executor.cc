@@ -179,7 +179,7 @@ class Runner {
   const ProcessGroup& pipeline_;
   Arena* const arena_;
   const Stream& stream_;
-  absl::InlinedVector<Blocks, 1> inputs_, gradients_;  // by chunk and slot
+  absl::InlinedVector<Blocks, 1> inputs_, gradients_;  // indexed by chunk and slot
   int64_t outgoing_bytes_ = 0;
   Tensor outgoing_;
   Timeline* timeline_ = nullptr;  // null: nothing is measured

@@ -34,7 +34,7 @@ absl::StatusOr<Timeline> RunScheduleAndMeasure(const StagePlan& plan, Stage* sta
                                                const ProcessGroup& pipeline, Arena* arena,
                                                const Stream& stream);
 
-// What the ranks of `pipeline` have measured of one schedule, on each of them.
+// Gives each rank of `pipeline` what all of them have measured of one schedule.
 absl::StatusOr<std::vector<Timeline>> GatherTimelines(const Schedule& schedule,
                                                       const Timeline& mine,
                                                       const ProcessGroup& pipeline,

@@ -125,7 +125,7 @@ class ProductStage : public Stage {
 
   const Schedule& schedule_;
   const int stage_;
-  std::map<std::pair<int, int>, Saved> saved_;  // by chunk and slot
+  std::map<std::pair<int, int>, Saved> saved_;  // indexed by chunk and slot
   std::map<std::pair<int, int>, std::vector<float>> deferred_;
   std::vector<float> gradients_;
   double loss_ = 0;
@@ -135,7 +135,7 @@ class ProductStage : public Stage {
 
 struct Result {
   double loss = 0;
-  std::vector<float> gradients;  // by position in the model
+  std::vector<float> gradients;  // indexed by position in the model
 
   friend bool operator==(const Result& a, const Result& b) {
     return a.loss == b.loss && a.gradients == b.gradients;

@@ -1,4 +1,4 @@
-// What CheckSchedule says of a schedule's time is what ranks that run it take. The ranks sleep in
+// Ranks that run a schedule take the time that CheckSchedule predicts. The ranks sleep in
 // place of computing, so that this holds on any number of cores; a loaded machine wakes them late,
 // so each schedule has several tries, the later ones with longer sleeps, beside which that is less.
 
@@ -74,8 +74,8 @@ double LeastTime(const Case& c, int microbatches) {
   return least;
 }
 
-// Where no stage holds more than kStages micro-batches: of 1F1B that is true of any number of them,
-// GPipe has to take them in goes of so many.
+// No stage holds more than kStages micro-batches: 1F1B never does, and GPipe takes the
+// micro-batches in portions of that many.
 TEST(MeasuredBubbleTest, WithTheSameMemoryZeroBubbleBeats1F1BAndThatBeatsGPipe) {
   const double gpipe = 2 * LeastTime(kCases[0], kStages);
   const double one = LeastTime(kCases[1], 2 * kStages);

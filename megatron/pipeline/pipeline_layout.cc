@@ -38,7 +38,7 @@ class Unroller {
     while (at_ < text_.size() && (Peek() == ',' || Peek() == ' ')) ++at_;
   }
 
-  // Without its parentheses, its letters unrolled.
+  // The text without its parentheses, its letters unrolled.
   absl::StatusOr<std::string> Group() {
     const size_t begin = at_++;
     std::string group;

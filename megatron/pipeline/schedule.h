@@ -31,7 +31,7 @@ struct Action {
   friend std::ostream& operator<<(std::ostream& out, const Action& action);
 };
 
-// On which stages the model's parts lie.
+// The stages on which the model's parts lie.
 enum class PartOrder {
   kRoundRobin,    // each chunk goes from the first stage to the last
   kBackAndForth,  // every other chunk goes back: with two, the first stage holds both ends
@@ -48,7 +48,7 @@ struct Place {
 int PositionOf(PartOrder order, int stages, const Place& place);
 Place PlaceOf(PartOrder order, int stages, int position);
 
-// Of one chunk of one stage, in any unit; a whole backward costs both of its parts.
+// The costs of one chunk of one stage, in any unit; a whole backward costs both of its parts.
 struct ActionCosts {
   double forward = 1;
   double backward_input = 1;
@@ -59,7 +59,7 @@ struct ActionCosts {
 class PartCosts {
  public:
   PartCosts(const ActionCosts& of_all = {}) : costs_(1, of_all) {}
-  // By position in the model.
+  // One entry for each position in the model.
   explicit PartCosts(std::vector<ActionCosts> costs) : costs_(std::move(costs)) {}
 
   const ActionCosts& At(int position) const { return costs_[costs_.size() == 1 ? 0 : position]; }
@@ -73,7 +73,7 @@ struct Schedule {
   int stages = 1;
   int chunks = 1;
   int microbatches = 1;
-  std::vector<std::vector<Action>> actions;  // by stage
+  std::vector<std::vector<Action>> actions;  // one list for each stage
   PartOrder order = PartOrder::kRoundRobin;
 
   int positions() const { return stages * chunks; }

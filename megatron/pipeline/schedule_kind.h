@@ -13,7 +13,7 @@ enum class ScheduleKind {
   kZeroBubbleV,            // two chunks
 };
 
-// Where the schedule wants the model's parts.
+// The order in which the schedule lays the model's parts over stages.
 PartOrder OrderOf(ScheduleKind kind);
 
 struct ScheduleOptions {

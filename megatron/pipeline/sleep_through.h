@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-// What was measured; `costs` in seconds. The schedule must pass CheckSchedule.
+// Returns what was measured; `costs` are in seconds. The schedule must pass CheckSchedule.
 absl::StatusOr<ScheduleReport> SleepThrough(const Schedule& schedule, const PartCosts& costs);
 
 }  // namespace megatron

@@ -35,18 +35,18 @@ struct TensorSpec {
 };
 
 struct WorkItem {
-  int microbatch = 0;  // within the step
+  int microbatch = 0;  // number within the step
   int chunk = 0;
   int slot = 0;
-  int deferred_slot = -1;  // of a backward in two parts
+  int deferred_slot = -1;  // used by a backward in two parts
 };
 
 class Stage {
  public:
   virtual ~Stage() = default;
 
-  // What crosses the edges into and out of a chunk for one micro-batch, known from the batch's
-  // metadata alone before anything runs. Both ends of an edge say the same.
+  // The tensors that cross the edges into and out of a chunk for one micro-batch, known from the
+  // batch's metadata alone before anything runs. Both ends of an edge say the same.
   virtual std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const = 0;
   virtual std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const = 0;
 

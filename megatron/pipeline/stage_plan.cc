@@ -125,7 +125,7 @@ class Planner {
     return true;
   }
 
-  // Where the result of an action goes.
+  // The destination of an action's result.
   bool Destination(Place place, ActionKind kind, Place* to) const {
     if (kind == ActionKind::kBackwardWeight) return false;
     return Neighbour(place, kind == ActionKind::kForward ? 1 : -1, to);

@@ -24,11 +24,10 @@ namespace megatron {
 
 struct Message {
   int peer = 0;           // the other stage
-  bool gradient = false;  // of an output; else an input
+  bool gradient = false;  // whether it is the gradient of an output; else it is an input
   int microbatch = 0;
-  int chunk =
-      0;  // of this stage: whose input or gradient it is (a receive), or who made it (a send)
-  int slot = -1;  // of a receive: the input or gradient slot into which it goes
+  int chunk = 0;  // this stage's chunk that it is for (a receive), or that made it (a send)
+  int slot = -1;  // for a receive, the input or gradient slot into which it goes
 
   friend bool operator==(const Message& a, const Message& b) {
     return a.peer == b.peer && a.gradient == b.gradient && a.microbatch == b.microbatch &&
@@ -42,11 +41,11 @@ struct Step {
 
   Action action;
   int slot = -1;
-  int input_slot = -1;     // of a chunk with an edge before it
-  int gradient_slot = -1;  // of a backward with an edge behind it, but for its second part
-  int deferred_slot = -1;  // of a backward in two parts
-  // Where the neighbouring chunk is on this stage too, the slot there into which the result goes
-  // directly: an input slot of the next chunk (forward), a gradient slot of the one before
+  int input_slot = -1;     // set for a chunk with an edge before it
+  int gradient_slot = -1;  // set for a backward with an edge behind it, except for its second part
+  int deferred_slot = -1;  // set for a backward in two parts
+  // The slot of the neighbouring chunk into which the result goes directly, where that chunk is on
+  // this stage too: an input slot of the next chunk (forward), a gradient slot of the one before
   // (backward).
   int result_slot = -1;
 
@@ -58,10 +57,10 @@ struct StagePlan {
   int stage = 0;
   int microbatches = 1;
   std::vector<Step> steps;
-  // How many there are, by chunk.
+  // The numbers of slots, by chunk.
   std::vector<int> slots, input_slots, gradient_slots, deferred_slots;
 
-  std::vector<int> positions;  // in the model, by chunk
+  std::vector<int> positions;  // position in the model, by chunk
 
   int chunks() const { return static_cast<int>(slots.size()); }
   bool has_input(int chunk) const { return positions[chunk] > 0; }

@@ -58,7 +58,7 @@ class PlanPlayer {
   }
 
  private:
-  // By chunk and slot, the micro-batch in it.
+  // The micro-batch in each slot, by chunk and slot.
   using Slots = std::map<std::pair<int, int>, int>;
   struct Pending {
     std::deque<Message> sends, receives;
@@ -252,7 +252,7 @@ TEST(StagePlanTest, OneForwardOneBackwardNeedsASlotPerStageBehind) {
   }
 }
 
-// What stage s of ZB-H1 puts off are s micro-batches, and one more while it takes the next.
+// Stage s of ZB-H1 puts off s micro-batches, and one more while it takes the next.
 TEST(StagePlanTest, OnlySplitBackwardsHaveDeferredSlots) {
   for (int stage = 0; stage < 4; ++stage) {
     EXPECT_EQ(PlanStage(OneForwardOneBackwardSchedule(4, 16), stage).deferred_slots,
@@ -280,7 +280,7 @@ TEST(StagePlanTest, ZeroBubbleVSendsNothingAtTheTurn) {
 }
 
 TEST(StagePlanTest, SendsAndReceivesShareAnExchange) {
-  // In the middle of 1F1B stage 0 of 2 sends an input and receives a gradient at once.
+  // Stage 0 of 2 sends an input and receives a gradient at once in the middle of 1F1B.
   const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(2, 4), 0);
   int both = 0;
   for (const Step& step : plan.steps) {
@@ -289,7 +289,7 @@ TEST(StagePlanTest, SendsAndReceivesShareAnExchange) {
   EXPECT_GE(both, 1);
 }
 
-// What is done between which messages, whatever their order within an exchange.
+// The actions between messages, whatever the order of messages within an exchange.
 std::vector<std::string> Outline(const StagePlan& plan) {
   std::vector<std::string> outline;
   for (const Step& step : plan.steps) {

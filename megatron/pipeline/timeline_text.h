@@ -23,8 +23,8 @@ std::string TimelineText(const MeasuredSchedule& measured);
 // kInvalidArgument with the number of the line at fault. The schedule need not be right.
 absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text);
 
-// What each kind of action took on average, in each part of the model: where backwards were whole,
-// half of it each part.
+// The mean time of each kind of action in each part of the model. A backward that was whole counts
+// half for each of its two parts.
 PartCosts MeanCosts(const MeasuredSchedule& measured);
 
 }  // namespace megatron

@@ -22,7 +22,8 @@ constexpr double kTicksPerForward = 1000;
 constexpr ActionKind kF = ActionKind::kForward, kI = ActionKind::kBackwardInput,
                      kW = ActionKind::kBackwardWeight;
 
-// What a stage prefers of what it could do; when nothing of it can be done, the weights' parts.
+// The order in which a stage prefers the actions that it could do; when it can do none of these, it
+// does the weights' parts.
 struct Choice {
   ActionKind kind = kF;
   int chunk = 0;
@@ -56,7 +57,7 @@ class Game {
     schedule_.actions.resize(stages);
   }
 
-  // When everything is done; kNever if the stages came to wait for each other.
+  // The time at which everything is done; kNever if the stages came to wait for each other.
   Ticks Play() {
     size_t left = 3 * Cells();
     events_.push(0);
@@ -139,7 +140,7 @@ class Game {
   const Ticks forward_, input_, weight_;
   const Preferences preferences_;
   std::vector<StageState> stage_;
-  std::vector<Ticks> forwarded_, backwarded_;  // when, by position and micro-batch
+  std::vector<Ticks> forwarded_, backwarded_;  // times, by position and micro-batch
   std::priority_queue<Ticks, std::vector<Ticks>, std::greater<Ticks>> events_;
   Schedule schedule_;
 };

@@ -18,7 +18,8 @@
 
 namespace megatron {
 
-// Of all stages together: what a stage does next follows from what the others have done.
+// The lists of all stages together, since what a stage does next follows from what the others have
+// done.
 Schedule ZeroBubbleVSchedule(int stages, int microbatches, const ActionCosts& costs = {});
 
 }  // namespace megatron

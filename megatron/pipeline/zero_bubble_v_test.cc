@@ -37,7 +37,7 @@ TEST(ZeroBubbleVTest, OnlyTheWayToTheLastStageIsIdle) {
       if (microbatches == stages || microbatches >= stages + (stages + 1) / 2) {
         EXPECT_EQ(report->time, least) << stages << " stages, " << microbatches << " micro-batches";
       } else {
-        // With few micro-batches nothing fills the way there and back.
+        // A schedule of few micro-batches has nothing with which to fill the way there and back.
         EXPECT_LE(report->time, std::max(least + stages - 1, 4 * stages + 2 * microbatches - 1))
             << stages << " stages, " << microbatches << " micro-batches";
       }
@@ -67,7 +67,7 @@ TEST(ZeroBubbleVTest, LargePipelinesComeCloseToTheLeastToo) {
   }
 }
 
-// Where the parts do not take as long as each other, too, if it knows.
+// The same holds where the parts take different times, if the order is made for them.
 TEST(ZeroBubbleVTest, IsFasterThanZbH1ForAnyLikelyCosts) {
   for (double input : {0.8, 1.0, 1.3, 2.0}) {
     for (double weight : {0.6, 0.8, 1.0}) {

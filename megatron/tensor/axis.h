@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-// In the dense grid ranks are cut by kTensor, kContext, kData and kPipeline; in the expert grid by
+// The dense grid cuts ranks along kTensor, kContext, kData and kPipeline, the expert grid along
 // kTensor (of experts), kExpert, kData (of experts) and kPipeline.
 enum class Axis : uint8_t { kTensor, kContext, kExpert, kData, kPipeline };
 constexpr int kNumAxes = 5;

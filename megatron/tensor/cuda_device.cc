@@ -145,7 +145,7 @@ void CudaEvent::Record(const CudaStream& stream) {
 bool CudaEvent::Reached() const {
   const cudaError_t state = cudaEventQuery(Handle(*this));
   if (state == cudaErrorNotReady) {
-    cudaGetLastError();  // where it is kept like an error, for the next one who asks
+    cudaGetLastError();  // kept like an error, and returned to whoever asks next
     return false;
   }
   Check(state, "cudaEventQuery");

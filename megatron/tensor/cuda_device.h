@@ -53,7 +53,7 @@ class CudaStream {
   // undefined. Grows to the most ever asked for, and waits for the stream when it does.
   void* Workspace(int64_t bytes);
 
-  // From now on a workspace that was outgrown stays until the end: graphs have its address.
+  // Keeps outgrown workspaces until the end from now on, because graphs hold their addresses.
   void KeepWorkspaces();
 
   // Waits until all that was enqueued has happened.
@@ -89,23 +89,23 @@ class CudaEvent {
   void Record(const CudaStream& stream);
   bool Reached() const;
   void Wait() const;  // the host does, until it is reached
-  // What is enqueued on `stream` from now on happens after it.
+  // Work that is enqueued on `stream` from now on happens after the event.
   void HoldBack(const CudaStream& stream) const;
-  // Between two timed events of a device, both reached.
+  // Returns the time between two timed events of a device, both reached.
   static int64_t Nanoseconds(const CudaEvent& from, const CudaEvent& to);
 
  private:
   void* handle_ = nullptr;
 };
 
-// For NVIDIA's profilers, which show ranges of the host's work by name and can be told what part of
-// a run to look at; without one these cost next to nothing. Ranges of a thread nest.
+// Marks for NVIDIA's profilers, which show ranges of the host's work by name and can be told what
+// part of a run to record; without one these cost next to nothing. Ranges of a thread nest.
 void PushCudaRange(const std::string& name);
 void PopCudaRange();
 void StartCudaProfiler();
 void StopCudaProfiler();
 
-// Between tensors of equal dtype and shape, both contiguous, of which at least one is on the
+// Copies between tensors of equal dtype and shape, both contiguous, of which at least one is on the
 // stream's device and the other there or on the CPU. With one on the CPU this returns when it has
 // happened.
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out);

@@ -6,9 +6,9 @@
 //   graph.EndCapture(&stream);
 //   graph.Launch(&stream);       // now they do, and again with every launch
 //
-// What is written down are kernels with the addresses and numbers that they were given then; what
-// lies at the addresses is read when a launch's turn has come. So whoever launches again must know
-// that all addresses and numbers are still right.
+// A graph holds kernels with the addresses and numbers that they were given at capture; the memory
+// at the addresses is read when a launch runs. So whoever launches again must know that all
+// addresses and numbers are still right.
 //
 // While a stream is captured its thread waits for nothing of a device, records no event, takes and
 // frees no device memory, and copies nothing to or from the host; and no operation wants a larger
@@ -28,7 +28,7 @@ namespace megatron {
 class CudaGraph {
  public:
   CudaGraph() = default;
-  ~CudaGraph();  // after what was launched has happened
+  ~CudaGraph();  // must follow the end of what was launched
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
@@ -38,7 +38,8 @@ class CudaGraph {
   bool captured() const { return captured_; }
   int64_t num_operations() const { return num_operations_; }
 
-  // On the stream that was captured. The first launch is slow: it makes the graph ready.
+  // Launches on the stream that was captured. The first launch is slow, because it prepares the
+  // graph.
   void Launch(CudaStream* stream);
 
   const void* handle() const { return graph_; }

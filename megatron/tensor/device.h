@@ -1,4 +1,4 @@
-// Where memory lives and kernels run.
+// The devices on which memory lives and kernels run.
 #ifndef MEGATRON_TENSOR_DEVICE_H_
 #define MEGATRON_TENSOR_DEVICE_H_
 

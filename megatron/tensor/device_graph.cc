@@ -1,4 +1,4 @@
-// What of emulated_graph.h a test can ask of a real device.
+// The part of emulated_graph.h that a real device can answer.
 #include "megatron/tensor/emulated_graph.h"
 
 namespace megatron {

@@ -34,7 +34,7 @@ TEST(DTypeTest, EverySixteenBitFloatSurvivesARoundTrip) {
   }
 }
 
-// Between two neighbours the nearer one is taken, the even one at the middle.
+// A value between two neighbours becomes the nearer one, and in the middle the even one.
 TEST(DTypeTest, RoundsToNearestEven) {
   for (uint32_t bits = 0; bits < 0x7bff; ++bits) {
     const float low = ToFloat(Float16{static_cast<uint16_t>(bits)});

@@ -46,16 +46,16 @@ EmulatedTransfers& Transfers() {
   return transfers;
 }
 
-// What an event's handle points to.
+// The object that an event's handle points to.
 struct Recorded {
   Clock::time_point time;
   const void* stream;
-  int64_t transfers;  // of the stream that were before it
-  int64_t number;     // of all that were recorded
+  int64_t transfers;  // number of operations of the stream before it
+  int64_t number;     // number among all recorded events
 };
 
-// Which recorded points of streams the host has waited for. Whoever waits for an earlier point of
-// the same stream again does not wait.
+// The recorded points of streams that the host has waited for. A wait for an earlier point of the
+// same stream is no wait.
 class Waiting {
  public:
   int64_t Next() {
@@ -110,7 +110,7 @@ std::pair<char*, char*> MapTwice(size_t bytes, const std::string& name) {
 }
 
 std::pair<char*, char*> TakeFromHeap(size_t bytes) {
-  constexpr size_t kAlignment = 256;  // what cudaMalloc promises
+  constexpr size_t kAlignment = 256;  // the alignment that cudaMalloc promises
   void* memory = nullptr;
   CHECK_EQ(posix_memalign(&memory, kAlignment, bytes), 0) << bytes << " bytes";
   std::memset(memory, 0, bytes);
@@ -148,7 +148,7 @@ void CheckPageLocked(const Tensor& tensor) {
       << "not page-locked: " << tensor;
 }
 
-// What a CUDA stream's handle points to.
+// The object that a CUDA stream's handle points to.
 ThreadPool* PoolOf(const CudaStream& stream) { return static_cast<ThreadPool*>(stream.handle()); }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace megatron {
 // CudaFacts().name of the emulated device on which the CPU's ops run; tests may ask more of it than
 // of a real one.
 inline constexpr char kEmulatedDeviceName[] = "emulated";
-// And of the one on which the kernels' own code runs.
+// The name of the emulated device that runs the kernels' own code.
 inline constexpr char kEmulatedKernelsName[] = "emulated kernels";
 
 // Whether the kernels' own code runs, emulated (//megatron/ops/cuda:emulated_kernels), rather than
@@ -30,8 +30,8 @@ bool KernelsAreEmulated();
 // that was recorded is reached.
 void MakeEmulatedEventsLate(bool late);
 
-// How often memory was taken, of the device or page-locked, and how often the host waited for a
-// stream, or for an event that was not behind it already, since the program began.
+// The number of times that memory was taken, of the device or page-locked, and that the host waited
+// for a stream, or for an event that was not behind it already, since the program began.
 struct EmulatedCudaCounts {
   int64_t allocations = 0, host_waits = 0;
 };

@@ -2,7 +2,8 @@
 // which a launch carries out one after the other. So a number that the host has changed since is
 // the old one, and memory is read as it is then, as on a real device.
 //
-// What a real device refuses while it is captured, or what would be lost, ends the program here.
+// The program ends where it does what a real device refuses during a capture, or what a graph would
+// lose.
 #ifndef MEGATRON_TENSOR_EMULATED_GRAPH_H_
 #define MEGATRON_TENSOR_EMULATED_GRAPH_H_
 
@@ -20,7 +21,7 @@ struct EmulatedOperation {
   std::function<void()> run;
 };
 
-// By this thread.
+// Whether this thread is capturing.
 bool IsBeingCaptured(const CudaStream& stream);
 void WriteDown(const CudaStream& stream, EmulatedOperation operation);
 // `what` is not allowed while this thread captures any stream.
@@ -28,8 +29,8 @@ void CheckCapturesNothing(const char* what);
 
 const std::vector<EmulatedOperation>& OperationsOf(const CudaGraph& graph);
 
-// What the graphs' operations are, where they differ first; empty: they do the same. On a real
-// device they are only counted.
+// Describes the first operations in which the graphs differ; empty where they do the same. On a
+// real device they are only counted.
 std::string FirstDifference(const CudaGraph& a, const CudaGraph& b);
 
 }  // namespace megatron

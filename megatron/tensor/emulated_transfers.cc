@@ -36,7 +36,7 @@ int64_t EmulatedTransfers::Last(const void* stream) {
   return pending.finished + static_cast<int64_t>(pending.transfers.size());
 }
 
-// What is done with the same memory after them on their stream finds them done.
+// Later operations of their stream on the same memory find them done.
 void EmulatedTransfers::FinishOverlapping(const void* stream, const Transfer& next) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Transfer& before : pending_[stream].transfers) {

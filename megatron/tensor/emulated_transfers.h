@@ -26,7 +26,7 @@ class EmulatedTransfers {
 
   // The host has waited for the first `number` of the stream.
   void Finish(const void* stream, int64_t number);
-  // For all, and no more will follow.
+  // Waits for all of them; no more may follow.
   void End(const void* stream);
 
  private:

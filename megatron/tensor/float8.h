@@ -35,8 +35,8 @@ float Float8ToFloat(Float8Format format, uint8_t code);
 // NaN, so that it shows in whatever the code is multiplied with.
 uint8_t FloatToFloat8(Float8Format format, float value);
 
-// What takes a tensor whose largest magnitude is `amax` to the format's largest. 1 where amax is 0
-// or not finite, and never infinite.
+// The scale that takes a tensor whose largest magnitude is `amax` to the format's largest number.
+// It is 1 where amax is 0 or not finite, and never infinite.
 float Float8Scale(Float8Format format, float amax);
 
 // Implementation details follow.

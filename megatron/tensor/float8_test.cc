@@ -65,7 +65,7 @@ TEST(Float8Test, EveryFiniteCodeSurvivesARoundTrip) {
   }
 }
 
-// Between two neighbours the nearer one is taken, the even one at the middle.
+// A value between two neighbours becomes the nearer one, and in the middle the even one.
 TEST(Float8Test, RoundsToNearestEven) {
   for (Float8Format format : {kE4M3, kE5M2}) {
     const int largest = format == kE4M3 ? 0x7e : 0x7b;

@@ -4,14 +4,14 @@
 //   loss.Fetch(stream);               // waits for the stream on CUDA
 //   float value = loss.host().data<float>()[0];
 //
-// or, where the host has something to do meanwhile,
+// Where the host has other work meanwhile:
 //
 //   loss.StartFetch(stream);
 //   ...                               // nobody touches loss.host()
 //   loss.Finish();
 //
-// On the CPU it is the tensor itself, and bringing and sending are free; on CUDA it is a copy in
-// page-locked memory of the host; on the meta device it has no memory either.
+// The mirror of a CPU tensor is the tensor itself, so that fetching and sending are free; on CUDA
+// it is a copy in page-locked memory of the host; on the meta device it has no memory either.
 #ifndef MEGATRON_TENSOR_HOST_MIRROR_H_
 #define MEGATRON_TENSOR_HOST_MIRROR_H_
 
@@ -38,7 +38,7 @@ class HostMirror {
   ~HostMirror() { Finish(); }
 
   const Tensor& host() const { return host_; }
-  // What the host has of a part of the mirrored tensor's memory, of any dtype and shape.
+  // The host's copy of a part of the mirrored tensor's memory, with any dtype and shape.
   Tensor Of(const Tensor& part) const;
   void Fetch(const Stream& stream) const;  // host = device
   void Send(const Stream& stream) const;   // device = host

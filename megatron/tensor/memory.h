@@ -29,7 +29,8 @@ class MemoryLedger {
 
   int64_t current_bytes() const;
   int64_t peak_bytes() const;
-  std::map<std::string, int64_t> AtPeak() const;  // what each name held when the total was highest
+  std::map<std::string, int64_t> AtPeak()
+      const;  // the bytes of each name when the total was highest
 
  private:
   mutable std::mutex mutex_;
@@ -80,7 +81,7 @@ class Arena {
 
   Device device() const { return buffer_.device(); }
   int64_t high_water() const { return high_water_; }
-  // On the meta device: bytes by name at the high-water mark.
+  // The bytes by name at the high-water mark; only an arena on the meta device knows them.
   std::map<std::string, int64_t> NamesAtHighWater() const;
 
   // Gives back at the end of a block what was allocated in it.
@@ -106,7 +107,7 @@ class Arena {
   Buffer buffer_;
   int64_t top_ = 0, high_water_ = 0;
   bool measuring_;
-  std::vector<Piece> live_, at_high_water_;  // of a measuring arena only
+  std::vector<Piece> live_, at_high_water_;  // used by a measuring arena only
 };
 
 }  // namespace megatron

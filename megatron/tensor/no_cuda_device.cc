@@ -1,5 +1,5 @@
-// What stands for cuda_device.cc in a build without CUDA. Weak, so that a test may bring a device
-// of its own (emulated_cuda.h).
+// The form of cuda_device.cc in a build without CUDA. Its symbols are weak, so that a test may link
+// a device of its own (emulated_cuda.h).
 #include <cstdlib>
 
 #include "glog/logging.h"

@@ -1,4 +1,4 @@
-// What stands for cuda_graph.cc in a build without CUDA, where there is no stream to capture.
+// The form of cuda_graph.cc in a build without CUDA, where there is no stream to capture.
 #include "glog/logging.h"
 #include "megatron/tensor/cuda_graph.h"
 

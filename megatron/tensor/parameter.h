@@ -18,12 +18,12 @@ namespace megatron {
 
 struct Sharding {
   Shape global_shape;
-  Shape offset;              // of this rank's block, per dim
+  Shape offset;              // start of this rank's block, per dim
   Shape local_shape;         // of this rank's block
-  bool expert_grid = false;  // which grid the axes below belong to
+  bool expert_grid = false;  // whether the axes below belong to the expert grid
   AxisSet sharded;           // axes that cut the tensor: ranks along them hold different blocks
-  // Of a tensor that is cut over tensor-parallel ranks: how many consecutive ones hold each block.
-  // Where that is several, `partial` over kTensor means over these.
+  // The number of consecutive tensor-parallel ranks that hold each block of a tensor that is cut
+  // over them. Where it is more than one, `partial` over kTensor means over these ranks.
   int tensor_replicas = 1;
   AxisSet
       partial;  // axes, besides data and context, over which each rank's gradient is only a summand
@@ -45,7 +45,7 @@ struct Initializer {
 };
 
 struct Parameter {
-  std::string name;  // as in Megatron's checkpoints: "decoder.layers.0.mlp.linear_fc1.weight"
+  std::string name;  // the name in Megatron's checkpoints: "decoder.layers.0.mlp.linear_fc1.weight"
   Sharding sharding;
   Initializer initializer;
   bool weight_decay = true;

@@ -1,6 +1,6 @@
-// Between a stage, which uses its parameters block by block (Parameter::block), and whoever has
-// their memory, who may have shared it out over ranks: weights may be gathered for a use and
-// dropped after it, gradients be reduced as soon as they are complete.
+// The contract between a stage, which uses its parameters block by block (Parameter::block), and
+// the owner of their memory, which may have shared it out over ranks: weights may be gathered for a
+// use and dropped after it, gradients be reduced as soon as they are complete.
 //
 //   WeightsInUse weights(ctx.blocks, block, next);   // forward, or backward of the inputs
 //   GradientsInUse gradients(ctx.blocks, block);     // backward of the weights
@@ -17,12 +17,13 @@ class WeightBlocks {
 
   virtual ~WeightBlocks() = default;
 
-  // Until as many Releases the block's Parameter::data are there. `next` is the block that will be
-  // acquired next, or kNone where that is not known: it may be fetched in the meantime.
+  // Makes the block's Parameter::data available until Release was called as often. `next` is the
+  // block that will be acquired next, or kNone where that is not known: it may be fetched in the
+  // meantime.
   virtual void Acquire(int block, int next) = 0;
   virtual void Release(int block) = 0;
 
-  // From here to EndGradients backward may add to the block's Parameter::grad. A block that is used
+  // Lets backward add to the block's Parameter::grad until EndGradients. A block that is used
   // twice may begin twice.
   virtual void BeginGradients(int block) = 0;
   // Once for each micro-batch, after the last use of the block in it.

@@ -91,7 +91,7 @@ class Trial {
                nullptr),
         output_(stream.device(), (in_place ? whole_ : OutputCount()) * SizeOf(options.dtype),
                 "output", nullptr) {
-    // In place, the smaller buffer is this rank's part of the larger one.
+    // An operation in place has its smaller buffer inside the larger one, as this rank's part.
     const int64_t part = group.rank() * count_ * SizeOf(options.dtype);
     const bool gathers = operation == BenchOperation::kAllGather;
     const bool scatters = operation == BenchOperation::kReduceScatter;
@@ -217,7 +217,7 @@ double Sum(double value, const ProcessGroup& group) {
   return static_cast<double>(number);
 }
 
-// What was enqueued has happened.
+// Everything that was enqueued has happened here.
 void Finish(const Stream& stream) {
   if (stream.device().type == DeviceType::kCuda) stream.cuda()->Synchronize();
 }

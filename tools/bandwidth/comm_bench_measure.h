@@ -70,7 +70,7 @@ struct CommBenchResult {
 
   bool reduces() const;
   bool has_root() const { return operation == BenchOperation::kBroadcast; }
-  // Of all rows and forms.
+  // The result over all rows and forms.
   double average_busbw() const;
   int64_t wrong() const;
 };

@@ -19,7 +19,7 @@ const char* const kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7
 std::string TimingColumns(const std::optional<CommBenchTiming>& timing) {
   if (!timing.has_value()) return absl::StrFormat("  %8s  %6s  %6s  %6s", "-", "-", "-", "-");
   const std::string wrong = timing->wrong.has_value() ? absl::StrCat(*timing->wrong) : "N/A";
-  // As many digits as nccl-tests give: at least four that count.
+  // Formats with as many digits as nccl-tests: at least four that count.
   const int digits = timing->microseconds < 1000 ? 2 : timing->microseconds < 100000 ? 1 : 0;
   return absl::StrFormat("  %8.*f  %6.2f  %6.2f  %6s", digits, timing->microseconds, timing->algbw,
                          timing->busbw, wrong);

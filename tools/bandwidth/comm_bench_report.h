@@ -1,4 +1,4 @@
-// What comm_bench prints and writes: nccl-tests' table, JSON, and a picture of bandwidth against
+// The output of comm_bench: nccl-tests' table, JSON, and a picture of bandwidth against
 // size that needs nothing around it.
 #ifndef TOOLS_BANDWIDTH_COMM_BENCH_REPORT_H_
 #define TOOLS_BANDWIDTH_COMM_BENCH_REPORT_H_

@@ -35,7 +35,7 @@ TEST(DatasetLockTest, ADeadProcessHoldsNothing) {
   const pid_t child = fork();
   if (child == 0) {
     const auto lock = DatasetLock::Take(prefix);
-    _exit(lock.ok() ? 0 : 1);  // without the destructor
+    _exit(lock.ok() ? 0 : 1);  // ends without the destructor
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);

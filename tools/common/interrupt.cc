@@ -22,7 +22,7 @@ void Catch(void (*handler)(int)) {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-// As tool_main.h ends with kCancelled, by what a signal handler may call.
+// Ends the process as tool_main.h does with kCancelled, using only what a signal handler may call.
 void End(int) {
   for (const char* text : {"\nerror: interrupted; ", what_to_say.load(), "\n"}) {
     if (write(STDERR_FILENO, text, std::strlen(text)) < 0) break;

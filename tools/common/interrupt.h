@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// From here on the first SIGINT or SIGTERM is noted; the second one kills.
+// Notes the first SIGINT or SIGTERM from now on; the second one kills.
 void CatchInterrupts();
 
 bool Interrupted();
@@ -19,8 +19,9 @@ absl::Status CheckInterrupted();
 // The same for those who take a flag to look at.
 const std::atomic<bool>* InterruptFlag();
 
-// For programs that leave nothing half done and have nowhere to look: from here on SIGINT or
-// SIGTERM ends the process with code 130 and "error: interrupted; `what`", a text that lives on.
+// For programs that leave nothing half done and have no place at which to look for an interrupt: a
+// SIGINT or SIGTERM from now on ends the process with code 130 and "error: interrupted; `what`", a
+// text that lives on.
 void EndWhenInterrupted(const char* what);
 
 }  // namespace megatron

@@ -16,7 +16,7 @@ class ProgressLine {
  public:
   ProgressLine();
 
-  double seconds() const;  // since the beginning
+  double seconds() const;  // count since the beginning
 
   // Prints what `line` returns, where it is time to.
   void Update(absl::FunctionRef<std::string()> line);

@@ -46,8 +46,7 @@ std::vector<char*> ParseFlags(int argc, char** argv) {
   return arguments;
 }
 
-// Of a list that is given twice the second would replace the first, and what that said be left out
-// in silence.
+// A list that is given twice is an error: the second would replace the first in silence.
 absl::Status CheckNoListTwice(int argc, char** argv) {
   std::set<std::string> given;
   for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
@@ -108,7 +107,7 @@ int RunTool(int argc, char** argv, absl::string_view usage,
   const std::vector<char*> arguments = ParseFlags(argc, argv);
   if (status.ok()) status = GoWhereTheUserStands();
   if (status.ok()) status = body(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
-  // What a full disk has swallowed was not told.
+  // A full disk shows only when the output is flushed.
   const bool told = std::cout.flush() && std::fflush(stdout) == 0;
   if (status.ok() && !told) status = absl::ResourceExhaustedError("the output can't be written");
   if (!status.ok()) std::cerr << "error: " << status.message() << std::endl;

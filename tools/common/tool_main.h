@@ -1,4 +1,4 @@
-// What the programs of this folder do first and last.
+// The first and the last things that the programs of this folder do.
 //
 //   int main(int argc, char** argv) { return megatron::RunTool(argc, argv, "Prints a dataset.",
 //   Main); }
@@ -24,12 +24,12 @@ namespace megatron {
 int RunTool(int argc, char** argv, absl::string_view usage,
             absl::FunctionRef<absl::Status(const std::vector<std::string>& arguments)> body);
 
-// What went wrong with data that was to be read, as kDataLoss: missing, or not to be opened. As it
-// is where it is that already, or kInvalidArgument or kCancelled.
+// Turns an error of data that was to be read, such as a missing file, into kDataLoss. A kDataLoss,
+// kInvalidArgument or kCancelled stays as it is.
 absl::Status InputError(const absl::Status& status);
 
-// Where what an argument names is not there, kNotFound becomes kInvalidArgument: of checkpoints, as
-// pretrain_gpt takes them.
+// Turns the kNotFound of a checkpoint that an argument names into kInvalidArgument, as pretrain_gpt
+// does.
 template <typename T>
 absl::StatusOr<T> AsArgument(absl::StatusOr<T> named) {
   if (absl::IsNotFound(named.status())) return absl::InvalidArgumentError(named.status().message());

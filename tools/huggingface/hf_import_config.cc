@@ -103,8 +103,8 @@ int64_t TokenizerVocabulary(const ModelOptions& model, const ImportOptions& opti
   return options.tokenizer.type.empty() ? model.vocab_size : options.tokenizer_vocab_size;
 }
 
-// What the vocabulary is to be padded to a multiple of to become `padded` rows: the usual 128 where
-// that does it.
+// The multiple to which the vocabulary must be padded to get `padded` rows: the usual 128 where
+// that gives it.
 int64_t VocabularyMultiple(int64_t vocab_size, int64_t padded) {
   constexpr int64_t kUsual = 128;
   return (vocab_size + kUsual - 1) / kUsual * kUsual == padded ? kUsual : padded;

@@ -16,15 +16,15 @@ namespace megatron {
 struct ImportOptions {
   int64_t seq_length = 0;  // 0: the model's positions, at most 2048
   std::string save;        // the directory of the checkpoint
-  HfTokens tokens;         // that config.json names, for where there is no tokenizer
+  HfTokens tokens;         // the ids that config.json names, for a model without tokenizer
   // The model's, and how many tokens it has; without a type: ids are tokens of NullTokenizer.
   TokenizerOptions tokenizer;
   int64_t tokenizer_vocab_size = 0;
 };
 
 struct ImportedConfig {
-  std::string checkpoint_text;  // in the checkpoint
-  std::string training_text;    // for pretrain_gpt, to start from the checkpoint
+  std::string checkpoint_text;  // the text in the checkpoint
+  std::string training_text;    // the text for pretrain_gpt, to start from the checkpoint
 };
 
 // The vocabulary is padded to model.padded_vocab_size. What a training needs and no model has

@@ -52,7 +52,7 @@ Copies FilesOf(FileSystem& fs, const TokenizerOptions& tokenizer) {
   return files;
 }
 
-// As BertTokenizer there, which does unless it is told not to.
+// BertTokenizer lowers case there unless it is told not to.
 bool LowersCase(FileSystem& fs, const std::string& directory) {
   const auto text = ReadFileToString(fs, JoinPath(directory, kTokenizerConfig));
   if (!text.ok()) return true;

@@ -10,10 +10,10 @@
 
 namespace megatron {
 
-// By the files that are there: HuggingFaceTokenizer (tokenizer.json), GPT2BPETokenizer (vocab.json
-// and merges.txt), Llama2Tokenizer (tokenizer.model), BertWordPieceLowerCase or, where
-// tokenizer_config.json says so, BertWordPieceCase (vocab.txt); without a type where there are none
-// of these.
+// The tokenizer by the files that are there: HuggingFaceTokenizer (tokenizer.json),
+// GPT2BPETokenizer (vocab.json and merges.txt), Llama2Tokenizer (tokenizer.model),
+// BertWordPieceLowerCase or, where tokenizer_config.json says so, BertWordPieceCase (vocab.txt);
+// without a type where there are none of these.
 TokenizerOptions FindHfTokenizer(FileSystem& fs, const std::string& directory);
 
 // Copies the tokenizer's files into `directory`, which is created, under the names that

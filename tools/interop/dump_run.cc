@@ -28,7 +28,7 @@ ABSL_FLAG(std::string, output, "", "The folder to write to; made where there is 
 namespace megatron {
 namespace {
 
-// As Hugging Face writes it, or what model.py knows.
+// The configuration as Hugging Face writes it, or the one that model.py reads.
 absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
   const ModelOptions& gpt = run.trainer.model;
   if (IsHuggingFaces(run)) {

@@ -21,7 +21,7 @@ std::string Write(const Tensor& tensor) {
   return *fs.MutableContents("/t.npy");
 }
 
-// What numpy.save writes for numpy.arange(6, dtype="<i4").reshape(2, 3), byte for byte.
+// The bytes that numpy.save writes for numpy.arange(6, dtype="<i4").reshape(2, 3).
 TEST(NpyTest, WritesWhatNumpyWrites) {
   std::vector<int32_t> values = {0, 1, 2, 3, 4, 5};
   std::string expected("\x93NUMPY\x01\x00\x76\x00", 10);

@@ -46,7 +46,7 @@ ModelOptions Llama() {
   return gpt;
 }
 
-// As Megatron's; with post_norm as the paper's.
+// A BERT as Megatron's, or with post_norm as the paper's.
 ModelOptions Bert(bool post_norm) {
   ModelOptions bert = Gpt2();
   TransformerOptions& layer = bert.transformer;
@@ -70,7 +70,7 @@ ModelOptions MegatronT5() {
   return t5;
 }
 
-// As published: 1.0, whose MLP has a ReLU, or 1.1 with a gate and an output matrix of its own.
+// A T5 as published: 1.0, whose MLP has a ReLU, or 1.1 with a gate and an output matrix of its own.
 ModelOptions T5(bool version_1_1) {
   ModelOptions t5 = MegatronT5();
   TransformerOptions& layer = t5.transformer;

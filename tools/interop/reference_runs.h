@@ -33,7 +33,7 @@ std::vector<ReferenceRun> ReferenceRuns();
 // and the layout that they have there.
 bool IsHuggingFaces(const ReferenceRun& run);
 
-// In the order of training.
+// The samples, in the order of training.
 std::vector<Sample> ReferenceSamples(const ReferenceRun& run);
 
 struct ReferenceResult {
@@ -42,7 +42,7 @@ struct ReferenceResult {
     std::vector<float> values;
   };
   std::map<std::string, Weight> initial_weights, final_weights;
-  std::vector<float> losses, grad_norms;  // by step
+  std::vector<float> losses, grad_norms;  // one entry a step
 };
 
 // `stream` is of the CPU.

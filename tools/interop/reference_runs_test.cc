@@ -21,7 +21,7 @@ constexpr double kBound = 1e-5;  // relative
 
 using Numbers = std::map<std::string, std::vector<double>>;
 
-// By PyTorch in double: pytorch_reference/compare.py --write_goldens.
+// Numbers of PyTorch in double, written by pytorch_reference/compare.py --write_goldens.
 Numbers ReadGoldens(const std::string& run) {
   std::ifstream file("tools/interop/testdata/" + run + ".txt");
   EXPECT_TRUE(file.is_open()) << run;
@@ -43,7 +43,7 @@ bool IsCompared(const std::string& weight) {
          !absl::EndsWith(weight, ".key.bias");
 }
 
-// What a golden has of a run.
+// The numbers of a run that a golden has.
 Numbers Summarize(const ReferenceResult& result) {
   Numbers numbers;
   numbers["losses"].assign(result.losses.begin(), result.losses.end());

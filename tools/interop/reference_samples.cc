@@ -8,7 +8,7 @@ namespace megatron {
 namespace {
 
 constexpr uint64_t kSeed = 1234;
-// Of BERT's and T5's samples: words below the first special token.
+// The vocabulary of BERT's and T5's samples: words below the first special token.
 constexpr int64_t kWords = 90;
 constexpr int32_t kFirst = 95, kSeparator = 96, kMask = 97;  // [CLS] or [BOS], [SEP] or [EOS]
 constexpr int32_t kFirstSentinel = 90;
@@ -25,7 +25,7 @@ std::vector<int32_t> NoisySequence(int64_t sample, int64_t length, int64_t words
   return tokens;
 }
 
-// From 8 to 28 words.
+// A length from 8 to 28 words.
 std::vector<int32_t> Text(int64_t sample) {
   return NoisySequence(sample, 8 + 5 * sample % 21, kWords);
 }

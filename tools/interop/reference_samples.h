@@ -1,5 +1,5 @@
-// What the reference runs train on: samples with something to learn, those of BERT and T5 of any
-// length, as their datasets give them.
+// The samples of the reference runs, with something to learn. Those of BERT and T5 have any length,
+// as their datasets give them.
 #ifndef MEGATRON_TOOLS_INTEROP_REFERENCE_SAMPLES_H_
 #define MEGATRON_TOOLS_INTEROP_REFERENCE_SAMPLES_H_
 

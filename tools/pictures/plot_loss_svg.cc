@@ -23,10 +23,10 @@ constexpr absl::string_view kColors[] = {"#0072B2", "#D55E00", "#009E73",
 constexpr int kColorCount = sizeof(kColors) / sizeof(kColors[0]);
 
 constexpr int kLeft = 72, kRight = 24, kTop = 48, kBottom = 56;
-constexpr double kSmoothedShare = 0.02;  // of a curve's points go into each smoothed one
+constexpr double kSmoothedShare = 0.02;  // share of a curve's points in each smoothed one
 constexpr size_t kSteepStart = 8;        // a window reaches no further than this part of its index
 constexpr size_t kFewestToSmooth = 50;
-constexpr double kMargin = 0.04;  // of the values' extent, above and below
+constexpr double kMargin = 0.04;  // share of the values' extent left free above and below
 
 // One dimension of the picture: from values to pixels.
 class Axis {
@@ -82,7 +82,7 @@ Points Smoothed(const Points& points) {
   return smoothed;
 }
 
-// Of the points in each column of pixels, the lowest and the highest, in their order.
+// The lowest and the highest point of each column of pixels, in their order.
 Points Thinned(const Points& points, const Axis& x_axis) {
   Points thinned;
   for (size_t begin = 0; begin < points.size();) {
@@ -240,7 +240,7 @@ class Picture {
     }
   }
 
-  // At the top right, where falling curves leave room.
+  // The legend is at the top right, where falling curves leave room.
   void DrawLegend() {
     std::vector<std::pair<std::string, std::string>> entries;  // mark, words
     for (size_t i = 0; i < curves_.size(); ++i) {
@@ -296,7 +296,7 @@ std::vector<double> PlotTicks(double low, double high, int count, bool log) {
       }
     }
     if (ticks.size() >= 2) return ticks;
-    ticks.clear();  // within less than a decade: as on a linear axis
+    ticks.clear();  // ticks of a linear axis, for less than a decade
   }
   const double rough = (high - low) / count;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));

@@ -11,7 +11,7 @@
 namespace megatron {
 
 struct LossCurve {
-  std::string name;  // of the run, for the legend
+  std::string name;  // the run's name, for the legend
   std::vector<std::pair<double, double>>
       train;  // (iteration, loss), ascending; points that are not finite are passed over
   std::vector<std::pair<double, double>> validation;

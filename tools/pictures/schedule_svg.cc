@@ -145,7 +145,7 @@ class Picture {
 
   const std::vector<SchedulePanel>& panels_;
   double scale_ = 0;  // pixels for a unit of time
-  int top_ = 0;       // of the panel that is drawn
+  int top_ = 0;       // place of the panel that is drawn
   std::string svg_;
 };
 

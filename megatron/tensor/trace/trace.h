@@ -35,7 +35,7 @@
 
 namespace megatron {
 
-// What a span is about: a number or a text, under a name that is a literal.
+// The subject of a span: a number or a text, under a name that is a literal.
 struct TraceDetail {
   TraceDetail(const char* key, int64_t number) : key(key), number(number) {}
   TraceDetail(const char* key, const std::string& text) : key(key), text(&text) {}
@@ -46,13 +46,13 @@ struct TraceDetail {
 };
 using TraceDetails = std::initializer_list<TraceDetail>;
 
-// In nanoseconds since recording began.
+// Times are nanoseconds since recording began.
 struct TracedSpan {
   std::string name;
   std::vector<std::pair<const char*, int64_t>> numbers;
   std::vector<std::pair<const char*, std::string>> texts;
   int64_t begin = 0, end = 0;
-  int64_t device_begin = 0, device_end = 0;  // of a GPU's stream
+  int64_t device_begin = 0, device_end = 0;  // whether the row is a GPU's stream
 };
 
 struct TracedCount {
@@ -83,8 +83,8 @@ class Trace {
   static Stream FollowBeside(const Stream& followed, const Stream& stream, const std::string& name);
 
   void Start();
-  // What was recorded since Start, by stream in the order in which they were followed. Waits for
-  // the CUDA streams. A span that has not ended yet ends here.
+  // Returns what was recorded since Start, by stream, in the order in which streams were followed.
+  // Waits for the CUDA streams. A span that has not ended yet ends here.
   std::vector<TracedStream> Stop();
 
  private:
@@ -93,7 +93,7 @@ class Trace {
   std::vector<std::unique_ptr<Tracer>> tracers_;
 };
 
-// How much of something there is from now on; `name` is a literal.
+// Records how much of something there is from now on; `name` is a literal.
 void CountInTrace(const Stream& stream, const char* name, int64_t value);
 
 // Lasts from its construction to the end of its block.

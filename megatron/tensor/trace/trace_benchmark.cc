@@ -1,4 +1,4 @@
-// What a span costs: on a stream that nobody follows, on one that is followed while nothing is
+// The cost of a span: on a stream that nobody follows, on one that is followed while nothing is
 // recorded, and while it is, when it is read back in batches of about a step's size.
 #include <cstdint>
 #include <vector>

@@ -26,7 +26,7 @@ void Tracer::Start(int64_t recording, Clock::time_point zero) {
   traced_.name = name_;
   traced_.has_device_times = on_device();
   if (on_device()) {
-    // With nothing before it the event is reached as soon as it is recorded.
+    // An event with nothing before it is reached as soon as it is recorded.
     if (base_ == nullptr) base_ = std::make_unique<CudaEvent>(stream_.device().index, true);
     stream_.cuda()->Synchronize();
     base_->Record(*stream_.cuda());

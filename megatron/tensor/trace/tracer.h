@@ -1,4 +1,4 @@
-// What Trace does for one stream.
+// The part of Trace that serves one stream.
 #ifndef MEGATRON_TENSOR_TRACE_TRACER_H_
 #define MEGATRON_TENSOR_TRACE_TRACER_H_
 
@@ -30,7 +30,7 @@ class Tracer {
   void Start(int64_t recording, Clock::time_point zero);
   TracedStream Stop();
 
-  // Where a span stands; recording 0: nowhere.
+  // The place of a span; a recording of 0 means none.
   struct Place {
     int64_t recording = 0;
     size_t index = 0;
@@ -58,7 +58,7 @@ class Tracer {
   std::mutex mutex_;  // Start and Stop may come while another thread is in a span
   Clock::time_point zero_;
   TracedStream traced_;
-  std::deque<Moments> moments_;      // by span; kept for the next recording
+  std::deque<Moments> moments_;      // one entry a span; kept for the next recording
   std::unique_ptr<CudaEvent> base_;  // reached at base_time_
   int64_t base_time_ = 0;
 };
