@@ -16,18 +16,18 @@ books=("$data/shakespeare.txt" "$data/wagahai.ja.txt")
 
 case $part in
   tokenizer)
-    make_venv tokenizers==0.23.3 tiktoken==0.14.0
+    use_tokenizer_packages
     ./bazelw build //tools/interop/tokenizers:encode_texts
     "$venv_python" tools/interop/tokenizer_speed.py "$(bin)/tools/interop/tokenizers/encode_texts" "$data"
     ;;
   preprocess)
-    make_venv tokenizers==0.23.3 numpy
+    use_tokenizer_packages
     ./bazelw build //tools:preprocess_data
     "$venv_python" tools/interop/preprocess_speed.py "$(bin)/tools/preprocess_data" "$data/gpt2-vocab.json" \
       "$data/gpt2-merges.txt" "${books[@]}"
     ;;
   train)
-    make_venv tokenizers==0.23.3
+    use_tokenizer_packages
     ./bazelw build //tools:train_tokenizer //tools:make_stories
     "$(bin)/tools/make_stories" --bytes=10000000 | sed 's/{"text": "//; s/"}$//' > "$scratch/stories.txt"
     "$venv_python" tools/interop/train_tokenizer/speed.py "$(bin)" 16000 "${books[@]}" "$scratch/stories.txt"

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
-make_venv_with_torch transformers==4.46.3 safetensors==0.4.5
+use_torch_packages
 ./bazelw build //tools:export_hf //tools:fill_mask //tools:generate_text //tools:import_hf //tools:make_stories //tools:preprocess_data \
   //tools:train_tokenizer //megatron/train:pretrain_{bert,gpt,t5} \
   //tools/interop/huggingface:dump_logits //tools/interop/huggingface:copy_safetensors

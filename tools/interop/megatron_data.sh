@@ -6,8 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
-make_venv_with_torch
-"$venv_python" -m pip install --quiet --no-deps megatron-core==0.11.0 packaging==24.2 >&2
+use_torch_packages
 ./bazelw build //tools:build_index //tools:make_stories //tools:merge_datasets //tools:preprocess_data \
   //tools/interop/megatron_data:dump_npy //tools/interop/megatron_data:dump_samples \
   //tools/interop/megatron_data:dump_sentence_samples

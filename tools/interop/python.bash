@@ -1,18 +1,27 @@
-# Sourced by the scripts beside it: a Python for what they compare with, in a folder that goes when they end.
+# Sourced by the scripts beside it: the Python packages that they compare with, from the Python package
+# index, each version pinned here.
 #
 #   source tools/interop/python.bash
-#   make_venv PACKAGE==VERSION...        # or
-#   make_venv_with_torch PACKAGE==VERSION...
+#   use_tokenizer_packages     # or
+#   use_torch_packages
 #
-# Afterwards $scratch is an empty folder and "$venv_python" a Python of a virtual environment with the packages of the
-# Python package index. PyTorch is that of $PYTHON, of python3 or of the system's python3; where none has it, Debian's
+# Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
+# empty folder, which goes when the script ends. An environment is made once, in
+# ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
+# There are two, since transformers wants an older tokenizers than the one that ours are compared with.
+#
+# PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch.
+
+readonly TOKENIZER_PACKAGES=(numpy==2.2.6 sentencepiece==0.2.1 tiktoken==0.14.0 tokenizers==0.23.3)
+readonly TORCH_PACKAGES=(packaging==24.2 safetensors==0.4.5 transformers==4.46.3)
+# Its dependencies are for training on GPUs; what is compared needs only numpy and PyTorch.
+readonly TORCH_PACKAGES_ALONE=(megatron-core==0.11.0)
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-venv_python=$scratch/venv/bin/python
 
-# The first Python that can do $1, without a word.
+# Prints the first Python that runs the program $1 without an error.
 find_python() {
   local python
   for python in "${PYTHON:-}" python3 /usr/bin/python3; do
@@ -27,37 +36,64 @@ find_python() {
 install_debian() {
   command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 1
   echo "$(basename "$0"): installing $*" >&2
-  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"; } >&2
+  { apt-get update -q &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"; } >&2
 }
 
-# What a script says that can't begin.
+# Ends a script that cannot begin.
 give_up() {
   echo "$(basename "$0"): $*"
   echo "0 passed, 1 failed"
   exit 1
 }
 
-make_venv() {  # packages
-  local python
-  python=$(find_python 'import venv, ensurepip') || { install_debian python3-venv && python=$(find_python 'import venv, ensurepip'); } ||
-    give_up "no Python can make virtual environments, and python3-venv could not be installed"
-  "$python" -m venv "$scratch/venv" >&2
-  if [ $# -gt 0 ]; then "$venv_python" -m pip install --quiet "$@" >&2; fi
+# Sets venv_python to an environment that $base_python makes.
+#   $1: its name; $2: an option of `venv`, or nothing
+#   then the arguments of `pip install`; "--" separates several calls of it
+use_environment() {
+  local name=$1 option=$2 cache key folder new argument call=()
+  shift 2
+  cache=${XDG_CACHE_HOME:-$HOME/.cache}/megatron-python
+  key=$({ "$base_python" -c 'import platform, sys; print(sys.prefix, platform.python_version())' &&
+    printf '%s\n' "$@"; } | sha256sum | cut -c1-16)
+  folder=$cache/$name-$key
+  venv_python=$folder/bin/python
+  [ -x "$venv_python" ] && return
+  mkdir -p "$cache"
+  # Under its own name only when it is complete; of two scripts that make it, one keeps what it made.
+  new=$(mktemp -d "$folder.XXXXXX")
+  echo "$(basename "$0"): making $folder" >&2
+  "$base_python" -m venv ${option:+"$option"} "$new" >&2 || give_up "$base_python cannot make $new"
+  for argument in "$@" --; do
+    if [ "$argument" != -- ]; then
+      call+=("$argument")
+      continue
+    fi
+    if ! "$new/bin/python" -m pip install --quiet "${call[@]}" >&2; then
+      rm -rf "$new"
+      give_up "pip could not install ${call[*]}"
+    fi
+    call=()
+  done
+  mv -T "$new" "$folder" 2>/dev/null || rm -rf "$new"
+  [ -x "$venv_python" ] || give_up "there is no $venv_python"
 }
 
-make_venv_with_torch() {  # packages
-  local python shared=${XDG_CACHE_HOME:-$HOME/.cache}/megatron-pytorch
-  local needed='import numpy, torch, venv, ensurepip'
-  if python=$(find_python "$needed") ||
-    { install_debian python3-torch python3-numpy python3-venv && python=$(find_python "$needed"); }; then
-    "$python" -m venv --system-site-packages "$scratch/venv" >&2
-  else
-    # Too large to be fetched every time.
-    echo "$(basename "$0"): taking torch from the Python package index, into $shared" >&2
-    venv_python=$shared/bin/python
-    [ -x "$venv_python" ] || python3 -m venv "$shared" >&2 || give_up "python3 can't make virtual environments"
-    "$venv_python" -m pip install --quiet torch numpy >&2 || give_up "PyTorch could not be installed"
-  fi
-  if [ $# -gt 0 ]; then "$venv_python" -m pip install --quiet "$@" >&2; fi
+use_tokenizer_packages() {
+  local needed='import venv, ensurepip'
+  base_python=$(find_python "$needed") ||
+    { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
+    give_up "no Python can make virtual environments, and python3-venv could not be installed"
+  use_environment tokenizers "" "${TOKENIZER_PACKAGES[@]}"
+}
+
+use_torch_packages() {
+  local torch=() needed='import numpy, torch, venv, ensurepip'
+  base_python=$(find_python "$needed") ||
+    { install_debian python3-torch python3-numpy python3-venv && base_python=$(find_python "$needed"); } ||
+    { base_python=$(find_python 'import venv, ensurepip') && torch=(numpy torch --); } ||
+    give_up "no Python can make virtual environments"
+  use_environment torch --system-site-packages "${torch[@]}" "${TORCH_PACKAGES[@]}" -- \
+    --no-deps "${TORCH_PACKAGES_ALONE[@]}"
   "$venv_python" -c 'import numpy, torch' >&2 || give_up "there is no Python with numpy and PyTorch"
 }

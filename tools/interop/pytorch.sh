@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
-make_venv_with_torch transformers==4.46.3
+use_torch_packages
 runs=$scratch/runs
 mkdir "$runs"
 ./bazelw run //tools/interop:dump_run -- --output="$runs"

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
-make_venv sentencepiece==0.2.1 tokenizers==0.23.3
+use_tokenizer_packages
 ./bazelw build //tools/interop/tokenizers:encode_texts
 PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/sentencepiece/compare.py \
   "$(./bazelw info bazel-bin 2>/dev/null)/tools/interop/tokenizers/encode_texts" "$scratch/work"

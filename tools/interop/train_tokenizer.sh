@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
-make_venv tokenizers==0.23.3 tiktoken==0.14.0
+use_tokenizer_packages
 ./bazelw build //tools:make_stories //tools:train_tokenizer
 PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/train_tokenizer/compare.py \
   "$(./bazelw info bazel-bin 2>/dev/null)" "$scratch/work"
