@@ -7,7 +7,7 @@
 #include "megatron/ops/cpu/elementwise_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/parallel_elements.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -37,7 +37,7 @@ void ActivationForward(const Stream& stream, Activation activation, const Tensor
   CheckFloating(x_TF);
   CheckContiguous(stream, x_TF, x_TF.dtype(), x_TF.shape());
   CheckContiguous(stream, y_TF, x_TF.dtype(), x_TF.shape());
-  if (RunsOnCuda(stream)) return cuda::ActivationForward(stream, activation, x_TF, y_TF);
+  if (RunsOnCuda(stream)) return OnCuda<ActivationForward>(stream, activation, x_TF, y_TF);
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), x_TF.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().activate(activation, x_TF.dtype(), At(x_TF, begin), At(y_TF, begin), count);
@@ -50,7 +50,7 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
   CheckContiguous(stream, x_TF, x_TF.dtype(), x_TF.shape());
   CheckContiguous(stream, dy_TF, x_TF.dtype(), x_TF.shape());
   CheckContiguous(stream, dx_TF, x_TF.dtype(), x_TF.shape());
-  if (RunsOnCuda(stream)) return cuda::ActivationBackward(stream, activation, dy_TF, x_TF, dx_TF);
+  if (RunsOnCuda(stream)) return OnCuda<ActivationBackward>(stream, activation, dy_TF, x_TF, dx_TF);
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), x_TF.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().activate_backward(activation, x_TF.dtype(), At(dy_TF, begin), At(x_TF, begin),
@@ -61,7 +61,7 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
                  const Tensor& y_TF) {
   CheckGate(stream, y_TF, gate_up_T2F);
-  if (RunsOnCuda(stream)) return cuda::GateForward(stream, activation, gate_up_T2F, y_TF);
+  if (RunsOnCuda(stream)) return OnCuda<GateForward>(stream, activation, gate_up_T2F, y_TF);
   if (!RunsOnCpu(stream)) return;
   const int64_t features = y_TF.dim(1);
   ParallelElements(stream.pool(), y_TF.dim(0), RowGrain(features),
@@ -78,7 +78,7 @@ void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_
   CheckGate(stream, dy_TF, gate_up_T2F);
   CheckGate(stream, dy_TF, d_gate_up_T2F);
   if (RunsOnCuda(stream))
-    return cuda::GateBackward(stream, activation, dy_TF, gate_up_T2F, d_gate_up_T2F);
+    return OnCuda<GateBackward>(stream, activation, dy_TF, gate_up_T2F, d_gate_up_T2F);
   if (!RunsOnCpu(stream)) return;
   const int64_t features = dy_TF.dim(1);
   ParallelElements(stream.pool(), dy_TF.dim(0), RowGrain(features),

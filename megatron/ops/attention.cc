@@ -9,7 +9,7 @@
 #include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/workspace.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -263,7 +263,7 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
   CheckInputs(stream, attention, in, lse_TGR);
   CheckOutput(stream, out_TGRD, in.q_TGRD.dtype(), attention.add_to_queries, in.q_TGRD.shape());
-  if (RunsOnCuda(stream)) return cuda::AttentionForward(stream, attention, in, out_TGRD, lse_TGR);
+  if (RunsOnCuda(stream)) return OnCuda<AttentionForward>(stream, attention, in, out_TGRD, lse_TGR);
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
@@ -287,7 +287,8 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   }
   if (in.bias_WN) CheckContiguous(stream, gradients.bias_WN, DType::kFloat32, in.bias_WN.shape());
   if (RunsOnCuda(stream)) {
-    return cuda::AttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
+    return OnCuda<AttentionBackward>(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD,
+                                     gradients);
   }
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));

@@ -12,7 +12,6 @@
 #include "megatron/ops/cuda/attention.cuh"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/hopper/attention.h"
-#include "megatron/ops/cuda/kernels.h"
 #include "megatron/ops/cuda/own_attention.h"
 
 namespace megatron::ops::cuda {
@@ -395,10 +394,11 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
 
 bool UsesHopper(const Attention& attention, DType dtype, const AttentionArgs& args) {
   if (attention.kernel != AttentionKernel::kHopper) return false;
-  if (HopperTakes(dtype, args) && HopperIsThere()) return true;
+  if (HopperTakes(dtype, args) && HopperAttentionIsAvailable()) return true;
   LOG_FIRST_N(WARNING, 1) << "attention's kernels for Hopper were asked for, but "
-                          << (HopperIsThere() ? "do not take these operands"
-                                              : "this device or this build is not for them")
+                          << (HopperAttentionIsAvailable()
+                                  ? "do not take these operands"
+                                  : "this device or this build is not for them")
                           << ": others are used";
   return false;
 }

@@ -12,7 +12,6 @@
 
 #include "megatron/ops/cuda/attention.cuh"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
 #include "megatron/ops/cuda/tensor_core.cuh"
 
 namespace megatron::ops::cuda {

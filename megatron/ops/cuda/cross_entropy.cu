@@ -1,7 +1,9 @@
 #include <algorithm>
 
+#include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/weighted_sum.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -201,5 +203,12 @@ void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T
                                                   weight_T.data<float>(), out_2.data<float>());
   CheckLaunched("weighted sum");
 }
+
+MEGATRON_CUDA_KERNEL(CrossEntropyStatistics);
+MEGATRON_CUDA_KERNEL(RescaleSum);
+MEGATRON_CUDA_KERNEL(CrossEntropyLoss);
+MEGATRON_CUDA_KERNEL(CrossEntropyHits);
+MEGATRON_CUDA_KERNEL(CrossEntropyBackward);
+MEGATRON_CUDA_KERNEL(WeightedSum);
 
 }  // namespace megatron::ops::cuda

@@ -1,7 +1,8 @@
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/dropout.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/dropout.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -106,5 +107,9 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
   }
   if (!dbias_H.empty()) AddColumnSums(stream, dx_TH, dbias_H);
 }
+
+MEGATRON_CUDA_KERNEL(Jitter);
+MEGATRON_CUDA_KERNEL(BiasDropoutAdd);
+MEGATRON_CUDA_KERNEL(DropoutBackward);
 
 }  // namespace megatron::ops::cuda

@@ -1,7 +1,9 @@
 // Activations, casts, sums and fills: each element on its own.
+#include "megatron/ops/activation.h"
 #include "megatron/ops/cuda/activation.cuh"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/elementwise.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -283,5 +285,14 @@ void Zero(const Stream& stream, const Tensor& out) {
   CHECK_EQ(cudaMemsetAsync(out.raw(), 0, static_cast<size_t>(out.bytes()), Handle(stream)),
            cudaSuccess);
 }
+
+MEGATRON_CUDA_KERNEL(ActivationForward);
+MEGATRON_CUDA_KERNEL(ActivationBackward);
+MEGATRON_CUDA_KERNEL(GateForward);
+MEGATRON_CUDA_KERNEL(GateBackward);
+MEGATRON_CUDA_KERNEL(Copy);
+MEGATRON_CUDA_KERNEL(Add);
+MEGATRON_CUDA_KERNEL(Scale);
+MEGATRON_CUDA_KERNEL(Zero);
 
 }  // namespace megatron::ops::cuda

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
+#include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/float8/quantize.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -158,5 +160,9 @@ void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
 void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias_O) {
   AddColumnSums(stream, dy_TO, dbias_O);
 }
+
+MEGATRON_CUDA_KERNEL(AbsMax);
+MEGATRON_CUDA_KERNEL(Quantize);
+MEGATRON_CUDA_KERNEL(BiasBackward);
 
 }  // namespace megatron::ops::cuda

@@ -2,8 +2,9 @@
 // result, of one group (forward, input gradient) or of one expert over its groups (weight
 // gradient). 16-bit types multiply on tensor cores, fp32 by fused multiply-adds.
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/cuda/tile_product.cuh"
+#include "megatron/ops/moe/grouped_linear.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -148,5 +149,9 @@ void GroupedLinearBackwardWeight(const Stream& stream, absl::Span<const RowGroup
     CheckLaunched("grouped linear weight gradient");
   });
 }
+
+MEGATRON_CUDA_KERNEL(GroupedLinearForward);
+MEGATRON_CUDA_KERNEL(GroupedLinearBackwardInput);
+MEGATRON_CUDA_KERNEL(GroupedLinearBackwardWeight);
 
 }  // namespace megatron::ops::cuda

@@ -18,7 +18,7 @@
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
 #include "megatron/ops/cuda/gpu_benchmark.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -389,7 +389,8 @@ struct AttentionOperands {
 bool HasKernel(benchmark::State& state, AttentionKernel kernel) {
   if (!HasGpu(state)) return false;
   std::string why;
-  if (kernel == AttentionKernel::kHopper && !cuda::HopperIsThere()) why = "not a Hopper";
+  if (kernel == AttentionKernel::kHopper && !cuda::HopperAttentionIsAvailable())
+    why = "not a Hopper";
   if (kernel == AttentionKernel::kCudnn || kernel == AttentionKernel::kCudnnDeterministic)
     why = std::string(cuda::CudnnVersion().status().message());
   if (why.empty()) return true;

@@ -2,9 +2,10 @@
 // it in one pass: x and the residual are read once, the sum and its norm written once.
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/dropout.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/cuda/layer_norm.cuh"
 #include "megatron/ops/cuda/layer_norm.h"
+#include "megatron/ops/norm.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -96,7 +97,7 @@ void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& 
     using T = std::remove_pointer_t<decltype(type)>;
     const auto sum = MakeResidualSum(type, dropout, x_TH, bias_H, residual_TH);
     if (!Fuses(args, sum, As(type, sum_TH))) {
-      cuda::BiasDropoutAdd(stream, dropout, x_TH, bias_H, residual_TH, sum_TH);
+      OnCuda<ops::BiasDropoutAdd>(stream, dropout, x_TH, bias_H, residual_TH, sum_TH);
       LaunchLayerNormForward(args, Handle(stream));
     } else if (TakesWarp<T>(sum.columns)) {
       LaunchOf<T, kWarp>(stream, args, sum, As(type, sum_TH));
@@ -129,5 +130,9 @@ void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, c
       stream.cuda()->Workspace(workspace * static_cast<int64_t>(sizeof(float))));
   LaunchLayerNormBackward(args, Handle(stream));
 }
+
+MEGATRON_CUDA_KERNEL(NormForward);
+MEGATRON_CUDA_KERNEL(ResidualNormForward);
+MEGATRON_CUDA_KERNEL(NormBackward);
 
 }  // namespace megatron::ops::cuda

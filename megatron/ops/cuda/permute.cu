@@ -1,7 +1,8 @@
 #include <cub/block/block_scan.cuh>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/moe/permute.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -210,5 +211,11 @@ void UnpermuteBackward(const Stream& stream, const Tensor& dy_TH, const Tensor& 
   });
   CheckLaunched("unpermute backward");
 }
+
+MEGATRON_CUDA_KERNEL(PlaceByExpert);
+MEGATRON_CUDA_KERNEL(Permute);
+MEGATRON_CUDA_KERNEL(PermuteBackward);
+MEGATRON_CUDA_KERNEL(Unpermute);
+MEGATRON_CUDA_KERNEL(UnpermuteBackward);
 
 }  // namespace megatron::ops::cuda

@@ -1,7 +1,8 @@
 #include <cstdint>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/moe/router.h"
 #include "megatron/ops/moe/router_token.h"
 
 namespace megatron::ops::cuda {
@@ -141,5 +142,11 @@ void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
                                                                  expert_TK.data<int32_t>());
   CheckLaunched("drops over capacity");
 }
+
+MEGATRON_CUDA_KERNEL(RouterForward);
+MEGATRON_CUDA_KERNEL(CountChoices);
+MEGATRON_CUDA_KERNEL(RouterBackward);
+MEGATRON_CUDA_KERNEL(AddRouterLosses);
+MEGATRON_CUDA_KERNEL(DropOverCapacity);
 
 }  // namespace megatron::ops::cuda

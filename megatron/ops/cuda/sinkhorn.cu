@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/moe/router_token.h"
 #include "megatron/ops/moe/sinkhorn.h"
 
@@ -63,5 +63,7 @@ void SinkhornBias(const Stream& stream, const Tensor& logits_TE, const Tensor& b
                                                bias_E.data<float>());
   CheckLaunched("sinkhorn");
 }
+
+MEGATRON_CUDA_KERNEL(SinkhornBias);
 
 }  // namespace megatron::ops::cuda

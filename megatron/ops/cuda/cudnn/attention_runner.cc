@@ -6,7 +6,8 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/cuda/cudnn/packed_places.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron::ops::cuda {
@@ -41,7 +42,7 @@ class TogetherQueries {
     const Tensor& q = call_.in.q_TGRD;
     if (q_at_ >= 0) {
       const Tensor copy(memory + q_at_, q.dtype(), q.shape(), q.device());
-      Copy(stream, q, copy);
+      OnCuda<ops::Copy>(stream, q, copy);
       at->tensors[kQ] = copy.raw();
     }
     if (dq_at_ < 0) return;
@@ -49,7 +50,7 @@ class TogetherQueries {
     at->tensors[kDq] = dq_TGRD_.raw();
   }
   void After(const Stream& stream) const {
-    if (dq_TGRD_) Copy(stream, dq_TGRD_, call_.gradients.q_TGRD);
+    if (dq_TGRD_) OnCuda<ops::Copy>(stream, dq_TGRD_, call_.gradients.q_TGRD);
   }
 
  private:

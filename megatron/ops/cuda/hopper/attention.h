@@ -2,8 +2,8 @@
 //
 // bf16 and fp16, heads of 64 and 128 channels, causal or not, grouped queries, packed sequences;
 // neither dropout nor bias, no keys that come in parts. No row is written by two blocks, so there
-// are no atomics and one order of sums, in which other sequences have no part. Where they run at
-// all: HopperIsThere (../kernels.h).
+// are no atomics and one order of sums, in which other sequences have no part. They run where
+// HopperAttentionIsAvailable (../own_attention.h).
 #ifndef MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 #define MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 

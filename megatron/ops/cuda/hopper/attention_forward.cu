@@ -11,7 +11,7 @@
 #include "megatron/ops/cuda/hopper/attention.h"
 #include "megatron/ops/cuda/hopper/launch.cuh"
 #include "megatron/ops/cuda/hopper/tiles.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
 
 namespace megatron::ops::cuda {
 namespace hopper {
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(Shape<kHead>::kThreads, 1)
 }  // namespace
 }  // namespace hopper
 
-bool HopperIsThere() {
+bool HopperAttentionIsAvailable() {
   return hopper::DeviceIsHopper() && hopper::HasCode(hopper::Forward<__nv_bfloat16, 64>);
 }
 

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/ops/cuda/agreement.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/tolerances.h"
 
@@ -27,7 +27,7 @@ class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInt
  protected:
   void SetUp() override {
     AgreementTest::SetUp();
-    if (!IsSkipped() && !cuda::HopperIsThere()) {
+    if (!IsSkipped() && !cuda::HopperAttentionIsAvailable()) {
       GTEST_SKIP() << "no device of compute capability 9.0, or no code for it";
     }
   }
