@@ -370,7 +370,7 @@ TEST(AttentionGradientTest, GradientsAreFiniteDifferences) {
   }
 }
 
-TEST(AttentionGradientTest, OfTheBiasAreFiniteDifferencesAndAreAdded) {
+TEST(AttentionGradientTest, GradientsOfTheBiasAreFiniteDifferencesAndAreAdded) {
   ThreadPool pool(2);
   for (const Sizes& setup :
        {Sizes{{9, 4}, {9, 4}, 2, 1, 8, false, 0, 3}, Sizes{{6}, {6}, 1, 2, 8, true, 0.25f, 5}}) {
@@ -390,7 +390,7 @@ TEST(AttentionGradientTest, OfTheBiasAreFiniteDifferencesAndAreAdded) {
   }
 }
 
-TEST(AttentionGradientTest, OfKeysInPartsAreFiniteDifferences) {
+TEST(AttentionGradientTest, GradientsOfKeysInPartsAreFiniteDifferences) {
   ThreadPool pool(1);
   for (const Sizes& setup : {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{6}, {6}, 2, 1, 8, true, 0.25f},
                              Sizes{{4}, {7}, 2, 1, 8, false, 0.25f}}) {
@@ -409,7 +409,7 @@ TEST(AttentionGradientTest, OfKeysInPartsAreFiniteDifferences) {
   }
 }
 
-TEST(AttentionBitsTest, DoNotDependOnTheNumberOfThreads) {
+TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   for (const Sizes& setup : {Sizes{{300}, {300}, 1, 2, 24, true, 0.1f},    // cut by blocks
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64},  // or not
                              Sizes{{300}, {300}, 1, 2, 24, true, 0, 40},
@@ -454,7 +454,7 @@ void RunAlone(Problem* p, int s, ThreadPool* pool) {
                     {queries(p->dq), keys(p->dk), keys(p->dv)});
 }
 
-TEST(AttentionBitsTest, OfADocumentAreThoseOfTheDocumentAlone) {
+TEST(AttentionBitsTest, BitsOfADocumentAreThoseOfTheDocumentAlone) {
   ThreadPool pool(2);
   const Sizes setup = {{70, 1, 33, 129}, {70, 1, 33, 129}, 2, 2, 16, true, 0.2f};
   Problem packed(setup, DType::kBFloat16), alone(setup, DType::kBFloat16);
@@ -467,7 +467,7 @@ TEST(AttentionBitsTest, OfADocumentAreThoseOfTheDocumentAlone) {
   EXPECT_EQ(packed.dv.Bytes(), alone.dv.Bytes());
 }
 
-TEST(AttentionBitsTest, OfAHeadDoNotDependOnTheRankThatHoldsIt) {
+TEST(AttentionBitsTest, BitsOfAHeadDoNotDependOnTheRankThatHoldsIt) {
   ThreadPool pool(2);
   Sizes setup = {{100}, {100}, 4, 1, 16, true, 0.2f};
   Problem whole(setup, DType::kFloat32), cut(setup, DType::kFloat32);

@@ -102,10 +102,10 @@ __device__ void WriteRow(const Operand& x, int64_t token, int64_t group, int64_t
 }
 
 // The tokens that any row of the block sees. Every thread must call it.
-struct BlockSight {
+struct BlockVisibleRange {
   int64_t begin, end;
 
-  __device__ BlockSight(const Sight& mine, bool active) {
+  __device__ BlockVisibleRange(const VisibleRange& mine, bool active) {
     __shared__ long long shared_begin[kWarps];
     __shared__ long long shared_end[kWarps];
     const int warp = threadIdx.x / kWarp;
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const bool active = query < args.queries;
-  const Sight sight = active ? KeysSeenBy(args, query) : Sight();
-  const BlockSight block(sight, active);
+  const VisibleRange visible = active ? KeysSeenBy(args, query) : VisibleRange();
+  const BlockVisibleRange block(visible, active);
   const HeadDropout dropout(args, blockIdx.y);
   const HeadBias bias(args, blockIdx.y);
   if (active) LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
@@ -202,12 +202,12 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     LoadTile<T>(args.v, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.second);
     __syncthreads();
     const int64_t key = begin + lane;
-    const bool seen = active && key >= sight.begin && key < sight.end;
+    const bool seen = active && key >= visible.begin && key < visible.end;
     float score = -INFINITY;
     if (seen) {
       score =
           args.scale * Dot(shared.own_first, shared.first + lane * shared.pitch, args.head_dim) +
-          bias.At(query, key, sight.shift);
+          bias.At(query, key, visible.shift);
     }
     const float new_max = fmaxf(max, WarpMax(score));
     if (new_max == -INFINITY) continue;  // the same for the whole warp
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     const float correction = expf(max - new_max);
     sum = sum * correction + WarpSum(p);
     for (float& value : out) value *= correction;
-    const float kept = seen ? p * dropout.Factor(query, key, sight.first_key) : 0.0f;
+    const float kept = seen ? p * dropout.Factor(query, key, visible.first_key) : 0.0f;
     AddWeightedRows(kept, shared.second, shared.pitch, args.head_dim, out);
     max = new_max;
   }
@@ -258,8 +258,8 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const bool active = query < args.queries;
-  const Sight sight = active ? KeysSeenBy(args, query) : Sight();
-  const BlockSight block(sight, active);
+  const VisibleRange visible = active ? KeysSeenBy(args, query) : VisibleRange();
+  const BlockVisibleRange block(visible, active);
   const HeadDropout dropout(args, blockIdx.y);
   const HeadBias bias(args, blockIdx.y);
   BiasSums bias_sums(args, bias, memory + SharedTiles::Floats(args.head_dim));
@@ -280,15 +280,15 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
     const int64_t key = begin + lane;
     float ds = 0;
     int entry = 0;
-    if (active && key >= sight.begin && key < sight.end) {
+    if (active && key >= visible.begin && key < visible.end) {
       const float* const k = shared.first + lane * shared.pitch;
       const float* const v = shared.second + lane * shared.pitch;
       const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) +
-                           bias.At(query, key, sight.shift) - lse);
+                           bias.At(query, key, visible.shift) - lse);
       const float dp =
-          dropout.Factor(query, key, sight.first_key) * Dot(shared.own_second, v, args.head_dim);
+          dropout.Factor(query, key, visible.first_key) * Dot(shared.own_second, v, args.head_dim);
       ds = p * (dp - delta);
-      entry = bias.Entry(query, key, sight.shift);
+      entry = bias.Entry(query, key, visible.shift);
     }
     bias_sums.Add(entry, ds);
     AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dq);
@@ -307,8 +307,8 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
   const int64_t key = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y;
   const bool active = key < args.keys;
-  const Sight sight = active ? QueriesThatSee(args, key) : Sight();
-  const BlockSight block(sight, active);
+  const VisibleRange visible = active ? QueriesThatSee(args, key) : VisibleRange();
+  const BlockVisibleRange block(visible, active);
   if (active) {
     LoadRow(args.k.Row<const T>(key, group, 0), args.head_dim, shared.own_first);
     LoadRow(args.v.Row<const T>(key, group, 0), args.head_dim, shared.own_second);
@@ -326,12 +326,12 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
       __syncthreads();
       const int64_t query = begin + lane;
       float kept = 0, ds = 0;
-      if (active && query >= sight.begin && query < sight.end) {
+      if (active && query >= visible.begin && query < visible.end) {
         const float* const q = shared.first + lane * shared.pitch;
         const float* const dout = shared.second + lane * shared.pitch;
         const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) +
-                             bias.At(query, key, sight.shift) - args.Lse(query, group, head));
-        const float factor = dropout.Factor(query, key, sight.first_key);
+                             bias.At(query, key, visible.shift) - args.Lse(query, group, head));
+        const float factor = dropout.Factor(query, key, visible.first_key);
         kept = p * factor;
         ds = p * (factor * Dot(shared.own_second, dout, args.head_dim) -
                   args.Delta(query, group, head));

@@ -62,7 +62,7 @@ __device__ inline int64_t SequenceOf(const int32_t* cu_seqlens, int64_t sequence
 }
 
 // What a row sees of the other side: tokens [begin, end).
-struct Sight {
+struct VisibleRange {
   int64_t begin = 0, end = 0;
   int64_t first_key = 0;  // of the sequence
   int64_t shift = 0;      // from its last query to its last key
@@ -82,7 +82,7 @@ __device__ inline int64_t FirstFrom(const int32_t* places, int64_t begin, int64_
   return begin;
 }
 
-__device__ inline Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
+__device__ inline VisibleRange KeysSeenBy(const AttentionArgs& args, int64_t query) {
   const int64_t s = SequenceOf(args.cu_seqlens_q, args.sequences, query);
   const int64_t first = args.cu_seqlens_k[s], last = args.cu_seqlens_k[s + 1];
   const int64_t shift = last - args.cu_seqlens_q[s + 1];
@@ -95,7 +95,7 @@ __device__ inline Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
   return {first, max(first, last - from_end + 1), first, shift};
 }
 
-__device__ inline Sight QueriesThatSee(const AttentionArgs& args, int64_t key) {
+__device__ inline VisibleRange QueriesThatSee(const AttentionArgs& args, int64_t key) {
   const int64_t s = SequenceOf(args.cu_seqlens_k, args.sequences, key);
   const int64_t first = args.cu_seqlens_q[s], last = args.cu_seqlens_q[s + 1];
   const int64_t first_key = args.cu_seqlens_k[s], shift = args.cu_seqlens_k[s + 1] - last;

@@ -121,24 +121,24 @@ __device__ void AddWeightedRows(const float (&weights)[kTiles][4], const T* tile
 // The lane's two rows: element i of c belongs to row i / 2, column 2 (lane % 4) + i % 2.
 struct LaneRows {
   int64_t row[2];
-  Sight sight[2];
+  VisibleRange visible[2];
 
   template <typename See>
   __device__ LaneRows(int64_t rows, See see) {
     const int64_t first = int64_t{blockIdx.x} * kBlockRows + threadIdx.x / kWarp * kWarpRows;
     for (int i = 0; i < 2; ++i) {
       row[i] = first + threadIdx.x % kWarp / 4 + 8 * i;
-      if (row[i] < rows) sight[i] = see(row[i]);
+      if (row[i] < rows) visible[i] = see(row[i]);
     }
   }
   __device__ bool Sees(int i, int64_t other) const {
-    return other >= sight[i / 2].begin && other < sight[i / 2].end;
+    return other >= visible[i / 2].begin && other < visible[i / 2].end;
   }
 };
 
-// What the block's rows see: both ends of a sight ascend with the row.
+// What the block's rows see: both ends of a range ascend with the row.
 template <typename See>
-__device__ Sight SightOfBlock(int64_t rows, See see) {
+__device__ VisibleRange VisibleRangeOfBlock(int64_t rows, See see) {
   const int64_t first = int64_t{blockIdx.x} * kBlockRows;
   const int64_t last = min(first + kBlockRows, rows) - 1;
   return {see(first).begin, see(last).end, 0};
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const auto see = [&](int64_t query) { return KeysSeenBy(args, query); };
   const LaneRows mine(args.queries, see);
-  const Sight block = SightOfBlock(args.queries, see);
+  const VisibleRange block = VisibleRangeOfBlock(args.queries, see);
   const HeadDropout dropout(args, blockIdx.y);
   RowFragments<T, kHead> q;
   LoadRows(args.q, group, head, args.queries, keys, &q);
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
         sum[i / 2] += p[n][i];
         if (args.dropout_threshold != 0 && p[n][i] != 0) {
           p[n][i] *=
-              dropout.Factor(mine.row[i / 2], Column(begin, n, i), mine.sight[i / 2].first_key);
+              dropout.Factor(mine.row[i / 2], Column(begin, n, i), mine.visible[i / 2].first_key);
         }
       }
     }
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs arg
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const auto see = [&](int64_t query) { return KeysSeenBy(args, query); };
   const LaneRows mine(args.queries, see);
-  const Sight block = SightOfBlock(args.queries, see);
+  const VisibleRange block = VisibleRangeOfBlock(args.queries, see);
   const HeadDropout dropout(args, blockIdx.y);
   RowFragments<T, kHead> q, dout;
   LoadRows(args.q, group, head, args.queries, keys, &q);
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs arg
         const int64_t key = Column(begin, n, i);
         const float p = mine.Sees(i, key) ? exp2f(ds[n][i] * scale - lse[i / 2]) : 0.0f;
         if (args.dropout_threshold != 0 && p != 0) {
-          dp[n][i] *= dropout.Factor(mine.row[i / 2], key, mine.sight[i / 2].first_key);
+          dp[n][i] *= dropout.Factor(mine.row[i / 2], key, mine.visible[i / 2].first_key);
         }
         ds[n][i] = p * (dp[n][i] - delta[i / 2]);
       }
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardKey(AttentionArgs args)
   const int64_t group = blockIdx.y;
   const auto see = [&](int64_t key) { return QueriesThatSee(args, key); };
   const LaneRows mine(args.keys, see);
-  const Sight block = SightOfBlock(args.keys, see);
+  const VisibleRange block = VisibleRangeOfBlock(args.keys, see);
   RowFragments<T, kHead> k, v;
   LoadRows(args.k, group, 0, args.keys, queries, &k);
   LoadRows(args.v, group, 0, args.keys, queries, &v);
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardKey(AttentionArgs args)
           const float whole = mine.Sees(i, query) ? exp2f(p[n][i] * scale - lse[row]) : 0.0f;
           float factor = 1;
           if (args.dropout_threshold != 0 && whole != 0) {
-            factor = dropout.Factor(query, mine.row[i / 2], mine.sight[i / 2].first_key);
+            factor = dropout.Factor(query, mine.row[i / 2], mine.visible[i / 2].first_key);
           }
           p[n][i] = whole * factor;
           ds[n][i] = whole * (factor * ds[n][i] - delta[row]);

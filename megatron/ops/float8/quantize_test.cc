@@ -127,7 +127,7 @@ TEST_F(QuantizeTest, TheScaleIsThatOfTheGivenMaximum) {
   EXPECT_EQ(inverse.Get(0), 1.0f / 64);
 }
 
-TEST_F(QuantizeTest, WhatIsNotFiniteIsNanAndDoesNotChangeItsNeighbours) {
+TEST_F(QuantizeTest, NonFiniteElementsBecomeNanAndDoNotChangeOthers) {
   for (Float8Format format : kFormats) {
     HostTensor x = HostTensor::Of({1, 16}, DType::kBFloat16, std::vector<double>(16, 1.5));
     x.Set(3, std::numeric_limits<double>::infinity());

@@ -133,7 +133,7 @@ TEST_P(RouterTest, GradientsOfProbabilitiesAndLossesAreThoseOfFiniteDifferences)
   ExpectGradients(losses);
 }
 
-TEST_P(RouterTest, SoTheyAreWhereTokensAreNumberedAndUnitsDifferInSize) {
+TEST_P(RouterTest, GradientsOfNumberedTokensInUnequalUnitsAreFiniteDifferences) {
   const HostTensor number =
       HostTensor::Of({kTokens}, DType::kInt32, {2, 2, 0, -1, 1, 1, 1, 0, 0, 0, -1, 0});
   const HostTensor share = HostTensor::Of({3}, kF32, {0.2, 1. / 3, 0.5});
@@ -214,7 +214,7 @@ TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
   EXPECT_EQ(dlogits.Get(6), 0);
 }
 
-TEST(RouterChoiceTest, OfEqualScoresTheSmallerNumberWins) {
+TEST(RouterChoiceTest, TheSmallerNumberWinsAmongEqualScores) {
   ThreadPool pool(1);
   const HostTensor logits({1, 6}, kF32), expert({1, 3}, DType::kInt32), probability({1, 3}, kF32);
   RouterForward(Stream::Cpu(&pool), Make(RouterScore::kSoftmax, false, 3, 1), logits, Tensor(),

@@ -134,7 +134,7 @@ TEST_F(AttentionCallTest, PackedSequencesShareADescriptionWithThoseOfLikeLengths
   EXPECT_TRUE(description < Describe(call_) || Describe(call_) < description);
 }
 
-TEST_F(AttentionCallTest, WhatChangesAPlanChangesItsDescription) {
+TEST_F(AttentionCallTest, CallsThatNeedDifferentPlansHaveDifferentDescriptions) {
   const CudnnAttention before = Describe(call_);
   std::vector<AttentionCall> others(5, call_);
   others[0].attention.causal = false;

@@ -30,9 +30,9 @@ class Pieces {
 
 // Copies of queries, and gradients to be copied to where queries' belong, where heads lie in
 // groups.
-class TogetherQueries {
+class CopiedQueries {
  public:
-  TogetherQueries(const AttentionCall& call, Pieces* pieces) : call_(call) {
+  CopiedQueries(const AttentionCall& call, Pieces* pieces) : call_(call) {
     if (!HasOneHeadStride(call.in.q_TGRD)) q_at_ = pieces->Take(call.in.q_TGRD.bytes());
     if (call.backward() && !HasOneHeadStride(call.gradients.q_TGRD))
       dq_at_ = pieces->Take(call.in.q_TGRD.bytes());
@@ -133,14 +133,14 @@ bool CudnnAttentionRunner::Run(const Stream& stream, const AttentionCall& call) 
   Pieces pieces;
   const int64_t workspace = pieces.Take(plan->workspace_bytes());
   const int64_t places = pieces.Take(description.packed ? PackedPlacesBytes(description) : 0);
-  TogetherQueries together(call, &pieces);
+  CopiedQueries copied_queries(call, &pieces);
   char* const memory = static_cast<char*>(stream.cuda()->Workspace(pieces.bytes()));
   CudnnPointers at = PointersOf(call);
   at.workspace = memory + workspace;
   if (description.packed) FillPackedPlaces(stream, call, description, memory + places, &at);
-  together.Before(stream, memory, &at);
+  copied_queries.Before(stream, memory, &at);
   plan->Run(*stream.cuda(), at);
-  together.After(stream);
+  copied_queries.After(stream);
   return true;
 }
 

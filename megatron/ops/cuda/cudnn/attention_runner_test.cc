@@ -248,7 +248,7 @@ TEST_F(AttentionRunnerTest, APlanIsMadeOnceForAllCallsThatItServes) {
   EXPECT_EQ(cudnn_.made.size(), plans);
 }
 
-TEST_F(AttentionRunnerTest, WhatCudnnDoesNotTakeIsLeftToTheCaller) {
+TEST_F(AttentionRunnerTest, UnsupportedCallsAreLeftToTheCaller) {
   ThreadPool pool(1);
   CudaStream cuda(0);
   const Stream stream = Stream::Cuda(0, &cuda);

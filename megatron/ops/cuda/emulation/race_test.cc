@@ -38,7 +38,7 @@ int* SharedInts() {
   return Shared<int[kThreads]>(&key);
 }
 
-TEST(RaceDeathTest, OfWhatAnotherThreadWroteWithoutABarrier) {
+TEST(RaceDeathTest, ReadingAnotherThreadsWriteWithoutABarrierIsReported) {
   for (bool waits : {false, true}) {
     std::vector<int> out(kThreads);
     ExpectRaces(!waits, 1, [&] {
@@ -50,7 +50,7 @@ TEST(RaceDeathTest, OfWhatAnotherThreadWroteWithoutABarrier) {
   }
 }
 
-TEST(RaceDeathTest, OfWhatAnotherThreadStillReads) {
+TEST(RaceDeathTest, WritingWhatAnotherThreadStillReadsIsReported) {
   for (bool waits : {false, true}) {
     std::vector<int> out(kThreads);
     ExpectRaces(!waits, 1, [&] {
@@ -65,7 +65,7 @@ TEST(RaceDeathTest, OfWhatAnotherThreadStillReads) {
   }
 }
 
-TEST(RaceDeathTest, OfTwoBlocksThatAddToOnePlace) {
+TEST(RaceDeathTest, TwoBlocksThatAddToOnePlaceAreReported) {
   for (bool same : {false, true}) {
     std::vector<float> sums(2);
     ExpectRaces(same, 2, [&] {
@@ -75,7 +75,7 @@ TEST(RaceDeathTest, OfTwoBlocksThatAddToOnePlace) {
 }
 
 // A barrier is the block's own.
-TEST(RaceDeathTest, OfTwoBlocksThatWaitEachForItself) {
+TEST(RaceDeathTest, BarriersOfTwoBlocksDoNotOrderThem) {
   std::vector<int> out(kThreads);
   ExpectRaces(true, 2, [&] {
     __syncthreads();
@@ -86,7 +86,7 @@ TEST(RaceDeathTest, OfTwoBlocksThatWaitEachForItself) {
   });
 }
 
-TEST(RaceDeathTest, OfLanesThatExchangeByMemory) {
+TEST(RaceDeathTest, LanesThatExchangeThroughMemoryAreReported) {
   for (bool waits : {false, true}) {
     std::vector<int> out(kThreads);
     ExpectRaces(!waits, 1, [&] {
@@ -98,7 +98,7 @@ TEST(RaceDeathTest, OfLanesThatExchangeByMemory) {
   }
 }
 
-TEST(RaceDeathTest, OfWarpsThatWaitEachForItself) {
+TEST(RaceDeathTest, WarpBarriersDoNotOrderTwoWarps) {
   std::vector<int> out(kThreads);
   ExpectRaces(true, 1, [&] {
     int* const shared = SharedInts();
@@ -109,7 +109,7 @@ TEST(RaceDeathTest, OfWarpsThatWaitEachForItself) {
 }
 
 // "They do not imply a memory barrier" (CUDA C++ Programming Guide, "Warp Shuffle Functions").
-TEST(RaceDeathTest, ThatAShuffleDoesNotMend) {
+TEST(RaceDeathTest, AShuffleOrdersNothing) {
   std::vector<int> out(kThreads);
   ExpectRaces(true, 1, [&] {
     int* const shared = SharedInts();
@@ -119,7 +119,7 @@ TEST(RaceDeathTest, ThatAShuffleDoesNotMend) {
   });
 }
 
-TEST(RaceDeathTest, NoneWhereBlocksUseTheSameSharedMemory) {
+TEST(RaceDeathTest, BlocksThatReuseSharedMemoryAreNotReported) {
   std::vector<int> out(8 * kThreads);
   ExpectRaces(false, 8, [&] {
     int* const shared = SharedInts();
@@ -129,7 +129,7 @@ TEST(RaceDeathTest, NoneWhereBlocksUseTheSameSharedMemory) {
   });
 }
 
-TEST(RaceDeathTest, NoneOfShuffledValues) {
+TEST(RaceDeathTest, ShuffledValuesAreNotReported) {
   std::vector<float> sums(4);
   ExpectRaces(false, 4, [&] {
     float sum = 1;
@@ -139,7 +139,7 @@ TEST(RaceDeathTest, NoneOfShuffledValues) {
 }
 
 // Who waits for its own copies does not wait for others'.
-TEST(RaceDeathTest, OfCopiesOfAnotherThread) {
+TEST(RaceDeathTest, ReadingAnotherThreadsCopyIsReported) {
   struct alignas(kAsyncCopyBytes) Line {
     int values[4];
   };
@@ -159,7 +159,7 @@ TEST(RaceDeathTest, OfCopiesOfAnotherThread) {
 }
 
 // A copy may come as soon as it is asked for.
-TEST(RaceDeathTest, OfACopyToWhatAnotherThreadStillReads) {
+TEST(RaceDeathTest, ACopyToWhatAnotherThreadStillReadsIsReported) {
   struct alignas(kAsyncCopyBytes) Line {
     int values[4];
   };
@@ -180,7 +180,7 @@ TEST(RaceDeathTest, OfACopyToWhatAnotherThreadStillReads) {
 }
 
 // Each launch happens after those before it, and what the host does after all of them.
-TEST(RaceDeathTest, NoneBetweenLaunches) {
+TEST(RaceDeathTest, LaunchesAreOrdered) {
   std::vector<int> values(4 * kThreads);
   const auto run = [&] {
     for (int launch = 0; launch < 3; ++launch) {

@@ -23,7 +23,7 @@ void RunThread(Kernel kernel) {
   RunGrid(dim3(1), dim3(1), 0, kernel);
 }
 
-TEST(AsyncCopyTest, ComesWhenItsThreadWaitsForItsGroup) {
+TEST(AsyncCopyTest, ACopyArrivesWhenItsThreadWaitsForItsGroup) {
   const std::vector<Line> global = {{{1, 2, 3, 4}}, {{5, 6, 7, 8}}, {{9, 10, 11, 12}}};
   std::vector<std::vector<float>> first_after;  // each wait
   RunThread([&] {

@@ -71,19 +71,19 @@ TEST(TimeCandidatesTest, TheFastestOnMedianIsTaken) {
   EXPECT_EQ(timing.first_seconds, 10);
 }
 
-TEST(TimeCandidatesTest, OneThatIsFasterByNoiseDoesNotReplaceTheFirst) {
+TEST(TimeCandidatesTest, ACandidateThatIsFasterByNoiseDoesNotReplaceTheFirst) {
   FakeCandidates candidates({{1}, {0.995}});
   EXPECT_EQ(TimeCandidates(&candidates).fastest, 0);
 }
 
-TEST(TimeCandidatesTest, ThoseFarBehindAreNotRunAgain) {
+TEST(TimeCandidatesTest, SlowCandidatesAreNotRunAgain) {
   FakeCandidates candidates({{1}, {3}, {1.2}});
   TimeCandidates(&candidates);
   EXPECT_EQ(candidates.runs(1), 2);
   EXPECT_GT(candidates.runs(2), 6);
 }
 
-TEST(TimeCandidatesTest, OneThatFailsIsNotTaken) {
+TEST(TimeCandidatesTest, ACandidateThatFailsIsNotChosen) {
   FakeCandidates candidates({{kFails}, {5}, {kFails}});
   const GemmTiming timing = TimeCandidates(&candidates);
   EXPECT_EQ(timing.fastest, 1);
@@ -132,7 +132,7 @@ TEST(GemmPlannerTest, APlanForNoneOfTheCandidatesIsTimedAnewOrLeft) {
   }
 }
 
-TEST(GemmPlannerTest, WhatWasTimedIsHandedOnAndServesAsAPlan) {
+TEST(GemmPlannerTest, ATimedChoiceIsReportedAndServesAsAPlan) {
   std::vector<GemmPlan> plans;
   GemmPlanning planning = Timing();
   planning.plans = {PlanOf(Product(2), 100)};
@@ -177,7 +177,7 @@ TEST(GemmPlannerTest, AChoiceIsNotChangedByALaterChanceToTime) {
   EXPECT_EQ(planner.Choose(kHere, Product(1), true, &candidates), 0);
 }
 
-TEST(GemmPlannerTest, WhereEveryRunFailsTheFirstIsTakenAndNoPlanKept) {
+TEST(GemmPlannerTest, IfEveryRunFailsTheFirstIsChosenAndNoPlanIsKept) {
   bool called = false;
   GemmPlanning planning = Timing();
   planning.on_new_plan = [&](absl::Span<const GemmPlan>) { called = true; };

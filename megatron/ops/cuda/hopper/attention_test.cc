@@ -75,7 +75,7 @@ void HopperAttentionTest::ExpectForwardAndBackwardAgree(const Case& c) {
                   });
 }
 
-TEST_P(HopperAttentionTest, SequencesOfOddLengths) {
+TEST_P(HopperAttentionTest, SequencesWithPartialTilesAgreeWithTheCpu) {
   for (bool causal : {true, false}) {
     for (int64_t head_dim : {64, 128}) {
       ExpectForwardAndBackwardAgree(
@@ -99,7 +99,7 @@ TEST_P(HopperAttentionTest, LongSequences) {
   }
 }
 
-TEST_P(HopperAttentionTest, LengthsThatTilesDivide) {
+TEST_P(HopperAttentionTest, SequencesOfWholeTilesAgreeWithTheCpu) {
   for (int64_t head_dim : {64, 128}) {
     ExpectForwardAndBackwardAgree({1, 1, head_dim, true, {0, 384}, {0, 384}});
   }

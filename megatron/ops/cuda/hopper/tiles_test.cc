@@ -187,7 +187,7 @@ TEST(TilesTest, OperandsAreReadAsLateAsTheWait) {
   });
 }
 
-TEST(TilesDeathTest, WhoWaitsForAPhaseThatNeverComesIsNamed) {
+TEST(TilesDeathTest, AThreadThatWaitsForAPhaseThatNeverComesIsNamed) {
   EXPECT_DEATH(RunOnTile<64>()(0,
                                [](const Tile<kRows, 64>&, uint64_t* full) {
                                  WaitForPhase(full, 0);
