@@ -85,7 +85,7 @@ struct Problem {
   }
 };
 
-// What the header says, in double precision and with the S x S matrix.
+// The op as the header defines it, in double precision and with the S x S matrix.
 struct Reference {
   std::vector<double> q, k, v, dout;
   std::vector<double> out, lse, dq, dk, dv, dbias;
@@ -250,7 +250,7 @@ struct Parts {
   // The keys of each sequence whose place modulo `parts` is `part`, and what is theirs.
   struct Part {
     HostTensor k, v, dk, dv, cu, place;
-    std::vector<int64_t> token;  // in the whole
+    std::vector<int64_t> token;  // indices in the whole batch
   };
   Part Take(int part, int parts) const {
     std::vector<double> k, v, cu = {0}, place;
@@ -293,7 +293,7 @@ struct Parts {
     for (int part = 0; part < parts; ++part) {
       const Part keys = Take(part, parts);
       Attention attention = OfPart(keys, part);
-      attention.add_to_keys = part % 2 == 0;  // to zeros: the same either way
+      attention.add_to_keys = part % 2 == 0;  // the sum starts at zero, so both are the same
       AttentionBackward(stream, attention, {whole.q, keys.k, keys.v, whole.IfBiased(whole.bias)},
                         whole.out, whole.lse, whole.dout,
                         {dq, keys.dk, keys.dv, whole.IfBiased(whole.dbias)});

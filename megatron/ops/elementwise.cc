@@ -31,7 +31,7 @@ void CopyRun(const Tensor& in, int64_t in_offset, const Tensor& out, int64_t out
   }
 }
 
-// Where row `row` (an index over all dims but the last) begins.
+// The offset of row `row`, an index over all dims but the last.
 int64_t RowOffset(const Tensor& tensor, int64_t row) {
   int64_t offset = 0;
   for (int d = tensor.rank() - 2; d >= 0; --d) {

@@ -55,7 +55,7 @@ void Decode(const Stream& stream, const Float8Matrix& matrix, T* values) {
                    });
 }
 
-// By the product of T's, which the caller fills in the rest of.
+// Runs the product `gemm`, of which the caller has filled in the rest, on operands converted to T.
 template <typename T>
 void Run(const Stream& stream, const Float8Matrix& a, const Float8Matrix& b, Gemm gemm) {
   gemm.k = a.codes.dim(1);

@@ -61,7 +61,7 @@ void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& 
   for (int64_t i = 0; i < expert_TK.numel(); ++i) {
     if (expert[i] >= 0) ++counts[expert[i]];
   }
-  // Where the next choice of an expert goes, by rank, copy and expert.
+  // The row of the next choice, by rank, copy and expert.
   std::vector<int64_t> next(rows_RCL.numel());
   int64_t end = 0;
   for (int64_t i = 0; i < rows_RCL.numel(); ++i) {

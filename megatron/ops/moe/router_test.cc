@@ -50,7 +50,7 @@ class RouterTest : public testing::TestWithParam<NamedRouter> {
     RouterForward(stream_, router(), logits, bias, expert_, probability_);
   }
 
-  // With some choices, and weights of both losses.
+  // Checks the gradients for some choices and with weights of both losses.
   void ExpectGradients(RouterLosses losses);
 
   ThreadPool pool_{2};
@@ -184,7 +184,7 @@ TEST(RouterValuesTest, BalanceAndZAreTheSumsOfTheirDefinitions) {
   }
 }
 
-// As samples of 2 and 4 tokens that stand mixed, and one token that fills up.
+// Samples of 2 and 4 tokens are interleaved, and one token is padding.
 TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);
@@ -206,7 +206,7 @@ TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
   const HostTensor values({7, 2}, kF32), dlogits({7, 2}, kF32);
   RouterBackward(stream, Make(RouterScore::kSoftmax, true, 1, 1), logits, expert,
                  HostTensor({7, 1}, kF32), losses, dlogits, values);
-  const double want = 1 / (1 + std::exp(-2.0));  // of the third token, for its first expert
+  const double want = 1 / (1 + std::exp(-2.0));  // score of the third token for its first expert
   EXPECT_NEAR(values.Get(4), (3 * want + (1 - want)) / 16, 1e-6);
   EXPECT_NEAR(values.Get(5), std::pow(2 - std::log(want), 2) / 4, 1e-5);
   EXPECT_EQ(values.Get(6), 0);

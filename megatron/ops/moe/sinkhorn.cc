@@ -23,7 +23,7 @@ std::vector<double> Exponentials(const Tensor& logits_TE) {
   return values;
 }
 
-// What the columns' factors are when the rows have been given theirs.
+// Returns the columns' factors of the next round: rows are normalized with `factor`, then columns.
 std::vector<double> Round(const std::vector<double>& values, const std::vector<double>& factor) {
   const size_t experts = factor.size(), tokens = values.size() / experts;
   std::vector<double> sums(experts);
