@@ -1,5 +1,5 @@
-// That ThreadSanitizer tells a kernel with a race from the same one without. Built with it always:
-// bazel test //megatron/ops/cuda/emulation:race_test
+// Tests that ThreadSanitizer reports a kernel with a race, and not the same kernel without. The
+// test is always built with ThreadSanitizer: bazel test //megatron/ops/cuda/emulation:race_test
 #include <cstdlib>
 #include <vector>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned kThreads = 64;
 
-// Runs it in a process of its own, which ends after it.
+// Runs the function in a child process, which ends afterwards.
 template <typename Kernel>
 void ExpectRaces(bool races, unsigned blocks, Kernel kernel) {
   ASSERT_TRUE(RacesAreFound());
@@ -74,7 +74,7 @@ TEST(RaceDeathTest, TwoBlocksThatAddToOnePlaceAreReported) {
   }
 }
 
-// A barrier is the block's own.
+// A barrier orders only the threads of its block.
 TEST(RaceDeathTest, BarriersOfTwoBlocksDoNotOrderThem) {
   std::vector<int> out(kThreads);
   ExpectRaces(true, 2, [&] {
@@ -138,7 +138,7 @@ TEST(RaceDeathTest, ShuffledValuesAreNotReported) {
   });
 }
 
-// Who waits for its own copies does not wait for others'.
+// A thread that waits for its own copies does not wait for those of others.
 TEST(RaceDeathTest, ReadingAnotherThreadsCopyIsReported) {
   struct alignas(kAsyncCopyBytes) Line {
     int values[4];
@@ -158,7 +158,7 @@ TEST(RaceDeathTest, ReadingAnotherThreadsCopyIsReported) {
   }
 }
 
-// A copy may come as soon as it is asked for.
+// A copy may arrive as soon as it is issued.
 TEST(RaceDeathTest, ACopyToWhatAnotherThreadStillReadsIsReported) {
   struct alignas(kAsyncCopyBytes) Line {
     int values[4];
@@ -179,13 +179,13 @@ TEST(RaceDeathTest, ACopyToWhatAnotherThreadStillReadsIsReported) {
   }
 }
 
-// Each launch happens after those before it, and what the host does after all of them.
+// Each launch happens after those before it, and the host's later work after all of them.
 TEST(RaceDeathTest, LaunchesAreOrdered) {
   std::vector<int> values(4 * kThreads);
   const auto run = [&] {
     for (int launch = 0; launch < 3; ++launch) {
       RunGrid(dim3(4), dim3(kThreads), 0, [&] {
-        // Another thread of another block each time.
+        // Each time, a different thread of a different block writes.
         const unsigned i = blockIdx.x * kThreads + threadIdx.x;
         ++values[(i * 5 + static_cast<unsigned>(launch)) % values.size()];
       });

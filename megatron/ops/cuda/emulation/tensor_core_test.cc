@@ -34,7 +34,7 @@ TEST(AsyncCopyTest, ACopyArrivesWhenItsThreadWaitsForItsGroup) {
           {shared[0].values[0], shared[1].values[0], shared[2].values[0], shared[2].values[3]});
     };
     CopyAsync(&shared[0], &global[0], true);
-    look(0);  // of no group yet
+    look(0);  // no group has been committed
     CommitCopies();
     CopyAsync(&shared[1], &global[1], true);
     CopyAsync(&shared[2], &global[2], false);
