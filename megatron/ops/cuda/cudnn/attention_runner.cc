@@ -13,7 +13,7 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// What a call takes of the stream's workspace, piece by piece.
+// The pieces that a call takes from the stream's workspace.
 class Pieces {
  public:
   int64_t Take(int64_t bytes) {
@@ -28,8 +28,8 @@ class Pieces {
   int64_t bytes_ = 0;
 };
 
-// Copies of queries, and gradients to be copied to where queries' belong, where heads lie in
-// groups.
+// Copies of queries whose heads lie in groups, and the gradients of these copies, which are copied
+// back.
 class CopiedQueries {
  public:
   CopiedQueries(const AttentionCall& call, Pieces* pieces) : call_(call) {
@@ -68,7 +68,7 @@ CudnnPointers PointersOf(const AttentionCall& call) {
   return at;
 }
 
-// Lengths, and offsets of each tensor.
+// Writes the lengths, and the offsets of each tensor.
 int64_t PackedPlacesBytes(const CudnnAttention& description) {
   const int64_t offsets = description.end_role() * (description.sequences + 1);
   return offsets * static_cast<int64_t>(sizeof(int64_t)) +
@@ -106,7 +106,7 @@ void SayOnce(const std::string& why) {
 
 const CudnnPlan* CudnnAttentionRunner::PlanFor(const CudaStream& stream,
                                                const CudnnAttention& description) {
-  // Held while a plan is made, so that of several threads one makes it.
+  // The lock is held while a plan is made, so that only one of several threads makes it.
   std::lock_guard<std::mutex> lock(mutex_);
   const auto [found, is_new] = plans_.try_emplace({stream.device(), description});
   std::unique_ptr<CudnnPlan>& plan = found->second;
