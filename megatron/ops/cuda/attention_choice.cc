@@ -1,4 +1,5 @@
-// Which kernel computes attention: cuDNN's where it is asked for and takes the call, else our own.
+// Attention on a CUDA device: by cuDNN if it is chosen and supports the call, else by our own
+// kernels.
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/ops/cuda/kernel_table.h"

@@ -1,4 +1,4 @@
-// Activations, casts, sums and fills: each element on its own.
+// Activations, casts, sums and fills: each element is computed separately.
 #include "megatron/ops/activation.h"
 #include "megatron/ops/cuda/activation.cuh"
 #include "megatron/ops/cuda/device.cuh"
@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kThreads) MapVectors(int64_t vectors, Map map)
   if (i < vectors) map.template Apply<N>(i);
 }
 
-// Vectors of 16 bytes of T where the pointers and the elements in a row, which are one behind the
-// other, allow it; elements otherwise.
+// Launches on vectors of 16 bytes of T if the pointers and the number of contiguous elements in a
+// row allow it, else on single elements.
 template <typename T, typename Map>
 void Launch(const Stream& stream, int64_t count, int64_t in_a_row,
             std::initializer_list<const void*> pointers, const Map& map) {
@@ -66,7 +66,7 @@ struct SlopeMap {
   }
 };
 
-// Elements of y; of each row gate and up lie `features` apart.
+// The elements are those of y; gate and up of a row lie `features` apart.
 template <typename T>
 struct GateMap {
   Activation activation;

@@ -1,4 +1,4 @@
-// The ops of the emulated device but the matrix products (emulated_linear.cc). A new op is one more
+// The ops of the emulated device, except matrix products (emulated_linear.cc). A new op is one more
 // name here.
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
@@ -29,7 +29,7 @@ namespace {
                     EmbeddingBackward, AbsMax, Quantize, NormForward, ResidualNormForward,
                     NormBackward, Rope, WeightedSum>();
 
-// Graphs hold neither updates of weights nor experts.
+// Graphs contain neither updates of weights nor experts.
 [[maybe_unused]] const bool outside_graphs =
     EmulateOutsideGraphs<Jitter, GroupedLinearForward, GroupedLinearBackwardInput,
                          GroupedLinearBackwardWeight, PlaceByExpert, Permute, PermuteBackward,

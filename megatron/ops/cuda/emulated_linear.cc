@@ -1,4 +1,4 @@
-// Matrix products of the emulated device, which has no cuBLASLt: the CPU's.
+// Matrix products of the emulated device, which has no cuBLASLt.
 #include "megatron/ops/cuda/emulated_op.h"
 #include "megatron/ops/float8/product.h"
 #include "megatron/ops/linear.h"

@@ -1,5 +1,5 @@
-// Kernels of the emulated device (//megatron/tensor:emulated_cuda): an op runs as on the CPU, on the
-// memory that the host can reach.
+// Kernels of the emulated device (//megatron/tensor:emulated_cuda): the op itself, as on the CPU,
+// on memory that the host can access.
 #ifndef MEGATRON_OPS_CUDA_EMULATED_OP_H_
 #define MEGATRON_OPS_CUDA_EMULATED_OP_H_
 
@@ -22,7 +22,7 @@
 
 namespace megatron::ops::cuda {
 
-// View: the operand with its tensors where the host can reach them.
+// View returns the operand with its tensors where the host can access them.
 inline Tensor View(const Tensor& tensor) { return EmulatedView(tensor); }
 
 inline Dropout View(Dropout dropout) {
@@ -136,7 +136,7 @@ struct EmulatedOp;
 
 template <typename... Operands, void (*op)(const Stream&, Operands...)>
 struct EmulatedOp<op> {
-  // Runs the op now or, where the stream is being captured, with every launch of the graph, which
+  // Runs the op now or, if the stream is being captured, with every launch of the graph, which
   // keeps the operands by value.
   static void RunOrCapture(const Stream& stream, Operands... operands) {
     const auto run = [stream, operands...] { op(EmulatingStream(stream), View(operands)...); };
@@ -144,7 +144,7 @@ struct EmulatedOp<op> {
     WriteDown(*stream.cuda(), {OperandText(CudaOpName<op>(), operands...).str(), run});
   }
 
-  // For operands that a graph cannot keep.
+  // Runs an op that has operands which a graph cannot keep.
   static void RunNow(const Stream& stream, Operands... operands) {
     op(EmulatingStream(stream), View(operands)...);
   }

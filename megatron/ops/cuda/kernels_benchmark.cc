@@ -124,7 +124,7 @@ void BM_BlasLinearGelu(benchmark::State& state) {
                  cuda::ForwardGeluGemm(at.x_TH, at.w_IH, at.bias_I, at.pre_TI, at.y_TI));
 }
 
-// With the gradient of the bias in front of the activation.
+// The product with the derivative of the activation and the gradient of the bias in front of it.
 void BM_LinearBackwardInputGelu(benchmark::State& state) {
   if (!HasGpu(state)) return;
   Gpu gpu;

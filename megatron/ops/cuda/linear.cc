@@ -37,8 +37,8 @@ void LinearActivationForward(const Stream& stream, Activation activation, const 
                              const Tensor& w_OI, const Tensor& bias_O, const Tensor& pre_TO,
                              const Tensor& y_TO) {
   CHECK(pre_TO.is_contiguous() && y_TO.is_contiguous()) << pre_TO << " " << y_TO;
-  // Not an epilogue of the product: cuBLASLt's takes a tanh of its own, of sums that it has not
-  // rounded, so that activations computed again from pre_TO would not be the same bits.
+  // The activation is not an epilogue of the product: cuBLASLt uses its own tanh, on sums that are
+  // not rounded, so activations that are recomputed from pre_TO would not have the same bits.
   cuda::LinearForward(stream, x_TI, w_OI, bias_O, pre_TO);
   OnCuda<ops::ActivationForward>(stream, activation, pre_TO, y_TO);
 }

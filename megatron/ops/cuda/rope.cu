@@ -13,7 +13,7 @@ struct RopeArgs {
   bool interleaved, inverse;
 };
 
-// A thread a pair of one head of one token.
+// Each thread has one pair of one head of one token.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) Rotate(RopeArgs args, T* x) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

@@ -8,7 +8,7 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// One block: a warp for each row, then for each column, with its lanes along it.
+// There is one block: each warp takes a row, then a column, with its lanes along it.
 __global__ void __launch_bounds__(kThreads)
     FindBias(const float* logits, int64_t tokens, int64_t experts, double* row_factor, float* most,
              float* bias) {
