@@ -101,6 +101,7 @@ def _cuda_library_impl(ctx):
             pic_objects = objects,
         ),
         linking_contexts = [deps.linking_context],
+        alwayslink = ctx.attr.alwayslink,
     )
     own = CcInfo(
         compilation_context = cc_common.create_compilation_context(
@@ -120,6 +121,7 @@ _cuda_library = rule(
         "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
+        "alwayslink": attr.bool(),
         "toolkit": attr.label(providers = [CudaToolkitInfo]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
@@ -139,7 +141,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
       hdrs: what the callers of the launchers include.
       deps: C++ libraries.
       copts: for nvcc.
-      **kwargs: visibility, tags and their like.
+      **kwargs: alwayslink, visibility, tags and their like.
     """
     _cuda_library(
         name = name,

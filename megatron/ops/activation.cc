@@ -7,7 +7,7 @@
 #include "megatron/ops/cpu/elementwise_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/parallel_elements.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -32,61 +32,61 @@ void CheckGate(const Stream& stream, const Tensor& y, const Tensor& gate_up) {
 
 }  // namespace
 
-void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TF,
-                       const Tensor& y_TF) {
-  CheckFloating(x_TF);
-  CheckContiguous(stream, x_TF, x_TF.dtype(), x_TF.shape());
-  CheckContiguous(stream, y_TF, x_TF.dtype(), x_TF.shape());
-  if (RunsOnCuda(stream)) return cuda::ActivationForward(stream, activation, x_TF, y_TF);
+void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TI,
+                       const Tensor& y_TI) {
+  CheckFloating(x_TI);
+  CheckContiguous(stream, x_TI, x_TI.dtype(), x_TI.shape());
+  CheckContiguous(stream, y_TI, x_TI.dtype(), x_TI.shape());
+  if (RunsOnCuda(stream)) return OnCuda<ActivationForward>(stream, activation, x_TI, y_TI);
   if (!RunsOnCpu(stream)) return;
-  ParallelElements(stream.pool(), x_TF.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
-    Kernels().activate(activation, x_TF.dtype(), At(x_TF, begin), At(y_TF, begin), count);
+  ParallelElements(stream.pool(), x_TI.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
+    Kernels().activate(activation, x_TI.dtype(), At(x_TI, begin), At(y_TI, begin), count);
   });
 }
 
-void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
-                        const Tensor& x_TF, const Tensor& dx_TF) {
-  CheckFloating(x_TF);
-  CheckContiguous(stream, x_TF, x_TF.dtype(), x_TF.shape());
-  CheckContiguous(stream, dy_TF, x_TF.dtype(), x_TF.shape());
-  CheckContiguous(stream, dx_TF, x_TF.dtype(), x_TF.shape());
-  if (RunsOnCuda(stream)) return cuda::ActivationBackward(stream, activation, dy_TF, x_TF, dx_TF);
+void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                        const Tensor& x_TI, const Tensor& dx_TI) {
+  CheckFloating(x_TI);
+  CheckContiguous(stream, x_TI, x_TI.dtype(), x_TI.shape());
+  CheckContiguous(stream, dy_TI, x_TI.dtype(), x_TI.shape());
+  CheckContiguous(stream, dx_TI, x_TI.dtype(), x_TI.shape());
+  if (RunsOnCuda(stream)) return OnCuda<ActivationBackward>(stream, activation, dy_TI, x_TI, dx_TI);
   if (!RunsOnCpu(stream)) return;
-  ParallelElements(stream.pool(), x_TF.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
-    Kernels().activate_backward(activation, x_TF.dtype(), At(dy_TF, begin), At(x_TF, begin),
-                                At(dx_TF, begin), count);
+  ParallelElements(stream.pool(), x_TI.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
+    Kernels().activate_backward(activation, x_TI.dtype(), At(dy_TI, begin), At(x_TI, begin),
+                                At(dx_TI, begin), count);
   });
 }
 
-void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
-                 const Tensor& y_TF) {
-  CheckGate(stream, y_TF, gate_up_T2F);
-  if (RunsOnCuda(stream)) return cuda::GateForward(stream, activation, gate_up_T2F, y_TF);
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
+                 const Tensor& y_TI) {
+  CheckGate(stream, y_TI, gate_up_T2I);
+  if (RunsOnCuda(stream)) return OnCuda<GateForward>(stream, activation, gate_up_T2I, y_TI);
   if (!RunsOnCpu(stream)) return;
-  const int64_t features = y_TF.dim(1);
-  ParallelElements(stream.pool(), y_TF.dim(0), RowGrain(features),
+  const int64_t features = y_TI.dim(1);
+  ParallelElements(stream.pool(), y_TI.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {
                      for (int64_t t = begin; t < begin + count; ++t) {
-                       Kernels().gate(activation, y_TF.dtype(), At(gate_up_T2F, t * 2 * features),
-                                      At(y_TF, t * features), features);
+                       Kernels().gate(activation, y_TI.dtype(), At(gate_up_T2I, t * 2 * features),
+                                      At(y_TI, t * features), features);
                      }
                    });
 }
 
-void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
-                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F) {
-  CheckGate(stream, dy_TF, gate_up_T2F);
-  CheckGate(stream, dy_TF, d_gate_up_T2F);
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                  const Tensor& gate_up_T2I, const Tensor& d_gate_up_T2I) {
+  CheckGate(stream, dy_TI, gate_up_T2I);
+  CheckGate(stream, dy_TI, d_gate_up_T2I);
   if (RunsOnCuda(stream))
-    return cuda::GateBackward(stream, activation, dy_TF, gate_up_T2F, d_gate_up_T2F);
+    return OnCuda<GateBackward>(stream, activation, dy_TI, gate_up_T2I, d_gate_up_T2I);
   if (!RunsOnCpu(stream)) return;
-  const int64_t features = dy_TF.dim(1);
-  ParallelElements(stream.pool(), dy_TF.dim(0), RowGrain(features),
+  const int64_t features = dy_TI.dim(1);
+  ParallelElements(stream.pool(), dy_TI.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {
                      for (int64_t t = begin; t < begin + count; ++t) {
-                       Kernels().gate_backward(activation, dy_TF.dtype(), At(dy_TF, t * features),
-                                               At(gate_up_T2F, t * 2 * features),
-                                               At(d_gate_up_T2F, t * 2 * features), features);
+                       Kernels().gate_backward(activation, dy_TI.dtype(), At(dy_TI, t * features),
+                                               At(gate_up_T2I, t * 2 * features),
+                                               At(d_gate_up_T2I, t * 2 * features), features);
                      }
                    });
 }

@@ -1,5 +1,5 @@
-// Activations that are not fused into a matrix product. Legend: T tokens, F features. fp32, bf16 or
-// fp16, contiguous.
+// Activations as ops of their own, not fused into a matrix product. Legend: T tokens, I features.
+// Tensors are fp32, bf16 or fp16, and contiguous.
 #ifndef MEGATRON_OPS_ACTIVATION_H_
 #define MEGATRON_OPS_ACTIVATION_H_
 
@@ -9,18 +9,19 @@
 
 namespace megatron::ops {
 
-// y = activation(x); dx = dy * activation'(x). y may be x's memory, dx may be dy's.
-void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TF,
-                       const Tensor& y_TF);
-void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
-                        const Tensor& x_TF, const Tensor& dx_TF);
+// Forward: y = activation(x); y may be x's memory. Backward: dx = dy * activation'(x); dx may be
+// dy's memory.
+void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TI,
+                       const Tensor& y_TI);
+void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                        const Tensor& x_TI, const Tensor& dx_TI);
 
-// gate_up is [T, 2F]: all gates, then all ups. y = activation(gate) * up, which with kSilu is
-// SwiGLU (N. Shazeer, arXiv 2002.05202); d_gate_up is written.
-void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
-                 const Tensor& y_TF);
-void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
-                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F);
+// Each row of gate_up holds all gates, then all ups. Forward: y = activation(gate) * up, which is
+// SwiGLU with kSilu (N. Shazeer, arXiv 2002.05202). Backward writes d_gate_up (=).
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
+                 const Tensor& y_TI);
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                  const Tensor& gate_up_T2I, const Tensor& d_gate_up_T2I);
 
 }  // namespace megatron::ops
 

@@ -1,4 +1,4 @@
-// The activations that linear layers can be fused with.
+// The activations of linear layers.
 #ifndef MEGATRON_OPS_ACTIVATION_TYPE_H_
 #define MEGATRON_OPS_ACTIVATION_TYPE_H_
 

@@ -1,5 +1,5 @@
-// Counts calls of operator new, to show that steady steps allocate nothing. Link it into a test and
-// the whole program's operator new is the counting one.
+// A count of calls of operator new, for tests that steady steps allocate nothing. It replaces
+// operator new in every program that links it.
 #ifndef MEGATRON_OPS_ALLOCATION_COUNTER_H_
 #define MEGATRON_OPS_ALLOCATION_COUNTER_H_
 
@@ -7,7 +7,7 @@
 
 namespace megatron::ops {
 
-// Calls so far, of all threads.
+// Number of calls so far, of all threads.
 int64_t AllocationCount();
 
 }  // namespace megatron::ops

@@ -9,12 +9,12 @@
 #include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/workspace.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
 
-// How the work is cut: each way gives the same bits.
+// The ways to split the work over threads. All give the same bits.
 enum class Cut { kRowBlocks, kKeyBlocks, kSequences };
 
 int64_t RowBlocks(int64_t rows) { return (rows + kAttentionRows - 1) / kAttentionRows; }
@@ -50,7 +50,7 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
   }
 }
 
-// What is added to must be fp32; the rest may be.
+// An output that is added to must be fp32; others may be.
 void CheckOutput(const Stream& stream, const Tensor& x, DType dtype, bool add, const Shape& shape) {
   CheckOperand(stream, x, add || x.dtype() == DType::kFloat32 ? DType::kFloat32 : dtype, shape);
 }
@@ -77,7 +77,7 @@ void FillDropoutKeys(const Dropout& dropout, int64_t heads, uint32_t* keys) {
   }
 }
 
-// With `bias_sums` floats to sum the bias's gradient in.
+// `bias_sums` is the number of floats in which the gradient of the bias is summed.
 AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& in,
                              const Tensor& out_TGRD, const Tensor& lse_TGR, int64_t bias_sums) {
   AttentionProblem problem;
@@ -181,7 +181,7 @@ class Pieces {
   Cut cut_;
   int64_t sequence_ = 0;
   int64_t first_ = 0;            // index of the sequence's first piece
-  int64_t first_row_block_ = 0;  // of all groups' row blocks, the sequence's first
+  int64_t first_row_block_ = 0;  // index of the sequence's first one among all row blocks
 };
 
 using Kernel = void (*)(const AttentionProblem&, const AttentionPiece&, float*);
@@ -263,7 +263,7 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
   CheckInputs(stream, attention, in, lse_TGR);
   CheckOutput(stream, out_TGRD, in.q_TGRD.dtype(), attention.add_to_queries, in.q_TGRD.shape());
-  if (RunsOnCuda(stream)) return cuda::AttentionForward(stream, attention, in, out_TGRD, lse_TGR);
+  if (RunsOnCuda(stream)) return OnCuda<AttentionForward>(stream, attention, in, out_TGRD, lse_TGR);
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
@@ -287,7 +287,8 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   }
   if (in.bias_WN) CheckContiguous(stream, gradients.bias_WN, DType::kFloat32, in.bias_WN.shape());
   if (RunsOnCuda(stream)) {
-    return cuda::AttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
+    return OnCuda<AttentionBackward>(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD,
+                                     gradients);
   }
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));

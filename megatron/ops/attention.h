@@ -1,19 +1,22 @@
-// Softmax attention over packed sequences without the S x S matrix in memory.
+// Softmax attention over packed sequences, without the S x S matrix in memory.
 //
-// Tokens of several sequences lie one after another; cu_seqlens says where each begins, so padding
-// costs nothing and documents do not see each other. Heads are grouped: group g has R query heads
-// and one key and value head (R = 1: multi-head; one group: multi-query). Legend: T query tokens, U
-// key tokens, G groups, R query heads a group, D head size.
+// Tokens of several sequences stand one after another, and cu_seqlens says where each sequence
+// begins. So padding costs nothing, and documents do not see each other. Heads are grouped: a group
+// has R query heads and one key and value head (R = 1: multi-head attention; one group: multi-query
+// attention).
 //
-// Sequences may be here in part, and their keys come part by part: the places of queries and keys
-// say which see which, and results of the parts are merged (S. Rabe and C. Staats, arXiv
-// 2112.05682). So ranks work on one sequence together.
+// Legend: T query tokens, U key tokens, G groups, R query heads per group, D head dim, W distances
+// of the bias, N query heads (G R).
 //
-// A query that sees no key gets zeros and an lse of minus infinity, and gives no gradient. What a
-// sequence gets depends, to the bit, neither on the number of threads nor on the other sequences of
-// the batch, nor on which of the heads this rank holds.
+// Ranks can share a sequence (context parallelism): each has some of its queries, and the keys
+// arrive in parts. The positions of queries and keys then say which sees which, and the results of
+// the parts are merged (S. Rabe and C. Staats, arXiv 2112.05682).
 //
-// T. Dao, "FlashAttention-2", arXiv 2307.08691.
+// A query that sees no key gets zeros and an lse of minus infinity, and has no gradient. A
+// sequence's result does not depend, to the bit, on the number of threads, on the other sequences
+// of the batch, or on which of the heads this rank holds.
+//
+// The algorithm is that of T. Dao, "FlashAttention-2", arXiv 2307.08691.
 #ifndef MEGATRON_OPS_ATTENTION_H_
 #define MEGATRON_OPS_ATTENTION_H_
 
@@ -23,56 +26,57 @@
 
 namespace megatron::ops {
 
-// On a CUDA device; the CPU has one kernel.
+// The kernels of a CUDA device. The CPU has one kernel and ignores this.
 enum class AttentionKernel {
   kOwn,
-  kHopper,  // those for compute capability 9.0 where they take the call (cuda/hopper), else kOwn
-  kCudnn,   // cuDNN's where it takes the call (cuda/cudnn), else kOwn
-  kCudnnDeterministic,  // the same with gradients of equal bits each time, for more memory
+  kHopper,  // cuda/hopper, for compute capability 9.0, if it supports the call; else kOwn
+  kCudnn,   // cuDNN (cuda/cudnn), if it supports the call; else kOwn
+  kCudnnDeterministic,  // kCudnn with gradients of the same bits in every run; takes more memory
 };
 
 struct Attention {
   AttentionKernel kernel = AttentionKernel::kOwn;
   float scale = 1;
-  // A query sees the keys of its own sequence, all of them or, if causal, those up to its own place
-  // counted from the sequence's end (equal lengths: the usual triangle).
+  // A query sees the keys of its own sequence: all of them or, if causal, those up to its own
+  // position. Positions are counted from the sequence's end, so equal lengths give the usual
+  // triangle.
   bool causal = true;
-  // int32, both or neither: each query's and each key's place in its whole sequence, ascending
-  // within it. A causal query then sees the keys up to its own place.
+  // The position of each query and key in its whole sequence, ascending within the sequence; int32,
+  // both or neither. They replace the positions counted from the end.
   Tensor place_q_T, place_k_U;
   Tensor cu_seqlens_q, cu_seqlens_k;  // int32 [sequences + 1], first 0, last T or U
   int64_t max_seqlen_q = 0, max_seqlen_k = 0;
-  // On the probabilities. The uniform word of (query, key): word (j % 4) of Philox(key; {sample
-  // low, sample high, position of the query in its sample, j / 4}) with `key` derived once more per
-  // global head: DeriveKey(key.lo | key.hi << 32, kPhiloxDropout, head, 0), j the key's place,
-  // or its index counted from the sequence's first key. first_column is this rank's first global
-  // query head.
+  // Dropout of the probabilities. The random word of a (query, key) pair is word (j % 4) of
+  // Philox(key; {sample low, sample high, position of the query in its sample, j / 4}). j is the
+  // key's position (place_k_U) or, if that is not given, its index counted from the sequence's
+  // first key. The Philox key of a global head is DeriveKey(key.lo | key.hi << 32, kPhiloxDropout,
+  // head, 0). first_column is this rank's first global query head.
   Dropout dropout;
-  // The keys are further ones of the same queries: Forward merges into the out and lse of the parts
-  // before, Backward does dq +=. Needs fp32 out and dq.
+  // The keys are a further part of the same queries' keys: Forward merges its result into out and
+  // lse, which hold the result of the parts before; Backward does dq +=. out and dq must be fp32.
   bool add_to_queries = false;
-  // Backward: dk += and dv +=. Needs fp32 dk and dv.
+  // Backward does dk += and dv +=, which must be fp32.
   bool add_to_keys = false;
 };
 
-// All but the bias may have any strides, the last dim is contiguous: q, k and v are usually views
-// into one packed projection.
+// The tensors may have any strides, but the last dim is contiguous: q, k and v are usually views of
+// one packed projection. The bias is contiguous.
 struct AttentionInputs {
   Tensor q_TGRD, k_UGD, v_UGD;
-  // fp32 [W, G R], or empty. Row w is added to each head's scaled scores of keys that are w - W / 2
-  // places behind the query; those further away, to either side, count as that far. W is odd.
-  // Places are counted from the sequence's end, where they are not given.
+  // fp32, or empty. Row w is added to the scaled scores of keys that are w - W / 2 positions behind
+  // the query; keys further away, to either side, take the first or last row. W is odd. Positions
+  // are counted from the sequence's end if they are not given.
   Tensor bias_WN;
 };
 
-// out (=) and lse (fp32 [T, G, R], =): the log-sum-exp of each row of scaled scores, which backward
-// needs. out has the inputs' dtype or is fp32.
+// Writes out (=) and lse (=, fp32 [T, G, R]), the log-sum-exp of each row of scaled scores, which
+// Backward needs. out has the inputs' dtype or is fp32.
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR);
 
-// Gradients (=) of q, k, v, each of the inputs' dtype or fp32, from what forward read and wrote;
-// that of the bias is added (+=). out has the inputs' dtype. With keys that come in parts, out and
-// lse are those of all keys.
+// Writes the gradients (=) of q, k and v, each of the inputs' dtype or fp32, and adds the gradient
+// of the bias (+=). It reads what Forward read and wrote; out has the inputs' dtype. If keys arrive
+// in parts, out and lse are the result of all parts.
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients);

@@ -85,7 +85,7 @@ struct Problem {
   }
 };
 
-// What the header says, in double precision and with the S x S matrix.
+// The op as the header defines it, in double precision and with the S x S matrix.
 struct Reference {
   std::vector<double> q, k, v, dout;
   std::vector<double> out, lse, dq, dk, dv, dbias;
@@ -250,7 +250,7 @@ struct Parts {
   // The keys of each sequence whose place modulo `parts` is `part`, and what is theirs.
   struct Part {
     HostTensor k, v, dk, dv, cu, place;
-    std::vector<int64_t> token;  // in the whole
+    std::vector<int64_t> token;  // indices in the whole batch
   };
   Part Take(int part, int parts) const {
     std::vector<double> k, v, cu = {0}, place;
@@ -293,7 +293,7 @@ struct Parts {
     for (int part = 0; part < parts; ++part) {
       const Part keys = Take(part, parts);
       Attention attention = OfPart(keys, part);
-      attention.add_to_keys = part % 2 == 0;  // to zeros: the same either way
+      attention.add_to_keys = part % 2 == 0;  // the sum starts at zero, so both are the same
       AttentionBackward(stream, attention, {whole.q, keys.k, keys.v, whole.IfBiased(whole.bias)},
                         whole.out, whole.lse, whole.dout,
                         {dq, keys.dk, keys.dv, whole.IfBiased(whole.dbias)});
@@ -370,7 +370,7 @@ TEST(AttentionGradientTest, GradientsAreFiniteDifferences) {
   }
 }
 
-TEST(AttentionGradientTest, OfTheBiasAreFiniteDifferencesAndAreAdded) {
+TEST(AttentionGradientTest, GradientsOfTheBiasAreFiniteDifferencesAndAreAdded) {
   ThreadPool pool(2);
   for (const Sizes& setup :
        {Sizes{{9, 4}, {9, 4}, 2, 1, 8, false, 0, 3}, Sizes{{6}, {6}, 1, 2, 8, true, 0.25f, 5}}) {
@@ -390,7 +390,7 @@ TEST(AttentionGradientTest, OfTheBiasAreFiniteDifferencesAndAreAdded) {
   }
 }
 
-TEST(AttentionGradientTest, OfKeysInPartsAreFiniteDifferences) {
+TEST(AttentionGradientTest, GradientsOfKeysInPartsAreFiniteDifferences) {
   ThreadPool pool(1);
   for (const Sizes& setup : {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{6}, {6}, 2, 1, 8, true, 0.25f},
                              Sizes{{4}, {7}, 2, 1, 8, false, 0.25f}}) {
@@ -409,7 +409,7 @@ TEST(AttentionGradientTest, OfKeysInPartsAreFiniteDifferences) {
   }
 }
 
-TEST(AttentionBitsTest, DoNotDependOnTheNumberOfThreads) {
+TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   for (const Sizes& setup : {Sizes{{300}, {300}, 1, 2, 24, true, 0.1f},    // cut by blocks
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64},  // or not
                              Sizes{{300}, {300}, 1, 2, 24, true, 0, 40},
@@ -454,7 +454,7 @@ void RunAlone(Problem* p, int s, ThreadPool* pool) {
                     {queries(p->dq), keys(p->dk), keys(p->dv)});
 }
 
-TEST(AttentionBitsTest, OfADocumentAreThoseOfTheDocumentAlone) {
+TEST(AttentionBitsTest, BitsOfADocumentAreThoseOfTheDocumentAlone) {
   ThreadPool pool(2);
   const Sizes setup = {{70, 1, 33, 129}, {70, 1, 33, 129}, 2, 2, 16, true, 0.2f};
   Problem packed(setup, DType::kBFloat16), alone(setup, DType::kBFloat16);
@@ -467,7 +467,7 @@ TEST(AttentionBitsTest, OfADocumentAreThoseOfTheDocumentAlone) {
   EXPECT_EQ(packed.dv.Bytes(), alone.dv.Bytes());
 }
 
-TEST(AttentionBitsTest, OfAHeadDoNotDependOnTheRankThatHoldsIt) {
+TEST(AttentionBitsTest, BitsOfAHeadDoNotDependOnTheRankThatHoldsIt) {
   ThreadPool pool(2);
   Sizes setup = {{100}, {100}, 4, 1, 16, true, 0.2f};
   Problem whole(setup, DType::kFloat32), cut(setup, DType::kFloat32);

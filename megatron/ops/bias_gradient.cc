@@ -3,7 +3,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/row_kernels.h"
 #include "megatron/ops/cpu/rows.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 
@@ -12,7 +12,7 @@ void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias
   const int64_t tokens = dy_TO.dim(0), columns = dy_TO.dim(1);
   CheckContiguous(stream, dy_TO, dy_TO.dtype(), {tokens, columns});
   CheckContiguous(stream, dbias_O, DType::kFloat32, {columns});
-  if (RunsOnCuda(stream)) return cuda::BiasBackward(stream, dy_TO, dbias_O);
+  if (RunsOnCuda(stream)) return OnCuda<BiasBackward>(stream, dy_TO, dbias_O);
   if (!RunsOnCpu(stream)) return;
   ParallelRowsWithSums(stream.pool(), tokens, {columns, {dbias_O.data<float>(), nullptr}},
                        [&](int64_t row, float* sums) {

@@ -1,4 +1,4 @@
-// The gradient of a bias whose layer's products do not form it on the way.
+// The gradient of a bias, for layers whose matrix products do not compute it.
 #ifndef MEGATRON_OPS_BIAS_GRADIENT_H_
 #define MEGATRON_OPS_BIAS_GRADIENT_H_
 
@@ -7,7 +7,7 @@
 
 namespace megatron::ops {
 
-// dbias (fp32) += column sums of dy (fp32, bf16 or fp16; contiguous). T tokens, O features.
+// dbias (fp32) += column sums of dy (fp32, bf16 or fp16; contiguous). Legend: T tokens, O features.
 void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias_O);
 
 }  // namespace megatron::ops

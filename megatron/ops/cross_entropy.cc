@@ -8,7 +8,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/cross_entropy_kernels.h"
 #include "megatron/ops/cpu/isa.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -54,7 +54,8 @@ void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const
   const int64_t tokens = logits_TV.dim(0);
   CheckRows(stream, {&max_T, &sum_T, &target_T}, tokens);
   if (RunsOnCuda(stream)) {
-    return cuda::CrossEntropyStatistics(stream, logits_TV, labels_T, range, max_T, sum_T, target_T);
+    return OnCuda<CrossEntropyStatistics>(stream, logits_TV, labels_T, range, max_T, sum_T,
+                                          target_T);
   }
   if (!RunsOnCpu(stream)) return;
   CrossEntropyRows rows = MakeRows(logits_TV, labels_T, range);
@@ -69,7 +70,7 @@ void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const
 void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new_max_T,
                 const Tensor& sum_T) {
   CheckRows(stream, {&old_max_T, &new_max_T, &sum_T}, sum_T.dim(0));
-  if (RunsOnCuda(stream)) return cuda::RescaleSum(stream, old_max_T, new_max_T, sum_T);
+  if (RunsOnCuda(stream)) return OnCuda<RescaleSum>(stream, old_max_T, new_max_T, sum_T);
   if (!RunsOnCpu(stream)) return;
   const float *old_max = old_max_T.data<float>(), *new_max = new_max_T.data<float>();
   float* sum = sum_T.data<float>();
@@ -82,7 +83,7 @@ void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new
 void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& target_T, const Tensor& loss_T) {
   CheckRows(stream, {&max_T, &sum_T, &target_T, &loss_T}, loss_T.dim(0));
-  if (RunsOnCuda(stream)) return cuda::CrossEntropyLoss(stream, max_T, sum_T, target_T, loss_T);
+  if (RunsOnCuda(stream)) return OnCuda<CrossEntropyLoss>(stream, max_T, sum_T, target_T, loss_T);
   if (!RunsOnCpu(stream)) return;
   const float *max = max_T.data<float>(), *sum = sum_T.data<float>(),
               *target = target_T.data<float>();
@@ -93,7 +94,7 @@ void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& s
 void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
                       const Tensor& hit_T) {
   CheckRows(stream, {&max_T, &target_T, &hit_T}, hit_T.dim(0));
-  if (RunsOnCuda(stream)) return cuda::CrossEntropyHits(stream, max_T, target_T, hit_T);
+  if (RunsOnCuda(stream)) return OnCuda<CrossEntropyHits>(stream, max_T, target_T, hit_T);
   if (!RunsOnCpu(stream)) return;
   const float *max = max_T.data<float>(), *target = target_T.data<float>();
   float* hit = hit_T.data<float>();
@@ -107,7 +108,7 @@ void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const T
   const int64_t tokens = logits_TV.dim(0);
   CheckRows(stream, {&max_T, &sum_T, &weight_T}, tokens);
   if (RunsOnCuda(stream)) {
-    return cuda::CrossEntropyBackward(stream, logits_TV, labels_T, range, max_T, sum_T, weight_T);
+    return OnCuda<CrossEntropyBackward>(stream, logits_TV, labels_T, range, max_T, sum_T, weight_T);
   }
   if (!RunsOnCpu(stream)) return;
   CrossEntropyRows rows = MakeRows(logits_TV, labels_T, range);

@@ -1,9 +1,9 @@
-// Softmax cross-entropy over a vocabulary that may be cut over ranks, with the gradient written
-// over the logits.
+// Softmax cross-entropy over a vocabulary that may be split over tensor-parallel ranks. The
+// gradient is written over the logits.
 //
-// Legend: T tokens, V columns of this rank. Logits fp32, bf16 or fp16, contiguous; everything else
-// fp32 but the int32 labels. This rank holds global columns [first_column, first_column + V), of
-// which those from `vocab_size` on are padding: they count as minus infinity and get no gradient.
+// Legend: T tokens, V columns of this rank. Logits are fp32, bf16 or fp16 and contiguous; labels
+// are int32; everything else is fp32. This rank holds global columns [first_column, first_column +
+// V). Columns from `vocab_size` on are padding: they count as minus infinity and get no gradient.
 //
 //   CrossEntropyStatistics(logits, ...) -> max, sum, target
 //   (over tensor ranks: all-reduce max to new_max; RescaleSum; all-reduce sum and target)
@@ -21,8 +21,8 @@ struct VocabRange {
   int64_t vocab_size = 0;  // global, without padding
 };
 
-// Row by row over this rank's columns: the largest logit, the sum of exp(logit - max), and the
-// label's logit (0 if elsewhere).
+// For each row, over this rank's columns: the largest logit, the sum of exp(logit - max), and the
+// label's logit (0 if another rank holds it).
 void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                             const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                             const Tensor& target_T);
@@ -35,13 +35,13 @@ void RescaleSum(const Stream& stream, const Tensor& old_max_T, const Tensor& new
 void CrossEntropyLoss(const Stream& stream, const Tensor& max_T, const Tensor& sum_T,
                       const Tensor& target_T, const Tensor& loss_T);
 
-// hit = 1 where the label's logit is the largest of all, else 0: its sum counts what was predicted
-// rightly.
+// hit = 1 if the label's logit is the largest of all, else 0. The sum of hits is the number of
+// correct predictions.
 void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& target_T,
                       const Tensor& hit_T);
 
 // logits (=) weight[t] * (softmax - one_hot(label)). A label outside the vocabulary has no one-hot
-// entry; give it weight 0. Where the weight is 0 the gradient is 0 even if a logit is NaN.
+// entry; its weight should be 0. If the weight is 0, the gradient is 0 even if a logit is NaN.
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                           const Tensor& weight_T);

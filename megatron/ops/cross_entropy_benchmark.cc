@@ -56,7 +56,8 @@ void BM_CrossEntropyBackward(benchmark::State& state) {
   const Operands x(kDTypes[state.range(0)]);
   x.Statistics(&pool);
   for (auto _ : state) {
-    // In place: from the second time on these are gradients and not logits, at the same cost.
+    // The op works in place: from the second time on it reads gradients and not logits, at the same
+    // cost.
     CrossEntropyBackward(Stream::Cpu(&pool), x.logits, x.labels, {0, kVocabulary}, x.max, x.sum,
                          x.weight);
   }

@@ -86,7 +86,7 @@ class CrossEntropyTest : public testing::TestWithParam<DType> {
   ThreadPool pool_{2};
 };
 
-TEST_P(CrossEntropyTest, IsTheFormula) {
+TEST_P(CrossEntropyTest, ComputesTheFormula) {
   for (const auto& [tokens, vocab_size, columns] : {std::array{1, 1, 1},
                                                     {4, 5, 5},
                                                     {3, 17, 32},
@@ -208,7 +208,7 @@ TEST_P(CrossEntropyTest, WeightZeroGivesGradientZero) {
 INSTANTIATE_TEST_SUITE_P(DTypes, CrossEntropyTest,
                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
 
-TEST(CrossEntropyRankTest, OfPaddingAloneAddsNothing) {
+TEST(CrossEntropyRankTest, ARankWithOnlyPaddingAddsNothing) {
   ThreadPool pool(1);
   const HostTensor logits = HostTensor::Normal({3, 32}, DType::kFloat32, 3);
   Part p(logits, Labels(3, 10), 10, 16, 16);
@@ -222,7 +222,7 @@ TEST(CrossEntropyRankTest, OfPaddingAloneAddsNothing) {
   }
 }
 
-TEST(CrossEntropyGradientTest, IsAFiniteDifference) {
+TEST(CrossEntropyGradientTest, GradientIsAFiniteDifference) {
   ThreadPool pool(1);
   Part p(HostTensor::Normal({4, 12}, DType::kFloat32, 5), Labels(4, 11), 11, 0, 12);
   const auto loss = [&] {
@@ -236,7 +236,7 @@ TEST(CrossEntropyGradientTest, IsAFiniteDifference) {
   ExpectNear(p.logits, want, kFiniteDifferenceTolerance);
 }
 
-TEST(CrossEntropyBitsTest, DoNotDependOnTheNumberOfThreads) {
+TEST(CrossEntropyBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   const HostTensor logits = HostTensor::Normal({9, 2500}, DType::kBFloat16, 6);
   ThreadPool one(1), many(5);
   Part want(logits, Labels(9, 2400), 2400, 0, 2500), got(logits, Labels(9, 2400), 2400, 0, 2500);

@@ -4,7 +4,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/row_kernels.h"
 #include "megatron/ops/cpu/rows.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 
@@ -38,7 +38,7 @@ void BiasDropoutAdd(const Stream& stream, const Dropout& dropout, const Tensor& 
   CheckContiguous(stream, out_TH, dtype, {tokens, columns});
   CheckDropout(stream, dropout, tokens);
   if (RunsOnCuda(stream)) {
-    return cuda::BiasDropoutAdd(stream, dropout, x_TH, bias_H, residual_TH, out_TH);
+    return OnCuda<BiasDropoutAdd>(stream, dropout, x_TH, bias_H, residual_TH, out_TH);
   }
   if (!RunsOnCpu(stream)) return;
   ParallelRows(stream.pool(), tokens, columns, [&](int64_t row) {
@@ -57,7 +57,7 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
   CheckContiguous(stream, dx_TH, dtype, {tokens, columns});
   if (!dbias_H.empty()) CheckContiguous(stream, dbias_H, DType::kFloat32, {columns});
   CheckDropout(stream, dropout, tokens);
-  if (RunsOnCuda(stream)) return cuda::DropoutBackward(stream, dropout, dy_TH, dx_TH, dbias_H);
+  if (RunsOnCuda(stream)) return OnCuda<DropoutBackward>(stream, dropout, dy_TH, dx_TH, dbias_H);
   if (!RunsOnCpu(stream)) return;
   const auto backward = [&](int64_t row, float* sums) {
     ActiveRowKernels().dropout_backward(dtype, DropoutOfRow(dropout, row), RowOf(dy_TH, row),
@@ -79,7 +79,7 @@ void Jitter(const Stream& stream, float eps, const Dropout& random, const Tensor
   CheckContiguous(stream, random.sample_T, DType::kInt64, {tokens});
   CheckContiguous(stream, random.position_T, DType::kInt32, {tokens});
   CHECK_EQ(random.first_column, 0);
-  if (RunsOnCuda(stream)) return cuda::Jitter(stream, eps, random, x_TH, out_TH);
+  if (RunsOnCuda(stream)) return OnCuda<Jitter>(stream, eps, random, x_TH, out_TH);
   if (!RunsOnCpu(stream)) return;
   ParallelRows(stream.pool(), tokens, columns, [&](int64_t row) {
     const auto sample = static_cast<uint64_t>(random.sample_T.data<int64_t>()[row]);

@@ -30,7 +30,7 @@ struct Case {
     dropout.first_column = first_column;
   }
 
-  // What element (token, column) is multiplied with, by the header's definition.
+  // The factor of element (token, column), by the definition in the header.
   double Scale(int64_t token, int64_t column) const {
     if (dropout.probability == 0) return 1;
     const uint64_t ordinal = static_cast<uint64_t>(sample.Get(token));

@@ -8,7 +8,7 @@
 #include "megatron/ops/cpu/elementwise_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/parallel_elements.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -31,7 +31,7 @@ void CopyRun(const Tensor& in, int64_t in_offset, const Tensor& out, int64_t out
   }
 }
 
-// Where row `row` (an index over all dims but the last) begins.
+// The offset of row `row`, an index over all dims but the last.
 int64_t RowOffset(const Tensor& tensor, int64_t row) {
   int64_t offset = 0;
   for (int d = tensor.rank() - 2; d >= 0; --d) {
@@ -59,7 +59,7 @@ void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
     CheckFloating(in);
     CheckFloating(out);
   }
-  if (RunsOnCuda(stream)) return cuda::Copy(stream, in, out);
+  if (RunsOnCuda(stream)) return OnCuda<Copy>(stream, in, out);
   if (!RunsOnCpu(stream) || in.numel() == 0) return;
   if (in.is_contiguous() && out.is_contiguous()) {
     ParallelElements(stream.pool(), in.numel(), kElementGrain,
@@ -77,7 +77,7 @@ void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
   CheckFloating(in);
   CheckContiguous(stream, in, in.dtype(), in.shape());
   CheckContiguous(stream, out, in.dtype(), in.shape());
-  if (RunsOnCuda(stream)) return cuda::Add(stream, in, out);
+  if (RunsOnCuda(stream)) return OnCuda<Add>(stream, in, out);
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), in.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().add(in.dtype(), At(in, begin), At(out, begin), count);
@@ -87,7 +87,7 @@ void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
 void Scale(const Stream& stream, float factor, const Tensor& out) {
   CheckFloating(out);
   CheckContiguous(stream, out, out.dtype(), out.shape());
-  if (RunsOnCuda(stream)) return cuda::Scale(stream, factor, out);
+  if (RunsOnCuda(stream)) return OnCuda<Scale>(stream, factor, out);
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().scale(out.dtype(), factor, At(out, begin), count);
@@ -96,7 +96,7 @@ void Scale(const Stream& stream, float factor, const Tensor& out) {
 
 void Zero(const Stream& stream, const Tensor& out) {
   CheckContiguous(stream, out, out.dtype(), out.shape());
-  if (RunsOnCuda(stream)) return cuda::Zero(stream, out);
+  if (RunsOnCuda(stream)) return OnCuda<Zero>(stream, out);
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     std::memset(At(out, begin), 0, count * SizeOf(out.dtype()));

@@ -7,17 +7,17 @@
 
 namespace megatron::ops {
 
-// out = in, converted between fp32, bf16 and fp16 if the dtypes differ. Equal shapes, any strides
-// (equal dtypes: any dtype).
+// out = in, with conversion between fp32, bf16 and fp16. Shapes are equal, strides are free. If the
+// dtypes are equal, they can be any.
 void Copy(const Stream& stream, const Tensor& in, const Tensor& out);
 
-// out += in (both contiguous, one floating dtype; the sum is rounded once).
+// out += in. Both are contiguous and have the same floating dtype. Each sum is rounded once.
 void Add(const Stream& stream, const Tensor& in, const Tensor& out);
 
-// out *= factor (contiguous, floating).
+// out *= factor. out is contiguous and floating.
 void Scale(const Stream& stream, float factor, const Tensor& out);
 
-// out = 0 (contiguous).
+// out = 0. out is contiguous.
 void Zero(const Stream& stream, const Tensor& out);
 
 }  // namespace megatron::ops

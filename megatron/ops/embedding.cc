@@ -6,7 +6,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/embedding_kernels.h"
 #include "megatron/ops/cpu/isa.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -42,7 +42,7 @@ void EmbeddingForward(const Stream& stream, const Tensor& ids_T, const Tensor& t
                       int64_t first_row, bool accumulate, const Tensor& y_TH) {
   CheckOperands(stream, ids_T, y_TH, table_VH, y_TH.dtype());
   if (RunsOnCuda(stream)) {
-    return cuda::EmbeddingForward(stream, ids_T, table_VH, first_row, accumulate, y_TH);
+    return OnCuda<EmbeddingForward>(stream, ids_T, table_VH, first_row, accumulate, y_TH);
   }
   if (!RunsOnCpu(stream)) return;
   const EmbeddingLookup lookup = MakeLookup(ids_T, y_TH, table_VH, first_row);
@@ -57,7 +57,7 @@ void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& 
                        int64_t first_row, const Tensor& dtable_VH) {
   CheckOperands(stream, ids_T, dy_TH, dtable_VH, DType::kFloat32);
   if (RunsOnCuda(stream)) {
-    return cuda::EmbeddingBackward(stream, ids_T, dy_TH, first_row, dtable_VH);
+    return OnCuda<EmbeddingBackward>(stream, ids_T, dy_TH, first_row, dtable_VH);
   }
   if (!RunsOnCpu(stream)) return;
   const EmbeddingLookup lookup = MakeLookup(ids_T, dy_TH, dtable_VH, first_row);

@@ -1,5 +1,5 @@
-// Table lookups. Legend: T tokens, V rows of this rank's part of the table, H columns. ids are
-// int32 [T]; y has the table's dtype; all is contiguous.
+// Lookups in an embedding table. Legend: T tokens, V rows of this rank's part of the table, H
+// columns. ids are int32; y has the table's dtype; all tensors are contiguous.
 #ifndef MEGATRON_OPS_EMBEDDING_H_
 #define MEGATRON_OPS_EMBEDDING_H_
 
@@ -8,13 +8,13 @@
 
 namespace megatron::ops {
 
-// y[t] = table[ids[t] - first_row], or zero where that row is not here. With `accumulate` it is
-// added to y (+=).
+// y[t] = table[ids[t] - first_row], or zero if this rank does not hold the row. With `accumulate`,
+// y += instead.
 void EmbeddingForward(const Stream& stream, const Tensor& ids_T, const Tensor& table_VH,
                       int64_t first_row, bool accumulate, const Tensor& y_TH);
 
-// dtable[ids[t] - first_row] += dy[t] (fp32), in the order of t: no atomics, the same bits for any
-// number of threads.
+// dtable[ids[t] - first_row] += dy[t] (fp32), in the order of t. There are no atomics, and the bits
+// are the same for any number of threads.
 void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& dy_TH,
                        int64_t first_row, const Tensor& dtable_VH);
 

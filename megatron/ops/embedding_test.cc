@@ -75,7 +75,7 @@ TEST_P(EmbeddingTest, BackwardAddsInTheOrderOfTokens) {
 INSTANTIATE_TEST_SUITE_P(DTypes, EmbeddingTest,
                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
 
-TEST(EmbeddingBitsTest, DoNotDependOnTheNumberOfThreads) {
+TEST(EmbeddingBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   const HostTensor ids = Ids(200), dy = HostTensor::Normal({200, 100}, DType::kBFloat16, 3);
   ThreadPool one(1);
   const HostTensor want({kRows, 100}, DType::kFloat32);

@@ -13,12 +13,12 @@
 
 namespace megatron::ops {
 
-// d loss / d x[i] for every element of an fp32 tensor: (loss(x + step) - loss(x - step)) / 2 step,
-// with x as it was before afterwards.
+// Returns d loss / d x[i] for every element of an fp32 tensor: (loss(x + step) - loss(x - step)) /
+// (2 step). Afterwards x is as it was before.
 std::vector<double> FiniteDifference(HostTensor* x, absl::FunctionRef<double()> loss,
                                      double step = 1e-2);
 
-// The sum of a[i] * b[i] in double: the loss whose gradient with respect to `a` is `b`.
+// Returns the sum of a[i] * b[i] in double: a loss whose gradient with respect to `a` is `b`.
 double Dot(const HostTensor& a, const HostTensor& b);
 
 }  // namespace megatron::ops

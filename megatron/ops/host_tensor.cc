@@ -110,7 +110,7 @@ void ExpectNear(const HostTensor& got, const std::vector<double>& want, double t
   for (double value : want) largest = std::max(largest, std::fabs(value));
   for (int64_t i = 0; i < got.numel(); ++i) {
     const double error = std::fabs(got.Get(i) - want[i]);
-    if (error <= worst) continue;  // and not where it is NaN
+    if (error <= worst) continue;  // false if the error is NaN
     at = i;
     worst = error;
     if (!(error <= worst)) break;

@@ -16,10 +16,10 @@ namespace megatron::ops {
 
 class HostTensor {
  public:
-  // Zeros.
+  // A tensor of zeros.
   HostTensor(const Shape& shape, DType dtype);
-  // Standard normal values, rounded to the dtype; any (seed, index) gives the same fp32 value, and
-  // others where $MEGATRON_TEST_SEED is another number.
+  // A tensor of standard normal values, rounded to the dtype. The fp32 value before rounding
+  // depends only on (seed, index) and on $MEGATRON_TEST_SEED, if it is set.
   static HostTensor Normal(const Shape& shape, DType dtype, uint32_t seed);
   static HostTensor Of(const Shape& shape, DType dtype, const std::vector<double>& values);
 
@@ -34,12 +34,12 @@ class HostTensor {
   std::vector<char> Bytes() const;
 
  private:
-  std::unique_ptr<char[]> memory_;  // of the exact size, so that ASan sees any overrun
+  std::unique_ptr<char[]> memory_;  // has the exact size, so AddressSanitizer sees any overrun
   Tensor tensor_;
 };
 
-// Fails the test where an element differs by more than tolerance * max(1e-30, largest |want|), or
-// is not finite.
+// Fails the test if an element differs by more than tolerance * max(1e-30, largest |want|), or is
+// not finite.
 void ExpectNear(const HostTensor& got, const std::vector<double>& want, double tolerance);
 
 }  // namespace megatron::ops

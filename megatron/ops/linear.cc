@@ -3,7 +3,7 @@
 #include "glog/logging.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/gemm.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -67,7 +67,7 @@ Gemm BackwardInputGemm(const Stream& stream, const Tensor& dy, const Tensor& w, 
 void LinearForward(const Stream& stream, const Tensor& x_TI, const Tensor& w_OI,
                    const Tensor& bias_O, const Tensor& y_TO) {
   const Gemm gemm = ForwardGemm(stream, x_TI, w_OI, bias_O, y_TO);
-  if (RunsOnCuda(stream)) return cuda::LinearForward(stream, x_TI, w_OI, bias_O, y_TO);
+  if (RunsOnCuda(stream)) return OnCuda<LinearForward>(stream, x_TI, w_OI, bias_O, y_TO);
   if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 
@@ -80,7 +80,7 @@ void LinearActivationForward(const Stream& stream, Activation activation, const 
   gemm.activation = activation;
   gemm.pre = Result(pre_TO);
   if (RunsOnCuda(stream)) {
-    return cuda::LinearActivationForward(stream, activation, x_TI, w_OI, bias_O, pre_TO, y_TO);
+    return OnCuda<LinearActivationForward>(stream, activation, x_TI, w_OI, bias_O, pre_TO, y_TO);
   }
   if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
@@ -88,7 +88,7 @@ void LinearActivationForward(const Stream& stream, Activation activation, const 
 void LinearBackwardInput(const Stream& stream, const Tensor& dy_TO, const Tensor& w_OI,
                          const Tensor& dx_TI) {
   const Gemm gemm = BackwardInputGemm(stream, dy_TO, w_OI, dx_TI);
-  if (RunsOnCuda(stream)) return cuda::LinearBackwardInput(stream, dy_TO, w_OI, dx_TI);
+  if (RunsOnCuda(stream)) return OnCuda<LinearBackwardInput>(stream, dy_TO, w_OI, dx_TI);
   if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 
@@ -100,7 +100,7 @@ void LinearActivationBackwardInput(const Stream& stream, Activation activation, 
   gemm.activation = activation;
   gemm.pre = Result(pre_TI);
   if (RunsOnCuda(stream)) {
-    return cuda::LinearActivationBackwardInput(stream, activation, dy_TO, w_OI, pre_TI, dx_TI);
+    return OnCuda<LinearActivationBackwardInput>(stream, activation, dy_TO, w_OI, pre_TI, dx_TI);
   }
   if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
@@ -123,7 +123,7 @@ void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tenso
   gemm.epilogue = GemmEpilogue::kAccumulate;
   gemm.c = Result(dw_OI);
   gemm.row_sums = static_cast<float*>(dbias_O.raw());
-  if (RunsOnCuda(stream)) return cuda::LinearBackwardWeight(stream, dy_TO, x_TI, dw_OI, dbias_O);
+  if (RunsOnCuda(stream)) return OnCuda<LinearBackwardWeight>(stream, dy_TO, x_TI, dw_OI, dbias_O);
   if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
 }
 

@@ -4,7 +4,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/row_kernels.h"
 #include "megatron/ops/cpu/rows.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -63,7 +63,7 @@ void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
                  const NormTensors& tensors, const Tensor& y_TH) {
   CheckNorm(stream, norm, x_TH, tensors);
   CheckRows(stream, y_TH, x_TH.dtype(), x_TH.shape());
-  if (RunsOnCuda(stream)) return cuda::NormForward(stream, norm, x_TH, tensors, y_TH);
+  if (RunsOnCuda(stream)) return OnCuda<NormForward>(stream, norm, x_TH, tensors, y_TH);
   if (!RunsOnCpu(stream)) return;
   const RowNorm row_norm = NormOfRows(norm, x_TH, tensors);
   ParallelRows(stream.pool(), Rows(x_TH), x_TH.dim(-1),
@@ -83,8 +83,8 @@ void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& 
   CheckNorm(stream, norm, sum_TH, tensors);
   CheckDropout(stream, dropout, tokens);
   if (RunsOnCuda(stream)) {
-    return cuda::ResidualNormForward(stream, norm, dropout, x_TH, bias_H, residual_TH, sum_TH,
-                                     tensors, y_TH);
+    return OnCuda<ResidualNormForward>(stream, norm, dropout, x_TH, bias_H, residual_TH, sum_TH,
+                                       tensors, y_TH);
   }
   if (!RunsOnCpu(stream)) return;
   const RowNorm row_norm = NormOfRows(norm, sum_TH, tensors);
@@ -107,8 +107,8 @@ void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, c
   if (!dgamma_H.empty()) CheckContiguous(stream, dgamma_H, DType::kFloat32, {shape[-1]});
   if (!dbeta_H.empty()) CheckContiguous(stream, dbeta_H, DType::kFloat32, {shape[-1]});
   if (RunsOnCuda(stream)) {
-    return cuda::NormBackward(stream, norm, dy_TH, x_TH, tensors, dresidual_TH, dx_TH, dgamma_H,
-                              dbeta_H);
+    return OnCuda<NormBackward>(stream, norm, dy_TH, x_TH, tensors, dresidual_TH, dx_TH, dgamma_H,
+                                dbeta_H);
   }
   if (!RunsOnCpu(stream)) return;
   const RowNorm row_norm = NormOfRows(norm, x_TH, tensors);

@@ -1,10 +1,10 @@
 // LayerNorm and RMSNorm, alone or fused with the residual sum in front of them.
 //
-// Legend: T rows, H columns. Rows are all leading dims of x (at most 3 of them, any strides; the
-// last dim is contiguous), so that heads inside a packed QKV can be normalized in place. x, y,
-// gamma, beta share a dtype; statistics and parameter gradients are fp32, and statistics have one
-// entry a row in the order of the dims. RMSNorm has no mean and may have no beta: pass empty
-// tensors.
+// Legend: T rows, H columns. Rows are all leading dims of x (at most 3, of any strides; the last
+// dim is contiguous), so the heads in a packed QKV can be normalized in place. x, y, gamma and beta
+// share a dtype. Statistics and gradients of parameters are fp32; statistics have one entry per
+// row, in the order of the dims. RMSNorm has no mean and may have no beta: those tensors are then
+// empty.
 #ifndef MEGATRON_OPS_NORM_H_
 #define MEGATRON_OPS_NORM_H_
 
@@ -27,19 +27,20 @@ struct NormTensors {
   Tensor mean_T, rstd_T;
 };
 
-// y = norm(x). y may be x's memory only if backward is not wanted.
+// y = norm(x). y may be x's memory only if there is no backward pass.
 void NormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
                  const NormTensors& tensors, const Tensor& y_TH);
 
 // sum = residual + dropout(x + bias), y = norm(sum): the end of one sublayer and the start of the
-// next in one pass. `sum` may be the residual's memory. Bit for bit what BiasDropoutAdd followed by
-// NormForward gives.
+// next in one pass. `sum` may be the residual's memory. The bits are those of BiasDropoutAdd
+// followed by NormForward.
 void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& dropout,
                          const Tensor& x_TH, const Tensor& bias_H, const Tensor& residual_TH,
                          const Tensor& sum_TH, const NormTensors& tensors, const Tensor& y_TH);
 
-// dx = gradient through the norm + dresidual (unless empty): what flows around the norm is added
-// here. dx may be the memory of dy or of dresidual. dgamma, dbeta (fp32) += ; either may be empty.
+// dx = gradient through the norm + dresidual, the gradient that flows around the norm (unless
+// empty). dx may be the memory of dy or of dresidual. dgamma and dbeta (fp32) +=; either may be
+// empty.
 void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, const Tensor& x_TH,
                   const NormTensors& tensors, const Tensor& dresidual_TH, const Tensor& dx_TH,
                   const Tensor& dgamma_H, const Tensor& dbeta_H);

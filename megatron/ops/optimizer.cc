@@ -10,7 +10,7 @@
 #include "megatron/ops/cpu/optimizer_kernels.h"
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cpu/workspace.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -89,7 +89,7 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
   CheckFlat(stream, m_N, grad_N.numel());
   CheckFlat(stream, v_N, grad_N.numel());
   if (RunsOnCuda(stream)) {
-    return cuda::AdamWUpdate(stream, options, segments, grad_N, m_N, v_N, master_N, out_N);
+    return OnCuda<AdamWUpdate>(stream, options, segments, grad_N, m_N, v_N, master_N, out_N);
   }
   if (!RunsOnCpu(stream)) return;
   for (const OptimizerSegment& segment : segments) {
@@ -106,7 +106,7 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
   CHECK_EQ(buffer_N.empty(), options.momentum == 0);
   if (!buffer_N.empty()) CheckFlat(stream, buffer_N, grad_N.numel());
   if (RunsOnCuda(stream)) {
-    return cuda::SgdUpdate(stream, options, segments, grad_N, buffer_N, master_N, out_N);
+    return OnCuda<SgdUpdate>(stream, options, segments, grad_N, buffer_N, master_N, out_N);
   }
   if (!RunsOnCpu(stream)) return;
   for (const OptimizerSegment& segment : segments) {
@@ -120,7 +120,7 @@ void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Te
   const int64_t count = x_N.numel();
   CheckFlat(stream, x_N, count);
   CheckFlat(stream, out_2, 2);
-  if (RunsOnCuda(stream)) return cuda::SumOfSquares(stream, scale, x_N, out_2);
+  if (RunsOnCuda(stream)) return OnCuda<SumOfSquares>(stream, scale, x_N, out_2);
   if (!RunsOnCpu(stream)) return;
   constexpr int64_t kTile = 16384;
   const int64_t tiles = (count + kTile - 1) / kTile;
@@ -145,7 +145,7 @@ void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Te
 void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
   CheckFlat(stream, x_N, x_N.numel());
   CheckContiguous(stream, out_1, DType::kInt64, {1});
-  if (RunsOnCuda(stream)) return cuda::CountZeros(stream, x_N, out_1);
+  if (RunsOnCuda(stream)) return OnCuda<CountZeros>(stream, x_N, out_1);
   if (!RunsOnCpu(stream)) return;
   const float* const x = x_N.data<float>();
   std::atomic<int64_t> zeros{0};

@@ -11,7 +11,7 @@ namespace megatron::ops {
 namespace {
 
 constexpr int64_t kCount = 20001;
-// With gaps, as padding leaves them.
+// Segments with gaps, as padding leaves them.
 const std::vector<OptimizerSegment> kSegments = {
     {0, 1, 1e-2f, 0.1f}, {5, 22, 1e-3f, 0.0f}, {64, 19000, 1e-2f, 0.01f}};
 

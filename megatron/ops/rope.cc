@@ -7,7 +7,7 @@
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/rope_kernels.h"
 #include "megatron/ops/cpu/workspace.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -57,7 +57,7 @@ void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
   CheckContiguous(stream, position_T, DType::kInt32, {x.dim(0)});
   for (const Tensor* operand : {&cos_SP, &sin_SP, &x}) CHECK_EQ(operand->device(), stream.device());
   if (RunsOnCuda(stream)) {
-    return cuda::Rope(stream, cos_SP, sin_SP, position_T, interleaved, inverse, x);
+    return OnCuda<Rope>(stream, cos_SP, sin_SP, position_T, interleaved, inverse, x);
   }
   if (!RunsOnCpu(stream)) return;
   CheckPositions(position_T, cos_SP.dim(0));

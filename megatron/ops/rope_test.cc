@@ -100,7 +100,7 @@ TEST_P(RopeTest, TurnsHeadsInsideAPackedProjectionAndNothingElse) {
 INSTANTIATE_TEST_SUITE_P(DTypes, RopeTest,
                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
 
-TEST(RopeTablesTest, AreRoundedFromDoublePrecision) {
+TEST(RopeTablesTest, TablesAreRoundedFromDoublePrecision) {
   const Tables tables(3);
   for (int64_t s = 0; s < kPositions; ++s) {
     for (int64_t p = 0; p < 3; ++p) {
@@ -111,7 +111,7 @@ TEST(RopeTablesTest, AreRoundedFromDoublePrecision) {
   }
 }
 
-TEST(RopeBitsTest, DoNotDependOnTheNumberOfThreads) {
+TEST(RopeBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   const Tables tables(10);
   ThreadPool one(1), many(5);
   const HostTensor want = HostTensor::Normal({19, 2, 24}, DType::kFloat32, 1);

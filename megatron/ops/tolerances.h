@@ -1,4 +1,4 @@
-// How far results of ops may lie from exact ones: one place for all tests of ops.
+// Tolerances of the tests of ops: how far a result may be from the exact one.
 #ifndef MEGATRON_OPS_TOLERANCES_H_
 #define MEGATRON_OPS_TOLERANCES_H_
 
@@ -6,7 +6,7 @@
 
 namespace megatron::ops {
 
-// Half a unit in the last place, relative: what one rounding to the dtype costs.
+// Half a unit in the last place, relative: the error of one rounding to the dtype.
 constexpr double RoundingError(DType dtype) {
   switch (dtype) {
     case DType::kBFloat16:
@@ -18,17 +18,17 @@ constexpr double RoundingError(DType dtype) {
   }
 }
 
-// Between an op on operands of this dtype and the exact result on the same (rounded) operands,
-// relative to the largest magnitude in the result: the rounding of the output, of the fp32
-// arithmetic inside (sums of up to some thousand terms), and, where a 16-bit intermediate is
-// stored, of that.
+// Tolerance between an op on operands of this dtype and the exact result on the same (rounded)
+// operands, relative to the largest magnitude in the result. It covers the rounding of the output,
+// of the fp32 arithmetic inside (sums of up to some thousand terms), and of a 16-bit intermediate
+// that is stored.
 constexpr double OpTolerance(DType dtype) {
   return dtype == DType::kFloat32 ? 2e-6 : 2 * RoundingError(dtype);
 }
 
-// Between an analytic fp32 gradient and a central difference, relative to the largest gradient:
-// the difference's own error dominates (step 1e-2 to the second order, and fp32 noise over the
-// step).
+// Tolerance between an analytic fp32 gradient and a central difference, relative to the largest
+// gradient. The difference's own error dominates: second order in the step of 1e-2, and fp32 noise
+// divided by the step.
 constexpr double kFiniteDifferenceTolerance = 2e-3;
 
 }  // namespace megatron::ops

@@ -1,6 +1,6 @@
 #include "megatron/ops/weighted_sum.h"
 
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 
@@ -11,7 +11,7 @@ void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T
   CHECK(x_T.is_contiguous() && weight_T.is_contiguous());
   if (stream.is_meta()) return;
   if (stream.device().type == DeviceType::kCuda) {
-    return cuda::WeightedSum(stream, x_T, weight_T, out_2);
+    return OnCuda<WeightedSum>(stream, x_T, weight_T, out_2);
   }
   const float* x = x_T.data<float>();
   const float* weight = weight_T.data<float>();

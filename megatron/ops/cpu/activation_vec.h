@@ -1,6 +1,6 @@
-// Activations and their slopes on vectors.
+// Activations and their derivatives on vectors.
 //
-// Included by sources of cpu_kernel_library only (see vec.h).
+// Only sources of cpu_kernel_library include it (see vec.h).
 #ifndef MEGATRON_OPS_CPU_ACTIVATION_VEC_H_
 #define MEGATRON_OPS_CPU_ACTIVATION_VEC_H_
 

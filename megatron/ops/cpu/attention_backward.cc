@@ -48,7 +48,7 @@ void LoadRows(const AttentionProblem& problem, const AttentionPiece& piece, cons
           Fma(Load(work.dout + i * shape.width + d), Load(work.out + i * shape.width + d), delta);
     }
     statistics->delta[i] = Sum(delta);
-    // Where no key is seen the probabilities are exp(-inf - 0).
+    // If a row sees no key, lse is 0, and its probabilities are exp(-inf - 0) = 0.
     statistics->lse[i] =
         rows.limit[i] == 0 ? 0 : *At<float>(problem.lse, rows.token[i], piece.group, rows.head[i]);
   }

@@ -1,7 +1,7 @@
 // The bias of attention's scores by the distance of key and query (attention.h), and its gradient.
 //
-// Lanes are rows, as in attention_blocks.h. A row block sums the gradient on its own, keys in
-// ascending order, so that the bits do not depend on how the problem was cut.
+// Lanes are rows, as in attention_blocks.h. Each row block sums the gradient on its own, over keys
+// in ascending order, so the bits do not depend on how the problem was split.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_BIAS_H_
 #define MEGATRON_OPS_CPU_ATTENTION_BIAS_H_
 
@@ -38,7 +38,8 @@ class BiasRows {
     }
   }
 
-  // Where row block `block` of the piece sums the gradient, all zeros; null where nobody wants it.
+  // Returns where row block `block` of the piece sums the gradient, filled with zeros; null if the
+  // gradient is not wanted.
   float* StartSums(const AttentionPiece& piece, int64_t block) const {
     if (problem_.bias_sums == nullptr || !piece.wants_dq) return nullptr;
     const int64_t size = problem_.group_heads * Width();
@@ -46,7 +47,7 @@ class BiasRows {
     for (int64_t i = 0; i < size; ++i) sums[i] = 0;
     return sums;
   }
-  // sums += ds [key, row], each where it belongs.
+  // sums += ds [key, row], each element into the entry of its distance.
   void Sum(const Keys& keys, const float* ds, float* sums) const {
     for (int64_t j = 0; j < keys.count; ++j) {
       const int32_t place = KeyPlace(keys.first + j);
@@ -68,7 +69,7 @@ class BiasRows {
 
   const AttentionProblem& problem_;
   const Rows& rows_;
-  const int32_t* key_place_ = nullptr;  // of the sequence's keys; null: their numbers
+  const int32_t* key_place_ = nullptr;  // positions of the sequence's keys; null: their indices
   int32_t place_[kRowBlock], column_[kRowBlock];
 };
 

@@ -1,8 +1,8 @@
-// Blocks of rows and of keys in attention: what they see of each other, and how they are packed.
+// Blocks of rows and of keys in attention: which keys a row sees, and how blocks are packed.
 //
-// Scores are kept transposed, [key, row]: lanes are rows, so that maxima and sums over keys are
-// vertical, and grouped heads and a causal edge need nothing special. Packed tiles are fp32, one
-// row or key after another in `width` floats.
+// Scores are kept transposed, [key, row]: lanes are rows. So maxima and sums over keys are
+// vertical, and grouped heads and the causal edge need no special case. Packed tiles are fp32; each
+// row or key takes `width` floats.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_BLOCKS_H_
 #define MEGATRON_OPS_CPU_ATTENTION_BLOCKS_H_
 
@@ -84,9 +84,9 @@ inline void Clear(int64_t count, float* p) {
   for (int64_t i = 0; i < count; i += kLanes) Store(p + i, Zero());
 }
 
-// What the blocks of one piece have in common.
+// The sizes that all blocks of one piece share.
 struct Geometry {
-  int64_t rows;      // of the sequence and group
+  int64_t rows;      // number of rows of the sequence and group
   int64_t heads;     // R
   int64_t dim;       // D
   int64_t width;     // D rounded up to whole vectors: the row length of packed tiles
@@ -105,8 +105,8 @@ struct Rows {
   int64_t first, count;
   int64_t padded;            // count rounded up to whole vectors
   int32_t limit[kRowBlock];  // keys that each row sees; ascends
-  int64_t token[kRowBlock];  // in the packed batch
-  int64_t head[kRowBlock];   // in the group
+  int64_t token[kRowBlock];  // index in the packed batch
+  int64_t head[kRowBlock];   // index in the group
 
   Rows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
        int64_t block)
@@ -149,7 +149,7 @@ struct Keys {
 
 // Depths of products (attention_tile.h) without what causality hides.
 
-// Of scores [key, row]: all of the head's dims or nothing.
+// The depth of a tile of scores [key, row]: all of the head's dims, or nothing.
 struct ScoreDepth {
   const Rows& rows;
   const Keys& keys;
@@ -160,7 +160,7 @@ struct ScoreDepth {
   }
 };
 
-// Of what belongs to rows: the keys that the last row of the tile sees.
+// The depth of a tile of a per-row result: the keys that the tile's last row sees.
 struct KeysSeen {
   const Rows& rows;
   const Keys& keys;
@@ -170,7 +170,7 @@ struct KeysSeen {
   }
 };
 
-// Of what belongs to keys: the rows that see the first key of the tile.
+// The depth of a tile of a per-key result: the rows that see the tile's first key.
 struct RowsSeeing {
   const Rows& rows;
   int64_t first_row[kKeyBlock / kTileRows];

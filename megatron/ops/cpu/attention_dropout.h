@@ -1,6 +1,7 @@
-// Dropout of attention's probabilities; attention.h says which random word decides about which.
+// Dropout of attention's probabilities; attention.h says which random word belongs to which
+// probability.
 //
-// Lanes are rows, as in attention_blocks.h: each lane has its own Philox key and counter, and one
+// Lanes are rows, as in attention_blocks.h. Each lane has its own Philox key and counter, and one
 // Philox block serves four keys.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_DROPOUT_H_
 #define MEGATRON_OPS_CPU_ATTENTION_DROPOUT_H_
@@ -28,7 +29,7 @@ inline Words AddWords(Words a, Words b) {
 #endif
 }
 
-// base/philox.h's Philox with a key and a counter of its own in each lane.
+// The Philox of base/philox.h, with a separate key and counter in each lane.
 MEGATRON_INLINE void PhiloxLanes(Words key_lo, Words key_hi, Words counter[4]) {
   const Words m0 = SetWords(0xD2511F53u), m1 = SetWords(0xCD9E8D57u);
 #pragma GCC unroll 10
@@ -45,11 +46,11 @@ MEGATRON_INLINE void PhiloxLanes(Words key_lo, Words key_hi, Words counter[4]) {
   }
 }
 
-// What of key and counter belongs to each row of a block.
+// The parts of Philox's key and counter that belong to each row of a block.
 struct DropoutRows {
   uint32_t key_lo[kRowBlock], key_hi[kRowBlock], sample_lo[kRowBlock], sample_hi[kRowBlock],
       position[kRowBlock];
-  const int32_t* place = nullptr;  // of the sequence's keys; null: their numbers
+  const int32_t* place = nullptr;  // positions of the sequence's keys; null: their indices
 
   int64_t PlaceOf(int64_t key) const { return place == nullptr ? key : place[key]; }
 
@@ -69,7 +70,7 @@ struct DropoutRows {
   }
 };
 
-// factor [key, row] = what each probability is multiplied by: 0 or dropout_scale.
+// factor [key, row] = the multiplier of each probability: 0 or dropout_scale.
 inline void DropoutFactors(const AttentionProblem& problem, const DropoutRows& random,
                            const Rows& rows, const Keys& keys, float* factor) {
   const DropoutRule rule = {{}, problem.dropout_threshold, problem.dropout_scale};

@@ -1,10 +1,10 @@
-// What the attention kernels compute for one piece of work on one thread. attention.cc cuts the
-// problem into pieces.
+// The attention kernels: one piece of work on one thread. attention.cc splits the problem into
+// pieces.
 //
-// Vocabulary. A *row* is one (query token, head of the group) of a sequence and group: row i is
-// token i / R, head i % R. Rows and keys go by blocks. Everything of one piece is summed
-// in ascending order of blocks whatever else is in the piece, so that the bits of a gradient do not
-// depend on how the problem was cut.
+// A *row* is one (query token, head of the group) of a sequence and group: row i is token i / R,
+// head i % R. Rows and keys are processed in blocks. All sums of a piece are formed in ascending
+// order of blocks, whatever else is in the piece, so the bits of a gradient do not depend on how
+// the problem was split.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_KERNELS_H_
 #define MEGATRON_OPS_CPU_ATTENTION_KERNELS_H_
 
@@ -14,11 +14,11 @@
 
 namespace megatron::ops {
 
-// Rows of a block, and keys of a block.
+// Number of rows in a row block, and of keys in a key block.
 constexpr int64_t kAttentionRows = 128;
 constexpr int64_t kAttentionKeys = 64;
 
-// A [token, group, head of the group, D] tensor; strides count elements, D is contiguous.
+// A [token, group, head of the group, D] tensor. Strides count elements; D is contiguous.
 struct AttentionOperand {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -31,38 +31,39 @@ struct AttentionProblem {
   int64_t head_dim = 1;     // D
   float scale = 1;
   bool causal = true;
-  const int32_t* place_q = nullptr;  // of all queries and keys; null: from their numbers
+  const int32_t* place_q = nullptr;  // positions of all queries and keys; null: their indices
   const int32_t* place_k = nullptr;
-  AttentionOperand q, k, v;  // as dout and, in backward, out: of `dtype`
+  AttentionOperand q, k, v;  // like dout and (in backward) out, they have `dtype`
   AttentionOperand out;
   AttentionOperand lse;  // fp32
   AttentionOperand dout, dq, dk, dv;
-  bool add_to_queries = false, add_to_keys = false;  // what is added to is fp32
+  bool add_to_queries = false, add_to_keys = false;  // outputs that are added to are fp32
 
   const float* bias = nullptr;  // [2 reach + 1, heads of this rank]; null: none
   int32_t bias_reach = 0, bias_heads = 0;
-  // [row blocks of all pieces, R, 2 reach + 1]: of its gradient what each row block has summed.
+  // [row blocks of all pieces, R, 2 reach + 1]: the gradient of the bias as summed by each row
+  // block.
   float* bias_sums = nullptr;
 
   bool dropout = false;
   uint32_t dropout_threshold = 0;          // words below it drop
-  float dropout_scale = 1;                 // of what is kept
-  const uint32_t* dropout_keys = nullptr;  // lo, hi of each head of this rank
+  float dropout_scale = 1;                 // scale of kept elements
+  const uint32_t* dropout_keys = nullptr;  // lo and hi of each head of this rank
   const int64_t* sample = nullptr;
   const int32_t* position = nullptr;
 };
 
-// One sequence and group, and the blocks of it that the piece is about.
+// One sequence and group, and those of its blocks that the piece covers.
 struct AttentionPiece {
   int64_t q_begin = 0, q_length = 0, k_begin = 0, k_length = 0;
   int64_t group = 0;
   int64_t first_row_block = 0, end_row_block = 0;
   int64_t first_key_block = 0, end_key_block = 0;
-  int64_t row_blocks_before = 0;           // of other sequences and groups
+  int64_t row_blocks_before = 0;           // row blocks of other sequences and groups
   bool wants_dq = true, wants_dkv = true;  // dq needs all key blocks, dk and dv need all row blocks
 };
 
-// Floats of scratch that a piece needs on any instruction set.
+// Number of floats of scratch that a piece needs with any instruction set.
 static inline int64_t AttentionForwardScratch(const AttentionProblem& problem) {
   const int64_t width = (problem.head_dim + 15) / 16 * 16;
   return (3 * kAttentionRows + 2 * kAttentionKeys) * width + 2 * kAttentionRows * kAttentionKeys;

@@ -8,9 +8,9 @@
 
 namespace megatron::ops::MEGATRON_ISA {
 
-// Eight independent chains of sums and more hide the latency of a multiply-add.
+// Eight or more independent chains of sums hide the latency of a multiply-add.
 constexpr int64_t kTileRows = kLanes == 16 ? 8 : 4;
-constexpr int64_t kMaxTileRows = 8;  // what row counts are padded to
+constexpr int64_t kMaxTileRows = 8;  // counts of rows are padded to a multiple of it
 
 // The part [begin, end) of a product's depth that a tile of its result needs.
 struct Depth {
@@ -55,8 +55,8 @@ struct Matrix {
   int64_t stride;
 };
 
-// c[rows, columns] (+)= a b; rows go by kMaxTileRows and columns by kLanes. depth_of(m, n, width)
-// says what the tile of rows from m on and `width` columns from n on needs.
+// c[rows, columns] (+)= a b, in steps of kMaxTileRows rows and kLanes columns. depth_of(m, n,
+// width) returns the depth that the tile of rows from m on and `width` columns from n on needs.
 template <bool kTransposed, bool kAccumulate, typename DepthOf>
 __attribute__((noinline)) void MatrixProduct(int64_t rows, int64_t columns, const DepthOf& depth_of,
                                              Matrix<const float> a, Matrix<const float> b,
@@ -93,7 +93,7 @@ MEGATRON_INLINE Vec SwapLanes(Vec a) {
 #endif
 }
 
-// Lanes with bit kStep of their number set come from b, the others from a.
+// Takes the lanes whose number has bit kStep set from b, and the others from a.
 template <int kStep>
 MEGATRON_INLINE Vec BlendLanes(Vec a, Vec b) {
 #if defined(MEGATRON_ISA_AVX512)
@@ -117,7 +117,7 @@ MEGATRON_INLINE void TransposeStep(Vec row[kLanes]) {
   }
 }
 
-// out[columns, rows] = in[rows, columns]; both counts go by kLanes.
+// out[columns, rows] = in[rows, columns]; both counts are multiples of kLanes.
 static inline void Transpose(int64_t rows, int64_t columns, Matrix<const float> in,
                              Matrix<float> out) {
   for (int64_t i = 0; i < rows; i += kLanes) {

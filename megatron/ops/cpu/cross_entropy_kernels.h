@@ -13,7 +13,7 @@ struct CrossEntropyRows {
   void* logits = nullptr;  // [T, columns]
   int64_t columns = 0;
   int64_t counted = 0;       // columns [counted, columns) are padding
-  int64_t first_column = 0;  // what a label is counted from
+  int64_t first_column = 0;  // global index of column 0, from which labels count
   const int32_t* labels = nullptr;
   float *max = nullptr, *sum = nullptr, *target = nullptr;
   const float* weight = nullptr;

@@ -16,7 +16,7 @@ struct ElementwiseKernels {
   void (*activate)(Activation activation, DType dtype, const void* x, void* y, int64_t count);
   void (*activate_backward)(Activation activation, DType dtype, const void* dy, const void* x,
                             void* dx, int64_t count);
-  // One row: its gates and ups lie one after the other.
+  // One row, which holds all gates and then all ups.
   void (*gate)(Activation activation, DType dtype, const void* gate_up, void* y, int64_t features);
   void (*gate_backward)(Activation activation, DType dtype, const void* dy, const void* gate_up,
                         void* d_gate_up, int64_t features);

@@ -9,7 +9,7 @@
 namespace megatron::ops {
 
 struct EmbeddingLookup {
-  DType dtype = DType::kFloat32;  // of the table in forward, of dy in backward
+  DType dtype = DType::kFloat32;  // the table's in forward, dy's in backward
   const int32_t* ids = nullptr;
   int64_t tokens = 0, rows = 0, columns = 0;
   int64_t first_row = 0;

@@ -1,11 +1,11 @@
-// The matrix product of the CPU backend: C = epilogue(A B), in fp32 inside, over fp32, bf16 or
-// fp16.
+// The matrix product of the CPU backend: C = epilogue(A B), over fp32, bf16 or fp16, with fp32
+// arithmetic.
 //
 // Every element of A B is one sum over k in a fixed order: blocks of 384, each summed in order with
-// fused multiply-adds, added one after another. So its bits depend neither on threads nor on where
-// in the matrix it stands nor on how many rows there are: a token computed alone is a token
-// computed in a batch. (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication",
-// gives the scheme of packed panels.)
+// fused multiply-adds, then added one after another. So its bits do not depend on threads, on its
+// place in the matrix, or on the number of rows: a token has the same result alone and in a batch.
+// (The scheme of packed panels is that of Goto and van de Geijn, "Anatomy of High-Performance
+// Matrix Multiplication".)
 //
 // Legend: M rows, N columns, K the summed dim.
 #ifndef MEGATRON_OPS_CPU_GEMM_H_

@@ -21,7 +21,7 @@ constexpr int64_t kFloatsA = kGroupRowPanels * kPanelFloatsA;
 constexpr int64_t kFloatsB = kBlockColumnPanels * kPanelFloatsB;
 constexpr int64_t kFloatsTiles = kBlockRowPanels * kBlockColumnPanels * kTileFloats;
 
-// How many steps of K ahead B's panel is fetched.
+// Number of steps of K by which the panel of B is prefetched.
 constexpr int kPrefetchSteps = 16;
 
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -63,7 +63,7 @@ void Multiply(int64_t depth, const float* a, const float* b, bool add, float* ti
 
 using MultiplyFunction = void (*)(int64_t, const float*, const float*, bool, float*);
 
-// By number of rows.
+// The inner kernels, by number of rows.
 template <int kRowStride, int kStepStride>
 struct Multiplies {
   static constexpr MultiplyFunction kFunctions[kPanelRows + 1] = {
@@ -89,10 +89,10 @@ struct Multiplies {
 using LongMultiplies = Multiplies<kLongStride, 1>;
 using ShortMultiplies = Multiplies<1, kLanes>;
 
-// Where a finished tile goes.
+// The place of a finished tile in the result.
 struct Place {
-  int64_t m, n;           // of its first element
-  int64_t rows, columns;  // of it that are inside the matrix
+  int64_t m, n;           // row and column of its first element
+  int64_t rows, columns;  // the part of the tile inside the matrix
 };
 
 // Calls body(i, j, lanes) for each (partial) vector of the tile.

@@ -1,4 +1,4 @@
-// What gemm.h gives to the kernels: see there.
+// The arguments of a matrix product, and its kernels; gemm.h says what is computed.
 #ifndef MEGATRON_OPS_CPU_GEMM_KERNELS_H_
 #define MEGATRON_OPS_CPU_GEMM_KERNELS_H_
 
@@ -9,7 +9,8 @@
 
 namespace megatron::ops {
 
-// Element (row, column) is at data[row * row_stride + column * column_stride]; one stride is 1.
+// Element (row, column) is data[row * row_stride + column * column_stride]. One of the strides is
+// 1.
 struct GemmOperand {
   const void* data = nullptr;
   int64_t row_stride = 0, column_stride = 0;
@@ -30,17 +31,17 @@ enum class GemmEpilogue {
 
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
-  DType dtype = DType::kFloat32;  // of all but an accumulated c
+  DType dtype = DType::kFloat32;  // of all matrices but an accumulated c
   GemmOperand a, b;               // M x K, K x N
   GemmEpilogue epilogue = GemmEpilogue::kStore;
   Activation activation = Activation::kNone;
-  float scale = 1;             // 1 where the epilogue does not name it
+  float scale = 1;             // 1 if the epilogue does not use it
   const void* bias = nullptr;  // [N], or none
   GemmResult c, pre;
   float* row_sums = nullptr;  // [M] += sums of a's rows, or none; only where a's row_stride is 1
 };
 
-// Panels are the grain in which a product can be cut: bits don't depend on the cut.
+// A product can be split at panels; the bits do not depend on the split.
 struct GemmRegion {
   int64_t first_row_panel, end_row_panel, first_column_panel, end_column_panel;
 };

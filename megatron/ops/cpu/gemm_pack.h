@@ -19,9 +19,8 @@ constexpr int kPanelRows = 6;
 constexpr int kPanelVecs = 2;
 constexpr int kPanelColumns = kPanelVecs * kLanes;
 
-// Where K is contiguous in memory a panel of A is kPanelRows rows of kLongStride floats, else
-// kBlockK rows of kLanes floats. The odd line in each keeps panels and rows out of each other's
-// cache sets.
+// A panel of A is kPanelRows rows of kLongStride floats if K is contiguous in memory, else kBlockK
+// rows of kLanes floats. The extra cache line keeps panels and rows in different cache sets.
 constexpr int kLongStride = kBlockK + 16;
 constexpr int kPanelFloatsA = kBlockK * 16 + 16;
 constexpr int kPanelFloatsB = kBlockK * kPanelColumns;
@@ -32,7 +31,7 @@ MEGATRON_INLINE Vec LoadUpTo(const T* p, int64_t available) {
   return available >= kLanes ? Load(p) : LoadPartial(p, static_cast<int>(available));
 }
 
-// One row of A or column of B: `count` elements that are contiguous.
+// One row of A or column of B: `count` contiguous elements.
 template <typename T>
 static inline void Widen(const T* in, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += kLanes) Store(out + i, LoadUpTo(in + i, count - i));
@@ -48,7 +47,8 @@ static inline void PackRowsOfA(const T* a, int64_t row_stride, int64_t rows, int
   }
 }
 
-// At most kMaxPanels panels of A that is contiguous along M. Adds up the rows' sums if asked.
+// Packs at most kMaxPanels panels of an A that is contiguous along M, and adds up the sums of rows
+// if asked.
 template <int kMaxPanels, typename T>
 static inline void PackColumnsOfA(const T* a, int64_t column_stride, int64_t rows, int64_t depth,
                                   float* panels, float* row_sums) {

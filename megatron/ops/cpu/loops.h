@@ -1,6 +1,6 @@
-// Loops over arrays in vectors with a partial one at the end, and choice of the element type.
+// Loops over arrays in vectors, with a partial vector at the end, and dispatch by element type.
 //
-// Included by sources of cpu_kernel_library only (see vec.h).
+// Only sources of cpu_kernel_library include it (see vec.h).
 #ifndef MEGATRON_OPS_CPU_LOOPS_H_
 #define MEGATRON_OPS_CPU_LOOPS_H_
 

@@ -8,7 +8,7 @@
 
 namespace megatron::ops {
 
-// Rows place[i] of x, `columns` wide; a negative place is no row.
+// Rows place[i] of x, each of `columns` elements; a negative place means no row.
 struct PlacedRows {
   DType dtype = DType::kFloat32;
   int64_t columns = 0;

@@ -1,4 +1,4 @@
-// Loops over elements, shared out in pieces that are worth a thread's while.
+// Parallel loops over elements, in pieces that are large enough for a thread.
 #ifndef MEGATRON_OPS_CPU_PARALLEL_ELEMENTS_H_
 #define MEGATRON_OPS_CPU_PARALLEL_ELEMENTS_H_
 
@@ -9,8 +9,8 @@
 
 namespace megatron::ops {
 
-// Calls body(begin, count) on pieces that cover [0, total); all but the last are whole multiples of
-// `grain`.
+// Calls body(begin, count) on pieces that cover [0, total). All pieces but the last are multiples
+// of `grain`.
 template <typename Body>
 void ParallelElements(ThreadPool* pool, int64_t total, int64_t grain, const Body& body) {
   pool->ParallelFor((total + grain - 1) / grain, [&](int64_t begin, int64_t end) {
@@ -18,7 +18,7 @@ void ParallelElements(ThreadPool* pool, int64_t total, int64_t grain, const Body
   });
 }
 
-// Elements that take about as long as waking a thread.
+// Number of elements that take about as long as waking a thread.
 constexpr int64_t kElementGrain = 8192;
 
 }  // namespace megatron::ops

@@ -1,6 +1,6 @@
 // Philox in vectors: the dropout masks of ops/dropout.h, many columns at a time.
 //
-// Included by sources of cpu_kernel_library only (see vec.h).
+// Only sources of cpu_kernel_library include it (see vec.h).
 #ifndef MEGATRON_OPS_CPU_PHILOX_VEC_H_
 #define MEGATRON_OPS_CPU_PHILOX_VEC_H_
 
@@ -9,7 +9,7 @@
 
 namespace megatron::ops::MEGATRON_ISA {
 
-// The multipliers of dropout: `scale` where the word is at least `threshold`, else 0.
+// The multiplier of an element: `scale` if its word is at least `threshold`, else 0.
 struct DropoutRule {
   PhiloxKey key;
   uint32_t threshold;
@@ -31,7 +31,7 @@ MEGATRON_INLINE void Multiply(Words a, Words b, Words* low, Words* high) {
   *low = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
   *high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
 }
-// Counters first, first + 1, ... in the order that leaves their words in column order after the
+// Counters first, first + 1, ... in the order that puts their words in column order after the
 // shuffles of PhiloxColumns, which stay inside quarters of a register.
 MEGATRON_INLINE Words Counters(uint32_t first) {
   return _mm512_add_epi32(SetWords(first),
@@ -75,7 +75,7 @@ MEGATRON_INLINE Vec KeepScale(Words words, const DropoutRule& rule) {
 
 #endif
 
-// The words of 4 kLanes columns of one row, of which the first is 4 * first_block.
+// The words of 4 kLanes columns of one row, starting at column 4 * first_block.
 MEGATRON_INLINE void PhiloxColumns(PhiloxKey key, uint64_t sample, uint32_t position,
                                    uint32_t first_block, Words out[4]) {
   Words c0 = SetWords(static_cast<uint32_t>(sample));

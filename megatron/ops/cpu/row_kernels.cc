@@ -112,7 +112,7 @@ void NormRow(const RowNorm& norm, const T* x, T* y, float* mean_out, float* rstd
   });
 }
 
-// With n = (x - mean) rstd and g = dy * scale: dx = rstd (g - mean(g) - n mean(g n)); RMSNorm lacks
+// dx = rstd (g - mean(g) - n mean(g n)) with n = (x - mean) rstd and g = dy * scale; RMSNorm lacks
 // the middle term.
 template <typename T, bool kCentered>
 void NormBackwardRow(const RowNorm& norm, const RowNormBackward& row) {

@@ -29,7 +29,7 @@ struct RowNorm {
   const void* beta = nullptr;  // or none
 };
 
-// What NormBackward reads and writes in one row.
+// The arguments of norm_backward for one row.
 struct RowNormBackward {
   const void* dy;
   const void* x;
@@ -41,13 +41,13 @@ struct RowNormBackward {
 };
 
 struct RowKernels {
-  // out = residual + dropout(x + bias); bias and residual may be none.
+  // out = residual + dropout(x + bias); bias and residual may be null.
   void (*bias_dropout_add)(DType dtype, const RowDropout& dropout, const void* x, const void* bias,
                            const void* residual, void* out, int64_t columns);
-  // dx = dropout's mask and scale applied to dy; sums += dx, or none.
+  // dx = mask and scale of the dropout applied to dy; sums += dx, unless it is null.
   void (*dropout_backward)(DType dtype, const RowDropout& dropout, const void* dy, void* dx,
                            float* sums, int64_t columns);
-  // `mean` is written where the norm is centered.
+  // `mean` is written only if the norm is centered.
   void (*norm)(const RowNorm& norm, const void* x, void* y, float* mean, float* rstd);
   void (*norm_backward)(const RowNorm& norm, const RowNormBackward& row);
   // out[0, count) += rows of `stride` floats, in their order.

@@ -34,7 +34,7 @@ void ParallelRows(ThreadPool* pool, int64_t rows, int64_t columns,
 void ParallelRowsWithSums(ThreadPool* pool, int64_t rows, const ColumnSums& sums,
                           absl::FunctionRef<void(int64_t row, float* sums)> body) {
   if (rows == 0) return;
-  // At most 64 tiles: enough for the threads of one rank, little to add up.
+  // There are at most 64 tiles: enough for the threads of one rank, and few to add up.
   const int64_t tile_rows = std::max<int64_t>(16, (rows + 63) / 64);
   const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
   const int64_t stride = 2 * sums.columns;

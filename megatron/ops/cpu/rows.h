@@ -1,4 +1,5 @@
-// Loops over rows of activations, and sums over them in an order that no number of threads changes.
+// Parallel loops over rows of activations, and sums over rows whose order does not depend on the
+// number of threads.
 #ifndef MEGATRON_OPS_CPU_ROWS_H_
 #define MEGATRON_OPS_CPU_ROWS_H_
 
@@ -16,13 +17,13 @@ const RowKernels& ActiveRowKernels();
 // The start of row `row`, an index over all dims but the last; null for an empty tensor.
 void* RowOf(const Tensor& tensor, int64_t row);
 
-// Shares out rows of `columns` columns.
+// Calls body(row) for every row, in parallel; rows have `columns` columns.
 void ParallelRows(ThreadPool* pool, int64_t rows, int64_t columns,
                   absl::FunctionRef<void(int64_t row)> body);
 
-// Calls body(row, sums) for every row, where `sums` are `count` floats to add that row's terms to;
-// then adds all of them to each of `outs` (one for every `columns` of the sums; null: dropped).
-// Rows are added in order within fixed tiles, and tiles in order.
+// Calls body(row, sums) for every row, in parallel; the body adds the row's terms to `sums`, which
+// has `columns` floats for each of `outs`. Then adds the sums to the `outs` (null: dropped). Rows
+// are added in order within fixed tiles, and tiles in order.
 struct ColumnSums {
   int64_t columns = 0;
   float* outs[2] = {nullptr, nullptr};

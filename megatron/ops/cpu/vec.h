@@ -213,7 +213,7 @@ MEGATRON_INLINE Vec Select(Mask mask, Vec yes, Vec no) {
 MEGATRON_INLINE __m256 PowerOfTwo(__m256i n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
-// In two steps, since 2^n itself need not be a normal number.
+// Multiplies in two steps, since 2^n itself may not be a normal number.
 MEGATRON_INLINE Vec ScaleByPowerOfTwo(Vec a, Vec n) {
   const __m256i whole = _mm256_cvtps_epi32(n.v);
   const __m256i half = _mm256_srai_epi32(whole, 1);
@@ -256,7 +256,7 @@ MEGATRON_INLINE void StorePartial(Float16* p, Vec a, int n) {
   StoreWordsPartial(p, NarrowFloat16(a), n);
 }
 
-// What storing to T and loading again gives.
+// The result of storing to T and loading again.
 MEGATRON_INLINE Vec RoundTo(const float*, Vec a) { return a; }
 MEGATRON_INLINE Vec RoundTo(const BFloat16*, Vec a) { return WidenBFloat16(NarrowBFloat16(a)); }
 MEGATRON_INLINE Vec RoundTo(const Float16*, Vec a) { return WidenFloat16(NarrowFloat16(a)); }
@@ -267,7 +267,7 @@ MEGATRON_INLINE float Sum(Vec a) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
-// Of lanes without NaN.
+// The maximum of the lanes, none of which is NaN.
 MEGATRON_INLINE float MaxOf(Vec a) {
   const __m256 eight = FoldMax(a);
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -18,7 +18,7 @@ struct VecTestKernels {
   void (*to_float16)(const float* in, int64_t count, Float16* out);
   void (*from_bfloat16)(const BFloat16* in, int64_t count, float* out);
   void (*from_float16)(const Float16* in, int64_t count, float* out);
-  float (*sum)(const float* in);  // of `lanes` floats
+  float (*sum)(const float* in);  // over `lanes` floats
   float (*max)(const float* in);
   void (*dropout_scales)(PhiloxKey key, uint64_t sample, uint32_t position, int64_t first_column,
                          int64_t count, uint32_t threshold, float scale, float* out);

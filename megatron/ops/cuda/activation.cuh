@@ -1,4 +1,4 @@
-// Activations and their slopes, as on the CPU.
+// Activations and their derivatives, as on the CPU.
 #ifndef MEGATRON_OPS_CUDA_ACTIVATION_CUH_
 #define MEGATRON_OPS_CUDA_ACTIVATION_CUH_
 
@@ -57,7 +57,7 @@ struct ActivationConstant {
 };
 
 // Calls body(value) with a type whose kActivation is the activation. In a kernel all threads take
-// the same way: one kernel for all activations costs a branch for each call.
+// the same branch, so one kernel serves all activations for the price of a branch per call.
 template <typename Body>
 __device__ void WithActivation(Activation activation, Body body) {
   switch (activation) {

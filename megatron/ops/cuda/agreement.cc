@@ -44,7 +44,7 @@ class DeviceCopy {
                   host_.tensor().shape(), {DeviceType::kCuda, stream_->device()});
   }
 
-  // What it holds now; checks the guards.
+  // Returns the bytes that the tensor holds now, and checks the guards.
   std::vector<char> Bytes() const {
     PermitGuards();
     std::vector<char> image(bytes_);

@@ -25,13 +25,13 @@ class AgreementTest : public ::testing::Test {
  protected:
   using Op = absl::FunctionRef<void(const Stream&, absl::Span<const Tensor>)>;
 
-  // Skips where there is no GPU; with MEGATRON_REQUIRE_GPU set, fails.
+  // Skips the test if there is no GPU; fails it if MEGATRON_REQUIRE_GPU is set.
   void SetUp() override;
 
-  // Runs the op on the CPU over `operands`, and twice on the GPU over copies of what they were.
-  // Every operand must agree afterwards, inputs that nobody should have changed included: within
-  // `tolerance`, relative to its largest element, and bit for bit between the runs on the GPU.
-  // Bytes around the copies must not have changed.
+  // Runs the op on the CPU over `operands`, and twice on the GPU over copies of their original
+  // contents. Afterwards every operand must agree, including inputs that should not change: within
+  // `tolerance`, relative to its largest element, between CPU and GPU, and bit for bit between the
+  // two runs on the GPU. Bytes around the copies must not have changed.
   void ExpectAgreement(absl::Span<HostTensor* const> operands, double tolerance, Op op);
 
  private:

@@ -1,18 +1,17 @@
-// Attention for any shape, mask and dtype, on plain fp32 arithmetic: what other attention kernels
-// are checked against.
+// Attention for any shape, mask and dtype, in plain fp32 arithmetic: the reference for the other
+// attention kernels.
 //
-// A warp owns a row: a query in Forward and BackwardQuery, a key in BackwardKey. The block's rows
-// share tiles of 32 rows of the other side in shared memory; a lane takes one row of the tile to
-// compute its score, then a column of the head to sum up. No row is written by two warps, so there
-// are no atomics and one order of sums.
+// A warp owns a row: a query in Forward and BackwardQuery, a key in BackwardKey. The rows of a
+// block share tiles of 32 rows of the other side in shared memory. A lane first computes the score
+// of one row of the tile, then sums up one column of the head. No row is written by two warps, so
+// there are no atomics, and sums have one order.
 //
-// T. Dao, "FlashAttention-2", arXiv 2307.08691.
+// The algorithm is that of T. Dao, "FlashAttention-2", arXiv 2307.08691.
 #include <cmath>
 
 #include "megatron/ops/cuda/attention.cuh"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/hopper/attention.h"
-#include "megatron/ops/cuda/kernels.h"
 #include "megatron/ops/cuda/own_attention.h"
 
 namespace megatron::ops::cuda {
@@ -25,7 +24,7 @@ constexpr int kMaxHeadDim = 256;
 // rows of each warp.
 struct SharedTiles {
   float *first, *second;          // [kTile, head_dim + 1]
-  float *own_first, *own_second;  // [kWarps, head_dim], of which a warp uses its own
+  float *own_first, *own_second;  // [kWarps, head_dim]; each warp uses its own row
 
   __device__ SharedTiles(float* memory, int head_dim) : pitch(head_dim + 1) {
     first = memory;
@@ -41,14 +40,15 @@ struct SharedTiles {
   const int pitch;
 };
 
-// A row by the lanes of a warp.
+// Loads a row with the lanes of a warp.
 template <typename T>
 __device__ void LoadRow(const T* row, int head_dim, float* out) {
   for (int d = threadIdx.x % kWarp; d < head_dim; d += kWarp) out[d] = ToFloat(row[d]);
   __syncwarp();
 }
 
-// Rows [begin, begin + kTile) of an operand, zeros from `end` on, by all threads of the block.
+// Loads rows [begin, begin + kTile) of an operand with all threads of the block; rows from `end` on
+// are zeros.
 template <typename T>
 __device__ void LoadTile(const Operand& operand, int64_t group, int64_t head, int64_t begin,
                          int64_t end, int head_dim, int pitch, float* tile) {
@@ -89,7 +89,7 @@ __device__ void StoreRow(T* row, int head_dim, const float (&values)[kColumns], 
   }
 }
 
-// The row, of type T or fp32, = keep * itself + factor * values; only fp32 can be kept.
+// row = keep * row + factor * values. The row is of type T or fp32; only fp32 can be kept.
 template <typename T, int kColumns>
 __device__ void WriteRow(const Operand& x, int64_t token, int64_t group, int64_t head, int head_dim,
                          const float (&values)[kColumns], float factor, float keep) {
@@ -102,11 +102,11 @@ __device__ void WriteRow(const Operand& x, int64_t token, int64_t group, int64_t
   }
 }
 
-// The tokens that any row of the block sees. Every thread must call it.
-struct BlockSight {
+// The range of tokens that any row of the block sees. Every thread must construct it.
+struct BlockVisibleRange {
   int64_t begin, end;
 
-  __device__ BlockSight(const Sight& mine, bool active) {
+  __device__ BlockVisibleRange(const VisibleRange& mine, bool active) {
     __shared__ long long shared_begin[kWarps];
     __shared__ long long shared_end[kWarps];
     const int warp = threadIdx.x / kWarp;
@@ -125,7 +125,7 @@ struct BlockSight {
   }
 };
 
-// The gradient of a head's bias, summed by each warp over its query and then over the block's.
+// The gradient of a head's bias: each warp sums it over its query, and the block over its warps.
 class BiasSums {
  public:
   // `memory` is shared, [kWarps, width].
@@ -135,7 +135,7 @@ class BiasSums {
     for (int i = threadIdx.x % kWarp; i < width_; i += kWarp) mine()[i] = 0;
     __syncwarp();
   }
-  // Each lane has the gradient of the score of another key. All lanes must call it.
+  // Each lane passes the gradient of the score of a different key. All lanes must call it.
   __device__ void Add(int entry, float ds) {
     if (args_.bias_sums == nullptr) return;
     const int last = width_ - 1;
@@ -170,7 +170,7 @@ class BiasSums {
   float* const all_;
 };
 
-// dbias [width, heads] += the sums of all blocks, in their order: a thread an element.
+// dbias [width, heads] += the sums of all blocks, in their order. Each thread has one element.
 __global__ void __launch_bounds__(kThreads)
     AddBiasSums(const float* sums, int64_t blocks, int64_t heads, int64_t width, float* dbias) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
   dbias[w * heads + head] += sum;
 }
 
-// Blocks: x over tiles of kWarps queries, y over groups * group_heads.
+// Grid: x counts tiles of kWarps queries, y counts groups * group_heads.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   extern __shared__ __align__(16) float memory[];
@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const bool active = query < args.queries;
-  const Sight sight = active ? KeysSeenBy(args, query) : Sight();
-  const BlockSight block(sight, active);
+  const VisibleRange visible = active ? KeysSeenBy(args, query) : VisibleRange();
+  const BlockVisibleRange block(visible, active);
   const HeadDropout dropout(args, blockIdx.y);
   const HeadBias bias(args, blockIdx.y);
   if (active) LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
@@ -203,20 +203,20 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     LoadTile<T>(args.v, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.second);
     __syncthreads();
     const int64_t key = begin + lane;
-    const bool seen = active && key >= sight.begin && key < sight.end;
+    const bool seen = active && key >= visible.begin && key < visible.end;
     float score = -INFINITY;
     if (seen) {
       score =
           args.scale * Dot(shared.own_first, shared.first + lane * shared.pitch, args.head_dim) +
-          bias.At(query, key, sight.shift);
+          bias.At(query, key, visible.shift);
     }
     const float new_max = fmaxf(max, WarpMax(score));
-    if (new_max == -INFINITY) continue;  // the same for the whole warp
+    if (new_max == -INFINITY) continue;  // uniform over the warp
     const float p = seen ? expf(score - new_max) : 0.0f;
     const float correction = expf(max - new_max);
     sum = sum * correction + WarpSum(p);
     for (float& value : out) value *= correction;
-    const float kept = seen ? p * dropout.Factor(query, key, sight.first_key) : 0.0f;
+    const float kept = seen ? p * dropout.Factor(query, key, visible.first_key) : 0.0f;
     AddWeightedRows(kept, shared.second, shared.pitch, args.head_dim, out);
     max = new_max;
   }
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   if (lane == 0) args.Lse(query, group, head) = lse;
 }
 
-// delta = out . dout: a warp a row.
+// delta = out . dout; each warp has one row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) Delta(AttentionArgs args) {
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads) Delta(AttentionArgs args) {
   if (threadIdx.x % kWarp == 0) args.Delta(query, group, head) = sum;
 }
 
-// Blocks as in Forward.
+// The grid is that of Forward.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   extern __shared__ __align__(16) float memory[];
@@ -259,8 +259,8 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const bool active = query < args.queries;
-  const Sight sight = active ? KeysSeenBy(args, query) : Sight();
-  const BlockSight block(sight, active);
+  const VisibleRange visible = active ? KeysSeenBy(args, query) : VisibleRange();
+  const BlockVisibleRange block(visible, active);
   const HeadDropout dropout(args, blockIdx.y);
   const HeadBias bias(args, blockIdx.y);
   BiasSums bias_sums(args, bias, memory + SharedTiles::Floats(args.head_dim));
@@ -281,15 +281,15 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
     const int64_t key = begin + lane;
     float ds = 0;
     int entry = 0;
-    if (active && key >= sight.begin && key < sight.end) {
+    if (active && key >= visible.begin && key < visible.end) {
       const float* const k = shared.first + lane * shared.pitch;
       const float* const v = shared.second + lane * shared.pitch;
       const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) +
-                           bias.At(query, key, sight.shift) - lse);
+                           bias.At(query, key, visible.shift) - lse);
       const float dp =
-          dropout.Factor(query, key, sight.first_key) * Dot(shared.own_second, v, args.head_dim);
+          dropout.Factor(query, key, visible.first_key) * Dot(shared.own_second, v, args.head_dim);
       ds = p * (dp - delta);
-      entry = bias.Entry(query, key, sight.shift);
+      entry = bias.Entry(query, key, visible.shift);
     }
     bias_sums.Add(entry, ds);
     AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dq);
@@ -299,7 +299,8 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   WriteRow<T>(args.dq, query, group, head, args.head_dim, dq, args.scale, args.add_to_queries);
 }
 
-// Blocks: x over tiles of kWarps keys, y over groups. Heads of the group one after the other.
+// Grid: x counts tiles of kWarps keys, y counts groups. The heads of the group are processed one
+// after another.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
   extern __shared__ __align__(16) float memory[];
@@ -308,8 +309,8 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
   const int64_t key = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y;
   const bool active = key < args.keys;
-  const Sight sight = active ? QueriesThatSee(args, key) : Sight();
-  const BlockSight block(sight, active);
+  const VisibleRange visible = active ? QueriesThatSee(args, key) : VisibleRange();
+  const BlockVisibleRange block(visible, active);
   if (active) {
     LoadRow(args.k.Row<const T>(key, group, 0), args.head_dim, shared.own_first);
     LoadRow(args.v.Row<const T>(key, group, 0), args.head_dim, shared.own_second);
@@ -327,12 +328,12 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
       __syncthreads();
       const int64_t query = begin + lane;
       float kept = 0, ds = 0;
-      if (active && query >= sight.begin && query < sight.end) {
+      if (active && query >= visible.begin && query < visible.end) {
         const float* const q = shared.first + lane * shared.pitch;
         const float* const dout = shared.second + lane * shared.pitch;
         const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) +
-                             bias.At(query, key, sight.shift) - args.Lse(query, group, head));
-        const float factor = dropout.Factor(query, key, sight.first_key);
+                             bias.At(query, key, visible.shift) - args.Lse(query, group, head));
+        const float factor = dropout.Factor(query, key, visible.first_key);
         kept = p * factor;
         ds = p * (factor * Dot(shared.own_second, dout, args.head_dim) -
                   args.Delta(query, group, head));
@@ -395,10 +396,11 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
 
 bool UsesHopper(const Attention& attention, DType dtype, const AttentionArgs& args) {
   if (attention.kernel != AttentionKernel::kHopper) return false;
-  if (HopperTakes(dtype, args) && HopperIsThere()) return true;
+  if (HopperTakes(dtype, args) && HopperAttentionIsAvailable()) return true;
   LOG_FIRST_N(WARNING, 1) << "attention's kernels for Hopper were asked for, but "
-                          << (HopperIsThere() ? "do not take these operands"
-                                              : "this device or this build is not for them")
+                          << (HopperAttentionIsAvailable()
+                                  ? "do not take these operands"
+                                  : "this device or this build is not for them")
                           << ": others are used";
   return false;
 }
@@ -419,7 +421,7 @@ void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int6
   CheckLaunched("attention");
 }
 
-// Calls body with a constant number of columns a lane that cover the head.
+// Calls body with a constant number of columns per lane that covers the head.
 template <typename Body>
 void WithColumns(int head_dim, Body body) {
   if (head_dim <= 1 * kWarp) return body(std::integral_constant<int, 1>());

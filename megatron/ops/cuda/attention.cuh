@@ -1,4 +1,4 @@
-// What the attention kernels share: their arguments, who sees whom, and dropout.
+// Shared by the attention kernels: their arguments, the visible keys of a query, and dropout.
 #ifndef MEGATRON_OPS_CUDA_ATTENTION_CUH_
 #define MEGATRON_OPS_CUDA_ATTENTION_CUH_
 
@@ -26,18 +26,18 @@ struct AttentionArgs {
   float scale = 1;
   bool causal = true;
   const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr;
-  const int32_t *place_q = nullptr, *place_k = nullptr;  // null: from their numbers
+  const int32_t *place_q = nullptr, *place_k = nullptr;  // null: their indices
   int64_t sequences = 0;
-  Operand q, k, v, out, lse, dout, dq, dk, dv;       // lse's rows are one float
-  bool add_to_queries = false, add_to_keys = false;  // what is added to is fp32
+  Operand q, k, v, out, lse, dout, dq, dk, dv;       // a row of lse is one float
+  bool add_to_queries = false, add_to_keys = false;  // outputs that are added to are fp32
   float* delta = nullptr;                            // [T, G, R]: out . dout
 
   const float* bias = nullptr;  // [2 reach + 1, G R]; null: none
   int bias_reach = 0;
-  float* bias_sums = nullptr;  // [blocks of queries, G R, 2 reach + 1]: of its gradient
+  float* bias_sums = nullptr;  // [blocks of queries, G R, 2 reach + 1]: sums of its gradient
 
   uint64_t dropout_seed = 0;
-  uint32_t dropout_threshold = 0;  // 0: keeps all
+  uint32_t dropout_threshold = 0;  // 0: all are kept
   float dropout_scale = 1;
   int64_t first_head = 0;
   const int64_t* sample_T = nullptr;
@@ -51,7 +51,8 @@ struct AttentionArgs {
   }
 };
 
-// The sequence of a token: the last that begins at or before it and is not empty.
+// Returns the sequence of a token: the last one that is not empty and begins at or before the
+// token.
 __device__ inline int64_t SequenceOf(const int32_t* cu_seqlens, int64_t sequences, int64_t token) {
   int64_t low = 0, high = sequences;
   while (high - low > 1) {
@@ -61,14 +62,14 @@ __device__ inline int64_t SequenceOf(const int32_t* cu_seqlens, int64_t sequence
   return low;
 }
 
-// What a row sees of the other side: tokens [begin, end).
-struct Sight {
+// The range [begin, end) of tokens that a row sees: keys of a query, or queries of a key.
+struct VisibleRange {
   int64_t begin = 0, end = 0;
-  int64_t first_key = 0;  // of the sequence
-  int64_t shift = 0;      // from its last query to its last key
+  int64_t first_key = 0;  // the sequence's first key
+  int64_t shift = 0;      // distance from the sequence's last query to its last key
 };
 
-// The first of places [begin, end), which ascend, that is at least `place`.
+// Returns the first of the ascending places [begin, end) that is at least `place`.
 __device__ inline int64_t FirstFrom(const int32_t* places, int64_t begin, int64_t end,
                                     int64_t place) {
   while (begin < end) {
@@ -82,7 +83,7 @@ __device__ inline int64_t FirstFrom(const int32_t* places, int64_t begin, int64_
   return begin;
 }
 
-__device__ inline Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
+__device__ inline VisibleRange KeysSeenBy(const AttentionArgs& args, int64_t query) {
   const int64_t s = SequenceOf(args.cu_seqlens_q, args.sequences, query);
   const int64_t first = args.cu_seqlens_k[s], last = args.cu_seqlens_k[s + 1];
   const int64_t shift = last - args.cu_seqlens_q[s + 1];
@@ -95,7 +96,7 @@ __device__ inline Sight KeysSeenBy(const AttentionArgs& args, int64_t query) {
   return {first, max(first, last - from_end + 1), first, shift};
 }
 
-__device__ inline Sight QueriesThatSee(const AttentionArgs& args, int64_t key) {
+__device__ inline VisibleRange QueriesThatSee(const AttentionArgs& args, int64_t key) {
   const int64_t s = SequenceOf(args.cu_seqlens_k, args.sequences, key);
   const int64_t first = args.cu_seqlens_q[s], last = args.cu_seqlens_q[s + 1];
   const int64_t first_key = args.cu_seqlens_k[s], shift = args.cu_seqlens_k[s + 1] - last;
@@ -107,13 +108,13 @@ __device__ inline Sight QueriesThatSee(const AttentionArgs& args, int64_t key) {
   return {max(first, last - from_end), last, first_key, shift};
 }
 
-// What is added to the scores of one head.
+// The bias that is added to the scores of one head.
 class HeadBias {
  public:
   __device__ HeadBias(const AttentionArgs& args, int64_t head) : args_(args), head_(head) {}
 
   __device__ int width() const { return 2 * args_.bias_reach + 1; }
-  // By the distance of a key and a query of one sequence.
+  // The entry of the bias for the distance of a key and a query of one sequence.
   __device__ int Entry(int64_t query, int64_t key, int64_t shift) const {
     const int64_t distance = args_.place_k != nullptr
                                  ? int64_t{args_.place_k[key]} - args_.place_q[query]
@@ -131,7 +132,7 @@ class HeadBias {
   const int64_t head_;
 };
 
-// What probabilities of one head are multiplied by.
+// The dropout of one head: multipliers of its probabilities.
 class HeadDropout {
  public:
   __device__ HeadDropout(const AttentionArgs& args, int64_t head) : args_(args) {
@@ -139,7 +140,7 @@ class HeadDropout {
     key_ = DeriveKey(args.dropout_seed, kPhiloxDropout,
                      static_cast<uint64_t>(args.first_head + head), 0);
   }
-  // `first_key` is the first of the key's sequence.
+  // `first_key` is the first key of the key's sequence.
   __device__ float Factor(int64_t query, int64_t key_token, int64_t first_key) const {
     if (args_.dropout_threshold == 0) return 1;
     const int64_t key = args_.place_k != nullptr ? args_.place_k[key_token] : key_token - first_key;
@@ -155,8 +156,8 @@ class HeadDropout {
   PhiloxKey key_;
 };
 
-// attention_tensor_core.cu. Where it takes the operands, of which those that are null are not
-// looked at; backward wants delta.
+// The kernels of attention_tensor_core.cu. TensorCoresTake says whether they support the operands;
+// it ignores null operands. Backward needs delta.
 bool TensorCoresTake(DType dtype, const AttentionArgs& args);
 void TensorCoreAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args);
 void TensorCoreAttentionBackward(const Stream& stream, DType dtype, const AttentionArgs& args);

@@ -1,6 +1,8 @@
-// Which kernel computes attention: cuDNN's where it is asked for and takes the call, else our own.
+// Attention on a CUDA device: by cuDNN if it is chosen and supports the call, else by our own
+// kernels.
+#include "megatron/ops/attention.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/cuda/own_attention.h"
 
 namespace megatron::ops::cuda {
@@ -30,5 +32,8 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   }
   OwnAttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
 }
+
+MEGATRON_CUDA_KERNEL(AttentionForward);
+MEGATRON_CUDA_KERNEL(AttentionBackward);
 
 }  // namespace megatron::ops::cuda

@@ -1,18 +1,17 @@
-// Attention by tensor cores, for bf16 and fp16 and heads of 64 and 128 channels: any mask, dropout
-// and parts of keys as in attention.cu, which takes what this does not.
+// Attention with tensor cores, for bf16 and fp16 and heads of 64 and 128 channels, with any mask,
+// dropout and parts of keys that attention.cu supports. attention.cu takes the other calls.
 //
-// A block has 64 rows, 16 a warp: queries in Forward and BackwardQuery, keys in BackwardKey. They
+// A block has 64 rows, 16 per warp: queries in Forward and BackwardQuery, keys in BackwardKey. They
 // stay in registers while tiles of the other side pass through shared memory. Scores never leave
-// registers either: the sums of one product are, rounded, the left operand of the next. No row is
-// written by two warps, so there are no atomics and one order of sums; the price is that backward
-// computes the scores twice.
+// registers either: the rounded sums of one product are the left operand of the next. No row is
+// written by two warps, so there are no atomics, and sums have one order; the price is that
+// backward computes the scores twice.
 //
-// T. Dao, "FlashAttention-2", arXiv 2307.08691.
+// The algorithm is that of T. Dao, "FlashAttention-2", arXiv 2307.08691.
 #include <cmath>
 
 #include "megatron/ops/cuda/attention.cuh"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
 #include "megatron/ops/cuda/tensor_core.cuh"
 
 namespace megatron::ops::cuda {
@@ -24,18 +23,20 @@ constexpr int kBlockThreads = kBlockWarps * kWarp;
 constexpr int kBlockRows = kBlockWarps * kWarpRows;
 constexpr float kLog2E = 1.44269504f;
 
-// Elements from a row of a tile to the next: padded, so that eight rows' pieces of 16 bytes lie in
-// different banks.
+// Distance of rows of a tile, in elements. It is padded so that pieces of 16 bytes of eight rows
+// lie in different banks.
 template <int kHead>
 constexpr int kPitch = kHead + 8;
 
-// Of the other side. BackwardKey holds two sums of a whole head: for large ones less of the rest.
+// Number of rows of the other side per tile. BackwardKey holds two sums of a whole head, so for
+// large heads the tile is smaller.
 template <int kHead>
 constexpr int kKeyTile = 64;
 template <int kHead>
 constexpr int kQueryTile = kHead <= 64 ? 64 : 32;
 
-// Rows [begin, begin + kRows) of an operand, zeros from `end` on, by all threads of the block.
+// Loads rows [begin, begin + kRows) of an operand with all threads of the block; rows from `end` on
+// are zeros.
 template <typename T, int kHead, int kRows>
 __device__ void LoadTile(const Operand& operand, int64_t group, int64_t head, int64_t begin,
                          int64_t end, T* tile) {
@@ -50,7 +51,7 @@ __device__ void LoadTile(const Operand& operand, int64_t group, int64_t head, in
   }
 }
 
-// The warp's 16 rows as left operands.
+// The warp's 16 rows, as left operands.
 template <typename T, int kHead>
 struct RowFragments {
   uint32_t of[kHead / 16][4];
@@ -65,7 +66,7 @@ struct RowFragments {
   }
 };
 
-// Brings the block's rows of an operand to registers, by way of `tile`, which others may be
+// Loads the block's rows of an operand into registers through `tile`, which other warps may be
 // reading.
 template <typename T, int kHead>
 __device__ void LoadRows(const Operand& operand, int64_t group, int64_t head, int64_t end, T* tile,
@@ -119,27 +120,27 @@ __device__ void AddWeightedRows(const float (&weights)[kTiles][4], const T* tile
   }
 }
 
-// The lane's two rows: element i of c belongs to row i / 2, column 2 (lane % 4) + i % 2.
+// The lane's two rows. Element i of c belongs to row i / 2 and column 2 (lane % 4) + i % 2.
 struct LaneRows {
   int64_t row[2];
-  Sight sight[2];
+  VisibleRange visible[2];
 
   template <typename See>
   __device__ LaneRows(int64_t rows, See see) {
     const int64_t first = int64_t{blockIdx.x} * kBlockRows + threadIdx.x / kWarp * kWarpRows;
     for (int i = 0; i < 2; ++i) {
       row[i] = first + threadIdx.x % kWarp / 4 + 8 * i;
-      if (row[i] < rows) sight[i] = see(row[i]);
+      if (row[i] < rows) visible[i] = see(row[i]);
     }
   }
   __device__ bool Sees(int i, int64_t other) const {
-    return other >= sight[i / 2].begin && other < sight[i / 2].end;
+    return other >= visible[i / 2].begin && other < visible[i / 2].end;
   }
 };
 
-// What the block's rows see: both ends of a sight ascend with the row.
+// The union of the ranges of the rows of a block. Both ends of a range ascend with the row.
 template <typename See>
-__device__ Sight SightOfBlock(int64_t rows, See see) {
+__device__ VisibleRange VisibleRangeOfBlock(int64_t rows, See see) {
   const int64_t first = int64_t{blockIdx.x} * kBlockRows;
   const int64_t last = min(first + kBlockRows, rows) - 1;
   return {see(first).begin, see(last).end, 0};
@@ -167,7 +168,7 @@ __device__ void WriteRow(const Operand& x, int64_t token, int64_t group, int64_t
   }
 }
 
-// Blocks: x over tiles of queries, y over groups * group_heads.
+// Grid: x counts tiles of queries, y counts groups * group_heads.
 template <typename T, int kHead>
 __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
   constexpr int kTiles = kKeyTile<kHead> / 8;
@@ -177,11 +178,11 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const auto see = [&](int64_t query) { return KeysSeenBy(args, query); };
   const LaneRows mine(args.queries, see);
-  const Sight block = SightOfBlock(args.queries, see);
+  const VisibleRange block = VisibleRangeOfBlock(args.queries, see);
   const HeadDropout dropout(args, blockIdx.y);
   RowFragments<T, kHead> q;
   LoadRows(args.q, group, head, args.queries, keys, &q);
-  float before[2] = {-INFINITY, -INFINITY};  // the log-sum-exp of other keys
+  float before[2] = {-INFINITY, -INFINITY};  // the log-sum-exp of the previous parts
   for (int r = 0; r < 2; ++r) {
     if (args.add_to_queries && mine.row[r] < args.queries)
       before[r] = args.Lse(mine.row[r], group, head);
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
     float base[2], correction[2];
     for (int r = 0; r < 2; ++r) {
       top[r] = QuadMax(top[r]);
-      base[r] = top[r] == -INFINITY ? 0 : top[r];  // a row that has seen nothing yet
+      base[r] = top[r] == -INFINITY ? 0 : top[r];  // the row has seen no key yet
       correction[r] = exp2f(max[r] - base[r]);
       sum[r] *= correction[r];
       max[r] = top[r];
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
         sum[i / 2] += p[n][i];
         if (args.dropout_threshold != 0 && p[n][i] != 0) {
           p[n][i] *=
-              dropout.Factor(mine.row[i / 2], Column(begin, n, i), mine.sight[i / 2].first_key);
+              dropout.Factor(mine.row[i / 2], Column(begin, n, i), mine.visible[i / 2].first_key);
         }
       }
     }
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
   }
 }
 
-// Blocks as in Forward.
+// The grid is that of Forward.
 template <typename T, int kHead>
 __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs args) {
   constexpr int kTiles = kKeyTile<kHead> / 8;
@@ -258,7 +259,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs arg
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
   const auto see = [&](int64_t query) { return KeysSeenBy(args, query); };
   const LaneRows mine(args.queries, see);
-  const Sight block = SightOfBlock(args.queries, see);
+  const VisibleRange block = VisibleRangeOfBlock(args.queries, see);
   const HeadDropout dropout(args, blockIdx.y);
   RowFragments<T, kHead> q, dout;
   LoadRows(args.q, group, head, args.queries, keys, &q);
@@ -287,7 +288,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs arg
         const int64_t key = Column(begin, n, i);
         const float p = mine.Sees(i, key) ? exp2f(ds[n][i] * scale - lse[i / 2]) : 0.0f;
         if (args.dropout_threshold != 0 && p != 0) {
-          dp[n][i] *= dropout.Factor(mine.row[i / 2], key, mine.sight[i / 2].first_key);
+          dp[n][i] *= dropout.Factor(mine.row[i / 2], key, mine.visible[i / 2].first_key);
         }
         ds[n][i] = p * (dp[n][i] - delta[i / 2]);
       }
@@ -300,7 +301,8 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs arg
   }
 }
 
-// Blocks: x over tiles of keys, y over groups. Heads of the group one after the other.
+// Grid: x counts tiles of keys, y counts groups. The heads of the group are processed one after
+// another.
 template <typename T, int kHead>
 __global__ void __launch_bounds__(kBlockThreads) BackwardKey(AttentionArgs args) {
   constexpr int kRows = kQueryTile<kHead>, kTiles = kRows / 8;
@@ -312,7 +314,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardKey(AttentionArgs args)
   const int64_t group = blockIdx.y;
   const auto see = [&](int64_t key) { return QueriesThatSee(args, key); };
   const LaneRows mine(args.keys, see);
-  const Sight block = SightOfBlock(args.keys, see);
+  const VisibleRange block = VisibleRangeOfBlock(args.keys, see);
   RowFragments<T, kHead> k, v;
   LoadRows(args.k, group, 0, args.keys, queries, &k);
   LoadRows(args.v, group, 0, args.keys, queries, &v);
@@ -343,7 +345,7 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardKey(AttentionArgs args)
           const float whole = mine.Sees(i, query) ? exp2f(p[n][i] * scale - lse[row]) : 0.0f;
           float factor = 1;
           if (args.dropout_threshold != 0 && whole != 0) {
-            factor = dropout.Factor(query, mine.row[i / 2], mine.sight[i / 2].first_key);
+            factor = dropout.Factor(query, mine.row[i / 2], mine.visible[i / 2].first_key);
           }
           p[n][i] = whole * factor;
           ds[n][i] = whole * (factor * ds[n][i] - delta[row]);
@@ -377,7 +379,7 @@ void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int6
   CheckLaunched("attention by tensor cores");
 }
 
-// Calls body with the dtype and the size of the head as types.
+// Calls body with the dtype and the head dim as types.
 template <typename Body>
 void WithTypeAndHead(DType dtype, int head_dim, Body body) {
   const auto with_head = [&](auto* type) {
@@ -388,7 +390,7 @@ void WithTypeAndHead(DType dtype, int head_dim, Body body) {
   with_head(static_cast<__half*>(nullptr));
 }
 
-// Whether rows are read and written by 16 bytes.
+// Whether rows can be read and written in pieces of 16 bytes.
 bool HasAlignedRows(const Operand& x) {
   return x.data == nullptr || (IsAligned({x.data}) && x.token_stride % 8 == 0 &&
                                x.group_stride % 8 == 0 && x.head_stride % 8 == 0);

@@ -6,12 +6,12 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// Of rows, at most. A constant, not the number of multiprocessors: the order of the sum must not
-// depend on the device.
+// The largest number of slices of rows. It is a constant, not the number of multiprocessors: the
+// order of the sum must not depend on the device.
 constexpr int64_t kSlices = 128;
 
-// A warp takes a row of the tile, each of its threads a vector of N columns; the warps' sums are
-// added up in their order.
+// Each warp takes a row of the tile, and each of its threads a vector of N columns. The sums of the
+// warps are added up in order.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     SumSlice(const T* x, int64_t rows, int64_t columns, int64_t stride, float* partial) {
@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < N; ++j) sum[j] += ToFloat(values.values[j]);
     }
   }
-  // By element of the vectors, so that neighbouring threads write to neighbouring places.
+  // Sums are stored by element of the vectors, so neighbouring threads write to neighbouring
+  // places.
   for (int j = 0; j < N; ++j) sums[warp][j * kWarp + lane] = sum[j];
   __syncthreads();
   for (int c = threadIdx.x; c < kWarp * N && tile + c < columns; c += kThreads) {
@@ -38,7 +39,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp takes every kWarps-th slice of 32 columns, and the first warp adds up the warps' sums.
+// Each warp takes every kWarps-th slice of 32 columns; the first warp adds up the sums of the
+// warps.
 __global__ void __launch_bounds__(kThreads)
     AddSlicesKernel(const float* partial, int64_t slices, int64_t columns, float* sums) {
   __shared__ float of_warp[kWarps][kWarp];

@@ -11,8 +11,8 @@ struct CUstream_st;
 
 namespace megatron::ops::cuda {
 
-// sums (fp32) += column sums of x, whose rows may have a stride. Uses the stream's workspace. The
-// order of the sum depends on the sizes alone.
+// sums (fp32) += column sums of x, whose rows may have a stride. It uses the stream's workspace.
+// The order of the sum depends only on the sizes.
 void AddColumnSums(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H);
 
 // The last step of such a sum: sums += the rows of partial [slices, columns].

@@ -1,7 +1,9 @@
 #include <algorithm>
 
+#include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/weighted_sum.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -10,19 +12,18 @@ constexpr float kLowest = -3e38f;
 
 struct LossRows {
   int64_t tokens, columns;
-  int64_t counted;  // columns that are no padding
+  int64_t counted;  // number of columns without padding
   int64_t first_column;
   const int32_t* labels_T;
 
-  // The label's column here, or -1.
+  // The label's column on this rank, or -1.
   __device__ int64_t LabelColumn(int64_t token) const {
     const int64_t column = labels_T[token] - first_column;
     return column >= 0 && column < counted ? column : -1;
   }
 };
 
-// Calls body(x, column) for the columns [0, counted) that are this thread's, whole vectors of N
-// first.
+// Calls body(x, column) for this thread's columns in [0, counted), whole vectors of N first.
 template <typename T, int N, typename Body>
 __device__ void ForEachLogit(const T* row, int64_t counted, Body body) {
   const int64_t vectors = counted / N;
@@ -33,7 +34,8 @@ __device__ void ForEachLogit(const T* row, int64_t counted, Body body) {
   for (int64_t i = vectors * N + threadIdx.x; i < counted; i += kThreads) body(ToFloat(row[i]));
 }
 
-// One block a row, which it reads once: each thread keeps a maximum and the sum that belongs to it.
+// Each block has one row, which it reads once: each thread keeps a maximum and the sum for that
+// maximum.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     Statistics(LossRows rows, const T* logits, float* max_T, float* sum_T, float* target_T) {
@@ -68,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) Gradient(LossRows rows, T* logits, c
   const float scale = weight == 0 ? 0 : weight / sum_T[token];
   const int64_t label = rows.LabelColumn(token);
   const auto gradient = [&](float x, int64_t column) {
-    if (weight == 0 || column >= rows.counted) return 0.0f;  // even where a logit is NaN
+    if (weight == 0 || column >= rows.counted) return 0.0f;  // even if a logit is NaN
     return expf(x - max) * scale - (column == label ? weight : 0.0f);
   };
   const int64_t vectors = rows.columns / N;
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
   if (t < tokens) hit[t] = target[t] >= max[t] ? 1.0f : 0.0f;
 }
 
-// One block: the sums are small, and their order fixed.
+// There is one block: the sums are small, and their order is fixed.
 __global__ void __launch_bounds__(kThreads)
     AddWeighted(int64_t tokens, const float* x, const float* weight, float* out) {
   __shared__ double partial[kWarps];
@@ -201,5 +203,12 @@ void WeightedSum(const Stream& stream, const Tensor& x_T, const Tensor& weight_T
                                                   weight_T.data<float>(), out_2.data<float>());
   CheckLaunched("weighted sum");
 }
+
+MEGATRON_CUDA_KERNEL(CrossEntropyStatistics);
+MEGATRON_CUDA_KERNEL(RescaleSum);
+MEGATRON_CUDA_KERNEL(CrossEntropyLoss);
+MEGATRON_CUDA_KERNEL(CrossEntropyHits);
+MEGATRON_CUDA_KERNEL(CrossEntropyBackward);
+MEGATRON_CUDA_KERNEL(WeightedSum);
 
 }  // namespace megatron::ops::cuda

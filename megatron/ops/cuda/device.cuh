@@ -1,4 +1,4 @@
-// What the kernels of this folder share: dtypes on the device, vector loads, sums over a warp and a
+// Shared by the kernels of this folder: dtypes on the device, vector loads, sums over a warp and a
 // block, launches.
 #ifndef MEGATRON_OPS_CUDA_DEVICE_CUH_
 #define MEGATRON_OPS_CUDA_DEVICE_CUH_
@@ -41,7 +41,7 @@ __device__ inline __half FromFloat<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// What one thread loads or stores at once.
+// The elements that one thread loads or stores at once.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T values[N];
@@ -77,7 +77,7 @@ __device__ inline float WarpMax(float x) {
 template <typename X>
 __device__ X BlockSum(X x, X* partial) {
   x = WarpSum(x);
-  __syncthreads();  // what was here before has been read
+  __syncthreads();  // the previous contents have been read
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
   __syncthreads();
   X sum = 0;
@@ -110,7 +110,7 @@ void WithType(DType dtype, Body body) {
   }
 }
 
-// raw() as pointer to what `type` points to.
+// Returns raw() as a pointer to the type that `type` points to.
 template <typename T>
 T* As(T* type, const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());
@@ -126,7 +126,8 @@ inline unsigned Blocks(int64_t count, int64_t per_block) {
   return static_cast<unsigned>(blocks);
 }
 
-// The last of `count` entries, by rising first_tile, that begins at or before the tile.
+// Returns the last of `count` entries, in ascending order of first_tile, that begins at or before
+// the tile.
 template <typename Entry>
 __device__ const Entry& EntryOf(const Entry* entries, int count, int64_t tile) {
   int low = 0, high = count;

@@ -1,17 +1,18 @@
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/dropout.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/dropout.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-// Of the warp.
+// The warp's token.
 __device__ int64_t Token() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 
-// A warp takes a token, each of its threads vectors of N columns.
+// Each warp takes a token, and each of its threads vectors of N columns.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads) BiasDropoutAddKernel(ResidualSum<T> sum, T* out) {
   const int64_t token = Token();
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A thread takes four columns of one token, which share their random words.
+// Each thread takes four columns of one token, which share a Philox block.
 __global__ void __launch_bounds__(kThreads)
     JitterKernel(DropoutArgs random, float eps, int64_t tokens, int64_t columns, const float* x,
                  float* out) {
@@ -87,7 +88,7 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
                      const Tensor& dx_TH, const Tensor& dbias_H) {
   const int64_t tokens = dy_TH.dim(0), columns = dy_TH.dim(1);
   if (dy_TH.numel() == 0) return;
-  // Without dropout there is at most a copy to make.
+  // Without dropout, there is at most a copy to make.
   if (dropout.probability > 0 || dx_TH.raw() != dy_TH.raw()) {
     const DropoutArgs args = MakeDropoutArgs(dropout);
     const unsigned blocks = Blocks(tokens, kWarps);
@@ -106,5 +107,9 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
   }
   if (!dbias_H.empty()) AddColumnSums(stream, dx_TH, dbias_H);
 }
+
+MEGATRON_CUDA_KERNEL(Jitter);
+MEGATRON_CUDA_KERNEL(BiasDropoutAdd);
+MEGATRON_CUDA_KERNEL(DropoutBackward);
 
 }  // namespace megatron::ops::cuda

@@ -1,4 +1,4 @@
-// Which elements of a row dropout keeps: dropout.h's rule on the device.
+// The rule of dropout.h on the device: which elements of a row are kept.
 #ifndef MEGATRON_OPS_CUDA_DROPOUT_CUH_
 #define MEGATRON_OPS_CUDA_DROPOUT_CUH_
 
@@ -27,8 +27,8 @@ struct DropoutArgs {
                          static_cast<uint32_t>(position_T[token]), static_cast<uint32_t>(group)}});
   }
 
-  // What columns [first, first + N) of this rank are multiplied by. With N a multiple of four so is
-  // the first of them in the global row: four columns share one draw.
+  // Writes the multipliers of columns [first, first + N) of this rank. If N is a multiple of four,
+  // so is the global index of `first`, and four columns share one draw.
   template <int N>
   __device__ void Multipliers(int64_t token, int64_t first, float (&multipliers)[N]) const {
     static_assert(N == 1 || N % 4 == 0, "a part of a group");
@@ -69,14 +69,14 @@ struct ResidualSum {
   int64_t tokens, columns;
   const T *x_TH, *bias_H, *residual_TH;
 
-  // Whether rows that are also written to `outs` can be taken in vectors of kVector<T>.
+  // Whether rows that are also written to `outs` can be processed in vectors of kVector<T>.
   bool TakesVectors(std::initializer_list<const void*> outs) const {
     return columns % kVector<T> == 0 && dropout.first_column % 4 == 0 &&
            IsAligned({x_TH, bias_H, residual_TH}) && IsAligned(outs);
   }
 
-  // Columns [N i, N i + N) of a token. Rounded after the product and after the sum, as on the CPU:
-  // every kernel that calls this gets the same bits.
+  // Computes columns [N i, N i + N) of a token. Values are rounded after the product and after the
+  // sum, as on the CPU: every kernel that calls this gets the same bits.
   template <int N>
   __device__ Vector<T, N> At(int64_t token, int64_t i) const {
     auto values = Load<T, N>(x_TH + token * columns, i);

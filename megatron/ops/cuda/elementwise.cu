@@ -1,7 +1,9 @@
-// Activations, casts, sums and fills: each element on its own.
+// Activations, casts, sums and fills: each element is computed separately.
+#include "megatron/ops/activation.h"
 #include "megatron/ops/cuda/activation.cuh"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/elementwise.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -13,8 +15,8 @@ __global__ void __launch_bounds__(kThreads) MapVectors(int64_t vectors, Map map)
   if (i < vectors) map.template Apply<N>(i);
 }
 
-// Vectors of 16 bytes of T where the pointers and the elements in a row, which are one behind the
-// other, allow it; elements otherwise.
+// Launches on vectors of 16 bytes of T if the pointers and the number of contiguous elements in a
+// row allow it, else on single elements.
 template <typename T, typename Map>
 void Launch(const Stream& stream, int64_t count, int64_t in_a_row,
             std::initializer_list<const void*> pointers, const Map& map) {
@@ -64,7 +66,7 @@ struct SlopeMap {
   }
 };
 
-// Elements of y; of each row gate and up lie `features` apart.
+// The elements are those of y; gate and up of a row lie `features` apart.
 template <typename T>
 struct GateMap {
   Activation activation;
@@ -217,41 +219,41 @@ void Convert(const Stream& stream, const Tensor& in, const Tensor& out, From* in
 
 }  // namespace
 
-void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TF,
-                       const Tensor& y_TF) {
-  WithType(x_TF.dtype(), [&](auto* type) {
+void ActivationForward(const Stream& stream, Activation activation, const Tensor& x_TI,
+                       const Tensor& y_TI) {
+  WithType(x_TI.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch<T>(stream, x_TF.numel(), x_TF.numel(), {x_TF.raw(), y_TF.raw()},
-              ActivateMap<T>{activation, As(type, x_TF), As(type, y_TF)});
+    Launch<T>(stream, x_TI.numel(), x_TI.numel(), {x_TI.raw(), y_TI.raw()},
+              ActivateMap<T>{activation, As(type, x_TI), As(type, y_TI)});
   });
 }
 
-void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
-                        const Tensor& x_TF, const Tensor& dx_TF) {
-  WithType(x_TF.dtype(), [&](auto* type) {
+void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                        const Tensor& x_TI, const Tensor& dx_TI) {
+  WithType(x_TI.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch<T>(stream, x_TF.numel(), x_TF.numel(), {dy_TF.raw(), x_TF.raw(), dx_TF.raw()},
-              SlopeMap<T>{activation, As(type, dy_TF), As(type, x_TF), As(type, dx_TF)});
+    Launch<T>(stream, x_TI.numel(), x_TI.numel(), {dy_TI.raw(), x_TI.raw(), dx_TI.raw()},
+              SlopeMap<T>{activation, As(type, dy_TI), As(type, x_TI), As(type, dx_TI)});
   });
 }
 
-void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2F,
-                 const Tensor& y_TF) {
-  WithType(y_TF.dtype(), [&](auto* type) {
+void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
+                 const Tensor& y_TI) {
+  WithType(y_TI.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch<T>(stream, y_TF.numel(), y_TF.dim(1), {gate_up_T2F.raw(), y_TF.raw()},
-              GateMap<T>{activation, y_TF.dim(1), As(type, gate_up_T2F), As(type, y_TF)});
+    Launch<T>(stream, y_TI.numel(), y_TI.dim(1), {gate_up_T2I.raw(), y_TI.raw()},
+              GateMap<T>{activation, y_TI.dim(1), As(type, gate_up_T2I), As(type, y_TI)});
   });
 }
 
-void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TF,
-                  const Tensor& gate_up_T2F, const Tensor& d_gate_up_T2F) {
-  WithType(dy_TF.dtype(), [&](auto* type) {
+void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                  const Tensor& gate_up_T2I, const Tensor& d_gate_up_T2I) {
+  WithType(dy_TI.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch<T>(stream, dy_TF.numel(), dy_TF.dim(1),
-              {dy_TF.raw(), gate_up_T2F.raw(), d_gate_up_T2F.raw()},
-              GateSlopeMap<T>{activation, dy_TF.dim(1), As(type, dy_TF), As(type, gate_up_T2F),
-                              As(type, d_gate_up_T2F)});
+    Launch<T>(stream, dy_TI.numel(), dy_TI.dim(1),
+              {dy_TI.raw(), gate_up_T2I.raw(), d_gate_up_T2I.raw()},
+              GateSlopeMap<T>{activation, dy_TI.dim(1), As(type, dy_TI), As(type, gate_up_T2I),
+                              As(type, d_gate_up_T2I)});
   });
 }
 
@@ -283,5 +285,14 @@ void Zero(const Stream& stream, const Tensor& out) {
   CHECK_EQ(cudaMemsetAsync(out.raw(), 0, static_cast<size_t>(out.bytes()), Handle(stream)),
            cudaSuccess);
 }
+
+MEGATRON_CUDA_KERNEL(ActivationForward);
+MEGATRON_CUDA_KERNEL(ActivationBackward);
+MEGATRON_CUDA_KERNEL(GateForward);
+MEGATRON_CUDA_KERNEL(GateBackward);
+MEGATRON_CUDA_KERNEL(Copy);
+MEGATRON_CUDA_KERNEL(Add);
+MEGATRON_CUDA_KERNEL(Scale);
+MEGATRON_CUDA_KERNEL(Zero);
 
 }  // namespace megatron::ops::cuda

@@ -1,7 +1,8 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/embedding.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -91,5 +92,8 @@ void EmbeddingBackward(const Stream& stream, const Tensor& ids_T, const Tensor& 
   });
   CheckLaunched("embedding backward");
 }
+
+MEGATRON_CUDA_KERNEL(EmbeddingForward);
+MEGATRON_CUDA_KERNEL(EmbeddingBackward);
 
 }  // namespace megatron::ops::cuda

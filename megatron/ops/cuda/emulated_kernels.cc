@@ -1,4 +1,4 @@
-// Tells the emulated device that kernels run on it, which need its memory within reach.
+// Tells the emulated device that kernels run on it, which access its memory.
 #include "megatron/tensor/emulated_cuda.h"
 
 namespace megatron {

@@ -1,18 +1,21 @@
-// Quantization to 8-bit floats, and what their products leave to do.
+// Quantization to 8-bit floats, and the gradient of a bias, which products of 8-bit floats do not
+// compute.
 #include <cuda_fp8.h>
 
 #include <algorithm>
 
+#include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/float8/quantize.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
 constexpr float kLargestFloat = 3.402823466e38f;
 
-// Blocks that take the maximum of a tensor; the rest of it they come to in turn.
+// Number of blocks that compute the maximum of a tensor; each loops over its share.
 constexpr int64_t kMaxBlocks = 1024;
 
 template <typename T, int N>
@@ -48,7 +51,7 @@ void LaunchMax(const Stream& stream, const T* x, int64_t count, float* amax) {
   CheckLaunched("the largest magnitude");
 }
 
-// tensor/float8.h, to the bit.
+// The conversion of tensor/float8.h, to the bit.
 __device__ float ScaleOf(float largest_code, float amax) {
   if (!(amax > 0) || !(amax <= kLargestFloat)) return 1;
   const float scale = largest_code / amax;
@@ -56,7 +59,7 @@ __device__ float ScaleOf(float largest_code, float amax) {
 }
 
 __device__ uint8_t Code(__nv_fp8_interpretation_t format, float x) {
-  // The conversion would take infinity for a large number.
+  // NaN and infinity become NaN; the conversion would make infinity a large number.
   if (!(fabsf(x) <= kLargestFloat)) return 0x7f;
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, format);
 }
@@ -67,16 +70,16 @@ struct QuantizeArgs {
   int64_t rows, columns, padded_rows;
   float largest_code;
   __nv_fp8_interpretation_t format;
-  uint8_t *codes, *transposed;  // or null
+  uint8_t *codes, *transposed;  // may be null
   float* inverse_scale;
 };
 
 constexpr int kTile = 64;
-// A row more of banks than of codes, so that the columns of a tile lie in different ones.
+// Rows are padded by one bank, so that the columns of a tile lie in different banks.
 constexpr int kPitch = kTile + 1;
 constexpr int kRowsAtOnce = kVectorBytes;
 
-// One block a tile of kTile x kTile.
+// Each block has one tile of kTile x kTile.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads) QuantizeTile(QuantizeArgs args) {
   __shared__ uint8_t tile[kTile * kPitch];
@@ -140,7 +143,7 @@ void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
   args.codes = static_cast<uint8_t*>(out.codes_RC.raw());
   args.transposed = static_cast<uint8_t*>(out.codes_CS.raw());
   args.inverse_scale = out.inverse_scale_1.data<float>();
-  // At least one, which writes the scale.
+  // At least one block is launched: it writes the scale.
   const dim3 tiles(std::max(1u, Blocks(args.padded_rows, kTile)),
                    std::max(1u, Blocks(args.columns, kTile)));
   WithType(x_RC.dtype(), [&](auto* type) {
@@ -158,5 +161,9 @@ void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
 void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias_O) {
   AddColumnSums(stream, dy_TO, dbias_O);
 }
+
+MEGATRON_CUDA_KERNEL(AbsMax);
+MEGATRON_CUDA_KERNEL(Quantize);
+MEGATRON_CUDA_KERNEL(BiasBackward);
 
 }  // namespace megatron::ops::cuda

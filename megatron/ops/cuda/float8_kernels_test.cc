@@ -31,7 +31,7 @@ TEST_P(Float8KernelsTest, TheLargestMagnitudeIsTheSame) {
   }
 }
 
-// To the bit: both sides round to the same codes.
+// Codes agree to the bit, since both sides round to the same codes.
 TEST_P(Float8KernelsTest, CodesAreTheSameInBothForms) {
   for (Float8Format format : {kE4M3, kE5M2}) {
     for (const Shape& shape : {Shape{1, 16}, Shape{37, 48}, Shape{64, 64}, Shape{150, 208}}) {

@@ -2,7 +2,8 @@
 #include "glog/logging.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
 #include "megatron/ops/cuda/gemm/planned_product.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/float8/product.h"
 
 namespace megatron::ops::cuda {
 
@@ -17,5 +18,8 @@ void AddFloat8Product(const Stream& stream, const Float8Matrix& a_MK, const Floa
   if (a_MK.codes.dim(1) == 0) return;
   RunPlanned(stream, Float8AddGemm(a_MK, b_NK, c_MN));
 }
+
+MEGATRON_CUDA_KERNEL(Float8Product);
+MEGATRON_CUDA_KERNEL(AddFloat8Product);
 
 }  // namespace megatron::ops::cuda

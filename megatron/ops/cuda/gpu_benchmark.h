@@ -1,9 +1,10 @@
-// What benchmarks of ops on a GPU share: random operands there, and the rate as a share of the
-// hardware's.
+// Shared by the benchmarks of ops on a GPU: random operands on the device, and the rate as a share
+// of the hardware's.
 //
-// Counters of a row: `GB/s`, `TFLOP/s`, `roofline` (the share of what the memory or the matrix
-// units give, whichever bounds it), and `floor`, the share that is asked. tools/gpu_check tables
-// them; it takes `share` or `plan` in place of `roofline` where a row has them.
+// Counters of a row: `GB/s`, `TFLOP/s`, `roofline` (the share of the bandwidth of the memory or of
+// the throughput of the matrix units, whichever bounds it), and `floor`, the share that is
+// required. tools/gpu_check prints them as a table; it takes `share` or `plan` in place of
+// `roofline` if a row has them.
 #ifndef MEGATRON_OPS_CUDA_GPU_BENCHMARK_H_
 #define MEGATRON_OPS_CUDA_GPU_BENCHMARK_H_
 
@@ -21,10 +22,10 @@
 
 namespace megatron::ops {
 
-// What an H200 gives: the memory in a copy, counting what is read and what is written, and the
-// matrix units by their data sheet, in bf16.
+// The bounds of an H200: the memory bandwidth of a copy, counting bytes read and written, and the
+// throughput of the matrix units by the data sheet, in bf16.
 inline constexpr double kMemoryBytesPerSecond = 4.3e12, kMatrixOperationsPerSecond = 989e12;
-// The shares of that which are asked of kernels that do nothing but move memory
+// The shares of these bounds that are required of kernels that only move memory
 // (docs/performance.md).
 inline constexpr double kMemoryFloor = 0.85, kNormBackwardFloor = 0.75;
 
@@ -37,7 +38,7 @@ class Gpu {
  public:
   Tensor Normal(const Shape& shape, DType dtype) {
     const Tensor out = Allocate(dtype, shape);
-    // A block of values again and again: drawing them all takes longer than the measurement.
+    // Repeats a block of values: drawing them all would take longer than the measurement.
     std::vector<float> block(1 << 20);
     FillNormal({static_cast<uint32_t>(buffers_.size()), 1}, 0, 1 << 20, block.data());
     const int64_t count = shape.numel();
@@ -80,8 +81,8 @@ class Gpu {
   std::vector<Buffer> buffers_;
 };
 
-// Counts each operand once. Of what counts no operations `floor` is asked, as a share of the
-// roofline.
+// Counts each operand once. `floor` is the required share of the roofline for kernels without
+// operations.
 inline void Measure(benchmark::State& state, Gpu* gpu, double bytes, double operations,
                     const std::function<void()>& op, double floor = kMemoryFloor) {
   op();
@@ -100,7 +101,7 @@ inline void Measure(benchmark::State& state, Gpu* gpu, double bytes, double oper
   if (operations == 0) state.counters["floor"] = floor;
 }
 
-// Whether there is a device; else the benchmark says so and is over.
+// Whether there is a device; if not, skips the benchmark with a message.
 inline bool HasGpu(benchmark::State& state) {
   if (CudaDeviceCount() > 0) return true;
   state.SkipWithError("no GPU");

@@ -1,14 +1,15 @@
-// Products of groups of rows with a weight each, in one launch: a block computes a tile of the
-// result, of one group (forward, input gradient) or of one expert over its groups (weight
-// gradient). 16-bit types multiply on tensor cores, fp32 by fused multiply-adds.
+// Products of groups of rows, each with its own weight, in one launch. A block computes a tile of
+// the result: of one group (forward, gradient of the input), or of one expert over its groups
+// (gradient of the weight). 16-bit types use tensor cores, fp32 uses fused multiply-adds.
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/cuda/tile_product.cuh"
+#include "megatron/ops/moe/grouped_linear.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-// out(i, j) = or += the tile's elements that exist.
+// Writes (=) or adds (+=) the tile's elements that exist to out.
 template <typename T, typename Out>
 __device__ void StoreTile(const TileSums<T>& sums, int64_t rows, int64_t columns, int64_t stride,
                           bool accumulate, Out* out) {
@@ -19,8 +20,8 @@ __device__ void StoreTile(const TileSums<T>& sums, int64_t rows, int64_t columns
   });
 }
 
-// Of one launch. They are its parameters, which hold 32 KiB (from CUDA 12.1 and sm_70 on): nothing
-// has to be copied to the device before.
+// The largest number of groups of one launch. They are kernel parameters, which hold 32 KiB (from
+// CUDA 12.1 and sm_70 on), so nothing has to be copied to the device first.
 constexpr int kGroups = 512;
 
 // Rows [begin, end), in tiles of kTile.
@@ -35,7 +36,7 @@ struct Groups {
   Group groups[kGroups];
 };
 
-// y = x w^T of each group, or with kTransposed x w: w is [expert][out, in] either way.
+// y = x w^T for each group, or x w if kTransposed. w is [expert][out, in] in both cases.
 template <typename T, bool kAsync, bool kTransposed>
 __global__ void __launch_bounds__(kTileThreads)
     MultiplyRows(const __grid_constant__ Groups groups, const T* x, const T* w, int64_t outputs,
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kTileThreads)
             dw + (expert * outputs + row) * inputs + column);
 }
 
-// Calls launch(groups) for as many launches as they need.
+// Calls launch(groups) for as many launches as the groups need.
 template <typename LaunchGroups>
 void ForEachLaunch(absl::Span<const RowGroup> all, LaunchGroups launch) {
   Groups batch;
@@ -89,7 +90,7 @@ void ForEachLaunch(absl::Span<const RowGroup> all, LaunchGroups launch) {
   if (batch.count > 0) launch(batch);
 }
 
-// Calls body(type, constant), whose value tells whether operands come in vectors.
+// Calls body(type, constant); the constant says whether operands can be read in vectors.
 template <typename Body>
 void WithOperands(const Tensor& x, const Tensor& other, std::initializer_list<int64_t> widths,
                   Body body) {
@@ -148,5 +149,9 @@ void GroupedLinearBackwardWeight(const Stream& stream, absl::Span<const RowGroup
     CheckLaunched("grouped linear weight gradient");
   });
 }
+
+MEGATRON_CUDA_KERNEL(GroupedLinearForward);
+MEGATRON_CUDA_KERNEL(GroupedLinearBackwardInput);
+MEGATRON_CUDA_KERNEL(GroupedLinearBackwardWeight);
 
 }  // namespace megatron::ops::cuda

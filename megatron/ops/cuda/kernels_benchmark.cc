@@ -18,7 +18,7 @@
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
 #include "megatron/ops/cuda/gpu_benchmark.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -94,16 +94,16 @@ void BM_BlasBackwardWeightAndBias(benchmark::State& state) {
 struct GeluOperands {
   explicit GeluOperands(Gpu* gpu)
       : x_TH(gpu->Normal({kTokens, kHidden}, kBf16)),
-        w_FH(gpu->Normal({kFfn, kHidden}, kBf16)),
-        w_HF(gpu->Normal({kHidden, kFfn}, kBf16)),
-        bias_F(gpu->Normal({kFfn}, kBf16)),
-        pre_TF(gpu->Normal({kTokens, kFfn}, kBf16)),
-        y_TF(gpu->Normal({kTokens, kFfn}, kBf16)),
-        sums_F(gpu->Normal({kFfn}, kF32)) {}
+        w_IH(gpu->Normal({kFfn, kHidden}, kBf16)),
+        w_HI(gpu->Normal({kHidden, kFfn}, kBf16)),
+        bias_I(gpu->Normal({kFfn}, kBf16)),
+        pre_TI(gpu->Normal({kTokens, kFfn}, kBf16)),
+        y_TI(gpu->Normal({kTokens, kFfn}, kBf16)),
+        sums_I(gpu->Normal({kFfn}, kF32)) {}
   static constexpr double kBytes = 2.0 * (kTokens * (kHidden + 2 * kFfn) + kHidden * kFfn),
                           kOperations = 2.0 * kTokens * kHidden * kFfn;
 
-  Tensor x_TH, w_FH, w_HF, bias_F, pre_TF, y_TF, sums_F;
+  Tensor x_TH, w_IH, w_HI, bias_I, pre_TI, y_TI, sums_I;
 };
 
 void BM_LinearGelu(benchmark::State& state) {
@@ -111,8 +111,8 @@ void BM_LinearGelu(benchmark::State& state) {
   Gpu gpu;
   const GeluOperands at(&gpu);
   Measure(state, &gpu, at.kBytes, at.kOperations, [&] {
-    LinearActivationForward(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_FH, at.bias_F,
-                            at.pre_TF, at.y_TF);
+    LinearActivationForward(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_IH, at.bias_I,
+                            at.pre_TI, at.y_TI);
   });
 }
 
@@ -121,18 +121,18 @@ void BM_BlasLinearGelu(benchmark::State& state) {
   Gpu gpu;
   const GeluOperands at(&gpu);
   MeasureProduct(state, &gpu,
-                 cuda::ForwardGeluGemm(at.x_TH, at.w_FH, at.bias_F, at.pre_TF, at.y_TF));
+                 cuda::ForwardGeluGemm(at.x_TH, at.w_IH, at.bias_I, at.pre_TI, at.y_TI));
 }
 
-// With the gradient of the bias in front of the activation.
+// The product with the derivative of the activation and the gradient of the bias in front of it.
 void BM_LinearBackwardInputGelu(benchmark::State& state) {
   if (!HasGpu(state)) return;
   Gpu gpu;
   const GeluOperands at(&gpu);
   Measure(state, &gpu, at.kBytes, at.kOperations, [&] {
-    LinearActivationBackwardInput(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_HF, at.pre_TF,
-                                  at.y_TF);
-    DropoutBackward(gpu.stream(), Dropout(), at.y_TF, at.y_TF, at.sums_F);
+    LinearActivationBackwardInput(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_HI, at.pre_TI,
+                                  at.y_TI);
+    DropoutBackward(gpu.stream(), Dropout(), at.y_TI, at.y_TI, at.sums_I);
   });
 }
 
@@ -141,7 +141,7 @@ void BM_BlasLinearBackwardInputGelu(benchmark::State& state) {
   Gpu gpu;
   const GeluOperands at(&gpu);
   MeasureProduct(state, &gpu,
-                 cuda::BackwardInputGeluGemm(at.x_TH, at.w_HF, at.pre_TF, at.y_TF, at.bias_F));
+                 cuda::BackwardInputGeluGemm(at.x_TH, at.w_HI, at.pre_TI, at.y_TI, at.bias_I));
 }
 
 #define MEGATRON_LINEAR_SHAPES   \
@@ -389,7 +389,8 @@ struct AttentionOperands {
 bool HasKernel(benchmark::State& state, AttentionKernel kernel) {
   if (!HasGpu(state)) return false;
   std::string why;
-  if (kernel == AttentionKernel::kHopper && !cuda::HopperIsThere()) why = "not a Hopper";
+  if (kernel == AttentionKernel::kHopper && !cuda::HopperAttentionIsAvailable())
+    why = "not a Hopper";
   if (kernel == AttentionKernel::kCudnn || kernel == AttentionKernel::kCudnnDeterministic)
     why = std::string(cuda::CudnnVersion().status().message());
   if (why.empty()) return true;

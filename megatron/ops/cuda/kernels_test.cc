@@ -46,7 +46,7 @@ class CudaOpTest : public AgreementTest, public ::testing::WithParamInterface<DT
   HostTensor Normal(const Shape& shape, uint32_t seed) const {
     return HostTensor::Normal(shape, dtype(), seed);
   }
-  // For what an op writes without reading it.
+  // An operand that an op writes without reading it.
   HostTensor Poisoned(const Shape& shape) const {
     HostTensor x(shape, dtype());
     for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, std::numeric_limits<double>::quiet_NaN());
@@ -191,9 +191,9 @@ TEST_P(CudaOpTest, NormsAndTheirGradients) {
   }
 }
 
-// What is added up in front of the norm has the bits of BiasDropoutAdd, and its norm those of
-// NormForward, in rows of vectors (warps and blocks), of single elements and too wide to be kept:
-// 48 KiB, which are no more free with other shared memory, in fp32 and in 16 bits.
+// The sum has the bits of BiasDropoutAdd, and the norm of the sum those of NormForward: in rows of
+// vectors (warps and blocks), in rows of single elements, and in rows of 48 KiB (in fp32 and in 16
+// bits), which are too wide to be kept beside other shared memory.
 TEST_P(CudaOpTest, NormsOfResidualSumsAreThoseOfTheSeparateOps) {
   for (int64_t hidden : {40, 1003, 2304, 12288, 24576}) {
     for (int64_t first_column : {0, 2}) {
@@ -253,7 +253,7 @@ TEST_P(CudaOpTest, NormGradientsOfRowsOfAnyWidth) {
   }
 }
 
-// As in a packed QKV.
+// The heads are views, as in a packed QKV.
 TEST_P(CudaOpTest, NormsOfHeadsInPlace) {
   for (int64_t head : {16, 21, 320}) {
     HostTensor packed = Normal({7, 5, head + 24}, 1), gamma = Positive({head}, dtype(), 2),
@@ -409,8 +409,9 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
   }
 }
 
-// Of two sequences of 64 tokens, and of several packed; queries, keys and values in one projection.
-// Named so that no sanitizer runs over the library's own kernels (tools/gpu/correctness.py).
+// Attention of two sequences of 64 tokens, and of several packed sequences; queries, keys and
+// values are in one projection. By its name the test is left out when sanitizers run, since they
+// would report on the library's own kernels (tools/gpu/correctness.py).
 TEST_P(CudaOpTest, CudnnComputesWhatTheOpDoes) {
   const absl::StatusOr<std::string> cudnn = cuda::CudnnVersion();
   if (!cudnn.ok()) GTEST_SKIP() << cudnn.status().message();
@@ -436,7 +437,7 @@ TEST_P(CudaOpTest, CudnnComputesWhatTheOpDoes) {
       return AttentionInputs{x.Slice(2, 0, c.heads), x.Select(2, c.heads), x.Select(2, c.heads + 1),
                              Tensor()};
     };
-    // What cuDNN does not take, fp32 and heads of 20, is computed all the same.
+    // Calls that cuDNN does not support (fp32, heads of 20) are computed by our own kernels.
     ExpectAgreement({&qkv, &out, &dout, &d_qkv, &lse, &cu}, 2 * SumTolerance(dtype()),
                     [&](const Stream& stream, At at) {
                       Attention attention;

@@ -8,12 +8,13 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// Of a Hopper GPU, to share out the rows of backward: each block sums a part of the parameters'
-// gradients. A constant: the order of the sum must not depend on the device.
+// The number of multiprocessors of a Hopper GPU, which share the rows of backward: each block sums
+// a part of the gradients of the parameters. It is a constant: the order of the sum must not depend
+// on the device.
 constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kMostSlices = 3 * kMultiprocessors;
 
-// What fits on a multiprocessor of the blocks that hold rows in registers.
+// Number of blocks with rows in registers that fit on a multiprocessor.
 constexpr int BlocksAtOnce(int threads) { return threads == 128 ? 3 : 1; }
 
 template <typename T, int N, int kTeam>
@@ -25,12 +26,11 @@ __global__ void __launch_bounds__(kThreads) Forward(LayerNormForwardArgs args) {
   NormalizeRow<T, N, kTeam>(args, row, partial, [&](int64_t i) { return Load<T, N>(x, i); });
 }
 
-// One row of backward:
-// dx = rstd * (g - mean(g) - n * mean(g n)) + dresidual, with g = dy * scale and n = (x - mean) *
-// rstd; RMSNorm has no mean(g).
+// Backward of one row: dx = rstd * (g - mean(g) - n * mean(g n)) + dresidual, with g = dy * scale
+// and n = (x - mean) * rstd; RMSNorm has no mean(g).
 //
-// Addresses are computed where they are needed: registers hold the row. kFlat: all tensors have one
-// leading dim, and nobody divides.
+// Addresses are computed where they are needed, since registers hold the row. kFlat: all tensors
+// have one leading dim, so there are no divisions.
 template <typename T, bool kFlat>
 struct BackwardRow {
   const LayerNormBackwardArgs& args;
@@ -81,15 +81,15 @@ struct RowSums {
   float g, gn;
 };
 
-// The means over a row of `width` elements of what each thread of a team has summed. The teams of a
-// block call this together; a warp waits for nobody.
+// The means over a row of `width` elements of the threads' sums. All teams of a block call this
+// together, but a warp that is a team waits for nobody.
 template <int kTeam>
 __device__ RowSums TeamMeans(RowSums sums, float width, RowSums* partial) {
   sums = {WarpSum(sums.g), WarpSum(sums.gn)};
   if (kTeam > kWarp) {
     constexpr int kTeamWarps = kTeam / kWarp;
     const int warp = threadIdx.x / kWarp;
-    __syncthreads();  // what was here before has been read
+    __syncthreads();  // the previous contents have been read
     if (threadIdx.x % kWarp == 0) partial[warp] = sums;
     __syncthreads();
     sums = {0, 0};
@@ -111,7 +111,7 @@ struct Slice {
         dbeta(dgamma + gridDim.x * args.shape.hidden) {}
 };
 
-// The teams' sums of their vectors of a parameter's gradient, added up in their order.
+// The sums over teams of their vectors of a parameter's gradient, in order.
 template <int kBlock, int kTeam, int K, int N>
 __device__ void AddTeams(const float (&sums)[K][N], int vectors, float* out) {
   constexpr int kTeams = kBlock / kTeam;
@@ -125,7 +125,8 @@ __device__ void AddTeams(const float (&sums)[K][N], int vectors, float* out) {
         if (i < vectors) out[i * N + j] = sums[k][j];
     }
   } else {
-    // Element (k, j) of all members in a row: neighbouring threads touch neighbouring places.
+    // Element (k, j) of all members is contiguous, so that neighbouring threads access neighbouring
+    // places.
     __shared__ float total[K * N * kTeam];
     for (int t = 0; t < kTeams; ++t) {
       __syncthreads();
@@ -141,13 +142,13 @@ __device__ void AddTeams(const float (&sums)[K][N], int vectors, float* out) {
       const int i = c / N;
       out[c] = total[(i / kTeam * N + c % N) * kTeam + i % kTeam];
     }
-    __syncthreads();  // before somebody writes here again
+    __syncthreads();  // all reads come before the next writes
   }
 }
 
-// All of backward in one pass. A team of kTeam threads takes a row and holds it in registers, K
-// vectors in a thread; a thread's columns are the same in all rows, so that the gradients of the
-// parameters add up in registers, too.
+// The whole backward pass at once. A team of kTeam threads holds a row in registers, K vectors per
+// thread. A thread has the same columns in all rows, so the gradients of the parameters add up in
+// registers, too.
 template <typename T, int kBlock, int kTeam, int K, bool kFlat>
 __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
     Backward(LayerNormBackwardArgs args) {
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
   float dgamma[K][N] = {}, dbeta[K][N] = {};
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kTeams; first < rows;
        first += static_cast<int64_t>(gridDim.x) * kTeams) {
-    // A team without a row goes along with the others of its block.
+    // A team without a row takes part in the barriers of its block.
     const int here = first + team < rows ? vectors : 0;
     const BackwardRow<T, kFlat> row(args, min(first + team, rows - 1));
     Vector<T, N> dys[K], xs[K];
@@ -202,9 +203,9 @@ __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
   AddTeams<kBlock, kTeam, K, N>(dbeta, vectors, slice.dbeta);
 }
 
-// The same for rows that no team can hold: a block a row, which is read twice and whose gradients
-// of the parameters add up in the workspace. Each element is read before its place in dx is
-// written.
+// The backward pass of rows that no team can hold: each block has one row, which it reads twice,
+// and the gradients of the parameters add up in the workspace. Each element is read before its
+// place in dx is written.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads) BackwardOfWideRows(LayerNormBackwardArgs args) {
   __shared__ RowSums partial[kWarps];
@@ -279,7 +280,8 @@ int64_t BackwardByBlocks(const LayerNormBackwardArgs& args, cudaStream_t stream)
   return slices;
 }
 
-// Rows are held by as few threads as can, so that many are in flight. Returns the number of slices.
+// Rows are held by as few threads as possible, so that many rows are in flight. Returns the number
+// of slices.
 template <typename T>
 int64_t BackwardSlices(const LayerNormBackwardArgs& args, cudaStream_t stream) {
   if (!TakesVectors<T>(args)) return BackwardByBlocks<T, 1>(args, stream);

@@ -1,4 +1,4 @@
-// What kernels of LayerNorm and RMSNorm share. A row belongs to a team of threads, each of which
+// Shared by the kernels of LayerNorm and RMSNorm. A row belongs to a team of threads; each thread
 // asks for the same vectors of N neighbouring elements again and again: member, member + team, ...
 #ifndef MEGATRON_OPS_CUDA_LAYER_NORM_CUH_
 #define MEGATRON_OPS_CUDA_LAYER_NORM_CUH_
@@ -10,12 +10,13 @@
 
 namespace megatron::ops::cuda {
 
-// Rows of up to this are normalized by a warp, so that nobody waits for a block; longer ones by a
-// block.
+// The widest row that a warp normalizes, so that it waits for no other warp; a block normalizes
+// wider rows.
 constexpr int64_t kBytesOfWarp = 4096;
 
 __device__ inline int64_t Offset(const RowLayout& layout, int64_t row) {
-  // Almost always: divisions of 64 bits take longer than the row's element.
+  // The usual case avoids the division: dividing 64 bits takes longer than the rest of the work on
+  // an element.
   if (layout.sizes[0] * layout.sizes[1] == 1) return row * layout.strides[2];
   const int64_t last = row % layout.sizes[2];
   const int64_t rest = row / layout.sizes[2];
@@ -40,9 +41,9 @@ __device__ float TeamSum(float x, float* partial) {
   return kTeam == kWarp ? WarpSum(x) : BlockSum(x, partial);
 }
 
-// Normalizes the row whose i-th vector is read(i), which is asked three times, by design: memory
-// that is close holds the row for the second and third, and no width needs its own kernel.
-// `partial` is shared memory of kWarps, which a warp on its own does not touch.
+// Normalizes the row whose i-th vector is read(i). Each vector is read three times by design:
+// nearby memory holds the row for the second and third time, and no width needs its own kernel.
+// `partial` is shared memory of kWarps floats; a team of one warp does not use it.
 template <typename T, int N, int kTeam, typename Read>
 __device__ void NormalizeRow(const LayerNormForwardArgs& args, int64_t row, float* partial,
                              Read read) {

@@ -1,9 +1,9 @@
-// Launchers of the LayerNorm and RMSNorm kernels; "megatron/ops/norm.h" is what callers want.
+// Launchers of the LayerNorm and RMSNorm kernels. Callers use the ops of "megatron/ops/norm.h".
 //
-// Legend: T rows, H columns. Statistics and parameter gradients are fp32, arithmetic is fp32. Every
-// sum has a fixed order, so that two runs on one kind of device give the same bits: rows are
-// reduced by a tree over a warp or a block, and gamma's and beta's gradients in two stages, rows
-// within a slice, then the slices.
+// Legend: T rows, H columns. Statistics and gradients of parameters are fp32, and so is the
+// arithmetic. Every sum has a fixed order, so two runs on one kind of device give the same bits:
+// rows are reduced by a tree over a warp or a block; the gradients of gamma and beta are summed in
+// two stages, rows within a slice, then slices.
 //
 // Launches are asynchronous on the stream; pointers are device memory. A failed launch is a CHECK.
 #ifndef MEGATRON_OPS_CUDA_LAYER_NORM_H_
@@ -29,7 +29,7 @@ struct RowLayout {
 };
 
 struct LayerNormShape {
-  DType dtype = DType::kFloat32;  // of x, y, gamma, beta and their gradients' inputs
+  DType dtype = DType::kFloat32;  // the dtype of x, y, gamma, beta, dy, dresidual and dx
   int64_t hidden = 0;
   bool rms = false;                  // no mean: mean_T and beta_H are unused
   bool zero_centered_gamma = false;  // the scale is 1 + gamma
@@ -38,7 +38,7 @@ struct LayerNormShape {
 
 struct LayerNormForwardArgs {
   LayerNormShape shape;
-  RowLayout x_rows, y_rows;  // of the same sizes
+  RowLayout x_rows, y_rows;  // rows of equal sizes
   const void* x_TH = nullptr;
   const void* gamma_H = nullptr;
   const void* beta_H = nullptr;  // may be null
@@ -49,7 +49,7 @@ struct LayerNormForwardArgs {
 
 struct LayerNormBackwardArgs {
   LayerNormShape shape;
-  RowLayout dy_rows, x_rows, dresidual_rows, dx_rows;  // of the same sizes
+  RowLayout dy_rows, x_rows, dresidual_rows, dx_rows;  // rows of equal sizes
   const void* dy_TH = nullptr;
   const void* x_TH = nullptr;
   const void* gamma_H = nullptr;

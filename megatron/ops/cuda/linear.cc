@@ -1,11 +1,15 @@
 // Linear layers by cuBLASLt.
+#include "megatron/ops/linear.h"
+
 #include "glog/logging.h"
+#include "megatron/ops/activation.h"
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/gemm/blas_product.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
 #include "megatron/ops/cuda/gemm/planned_product.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron::ops::cuda {
@@ -19,7 +23,7 @@ void BackwardWeightAndBias(const Stream& stream, const Tensor& dy_TO, const Tens
   const Tensor sums_O(workspace + BlasProduct::kWorkspaceBytes, DType::kFloat32, dbias_O.shape(),
                       dbias_O.device());
   RunPlanned(stream, BackwardWeightAndBiasGemm(dy_TO, x_TI, dw_OI, sums_O));
-  cuda::Add(stream, sums_O, dbias_O);
+  OnCuda<ops::Add>(stream, sums_O, dbias_O);
 }
 
 }  // namespace
@@ -33,10 +37,10 @@ void LinearActivationForward(const Stream& stream, Activation activation, const 
                              const Tensor& w_OI, const Tensor& bias_O, const Tensor& pre_TO,
                              const Tensor& y_TO) {
   CHECK(pre_TO.is_contiguous() && y_TO.is_contiguous()) << pre_TO << " " << y_TO;
-  // Not an epilogue of the product: cuBLASLt's takes a tanh of its own, of sums that it has not
-  // rounded, so that activations computed again from pre_TO would not be the same bits.
+  // The activation is not an epilogue of the product: cuBLASLt uses its own tanh, on sums that are
+  // not rounded, so activations that are recomputed from pre_TO would not have the same bits.
   cuda::LinearForward(stream, x_TI, w_OI, bias_O, pre_TO);
-  cuda::ActivationForward(stream, activation, pre_TO, y_TO);
+  OnCuda<ops::ActivationForward>(stream, activation, pre_TO, y_TO);
 }
 
 void LinearBackwardInput(const Stream& stream, const Tensor& dy_TO, const Tensor& w_OI,
@@ -48,7 +52,7 @@ void LinearActivationBackwardInput(const Stream& stream, Activation activation, 
                                    const Tensor& w_OI, const Tensor& pre_TI, const Tensor& dx_TI) {
   CHECK(pre_TI.is_contiguous() && dx_TI.is_contiguous()) << pre_TI << " " << dx_TI;
   cuda::LinearBackwardInput(stream, dy_TO, w_OI, dx_TI);
-  cuda::ActivationBackward(stream, activation, dx_TI, pre_TI, dx_TI);
+  OnCuda<ops::ActivationBackward>(stream, activation, dx_TI, pre_TI, dx_TI);
 }
 
 void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
@@ -59,5 +63,11 @@ void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tenso
   RunPlanned(stream, BackwardWeightGemm(dy_TO, x_TI, dw_OI));
   if (!dbias_O.empty()) AddColumnSums(stream, dy_TO, dbias_O);
 }
+
+MEGATRON_CUDA_KERNEL(LinearForward);
+MEGATRON_CUDA_KERNEL(LinearActivationForward);
+MEGATRON_CUDA_KERNEL(LinearBackwardInput);
+MEGATRON_CUDA_KERNEL(LinearActivationBackwardInput);
+MEGATRON_CUDA_KERNEL(LinearBackwardWeight);
 
 }  // namespace megatron::ops::cuda

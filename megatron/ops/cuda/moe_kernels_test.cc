@@ -1,4 +1,4 @@
-// As kernels_test.cc, of the ops of mixtures of experts.
+// The tests of kernels_test.cc for the ops of mixtures of experts.
 #include <limits>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ using At = absl::Span<const Tensor>;
 
 class MoeCudaOpTest : public AgreementTest, public ::testing::WithParamInterface<DType> {
  protected:
-  // For what an op writes without reading it.
+  // An operand that an op writes without reading it.
   static HostTensor Poisoned(const Shape& shape) {
     HostTensor x(shape, GetParam());
     for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, std::numeric_limits<double>::quiet_NaN());
@@ -137,7 +137,7 @@ TEST_P(MoeCudaOpTest, GroupedProductsAndTheirGradients) {
   struct Sizes {
     int64_t in, out;
   };
-  // In vectors and element by element; less than a tile, and more.
+  // The sizes select vectors and single elements, less than a tile and more.
   for (const Sizes& size : {Sizes{1, 65}, Sizes{40, 65}, Sizes{130, 72}, Sizes{8, 16},
                             Sizes{40, 72}, Sizes{136, 200}}) {
     HostTensor x = HostTensor::Normal({300, size.in}, GetParam(), 1),

@@ -1,15 +1,16 @@
-// ops/norm.h in terms of the launchers of layer_norm.h, and the residual sum with the norm behind
-// it in one pass: x and the residual are read once, the sum and its norm written once.
+// The ops of ops/norm.h, by the launchers of layer_norm.h, and a kernel for the residual sum
+// followed by the norm: x and the residual are read once, the sum and its norm are written once.
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/dropout.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/cuda/layer_norm.cuh"
 #include "megatron/ops/cuda/layer_norm.h"
+#include "megatron/ops/norm.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-// All dims but the last, of which there are at most three.
+// The layout of all dims but the last; there are at most three.
 RowLayout LayoutOf(const Tensor& x) {
   RowLayout layout = {{1, 1, 1}, {0, 0, 0}};
   for (int d = x.rank() - 2, i = 2; d >= 0; --d, --i) {
@@ -41,11 +42,12 @@ LayerNormForwardArgs ForwardArgsOf(const Norm& norm, const Tensor& x_TH, const N
   return args;
 }
 
-// What a block has without asking for more, less `partial`; of wider rows nobody is in a hurry.
+// The shared memory that a block has without asking for more, less `partial`. Wider rows need not
+// be fast.
 constexpr int64_t kMostSharedBytes = (48 << 10) - kWarps * sizeof(float);
 
-// Each thread keeps its vectors of the sum, rounded as they are written, in shared memory, which
-// nobody else reads.
+// Each thread keeps its vectors of the sum in shared memory, rounded as they are written. No other
+// thread reads them.
 template <typename T, int N, int kTeam>
 __global__ void __launch_bounds__(kThreads, 5)
     ResidualNormKernel(LayerNormForwardArgs args, ResidualSum<T> sum, T* sum_TH) {
@@ -73,7 +75,8 @@ void LaunchOf(const Stream& stream, const LayerNormForwardArgs& args, const Resi
   CheckLaunched("residual norm");
 }
 
-// Whether the norm takes vectors and the sum can: else they would add up in different orders.
+// Whether sum and norm can be computed in one kernel: both use vectors (else they would add up in
+// different orders), and a row of the sum fits into shared memory.
 template <typename T>
 bool Fuses(const LayerNormForwardArgs& args, const ResidualSum<T>& sum, const T* sum_TH) {
   return TakesVectors<T>(args) && sum.TakesVectors({sum_TH}) &&
@@ -96,7 +99,7 @@ void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& 
     using T = std::remove_pointer_t<decltype(type)>;
     const auto sum = MakeResidualSum(type, dropout, x_TH, bias_H, residual_TH);
     if (!Fuses(args, sum, As(type, sum_TH))) {
-      cuda::BiasDropoutAdd(stream, dropout, x_TH, bias_H, residual_TH, sum_TH);
+      OnCuda<ops::BiasDropoutAdd>(stream, dropout, x_TH, bias_H, residual_TH, sum_TH);
       LaunchLayerNormForward(args, Handle(stream));
     } else if (TakesWarp<T>(sum.columns)) {
       LaunchOf<T, kWarp>(stream, args, sum, As(type, sum_TH));
@@ -129,5 +132,9 @@ void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, c
       stream.cuda()->Workspace(workspace * static_cast<int64_t>(sizeof(float))));
   LaunchLayerNormBackward(args, Handle(stream));
 }
+
+MEGATRON_CUDA_KERNEL(NormForward);
+MEGATRON_CUDA_KERNEL(ResidualNormForward);
+MEGATRON_CUDA_KERNEL(NormBackward);
 
 }  // namespace megatron::ops::cuda

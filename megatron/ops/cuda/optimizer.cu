@@ -2,7 +2,8 @@
 #include <cmath>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/optimizer.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -263,5 +264,10 @@ void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
   AddCounts<<<1, kThreads, 0, Handle(stream)>>>(partial, tiles, out_1.data<int64_t>());
   CheckLaunched("count of zeros");
 }
+
+MEGATRON_CUDA_KERNEL(AdamWUpdate);
+MEGATRON_CUDA_KERNEL(SgdUpdate);
+MEGATRON_CUDA_KERNEL(SumOfSquares);
+MEGATRON_CUDA_KERNEL(CountZeros);
 
 }  // namespace megatron::ops::cuda

@@ -1,4 +1,4 @@
-// Attention by the kernels of this folder, which take any call.
+// Attention without cuDNN: the kernels of this folder, which take any call, and those of hopper/.
 #ifndef MEGATRON_OPS_CUDA_OWN_ATTENTION_H_
 #define MEGATRON_OPS_CUDA_OWN_ATTENTION_H_
 
@@ -7,6 +7,10 @@
 #include "megatron/tensor/tensor.h"
 
 namespace megatron::ops::cuda {
+
+// Whether the current device and this build have what the kernels for Hopper need: compute
+// capability 9.0 and code for sm_90a.
+bool HopperAttentionIsAvailable();
 
 void OwnAttentionForward(const Stream& stream, const Attention& attention,
                          const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR);

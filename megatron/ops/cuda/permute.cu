@@ -1,7 +1,8 @@
 #include <cub/block/block_scan.cuh>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/moe/permute.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -16,7 +17,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) counts[blockIdx.x] = found;
 }
 
-// rows[rank, copy, expert] and where each begins. One thread: there are as many as experts.
+// Computes rows[rank, copy, expert] and where each begins, with one thread: there are only as many
+// as experts.
 __global__ void BeginRows(const int64_t* counts, int64_t entries, int64_t copies, int64_t at_once,
                           int64_t padded, int64_t* rows, int64_t* begins) {
   int64_t end = 0;
@@ -27,7 +29,7 @@ __global__ void BeginRows(const int64_t* counts, int64_t entries, int64_t copies
   }
 }
 
-// A block for each expert numbers its choices in order.
+// Each block numbers the choices of one expert in order.
 __global__ void __launch_bounds__(kThreads)
     NumberChoices(const int32_t* expert, int64_t count, int64_t copies, int64_t at_once,
                   const int64_t* begins, int32_t* place) {
@@ -49,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// N elements at once; a block for each token.
+// Each block has one token and reads N elements at once.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     Spread(const T* x, const int32_t* place, int64_t places, int64_t columns, T* out) {
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Calls body(type, std::integral_constant of the vector's size) for rows of these tensors.
+// Calls body(type, std::integral_constant of the vector size) for rows of these tensors.
 template <typename Body>
 void WithVectors(const Tensor& a, const Tensor& b, const Body& body) {
   WithType(a.dtype(), [&](auto* type) {
@@ -210,5 +212,11 @@ void UnpermuteBackward(const Stream& stream, const Tensor& dy_TH, const Tensor& 
   });
   CheckLaunched("unpermute backward");
 }
+
+MEGATRON_CUDA_KERNEL(PlaceByExpert);
+MEGATRON_CUDA_KERNEL(Permute);
+MEGATRON_CUDA_KERNEL(PermuteBackward);
+MEGATRON_CUDA_KERNEL(Unpermute);
+MEGATRON_CUDA_KERNEL(UnpermuteBackward);
 
 }  // namespace megatron::ops::cuda

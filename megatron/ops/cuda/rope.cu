@@ -1,5 +1,6 @@
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/rope.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -12,7 +13,7 @@ struct RopeArgs {
   bool interleaved, inverse;
 };
 
-// A thread a pair of one head of one token.
+// Each thread has one pair of one head of one token.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) Rotate(RopeArgs args, T* x) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(kThreads) Rotate(RopeArgs args, T* x) {
 
 }  // namespace
 
+// A position has to be a row of the tables; unlike on the CPU, nothing checks it.
 void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
           const Tensor& position_T, bool interleaved, bool inverse, const Tensor& x) {
   RopeArgs args;
@@ -59,5 +61,7 @@ void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
   });
   CheckLaunched("rope");
 }
+
+MEGATRON_CUDA_KERNEL(Rope);
 
 }  // namespace megatron::ops::cuda

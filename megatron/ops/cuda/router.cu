@@ -1,7 +1,8 @@
 #include <cstdint>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/moe/router.h"
 #include "megatron/ops/moe/router_token.h"
 
 namespace megatron::ops::cuda {
@@ -16,14 +17,14 @@ __global__ void __launch_bounds__(kThreads)
              probability + token * router.topk);
 }
 
-// A block for each unit and expert.
+// Each block has one unit and one expert.
 __global__ void __launch_bounds__(kThreads)
     CountUnit(TokenUnits units, int64_t topk, int64_t count, int64_t experts, const int32_t* expert,
               int64_t* counts) {
   __shared__ int partial[kWarps];
   const int64_t unit = blockIdx.x / experts, mine = blockIdx.x % experts;
   int64_t begin = 0, end = count;
-  if (units.number == nullptr) {  // its choices stand together
+  if (units.number == nullptr) {  // the unit's choices are contiguous
     const int64_t first = unit * units.tokens_per_unit - units.first_token;
     begin = max(begin, first * topk);
     end = min(end, (first + units.tokens_per_unit) * topk);
@@ -66,7 +67,8 @@ __global__ void __launch_bounds__(kThreads)
   sums[1] += static_cast<float>(z_factor * z);
 }
 
-// A thread for each choice counts those of its unit and expert that come before it.
+// Each thread has one choice and counts the choices of the same unit and expert that come before
+// it.
 __global__ void __launch_bounds__(kThreads)
     FindDrops(bool by_probability, int64_t capacity, int64_t of_unit, int64_t count,
               const int32_t* expert, const float* probability, bool* drop) {
@@ -141,5 +143,11 @@ void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
                                                                  expert_TK.data<int32_t>());
   CheckLaunched("drops over capacity");
 }
+
+MEGATRON_CUDA_KERNEL(RouterForward);
+MEGATRON_CUDA_KERNEL(CountChoices);
+MEGATRON_CUDA_KERNEL(RouterBackward);
+MEGATRON_CUDA_KERNEL(AddRouterLosses);
+MEGATRON_CUDA_KERNEL(DropOverCapacity);
 
 }  // namespace megatron::ops::cuda

@@ -1,14 +1,14 @@
 #include <cmath>
 
 #include "megatron/ops/cuda/device.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/moe/router_token.h"
 #include "megatron/ops/moe/sinkhorn.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-// One block: a warp for each row, then for each column, with its lanes along it.
+// There is one block: each warp takes a row, then a column, with its lanes along it.
 __global__ void __launch_bounds__(kThreads)
     FindBias(const float* logits, int64_t tokens, int64_t experts, double* row_factor, float* most,
              float* bias) {
@@ -63,5 +63,7 @@ void SinkhornBias(const Stream& stream, const Tensor& logits_TE, const Tensor& b
                                                bias_E.data<float>());
   CheckLaunched("sinkhorn");
 }
+
+MEGATRON_CUDA_KERNEL(SinkhornBias);
 
 }  // namespace megatron::ops::cuda

@@ -1,12 +1,14 @@
 // Products of small matrices by the tensor cores of a warp: mma.sync m16n8k16 with fp32 sums, and
 // the loads that bring its operands from shared memory (PTX ISA, "Warp-level matrix instructions").
 //
-// Who holds what, with g = lane / 4 and t = lane % 4: of the 16 x 8 sums a lane has c[0], c[1] in
-// row g and c[2], c[3] in row g + 8, in columns 2 t and 2 t + 1. Of the left operand (16 x 16) a
-// register has two neighbours of a row: a[0] row g, a[1] row g + 8, both columns 2 t, and a[2],
-// a[3] the same 8 columns further. Of the right one (16 x 8) b[0] has rows 2 t, 2 t + 1 of column
-// g, b[1] those 8 rows further. So sums of two tiles side by side are a left operand after
-// rounding.
+// The layout, with g = lane / 4 and t = lane % 4:
+// - Sums (16 x 8): a lane has c[0], c[1] in row g and c[2], c[3] in row g + 8, in columns 2 t and 2
+// t + 1.
+// - Left operand (16 x 16): a register has two neighbours of a row. a[0] is in row g and a[1] in
+// row g + 8, both in columns 2 t and 2 t + 1; a[2] and a[3] are the same 8 columns further.
+// - Right operand (16 x 8): b[0] has rows 2 t and 2 t + 1 of column g; b[1] has those 8 rows
+// further.
+// So the rounded sums of two tiles side by side are a left operand.
 #ifndef MEGATRON_OPS_CUDA_TENSOR_CORE_CUH_
 #define MEGATRON_OPS_CUDA_TENSOR_CORE_CUH_
 
@@ -20,7 +22,7 @@
 
 namespace megatron::ops::cuda {
 
-// Two floats, rounded, in one register; `first` in the lower half.
+// Rounds two floats into one register; `first` is in the lower half.
 template <typename T>
 __device__ uint32_t PackPair(float first, float second) {
   const Vector<T, 2> pair = {{FromFloat<T>(first), FromFloat<T>(second)}};
@@ -29,7 +31,7 @@ __device__ uint32_t PackPair(float first, float second) {
   return bits;
 }
 
-// Over the four lanes that share rows of sums.
+// Reductions over the four lanes that share rows of sums.
 __device__ inline float QuadMax(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -84,8 +86,9 @@ __device__ void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, fl
   }
 }
 
-// Four 8 x 8 matrices of 16-bit elements. Lanes 8 i to 8 i + 7 give the addresses of matrix i's
-// rows (16-byte aligned, in shared memory); r[i] gets of matrix i row g, columns 2 t and 2 t + 1.
+// Loads four 8 x 8 matrices of 16-bit elements. Lanes 8 i to 8 i + 7 pass the addresses of the rows
+// of matrix i (16-byte aligned, in shared memory). r[i] receives row g, columns 2 t and 2 t + 1 of
+// matrix i.
 template <typename T>
 __device__ void LoadMatrices(const T* row, uint32_t (&r)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
@@ -95,7 +98,7 @@ __device__ void LoadMatrices(const T* row, uint32_t (&r)[4]) {
                : "memory");
 }
 
-// r[i] gets of matrix i column g, rows 2 t and 2 t + 1.
+// r[i] receives column g, rows 2 t and 2 t + 1 of matrix i.
 template <typename T>
 __device__ void LoadMatricesTransposed(const T* row, uint32_t (&r)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
@@ -105,7 +108,7 @@ __device__ void LoadMatricesTransposed(const T* row, uint32_t (&r)[4]) {
                : "memory");
 }
 
-// 16 bytes to shared memory in the background, zeros unless they are `there`. Both addresses are
+// Copies 16 bytes to shared memory asynchronously; zeros if not `there`. Both addresses are
 // aligned.
 __device__ inline void CopyAsync(void* shared, const void* global, bool there) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -113,9 +116,9 @@ __device__ inline void CopyAsync(void* shared, const void* global, bool there) {
                "r"(there ? 16 : 0)
                : "memory");
 }
-// The thread's copies since the last call are a group.
+// Makes the thread's copies since the last call a group.
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until all the thread's groups but the last kPending have come.
+// Waits until all but the last kPending groups of the thread's copies have arrived.
 template <int kPending>
 __device__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

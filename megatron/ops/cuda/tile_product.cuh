@@ -1,6 +1,6 @@
-// A block's tile of a matrix product, kTile x kTile elements by the four warps of a block: 16-bit
-// types on tensor cores, whose operands come in vectors and in the background where they are
-// aligned and else element by element, fp32 by fused multiply-adds.
+// A block's tile of a matrix product: kTile x kTile elements by the four warps of a block. 16-bit
+// types use tensor cores, with operands copied asynchronously in vectors if they are aligned, else
+// element by element; fp32 uses fused multiply-adds.
 #ifndef MEGATRON_OPS_CUDA_TILE_PRODUCT_CUH_
 #define MEGATRON_OPS_CUDA_TILE_PRODUCT_CUH_
 
@@ -12,11 +12,11 @@
 namespace megatron::ops::cuda {
 
 constexpr int kTile = 64;   // rows and columns of a block's result
-constexpr int kDepth = 32;  // of the summed dim that is in shared memory at once
+constexpr int kDepth = 32;  // part of the summed dim that is in shared memory at once
 constexpr int kTileThreads = 128;
-constexpr int kTilePad = 8;  // elements behind each line of shared memory, against bank conflicts
+constexpr int kTilePad = 8;  // padding of each line of shared memory, against bank conflicts
 
-// A part of an operand in shared memory. Its lines, which are contiguous, run along the summed dim
+// A part of an operand in shared memory. Its contiguous lines run along the summed dim
 // (kAlongDepth: element d of line i) or across it (element i of line d).
 template <typename T, bool kAlongDepth>
 struct SharedOperand {
@@ -28,7 +28,7 @@ struct SharedOperand {
   __device__ const T& At(int i, int d) const { return kAlongDepth ? lines[i][d] : lines[d][i]; }
 };
 
-// Both: a is [tile row, d], b [d, tile column].
+// Both operands of a step: a is [tile row, d], b is [d, tile column].
 template <typename T, bool kAlongDepthA, bool kAlongDepthB>
 struct SharedTile {
   SharedOperand<T, kAlongDepthA> a;
@@ -41,8 +41,8 @@ class TileSums {
  public:
   template <bool kAlongDepthA, bool kAlongDepthB>
   __device__ void Multiply(const SharedTile<T, kAlongDepthA, kAlongDepthB>& tile) {
-    // Lanes 8 i to 8 i + 7 give the rows of matrix i: of a in the order (0, 0), (8, 0), (0, 8), (8,
-    // 8) of (row, d), of b the same of (d, column).
+    // Lanes 8 i to 8 i + 7 pass the rows of matrix i. The matrices of a are in the order (0, 0),
+    // (8, 0), (0, 8), (8, 8) of (row, d); those of b in the same order of (d, column).
     const int lane = threadIdx.x % kWarp, line = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
 #pragma unroll
@@ -88,7 +88,7 @@ class TileSums {
   }
 
  private:
-  // Four warps, each a quarter of the tile.
+  // Each of the four warps has a quarter of the tile.
   __device__ static int Row() { return threadIdx.x / kWarp / 2 * (kTile / 2); }
   __device__ static int Column() { return threadIdx.x / kWarp % 2 * (kTile / 2); }
 
@@ -115,7 +115,7 @@ class TileSums<float> {
   }
 
  private:
-  // 16 x 8 threads.
+  // The threads form a grid of 16 x 8.
   static constexpr int kRows = kTile / 16, kColumns = kTile / 8;
   __device__ static int Row() { return threadIdx.x / 8 * kRows; }
   __device__ static int Column() { return threadIdx.x % 8 * kColumns; }
@@ -123,7 +123,8 @@ class TileSums<float> {
   float sums_[kRows][kColumns] = {};
 };
 
-// A matrix in memory: lines of `width` contiguous elements, `stride` apart; zero beyond.
+// A matrix in memory: lines of `width` contiguous elements, `stride` apart. Elements beyond it are
+// zero.
 template <typename T>
 struct Lines {
   const T* data;
@@ -134,7 +135,7 @@ struct Lines {
   }
 };
 
-// Element by element; neighbouring threads read neighbours.
+// Fetches element by element; neighbouring threads read neighbouring elements.
 template <typename T, bool kAlongDepth>
 __device__ void Fetch(const Lines<T>& from, int64_t begin, int64_t depth,
                       SharedOperand<T, kAlongDepth>* to) {
@@ -144,7 +145,7 @@ __device__ void Fetch(const Lines<T>& from, int64_t begin, int64_t depth,
     to->lines[i / kWidth][i % kWidth] = from.At(line + i / kWidth, first + i % kWidth);
 }
 
-// The same in vectors of 16 bytes, which are there or not as a whole, in the background.
+// Fetches asynchronously, in vectors of 16 bytes, each of which is inside or outside as a whole.
 template <typename T, bool kAlongDepth>
 __device__ void FetchAsync(const Lines<T>& from, int64_t begin, int64_t depth,
                            SharedOperand<T, kAlongDepth>* to) {
@@ -159,17 +160,19 @@ __device__ void FetchAsync(const Lines<T>& from, int64_t begin, int64_t depth,
   }
 }
 
-// Parts of the summed dim that are in shared memory, or on their way: one is read, the others come.
+// Number of parts of the summed dim in shared memory or on their way: one is read while the others
+// arrive.
 template <bool kAsync>
 constexpr int kStages = kAsync ? 3 : 1;
 
-// sums += the tile at (row, column) of a b, over `depth` elements of the summed dim. The block
-// calls this together. kAsync: widths and strides are multiples of a vector, and data aligned.
+// sums += the tile at (row, column) of a b, over `depth` elements of the summed dim. All threads of
+// the block call it. kAsync requires widths and strides that are multiples of a vector, and aligned
+// data.
 template <bool kAsync, typename T, bool kAlongDepthA, bool kAlongDepthB>
 __device__ void MultiplyTile(const Lines<T>& a, const Lines<T>& b, int64_t row, int64_t column,
                              int64_t depth, SharedTile<T, kAlongDepthA, kAlongDepthB>* stages,
                              TileSums<T>* sums) {
-  __syncthreads();  // what was here before has been read
+  __syncthreads();  // the previous contents have been read
   if constexpr (kAsync) {
     constexpr int kAll = kStages<true>;
     const int64_t steps = (depth + kDepth - 1) / kDepth;
@@ -178,12 +181,12 @@ __device__ void MultiplyTile(const Lines<T>& a, const Lines<T>& b, int64_t row, 
         FetchAsync(a, row, step * kDepth, &stages[step % kAll].a);
         FetchAsync(b, column, step * kDepth, &stages[step % kAll].b);
       }
-      CommitCopies();  // of nothing, too: steps are counted
+      CommitCopies();  // also of no copies, since steps are counted
     };
     for (int step = 0; step < kAll - 1; ++step) fetch(step);
     for (int64_t step = 0; step < steps; ++step) {
-      WaitForCopies<kAll - 2>();  // for this step's
-      __syncthreads();            // for everybody's; and the step before has been read
+      WaitForCopies<kAll - 2>();  // waits for this step's copies
+      __syncthreads();            // all copies are there; the previous step was read
       fetch(step + kAll - 1);
       sums->Multiply(stages[step % kAll]);
     }

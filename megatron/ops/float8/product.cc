@@ -7,7 +7,7 @@
 #include "megatron/ops/cpu/gemm.h"
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cpu/workspace.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -55,7 +55,7 @@ void Decode(const Stream& stream, const Float8Matrix& matrix, T* values) {
                    });
 }
 
-// By the product of T's, which the caller fills in the rest of.
+// Runs the product `gemm`, of which the caller has filled in the rest, on operands converted to T.
 template <typename T>
 void Run(const Stream& stream, const Float8Matrix& a, const Float8Matrix& b, Gemm gemm) {
   gemm.k = a.codes.dim(1);
@@ -87,7 +87,7 @@ void Float8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8M
   CheckFloating(c_MN);
   CheckProduct(stream, a_MK, b_NK, c_MN);
   if (!bias_N.empty()) CheckContiguous(stream, bias_N, c_MN.dtype(), {c_MN.dim(1)});
-  if (RunsOnCuda(stream)) return cuda::Float8Product(stream, a_MK, b_NK, bias_N, c_MN);
+  if (RunsOnCuda(stream)) return OnCuda<Float8Product>(stream, a_MK, b_NK, bias_N, c_MN);
   if (!RunsOnCpu(stream)) return;
   Gemm gemm = ResultIn(c_MN);
   gemm.bias = bias_N.raw();
@@ -105,7 +105,7 @@ void AddFloat8Product(const Stream& stream, const Float8Matrix& a_MK, const Floa
                       const Tensor& c_MN) {
   CHECK_EQ(c_MN.dtype(), DType::kFloat32);
   CheckProduct(stream, a_MK, b_NK, c_MN);
-  if (RunsOnCuda(stream)) return cuda::AddFloat8Product(stream, a_MK, b_NK, c_MN);
+  if (RunsOnCuda(stream)) return OnCuda<AddFloat8Product>(stream, a_MK, b_NK, c_MN);
   if (!RunsOnCpu(stream)) return;
   Gemm gemm = ResultIn(c_MN);
   gemm.epilogue = GemmEpilogue::kAccumulate;

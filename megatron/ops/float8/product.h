@@ -1,8 +1,8 @@
 // Matrix products of 8-bit floats: sums of exact products in fp32, multiplied once by both inverse
 // scales.
 //
-// Legend: M and N rows of the operands, K what is summed over. N and K are multiples of
-// kFloat8Alignment. Of the two formats one at least is E4M3.
+// Legend: M and N rows of the operands, K the summed dim. N and K are multiples of
+// kFloat8Alignment. At least one of the two formats is E4M3.
 #ifndef MEGATRON_OPS_FLOAT8_PRODUCT_H_
 #define MEGATRON_OPS_FLOAT8_PRODUCT_H_
 
@@ -12,8 +12,8 @@
 
 namespace megatron::ops {
 
-// c = a b^T + bias. c is fp32, bf16 or fp16 (on CUDA: one of the latter two); an empty bias, else
-// of its dtype, is absent.
+// c = a b^T + bias. c is fp32, bf16 or fp16 (on CUDA: bf16 or fp16). The bias has the dtype of c;
+// an empty bias means none.
 void Float8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8Matrix& b_NK,
                    const Tensor& bias_N, const Tensor& c_MN);
 

@@ -61,7 +61,7 @@ class Float8ProductTest : public ::testing::Test {
   Stream stream_ = Stream::Cpu(&pool_);
 };
 
-TEST_F(Float8ProductTest, IsTheProductOfTheValuesPlusTheBias) {
+TEST_F(Float8ProductTest, ForwardIsTheProductOfTheValuesPlusTheBias) {
   for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (Float8Format format : {kE4M3, kE5M2}) {
       for (const Sizes& size : kSizes) {
@@ -83,7 +83,7 @@ TEST_F(Float8ProductTest, IsTheProductOfTheValuesPlusTheBias) {
   }
 }
 
-TEST_F(Float8ProductTest, IsAddedToTheGradientInFp32) {
+TEST_F(Float8ProductTest, AddIsInFp32) {
   for (const Sizes& size : kSizes) {
     const Operand a(stream_, {size.m, size.k}, kE5M2, 1), b(stream_, {size.n, size.k}, kE4M3, 2);
     HostTensor c = HostTensor::Normal({size.m, size.n}, DType::kFloat32, 3);

@@ -7,7 +7,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cpu/workspace.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -57,7 +57,7 @@ void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1) {
   CheckFloating(x_RC);
   CheckContiguous(stream, x_RC, x_RC.dtype(), x_RC.shape());
   CheckContiguous(stream, amax_1, DType::kFloat32, {1});
-  if (RunsOnCuda(stream)) return cuda::AbsMax(stream, x_RC, amax_1);
+  if (RunsOnCuda(stream)) return OnCuda<AbsMax>(stream, x_RC, amax_1);
   if (!RunsOnCpu(stream)) return;
   const int64_t pieces = (x_RC.numel() + kElementGrain - 1) / kElementGrain;
   float* const largest = Workspace(WorkspaceKind::kShared, pieces);
@@ -87,7 +87,7 @@ void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
   CheckForm(stream, out.codes_RC, {rows, columns});
   CheckForm(stream, out.codes_CS, {columns, Float8Padded(rows)});
   CheckContiguous(stream, out.inverse_scale_1, DType::kFloat32, {1});
-  if (RunsOnCuda(stream)) return cuda::Quantize(stream, x_RC, amax_1, out);
+  if (RunsOnCuda(stream)) return OnCuda<Quantize>(stream, x_RC, amax_1, out);
   if (!RunsOnCpu(stream)) return;
   const float scale = Float8Scale(out.format, *amax_1.data<float>());
   *out.inverse_scale_1.data<float>() = 1 / scale;

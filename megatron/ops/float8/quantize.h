@@ -1,8 +1,8 @@
-// Quantization to 8-bit floats with one scale a tensor, from its own largest magnitude (*current
-// scaling*), in two steps, between which ranks that hold parts of one tensor take the maximum of
-// theirs. The scale stays on the device: the host waits for nothing.
+// Quantization to 8-bit floats with one scale per tensor, from the tensor's own largest magnitude
+// (*current scaling*). It has two steps; between them, ranks that hold parts of one tensor take the
+// maximum over their parts. The scale stays on the device, so the host does not wait.
 //
-// Legend: R rows, C columns. x is fp32, bf16 or fp16; all is contiguous.
+// Legend: R rows, C columns. x is fp32, bf16 or fp16; all tensors are contiguous.
 #ifndef MEGATRON_OPS_FLOAT8_QUANTIZE_H_
 #define MEGATRON_OPS_FLOAT8_QUANTIZE_H_
 
@@ -12,11 +12,11 @@
 
 namespace megatron::ops {
 
-// amax (fp32) = the largest |x|; NaN is passed over. 0 where there are no elements.
+// amax (fp32) = the largest |x|, ignoring NaN; 0 if there are no elements.
 void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1);
 
-// Writes the codes of x * Float8Scale(format, amax) in the forms that `out` keeps, and the scale's
-// inverse.
+// Writes the codes of x * Float8Scale(format, amax) in the forms that `out` keeps, and the inverse
+// scale.
 void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
               const Float8Tensor& out);
 

@@ -117,7 +117,7 @@ TEST_F(QuantizeTest, AFormThatIsNotKeptIsNotWritten) {
   EXPECT_EQ(alone.Bytes(), transposed.Bytes());
 }
 
-// Where another rank's part of the tensor is larger, this one's does not use all codes.
+// If another rank's part of the tensor has a larger maximum, this rank does not use all codes.
 TEST_F(QuantizeTest, TheScaleIsThatOfTheGivenMaximum) {
   const HostTensor x = HostTensor::Of({1, 16}, DType::kFloat32, std::vector<double>(16, 1.0)),
                    amax = HostTensor::Of({1}, DType::kFloat32, {7}), codes({1, 16}, DType::kUInt8),
@@ -127,7 +127,7 @@ TEST_F(QuantizeTest, TheScaleIsThatOfTheGivenMaximum) {
   EXPECT_EQ(inverse.Get(0), 1.0f / 64);
 }
 
-TEST_F(QuantizeTest, WhatIsNotFiniteIsNanAndDoesNotChangeItsNeighbours) {
+TEST_F(QuantizeTest, NonFiniteElementsBecomeNanAndDoNotChangeOthers) {
   for (Float8Format format : kFormats) {
     HostTensor x = HostTensor::Of({1, 16}, DType::kBFloat16, std::vector<double>(16, 1.5));
     x.Set(3, std::numeric_limits<double>::infinity());

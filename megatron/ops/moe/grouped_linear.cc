@@ -2,7 +2,7 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/checks.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/linear.h"
 
 namespace megatron::ops {
@@ -32,7 +32,7 @@ Tensor RowsOf(const Tensor& x, const RowGroup& group) { return x.Slice(0, group.
 void GroupedLinearForward(const Stream& stream, absl::Span<const RowGroup> groups,
                           const Tensor& x_RI, const Tensor& w_EOI, const Tensor& y_RO) {
   CheckOperands(stream, groups, x_RI, w_EOI, x_RI.dtype(), y_RO);
-  if (RunsOnCuda(stream)) return cuda::GroupedLinearForward(stream, groups, x_RI, w_EOI, y_RO);
+  if (RunsOnCuda(stream)) return OnCuda<GroupedLinearForward>(stream, groups, x_RI, w_EOI, y_RO);
   for (const RowGroup& group : groups) {
     LinearForward(stream, RowsOf(x_RI, group), w_EOI.Select(0, group.expert), Tensor(),
                   RowsOf(y_RO, group));
@@ -43,7 +43,7 @@ void GroupedLinearBackwardInput(const Stream& stream, absl::Span<const RowGroup>
                                 const Tensor& dy_RO, const Tensor& w_EOI, const Tensor& dx_RI) {
   CheckOperands(stream, groups, dx_RI, w_EOI, dy_RO.dtype(), dy_RO);
   if (RunsOnCuda(stream)) {
-    return cuda::GroupedLinearBackwardInput(stream, groups, dy_RO, w_EOI, dx_RI);
+    return OnCuda<GroupedLinearBackwardInput>(stream, groups, dy_RO, w_EOI, dx_RI);
   }
   for (const RowGroup& group : groups) {
     LinearBackwardInput(stream, RowsOf(dy_RO, group), w_EOI.Select(0, group.expert),
@@ -55,7 +55,7 @@ void GroupedLinearBackwardWeight(const Stream& stream, absl::Span<const RowGroup
                                  const Tensor& dy_RO, const Tensor& x_RI, const Tensor& dw_EOI) {
   CheckOperands(stream, groups, x_RI, dw_EOI, DType::kFloat32, dy_RO);
   if (RunsOnCuda(stream)) {
-    return cuda::GroupedLinearBackwardWeight(stream, groups, dy_RO, x_RI, dw_EOI);
+    return OnCuda<GroupedLinearBackwardWeight>(stream, groups, dy_RO, x_RI, dw_EOI);
   }
   for (const RowGroup& group : groups) {
     LinearBackwardWeight(stream, RowsOf(dy_RO, group), RowsOf(x_RI, group),

@@ -1,9 +1,8 @@
-// Linear layers without bias, each on rows of its own: those of experts.
+// Linear layers of experts: without bias, each on its own rows.
 //
-// Legend: R rows, E experts, I input features, O output features. Weights are [E, O, I]. x, y and
-// weights share one dtype (fp32, bf16 or fp16); products accumulate in fp32; weight gradients are
-// fp32. All tensors are contiguous. A row's result depends, to the bit, on the row and its expert
-// alone.
+// Legend: R rows, E experts, I input features, O output features. x, y and weights share one dtype
+// (fp32, bf16 or fp16); products accumulate in fp32; gradients of weights are fp32. All tensors are
+// contiguous. A row's result depends, to the bit, only on the row and its expert.
 #ifndef MEGATRON_OPS_MOE_GROUPED_LINEAR_H_
 #define MEGATRON_OPS_MOE_GROUPED_LINEAR_H_
 
@@ -15,7 +14,7 @@
 
 namespace megatron::ops {
 
-// Rows [begin, end) are of the expert. Groups cover all rows, in ascending order and each once; an
+// Rows [begin, end) belong to the expert. The groups cover each row once, in ascending order; an
 // expert may have several groups, or none.
 struct RowGroup {
   int64_t expert = 0, begin = 0, end = 0;

@@ -9,7 +9,7 @@
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/moe_row_kernels.h"
 #include "megatron/ops/cpu/parallel_elements.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -54,14 +54,14 @@ void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& 
   CheckContiguous(stream, place_TKC, DType::kInt32, {expert_TK.dim(0), expert_TK.dim(1), copies});
   CheckContiguous(stream, rows_RCL, DType::kInt64, {ranks, copies, at_once});
   if (RunsOnCuda(stream))
-    return cuda::PlaceByExpert(stream, expert_TK, place_TKC, rows_RCL, padded);
+    return OnCuda<PlaceByExpert>(stream, expert_TK, place_TKC, rows_RCL, padded);
   if (!RunsOnCpu(stream)) return;
   std::vector<int64_t> counts(ranks * at_once);
   const int32_t* const expert = expert_TK.data<int32_t>();
   for (int64_t i = 0; i < expert_TK.numel(); ++i) {
     if (expert[i] >= 0) ++counts[expert[i]];
   }
-  // Where the next choice of an expert goes, by rank, copy and expert.
+  // The row of the next choice, by rank, copy and expert.
   std::vector<int64_t> next(rows_RCL.numel());
   int64_t end = 0;
   for (int64_t i = 0; i < rows_RCL.numel(); ++i) {
@@ -88,7 +88,7 @@ void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& 
 void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,
              const Tensor& out_RH) {
   CheckPlaces(stream, x_TH, out_RH, place_TKC);
-  if (RunsOnCuda(stream)) return cuda::Permute(stream, x_TH, place_TKC, out_RH);
+  if (RunsOnCuda(stream)) return OnCuda<Permute>(stream, x_TH, place_TKC, out_RH);
   if (!RunsOnCpu(stream)) return;
   const int64_t rows = place_TKC.dim(1) * place_TKC.dim(2);
   const size_t bytes = static_cast<size_t>(x_TH.dim(1) * SizeOf(x_TH.dtype()));
@@ -103,7 +103,7 @@ void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,
 void PermuteBackward(const Stream& stream, const Tensor& dout_RH, const Tensor& place_TKC,
                      const Tensor& dx_TH) {
   CheckPlaces(stream, dx_TH, dout_RH, place_TKC);
-  if (RunsOnCuda(stream)) return cuda::PermuteBackward(stream, dout_RH, place_TKC, dx_TH);
+  if (RunsOnCuda(stream)) return OnCuda<PermuteBackward>(stream, dout_RH, place_TKC, dx_TH);
   if (!RunsOnCpu(stream)) return;
   const int64_t rows = place_TKC.dim(1) * place_TKC.dim(2);
   ForEachToken(stream, dx_TH, rows, [&](int64_t t) {
@@ -117,7 +117,7 @@ void Unpermute(const Stream& stream, const Tensor& x_RH, const Tensor& place_TKC
   CheckPlaces(stream, y_TH, x_RH, place_TKC);
   const int64_t topk = place_TKC.dim(1), copies = place_TKC.dim(2);
   CheckContiguous(stream, probability_TK, DType::kFloat32, {y_TH.dim(0), topk});
-  if (RunsOnCuda(stream)) return cuda::Unpermute(stream, x_RH, place_TKC, probability_TK, y_TH);
+  if (RunsOnCuda(stream)) return OnCuda<Unpermute>(stream, x_RH, place_TKC, probability_TK, y_TH);
   if (!RunsOnCpu(stream)) return;
   ForEachToken(stream, y_TH, topk * copies, [&](int64_t t) {
     Kernels().sum_rows(
@@ -135,8 +135,8 @@ void UnpermuteBackward(const Stream& stream, const Tensor& dy_TH, const Tensor& 
   CheckContiguous(stream, probability_TK, DType::kFloat32, {dy_TH.dim(0), topk});
   CheckContiguous(stream, dprobability_TK, DType::kFloat32, {dy_TH.dim(0), topk});
   if (RunsOnCuda(stream)) {
-    return cuda::UnpermuteBackward(stream, dy_TH, x_RH, place_TKC, probability_TK, dx_RH,
-                                   dprobability_TK);
+    return OnCuda<UnpermuteBackward>(stream, dy_TH, x_RH, place_TKC, probability_TK, dx_RH,
+                                     dprobability_TK);
   }
   if (!RunsOnCpu(stream)) return;
   ForEachToken(stream, dy_TH, 2 * topk * copies, [&](int64_t t) {

@@ -40,7 +40,7 @@ class PermuteTest : public testing::TestWithParam<DType> {
   Stream stream_ = Stream::Cpu(&pool_);
 };
 
-TEST(PlaceByExpertTest, WithPaddingEachExpertHasRoomForAsMany) {
+TEST(PlaceByExpertTest, PaddingGivesEveryExpertTheSameNumberOfRows) {
   constexpr int64_t kPadded = 10, kCopies = 2;
   const HostTensor expert = Choices(), place({kTokens, kChoices, kCopies}, DType::kInt32),
                    counts({2, kCopies, 2}, DType::kInt64);

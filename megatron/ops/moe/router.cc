@@ -5,7 +5,7 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/checks.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/moe/router_token.h"
 
 namespace megatron::ops {
@@ -46,7 +46,7 @@ void RouterForward(const Stream& stream, const Router& router, const Tensor& log
   CheckContiguous(stream, expert_TK, DType::kInt32, {tokens, router.topk});
   CheckContiguous(stream, probability_TK, kF32, {tokens, router.topk});
   if (RunsOnCuda(stream)) {
-    return cuda::RouterForward(stream, router, logits_TE, bias_E, expert_TK, probability_TK);
+    return OnCuda<RouterForward>(stream, router, logits_TE, bias_E, expert_TK, probability_TK);
   }
   if (!RunsOnCpu(stream)) return;
   const float* const bias = bias_E.empty() ? nullptr : bias_E.data<float>();
@@ -65,7 +65,7 @@ void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUni
   CheckContiguous(stream, expert_TK, DType::kInt32, expert_TK.shape());
   CheckContiguous(stream, counts_UE, DType::kInt64, counts_UE.shape());
   CheckUnits(stream, units, expert_TK.dim(0), counts_UE);
-  if (RunsOnCuda(stream)) return cuda::CountChoices(stream, expert_TK, units, counts_UE);
+  if (RunsOnCuda(stream)) return OnCuda<CountChoices>(stream, expert_TK, units, counts_UE);
   if (!RunsOnCpu(stream)) return;
   const int64_t topk = expert_TK.dim(1), experts = counts_UE.dim(1);
   const int32_t* const expert = expert_TK.data<int32_t>();
@@ -93,8 +93,8 @@ void RouterBackward(const Stream& stream, const Router& router, const Tensor& lo
   if (!losses.share_U.empty())
     CheckContiguous(stream, losses.share_U, kF32, losses.share_U.shape());
   if (RunsOnCuda(stream)) {
-    return cuda::RouterBackward(stream, router, logits_TE, expert_TK, dprobability_TK, losses,
-                                dlogits_TE, values_T2);
+    return OnCuda<RouterBackward>(stream, router, logits_TE, expert_TK, dprobability_TK, losses,
+                                  dlogits_TE, values_T2);
   }
   if (!RunsOnCpu(stream)) return;
   const TokenLosses terms = Bare(losses);
@@ -115,7 +115,7 @@ void AddRouterLosses(const Stream& stream, const Tensor& values_T2, double balan
   CheckContiguous(stream, values_T2, kF32, {values_T2.dim(0), 2});
   CheckContiguous(stream, sums_2, kF32, {2});
   if (RunsOnCuda(stream)) {
-    return cuda::AddRouterLosses(stream, values_T2, balance_factor, z_factor, sums_2);
+    return OnCuda<AddRouterLosses>(stream, values_T2, balance_factor, z_factor, sums_2);
   }
   if (!RunsOnCpu(stream)) return;
   const float* const values = values_T2.data<float>();
@@ -135,7 +135,7 @@ void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
   CheckContiguous(stream, expert_TK, DType::kInt32, expert_TK.shape());
   CheckContiguous(stream, probability_TK, kF32, expert_TK.shape());
   if (RunsOnCuda(stream)) {
-    return cuda::DropOverCapacity(stream, policy, capacity, units, probability_TK, expert_TK);
+    return OnCuda<DropOverCapacity>(stream, policy, capacity, units, probability_TK, expert_TK);
   }
   if (!RunsOnCpu(stream)) return;
   const int64_t topk = expert_TK.dim(1), of_unit = units.tokens_per_unit * topk;

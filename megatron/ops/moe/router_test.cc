@@ -50,7 +50,7 @@ class RouterTest : public testing::TestWithParam<NamedRouter> {
     RouterForward(stream_, router(), logits, bias, expert_, probability_);
   }
 
-  // With some choices, and weights of both losses.
+  // Checks the gradients for some choices and with weights of both losses.
   void ExpectGradients(RouterLosses losses);
 
   ThreadPool pool_{2};
@@ -133,7 +133,7 @@ TEST_P(RouterTest, GradientsOfProbabilitiesAndLossesAreThoseOfFiniteDifferences)
   ExpectGradients(losses);
 }
 
-TEST_P(RouterTest, SoTheyAreWhereTokensAreNumberedAndUnitsDifferInSize) {
+TEST_P(RouterTest, GradientsOfNumberedTokensInUnequalUnitsAreFiniteDifferences) {
   const HostTensor number =
       HostTensor::Of({kTokens}, DType::kInt32, {2, 2, 0, -1, 1, 1, 1, 0, 0, 0, -1, 0});
   const HostTensor share = HostTensor::Of({3}, kF32, {0.2, 1. / 3, 0.5});
@@ -184,7 +184,7 @@ TEST(RouterValuesTest, BalanceAndZAreTheSumsOfTheirDefinitions) {
   }
 }
 
-// As samples of 2 and 4 tokens that stand mixed, and one token that fills up.
+// Samples of 2 and 4 tokens are interleaved, and one token is padding.
 TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);
@@ -206,7 +206,7 @@ TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
   const HostTensor values({7, 2}, kF32), dlogits({7, 2}, kF32);
   RouterBackward(stream, Make(RouterScore::kSoftmax, true, 1, 1), logits, expert,
                  HostTensor({7, 1}, kF32), losses, dlogits, values);
-  const double want = 1 / (1 + std::exp(-2.0));  // of the third token, for its first expert
+  const double want = 1 / (1 + std::exp(-2.0));  // score of the third token for its first expert
   EXPECT_NEAR(values.Get(4), (3 * want + (1 - want)) / 16, 1e-6);
   EXPECT_NEAR(values.Get(5), std::pow(2 - std::log(want), 2) / 4, 1e-5);
   EXPECT_EQ(values.Get(6), 0);
@@ -214,7 +214,7 @@ TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
   EXPECT_EQ(dlogits.Get(6), 0);
 }
 
-TEST(RouterChoiceTest, OfEqualScoresTheSmallerNumberWins) {
+TEST(RouterChoiceTest, TheSmallerNumberWinsAmongEqualScores) {
   ThreadPool pool(1);
   const HostTensor logits({1, 6}, kF32), expert({1, 3}, DType::kInt32), probability({1, 3}, kF32);
   RouterForward(Stream::Cpu(&pool), Make(RouterScore::kSoftmax, false, 3, 1), logits, Tensor(),

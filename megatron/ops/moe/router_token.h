@@ -1,4 +1,4 @@
-// The arithmetic of one token's choice, the same code for the CPU and for a CUDA thread.
+// The computation of the router for one token: the same code for the CPU and for a CUDA thread.
 #ifndef MEGATRON_OPS_MOE_ROUTER_TOKEN_H_
 #define MEGATRON_OPS_MOE_ROUTER_TOKEN_H_
 
@@ -29,7 +29,8 @@ MEGATRON_HOST_DEVICE inline float LogSumExp(const float* x, int64_t count) {
 
 MEGATRON_HOST_DEVICE inline float Sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-// What experts are compared by. `lse` is the logits' log-sum-exp, where it is needed.
+// The score by which experts are chosen. `lse` is the log-sum-exp of the logits, read only if the
+// score needs it.
 MEGATRON_HOST_DEVICE inline float ScoreForChoice(const Router& router, float logit, float lse,
                                                  float bias) {
   if (router.choose_by_logit) return logit + bias;
@@ -37,7 +38,8 @@ MEGATRON_HOST_DEVICE inline float ScoreForChoice(const Router& router, float log
   return (router.pre_softmax ? expf(logit - lse) : logit) + bias;
 }
 
-// A candidate is better than another that has a smaller number only if its score is greater.
+// The best candidate so far. If scores are equal, the one with the smaller index, which is offered
+// first, wins.
 struct BestOf {
   float score = -INFINITY;
   int32_t index = -1;
@@ -55,7 +57,7 @@ MEGATRON_HOST_DEVICE inline bool IsAmong(const int32_t* list, int count, int64_t
   return false;
 }
 
-// The groups from which experts are chosen, into group[group_topk].
+// Writes the groups from which experts are chosen to group[group_topk].
 template <typename Score>
 MEGATRON_HOST_DEVICE void ChooseGroups(const Router& router, int64_t experts, const Score& score,
                                        int32_t* group) {
@@ -115,12 +117,12 @@ MEGATRON_HOST_DEVICE inline void RouteToken(const Router& router, int64_t expert
     probability[k] = router.scaling_factor * expf(chosen[k] - over);
 }
 
-// RouterUnits with bare pointers.
+// RouterUnits with plain pointers.
 struct TokenUnits {
   int64_t first_token = 0, tokens_per_unit = 1;
   const int32_t* number = nullptr;
 
-  // -1: of none.
+  // The unit of the token; -1 if it has none.
   MEGATRON_HOST_DEVICE int64_t Of(int64_t token) const {
     const int64_t n = number == nullptr ? first_token + token : number[token];
     return n < 0 ? -1 : n / tokens_per_unit;
@@ -133,22 +135,22 @@ inline TokenUnits Bare(const RouterUnits& units) {
 }
 
 struct RouterTokenGradient {
-  const int64_t* counts = nullptr;  // [E], or none
+  const int64_t* counts = nullptr;  // [E], or null
   float balance_weight = 0, z_weight = 0;
-  float balance_scale = 1, z_scale = 1;  // of this token's terms
+  float balance_scale = 1, z_scale = 1;  // factors of this token's terms
   const int32_t* expert = nullptr;
   const float* dprobability = nullptr;
   float* values = nullptr;  // [2]
 };
 
-// RouterLosses with bare pointers.
+// RouterLosses with plain pointers.
 struct TokenLosses {
   const int64_t* counts = nullptr;
   TokenUnits units;
   const float* share = nullptr;
   float balance_weight = 0, z_weight = 0;
 
-  // What they are for one token.
+  // The losses of one token.
   MEGATRON_HOST_DEVICE RouterTokenGradient Of(int64_t token, int64_t experts) const {
     RouterTokenGradient gradient;
     gradient.balance_weight = balance_weight;
@@ -169,7 +171,7 @@ inline TokenLosses Bare(const RouterLosses& losses) {
           losses.z_weight};
 }
 
-// What the probabilities' gradient gives, added to dlogits.
+// Adds the gradient through the probabilities to dlogits.
 MEGATRON_HOST_DEVICE inline void AddProbabilityGradient(const Router& router, int64_t experts,
                                                         const float* logits, float lse,
                                                         const RouterTokenGradient& gradient,
@@ -188,7 +190,7 @@ MEGATRON_HOST_DEVICE inline void AddProbabilityGradient(const Router& router, in
   if (!sigmoid) {
     for (int k = 0; k < topk; ++k)
       dlogits[gradient.expert[k]] += router.scaling_factor * score[k] * g[k];
-    // The softmax's common term: of all experts, or of the chosen.
+    // The common term of the softmax: over all experts, or over the chosen ones.
     if (router.pre_softmax) {
       for (int64_t e = 0; e < experts; ++e)
         dlogits[e] -= router.scaling_factor * dot * expf(logits[e] - lse);
@@ -205,7 +207,7 @@ MEGATRON_HOST_DEVICE inline void AddProbabilityGradient(const Router& router, in
   }
 }
 
-// What the balance loss gives, added to dlogits; its value is returned.
+// Adds the gradient of the balance loss to dlogits and returns the value of the loss.
 MEGATRON_HOST_DEVICE inline float AddBalanceGradient(const Router& router, int64_t experts,
                                                      const float* logits, float lse,
                                                      const RouterTokenGradient& gradient,

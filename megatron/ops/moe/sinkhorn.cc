@@ -6,7 +6,7 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/checks.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -23,7 +23,7 @@ std::vector<double> Exponentials(const Tensor& logits_TE) {
   return values;
 }
 
-// What the columns' factors are when the rows have been given theirs.
+// Returns the columns' factors of the next round: rows are normalized with `factor`, then columns.
 std::vector<double> Round(const std::vector<double>& values, const std::vector<double>& factor) {
   const size_t experts = factor.size(), tokens = values.size() / experts;
   std::vector<double> sums(experts);
@@ -45,7 +45,7 @@ void SinkhornBias(const Stream& stream, const Tensor& logits_TE, const Tensor& b
   CheckContiguous(stream, logits_TE, DType::kFloat32, logits_TE.shape());
   CheckContiguous(stream, bias_E, DType::kFloat32, {logits_TE.dim(1)});
   CHECK_GE(logits_TE.dim(0), 1);
-  if (RunsOnCuda(stream)) return cuda::SinkhornBias(stream, logits_TE, bias_E);
+  if (RunsOnCuda(stream)) return OnCuda<SinkhornBias>(stream, logits_TE, bias_E);
   if (!RunsOnCpu(stream)) return;
   const std::vector<double> values = Exponentials(logits_TE);
   std::vector<double> factor(bias_E.numel(), 1);

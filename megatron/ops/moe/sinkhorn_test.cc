@@ -35,7 +35,7 @@ class SinkhornTest : public ::testing::Test {
   Stream stream_ = Stream::Cpu(&pool_);
 };
 
-// As Megatron states it: d0 and d1 in turn, until d1 stands still.
+// The algorithm as in Megatron: d0 and d1 are computed in turn until d1 converges.
 Matrix Reference(const HostTensor& logits) {
   const int64_t tokens = logits.tensor().dim(0), experts = logits.tensor().dim(1);
   Matrix cost(tokens, std::vector<double>(experts));

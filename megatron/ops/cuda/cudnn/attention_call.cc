@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kAlignment = 16;  // bytes that cuDNN's kernels load at once
 constexpr int64_t kMostHeadDim = 256;
-// Below this, sequences cost the same.
+// Shorter sequences cost the same.
 constexpr int64_t kShortest = 64;
 
 int64_t PowerOfTwoFrom(int64_t count, int64_t least) {
@@ -30,7 +30,7 @@ bool IsAligned(const Tensor& x) {
 
 int64_t Sequences(const Attention& attention) { return attention.cu_seqlens_q.dim(0) - 1; }
 
-// Lengths that are at most so much, and together as much as they can be, are equal.
+// If the longest length times the number of sequences equals the total, all lengths are equal.
 bool HasOneLength(const AttentionCall& call) {
   const int64_t sequences = Sequences(call.attention);
   return call.attention.max_seqlen_q * sequences == call.in.q_TGRD.dim(0) &&
@@ -54,11 +54,12 @@ std::string WhyNotItsSequences(const AttentionCall& call) {
                ? "causal queries and keys differ in number"
                : "";
   }
-  // Queries of a sequence without keys would get something else than zeros.
+  // For queries of a sequence without keys, cuDNN would not give zeros.
   return same ? "" : "queries and keys are of packed sequences that differ";
 }
 
-// Packed lengths differ from call to call, and a plan takes long to make: few sizes serve all.
+// Packed lengths differ from call to call, and making a plan takes long, so sizes are rounded up to
+// few values.
 void DescribePacked(const AttentionCall& call, CudnnAttention* description) {
   description->packed = true;
   description->sequences = PowerOfTwoFrom(Sequences(call.attention), 1);
@@ -68,7 +69,7 @@ void DescribePacked(const AttentionCall& call, CudnnAttention* description) {
 
 CudnnAttention::Strides StridesOfHeads(const Tensor& x) {
   if (x.rank() == 3) return {x.stride(1), x.stride(0)};
-  if (!HasOneHeadStride(x)) return {x.dim(3), x.dim(1) * x.dim(2) * x.dim(3)};  // of a copy
+  if (!HasOneHeadStride(x)) return {x.dim(3), x.dim(1) * x.dim(2) * x.dim(3)};  // a copy's strides
   return {x.dim(2) > 1 ? x.stride(2) : x.stride(1), x.stride(0)};
 }
 

@@ -1,10 +1,9 @@
-// A call of attention as cuDNN sees it: which calls it takes, and what it is told of their
-// operands. Plain data: known in builds without CUDA, too.
+// A call of attention in the terms of cuDNN: which calls it supports, and how their operands are
+// described. Plain data, also used in builds without CUDA.
 //
-// cuDNN thinks of tensors [sequences, heads, tokens, head size] with strides. Sequences of one
-// length are one; those of several lengths are packed: each then has a length and an offset of its
-// own in each tensor, in memory of the device, and a description that has room for them is shared
-// by many calls.
+// Tensors are [sequences, heads, tokens, head dim] with strides. Sequences of one length form one
+// such tensor. Sequences of several lengths are packed: each has its own length and its own offset
+// in each tensor, in device memory, and many calls share a description that has room for them.
 #ifndef MEGATRON_OPS_CUDA_CUDNN_ATTENTION_CALL_H_
 #define MEGATRON_OPS_CUDA_CUDNN_ATTENTION_CALL_H_
 
@@ -19,7 +18,7 @@
 
 namespace megatron::ops::cuda {
 
-// A call of AttentionForward, or with dout of AttentionBackward.
+// A call of AttentionForward or, with dout, of AttentionBackward.
 struct AttentionCall {
   Attention attention;
   AttentionInputs in;
@@ -30,23 +29,23 @@ struct AttentionCall {
   bool backward() const { return !dout_TGRD.empty(); }
 };
 
-// The tensors of a call, in the order of CudnnAttention::strides; backward's are the last four.
+// The tensors of a call, in the order of CudnnAttention::strides; the last four are backward's.
 enum CudnnRole { kQ, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kCudnnRoles };
 
 inline bool HasKeys(CudnnRole role) {
   return role == kK || role == kV || role == kDk || role == kDv;
 }
 
-// What one plan of cuDNN's serves.
+// The description of calls that one cuDNN plan computes.
 struct CudnnAttention {
   DType dtype = DType::kBFloat16;
   bool backward = false, deterministic = false;
   bool causal = true;
   float scale = 1;
   bool packed = false;
-  int64_t sequences = 0;          // packed: at most
-  int64_t queries = 0, keys = 0;  // of each sequence; packed: at most
-  int64_t tokens = 0;             // packed: of all sequences together, at most; else 0
+  int64_t sequences = 0;          // if packed, the largest number
+  int64_t queries = 0, keys = 0;  // per sequence; if packed, the largest number
+  int64_t tokens = 0;             // if packed, the largest number in all sequences together; else 0
   int64_t query_heads = 0, groups = 0, head_dim = 0;
 
   struct Strides {
@@ -69,14 +68,15 @@ struct CudnnAttention {
   friend bool operator<(const CudnnAttention& x, const CudnnAttention& y);
 };
 
-// Empty: cuDNN takes the call. Else why not, for a message.
+// Returns why cuDNN does not support the call, for a message; empty if it does.
 std::string WhyNotCudnn(const AttentionCall& call);
 
-// Whether the heads of x lie at one distance from each other. cuDNN takes no others: where groups
-// of queries stand with their keys and values in one projection, queries are copied together first.
+// Whether the heads of x have equal distances, which cuDNN requires. If groups of queries stand
+// with their keys and values in one projection, they do not, and the queries are copied together
+// first.
 bool HasOneHeadStride(const Tensor& x_TGRD);
 
-// Of a call that cuDNN takes.
+// Describes a call that cuDNN supports.
 CudnnAttention Describe(const AttentionCall& call);
 
 }  // namespace megatron::ops::cuda

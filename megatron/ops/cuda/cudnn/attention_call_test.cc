@@ -134,7 +134,7 @@ TEST_F(AttentionCallTest, PackedSequencesShareADescriptionWithThoseOfLikeLengths
   EXPECT_TRUE(description < Describe(call_) || Describe(call_) < description);
 }
 
-TEST_F(AttentionCallTest, WhatChangesAPlanChangesItsDescription) {
+TEST_F(AttentionCallTest, CallsThatNeedDifferentPlansHaveDifferentDescriptions) {
   const CudnnAttention before = Describe(call_);
   std::vector<AttentionCall> others(5, call_);
   others[0].attention.causal = false;
@@ -171,7 +171,7 @@ TEST_F(AttentionCallTest, CallsThatCudnnDoesNotTakeAreRefusedWithAReason) {
   refuse("16 bytes", [&] { call_.in.v_UGD = qkv_.tensor().Select(2, 2).Slice(2, 4, 60); });
   refuse("no tokens", [&] { call_.in.q_TGRD = call_.in.q_TGRD.Slice(0, 0, 0); });
   refuse("not contiguous", [&] { call_.lse_TGR = lse.tensor().Slice(2, 0, 1); });
-  // A query whose sequence has no key would get something else than zeros.
+  // For a query whose sequence has no key, cuDNN would not give zeros.
   refuse("differ", [&] {
     attention.cu_seqlens_k = other;
     attention.max_seqlen_k = 9;

@@ -6,13 +6,14 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/cuda/cudnn/packed_places.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-// What a call takes of the stream's workspace, piece by piece.
+// The pieces that a call takes from the stream's workspace.
 class Pieces {
  public:
   int64_t Take(int64_t bytes) {
@@ -27,11 +28,11 @@ class Pieces {
   int64_t bytes_ = 0;
 };
 
-// Copies of queries, and gradients to be copied to where queries' belong, where heads lie in
-// groups.
-class TogetherQueries {
+// Copies of queries whose heads lie in groups, and the gradients of these copies, which are copied
+// back.
+class CopiedQueries {
  public:
-  TogetherQueries(const AttentionCall& call, Pieces* pieces) : call_(call) {
+  CopiedQueries(const AttentionCall& call, Pieces* pieces) : call_(call) {
     if (!HasOneHeadStride(call.in.q_TGRD)) q_at_ = pieces->Take(call.in.q_TGRD.bytes());
     if (call.backward() && !HasOneHeadStride(call.gradients.q_TGRD))
       dq_at_ = pieces->Take(call.in.q_TGRD.bytes());
@@ -41,7 +42,7 @@ class TogetherQueries {
     const Tensor& q = call_.in.q_TGRD;
     if (q_at_ >= 0) {
       const Tensor copy(memory + q_at_, q.dtype(), q.shape(), q.device());
-      Copy(stream, q, copy);
+      OnCuda<ops::Copy>(stream, q, copy);
       at->tensors[kQ] = copy.raw();
     }
     if (dq_at_ < 0) return;
@@ -49,7 +50,7 @@ class TogetherQueries {
     at->tensors[kDq] = dq_TGRD_.raw();
   }
   void After(const Stream& stream) const {
-    if (dq_TGRD_) Copy(stream, dq_TGRD_, call_.gradients.q_TGRD);
+    if (dq_TGRD_) OnCuda<ops::Copy>(stream, dq_TGRD_, call_.gradients.q_TGRD);
   }
 
  private:
@@ -67,7 +68,7 @@ CudnnPointers PointersOf(const AttentionCall& call) {
   return at;
 }
 
-// Lengths, and offsets of each tensor.
+// Writes the lengths, and the offsets of each tensor.
 int64_t PackedPlacesBytes(const CudnnAttention& description) {
   const int64_t offsets = description.end_role() * (description.sequences + 1);
   return offsets * static_cast<int64_t>(sizeof(int64_t)) +
@@ -105,7 +106,7 @@ void SayOnce(const std::string& why) {
 
 const CudnnPlan* CudnnAttentionRunner::PlanFor(const CudaStream& stream,
                                                const CudnnAttention& description) {
-  // Held while a plan is made, so that of several threads one makes it.
+  // The lock is held while a plan is made, so that only one of several threads makes it.
   std::lock_guard<std::mutex> lock(mutex_);
   const auto [found, is_new] = plans_.try_emplace({stream.device(), description});
   std::unique_ptr<CudnnPlan>& plan = found->second;
@@ -132,14 +133,14 @@ bool CudnnAttentionRunner::Run(const Stream& stream, const AttentionCall& call) 
   Pieces pieces;
   const int64_t workspace = pieces.Take(plan->workspace_bytes());
   const int64_t places = pieces.Take(description.packed ? PackedPlacesBytes(description) : 0);
-  TogetherQueries together(call, &pieces);
+  CopiedQueries copied_queries(call, &pieces);
   char* const memory = static_cast<char*>(stream.cuda()->Workspace(pieces.bytes()));
   CudnnPointers at = PointersOf(call);
   at.workspace = memory + workspace;
   if (description.packed) FillPackedPlaces(stream, call, description, memory + places, &at);
-  together.Before(stream, memory, &at);
+  copied_queries.Before(stream, memory, &at);
   plan->Run(*stream.cuda(), at);
-  together.After(stream);
+  copied_queries.After(stream);
   return true;
 }
 

@@ -1,6 +1,6 @@
-// Attention by cuDNN: finds or makes the plan of a call, and gives it what it wants besides the
-// call's operands, in the stream's workspace. Plans are kept for the life of the runner, so that a
-// shape that came before costs no more than its launch.
+// Attention by cuDNN: finds or makes the plan of a call, and provides the further memory that it
+// needs in the stream's workspace. Plans are kept for the life of the runner, so a shape that came
+// before costs only its launch.
 #ifndef MEGATRON_OPS_CUDA_CUDNN_ATTENTION_RUNNER_H_
 #define MEGATRON_OPS_CUDA_CUDNN_ATTENTION_RUNNER_H_
 
@@ -18,21 +18,21 @@ namespace megatron::ops::cuda {
 // Threads: any, each with a stream of its own.
 class CudnnAttentionRunner {
  public:
-  // Of a workspace, which is no planned memory: deterministic gradients want many times the
-  // queries'.
+  // The largest workspace of cuDNN, which is not planned memory: deterministic gradients want many
+  // times the memory of the queries.
   static constexpr int64_t kMostWorkspaceBytes = int64_t{4} << 30;
 
   // The maker outlives the runner.
   explicit CudnnAttentionRunner(CudnnPlanMaker* maker) : maker_(maker) {}
 
-  // False: cuDNN does not take the call, and nothing was enqueued. The first time that this happens
-  // for a reason, the log says so.
+  // Returns false, having enqueued nothing, if cuDNN does not support the call. The first time for
+  // each reason, it logs the reason.
   bool Run(const Stream& stream, const AttentionCall& call);
 
  private:
-  using Key = std::pair<int, CudnnAttention>;  // with the device
+  using Key = std::pair<int, CudnnAttention>;  // device and description
 
-  // Null: there is none.
+  // A null plan means that cuDNN has none.
   const CudnnPlan* PlanFor(const CudaStream& stream, const CudnnAttention& description);
 
   CudnnPlanMaker* const maker_;

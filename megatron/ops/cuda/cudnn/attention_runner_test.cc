@@ -1,6 +1,5 @@
-// The runner with kernels of our own that are emulated, and a cuDNN that is played: plain loops
-// over what a plan's description and its pointers say, so that a stride, an offset or a length that
-// was told wrongly gives wrong results.
+// The runner with our own emulated kernels and a simulated cuDNN: plain loops over the description
+// and the pointers of a plan, so that a wrong stride, offset or length gives wrong results.
 #include "megatron/ops/cuda/cudnn/attention_runner.h"
 
 #include <algorithm>
@@ -84,7 +83,7 @@ class PlayedPlan : public CudnnPlan {
   int64_t Length(const void* lengths, int64_t s, int64_t all) const {
     return attention_.packed ? static_cast<const int32_t*>(lengths)[s] : all;
   }
-  // From the first query and the first key on, unlike our op's mask.
+  // The mask starts at the first query and the first key, unlike our op's mask.
   int64_t KeysSeen(int64_t query, int64_t keys) const {
     return attention_.causal ? std::min(query + 1, keys) : keys;
   }
@@ -173,7 +172,7 @@ struct Case {
 
 class AttentionRunnerTest : public AgreementTest {
  protected:
-  // The call by the runner on the emulated device against the op on the CPU.
+  // Compares the runner on the emulated device with the op on the CPU.
   void Expect(const Case& c, DType dtype) {
     const int64_t tokens = static_cast<int64_t>(c.cu_seqlens.back()), head_dim = 16;
     const Shape packed = {tokens, c.groups, c.heads + 2, head_dim};
@@ -248,7 +247,7 @@ TEST_F(AttentionRunnerTest, APlanIsMadeOnceForAllCallsThatItServes) {
   EXPECT_EQ(cudnn_.made.size(), plans);
 }
 
-TEST_F(AttentionRunnerTest, WhatCudnnDoesNotTakeIsLeftToTheCaller) {
+TEST_F(AttentionRunnerTest, UnsupportedCallsAreLeftToTheCaller) {
   ThreadPool pool(1);
   CudaStream cuda(0);
   const Stream stream = Stream::Cuda(0, &cuda);
@@ -260,7 +259,7 @@ TEST_F(AttentionRunnerTest, WhatCudnnDoesNotTakeIsLeftToTheCaller) {
   call.lse_TGR = lse;
   call.attention.cu_seqlens_q = call.attention.cu_seqlens_k = cu;
   call.attention.max_seqlen_q = call.attention.max_seqlen_k = 16;
-  // Without a kernel, and with one that wants too much memory: asked for once.
+  // Neither a call without a kernel nor one that wants too much memory asks for a plan twice.
   for (const int64_t bytes : {int64_t{-1}, CudnnAttentionRunner::kMostWorkspaceBytes + 1}) {
     cudnn_.workspace_bytes = bytes;
     call.attention.scale = bytes < 0 ? 1.0f : 2.0f;

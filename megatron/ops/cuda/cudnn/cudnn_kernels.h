@@ -1,5 +1,5 @@
-// cuDNN's attention behind the op. The library is loaded when it is first asked for: a program does
-// not need it to start, and none is linked.
+// Attention by cuDNN. The library is loaded at its first use: no program links it or needs it to
+// start.
 #ifndef MEGATRON_OPS_CUDA_CUDNN_CUDNN_KERNELS_H_
 #define MEGATRON_OPS_CUDA_CUDNN_CUDNN_KERNELS_H_
 
@@ -11,11 +11,11 @@
 
 namespace megatron::ops::cuda {
 
-// The library's version ("9.19.0"), or why there is none and what would help.
+// Returns the library's version ("9.19.0"), or why there is none and what would help.
 absl::StatusOr<std::string> CudnnVersion();
 
-// False: cuDNN does not take the call, and nothing was enqueued (attention_runner.h). Without the
-// library the program ends: whoever chooses kernels asks for its version first.
+// Returns false, having enqueued nothing, if cuDNN does not support the call (attention_runner.h).
+// Without the library it ends the program: callers that choose a kernel check CudnnVersion first.
 bool RunCudnnAttention(const Stream& stream, const AttentionCall& call);
 
 }  // namespace megatron::ops::cuda

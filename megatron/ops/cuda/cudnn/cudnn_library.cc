@@ -14,12 +14,12 @@ namespace megatron::ops::cuda {
 namespace {
 
 constexpr char kName[] = "libcudnn.so.9";
-// Since 9.6 the log-sum-exp of packed sequences is packed, too.
+// Since 9.6, the log-sum-exp of packed sequences is packed, too.
 constexpr int64_t kOldest = 90600;
 
 struct Library {
   void* handle = nullptr;
-  std::string problem;  // of loading it
+  std::string problem;  // the error of loading it
 };
 
 const Library& TheLibrary() {

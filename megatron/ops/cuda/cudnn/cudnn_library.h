@@ -1,5 +1,5 @@
-// The functions of cuDNN that its front end calls, which cudnn_library.cc defines: each calls the
-// one of the same name in the library that was loaded.
+// The functions of cuDNN that its front end calls. cudnn_library.cc defines them: each calls the
+// function of the same name in the loaded library.
 #ifndef MEGATRON_OPS_CUDA_CUDNN_CUDNN_LIBRARY_H_
 #define MEGATRON_OPS_CUDA_CUDNN_CUDNN_LIBRARY_H_
 
@@ -9,7 +9,7 @@
 
 namespace megatron::ops::cuda {
 
-// Loads it, once; its version as cudnnGetVersion gives it.
+// Loads the library once, and returns its version as cudnnGetVersion gives it.
 absl::StatusOr<int64_t> LoadCudnn();
 
 }  // namespace megatron::ops::cuda

@@ -20,7 +20,7 @@ using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr const char* kNames[kCudnnRoles] = {"q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv"};
 
-// Numbers of the graph's tensors: a role's, and behind them those that say where sequences are.
+// Numbers of the tensors of the graph: those of the roles, then those of lengths and offsets.
 int64_t Id(int role) { return 1 + role; }
 int64_t OffsetsId(int role) { return 1 + kCudnnRoles + role; }
 constexpr int64_t kQueryLengthsId = 1 + 2 * kCudnnRoles;
@@ -31,13 +31,13 @@ std::vector<int64_t> List(const Values& values) {
   return {values.begin(), values.end()};
 }
 
-// A handle of a device, which one thread uses at a time: it has a stream that calls go to.
+// A handle of a device. One thread uses it at a time, since it holds the stream of its calls.
 struct DeviceHandle {
   std::mutex turn;
   cudnnHandle_t handle = nullptr;
 };
 
-// For the life of the program.
+// Returns the handle of the device, which lives as long as the program.
 DeviceHandle* HandleOf(int device) {
   static std::mutex* const mutex = new std::mutex;
   static auto* const handles = new std::map<int, DeviceHandle*>;
@@ -110,8 +110,8 @@ class AttentionGraph {
   template <typename Options>
   void SetOptions(Options* options) const {
     options->set_name("attention").set_attn_scale(attention_.scale);
-    // Where a causal call has as many queries as keys, the first query's diagonal is the last
-    // one's.
+    // If a causal call has as many queries as keys, the diagonal of the first query is that of the
+    // last one.
     options->set_causal_mask(attention_.causal);
     if (!attention_.packed) return;
     options->set_padding_mask(true).set_seq_len_q(query_lengths_).set_seq_len_kv(key_lengths_);

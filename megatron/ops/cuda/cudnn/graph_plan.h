@@ -1,4 +1,4 @@
-// Plans of the cuDNN that was loaded, through its front end. After LoadCudnn.
+// Plans of the loaded cuDNN, through its front end. LoadCudnn comes first.
 #ifndef MEGATRON_OPS_CUDA_CUDNN_GRAPH_PLAN_H_
 #define MEGATRON_OPS_CUDA_CUDNN_GRAPH_PLAN_H_
 
@@ -6,7 +6,7 @@
 
 namespace megatron::ops::cuda {
 
-// The maker of this process.
+// The plan maker of this process.
 CudnnPlanMaker* CudnnGraphPlans();
 
 }  // namespace megatron::ops::cuda

@@ -4,7 +4,7 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// A thread a sequence, and one for the end of the last.
+// Each thread has one sequence, and one more thread the end of the last.
 __global__ void __launch_bounds__(kThreads) PackedPlacesKernel(PackedPlaces places) {
   const int64_t s = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (s > places.sequences) return;

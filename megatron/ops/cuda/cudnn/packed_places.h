@@ -1,4 +1,5 @@
-// Where packed sequences lie in each of a call's tensors, as cuDNN wants to read it on the device.
+// The offsets of packed sequences in each tensor of a call, in the form that cuDNN reads on the
+// device.
 #ifndef MEGATRON_OPS_CUDA_CUDNN_PACKED_PLACES_H_
 #define MEGATRON_OPS_CUDA_CUDNN_PACKED_PLACES_H_
 
@@ -13,7 +14,7 @@ struct PackedPlaces {
 
   const int32_t* cu_seqlens = nullptr;  // [given + 1]
   int64_t given = 0;
-  int64_t sequences = 0;  // those beyond the given are empty and lie behind all
+  int64_t sequences = 0;  // further ones are empty and lie behind the given ones
   int tensors = 0;
   int64_t token_strides[kMostTensors] = {};
   int64_t* offsets = nullptr;  // [tensors, sequences + 1] (=), in elements

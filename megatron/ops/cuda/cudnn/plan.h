@@ -1,4 +1,4 @@
-// A kernel of cuDNN's for the calls of one description.
+// A kernel of cuDNN for the calls of one description.
 #ifndef MEGATRON_OPS_CUDA_CUDNN_PLAN_H_
 #define MEGATRON_OPS_CUDA_CUDNN_PLAN_H_
 
@@ -11,22 +11,23 @@
 
 namespace megatron::ops::cuda {
 
-// Where the operands of one call are, on the device.
+// The device pointers of one call's operands.
 struct CudnnPointers {
   std::array<void*, kCudnnRoles> tensors{};
-  // Packed: int64 [sequences + 1] of each tensor, in elements; int32 [sequences].
+  // Only if packed: offsets, int64 [sequences + 1] of each tensor, in elements; lengths, int32
+  // [sequences].
   std::array<void*, kCudnnRoles> offsets{};
   void *query_lengths = nullptr, *key_lengths = nullptr;
   void* workspace = nullptr;
 };
 
-// Threads: one at a time, as the stream.
+// Threads: one at a time, like the stream.
 class CudnnPlan {
  public:
   virtual ~CudnnPlan() = default;
 
   virtual int64_t workspace_bytes() const = 0;
-  // Enqueues it.
+  // Enqueues the kernel.
   virtual void Run(const CudaStream& stream, const CudnnPointers& at) const = 0;
 };
 
@@ -35,8 +36,8 @@ class CudnnPlanMaker {
  public:
   virtual ~CudnnPlanMaker() = default;
 
-  // Null where cuDNN has no kernel. Takes up to some seconds, and is not to be called while the
-  // stream's work is recorded into a graph.
+  // Returns null if cuDNN has no kernel. It takes up to some seconds, and must not be called while
+  // the stream's work is recorded into a graph.
   virtual std::unique_ptr<CudnnPlan> Make(const CudaStream& stream,
                                           const CudnnAttention& attention) = 0;
 };

@@ -1,6 +1,6 @@
-// Compiled without ThreadSanitizer's instrumentation: what the emulation itself reads and writes is
-// of no thread. So it copies and fills in ways that do not become calls of memcpy and memset, which
-// ThreadSanitizer intercepts.
+// This file is compiled without ThreadSanitizer's instrumentation: the emulation's own accesses
+// belong to no thread. So it copies and fills in ways that do not become calls of memcpy and
+// memset, which ThreadSanitizer intercepts.
 #include "megatron/ops/cuda/emulation/block.h"
 
 #include <algorithm>
@@ -21,9 +21,9 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// Leaves the registers that a call preserves on the stack, and goes on with another stack where
-// this function was left before. (Libraries' switches ask the kernel for signal masks each time,
-// which takes longer than the threads between two of them.)
+// Saves the registers that a call preserves on the stack, and continues on another stack where this
+// function was left before. (Library functions that switch stacks ask the kernel for signal masks
+// each time, which takes longer than the threads run between two switches.)
 extern "C" void MegatronSwitchStack(void** left, void* entered);
 asm(R"(
 .text
@@ -53,23 +53,25 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr unsigned kMostThreads = 1024;
-// Of every kernel that has not asked for more.
+// Dynamic shared memory of a kernel that has not asked for more.
 constexpr size_t kSharedBytesUnasked = size_t{48} << 10;
-// Of each launch, drawn anew: what ThreadSanitizer does takes many times longer than the rest.
+// Number of blocks that ThreadSanitizer watches, drawn anew for each launch: watching takes many
+// times longer than the rest.
 constexpr size_t kWatchedBlocks = 4;
 
 enum class Call { kSyncBlock, kSyncWarp, kShuffle, kWholeWarp };
 
-// Fibers that wait for each other: all that have not returned must arrive, by the same call.
+// Fibers that wait for each other: all that have not returned must arrive, with the same call.
 struct Barrier {
   int expected = 0, arrived = 0;
   int64_t generation = 0;
   Call call = Call::kSyncBlock;
-  // What orders a generation. Who is two ahead has waited for all to have come to the next.
+  // The addresses by which a sanitizer sees the order of generations, used in turn: a thread that
+  // is two generations ahead has waited for all others to reach the next one.
   char order[2] = {};
 };
 
-// What a lane gave, and to which generation.
+// The value that a lane gave, and its generation.
 struct Given {
   Register value = {};
   int64_t generation = -1;
@@ -77,7 +79,7 @@ struct Given {
 
 struct Warp {
   Barrier barrier;
-  std::array<Given, kWarpSize> given[2];  // by turns
+  std::array<Given, kWarpSize> given[2];  // used in turn
 };
 
 struct Fiber {
@@ -86,12 +88,12 @@ struct Fiber {
   void* thread = nullptr;  // ThreadSanitizer's; null: the one that launched
   unsigned index = 0;
   bool done = false;
-  const char* waits_for = nullptr;  // beyond barriers of threads
+  const char* waits_for = nullptr;  // other than barriers of threads
   bool lets_others_run = false;
 };
 
-// Runs blocks one after the other. Blocks of one are ordered, so that shared memory, stacks and
-// ThreadSanitizer's threads can be used again; those of two are not.
+// Runs blocks one after another. Blocks of one multiprocessor are ordered, so that shared memory,
+// stacks and ThreadSanitizer's threads can be reused; blocks of different ones are not.
 struct Multiprocessor {
   bool is_watched = true;  // its threads are ThreadSanitizer's threads
   std::vector<Fiber> fibers;
@@ -99,30 +101,30 @@ struct Multiprocessor {
   std::vector<Warp> warps;
   SharedMemory shared;
   int64_t blocks = 0;      // so far
-  char order[2] = {};      // of its blocks, by turns
-  int running_fibers = 0;  // that have not ended
+  char order[2] = {};      // one for each of its blocks, in turn
+  int running_fibers = 0;  // fibers that have not ended
 };
 
-// What is launched.
+// The kernel that is running, and the state of the emulated device.
 struct Machine {
   std::mutex mutex;
   Multiprocessor watched[2], unwatched;
-  Multiprocessor* on = nullptr;  // that runs
+  Multiprocessor* on = nullptr;  // the one that runs
   Fiber* running = nullptr;
   void* scheduler = nullptr;  // its stack pointer while a fiber runs
   void* scheduler_thread = nullptr;
   int64_t progress = 0;  // fibers that ended, barriers that opened, and what NoteProgress told
-  std::vector<std::function<void()>> at_end;  // of the block
+  std::vector<std::function<void()>> at_end;  // called at the end of the block
   size_t shared_bytes = 0;
   const std::function<void()>* thread = nullptr;
-  std::map<const void*, size_t> allowed_shared;  // by kernel
+  std::map<const void*, size_t> allowed_shared;  // keyed by kernel
 };
 
 Machine& TheMachine() {
   static Machine& machine = *[] {
     auto* const made = new Machine;
     made->unwatched.is_watched = false;
-    made->at_end.reserve(8);  // not by a fiber: another one frees it
+    made->at_end.reserve(8);  // reserved here and not by a fiber, since another fiber frees it
     return made;
   }();
   return machine;
@@ -141,7 +143,7 @@ void Yield() {
   MegatronSwitchStack(&machine.running->stack_pointer, machine.scheduler);
 }
 
-// Lets those go that wait, if nobody else is to come.
+// Releases the waiting fibers if no other is expected.
 void OpenIfComplete(Barrier* barrier) {
   if (barrier->arrived < barrier->expected || barrier->expected == 0) return;
   barrier->arrived = 0;
@@ -178,15 +180,14 @@ void RunFiber() {
   LOG(FATAL) << "a fiber that had ended ran on";
 }
 
-// As if RunFiber had been about to begin when the stack was left.
+// Returns a stack that looks as if RunFiber had been about to begin when it was left.
 void* FreshStack(char* memory) {
   constexpr int kSavedRegisters = 6;
   auto top = reinterpret_cast<uintptr_t>(memory + kStackBytes) & ~uintptr_t{15};
   auto* const slots = reinterpret_cast<uintptr_t*>(top) - 2 - kSavedRegisters;
   std::fill_n(slots, kSavedRegisters, 0);
   slots[kSavedRegisters] = reinterpret_cast<uintptr_t>(&RunFiber);
-  slots[kSavedRegisters + 1] =
-      0;  // where it would return to; keeps the stack aligned as a call does
+  slots[kSavedRegisters + 1] = 0;  // the return address; it keeps the stack aligned as a call does
   return slots;
 }
 
@@ -209,7 +210,7 @@ void StartFibers(Multiprocessor* on, unsigned threads) {
     fiber.waits_for = nullptr;
     fiber.lets_others_run = false;
     char* const stack = fiber.stack.get();
-    // What RunFiber never returned from.
+    // Permits the part of the stack from which RunFiber never returned.
     if (fiber.stack_pointer != nullptr)
       Permit(fiber.stack_pointer, stack + kStackBytes - static_cast<char*>(fiber.stack_pointer));
     fiber.stack_pointer = FreshStack(stack);
@@ -228,7 +229,7 @@ Order DrawOrder(unsigned threads, std::mt19937* random) {
   return order;
 }
 
-// Lets the threads of a warp go on until all of them wait for other warps or have ended.
+// Runs the threads of a warp until all of them wait for other warps or have ended.
 void RunWarp(const std::vector<unsigned>& warp) {
   Machine& machine = TheMachine();
   for (int64_t before = -1; machine.progress > before;) {
@@ -244,7 +245,7 @@ void RunWarp(const std::vector<unsigned>& warp) {
   }
 }
 
-// What fibers wait for, for a person to read.
+// What the fibers wait for, as text for a person.
 std::string Waits(const Multiprocessor& on) {
   std::set<std::string> waits;
   for (const Fiber& fiber : on.fibers) {
@@ -256,7 +257,7 @@ std::string Waits(const Multiprocessor& on) {
   return all;
 }
 
-// One of those that let others run goes on; false: there is none.
+// Runs one of the fibers that let others run; returns false if there is none.
 bool WakeOne(const Order& order) {
   Machine& machine = TheMachine();
   for (const std::vector<unsigned>& warp : order) {
@@ -271,8 +272,7 @@ bool WakeOne(const Order& order) {
   return false;
 }
 
-// Warp by warp, each as far as it gets: one that does not wait for others where it should runs
-// ahead of them.
+// Runs warp by warp, each as far as possible: a warp that lacks a wait runs ahead of the others.
 void RunBlock(const Order& order) {
   Machine& machine = TheMachine();
   StartFibers(machine.on, blockDim.x);
@@ -291,7 +291,7 @@ void RunBlock(const Order& order) {
 
 void CheckLaunch(dim3 grid, dim3 block) {
   CHECK_EQ(block.y * block.z, 1u) << "blocks have one dim here";
-  // What hardware refuses.
+  // These sizes are refused by hardware, too.
   CHECK(block.x > 0 && block.x <= kMostThreads) << block.x;
   CHECK(grid.x > 0 && grid.x <= 0x7fffffff && grid.y > 0 && grid.y <= 65535 && grid.z > 0 &&
         grid.z <= 65535)

@@ -1,21 +1,21 @@
-// Runs CUDA kernels on the CPU, for tests where there is no GPU: sources are compiled as C++
-// (emulated_cuda.bzl), a launch becomes a loop over blocks, and the threads of a block are fibers
-// that change places where they wait for each other.
+// Runs CUDA kernels on the CPU, for tests without a GPU. Sources are compiled as C++
+// (emulated_cuda.bzl); a launch becomes a loop over blocks; the threads of a block are fibers,
+// which switch where they wait for each other.
 //
-// Between two such places the fibers run one after the other, blocks and threads in orders drawn
-// anew for each launch: a kernel that lacks a __syncthreads gives different results from run to
-// run. A binary linked with ThreadSanitizer reports it, whatever the results, with the places of
-// both accesses: there each thread of a kernel is a thread, and what CUDA orders is all that
-// orders them. __syncthreads orders a block's threads and __syncwarp a warp's; shuffles and
-// products of matrices order nothing, and no two blocks of a launch are ordered. With
-// AddressSanitizer shared memory ends where it ends. What hardware does on its own (the rates, the
-// memory model between blocks) is not emulated.
+// Between two such points the fibers run one after another. The orders of blocks and threads are
+// drawn anew for each launch, so a kernel that lacks a __syncthreads gives different results from
+// run to run. A binary linked with ThreadSanitizer reports the race, whatever the results, with the
+// places of both accesses: there each thread of a kernel is a thread, and only the synchronization
+// of CUDA orders them. __syncthreads orders the threads of a block and __syncwarp those of a warp;
+// shuffles and products of matrices order nothing, and no two blocks of a launch are ordered.
+// AddressSanitizer reports accesses outside of shared memory. Other properties of hardware (its
+// rates, the memory model between blocks) are not emulated.
 //
-// What hardware leaves undefined ends the program: a lane that asks for another's value which does
-// not take part, lanes of a warp that wait for each other at different calls, more shared memory
-// than the kernel has asked for.
+// Behaviour that hardware leaves undefined ends the program: a lane that asks for the value of a
+// lane that does not take part, lanes of a warp that wait for each other at different calls, more
+// shared memory than the kernel has asked for.
 //
-// Threads: one launch at a time, by a lock.
+// Threads: a lock lets one launch run at a time.
 #ifndef MEGATRON_OPS_CUDA_EMULATION_BLOCK_H_
 #define MEGATRON_OPS_CUDA_EMULATION_BLOCK_H_
 
@@ -31,7 +31,7 @@ struct dim3 {
       : x(x_size), y(y_size), z(z_size) {}
 };
 
-// Of the fiber that runs.
+// The built-in variables of the running fiber.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace megatron::emulation {
@@ -42,26 +42,26 @@ void SyncBlock();
 void SyncWarp();
 int Lane();
 
-// Lets other threads run until `ready` says true; looks at it whenever something has happened.
-// `what` is named if it never becomes true.
+// Lets other threads run until `ready` returns true; it is checked whenever something has happened.
+// `what` is named if that never happens.
 void WaitUntil(const std::function<bool()>& ready, const char* what);
-// Something happened that a thread may wait for.
+// Says that something happened that a thread may wait for.
 void NoteProgress();
-// Lets others run until none of them can go on, or all that can wait here, too.
+// Lets other threads run until none of them can continue, or until all that can wait here, too.
 void WaitForOthers();
 
-// Runs when the threads of the block that runs have ended.
+// Calls the function when the threads of the running block have ended.
 void AtBlockEnd(std::function<void()> action);
 
 struct Register {
   uint64_t words[2];
 };
 
-// What each lane gave to the same call; all lanes that have not returned must make it. Valid until
-// the lane's second call after this one.
+// The values that the lanes gave to the same call. All lanes that have not returned must make the
+// call. It is valid until the lane's second call after this one.
 class WarpRegisters {
  public:
-  // With `whole_warp` no lane may have returned, as instructions named .aligned want it.
+  // If `whole_warp`, no lane may have returned, as instructions named .aligned require.
   template <typename X>
   explicit WarpRegisters(const X& mine, bool whole_warp = false) {
     static_assert(sizeof(X) <= sizeof(Register), "more than a lane gives");
@@ -89,25 +89,25 @@ X FromLane(X x, int lane) {
   return WarpRegisters(x).Of<X>(lane);
 }
 
-// The block's dynamic shared memory, aligned to that many bytes and to no more.
+// Returns the block's dynamic shared memory, aligned to that many bytes and not to twice as many.
 void* DynamicShared(size_t alignment = 16);
 size_t DynamicSharedBytes();
 
-// The block's memory for a __shared__ variable of a type, which `key` tells from others. What a
-// kernel reads before it has written it is NaN in every floating-point dtype.
+// Returns the block's memory for a __shared__ variable of a type, which `key` identifies. Before a
+// kernel writes it, it is NaN in every floating-point dtype.
 void* StaticShared(const void* key, size_t bytes, size_t alignment);
 template <typename X>
 X& Shared(const void* key) {
   return *static_cast<X*>(StaticShared(key, sizeof(X), alignof(X)));
 }
 
-// Of compute capability 9.0, for a block: static and dynamic.
+// Shared memory of a block on compute capability 9.0, static and dynamic.
 constexpr size_t kMostSharedBytes = size_t{227} << 10;
 
-// How much dynamic shared memory a kernel may ask for, beyond what every one may. False if no
-// device has as much.
+// Allows a kernel more dynamic shared memory than the default. Returns false if no device has as
+// much.
 bool AllowShared(const void* kernel, int bytes);
-// What a block of the kernel may have, which is launched with that much dynamic memory.
+// Bytes that a block of the kernel may use if it is launched with that much dynamic memory.
 size_t SharedLimit(const void* kernel, size_t dynamic_bytes);
 template <typename Kernel>
 const void* Address(Kernel* kernel) {
@@ -132,7 +132,7 @@ class Launch {
 
   template <typename... Args>
   void operator()(Args... args) const {
-    // A thread has parameters of its own.
+    // Each thread has its own copy of the parameters.
     RunGrid(
         grid_, block_, shared_bytes_, [&] { kernel_(args...); },
         SharedLimit(address_, shared_bytes_));

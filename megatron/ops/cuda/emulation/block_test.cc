@@ -63,7 +63,7 @@ TEST(BlockTest, ShufflesTakeWhatTheLaneGave) {
   }
 }
 
-// So a warp whose lanes wait for each other alone does not happen to wait for the block, too.
+// A warp whose lanes wait for each other does not wait for the whole block, too.
 TEST(BlockTest, AWarpRunsAheadOfOthersToTheNextBarrierOfTheBlock) {
   std::atomic<int> arrived{0};
   std::vector<int> seen(64), in_the_end(64);
@@ -78,8 +78,8 @@ TEST(BlockTest, AWarpRunsAheadOfOthersToTheNextBarrierOfTheBlock) {
   EXPECT_EQ(in_the_end, std::vector<int>(64, 64));
 }
 
-// What a kernel without its __syncthreads computes depends on the order of its threads: that it
-// changes from launch to launch is how such a kernel is found.
+// The result of a kernel that lacks a __syncthreads depends on the order of its threads. The order
+// changes from launch to launch, so that such a kernel is found.
 TEST(BlockTest, TheOrderOfThreadsDiffersFromLaunchToLaunch) {
   std::set<std::vector<unsigned>> orders;
   for (int launch = 0; launch < 5; ++launch) {
@@ -190,7 +190,7 @@ TEST(BlockDeathTest, LanesThatWaitAtDifferentCallsAreFound) {
                "at different calls");
 }
 
-// In a build with AddressSanitizer.
+// This needs a build with AddressSanitizer.
 TEST(BlockDeathTest, SharedMemoryEndsWhereItEnds) {
   if (!BoundsAreChecked()) GTEST_SKIP() << "built without AddressSanitizer";
   for (int at : {-1, 5}) {

@@ -17,13 +17,13 @@ namespace megatron::emulation {
 namespace {
 
 constexpr int kWarpsOfGroup = 4;
-constexpr int kWarpRows = 16;  // of the 64 of a product
-constexpr int kDepth = 16;     // of a product: bytes of a row of the operands, by 2
+constexpr int kWarpRows = 16;  // of the 64 rows of a product
+constexpr int kDepth = 16;     // depth of a product: half the bytes of a row of the operands
 constexpr int kElementBytes = 2;
 constexpr int kSwizzledRow = 128;
-// Of a block, 32-bit ones.
+// Number of 32-bit registers of a block.
 constexpr int kRegisters = 65536;
-// Where dynamic shared memory begins: aligned as little as hardware may.
+// The address of dynamic shared memory, with the least alignment that hardware may give it.
 constexpr uint32_t kSharedBase = 1040;
 constexpr char kPoison = static_cast<char>(0xff);  // NaN in every dtype
 
@@ -35,14 +35,14 @@ struct Copy {
 
 struct Barrier {
   int expected = 0, pending = 0;  // arrivals of a phase
-  int64_t bytes = 0;              // that are to come
-  int parity = 0;                 // of the phase that is not complete
+  int64_t bytes = 0;              // bytes that have not arrived
+  int parity = 0;                 // parity of the incomplete phase
   unsigned made_by = 0;
   bool fenced = false;  // seen by copies
   std::vector<Copy> copies;
 };
 
-using Sums = std::array<std::vector<float>, kWarpSize>;  // of each lane
+using Sums = std::array<std::vector<float>, kWarpSize>;  // one vector per lane
 
 struct PendingProduct {
   std::array<Product, kWarpSize> lanes;
@@ -53,16 +53,16 @@ struct Warp {
   std::array<Product, kWarpSize> asked;
   std::vector<PendingProduct> open;
   std::deque<std::vector<PendingProduct>> committed;
-  std::map<const float*, std::weak_ptr<Sums>> in_flight;  // by the first lane's sums
+  std::map<const float*, std::weak_ptr<Sums>> in_flight;  // keyed by the first lane's sums
   bool fenced = false;
   size_t products = 0;
-  int registers = 0;  // of a thread
+  int registers = 0;  // registers per thread
 };
 
 struct State {
   std::map<const uint64_t*, Barrier> barriers;
   std::vector<Warp> warps;
-  // What the products of each four warps were, in their order.
+  // The products of each warpgroup, in order.
   std::map<size_t, std::vector<Product>> products_of_group;
   int free_registers = 0;
 };
@@ -104,8 +104,8 @@ char* AtShared(uint32_t address, size_t bytes) {
   return static_cast<char*>(DynamicShared()) + (address - kSharedBase);
 }
 
-// "Shared memory matrix layout", 128-byte swizzle: of an address, bits 4 to 6 are turned over by
-// bits 7 to 9, which count rows of 128 bytes.
+// "Shared memory matrix layout", 128-byte swizzle: bits 4 to 6 of an address are XORed with bits 7
+// to 9, the number of the 128-byte row.
 uint32_t Swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
 Barrier& At(const uint64_t* barrier) {
@@ -121,7 +121,7 @@ void CompleteIfDone(Barrier* barrier) {
   NoteProgress();
 }
 
-// The bytes of one element of the tensor or zeros beyond it.
+// Reads one element of the tensor; zeros outside of it.
 void ReadElement(const Copy& copy, const std::array<int, 4>& in_box, char* to) {
   const char* from = copy.map.data;
   for (size_t d = 0; d < 4; ++d) {
@@ -150,7 +150,7 @@ void Deliver(const Copy& copy) {
   }
 }
 
-// Brings what was asked for, if nothing else is lacking.
+// Delivers the requested bytes if nothing else is missing.
 void DeliverAll(Barrier* barrier) {
   if (barrier->pending > 0 || barrier->copies.empty()) return;
   for (const Copy& copy : barrier->copies) {
@@ -177,7 +177,8 @@ struct Descriptor {
     return static_cast<uint32_t>(bits >> first & 0x3fff) << 4;
   }
 
-  // Element (i, k) of an operand, i its row as left or its column as right one.
+  // Reads element (i, k) of an operand; i is the row of a left operand or the column of a right
+  // one.
   uint16_t At(uint32_t i, uint32_t k, bool transposed) const {
     // K-major: groups of 8 rows of 128 bytes, `stride` apart. MN-major: columns of 64 elements,
     // `leading` apart, of groups of 8 rows of 128 bytes, `stride` apart.
@@ -228,7 +229,7 @@ void Compute(PendingProduct* product, size_t warp) {
   }
 }
 
-// The sums that the lanes gave, out of their reach until the products have ended.
+// The sums of the lanes, inaccessible to them until the products have ended.
 std::shared_ptr<Sums> TakeSums(Warp* warp) {
   std::weak_ptr<Sums>& in_flight = warp->in_flight[warp->asked[0].sums];
   if (std::shared_ptr<Sums> sums = in_flight.lock()) return sums;
@@ -244,7 +245,7 @@ std::shared_ptr<Sums> TakeSums(Warp* warp) {
   return sums;
 }
 
-// The warps of a group do one product together.
+// The warps of a group compute one product together.
 void CheckAgainstGroup(Warp* warp) {
   std::vector<Product>& all = Current().products_of_group[WarpIndex() / kWarpsOfGroup];
   const Product& mine = warp->asked[0];
@@ -368,7 +369,7 @@ void WaitForProducts(int pending) {
   SyncWarp();
   if (Lane() == 0) {
     Warp& warp = CurrentWarp();
-    // Whoever is let go on by what this warp has done so far, gets ahead of its products.
+    // Threads that can continue because of this warp's previous work run before its products.
     if (warp.committed.size() > static_cast<size_t>(pending)) WaitForOthers();
     while (warp.committed.size() > static_cast<size_t>(pending)) EndGroup(&warp);
     warp.fenced = false;

@@ -1,5 +1,5 @@
-// That ThreadSanitizer tells a kernel with a race from the same one without. Built with it always:
-// bazel test //megatron/ops/cuda/emulation:race_test
+// Tests that ThreadSanitizer reports a kernel with a race, and not the same kernel without. The
+// test is always built with ThreadSanitizer: bazel test //megatron/ops/cuda/emulation:race_test
 #include <cstdlib>
 #include <vector>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned kThreads = 64;
 
-// Runs it in a process of its own, which ends after it.
+// Runs the function in a child process, which ends afterwards.
 template <typename Kernel>
 void ExpectRaces(bool races, unsigned blocks, Kernel kernel) {
   ASSERT_TRUE(RacesAreFound());
@@ -38,7 +38,7 @@ int* SharedInts() {
   return Shared<int[kThreads]>(&key);
 }
 
-TEST(RaceDeathTest, OfWhatAnotherThreadWroteWithoutABarrier) {
+TEST(RaceDeathTest, ReadingAnotherThreadsWriteWithoutABarrierIsReported) {
   for (bool waits : {false, true}) {
     std::vector<int> out(kThreads);
     ExpectRaces(!waits, 1, [&] {
@@ -50,7 +50,7 @@ TEST(RaceDeathTest, OfWhatAnotherThreadWroteWithoutABarrier) {
   }
 }
 
-TEST(RaceDeathTest, OfWhatAnotherThreadStillReads) {
+TEST(RaceDeathTest, WritingWhatAnotherThreadStillReadsIsReported) {
   for (bool waits : {false, true}) {
     std::vector<int> out(kThreads);
     ExpectRaces(!waits, 1, [&] {
@@ -65,7 +65,7 @@ TEST(RaceDeathTest, OfWhatAnotherThreadStillReads) {
   }
 }
 
-TEST(RaceDeathTest, OfTwoBlocksThatAddToOnePlace) {
+TEST(RaceDeathTest, TwoBlocksThatAddToOnePlaceAreReported) {
   for (bool same : {false, true}) {
     std::vector<float> sums(2);
     ExpectRaces(same, 2, [&] {
@@ -74,8 +74,8 @@ TEST(RaceDeathTest, OfTwoBlocksThatAddToOnePlace) {
   }
 }
 
-// A barrier is the block's own.
-TEST(RaceDeathTest, OfTwoBlocksThatWaitEachForItself) {
+// A barrier orders only the threads of its block.
+TEST(RaceDeathTest, BarriersOfTwoBlocksDoNotOrderThem) {
   std::vector<int> out(kThreads);
   ExpectRaces(true, 2, [&] {
     __syncthreads();
@@ -86,7 +86,7 @@ TEST(RaceDeathTest, OfTwoBlocksThatWaitEachForItself) {
   });
 }
 
-TEST(RaceDeathTest, OfLanesThatExchangeByMemory) {
+TEST(RaceDeathTest, LanesThatExchangeThroughMemoryAreReported) {
   for (bool waits : {false, true}) {
     std::vector<int> out(kThreads);
     ExpectRaces(!waits, 1, [&] {
@@ -98,7 +98,7 @@ TEST(RaceDeathTest, OfLanesThatExchangeByMemory) {
   }
 }
 
-TEST(RaceDeathTest, OfWarpsThatWaitEachForItself) {
+TEST(RaceDeathTest, WarpBarriersDoNotOrderTwoWarps) {
   std::vector<int> out(kThreads);
   ExpectRaces(true, 1, [&] {
     int* const shared = SharedInts();
@@ -109,7 +109,7 @@ TEST(RaceDeathTest, OfWarpsThatWaitEachForItself) {
 }
 
 // "They do not imply a memory barrier" (CUDA C++ Programming Guide, "Warp Shuffle Functions").
-TEST(RaceDeathTest, ThatAShuffleDoesNotMend) {
+TEST(RaceDeathTest, AShuffleOrdersNothing) {
   std::vector<int> out(kThreads);
   ExpectRaces(true, 1, [&] {
     int* const shared = SharedInts();
@@ -119,7 +119,7 @@ TEST(RaceDeathTest, ThatAShuffleDoesNotMend) {
   });
 }
 
-TEST(RaceDeathTest, NoneWhereBlocksUseTheSameSharedMemory) {
+TEST(RaceDeathTest, BlocksThatReuseSharedMemoryAreNotReported) {
   std::vector<int> out(8 * kThreads);
   ExpectRaces(false, 8, [&] {
     int* const shared = SharedInts();
@@ -129,7 +129,7 @@ TEST(RaceDeathTest, NoneWhereBlocksUseTheSameSharedMemory) {
   });
 }
 
-TEST(RaceDeathTest, NoneOfShuffledValues) {
+TEST(RaceDeathTest, ShuffledValuesAreNotReported) {
   std::vector<float> sums(4);
   ExpectRaces(false, 4, [&] {
     float sum = 1;
@@ -138,8 +138,8 @@ TEST(RaceDeathTest, NoneOfShuffledValues) {
   });
 }
 
-// Who waits for its own copies does not wait for others'.
-TEST(RaceDeathTest, OfCopiesOfAnotherThread) {
+// A thread that waits for its own copies does not wait for those of others.
+TEST(RaceDeathTest, ReadingAnotherThreadsCopyIsReported) {
   struct alignas(kAsyncCopyBytes) Line {
     int values[4];
   };
@@ -158,8 +158,8 @@ TEST(RaceDeathTest, OfCopiesOfAnotherThread) {
   }
 }
 
-// A copy may come as soon as it is asked for.
-TEST(RaceDeathTest, OfACopyToWhatAnotherThreadStillReads) {
+// A copy may arrive as soon as it is issued.
+TEST(RaceDeathTest, ACopyToWhatAnotherThreadStillReadsIsReported) {
   struct alignas(kAsyncCopyBytes) Line {
     int values[4];
   };
@@ -179,13 +179,13 @@ TEST(RaceDeathTest, OfACopyToWhatAnotherThreadStillReads) {
   }
 }
 
-// Each launch happens after those before it, and what the host does after all of them.
-TEST(RaceDeathTest, NoneBetweenLaunches) {
+// Each launch happens after those before it, and the host's later work after all of them.
+TEST(RaceDeathTest, LaunchesAreOrdered) {
   std::vector<int> values(4 * kThreads);
   const auto run = [&] {
     for (int launch = 0; launch < 3; ++launch) {
       RunGrid(dim3(4), dim3(kThreads), 0, [&] {
-        // Another thread of another block each time.
+        // Each time, a different thread of a different block writes.
         const unsigned i = blockIdx.x * kThreads + threadIdx.x;
         ++values[(i * 5 + static_cast<unsigned>(launch)) % values.size()];
       });

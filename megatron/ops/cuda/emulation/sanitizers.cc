@@ -1,7 +1,7 @@
 #include "megatron/ops/cuda/emulation/sanitizers.h"
 
-// The runtimes' own functions (sanitizer/tsan_interface.h, asan_interface.h), null where a binary
-// is linked without: this file is compiled once for all of them.
+// The functions of the sanitizers' runtimes (sanitizer/tsan_interface.h, asan_interface.h). They
+// are null in a binary that is linked without them: this file is compiled once for all binaries.
 extern "C" {
 __attribute__((weak)) void* __tsan_get_current_fiber();
 __attribute__((weak)) void* __tsan_create_fiber(unsigned flags);

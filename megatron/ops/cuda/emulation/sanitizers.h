@@ -1,5 +1,5 @@
-// What the emulation tells the sanitizers that a binary is linked with. Without them these do
-// nothing.
+// Messages of the emulation to the sanitizers that a binary is linked with. Without sanitizers they
+// do nothing.
 #ifndef MEGATRON_OPS_CUDA_EMULATION_SANITIZERS_H_
 #define MEGATRON_OPS_CUDA_EMULATION_SANITIZERS_H_
 
@@ -11,9 +11,9 @@ namespace megatron::emulation {
 bool RacesAreFound();
 void* MakeThread();     // null where races are not found
 void* RunningThread();  // likewise
-// From now on the program's accesses are that thread's; orders nothing.
+// From now on, accesses count as that thread's. This orders nothing.
 void SwitchToThread(void* thread);
-// What a thread did before its Release happens before what others do after a later Acquire.
+// A thread's accesses before its Release happen before others' accesses after a later Acquire.
 void Release(const void* at);
 void Acquire(const void* at);
 

@@ -10,7 +10,7 @@ namespace megatron::emulation {
 namespace {
 
 constexpr size_t kGuardBytes = 256;
-// With guards and gaps of alignment.
+// Size of the memory, including guards and gaps of alignment.
 constexpr size_t kMemoryBytes = size_t{320} << 10;
 
 }  // namespace
@@ -29,7 +29,8 @@ void SharedMemory::Refill() {
   for (const Variable& variable : variables_) Fill(variable);
 }
 
-// Volatile, so that it does not become a memset, which ThreadSanitizer would take for the host's.
+// The pointer is volatile, so that the loop does not become a memset, which ThreadSanitizer would
+// attribute to the host.
 void SharedMemory::Fill(const Variable& variable) {
   auto* const words = reinterpret_cast<volatile uint64_t*>(variable.begin);
   const size_t count = variable.bytes / sizeof(uint64_t);

@@ -1,5 +1,5 @@
-// A block's shared memory: what each of its variables has, with space between them that
-// AddressSanitizer guards.
+// A block's shared memory: the memory of each variable, with guards between them for
+// AddressSanitizer.
 #ifndef MEGATRON_OPS_CUDA_EMULATION_SHARED_MEMORY_H_
 #define MEGATRON_OPS_CUDA_EMULATION_SHARED_MEMORY_H_
 
@@ -9,17 +9,18 @@
 
 namespace megatron::emulation {
 
-// Threads: one at a time. Reads and writes nothing that ThreadSanitizer sees.
+// Threads: one at a time. ThreadSanitizer does not see its accesses.
 class SharedMemory {
  public:
   SharedMemory();
 
-  // Another kernel: there are no variables. Those that it will have take at most `limit` bytes.
+  // Starts another kernel, which has no variables yet. Its variables will take at most `limit`
+  // bytes.
   void Clear(size_t limit);
-  // Another block: all variables hold bytes of ones.
+  // Starts another block: all bytes of the variables are ones.
   void Refill();
-  // The variable's memory, the same from call to call, at an address that is divisible by
-  // `alignment` and not by twice as much: what a kernel assumes beyond what it has asked for fails.
+  // Returns the variable's memory, the same in each call. Its address is divisible by `alignment`
+  // and not by twice as much, so a kernel that assumes more than it has asked for fails.
   void* Of(const void* key, size_t bytes, size_t alignment);
 
  private:
@@ -32,7 +33,7 @@ class SharedMemory {
 
   std::unique_ptr<char[]> memory_;
   char* free_ = nullptr;
-  size_t used_ = 0, limit_ = 0;  // of variables alone
+  size_t used_ = 0, limit_ = 0;  // bytes of variables only
   std::vector<Variable> variables_;
 };
 

@@ -1,5 +1,5 @@
-// Compiled without ThreadSanitizer's instrumentation, as block.cc. Nothing is allocated here: who
-// allocates and who frees would be threads that nothing orders.
+// This file is compiled without ThreadSanitizer's instrumentation, like block.cc. It allocates
+// nothing: the threads that allocate and free would not be ordered.
 #include "megatron/ops/cuda/emulation/tensor_core.h"
 
 #include <array>
@@ -8,9 +8,9 @@ namespace megatron::emulation {
 namespace {
 
 constexpr size_t kMostThreads = 1024;
-constexpr size_t kMostCopies = 128;  // of a thread, at once
+constexpr size_t kMostCopies = 128;  // pending copies of a thread
 
-// Of a thread: those on their way, in the order in which they were asked for.
+// The pending copies of a thread, in the order in which they were issued.
 struct Copies {
   std::array<AsyncCopy, kMostCopies> ring;
   std::array<int64_t, kMostCopies> group;
@@ -18,7 +18,7 @@ struct Copies {
   int64_t committed = 0;        // groups
 };
 
-// Of the block that runs: blocks run one after the other.
+// The copies of the running block; blocks run one after the other.
 struct CopiesOfBlock {
   std::array<Copies, kMostThreads> of_thread;
   bool at_end_is_asked_for = false;

@@ -1,5 +1,5 @@
-// The instructions of ../tensor_core.cuh on the CPU: what each lane holds before and after, as the
-// PTX ISA tells it.
+// The instructions of ../tensor_core.cuh on the CPU: the values of each lane before and after, as
+// the PTX ISA defines them.
 #ifndef MEGATRON_OPS_CUDA_EMULATION_TENSOR_CORE_H_
 #define MEGATRON_OPS_CUDA_EMULATION_TENSOR_CORE_H_
 
@@ -40,22 +40,24 @@ inline void LoadMatricesTransposed(const void* row, uint32_t (&r)[4]) {
   }
 }
 
-// "cp.async" of 16 bytes, as late as can be: where a copy goes to is poisoned when it is asked for,
-// and its bytes come when its thread waits for them, both as accesses of that thread.
+// "cp.async" of 16 bytes, delivered as late as possible: the destination is poisoned when the copy
+// is issued, and the bytes arrive when its thread waits for them. Both are accesses of that thread.
 struct AsyncCopy {
   void* shared = nullptr;
   const void* global = nullptr;
-  bool there = false;  // else zeros come
+  bool there = false;  // if false, zeros are copied
 };
 constexpr size_t kAsyncCopyBytes = 16;
 
-// Of the running thread.
+// Asynchronous copies of the running thread.
 void AddCopy(const AsyncCopy& copy);
 void CommitCopies();
-// The next one to come, if more than `pending` groups are on their way; false: there is none.
+// Returns the next copy to deliver if more than `pending` groups are incomplete; returns false if
+// there is none.
 bool TakeCopy(int64_t pending, AsyncCopy* copy);
 
-// Word by word: ThreadSanitizer sees these, but not every memcpy that becomes instructions.
+// Copies word by word: ThreadSanitizer sees these accesses, but not every memcpy that becomes
+// instructions.
 inline void PutLine(void* shared, const uint64_t (&words)[2]) {
   for (int i = 0; i < 2; ++i)
     std::memcpy(static_cast<char*>(shared) + 8 * i, &words[i], sizeof(words[i]));
@@ -76,7 +78,7 @@ inline void WaitForCopies(int64_t pending) {
   }
 }
 
-// to_float reads an operand's element.
+// to_float converts an operand's element.
 template <typename ToFloat>
 void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4],
                  ToFloat to_float) {
@@ -84,7 +86,7 @@ void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]
     uint16_t of[8];
   };
   const int g = Lane() / 4, t = Lane() % 4;
-  // Element k of a row or column lies with lane k % 8 / 2 of four, in half k % 2 of a register.
+  // Element k of a row or column is in lane k % 8 / 2 of four, in half k % 2 of a register.
   float left[2][16], right[2][16];
   const WarpRegisters lefts(a, /*whole_warp=*/true);
   for (int k = 0; k < 16; ++k) {

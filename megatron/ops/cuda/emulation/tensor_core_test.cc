@@ -23,7 +23,7 @@ void RunThread(Kernel kernel) {
   RunGrid(dim3(1), dim3(1), 0, kernel);
 }
 
-TEST(AsyncCopyTest, ComesWhenItsThreadWaitsForItsGroup) {
+TEST(AsyncCopyTest, ACopyArrivesWhenItsThreadWaitsForItsGroup) {
   const std::vector<Line> global = {{{1, 2, 3, 4}}, {{5, 6, 7, 8}}, {{9, 10, 11, 12}}};
   std::vector<std::vector<float>> first_after;  // each wait
   RunThread([&] {
@@ -34,7 +34,7 @@ TEST(AsyncCopyTest, ComesWhenItsThreadWaitsForItsGroup) {
           {shared[0].values[0], shared[1].values[0], shared[2].values[0], shared[2].values[3]});
     };
     CopyAsync(&shared[0], &global[0], true);
-    look(0);  // of no group yet
+    look(0);  // no group has been committed
     CommitCopies();
     CopyAsync(&shared[1], &global[1], true);
     CopyAsync(&shared[2], &global[2], false);

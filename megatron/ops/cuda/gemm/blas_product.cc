@@ -10,7 +10,7 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// Of one timing: a single run of a small product is shorter than the events can tell.
+// Number of runs in one timing: a single run of a small product is too short for events to measure.
 constexpr int kRunsAtOnce = 4;
 
 void Check(cublasStatus_t status, const char* call) {
@@ -37,7 +37,7 @@ cudaDataType TypeOf(DType dtype) {
   return CUDA_R_32F;
 }
 
-// Of an operand: the format says which 8-bit floats.
+// The type of an operand; `format` says which 8-bit floats kUInt8 stands for.
 cudaDataType TypeOf(DType dtype, Float8Format format) {
   if (dtype != DType::kUInt8) return TypeOf(dtype);
   return format == Float8Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
@@ -111,7 +111,7 @@ BlasProduct::Descriptions::Descriptions(const Gemm& gemm) {
   if (gemm.in == DType::kUInt8) {  // addresses as of the epilogue
     for (auto scale : {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER})
       Set(operation, scale, uintptr_t{16});
-    // Sums are kept in fp32, not in the fewer bits that Hopper's matrix units would do with.
+    // Sums are kept in fp32; by default Hopper's matrix units would use fewer bits.
     Set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0});
   }
   const int64_t a_rows = gemm.transpose_a ? gemm.k : gemm.m;
@@ -127,7 +127,7 @@ BlasProduct::Descriptions::Descriptions(const Gemm& gemm) {
 
 void BlasProduct::Descriptions::SetEpilogue(const Gemm& gemm) {
   Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(gemm));
-  // Looking for kernels reads from addresses how they are aligned, and nothing else.
+  // The search for kernels uses addresses only for their alignment.
   if (gemm.bias_alignment > 0) {
     Set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(gemm.out));
     Set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<uintptr_t>(gemm.bias_alignment));
@@ -154,7 +154,7 @@ void BlasProduct::Descriptions::FindAlgorithms(cublasLtHandle_t handle, const Ge
         cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
-  // Parts of a sum are added up in fp32, by a step of their own.
+  // Parts of a sum are added up in fp32, by a separate step.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -223,7 +223,7 @@ bool TimedProduct::Prepare() {
   const Gemm& gemm = product_->gemm();
   const auto bytes = static_cast<size_t>(gemm.ldc * gemm.n * SizeOf(gemm.out));
   if (cudaMalloc(&scratch_, bytes) != cudaSuccess) {
-    cudaGetLastError();  // where it is kept, for the next one who asks
+    cudaGetLastError();  // clears the error, which the next caller would get
     scratch_ = nullptr;
     LOG(WARNING) << "no " << bytes << " bytes on cuda:" << stream_->device()
                  << " to time the kernels of a " << gemm << ": taking cuBLASLt's first choice";

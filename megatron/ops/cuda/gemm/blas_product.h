@@ -1,4 +1,4 @@
-// cuBLASLt's side of a product: its description, its candidate kernels, running and timing one.
+// A product in cuBLASLt: its description, its candidate kernels, running one and timing one.
 #ifndef MEGATRON_OPS_CUDA_GEMM_BLAS_PRODUCT_H_
 #define MEGATRON_OPS_CUDA_GEMM_BLAS_PRODUCT_H_
 
@@ -18,14 +18,15 @@ namespace megatron::ops::cuda {
 // Threads: any.
 class BlasProduct {
  public:
-  // As many candidates as most products have; a plan names one of these.
+  // Number of candidates, which is enough for most products. A plan names one of them.
   static constexpr int kCandidates = 32;
 
-  // Of the stream's workspace, from its begin. Hopper's kernels want this much to choose freely.
+  // Bytes at the start of the stream's workspace that cuBLASLt uses. Hopper's kernels want this
+  // much to choose freely.
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
-  // `handle` is a cublasLtHandle_t. Of the kernels, which may be none, no one splits the sum so
-  // that its order or its rounding depended on which block is first: all repeat bit for bit.
+  // `handle` is a cublasLtHandle_t. There may be no kernels. No kernel splits the sum so that its
+  // order or rounding depends on which block is first: all repeat bit for bit.
   BlasProduct(void* handle, const Gemm& gemm, int most_candidates);
   ~BlasProduct();
   BlasProduct(const BlasProduct&) = delete;
@@ -34,7 +35,7 @@ class BlasProduct {
   const Gemm& gemm() const { return gemm_; }
   absl::Span<const GemmKernel> kernels() const { return kernels_; }
 
-  // Enqueues a run; false where cuBLASLt refuses it. Uses the stream's workspace.
+  // Enqueues a run; returns false if cuBLASLt refuses it. It uses the stream's workspace.
   bool Run(CudaStream* stream, int candidate, const GemmOperands& operands) const;
 
  private:
@@ -46,11 +47,11 @@ class BlasProduct {
   mutable std::mutex turn_;  // a run points the description at its own vectors and scales
 };
 
-// The candidates timed on real operands. What they compute goes to memory of its own, and of the
-// operands only what an epilogue writes besides is written.
+// The candidates, timed on real operands. Results go to separate memory; of the operands only
+// additional outputs of an epilogue are written.
 class TimedProduct : public GemmCandidates {
  public:
-  // The stream's work so far is waited for, too.
+  // Also waits for the stream's previous work.
   TimedProduct(const BlasProduct* product, CudaStream* stream, const GemmOperands& operands);
   ~TimedProduct() override;
 
@@ -58,7 +59,7 @@ class TimedProduct : public GemmCandidates {
   double Seconds(int candidate) override;
 
  private:
-  // Nothing can be timed where there is no memory for it.
+  // Without memory for the results, nothing can be timed.
   bool Prepare();
 
   const BlasProduct* const product_;

@@ -1,5 +1,5 @@
-// A matrix product as cuBLASLt sees it, and what tells its kernels apart. Plain data: known in
-// builds without CUDA, too.
+// A matrix product in the terms of cuBLASLt, and the attributes that distinguish its kernels. Plain
+// data, also used in builds without CUDA.
 #ifndef MEGATRON_OPS_CUDA_GEMM_GEMM_H_
 #define MEGATRON_OPS_CUDA_GEMM_GEMM_H_
 
@@ -13,8 +13,8 @@
 
 namespace megatron::ops::cuda {
 
-// What is done besides, in the product's own pass. GELU is cuBLASLt's, by its approximation with
-// tanh, of sums that are not rounded.
+// Work that is fused into the product. GELU is cuBLASLt's: the approximation with tanh, of sums
+// that are not rounded.
 enum class GemmEpilogue {
   kBias,         // c += bias [m] over rows, where there is one
   kGelu,         // c = GELU(aux), aux [m, n] = c + bias
@@ -22,20 +22,22 @@ enum class GemmEpilogue {
   kBiasGradient  // sums [n] = those of op(b)'s columns
 };
 
-// c [m, n] = op(a) op(b) (+ c), all column-major, products in fp32. Bias and sums are of c's dtype;
-// sums are written, never added to what is there.
+// c [m, n] = op(a) op(b) (+ c). All matrices are column-major; products are in fp32. Bias and sums
+// have the dtype of c; sums are written (=).
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::kFloat32, out = DType::kFloat32;
-  // Where `in` is kUInt8, which stands for 8-bit floats; each operand then has an inverse scale.
+  // The formats if `in` is kUInt8, which stands for 8-bit floats. Each operand then has an inverse
+  // scale.
   Float8Format a_format = Float8Format::kE4M3, b_format = Float8Format::kE4M3;
   bool transpose_a = false, transpose_b = false;
   int64_t lda = 0, ldb = 0, ldc = 0;
   bool accumulate = false;
   GemmEpilogue epilogue = GemmEpilogue::kBias;
-  // The alignments that a kernel may count on: addresses differ from call to call, kernels do not.
+  // The alignments that a kernel may rely on: addresses differ from call to call, but the kernel
+  // stays.
   int64_t alignment = 16;
-  int64_t bias_alignment = 0;  // or of the sums; 0: neither
+  int64_t bias_alignment = 0;  // alignment of the bias or the sums; 0: neither
 
   auto Key() const {
     return std::make_tuple(m, n, k, in, out, a_format, b_format, transpose_a, transpose_b, lda, ldb,
@@ -51,7 +53,7 @@ inline std::ostream& operator<<(std::ostream& out, const Gemm& gemm) {
   return out << Name(gemm.a_format) << " and " << Name(gemm.b_format);
 }
 
-// What cuBLASLt calls the configuration of an algorithm (cublasLtMatmulAlgoConfigAttributes_t).
+// The configuration of an algorithm of cuBLASLt (cublasLtMatmulAlgoConfigAttributes_t).
 struct GemmKernel {
   int64_t id = 0, tile = 0, stages = 0, split_k = 0, reduction = 0, swizzle = 0, custom = 0,
           inner_shape = 0, cluster_shape = 0;
@@ -64,7 +66,8 @@ struct GemmKernel {
   }
 };
 
-// Where a plan holds: another library may number its kernels otherwise, another GPU prefer others.
+// The machine for which a plan holds: another library may number its kernels differently, and
+// another GPU may prefer other kernels.
 struct GemmPlace {
   std::string gpu;  // "NVIDIA H200"
   int64_t cublaslt_version = 0;
@@ -77,13 +80,13 @@ struct GemmPlace {
   }
 };
 
-// A kernel chosen by time.
+// A kernel that was chosen by timing.
 struct GemmPlan {
   GemmPlace place;
   Gemm gemm;
   GemmKernel kernel;
-  double microseconds = 0;        // a run took, when it was chosen
-  double first_microseconds = 0;  // and one of the kernel that cuBLASLt thinks best
+  double microseconds = 0;        // time of a run when it was chosen
+  double first_microseconds = 0;  // the time of cuBLASLt's first choice
 };
 
 }  // namespace megatron::ops::cuda

@@ -85,7 +85,8 @@ int GemmPlanner::Choose(const GemmPlace& place, const Gemm& gemm, bool may_time,
     LOG_IF(WARNING, ++timed_ == kMostTimed)
         << kMostTimed << " products have been timed; all others take cuBLASLt's first choice";
   }
-  // Not under the lock: a rank that waits for its device may be waiting for another rank.
+  // Timing does not hold the lock: a rank that waits for its device may be waiting for another
+  // rank.
   return Decide(key, kernels, TimeCandidates(candidates));
 }
 

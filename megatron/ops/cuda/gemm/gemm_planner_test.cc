@@ -25,7 +25,7 @@ GemmKernel Kernel(int64_t id) {
   return kernel;
 }
 
-// Kernels 100, 101, ... that take given times; each run of one takes the next of its times.
+// Kernels 100, 101, ... with given times; each run of a kernel takes its next time.
 class FakeCandidates : public GemmCandidates {
  public:
   explicit FakeCandidates(std::vector<std::vector<double>> times)
@@ -63,7 +63,7 @@ GemmPlan PlanOf(const Gemm& gemm, int64_t id, const GemmPlace& place = kHere) {
 }
 
 TEST(TimeCandidatesTest, TheFastestOnMedianIsTaken) {
-  // 101 is fast now and then, 102 always.
+  // Kernel 101 is fast sometimes, kernel 102 always.
   FakeCandidates candidates({{10}, {9, 2, 9, 9, 2, 9, 9}, {6}});
   const GemmTiming timing = TimeCandidates(&candidates);
   EXPECT_EQ(timing.fastest, 2);
@@ -71,19 +71,19 @@ TEST(TimeCandidatesTest, TheFastestOnMedianIsTaken) {
   EXPECT_EQ(timing.first_seconds, 10);
 }
 
-TEST(TimeCandidatesTest, OneThatIsFasterByNoiseDoesNotReplaceTheFirst) {
+TEST(TimeCandidatesTest, ACandidateThatIsFasterByNoiseDoesNotReplaceTheFirst) {
   FakeCandidates candidates({{1}, {0.995}});
   EXPECT_EQ(TimeCandidates(&candidates).fastest, 0);
 }
 
-TEST(TimeCandidatesTest, ThoseFarBehindAreNotRunAgain) {
+TEST(TimeCandidatesTest, SlowCandidatesAreNotRunAgain) {
   FakeCandidates candidates({{1}, {3}, {1.2}});
   TimeCandidates(&candidates);
   EXPECT_EQ(candidates.runs(1), 2);
   EXPECT_GT(candidates.runs(2), 6);
 }
 
-TEST(TimeCandidatesTest, OneThatFailsIsNotTaken) {
+TEST(TimeCandidatesTest, ACandidateThatFailsIsNotChosen) {
   FakeCandidates candidates({{kFails}, {5}, {kFails}});
   const GemmTiming timing = TimeCandidates(&candidates);
   EXPECT_EQ(timing.fastest, 1);
@@ -132,7 +132,7 @@ TEST(GemmPlannerTest, APlanForNoneOfTheCandidatesIsTimedAnewOrLeft) {
   }
 }
 
-TEST(GemmPlannerTest, WhatWasTimedIsHandedOnAndServesAsAPlan) {
+TEST(GemmPlannerTest, ATimedChoiceIsReportedAndServesAsAPlan) {
   std::vector<GemmPlan> plans;
   GemmPlanning planning = Timing();
   planning.plans = {PlanOf(Product(2), 100)};
@@ -168,7 +168,7 @@ TEST(GemmPlannerTest, AProductIsTimedOnce) {
   EXPECT_EQ(candidates.all_runs(), runs);
 }
 
-// What was taken where nothing could be timed stays: graphs have recorded it.
+// A choice that was made when nothing could be timed stays, since graphs have recorded it.
 TEST(GemmPlannerTest, AChoiceIsNotChangedByALaterChanceToTime) {
   GemmPlanner planner;
   planner.Use(Timing());
@@ -177,7 +177,7 @@ TEST(GemmPlannerTest, AChoiceIsNotChangedByALaterChanceToTime) {
   EXPECT_EQ(planner.Choose(kHere, Product(1), true, &candidates), 0);
 }
 
-TEST(GemmPlannerTest, WhereEveryRunFailsTheFirstIsTakenAndNoPlanKept) {
+TEST(GemmPlannerTest, IfEveryRunFailsTheFirstIsChosenAndNoPlanIsKept) {
   bool called = false;
   GemmPlanning planning = Timing();
   planning.on_new_plan = [&](absl::Span<const GemmPlan>) { called = true; };
@@ -207,7 +207,7 @@ TEST(GemmPlannerTest, ThreadsThatTimeOneProductAtOnceAgree) {
     std::vector<std::thread> threads;
     for (size_t t = 0; t < chosen.size(); ++t) {
       threads.emplace_back([&, t] {
-        // Each measures another order.
+        // Each thread measures a different order.
         FakeCandidates candidates({{4.0 + (t % 2)}, {5.0 - (t % 2)}});
         chosen[t] = planner.Choose(kHere, Product(1), true, &candidates);
       });

@@ -8,7 +8,7 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// Up to 16 bytes.
+// Returns the common alignment of the addresses, up to 16 bytes.
 int64_t AlignmentOf(std::initializer_list<const void*> pointers) {
   uintptr_t bits = 16;
   for (const void* pointer : pointers) bits |= reinterpret_cast<uintptr_t>(pointer);

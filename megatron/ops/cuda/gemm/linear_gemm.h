@@ -1,5 +1,5 @@
-// The products of a linear layer as cuBLASLt sees them. It thinks in columns: a row-major [T, O]
-// matrix is its column-major [O, T].
+// The products of a linear layer in the terms of cuBLASLt, which is column-major: a row-major [T,
+// O] matrix is a column-major [O, T] matrix.
 #ifndef MEGATRON_OPS_CUDA_GEMM_LINEAR_GEMM_H_
 #define MEGATRON_OPS_CUDA_GEMM_LINEAR_GEMM_H_
 
@@ -12,8 +12,8 @@ namespace megatron::ops::cuda {
 struct GemmOperands {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
-  const void *a_inverse_scale = nullptr, *b_inverse_scale = nullptr;  // of 8-bit floats
-  void *aux = nullptr, *sums = nullptr;                               // of the epilogue
+  const void *a_inverse_scale = nullptr, *b_inverse_scale = nullptr;  // for 8-bit floats
+  void *aux = nullptr, *sums = nullptr;                               // operands of the epilogue
 };
 
 struct LinearGemm {
@@ -21,7 +21,7 @@ struct LinearGemm {
   GemmOperands operands;
 };
 
-// y = x w^T + bias; an empty bias is none.
+// y = x w^T + bias; an empty bias means none.
 LinearGemm ForwardGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor& bias_O,
                        const Tensor& y_TO);
 // dx = dy w.
@@ -29,10 +29,10 @@ LinearGemm BackwardInputGemm(const Tensor& dy_TO, const Tensor& w_OI, const Tens
 // dw (fp32) += dy^T x.
 LinearGemm BackwardWeightGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI);
 
-// The same with what stands beside them in a layer. Not all of these exist in every dtype and on
-// every device.
+// The products fused with neighbouring work of the layer. Not all of them exist in every dtype and
+// on every device.
 
-// Besides, sums (fp32) = column sums of dy.
+// Also computes sums (fp32) = column sums of dy.
 LinearGemm BackwardWeightAndBiasGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI,
                                      const Tensor& sums_O);
 // pre = x w^T + bias, y = GELU(pre).
@@ -42,8 +42,8 @@ LinearGemm ForwardGeluGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor&
 LinearGemm BackwardInputGeluGemm(const Tensor& dy_TO, const Tensor& w_OI, const Tensor& pre_TI,
                                  const Tensor& dx_TI, const Tensor& sums_I);
 
-// c = a b^T + bias, or c (fp32) += a b^T, of 8-bit floats: the one form of product that Hopper's
-// matrix units have for them.
+// c = a b^T + bias, or c (fp32) += a b^T, of 8-bit floats. This is the only form of such products
+// that Hopper's matrix units support.
 LinearGemm Float8Gemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, const Tensor& bias_N,
                       const Tensor& c_MN);
 LinearGemm Float8AddGemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, const Tensor& c_MN);

@@ -9,8 +9,8 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// What cuBLASLt would compute, by its documentation. Of the GELU that stands beside a product the
-// tests want to know where it is applied: to here is 2 x + 1, with a slope of 3 x.
+// The result of cuBLASLt, by its documentation. The tests only need to know where the GELU is
+// applied, so here it is 2 x + 1, with a slope of 3 x.
 float Gelu(float x) { return 2 * x + 1; }
 float GeluSlope(float x) { return 3 * x; }
 
@@ -55,7 +55,7 @@ class LinearGemmTest : public ::testing::Test {
   static HostTensor Random(const Shape& shape, uint32_t seed) {
     return HostTensor::Normal(shape, DType::kFloat32, seed);
   }
-  // Rows with a stride.
+  // The rows have a stride.
   const HostTensor wide_x_ = Random({kTokens, 3 * kIn}, 1), wide_y_ = Random({kTokens, 9}, 2),
                    w_ = Random({kOut, kIn}, 3), bias_ = Random({kOut}, 4);
   const Tensor x_ = wide_x_.tensor().Slice(1, kIn, 2 * kIn),
@@ -111,7 +111,7 @@ TEST_F(LinearGemmTest, AProductOfFloat8IsOneOfRowsWithRows) {
   EXPECT_EQ(product.gemm.b_format, Float8Format::kE5M2);
   EXPECT_EQ(product.operands.a_inverse_scale, of_b.tensor().raw());
   EXPECT_EQ(product.operands.b_inverse_scale, of_a.tensor().raw());
-  // The same product of fp32 in the codes' place.
+  // The same product in fp32, without codes.
   const HostTensor x = Random({3, 32}, 5), y = Random({16, 32}, 6);
   product.operands.a = y.tensor().raw();
   product.operands.b = x.tensor().raw();
@@ -176,7 +176,7 @@ TEST_F(LinearGemmTest, TheSlopeOfGeluIsTakenWhereItsInputStands) {
   }
 }
 
-// Kernels may count on it for every later call of this product.
+// Kernels may rely on it in every later call of this product.
 TEST_F(LinearGemmTest, AlignmentIsThatOfTheWorstAddress) {
   alignas(16) char memory[256] = {};
   const auto at = [&](int64_t offset) { return Tensor(memory + offset, DType::kBFloat16, {1, 8}); };

@@ -13,7 +13,7 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// A product with the kernel chosen for it. Kept for the life of the program.
+// A product with the kernel that was chosen for it, kept for the life of the program.
 struct Plan {
   Plan(void* handle, const Gemm& gemm) : product(handle, gemm, BlasProduct::kCandidates) {}
 
@@ -21,7 +21,7 @@ struct Plan {
   int candidate = 0;
 };
 
-// Plans by device and product. Streams of several threads may ask at once.
+// Plans by device and product. Streams of several threads may use them at once.
 const Plan& PlanFor(CudaStream* stream, const Gemm& gemm, const GemmOperands& operands) {
   static std::mutex* const mutex = new std::mutex;
   static auto* const plans = new std::map<std::pair<int, Gemm>, std::unique_ptr<Plan>>;
@@ -31,7 +31,7 @@ const Plan& PlanFor(CudaStream* stream, const Gemm& gemm, const GemmOperands& op
     const auto found = plans->find(key);
     if (found != plans->end()) return *found->second;
   }
-  // Not under the lock, since choosing may wait for the device.
+  // This does not hold the lock, since choosing may wait for the device.
   auto plan = std::make_unique<Plan>(stream->blas(), gemm);
   TimedProduct timed(&plan->product, stream, operands);
   plan->candidate = ProcessGemmPlanner().Choose(PlaceOfDevice(stream->device()), gemm,

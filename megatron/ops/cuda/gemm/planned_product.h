@@ -1,4 +1,4 @@
-// Runs a product by the kernel that the process's planner chose for it.
+// Runs a product with the kernel that the process's planner chooses for it.
 #ifndef MEGATRON_OPS_CUDA_GEMM_PLANNED_PRODUCT_H_
 #define MEGATRON_OPS_CUDA_GEMM_PLANNED_PRODUCT_H_
 

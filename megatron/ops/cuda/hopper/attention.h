@@ -1,9 +1,9 @@
-// Attention on Hopper (compute capability 9.0): tiles come by TMA, products are wgmma's.
+// Attention on Hopper (compute capability 9.0): tiles are loaded by TMA, products are wgmma's.
 //
-// bf16 and fp16, heads of 64 and 128 channels, causal or not, grouped queries, packed sequences;
-// neither dropout nor bias, no keys that come in parts. No row is written by two blocks, so there
-// are no atomics and one order of sums, in which other sequences have no part. Where they run at
-// all: HopperIsThere (../kernels.h).
+// The kernels take bf16 and fp16, heads of 64 and 128 channels, causal or not, grouped queries and
+// packed sequences; neither dropout nor bias, nor keys that arrive in parts. No row is written by
+// two blocks, so there are no atomics, and sums have one order, which does not depend on other
+// sequences. The kernels run if HopperAttentionIsAvailable (../own_attention.h).
 #ifndef MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 #define MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 
@@ -13,11 +13,11 @@
 
 namespace megatron::ops::cuda {
 
-// Whether the kernels take the operands, of which those that are null are not looked at.
+// Whether the kernels support the operands; null operands are ignored.
 bool HopperTakes(DType dtype, const AttentionArgs& args);
 
 void HopperAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args);
-// Wants delta.
+// args.delta must be set.
 void HopperAttentionBackward(const Stream& stream, DType dtype, const AttentionArgs& args);
 
 }  // namespace megatron::ops::cuda

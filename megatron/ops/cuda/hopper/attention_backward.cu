@@ -1,12 +1,12 @@
-// Attention's backward pass on Hopper, in two kernels: one has tiles of queries and sums up their
-// gradient over tiles of keys, the other has tiles of keys and sums up theirs over tiles of
-// queries. So no row is written by two blocks; the price is that scores are computed twice.
+// Attention's backward pass on Hopper, in two kernels. One has tiles of queries and sums up their
+// gradient over tiles of keys; the other has tiles of keys and sums up their gradients over tiles
+// of queries. So no row is written by two blocks; the price is that scores are computed twice.
 //
-// As in the forward pass a thread copies tiles ahead of the warpgroups that compute, and
+// As in the forward pass, one thread copies tiles ahead of the warpgroups that compute, and
 // probabilities and their gradients stay in registers: the second kernel multiplies keys by
 // queries, so that its rows are keys.
 //
-// J. Shah et al., "FlashAttention-3", arXiv 2407.08608.
+// The method is that of J. Shah et al., "FlashAttention-3", arXiv 2407.08608.
 #include <cmath>
 
 #include "megatron/ops/cuda/hopper/attention.h"
@@ -17,14 +17,14 @@ namespace megatron::ops::cuda {
 namespace hopper {
 namespace {
 
-// Of the block's side two tiles stay in shared memory; of the other side pairs of tiles pass
+// Two tiles of the block's own side stay in shared memory; pairs of tiles of the other side pass
 // through a ring.
 template <int kHead, int kOtherRows>
 struct Shape : WarpgroupShape<2> {
   static constexpr int kOther = kOtherRows, kStages = 2;
   using Own = Tile<Shape::kRows, kHead>;
   using Passing = Tile<kOther, kHead>;
-  static constexpr int kRowNumbers = 2 * kOther;  // of each stage, floats: lse and delta
+  static constexpr int kRowNumbers = 2 * kOther;  // floats of lse and delta per stage
   static constexpr int kSharedBytes = 2 * Own::kBytes + 2 * kStages * Passing::kBytes +
                                       kStages * kRowNumbers * static_cast<int>(sizeof(float));
 };
@@ -61,7 +61,7 @@ struct Buffers {
   Ring<Of::kStages> ring;
 };
 
-// The tensors of the block's tiles, and of those that pass.
+// The tensors of the block's own tiles, and those of the tiles that pass through the ring.
 struct Maps {
   TensorMap own[2], passing[2];
 };
@@ -75,7 +75,8 @@ __device__ void CopyOwn(const Maps& maps, const Buffers<Of>& buffers, int64_t he
   }
 }
 
-// `tile` counts those that pass, `token` is where it begins. One thread.
+// Loads a passing tile; `tile` counts the passing tiles, `token` is its first token. One thread
+// runs this.
 template <typename Of>
 __device__ void CopyPassing(const Maps& maps, const Buffers<Of>& buffers, int tile, int64_t head,
                             int64_t group, int64_t token) {
@@ -152,8 +153,8 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<QueryShape<
   }
 }
 
-// The gradient of queries. Blocks: x over tiles of queries, those of most keys first, y over
-// groups * group_heads.
+// The gradient of queries. Grid: x counts tiles of queries, those with the most keys first; y
+// counts groups * group_heads.
 template <typename T, int kHead>
 __global__ void __launch_bounds__(QueryShape<kHead>::kThreads, 1)
     BackwardQuery(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {
@@ -185,7 +186,8 @@ __global__ void __launch_bounds__(QueryShape<kHead>::kThreads, 1)
 #endif
 }
 
-// Copies tiles of queries and of the gradient of their outputs, and brings their numbers. A warp.
+// Copies tiles of queries and of the gradient of their outputs, and loads their lse and delta. One
+// warp runs this.
 template <int kHead>
 __device__ void ProduceQueries(const Maps& maps, const AttentionArgs& args,
                                const Buffers<KeyShape<kHead>>& buffers, const RowsOfBlock& rows,
@@ -277,7 +279,7 @@ __device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<KeyShape
   }
 }
 
-// The gradients of keys and values. Blocks: x over tiles of keys, y over groups.
+// The gradients of keys and values. Grid: x counts tiles of keys, y counts groups.
 template <typename T, int kHead>
 __global__ void __launch_bounds__(KeyShape<kHead>::kThreads, 1)
     BackwardKey(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {

@@ -1,17 +1,18 @@
-// Attention's forward pass on Hopper. A block has 64 queries for each of its warpgroups but one, of
-// which a thread copies tiles of keys and values to a ring in shared memory, ahead of the others.
+// Attention's forward pass on Hopper. All but one of a block's warpgroups have 64 queries each. A
+// thread of the remaining one copies tiles of keys and values to a ring in shared memory, ahead of
+// the others.
 //
-// The scores of a tile of keys are multiplied while the values of the tile before are, and the
-// softmax of the former runs beside the latter. Scores never leave registers: rounded, they are the
+// The scores of a tile are multiplied while the values of the previous tile are, and the softmax of
+// the one overlaps the product of the other. Scores never leave registers: rounded, they are the
 // left operand of the next product.
 //
-// J. Shah et al., "FlashAttention-3", arXiv 2407.08608.
+// The method is that of J. Shah et al., "FlashAttention-3", arXiv 2407.08608.
 #include <cmath>
 
 #include "megatron/ops/cuda/hopper/attention.h"
 #include "megatron/ops/cuda/hopper/launch.cuh"
 #include "megatron/ops/cuda/hopper/tiles.cuh"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
 
 namespace megatron::ops::cuda {
 namespace hopper {
@@ -25,7 +26,7 @@ struct Shape : WarpgroupShape<kHead == 64 ? 3 : 2> {
   static constexpr int kSharedBytes = Queries::kBytes + 2 * kStages * Keys::kBytes;
 };
 
-// Shared memory of a block, and the barriers that tell what is in it.
+// Shared memory of a block, and the barriers that guard it.
 template <int kHead>
 struct Buffers {
   using Of = Shape<kHead>;
@@ -62,14 +63,14 @@ struct Maps {
   TensorMap q, k, v;
 };
 
-// Tiles of the keys that rows up to `query` see.
+// Number of tiles of the keys that rows up to `query` see.
 template <int kHead>
 __device__ int TilesSeenBy(const KeysOfSequence& keys, int64_t query) {
   constexpr int kKeys = Shape<kHead>::kKeys;
   return static_cast<int>((keys.EndSeenBy(query) - keys.first + kKeys - 1) / kKeys);
 }
 
-// In the order in which they are waited for. One thread.
+// Loads the tiles in the order in which they are waited for. One thread runs this.
 template <int kHead>
 __device__ void Produce(const Maps& maps, const Buffers<kHead>& buffers, const Head& head,
                         const RowsOfBlock& rows, const KeysOfSequence& keys) {
@@ -98,12 +99,12 @@ __device__ void Produce(const Maps& maps, const Buffers<kHead>& buffers, const H
   copy_values(tiles - 1);
 }
 
-// The softmax of the lane's two rows, as far as it has got. Scores are in their raw scale.
+// The running softmax of the lane's two rows. Scores are not scaled yet.
 struct Softmax {
-  float scale;  // times log2(e)
+  float scale;  // includes the factor log2(e)
   float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  // Scores become shares of what the sums will be; correction is for what was added up before.
+  // Scores become unnormalized probabilities; `correction` is the factor for the previous sums.
   template <int kTiles>
   __device__ void Add(float (&scores)[kTiles][4], float (&correction)[2]) {
 #pragma unroll
@@ -114,7 +115,7 @@ struct Softmax {
         top = fmaxf(top, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
       }
       top = QuadMax(top);
-      const float base = top == -INFINITY ? 0 : top * scale;  // a row that has seen nothing yet
+      const float base = top == -INFINITY ? 0 : top * scale;  // the row has seen no key yet
       correction[r] = Exp2(max[r] * scale - base);
       max[r] = top;
       sum[r] *= correction[r];
@@ -190,7 +191,7 @@ __device__ void Consume(const AttentionArgs& args, const Buffers<kHead>& buffers
     Settle(out);
     buffers.values.Release(mine - 1);
   }
-  // What later rows of the block see, and these do not.
+  // The remaining tiles, which later rows of the block see and these rows do not.
   for (int tile = mine; tile < tiles; ++tile) {
     buffers.keys.WaitUntilFull(tile);
     buffers.keys.Release(tile);
@@ -209,7 +210,7 @@ __device__ void Consume(const AttentionArgs& args, const Buffers<kHead>& buffers
   }
 }
 
-// Blocks: x over tiles of queries, those of most keys first, y over groups * group_heads.
+// Grid: x counts tiles of queries, those with the most keys first; y counts groups * group_heads.
 template <typename T, int kHead>
 __global__ void __launch_bounds__(Shape<kHead>::kThreads, 1)
     Forward(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {
@@ -238,7 +239,7 @@ __global__ void __launch_bounds__(Shape<kHead>::kThreads, 1)
 }  // namespace
 }  // namespace hopper
 
-bool HopperIsThere() {
+bool HopperAttentionIsAvailable() {
   return hopper::DeviceIsHopper() && hopper::HasCode(hopper::Forward<__nv_bfloat16, 64>);
 }
 

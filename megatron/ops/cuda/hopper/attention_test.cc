@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/ops/cuda/agreement.h"
-#include "megatron/ops/cuda/kernels.h"
+#include "megatron/ops/cuda/own_attention.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/tolerances.h"
 
@@ -27,7 +27,7 @@ class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInt
  protected:
   void SetUp() override {
     AgreementTest::SetUp();
-    if (!IsSkipped() && !cuda::HopperIsThere()) {
+    if (!IsSkipped() && !cuda::HopperAttentionIsAvailable()) {
       GTEST_SKIP() << "no device of compute capability 9.0, or no code for it";
     }
   }
@@ -51,7 +51,7 @@ class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInt
   void ExpectForwardAndBackwardAgree(const Case& c);
 };
 
-// q, k and v and their gradients are views into one packed projection, [G, q...q k v] a token.
+// q, k, v and their gradients are views of one packed projection, [G, q...q k v] per token.
 void HopperAttentionTest::ExpectForwardAndBackwardAgree(const Case& c) {
   const auto queries = static_cast<int64_t>(c.cu_q.back());
   const auto keys = static_cast<int64_t>(c.cu_k.back());
@@ -75,7 +75,7 @@ void HopperAttentionTest::ExpectForwardAndBackwardAgree(const Case& c) {
                   });
 }
 
-TEST_P(HopperAttentionTest, SequencesOfOddLengths) {
+TEST_P(HopperAttentionTest, SequencesWithPartialTilesAgreeWithTheCpu) {
   for (bool causal : {true, false}) {
     for (int64_t head_dim : {64, 128}) {
       ExpectForwardAndBackwardAgree(
@@ -89,7 +89,7 @@ TEST_P(HopperAttentionTest, GroupsOfHeadsShareKeys) {
   ExpectForwardAndBackwardAgree({1, 2, 128, false, {0, 40, 107}, {0, 70, 99}});
 }
 
-// More tiles than the rings hold.
+// The sequences have more tiles than the rings hold.
 TEST_P(HopperAttentionTest, LongSequences) {
   for (bool causal : {true, false}) {
     for (int64_t head_dim : {64, 128}) {
@@ -99,13 +99,13 @@ TEST_P(HopperAttentionTest, LongSequences) {
   }
 }
 
-TEST_P(HopperAttentionTest, LengthsThatTilesDivide) {
+TEST_P(HopperAttentionTest, SequencesOfWholeTilesAgreeWithTheCpu) {
   for (int64_t head_dim : {64, 128}) {
     ExpectForwardAndBackwardAgree({1, 1, head_dim, true, {0, 384}, {0, 384}});
   }
 }
 
-// Their lse, minus infinity, compares with nothing: it is written over.
+// Their lse is minus infinity, which cannot be compared, so it is overwritten.
 TEST_P(HopperAttentionTest, QueriesThatSeeNoKeyGetZeros) {
   const Case c = {1, 2, 64, true, {0, 200, 210}, {0, 70, 70}};
   const Shape q_shape = {210, 1, 2, 64}, k_shape = {70, 1, 64};

@@ -1,17 +1,17 @@
-// The instructions of sm_90a that nvcc has no functions for, one function each: barriers in shared
-// memory, copies of tiles by tensor maps (TMA), products by a warpgroup (wgmma), and the hand-over
-// of registers between warps. In tests without a GPU emulation/hopper.h plays them.
+// The instructions of sm_90a for which nvcc has no functions, one function each: barriers in shared
+// memory, copies of tiles by tensor maps (TMA), products by a warpgroup (wgmma), and the transfer
+// of registers between warps. In tests without a GPU, emulation/hopper.h emulates them.
 //
-// A warpgroup is four warps, the first's number a multiple of four. Sections of the PTX ISA that
-// the layouts are from stand in quotes.
+// A warpgroup is four warps; the number of the first is a multiple of four. Quoted titles are
+// sections of the PTX ISA that define the layouts.
 //
-// Tiles in shared memory are rows of 128 bytes (64 elements), 8 rows an atom of 1024 bytes in which
-// chunk c of 16 bytes of row r lies at chunk c ^ r ("Shared memory matrix layout", 128-byte
-// swizzle): what copies write and products read. Atoms begin at multiples of 1024 bytes.
+// Tiles in shared memory are rows of 128 bytes (64 elements). 8 rows are an atom of 1024 bytes, in
+// which chunk c (of 16 bytes) of row r lies at chunk c ^ r ("Shared memory matrix layout", 128-byte
+// swizzle). Copies write and products read this layout. Atoms begin at multiples of 1024 bytes.
 //
-// Of the 64 x 8 n sums of a product ("Register fragments", m64nNk16, D), warp w of the group holds
-// rows 16 w to 16 w + 15, each 16 x 8 of them as mma.sync does (tensor_core.cuh); likewise the
-// left operand, when it comes in registers.
+// The sums of a product are 64 x 8 n ("Register fragments", m64nNk16, D). Warp w of the group holds
+// rows 16 w to 16 w + 15, and each 16 x 8 of them as in mma.sync (tensor_core.cuh). A left operand
+// in registers has the same layout.
 #ifndef MEGATRON_OPS_CUDA_HOPPER_INSTRUCTIONS_CUH_
 #define MEGATRON_OPS_CUDA_HOPPER_INSTRUCTIONS_CUH_
 
@@ -25,7 +25,7 @@
 #include <cuda.h>
 #endif
 
-// Whether kernels' bodies are compiled: code for sm_90a, or the emulation.
+// Whether the bodies of kernels are compiled: for sm_90a, or for the emulation.
 #if defined(MEGATRON_EMULATED_CUDA) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MEGATRON_HAS_HOPPER_INSTRUCTIONS
 #endif
@@ -37,9 +37,9 @@ constexpr int kSwizzledRow = 128;  // bytes
 constexpr int kAtomRows = 8;
 constexpr int kAtomBytes = kAtomRows * kSwizzledRow;
 
-// "Matrix descriptor format", with the 128-byte swizzle. `address` is one of shared memory;
-// `stride` is the bytes from an atom to the one 8 rows further; `leading` those to the next 64
-// columns of an operand whose rows are summed over, and without meaning for others.
+// "Matrix descriptor format", with the 128-byte swizzle. `address` is in shared memory. `stride` is
+// the distance in bytes of atoms 8 rows apart. `leading` is the distance of the next 64 columns of
+// an operand whose rows are summed over; other operands ignore it.
 __device__ inline uint64_t Descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
   constexpr uint64_t kSwizzle128 = 1;
   const auto field = [](uint32_t bytes) { return uint64_t{(bytes & 0x3ffffu) >> 4}; };
@@ -115,14 +115,14 @@ __device__ inline uint32_t SharedAddress(const void* at) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(at));
 }
 
-// "mbarrier": a phase is complete when `arrivals` threads have arrived and the bytes that they
-// announced have come. The first one has parity 0.
+// "mbarrier": a phase is complete when `arrivals` threads have arrived and the announced bytes have
+// come. The first phase has parity 0.
 __device__ inline void InitBarrier(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
                "r"(arrivals)
                : "memory");
 }
-// What this thread wrote to shared memory, barriers included, is there for copies and products.
+// Makes this thread's writes to shared memory, barriers included, visible to copies and products.
 __device__ inline void FenceAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -135,7 +135,8 @@ __device__ inline void ArriveExpecting(uint64_t* barrier, int bytes) {
       "r"(bytes)
       : "memory");
 }
-// Until the phase of this parity is complete; the one before the current one counts as complete.
+// Waits until the phase of this parity is complete; the phase before the current one counts as
+// complete.
 __device__ inline void WaitForPhase(uint64_t* barrier, int parity) {
   const uint32_t address = SharedAddress(barrier);
   uint32_t complete;
@@ -150,8 +151,8 @@ __device__ inline void WaitForPhase(uint64_t* barrier, int parity) {
   } while (complete == 0);
 }
 
-// A box of the tensor to shared memory; its bytes count for the barrier, those of rows beyond the
-// tensor, which are zeros, included.
+// Copies a box of the tensor to shared memory. The barrier counts all its bytes, including those of
+// rows beyond the tensor, which are zeros.
 __device__ inline void CopyBox(const TensorMap& map, int column, int head, int group, int token,
                                void* shared, uint64_t* barrier) {
   asm volatile(
@@ -161,7 +162,7 @@ __device__ inline void CopyBox(const TensorMap& map, int column, int head, int g
       : "memory");
 }
 
-// All warps of a warpgroup: a thread has this many registers from now on.
+// Sets the number of registers per thread; all warps of a warpgroup call it.
 template <int kRegisters>
 __device__ void GiveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -171,12 +172,12 @@ __device__ void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Between writes to registers and the products that read or add to them.
+// A fence between writes to registers and the products that read or add to them.
 __device__ inline void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until all groups of products but the last kPending have ended.
+// Waits until all groups of products but the last kPending have ended.
 template <int kPending>
 __device__ void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -217,8 +218,8 @@ __device__ inline float Exp2(float x) {
   "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " " sums left ", " right \
   ", p, 1, 1, " bits ";\n}"
 
-// sums = (accumulate ? sums : 0) + left right: 64 x 16 by 16 x 8 kTiles, by a warpgroup. The right
-// operand's columns are rows in shared memory, or, kTransposed, its rows are.
+// sums = (accumulate ? sums : 0) + left right: 64 x 16 by 16 x 8 kTiles, by a warpgroup. A column
+// of the right operand is a row in shared memory; if kTransposed, a row is.
 template <typename T, bool kTransposed, int kTiles>
 __device__ void Multiply(uint64_t left, uint64_t right, float (&sums)[kTiles][4], bool accumulate) {
   static_assert(kTiles == 8 || kTiles == 16);
@@ -243,7 +244,7 @@ __device__ void Multiply(uint64_t left, uint64_t right, float (&sums)[kTiles][4]
   }
 }
 
-// The same with the left operand in registers.
+// The product with the left operand in registers.
 template <typename T, bool kTransposed, int kTiles>
 __device__ void Multiply(const uint32_t (&left)[4], uint64_t right, float (&sums)[kTiles][4],
                          bool accumulate) {

@@ -1,5 +1,5 @@
-// What the kernels of attention on Hopper share beside tiles: their warpgroups, who sees whom
-// within a sequence, and what launches need.
+// Shared by the attention kernels for Hopper, beside tiles: warpgroups, the visible keys of a
+// query, and launches.
 #ifndef MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
 #define MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
 
@@ -13,8 +13,8 @@
 
 namespace megatron::ops::cuda::hopper {
 
-// One warpgroup copies, the others have 64 rows each. Registers of a thread: what all have at first
-// goes from the one to the others.
+// One warpgroup copies; the others have 64 rows each. Registers move from the copying warpgroup to
+// the others.
 template <int kConsumers>
 struct WarpgroupShape {
   static_assert(kConsumers == 2 || kConsumers == 3);
@@ -25,7 +25,7 @@ struct WarpgroupShape {
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 };
 
-// A head of queries, by its group and its number there.
+// A query head: its group and its index in the group.
 struct Head {
   int64_t group, head;
 };
@@ -33,17 +33,17 @@ __device__ inline Head HeadOfBlock(const AttentionArgs& args) {
   return {blockIdx.y / args.group_heads, blockIdx.y % args.group_heads};
 }
 
-// In the scale of Exp2. Of a query that sees no key, all of whose scores will be hidden, zero: so
-// that no infinity is taken from another.
+// The lse of a query in the scale of Exp2; zero if the query sees no key, so that no infinity is
+// subtracted from another (its scores are all hidden).
 __device__ inline float FiniteLse(const AttentionArgs& args, int64_t query, const Head& head) {
   const float lse = args.Lse(query, head.group, head.head);
   return lse == -INFINITY ? 0 : lse * kLog2E;
 }
 
-// The keys of one sequence, and which of them its queries see: those from the first to an end.
+// The keys of one sequence, and the range of them that a query sees: from the first to some end.
 struct KeysOfSequence {
   int64_t first, end;
-  int64_t shift;  // from the last query to the last key
+  int64_t shift;  // distance from the last query to the last key
   bool causal;
 
   __device__ KeysOfSequence(const AttentionArgs& args, int64_t sequence)
@@ -56,10 +56,10 @@ struct KeysOfSequence {
   }
 };
 
-// The queries of one sequence, and which of them see its keys: those from a first to the end.
+// The queries of one sequence, and the range of them that sees a key: from some first to the end.
 struct QueriesOfSequence {
   int64_t begin, end;
-  int64_t shift;  // from the last query to the last key
+  int64_t shift;  // distance from the last query to the last key
   bool causal;
 
   __device__ QueriesOfSequence(const AttentionArgs& args, int64_t sequence)
@@ -93,19 +93,20 @@ inline bool DeviceIsHopper() {
   CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), cudaSuccess);
   return major == 9;
 }
-// Code for other than sm_90a has no body, and so none of the barriers.
+// Code for other architectures than sm_90a has no body, and so no barriers.
 template <typename Kernel>
 bool HasCode(Kernel kernel) {
   cudaFuncAttributes attributes;
   if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess) {
-    cudaGetLastError();  // which is told no second time
+    cudaGetLastError();  // clears the error
     return false;
   }
   return attributes.sharedSizeBytes > 0;
 }
 #endif
 
-// What tensor maps and the kernels' stores can reach, all of the 16-bit dtype.
+// Whether tensor maps and the stores of the kernels can address the operands, all of the 16-bit
+// dtype.
 inline bool TakesOperands(const AttentionArgs& args) {
   for (const Operand* x :
        {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) {
@@ -125,7 +126,7 @@ void AllowShared(Kernel kernel, int bytes) {
       cudaSuccess);
 }
 
-// Calls body with the dtype and the size of the head as types.
+// Calls body with the dtype and the head dim as types.
 template <typename Body>
 void WithTypeAndHead(DType dtype, int head_dim, Body body) {
   const auto with_head = [&](auto* type) {

@@ -1,4 +1,4 @@
-// Tensor maps of operands of attention: what CopyBox reads.
+// Tensor maps of the operands of attention, which CopyBox reads.
 #ifndef MEGATRON_OPS_CUDA_HOPPER_TENSOR_MAP_CUH_
 #define MEGATRON_OPS_CUDA_HOPPER_TENSOR_MAP_CUH_
 
@@ -31,7 +31,8 @@ inline TensorMap MakeTensorMap(const BoxedOperand& of) {
 
 #else
 
-// The driver's function; the program is not linked against the driver.
+// The driver's function, which is looked up at run time: the program is not linked against the
+// driver.
 inline decltype(&cuTensorMapEncodeTiled) TensorMapEncoder() {
   static const auto encoder = [] {
     void* function = nullptr;
@@ -51,7 +52,7 @@ inline TensorMap MakeTensorMap(const BoxedOperand& of) {
   const cuuint64_t dims[] = {static_cast<cuuint64_t>(of.head_dim),
                              static_cast<cuuint64_t>(of.heads), static_cast<cuuint64_t>(of.groups),
                              static_cast<cuuint64_t>(of.tokens)};
-  // Of a dim of one the stride means nothing, but must be a valid one.
+  // The stride of a dim of size one has no meaning, but must be valid.
   const auto bytes = [&](int64_t stride, int64_t size) {
     return (size == 1 ? dims[0] : static_cast<cuuint64_t>(stride)) * kBytes;
   };

@@ -1,8 +1,8 @@
-// Tiles of attention's operands in shared memory, as copies bring them and products take them, and
-// which tile a block has.
+// Tiles of attention's operands in shared memory, in the layout of copies and products, and the
+// assignment of tiles to blocks.
 //
 // A tile of rows of a head is one panel per 64 columns: kRows rows of 128 bytes, swizzled
-// (instructions.cuh). Legend: kRows a multiple of 64, kHead 64 or 128.
+// (instructions.cuh). Legend: kRows is a multiple of 64, kHead is 64 or 128.
 #ifndef MEGATRON_OPS_CUDA_HOPPER_TILES_CUH_
 #define MEGATRON_OPS_CUDA_HOPPER_TILES_CUH_
 
@@ -16,7 +16,7 @@
 
 namespace megatron::ops::cuda::hopper {
 
-constexpr int kGroupRows = 64;  // of a warpgroup's products
+constexpr int kGroupRows = 64;  // rows of a warpgroup's products
 constexpr float kLog2E = 1.44269504f;
 
 template <int kRows, int kHead>
@@ -27,7 +27,7 @@ struct Tile {
 
   char* memory;
 
-  // Rows from `token` on, for a barrier that is told of kBytes.
+  // Copies rows from `token` on, for a barrier that expects kBytes.
   __device__ void Copy(const TensorMap& map, int64_t head, int64_t group, int64_t token,
                        uint64_t* barrier) const {
     for (int panel = 0; panel < kPanels; ++panel) {
@@ -35,12 +35,13 @@ struct Tile {
               static_cast<int>(token), memory + panel * kPanelBytes, barrier);
     }
   }
-  // Columns [16 k, 16 k + 16) of rows from `row` on, of an operand summed over columns.
+  // The descriptor of columns [16 k, 16 k + 16) of rows from `row` on, for an operand summed over
+  // columns.
   __device__ uint64_t SummedByColumn(int row, int k) const {
     const int at = k / 4 * kPanelBytes + row * kSwizzledRow + k % 4 * 32;
     return Descriptor(SharedAddress(memory) + at, 16, kAtomBytes);
   }
-  // Rows [16 k, 16 k + 16), of an operand summed over rows.
+  // The descriptor of rows [16 k, 16 k + 16), for an operand summed over rows.
   __device__ uint64_t SummedByRow(int k) const {
     return Descriptor(SharedAddress(memory) + k * 2 * kAtomBytes, kPanelBytes, kAtomBytes);
   }
@@ -68,7 +69,7 @@ __device__ void AddWeightedRows(const uint32_t (&weights)[kSteps][4],
   CommitProducts();
 }
 
-// Sums, rounded, as left operands.
+// Rounds sums into left operands.
 template <typename T, int kTiles>
 __device__ void Pack(const float (&sums)[kTiles][4], uint32_t (&packed)[kTiles / 2][4]) {
 #pragma unroll
@@ -90,7 +91,7 @@ __device__ void SetZero(float (&sums)[kTiles][4]) {
   }
 }
 
-// The column, of 8 n to 8 n + 7, of element i of the lane's sums.
+// The column (8 n to 8 n + 7) of element i of the lane's sums.
 __device__ inline int ColumnOf(int n, int i) {
   return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
 }
@@ -101,7 +102,7 @@ __device__ inline int RowOf(int warpgroup) {
   return warpgroup * kGroupRows + in_group / kWarp * 16 + in_group % kWarp / 4;
 }
 
-// Scores of row r of the lane become minus infinity but for columns [begin, end).
+// Sets the scores of the lane's row r outside columns [begin, end) to minus infinity.
 template <int kTiles>
 __device__ void HideAllBut(int64_t begin, int64_t end, int r, float (&scores)[kTiles][4]) {
   const auto clamp = [](int64_t column) {
@@ -129,38 +130,38 @@ __device__ void StoreRow(T* row, int i, const float (&sums)[kTiles][4], float fa
   }
 }
 
-// Barriers of a ring of kStages tiles, one after the other in shared memory: that a tile is full,
-// and that all warps that read it are done with it.
+// Barriers of a ring of kStages tiles in shared memory: one says that a tile is full, the other
+// that all warps have read it.
 template <int kStages>
 struct Ring {
   uint64_t *full, *empty;
 
-  // One thread fills, `readers` are done.
+  // One thread fills tiles; `readers` warps read them.
   __device__ void Init(int fillers, int readers) const {
     for (int stage = 0; stage < kStages; ++stage) {
       InitBarrier(full + stage, fillers);
       InitBarrier(empty + stage, readers);
     }
   }
-  // Tile i of all that pass through.
+  // `i` is the number of a tile among all that pass.
   __device__ void WaitUntilEmpty(int i) const {
     WaitForPhase(empty + i % kStages, (i / kStages + 1) % 2);
   }
   __device__ void WaitUntilFull(int i) const { WaitForPhase(full + i % kStages, i / kStages % 2); }
-  // A warp is done with it.
+  // Says that a warp has read the tile.
   __device__ void Release(int i) const {
     __syncwarp();
     if (threadIdx.x % kWarp == 0) Arrive(empty + i % kStages);
   }
 };
 
-// Rows [begin, end) of one side, all of one sequence, and that sequence.
+// Rows [begin, end) of one side, all of one sequence, and the number of the sequence.
 struct RowsOfBlock {
   int64_t begin = 0, end = 0, sequence = 0;
 };
 
-// Blocks for `tokens` in tiles of `rows` of one sequence each: sequence s has the blocks from
-// cu_seqlens[s] / rows + s on, which is enough, whatever the lengths. Some have no rows.
+// Number of blocks for `tokens` in tiles of `rows` of one sequence each. Sequence s has the blocks
+// from cu_seqlens[s] / rows + s on, which suffices for any lengths. Some blocks have no rows.
 __host__ __device__ inline int64_t BlocksOfSequences(int64_t tokens, int64_t sequences, int rows) {
   return tokens / rows + sequences;
 }
@@ -176,7 +177,8 @@ __device__ inline RowsOfBlock FindRows(const int32_t* cu_seqlens, int64_t sequen
   return {begin, min(begin + rows, last), low};
 }
 
-// The block's dynamic shared memory from where atoms may begin; kSlack bytes more are needed.
+// The block's dynamic shared memory, from the first address where atoms may begin; this takes up to
+// kSlack more bytes.
 constexpr int kSlack = kAtomBytes - 16;
 __device__ inline char* AlignToAtoms(char* memory) {
   const uint32_t address = SharedAddress(memory);

@@ -1,4 +1,4 @@
-// What the instructions for Hopper do in the emulation, with programs that use them well and badly.
+// The instructions for Hopper in the emulation, in programs that use them correctly and wrongly.
 #include "megatron/ops/cuda/hopper/tiles.cuh"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class Rows {
   TensorMap map() const {
     return MakeTensorMap({DType::kBFloat16, &operand_, kHead, 2, 1, kTokens, kRows});
   }
-  // Zeros beyond the last token.
+  // Rows beyond the last token are zeros.
   static float At(int64_t token, int64_t column) {
     return token < kTokens ? ValueAt(token, column) : 0;
   }
@@ -187,7 +187,7 @@ TEST(TilesTest, OperandsAreReadAsLateAsTheWait) {
   });
 }
 
-TEST(TilesDeathTest, WhoWaitsForAPhaseThatNeverComesIsNamed) {
+TEST(TilesDeathTest, AThreadThatWaitsForAPhaseThatNeverComesIsNamed) {
   EXPECT_DEATH(RunOnTile<64>()(0,
                                [](const Tile<kRows, 64>&, uint64_t* full) {
                                  WaitForPhase(full, 0);
@@ -256,7 +256,7 @@ TEST(TilesDeathTest, NoMoreRegistersThanOthersGaveBack) {
                "some for registers");
 }
 
-// A warp that says too early that it is done with a tile lets the next one come over it.
+// If a warp releases a tile too early, the next tile overwrites it.
 TEST(TilesTest, ATileGivenBackBeforeTheWaitIsOverwritten) {
   for (bool too_early : {true, false}) {
     RunOnTile<64>()(0, [&](const Tile<kRows, 64>& tile, uint64_t* full) {
@@ -277,7 +277,8 @@ TEST(TilesTest, ATileGivenBackBeforeTheWaitIsOverwritten) {
   }
 }
 
-// Any lengths, empty sequences included: each row is in one block, and blocks are in one sequence.
+// The lengths are arbitrary, with empty sequences. Each row is in one block, and each block in one
+// sequence.
 TEST(TilesTest, BlocksOfSequencesHoldEachRowOnce) {
   for (const std::vector<int32_t>& cu : {std::vector<int32_t>{0, 1, 71, 71, 111},
                                          {0, 128, 256},

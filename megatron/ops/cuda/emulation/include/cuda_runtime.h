@@ -1,5 +1,5 @@
-// What the kernels of ../.. use of the CUDA runtime, for the emulation (../block.h): their sources
-// are compiled as C++ against this header in place of CUDA's.
+// The part of the CUDA runtime that the kernels of ../.. use, for the emulation (../block.h): their
+// sources are compiled as C++ against this header in place of CUDA's.
 #ifndef MEGATRON_OPS_CUDA_EMULATION_INCLUDE_CUDA_RUNTIME_H_
 #define MEGATRON_OPS_CUDA_EMULATION_INCLUDE_CUDA_RUNTIME_H_
 
@@ -18,7 +18,7 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __grid_constant__
-// In .cu files it is rewritten (//bazel:emulated_cuda.bzl).
+// In .cu files the keyword is rewritten (//bazel:emulated_cuda.bzl).
 #define __shared__ static_assert(false, "declare what is __shared__ in a .cu file");
 
 using cudaStream_t = struct CUstream_st*;
@@ -46,7 +46,7 @@ cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
 inline void __syncthreads() { megatron::emulation::SyncBlock(); }
 inline void __syncwarp() { megatron::emulation::SyncWarp(); }
 
-// Of whole warps, as far as they have not returned.
+// The mask must name all lanes; those that have returned take no part.
 template <typename X>
 X __shfl_sync(unsigned mask, X x, int lane) {
   CHECK_EQ(mask, ~0u);

@@ -6,7 +6,7 @@
 
 namespace cub {
 
-// As CUB's it leaves to the caller to wait before the storage is used again.
+// Like CUB, it leaves it to the caller to synchronize before the storage is used again.
 template <typename T, int kBlockThreads>
 class BlockScan {
  public:

@@ -12,7 +12,7 @@
 namespace cub {
 
 struct DeviceRadixSort {
-  // Stable, as CUB's; without scratch memory it says how much it wants.
+  // The sort is stable, like CUB's. Without scratch memory it returns how much it needs.
   template <typename Key, typename Value>
   static cudaError_t SortPairs(void* scratch, size_t& scratch_bytes, const Key* keys,
                                Key* sorted_keys, const Value* values, Value* sorted_values,

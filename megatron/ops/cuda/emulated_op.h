@@ -1,23 +1,28 @@
-// How the emulated device carries out an operation: by the CPU's op on the memory that the host can
-// reach, now or, where the stream is being captured, with every launch of the graph.
-#ifndef MEGATRON_OPS_CUDA_EMULATED_CALL_H_
-#define MEGATRON_OPS_CUDA_EMULATED_CALL_H_
+// Kernels of the emulated device (//megatron/tensor:emulated_cuda): the op itself, as on the CPU,
+// on memory that the host can access.
+#ifndef MEGATRON_OPS_CUDA_EMULATED_OP_H_
+#define MEGATRON_OPS_CUDA_EMULATED_OP_H_
 
 #include <sstream>
 #include <string>
 #include <type_traits>
 
+#include "absl/types/span.h"
+#include "glog/logging.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/float8/float8_tensor.h"
+#include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
+#include "megatron/ops/optimizer.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/emulated_graph.h"
 
 namespace megatron::ops::cuda {
 
-// An operand with its tensors where the host can reach them.
+// View returns the operand with its tensors where the host can access them.
 inline Tensor View(const Tensor& tensor) { return EmulatedView(tensor); }
 
 inline Dropout View(Dropout dropout) {
@@ -27,6 +32,9 @@ inline Dropout View(Dropout dropout) {
 }
 
 inline Attention View(Attention attention) {
+  CHECK(attention.kernel != AttentionKernel::kCudnn &&
+        attention.kernel != AttentionKernel::kCudnnDeterministic)
+      << "cuDNN is not emulated";
   attention.cu_seqlens_q = View(attention.cu_seqlens_q);
   attention.cu_seqlens_k = View(attention.cu_seqlens_k);
   attention.place_q_T = View(attention.place_q_T);
@@ -52,8 +60,28 @@ inline Float8Tensor View(const Float8Tensor& tensor) {
           View(tensor.inverse_scale_1)};
 }
 
+inline RouterUnits View(RouterUnits units) {
+  units.number_T = View(units.number_T);
+  return units;
+}
+
+inline RouterLosses View(RouterLosses losses) {
+  losses.counts_UE = View(losses.counts_UE);
+  losses.units = View(losses.units);
+  losses.share_U = View(losses.share_U);
+  return losses;
+}
+
 inline Norm View(const Norm& norm) { return norm; }
 inline VocabRange View(const VocabRange& range) { return range; }
+inline Router View(const Router& router) { return router; }
+inline AdamWOptions View(const AdamWOptions& options) { return options; }
+inline SgdOptions View(const SgdOptions& options) { return options; }
+
+template <typename T>
+absl::Span<const T> View(absl::Span<const T> span) {
+  return span;
+}
 
 template <typename Number>
 std::enable_if_t<std::is_arithmetic_v<Number> || std::is_enum_v<Number>, Number> View(
@@ -61,11 +89,11 @@ std::enable_if_t<std::is_arithmetic_v<Number> || std::is_enum_v<Number>, Number>
   return number;
 }
 
-// All that an operand says.
+// The name of an op and everything that its operands say.
 class OperandText {
  public:
   template <typename... Operands>
-  explicit OperandText(const char* name, const Operands&... operands) {
+  explicit OperandText(const std::string& name, const Operands&... operands) {
     text_ << name;
     (Add(operands), ...);
   }
@@ -103,16 +131,35 @@ class OperandText {
   std::ostringstream text_;
 };
 
-// The operands are kept by value.
-template <typename Op, typename... Operands>
-void Call(const char* name, Op* op, const Stream& stream, const Operands&... operands) {
-  const auto run = [op, stream, operands...] { op(EmulatingStream(stream), View(operands)...); };
-  if (!IsBeingCaptured(*stream.cuda())) return run();
-  WriteDown(*stream.cuda(), {OperandText(name, operands...).str(), run});
-}
+template <auto* op>
+struct EmulatedOp;
 
-#define MEGATRON_EMULATED_CALL(op, ...) Call(#op, &ops::op, __VA_ARGS__)
+template <typename... Operands, void (*op)(const Stream&, Operands...)>
+struct EmulatedOp<op> {
+  // Runs the op now or, if the stream is being captured, with every launch of the graph, which
+  // keeps the operands by value.
+  static void RunOrCapture(const Stream& stream, Operands... operands) {
+    const auto run = [stream, operands...] { op(EmulatingStream(stream), View(operands)...); };
+    if (!IsBeingCaptured(*stream.cuda())) return run();
+    WriteDown(*stream.cuda(), {OperandText(CudaOpName<op>(), operands...).str(), run});
+  }
+
+  // Runs an op that has operands which a graph cannot keep.
+  static void RunNow(const Stream& stream, Operands... operands) {
+    op(EmulatingStream(stream), View(operands)...);
+  }
+};
+
+// Register each op as its own kernel. The results only serve to initialize variables.
+template <auto*... ops>
+bool EmulateInGraphs() {
+  return (RegisterCudaKernel<ops>(EmulatedOp<ops>::RunOrCapture) && ...);
+}
+template <auto*... ops>
+bool EmulateOutsideGraphs() {
+  return (RegisterCudaKernel<ops>(EmulatedOp<ops>::RunNow) && ...);
+}
 
 }  // namespace megatron::ops::cuda
 
-#endif  // MEGATRON_OPS_CUDA_EMULATED_CALL_H_
+#endif  // MEGATRON_OPS_CUDA_EMULATED_OP_H_
