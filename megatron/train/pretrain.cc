@@ -20,6 +20,7 @@
 #include "megatron/comm/launch/tcp_job.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/comm/watch/fault_monitor.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/tensor/cuda_device.h"
@@ -30,7 +31,6 @@
 #include "megatron/train/device_links.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
-#include "megatron/train/failure/fault_monitor.h"
 #include "megatron/train/failure/run_lock.h"
 #include "megatron/train/failure/stop_signals.h"
 #include "megatron/train/gemm/plan_gemms.h"
@@ -147,7 +147,6 @@ class Pretraining {
   std::optional<Failure> CheckThatAllRunTheSame();
   int Report(const Failure& failure) const;
   FaultMonitorOptions MonitorOptions(const RanksOptions& ranks) const;
-  WatchedWorld WithDeviceCalls(WatchedWorld world) const;
   int RunThreads();
   int RunProcess();
 
@@ -187,7 +186,7 @@ class Pretraining {
 // What all know is told by one.
 int Pretraining::Report(const Failure& failure) const {
   if (job_ != nullptr && !job_->world().status().ok()) {
-    monitor_->WaitUntilTold();
+    monitor_->WaitUntilReported();
   } else if (speaks()) {
     megatron::Report(failure);
   }
@@ -197,18 +196,14 @@ int Pretraining::Report(const Failure& failure) const {
 FaultMonitorOptions Pretraining::MonitorOptions(const RanksOptions& ranks) const {
   FaultMonitorOptions options;
   options.stuck_after = ranks.stuck_timeout;
-  options.cause = [this] { return failure_.Get(); };
-  return options;
-}
-
-// Besides the calls on the host.
-WatchedWorld Pretraining::WithDeviceCalls(WatchedWorld world) const {
-  world.doing = [this, on_host = std::move(world.doing)](int rank) {
-    std::vector<std::string> lines = on_host(rank);
-    for (std::string& line : device_calls_.Of(rank)) lines.push_back(std::move(line));
-    return lines;
+  options.device_calls = [this](int rank) { return device_calls_.Of(rank); };
+  options.process_end = [this](const absl::Status& reason) -> ProcessEnd {
+    const auto failure = failure_.Get();
+    if (failure.has_value()) return {failure->code, failure->message};
+    const bool hang = reason.code() == absl::StatusCode::kDeadlineExceeded;
+    return {hang ? kExitHang : kExitPeerLost, std::string(reason.message())};
   };
-  return world;
+  return options;
 }
 
 std::optional<Failure> Pretraining::Together(const std::vector<Step>& steps) {
@@ -246,9 +241,7 @@ std::optional<Failure> Pretraining::Join() {
                    absl::StrCat(launch_.Describe(), ": ", job.status().message())};
   }
   job_ = *std::move(job);
-  monitor_ = std::make_unique<FaultMonitor>(
-      WithDeviceCalls(WatchedWorld::Of(&job_->world(), launch_.world_size)),
-      MonitorOptions(options));
+  monitor_ = std::make_unique<FaultMonitor>(&job_->world(), MonitorOptions(options));
   processes_ = ProcessGroup(job_->world().communicator());
   return std::nullopt;
 }
@@ -523,8 +516,7 @@ int Pretraining::RunThreads() {
   ThreadWorldOptions options;
   options.deadline = run_.options.ranks.timeout;
   ThreadWorld world(ranks, options);
-  FaultMonitor monitor(WithDeviceCalls(WatchedWorld::Of(&world)),
-                       MonitorOptions(run_.options.ranks));
+  FaultMonitor monitor(&world, MonitorOptions(run_.options.ranks));
   ExitCode code = kExitDone;
   auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
     pthread_setname_np(pthread_self(), absl::StrCat("rank ", number).c_str());  // for reports
@@ -540,7 +532,7 @@ int Pretraining::RunThreads() {
     return absl::AbortedError(first->message);
   };
   const absl::Status status = RunRanks(&world, run_rank);
-  const bool told = !status.ok() && monitor.WaitUntilTold();
+  const bool told = !status.ok() && monitor.WaitUntilReported();
   const auto first = failure_.Get();
   if (!first.has_value()) return status.ok() ? code : Report(Fail(kExitPeerLost, status));
   return told ? first->code : Report(*first);

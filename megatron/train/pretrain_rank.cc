@@ -64,7 +64,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> PretrainRank::LinkDevices() {
   options.compare_calls = run_.options.ranks.check_collectives;
   MEGATRON_ASSIGN_OR_RETURN(nccl_,
                             NcclWorld::Create(NcclLibrary(), world_.communicator(), options));
-  run_.device_calls->Set(world_.rank(), [nccl = nccl_.get()] { return nccl->Doing(); });
+  run_.device_calls->Set(world_.rank(), [nccl = nccl_.get()] { return nccl->PendingCalls(); });
   return nccl_->communicator();
 }
 
@@ -100,7 +100,7 @@ absl::Status PretrainRank::Start(ExitCode* code) {
   const CheckpointReader& checkpoint = *run_.checkpoint;
   absl::Status status;
   {
-    const RankProgress::Outside reading(&at_);
+    const RankProgress::ExternalWait reading(&at_);
     status = RestoreCheckpoint(checkpoint, run_.restore, run_.description, trainer_.get());
   }
   if (status.code() == absl::StatusCode::kFailedPrecondition) {
@@ -143,7 +143,7 @@ ExitCode PretrainRank::Train() {
 
 void PretrainRank::Print(const std::string& text) {
   if (!speaks()) return;
-  const RankProgress::Outside printing(&at_);
+  const RankProgress::ExternalWait printing(&at_);
   std::printf("%s", text.c_str());
   std::fflush(stdout);
 }

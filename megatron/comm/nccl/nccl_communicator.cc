@@ -163,6 +163,6 @@ absl::StatusOr<std::unique_ptr<NcclWorld>> NcclWorld::Create(NcclApi* api,
 
 NcclWorld::~NcclWorld() { watch_->Finish(kFinishPatience); }
 
-std::vector<std::string> NcclWorld::Doing() const { return watch_->Doing(); }
+std::vector<std::string> NcclWorld::PendingCalls() const { return watch_->PendingCalls(); }
 
 }  // namespace megatron

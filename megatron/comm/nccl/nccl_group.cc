@@ -143,7 +143,7 @@ absl::Status NcclGroup::Watch(absl::Time now) {
                    absl::FormatDuration(options_.deadline), ": not all ranks have come to it"));
 }
 
-std::vector<std::string> NcclGroup::Doing() const {
+std::vector<std::string> NcclGroup::PendingCalls() const {
   constexpr size_t kMost = 3;
   const PatientLock lock(&mutex_, kLockPatience);
   if (!lock.held()) {

@@ -57,7 +57,7 @@ class NcclGroup {
   absl::Status Watch(absl::Time now);
   // What the device has not done yet, oldest first: one line each, of at most three calls. Waits
   // for no call of NCCL that hangs.
-  std::vector<std::string> Doing() const;
+  std::vector<std::string> PendingCalls() const;
 
   // What the device is doing here ends, and nothing is enqueued any more.
   void Abort();

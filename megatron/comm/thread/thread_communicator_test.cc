@@ -71,13 +71,13 @@ TEST(ThreadWorldTest, ARankWhoseMessageWasTakenWaitsForNobody) {
     }
     SleepUntil([&] { return has_sender.load(); });
     SleepUntil([&] {
-      before = world.Waiting(0);
+      before = world.WaitingCalls(0);
       return !before.empty() && !before[0].awaited.empty();
     });
     pthread_kill(sender, SIGUSR1);
     SleepUntil([] { return held.load(); });
     group.Exchange({}, {{0, tensor}}, stream);
-    after = world.Waiting(0);
+    after = world.WaitingCalls(0);
     released = true;
     return group.status();
   });

@@ -8,6 +8,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
 #include "megatron/tensor/trace/trace.h"
+#include "megatron/train/failure/reporting_stage.h"
 #include "megatron/train/profile/counted_stage.h"
 
 namespace megatron {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
+#include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
 #include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
@@ -32,7 +33,6 @@
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
 #include "megatron/train/batches/micro_batch_packer.h"
-#include "megatron/train/failure/rank_progress.h"
 #include "megatron/train/graphs/graphed_stage.h"
 
 namespace megatron {

@@ -86,7 +86,7 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, Trainer* trai
 
 void TrainingLoop::Print(const std::string& line) {
   if (!context_.speaks) return;
-  const RankProgress::Outside printing(context_.at);
+  const RankProgress::ExternalWait printing(context_.at);
   progress_line_.Clear();
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
@@ -100,7 +100,7 @@ ExitCode TrainingLoop::Fail(ExitCode code, const std::string& message) {
 }
 
 void TrainingLoop::Warn(const std::string& message) {
-  const RankProgress::Outside printing(context_.at);
+  const RankProgress::ExternalWait printing(context_.at);
   progress_line_.Clear();
   LOG_IF(ERROR, context_.speaks) << message;
 }
@@ -115,7 +115,7 @@ ExitCode TrainingLoop::Run() {
 
 // Each rank that is profiled has something to tell.
 void TrainingLoop::Tell(const absl::StatusOr<std::string>& profiled) {
-  const RankProgress::Outside printing(context_.at);
+  const RankProgress::ExternalWait printing(context_.at);
   if (!profiled.ok()) {
     LOG(ERROR) << "no profile is written, training goes on: " << profiled.status().message();
   } else if (!profiled->empty()) {
@@ -220,7 +220,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
   shown.tokens_per_second = tokens / seconds;
   shown.time_left = elapsed * (shown.train_iters - shown.iteration);
   if (context_.speaks) {
-    const RankProgress::Outside printing(context_.at);
+    const RankProgress::ExternalWait printing(context_.at);
     progress_line_.Show(shown);
   }
   if (ShouldLog(progress.iteration, options().loop.log_interval,

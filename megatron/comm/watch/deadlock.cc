@@ -1,4 +1,4 @@
-#include "megatron/comm/deadlock.h"
+#include "megatron/comm/watch/deadlock.h"
 
 #include <algorithm>
 #include <iterator>
@@ -11,13 +11,13 @@
 namespace megatron {
 namespace {
 
-// A rank has a call or two at a time, and of each one awaited rank that is blocked tells enough.
+// A rank is in one or two calls at a time, and one blocked rank that a call awaits is enough.
 constexpr size_t kMaxCalls = 64;
 constexpr size_t kMaxAwaited = 256;
 constexpr size_t kMaxTextBytes = 512;
 constexpr size_t kMaxTexts = 16;
 
-// The first rank that the call waits for and that waits, too; -1: none.
+// Returns the first blocked rank that the call waits for; -1: none.
 int FirstBlocked(const WaitingCall& call, const WaitingRanks& blocked) {
   for (const int rank : call.awaited) {
     if (blocked.count(rank) > 0) return rank;
@@ -25,20 +25,20 @@ int FirstBlocked(const WaitingCall& call, const WaitingRanks& blocked) {
   return -1;
 }
 
-bool GoesOn(const std::vector<WaitingCall>& calls, const WaitingRanks& blocked) {
+bool CanContinue(const std::vector<WaitingCall>& calls, const WaitingRanks& blocked) {
   return calls.empty() || absl::c_any_of(calls, [&](const WaitingCall& call) {
            return FirstBlocked(call, blocked) < 0;
          });
 }
 
-// Without those that go on once others do.
-WaitingRanks BlockedForEver(WaitingRanks blocked) {
+// Returns `blocked` without the ranks that continue once others do.
+WaitingRanks BlockedForever(WaitingRanks blocked) {
   for (bool changed = true; changed;) {
     changed = false;
     for (auto rank = blocked.begin(); rank != blocked.end();) {
-      const bool goes_on = GoesOn(rank->second, blocked);
-      rank = goes_on ? blocked.erase(rank) : std::next(rank);
-      changed |= goes_on;
+      const bool can_continue = CanContinue(rank->second, blocked);
+      rank = can_continue ? blocked.erase(rank) : std::next(rank);
+      changed |= can_continue;
     }
   }
   return blocked;
@@ -59,20 +59,20 @@ bool SameRanksAndCalls(const WaitingRanks& a, const WaitingRanks& b) {
 }
 
 WaitingRanks FindDeadlock(const WaitingRanks& blocked) {
-  const WaitingRanks for_ever = BlockedForEver(blocked);
+  const WaitingRanks forever = BlockedForever(blocked);
   WaitingRanks deadlock;
-  if (for_ever.empty()) return deadlock;
-  // Whoever follows whom a rank waits for gets into a ring.
-  int rank = for_ever.begin()->first;
-  for (size_t step = 0; step < for_ever.size(); ++step) {
-    rank = FirstBlocked(for_ever.at(rank)[0], for_ever);
+  if (forever.empty()) return deadlock;
+  // Following the ranks that wait for one another ends in a ring.
+  int rank = forever.begin()->first;
+  for (size_t step = 0; step < forever.size(); ++step) {
+    rank = FirstBlocked(forever.at(rank)[0], forever);
   }
   std::vector<int> members = {rank};
   for (size_t i = 0; i < members.size(); ++i) {
-    const std::vector<WaitingCall>& calls = for_ever.at(members[i]);
+    const std::vector<WaitingCall>& calls = forever.at(members[i]);
     deadlock[members[i]] = calls;
     for (const WaitingCall& call : calls) {
-      const int next = FirstBlocked(call, for_ever);
+      const int next = FirstBlocked(call, forever);
       if (!absl::c_linear_search(members, next)) members.push_back(next);
     }
   }

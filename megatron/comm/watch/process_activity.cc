@@ -1,4 +1,4 @@
-#include "megatron/comm/launch/outside_look.h"
+#include "megatron/comm/watch/process_activity.h"
 
 #include <cctype>
 #include <filesystem>
@@ -38,19 +38,19 @@ bool IsStopState(char state) { return state == 'T' || state == 't'; }
 
 }  // namespace
 
-OutsideLook LookAtGroup(pid_t process_group) {
-  OutsideLook look;
+ProcessActivity ActivityOfGroup(pid_t process_group) {
+  ProcessActivity activity;
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
     if (!std::isdigit(entry->path().filename().string()[0])) continue;
     const Stat stat = ReadStat(entry->path());
     if (stat.group != process_group) continue;
-    look.ticks += stat.ticks;
-    look.waits_for_disk |= stat.state == 'D';
-    look.stopped |= IsStopState(stat.state);
+    activity.ticks += stat.ticks;
+    activity.waits_for_disk |= stat.state == 'D';
+    activity.stopped |= IsStopState(stat.state);
   }
-  return look;
+  return activity;
 }
 
 bool IsStopped(pid_t process) {

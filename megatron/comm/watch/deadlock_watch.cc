@@ -1,4 +1,4 @@
-#include "megatron/train/failure/wait_watch.h"
+#include "megatron/comm/watch/deadlock_watch.h"
 
 #include <utility>
 
@@ -13,7 +13,7 @@ bool AllWait(const std::vector<WaitingCall>& calls) {
          absl::c_none_of(calls, [](const WaitingCall& call) { return call.awaited.empty(); });
 }
 
-// Whether the rank's own thread waits too: in a call, or for another thread that is in one.
+// Whether the rank's own thread waits too: in a call, or for another thread that is in a call.
 bool OwnThreadWaits(const RestingRank& rank, const std::vector<WaitingCall>& calls) {
   return rank.sleeps ||
          absl::c_any_of(calls, [&](const WaitingCall& call) { return call.thread == rank.thread; });
@@ -21,17 +21,17 @@ bool OwnThreadWaits(const RestingRank& rank, const std::vector<WaitingCall>& cal
 
 }  // namespace
 
-WaitingRanks WaitWatch::OwnBlocked(const std::vector<RestingRank>& resting) {
+WaitingRanks DeadlockWatch::OwnBlocked(const std::vector<RestingRank>& resting) {
   const absl::Time now = absl::Now();
   WaitingRanks blocked;
-  std::map<int, Waits> waits;
+  std::map<int, Wait> waits;
   for (const RestingRank& rank : resting) {
-    std::vector<WaitingCall> calls = world_.waiting(rank.rank);
+    std::vector<WaitingCall> calls = world_.WaitingCalls(rank.rank);
     if (!AllWait(calls)) continue;
     const auto before = waits_.find(rank.rank);
     const bool same = before != waits_.end() && SameCalls(before->second.calls, calls);
     const absl::Time since = same ? before->second.since : now;
-    if (now >= since + patience_ && OwnThreadWaits(rank, calls) && world_.idle()) {
+    if (now >= since + patience_ && OwnThreadWaits(rank, calls) && world_.Idle()) {
       blocked[rank.rank] = calls;
     }
     waits[rank.rank] = {std::move(calls), since};
@@ -40,23 +40,23 @@ WaitingRanks WaitWatch::OwnBlocked(const std::vector<RestingRank>& resting) {
   return blocked;
 }
 
-void WaitWatch::Share(const WaitingRanks& own) {
+void DeadlockWatch::Share(const WaitingRanks& own) {
   if (own.empty() && !shared_) return;
   shared_ = !own.empty();
-  world_.share_blocked(own.empty() ? std::vector<WaitingCall>() : own.begin()->second);
+  world_.ShareBlockedCalls(own.empty() ? std::vector<WaitingCall>() : own.begin()->second);
 }
 
-absl::Status WaitWatch::Look(const std::vector<RestingRank>& resting) {
+absl::Status DeadlockWatch::Look(const std::vector<RestingRank>& resting) {
   WaitingRanks blocked = OwnBlocked(resting);
   Share(blocked);
-  if (!blocked.empty()) blocked.merge(world_.others_blocked());
+  if (!blocked.empty()) blocked.merge(world_.OthersBlocked());
   WaitingRanks deadlock = FindDeadlock(blocked);
   const absl::Time now = absl::Now();
   if (!SameRanksAndCalls(deadlock, deadlock_)) {
     deadlock_ = std::move(deadlock);
     deadlock_since_ = now;
   }
-  if (deadlock_.empty() || now <= deadlock_since_ + world_.news_time) return absl::OkStatus();
+  if (deadlock_.empty() || now <= deadlock_since_ + world_.broadcast_age()) return absl::OkStatus();
   return absl::FailedPreconditionError(DescribeDeadlock(deadlock_));
 }
 

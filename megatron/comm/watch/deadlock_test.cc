@@ -1,4 +1,4 @@
-#include "megatron/comm/deadlock.h"
+#include "megatron/comm/watch/deadlock.h"
 
 #include <string>
 #include <utility>
@@ -101,7 +101,7 @@ TEST(DeadlockTest, CallsTravelAndOtherBytesAreRefused) {
   EXPECT_THAT(DecodeWaitingCalls(bytes + "x"), Not(IsOk()));
 }
 
-TEST(DeadlockTest, NewsStayShortHoweverManyRanksAreAwaited) {
+TEST(DeadlockTest, BroadcastsStayShortHoweverManyRanksAreAwaited) {
   WaitingCall call = Call(std::vector<int>(100000, 5));
   call.what = std::string(100000, 'x');
   const std::string bytes = EncodeWaitingCalls(std::vector<WaitingCall>(1000, call));

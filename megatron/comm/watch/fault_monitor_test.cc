@@ -1,7 +1,4 @@
-// Ranks that wait for each other: each is in a call that is right in itself, of another group. The
-// whole of a run is pretrain_fault_phases_test.cc's.
-
-#include "megatron/train/failure/fault_monitor.h"
+#include "megatron/comm/watch/fault_monitor.h"
 
 #include <functional>
 #include <memory>
@@ -16,9 +13,9 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/store/memory_store.h"
+#include "megatron/comm/tcp/tcp_communicator.h"
 #include "megatron/comm/thread/run_ranks.h"
 
 namespace megatron {
@@ -34,9 +31,8 @@ FaultMonitorOptions ShortOptions() {
 }
 
 void Reduce(const ProcessGroup& group) {
-  ThreadPool pool(1);
   float value = 1;
-  group.AllReduce(Tensor(&value, DType::kFloat32, {1}), ReduceOp::kSum, Stream::Cpu(&pool));
+  group.AllReduce(Tensor(&value, DType::kFloat32, {1}), ReduceOp::kSum, Stream::Inline());
 }
 
 ProcessGroup Split(const ProcessGroup& world, const std::vector<std::vector<int>>& partition,
@@ -44,30 +40,29 @@ ProcessGroup Split(const ProcessGroup& world, const std::vector<std::vector<int>
   return ProcessGroup(*world.communicator()->Split(partition, name));
 }
 
-// As in a square of four ranks with a group for each row and each column. Some call in that of
-// their column first.
-void GoAstray(const ProcessGroup& world, const std::vector<int>& astray) {
+// Four ranks form a square, with a group for each row and each column. The ranks of `column_first`
+// call in their column's group first, the others in their row's.
+void CallInRowAndColumn(const ProcessGroup& world, const std::vector<int>& column_first) {
   const ProcessGroup row = Split(world, {{0, 1}, {2, 3}}, "tp");
   const ProcessGroup column = Split(world, {{0, 2}, {1, 3}}, "dp");
-  const bool other_way = absl::c_linear_search(astray, world.rank());
+  const bool other_way = absl::c_linear_search(column_first, world.rank());
   Reduce(other_way ? column : row);
   Reduce(other_way ? row : column);
 }
 
-// One sends where the other calls.
-void SendIntoACall(const ProcessGroup& world) {
-  ThreadPool pool(1);
+// Rank 0 sends a message while rank 1 calls a collective.
+void SendIntoCollective(const ProcessGroup& world) {
   float value = 1;
   const Tensor tensor(&value, DType::kFloat32, {1});
   if (world.rank() == 0) {
-    world.Exchange({{1, tensor}}, {}, Stream::Cpu(&pool));
+    world.Exchange({{1, tensor}}, {}, Stream::Inline());
   } else {
     Reduce(world);
   }
 }
 
-// Others wait long for rank 1, which works.
-void ComeLate(const ProcessGroup& world) {
+// The other ranks wait long for rank 1, which computes.
+void ComputeLong(const ProcessGroup& world) {
   const absl::Time until = absl::Now() + absl::Seconds(3);
   volatile uint64_t turns = 0;
   while (world.rank() == 1 && absl::Now() < until) turns = turns + 1;
@@ -78,18 +73,18 @@ using RankBody = std::function<void(const ProcessGroup& world)>;
 
 absl::Status RunThreads(int size, const RankBody& body) {
   ThreadWorld world(size);
-  FaultMonitor monitor(WatchedWorld::Of(&world), ShortOptions());
+  FaultMonitor monitor(&world, ShortOptions());
   const absl::Status status = RunRanks(&world, [&](int rank, const ProcessGroup& group) {
     RankProgress progress;
     const FaultMonitor::Watch watch(&monitor, rank, &progress);
     body(group);
     return group.status();
   });
-  if (!status.ok()) monitor.WaitUntilTold();
+  if (!status.ok()) monitor.WaitUntilReported();
   return status;
 }
 
-// As processes would, each with a monitor of its own.
+// Runs the ranks as processes would: each has its own TcpWorld and monitor.
 absl::Status RunAsProcesses(int size, const RankBody& body) {
   MemoryStore store;
   const JobSecret secret = JobSecret::Random();
@@ -103,13 +98,13 @@ absl::Status RunAsProcesses(int size, const RankBody& body) {
       options.heartbeat_interval = absl::Milliseconds(100);
       const auto world = *TcpWorld::Create(&store, secret, options);
       RankProgress progress;
-      FaultMonitor monitor(WatchedWorld::Of(world.get(), size), ShortOptions());
+      FaultMonitor monitor(world.get(), ShortOptions());
       {
         const FaultMonitor::Watch watch(&monitor, rank, &progress);
         body(ProcessGroup(world->communicator()));
       }
       statuses[rank] = world->status();
-      if (!statuses[rank].ok()) monitor.WaitUntilTold();
+      if (!statuses[rank].ok()) monitor.WaitUntilReported();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -120,11 +115,11 @@ using Runner = absl::Status (*)(int size, const RankBody& body);
 
 class FaultMonitorTest : public ::testing::TestWithParam<Runner> {};
 
-TEST_P(FaultMonitorTest, RanksThatCallInDifferentGroupsAreNamed) {
+TEST_P(FaultMonitorTest, RanksThatWaitForEachOtherAreNamed) {
   const absl::Time begin = absl::Now();
   // 0 waits for 1, which waits for 3, which waits for 2, which waits for 0.
   const absl::Status status = GetParam()(4, [](const ProcessGroup& world) {
-    GoAstray(world, {1, 2});
+    CallInRowAndColumn(world, {1, 2});
   });
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
@@ -136,20 +131,21 @@ TEST_P(FaultMonitorTest, RanksThatCallInDifferentGroupsAreNamed) {
                          "0; rank 1 of tp-1 (world rank 3) was in call 1", call, "2"));
 }
 
-TEST_P(FaultMonitorTest, OtherOrdersThatGoOnAreNoFault) {
-  EXPECT_THAT(GetParam()(4, [](const ProcessGroup& world) { GoAstray(world, {1}); }), IsOk());
+TEST_P(FaultMonitorTest, DifferentOrdersWithoutADeadlockAreNoFailure) {
+  EXPECT_THAT(GetParam()(4, [](const ProcessGroup& world) { CallInRowAndColumn(world, {1}); }),
+              IsOk());
 }
 
-TEST_P(FaultMonitorTest, AMessageWhereTheOtherRankCallsIsNamed) {
-  const absl::Status status = GetParam()(2, SendIntoACall);
+TEST_P(FaultMonitorTest, AnExchangeThatMeetsACollectiveIsNamed) {
+  const absl::Status status = GetParam()(2, SendIntoCollective);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()),
               ::testing::AllOf(::testing::HasSubstr("was in an exchange"),
                                ::testing::HasSubstr("was in call 1, all-reduce(sum)")));
 }
 
-TEST_P(FaultMonitorTest, WaitingForARankThatWorksIsNoFault) {
-  EXPECT_THAT(GetParam()(3, ComeLate), IsOk());
+TEST_P(FaultMonitorTest, WaitingForARankThatComputesIsNoFailure) {
+  EXPECT_THAT(GetParam()(3, ComputeLong), IsOk());
 }
 
 INSTANTIATE_TEST_SUITE_P(, FaultMonitorTest, ::testing::Values(RunThreads, RunAsProcesses),

@@ -1,4 +1,4 @@
-#include "megatron/train/failure/fault_monitor.h"
+#include "megatron/comm/watch/fault_monitor.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "megatron/base/thread_stacks.h"
-#include "megatron/train/failure/exit_code.h"
 
 namespace megatron {
 namespace {
@@ -48,8 +48,8 @@ std::string StacksText() {
   return text;
 }
 
-// In one piece, so that nothing comes between, and not by way of a stream, whose lock a thread that
-// is stopped may hold.
+// Writes the text in one piece, so that nothing comes between, and without stdio, whose lock a
+// stopped thread may hold.
 void Print(absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
@@ -59,13 +59,13 @@ void Print(absl::string_view text) {
   }
 }
 
-std::string Report(const absl::Status& reason, const std::map<int, std::string>& states,
-                   const WatchedWorld& world) {
+std::string ReportText(const absl::Status& reason, const std::map<int, std::string>& states,
+                       const World& world) {
   std::string text = absl::StrCat("error: ", reason.message(), "\n");
   if (reason.code() == absl::StatusCode::kAborted) return text;
   absl::StrAppend(&text, "what the ranks were at:\n");
   for (const auto& [rank, state] : states) absl::StrAppend(&text, state);
-  for (int rank = 0; world.tells_aborts && rank < world.size; ++rank) {
+  for (int rank = 0; world.spans_processes() && rank < world.size(); ++rank) {
     if (states.count(rank) == 0) absl::StrAppend(&text, "rank ", rank, " could not be asked\n");
   }
   return text;
@@ -88,14 +88,14 @@ FaultMonitor::Watch::~Watch() {
   monitor_.ranks_.erase(rank_);
 }
 
-FaultMonitor::FaultMonitor(WatchedWorld world, const FaultMonitorOptions& options)
-    : world_(std::move(world)), options_(options), wait_watch_(&world_, options.stuck_after / 2) {
-  world_.set_failure_hook([this](const absl::Status& reason) { Remember(reason); });
+FaultMonitor::FaultMonitor(World* world, const FaultMonitorOptions& options)
+    : world_(*world), options_(options), deadlock_watch_(world, options.stuck_after / 2) {
+  world_.SetFailureHook([this](const absl::Status& reason) { Remember(reason); });
   thread_ = std::thread([this] { Run(); });
 }
 
 FaultMonitor::~FaultMonitor() {
-  world_.set_failure_hook(nullptr);
+  world_.SetFailureHook(nullptr);
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
@@ -108,33 +108,31 @@ bool FaultMonitor::StoppedWithin(absl::Duration time) {
   return mutex_.AwaitWithTimeout(absl::Condition(&stop_), time);
 }
 
-bool FaultMonitor::WaitUntilTold() {
+bool FaultMonitor::WaitUntilReported() {
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(&told_));
-  return !left_to_cause_;
+  mutex_.Await(absl::Condition(&reported_));
+  return !left_to_aborter_;
 }
 
 void FaultMonitor::Run() {
   while (world_.status().ok()) {
     if (StoppedWithin(kLook)) return;
-    absl::Status found = world_.overdue();
+    absl::Status found = world_.Overdue();
     if (found.ok() && options_.stuck_after > absl::ZeroDuration()) found = Look();
-    if (!found.ok()) world_.abort(found);
+    if (!found.ok()) world_.Abort(found);
   }
   const absl::Status reason = world_.status();
-  Tell(reason);
+  Report(reason);
   if (!StoppedWithin(options_.grace)) EndProcess(reason);
 }
 
-// Whatever holds the ranks up does not hold up the process.
+// It does not unwind: what holds the ranks up must not hold up the end of the process.
 void FaultMonitor::EndProcess(const absl::Status& reason) {
-  const bool hang = reason.code() == absl::StatusCode::kDeadlineExceeded;
-  Failure failure = {hang ? kExitHang : kExitPeerLost, std::string(reason.message())};
-  const auto cause = options_.cause ? options_.cause() : std::nullopt;
-  if (cause.has_value()) failure = *cause;
+  ProcessEnd end = {EXIT_FAILURE, std::string(reason.message())};
+  if (options_.process_end) end = options_.process_end(reason);
   absl::MutexLock lock(&mutex_);
-  if (left_to_cause_) Print(absl::StrCat("error: ", failure.message, "\n"));
-  _exit(failure.code);
+  if (left_to_aborter_) Print(absl::StrCat("error: ", end.message, "\n"));
+  _exit(end.exit_code);
 }
 
 void FaultMonitor::Update(Rank* rank, const Calls& calls, bool was_away) const {
@@ -144,7 +142,7 @@ void FaultMonitor::Update(Rank* rank, const Calls& calls, bool was_away) const {
   const uint64_t moves = rank->progress->moves();
   if (own_used != rank->own_used) rank->own_worked = now;
   rank->own_used = own_used;
-  if (moves != rank->moves || rank->progress->outside() || was_away) {
+  if (moves != rank->moves || rank->progress->waits_externally() || was_away) {
     rank->moved = rank->worked = rank->own_worked = now;
   } else if (used != rank->used) {
     rank->worked = now;
@@ -165,13 +163,15 @@ std::map<int, FaultMonitor::Calls> FaultMonitor::CallsOfRanks() {
     absl::MutexLock lock(&mutex_);
     for (const auto& [number, rank] : ranks_) calls[number];
   }
-  for (auto& [number, of] : calls) of = {world_.processor_time(number), world_.in_call(number)};
+  for (auto& [number, of_rank] : calls) {
+    of_rank = {world_.CallersProcessorTime(number), world_.InCall(number)};
+  }
   return calls;
 }
 
 absl::Status FaultMonitor::Look() {
   const absl::Status found = LookAtRanks();
-  return found.ok() ? wait_watch_.Look(RestingRanks()) : found;
+  return found.ok() ? deadlock_watch_.Look(RestingRanks()) : found;
 }
 
 std::vector<RestingRank> FaultMonitor::RestingRanks() {
@@ -187,13 +187,13 @@ std::vector<RestingRank> FaultMonitor::RestingRanks() {
 
 absl::Status FaultMonitor::LookAtRanks() {
   const absl::Time now = absl::Now();
-  // The whole process was stopped: then its ranks have had no more time than this thread.
+  // The whole process was stopped: its ranks have had no more time than this thread.
   const bool was_away = now > last_look_ + options_.stuck_after / 2;
   last_look_ = now;
   std::map<int, Calls> calls = CallsOfRanks();
-  // Of several the one that has been so for longest: others may wait for what it holds.
+  // The rank that has been stuck or late for longest is named: others may wait for what it holds.
   absl::Time stuck_since = absl::InfiniteFuture(), late_since = absl::InfiniteFuture();
-  std::string stuck, late;  // told while the rank is here
+  std::string stuck, late;  // described while the rank is registered
   int late_rank = 0;
   {
     absl::MutexLock lock(&mutex_);
@@ -206,7 +206,7 @@ absl::Status FaultMonitor::LookAtRanks() {
                              absl::FormatDuration(options_.stuck_after), " in ",
                              Describe(*rank.progress));
       } else if (!calls[number].any && now < rank.worked + options_.stuck_after / 2 &&
-                 now > rank.moved + LateAfter(rank)) {  // what sleeps will be stuck
+                 now > rank.moved + LateAfter(rank)) {  // a rank that sleeps will be stuck
         if (rank.moved >= late_since) continue;
         late_since = rank.moved;
         late_rank = number;
@@ -218,7 +218,7 @@ absl::Status FaultMonitor::LookAtRanks() {
     }
   }
   if (!stuck.empty()) return absl::DeadlineExceededError(stuck);
-  if (!late.empty() && world_.is_awaited(late_rank)) return absl::DeadlineExceededError(late);
+  if (!late.empty() && world_.IsAwaited(late_rank)) return absl::DeadlineExceededError(late);
   return absl::OkStatus();
 }
 
@@ -247,22 +247,26 @@ std::string FaultMonitor::OwnState() {
   std::string text;
   for (const auto& [number, heading] : headings) {
     absl::StrAppend(&text, heading);
-    for (const std::string& line : world_.doing(number)) absl::StrAppend(&text, "  ", line, "\n");
+    std::vector<std::string> lines = world_.CallsAtFailure(number);
+    if (options_.device_calls) {
+      for (std::string& line : options_.device_calls(number)) lines.push_back(std::move(line));
+    }
+    for (const std::string& line : lines) absl::StrAppend(&text, "  ", line, "\n");
   }
   return text + stacks;
 }
 
-void FaultMonitor::Tell(const absl::Status& reason) {
+void FaultMonitor::Report(const absl::Status& reason) {
   const bool aborted = reason.code() == absl::StatusCode::kAborted;
-  const bool mine = world_.tells_aborts || !aborted;
-  if (mine) {
+  const bool left_to_aborter = aborted && !world_.spans_processes();
+  if (!left_to_aborter) {
     const auto states =
-        world_.gather(aborted ? "" : OwnState(), absl::Now() + options_.gather_time);
-    if (states.has_value()) Print(Report(reason, *states, world_));
+        world_.GatherStates(aborted ? "" : OwnState(), absl::Now() + options_.gather_time);
+    if (states.has_value()) Print(ReportText(reason, *states, world_));
   }
   absl::MutexLock lock(&mutex_);
-  left_to_cause_ = !mine;
-  told_ = true;
+  left_to_aborter_ = left_to_aborter;
+  reported_ = true;
 }
 
 }  // namespace megatron
