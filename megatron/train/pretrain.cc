@@ -154,18 +154,18 @@ class Pretraining {
   int ranks_here() const {
     return one_of_several() ? launch_.local_world_size : run_.options.num_ranks();
   }
-  RunHere Here() const {
-    RunHere here;
-    here.ranks = ranks_here();
-    here.bytes = BytesHere();
-    if (one_of_several()) here.launch = launch_.Describe();
-    return here;
+  LocalShare Local() const {
+    LocalShare local;
+    local.ranks = ranks_here();
+    local.bytes = BytesHere();
+    if (one_of_several()) local.launch = launch_.Describe();
+    return local;
   }
   // That the run takes of this machine's memory.
   int64_t BytesHere() const {
     return run_.plan.machine_bytes(ranks_here(), run_.options.ranks.processes ? ranks_here() : 1);
   }
-  bool speaks() const { return launch_.rank == launch_.world_size - 1; }
+  bool is_reporting_rank() const { return launch_.rank == launch_.world_size - 1; }
 
   const PretrainCommand& command_;
   ConfigPurpose purpose_ = ConfigPurpose::kRun;
@@ -187,7 +187,7 @@ class Pretraining {
 int Pretraining::Report(const Failure& failure) const {
   if (job_ != nullptr && !job_->world().status().ok()) {
     monitor_->WaitUntilReported();
-  } else if (speaks()) {
+  } else if (is_reporting_rank()) {
     megatron::Report(failure);
   }
   return failure.code;
@@ -424,7 +424,7 @@ std::optional<Failure> Pretraining::OpenCheckpoint() {
                                 found.status().message(), ")")};
   }
   for (const std::string& warning : found->warnings) {
-    if (speaks()) Say(absl::StrCat("WARNING: ", warning));
+    if (is_reporting_rank()) Say(absl::StrCat("WARNING: ", warning));
   }
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs_, found->directory);
   if (!reader.ok()) return Fail(kExitCorruptCheckpoint, reader.status());
@@ -499,10 +499,10 @@ int Pretraining::Run() {
                     &Pretraining::OpenCheckpoint, &Pretraining::CheckThatAllRunTheSame})) {
     return Report(*failure);
   }
-  if (speaks()) {
-    for (const std::string& line : Introduce(loaded_.config, run_, Here())) Say(line);
+  if (is_reporting_rank()) {
+    for (const std::string& line : Introduce(loaded_.config, run_, Local())) Say(line);
   }
-  ListenForStopSignals(/*tell=*/speaks());
+  ListenForStopSignals(/*answer=*/is_reporting_rank());
   return one_of_several() ? RunProcess() : RunThreads();
 }
 
@@ -521,9 +521,9 @@ int Pretraining::RunThreads() {
   auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
     pthread_setname_np(pthread_self(), absl::StrCat("rank ", number).c_str());  // for reports
     PretrainRank rank(run_, group, &failure_);
-    const FaultMonitor::Watch watch(&monitor, number, &rank.at());
+    const FaultMonitor::Watch watch(&monitor, number, &rank.progress());
     const ExitCode left = rank.Run();
-    if (rank.speaks()) code = left;
+    if (rank.is_reporting_rank()) code = left;
     // An error ends the others, whatever they wait for, and before this rank's own end waits for
     // them.
     const auto first = failure_.Get();
@@ -540,7 +540,7 @@ int Pretraining::RunThreads() {
 
 int Pretraining::RunProcess() {
   PretrainRank rank(run_, processes_, &failure_);
-  const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.at());
+  const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.progress());
   const ExitCode code = rank.Run();
   const auto first = failure_.Get();
   if (!first.has_value()) return code;

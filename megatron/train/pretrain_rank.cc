@@ -35,10 +35,11 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
     : run_(run),
       world_(world),
       failure_(failure),
-      at_(run.on_piece == nullptr
+      progress_(
+          run.on_piece == nullptr
               ? std::function<void(Phase)>()
-              : [this](Phase phase) { run_.on_piece({world_, at_.iteration(), phase}); }),
-      fs_(run.fs, &at_),
+              : [this](Phase phase) { run_.on_piece({world_, progress_.iteration(), phase}); }),
+      fs_(run.fs, &progress_),
       pool_(run.threads_per_rank),
       stream_(Stream::Cpu(&pool_)) {
   if (run.options.device == DeviceType::kCuda) {
@@ -88,7 +89,7 @@ absl::Status PretrainRank::Build() {
   MEGATRON_ASSIGN_OR_RETURN(trainer_,
                             Trainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
                                             run_.plan.stages[stage].sizes, stream_, &ledger_));
-  trainer_->ReportTo(&at_);
+  trainer_->ReportTo(&progress_);
   return absl::OkStatus();
 }
 
@@ -100,7 +101,7 @@ absl::Status PretrainRank::Start(ExitCode* code) {
   const CheckpointReader& checkpoint = *run_.checkpoint;
   absl::Status status;
   {
-    const RankProgress::ExternalWait reading(&at_);
+    const RankProgress::ExternalWait reading(&progress_);
     status = RestoreCheckpoint(checkpoint, run_.restore, run_.description, trainer_.get());
   }
   if (status.code() == absl::StatusCode::kFailedPrecondition) {
@@ -110,7 +111,7 @@ absl::Status PretrainRank::Start(ExitCode* code) {
   *code = kExitCorruptCheckpoint;
   MEGATRON_RETURN_IF_ERROR(status, _ << "to continue from the checkpoint before it move "
                                      << checkpoint.directory() << " away");
-  if (speaks()) {
+  if (is_reporting_rank()) {
     std::printf(
         "%s%s at iteration %lld\n",
         run_.restore == Restore::kWeights ? "starting from the weights of " : "continuing from ",
@@ -130,20 +131,20 @@ ExitCode PretrainRank::Train() {
   context.peak_flops = run_.peak_flops;
   context.program_start = run_.program_start;
   context.saving = saving_;
-  context.speaks = speaks();
+  context.is_reporting_rank = is_reporting_rank();
   context.profile.options = run_.options.profile;
   context.profile.world = world_;
   context.profile.trace = profiled() ? &trace_ : nullptr;
   context.profile.ledger = &ledger_;
   context.profile.planned = run_.plan.stages[trainer_->options().placement.stage].memory;
   context.failure = failure_;
-  context.at = &at_;
+  context.progress = &progress_;
   return TrainingLoop(context, fs_, trainer_.get()).Run();
 }
 
 void PretrainRank::Print(const std::string& text) {
-  if (!speaks()) return;
-  const RankProgress::ExternalWait printing(&at_);
+  if (!is_reporting_rank()) return;
+  const RankProgress::ExternalWait printing(&progress_);
   std::printf("%s", text.c_str());
   std::fflush(stdout);
 }
@@ -177,7 +178,7 @@ void PretrainRank::Restore() {
 }
 
 void PretrainRank::Generate() {
-  at_.Enter(Phase::kGenerate);
+  progress_.Enter(Phase::kGenerate);
   if (run_.options.trainer.model.masked_lm_head) return FillMasks();
   if (run_.options.trainer.model.num_encoder_layers > 0) return Restore();
   const GenerationOptions& generation = run_.options.generation;
@@ -191,7 +192,7 @@ void PretrainRank::Generate() {
   TextGenerator generator = trainer_->MakeGenerator(&ledger_);
   generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
     if (token == tokenizer.eod()) return false;
-    at_.Enter(Phase::kGenerate);  // the next one
+    progress_.Enter(Phase::kGenerate);  // the next one
     Print(text.Add(token));
     return !consensus.Any(StopSignal() != 0) && world_.status().ok();
   });
@@ -199,7 +200,7 @@ void PretrainRank::Generate() {
 }
 
 ExitCode PretrainRank::Run() {
-  at_.Start();
+  progress_.Start();
   ExitCode code = kExitConfig;
   absl::Status status = Build();
   if (status.ok()) status = Start(&code);
@@ -210,7 +211,7 @@ ExitCode PretrainRank::Run() {
   if (code == kExitDone && finished && run_.options.generation.enabled) Generate();
   if (failure_->Get().has_value()) return code;  // the others do not come
   // While all are here a rank that hangs at the end is missed.
-  at_.Enter(Phase::kLeave);
+  progress_.Enter(Phase::kLeave);
   world_.Barrier(Stream::Cpu(&pool_));
   status = world_.status();
   if (status.ok()) return code;

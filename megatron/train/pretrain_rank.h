@@ -78,11 +78,11 @@ class PretrainRank {
   // it, and the caller ends the other ranks.
   ExitCode Run();
 
-  // For whoever watches.
-  const RankProgress& at() const { return at_; }
+  // What this rank is doing, for its monitor.
+  const RankProgress& progress() const { return progress_; }
 
-  // As in Megatron the last rank prints for all: it knows the loss first.
-  bool speaks() const { return world_.rank() == world_.size() - 1; }
+  // Whether this rank prints for all. It is the last one, as in Megatron: it knows the loss first.
+  bool is_reporting_rank() const { return world_.rank() == world_.size() - 1; }
 
  private:
   bool profiled() const { return run_.options.profile.Covers(world_.rank()); }
@@ -93,13 +93,13 @@ class PretrainRank {
   void Generate();
   void FillMasks();
   void Restore();
-  // Where this rank speaks.
+  // Prints on the reporting rank only.
   void Print(const std::string& text);
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;
   FirstFailure* failure_;
-  RankProgress at_;
+  RankProgress progress_;
   ReportingFileSystem fs_;
   MemoryLedger ledger_;
   Trace trace_;

@@ -310,7 +310,7 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches) {
     stage_->SetBatches(&graphed_stage_->batches());
     inner = graphed_stage_.get();
   }
-  ReportingStage reporting(inner, at_);
+  ReportingStage reporting(inner, rank_progress_);
   CountedStage stage(&reporting, *memory_);
   if (!options_.measure_pipeline)
     return RunSchedule(plan, &stage, groups_.pipeline, &memory_->edges, stream_);
@@ -336,9 +336,9 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
-  at_->SetIteration(progress_.iteration + 1);
+  rank_progress_->SetIteration(progress_.iteration + 1);
   const TraceSpan step_span(stream_, "step", progress_.iteration + 1);
-  at_->Enter(Phase::kData);
+  rank_progress_->Enter(Phase::kData);
   {
     const TraceSpan span(stream_, "data");
     MEGATRON_RETURN_IF_ERROR(
@@ -350,7 +350,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   stage_->router_state().StartStep(stream_);
   MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
-  at_->Enter(Phase::kReduce);
+  rank_progress_->Enter(Phase::kReduce);
   StartMeasuring(/*router_losses=*/true);
   ReadAhead(source, report.global_batch_size);
   {
@@ -358,12 +358,12 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
     data_parallel_->FinalizeGradients();
   }
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
-  at_->Enter(Phase::kSave);
+  rank_progress_->Enter(Phase::kSave);
   if (before_update) {
     const TraceSpan span(stream_, "wait for checkpoint");
     before_update();
   }
-  at_->Enter(Phase::kUpdate);
+  rank_progress_->Enter(Phase::kUpdate);
   StepOptions step;
   step.lr = scheduler_.learning_rate();
   step.weight_decay = scheduler_.weight_decay();
@@ -397,7 +397,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   stage_->set_training(false);
   for (int64_t i = 0; i < iterations; ++i) {
-    at_->Enter(Phase::kEvaluate);
+    rank_progress_->Enter(Phase::kEvaluate);
     // A run that was continued or extended may have used up what was drawn for it: again from the
     // start.
     if (progress_.consumed_valid_samples + batch > source.size())

@@ -107,8 +107,8 @@ class Trainer {
   // After masters were loaded and rounded: brings the weights to all ranks that use them.
   absl::Status ShareWeights();
 
-  // Says there what it is at, from now on.
-  void ReportTo(RankProgress* at) { at_ = at; }
+  // Reports to `progress` what this rank is doing, from now on.
+  void ReportTo(RankProgress* progress) { rank_progress_ = progress; }
 
   // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
   // weights and their update.
@@ -183,7 +183,7 @@ class Trainer {
   MeasuredSchedule measured_;
   TrainingProgress progress_;
   RankProgress unwatched_;
-  RankProgress* at_ = &unwatched_;
+  RankProgress* rank_progress_ = &unwatched_;
 };
 
 }  // namespace megatron

@@ -85,8 +85,8 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, Trainer* trai
 }
 
 void TrainingLoop::Print(const std::string& line) {
-  if (!context_.speaks) return;
-  const RankProgress::ExternalWait printing(context_.at);
+  if (!context_.is_reporting_rank) return;
+  const RankProgress::ExternalWait printing(context_.progress);
   progress_line_.Clear();
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
@@ -100,9 +100,9 @@ ExitCode TrainingLoop::Fail(ExitCode code, const std::string& message) {
 }
 
 void TrainingLoop::Warn(const std::string& message) {
-  const RankProgress::ExternalWait printing(context_.at);
+  const RankProgress::ExternalWait printing(context_.progress);
   progress_line_.Clear();
-  LOG_IF(ERROR, context_.speaks) << message;
+  LOG_IF(ERROR, context_.is_reporting_rank) << message;
 }
 
 ExitCode TrainingLoop::Run() {
@@ -115,7 +115,7 @@ ExitCode TrainingLoop::Run() {
 
 // Each rank that is profiled has something to tell.
 void TrainingLoop::Tell(const absl::StatusOr<std::string>& profiled) {
-  const RankProgress::ExternalWait printing(context_.at);
+  const RankProgress::ExternalWait printing(context_.progress);
   if (!profiled.ok()) {
     LOG(ERROR) << "no profile is written, training goes on: " << profiled.status().message();
   } else if (!profiled->empty()) {
@@ -126,7 +126,7 @@ void TrainingLoop::Tell(const absl::StatusOr<std::string>& profiled) {
 }
 
 ExitCode TrainingLoop::Train() {
-  if (context_.speaks && !options().loop.metrics_file.empty()) {
+  if (context_.is_reporting_rank && !options().loop.metrics_file.empty()) {
     absl::StatusOr<MetricsWriter> metrics =
         MetricsWriter::Open(fs_, options().loop.metrics_file, first_iteration_);
     if (!metrics.ok()) return Fail(kExitIo, std::string(metrics.status().message()));
@@ -219,8 +219,8 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
   shown.loss = report.loss;
   shown.tokens_per_second = tokens / seconds;
   shown.time_left = elapsed * (shown.train_iters - shown.iteration);
-  if (context_.speaks) {
-    const RankProgress::ExternalWait printing(context_.at);
+  if (context_.is_reporting_rank) {
+    const RankProgress::ExternalWait printing(context_.progress);
     progress_line_.Show(shown);
   }
   if (ShouldLog(progress.iteration, options().loop.log_interval,
@@ -232,7 +232,7 @@ void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
 
 void TrainingLoop::WritePipelineTimeline() {
   const std::string& path = options().loop.pipeline_timeline_file;
-  if (path.empty() || !context_.speaks) return;
+  if (path.empty() || !context_.is_reporting_rank) return;
   ReportMetricsError(WriteFileAtomically(fs_, path, TimelineText(trainer_->measured_pipeline())));
 }
 
@@ -360,7 +360,7 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
 
 void TrainingLoop::StartSave() {
   const TraceSpan span(trainer_->stream(), "start checkpoint");
-  context_.at->Enter(Phase::kSave);
+  context_.progress->Enter(Phase::kSave);
   const int64_t before = last_saved_iteration_;
   const absl::Status status = FinishSave();
   if (!status.ok())
@@ -373,9 +373,9 @@ void TrainingLoop::StartSave() {
 absl::Status TrainingLoop::FinishSave() {
   if (!writer_->in_progress()) return absl::OkStatus();
   const TraceSpan span(trainer_->stream(), "finish checkpoint");
-  context_.at->Enter(Phase::kSave);
+  context_.progress->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
-  context_.at->Enter(Phase::kUpdate);
+  context_.progress->Enter(Phase::kUpdate);
   if (status.ok()) {
     Print(absl::StrCat("saved checkpoint of iteration ", last_saved_iteration_, " to ",
                        options().checkpoint.save));
@@ -388,7 +388,7 @@ absl::Status TrainingLoop::FinishSave() {
 ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
   progress_line_.Clear();
   if (writer_ == nullptr) {
-    LOG_IF(WARNING, context_.speaks && code != kExitDone)
+    LOG_IF(WARNING, context_.is_reporting_rank && code != kExitDone)
         << "leaving without a checkpoint: checkpoint.save is not set";
     return code;
   }

@@ -3,7 +3,7 @@
 // The order within an iteration is Megatron's: step, log, evaluate, then leave on a signal, save,
 // leave when time is up or the exit interval is reached. Whoever leaves saves first. Every rank
 // runs this loop; what a rank sees for itself (a signal, a clock, a disk) all decide about
-// together, so that they save the same step and leave after the same one. One rank speaks for all.
+// together, so that they save the same step and leave after the same one. One rank reports for all.
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
 
@@ -43,10 +43,10 @@ class TrainingLoop {
     absl::Time program_start;
     // Of all ranks, for the thread that writes checkpoints.
     ProcessGroup saving;
-    bool speaks = true;  // prints, and writes the metrics
+    bool is_reporting_rank = true;  // prints, and writes the metrics
     ProfileWindow::Context profile;
     FirstFailure* failure = nullptr;
-    RankProgress* at = nullptr;  // where to say what this rank is at
+    RankProgress* progress = nullptr;  // reports what this rank is doing
   };
 
   TrainingLoop(const Context& context, FileSystem& fs, Trainer* trainer);
