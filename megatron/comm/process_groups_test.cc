@@ -40,7 +40,7 @@ TEST(ProcessGroupsTest, JoinTheRanksThatTheGridsGive) {
       {&G::data, dense, {Axis::kData}},
       {&G::pipeline, dense, {Axis::kPipeline}},
       {&G::data_context, dense, {Axis::kData, Axis::kContext}},
-      {&G::tied_embedding, dense, {Axis::kPipeline}},  // of two stages both
+      {&G::tied_embedding, dense, {Axis::kPipeline}},  // both of the two stages
       {&G::expert, expert, {Axis::kExpert}},
       {&G::expert_tensor, expert, {Axis::kTensor}},
       {&G::expert_model, expert, {Axis::kTensor, Axis::kExpert}},

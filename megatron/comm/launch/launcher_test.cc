@@ -158,7 +158,7 @@ TEST(LauncherTest, WhoeverSleepsWhenOthersHaveLeftIsNamedIfAskedFor) {
 TEST(LauncherTest, WhoeverWorksWhenOthersHaveLeftIsWaitedFor) {
   LaunchOptions options;
   options.children.idle_limit = absl::Seconds(1);
-  // What works is a process that the rank has started.
+  // The process that works was started by the rank.
   const Launched launched = LaunchShell(2,
                                         "test $MEGATRON_RANK = 0 && exit 0; timeout --foreground 3 "
                                         "sh -c 'while :; do :; done'; exit 0",
@@ -196,7 +196,7 @@ TEST(LauncherTest, WhatARankStartedEndsWithIt) {
   EXPECT_TRUE(IsGone(pid_file));
 }
 
-// In a process of its own, which can be signalled.
+// Runs in its own process, which can be signalled.
 pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {}) {
   const pid_t child = fork();
   if (child == 0) {

@@ -97,7 +97,7 @@ TEST(NcclCommunicatorTest, SumsAreNcclsOwnUnlessTheyAreToBeInTheOrderOfRanks) {
     options.sum_in_rank_order = in_order;
     EXPECT_THAT(RunOn(&fake, 3, options,
                       [&](NcclWorld*, const ProcessGroup& world, const Stream& stream) {
-                        // In the order of ranks the 1 is lost, in the opposite one it is not.
+                        // The 1 is lost in the order of ranks, but not in the opposite order.
                         const float values[] = {1, 1e8f, -1e8f};
                         Floats x(stream, 1, values[world.rank()]);
                         world.AllReduce(x.tensor(), ReduceOp::kSum, stream);
@@ -274,7 +274,7 @@ TEST(NcclFailureTest, GroupsThatAreSplitDifferentlyAreRefused) {
   EXPECT_FALSE(status.ok());
 }
 
-// Whose end of a communicator takes as long as the test likes.
+// A fake NCCL in which ending a communicator takes as long as the test likes.
 class HangingNccl : public FakeNccl {
  public:
   NcclResult CommAbort(ncclComm* comm) override {

@@ -23,7 +23,7 @@
 namespace megatron {
 namespace {
 
-// Beyond a request's own timeout: for the way there and back, and a busy machine.
+// The time beyond a request's own timeout: for the way there and back, and a busy machine.
 constexpr absl::Duration kAnswerTime = absl::Seconds(30);
 constexpr size_t kReadBytes = 1 << 16;
 
@@ -157,7 +157,7 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // Of a Get or Wait.
+  // Answers a Get or Wait.
   bool Finish(Client* client, StoreReply reply) {
     if (reply.status.ok() && client->request.operation == StoreOperation::kGet) {
       reply.value = *values_.Get(client->request.keys[0], absl::ZeroDuration());
@@ -215,7 +215,7 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // And goes on to what the client has asked in the meantime.
+  // Continues with what the client has asked in the meantime.
   bool Flush(Client* client) { return Send(client) && TakeRequests(client); }
 
   Acceptor acceptor_;
@@ -327,7 +327,7 @@ absl::StatusOr<int64_t> TcpStoreClient::Add(absl::string_view key, int64_t delta
   return reply.count;
 }
 
-// In pieces that fit a frame.
+// Waits for the keys in pieces that fit a frame.
 absl::Status TcpStoreClient::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
   for (const std::string& key : keys) MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, ""));
   const absl::Time deadline = absl::Now() + timeout;

@@ -29,7 +29,7 @@ class TcpStoreServer {
   // machine alone, "0.0.0.0" for all interfaces.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const Endpoint& at,
                                                                 const JobSecret& secret);
-  // On a socket that listens already.
+  // Serves on a socket that listens already.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(Socket listener,
                                                                 const JobSecret& secret);
   ~TcpStoreServer();

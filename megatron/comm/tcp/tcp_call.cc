@@ -69,7 +69,7 @@ bool TcpCall::is_small_reduction() const {
   return reduces() && moved.bytes() <= kTcpEagerBytes;
 }
 
-// With two ranks, or little data, the root sends all of it itself.
+// The root sends all of it itself to one other rank, or if there is little data.
 bool TcpCall::spreads_broadcast() const {
   return call_.collective == Collective::kBroadcast && size_ > 2 &&
          call_.in.bytes() > kTcpEagerBytes;
@@ -188,7 +188,7 @@ absl::Status TcpCall::Meet() {
                       }});
 }
 
-// What came with the calls.
+// Takes the data that came with the calls.
 void TcpCall::Unpack() {
   ForPeers([&](int peer) {
     const Piece& piece = receive_[peer];
@@ -219,7 +219,8 @@ TcpCall::Range TcpCall::Share(int owner) const {
     return {owner * count, (owner + 1) * count};
   }
   const int64_t count = call_.in.numel();
-  const int64_t part = Aligned((count + size_ - 1) / size_);  // in elements; the first is longest
+  // Elements; the first share is longest.
+  const int64_t part = Aligned((count + size_ - 1) / size_);
   return {std::min(count, owner * part), std::min(count, (owner + 1) * part)};
 }
 

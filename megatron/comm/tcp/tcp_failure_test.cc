@@ -1,4 +1,4 @@
-// What ranks of a TcpWorld tell each other when it has failed.
+// Tests of what ranks of a TcpWorld tell each other when it has failed.
 
 #include <atomic>
 #include <functional>
@@ -52,7 +52,7 @@ void ForEachRank(int size, const RankBody& fn, int silent = 0) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Until the world of this rank has failed.
+// Waits until the world of this rank has failed.
 void AwaitFailure(const TcpWorld& world) {
   while (world.status().ok()) absl::SleepFor(absl::Milliseconds(1));
 }
@@ -135,7 +135,7 @@ TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
   });
 }
 
-// As those of a machine that is cut off: one of them is missed first.
+// The ranks are like those of a machine that is cut off: one of them is missed first.
 TEST(TcpFailureTest, OfSeveralSilentRanksNoneIsExpectedToTell) {
   ForEachRank(
       4,
