@@ -57,7 +57,7 @@ TEST(RankGridTest, GroupsSixteenRanksAsMegatronDoes) {
   EXPECT_THAT(grid.PeersOf(5, {Axis::kPipeline}), ElementsAre(1, 5, 9, 13));
 }
 
-TEST(RankGridTest, FoldsExpertsOverTheSameRanks) {
+TEST(RankGridTest, TheExpertGridDividesTheSameRanks) {
   ParallelSizes sizes = Sizes(2, 1, 2);
   sizes.expert = 4;
   sizes.expert_tensor = 1;

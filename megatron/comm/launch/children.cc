@@ -187,12 +187,12 @@ class Runner {
       running.outputs[i] =
           std::make_unique<LinePrefixer>(std::move(read_ends[i]), child.prefix, targets[i]);
     }
-    Tell(running, child.input);
+    SendInput(running, child.input);
     return absl::OkStatus();
   }
 
   // A child that has ended reads no more: its end is seen elsewhere.
-  static void Tell(const Running& running, absl::string_view text) {
+  static void SendInput(const Running& running, absl::string_view text) {
     while (running.control.valid() && !text.empty()) {
       const ssize_t sent = send(running.control.fd(), text.data(), text.size(), MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
@@ -235,7 +235,7 @@ class Runner {
     for (const Running& child : running_) {
       if (child.pid <= 0) continue;
       if (child.control.valid()) {
-        Tell(child, absl::StrCat("signal ", signal, "\n"));
+        SendInput(child, absl::StrCat("signal ", signal, "\n"));
       } else {
         kill(-child.pid, signal);
       }

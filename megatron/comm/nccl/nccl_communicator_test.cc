@@ -90,7 +90,7 @@ class Floats {
   const HostMirror mirror_;
 };
 
-TEST(NcclCommunicatorTest, SumsAreNcclsOwnUnlessTheyAreToBeInTheOrderOfRanks) {
+TEST(NcclCommunicatorTest, SumsAreNcclsUnlessTheOrderOfRanksIsAskedFor) {
   for (const bool in_order : {false, true}) {
     FakeNccl fake;
     NcclWorldOptions options;
@@ -108,7 +108,7 @@ TEST(NcclCommunicatorTest, SumsAreNcclsOwnUnlessTheyAreToBeInTheOrderOfRanks) {
   }
 }
 
-TEST(NcclCommunicatorTest, TensorsOfTheHostGoByTheHostsCommunicator) {
+TEST(NcclCommunicatorTest, HostTensorsUseTheHostsCommunicator) {
   FakeNccl fake;
   EXPECT_THAT(RunOn(&fake, 2, {},
                     [](NcclWorld*, const ProcessGroup& world, const Stream&) {
@@ -122,7 +122,7 @@ TEST(NcclCommunicatorTest, TensorsOfTheHostGoByTheHostsCommunicator) {
               IsOk());
 }
 
-TEST(NcclCommunicatorTest, GroupsEndInGoodOrderAndThoseOfOneRankCostNothing) {
+TEST(NcclCommunicatorTest, GroupsAreFinalizedAndGroupsOfOneRankHaveNoCommunicator) {
   FakeNccl fake;
   EXPECT_THAT(
       RunOn(&fake, 4, {},
@@ -289,7 +289,7 @@ class HangingNccl : public FakeNccl {
   absl::Notification aborting_, goes_on_;
 };
 
-TEST(NcclCommunicatorTest, WhoeverAsksWhatIsUnderWayWaitsForNoCallThatHangs) {
+TEST(NcclCommunicatorTest, PendingCallsDoesNotWaitForACallThatHangs) {
   HangingNccl fake;
   // One rank alone has a communicator, too.
   const absl::Status status =

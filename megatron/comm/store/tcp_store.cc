@@ -274,7 +274,7 @@ absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
 }
 
 // A connection on which anything went wrong is dropped: an answer might still come on it.
-absl::StatusOr<StoreReply> TcpStoreClient::Ask(const StoreRequest& request) {
+absl::StatusOr<StoreReply> TcpStoreClient::Request(const StoreRequest& request) {
   const auto ask = [&]() -> absl::StatusOr<StoreReply> {
     MEGATRON_ASSIGN_OR_RETURN(Socket socket, TakeConnection());
     const absl::Time deadline = absl::Now() + request.timeout + kAnswerTime;
@@ -301,7 +301,7 @@ absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value)
   request.operation = StoreOperation::kSet;
   request.keys = {std::string(key)};
   request.value = std::string(value);
-  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Ask(request));
+  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
   return reply.status;
 }
 
@@ -311,7 +311,7 @@ absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, absl::Dur
   request.operation = StoreOperation::kGet;
   request.keys = {std::string(key)};
   request.timeout = timeout;
-  MEGATRON_ASSIGN_OR_RETURN(StoreReply reply, Ask(request));
+  MEGATRON_ASSIGN_OR_RETURN(StoreReply reply, Request(request));
   if (!reply.status.ok()) return reply.status;
   return std::move(reply.value);
 }
@@ -322,7 +322,7 @@ absl::StatusOr<int64_t> TcpStoreClient::Add(absl::string_view key, int64_t delta
   request.operation = StoreOperation::kAdd;
   request.keys = {std::string(key)};
   request.delta = delta;
-  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Ask(request));
+  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
   if (!reply.status.ok()) return reply.status;
   return reply.count;
 }
@@ -339,7 +339,7 @@ absl::Status TcpStoreClient::Wait(absl::Span<const std::string> keys, absl::Dura
       request.keys.push_back(keys[begin]);
       bytes += keys[begin].size() + sizeof(uint32_t);
     }
-    MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Ask(request));
+    MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
     MEGATRON_RETURN_IF_ERROR(reply.status);
   }
   return absl::OkStatus();

@@ -66,7 +66,7 @@ class TcpStoreClient : public Store {
       : server_(std::move(server)), secret_(std::move(secret)) {}
 
   absl::StatusOr<Socket> TakeConnection();
-  absl::StatusOr<StoreReply> Ask(const StoreRequest& request);
+  absl::StatusOr<StoreReply> Request(const StoreRequest& request);
 
   const Endpoint server_;
   const JobSecret secret_;

@@ -38,7 +38,7 @@ class TcpCall {
   // broadcast.
   void PlanDirect();
   void PlanAllToAllV();
-  absl::Status Meet();
+  absl::Status ExchangeCalls();
   void Unpack();
   void MoveDirect();
   void CopyOwn();
@@ -94,7 +94,7 @@ class TcpCall {
   std::vector<Piece> send_, receive_;  // one for each peer, if data goes directly
   std::vector<CallMessage> messages_;  // one for each peer
   // Whether each peer has arrived. Other threads read it when the world fails.
-  std::vector<std::atomic<bool>> come_;
+  std::vector<std::atomic<bool>> arrived_;
   TcpOperation moving_;
   // Two of each, indexed by the parity of the segment.
   TcpOperation shares_[2], results_[2];

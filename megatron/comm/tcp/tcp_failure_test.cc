@@ -57,7 +57,7 @@ void AwaitFailure(const TcpWorld& world) {
   while (world.status().ok()) absl::SleepFor(absl::Milliseconds(1));
 }
 
-TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
+TEST(TcpFailureTest, TheLowestRankGathersWhatEachRankWasDoing) {
   ForEachRank(3, [](int rank, TcpWorld* world) {
     std::atomic<int> hooks{0};
     world->SetFailureHook([&](const absl::Status& reason) {
@@ -94,7 +94,7 @@ TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
   });
 }
 
-TEST(TcpFailureTest, ARankHearsThatOthersWaitForIt) {
+TEST(TcpFailureTest, ARankKnowsThatOthersWaitForIt) {
   for (const bool in_collective : {true, false}) {
     ForEachRank(3, [&](int rank, TcpWorld* world) {
       EXPECT_FALSE(world->InCall(rank));
@@ -136,7 +136,7 @@ TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
 }
 
 // The ranks are like those of a machine that is cut off: one of them is missed first.
-TEST(TcpFailureTest, OfSeveralSilentRanksNoneIsExpectedToTell) {
+TEST(TcpFailureTest, SilentRanksAreNotExpectedToSendTheirState) {
   ForEachRank(
       4,
       [](int rank, TcpWorld* world) {

@@ -52,7 +52,7 @@ void SleepUntil(const std::function<bool()>& condition) {
 
 // Rank 0 waits for rank 1 to take its message, and is held there. Once rank 1 has, rank 0 waits for
 // nobody, though its thread can't know.
-TEST(ThreadWorldTest, ARankWhoseMessageWasTakenWaitsForNobody) {
+TEST(ThreadWorldTest, ARankWhoseMessageWasTakenAwaitsNoRank) {
   signal(SIGUSR1, Hold);
   ThreadWorld world(2, {});
   std::atomic<pthread_t> sender{};
