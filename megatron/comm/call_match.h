@@ -1,5 +1,5 @@
-// Whether the calls that ranks make at the same place of a group's sequence are one collective
-// call.
+// Tells whether the calls that ranks make at the same place of a group's sequence are one
+// collective call.
 #ifndef MEGATRON_COMM_CALL_MATCH_H_
 #define MEGATRON_COMM_CALL_MATCH_H_
 
@@ -12,10 +12,11 @@
 
 namespace megatron {
 
-// Operation, dtype, shape, reduction, root, and how many rows go between every two ranks.
+// Whether the calls of all ranks match: operation, dtype, shape, reduction, root, and the rows that
+// go between every two ranks.
 bool CallsMatch(int size, absl::FunctionRef<const CollectiveCall&(int rank)> call);
 
-// What a group makes call number `number` of.
+// Call number `number` of a group, for a message about it.
 struct GroupCall {
   std::string group;
   uint64_t number = 0;
@@ -24,7 +25,7 @@ struct GroupCall {
   absl::FunctionRef<std::string(int rank)> describe_call;
 };
 
-// Lists who calls what: the same text on every rank.
+// Returns the error that lists each rank and its call: the same text on every rank.
 absl::Status CallsDiffer(const GroupCall& group_call);
 
 }  // namespace megatron

@@ -1,9 +1,9 @@
 // Communicator: what a backend (threads, TCP, NCCL) implements. Layers use ProcessGroup instead,
 // which checks arguments and holds a Communicator.
 //
-// Vocabulary. A *group* is an ordered list of ranks; *rank* and *peer* here are numbers within it. A
-// *call* is one operation with its buffers, as a value: backends compare calls across ranks, number
-// them and report them without knowing what each means.
+// Vocabulary. A *group* is an ordered list of ranks; *rank* and *peer* here are numbers within it.
+// A *call* is one operation with its buffers, as a value: backends compare calls across ranks,
+// number them and report them without knowing what each means.
 //
 // Ordering. All ranks of a group make the same collective calls in the same order. kExchange alone
 // is not a collective: it concerns the ranks that it names, and messages from one rank to another
@@ -34,12 +34,12 @@ namespace megatron {
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
 enum class Collective : uint8_t {
-  kAllReduce,      // in: reduced in place
-  kAllGather,      // in -> out
-  kReduceScatter,  // in -> out
-  kAllToAll,       // in -> out, equal parts
-  kAllToAllV,      // in -> out, parts of send_counts and receive_counts rows
-  kBroadcast,      // in: written in place, from root
+  kAllReduce,      // `in` is reduced in place
+  kAllGather,      // `in` to `out`
+  kReduceScatter,  // `in` to `out`
+  kAllToAll,       // equal parts of `in` to `out`
+  kAllToAllV,      // parts of send_counts and receive_counts rows of `in` to `out`
+  kBroadcast,      // `in` is written in place, from root
   kBarrier,
   kExchange,  // sends, receives
 };

@@ -74,7 +74,7 @@ class Array {
       : Array(stream, dtype, Shape({count}), formula) {}
 
   const Tensor& tensor() const { return tensor_; }
-  // What it holds now.
+  // Returns what it holds now.
   const Tensor& Fetch() const {
     mirror_.Fetch(stream_);
     return mirror_.host();
@@ -189,7 +189,7 @@ TEST_P(CommunicatorConformanceTest, LargeArraysArriveWhole) {
 
 TEST_P(CommunicatorConformanceTest, SumsAreFormedInFp32InTheOrderOfRanks) {
   RunRanks([](const ProcessGroup& world, const Stream& stream) -> absl::Status {
-    // Of very different sizes, so that order and rounding show.
+    // Values of very different sizes, so that order and rounding show.
     const auto value = [](int rank, int64_t i) {
       return (i % 2 == 0 ? 1.0 : -1.0) * (1.0 + 0.37 * i) * (rank % 2 == 0 ? 1e4 : 0.11) /
              (rank + 1);
@@ -350,7 +350,7 @@ TEST_P(CommunicatorConformanceTest, ExchangePassesMessagesBothWaysAroundARing) {
       Array longer(stream, dtype, count + 5, ValuesOf(world.rank()));
       Array from_next(stream, dtype, count), from_previous(stream, dtype, count);
       Array longer_from_previous(stream, dtype, count + 5);
-      // To one peer in this order; with two ranks, next and previous are the same one.
+      // Messages go to one peer in this order; with two ranks, next and previous are the same one.
       world.Exchange({{next, out.tensor()}, {next, longer.tensor()}, {previous, out.tensor()}},
                      {{previous, from_previous.tensor()},
                       {previous, longer_from_previous.tensor()},
@@ -404,7 +404,7 @@ TEST_P(CommunicatorConformanceTest, GroupsOfOneWorldWorkSideBySide) {
   });
 }
 
-// How rank 1 may differ from what the others call.
+// The ways in which rank 1 may differ from what the others call.
 struct Mismatch {
   const char* what;
   std::function<void(const ProcessGroup&, bool odd, const Stream&)> call;

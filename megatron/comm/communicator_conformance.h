@@ -1,10 +1,10 @@
-// What every Communicator must do, as tests that a backend registers:
+// The tests of what every Communicator must do. A backend registers them:
 //
 //   INSTANTIATE_TEST_SUITE_P(Thread, CommunicatorConformanceTest,
 //                            ::testing::ValuesIn(ConformanceCases(RunOnThreads)),
 //                            ConformanceCaseName);
 //
-// Ranks tell what they found by their status alone, so that they may be threads or processes.
+// Ranks report what they found by their status alone, so that they may be threads or processes.
 #ifndef MEGATRON_COMM_COMMUNICATOR_CONFORMANCE_H_
 #define MEGATRON_COMM_COMMUNICATOR_CONFORMANCE_H_
 

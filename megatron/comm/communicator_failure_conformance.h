@@ -1,5 +1,5 @@
-// What every Communicator whose ranks can be threads of one process must do when something goes
-// wrong, as tests that a backend registers:
+// The tests of what every Communicator whose ranks can be threads of one process must do when
+// something fails. A backend registers them:
 //
 //   INSTANTIATE_TEST_SUITE_P(Thread, CommunicatorFailureConformanceTest, ::testing::Values(Run));
 //

@@ -31,7 +31,7 @@ TEST(HostReduceTest, RoundsSumsOfBfloat16Once) {
   EXPECT_EQ(ToFloat(Reduce<BFloat16>(ReduceOp::kSum, {{ToBFloat16(256)}, one, one})[0]), 258);
 }
 
-TEST(HostReduceTest, KeepsNaNsWhereverTheyStand) {
+TEST(HostReduceTest, KeepsNaNsInAnyPosition) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
     const std::vector<float> result = Reduce<float>(op, {{nan, 1, 1}, {1, nan, 1}, {2, 2, nan}});
@@ -45,7 +45,7 @@ TEST(HostReduceTest, IntegersWrapAround) {
   EXPECT_EQ(Reduce<uint8_t>(ReduceOp::kSum, {{200}, {100}})[0], 44);
 }
 
-TEST(HostReduceTest, TouchesTheRangeAlone) {
+TEST(HostReduceTest, WritesOnlyTheGivenRange) {
   const std::vector<int64_t> a(3000, 1), b(3000, 2);
   std::vector<int64_t> first(3000, -1), second(3000, -1);
   const void* const inputs[] = {a.data(), b.data()};
@@ -58,7 +58,7 @@ TEST(HostReduceTest, TouchesTheRangeAlone) {
   }
 }
 
-TEST(HostReduceTest, CutsDoNotChangeBits) {
+TEST(HostReduceTest, SplittingTheRangeDoesNotChangeBits) {
   std::vector<float> a, b, whole(5000), cut(5000);
   for (int i = 0; i < 5000; ++i) {
     a.push_back(1.0f / (i + 1));

@@ -4,9 +4,9 @@
 //   group.AllReduce(gradient, ReduceOp::kSum, stream);
 //   MEGATRON_RETURN_IF_ERROR(group.status());
 //
-// A ProcessGroup is a cheap value over a shared Communicator. A default-constructed group holds this
-// rank alone. Every operation of a group of one rank is the identity, so that code needs no special
-// cases. Ranks of a group are numbered from 0.
+// A ProcessGroup is a cheap value over a shared Communicator. A default-constructed group holds
+// this rank alone. Every operation of a group of one rank is the identity, so that code needs no
+// special cases. Ranks of a group are numbered from 0.
 //
 // All ranks call the same operations in the same order. Operations are enqueued on `stream`, and
 // what the stream does afterwards sees their results. On a meta stream they check their arguments
@@ -14,8 +14,8 @@
 // peer that is lost or a call that does not match, becomes the sticky status(), which the training
 // loop checks once per step.
 //
-// Tensors have any dtype. Sums of bf16 and fp16 are formed in fp32 and rounded once, all sums in the
-// order of ranks, so that results are the same bits every time and on every rank.
+// Tensors have any dtype. Sums of bf16 and fp16 are formed in fp32 and rounded once, all sums in
+// the order of ranks, so that results are the same bits every time and on every rank.
 //
 // Tensors are contiguous; dim 0 is the dim that is gathered and scattered.
 #ifndef MEGATRON_COMM_PROCESS_GROUP_H_

@@ -25,7 +25,7 @@ int Members(const ProcessGroup& group, int world_rank, const Stream& stream) {
   return bits;
 }
 
-TEST(ProcessGroupsTest, JoinTheRanksThatTheGridsGive) {
+TEST(ProcessGroupsTest, GroupsHoldTheRanksOfTheGrids) {
   const RankGrid dense = *RankGrid::Create(EightRanks(), 8);
   const RankGrid expert = *RankGrid::CreateExpert(EightRanks(), 8);
   struct Case {
@@ -40,7 +40,7 @@ TEST(ProcessGroupsTest, JoinTheRanksThatTheGridsGive) {
       {&G::data, dense, {Axis::kData}},
       {&G::pipeline, dense, {Axis::kPipeline}},
       {&G::data_context, dense, {Axis::kData, Axis::kContext}},
-      {&G::tied_embedding, dense, {Axis::kPipeline}},  // of two stages both
+      {&G::tied_embedding, dense, {Axis::kPipeline}},  // both of the two stages
       {&G::expert, expert, {Axis::kExpert}},
       {&G::expert_tensor, expert, {Axis::kTensor}},
       {&G::expert_model, expert, {Axis::kTensor, Axis::kExpert}},
@@ -68,7 +68,7 @@ TEST(ProcessGroupsTest, JoinTheRanksThatTheGridsGive) {
   EXPECT_THAT(status, absl_testing::IsOk());
 }
 
-TEST(ProcessGroupsTest, TieEmbeddingsBetweenTheOuterStagesOnly) {
+TEST(ProcessGroupsTest, TheFirstAndTheLastStageShareTiedEmbeddings) {
   ParallelSizes sizes;
   sizes.pipeline = 4;
   const RankGrid grid = *RankGrid::Create(sizes, 4);

@@ -40,7 +40,7 @@ absl::StatusOr<int> DataSize(std::array<int, kNumAxes> sizes, const char* grid, 
   int64_t others = 1;
   for (int size : sizes) {
     others *= size;
-    if (others > world_size) break;  // before it can overflow
+    if (others > world_size) break;  // stops before it can overflow
   }
   if (others > world_size || world_size % others != 0) {
     return absl::InvalidArgumentError(absl::StrCat("the ", grid, " grid ", Product(sizes),

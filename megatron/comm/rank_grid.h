@@ -7,9 +7,10 @@
 //   grid.PeersOf(5, {Axis::kTensor}) == {4, 5};
 //   grid.Partition({Axis::kData}) == {{0, 2}, {1, 3}, {4, 6}, {5, 7}};
 //
-// Two grids divide the same ranks. The *dense* grid cuts them by tensor, context, data and pipeline.
-// The *expert* grid cuts them anew for mixture-of-experts weights: by tensor (of experts), expert,
-// data (of experts) and pipeline. An axis that a grid does not have has size 1 there.
+// Two grids divide the same ranks. The *dense* grid cuts them by tensor, context, data and
+// pipeline. The *expert* grid cuts them anew for mixture-of-experts weights: by tensor (of
+// experts), expert, data (of experts) and pipeline. An axis that a grid does not have has size 1
+// there.
 //
 // The order of the axes is Megatron's default, "tp-cp-ep-dp-pp", in which the first axis varies
 // fastest: neighbouring ranks differ in their tensor coordinate. Pipeline stages are contiguous and
@@ -27,7 +28,8 @@
 namespace megatron {
 
 // The sizes that a user asks for. `data` 0 means what the other axes leave of the world; the data
-// size of the expert grid always is that. `expert_tensor` 0 means the tensor size of the dense grid.
+// size of the expert grid always is that. `expert_tensor` 0 means the tensor size of the dense
+// grid.
 struct ParallelSizes {
   int tensor = 1;
   int context = 1;
@@ -73,7 +75,7 @@ class RankGrid {
   // Returns the group over `axes` whose smallest rank is `first`.
   std::vector<int> GroupFrom(int first, AxisSet axes) const;
 
-  std::array<Extent, kNumAxes> axes_;  // by Axis
+  std::array<Extent, kNumAxes> axes_;  // indexed by Axis
   int world_size_ = 1;
 };
 

@@ -31,7 +31,7 @@ std::vector<AxisSet> EverySet() {
   std::vector<AxisSet> sets;
   for (Axis a : kAxes) {
     for (Axis b : kAxes) {
-      for (Axis c : kAxes) sets.push_back({a, b, c});  // of one, two and three axes
+      for (Axis c : kAxes) sets.push_back({a, b, c});  // sets of one, two and three axes
     }
   }
   sets.push_back({});
@@ -57,7 +57,7 @@ TEST(RankGridTest, GroupsSixteenRanksAsMegatronDoes) {
   EXPECT_THAT(grid.PeersOf(5, {Axis::kPipeline}), ElementsAre(1, 5, 9, 13));
 }
 
-TEST(RankGridTest, FoldsExpertsOverTheSameRanks) {
+TEST(RankGridTest, TheExpertGridDividesTheSameRanks) {
   ParallelSizes sizes = Sizes(2, 1, 2);
   sizes.expert = 4;
   sizes.expert_tensor = 1;
@@ -92,8 +92,8 @@ TEST(RankGridTest, RefusesSizesThatDoNotDivideTheWorld) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expert grid")));
 }
 
-// For every set of axes in both grids: groups cover the world once, a rank's peers are the group
-// that holds it, and peers agree on all coordinates off the axes.
+// Every set of axes in both grids: groups cover the world once, a rank's peers are the group that
+// holds it, and peers agree on all coordinates off the axes.
 TEST(RankGridTest, PartitionsPeersAndCoordinatesAgree) {
   ParallelSizes sizes = Sizes(2, 3, 2);
   sizes.expert = 3;

@@ -40,10 +40,10 @@ class World {
   // Sets what the thread that finds the first failure calls once, before any call ends. It may call
   // nothing of this world. Null: nothing is called.
   virtual void SetFailureHook(FailureHook hook) = 0;
-  // After a failure: describes the calls that a rank of this process was in when the world failed,
-  // one line for each.
+  // Describes the calls that a rank of this process was in when the world failed, one line for
+  // each.
   virtual std::vector<std::string> CallsAtFailure(int rank) const = 0;
-  // After a failure: gives `state`, a text about the ranks of this process, to the process of the
+  // Gives `state`, a text about the ranks of this process, after a failure to the process of the
   // lowest rank that can be reached. There it returns the texts of all such processes, by rank, as
   // far as they arrive before the deadline; elsewhere it returns nothing.
   virtual std::optional<std::map<int, std::string>> GatherStates(std::string state,
@@ -63,7 +63,7 @@ class World {
   // Broadcasts to the other processes that a rank of this process is blocked in `calls`; empty: it
   // is not blocked.
   virtual void ShareBlockedCalls(const std::vector<WaitingCall>& calls) = 0;
-  // What the other processes have broadcast so. It is not older than broadcast_age().
+  // Returns what the other processes have broadcast so. It is not older than broadcast_age().
   virtual WaitingRanks OthersBlocked() const = 0;
   virtual absl::Duration broadcast_age() const = 0;
   // The error of a call that has waited well beyond its deadline and cannot report so itself,

@@ -158,7 +158,7 @@ class Pretraining {
     LocalShare local;
     local.ranks = ranks_here();
     local.bytes = BytesHere();
-    if (one_of_several()) here.launch = launch_.Describe();
+    if (one_of_several()) local.launch = launch_.Describe();
     return local;
   }
   // That the run takes of this machine's memory.

@@ -30,10 +30,10 @@ namespace megatron {
 namespace {
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-constexpr int kNoSuchProgram = 127;  // as shells say it
-// For what the last writers of a pipe have left in it.
+constexpr int kNoSuchProgram = 127;  // the convention of shells
+// The time for what the last writers of a pipe have left in it.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
-// Between two looks at children that should end.
+// The time between two looks at children that should end.
 constexpr absl::Duration kLook = absl::Milliseconds(250);
 constexpr absl::Duration kLookForStops = absl::Seconds(1);
 
@@ -115,7 +115,7 @@ class Runner {
     pid_t pid = -1;  // -1: not started, or ended
     std::unique_ptr<LinePrefixer> outputs[2];
     Socket control;
-    // When last looked at; and when that had changed.
+    // The state at the last look, and when it had changed.
     int64_t ticks = -1;
     absl::Time worked;
     absl::Time stopped_since = absl::InfiniteFuture();
@@ -180,19 +180,19 @@ class Runner {
       (void)!write(2, why, std::strlen(why));
       _exit(kNoSuchProgram);
     }
-    setpgid(pid, pid);  // in both: whoever is first
+    setpgid(pid, pid);  // set on both sides, whichever is first
     running.pid = pid;
     const int targets[2] = {options_.output, options_.errors};
     for (int i = 0; i < 2; ++i) {
       running.outputs[i] =
           std::make_unique<LinePrefixer>(std::move(read_ends[i]), child.prefix, targets[i]);
     }
-    Tell(running, child.input);
+    SendInput(running, child.input);
     return absl::OkStatus();
   }
 
   // A child that has ended reads no more: its end is seen elsewhere.
-  static void Tell(const Running& running, absl::string_view text) {
+  static void SendInput(const Running& running, absl::string_view text) {
     while (running.control.valid() && !text.empty()) {
       const ssize_t sent = send(running.control.fd(), text.data(), text.size(), MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
@@ -201,7 +201,7 @@ class Runner {
     }
   }
 
-  // For output, a signal, or the time.
+  // Waits for output, a signal, or the time.
   void WaitForSomething(absl::Time until) {
     std::vector<pollfd> entries = {{signals_.fd(), POLLIN, 0}, {control_, POLLIN, 0}};
     std::vector<LinePrefixer*> outputs;
@@ -220,7 +220,7 @@ class Runner {
   }
 
   void Received(int signal) {
-    // Who asks a second time means it.
+    // A second request means it.
     const bool again = (signal == SIGINT || signal == SIGTERM) && ++requests_to_end_ > 1;
     if (!again) return Forward(signal);
     if (result_.child < 0) {
@@ -235,7 +235,7 @@ class Runner {
     for (const Running& child : running_) {
       if (child.pid <= 0) continue;
       if (child.control.valid()) {
-        Tell(child, absl::StrCat("signal ", signal, "\n"));
+        SendInput(child, absl::StrCat("signal ", signal, "\n"));
       } else {
         kill(-child.pid, signal);
       }
@@ -276,8 +276,8 @@ class Runner {
     }
   }
 
-  // What a rank has started ends with it: while the rank is not waited for, its number is not given
-  // to another group.
+  // Processes that a rank has started end with it: while the rank is not waited for, its number is
+  // not given to another group.
   void Reap() {
     for (Running& child : running_) {
       if (child.pid <= 0) continue;
@@ -345,7 +345,7 @@ class Runner {
       if (!stops) child.stopped_since = absl::InfiniteFuture();
       if (stops && (was_away || child.stopped_since > now)) child.stopped_since = now;
     }
-    // Who stops them all, as a scheduler may, will let them go on.
+    // Something that stops them all, as a scheduler may, will let them continue.
     if (stopped == CountRunning()) return;
     for (const Running& child : running_) {
       if (kill_at_ != absl::InfiniteFuture() || now < child.stopped_since + options_.stop_limit) {
@@ -358,7 +358,7 @@ class Runner {
     }
   }
 
-  // How much a code says about the cause.
+  // Returns how much a code says about the cause.
   int Weight(int code) const {
     if (absl::c_linear_search(options_.orderly_codes, code)) return 0;
     return code == options_.consequence_code ? 1 : 2;

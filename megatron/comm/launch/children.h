@@ -21,7 +21,7 @@ struct Child {
   std::string name;                  // "rank 3", for messages
   std::vector<std::string> command;  // the program, found along $PATH, and its arguments
   EnvironmentMap environment;
-  std::string prefix;  // of its lines
+  std::string prefix;  // prefix of each line it prints
   int inherited = -1;  // a descriptor that it gets too
   // Not empty: it reads this from its standard input, and after that "signal N" for each signal
   // that is passed on, until the end of the input tells it to end.
@@ -32,8 +32,9 @@ struct ChildrenOptions {
   absl::Duration grace = absl::Seconds(4);
   std::vector<int> orderly_codes = {10, 11};
   int consequence_code = 30;
-  // When one child has ended, in good order too, another that is stopped or sleeps for so long, and
-  // not for a disk, hangs: it counts as one that has failed with this code. Zero: none ever hangs.
+  // A child that is stopped, or sleeps and waits for no disk, for so long after another one has
+  // ended, even in good order, hangs: it counts as one that has failed with hang_code. Zero: none
+  // ever hangs.
   absl::Duration idle_limit;
   // A child that is stopped for so long while another one is not hangs, too, also before any has
   // ended. Zero: it does not.
@@ -51,13 +52,13 @@ struct LaunchResult {
   // orderly code. 128 + the signal for a child that a signal ended, or that asked a second time for
   // the end of all.
   int exit_code = 0;
-  int child = -1;    // that the code comes from; -1 if 0
-  std::string name;  // of that child
-  int signal = 0;    // that ended it, or all
+  int child = -1;    // index of the child that the code comes from; -1 if 0
+  std::string name;  // name of that child
+  int signal = 0;    // signal that ended it, or all
   int killed = 0;    // children that had to be killed after the grace
   // Not empty: it hung, and this is how.
   std::string hang;
-  bool asked_twice = false;  // for the end, by `signal`
+  bool asked_twice = false;  // asked by `signal` to end
   // "rank 2 was ended by signal 9 (Killed)", or empty.
   std::string Describe() const;
 };

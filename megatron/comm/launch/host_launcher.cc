@@ -19,7 +19,7 @@ namespace {
 constexpr uint32_t kMaxJobBytes = 1 << 22;
 constexpr uint32_t kMaxStrings = 1 << 16;
 
-// For the shell that ssh starts.
+// Quotes text for the shell that ssh starts.
 std::string ShellQuoted(const std::vector<std::string>& words) {
   return absl::StrJoin(words, " ", [](std::string* out, const std::string& word) {
     absl::StrAppend(out, "'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");

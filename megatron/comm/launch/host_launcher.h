@@ -20,13 +20,13 @@ namespace megatron {
 
 struct HostLaunchOptions {
   std::vector<HostSlots> hosts;                                   // rank 0 is on the first
-  std::vector<std::string> command;                               // of a rank
+  std::vector<std::string> command;                               // command of a rank
   std::vector<std::string> ssh = {"ssh", "-o", "BatchMode=yes"};  // followed by host and command
-  // What makes this program an agent, on the machines: its path there and arguments.
+  // The command that makes this program an agent on the machines: its path there and arguments.
   std::vector<std::string> agent;
   std::string master_addr;  // empty: the first host
   int master_port = 29500;
-  std::string directory;  // where the ranks start; the same on all machines
+  std::string directory;  // working directory of the ranks; the same on all machines
   // Set for the ranks, besides what each machine has itself.
   std::vector<std::pair<std::string, std::string>> environment;
   ChildrenOptions children;
@@ -34,13 +34,13 @@ struct HostLaunchOptions {
 
 absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options);
 
-// What an agent does: reads its part of the job from a descriptor, starts the ranks, and sees them
-// to their end.
+// Runs an agent: reads its part of the job from a descriptor, starts the ranks, and waits for their
+// end.
 absl::StatusOr<LaunchResult> RunAgent(int input);
 
 // One agent's part, as it travels.
 struct AgentJob {
-  LaunchOptions launch;  // with `job`
+  LaunchOptions launch;  // its `job` is set
   std::string directory;
 
   std::string Encode() const;

@@ -54,7 +54,7 @@ absl::StatusOr<HostSlots> ParseLine(absl::string_view line) {
   return host;
 }
 
-// What --include and --exclude name: slots by host, none where all are meant.
+// The slots that --include and --exclude name, by host; none if all are meant.
 using Named = std::map<std::string, std::set<int>, std::less<>>;
 
 absl::StatusOr<Named> ParseNamed(absl::string_view text, const std::vector<HostSlots>& hosts) {

@@ -1,4 +1,4 @@
-// Which machines a job runs on: DeepSpeed's hostfile, and the options that choose from it.
+// Chooses the machines of a job: DeepSpeed's hostfile, and the options that select from it.
 //
 //   # comment
 //   worker-1 slots=4
@@ -18,11 +18,11 @@ constexpr int kMaxHosts = 100000;
 constexpr int kMaxSlots = 1024;
 
 struct HostSlots {
-  std::string host;        // as ssh knows it
+  std::string host;        // the name that ssh uses
   std::vector<int> slots;  // ascending; one rank each
 };
 
-// In the order of the file. Errors name `path` and the line.
+// Returns the hosts in the order of the file. Errors name `path` and the line.
 absl::StatusOr<std::vector<HostSlots>> ParseHostfile(absl::string_view text,
                                                      absl::string_view path);
 
@@ -34,8 +34,8 @@ struct HostFilter {
   int num_gpus = -1;   // the first slots of each host; -1: all
 };
 
-// In the order of `hosts`; none is left without slots. Errors say which option names what is not
-// there.
+// Returns the chosen hosts in the order of `hosts`; none is left without slots. Errors say which
+// option names what does not exist.
 absl::StatusOr<std::vector<HostSlots>> FilterHosts(std::vector<HostSlots> hosts,
                                                    const HostFilter& filter);
 

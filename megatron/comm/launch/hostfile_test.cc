@@ -31,7 +31,7 @@ TEST(HostfileTest, HostsComeInTheOrderOfTheFile) {
   EXPECT_EQ(Text(*hosts), "b-2.cluster:0,1 a_1:0");
 }
 
-TEST(HostfileTest, WhatIsWrongIsSaidWithItsLine) {
+TEST(HostfileTest, ErrorsNameTheLine) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "hosts names no host"},
       {"# nothing\n", "hosts names no host"},

@@ -19,10 +19,10 @@ constexpr size_t kMaxNodes = 100000;
 constexpr LaunchSource kSources[] = {LaunchSource::kExplicit, LaunchSource::kTorchrun,
                                      LaunchSource::kOpenMpi,  LaunchSource::kPmi,
                                      LaunchSource::kSlurm,    LaunchSource::kSingle};
-// Where a Slurm job's ports begin: below those that systems give out by themselves.
+// The first port of Slurm jobs: below those that systems assign by themselves.
 constexpr int kSlurmPorts = 20000;
 
-// What one source says.
+// The settings of one source.
 struct Place {
   int rank = 0, world_size = 1, local_rank = 0, local_world_size = 1;
 };

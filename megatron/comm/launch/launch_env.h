@@ -1,4 +1,4 @@
-// Which rank of which world a process is, from the variables that its launcher has set.
+// Finds which rank of which world a process is, from the variables that its launcher has set.
 //
 // Sources, the first one that is there counts:
 //   explicit    MEGATRON_RANK, MEGATRON_WORLD_SIZE, MEGATRON_LOCAL_RANK, MEGATRON_LOCAL_WORLD_SIZE
@@ -24,7 +24,7 @@
 
 namespace megatron {
 
-// By which LaunchRanks (launcher.h) hands rank 0 the socket that the job meets at.
+// The variable by which LaunchRanks (launcher.h) gives rank 0 the socket at which the job meets.
 constexpr char kStoreListenerVariable[] = "MEGATRON_STORE_LISTENER";
 
 enum class LaunchSource { kExplicit, kTorchrun, kOpenMpi, kPmi, kSlurm, kSingle };
@@ -53,7 +53,7 @@ using EnvironmentMap = std::map<std::string, std::string>;
 // Errors name the variables and their values.
 absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const EnvironmentMap& environment);
 
-// Of this process, as a map.
+// Returns the environment of this process.
 EnvironmentMap ProcessEnvironment();
 
 // The nodes of Slurm's short form: "gpu[01-03,7]-a,login" is gpu01-a, gpu02-a, gpu03-a, gpu7-a,

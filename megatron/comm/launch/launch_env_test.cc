@@ -94,7 +94,7 @@ TEST(LaunchEnvTest, ReadsEveryLauncher) {
   }
 }
 
-TEST(LaunchEnvTest, RefusesWhatCannotBe) {
+TEST(LaunchEnvTest, RefusesContradictoryAndInvalidVariables) {
   const struct {
     EnvironmentMap environment;
     const char* message;

@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// What tells a rank who it is and where the others are.
+// Returns the variables that tell a rank its number and where the others are.
 void AddPlace(const LaunchOptions& options, const JobPlace& job, int local_rank,
               EnvironmentMap* environment) {
   EnvironmentMap& variables = *environment;

@@ -22,7 +22,7 @@
 
 namespace megatron {
 
-// Which part of a job these ranks are, if others run on other machines.
+// The place of these ranks in a job, if others run on other machines.
 struct JobPlace {
   int first_rank = 0;
   int world_size = 1;
@@ -32,7 +32,7 @@ struct JobPlace {
 };
 
 struct LaunchOptions {
-  int ranks = 1;                     // on this machine
+  int ranks = 1;                     // ranks on this machine
   std::vector<std::string> command;  // the program, found along $PATH, and its arguments
   // Besides what this process has and what the launcher sets.
   std::vector<std::pair<std::string, std::string>> environment;

@@ -77,7 +77,7 @@ bool IsGone(const std::string& pid_file) {
   return false;
 }
 
-TEST(LauncherTest, RanksKnowWhoTheyAreAndTheirLinesSayIt) {
+TEST(LauncherTest, RanksGetTheirNumbersAndPrefixes) {
   const Launched launched = LaunchShell(
       3,
       "echo $MEGATRON_RANK/$MEGATRON_LOCAL_RANK of $MEGATRON_WORLD_SIZE >&2; printf 'no newline'");
@@ -115,7 +115,7 @@ TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
   EXPECT_LT(launched.took, absl::Seconds(5));
 }
 
-TEST(LauncherTest, WhoeverIsStoppedWhenOthersHaveLeftIsNamed) {
+TEST(LauncherTest, ARankThatIsStoppedWhenOthersHaveLeftIsNamed) {
   LaunchOptions options;
   options.children.idle_limit = absl::Seconds(1);
   const Launched launched =
@@ -126,7 +126,7 @@ TEST(LauncherTest, WhoeverIsStoppedWhenOthersHaveLeftIsNamed) {
   EXPECT_LT(launched.took, absl::Seconds(5));
 }
 
-TEST(LauncherTest, WhoeverIsStoppedWhileOthersWaitIsNamedIfAskedFor) {
+TEST(LauncherTest, ARankThatIsStoppedWhileOthersWaitIsNamedIfAskedFor) {
   LaunchOptions options;
   options.children.stop_limit = absl::Seconds(2);
   const Launched launched = LaunchShell(
@@ -136,7 +136,7 @@ TEST(LauncherTest, WhoeverIsStoppedWhileOthersWaitIsNamedIfAskedFor) {
   EXPECT_LT(launched.took, absl::Seconds(10));
 }
 
-TEST(LauncherTest, RanksThatAreAllStoppedAreLeftInPeace) {
+TEST(LauncherTest, NoRankIsNamedIfAllAreStopped) {
   LaunchOptions options;
   options.children.stop_limit = absl::Seconds(1);
   const Launched launched =
@@ -144,7 +144,7 @@ TEST(LauncherTest, RanksThatAreAllStoppedAreLeftInPeace) {
   EXPECT_EQ(launched.result.exit_code, 0);
 }
 
-TEST(LauncherTest, WhoeverSleepsWhenOthersHaveLeftIsNamedIfAskedFor) {
+TEST(LauncherTest, ARankThatSleepsWhenOthersHaveLeftIsNamedIfAskedFor) {
   LaunchOptions options;
   const std::string script = "if test $MEGATRON_RANK = 0; then sleep 3; fi; exit 10";
   EXPECT_EQ(LaunchShell(2, script, options).result.exit_code, 10);
@@ -155,10 +155,10 @@ TEST(LauncherTest, WhoeverSleepsWhenOthersHaveLeftIsNamedIfAskedFor) {
   EXPECT_THAT(launched.result.Describe(), HasSubstr("asleep for 1s"));
 }
 
-TEST(LauncherTest, WhoeverWorksWhenOthersHaveLeftIsWaitedFor) {
+TEST(LauncherTest, ARankThatWorksWhenOthersHaveLeftIsWaitedFor) {
   LaunchOptions options;
   options.children.idle_limit = absl::Seconds(1);
-  // What works is a process that the rank has started.
+  // The process that works was started by the rank.
   const Launched launched = LaunchShell(2,
                                         "test $MEGATRON_RANK = 0 && exit 0; timeout --foreground 3 "
                                         "sh -c 'while :; do :; done'; exit 0",
@@ -167,7 +167,7 @@ TEST(LauncherTest, WhoeverWorksWhenOthersHaveLeftIsWaitedFor) {
   EXPECT_GE(launched.took, absl::Seconds(3));
 }
 
-TEST(LauncherTest, ASignalIsACauseAndItsConsequencesAreNone) {
+TEST(LauncherTest, TheSignalThatEndedARankIsTheCauseNotItsConsequences) {
   // Rank 0 ends first, but only because it misses rank 1.
   const Launched launched =
       LaunchShell(2, "if test $MEGATRON_RANK = 0; then exit 30; fi; sleep 0.2; kill -9 $$");
@@ -196,7 +196,7 @@ TEST(LauncherTest, WhatARankStartedEndsWithIt) {
   EXPECT_TRUE(IsGone(pid_file));
 }
 
-// In a process of its own, which can be signalled.
+// Runs in its own process, which can be signalled.
 pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {}) {
   const pid_t child = fork();
   if (child == 0) {
@@ -230,7 +230,7 @@ TEST(LauncherTest, SignalsArePassedOn) {
   EXPECT_EQ(WEXITSTATUS(status), 10);
 }
 
-TEST(LauncherTest, WhoAsksTwiceForTheEndIsItsCause) {
+TEST(LauncherTest, ASecondSignalIsTheCauseOfTheEnd) {
   const std::string ready = TempPath("deaf_ready"), asked = TempPath("deaf_asked");
   for (const std::string& path : {ready, asked}) {
     for (const char* rank : {"0", "1"}) std::remove((path + rank).c_str());
@@ -263,7 +263,7 @@ TEST(LauncherTest, RanksEndWithAKilledLauncher) {
   EXPECT_TRUE(IsGone(pid_file + "1"));
 }
 
-TEST(LauncherTest, ALauncherThatWasStoppedForgivesItsRanksThatTheyWereIdle) {
+TEST(LauncherTest, ALauncherThatWasStoppedDoesNotCountItsRanksAsIdle) {
   const pid_t launcher =
       LaunchInChild("test $MEGATRON_RANK = 0 || sleep 3.8; exit 0", absl::Seconds(2));
   absl::SleepFor(absl::Milliseconds(500));

@@ -13,7 +13,7 @@ namespace megatron {
 // Each line goes on in one write, so that those of several processes do not mix.
 class LinePrefixer {
  public:
-  // From a descriptor that does not block.
+  // Reads from a descriptor that does not block.
   LinePrefixer(Socket from, std::string prefix, int to)
       : from_(std::move(from)), prefix_(std::move(prefix)), to_(to) {}
 

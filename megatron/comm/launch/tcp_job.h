@@ -1,5 +1,5 @@
-// What a process that a launcher started needs to talk to the other ranks: the job's store, which
-// rank 0 serves, and a world of all ranks.
+// What a process that a launcher started needs to communicate with the other ranks: the job's
+// store, which rank 0 serves, and a world of all ranks.
 //
 //   auto launch = ReadLaunchEnvironment(ProcessEnvironment());
 //   auto secret = JobSecretFromEnvironment(ProcessEnvironment());
@@ -18,7 +18,7 @@
 
 namespace megatron {
 
-// From MEGATRON_JOB_SECRET or the file MEGATRON_JOB_SECRET_FILE.
+// Reads the secret from MEGATRON_JOB_SECRET or the file MEGATRON_JOB_SECRET_FILE.
 absl::StatusOr<JobSecret> JobSecretFromEnvironment(const EnvironmentMap& environment);
 
 class TcpJob {
@@ -31,13 +31,13 @@ class TcpJob {
                                                       TcpWorldOptions options = {});
 
   TcpWorld& world() { return *world_; }
-  // Until rank 0 has left.
+  // Usable until rank 0 has left.
   Store& store() { return *store_; }
 
  private:
   TcpJob() = default;
 
-  std::unique_ptr<TcpStoreServer> server_;  // on rank 0
+  std::unique_ptr<TcpStoreServer> server_;  // set on rank 0 only
   std::unique_ptr<TcpStoreClient> store_;
   std::unique_ptr<TcpWorld> world_;
 };

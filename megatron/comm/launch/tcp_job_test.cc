@@ -111,7 +111,7 @@ TEST(TcpJobTest, HostileConnectionsChangeNothing) {
 }
 
 // Rank 0 comes late, and rank 3 later still.
-TEST(TcpJobTest, WhoWaitsIsToldForWhom) {
+TEST(TcpJobTest, WaitingRanksAreToldWhoIsMissing) {
   const int port = FreePort();
   const JobSecret secret = JobSecret::Random();
   absl::Mutex mutex;
@@ -144,7 +144,7 @@ TEST(TcpJobTest, WhoWaitsIsToldForWhom) {
   EXPECT_FALSE(has_told(2, {0})) << "on one machine one is enough";
 }
 
-TEST(TcpJobTest, ASecretIsAskedForByName) {
+TEST(TcpJobTest, TheErrorNamesTheMissingSecret) {
   EXPECT_THAT(JobSecretFromEnvironment({}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("MEGATRON_JOB_SECRET_FILE")));
   EXPECT_THAT(JobSecretFromEnvironment({{"MEGATRON_JOB_SECRET", "abc"}}).status(),

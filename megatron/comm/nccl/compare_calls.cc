@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// Of a call without its counts: two tensors and some numbers.
+// The largest encoding of a call without its counts: two tensors and some numbers.
 constexpr size_t kMostCallBytes = 192;
 
 }  // namespace

@@ -16,7 +16,7 @@
 struct ncclComm {
   std::shared_ptr<void> clique;
   int rank = 0, world_rank = 0;
-  int unfinished = 0;  // of what it has asked for
+  int unfinished = 0;  // its operations that are not finished
   int meetings = 0;    // so far
   megatron::NcclResult error = megatron::kNcclSuccess;
   bool finalized = false, ended = false;
@@ -25,7 +25,7 @@ struct ncclComm {
 namespace megatron {
 namespace {
 
-// How deep the thread is in groups.
+// The number of groups that the thread is in.
 thread_local int group_depth = 0;
 
 // Places on the emulated device as memory of the host.
@@ -44,13 +44,13 @@ void Accumulate(ReduceOp op, const Tensor& x, const Tensor& sum) {
 
 }  // namespace
 
-// What one rank brings to a call of all.
+// The arguments of one rank in a call of all.
 struct FakeNccl::Meeting {
   enum Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSplit, kFinalize } kind;
   Tensor in, out;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;                // color, of a split
-  int key = 0;                 // of a split
+  int key = 0;                 // key of a split
   ncclComm** child = nullptr;  // likewise
 
   bool Matches(const Meeting& other) const {
@@ -73,7 +73,7 @@ struct FakeNccl::Clique {
   };
 
   std::vector<ncclComm*> members;
-  std::map<int, std::map<int, Meeting>> meetings;  // by number, and rank
+  std::map<int, std::map<int, Meeting>> meetings;  // indexed by number and rank
   std::map<std::pair<int, int>, Mail> mail;
 
   bool complete() const { return std::count(members.begin(), members.end(), nullptr) == 0; }
@@ -196,7 +196,7 @@ NcclResult FakeNccl::Meet(ncclComm* comm, const Meeting& mine) {
   calls.emplace(comm->rank, mine);
   if (calls.size() < clique.members.size()) return kNcclInProgress;
   for (const auto& [rank, call] : calls) {
-    if (!call.Matches(calls.at(0))) return kNcclInProgress;  // for ever
+    if (!call.Matches(calls.at(0))) return kNcclInProgress;  // never ends
   }
   switch (mine.kind) {
     case Meeting::kAllReduce:
@@ -258,7 +258,7 @@ NcclResult FakeNccl::CommDestroy(ncclComm* comm) {
   return kNcclSuccess;
 }
 
-// What others wait for from it never comes.
+// The message that others await from it never comes.
 NcclResult FakeNccl::CommAbort(ncclComm* comm) {
   const absl::MutexLock lock(&mutex_);
   Clique& clique = CliqueOf<Clique>(comm);
@@ -316,7 +316,7 @@ NcclResult FakeNccl::Post(ncclComm* comm, int from, int to, const Tensor& tensor
   (sends ? mail.sent : mail.awaited).push_back({tensor, comm});
   while (!mail.sent.empty() && !mail.awaited.empty()) {
     const Clique::Message sent = mail.sent.front(), awaited = mail.awaited.front();
-    if (sent.tensor.bytes() != awaited.tensor.bytes()) break;  // for ever
+    if (sent.tensor.bytes() != awaited.tensor.bytes()) break;  // never ends
     CopyTo(OnHost(sent.tensor), OnHost(awaited.tensor));
     mail.sent.pop_front();
     mail.awaited.pop_front();

@@ -23,9 +23,10 @@ class FakeNccl : public NcclApi {
   FakeNccl();
   ~FakeNccl() override;
 
-  // From now on all communicators of a rank of the world report this error.
+  // Makes all communicators of a rank of the world report this error from now on.
   void Break(int world_rank, NcclResult error);
-  // How many communicators were made, and how many of them have ended in good order and by abort.
+  // The number of communicators that were made, and of those that have ended in good order and by
+  // abort.
   struct Counts {
     int made = 0, destroyed = 0, aborted = 0;
   };

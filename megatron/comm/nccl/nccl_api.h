@@ -32,11 +32,11 @@ class NcclApi {
   virtual ~NcclApi() = default;
 
   virtual std::string Version() const = 0;  // "2.28.9"
-  // Of an error: its name and what NCCL says besides. `comm` may be null.
+  // Returns the name of an error and what NCCL adds. `comm` may be null.
   virtual std::string Describe(NcclResult error, ncclComm* comm) const = 0;
 
   virtual NcclResult GetUniqueId(NcclUniqueId* id) = 0;
-  // On the thread's current device. `*comm` is there when this returns.
+  // Uses the thread's current device. `*comm` is set when this returns.
   virtual NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank) = 0;
   // Collective over the parent. `*child` is there when the parent is no longer in progress, or
   // never with a negative color.

@@ -17,10 +17,10 @@
 namespace megatron {
 namespace {
 
-// For all ranks to come to the end of their worlds.
+// The longest time for all ranks to reach the end of their worlds.
 constexpr absl::Duration kFinishPatience = absl::Seconds(5);
 
-// What all groups of one rank have in common.
+// The state that all groups of one rank share.
 struct World {
   NcclApi* api = nullptr;
   NcclWorldOptions options;

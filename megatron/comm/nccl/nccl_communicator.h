@@ -1,5 +1,5 @@
-// Communicator of CUDA tensors by NCCL, for ranks that have a GPU each: processes, on one host or
-// several, or threads.
+// The communicator of CUDA tensors by NCCL, for ranks that have a GPU each: processes, on one host
+// or several, or threads.
 //
 // It stands on a communicator of the same ranks for host tensors (tcp_communicator.h,
 // thread_communicator.h), which keeps what NCCL does not have: it carries NCCL's id to all, runs
@@ -36,7 +36,7 @@
 namespace megatron {
 
 struct NcclWorldOptions {
-  int device = 0;  // of this rank, and of no other
+  int device = 0;  // used by this rank only
   absl::Duration connect_deadline = absl::Minutes(5);
   // The longest time that the device takes for one call from when the one before it was done.
   absl::Duration deadline = absl::Minutes(10);
@@ -59,9 +59,10 @@ class NcclWorld {
   // communicators may live on, but calls of CUDA tensors fail.
   ~NcclWorld();
 
-  // Of all ranks; the same one each time.
+  // The communicator of all ranks; the same one each time.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
-  // What the device had not done when the world failed, or has not now: a line for each call.
+  // Describes the calls that the device had not done when the world failed, or has not done now,
+  // one line for each.
   std::vector<std::string> PendingCalls() const;
 
  private:

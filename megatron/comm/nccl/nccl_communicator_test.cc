@@ -90,14 +90,14 @@ class Floats {
   const HostMirror mirror_;
 };
 
-TEST(NcclCommunicatorTest, SumsAreNcclsOwnUnlessTheyAreToBeInTheOrderOfRanks) {
+TEST(NcclCommunicatorTest, SumsAreNcclsUnlessTheOrderOfRanksIsAskedFor) {
   for (const bool in_order : {false, true}) {
     FakeNccl fake;
     NcclWorldOptions options;
     options.sum_in_rank_order = in_order;
     EXPECT_THAT(RunOn(&fake, 3, options,
                       [&](NcclWorld*, const ProcessGroup& world, const Stream& stream) {
-                        // In the order of ranks the 1 is lost, in the opposite one it is not.
+                        // The 1 is lost in the order of ranks, but not in the opposite order.
                         const float values[] = {1, 1e8f, -1e8f};
                         Floats x(stream, 1, values[world.rank()]);
                         world.AllReduce(x.tensor(), ReduceOp::kSum, stream);
@@ -108,7 +108,7 @@ TEST(NcclCommunicatorTest, SumsAreNcclsOwnUnlessTheyAreToBeInTheOrderOfRanks) {
   }
 }
 
-TEST(NcclCommunicatorTest, TensorsOfTheHostGoByTheHostsCommunicator) {
+TEST(NcclCommunicatorTest, HostTensorsUseTheHostsCommunicator) {
   FakeNccl fake;
   EXPECT_THAT(RunOn(&fake, 2, {},
                     [](NcclWorld*, const ProcessGroup& world, const Stream&) {
@@ -122,7 +122,7 @@ TEST(NcclCommunicatorTest, TensorsOfTheHostGoByTheHostsCommunicator) {
               IsOk());
 }
 
-TEST(NcclCommunicatorTest, GroupsEndInGoodOrderAndThoseOfOneRankCostNothing) {
+TEST(NcclCommunicatorTest, GroupsAreFinalizedAndGroupsOfOneRankHaveNoCommunicator) {
   FakeNccl fake;
   EXPECT_THAT(
       RunOn(&fake, 4, {},
@@ -274,7 +274,7 @@ TEST(NcclFailureTest, GroupsThatAreSplitDifferentlyAreRefused) {
   EXPECT_FALSE(status.ok());
 }
 
-// Whose end of a communicator takes as long as the test likes.
+// A fake NCCL in which ending a communicator takes as long as the test likes.
 class HangingNccl : public FakeNccl {
  public:
   NcclResult CommAbort(ncclComm* comm) override {
@@ -289,7 +289,7 @@ class HangingNccl : public FakeNccl {
   absl::Notification aborting_, goes_on_;
 };
 
-TEST(NcclCommunicatorTest, WhoeverAsksWhatIsUnderWayWaitsForNoCallThatHangs) {
+TEST(NcclCommunicatorTest, PendingCallsDoesNotWaitForACallThatHangs) {
   HangingNccl fake;
   // One rank alone has a communicator, too.
   const absl::Status status =

@@ -137,7 +137,7 @@ TEST_F(NcclDeviceTest, AGroupIsSplitOffAndUsedBesideItsParent) {
   parent.Abort();
 }
 
-TEST_F(NcclDeviceTest, TwoRanksOnOneGpuAreRefusedByNcclsName) {
+TEST_F(NcclDeviceTest, NcclRefusesTwoRanksOnOneGpu) {
   ThreadWorld threads(2);
   const absl::Status status = RunRanks(&threads, [&](int, const ProcessGroup& host) {
     const CudaStream cuda(0);
@@ -146,7 +146,7 @@ TEST_F(NcclDeviceTest, TwoRanksOnOneGpuAreRefusedByNcclsName) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("ncclInvalidUsage"));
 }
 
-TEST(NcclLibraryTest, ItsVersionIsInNumbersWithPointsBetween) {
+TEST(NcclLibraryTest, TheVersionIsNumbersSeparatedByPoints) {
   EXPECT_THAT(NcclLibrary()->Version(), testing::StartsWith("2."));
 }
 

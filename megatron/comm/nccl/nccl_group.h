@@ -1,5 +1,5 @@
 // One rank's end of one group's NCCL communicator: what is enqueued there, when it is done, what
-// has gone wrong, and how it ends. What calls mean is nccl_communicator.cc's.
+// has failed, and how it ends. What calls mean is in nccl_communicator.cc.
 //
 // A call is enqueued by the thread that the group belongs to, which does not wait for the device.
 // Whether the device has done it, and in time, is seen by whoever calls Watch now and then.
@@ -29,9 +29,9 @@ namespace megatron {
 
 struct NcclGroupOptions {
   int device = 0;
-  // For NCCL to connect ranks, after all have come.
+  // The time for NCCL to connect the ranks, after all have arrived.
   absl::Duration connect_deadline;
-  // For the device to finish a call, after the one before.
+  // The time for the device to finish a call, after the one before.
   absl::Duration deadline;
 };
 
@@ -55,13 +55,14 @@ class NcclGroup {
 
   // The first thing that has gone wrong on the device or in NCCL's own threads.
   absl::Status Watch(absl::Time now);
-  // What the device has not done yet, oldest first: one line each, of at most three calls. Waits
-  // for no call of NCCL that hangs.
+  // Describes what the device has not done yet, oldest first: one line each, of at most three
+  // calls. It waits for no call of NCCL that hangs.
   std::vector<std::string> PendingCalls() const;
 
-  // What the device is doing here ends, and nothing is enqueued any more.
+  // Ends what the device is doing here. Nothing is enqueued any more.
   void Abort();
-  // Collective, in place of Abort where all is well. Aborts if the others do not come in time.
+  // Ends the communicator where all is well, in place of Abort. Collective. It aborts if the others
+  // do not arrive in time.
   void Finish(absl::Duration patience);
 
  private:

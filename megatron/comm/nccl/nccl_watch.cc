@@ -11,7 +11,7 @@ namespace megatron {
 
 NcclWatch::NcclWatch(std::shared_ptr<Communicator> host, absl::Duration interval)
     : host_(std::move(host)), interval_(interval), thread_([this] { Run(); }) {
-  pthread_setname_np(thread_.native_handle(), "nccl watch");  // for reports
+  pthread_setname_np(thread_.native_handle(), "nccl watch");  // named in reports
 }
 
 void NcclWatch::Add(std::shared_ptr<NcclGroup> group) {

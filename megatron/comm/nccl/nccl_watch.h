@@ -1,5 +1,5 @@
-// The thread that looks after the NCCL groups of one rank: it tells the world on the host what goes
-// wrong on the device, and aborts what the device is doing when that world has failed.
+// The thread that watches the NCCL groups of one rank. It reports what fails on the device to the
+// world on the host, and aborts what the device is doing when that world has failed.
 #ifndef MEGATRON_COMM_NCCL_NCCL_WATCH_H_
 #define MEGATRON_COMM_NCCL_NCCL_WATCH_H_
 

@@ -1,5 +1,5 @@
-// Sums over the ranks of a NCCL group in the order of ranks, formed in fp32 and rounded once: the
-// bits of every other backend (process_group.h), which NCCL's own sums do not have.
+// Sums over the ranks of an NCCL group in the order of ranks, formed in fp32 and rounded once: the
+// same bits as those of every other backend (process_group.h), unlike NCCL's own sums.
 //
 // Each rank is sent its part of every other's buffer and sums it; for an all-reduce it then sends
 // the sum to all. That is 2 (n - 1) / n of the buffer sent by each, as in a ring. Scratch memory is
@@ -17,7 +17,7 @@
 
 namespace megatron {
 
-// Of floating numbers. Threads: one. Calls of one object are on one stream.
+// Sums of floating-point numbers. Threads: one. All calls of one object are on one stream.
 class RankOrderSum {
  public:
   RankOrderSum(NcclApi* api, NcclGroup* group, int size, int rank)

@@ -96,7 +96,8 @@ AcceptorHandshake::AcceptorHandshake(Socket socket, const JobSecret& secret)
       secret_(secret),
       started_(absl::Now()),
       challenge_(RandomBytes(kNonceBytes)) {
-  // Into the empty buffer of a new connection; if that fails it has gone, which Advance will see.
+  // The message fits the empty buffer of a new connection. If sending fails the connection has
+  // gone, which Advance will see.
   const std::string greeting = absl::StrCat(kGreeting, challenge_);
   (void)!send(socket_.fd(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
 }

@@ -1,5 +1,5 @@
-// How two processes of one job prove to each other that they belong to it, before anything else is
-// read from the connection.
+// Proves to each of two processes that the other belongs to the same job, before anything else is
+// read from their connection.
 //
 // Both know the job's secret S. After TCP's own handshake
 //
@@ -29,7 +29,7 @@ enum class ChannelPurpose : uint32_t { kStore = 1, kData = 2, kControl = 3 };
 
 struct ChannelId {
   ChannelPurpose purpose = ChannelPurpose::kStore;
-  uint32_t version = 1;  // of the protocol spoken on the channel
+  uint32_t version = 1;  // version of the protocol on the channel
   int32_t from = 0;      // ranks, for data and control
   int32_t to = 0;
   uint64_t world = 0;  // tells the worlds of one job apart
@@ -53,7 +53,7 @@ class AcceptorHandshake {
   enum class Progress { kPending, kAccepted, kRefused };
   // Reads what has come.
   Progress Advance();
-  // Why it was refused: "wrong secret".
+  // The reason of the refusal: "wrong secret".
   const char* refusal() const { return refusal_; }
 
   const Socket& socket() const { return socket_; }
@@ -70,7 +70,7 @@ class AcceptorHandshake {
   JobSecret secret_;
   absl::Time started_;
   std::string challenge_;
-  std::string answer_;  // what has been read of it
+  std::string answer_;  // the bytes of the message read so far
   ChannelId id_;
   const char* refusal_ = "";
 };

@@ -21,7 +21,7 @@ absl::string_view AsBytes(const Sha256Digest& digest);
 // Takes the same time wherever the first difference is: comparing a proof leaks nothing of it.
 bool EqualInConstantTime(absl::string_view a, absl::string_view b);
 
-// From the system's generator; cannot be guessed.
+// Returns bytes of the system's generator, which cannot be guessed.
 std::string RandomBytes(int count);
 
 }  // namespace megatron

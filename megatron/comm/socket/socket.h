@@ -57,7 +57,8 @@ std::string PeerText(const Socket& socket);
 absl::Status SendAll(const Socket& socket, absl::string_view bytes, absl::Time deadline);
 absl::Status ReceiveAll(const Socket& socket, char* bytes, size_t size, absl::Time deadline);
 
-// For poll(): at least 1 ms while there is time, so that waits do not spin; at most `longest`.
+// Returns the timeout for poll(): at least 1 ms while there is time, so that waits do not spin; at
+// most `longest`.
 int PollMilliseconds(absl::Time deadline, absl::Duration longest);
 
 }  // namespace megatron

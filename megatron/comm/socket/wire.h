@@ -27,7 +27,7 @@ class WireWriter {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
   void PutBytes(absl::string_view bytes) { bytes_.append(bytes.data(), bytes.size()); }
-  // With its length before it.
+  // Puts the length, then the bytes.
   void PutString(absl::string_view text) {
     Put(static_cast<uint32_t>(text.size()));
     PutBytes(text);

@@ -32,7 +32,7 @@ class MemoryStore : public Store {
 
 // kInvalidArgument if one is longer than a store takes.
 absl::Status CheckStoreSizes(absl::string_view key, absl::string_view value);
-// What Wait answers when its time is over.
+// Returns the error of a Wait whose time is over.
 absl::Status KeysAreMissing(absl::Duration timeout, const std::vector<std::string>& missing);
 
 }  // namespace megatron

@@ -58,7 +58,7 @@ TEST_P(StoreConformanceTest, CountsFromManyThreadsExactly) {
   EXPECT_THAT(store->Get("count", absl::ZeroDuration()), IsOkAndHolds("799"));
 }
 
-TEST_P(StoreConformanceTest, RefusesToCountWhatIsNoNumberAndWhatOverflows) {
+TEST_P(StoreConformanceTest, RefusesToAddToTextAndToOverflow) {
   const std::shared_ptr<Store> store = GetParam()();
   EXPECT_THAT(store->Set("text", "x"), IsOk());
   EXPECT_THAT(store->Add("text", 1), StatusIs(absl::StatusCode::kFailedPrecondition));

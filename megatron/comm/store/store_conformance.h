@@ -1,4 +1,4 @@
-// What every Store must do, as tests that an implementation registers:
+// The tests of what every Store must do. An implementation registers them:
 //
 //   INSTANTIATE_TEST_SUITE_P(Memory, StoreConformanceTest, ::testing::Values(NewMemoryStore));
 #ifndef MEGATRON_COMM_STORE_STORE_CONFORMANCE_H_

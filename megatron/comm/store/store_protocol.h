@@ -1,4 +1,4 @@
-// What a TcpStoreClient and a TcpStoreServer say to each other.
+// The messages between a TcpStoreClient and a TcpStoreServer.
 //
 // A frame is the length of its body as 32 bits, then the body, at most kMaxStoreFrame bytes. Each
 // request gets one reply, in order; a Wait's reply comes when its keys are there or its time is
@@ -26,25 +26,26 @@ enum class StoreOperation : uint8_t { kSet, kGet, kAdd, kWait };
 struct StoreRequest {
   StoreOperation operation = StoreOperation::kSet;
   std::vector<std::string> keys;  // one, except of a Wait
-  std::string value;              // of a Set
-  int64_t delta = 0;              // of an Add
-  absl::Duration timeout;         // of a Get or Wait
+  std::string value;              // set by a Set
+  int64_t delta = 0;              // added by an Add
+  absl::Duration timeout;         // limit of a Get or Wait
 };
 
 struct StoreReply {
   absl::Status status;
-  std::string value;  // of a Get
-  int64_t count = 0;  // of an Add
+  std::string value;  // answer to a Get
+  int64_t count = 0;  // answer to an Add
 };
 
-// With the length before them.
+// Encode a frame: its length, then its body.
 std::string EncodeStoreRequest(const StoreRequest& request);
 std::string EncodeStoreReply(const StoreReply& reply);
-// Of bodies. kInvalidArgument for what no Encode makes.
+// Decode a body. They return kInvalidArgument for bytes that no Encode makes.
 absl::StatusOr<StoreRequest> DecodeStoreRequest(absl::string_view body);
 absl::StatusOr<StoreReply> DecodeStoreReply(absl::string_view body);
 
-// Of the first bytes of a frame. kInvalidArgument if it is longer than a frame may be.
+// Returns the length of a frame from its first bytes; kInvalidArgument if it is longer than a frame
+// may be.
 absl::StatusOr<size_t> StoreFrameLength(absl::string_view length_bytes);
 
 }  // namespace megatron

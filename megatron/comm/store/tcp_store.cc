@@ -23,7 +23,7 @@
 namespace megatron {
 namespace {
 
-// Beyond a request's own timeout: for the way there and back, and a busy machine.
+// The time beyond a request's own timeout: for the way there and back, and a busy machine.
 constexpr absl::Duration kAnswerTime = absl::Seconds(30);
 constexpr size_t kReadBytes = 1 << 16;
 
@@ -157,7 +157,7 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // Of a Get or Wait.
+  // Answers a Get or Wait.
   bool Finish(Client* client, StoreReply reply) {
     if (reply.status.ok() && client->request.operation == StoreOperation::kGet) {
       reply.value = *values_.Get(client->request.keys[0], absl::ZeroDuration());
@@ -215,7 +215,7 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // And goes on to what the client has asked in the meantime.
+  // Continues with what the client has asked in the meantime.
   bool Flush(Client* client) { return Send(client) && TakeRequests(client); }
 
   Acceptor acceptor_;
@@ -274,7 +274,7 @@ absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
 }
 
 // A connection on which anything went wrong is dropped: an answer might still come on it.
-absl::StatusOr<StoreReply> TcpStoreClient::Ask(const StoreRequest& request) {
+absl::StatusOr<StoreReply> TcpStoreClient::Request(const StoreRequest& request) {
   const auto ask = [&]() -> absl::StatusOr<StoreReply> {
     MEGATRON_ASSIGN_OR_RETURN(Socket socket, TakeConnection());
     const absl::Time deadline = absl::Now() + request.timeout + kAnswerTime;
@@ -301,7 +301,7 @@ absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value)
   request.operation = StoreOperation::kSet;
   request.keys = {std::string(key)};
   request.value = std::string(value);
-  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Ask(request));
+  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
   return reply.status;
 }
 
@@ -311,7 +311,7 @@ absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, absl::Dur
   request.operation = StoreOperation::kGet;
   request.keys = {std::string(key)};
   request.timeout = timeout;
-  MEGATRON_ASSIGN_OR_RETURN(StoreReply reply, Ask(request));
+  MEGATRON_ASSIGN_OR_RETURN(StoreReply reply, Request(request));
   if (!reply.status.ok()) return reply.status;
   return std::move(reply.value);
 }
@@ -322,12 +322,12 @@ absl::StatusOr<int64_t> TcpStoreClient::Add(absl::string_view key, int64_t delta
   request.operation = StoreOperation::kAdd;
   request.keys = {std::string(key)};
   request.delta = delta;
-  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Ask(request));
+  MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
   if (!reply.status.ok()) return reply.status;
   return reply.count;
 }
 
-// In pieces that fit a frame.
+// Waits for the keys in pieces that fit a frame.
 absl::Status TcpStoreClient::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
   for (const std::string& key : keys) MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, ""));
   const absl::Time deadline = absl::Now() + timeout;
@@ -339,7 +339,7 @@ absl::Status TcpStoreClient::Wait(absl::Span<const std::string> keys, absl::Dura
       request.keys.push_back(keys[begin]);
       bytes += keys[begin].size() + sizeof(uint32_t);
     }
-    MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Ask(request));
+    MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
     MEGATRON_RETURN_IF_ERROR(reply.status);
   }
   return absl::OkStatus();

@@ -29,7 +29,7 @@ class TcpStoreServer {
   // machine alone, "0.0.0.0" for all interfaces.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(const Endpoint& at,
                                                                 const JobSecret& secret);
-  // On a socket that listens already.
+  // Serves on a socket that listens already.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Create(Socket listener,
                                                                 const JobSecret& secret);
   ~TcpStoreServer();
@@ -66,7 +66,7 @@ class TcpStoreClient : public Store {
       : server_(std::move(server)), secret_(std::move(secret)) {}
 
   absl::StatusOr<Socket> TakeConnection();
-  absl::StatusOr<StoreReply> Ask(const StoreRequest& request);
+  absl::StatusOr<StoreReply> Request(const StoreRequest& request);
 
   const Endpoint server_;
   const JobSecret secret_;

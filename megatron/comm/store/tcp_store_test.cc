@@ -175,7 +175,7 @@ TEST(TcpStoreTest, ARecordedHandshakeIsRefused) {
   EXPECT_TRUE(IsClosed(replay));
 }
 
-TEST(TcpStoreTest, StrangersDisturbNobody) {
+TEST(TcpStoreTest, HostileConnectionsDoNotDisturbClients) {
   const ServedStore served;
   std::vector<Socket> silent;  // and one byte at a time
   for (int i = 0; i < 200; ++i) {
@@ -188,7 +188,7 @@ TEST(TcpStoreTest, StrangersDisturbNobody) {
   EXPECT_THAT(served.Connect()->Get("key199", kPatience), IsOkAndHolds("value"));
 }
 
-TEST(TcpStoreTest, OneThatNeverProvesItselfIsDropped) {
+TEST(TcpStoreTest, AConnectionThatNeverProvesItselfIsDropped) {
   auto listener = ListenTcp({"127.0.0.1", 0});
   ASSERT_THAT(listener, IsOk());
   const auto endpoint = LocalEndpoint(*listener);

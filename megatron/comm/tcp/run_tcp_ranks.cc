@@ -98,7 +98,8 @@ absl::Status RunTcpRanksInProcesses(int size, const RankFunction& fn,
   // Bound here, so that all know the port; rank 0 serves.
   MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp({"127.0.0.1", 0}));
   MEGATRON_ASSIGN_OR_RETURN(const Endpoint endpoint, LocalEndpoint(listener));
-  std::vector<std::pair<pid_t, int>> children;  // with the reading ends of their pipes
+  // The children, with the reading ends of their pipes.
+  std::vector<std::pair<pid_t, int>> children;
   for (int rank = 0; rank < size; ++rank) {
     int ends[2];
     PCHECK(pipe2(ends, O_CLOEXEC) == 0);

@@ -37,7 +37,7 @@ TcpCall::TcpCall(TcpGroup* group, const CollectiveCall& call, std::string split,
       send_(size_),
       receive_(size_),
       messages_(size_),
-      come_(size_) {}
+      arrived_(size_) {}
 
 absl::Status TcpCall::Run() {
   const auto describe = [this] { return group_.WasIn(Describe()); };
@@ -45,7 +45,7 @@ absl::Status TcpCall::Run() {
   const auto awaited = [this] { return group_.WorldRanksOf(Awaited()); };
   const CallActivity activity(group_.mesh->activities(), {describe, describe_awaited, awaited});
   PlanDirect();
-  MEGATRON_RETURN_IF_ERROR(Meet());
+  MEGATRON_RETURN_IF_ERROR(ExchangeCalls());
   if (!split_.empty()) return absl::OkStatus();
   if (is_small_reduction()) {
     ReduceSmall();
@@ -69,7 +69,7 @@ bool TcpCall::is_small_reduction() const {
   return reduces() && moved.bytes() <= kTcpEagerBytes;
 }
 
-// With two ranks, or little data, the root sends all of it itself.
+// The root sends all of it itself to one other rank, or if there is little data.
 bool TcpCall::spreads_broadcast() const {
   return call_.collective == Collective::kBroadcast && size_ > 2 &&
          call_.in.bytes() > kTcpEagerBytes;
@@ -128,7 +128,7 @@ void TcpCall::PlanAllToAllV() {
 
 // All ranks tell all others what they call, and compare. What may arrive right after is expected
 // before this rank says that it is there.
-absl::Status TcpCall::Meet() {
+absl::Status TcpCall::ExchangeCalls() {
   if (reduces() && !is_small_reduction()) {
     const int64_t longest = Share(0).count();
     segment_elements_ = kSegmentBytes / element_;
@@ -170,7 +170,7 @@ absl::Status TcpCall::Meet() {
     awaited.erase(awaited.begin() + received->index);
     MEGATRON_ASSIGN_OR_RETURN(messages_[peer], CallMessage::Decode(received->message, size_),
                               _ << "from " << group_.Describe(peer));
-    come_[peer].store(true, std::memory_order_relaxed);
+    arrived_[peer].store(true, std::memory_order_relaxed);
   }
   std::vector<CollectiveCall> calls(size_);
   bool match = true;
@@ -188,7 +188,7 @@ absl::Status TcpCall::Meet() {
                       }});
 }
 
-// What came with the calls.
+// Takes the data that came with the calls.
 void TcpCall::Unpack() {
   ForPeers([&](int peer) {
     const Piece& piece = receive_[peer];
@@ -219,7 +219,8 @@ TcpCall::Range TcpCall::Share(int owner) const {
     return {owner * count, (owner + 1) * count};
   }
   const int64_t count = call_.in.numel();
-  const int64_t part = Aligned((count + size_ - 1) / size_);  // in elements; the first is longest
+  // Elements; the first share is longest.
+  const int64_t part = Aligned((count + size_ - 1) / size_);
   return {std::min(count, owner * part), std::min(count, (owner + 1) * part)};
 }
 
@@ -391,7 +392,7 @@ std::string TcpCall::Describe() const {
 std::vector<int> TcpCall::Awaited() const {
   std::vector<int> awaited;
   ForPeers([&](int peer) {
-    if (!come_[peer].load(std::memory_order_relaxed)) awaited.push_back(peer);
+    if (!arrived_[peer].load(std::memory_order_relaxed)) awaited.push_back(peer);
   });
   return awaited;
 }

@@ -1,4 +1,4 @@
-// One collective call of one rank of a TcpWorld: who sends what to whom, in which parts.
+// One collective call of one rank of a TcpWorld: which parts each rank sends to which.
 //
 // Everything is a direct exchange. An all-reduce or reduce-scatter cuts the buffer into one share
 // per rank; each rank receives its share of every other's buffer, reduces it in the order of ranks
@@ -21,7 +21,8 @@ namespace megatron {
 
 class TcpCall {
  public:
-  // Number group->calls of the group. `split` is not empty for a Split, which moves no data.
+  // The call has number group->calls of the group. `split` is not empty for a Split, which moves no
+  // data.
   TcpCall(TcpGroup* group, const CollectiveCall& call, std::string split, const Stream& stream);
 
   // An error is the world's failure, or becomes it.
@@ -33,10 +34,11 @@ class TcpCall {
     int64_t bytes = 0;
   };
 
-  // What goes directly from rank to rank: not the pieces of a large reduction or broadcast.
+  // Plans the data that goes directly from rank to rank: all but the pieces of a large reduction or
+  // broadcast.
   void PlanDirect();
   void PlanAllToAllV();
-  absl::Status Meet();
+  absl::Status ExchangeCalls();
   void Unpack();
   void MoveDirect();
   void CopyOwn();
@@ -69,7 +71,7 @@ class TcpCall {
 
   absl::Status Await(TcpOperation* operation);
   std::string Describe() const;
-  std::vector<int> Awaited() const;  // those that have not come
+  std::vector<int> Awaited() const;  // ranks that have not arrived
   std::string DescribeAwaited() const;
   absl::Status Failed(const absl::Status& why, const std::vector<int>& missing) const;
   void Expect(int peer, uint32_t tag, const Piece& piece, TcpOperation* operation);
@@ -89,12 +91,12 @@ class TcpCall {
   const uint64_t number_;
   const int64_t element_ = 0;  // bytes
 
-  std::vector<Piece> send_, receive_;  // by peer, where data goes directly
-  std::vector<CallMessage> messages_;  // by peer
-  // By peer: whether it has come. Another thread looks, should the world fail.
-  std::vector<std::atomic<bool>> come_;
+  std::vector<Piece> send_, receive_;  // one for each peer, if data goes directly
+  std::vector<CallMessage> messages_;  // one for each peer
+  // Whether each peer has arrived. Other threads read it when the world fails.
+  std::vector<std::atomic<bool>> arrived_;
   TcpOperation moving_;
-  // By parity of the segment.
+  // Two of each, indexed by the parity of the segment.
   TcpOperation shares_[2], results_[2];
   int64_t segment_elements_ = 0, segments_ = 0;
 };

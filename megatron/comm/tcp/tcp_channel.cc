@@ -15,9 +15,9 @@ namespace megatron {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 16;
-// From here on a frame's bytes go to their place directly.
+// The size from which a frame's bytes are received in place.
 constexpr size_t kDirectBytes = 1 << 14;
-// Of one call, so that one peer does not keep the others waiting.
+// The most bytes that one call reads, so that one peer does not keep the others waiting.
 constexpr size_t kReadAtOnce = 1 << 21;
 
 }  // namespace

@@ -1,7 +1,7 @@
-// One connection that carries frames: cuts what arrives into frames, and queues what cannot be sent
-// at once. It never waits.
+// One connection that carries frames. It cuts what arrives into frames, and queues what cannot be
+// sent at once. It never waits.
 //
-// Threads: the caller's lock.
+// Threads: callers hold a lock.
 #ifndef MEGATRON_COMM_TCP_TCP_CHANNEL_H_
 #define MEGATRON_COMM_TCP_TCP_CHANNEL_H_
 
@@ -19,12 +19,12 @@
 
 namespace megatron {
 
-// Parts of tensors that are under way, in either direction.
+// The parts of tensors that are in transit in one operation, in either direction.
 struct TcpOperation {
   int pending = 0;
 };
 
-// A header with a message, or with memory of a caller.
+// A frame to send: a header with a message, or with memory of a caller.
 struct TcpOutFrame {
   std::array<char, kFrameHeaderBytes> header;
   std::string message;
@@ -38,7 +38,7 @@ class TcpChannel {
   explicit TcpChannel(Socket socket) : socket_(std::move(socket)) {}
 
   const Socket& socket() const { return socket_; }
-  // Until the other side has ended it.
+  // Whether the other side has not ended it yet.
   bool open() const { return open_; }
 
   void Close() {
@@ -51,14 +51,14 @@ class TcpChannel {
   void Flush();
   bool has_queued() const { return !out_.empty(); }
   bool QueuesFor(const TcpOperation* operation) const;
-  // Without sending them.
+  // Drops the queued frames without sending them.
   void DropQueued() { out_.clear(); }
-  // All that was sent has reached the other side's machine, or never will.
+  // Whether all that was sent has reached the other side's machine, or never will.
   bool AllAcknowledged() const;
-  // And all that has come from there has been read.
+  // Whether, besides, all that has arrived has been read.
   bool Idle() const;
 
-  // Where the bytes of a frame go: memory of a caller's, or, if null, a message.
+  // The place of a frame's bytes: memory of a caller, or, if null, a message.
   struct Target {
     char* data = nullptr;
   };
@@ -66,8 +66,8 @@ class TcpChannel {
     absl::FunctionRef<absl::StatusOr<Target>(const FrameHeader&)> begin;
     absl::FunctionRef<absl::Status(const FrameHeader&, std::string message)> finish;
   };
-  // Reads what has come, a bounded amount, and gives it to the handler. `*any` says if there was
-  // anything. An error is one of the handler, or of a frame that cannot be.
+  // Reads a bounded amount of what has arrived and gives it to the handler. `*any` says whether
+  // there was anything. An error is one of the handler, or of an invalid frame.
   absl::Status Read(const Handler& handler, bool* any);
 
  private:
@@ -79,9 +79,9 @@ class TcpChannel {
   bool open_ = true;
 
   std::deque<TcpOutFrame> out_;
-  size_t sent_ = 0;  // of the first frame, header included
+  size_t sent_ = 0;  // bytes of the first frame, header included
 
-  // What has been received and not yet used: [begin_, end_) of buffer_.
+  // The bytes that were received and not yet used: [begin_, end_) of buffer_.
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
   // The frame that is being received, while in_frame_.
@@ -89,7 +89,7 @@ class TcpChannel {
   FrameHeader header_;
   Target target_;
   std::string message_;
-  uint64_t received_ = 0;  // of its bytes
+  uint64_t received_ = 0;  // bytes of the frame so far
 };
 
 }  // namespace megatron

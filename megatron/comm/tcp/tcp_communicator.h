@@ -6,8 +6,8 @@
 // connection and any number of groups work side by side.
 //
 // At the beginning of a call every rank tells every other what it calls; no tensor moves before all
-// ranks have arrived and agree. So a missing rank and a call that does not match are named, on every
-// rank. Tensors of up to kTcpEagerBytes (tcp_group.h) travel with that message.
+// ranks have arrived and agree. So a missing rank and a call that does not match are named, on
+// every rank. Tensors of up to kTcpEagerBytes (tcp_group.h) travel with that message.
 //
 // A failure anywhere ends every call of every group of the world, on all ranks: a mismatched call,
 // a rank that does not arrive before the deadline, one that has left or died or fallen silent, an
@@ -52,7 +52,8 @@ class TcpWorld : public World {
   // on, but their calls fail.
   ~TcpWorld() override;
 
-  // The communicator of all ranks; the same one each time. Each group may be used by another thread.
+  // The communicator of all ranks; the same one each time. Each group may be used by another
+  // thread.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 
   int size() const override;

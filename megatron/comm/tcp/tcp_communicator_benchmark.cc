@@ -17,7 +17,7 @@
 namespace megatron {
 namespace {
 
-// Until a message has arrived and one byte has come back.
+// The time until a message has arrived and one byte has come back.
 void BM_RawSocket(benchmark::State& state) {
   const absl::Time deadline = absl::InfiniteFuture();
   const Socket listener = ListenTcp({"127.0.0.1", 0}).value();

@@ -58,8 +58,8 @@ absl::Status RunWithDeadline(int size, const RankFunction& fn, absl::Duration de
 INSTANTIATE_TEST_SUITE_P(TcpOnThreads, CommunicatorFailureConformanceTest,
                          ::testing::Values(RunWithDeadline));
 
-// What a rank's all-reduces and reduce-scatters give, for sizes around those at which the way of
-// moving data changes.
+// The results of a rank's all-reduces and reduce-scatters, for sizes around those at which the way
+// of moving data changes.
 absl::Status Reductions(int rank, const ProcessGroup& world, std::vector<std::string>* results) {
   Caller caller(world);
   for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {

@@ -104,7 +104,8 @@ class RankConnector {
     return absl::OkStatus();
   }
 
-  // What does not fit comes from a process that is confused: it is dropped, which tells it so.
+  // A connection that does not fit comes from a confused process. Dropping it tells that process
+  // so.
   void Take(AcceptedChannel* channel) {
     const ChannelId& id = channel->id;
     if (id.world != world_ || id.to != options_.rank || id.from <= options_.rank ||

@@ -1,4 +1,4 @@
-// How the ranks of a TcpWorld find each other through a Store and connect, each to all others.
+// Connects the ranks of a TcpWorld, each to all others. They find each other through a Store.
 #ifndef MEGATRON_COMM_TCP_TCP_CONNECT_H_
 #define MEGATRON_COMM_TCP_TCP_CONNECT_H_
 
@@ -17,15 +17,15 @@ namespace megatron {
 struct TcpWorldOptions {
   int rank = 0;
   int size = 1;
-  // Tells the worlds of one store apart: a name is good for one of them.
+  // Distinguishes the worlds of one store: a name is good for one of them.
   std::string name = "world";
   // The address at which this rank listens while the world is made, and at which the others reach
   // it: one of this machine's, TcpStoreClient::local_host() for example.
   std::string host = "127.0.0.1";
-  // For all ranks to come.
+  // The longest time until all ranks have arrived.
   absl::Duration connect_deadline = absl::Minutes(5);
-  // Is told who has not come yet, first after this time, then when twice as much has passed, and so
-  // on: on rank 0, which all others come to. May be null.
+  // Called with the ranks that have not arrived yet, first after this time, then when twice as much
+  // has passed, and so on. It is called on rank 0, to which all others connect. May be null.
   std::function<void(const std::vector<int>& missing)> on_waiting;
   absl::Duration first_notice = absl::Seconds(10);
   // The longest time that one wait of a call takes.
@@ -37,10 +37,11 @@ struct TcpWorldOptions {
 
 struct TcpPeerSockets {
   Socket data, control;
-  std::string address;  // for messages
+  std::string address;  // named in messages
 };
 
-// By world rank, this rank's own invalid. The errors name the ranks that have not come.
+// Returns the sockets by world rank; this rank's own are invalid. Errors name the ranks that have
+// not arrived.
 absl::StatusOr<std::vector<TcpPeerSockets>> ConnectRanks(Store* store, const JobSecret& secret,
                                                          const TcpWorldOptions& options);
 

@@ -1,6 +1,6 @@
-// The control connections of one rank to all others of a TcpWorld. They carry heartbeats with status
-// broadcasts, reasons to abort, what ranks were doing and goodbyes, and so know whether the world
-// has failed.
+// The control connections of one rank to all others of a TcpWorld. They carry heartbeats with
+// status broadcasts, reasons to abort, what ranks were doing and goodbyes, and so know whether the
+// world has failed.
 //
 // TcpControl has its own thread and locks. Data goes over other connections: a rank that hangs over
 // data, with whatever lock, still sends heartbeats, learns of failures and can report what it was
@@ -50,7 +50,7 @@ class TcpControl {
   // Fails the world because of what `peer` did. The message adds what this rank was doing.
   void FailBy(int peer, absl::StatusCode code, const std::string& what);
   std::string Describe(int peer) const;   // "rank 3 of world (10.0.0.7:41870)"
-  void SetFailureHook(FailureHook hook);  // as World's
+  void SetFailureHook(FailureHook hook);  // the same as World's
 
   // Tells that the data connection of `peer` has ended. It is lost unless it soon says goodbye.
   void DataEnded(int peer) { peers_[peer]->data_ended = true; }
@@ -64,16 +64,16 @@ class TcpControl {
   std::map<int, std::string> Broadcasts() const;
   absl::Duration broadcast_age() const { return 3 * options_.heartbeat_interval; }
 
-  // After a failure: the ranks that can still be reached from here, this one among them, ascending.
-  // Ranks that had been silent for long when the failure came are not among them: only one rank of
-  // a machine that is cut off is named as lost.
+  // Returns after a failure the ranks that can still be reached from here, this one among them,
+  // ascending. Ranks that had been silent for long when the failure came are not among them: only
+  // one rank of a machine that is cut off is named as lost.
   std::vector<int> LiveRanks() const;
   // These two are as World's.
   std::vector<std::string> CallsAtFailure() const;
   std::optional<std::map<int, std::string>> GatherStates(std::string state, absl::Time deadline);
 
-  // Leaving takes three steps: SayGoodbye; wait for AllArrived, which tells that everything sent has
-  // arrived; Stop.
+  // Leaving takes three steps: SayGoodbye; wait for AllArrived, which tells that everything sent
+  // has arrived; Stop.
   void SayGoodbye();
   bool AllArrived() const;
   void Stop();
@@ -93,7 +93,7 @@ class TcpControl {
     bool data_had_ended = false;
     std::atomic<bool> data_ended{false};
     std::atomic<bool> said_goodbye{false};
-    std::atomic<bool> awaits_us{false};  // at its last heartbeat
+    std::atomic<bool> awaits_us{false};  // said by its last heartbeat
     std::atomic<bool> lost{false};       // seen by this rank, or reported by another
   };
 
@@ -118,7 +118,8 @@ class TcpControl {
   FirstError failure_;
 
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(fail_mutex_);  // also guards the channels
-  const std::vector<std::unique_ptr<Peer>> peers_;              // by world rank; null for this rank
+  // Indexed by world rank; null for this rank.
+  const std::vector<std::unique_ptr<Peer>> peers_;
   std::map<int, std::string> states_ ABSL_GUARDED_BY(mutex_);
   std::string own_broadcast_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

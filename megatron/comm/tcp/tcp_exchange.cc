@@ -17,8 +17,8 @@ std::string ToText(DType dtype, const Shape& shape) {
   return absl::StrCat(Name(dtype), "[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Each message is offered to its receiver, who accepts it when it has come to receive it. Small
-// ones are in the offer, others follow the acceptance.
+// Each message is offered to its receiver, which accepts it when it arrives to receive it. Small
+// messages are in the offer, others follow the acceptance.
 class TcpExchange {
  public:
   TcpExchange(TcpGroup* group, const CollectiveCall& call)
@@ -108,7 +108,7 @@ class TcpExchange {
     return ranks;
   }
 
-  // By other threads.
+  // Called by other threads.
   std::vector<int> OpenRanks() const {
     std::vector<int> ranks;
     for (int peer = 0; peer < group_.size(); ++peer) {
@@ -133,10 +133,10 @@ class TcpExchange {
   const CollectiveCall& call_;
   const absl::Time deadline_;
   TcpOperation moving_;
-  // What this rank waits for, and the transfer that it belongs to.
+  // The messages that this rank waits for, and the transfer of each.
   std::vector<MessageKey> awaited_;
   std::vector<const Transfer*> transfers_;
-  std::vector<std::atomic<int>> open_;  // how many of these, by peer
+  std::vector<std::atomic<int>> open_;  // number of awaited messages, by peer
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// Returns when every message has met its receiver. An error is the world's failure, or becomes it.
+// Returns when every message is received. An error is the world's failure, or becomes it.
 absl::Status RunTcpExchange(TcpGroup* group, const CollectiveCall& call);
 
 }  // namespace megatron

@@ -1,4 +1,4 @@
-// What ranks of a TcpWorld tell each other when it has failed.
+// Tests of what ranks of a TcpWorld tell each other when it has failed.
 
 #include <atomic>
 #include <functional>
@@ -52,12 +52,12 @@ void ForEachRank(int size, const RankBody& fn, int silent = 0) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Until the world of this rank has failed.
+// Waits until the world of this rank has failed.
 void AwaitFailure(const TcpWorld& world) {
   while (world.status().ok()) absl::SleepFor(absl::Milliseconds(1));
 }
 
-TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
+TEST(TcpFailureTest, TheLowestRankGathersWhatEachRankWasDoing) {
   ForEachRank(3, [](int rank, TcpWorld* world) {
     std::atomic<int> hooks{0};
     world->SetFailureHook([&](const absl::Status& reason) {
@@ -94,7 +94,7 @@ TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
   });
 }
 
-TEST(TcpFailureTest, ARankHearsThatOthersWaitForIt) {
+TEST(TcpFailureTest, ARankKnowsThatOthersWaitForIt) {
   for (const bool in_collective : {true, false}) {
     ForEachRank(3, [&](int rank, TcpWorld* world) {
       EXPECT_FALSE(world->InCall(rank));
@@ -135,8 +135,8 @@ TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
   });
 }
 
-// As those of a machine that is cut off: one of them is missed first.
-TEST(TcpFailureTest, OfSeveralSilentRanksNoneIsExpectedToTell) {
+// The ranks are like those of a machine that is cut off: one of them is missed first.
+TEST(TcpFailureTest, SilentRanksAreNotExpectedToSendTheirState) {
   ForEachRank(
       4,
       [](int rank, TcpWorld* world) {

@@ -9,7 +9,7 @@ namespace megatron {
 namespace {
 
 constexpr size_t kMaxReasonBytes = 1 << 16;
-constexpr uint8_t kNoTensor = 0xff;  // in place of a dtype
+constexpr uint8_t kNoTensor = 0xff;  // stands for no dtype
 
 void PutTensor(const Tensor& tensor, WireWriter* writer) {
   if (tensor.empty()) return writer->Put(kNoTensor);

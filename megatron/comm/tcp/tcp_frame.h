@@ -1,8 +1,8 @@
 // The frames that connected ranks of a TcpWorld send each other.
 //
-// A frame is a header of kFrameHeaderBytes and as many bytes as the header says. Frames with tensors
-// (kData) go to memory that their receiver has named before, and are as long as that memory. All
-// others are at most kMaxMessageBytes long.
+// A frame is a header of kFrameHeaderBytes and as many bytes as the header says. Frames with
+// tensors (kData) go to memory that their receiver has named before, and are as long as that
+// memory. All others are at most kMaxMessageBytes long.
 #ifndef MEGATRON_COMM_TCP_TCP_FRAME_H_
 #define MEGATRON_COMM_TCP_TCP_FRAME_H_
 
@@ -29,7 +29,7 @@ enum class FrameKind : uint8_t {
   kHeartbeat,  // "I live", with the status broadcast; the tag is 1 if I wait for you, else 0
   kGoodbye,    // "I make no more calls"
   kAbort,      // "the world has failed": AbortMessage; the tag is 1 + the lost rank, or 0
-  kState,      // after a failure: what the sender was doing, as text
+  kState,      // what the sender was doing when the world failed, as text
 };
 
 struct FrameHeader {
@@ -37,7 +37,7 @@ struct FrameHeader {
   uint32_t tag = 0;  // the number of the part, for kData
   uint64_t group = 0;
   uint64_t sequence = 0;
-  uint64_t bytes = 0;  // after the header
+  uint64_t bytes = 0;  // bytes that follow the header
 };
 
 std::array<char, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& header);

@@ -54,7 +54,7 @@ void CheckReply(absl::string_view bytes) {
   CHECK(encoded == bytes);
 }
 
-// In the messages of signs of life.
+// The messages of heartbeats hold these.
 void CheckWaitingCalls(absl::string_view bytes) {
   const absl::StatusOr<std::vector<WaitingCall>> calls = DecodeWaitingCalls(bytes);
   if (!calls.ok()) return;

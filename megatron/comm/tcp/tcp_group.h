@@ -1,4 +1,4 @@
-// What the calls that one rank makes in one group of a TcpWorld share.
+// The state that the calls of one rank in one group of a TcpWorld share.
 #ifndef MEGATRON_COMM_TCP_TCP_GROUP_H_
 #define MEGATRON_COMM_TCP_TCP_GROUP_H_
 
@@ -20,10 +20,10 @@ struct TcpGroup {
   std::shared_ptr<TcpMesh> mesh;
   std::string path;  // "world/1:tp-0": unique in the world
   std::string name;  // "tp-0"
-  uint64_t id = 0;   // of the path
+  uint64_t id = 0;   // hash of the path
   std::vector<int> world_ranks;
   int rank = 0;
-  absl::Duration deadline;               // of every wait
+  absl::Duration deadline;               // limit of every wait
   uint64_t calls = 0;                    // so far
   std::vector<uint64_t> sent, received;  // messages of exchanges so far, by peer
   std::vector<char> scratch;             // kept from call to call
@@ -35,7 +35,8 @@ struct TcpGroup {
   std::vector<int> WorldRanksOf(const std::vector<int>& ranks) const;
   // "rank 1 of tp-0 (world rank 3) was in call 17, all-reduce(sum) of fp32[4]"
   std::string WasIn(const std::string& what) const;
-  // Why waiting for `ranks` ended, after `what`: the world's failure, or a sentence about them.
+  // Returns why waiting for `ranks` ended, after `what`: the world's failure, or a sentence about
+  // them.
   absl::Status WaitFailed(const std::string& what, const absl::Status& why,
                           const std::vector<int>& ranks) const;
   MessageKey Key(FrameKind kind, int peer, uint64_t sequence, uint32_t tag = 0) const {

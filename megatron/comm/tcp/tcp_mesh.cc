@@ -191,7 +191,7 @@ void TcpMesh::Run() {
   }
 }
 
-// After a failure the data connections are not served.
+// The data connections are not served after a failure.
 void TcpMesh::CollectEntries(std::vector<pollfd>* entries) {
   entries->assign(1, {wake_.fd(), POLLIN, 0});
   for (const auto& peer : peers_) {

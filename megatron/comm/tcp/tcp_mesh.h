@@ -1,5 +1,5 @@
-// The data connections of one rank to all others of a TcpWorld, and the thread that serves them. The
-// control connections are in tcp_control.h, the collectives in tcp_call.h and tcp_exchange.h.
+// The data connections of one rank to all others of a TcpWorld, and the thread that serves them.
+// The control connections are in tcp_control.h, the collectives in tcp_call.h and tcp_exchange.h.
 //
 // Data connections carry calls and tensors and may be held up by a receiver that is not ready.
 // Senders write from their own threads as far as the socket takes it; the rest is written, and
@@ -9,8 +9,8 @@
 // (ReceiveData), so that data is never stored in between and never blocks what comes behind it.
 //
 // A failure of the world ends every wait, and then the mesh touches no memory of callers. If a rank
-// hangs while it holds the lock of the mesh, the waits of that process do not end: status() tells of
-// the failure all the same, and the monitor has to end the process.
+// hangs while it holds the lock of the mesh, the waits of that process do not end: status() tells
+// of the failure all the same, and the monitor has to end the process.
 //
 // Threads: all methods may be called by any thread; each TcpOperation belongs to one.
 #ifndef MEGATRON_COMM_TCP_TCP_MESH_H_
@@ -91,10 +91,10 @@ class TcpMesh {
 
   // Sends a message, which the receiver keeps until a call takes it.
   void Send(const MessageKey& key, std::string message);
-  // Waits for one of the messages and takes it. kDeadlineExceeded: none came in time. kUnavailable: a
-  // rank that has to send one of them has left. Else the status of the world, which has failed.
+  // Waits for one of the messages and takes it. kDeadlineExceeded: none came in time. kUnavailable:
+  // a rank that has to send one of them has left. Else the status of the world, which has failed.
   struct Received {
-    size_t index = 0;  // of its key
+    size_t index = 0;  // index of its key
     std::string message;
   };
   absl::StatusOr<Received> ReceiveAny(absl::Span<const MessageKey> keys, absl::Time deadline);
@@ -150,7 +150,7 @@ class TcpMesh {
   mutable absl::Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // a failure has ended all calls
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  // By world rank; null for this rank. Their contents are guarded by mutex_.
+  // Indexed by world rank; null for this rank. Their contents are guarded by mutex_.
   std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<MessageKey, std::string> messages_ ABSL_GUARDED_BY(mutex_);
   size_t message_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

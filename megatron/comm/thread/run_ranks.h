@@ -19,7 +19,7 @@ namespace megatron {
 // rank.
 absl::Status RunRanks(int size, const std::function<absl::Status(int, const ProcessGroup&)>& fn,
                       const ThreadWorldOptions& options = {});
-// In a world of the caller's.
+// Runs the ranks in a world of the caller's.
 absl::Status RunRanks(ThreadWorld* world,
                       const std::function<absl::Status(int, const ProcessGroup&)>& fn);
 

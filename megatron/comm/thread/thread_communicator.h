@@ -1,5 +1,5 @@
-// The communicator between threads of one process: for tests, and for training with several ranks on
-// one CPU.
+// The communicator between threads of one process: for tests, and for training with several ranks
+// on one CPU.
 //
 // Ranks read each other's buffers directly; there is no copy in between and steady-state calls
 // allocate nothing. Every call is compared across ranks before data moves.

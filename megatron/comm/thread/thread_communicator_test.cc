@@ -52,7 +52,7 @@ void SleepUntil(const std::function<bool()>& condition) {
 
 // Rank 0 waits for rank 1 to take its message, and is held there. Once rank 1 has, rank 0 waits for
 // nobody, though its thread can't know.
-TEST(ThreadWorldTest, ARankWhoseMessageWasTakenWaitsForNobody) {
+TEST(ThreadWorldTest, ARankWhoseMessageWasTakenAwaitsNoRank) {
   signal(SIGUSR1, Hold);
   ThreadWorld world(2, {});
   std::atomic<pthread_t> sender{};
@@ -71,13 +71,13 @@ TEST(ThreadWorldTest, ARankWhoseMessageWasTakenWaitsForNobody) {
     }
     SleepUntil([&] { return has_sender.load(); });
     SleepUntil([&] {
-      before = world.Waiting(0);
+      before = world.WaitingCalls(0);
       return !before.empty() && !before[0].awaited.empty();
     });
     pthread_kill(sender, SIGUSR1);
     SleepUntil([] { return held.load(); });
     group.Exchange({}, {{0, tensor}}, stream);
-    after = world.Waiting(0);
+    after = world.WaitingCalls(0);
     released = true;
     return group.status();
   });

@@ -127,7 +127,7 @@ ThreadGroup::ThreadGroup(std::string name, std::vector<int> world_ranks,
       seats_(world_ranks_.size()),
       channels_(world_ranks_.size() * world_ranks_.size()) {}
 
-// Without the lock a thread may just miss the signal; then it looks after kLongestWait.
+// A thread may just miss the signal if the lock is not held; then it looks after kLongestWait.
 void ThreadGroup::Wake() {
   const PatientLock lock(&mutex_, kLockPatience);
   changed_.SignalAll();

@@ -1,9 +1,10 @@
-// How the threads of one group synchronize in a call, and how a failure ends every call of a world.
-// What ranks do in a collective call is in thread_communicator.cc.
+// Synchronizes the threads of one group in their calls, and ends every call of a world after a
+// failure. What ranks do in a collective call is in thread_communicator.cc.
 //
-// A collective call is a *meeting* of all ranks: each arrives with its call, all see all calls, each
-// does its share, and none departs before all have finished. A failure never ends a meeting that has
-// begun: ranks are reading each other's buffers then, which must stay, and nothing can block them.
+// A collective call is a *meeting* of all ranks: each arrives with its call, all see all calls,
+// each does its share, and none departs before all have finished. A failure never ends a meeting
+// that has begun: ranks are reading each other's buffers then, which must stay, and nothing can
+// block them.
 //
 // A rank may hang while it holds the lock of a group. Threads that watch ranks, fail their world or
 // report what they were doing wait for no lock for long: what they need most are atomics.
@@ -73,7 +74,8 @@ class ThreadWorldState {
   // Held while a failure is reported to the hook. It comes before all other locks of the world.
   absl::Mutex fail_mutex_;
   FailureHook failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
-  // By world rank. Written once, before failure_ is; then read by any thread.
+  // The calls of each rank, by world rank. Written once, before failure_ is; then read by any
+  // thread.
   std::vector<std::pair<int, std::string>> calls_at_failure_;
   std::atomic<bool> calls_at_failure_known_{false};
   FirstError failure_;
@@ -103,8 +105,8 @@ class ThreadGroup {
   // Sends and receives messages between pairs of ranks.
   void Exchange(int rank, absl::Span<const Transfer> sends, absl::Span<const Transfer> receives);
 
-  // Returns the groups of this group's n-th Split, which the first rank to arrive makes. Null, and a
-  // failed world, if ranks give different arguments.
+  // Returns the groups of this group's n-th Split, which the first rank to arrive makes. Null, and
+  // a failed world, if ranks give different arguments.
   const std::vector<std::shared_ptr<ThreadGroup>>* SplitInto(
       int rank, const std::vector<std::vector<int>>& partition, const std::string& name);
 
@@ -123,7 +125,7 @@ class ThreadGroup {
   using Ranks = absl::InlinedVector<int, 16>;
   enum class Place : uint8_t { kNone, kEntering, kArriving, kDeparting, kExchanging };
   class ExchangeProgress;
-  // What one rank of the group does. Its rank writes it under the mutex. Other threads read the
+  // The calls of one rank of the group. Its rank writes it under the mutex. Other threads read the
   // atomics at any time, the call during a meeting, and the rest under the mutex.
   struct Seat {
     const CollectiveCall* call = nullptr;

@@ -3,8 +3,8 @@
 //   const CallActivity activity(&activities, {describe, describe_awaited, awaited});
 //   ... the call ...
 //
-// Threads: any. Questions never wait for a thread that hangs: after 100 ms they are answered without
-// the list.
+// Threads: any. Questions never wait for a thread that hangs: after 100 ms they are answered
+// without the list.
 #ifndef MEGATRON_COMM_WATCH_CALL_ACTIVITY_H_
 #define MEGATRON_COMM_WATCH_CALL_ACTIVITY_H_
 

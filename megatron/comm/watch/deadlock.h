@@ -1,6 +1,6 @@
 // Finds deadlocks between ranks: rank 0 waits in a call of its tensor group for rank 1, which waits
-// in a call of its data group for rank 0. Neither call is wrong by itself, and no rank is late; only
-// the calls of all ranks together show the deadlock.
+// in a call of its data group for rank 0. Neither call is wrong by itself, and no rank is late;
+// only the calls of all ranks together show the deadlock.
 //
 // A rank is *blocked* while it does nothing but wait in calls for other ranks. A set of blocked
 // ranks each of whose calls waits for one of the set never continues, whatever the others do. This
@@ -35,12 +35,12 @@ using WaitingRanks = std::map<int, std::vector<WaitingCall>>;
 bool SameCalls(const std::vector<WaitingCall>& a, const std::vector<WaitingCall>& b);
 bool SameRanksAndCalls(const WaitingRanks& a, const WaitingRanks& b);
 
-// Returns a set of ranks that wait for each other, a small one such as a ring of two or three. Empty:
-// there is none.
+// Returns a set of ranks that wait for each other, a small one such as a ring of two or three.
+// Empty: there is none.
 WaitingRanks FindDeadlock(const WaitingRanks& blocked);
 
-// Returns the message: "ranks wait for each other: rank 0 of tp-0 (world rank 0) was in call 17, ...,
-// for world rank 1; ..."
+// Returns the message: "ranks wait for each other: rank 0 of tp-0 (world rank 0) was in call 17,
+// ..., for world rank 1; ..."
 std::string DescribeDeadlock(const WaitingRanks& deadlock);
 
 // The status broadcast of a rank, as bytes. Only the first of many awaited ranks are in it.

@@ -46,19 +46,19 @@ TEST(DeadlockTest, ARingIsFoundWithoutThoseThatOnlyWaitForIt) {
               ElementsAre(1, 3, 4));
 }
 
-TEST(DeadlockTest, WhoeverWaitsForARankThatWorksWillGoOn) {
+TEST(DeadlockTest, ARankThatWaitsForAWorkingRankIsNotBlocked) {
   EXPECT_THAT(FindDeadlock({}), IsEmpty());
   EXPECT_THAT(FindDeadlock({{0, {Call({1})}}}), IsEmpty());
   EXPECT_THAT(FindDeadlock({{0, {Call({1})}}, {1, {Call({2})}}, {3, {Call({0})}}}), IsEmpty());
 }
 
-TEST(DeadlockTest, ARankWithACallThatGoesOnIsNotBlocked) {
+TEST(DeadlockTest, ARankWithACallThatContinuesIsNotBlocked) {
   // Moving data, or waiting for a rank that works.
   EXPECT_THAT(FindDeadlock({{0, {Call({1}), Call({})}}, {1, {Call({0})}}}), IsEmpty());
   EXPECT_THAT(FindDeadlock({{0, {Call({1}), Call({2})}}, {1, {Call({0})}}}), IsEmpty());
 }
 
-TEST(DeadlockTest, OfARankWithSeveralCallsAllAreHeldUp) {
+TEST(DeadlockTest, ADeadlockHoldsTheRanksThatAllCallsOfAMemberAwait) {
   EXPECT_THAT(
       RanksOf(FindDeadlock({{0, {Call({1}), Call({2})}}, {1, {Call({0})}}, {2, {Call({1})}}})),
       ElementsAre(0, 1, 2));
@@ -71,7 +71,7 @@ TEST(DeadlockTest, CallsAreTheSameWhileTheyAwaitTheSameRanks) {
   EXPECT_FALSE(SameCalls({Call({1, 2}, 7)}, {}));
 }
 
-TEST(DeadlockTest, TheTextSaysWhoIsInWhichCallForWhom) {
+TEST(DeadlockTest, TheMessageNamesEachCallAndTheRankItAwaits) {
   WaitingCall a = Call({1, 2}), b = Call({0});
   a.what = "rank 0 of tp-0 (world rank 0) was in call 3";
   b.what = "rank 1 of dp-0 (world rank 1) was in call 9";
@@ -80,14 +80,14 @@ TEST(DeadlockTest, TheTextSaysWhoIsInWhichCallForWhom) {
             "rank 1; rank 1 of dp-0 (world rank 1) was in call 9, for world rank 0");
 }
 
-TEST(DeadlockTest, TheTextOfManyRanksEnds) {
+TEST(DeadlockTest, TheMessageAboutManyRanksIsCut) {
   WaitingRanks ring;
   for (int rank = 0; rank < 100; ++rank) ring[rank] = {Call({(rank + 1) % 100})};
   EXPECT_THAT(FindDeadlock(ring), SizeIs(100));
   EXPECT_THAT(DescribeDeadlock(ring), EndsWith(", for world rank 16; and 84 more"));
 }
 
-TEST(DeadlockTest, CallsTravelAndOtherBytesAreRefused) {
+TEST(DeadlockTest, CallsAreEncodedAndOtherBytesAreRefused) {
   WaitingCall call = Call({3, 1}, 42);
   call.what = "an exchange";
   const std::string bytes = EncodeWaitingCalls({call, Call({})});

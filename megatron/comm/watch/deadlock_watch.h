@@ -47,7 +47,7 @@ class DeadlockWatch {
 
   World& world_;
   const absl::Duration patience_;
-  std::map<int, Wait> waits_;  // by rank
+  std::map<int, Wait> waits_;  // indexed by rank
   bool shared_ = false;        // whether the last broadcast named a blocked rank
   // The deadlock that was found last, and since when it has been the same.
   WaitingRanks deadlock_;

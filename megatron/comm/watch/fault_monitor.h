@@ -1,5 +1,5 @@
-// Watches the ranks of this process from a thread of its own. When their world fails, it prints once
-// why, and ends the process if the ranks do not end by themselves.
+// Watches the ranks of this process from a thread of its own. When their world fails, it prints
+// once why, and ends the process if the ranks do not end by themselves.
 //
 //   FaultMonitor monitor(&job->world(), options);
 //   // on each rank's thread:
@@ -42,7 +42,7 @@
 
 namespace megatron {
 
-// How a process ends that the monitor has to end.
+// The exit code and last words of a process that the monitor has to end.
 struct ProcessEnd {
   int exit_code = 1;
   std::string message;
@@ -70,7 +70,7 @@ class FaultMonitor {
   FaultMonitor(World* world, const FaultMonitorOptions& options);
   ~FaultMonitor();
 
-  // As long as it lives, the thread that created it is watched as a rank.
+  // The thread that creates it is watched as a rank as long as it lives.
   class Watch {
    public:
     Watch(FaultMonitor* monitor, int rank, const RankProgress* progress);
@@ -91,13 +91,13 @@ class FaultMonitor {
   struct Rank {
     const RankProgress* progress = nullptr;
     clockid_t clock;
-    // At the last look: the processor time with and without that of calls, and the moves.
+    // The state at the last look: the processor time with and without that of calls, and the moves.
     absl::Duration used, own_used;
     uint64_t moves = 0;
-    // When each of these last changed.
+    // The times at which each of these last changed.
     absl::Time worked, own_worked, moved;
   };
-  // What the world knows of a rank's calls.
+  // The calls that a rank is in, as its world reports them.
   struct Calls {
     absl::Duration processor_time;
     bool any = false;

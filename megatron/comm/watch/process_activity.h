@@ -1,4 +1,4 @@
-// What /proc tells of other processes: whether they do anything.
+// Reads from /proc whether other processes do anything.
 #ifndef MEGATRON_COMM_WATCH_PROCESS_ACTIVITY_H_
 #define MEGATRON_COMM_WATCH_PROCESS_ACTIVITY_H_
 

@@ -1,5 +1,5 @@
-// The progress of a rank, for those who watch it from other threads: its iteration, the phase that it
-// is in, and when it last began a piece of work.
+// The progress of a rank, for those who watch it from other threads: its iteration, the phase that
+// it is in, and when it last began a piece of work.
 #ifndef MEGATRON_COMM_WATCH_RANK_PROGRESS_H_
 #define MEGATRON_COMM_WATCH_RANK_PROGRESS_H_
 
@@ -60,7 +60,7 @@ class RankProgress {
   }
   void SetIteration(int64_t iteration) { iteration_.store(iteration, std::memory_order_relaxed); }
 
-  // As long as it lives, the rank waits for something outside the job that may take any time: a
+  // The rank waits, as long as it lives, for something outside the job that may take any time: a
   // file, or the reader of what is printed.
   class ExternalWait {
    public:

@@ -1,5 +1,5 @@
-// A rank's file system, which reports each operation as an external wait of the rank: it may take as
-// long as the disk takes.
+// A rank's file system, which reports each operation as an external wait of the rank: it may take
+// as long as the disk takes.
 #ifndef MEGATRON_TRAIN_FAILURE_REPORTING_FILE_SYSTEM_H_
 #define MEGATRON_TRAIN_FAILURE_REPORTING_FILE_SYSTEM_H_
 

@@ -1,8 +1,8 @@
 // RunLock keeps two runs from saving to one directory at once. It is a lock on a file there, which
 // the system releases however a process ends.
 //
-// One process of a run takes the lock and then shares it with the others, so that the next run waits
-// for the last process of this one.
+// One process of a run takes the lock and then shares it with the others, so that the next run
+// waits for the last process of this one.
 #ifndef MEGATRON_TRAIN_FAILURE_RUN_LOCK_H_
 #define MEGATRON_TRAIN_FAILURE_RUN_LOCK_H_
 
@@ -17,8 +17,8 @@ namespace megatron {
 
 class RunLock {
  public:
-  // Returns kFailedPrecondition if another run holds the lock for longer than `patience`. A run that
-  // was killed takes a moment to release it.
+  // Returns kFailedPrecondition if another run holds the lock for longer than `patience`. A run
+  // that was killed takes a moment to release it.
   static absl::StatusOr<RunLock> Take(const std::string& directory, absl::Duration patience);
   // Shares the lock: from now on the other processes of the run may Join.
   absl::Status Share();
