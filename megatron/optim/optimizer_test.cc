@@ -32,7 +32,7 @@ StepResult Step(TestModel* model, const StepOptions& options, const Stream& stre
   return *result;
 }
 
-// The numbers of tools/interop/pytorch_reference/optimizer_goldens.py.
+// Values that tools/interop/pytorch_reference/optimizer_goldens.py prints.
 struct Golden {
   std::vector<float> norms, weights;
 };
@@ -103,7 +103,7 @@ TEST(OptimizerTest, SgdWithoutMomentumKeepsNoState) {
   EXPECT_THAT(Floats(weight->data), ::testing::ElementsAre(0, -0.5f, -1));
 }
 
-// AdamW in double, element by element, as the header of ops/optimizer.h defines it.
+// AdamW of one element in double precision, as ops/optimizer.h defines it.
 struct NaiveAdamW {
   double w = 0, m = 0, v = 0;
   void Step(double g, double lr, double decay, int step) {
@@ -145,7 +145,7 @@ TEST(OptimizerTest, FollowsAComputationInDoubleForManySteps) {
   const std::vector<float> matrix_now = Floats(matrix->data), vector_now = Floats(vector->data);
   for (size_t i = 0; i < naive.size(); ++i) {
     const float now = i < matrix_now.size() ? matrix_now[i] : vector_now[i - cut];
-    // 200 roundings of weights of about 1.
+    // The bound allows for 200 roundings of weights of about 1.
     ASSERT_NEAR(now, naive[i].w, 3e-6) << i;
   }
   EXPECT_EQ(model.optimizer->applied_steps(), 200);
@@ -172,11 +172,11 @@ TEST(OptimizerTest, GradientsBelowTheLimitAreNotClipped) {
   }
 }
 
-TEST(OptimizerTest, AGradientThatIsNotFiniteChangesNothing) {
+TEST(OptimizerTest, ANonFiniteGradientChangesNothing) {
   ThreadPool pool(2);
   const Stream stream = Stream::Cpu(&pool);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  // The last is finite, but its square is not.
+  // The last value is finite, but its square is not.
   for (float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
     TestModel model;
     Parameter* weight = model.Add("weight", Replicated({100, 10}));
@@ -275,7 +275,7 @@ TEST(OptimizerTest, ASteadyStepAllocatesNothing) {
   EXPECT_EQ(allocations, 0);
 }
 
-TEST(OptimizerTest, MastersKeepWhatSixteenBitsWouldLose) {
+TEST(OptimizerTest, MastersKeepUpdatesThatAreTooSmallForSixteenBits) {
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);
   OptimizerOptions options;
