@@ -116,6 +116,29 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
   }
 }
 
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N) {
+  CheckUpdate(stream, segments, grad_N, master_N, out_N);
+  CheckFlat(stream, m_N, grad_N.numel());
+  if (RunsOnCuda(stream)) {
+    return cuda::LionUpdate(stream, options, segments, grad_N, m_N, master_N, out_N);
+  }
+  if (!RunsOnCpu(stream)) return;
+  for (const OptimizerSegment& segment : segments) {
+    LionStep step;
+    step.beta1 = static_cast<float>(options.beta1);
+    step.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+    step.beta2 = static_cast<float>(options.beta2);
+    step.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+    step.grad_scale = options.grad_scale;
+    step.keep = static_cast<float>(1 - static_cast<double>(segment.lr) * segment.weight_decay);
+    step.lr = segment.lr;
+    ForEachPiece(stream, segment, {grad_N, m_N, Tensor(), master_N, out_N},
+                 [&](const OptimizerPointers& at) { Kernels().lion(step, at); });
+  }
+}
+
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2) {
   const int64_t count = x_N.numel();
   CheckFlat(stream, x_N, count);

@@ -43,6 +43,18 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                const Tensor& buffer_N, const Tensor& master_N, const Tensor& out_N);
 
+// Lion (X. Chen et al., "Symbolic discovery of optimization algorithms", arXiv 2302.06675), with
+// decoupled weight decay: g = grad_scale * grad; c = b1 m + (1 - b1) g
+//   w = w - lr * decay * w - lr * sign(c); m = b2 m + (1 - b2) g
+// where sign(0) is 0. The betas are double since 1 - b2 is needed to fp32.
+struct LionOptions {
+  double beta1 = 0.9, beta2 = 0.99;
+  float grad_scale = 1;  // unscaling and clipping
+};
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N);
+
 // out[0] += the sum of squares of scale * x, out[1] = 1 if an element of x is not finite, else as
 // it was; out is fp32 [2]. Summed over fixed tiles in a fixed order.
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2);

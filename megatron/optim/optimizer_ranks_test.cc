@@ -87,7 +87,8 @@ OptimizerOptions Optimizing(OptimizerOptions::Kind kind) {
   return options;
 }
 
-constexpr OptimizerOptions::Kind kKinds[] = {OptimizerOptions::kAdamW, OptimizerOptions::kSgd};
+constexpr OptimizerOptions::Kind kKinds[] = {OptimizerOptions::kAdamW, OptimizerOptions::kSgd,
+                                             OptimizerOptions::kLion};
 
 absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size,
                               OptimizerOptions::Kind kind, ParameterBuffersOptions buffers = {}) {

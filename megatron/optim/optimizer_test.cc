@@ -151,6 +151,41 @@ TEST(OptimizerTest, FollowsAComputationInDoubleForManySteps) {
   EXPECT_EQ(model.optimizer->applied_steps(), 200);
 }
 
+TEST(OptimizerTest, LionFollowsAComputationInDoubleForManySteps) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::kLion;
+  TestModel model(options, DType::kBFloat16);
+  Parameter* weight = model.Add("weight", Replicated({41, 67}));
+  model.Build();
+  // One state of 4 bytes, where AdamW has two.
+  EXPECT_EQ(model.ledger.AtPeak()["exp_avg"], model.ledger.AtPeak()["master weights"]);
+  EXPECT_EQ(model.ledger.AtPeak().count("exp_avg_sq"), 0u);
+  model.buffers->InitializeWeights(11, stream);
+  std::vector<double> w, m(weight->grad.numel(), 0.0);
+  for (float value : Floats(model.buffers->States()[0].master)) w.push_back(value);
+  StepOptions step;
+  step.lr = 1e-3;
+  step.weight_decay = 0.1;
+  for (int t = 1; t <= 50; ++t) {
+    FillGradients(*weight, t * 5);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = Fraction(t * 5 + i), c = 0.9 * m[i] + 0.1 * g;
+      // Rounding may turn the sign of a sum closer to zero than this.
+      ASSERT_TRUE(c == 0 || std::fabs(c) > 1e-6);
+      w[i] -= 1e-3 * (0.1 * w[i] + (c > 0 ? 1 : c < 0 ? -1 : 0));
+      m[i] = 0.99 * m[i] + 0.01 * g;
+    }
+    Step(&model, step, stream);
+  }
+  const ParameterState state = model.buffers->States()[0];
+  for (size_t i = 0; i < w.size(); ++i) {
+    ASSERT_NEAR(state.master.data<float>()[i], w[i], 2e-6) << i;
+    ASSERT_NEAR(state.states[0].data<float>()[i], m[i], 2e-6) << i;
+  }
+}
+
 TEST(OptimizerTest, GradientsBelowTheLimitAreNotClipped) {
   ThreadPool pool(1);
   OptimizerOptions options;

@@ -22,12 +22,19 @@ struct SgdStep {
   float grad_scale, decay, momentum, lr;
 };
 
+struct LionStep {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+  float grad_scale;
+  float keep;  // 1 - lr * decay
+  float lr;
+};
+
 struct OptimizerPointers {
   const float* grad;
-  float* m;  // SGD: the momentum buffer, or none
-  float* v;  // AdamW only
+  float* m;  // AdamW and Lion: exp_avg; SGD: the momentum buffer, or null
+  float* v;  // AdamW: exp_avg_sq; null for the others
   float* master;
-  void* out;  // or none
+  void* out;  // null if there is no copy in another dtype
   DType out_dtype;
   int64_t count;
 };
@@ -35,6 +42,7 @@ struct OptimizerPointers {
 struct OptimizerKernels {
   void (*adamw)(const AdamWStep& step, const OptimizerPointers& at);
   void (*sgd)(const SgdStep& step, const OptimizerPointers& at);
+  void (*lion)(const LionStep& step, const OptimizerPointers& at);
   // The sum of squares of scale * x; `finite` is whether every x is.
   float (*sum_of_squares)(float scale, const float* x, int64_t count, bool* finite);
 };

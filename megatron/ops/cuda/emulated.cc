@@ -185,6 +185,13 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
                  View(master_N), View(out_N));
 }
 
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N) {
+  ops::LionUpdate(EmulatingStream(stream), options, segments, View(grad_N), View(m_N),
+                  View(master_N), View(out_N));
+}
+
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2) {
   ops::SumOfSquares(EmulatingStream(stream), scale, View(x_N), View(out_2));
 }

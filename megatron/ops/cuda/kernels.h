@@ -109,6 +109,9 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
 void SgdUpdate(const Stream& stream, const SgdOptions& options,
                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                const Tensor& buffer_N, const Tensor& master_N, const Tensor& out_N);
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N);
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2);
 void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1);
 

@@ -136,6 +136,10 @@ MEGATRON_WEAK void SgdUpdate(const Stream&, const SgdOptions&, absl::Span<const 
                              const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   NoCuda();
 }
+MEGATRON_WEAK void LionUpdate(const Stream&, const LionOptions&, absl::Span<const OptimizerSegment>,
+                              const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+  NoCuda();
+}
 MEGATRON_WEAK void SumOfSquares(const Stream&, float, const Tensor&, const Tensor&) { NoCuda(); }
 MEGATRON_WEAK void CountZeros(const Stream&, const Tensor&, const Tensor&) { NoCuda(); }
 MEGATRON_WEAK void Rope(const Stream&, const Tensor&, const Tensor&, const Tensor&, bool, bool,

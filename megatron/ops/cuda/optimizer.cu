@@ -60,6 +60,20 @@ struct SgdMap {
   }
 };
 
+// `a` of a segment is the factor that decays a weight, `b` the learning rate.
+struct LionMap {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, grad_scale;
+
+  __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
+                          float* /*v*/) const {
+    const float g = grad * grad_scale;
+    const float c = fmaf(beta1, *m, one_minus_beta1 * g);
+    *m = fmaf(beta2, *m, one_minus_beta2 * g);
+    const float sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
+    return fmaf(-segment.b, sign, w * segment.a);
+  }
+};
+
 // Elements [i, i + N).
 template <int N, typename Map, typename Out>
 __device__ void UpdateAt(const SegmentArgs& segment, const Map& map, const Flat& flat, Out* out,
@@ -238,6 +252,25 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
       segments,
       [&](const OptimizerSegment& segment) {
         return std::pair<float, float>(segment.weight_decay, segment.lr);
+      },
+      [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
+}
+
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N) {
+  LionMap map;
+  map.beta1 = static_cast<float>(options.beta1);
+  map.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+  map.beta2 = static_cast<float>(options.beta2);
+  map.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+  map.grad_scale = options.grad_scale;
+  const Flat flat = {FloatsOf(grad_N), FloatsOf(m_N), nullptr, FloatsOf(master_N)};
+  ForEachLaunch(
+      segments,
+      [&](const OptimizerSegment& segment) {
+        const double lr = segment.lr;
+        return std::pair<float, float>(1 - lr * segment.weight_decay, lr);
       },
       [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
 }

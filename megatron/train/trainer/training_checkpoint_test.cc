@@ -86,7 +86,7 @@ class TrainingCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(TrainingCheckpointTest, EveryOptimizerRestoresItsStates) {
-  for (auto kind : {OptimizerOptions::kAdamW, OptimizerOptions::kSgd}) {
+  for (auto kind : {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion}) {
     const auto saved = MakeTrainer(kind), loaded = MakeTrainer(kind);
     FillStates(*saved);
     ASSERT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()), IsOk());
@@ -109,6 +109,7 @@ TEST_F(TrainingCheckpointTest, StatesAreSavedUnderTheNamesOfTheRule) {
               ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
   EXPECT_THAT(names(OptimizerOptions::kSgd),
               ::testing::ElementsAre("optimizer.state.momentum_buffer"));
+  EXPECT_THAT(names(OptimizerOptions::kLion), ::testing::ElementsAre("optimizer.state.exp_avg"));
 }
 
 // SGD's momentum buffer was saved as exp_avg once.
