@@ -42,10 +42,12 @@ float* FloatsAt(const Tensor& tensor, int64_t begin) {
   return tensor.empty() ? nullptr : tensor.data<float>() + begin;
 }
 
-// Calls body(pointers) on pieces of the segment.
+// The tensors of an update; those that it does not use are empty.
 struct Flat {
   Tensor grad, m, v, master, out;
 };
+
+// Calls body(pointers) on pieces of the segment, in parallel.
 template <typename Body>
 void ForEachPiece(const Stream& stream, const OptimizerSegment& segment, const Flat& flat,
                   const Body& body) {

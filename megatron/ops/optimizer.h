@@ -1,8 +1,8 @@
-// Optimizer updates over flat memory: one pass over a shard that holds many parameters.
+// Optimizer updates over flat memory: one pass over a range that holds many parameters.
 //
-// Legend: N elements. All tensors are contiguous fp32 but `out`, the model's copy of the weights in
-// its own dtype, which is empty when the master weights are the model's own. Elements outside every
-// segment (alignment gaps) are left alone.
+// Legend: N elements. All tensors are contiguous and fp32 but `out`, which is the model's copy of
+// the weights in its own dtype, and is empty when the model uses the master weights. Elements
+// outside every segment (alignment gaps) stay as they are.
 #ifndef MEGATRON_OPS_OPTIMIZER_H_
 #define MEGATRON_OPS_OPTIMIZER_H_
 
@@ -12,7 +12,7 @@
 
 namespace megatron::ops {
 
-// Elements [begin, end) share hyperparameters.
+// Elements [begin, end), which share hyperparameters.
 struct OptimizerSegment {
   int64_t begin = 0, end = 0;
   float lr = 0;
@@ -33,8 +33,9 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                  const Tensor& m_N, const Tensor& v_N, const Tensor& master_N, const Tensor& out_N);
 
-// As torch.optim.SGD without dampening: g = grad_scale * grad + decay * w; buffer = momentum *
-// buffer + g; w -= lr * buffer. `buffer` is empty when momentum is 0.
+// torch.optim.SGD without dampening:
+//   g = grad_scale * grad + decay * w; buffer = momentum * buffer + g; w -= lr * buffer
+// `buffer` is empty when momentum is 0.
 struct SgdOptions {
   float momentum = 0;
   float grad_scale = 1;
@@ -59,7 +60,7 @@ void LionUpdate(const Stream& stream, const LionOptions& options,
 // it was; out is fp32 [2]. Summed over fixed tiles in a fixed order.
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2);
 
-// out[0] += how many elements of x (fp32) are zero; out is int64 [1].
+// out[0] += the number of zeros in x (fp32); out is int64 [1].
 void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1);
 
 }  // namespace megatron::ops

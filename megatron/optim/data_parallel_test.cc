@@ -139,8 +139,8 @@ absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
   return outcome;
 }
 
-// Runs `body` on four data-parallel ranks, with experts sharded over two, so that two ranks have the
-// same experts.
+// Runs `body` on four data-parallel ranks, with experts sharded over two, so that two ranks have
+// the same experts.
 absl::Status RunCases(const std::function<void(std::function<Outcome(const Case&)>)>& body) {
   return RunRanks(4, [&](int rank, const ProcessGroup& world) -> absl::Status {
     ParallelSizes sizes;

@@ -27,8 +27,9 @@ absl::StatusOr<ProcessGroups> GroupsOf(const ParallelSizes& sizes, const Process
   return MakeGroups(dense, expert, world.communicator());
 }
 
-// The parameters of one rank of a layout: a matrix cut by rows, a norm weight with partial gradients
-// and a bias that all tensor ranks have. Gradients are those of data-parallel rank `data`.
+// The parameters of one rank of a layout: a matrix cut by rows, a norm weight with partial
+// gradients and a bias that all tensor ranks have. Gradients are those of data-parallel rank
+// `data`.
 struct Shard {
   Shard(int tensor, int tensor_size, const ParameterBuffersOptions& buffers = {},
         const OptimizerOptions& optimizer = {})

@@ -1,4 +1,4 @@
-// Kernels of optimizer.h over contiguous memory.
+// The kernels of ops/optimizer.h over contiguous memory.
 #ifndef MEGATRON_OPS_CPU_OPTIMIZER_KERNELS_H_
 #define MEGATRON_OPS_CPU_OPTIMIZER_KERNELS_H_
 
@@ -8,7 +8,7 @@
 
 namespace megatron::ops {
 
-// Scalars of one AdamW step, computed in double by the caller.
+// The scalars of one AdamW step, which the caller computes in double.
 struct AdamWStep {
   float beta1, one_minus_beta1, beta2, one_minus_beta2;
   float grad_scale;
@@ -43,7 +43,7 @@ struct OptimizerKernels {
   void (*adamw)(const AdamWStep& step, const OptimizerPointers& at);
   void (*sgd)(const SgdStep& step, const OptimizerPointers& at);
   void (*lion)(const LionStep& step, const OptimizerPointers& at);
-  // The sum of squares of scale * x; `finite` is whether every x is.
+  // Returns the sum of squares of scale * x and sets `finite` to whether every x is finite.
   float (*sum_of_squares)(float scale, const float* x, int64_t count, bool* finite);
 };
 
