@@ -42,10 +42,12 @@ float* FloatsAt(const Tensor& tensor, int64_t begin) {
   return tensor.empty() ? nullptr : tensor.data<float>() + begin;
 }
 
-// Calls body(pointers) on pieces of the segment.
+// The tensors of an update; those that it does not use are empty.
 struct Flat {
   Tensor grad, m, v, master, out;
 };
+
+// Calls body(pointers) on pieces of the segment, in parallel.
 template <typename Body>
 void ForEachPiece(const Stream& stream, const OptimizerSegment& segment, const Flat& flat,
                   const Body& body) {
@@ -113,6 +115,28 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
     const SgdStep step = {options.grad_scale, segment.weight_decay, options.momentum, segment.lr};
     ForEachPiece(stream, segment, {grad_N, buffer_N, Tensor(), master_N, out_N},
                  [&](const OptimizerPointers& at) { Kernels().sgd(step, at); });
+  }
+}
+
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N) {
+  CheckUpdate(stream, segments, grad_N, master_N, out_N);
+  CheckFlat(stream, m_N, grad_N.numel());
+  if (RunsOnCuda(stream))
+    return OnCuda<LionUpdate>(stream, options, segments, grad_N, m_N, master_N, out_N);
+  if (!RunsOnCpu(stream)) return;
+  for (const OptimizerSegment& segment : segments) {
+    LionStep step;
+    step.beta1 = static_cast<float>(options.beta1);
+    step.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+    step.beta2 = static_cast<float>(options.beta2);
+    step.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+    step.grad_scale = options.grad_scale;
+    step.keep = static_cast<float>(1 - static_cast<double>(segment.lr) * segment.weight_decay);
+    step.lr = segment.lr;
+    ForEachPiece(stream, segment, {grad_N, m_N, Tensor(), master_N, out_N},
+                 [&](const OptimizerPointers& at) { Kernels().lion(step, at); });
   }
 }
 

@@ -1,8 +1,8 @@
-// Optimizer updates over flat memory: one pass over a shard that holds many parameters.
+// Optimizer updates over flat memory: one pass over a range that holds many parameters.
 //
-// Legend: N elements. All tensors are contiguous fp32 but `out`, the model's copy of the weights in
-// its own dtype, which is empty when the master weights are the model's own. Elements outside every
-// segment (alignment gaps) are left alone.
+// Legend: N elements. All tensors are contiguous and fp32 but `out`, which is the model's copy of
+// the weights in its own dtype, and is empty when the model uses the master weights. Elements
+// outside every segment (alignment gaps) stay as they are.
 #ifndef MEGATRON_OPS_OPTIMIZER_H_
 #define MEGATRON_OPS_OPTIMIZER_H_
 
@@ -12,7 +12,7 @@
 
 namespace megatron::ops {
 
-// Elements [begin, end) share hyperparameters.
+// Elements [begin, end), which share hyperparameters.
 struct OptimizerSegment {
   int64_t begin = 0, end = 0;
   float lr = 0;
@@ -33,8 +33,9 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                  const Tensor& m_N, const Tensor& v_N, const Tensor& master_N, const Tensor& out_N);
 
-// As torch.optim.SGD without dampening: g = grad_scale * grad + decay * w; buffer = momentum *
-// buffer + g; w -= lr * buffer. `buffer` is empty when momentum is 0.
+// torch.optim.SGD without dampening:
+//   g = grad_scale * grad + decay * w; buffer = momentum * buffer + g; w -= lr * buffer
+// `buffer` is empty when momentum is 0.
 struct SgdOptions {
   float momentum = 0;
   float grad_scale = 1;
@@ -43,11 +44,23 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                const Tensor& buffer_N, const Tensor& master_N, const Tensor& out_N);
 
+// Lion (X. Chen et al., "Symbolic discovery of optimization algorithms", arXiv 2302.06675), with
+// decoupled weight decay: g = grad_scale * grad; c = b1 m + (1 - b1) g
+//   w = w - lr * decay * w - lr * sign(c); m = b2 m + (1 - b2) g
+// where sign(0) is 0. The betas are double since 1 - b2 is needed to fp32.
+struct LionOptions {
+  double beta1 = 0.9, beta2 = 0.99;
+  float grad_scale = 1;  // unscaling and clipping
+};
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N);
+
 // out[0] += the sum of squares of scale * x, out[1] = 1 if an element of x is not finite, else as
 // it was; out is fp32 [2]. Summed over fixed tiles in a fixed order.
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2);
 
-// out[0] += how many elements of x (fp32) are zero; out is int64 [1].
+// out[0] += the number of zeros in x (fp32); out is int64 [1].
 void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1);
 
 }  // namespace megatron::ops

@@ -91,6 +91,40 @@ TEST_F(OptimizerTest, SgdIsTheFormulaInsideTheSegments) {
   }
 }
 
+TEST_F(OptimizerTest, LionIsTheFormulaInsideTheSegments) {
+  for (DType out_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    HostTensor grad = HostTensor::Normal({kCount}, DType::kFloat32, 1);
+    HostTensor m = HostTensor::Normal({kCount}, DType::kFloat32, 2);
+    const HostTensor w = HostTensor::Normal({kCount}, DType::kFloat32, 4);
+    const HostTensor out({kCount}, out_dtype);
+    for (int64_t i = 0; i < kCount; i += 10) {  // sign(0) is 0
+      grad.Set(i, 0);
+      m.Set(i, 0);
+    }
+    std::vector<double> want_m = m.Values(), want_w = w.Values(), want_out(kCount);
+    LionOptions options;
+    options.beta1 = 0.8;
+    options.beta2 = 0.95;
+    options.grad_scale = 0.25f;
+    for (const OptimizerSegment& segment : kSegments) {
+      for (int64_t i = segment.begin; i < segment.end; ++i) {
+        const double g = 0.25 * grad.Get(i), c = 0.8 * want_m[i] + 0.2 * g;
+        // Rounding may turn the sign of a sum closer to zero than this.
+        ASSERT_TRUE(c == 0 || std::fabs(c) > 1e-6) << i;
+        want_w[i] -= segment.lr * segment.weight_decay * want_w[i] + segment.lr * (c > 0   ? 1
+                                                                                   : c < 0 ? -1
+                                                                                           : 0);
+        want_m[i] = 0.95 * want_m[i] + 0.05 * g;
+        want_out[i] = want_w[i];
+      }
+    }
+    LionUpdate(stream_, options, kSegments, grad, m, w, out);
+    ExpectNear(m, want_m, OpTolerance(DType::kFloat32));
+    ExpectNear(w, want_w, OpTolerance(DType::kFloat32));
+    ExpectNear(out, want_out, OpTolerance(out_dtype));
+  }
+}
+
 TEST_F(OptimizerTest, SumOfSquaresAddsUp) {
   for (int64_t count : {0, 1, 3, 17, 33, 16384, 100001}) {
     const HostTensor x = HostTensor::Normal({count}, DType::kFloat32, 1);

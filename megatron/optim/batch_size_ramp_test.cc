@@ -55,13 +55,13 @@ TEST(BatchSizeRampTest, StepsNeedNotBeWholeNumbersOfSamples) {
   EXPECT_EQ(ramp->GlobalBatchSize(5859376), 1536);
 }
 
-TEST(BatchSizeRampTest, ARampThatStartsAtItsEndIsConstant) {
+TEST(BatchSizeRampTest, ARampThatStartsAtTheFinalSizeIsConstant) {
   auto ramp = BatchSizeRamp::Create(Options(64, 8, 64, 8, 100));
   ASSERT_TRUE(ramp.ok()) << ramp.status();
   EXPECT_EQ(ramp->GlobalBatchSize(0), 64);
 }
 
-TEST(BatchSizeRampTest, NamesEveryRuleThatIsBroken) {
+TEST(BatchSizeRampTest, TheErrorNamesEveryBrokenRule) {
   EXPECT_THAT(BatchSizeRamp::Create(Options(60, 8, 20, 7, 100)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("global_batch_size 60"), HasSubstr("start 20"),

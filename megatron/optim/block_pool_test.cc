@@ -23,7 +23,7 @@ TEST(BlockPoolTest, TakesTheFirstGapThatIsLargeEnough) {
   EXPECT_EQ(pool.high_water(), 1024);
 }
 
-TEST(BlockPoolTest, AMeasuringPoolSaysWhatARealOneNeeds) {
+TEST(BlockPoolTest, APoolOnTheMetaDeviceMeasuresTheSizeOfARealOne) {
   BlockPool measuring({DeviceType::kMeta}, 0, "whole", nullptr);
   for (int round = 0; round < 2; ++round) {
     PooledTensor a = measuring.Allocate(DType::kFloat32, 100);
@@ -35,7 +35,7 @@ TEST(BlockPoolTest, AMeasuringPoolSaysWhatARealOneNeeds) {
   EXPECT_EQ(measuring.high_water(), 512 + 256);
 }
 
-TEST(BlockPoolTest, FreeingNothingIsNothing) {
+TEST(BlockPoolTest, FreeingAnEmptyTensorHasNoEffect) {
   BlockPool pool({}, 128, "whole", nullptr);
   PooledTensor none;
   pool.Free(&none);

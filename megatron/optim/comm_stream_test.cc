@@ -21,9 +21,10 @@ class CommStreamTest : public ::testing::Test {
   }
 };
 
-// Each side doubles what the other has doubled: one that ran ahead would read another number. Large
-// enough for a kernel to take longer than the host takes to enqueue the next.
-TEST_F(CommStreamTest, JobsComeAfterWhatWasEnqueuedBeforeAndBeforeWhatWaitsForThem) {
+// The two streams take turns doubling each other's tensor, so one that ran ahead would read another
+// number. The tensors are so large that a kernel takes longer than the host needs to enqueue the
+// next one.
+TEST_F(CommStreamTest, JobsFollowEarlierWorkAndPrecedeWorkThatWaitsForThem) {
   constexpr int64_t kCount = 1 << 22;
   constexpr int kRounds = 40;  // 2^80 is a float
   CudaStream cuda(0);
@@ -34,9 +35,9 @@ TEST_F(CommStreamTest, JobsComeAfterWhatWasEnqueuedBeforeAndBeforeWhatWaitsForTh
   const HostMirror host(x, "test");
   for (int64_t i = 0; i < kCount; ++i) host.host().data<float>()[i] = 1;
   host.Send(compute);
-  std::vector<int> units;
+  std::vector<int> bucket_groups;
   CommStream lane(compute, [&](const CommLane::Job& job, const Stream& stream) {
-    units.push_back(job.bucket_group);
+    bucket_groups.push_back(job.bucket_group);
     ops::Scale(stream, 2, x);
     ops::Copy(stream, x, y);
   });
@@ -50,10 +51,10 @@ TEST_F(CommStreamTest, JobsComeAfterWhatWasEnqueuedBeforeAndBeforeWhatWaitsForTh
   host.Fetch(compute);
   const float expected = std::ldexp(1.0f, 2 * kRounds);
   for (int64_t i = 0; i < kCount; i += 4099) ASSERT_EQ(host.host().data<float>()[i], expected);
-  EXPECT_EQ(units.size(), static_cast<size_t>(kRounds));
+  EXPECT_EQ(bucket_groups.size(), static_cast<size_t>(kRounds));
 }
 
-TEST_F(CommStreamTest, JobZeroIsDone) {
+TEST_F(CommStreamTest, WaitingForJobZeroReturnsAtOnce) {
   CudaStream cuda(0);
   CommStream lane(Stream::Cuda(0, &cuda), [](const CommLane::Job&, const Stream&) {});
   lane.Wait(0);

@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-TEST(CommWorkerTest, DoesJobsInTheOrderGiven) {
+TEST(CommWorkerTest, RunsJobsInTheOrderGiven) {
   std::vector<int> done;
   CommWorker worker([&](const CommWorker::Job& job) { done.push_back(job.bucket_group); });
   int64_t last = 0;
@@ -22,7 +22,7 @@ TEST(CommWorkerTest, DoesJobsInTheOrderGiven) {
   EXPECT_EQ(last, 200);
 }
 
-TEST(CommWorkerTest, ItsEndWaitsForAllJobs) {
+TEST(CommWorkerTest, TheDestructorRunsAllJobs) {
   int done = 0;
   {
     CommWorker worker([&](const CommWorker::Job&) { ++done; });
@@ -31,7 +31,7 @@ TEST(CommWorkerTest, ItsEndWaitsForAllJobs) {
   EXPECT_EQ(done, 10);
 }
 
-TEST(CommWorkerTest, JobZeroIsDone) {
+TEST(CommWorkerTest, WaitingForJobZeroReturnsAtOnce) {
   CommWorker worker([](const CommWorker::Job&) {});
   worker.Wait(0);
 }

@@ -1,5 +1,5 @@
-// What data-parallel ranks do together, for every kind of sharding, with and without overlap: the
-// same bits as without sharding, and no more memory than is promised.
+// Every kind of sharding, with and without overlap, trains the same bits as none and takes no more
+// memory than the header of data_parallel.h says.
 #include "megatron/optim/data_parallel.h"
 
 #include <functional>
@@ -25,8 +25,8 @@ using ::absl_testing::IsOk;
 constexpr int kBlocks = 4, kMicroBatches = 3, kSteps = 3;
 constexpr int64_t kRows = 30, kColumns = 5;
 
-// Four blocks of a matrix, a bias and a part of an expert; the gradients of block b are those of
-// its weights times small fractions, so that a weight that is missing or stale shows.
+// Four blocks of a matrix, a bias and a part of an expert. The gradients of a block depend on the
+// signs of its weights, so that a missing or stale weight changes the result.
 class Model {
  public:
   Model(const ProcessGroups& groups, DataSharding sharding, const DataParallelOptions& how,
@@ -51,7 +51,7 @@ class Model {
     model_->Connect(groups_, stream, how_, sizes);
   }
 
-  // Forward and backward of a micro-batch. Gradients depend on the data-parallel rank.
+  // Runs forward and backward of a micro-batch. Gradients depend on the data-parallel rank.
   void RunMicroBatch(int micro_batch, const Stream& stream) {
     DataParallel* const parallel = model_->parallel.get();
     for (int b = 0; b < kBlocks; ++b) {
@@ -91,7 +91,7 @@ class Model {
 
 struct Outcome {
   std::vector<double> norms;
-  std::vector<std::vector<float>> weights;  // of each parameter
+  std::vector<std::vector<float>> weights;  // one vector for each parameter
   WholeBlockSizes whole;
 };
 
@@ -139,7 +139,8 @@ absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
   return outcome;
 }
 
-// Four data-parallel ranks; experts are cut over two, so that two ranks have each part.
+// Runs `body` on four data-parallel ranks, with experts sharded over two, so that two ranks have
+// the same experts.
 absl::Status RunCases(const std::function<void(std::function<Outcome(const Case&)>)>& body) {
   return RunRanks(4, [&](int rank, const ProcessGroup& world) -> absl::Status {
     ParallelSizes sizes;
@@ -187,11 +188,12 @@ TEST(DataParallelTest, EveryShardingWithOverlapOrWithoutTrainsTheSameBits) {
               IsOk());
 }
 
-// The largest block: 33 * 5 = 165 elements at 192, 7 behind them, to a multiple of 4 * 64; an
-// expert's 9 to a multiple of 64. The others are as large.
+// Elements of a block. The matrix of 33 * 5 = 165 elements and the bias of 7, which begins at a
+// multiple of 64, are padded to a multiple of 4 * 64, and the expert's 9 to a multiple of 64. The
+// other blocks are as large as this one, the largest.
 constexpr int64_t kBlock = 256 + 64;
 
-TEST(DataParallelTest, WhatIsWholeForAWhileIsABlockOrTwo) {
+TEST(DataParallelTest, GatheredTensorsTakeTheMemoryOfOneOrTwoBlocks) {
   EXPECT_THAT(RunCases([](const auto& train) {
                 Case c;
                 const auto whole = [&](DataSharding sharding, bool overlap) {
@@ -239,8 +241,8 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
                              model.parallel->FinalizeGradients();
                              const Bucket& bucket = model.buffers->buckets()[0];
                              const Tensor sum = model.buffers->Gradients(bucket, bucket.shard);
-                             // The first is 1 in bf16; 1 + 256 is not in bf16, where it would be
-                             // 256.
+                             // The first summand is rounded to 1. The sum in fp32 is 258, which
+                             // bf16 has; in bf16, 1 + 256 would be 256.
                              for (float value : Floats(sum)) EXPECT_EQ(value, 258);
                              return absl::OkStatus();
                            }),
@@ -249,9 +251,9 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
   }
 }
 
-// Rank 1 begins its backward when rank 0 has ended its own, and its next forward likewise: without
-// overlap they would wait for each other.
-TEST(DataParallelTest, WithOverlapNobodyWaitsForTheOthersWhileItComputes) {
+// Rank 1 begins its backward when rank 0 has ended its own, and likewise its next forward. Without
+// overlap this would be a deadlock.
+TEST(DataParallelTest, WithOverlapARankComputesWithoutWaitingForOthers) {
   absl::Notification ended, shared;
   const auto after_rank_0 = [](int rank, absl::Notification* notification) {
     return rank == 0 || notification->WaitForNotificationWithTimeout(absl::Minutes(5));
@@ -282,7 +284,7 @@ TEST(DataParallelTest, WithOverlapNobodyWaitsForTheOthersWhileItComputes) {
               IsOk());
 }
 
-TEST(DataParallelTest, ShardedWeightsAreGoneWhenNobodyUsesThem) {
+TEST(DataParallelTest, ShardedWeightsAreFreedWhenNobodyUsesThem) {
   EXPECT_THAT(RunRanks(2,
                        [&](int rank, const ProcessGroup& world) -> absl::Status {
                          ThreadPool pool(1);

@@ -19,7 +19,7 @@ struct Model {
   std::vector<std::unique_ptr<Parameter>> owned;
 };
 
-TEST(FlatLayoutTest, BlocksComeInReverseAndEndWhereRanksCanCutThem) {
+TEST(FlatLayoutTest, BlocksComeInReverseAndAreDividedIntoEqualShards) {
   Model model;
   std::vector<Parameter*> parameters;
   AppendBlock({model.Add({100})}, &parameters);
@@ -83,7 +83,7 @@ TEST(FlatLayoutTest, TheShardsOfATiedWeightAreTheSameElementsOnBothItsStages) {
   }
 }
 
-TEST(FlatLayoutTest, BlocksAreSentTogetherUntilTheyHaveABucketsSize) {
+TEST(FlatLayoutTest, ABucketGroupTakesBlocksUntilItHasTheBucketSize) {
   Model model;
   std::vector<Parameter*> parameters;
   for (int64_t size : {500, 40, 50, 100, 10}) AppendBlock({model.Add({size})}, &parameters);
@@ -99,7 +99,7 @@ TEST(FlatLayoutTest, BlocksAreSentTogetherUntilTheyHaveABucketsSize) {
             (std::vector<int>{0, 0, 1, 2, 2}));
 }
 
-TEST(FlatLayoutTest, ExpertsAreCutOverTheirOwnRanks) {
+TEST(FlatLayoutTest, ExpertsAreShardedOverTheirOwnRanks) {
   Model model;
   std::vector<Parameter*> parameters = {model.Add({10}), model.Add({100})};
   parameters[1]->sharding.expert_grid = true;

@@ -95,7 +95,7 @@ TEST(LossScalerTest, ContinuesFromItsState) {
   EXPECT_EQ(first.scale(), 512);
 }
 
-TEST(LossScalerTest, NamesEveryRuleThatIsBroken) {
+TEST(LossScalerTest, TheErrorNamesEveryBrokenRule) {
   DynamicLossScaleOptions options;
   options.initial_scale = 0.5;
   options.window = 0;

@@ -27,7 +27,8 @@ OptimizerParamSchedule Schedule(LrDecayStyle style) {
   return schedule;
 }
 
-// Where every golden list below is taken: warm-up, its end, decay, WSD's last phase, the end.
+// The steps of every golden list below: in the warm-up, at its end, in the decay, in WSD's last
+// phase and at the end.
 constexpr int64_t kSteps[] = {0, 250, 1000, 1001, 4000, 8000, 8500, 9999, 10000, 10001};
 
 void ExpectLearningRates(const OptimizerParamSchedule& schedule,
@@ -38,7 +39,7 @@ void ExpectLearningRates(const OptimizerParamSchedule& schedule,
   }
 }
 
-// Golden values: the formulas of the header in Python's double precision.
+// Golden values, computed in Python's double precision from the formulas of the header.
 TEST(LearningRateTest, ConstantStaysAfterWarmUpWithoutEnd) {
   ExpectLearningRates(Schedule(LrDecayStyle::kConstant),
                       {1e-6, 7.575e-05, 3e-4, 3e-4, 3e-4, 3e-4, 3e-4, 3e-4, 3e-4, 3e-4});
@@ -139,7 +140,7 @@ TEST(OptimizerParamSchedulerTest, ContinuesFromItsState) {
   EXPECT_EQ(second->learning_rate(), first->learning_rate());
 }
 
-TEST(OptimizerParamSchedulerTest, NamesEveryRuleThatIsBroken) {
+TEST(OptimizerParamSchedulerTest, TheErrorNamesEveryBrokenRule) {
   OptimizerParamSchedule schedule = Schedule(LrDecayStyle::kWsd);
   schedule.min_lr = 1;
   schedule.init_lr = std::numeric_limits<double>::quiet_NaN();

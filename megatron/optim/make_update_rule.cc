@@ -2,6 +2,7 @@
 
 #include "glog/logging.h"
 #include "megatron/optim/adamw_rule.h"
+#include "megatron/optim/lion_rule.h"
 #include "megatron/optim/sgd_rule.h"
 
 namespace megatron {
@@ -13,6 +14,8 @@ std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
                                          options.adam_epsilon);
     case OptimizerOptions::kSgd:
       return std::make_unique<SgdRule>(options.sgd_momentum);
+    case OptimizerOptions::kLion:
+      return std::make_unique<LionRule>(options.lion_beta1, options.lion_beta2);
   }
   LOG(FATAL) << "optimizer kind " << options.kind;
   return nullptr;

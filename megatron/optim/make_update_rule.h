@@ -9,10 +9,11 @@
 namespace megatron {
 
 struct OptimizerOptions {
-  enum Kind { kAdamW, kSgd };
+  enum Kind { kAdamW, kSgd, kLion };
   Kind kind = kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   double sgd_momentum = 0.9;
+  double lion_beta1 = 0.9, lion_beta2 = 0.99;
 };
 
 std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options);

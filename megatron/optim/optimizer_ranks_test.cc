@@ -1,4 +1,4 @@
-// The optimizer of several ranks: what they add up, count once and decide together.
+// The optimizer on several ranks: sums over ranks, elements that count once, common decisions.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -27,11 +27,13 @@ absl::StatusOr<ProcessGroups> GroupsOf(const ParallelSizes& sizes, const Process
   return MakeGroups(dense, expert, world.communicator());
 }
 
-// What one rank of a layout holds: a matrix cut by rows, a norm weight with partial gradients and a
-// bias that all tensor ranks have. Gradients are those of data-parallel rank `data`.
+// The parameters of one rank of a layout: a matrix cut by rows, a norm weight with partial
+// gradients and a bias that all tensor ranks have. Gradients are those of data-parallel rank
+// `data`.
 struct Shard {
-  Shard(int tensor, int tensor_size, const ParameterBuffersOptions& buffers = {})
-      : model({}, buffers.model_dtype) {
+  Shard(int tensor, int tensor_size, const ParameterBuffersOptions& buffers = {},
+        const OptimizerOptions& optimizer = {})
+      : model(optimizer, buffers.model_dtype) {
     model.buffer_options = buffers;
     matrix = model.Add("matrix", SplitOverTensor({8, 5}, 0, tensor_size, tensor));
     norm = model.Add("norm", Replicated({6}, {Axis::kTensor}), /*decays=*/false);
@@ -44,7 +46,7 @@ struct Shard {
     for (int64_t i = 0; i < matrix->grad.numel(); ++i) {
       matrix->grad.data<float>()[i] = Fraction(first + i + step) * (data + 1);
     }
-    // Tensor rank t has every tensor_size-th summand, data rank d adds d + 1 times that.
+    // Tensor rank t has every tensor_size-th summand; data rank d has d + 1 times it.
     for (int64_t i = 0; i < 6; ++i) {
       norm->grad.data<float>()[i] = 0;
       for (int summand = tensor; summand < 4; summand += tensor_size) {
@@ -53,7 +55,7 @@ struct Shard {
     }
     for (int64_t i = 0; i < 5; ++i) bias->grad.data<float>()[i] = Fraction(i * step) * (data + 1);
     if (data_size > 1) return;
-    // Without data parallelism: what ranks 0 and 1 add up to.
+    // Without data parallelism the gradients are the sums of those of data ranks 0 and 1.
     for (const auto& parameter : model.parameters) {
       for (int64_t i = 0; i < parameter->grad.numel(); ++i) parameter->grad.data<float>()[i] *= 3;
     }
@@ -80,8 +82,17 @@ std::vector<float> Values(const Tensor& tensor) {
   return values;
 }
 
+OptimizerOptions Optimizing(OptimizerOptions::Kind kind) {
+  OptimizerOptions options;
+  options.kind = kind;
+  return options;
+}
+
+constexpr OptimizerOptions::Kind kKinds[] = {OptimizerOptions::kAdamW, OptimizerOptions::kSgd,
+                                             OptimizerOptions::kLion};
+
 absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size,
-                              ParameterBuffersOptions buffers = {}) {
+                              OptimizerOptions::Kind kind, ParameterBuffersOptions buffers = {}) {
   ParallelSizes sizes;
   sizes.tensor = tensor_size;
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups, GroupsOf(sizes, world));
@@ -90,7 +101,7 @@ absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size,
   const Stream stream = Stream::Cpu(&pool);
   const int tensor = groups.tensor.rank(), data = groups.data.rank();
   buffers.data = {groups.data.size(), data};
-  Shard shard(tensor, tensor_size, buffers);
+  Shard shard(tensor, tensor_size, buffers, Optimizing(kind));
   shard.model.buffers->InitializeWeights(9, stream);
   shard.model.Connect(groups, stream);
   Outcome outcome;
@@ -117,8 +128,8 @@ void ExpectClose(const std::vector<float>& actual, absl::Span<const float> expec
   for (size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-6) << i;
 }
 
-TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
-  const absl::StatusOr<Outcome> serial = Train(ProcessGroup(), 1);
+void ExpectTheSameOnEveryLayout(OptimizerOptions::Kind kind) {
+  const absl::StatusOr<Outcome> serial = Train(ProcessGroup(), 1, kind);
   ASSERT_THAT(serial, IsOk());
   for (auto [world_size, tensor_size] : {std::pair(2, 2), {2, 1}, {4, 2}}) {
     SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
@@ -126,7 +137,7 @@ TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
     const int size = tensor_size;
     ASSERT_THAT(RunRanks(world_size,
                          [&](int rank, const ProcessGroup& world) -> absl::Status {
-                           absl::StatusOr<Outcome> outcome = Train(world, size);
+                           absl::StatusOr<Outcome> outcome = Train(world, size, kind);
                            if (outcome.ok()) outcomes[rank] = *outcome;
                            return outcome.status();
                          }),
@@ -149,29 +160,44 @@ TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
   }
 }
 
-TEST(OptimizerRanksTest, ShardedStatesTrainTheSameBits) {
+TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
+  for (OptimizerOptions::Kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    ExpectTheSameOnEveryLayout(kind);
+  }
+}
+
+void ExpectTheSameBitsOfShardedStates(OptimizerOptions::Kind kind) {
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (auto [world_size, tensor_size] : {std::pair(1, 1), {2, 1}, {3, 1}, {4, 2}}) {
       SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
       const int size = tensor_size;
-      ASSERT_THAT(
-          RunRanks(world_size,
-                   [&](int rank, const ProcessGroup& world) -> absl::Status {
-                     ParameterBuffersOptions buffers;
-                     buffers.model_dtype = dtype;
-                     MEGATRON_ASSIGN_OR_RETURN(const Outcome whole, Train(world, size, buffers));
-                     buffers.sharding = DataSharding::kStates;
-                     MEGATRON_ASSIGN_OR_RETURN(const Outcome sharded, Train(world, size, buffers));
-                     EXPECT_EQ(sharded.grad_norms, whole.grad_norms);
-                     EXPECT_EQ(sharded.parameters_norm, whole.parameters_norm);
-                     EXPECT_EQ(sharded.zeros, whole.zeros);
-                     EXPECT_EQ(sharded.matrix, whole.matrix);
-                     EXPECT_EQ(sharded.norm, whole.norm);
-                     EXPECT_EQ(sharded.bias, whole.bias);
-                     return absl::OkStatus();
-                   }),
-          IsOk());
+      ASSERT_THAT(RunRanks(world_size,
+                           [&](int rank, const ProcessGroup& world) -> absl::Status {
+                             ParameterBuffersOptions buffers;
+                             buffers.model_dtype = dtype;
+                             MEGATRON_ASSIGN_OR_RETURN(const Outcome whole,
+                                                       Train(world, size, kind, buffers));
+                             buffers.sharding = DataSharding::kStates;
+                             MEGATRON_ASSIGN_OR_RETURN(const Outcome sharded,
+                                                       Train(world, size, kind, buffers));
+                             EXPECT_EQ(sharded.grad_norms, whole.grad_norms);
+                             EXPECT_EQ(sharded.parameters_norm, whole.parameters_norm);
+                             EXPECT_EQ(sharded.zeros, whole.zeros);
+                             EXPECT_EQ(sharded.matrix, whole.matrix);
+                             EXPECT_EQ(sharded.norm, whole.norm);
+                             EXPECT_EQ(sharded.bias, whole.bias);
+                             return absl::OkStatus();
+                           }),
+                  IsOk());
     }
+  }
+}
+
+TEST(OptimizerRanksTest, ShardedStatesTrainTheSameBits) {
+  for (OptimizerOptions::Kind kind : kKinds) {
+    SCOPED_TRACE(kind);
+    ExpectTheSameBitsOfShardedStates(kind);
   }
 }
 
@@ -240,7 +266,7 @@ TEST(OptimizerRanksTest, RanksDecideAlike) {
               IsOk());
 }
 
-TEST(OptimizerRanksTest, OwnersOfTiedWeightsServeTheirCopies) {
+TEST(OptimizerRanksTest, CopiesOfTiedWeightsGetTheWeightsOfTheirOwners) {
   // Two stages; each has a part of the tied weight's gradient.
   EXPECT_THAT(RunRanks(2,
                        [&](int rank, const ProcessGroup& world) -> absl::Status {

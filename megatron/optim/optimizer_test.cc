@@ -32,7 +32,7 @@ StepResult Step(TestModel* model, const StepOptions& options, const Stream& stre
   return *result;
 }
 
-// The numbers of tools/interop/pytorch_reference/optimizer_goldens.py.
+// Values that tools/interop/pytorch_reference/optimizer_goldens.py prints.
 struct Golden {
   std::vector<float> norms, weights;
 };
@@ -103,7 +103,7 @@ TEST(OptimizerTest, SgdWithoutMomentumKeepsNoState) {
   EXPECT_THAT(Floats(weight->data), ::testing::ElementsAre(0, -0.5f, -1));
 }
 
-// AdamW in double, element by element, as the header of ops/optimizer.h defines it.
+// AdamW of one element in double precision, as ops/optimizer.h defines it.
 struct NaiveAdamW {
   double w = 0, m = 0, v = 0;
   void Step(double g, double lr, double decay, int step) {
@@ -145,10 +145,45 @@ TEST(OptimizerTest, FollowsAComputationInDoubleForManySteps) {
   const std::vector<float> matrix_now = Floats(matrix->data), vector_now = Floats(vector->data);
   for (size_t i = 0; i < naive.size(); ++i) {
     const float now = i < matrix_now.size() ? matrix_now[i] : vector_now[i - cut];
-    // 200 roundings of weights of about 1.
+    // The bound allows for 200 roundings of weights of about 1.
     ASSERT_NEAR(now, naive[i].w, 3e-6) << i;
   }
   EXPECT_EQ(model.optimizer->applied_steps(), 200);
+}
+
+TEST(OptimizerTest, LionFollowsAComputationInDoubleForManySteps) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  OptimizerOptions options;
+  options.kind = OptimizerOptions::kLion;
+  TestModel model(options, DType::kBFloat16);
+  Parameter* weight = model.Add("weight", Replicated({41, 67}));
+  model.Build();
+  // One state of 4 bytes, where AdamW has two.
+  EXPECT_EQ(model.ledger.AtPeak()["exp_avg"], model.ledger.AtPeak()["master weights"]);
+  EXPECT_EQ(model.ledger.AtPeak().count("exp_avg_sq"), 0u);
+  model.buffers->InitializeWeights(11, stream);
+  std::vector<double> w, m(weight->grad.numel(), 0.0);
+  for (float value : Floats(model.buffers->States()[0].master)) w.push_back(value);
+  StepOptions step;
+  step.lr = 1e-3;
+  step.weight_decay = 0.1;
+  for (int t = 1; t <= 50; ++t) {
+    FillGradients(*weight, t * 5);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = Fraction(t * 5 + i), c = 0.9 * m[i] + 0.1 * g;
+      // Rounding may turn the sign of a sum closer to zero than this.
+      ASSERT_TRUE(c == 0 || std::fabs(c) > 1e-6);
+      w[i] -= 1e-3 * (0.1 * w[i] + (c > 0 ? 1 : c < 0 ? -1 : 0));
+      m[i] = 0.99 * m[i] + 0.01 * g;
+    }
+    Step(&model, step, stream);
+  }
+  const ParameterState state = model.buffers->States()[0];
+  for (size_t i = 0; i < w.size(); ++i) {
+    ASSERT_NEAR(state.master.data<float>()[i], w[i], 2e-6) << i;
+    ASSERT_NEAR(state.states[0].data<float>()[i], m[i], 2e-6) << i;
+  }
 }
 
 TEST(OptimizerTest, GradientsBelowTheLimitAreNotClipped) {
@@ -172,11 +207,11 @@ TEST(OptimizerTest, GradientsBelowTheLimitAreNotClipped) {
   }
 }
 
-TEST(OptimizerTest, AGradientThatIsNotFiniteChangesNothing) {
+TEST(OptimizerTest, ANonFiniteGradientChangesNothing) {
   ThreadPool pool(2);
   const Stream stream = Stream::Cpu(&pool);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  // The last is finite, but its square is not.
+  // The last value is finite, but its square is not.
   for (float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
     TestModel model;
     Parameter* weight = model.Add("weight", Replicated({100, 10}));
@@ -275,7 +310,7 @@ TEST(OptimizerTest, ASteadyStepAllocatesNothing) {
   EXPECT_EQ(allocations, 0);
 }
 
-TEST(OptimizerTest, MastersKeepWhatSixteenBitsWouldLose) {
+TEST(OptimizerTest, MastersKeepUpdatesThatAreTooSmallForSixteenBits) {
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);
   OptimizerOptions options;

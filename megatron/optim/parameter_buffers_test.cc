@@ -61,7 +61,7 @@ TEST_F(ParameterBuffersTest, LaysParametersOutInReverseAtMultiplesOf64) {
   EXPECT_EQ(buffers.layout().num_elements, 384);
 }
 
-TEST_F(ParameterBuffersTest, EndsWhereDataParallelRanksCanCutItEvenly) {
+TEST_F(ParameterBuffersTest, TheSizeIsAMultipleOfTheDataParallelRanks) {
   Add("weight", Replicated({10}));
   ParameterBuffersOptions options;
   options.data = {3, 0};
@@ -190,7 +190,7 @@ TEST_F(ParameterBuffersTest, AStateHasItsOwnTypeAndDevice) {
   EXPECT_EQ(buffers.state(1).bytes(), 128 * 2);
 }
 
-TEST_F(ParameterBuffersTest, ThePlanOnTheMetaDeviceIsWhatARealOneTakes) {
+TEST_F(ParameterBuffersTest, TheMetaDeviceCountsTheBytesThatARealDeviceTakes) {
   Add("weight", Replicated({37, 29}));
   Add("bias", Replicated({37}));
   ParameterBuffersOptions options;
@@ -228,7 +228,7 @@ TEST_F(ParameterBuffersTest, InitialWeightsDoNotDependOnThreads) {
   }
 }
 
-TEST_F(ParameterBuffersTest, BlocksOfACutWeightStartAsThePartsOfTheWhole) {
+TEST_F(ParameterBuffersTest, BlocksOfAShardedWeightStartAsSlicesOfTheWholeWeight) {
   ThreadPool pool(2);
   Parameter* whole = Add("weight", Replicated({4, 6}));
   ParameterBuffers buffers(parameters_, {}, &ledger_);

@@ -44,6 +44,21 @@ void Sgd(const SgdStep& step, const OptimizerPointers& at) {
   });
 }
 
+MEGATRON_INLINE Vec Sign(Vec x) {
+  return Select(Less(Zero(), x), Set(1.0f), Select(Less(x, Zero()), Set(-1.0f), Zero()));
+}
+
+void Lion(const LionStep& step, const OptimizerPointers& at) {
+  ForEachVec(at.count, [&](auto access, int64_t i) {
+    const Vec g = access.load(at.grad + i) * Set(step.grad_scale);
+    const Vec m = access.load(at.m + i);
+    const Vec c = Fma(Set(step.beta1), m, Set(step.one_minus_beta1) * g);
+    access.store(at.m + i, Fma(Set(step.beta2), m, Set(step.one_minus_beta2) * g));
+    const Vec kept = access.load(at.master + i) * Set(step.keep);
+    StoreWeight(at, access, i, NegatedFma(Set(step.lr), Sign(c), kept));
+  });
+}
+
 float SumOfSquares(float scale, const float* x, int64_t count, bool* finite) {
   constexpr int kChains = 4;
   Vec sums[kChains], poison = Zero();  // x - x is 0 or NaN
@@ -70,6 +85,6 @@ float SumOfSquares(float scale, const float* x, int64_t count, bool* finite) {
 
 }  // namespace
 
-const OptimizerKernels kOptimizerKernels = {AdamW, Sgd, SumOfSquares};
+const OptimizerKernels kOptimizerKernels = {AdamW, Sgd, Lion, SumOfSquares};
 
 }  // namespace megatron::ops::MEGATRON_ISA

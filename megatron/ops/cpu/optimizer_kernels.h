@@ -1,4 +1,4 @@
-// Kernels of optimizer.h over contiguous memory.
+// The kernels of ops/optimizer.h over contiguous memory.
 #ifndef MEGATRON_OPS_CPU_OPTIMIZER_KERNELS_H_
 #define MEGATRON_OPS_CPU_OPTIMIZER_KERNELS_H_
 
@@ -8,7 +8,7 @@
 
 namespace megatron::ops {
 
-// Scalars of one AdamW step, computed in double by the caller.
+// The scalars of one AdamW step, which the caller computes in double.
 struct AdamWStep {
   float beta1, one_minus_beta1, beta2, one_minus_beta2;
   float grad_scale;
@@ -22,12 +22,19 @@ struct SgdStep {
   float grad_scale, decay, momentum, lr;
 };
 
+struct LionStep {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+  float grad_scale;
+  float keep;  // 1 - lr * decay
+  float lr;
+};
+
 struct OptimizerPointers {
   const float* grad;
-  float* m;  // SGD: the momentum buffer, or none
-  float* v;  // AdamW only
+  float* m;  // AdamW and Lion: exp_avg; SGD: the momentum buffer, or null
+  float* v;  // AdamW: exp_avg_sq; null for the others
   float* master;
-  void* out;  // or none
+  void* out;  // null if there is no copy in another dtype
   DType out_dtype;
   int64_t count;
 };
@@ -35,7 +42,8 @@ struct OptimizerPointers {
 struct OptimizerKernels {
   void (*adamw)(const AdamWStep& step, const OptimizerPointers& at);
   void (*sgd)(const SgdStep& step, const OptimizerPointers& at);
-  // The sum of squares of scale * x; `finite` is whether every x is.
+  void (*lion)(const LionStep& step, const OptimizerPointers& at);
+  // Returns the sum of squares of scale * x and sets `finite` to whether every x is finite.
   float (*sum_of_squares)(float scale, const float* x, int64_t count, bool* finite);
 };
 

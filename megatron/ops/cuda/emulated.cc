@@ -35,7 +35,7 @@ namespace {
                          GroupedLinearBackwardWeight, PlaceByExpert, Permute, PermuteBackward,
                          Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward,
                          AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate,
-                         SumOfSquares, CountZeros>();
+                         LionUpdate, SumOfSquares, CountZeros>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

@@ -77,6 +77,7 @@ inline VocabRange View(const VocabRange& range) { return range; }
 inline Router View(const Router& router) { return router; }
 inline AdamWOptions View(const AdamWOptions& options) { return options; }
 inline SgdOptions View(const SgdOptions& options) { return options; }
+inline LionOptions View(const LionOptions& options) { return options; }
 
 template <typename T>
 absl::Span<const T> View(absl::Span<const T> span) {

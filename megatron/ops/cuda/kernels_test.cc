@@ -535,15 +535,19 @@ TEST_P(CudaOpTest, OptimizersUpdateTheirSegments) {
                m = HostTensor::Normal({count}, kF32, 2), v = Positive({count}, kF32, 3),
                master = HostTensor::Normal({count}, kF32, 4), out = Normal({count}, 5),
                momentum = HostTensor::Normal({count}, kF32, 6),
-               sgd = HostTensor::Normal({count}, kF32, 7);
-    ExpectAgreement({&grad, &m, &v, &master, &out, &momentum, &sgd}, tolerance(),
-                    [&](const Stream& stream, At at) {
+               sgd = HostTensor::Normal({count}, kF32, 7),
+               lion_m = HostTensor::Normal({count}, kF32, 8),
+               lion = HostTensor::Normal({count}, kF32, 9), lion_out = Normal({count}, 10);
+    ExpectAgreement({&grad, &m, &v, &master, &out, &momentum, &sgd, &lion_m, &lion, &lion_out},
+                    tolerance(), [&](const Stream& stream, At at) {
                       AdamWOptions adamw;
                       adamw.step = 3;
                       adamw.grad_scale = 0.7f;
                       const Tensor& copy = has_out ? at[4] : Tensor();
                       AdamWUpdate(stream, adamw, segments, at[0], at[1], at[2], at[3], copy);
                       SgdUpdate(stream, {0.9f, 0.5f}, segments, at[0], at[5], at[6], Tensor());
+                      LionUpdate(stream, {0.9, 0.99, 0.5f}, segments, at[0], at[7], at[8],
+                                 has_out ? at[9] : Tensor());
                     });
   }
 }

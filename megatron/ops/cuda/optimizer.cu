@@ -8,18 +8,18 @@
 namespace megatron::ops::cuda {
 namespace {
 
-constexpr int kVectorFloats = kVector<float>;                 // that a thread takes
+constexpr int kVectorFloats = kVector<float>;                 // elements of one thread
 constexpr int64_t kTile = int64_t{kVectorFloats} * kThreads;  // elements of one block
-// Of one launch. Kernel parameters hold 32 KiB (from CUDA 12.1 and sm_70 on).
+// The most segments of one launch. Kernel parameters hold 32 KiB (from CUDA 12.1 and sm_70 on).
 constexpr int kSegments = 512;
 
-// What differs between segments, as a kernel wants it.
+// The elements of a segment and two numbers whose meaning is the map's.
 struct SegmentArgs {
   int64_t begin, end;
-  int64_t first_tile;  // of this launch's
+  int64_t first_tile;  // index of its first tile in the launch
   float a, b;
 
-  // Tiles are cut where vectors are.
+  // Tiles begin at multiples of a vector.
   __host__ __device__ int64_t FirstOfTiles() const { return begin / kVectorFloats * kVectorFloats; }
   int64_t Tiles() const { return (end - FirstOfTiles() + kTile - 1) / kTile; }
 };
@@ -32,10 +32,10 @@ struct Segments {
 
 struct Flat {
   const float* grad;
-  float *m, *v, *master;  // m, v: null if the map has none
+  float *m, *v, *master;  // m and v are null if the map has no such state
 };
 
-// `a` of a segment is what is kept of a weight, `b` the step size.
+// `a` of a segment is the factor that decays a weight, `b` the step size.
 struct AdamWMap {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, grad_scale, inverse_sqrt_correction2,
       epsilon;
@@ -50,7 +50,8 @@ struct AdamWMap {
   }
 };
 
-// `a` is the decay, `b` the learning rate; m is the momentum's buffer, where there is one.
+// `a` of a segment is the decay, `b` the learning rate. m is the momentum buffer; without momentum
+// it is a temporary.
 struct SgdMap {
   float momentum, grad_scale;
 
@@ -61,7 +62,21 @@ struct SgdMap {
   }
 };
 
-// Elements [i, i + N).
+// `a` of a segment is the factor that decays a weight, `b` the learning rate.
+struct LionMap {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, grad_scale;
+
+  __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
+                          float* /*v*/) const {
+    const float g = grad * grad_scale;
+    const float c = fmaf(beta1, *m, one_minus_beta1 * g);
+    *m = fmaf(beta2, *m, one_minus_beta2 * g);
+    const float sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
+    return fmaf(-segment.b, sign, w * segment.a);
+  }
+};
+
+// Updates elements [i, i + N).
 template <int N, typename Map, typename Out>
 __device__ void UpdateAt(const SegmentArgs& segment, const Map& map, const Flat& flat, Out* out,
                          int64_t i) {
@@ -110,12 +125,12 @@ void LaunchUpdate(const Stream& stream, const Segments& segments, const Map& map
   CheckLaunched("optimizer update");
 }
 
-// Calls launch(segments) for as many launches as they need; args(segment) gives {a, b}. Neighbours
-// that have these in common are one.
+// Calls launch(segments) for as many launches as are needed; args(segment) gives {a, b}. Adjacent
+// segments with equal {a, b} become one.
 template <typename Args, typename LaunchSegments>
 void ForEachLaunch(absl::Span<const OptimizerSegment> all, Args args, LaunchSegments launch) {
   Segments batch;
-  const auto finish = [&] {  // the last segment, whose end is known now
+  const auto finish = [&] {  // called when the end of the last segment is known
     if (batch.count > 0) batch.tiles += batch.segments[batch.count - 1].Tiles();
   };
   for (const OptimizerSegment& segment : all) {
@@ -243,6 +258,25 @@ void SgdUpdate(const Stream& stream, const SgdOptions& options,
       [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
 }
 
+void LionUpdate(const Stream& stream, const LionOptions& options,
+                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
+                const Tensor& m_N, const Tensor& master_N, const Tensor& out_N) {
+  LionMap map;
+  map.beta1 = static_cast<float>(options.beta1);
+  map.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+  map.beta2 = static_cast<float>(options.beta2);
+  map.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+  map.grad_scale = options.grad_scale;
+  const Flat flat = {FloatsOf(grad_N), FloatsOf(m_N), nullptr, FloatsOf(master_N)};
+  ForEachLaunch(
+      segments,
+      [&](const OptimizerSegment& segment) {
+        const double lr = segment.lr;
+        return std::pair<float, float>(1 - lr * segment.weight_decay, lr);
+      },
+      [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
+}
+
 void SumOfSquares(const Stream& stream, float scale, const Tensor& x_N, const Tensor& out_2) {
   const int64_t tiles = (x_N.numel() + kNormTile - 1) / kNormTile;
   if (tiles == 0) return;
@@ -267,6 +301,7 @@ void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
 
 MEGATRON_CUDA_KERNEL(AdamWUpdate);
 MEGATRON_CUDA_KERNEL(SgdUpdate);
+MEGATRON_CUDA_KERNEL(LionUpdate);
 MEGATRON_CUDA_KERNEL(SumOfSquares);
 MEGATRON_CUDA_KERNEL(CountZeros);
 

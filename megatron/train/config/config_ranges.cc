@@ -113,6 +113,8 @@ const absl::flat_hash_map<absl::string_view, FieldRange>& Ranges() {
       {"optimizer.adam_beta2", kLessThanOne},
       {"optimizer.adam_eps", Above(0, 1)},
       {"optimizer.sgd_momentum", kLessThanOne},
+      {"optimizer.lion_beta1", kLessThanOne},
+      {"optimizer.lion_beta2", kLessThanOne},
       {"optimizer.clip_grad", AtLeast(0, 1e9)},
       {"train.micro_batch_size", AtLeast(1, 1 << 20)},
       {"train.global_batch_size", AtLeast(1, 1 << 30)},

@@ -61,8 +61,9 @@ TEST_F(ReshardTest, AnyLayoutLoadsWhatAnyOtherSavedBitForBit) {
   std::mt19937 random(seed);
   const CountingSource source;
   for (int from = 0; from < 30; ++from) {
-    TrainerOptions run = TinyRun(from % 4 == 1 ? SmallLlama() : SmallGpt2(),
-                                 from % 3 == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
+    const OptimizerOptions::Kind optimizers[] = {OptimizerOptions::kSgd, OptimizerOptions::kAdamW,
+                                                 OptimizerOptions::kLion};
+    TrainerOptions run = TinyRun(from % 4 == 1 ? SmallLlama() : SmallGpt2(), optimizers[from % 3]);
     if (from % 2 == 0) run.model.transformer.dtype = DType::kBFloat16;
     LayoutRun saved;
     saved.layout = layouts[random() % layouts.size()];

@@ -49,6 +49,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
       {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0.1",
        "optimizer.end_weight_decay=0.2"},
       {"optimizer.optimizer=sgd"},
+      {"optimizer.optimizer=lion"},
       {"train.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
       {"data.stories=", "data.data_path=a"},
       {"data.stories=", "data.train_data_path=a", "data.valid_data_path=b"},
@@ -196,8 +197,8 @@ std::string Describe(const TrainerOptions& o) {
               o.data_parallel.grad_reduce_in_bf16, o.bucket_size, o.max_generation_context,
               o.placement.order, o.pipeline_schedule, o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
-              o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.clip_grad, o.log_params_norm,
-              o.log_num_zeros_in_grad) +
+              o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.optimizer.lion_beta1,
+              o.optimizer.lion_beta2, o.clip_grad, o.log_params_norm, o.log_num_zeros_in_grad) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
               s.weight_decay_steps, s.weight_decay_style) +

@@ -268,14 +268,27 @@ DataSharding ToSharding(const config::ParallelConfig& config) {
   return DataSharding::kNone;
 }
 
+OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
+  switch (optimizer) {
+    case config::Optimizer::sgd:
+      return OptimizerOptions::kSgd;
+    case config::Optimizer::lion:
+      return OptimizerOptions::kLion;
+    case config::Optimizer::adam:
+      break;
+  }
+  return OptimizerOptions::kAdamW;
+}
+
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   OptimizerOptions options;
-  options.kind = config.optimizer() == config::Optimizer::sgd ? OptimizerOptions::kSgd
-                                                              : OptimizerOptions::kAdamW;
+  options.kind = ToOptimizerKind(config.optimizer());
   options.adam_beta1 = config.adam_beta1();
   options.adam_beta2 = config.adam_beta2();
   options.adam_epsilon = config.adam_eps();
   options.sgd_momentum = config.sgd_momentum();
+  options.lion_beta1 = config.lion_beta1();
+  options.lion_beta2 = config.lion_beta2();
   return options;
 }
 

@@ -129,6 +129,16 @@ TEST(TrainerTest, LearnsToCount) {
   }
 }
 
+TEST(TrainerTest, LionLearnsToCount) {
+  TrainerOptions options = Options(SmallLlama());
+  options.optimizer.kind = OptimizerOptions::kLion;
+  options.schedule.max_lr = 2e-3;
+  SetMicroBatch(8, 1, &options);
+  const Curve curve = TrainAlone(options, 80);
+  EXPECT_GT(curve.losses.front(), 3.5);
+  EXPECT_LT(curve.evaluation, 0.5);
+}
+
 TEST(TrainerTest, TheMicroBatchSizeDoesNotMatter) {
   TrainerOptions options = Options(WithDropout(SmallGpt2()));
   SetMicroBatch(8, 1, &options);

@@ -22,12 +22,12 @@ struct RunDescription {
   std::string config_text;  // EffectiveConfigText()
 };
 
-// Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of a
-// run, of which it is the latest.
+// Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of
+// a run, whose latest checkpoint it is.
 absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::string& directory);
 
-// Returns this rank's part of the checkpoint; all ranks together save each element once. The tensors
-// are views of the trainer's memory.
+// Returns this rank's part of the checkpoint; all ranks together save each element once. The
+// tensors are views of the trainer's memory.
 CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run);
 
 enum class Restore {

@@ -61,12 +61,14 @@ void CheckOptimizer(ConfigChecker& check) {
   }
   if (!constant) check.HaveNoEffect({"optimizer.weight_decay"}, absl::StrCat("with ", style));
   const std::string kind = absl::StrCat("with ", check.Named("optimizer.optimizer"));
-  if (optimizer.optimizer() == config::Optimizer::adam) {
-    check.HaveNoEffect({"optimizer.sgd_momentum"}, kind);
-  } else {
+  if (optimizer.optimizer() != config::Optimizer::adam) {
     check.HaveNoEffect({"optimizer.adam_beta1", "optimizer.adam_beta2", "optimizer.adam_eps"},
                        kind);
   }
+  if (optimizer.optimizer() != config::Optimizer::sgd)
+    check.HaveNoEffect({"optimizer.sgd_momentum"}, kind);
+  if (optimizer.optimizer() != config::Optimizer::lion)
+    check.HaveNoEffect({"optimizer.lion_beta1", "optimizer.lion_beta2"}, kind);
 }
 
 // Samples that all data-parallel ranks together take in one micro-step.

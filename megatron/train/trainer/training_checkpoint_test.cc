@@ -1,0 +1,138 @@
+#include "megatron/train/trainer/training_checkpoint.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/save_checkpoint.h"
+#include "megatron/models/model_harness.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+
+class TrainingCheckpointTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Trainer> MakeTrainer(OptimizerOptions::Kind optimizer) {
+    TrainerOptions options;
+    options.model = SmallGpt2();
+    options.optimizer.kind = optimizer;
+    options.schedule.max_lr = 1e-2;
+    options.schedule.lr_decay_steps = 1000;
+    options.packing.seq_length = 16;
+    options.packing.layout.micro_batch_size = options.packing.layout.data_parallel_size = 1;
+    options.batch_size.global_batch_size = options.packing.max_micro_batches = 1;
+    const LossScaler scaler = LossScaler::MakeConstant(1);
+    auto plan = Trainer::Create(options, scaler, {}, {}, Stream::Meta(), nullptr);
+    CHECK_EQ(plan.status(), absl::OkStatus());
+    auto trainer =
+        Trainer::Create(options, scaler, {}, (*plan)->Measure(), Stream::Cpu(&pool_), nullptr);
+    CHECK_EQ(trainer.status(), absl::OkStatus());
+    (*trainer)->InitializeWeights(1234);
+    return *std::move(trainer);
+  }
+
+  // Gives all states of the optimizer values that are not zero.
+  static void FillStates(Trainer& trainer) {
+    for (size_t i = 0; i < trainer.buffers().num_states(); ++i) {
+      const Tensor state = trainer.buffers().state(i);
+      for (int64_t j = 0; j < state.numel(); ++j)
+        state.data<float>()[j] = static_cast<float>(j % 101 + i + 1);
+    }
+  }
+
+  // Restores the state into the trainer by way of a file.
+  absl::Status RestoreFrom(const CheckpointState& state, Trainer* trainer) {
+    SaveOptions save;
+    save.directory = absl::StrCat(::testing::TempDir(), "/", "training_checkpoint_", ++saved_);
+    absl::Status status = SaveCheckpoint(PosixFileSystem(), save, state);
+    if (!status.ok()) return status;
+    const auto found = LocateCheckpoint(PosixFileSystem(), save.directory);
+    if (!found.ok()) return found.status();
+    const auto reader = CheckpointReader::Open(PosixFileSystem(), found->directory);
+    if (!reader.ok()) return reader.status();
+    return RestoreCheckpoint(*reader, Restore::kEverything, description_, trainer);
+  }
+
+  // Expects the same bits in all states of both trainers.
+  static void ExpectSameStates(Trainer& a, Trainer& b) {
+    const std::vector<ParameterState> of_a = a.buffers().States(), of_b = b.buffers().States();
+    ASSERT_EQ(of_a.size(), of_b.size());
+    for (size_t i = 0; i < of_a.size(); ++i) {
+      ASSERT_FALSE(of_a[i].states.empty());
+      ASSERT_EQ(of_a[i].states.size(), of_b[i].states.size());
+      for (size_t j = 0; j < of_a[i].states.size(); ++j) {
+        EXPECT_EQ(std::memcmp(of_a[i].states[j].raw(), of_b[i].states[j].raw(),
+                              of_a[i].states[j].bytes()),
+                  0)
+            << of_a[i].parameter->name;
+      }
+    }
+  }
+
+  const RunDescription description_ = {"a run", "config"};
+  ThreadPool pool_{1};
+  int saved_ = 0;
+};
+
+TEST_F(TrainingCheckpointTest, EveryOptimizerRestoresItsStates) {
+  for (auto kind : {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion}) {
+    const auto saved = MakeTrainer(kind), loaded = MakeTrainer(kind);
+    FillStates(*saved);
+    ASSERT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()), IsOk());
+    ExpectSameStates(*saved, *loaded);
+  }
+}
+
+TEST_F(TrainingCheckpointTest, StatesAreSavedUnderTheNamesOfTheRule) {
+  const auto names = [&](OptimizerOptions::Kind kind) {
+    std::vector<std::string> states;
+    const auto trainer = MakeTrainer(kind);
+    for (const ShardedTensor& block : MakeCheckpointState(*trainer, description_).tensors) {
+      const std::string suffix = ".decoder.final_layernorm.weight";
+      const size_t at = block.name.rfind(suffix);
+      if (at != std::string::npos) states.push_back(block.name.substr(0, at));
+    }
+    return states;
+  };
+  EXPECT_THAT(names(OptimizerOptions::kAdamW),
+              ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
+  EXPECT_THAT(names(OptimizerOptions::kSgd),
+              ::testing::ElementsAre("optimizer.state.momentum_buffer"));
+  EXPECT_THAT(names(OptimizerOptions::kLion), ::testing::ElementsAre("optimizer.state.exp_avg"));
+}
+
+// SGD's momentum buffer was saved as exp_avg once.
+TEST_F(TrainingCheckpointTest, ACheckpointWithTheFormerNameOfAStateStillLoads) {
+  const auto saved = MakeTrainer(OptimizerOptions::kSgd);
+  FillStates(*saved);
+  CheckpointState state = MakeCheckpointState(*saved, description_);
+  for (ShardedTensor& block : state.tensors) {
+    block.name = absl::StrReplaceAll(
+        block.name, {{"optimizer.state.momentum_buffer.", "optimizer.state.exp_avg."}});
+  }
+  const auto loaded = MakeTrainer(OptimizerOptions::kSgd);
+  ASSERT_THAT(RestoreFrom(state, loaded.get()), IsOk());
+  ExpectSameStates(*saved, *loaded);
+}
+
+TEST_F(TrainingCheckpointTest, ACheckpointOfAnotherOptimizerIsRefused) {
+  const auto saved = MakeTrainer(OptimizerOptions::kAdamW);
+  const auto loaded = MakeTrainer(OptimizerOptions::kSgd);
+  EXPECT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("optimizer.optimizer = adam and this run has sgd")));
+}
+
+}  // namespace
+}  // namespace megatron
