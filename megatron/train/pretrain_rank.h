@@ -91,8 +91,6 @@ class PretrainRank {
   absl::Status Start(ExitCode* code);
   ExitCode Train();
   void Generate();
-  void FillMasks();
-  void Restore();
   // Where this rank speaks.
   void Print(const std::string& text);
 

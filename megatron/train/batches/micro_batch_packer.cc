@@ -24,9 +24,9 @@ MicroBatchRoom MicroBatchPacker::Room() const {
   const MicroBatchSize largest = LargestSize();
   MicroBatchRoom room;
   room.tokens = largest.tokens;
-  room.sequences = lengths_vary() ? largest.sequences : largest.tokens;
+  room.sequences = options_.lengths_vary() ? largest.sequences : largest.tokens;
   room.classified = options_.classified;
-  room.routed = options_.routed && lengths_vary();
+  room.routed = options_.routed && options_.lengths_vary();
   room.encoder_tokens = largest.encoder_tokens;
   return room;
 }
@@ -39,7 +39,7 @@ MicroBatchSize MicroBatchPacker::LargestSize() const {
                          samples * options_.encoder_seq_length};
   if (options_.encoder_seq_length > 0) size.spans = size.tokens;
   const int64_t multiple = TokenMultiple();
-  if (!lengths_vary() || multiple == 1) return size;
+  if (!options_.lengths_vary() || multiple == 1) return size;
   ++size.sequences;
   if (options_.encoder_seq_length > 0) {
     for (int64_t* tokens : {&size.tokens, &size.encoder_tokens})
@@ -216,12 +216,13 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
     MEGATRON_RETURN_IF_ERROR(reader.Get(range.begin + i, &sample_),
                              _ << "while reading training sample " << range.begin + i);
     const int64_t length = static_cast<int64_t>(sample_.tokens.size());
-    CHECK(length == options_.seq_length || (lengths_vary() && length < options_.seq_length))
+    CHECK(length == options_.seq_length ||
+          (options_.lengths_vary() && length < options_.seq_length))
         << length;
     CHECK_LE(static_cast<int64_t>(sample_.encoder_tokens.size()), options_.encoder_seq_length);
     Append(sample_, range.begin + i, &used, batch);
   }
-  if (lengths_vary()) FillUp(&used, batch);
+  if (options_.lengths_vary()) FillUp(&used, batch);
   Shorten(used, batch);
   return absl::OkStatus();
 }

@@ -36,11 +36,11 @@ struct PackerOptions {
   // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
   // of each one's own mean.
   bool per_token_loss = true;
-  // Samples have token types and a class (BERT).
+  // Whether samples have token types and a class.
   bool classified = false;
-  // Tokens go to experts, and what is struck over a sample needs to know its own.
+  // Whether tokens go to experts, some of which need to know the sample of each token.
   bool routed = false;
-  // Set: samples have tokens for an encoder, at most so many, and seq_length is the decoder's (T5).
+  // The most tokens of a sample for an encoder, whose decoder has seq_length; 0: there are none.
   int64_t encoder_seq_length = 0;
   // Micro-batches of samples of varied lengths are filled up to a multiple of this, by a sequence
   // that no loss counts: what sequence parallelism shares out evenly.
@@ -49,6 +49,9 @@ struct PackerOptions {
   // (context_slice.h); the global batch is counted in whole samples.
   int context_parallel_size = 1, context_parallel_rank = 0, context_team_size = 1;
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
+
+  // Whether samples may be shorter than seq_length; each is one sequence then.
+  bool lengths_vary() const { return classified || encoder_seq_length > 0; }
 };
 
 class MicroBatchPacker {
@@ -80,15 +83,13 @@ class MicroBatchPacker {
   int64_t BytesOfOne() const;
 
  private:
-  // Whether samples may be shorter than seq_length; each is one sequence then.
-  bool lengths_vary() const { return options_.classified || options_.encoder_seq_length > 0; }
   MicroBatchRoom Room() const;
   MicroBatchSize LargestSize() const;
   MicroBatch Whole(int64_t index) const;  // with all its room
   static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
-            lengths_vary() ? 0 : options_.seq_length, options_.context_team_size};
+            options_.lengths_vary() ? 0 : options_.seq_length, options_.context_team_size};
   }
   // What every rank of a sample has the same share of: a multiple of this.
   int64_t TokenMultiple() const {

@@ -27,7 +27,7 @@ Shape ReportShape(const ModelStage& stage) {
   return {static_cast<int64_t>(stage.measures().size()), 2};
 }
 
-// With the router's losses behind.
+// The sums of the measures, and the router's losses behind them.
 Shape WholeReport(const ModelStage& stage) { return {ReportShape(stage).numel() + 2}; }
 
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
@@ -149,8 +149,8 @@ StagePlan Trainer::PlanForward(int64_t micro_batches) const {
                    options_.action_costs);
 }
 
-// Of the steps that may need the most memory: the longest, but for ZB-V, whose order is another
-// with every number of micro-batches.
+// Numbers of micro-batches of the steps that may need the most memory: that of the longest step,
+// but all for ZB-V, whose order is another with every number.
 std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
   std::vector<int64_t> counts = {options_.packing.max_micro_batches};
   const BatchSizeRampOptions& ramp = options_.batch_size;
@@ -197,10 +197,8 @@ StageMemorySizes Trainer::Measure() {
 }
 
 TextGenerator Trainer::MakeGenerator(MemoryLedger* ledger) {
-  const GeneratorLimits limits = {options_.model.vocab_size, options_.max_generation_context,
-                                  options_.max_encoder_context};
   return TextGenerator({stage_.get(), memory_.get(), data_parallel_.get(), groups_.pipeline},
-                       limits, stream_, ledger);
+                       options_.generation_limits(), stream_, ledger);
 }
 
 absl::Status Trainer::ShareWeights() {
@@ -328,7 +326,7 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches) {
   return absl::OkStatus();
 }
 
-// While the GPU is busy with this step.
+// Runs while the GPU is busy with this step.
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, "read ahead");
