@@ -18,8 +18,8 @@ MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
   batches_.reserve(options.max_micro_batches);
 }
 
-// Where samples have documents, one may begin at every token; where lengths vary, a sequence more
-// than there are samples fills the micro-batch up.
+// A document may begin at every token of a sample. Samples of varied lengths have none, but one
+// sequence more than there are samples fills the micro-batch up.
 MicroBatchRoom MicroBatchPacker::Room() const {
   const MicroBatchSize largest = LargestSize();
   MicroBatchRoom room;
@@ -31,8 +31,8 @@ MicroBatchRoom MicroBatchPacker::Room() const {
   return room;
 }
 
-// With an encoder, what fills up one side has a token on the other too: where all samples are as
-// long as they may be, there is more than their tokens.
+// A sequence that fills up one side of a model with an encoder has tokens on the other side, too:
+// if all samples are as long as they may be, there are more tokens than theirs.
 MicroBatchSize MicroBatchPacker::LargestSize() const {
   const int64_t samples = options_.layout.micro_batch_size;
   MicroBatchSize size = {samples * options_.seq_length, samples,
@@ -57,7 +57,7 @@ int64_t MicroBatchPacker::BytesOfOne() const {
              Shard());
 }
 
-void MicroBatchPacker::PlaceOwnTokens() {
+void MicroBatchPacker::PlaceContextShard() {
   if (options_.context_parallel_size == 1) return;
   for (size_t m = 0; m < batches_.size(); ++m) {
     const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + MicroBatchBytes(Room());
@@ -65,9 +65,9 @@ void MicroBatchPacker::PlaceOwnTokens() {
   }
 }
 
-void MicroBatchPacker::TakeOwnTokens(Staging* staging) {
+void MicroBatchPacker::FillContextShard(Staging* staging) {
   if (options_.context_parallel_size == 1) return;
-  PlaceOwnTokens();
+  PlaceContextShard();
   for (size_t m = 0; m < batches_.size(); ++m)
     FillContextSlice(staging->batches[m], Shard(), OnHost(staging->host, batches_[m]));
 }
@@ -93,7 +93,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
     batch.encoder.max_seqlen = options_.encoder_seq_length;
     batch.num_samples = options_.layout.micro_batch_size;
   }
-  PlaceOwnTokens();
+  PlaceContextShard();
 }
 
 void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
@@ -247,7 +247,7 @@ MicroBatchPacker::Staging* MicroBatchPacker::Holding(const SampleSource& source,
   return nullptr;
 }
 
-// Not the one whose step was read ahead, and rather not the one that was sent last.
+// Returns a staging whose step was not read ahead, rather than the one that was sent last.
 MicroBatchPacker::Staging* MicroBatchPacker::Free() {
   if (buffer_.device().type != DeviceType::kCuda) return &staging_[0];
   Staging* const other = &staging_[1 - current_];
@@ -307,7 +307,7 @@ double TokensOf(const MicroBatch& batch) {
 
 }  // namespace
 
-// Of all ranks. Counts below 2^24 are exact in fp32, and a global batch of more tokens loses less
+// Counts the tokens of all ranks. Counts below 2^24 are exact in fp32, and a larger one loses less
 // than its last digit. Ranks add up on the host, whatever they compute on.
 float MicroBatchPacker::CountTokens(const Staging& staging, const ProcessGroup& data_group,
                                     const Stream& stream) {
@@ -346,7 +346,7 @@ absl::Status MicroBatchPacker::Pack(const SampleSource& source, const Step& step
   current_ = static_cast<int>(staging - staging_);
   Place(step, *staging);
   Weigh(step, CountTokens(*staging, data_group, stream), data_group.size(), staging);
-  TakeOwnTokens(staging);
+  FillContextShard(staging);
   staging->host.StartSend(stream);
   return absl::OkStatus();
 }

@@ -130,7 +130,7 @@ TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   EXPECT_EQ(second.num_sequences(), 3);
 }
 
-// What one rank packs, and fillers of no weight.
+// The tokens that one rank packs, and fillers of no weight.
 TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
   PackerOptions options = Options(4, 1);
   options.classified = true;
@@ -213,7 +213,7 @@ TEST_F(MicroBatchPackerTest, SpansAreNumberedThroughTheMicroBatch) {
   EXPECT_THAT(Values<float>(spans.weight_R), ElementsAre(1, 1));
 }
 
-// Of lengths that no number of ranks need divide.
+// Samples of lengths that no number of ranks need divide.
 TEST_F(MicroBatchPackerTest, ShapesForPlanningHoldEveryBatch) {
   struct Ranks {
     int64_t token_multiple;
@@ -340,7 +340,7 @@ TEST_F(MicroBatchPackerTest, RanksShareOneDenominatorAndTakeTurns) {
               }).ok());
 }
 
-// Of the samples here one context-parallel rank holds more tokens that count than the other.
+// One context-parallel rank holds more of the samples' tokens that count than the other.
 TEST_F(MicroBatchPackerTest, ContextRanksWeighTheirTokensAsOneRankDoes) {
   for (const bool per_token : {true, false}) {
     PackerOptions options = Options(2, 2);

@@ -20,7 +20,7 @@ struct MicroBatchRoom {
   int64_t encoder_tokens = 0;  // 0: there are neither an encoder nor spans
 };
 
-// What is used of it.
+// The part of it that is used.
 struct MicroBatchSize {
   int64_t tokens = 0, sequences = 0, encoder_tokens = 0, spans = 0;
 };

@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer);
 
-// Of made-up documents (mock_sentences.h); a vocabulary without the special tokens that it takes
-// gets some. `part.documents` and `part.cache` are ignored.
+// Opens made-up documents (mock_sentences.h); a vocabulary without the special tokens that they
+// need gets some. `part.documents` and `part.cache` are ignored.
 absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDataOptions& options,
                                                                 const SentencePart& part,
                                                                 const Tokenizer& tokenizer);

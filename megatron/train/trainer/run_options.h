@@ -20,7 +20,7 @@
 
 namespace megatron {
 
-// What the loop around the steps does.
+// Options of the loop around the steps.
 struct LoopOptions {
   int64_t train_iters = 0;
   int64_t eval_interval = 0;  // 0: no evaluation
@@ -60,17 +60,17 @@ enum class DistributedBackend { kAny, kNccl, kHost };
 
 // How ranks run and how long they wait for each other.
 struct RanksOptions {
-  bool processes = false;  // else threads
+  bool processes = false;  // ranks are processes; else threads
   DistributedBackend backend = DistributedBackend::kAny;
   bool sum_in_rank_order = false;                    // as in NcclWorldOptions
   bool check_collectives = false;                    // as in NcclWorldOptions
-  absl::Duration start_timeout = absl::Minutes(10);  // to find each other
-  absl::Duration timeout = absl::Minutes(10);        // for each wait after that
+  absl::Duration start_timeout = absl::Minutes(10);  // longest time to find each other
+  absl::Duration timeout = absl::Minutes(10);        // longest wait after that
   absl::Duration heartbeat_timeout = absl::Seconds(10);
   absl::Duration stuck_timeout = absl::Seconds(10);  // zero: none
 };
 
-// Which of cuBLASLt's kernels compute matrix products, and what besides.
+// The kernels of cuBLASLt that compute matrix products, and what else they compute.
 struct GemmOptions {
   std::string plan_file;  // empty: none
   bool time_kernels = false;
@@ -88,7 +88,7 @@ struct RunOptions {
   GenerationOptions generation;
   uint64_t seed = 1234;
   DeviceType device = DeviceType::kCpu;
-  int num_threads = 1;  // of all ranks of a machine together
+  int num_threads = 1;  // number of threads of all ranks of a machine together
   GemmOptions gemms;
   RanksOptions ranks;
   ProfileOptions profile;
