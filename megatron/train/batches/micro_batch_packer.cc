@@ -25,8 +25,8 @@ MicroBatchRoom MicroBatchPacker::Room() const {
   MicroBatchRoom room;
   room.tokens = largest.tokens;
   room.sequences = options_.lengths_vary() ? largest.sequences : largest.tokens;
-  room.classified = options_.classified;
-  room.routed = options_.routed && options_.lengths_vary();
+  room.has_classes = options_.has_classes;
+  room.has_sample_numbers = options_.has_sample_numbers && options_.lengths_vary();
   room.encoder_tokens = largest.encoder_tokens;
   return room;
 }
@@ -53,7 +53,7 @@ int64_t MicroBatchPacker::BytesOfOne() const {
   const MicroBatchSize largest = LargestSize();
   return MicroBatchBytes(Room()) +
          ContextSliceBytes(
-             {largest.tokens, options_.classified ? largest.sequences : 0, largest.encoder_tokens},
+             {largest.tokens, options_.has_classes ? largest.sequences : 0, largest.encoder_tokens},
              Shard());
 }
 
@@ -106,7 +106,7 @@ void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchS
   std::fill_n(batch->sample_T.data<int64_t>() + offset, length, ordinal);
   for (int64_t i = 0; i < length; ++i)
     batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
-  if (options_.classified) AppendClasses(sample, *used, batch);
+  if (options_.has_classes) AppendClasses(sample, *used, batch);
   if (!batch->sample_number_T.empty()) AppendNumbers(sample, *used, batch);
   if (options_.encoder_seq_length > 0) {
     AppendEncoder(sample, ordinal, used, batch);
@@ -191,7 +191,7 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   filler.spans.assign(static_cast<size_t>(missing), -1);
   filler.document_starts = {0};
   Append(filler, /*ordinal=*/0, used, batch);
-  if (options_.classified) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
+  if (options_.has_classes) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
 }
 
 // Training and evaluation have a source each, and each source a reader that knows where it is.
@@ -330,7 +330,7 @@ void MicroBatchPacker::Weigh(const Step& step, float all_tokens, int data_ranks,
     for (int64_t t = 0; t < batch.num_tokens(); ++t) {
       batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
     }
-    if (options_.classified) WeighSequences(step, &batch);
+    if (options_.has_classes) WeighSequences(step, &batch);
   }
 }
 

@@ -37,9 +37,9 @@ struct PackerOptions {
   // of each one's own mean.
   bool per_token_loss = true;
   // Whether samples have token types and a class.
-  bool classified = false;
-  // Whether tokens go to experts, some of which need to know the sample of each token.
-  bool routed = false;
+  bool has_classes = false;
+  // Whether tokens of samples of varied lengths have their sample's number, which experts read.
+  bool has_sample_numbers = false;
   // The most tokens of a sample for an encoder, whose decoder has seq_length; 0: there are none.
   int64_t encoder_seq_length = 0;
   // Micro-batches of samples of varied lengths are filled up to a multiple of this, by a sequence
@@ -51,7 +51,7 @@ struct PackerOptions {
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
 
   // Whether samples may be shorter than seq_length; each is one sequence then.
-  bool lengths_vary() const { return classified || encoder_seq_length > 0; }
+  bool lengths_vary() const { return has_classes || encoder_seq_length > 0; }
 };
 
 class MicroBatchPacker {

@@ -107,7 +107,7 @@ class MicroBatchPackerTest : public ::testing::Test {
 
 TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   PackerOptions options = Options(2, 2);
-  options.classified = options.routed = true;
+  options.has_classes = options.has_sample_numbers = true;
   options.token_multiple = 2;
   MicroBatchPacker packer(options, Device(), nullptr);
   const ClassifiedSource source;
@@ -133,7 +133,7 @@ TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
 // The tokens that one rank packs, and fillers of no weight.
 TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
   PackerOptions options = Options(4, 1);
-  options.classified = true;
+  options.has_classes = true;
   const ClassifiedSource source;
   const MicroBatchPacker::Step step = {/*consumed_samples=*/1, 1, 8};
   MicroBatchPacker whole(options, Device(), nullptr);

@@ -19,7 +19,7 @@ class Bert : public Recipe {
     if (model.openai_gelu()) options->masked_lm_activation = ops::Activation::kGeluTanh;
   }
 
-  void SetPacking(PackerOptions* options) const override { options->classified = true; }
+  void SetPacking(PackerOptions* options) const override { options->has_classes = true; }
 
   void SetData(const config::PretrainConfig& config, DataOptions* options) const override {
     SentenceDataOptions sentences;

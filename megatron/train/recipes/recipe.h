@@ -17,10 +17,10 @@
 
 namespace megatron {
 
-// Tokens of one sample, at most.
+// The most tokens of one sample.
 struct SampleLengths {
-  int64_t seq_length = 0;          // of the stack that the loss is computed behind
-  int64_t encoder_seq_length = 0;  // of the encoder in front of it; 0: there is none
+  int64_t seq_length = 0;          // tokens for the stack that the loss is computed behind
+  int64_t encoder_seq_length = 0;  // tokens for the encoder in front of it; 0: there is none
 };
 
 // What a trained model is shown at the end of a run, and how its answer is shown.
