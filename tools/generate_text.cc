@@ -79,18 +79,7 @@ absl::Status Restore(InferenceModel* model) {
   return absl::OkStatus();
 }
 
-absl::Status Generate(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint directory");
-  MEGATRON_RETURN_IF_ERROR(CheckFlags());
-  MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
-  MEGATRON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<InferenceModel> model,
-      AsArgument(InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores())));
-  if (model->options().kind == ModelKind::kBert) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(arguments[0], " is a BERT; fill_mask fills gaps in text with it"));
-  }
-  if (model->options().kind == ModelKind::kT5) return Restore(model.get());
+absl::Status Continue(InferenceModel* model) {
   const std::string prompt = Prompt();
   std::vector<int32_t> tokens;
   MEGATRON_RETURN_IF_ERROR(model->tokenizer().Encode(prompt, &tokens), _ << "in the prompt");
@@ -104,6 +93,25 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
                                 return std::fflush(stdout) == 0;
                               });
   std::printf("\n");
+  return absl::OkStatus();
+}
+
+absl::Status Generate(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint directory");
+  MEGATRON_RETURN_IF_ERROR(CheckFlags());
+  MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<InferenceModel> model,
+      AsArgument(InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores())));
+  switch (model->options().kind) {
+    case ModelKind::kGpt:
+      return Continue(model.get());
+    case ModelKind::kBert:
+      return absl::InvalidArgumentError(
+          absl::StrCat(arguments[0], " is a BERT; fill_mask fills gaps in text with it"));
+    case ModelKind::kT5:
+      return Restore(model.get());
+  }
   return absl::OkStatus();
 }
 

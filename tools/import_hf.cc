@@ -21,7 +21,7 @@
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/huggingface/hf_config.h"
-#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_identity.h"
 #include "tools/common/dataset_lock.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/tool_main.h"

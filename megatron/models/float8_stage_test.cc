@@ -68,7 +68,7 @@ TEST(Float8StageTest, LossAndGradientsAreNearThoseWithoutAndNotThem) {
     for (const auto& [name, gradient] : Collect(plain)) {
       const double difference = Difference(gradients.at(name), gradient);
       EXPECT_GT(difference, 0) << name;
-      // Of an element in E5M2 up to an eighth is lost, and errors add up through the layers.
+      // An element in E5M2 loses up to an eighth, and errors add up through the layers.
       EXPECT_LT(difference, 0.3) << name;
     }
   }
@@ -125,7 +125,7 @@ TEST(Float8StageTest, RecomputationGivesTheSameBits) {
   }
 }
 
-// But for roundings of fp32, which take an element to another code now and then.
+// They differ by roundings of fp32 alone, which take an element to another code now and then.
 TEST(Float8StageTest, TensorParallelRanksComputeWhatOneRankComputes) {
   for (const ModelOptions& model : Models()) {
     HostBatch batch = RandomBatch({20, 12}, model.vocab_size, 2);

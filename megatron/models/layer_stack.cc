@@ -101,7 +101,7 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
                                  Saved* saved) {
   Arena::Scope scope(ctx.scratch);
   Arena::Scope recompute_scope(ctx.recompute);
-  // What ends the recomputation begins the backward: it is held over both.
+  // The recomputation ends with the layer that the backward begins with: it is held over both.
   const WeightsInUse last_layer(ctx.blocks, BlockOf(segment.end - 1));
   if (segment.recompute) {
     LayerContext recomputing = ctx;

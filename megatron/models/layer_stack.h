@@ -1,11 +1,11 @@
-// Consecutive transformer layers, with the recomputation of whole layers: what a chunk of a
-// pipeline stage consists of but for embeddings and heads, in every model.
+// Consecutive transformer layers, with the recomputation of whole layers. In every model a chunk of
+// a pipeline stage consists of them, of embeddings and of heads.
 //
-// Layers are grouped in *segments*. Of a segment that is recomputed only the input is kept; its
-// backward runs its forward again, in the arena ctx.recompute, or where weight gradients are put
-// off in that which lives until then.
+// Layers are grouped in *segments*. A recomputed segment keeps its input alone; its backward runs
+// its forward again, in the arena ctx.recompute, or, where weight gradients are deferred, in
+// ctx.deferred.
 //
-// Legend: T rows of the residual stream that this rank holds, H hidden.
+// Legend: T rows of the residual stream on this rank, H hidden.
 #ifndef MEGATRON_MODELS_LAYER_STACK_H_
 #define MEGATRON_MODELS_LAYER_STACK_H_
 
@@ -20,12 +20,12 @@
 
 namespace megatron {
 
-// Recomputation of whole layers; that of parts of a layer is TransformerOptions::recompute.
+// Recomputation of whole layers. TransformerOptions::recompute is that of parts of a layer.
 struct LayerRecompute {
   enum Method {
     kNone,
-    kUniform,  // layers in groups of num_layers, of each only the input is kept
-    kBlock,    // of each of the first num_layers layers only the input is kept
+    kUniform,  // every group of num_layers layers keeps its input alone
+    kBlock,    // each of the first num_layers layers keeps its input alone
   };
   Method method = kNone;
   int64_t num_layers = 1;
@@ -62,10 +62,10 @@ class LayerStack {
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
   // Each layer is a block. Without this call before, ctx.blocks must be null.
   void AppendParameters(std::vector<Parameter*>* out);
-  // The blocks that forward and backward use first; kNone without layers.
+  // The blocks that forward and backward use first; kNone if there are no layers.
   int first_block() const { return layers_.empty() ? WeightBlocks::kNone : first_block_; }
   int last_block() const { return BlockBefore(num_layers()); }
-  // Those of the layers that have experts, in order.
+  // The layers that have experts, in order.
   std::vector<MoeLayer*> moe_layers() const;
 
  private:

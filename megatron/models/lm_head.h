@@ -1,9 +1,9 @@
-// The way out of a model: the last norm, the product with the vocabulary, and the loss; for BERT
-// also what its head does before and beside that.
+// The end of a model: the last norm, the product with the vocabulary, and the loss; for BERT also
+// its transform in front of the product and its binary head.
 //
-// The logits are the largest tensor of most models. So they may be formed *in chunks* of some
-// tokens: then the product, the loss and the gradients of one chunk follow each other, and all of
-// them happen in Backward, which spares forming the logits twice.
+// The logits are the largest tensor of most models, so they may be formed *in chunks* of some
+// tokens. Then the product, the loss and the gradients of one chunk follow each other, all of them
+// in Backward, so that the logits are not formed twice.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden, V vocabulary of this
 // rank.
@@ -45,27 +45,28 @@ class LmHead {
   // weight; what is measured on logits that come in chunks is added by Backward, if there is one. x
   // must live as long as *saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved) const;
-  // dx (=), parameter gradients (+=). Only the output matrix' is put off: what BERT has beside it
-  // is small.
+  // dx (=), parameter gradients (+=). Only the gradient of the output matrix is deferred: BERT's
+  // other parameters here are small.
   void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, const Saved& saved);
   // The logits of one token of x (fp32 [padded vocabulary]), on every tensor-parallel rank.
   void Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,
                const Tensor& logits_V) const;
 
-  // But for the output matrix.
+  // Appends all parameters but the output matrix.
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
   Tensor Allocate(Arena* arena, int64_t rows, int64_t columns, const char* name) const {
     return arena->Allocate(dtype_, {rows, columns}, name);
   }
-  // x normalized, unless it is already.
+  // Returns x normalized; in a post-norm model x is that already.
   Tensor Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
-  // What meets the vocabulary.
+  // Returns the hidden states that are multiplied with the output matrix.
   Tensor Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const;
-  // The embedding ends the gradient of a matrix that both use: that is not put off past its end.
-  // Nor is one whose logits are gone.
+  // Whether the gradient of the output matrix is deferred. The gradient of a matrix that the
+  // embedding uses, too, is complete when the embedding has added to it, which is not deferred; and
+  // nothing can be deferred once the logits are gone.
   bool PutsOff(const LayerContext& ctx) const {
     return ctx.defers() && chunk_ == 0 && !(shares_with_embedding_ && ctx.blocks != nullptr);
   }
@@ -73,15 +74,15 @@ class LmHead {
   Tensor RowOf(const Tensor& sums, MeasureKind kind) const;
   // Allocates them in scratch, for all tokens.
   VocabParallelCrossEntropy::Outputs AllocateOutputs(const LayerContext& ctx) const;
-  // Adds what was found of all tokens to the sums.
+  // Adds the losses and hits of all tokens to the sums.
   void Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
                const Tensor& sums) const;
-  // The loss of all tokens, a chunk at a time; unless dx is empty also the gradients, this rank's
-  // summand of dx (=) among them.
+  // Computes the loss of all tokens, a chunk at a time; unless dx is empty also the gradients, with
+  // this rank's summand of dx (=).
   void RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH) const;
-  // Those of the bias, too.
+  // Adds the gradients of the output matrix and of the bias.
   void AddWordsGradient(const LayerContext& ctx, const Saved& saved);
-  // Null for a head that has nothing but the output matrix.
+  // Returns null for a head that has nothing but the output matrix.
   WeightBlocks* OwnBlocks(const LayerContext& ctx) const {
     return own_block_ == WeightBlocks::kNone ? nullptr : ctx.blocks;
   }
@@ -93,15 +94,15 @@ class LmHead {
   int64_t hidden_size_;
   Parameter* words_;
   Measures measures_;
-  // The embedding of the same stage uses the matrix after the head in backward.
+  // In backward the embedding of the same stage uses the matrix after the head.
   bool shares_with_embedding_;
   float output_scale_;
   int64_t chunk_;                                 // ModelOptions::logits_chunk
-  Parameter bias_V_;                              // without a name: there is none
+  Parameter bias_V_;                              // has no name if there is no bias
   std::unique_ptr<NormLayer> norm_;               // null in a post-norm model
   std::unique_ptr<MaskedLmTransform> transform_;  // may be null
   std::unique_ptr<SentenceOrderHead> order_;      // may be null
-  int own_block_ = WeightBlocks::kNone;           // of all parameters but the output matrix
+  int own_block_ = WeightBlocks::kNone;           // block of all parameters but the output matrix
   VocabParallelCrossEntropy cross_entropy_;
 };
 

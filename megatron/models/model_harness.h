@@ -24,27 +24,27 @@ ModelOptions SmallMixtral();
 ModelOptions SmallDeepSeek();
 // Post-norm; experts chosen by sinkhorn, with jitter and padding.
 ModelOptions SmallBalanced();
-ModelOptions SmallBert();          // as Megatron's
-ModelOptions SmallPostNormBert();  // as in the paper
+ModelOptions SmallBert();          // Megatron's form
+ModelOptions SmallPostNormBert();  // the paper's form
 ModelOptions SmallMegatronT5();    // learned positions, LayerNorm, biases
 ModelOptions SmallT5();            // relative positions, RMSNorm, no biases
 
-// Tokens of one micro-batch, as host arrays.
+// The tokens of one micro-batch, as host arrays.
 struct HostBatch {
   std::vector<int32_t> tokens, types, labels, positions, sample_positions, cu_seqlens;
   std::vector<int64_t> samples;
   std::vector<float> loss_weights, gradient_weights;
   std::vector<int32_t> sequence_labels;
   std::vector<float> sequence_weights, sequence_gradient_weights;
-  // What the encoder reads, of models that have one.
+  // The encoder's tokens, read by models that have one.
   std::vector<int32_t> encoder_tokens, encoder_positions, encoder_cu_seqlens;
   std::vector<int64_t> encoder_samples;
 
   MicroBatch View();
 };
 // Sequences of these lengths with random tokens and classes, each a sample numbered from
-// `first_sample`; gradient weights are loss_weight / tokens, and sequence_weight / sequences. Those
-// of the encoder are three tokens longer.
+// `first_sample`; gradient weights are loss_weight / tokens, and sequence_weight / sequences. The
+// encoder's sequences are three tokens longer.
 HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint32_t seed,
                       int64_t first_sample = 0);
 
@@ -53,14 +53,14 @@ class ModelHarness {
   ModelHarness(const ModelOptions& options, const ProcessGroup& tensor_group, uint64_t seed,
                int threads = 1, const StagePlacement& placement = {});
 
-  // Mean losses over the batch, added up, without backward, as in training (with dropout) or not.
+  // Returns the sum of the mean losses over the batch, without backward; `training`: with dropout.
   double Loss(HostBatch* batch, bool training);
   // Forward and backward; gradients accumulate. Returns the sum of the mean losses.
   double LossAndGradients(HostBatch* batch);
-  // That follow token `token` of the batch, over the padded vocabulary.
+  // Returns the logits that follow token `token` of the batch, over the padded vocabulary.
   std::vector<float> Logits(HostBatch* batch, int64_t token);
   void ZeroGradients();
-  // What the last call measured.
+  // The measures of the last call, by name.
   const std::map<std::string, double>& means() const { return means_; }
 
   ModelStage& stage() { return *stage_; }
@@ -83,7 +83,7 @@ class ModelHarness {
   std::map<std::string, double> means_;
 };
 
-// What the stage's arenas need for this batch, with its backward whole or in two parts.
+// Sizes of the arenas that a stage needs for this batch, with its backward whole or split.
 StageMemorySizes MeasureStage(const ModelOptions& options, int tensor_size, const MicroBatch& batch,
                               bool split = false);
 

@@ -1,4 +1,4 @@
-// What a model is: GPT-2, GPT-3, Llama, BERT and T5 are settings of these.
+// The options that describe a model: GPT-2, GPT-3, Llama, BERT and T5 are settings of these.
 #ifndef MEGATRON_MODELS_MODEL_OPTIONS_H_
 #define MEGATRON_MODELS_MODEL_OPTIONS_H_
 

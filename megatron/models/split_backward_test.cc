@@ -96,7 +96,7 @@ class TwoMicroBatches {
   std::vector<MicroBatch> batches_;
 };
 
-// To a tied table head and embedding add in turn, in another order when the head's is put off.
+// Head and embedding add to a tied table in turn, in another order when the head's is deferred.
 void ExpectSame(Gradients got, Gradients want, bool tied) {
   if (tied) {
     for (size_t i = 0; i < want[kTable].size(); ++i)
@@ -139,7 +139,7 @@ TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
   }
 }
 
-// What is put off costs memory, but a whole backward takes none of it.
+// Deferred gradients cost memory, of which a whole backward takes none.
 TEST(SplitBackwardTest, OnlyASplitBackwardKeepsGradients) {
   HostBatch batch = RandomBatch({64}, 50, 2);
   const ModelOptions options = SmallGpt2();
@@ -148,7 +148,7 @@ TEST(SplitBackwardTest, OnlyASplitBackwardKeepsGradients) {
   EXPECT_EQ(whole.put_off(), 0);
   EXPECT_EQ(split.saved(), whole.saved());
   EXPECT_LT(split.scratch, whole.scratch);
-  // Of each layer the gradients of qkv, of fc1's output, and of what proj and fc2 have written.
+  // Each layer keeps the gradients of qkv, of fc1's output, and of the outputs of proj and fc2.
   const TransformerOptions& layer = options.transformer;
   const int64_t floats = 3 * layer.hidden_size + layer.ffn_hidden_size + 2 * layer.hidden_size;
   EXPECT_EQ(split.put_off(), layer.num_layers * 64 * floats * 4);

@@ -9,21 +9,21 @@
 
 namespace megatron {
 
-// Of one chunk of the stage.
+// The slots of one chunk of a stage.
 struct SlotSizes {
-  int count = 1;      // micro-batches in flight
-  int64_t bytes = 0;  // that one of them keeps
+  int count = 1;      // number of micro-batches in flight
+  int64_t bytes = 0;  // number of bytes that each of them keeps
 };
 
 struct StageMemorySizes {
-  std::vector<SlotSizes> slots = {SlotSizes()};  // by chunk: what is kept for backward
-  std::vector<SlotSizes> deferred = {{0, 0}};    // and from its first part to its second
-  int64_t recompute = 0;                         // what recomputed layers keep for their backward
+  std::vector<SlotSizes> slots = {SlotSizes()};  // by chunk: kept for backward
+  std::vector<SlotSizes> deferred = {{0, 0}};    // by chunk: kept for a deferred part
+  int64_t recompute = 0;                         // kept by recomputed layers for their backward
   int64_t scratch = 0;
-  int64_t edges = 0;  // what neighbouring stages send
-  // Where CUDA graphs find their micro-batches. Not the stage's own memory.
+  int64_t edges = 0;  // received from neighbouring stages
+  // Memory of the micro-batches that CUDA graphs read. It is not the stage's own.
   int64_t graph_inputs = 0;
-  // Of sharded weights and gradients what is whole for a while. Not the stage's own memory.
+  // Memory of sharded weights and gradients while they are whole. It is not the stage's own.
   int64_t whole_weights = 0, whole_gradients = 0;
 
   int64_t saved() const { return Sum(slots); }
@@ -40,7 +40,7 @@ struct StageMemorySizes {
 struct StageMemory {
   StageMemory(Device device, const StageMemorySizes& sizes, MemoryLedger* ledger);
 
-  // What was used so far: on the meta device, what a real one needs.
+  // The most that was used so far: on the meta device, the sizes that a real one needs.
   StageMemorySizes HighWater() const;
 
   using Slots = std::vector<std::vector<std::unique_ptr<Arena>>>;  // by chunk and slot

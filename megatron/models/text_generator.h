@@ -29,7 +29,7 @@ struct SamplingOptions {
   uint64_t seed = 1;
 };
 
-// The token drawn from logits[0, vocab_size). `uniform` is in (0, 1].
+// Returns a token drawn from logits[0, vocab_size). `uniform` is in (0, 1].
 int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     float uniform);
 
@@ -53,15 +53,16 @@ class TextGenerator {
   TextGenerator(const GeneratorSetup& setup, const GeneratorLimits& limits, const Stream& stream,
                 MemoryLedger* ledger);
 
-  // On a meta stream: takes of the stage's arenas what the longest context takes.
+  // Allocates from the stage's arenas what the longest context needs. On a meta stream only.
   void Measure();
 
-  // What the encoder reads from now on: 1 to max_encoder_context tokens. Models that have one need
-  // this first.
+  // Gives the encoder the tokens that it reads from now on, 1 to max_encoder_context of them.
+  // Models that have an encoder need this first.
   void Read(absl::Span<const int32_t> tokens);
 
-  // The logits (of the vocabulary) at token `token` of a text of at most max_context tokens, for
-  // models that see what follows it as well; until the next call. Empty where a peer was lost.
+  // Returns the logits (of the vocabulary) at token `token` of a text of at most max_context
+  // tokens, for models that see what follows it as well. They are valid until the next call, and
+  // empty if a peer was lost.
   absl::Span<const float> LogitsAt(absl::Span<const int32_t> tokens, int64_t token);
 
   // Appends up to `count` tokens to `tokens`, which must not be empty, and shows each to
@@ -71,7 +72,7 @@ class TextGenerator {
                 absl::FunctionRef<bool(int32_t token)> on_token);
 
  private:
-  // The logits of one of the tokens, in logits_V_. False where a peer was lost.
+  // Computes the logits of one of the tokens, in logits_V_. False if a peer was lost.
   bool Predict(absl::Span<const int32_t> tokens, int64_t token);
   MicroBatch FirstTokens(int64_t count) const;
   EncoderBatch FirstEncoderTokens(int64_t count) const;
@@ -84,8 +85,8 @@ class TextGenerator {
   int64_t encoder_tokens_ = 0;
   Stream stream_;
   Buffer buffer_;
-  HostMirror host_;   // of buffer_
-  MicroBatch whole_;  // as large as may be
+  HostMirror host_;   // the host's side of buffer_
+  MicroBatch whole_;  // the largest micro-batch
   Tensor logits_V_;
 };
 

@@ -1,5 +1,5 @@
-// The way into a model: of each token the sum of its word's row, its position's and, where the
-// model has them, its type's; normalized in a post-norm model; with dropout.
+// The beginning of a model: each token becomes the sum of its word's row, its position's and, where
+// the model has them, its type's; normalized in a post-norm model; with dropout.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
 #ifndef MEGATRON_MODELS_TOKEN_EMBEDDING_H_
@@ -39,7 +39,7 @@ class TokenEmbedding {
  private:
   // A table that every tensor-parallel rank holds whole.
   Parameter MakeTable(const ModelOptions& options, const char* name, int64_t rows) const;
-  // Of a table that the model may not have.
+  // Adds the rows of a table, if the model has it.
   void LookUp(const LayerContext& ctx, const Parameter& table, const Tensor& ids_T,
               const Tensor& y_TH) const;
   void LookUpBackward(const LayerContext& ctx, const Tensor& ids_T, const Tensor& dy_TH,
@@ -50,9 +50,9 @@ class TokenEmbedding {
   }
   float dropout_;
   VocabParallelEmbedding* words_;
-  Parameter positions_, types_;           // without a name: there is none
+  Parameter positions_, types_;           // have no name if there is no such table
   std::unique_ptr<NormLayer> norm_;       // may be null
-  int rest_block_ = WeightBlocks::kNone;  // of all parameters but the word table
+  int rest_block_ = WeightBlocks::kNone;  // block of all parameters but the word table
 };
 
 }  // namespace megatron

@@ -40,6 +40,7 @@
 #include "megatron/train/resolve_paths.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/flops.h"
+#include "megatron/train/trainer/run_identity.h"
 #include "megatron/train/trainer/run_plan.h"
 
 namespace megatron {

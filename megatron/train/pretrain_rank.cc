@@ -5,15 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/train/failure/stop_signals.h"
-#include "megatron/train/text/masked_text.h"
-#include "megatron/train/text/restored_text.h"
-#include "megatron/train/text/text_stream.h"
+#include "megatron/train/recipes/recipes.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/training_loop.h"
 
@@ -136,56 +133,23 @@ ExitCode PretrainRank::Train() {
   return TrainingLoop(context, fs_, trainer_.get()).Run();
 }
 
-void PretrainRank::FillMasks() {
-  constexpr int kGuesses = 3;
-  TextGenerator model = trainer_->MakeGenerator(&ledger_);
-  const absl::StatusOr<FilledText> filled =
-      megatron::FillMasks(run_.options.generation.prompt, kGuesses, *run_.tokenizer,
-                          run_.options.data.seq_length, &model);
-  console_.Print("--- the model fills in ---\n");
-  console_.Print(filled.ok()
-                     ? absl::StrCat(filled->text, "\n", FormatGuesses(*filled))
-                     : absl::StrCat("generation.prompt: ", filled.status().message(), "\n"));
-}
-
-void PretrainRank::Restore() {
-  const TrainerOptions& options = run_.options.trainer;
-  RestoreOptions how;
-  how.sampling = run_.options.generation.sampling;
-  how.tokens = run_.options.generation.tokens;
-  how.limits = {options.model.vocab_size, options.max_generation_context,
-                options.max_encoder_context};
-  Consensus consensus(world_);
-  TextGenerator model = trainer_->MakeGenerator(&ledger_);
-  const absl::StatusOr<RestoredText> restored =
-      RestoreText(run_.options.generation.prompt, *run_.tokenizer, how, &model,
-                  [&] { return !consensus.Any(StopSignal() != 0); });
-  console_.Print("--- the model restores ---\n");
-  console_.Print(restored.ok()
-                     ? absl::StrCat(restored->text, "\n", FormatSpans(*restored))
-                     : absl::StrCat("generation.prompt: ", restored.status().message(), "\n"));
-}
-
 void PretrainRank::Generate() {
   progress_.Enter(Phase::kGenerate);
-  if (run_.options.trainer.model.kind == ModelKind::kBert) return FillMasks();
-  if (run_.options.trainer.model.kind == ModelKind::kT5) return Restore();
+  const TrainerOptions& options = run_.options.trainer;
   const GenerationOptions& generation = run_.options.generation;
-  const Tokenizer& tokenizer = *run_.tokenizer;
-  std::vector<int32_t> tokens;
-  const absl::Status encoded = tokenizer.Encode(generation.prompt, &tokens);
-  if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
-  console_.Print("--- the model continues ---\n" + generation.prompt);
-  TextStream text(tokenizer, tokens);
   Consensus consensus(world_);
-  TextGenerator generator = trainer_->MakeGenerator(&ledger_);
-  generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
-    if (token == tokenizer.eod()) return false;
-    progress_.Enter(Phase::kGenerate);  // the next one
-    console_.Print(text.Add(token));
-    return !consensus.Any(StopSignal() != 0) && world_.status().ok();
-  });
-  console_.Print("\n");
+  TextGenerator model = trainer_->MakeGenerator(&ledger_);
+  PromptTask task;
+  task.prompt = generation.prompt;
+  task.tokens = generation.tokens;
+  task.sampling = generation.sampling;
+  task.limits = options.generation_limits();
+  task.tokenizer = run_.tokenizer.get();
+  task.model = &model;
+  task.print = [&](const std::string& text) { console_.Print(text); };
+  task.begin_token = [&] { progress_.Enter(Phase::kGenerate); };
+  task.go_on = [&] { return !consensus.Any(StopSignal() != 0) && world_.status().ok(); };
+  RecipeOf(options.model.kind).FinishRun(task);
 }
 
 ExitCode PretrainRank::Run() {

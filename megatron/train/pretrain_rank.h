@@ -90,8 +90,6 @@ class PretrainRank {
   absl::Status Start(ExitCode* code);
   ExitCode Train();
   void Generate();
-  void FillMasks();
-  void Restore();
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;

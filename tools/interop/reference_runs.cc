@@ -110,7 +110,7 @@ ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
   PackerOptions& packing = run.trainer.packing;
   packing.layout.micro_batch_size = kMicroBatch;
   packing.max_micro_batches = kGlobalBatch / kMicroBatch;
-  packing.classified = model.kind == ModelKind::kBert;
+  packing.has_classes = model.kind == ModelKind::kBert;
   const bool has_encoder = model.kind == ModelKind::kT5;
   packing.seq_length = has_encoder ? kReferenceDecoderLength : kReferenceLength;
   packing.encoder_seq_length = has_encoder ? kReferenceLength : 0;

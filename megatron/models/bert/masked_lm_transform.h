@@ -1,5 +1,5 @@
-// What BERT's head does to hidden states before they meet the vocabulary: a dense layer, GELU
-// (either one) and a norm. Every tensor-parallel rank holds it whole and works on its own rows.
+// The layers of BERT's head in front of the output matrix: a dense layer, GELU (either one) and a
+// norm. Every tensor-parallel rank holds them whole and works on its own rows.
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_MODELS_BERT_MASKED_LM_TRANSFORM_H_

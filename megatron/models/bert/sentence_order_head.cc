@@ -30,13 +30,13 @@ Parameter Bias(const std::string& name, int64_t outputs) {
   return bias;
 }
 
-// Of sequences that begin on other context-parallel ranks none is here, and their weight is 0.
+// Sequences that begin on other context-parallel ranks have no first token here, and weight 0.
 Tensor FirstTokens(const LayerContext& ctx) {
   if (ctx.context_group.size() > 1) return ctx.batch->context.first_token_S;
   return ctx.batch->cu_seqlens.Slice(0, 0, ctx.batch->num_sequences());
 }
 
-// Of the residual stream, the first row that this rank holds.
+// Returns the number of the first row of the residual stream that this rank holds.
 int64_t FirstRow(const LayerContext& ctx) {
   return ctx.sequence_parallel ? ctx.tensor_group.rank() * ctx.rows() : 0;
 }

@@ -23,8 +23,8 @@ class SentenceOrderHead {
 
   explicit SentenceOrderHead(const TransformerOptions& options);
 
-  // Adds to `loss_sums` (fp32 [2]) those of sequence_weight * loss and of sequence_weight, to
-  // `hit_sums` the same of what was predicted rightly.
+  // Adds to `loss_sums` (fp32 [2]) the sums of sequence_weight * loss and of sequence_weight, to
+  // `hit_sums` those of sequence_weight * hit (1 for a right prediction) and of sequence_weight.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& loss_sums,
                const Tensor& hit_sums, Saved* saved) const;
   // dx (+=), parameter gradients (+=).

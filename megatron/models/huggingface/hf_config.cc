@@ -1,4 +1,4 @@
-// From config.json to our options.
+// Converts config.json to our options.
 #include "megatron/models/huggingface/hf_config.h"
 
 #include <cmath>

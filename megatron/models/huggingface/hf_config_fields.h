@@ -115,7 +115,7 @@ inline void CheckCommonHfFields(const HfFields& fields, const std::string& archi
   }
 }
 
-// From our options: what has no counterpart there, as reasons.
+// Collects as reasons what of our options has no counterpart there.
 using HfReasons = std::vector<std::string>;
 
 // BERT's part of both ways; `type` is "bert" or "megatron-bert".

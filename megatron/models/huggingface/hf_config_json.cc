@@ -1,4 +1,4 @@
-// From our options to config.json.
+// Converts our options to config.json.
 #include <charconv>
 #include <cstdlib>
 #include <string>
@@ -32,7 +32,7 @@ void Require(bool holds, const std::string& reason, Reasons* reasons) {
   if (!holds) reasons->push_back(reason);
 }
 
-// What neither architecture has.
+// Refuses options that neither architecture has.
 void CheckCommon(const ModelOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   Require(!layer.norm.zero_centered_gamma,
@@ -52,7 +52,7 @@ void CheckGpt(const ModelOptions& options, Reasons* reasons) {
   Require(options.num_token_types == 0, "token types: gpt2 and llama have none", reasons);
 }
 
-// What but T5 no model there has.
+// Refuses options that no model there but T5 has.
 void CheckNotT5(const ModelOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   auto require = [&](bool holds, const char* reason) { Require(holds, reason, reasons); };

@@ -41,7 +41,7 @@ void ReadFeedForward(const HfFields& fields, TransformerOptions* layer) {
     if (name != candidate.name) continue;
     layer->gated = candidate.gated;
     (layer->gated ? layer->gate : layer->activation) = candidate.activation;
-    // What transformers heeds where they differ.
+    // The field that transformers reads where the two differ.
     if (fields.Text("dense_act_fn", candidate.function) != candidate.function)
       fields.Error("dense_act_fn", absl::StrCat("must be ", candidate.function, " with ", name));
     if (fields.Bool("is_gated_act", candidate.gated) != candidate.gated)

@@ -27,11 +27,11 @@ namespace megatron {
 
 struct HfTensor {
   std::string name;            // there
-  std::vector<int64_t> shape;  // as it is stored there
+  std::vector<int64_t> shape;  // its shape in the file
   std::string parameter;       // ours that it is made of; empty: there is none, and it is zero
   Shape parameter_shape;       // the global one
 
-  int64_t rows = 0, columns = 1;  // of both, seen as matrices
+  int64_t rows = 0, columns = 1;  // both, seen as matrices, have so many
   bool transposed = false;        // there it is [columns, rows]
   // Row r there is row row(r) here.
   std::function<int64_t(int64_t r)> row;

@@ -38,7 +38,7 @@ TEST(SpanAccuracyTest, ASpanCountsWhereEachLabelIsRight) {
 }
 
 TEST(SpanAccuracyTest, ASpanWhoseLabelsAreOnSeveralRanksCountsOnce) {
-  // Of spans 0 and 1 each rank has a label, of span 2 the second alone.
+  // Each rank has a label of spans 0 and 1; the second alone has those of span 2.
   std::vector<int32_t> spans[2] = {{0, 1, -1, 1}, {0, 2, 1, -1}};
   std::vector<float> hits[2] = {{1, 1, 0, 1}, {1, 1, 0, 0}};
   std::vector<float> missing = {-1, -2, 0}, weight = {1, 1, 1}, sums[2] = {{0, 0}, {0, 0}};

@@ -169,7 +169,7 @@ void T5Stage::EmbedBackward(const Contexts& contexts, const Streams& gradients,
   embedding()->Backward(contexts.encoder, gradients.encoder_UH, saved.encoder_embedding);
 }
 
-// Where the encoder ends, its output stays here as well: the decoder's layers of this part read it.
+// The encoder's output stays in the part where the encoder ends, whose decoder layers read it, too.
 void T5Stage::ForwardEncoder(const Chunk& chunk, const Contexts& contexts, const Streams& out,
                              Saved* saved) const {
   LayerContext ctx = contexts.encoder;
@@ -276,7 +276,8 @@ void T5Stage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gra
     if (chunk.in_encoder)
       decoder_in.encoder_UH = AllocateHidden(scratch, contexts.encoder, "encoder gradient");
     BackwardDecoder(chunk, &contexts, dout, decoder_in, &saved);
-    dout = {decoder_in.encoder_UH, Tensor(), Tensor(), Tensor()};  // of the encoder's output
+    dout = {decoder_in.encoder_UH, Tensor(), Tensor(),
+            Tensor()};  // gradient of the encoder's output
   }
   if (chunk.in_encoder) BackwardEncoder(chunk, &contexts, dout, din, &saved);
   if (chunk.first) EmbedBackward(contexts, din, saved);

@@ -2,7 +2,7 @@
 // encoder's before the decoder's, with the embedding in front of the first and the head behind the
 // last. A part may hold layers of both stacks.
 //
-// What crosses an edge between two parts is all that is needed behind it:
+// All that is needed behind an edge between two parts crosses it:
 //   encoder_UH        what the encoder's layers so far have made of it; behind the encoder, its
 //                     normalized output, to whose gradient every part of the decoder adds its own
 //   decoder_TH        the decoder's stream; in front of its first layer, its embedding
@@ -41,7 +41,7 @@ class T5Stage : public ModelStage {
   void BackwardWeight(const WorkItem& item, const Stream& stream) override;
 
  private:
-  // What crosses an edge, or its gradient; biases may be empty.
+  // The tensors that cross an edge, or their gradients; biases may be empty.
   struct Streams {
     Tensor encoder_UH, decoder_TH, decoder_bias_WN, encoder_bias_WN;
   };
@@ -93,9 +93,9 @@ class T5Stage : public ModelStage {
                        const Streams& din, Saved* saved);
 
   std::vector<Chunk> chunks_;
-  // On the first stage, with relative positions.
+  // Set on the first stage of a model with relative positions.
   std::unique_ptr<RelativePositions> encoder_positions_, decoder_positions_;
-  std::unique_ptr<NormLayer> encoder_norm_;  // where the encoder ends
+  std::unique_ptr<NormLayer> encoder_norm_;  // set on the stage with the encoder's end
   int encoder_norm_block_ = WeightBlocks::kNone;
 };
 

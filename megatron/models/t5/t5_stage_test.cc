@@ -27,11 +27,11 @@ constexpr int kMicroBatches = 4;
 struct Layout {
   ScheduleKind kind = ScheduleKind::kOneForwardOneBackward;
   int stages = 1, chunks = 1;
-  std::vector<int64_t> layers = {5};  // of each part; the encoder has 2, the decoder 3
+  std::vector<int64_t> layers = {5};  // by part; the encoder has 2, the decoder 3
   int tensor = 1;
 };
 
-// Of the whole model, whoever computed it.
+// Loss and gradients of the whole model, whichever ranks computed them.
 struct Result {
   double loss = 0;  // the sum over micro-batches
   std::map<std::string, std::vector<double>> gradients;

@@ -18,28 +18,28 @@ MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
   batches_.reserve(options.max_micro_batches);
 }
 
-// Where samples have documents, one may begin at every token; where lengths vary, a sequence more
-// than there are samples fills the micro-batch up.
+// A document may begin at every token of a sample. Samples of varied lengths have none, but one
+// sequence more than there are samples fills the micro-batch up.
 MicroBatchRoom MicroBatchPacker::Room() const {
   const MicroBatchSize largest = LargestSize();
   MicroBatchRoom room;
   room.tokens = largest.tokens;
-  room.sequences = lengths_vary() ? largest.sequences : largest.tokens;
-  room.classified = options_.classified;
-  room.routed = options_.routed && lengths_vary();
+  room.sequences = options_.lengths_vary() ? largest.sequences : largest.tokens;
+  room.has_classes = options_.has_classes;
+  room.has_sample_numbers = options_.has_sample_numbers && options_.lengths_vary();
   room.encoder_tokens = largest.encoder_tokens;
   return room;
 }
 
-// With an encoder, what fills up one side has a token on the other too: where all samples are as
-// long as they may be, there is more than their tokens.
+// A sequence that fills up one side of a model with an encoder has tokens on the other side, too:
+// if all samples are as long as they may be, there are more tokens than theirs.
 MicroBatchSize MicroBatchPacker::LargestSize() const {
   const int64_t samples = options_.layout.micro_batch_size;
   MicroBatchSize size = {samples * options_.seq_length, samples,
                          samples * options_.encoder_seq_length};
   if (options_.encoder_seq_length > 0) size.spans = size.tokens;
   const int64_t multiple = TokenMultiple();
-  if (!lengths_vary() || multiple == 1) return size;
+  if (!options_.lengths_vary() || multiple == 1) return size;
   ++size.sequences;
   if (options_.encoder_seq_length > 0) {
     for (int64_t* tokens : {&size.tokens, &size.encoder_tokens})
@@ -53,11 +53,11 @@ int64_t MicroBatchPacker::BytesOfOne() const {
   const MicroBatchSize largest = LargestSize();
   return MicroBatchBytes(Room()) +
          ContextSliceBytes(
-             {largest.tokens, options_.classified ? largest.sequences : 0, largest.encoder_tokens},
+             {largest.tokens, options_.has_classes ? largest.sequences : 0, largest.encoder_tokens},
              Shard());
 }
 
-void MicroBatchPacker::PlaceOwnTokens() {
+void MicroBatchPacker::PlaceContextShard() {
   if (options_.context_parallel_size == 1) return;
   for (size_t m = 0; m < batches_.size(); ++m) {
     const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + MicroBatchBytes(Room());
@@ -65,9 +65,9 @@ void MicroBatchPacker::PlaceOwnTokens() {
   }
 }
 
-void MicroBatchPacker::TakeOwnTokens(Staging* staging) {
+void MicroBatchPacker::FillContextShard(Staging* staging) {
   if (options_.context_parallel_size == 1) return;
-  PlaceOwnTokens();
+  PlaceContextShard();
   for (size_t m = 0; m < batches_.size(); ++m)
     FillContextSlice(staging->batches[m], Shard(), OnHost(staging->host, batches_[m]));
 }
@@ -93,7 +93,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
     batch.encoder.max_seqlen = options_.encoder_seq_length;
     batch.num_samples = options_.layout.micro_batch_size;
   }
-  PlaceOwnTokens();
+  PlaceContextShard();
 }
 
 void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
@@ -106,7 +106,7 @@ void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchS
   std::fill_n(batch->sample_T.data<int64_t>() + offset, length, ordinal);
   for (int64_t i = 0; i < length; ++i)
     batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
-  if (options_.classified) AppendClasses(sample, *used, batch);
+  if (options_.has_classes) AppendClasses(sample, *used, batch);
   if (!batch->sample_number_T.empty()) AppendNumbers(sample, *used, batch);
   if (options_.encoder_seq_length > 0) {
     AppendEncoder(sample, ordinal, used, batch);
@@ -191,7 +191,7 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   filler.spans.assign(static_cast<size_t>(missing), -1);
   filler.document_starts = {0};
   Append(filler, /*ordinal=*/0, used, batch);
-  if (options_.classified) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
+  if (options_.has_classes) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
 }
 
 // Training and evaluation have a source each, and each source a reader that knows where it is.
@@ -216,12 +216,13 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
     MEGATRON_RETURN_IF_ERROR(reader.Get(range.begin + i, &sample_),
                              _ << "while reading training sample " << range.begin + i);
     const int64_t length = static_cast<int64_t>(sample_.tokens.size());
-    CHECK(length == options_.seq_length || (lengths_vary() && length < options_.seq_length))
+    CHECK(length == options_.seq_length ||
+          (options_.lengths_vary() && length < options_.seq_length))
         << length;
     CHECK_LE(static_cast<int64_t>(sample_.encoder_tokens.size()), options_.encoder_seq_length);
     Append(sample_, range.begin + i, &used, batch);
   }
-  if (lengths_vary()) FillUp(&used, batch);
+  if (options_.lengths_vary()) FillUp(&used, batch);
   Shorten(used, batch);
   return absl::OkStatus();
 }
@@ -246,7 +247,7 @@ MicroBatchPacker::Staging* MicroBatchPacker::Holding(const SampleSource& source,
   return nullptr;
 }
 
-// Not the one whose step was read ahead, and rather not the one that was sent last.
+// Returns a staging whose step was not read ahead, rather than the one that was sent last.
 MicroBatchPacker::Staging* MicroBatchPacker::Free() {
   if (buffer_.device().type != DeviceType::kCuda) return &staging_[0];
   Staging* const other = &staging_[1 - current_];
@@ -306,7 +307,7 @@ double TokensOf(const MicroBatch& batch) {
 
 }  // namespace
 
-// Of all ranks. Counts below 2^24 are exact in fp32, and a global batch of more tokens loses less
+// Counts the tokens of all ranks. Counts below 2^24 are exact in fp32, and a larger one loses less
 // than its last digit. Ranks add up on the host, whatever they compute on.
 float MicroBatchPacker::CountTokens(const Staging& staging, const ProcessGroup& data_group,
                                     const Stream& stream) {
@@ -329,7 +330,7 @@ void MicroBatchPacker::Weigh(const Step& step, float all_tokens, int data_ranks,
     for (int64_t t = 0; t < batch.num_tokens(); ++t) {
       batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
     }
-    if (options_.classified) WeighSequences(step, &batch);
+    if (options_.has_classes) WeighSequences(step, &batch);
   }
 }
 
@@ -345,7 +346,7 @@ absl::Status MicroBatchPacker::Pack(const SampleSource& source, const Step& step
   current_ = static_cast<int>(staging - staging_);
   Place(step, *staging);
   Weigh(step, CountTokens(*staging, data_group, stream), data_group.size(), staging);
-  TakeOwnTokens(staging);
+  FillContextShard(staging);
   staging->host.StartSend(stream);
   return absl::OkStatus();
 }

@@ -35,24 +35,27 @@ struct PackerOptions {
   // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
   // of each one's own mean.
   bool per_token_loss = true;
-  // Samples have token types and a class (BERT).
-  bool classified = false;
-  // Tokens go to experts, and what is struck over a sample needs to know its own.
-  bool routed = false;
-  // Set: samples have tokens for an encoder, at most so many, and seq_length is the decoder's (T5).
+  // Whether samples have token types and a class.
+  bool has_classes = false;
+  // Whether tokens of samples of varied lengths have their sample's number, which experts read.
+  bool has_sample_numbers = false;
+  // The most tokens of a sample for an encoder, whose decoder has seq_length; 0: there are none.
   int64_t encoder_seq_length = 0;
   // Micro-batches of samples of varied lengths are filled up to a multiple of this, by a sequence
   // that no loss counts: what sequence parallelism shares out evenly.
   int64_t token_multiple = 1;
-  // Of each sample this rank packs what is its own among the context-parallel ranks
+  // This rank packs its own share of each sample among the context-parallel ranks
   // (context_slice.h); the global batch is counted in whole samples.
   int context_parallel_size = 1, context_parallel_rank = 0, context_team_size = 1;
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
+
+  // Whether samples may be shorter than seq_length; each is one sequence then.
+  bool lengths_vary() const { return has_classes || encoder_seq_length > 0; }
 };
 
 class MicroBatchPacker {
  public:
-  // On the meta device the batches have shapes only.
+  // The batches have shapes only if the device is meta.
   MicroBatchPacker(const PackerOptions& options, Device device, MemoryLedger* ledger);
 
   struct Step {
@@ -70,7 +73,7 @@ class MicroBatchPacker {
   // The shapes of a step, for planning.
   void PackShapes(int64_t micro_batches);
 
-  // On the device.
+  // The micro-batches on the device.
   const std::vector<MicroBatch>& batches() const { return batches_; }
   // The memory of one of them (uint8), in which all its tensors lie.
   Tensor BlockOf(int64_t micro_batch) const {
@@ -79,17 +82,16 @@ class MicroBatchPacker {
   int64_t BytesOfOne() const;
 
  private:
-  // Whether samples may be shorter than seq_length; each is one sequence then.
-  bool lengths_vary() const { return options_.classified || options_.encoder_seq_length > 0; }
   MicroBatchRoom Room() const;
   MicroBatchSize LargestSize() const;
-  MicroBatch Whole(int64_t index) const;  // with all its room
+  MicroBatch Whole(int64_t index) const;  // the micro-batch with all its room
   static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
-            lengths_vary() ? 0 : options_.seq_length, options_.context_team_size};
+            options_.lengths_vary() ? 0 : options_.seq_length, options_.context_team_size};
   }
-  // What every rank of a sample has the same share of: a multiple of this.
+  // Numbers of tokens are filled up to a multiple of this, so that all ranks of a sample have the
+  // same share.
   int64_t TokenMultiple() const {
     const int64_t size = options_.context_parallel_size;
     return options_.token_multiple * (size == 1 ? 1 : size * kContextStripe);
@@ -101,18 +103,19 @@ class MicroBatchPacker {
     int64_t consumed_samples = 0;
     std::vector<MicroBatch> batches;
   };
-  Staging* Holding(const SampleSource& source, const Step& step);  // or null
+  Staging* Holding(const SampleSource& source, const Step& step);  // null: there is none
   Staging* Free();
   absl::Status Read(const SampleSource& source, const Step& step, Staging* staging);
-  void PlaceOwnTokens();  // whole batches become this rank's part of them, on the device
-  void TakeOwnTokens(Staging* staging);  // and filled on the host
-  // On the device, as in the staging.
+  // Replace whole batches by this rank's share of them: on the device, and filled on the host.
+  void PlaceContextShard();
+  void FillContextShard(Staging* staging);
+  // Places on the device the micro-batches of the staging.
   void Place(const Step& step, const Staging& staging);
   float CountTokens(const Staging& staging, const ProcessGroup& data_group, const Stream& stream);
   void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
   SamplePrefetcher& ReaderOf(const SampleSource& source);
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
-  // Behind what is there, `used`, which grows.
+  // Appends the sample behind what is used; `used` grows.
   void Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
   void AppendClasses(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
   void AppendNumbers(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);

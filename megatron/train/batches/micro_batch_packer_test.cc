@@ -107,7 +107,7 @@ class MicroBatchPackerTest : public ::testing::Test {
 
 TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   PackerOptions options = Options(2, 2);
-  options.classified = options.routed = true;
+  options.has_classes = options.has_sample_numbers = true;
   options.token_multiple = 2;
   MicroBatchPacker packer(options, Device(), nullptr);
   const ClassifiedSource source;
@@ -130,10 +130,10 @@ TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   EXPECT_EQ(second.num_sequences(), 3);
 }
 
-// What one rank packs, and fillers of no weight.
+// The tokens that one rank packs, and fillers of no weight.
 TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
   PackerOptions options = Options(4, 1);
-  options.classified = true;
+  options.has_classes = true;
   const ClassifiedSource source;
   const MicroBatchPacker::Step step = {/*consumed_samples=*/1, 1, 8};
   MicroBatchPacker whole(options, Device(), nullptr);
@@ -213,7 +213,7 @@ TEST_F(MicroBatchPackerTest, SpansAreNumberedThroughTheMicroBatch) {
   EXPECT_THAT(Values<float>(spans.weight_R), ElementsAre(1, 1));
 }
 
-// Of lengths that no number of ranks need divide.
+// Samples of lengths that no number of ranks need divide.
 TEST_F(MicroBatchPackerTest, ShapesForPlanningHoldEveryBatch) {
   struct Ranks {
     int64_t token_multiple;
@@ -340,7 +340,7 @@ TEST_F(MicroBatchPackerTest, RanksShareOneDenominatorAndTakeTurns) {
               }).ok());
 }
 
-// Of the samples here one context-parallel rank holds more tokens that count than the other.
+// One context-parallel rank holds more of the samples' tokens that count than the other.
 TEST_F(MicroBatchPackerTest, ContextRanksWeighTheirTokensAsOneRankDoes) {
   for (const bool per_token : {true, false}) {
     PackerOptions options = Options(2, 2);

@@ -31,13 +31,13 @@ MicroBatch LayOut(const MicroBatchRoom& room, Next next) {
   batch.loss_weight_T = next(DType::kFloat32, room.tokens);
   batch.gradient_weight_T = next(DType::kFloat32, room.tokens);
   batch.sample_T = next(DType::kInt64, room.tokens);
-  if (room.classified) {
+  if (room.has_classes) {
     batch.token_type_T = next(DType::kInt32, room.tokens);
     batch.sequence_label_S = next(DType::kInt32, room.sequences);
     batch.sequence_weight_S = next(DType::kFloat32, room.sequences);
     batch.sequence_gradient_weight_S = next(DType::kFloat32, room.sequences);
   }
-  if (room.routed) {
+  if (room.has_sample_numbers) {
     batch.sample_number_T = next(DType::kInt32, room.tokens);
     batch.sample_share_S = next(DType::kFloat32, room.sequences);
   }

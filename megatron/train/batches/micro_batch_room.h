@@ -15,12 +15,12 @@ namespace megatron {
 struct MicroBatchRoom {
   int64_t tokens = 0;
   int64_t sequences = 0;
-  bool classified = false;     // token types and classes of sequences
-  bool routed = false;         // samples are numbered
-  int64_t encoder_tokens = 0;  // 0: there are neither an encoder nor spans
+  bool has_classes = false;         // token types and classes of sequences
+  bool has_sample_numbers = false;  // samples are numbered
+  int64_t encoder_tokens = 0;       // 0: there are neither an encoder nor spans
 };
 
-// What is used of it.
+// The part of it that is used.
 struct MicroBatchSize {
   int64_t tokens = 0, sequences = 0, encoder_tokens = 0, spans = 0;
 };

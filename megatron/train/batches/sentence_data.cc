@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
     const SentenceDataOptions& options, const SentencePart& part,
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer) {
-  if (options.decoder_seq_length > 0) {
+  if (options.model == ModelKind::kT5) {
     return SourceOf<T5Source>(T5Dataset::Create(std::move(sentences), document,
                                                 WordPiecesOf(tokenizer), T5Options(options, part)));
   }
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDa
                                                                 const SentencePart& part,
                                                                 const Tokenizer& tokenizer) {
   const int32_t vocab_size = tokenizer.vocab_size();
-  if (options.decoder_seq_length > 0) {
+  if (options.model == ModelKind::kT5) {
     const int32_t sentinels = std::min(kMostMockSentinels, vocab_size / 2);
     return SourceOf<T5Source>(CreateMockDataset<T5Dataset>(
         part.split,

@@ -13,19 +13,21 @@
 #include "megatron/data/split.h"
 #include "megatron/data/token_sequences.h"
 #include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/models/model_kind.h"
 
 namespace megatron {
 
 struct SentenceDataOptions {
+  ModelKind model = ModelKind::kBert;  // kBert or kT5: whose samples are made
   double mask_prob = 0.15;
   double short_seq_prob = 0.1;
-  bool binary_head = true;         // BERT's samples have two pieces, in order or not
-  int64_t decoder_seq_length = 0;  // set: samples are T5's
+  bool binary_head = true;         // BERT: samples have two pieces, in order or not
+  int64_t decoder_seq_length = 0;  // T5: the most tokens of a sample's decoder
 };
 
-// What of a corpus is drawn, and how much.
+// The part of a corpus that is drawn from, and how much is drawn.
 struct SentencePart {
-  int64_t seq_length = 0;  // of T5's encoder
+  int64_t seq_length = 0;  // the most tokens of a sample; for T5 of its encoder
   uint32_t seed = 1234;
   Split split = Split::kTrain;
   SequenceRange documents;
@@ -40,8 +42,8 @@ absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer);
 
-// Of made-up documents (mock_sentences.h); a vocabulary without the special tokens that it takes
-// gets some. `part.documents` and `part.cache` are ignored.
+// Opens made-up documents (mock_sentences.h); a vocabulary without the special tokens that they
+// need gets some. `part.documents` and `part.cache` are ignored.
 absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDataOptions& options,
                                                                 const SentencePart& part,
                                                                 const Tokenizer& tokenizer);

@@ -36,6 +36,7 @@ SentencePart Part() {
 
 SentenceDataOptions T5() {
   SentenceDataOptions options;
+  options.model = ModelKind::kT5;
   options.decoder_seq_length = 24;
   return options;
 }

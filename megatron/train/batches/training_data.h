@@ -1,4 +1,4 @@
-// Where a run's tokens come from: files, Megatron's mock data, or stories written by a grammar.
+// The sources of a run's samples: files, Megatron's mock data, or stories written by a grammar.
 #ifndef MEGATRON_TRAIN_BATCHES_TRAINING_DATA_H_
 #define MEGATRON_TRAIN_BATCHES_TRAINING_DATA_H_
 
@@ -30,7 +30,7 @@ struct DataOptions {
   std::vector<std::string> test_data_path;
   std::string per_split_data_args_path;
   bool mmap_bin_files = true;
-  std::string cache_path;  // of the index cache; empty: none
+  std::string cache_path;  // folder of the index cache; empty: none
   bool mock = false;
   bool stories = false;
   int64_t stories_bytes = 0;
@@ -44,7 +44,7 @@ struct DataOptions {
   RunLength run;
 
   std::optional<FillInTheMiddleOptions> fill_in_the_middle;
-  std::optional<SentenceDataOptions> sentences;  // in place of a stream of tokens
+  std::optional<SentenceDataOptions> sentences;  // set: read in place of a stream of tokens
 
   bool cyclic = false;
   // Cyclic only: Megatron's order, which the following two numbers determine.
@@ -61,8 +61,8 @@ struct TrainingData {
   std::string fingerprint;              // changes when what is read changes
 };
 
-// What OpenTrainingData will take of this process's memory, nearly: tokens held in memory and the order
-// of samples. Files are mapped and take none.
+// Returns nearly the number of bytes that OpenTrainingData will take of this process's memory:
+// tokens held in memory and the order of samples. Files are mapped and take none.
 int64_t EstimateDataBytes(const DataOptions& options);
 
 // Sets the three lists of paths to those of the file that options->per_split_data_args_path names;

@@ -1,4 +1,4 @@
-// Where the micro-batches lie that a stage with CUDA graphs works on: a graph reads the same
+// The memory of the micro-batches that a stage with CUDA graphs works on: a graph reads the same
 // addresses with every launch, so each micro-batch in flight is copied to the place of its slot.
 #ifndef MEGATRON_TRAIN_GRAPHS_GRAPH_INPUTS_H_
 #define MEGATRON_TRAIN_GRAPHS_GRAPH_INPUTS_H_
@@ -13,7 +13,8 @@
 
 namespace megatron {
 
-// Of micro-batches of so many bytes at the most, a place for each that the stage holds at once.
+// Returns the bytes of a place for each micro-batch that the stage holds at once, of at most so
+// many bytes each.
 int64_t GraphInputBytes(const std::vector<SlotSizes>& slots, int64_t micro_batch_bytes);
 
 class GraphInputs {
@@ -24,7 +25,7 @@ class GraphInputs {
 
   // The same micro-batch in a slot's place. Its tensors lie in `block` (uint8).
   MicroBatch At(int chunk, int slot, const MicroBatch& batch, const Tensor& block) const;
-  // Brings it there.
+  // Copies the micro-batch's block there.
   void Copy(const Stream& stream, const Tensor& block, int chunk, int slot) const;
 
  private:

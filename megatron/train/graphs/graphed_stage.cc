@@ -24,7 +24,7 @@ GraphedStage::GraphedStage(Stage* stage, const CudaGraphOptions& options,
 void GraphedStage::StartStep() {
   ++steps_;
   batches_ = packer_.batches();
-  // What the stage remembers of the last step an evaluation may have changed.
+  // An evaluation may have changed what the stage remembers of the last step.
   for (std::vector<Live>& chunk : live_) {
     for (Live& live : chunk) live = Live();
   }
@@ -83,7 +83,7 @@ void GraphedStage::Run(const Pass& pass, const Stream& stream) {
   live.passes.push_back(pass);
 }
 
-// Not the weight of a sample: of what a stage does only experts read it.
+// The weight of a sample is no fact: only experts read it.
 void GraphedStage::AppendFacts(const MicroBatch& batch, Facts* facts) {
   for (const int64_t fact :
        {batch.num_tokens(), batch.num_sequences(), batch.max_seqlen, batch.num_samples,

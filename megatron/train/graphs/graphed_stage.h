@@ -47,18 +47,18 @@ namespace megatron {
 
 struct CudaGraphOptions {
   bool enabled = false;
-  int64_t warmup_steps = 3;  // that run without graphs
+  int64_t warmup_steps = 3;  // number of first steps that run without graphs
   // A pass of which facts are as good as never the same would fill the memory with graphs.
   int64_t max_graphs = 256;
 };
 
 class GraphedStage : public StageWrapper {
  public:
-  // How often a pass was what.
+  // Number of passes that were enqueued, captured, and so on.
   struct Counts {
     int64_t enqueued = 0, captured = 0, launched = 0, caught_up = 0;
   };
-  // Of a graph that is to be launched, and of the same pass captured now.
+  // Compares a graph that is to be launched with the same pass captured now.
   using Comparison = std::function<void(const CudaGraph& graph, const CudaGraph& now)>;
 
   // All outlive this. `slots` by chunk: of the stage's memory.
@@ -69,7 +69,7 @@ class GraphedStage : public StageWrapper {
   const std::vector<MicroBatch>& batches() const { return batches_; }
   void StartStep();
 
-  // For tests: before each launch, which then saves nothing.
+  // Called before each launch, for tests; graphs then save nothing.
   void set_comparison(Comparison comparison) { comparison_ = std::move(comparison); }
   const Counts& counts() const { return counts_; }
 
@@ -90,8 +90,8 @@ class GraphedStage : public StageWrapper {
   };
   // A micro-batch in a slot.
   struct Live {
-    Facts
-        facts;  // of all its passes so far: what one does depends on where those before put things
+    // The facts of all its passes so far: a pass depends on where those before put things.
+    Facts facts;
     std::vector<Pass> passes;
     bool stage_knows = true;  // the wrapped stage has carried them all out itself
   };
@@ -103,7 +103,7 @@ class GraphedStage : public StageWrapper {
   void Run(const Pass& pass, const Stream& stream);
   static void AppendFacts(const MicroBatch& batch, Facts* facts);
   static void AppendFacts(const Pass& pass, Facts* facts);
-  Known* Find(const Facts& facts);  // or null: there are too many
+  Known* Find(const Facts& facts);  // null: there are too many
   bool MayCapture(const Known* known) const;
   void CarryOut(const Pass& pass, const Stream& stream);
   void Capture(const Pass& pass, const Stream& stream, CudaGraph* graph);

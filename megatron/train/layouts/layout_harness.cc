@@ -49,7 +49,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.data_parallel.overlap_param_gather =
       layout.overlap && layout.sharding != DataSharding::kNone;
   options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
-  options.packing.classified = options.model.kind == ModelKind::kBert;
+  options.packing.has_classes = options.model.kind == ModelKind::kBert;
   if (options.model.kind == ModelKind::kT5)
     options.packing.encoder_seq_length = CountingSource::kLength;
   if (layout.sequence_parallel) options.packing.token_multiple = layout.tensor;

@@ -1,4 +1,4 @@
-// A stage that counts, in the trace of its stream, the bytes that its micro-batches keep for their
+// A stage that records in the trace of its stream the bytes that its micro-batches keep for their
 // backward.
 #ifndef MEGATRON_TRAIN_PROFILE_COUNTED_STAGE_H_
 #define MEGATRON_TRAIN_PROFILE_COUNTED_STAGE_H_

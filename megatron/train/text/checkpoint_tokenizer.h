@@ -1,4 +1,4 @@
-// Where the files of a checkpoint's tokenizer are.
+// The places of the files of a checkpoint's tokenizer.
 #ifndef MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_
 #define MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_
 

@@ -16,13 +16,14 @@
 namespace megatron {
 
 struct FilledText {
-  std::string text;  // with the likeliest token in each gap
-  // For each gap the likeliest tokens as they are spelled, and their probabilities.
+  std::string text;  // the text with the likeliest token in each gap
+  // The likeliest tokens of each gap as they are spelled, and their probabilities.
   std::vector<std::vector<std::pair<std::string, double>>> guesses;
 };
 
-// What the model reads: the tokens of `text` between [CLS] and [SEP]. kInvalidArgument where the
-// text has no [MASK], the vocabulary has none of the three, or `max_tokens` are not enough.
+// Returns the tokens that the model reads: those of `text` between [CLS] and [SEP].
+// kInvalidArgument where the text has no [MASK], the vocabulary has none of the three, or
+// `max_tokens` are not enough.
 absl::StatusOr<std::vector<int32_t>> EncodeMasks(const std::string& text,
                                                  const Tokenizer& tokenizer, int64_t max_tokens);
 

@@ -18,20 +18,20 @@
 namespace megatron {
 
 struct RestoredText {
-  std::string written;             // by the decoder, sentinels and all
-  std::string text;                // what was given, with each sentinel replaced by its span
-  std::vector<std::string> spans;  // in the order of the text
+  std::string written;             // the decoder's text, with its sentinels
+  std::string text;                // the given text, with each sentinel replaced by its span
+  std::vector<std::string> spans;  // the spans in the order of the text
 };
 
 struct RestoreOptions {
   SamplingOptions sampling;
-  int64_t tokens = 0;  // that the decoder may write; less where the limits are
+  int64_t tokens = 0;  // the most tokens that the decoder writes, within the limits
   GeneratorLimits limits;
 };
 
-// What the encoder reads of `text`: its tokens, and around them what the tokenizer's file puts
-// there. kInvalidArgument where the text is empty, longer than `max_tokens` with all of it, or has
-// a sentinel twice: both would be given the same span.
+// Returns the tokens that the encoder reads: those of `text`, and around them what the tokenizer's
+// file puts there. kInvalidArgument where the text is empty, longer than `max_tokens` with all of
+// it, or has a sentinel twice: both would be given the same span.
 absl::StatusOr<std::vector<int32_t>> EncodeGaps(const std::string& text, const Tokenizer& tokenizer,
                                                 int64_t max_tokens);
 
@@ -43,8 +43,8 @@ absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenize
                                          const RestoreOptions& options, TextGenerator* model,
                                          absl::FunctionRef<bool()> go_on);
 
-// `given` with, in place of each sentinel, what follows the same sentinel in `written` up to the
-// next one; the last time where it is there several times.
+// Returns `given` with each sentinel replaced by what follows the same sentinel in `written`, up to
+// the next one. A sentinel that is there several times counts the last time.
 RestoredText PutTogether(absl::Span<const int32_t> given, absl::Span<const int32_t> written,
                          const Tokenizer& tokenizer);
 

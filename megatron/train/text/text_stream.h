@@ -15,13 +15,13 @@ namespace megatron {
 // decoded and the new end shown.
 class TextStream {
  public:
-  // `prompt` are the tokens that the text continues, and that have been shown.
+  // `prompt` holds the tokens that the text continues, and that have been shown.
   TextStream(const Tokenizer& tokenizer, std::vector<int32_t> prompt)
       : tokenizer_(tokenizer),
         tokens_(std::move(prompt)),
         shown_(tokenizer.Decode(tokens_).size()) {}
 
-  // What the token adds.
+  // Returns the text that the token adds.
   std::string Add(int32_t token) {
     tokens_.push_back(token);
     const std::string text = tokenizer_.Decode(tokens_);

@@ -32,7 +32,7 @@ int64_t BindWeights(const ModelOptions& options, const Buffer* buffer, ModelStag
   return offset;
 }
 
-// The arenas that predicting takes, by doing it on the device without memory.
+// Returns the sizes of the arenas that predicting needs, by doing it on the meta device.
 StageMemorySizes MeasurePrediction(const ModelOptions& options, const GeneratorLimits& limits) {
   const Device meta = {DeviceType::kMeta};
   const std::unique_ptr<ModelStage> stage = MakeStage(options, {meta});

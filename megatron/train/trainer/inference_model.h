@@ -1,5 +1,4 @@
-// A trained model from its checkpoint alone: the checkpoint keeps the configuration it was made
-// with.
+// A trained model, loaded from its checkpoint alone, which holds its configuration, too.
 #ifndef MEGATRON_TRAIN_TRAINER_INFERENCE_MODEL_H_
 #define MEGATRON_TRAIN_TRAINER_INFERENCE_MODEL_H_
 
@@ -20,7 +19,7 @@ namespace megatron {
 
 class InferenceModel {
  public:
-  // `directory` is that of all checkpoints, of which the latest is taken, or that of one iteration.
+  // `directory` holds all checkpoints, of which the latest is taken, or is that of one iteration.
   static absl::StatusOr<std::unique_ptr<InferenceModel>> Load(FileSystem& fs,
                                                               const std::string& directory,
                                                               int num_threads);

@@ -1,5 +1,6 @@
-// The one place where a configuration becomes what libraries understand: their plain option
-// structs.
+// Turns a configuration into what libraries understand: their plain option structs. What differs
+// between kinds of models is in train/recipes; the model's and the data's options are in
+// model_section.h and data_section.h, the pipeline's in validate/pipeline_config.h.
 #ifndef MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
 #define MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
 
@@ -19,7 +20,7 @@
 
 namespace megatron {
 
-// What the loop around the steps does.
+// Options of the loop around the steps.
 struct LoopOptions {
   int64_t train_iters = 0;
   int64_t eval_interval = 0;  // 0: no evaluation
@@ -33,7 +34,7 @@ struct LoopOptions {
 };
 
 struct CheckpointOptions {
-  std::string save, load;     // empty: not
+  std::string save, load;     // empty: nothing is saved, or loaded
   int64_t save_interval = 0;  // 0: at the end only
   int64_t keep_last = 0;      // 0: all
   bool async_save = false;
@@ -59,17 +60,17 @@ enum class DistributedBackend { kAny, kNccl, kHost };
 
 // How ranks run and how long they wait for each other.
 struct RanksOptions {
-  bool processes = false;  // else threads
+  bool processes = false;  // ranks are processes; else threads
   DistributedBackend backend = DistributedBackend::kAny;
-  bool sum_in_rank_order = false;                    // with NCCL, as in NcclWorldOptions
-  bool check_collectives = false;                    // likewise
-  absl::Duration start_timeout = absl::Minutes(10);  // to find each other
-  absl::Duration timeout = absl::Minutes(10);        // for each wait after that
+  bool sum_in_rank_order = false;                    // as in NcclWorldOptions
+  bool check_collectives = false;                    // as in NcclWorldOptions
+  absl::Duration start_timeout = absl::Minutes(10);  // longest time to find each other
+  absl::Duration timeout = absl::Minutes(10);        // longest wait after that
   absl::Duration heartbeat_timeout = absl::Seconds(10);
   absl::Duration stuck_timeout = absl::Seconds(10);  // zero: none
 };
 
-// Which of cuBLASLt's kernels compute matrix products, and what besides.
+// The kernels of cuBLASLt that compute matrix products, and what else they compute.
 struct GemmOptions {
   std::string plan_file;  // empty: none
   bool time_kernels = false;
@@ -77,7 +78,7 @@ struct GemmOptions {
 };
 
 struct RunOptions {
-  TrainerOptions trainer;  // of the rank that stands first everywhere
+  TrainerOptions trainer;  // those of the first rank on every axis
   ParallelSizes parallel;
   PrecisionOptions precision;
   DataOptions data;
@@ -87,7 +88,7 @@ struct RunOptions {
   GenerationOptions generation;
   uint64_t seed = 1234;
   DeviceType device = DeviceType::kCpu;
-  int num_threads = 1;  // of all ranks of a machine together
+  int num_threads = 1;  // number of threads of all ranks of a machine together
   GemmOptions gemms;
   RanksOptions ranks;
   ProfileOptions profile;
@@ -95,27 +96,21 @@ struct RunOptions {
   int num_ranks() const {
     return parallel.tensor * parallel.context * parallel.pipeline * parallel.data;
   }
-  // What `trainer` is for the rank that stands there on the pipeline and the data axis.
+  // The trainer's options of the rank at this place on the pipeline and the data axis.
   TrainerOptions TrainerOf(int stage, int data_rank) const;
 };
 
 // "tensor 2 x pipeline 1 x data 4"; context where it is more than 1.
 std::string DescribeSizes(const ParallelSizes& sizes);
 
-// From the tokenizer section alone, since the vocabulary it makes is needed for the rest.
+// Reads the data section alone, since the rest needs the size of the vocabulary that it gives.
 TokenizerOptions ToTokenizerOptions(const config::DataConfig& config);
-// How ranks run does not depend on the model: known before anything is read.
+// Reads the parallel section alone: how ranks run is known before any data is read.
 RanksOptions ToRanksOptions(const config::ParallelConfig& config);
 // Expects a valid configuration with its computed fields set.
 RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size);
 
 absl::StatusOr<LossScaler> MakeLossScaler(const PrecisionOptions& options);
-
-// What decides the weights at the start and the samples that follow: two runs with equal texts are
-// the same run, continued or done again.
-std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint);
-// A hash of it, 16 hexadecimal digits.
-std::string RunId(const std::string& identity);
 
 }  // namespace megatron
 

@@ -19,7 +19,7 @@ PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroup& context)
   options.context_parallel_size = context.size();
   options.context_parallel_rank = context.rank();
   options.context_team_size = run.model.transformer.TeamSize(context.size());
-  options.routed = run.model.transformer.moe.num_experts > 0;
+  options.has_sample_numbers = run.model.transformer.moe.num_experts > 0;
   return options;
 }
 
@@ -28,7 +28,7 @@ Shape ReportShape(const ModelStage& stage) {
   return {static_cast<int64_t>(stage.measures().size()), 2};
 }
 
-// With the router's losses behind.
+// The sums of the measures, and the router's losses behind them.
 Shape WholeReport(const ModelStage& stage) { return {ReportShape(stage).numel() + 2}; }
 
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
@@ -151,8 +151,8 @@ StagePlan Trainer::PlanForward(int64_t micro_batches) const {
                    options_.action_costs);
 }
 
-// Of the steps that may need the most memory: the longest, but for ZB-V, whose order is another
-// with every number of micro-batches.
+// Numbers of micro-batches of the steps that may need the most memory: that of the longest step,
+// but all for ZB-V, whose order is another with every number.
 std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
   std::vector<int64_t> counts = {options_.packing.max_micro_batches};
   const BatchSizeRampOptions& ramp = options_.batch_size;
@@ -199,10 +199,8 @@ StageMemorySizes Trainer::Measure() {
 }
 
 TextGenerator Trainer::MakeGenerator(MemoryLedger* ledger) {
-  const GeneratorLimits limits = {options_.model.vocab_size, options_.max_generation_context,
-                                  options_.max_encoder_context};
   return TextGenerator({stage_.get(), memory_.get(), data_parallel_.get(), groups_.pipeline},
-                       limits, stream_, ledger);
+                       options_.generation_limits(), stream_, ledger);
 }
 
 absl::Status Trainer::ShareWeights() {
@@ -330,7 +328,7 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches) {
   return absl::OkStatus();
 }
 
-// While the GPU is busy with this step.
+// Runs while the GPU is busy with this step.
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, "read ahead");

@@ -43,7 +43,7 @@ struct TrainerOptions {
   StagePlacement placement;
   ScheduleKind pipeline_schedule = ScheduleKind::kOneForwardOneBackward;
   int microbatch_group = 0;  // InterleavedOptions::group
-  PartCosts action_costs;    // of the parts of the model
+  PartCosts action_costs;    // costs of the parts of the model
   bool measure_pipeline = false;
   OptimizerOptions optimizer;
   OptimizerParamSchedule schedule;
@@ -52,16 +52,20 @@ struct TrainerOptions {
   double clip_grad = 0;
   DataSharding sharding = DataSharding::kNone;
   DataParallelOptions data_parallel;
-  int64_t bucket_size = 0;  // of what is sent at once: ParameterBuffersOptions
-  // Of the text that is generated with these weights, which needs memory of its own; 0: none is.
+  int64_t bucket_size = 0;  // as in ParameterBuffersOptions
+  // The longest text that is generated with these weights, which needs memory of its own; 0: none.
   int64_t max_generation_context = 0;
-  int64_t max_encoder_context = 0;  // of models with an encoder: of what it reads then
-  CudaGraphOptions cuda_graphs;     // on a GPU
+  int64_t max_encoder_context = 0;  // the longest text that an encoder reads then
+  CudaGraphOptions cuda_graphs;     // used on a GPU
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
+
+  GeneratorLimits generation_limits() const {
+    return {model.vocab_size, max_generation_context, max_encoder_context};
+  }
 };
 
-// Where training stands; with the tensors all that a checkpoint needs.
+// How far training has come; together with the tensors this is all that a checkpoint needs.
 struct TrainingProgress {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
@@ -73,10 +77,9 @@ struct TrainingProgress {
 // Means over the global batches of a step or an evaluation.
 struct Measured {
   double loss = 0;  // the sum of the losses that the model's head measures
-  // Each under the name that Megatron prints; of a step also the router's losses that are trained
-  // on.
+  // Each measure and its mean; after a step also those of the router's losses that are trained on.
   absl::InlinedVector<std::pair<Measure, double>, 4> values;
-  std::vector<const char*> of_nothing;  // names of those whose 0 is the mean of nothing
+  std::vector<const char*> of_nothing;  // names of the measures whose 0 is the mean of nothing
 };
 
 struct StepReport : Measured {
@@ -85,7 +88,7 @@ struct StepReport : Measured {
   double load_balancing_loss = 0, z_loss = 0;
   StepResult update;
   double learning_rate = 0;  // after the step, as Megatron prints it
-  double loss_scale = 1;     // that the step used
+  double loss_scale = 1;     // the one that the step used
   int64_t global_batch_size = 0;
   double params_norm = 0;
   int64_t num_zeros = 0;
@@ -115,10 +118,10 @@ class Trainer {
   // weights and their update.
   absl::StatusOr<StepReport> Step(const SampleSource& source, bool stop_requested,
                                   const std::function<void()>& before_update);
-  // Over the next `iterations` global batches.
+  // Measures the next `iterations` global batches of `source`.
   absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
 
-  // Of the last step, with TrainerOptions::measure_pipeline.
+  // What the last step measured, with TrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
 
   TrainingProgress& progress() { return progress_; }
@@ -145,7 +148,7 @@ class Trainer {
           OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
           const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
-  // What this stage does in a step of so many micro-batches.
+  // The schedule of a step of so many micro-batches.
   ScheduleOptions ScheduleFor(int64_t micro_batches) const;
   StagePlan MakePlan(int64_t micro_batches) const;
   const StagePlan& PlanFor(int64_t micro_batches);  // the last one is kept
@@ -160,8 +163,8 @@ class Trainer {
   Measured FinishMeasuring();  // the means
   void ReportRouterLosses(StepReport* report) const;
   void SumRouterLosses();
-  int64_t MoeLayers() const;  // of the whole model
-  int64_t NumSums() const;    // of the measures, in front in report_
+  int64_t MoeLayers() const;  // number of layers of the whole model that have experts
+  int64_t NumSums() const;    // number of sums of measures, which come first in report_
   void ReadAhead(const SampleSource& source, int64_t batch);
   absl::Status GroupStatus() const;
 
@@ -181,7 +184,7 @@ class Trainer {
   std::unique_ptr<GraphedStage> graphed_stage_;
   Buffer report_;
   HostMirror host_report_;
-  StagePlan plan_;  // of the last step's number of micro-batches
+  StagePlan plan_;  // for the last step's number of micro-batches
   MeasuredSchedule measured_;
   TrainingProgress progress_;
   RankProgress unwatched_;

@@ -1,0 +1,46 @@
+#include "megatron/train/recipes/gpt_recipe.h"
+
+#include <vector>
+
+#include "megatron/train/text/text_stream.h"
+
+namespace megatron {
+namespace {
+
+class Gpt : public Recipe {
+ public:
+  // The other models differ from this one.
+  void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const override {}
+
+  // The model sees the end of a text that is longer than its context.
+  absl::Status CheckPrompt(const std::string& prompt, const Tokenizer& tokenizer,
+                           const GeneratorLimits& limits) const override {
+    std::vector<int32_t> tokens;
+    return tokenizer.Encode(prompt, &tokens);
+  }
+
+  void FinishRun(const PromptTask& task) const override {
+    const Tokenizer& tokenizer = *task.tokenizer;
+    std::vector<int32_t> tokens;
+    const absl::Status encoded = tokenizer.Encode(task.prompt, &tokens);
+    if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
+    task.print("--- the model continues ---\n" + task.prompt);
+    TextStream text(tokenizer, tokens);
+    task.model->Generate(task.sampling, task.tokens, &tokens, [&](int32_t token) {
+      if (token == tokenizer.eod()) return false;
+      task.begin_token();
+      task.print(text.Add(token));
+      return task.go_on();
+    });
+    task.print("\n");
+  }
+};
+
+}  // namespace
+
+const Recipe& GptRecipe() {
+  static const auto* const recipe = new Gpt();
+  return *recipe;
+}
+
+}  // namespace megatron

@@ -1,0 +1,64 @@
+// Recipe: everything in which training a model of one kind differs from training the others. What a
+// model itself is made of is in models/.
+#ifndef MEGATRON_TRAIN_RECIPES_RECIPE_H_
+#define MEGATRON_TRAIN_RECIPES_RECIPE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/models/model_options.h"
+#include "megatron/models/text_generator.h"
+#include "megatron/train/batches/micro_batch_packer.h"
+#include "megatron/train/batches/training_data.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+
+// The most tokens of one sample.
+struct SampleLengths {
+  int64_t seq_length = 0;          // tokens for the stack that the loss is computed behind
+  int64_t encoder_seq_length = 0;  // tokens for the encoder in front of it; 0: there is none
+};
+
+// What a trained model is shown at the end of a run, and how its answer is shown.
+struct PromptTask {
+  std::string prompt;
+  int64_t tokens = 0;  // the most tokens to write
+  SamplingOptions sampling;
+  GeneratorLimits limits;
+  const Tokenizer* tokenizer = nullptr;
+  TextGenerator* model = nullptr;
+  std::function<void(const std::string& text)> print;
+  std::function<void()> begin_token;  // called after each token, before it is shown
+  std::function<bool()> go_on;        // asked after each token; all ranks get the same answer
+};
+
+class Recipe {
+ public:
+  virtual ~Recipe() = default;
+
+  // Sets the fields of *options that this kind of model has, or has otherwise, than the others.
+  virtual void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const = 0;
+  virtual SampleLengths LengthsOf(const config::ModelConfig& model) const {
+    return {model.seq_length(), 0};
+  }
+  // Sets what the samples of a micro-batch hold beside their tokens.
+  virtual void SetPacking(PackerOptions* options) const {}
+  // Sets how samples are made of the data's tokens.
+  virtual void SetData(const config::PretrainConfig& config, DataOptions* options) const {}
+
+  // Refuses a tokenizer that lacks what samples of the data need.
+  virtual absl::Status CheckTokenizer(const Tokenizer& tokenizer) const { return absl::OkStatus(); }
+  // Refuses a prompt that FinishRun could not use.
+  virtual absl::Status CheckPrompt(const std::string& prompt, const Tokenizer& tokenizer,
+                                   const GeneratorLimits& limits) const = 0;
+  // Shows what the model makes of the prompt. All ranks that hold the model call it.
+  virtual void FinishRun(const PromptTask& task) const = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_RECIPES_RECIPE_H_

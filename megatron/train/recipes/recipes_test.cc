@@ -1,0 +1,92 @@
+#include "megatron/train/recipes/recipes.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+
+std::unique_ptr<Tokenizer> StoryTokenizer(int64_t extra_ids) {
+  TokenizerOptions options;
+  options.type = "StoryWordPiece";
+  options.vocab_extra_ids = extra_ids;
+  return *CreateTokenizer(options);
+}
+
+config::ModelConfig Model() {
+  config::ModelConfig model;
+  model.set_seq_length(48);
+  model.set_decoder_seq_length(16);
+  model.set_encoder_num_layers(3);
+  model.set_decoder_num_layers(2);
+  model.set_num_tokentypes(2);
+  return model;
+}
+
+TEST(RecipesTest, OnlyT5HasAnEncoderInFront) {
+  for (const ModelKind kind : {ModelKind::kGpt, ModelKind::kBert}) {
+    const SampleLengths lengths = RecipeOf(kind).LengthsOf(Model());
+    EXPECT_EQ(lengths.seq_length, 48);
+    EXPECT_EQ(lengths.encoder_seq_length, 0);
+  }
+  const SampleLengths lengths = RecipeOf(ModelKind::kT5).LengthsOf(Model());
+  EXPECT_EQ(lengths.seq_length, 16);
+  EXPECT_EQ(lengths.encoder_seq_length, 48);
+}
+
+TEST(RecipesTest, BertIsAnEncoderAndT5HasBothStacks) {
+  ModelOptions bert, t5;
+  RecipeOf(ModelKind::kBert).SetModelOptions(Model(), &bert);
+  EXPECT_EQ(bert.transformer.name, "encoder");
+  EXPECT_FALSE(bert.transformer.causal);
+  EXPECT_EQ(bert.num_token_types, 2);
+  RecipeOf(ModelKind::kT5).SetModelOptions(Model(), &t5);
+  EXPECT_EQ(t5.transformer.name, "decoder");
+  EXPECT_TRUE(t5.transformer.causal);
+  EXPECT_EQ(t5.transformer.num_layers, 2);
+  EXPECT_EQ(t5.num_encoder_layers, 3);
+}
+
+TEST(RecipesTest, BertAndT5ReadSentencesAndOnlyBertHasClasses) {
+  for (const ModelKind kind : {ModelKind::kGpt, ModelKind::kBert, ModelKind::kT5}) {
+    config::PretrainConfig config;
+    DataOptions data;
+    PackerOptions packing;
+    RecipeOf(kind).SetData(config, &data);
+    RecipeOf(kind).SetPacking(&packing);
+    EXPECT_EQ(data.sentences.has_value(), kind != ModelKind::kGpt);
+    if (data.sentences.has_value()) {
+      EXPECT_EQ(data.sentences->model, kind);
+    }
+    EXPECT_EQ(packing.has_classes, kind == ModelKind::kBert);
+  }
+}
+
+TEST(RecipesTest, T5NeedsATokenizerWithSentinels) {
+  const Recipe& recipe = RecipeOf(ModelKind::kT5);
+  EXPECT_THAT(recipe.CheckTokenizer(*StoryTokenizer(20)), IsOk());
+  EXPECT_THAT(recipe.CheckTokenizer(*StoryTokenizer(0)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sentinels")));
+  EXPECT_THAT(RecipeOf(ModelKind::kGpt).CheckTokenizer(*StoryTokenizer(0)), IsOk());
+}
+
+TEST(RecipesTest, BertNeedsAGapInItsPromptThatGptDoesNot) {
+  const auto tokenizer = StoryTokenizer(0);
+  const GeneratorLimits limits = {tokenizer->vocab_size(), /*max_context=*/16};
+  EXPECT_THAT(RecipeOf(ModelKind::kGpt).CheckPrompt("the cat", *tokenizer, limits), IsOk());
+  EXPECT_THAT(RecipeOf(ModelKind::kBert).CheckPrompt("the [MASK]", *tokenizer, limits), IsOk());
+  EXPECT_THAT(RecipeOf(ModelKind::kBert).CheckPrompt("the cat", *tokenizer, limits),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,15 @@
+// Where a run's samples come from, from a configuration.
+#ifndef MEGATRON_TRAIN_TRAINER_DATA_SECTION_H_
+#define MEGATRON_TRAIN_TRAINER_DATA_SECTION_H_
+
+#include "megatron/train/batches/training_data.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+
+// Expects a valid configuration with its computed fields set.
+DataOptions ToDataOptions(const config::PretrainConfig& config);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_TRAINER_DATA_SECTION_H_

@@ -1,0 +1,230 @@
+#include "megatron/train/trainer/model_section.h"
+
+#include <cmath>
+
+#include "megatron/train/recipes/recipes.h"
+#include "megatron/train/validate/layer_pattern.h"
+
+namespace megatron {
+namespace {
+
+bool Contains(const config::RecomputeConfig& config, config::RecomputeModule::Type module) {
+  for (int i = 0; i < config.recompute_modules_size(); ++i) {
+    if (config.recompute_modules(i) == module) return true;
+  }
+  return false;
+}
+
+DType ModelDType(const config::PrecisionConfig& config) {
+  if (config.bf16()) return DType::kBFloat16;
+  return config.fp16() ? DType::kFloat16 : DType::kFloat32;
+}
+
+Float8Options ToFloat8(const config::PrecisionConfig& config) {
+  Float8Options options;
+  options.enabled = config.fp8_format() != config::Fp8Format::none;
+  options.gradient =
+      config.fp8_format() == config::Fp8Format::e4m3 ? Float8Format::kE4M3 : Float8Format::kE5M2;
+  options.weight_gradient = config.fp8_wgrad();
+  if (config.first_last_layers_bf16()) {
+    options.first_layers_without = config.num_layers_at_start_in_bf16();
+    options.last_layers_without = config.num_layers_at_end_in_bf16();
+  }
+  return options;
+}
+
+RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
+  RecomputeOptions options;
+  if (config.recompute_granularity() != config::RecomputeGranularity::selective) return options;
+  options.core_attention = Contains(config, config::RecomputeModule::core_attn);
+  options.mlp = Contains(config, config::RecomputeModule::mlp);
+  options.norm = Contains(config, config::RecomputeModule::layernorm);
+  return options;
+}
+
+LayerRecompute ToLayerRecompute(const config::RecomputeConfig& config) {
+  LayerRecompute options;
+  if (config.recompute_granularity() != config::RecomputeGranularity::full) return options;
+  options.method = config.recompute_method() == config::RecomputeMethod::uniform
+                       ? LayerRecompute::kUniform
+                       : LayerRecompute::kBlock;
+  options.num_layers = config.recompute_num_layers();
+  return options;
+}
+
+BalanceUnit ToBalanceUnit(const config::ModelConfig& model) {
+  if (model.moe_aux_loss_coeff() == 0) return BalanceUnit::kNone;
+  switch (model.moe_router_load_balancing_type()) {
+    case config::RouterLoadBalancing::seq_aux_loss:
+      return BalanceUnit::kSample;
+    case config::RouterLoadBalancing::aux_loss:
+      return BalanceUnit::kMicroBatch;
+    case config::RouterLoadBalancing::global_aux_loss:
+      return BalanceUnit::kStep;
+    case config::RouterLoadBalancing::none:
+    case config::RouterLoadBalancing::sinkhorn:
+      break;
+  }
+  return BalanceUnit::kNone;
+}
+
+// Returns Megatron's router: a single choice has its sigmoid, several the softmax over all experts.
+ops::Router SinkhornRouter(int topk) {
+  ops::Router router;
+  router.topk = topk;
+  router.score = topk == 1 ? ops::RouterScore::kSigmoid : ops::RouterScore::kSoftmax;
+  router.pre_softmax = topk > 1;
+  router.choose_by_logit = true;
+  return router;
+}
+
+MoeOptions ToMoe(const config::ModelConfig& model) {
+  MoeOptions options;
+  if (!model.has_num_experts()) return options;
+  options.num_experts = model.num_experts();
+  options.layers = *ParseLayerPattern(model.moe_layer_freq(), model.num_layers());
+  options.ffn_hidden_size = model.moe_ffn_hidden_size();
+  options.shared_ffn_hidden_size = model.moe_shared_expert_intermediate_size();
+  options.router.score = model.moe_router_score_function() == config::RouterScoreFunction::sigmoid
+                             ? ops::RouterScore::kSigmoid
+                             : ops::RouterScore::kSoftmax;
+  options.router.topk = static_cast<int>(model.moe_router_topk());
+  options.router.pre_softmax = model.moe_router_pre_softmax();
+  options.router.scaling_factor = static_cast<float>(model.moe_router_topk_scaling_factor());
+  if (model.has_moe_router_num_groups()) {
+    options.router.num_groups = static_cast<int>(model.moe_router_num_groups());
+    options.router.group_topk = static_cast<int>(model.moe_router_group_topk());
+  }
+  options.sinkhorn =
+      model.moe_router_load_balancing_type() == config::RouterLoadBalancing::sinkhorn;
+  if (options.sinkhorn) options.router = SinkhornRouter(options.router.topk);
+  options.input_jitter_eps = static_cast<float>(model.moe_input_jitter_eps());
+  options.pad_to_capacity = model.moe_pad_expert_input_to_capacity();
+  options.balance = ToBalanceUnit(model);
+  options.aux_loss_coeff = static_cast<float>(model.moe_aux_loss_coeff());
+  options.z_loss_coeff = static_cast<float>(model.moe_z_loss_coeff());
+  options.expert_bias = model.moe_router_enable_expert_bias();
+  options.expert_bias_update_rate = static_cast<float>(model.moe_router_bias_update_rate());
+  if (model.has_moe_expert_capacity_factor())
+    options.capacity_factor = model.moe_expert_capacity_factor();
+  options.drop_policy = model.moe_token_drop_policy() == config::TokenDropPolicy::position
+                            ? ops::DropPolicy::kPosition
+                            : ops::DropPolicy::kProbability;
+  return options;
+}
+
+ops::Activation ToActivation(config::Activation::Type activation) {
+  switch (activation) {
+    case config::Activation::gelu_erf:
+      return ops::Activation::kGeluErf;
+    case config::Activation::relu:
+      return ops::Activation::kRelu;
+    case config::Activation::silu:
+      return ops::Activation::kSilu;
+    case config::Activation::gelu_tanh:
+      break;
+  }
+  return ops::Activation::kGeluTanh;
+}
+
+// Converts what all kinds of models share.
+TransformerOptions ToTransformer(const config::PretrainConfig& config) {
+  const config::ModelConfig& model = config.model();
+  TransformerOptions options;
+  options.num_layers = model.num_layers();
+  options.hidden_size = model.hidden_size();
+  options.ffn_hidden_size = model.ffn_hidden_size();
+  options.num_attention_heads = model.num_attention_heads();
+  options.num_query_groups = model.num_query_groups();
+  options.kv_channels = model.kv_channels();
+  options.norm.kind = model.normalization() == config::Normalization::RMSNorm
+                          ? ops::Norm::kRmsNorm
+                          : ops::Norm::kLayerNorm;
+  options.norm.epsilon = static_cast<float>(model.norm_epsilon());
+  options.norm.zero_centered_gamma = model.apply_layernorm_1p();
+  options.activation = ToActivation(model.activation_func());
+  options.gated = model.swiglu() || model.gated_linear_unit();
+  if (model.gated_linear_unit() && !model.swiglu()) options.gate = options.activation;
+  options.linear_bias = !model.disable_bias_linear();
+  options.qkv_bias = !model.disable_bias_linear() || model.add_qkv_bias();
+  options.qk_norm = model.qk_layernorm();
+  options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope;
+  options.rotary_options = {model.rotary_base(), model.rotary_percent(), model.rotary_interleaved(),
+                            model.rotary_seq_len_interpolation_factor(),
+                            model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
+  if (model.position_embedding_type() == config::PositionEmbedding::relative) {
+    options.relative_positions = {model.relative_attention_num_buckets(),
+                                  model.relative_attention_max_distance()};
+  }
+  options.post_norm = model.post_norm();
+  options.hidden_dropout = static_cast<float>(model.hidden_dropout());
+  options.attention_dropout = static_cast<float>(model.attention_dropout());
+  options.init_std = static_cast<float>(model.init_method_std());
+  options.output_init_std = static_cast<float>(
+      model.use_scaled_init_method()
+          ? model.init_method_std() / std::sqrt(2.0 * static_cast<double>(model.num_layers()))
+          : model.init_method_std());
+  options.dtype = ModelDType(config.precision());
+  options.recompute = ToRecompute(config.recompute());
+  options.float8 = ToFloat8(config.precision());
+  options.moe = ToMoe(model);
+  return options;
+}
+
+ContextParallel ToContextParallel(config::ContextParallelComm::Type type) {
+  switch (type) {
+    case config::ContextParallelComm::a2a:
+      return ContextParallel::kAllToAll;
+    case config::ContextParallelComm::allgather:
+      return ContextParallel::kGather;
+    case config::ContextParallelComm::a2a_p2p:
+      return ContextParallel::kHierarchical;
+    default:
+      return ContextParallel::kRing;
+  }
+}
+
+ops::AttentionKernel ToAttentionKernel(const config::SystemConfig& config) {
+  if (config.attention_backend() == config::AttentionBackend::flash)
+    return ops::AttentionKernel::kHopper;
+  if (config.attention_backend() != config::AttentionBackend::fused)
+    return ops::AttentionKernel::kOwn;
+  return config.deterministic_mode() ? ops::AttentionKernel::kCudnnDeterministic
+                                     : ops::AttentionKernel::kCudnn;
+}
+
+// Sets how the model's ranks work together, and with which kernels.
+void SetParallelism(const config::PretrainConfig& config, TransformerOptions* options) {
+  const config::ParallelConfig& parallel = config.parallel();
+  options->sequence_parallel = parallel.sequence_parallel();
+  options->context_parallel = ToContextParallel(parallel.cp_comm_type());
+  if (parallel.cp_comm_type() == config::ContextParallelComm::a2a_p2p) {
+    options->context_team_size = static_cast<int>(parallel.hierarchical_context_parallel_sizes(0));
+  }
+  options->attention_kernel = ToAttentionKernel(config.system());
+}
+
+}  // namespace
+
+ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_size) {
+  const config::ModelConfig& model = config.model();
+  const int64_t multiple = model.make_vocab_size_divisible_by();
+  ModelOptions options;
+  options.kind = ToModelKind(model.model_type());
+  options.transformer = ToTransformer(config);
+  SetParallelism(config, &options.transformer);
+  options.vocab_size = vocab_size;
+  options.padded_vocab_size = (vocab_size + multiple - 1) / multiple * multiple;
+  options.learned_positions =
+      model.position_embedding_type() == config::PositionEmbedding::learned_absolute;
+  options.max_positions = model.max_position_embeddings();
+  options.tied_embeddings = !model.untie_embeddings_and_output_weights();
+  options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
+  options.layer_recompute = ToLayerRecompute(config.recompute());
+  options.logits_chunk = config.train().logits_chunk_tokens();
+  options.dropout_seed = static_cast<uint64_t>(config.train().seed());
+  RecipeOf(options.kind).SetModelOptions(model, &options);
+  return options;
+}
+
+}  // namespace megatron

@@ -1,0 +1,50 @@
+#include "megatron/train/trainer/run_identity.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/train/config/config_text.h"
+
+namespace megatron {
+
+std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint) {
+  config::PretrainConfig identity;
+  *identity.mutable_model() = config.model();
+  *identity.mutable_data() = config.data();
+  // The fingerprint says what is in the files, and how they are read changes nothing.
+  config::DataConfig* const data = identity.mutable_data();
+  data->clear_data_path();
+  data->clear_train_data_path();
+  data->clear_valid_data_path();
+  data->clear_test_data_path();
+  data->clear_per_split_data_args_path();
+  data->clear_mmap_bin_files();
+  data->clear_data_cache_path();
+  data->clear_num_workers();
+  data->clear_vocab_file();
+  data->clear_merge_file();
+  data->clear_tokenizer_model();
+  identity.mutable_precision()->set_fp16(config.precision().fp16());
+  identity.mutable_precision()->set_bf16(config.precision().bf16());
+  if (config.precision().fp8_format() != config::Fp8Format::none) {
+    config::PrecisionConfig* const precision = identity.mutable_precision();
+    precision->set_fp8_format(config.precision().fp8_format());
+    precision->set_fp8_recipe(config.precision().fp8_recipe());
+    precision->set_fp8_wgrad(config.precision().fp8_wgrad());
+    precision->set_first_last_layers_bf16(config.precision().first_last_layers_bf16());
+    precision->set_num_layers_at_start_in_bf16(config.precision().num_layers_at_start_in_bf16());
+    precision->set_num_layers_at_end_in_bf16(config.precision().num_layers_at_end_in_bf16());
+  }
+  identity.mutable_train()->set_seed(config.train().seed());
+  return absl::StrCat(EffectiveConfigText(identity), "data fingerprint: ", data_fingerprint, "\n");
+}
+
+std::string RunId(const std::string& identity) {
+  // FNV-1a of 64 bits tells runs apart; nothing is protected by it.
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char c : identity) hash = (hash ^ c) * 0x100000001b3u;
+  return absl::StrFormat("%016x", hash);
+}
+
+}  // namespace megatron
