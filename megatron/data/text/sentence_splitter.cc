@@ -273,8 +273,8 @@ class Splitter {
     return position;
   }
 
-  // EndAfterTerminator, EndAfterFullStop and EndAfterQuotation return the end of the sentence that the
-  // character at `position` ends, or 0 if it ends none.
+  // EndAfterTerminator, EndAfterFullStop and EndAfterQuotation return the end of the sentence that
+  // the character at `position` ends, or 0 if it ends none.
   size_t EndAfterTerminator(size_t position) {
     const size_t run_end = SkipWhile(position, IsTerminator);
     resume_ = run_end;

@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// Every cut of a token is looked up, so that long ones cost the square of their length.
+// Every split of a token is looked up, so a long token costs the square of its length.
 constexpr size_t kMaxTokenBytes = 1024;
 
 absl::Status AtLine(size_t line, absl::string_view problem) {

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// The ids of "<0x00>" and on; empty where not all are there.
+// Returns the ids of "<0x00>" and so on; empty unless all of them exist.
 std::vector<int32_t> FindBytePieces(const std::vector<std::string>& pieces) {
   std::vector<int32_t> ids(256, -1);
   for (size_t id = 0; id < pieces.size(); ++id) {

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// A short file could otherwise name a long list again and again.
+// The limit keeps a short file from naming a long list again and again.
 constexpr size_t kMaxTokens = 256;
 
 absl::Status AddId(const json& id, int64_t vocab_size, std::vector<int32_t>* ids) {
@@ -26,7 +26,7 @@ absl::Status AddId(const json& id, int64_t vocab_size, std::vector<int32_t>* ids
   return absl::OkStatus();
 }
 
-// "cls": ["[CLS]", 101]
+// Reads a member such as "cls": ["[CLS]", 101].
 absl::Status AddNamed(const json& step, const char* key, int64_t vocab_size,
                       std::vector<int32_t>* ids) {
   const json& named = JsonMember(step, key);
@@ -42,8 +42,8 @@ absl::StatusOr<TokensAround> FromClsAndSep(const json& step, int64_t vocab_size)
   return around;
 }
 
-// "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}], the ids of which
-// "special_tokens" has: {"</s>": {"ids": [1]}}.
+// Reads a template: the items of "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id":
+// "</s>"}}], with ids from "special_tokens": {"</s>": {"ids": [1]}}.
 absl::StatusOr<TokensAround> FromTemplate(const json& step, int64_t vocab_size) {
   const json &parts = JsonMember(step, "single"), &tokens = JsonMember(step, "special_tokens");
   if (!parts.is_array())

@@ -29,7 +29,8 @@ absl::StatusOr<std::vector<std::string>> PiecesOf(const json& model) {
   return pieces;
 }
 
-// Newer files have pairs, older ones strings with a space between. Views of `model`.
+// Reads the merges as views of `model`. Newer files have pairs, older ones strings with a space
+// between.
 absl::StatusOr<std::vector<TokenPair>> MergesOf(const json& model) {
   const json& list = JsonMember(model, "merges");
   if (!list.is_array()) return absl::InvalidArgumentError("the model's 'merges' is no list");
@@ -171,7 +172,7 @@ absl::StatusOr<ModelOfJson> UnigramFromJson(const json& description, PreTokenize
   return result;
 }
 
-// Old files don't say.
+// Guesses the type of models in old files, which do not state it.
 std::string GuessType(const json& description) {
   if (JsonMember(description, "vocab").is_array()) return "Unigram";
   return JsonMember(description, "merges").is_null() ? "WordPiece" : "BPE";
