@@ -67,7 +67,7 @@ TEST(BpeMergerTest, TheLowestRankMergesFirstAndTheLeftmostAmongEquals) {
   EXPECT_THAT(Merge(merges, {1, 1, 1}), ElementsAre(11, 1));
 }
 
-TEST(BpeMergerTest, FewerThanTwoSymbolsAreUnchanged) {
+TEST(BpeMergerTest, SymbolsWithoutAMergeAreUnchanged) {
   EXPECT_THAT(Merge({}, {}), ElementsAre());
   EXPECT_THAT(Merge({}, {3}), ElementsAre(3));
   EXPECT_THAT(Merge({}, {-3, 4}), ElementsAre(-3, 4));
