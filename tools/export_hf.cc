@@ -111,7 +111,8 @@ absl::Status ReadTokenizer(Source* source) {
 
 absl::Status TakeGeluOfHead(ModelOptions* model) {
   if (!absl::GetFlag(FLAGS_openai_gelu)) return absl::OkStatus();
-  if (!model->masked_lm_head || model->transformer.activation != ops::Activation::kGeluTanh ||
+  if (model->kind != ModelKind::kBert ||
+      model->transformer.activation != ops::Activation::kGeluTanh ||
       model->masked_lm_activation == ops::Activation::kGeluTanh) {
     return absl::InvalidArgumentError(
         "--openai_gelu is for a BERT with activation_func: gelu_tanh and without openai_gelu");

@@ -32,7 +32,7 @@ absl::Status FillMask(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(
       const std::unique_ptr<InferenceModel> model,
       AsArgument(InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores())));
-  if (!model->options().masked_lm_head) {
+  if (model->options().kind != ModelKind::kBert) {
     return absl::InvalidArgumentError(
         absl::StrCat(arguments[0], " is no BERT; generate_text continues text with a GPT"));
   }

@@ -86,11 +86,11 @@ absl::Status Generate(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(
       const std::unique_ptr<InferenceModel> model,
       AsArgument(InferenceModel::Load(PosixFileSystem(), arguments[0], AvailableCores())));
-  if (model->options().masked_lm_head) {
+  if (model->options().kind == ModelKind::kBert) {
     return absl::InvalidArgumentError(
         absl::StrCat(arguments[0], " is a BERT; fill_mask fills gaps in text with it"));
   }
-  if (model->options().num_encoder_layers > 0) return Restore(model.get());
+  if (model->options().kind == ModelKind::kT5) return Restore(model.get());
   const std::string prompt = Prompt();
   std::vector<int32_t> tokens;
   MEGATRON_RETURN_IF_ERROR(model->tokenizer().Encode(prompt, &tokens), _ << "in the prompt");

@@ -68,13 +68,15 @@ ModelOptions Bert() {
   options.transformer.post_norm = true;
   options.transformer.activation = ops::Activation::kGeluErf;
   options.num_token_types = 2;
-  options.masked_lm_head = options.sentence_order_head = true;
+  options.kind = ModelKind::kBert;
+  options.sentence_order_head = true;
   return options;
 }
 
 // As T5 1.1, or without a gate, whose function no published T5 has.
 ModelOptions T5(bool gated) {
   ModelOptions options = Gpt2();
+  options.kind = ModelKind::kT5;
   options.num_encoder_layers = 1;
   TransformerOptions& layer = options.transformer;
   layer.norm.kind = ops::Norm::kRmsNorm;

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/train/trainer/metrics.h"
+#include "megatron/train/metrics/jsonl_writer.h"
 #include "tools/common/tool_main.h"
 #include "tools/pictures/plot_loss_svg.h"
 

@@ -150,7 +150,7 @@ class StepParts {
     AddLinear("fc1", t.num_layers, (t.gated ? 2 : 1) * t.ffn_hidden_size, hidden);
     AddLinear("fc2", t.num_layers, hidden, t.ffn_hidden_size);
     AddLinear("logits", 1, model.padded_vocab_size, hidden);
-    if (model.masked_lm_head) AddLinear("head", 1, hidden, hidden);
+    if (model.kind == ModelKind::kBert) AddLinear("head", 1, hidden, hidden);
     AddAttention(samples, length);
     AddNorm();
     AddLoss();
@@ -402,7 +402,7 @@ absl::Status Benchmark(const std::vector<std::string>&) {
     rest -= part_seconds;
   }
   Print("the rest (activations, embedding, optimizer, data)", rest, seconds);
-  if (!model.masked_lm_head) return absl::OkStatus();
+  if (model.kind != ModelKind::kBert) return absl::OkStatus();
   int64_t shortest = absl::GetFlag(FLAGS_shortest_sample);
   if (shortest == 0) shortest = std::max<int64_t>(1, length / 4);
   return ComparePacked(trainer.get(), RandomTokens(shortest, length, model.vocab_size), source);

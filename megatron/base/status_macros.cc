@@ -7,11 +7,10 @@ namespace megatron {
 
 absl::Status StatusBuilder::Build() const {
   const std::string text = text_.str();
-  const absl::StatusCode code = code_ == absl::StatusCode::kOk ? status_.code() : code_;
   std::string message(status_.message());
   if (!text.empty())
     message = prepend_ ? absl::StrCat(text, message) : absl::StrCat(message, "; ", text);
-  absl::Status built(code, message);
+  absl::Status built(status_.code(), message);
   status_.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& payload) { built.SetPayload(url, payload); });
   return built;

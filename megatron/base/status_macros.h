@@ -32,10 +32,6 @@ class StatusBuilder {
     prepend_ = true;
     return *this;
   }
-  StatusBuilder& SetCode(absl::StatusCode code) {
-    code_ = code;
-    return *this;
-  }
   template <typename T>
   StatusBuilder& operator<<(const T& value) {
     text_ << value;
@@ -52,7 +48,6 @@ class StatusBuilder {
   absl::Status Build() const;
 
   absl::Status status_;
-  absl::StatusCode code_ = absl::StatusCode::kOk;  // kOk: keep the original code
   bool prepend_ = false;
   std::ostringstream text_;
 };

@@ -39,13 +39,12 @@ TEST(StatusMacrosTest, ContextIsAppendedOrPrependedAndPayloadsAreKept) {
     return absl::OkStatus();
   };
   auto prepend = []() -> absl::StatusOr<int> {
-    MEGATRON_RETURN_IF_ERROR(Fail(), _.SetPrepend().SetCode(absl::StatusCode::kDataLoss)
-                                         << "loading: ");
+    MEGATRON_RETURN_IF_ERROR(Fail(), _.SetPrepend() << "loading: ");
     return 1;
   };
   EXPECT_THAT(append(3), StatusIs(absl::StatusCode::kNotFound, "no such file; on rank 3"));
   EXPECT_EQ(append(3).GetPayload("url"), absl::Cord("payload"));
-  EXPECT_THAT(prepend(), StatusIs(absl::StatusCode::kDataLoss, "loading: no such file"));
+  EXPECT_THAT(prepend(), StatusIs(absl::StatusCode::kNotFound, "loading: no such file"));
 }
 
 TEST(StatusMacrosTest, AssignOrReturnAcceptsMoveOnlyValues) {

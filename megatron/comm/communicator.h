@@ -1,18 +1,18 @@
 // Communicator: what a backend (threads, TCP, NCCL) implements. Layers use ProcessGroup instead,
 // which checks arguments and holds a Communicator.
 //
-// Vocabulary. A *group* is an ordered list of ranks; *rank* and *peer* here count within it. A
+// Vocabulary. A *group* is an ordered list of ranks; *rank* and *peer* here are numbers within it. A
 // *call* is one operation with its buffers, as a value: backends compare calls across ranks, number
 // them and report them without knowing what each means.
 //
 // Ordering. All ranks of a group make the same collective calls in the same order. kExchange alone
-// is no collective: it concerns the ranks that it names, and messages from one rank to another are
-// matched in the order given. It may wait until every one of its messages has met its receiver, so
+// is not a collective: it concerns the ranks that it names, and messages from one rank to another
+// are matched in the order given. It may wait until every one of its messages is received, so
 // callers must not rely on buffering.
 //
 // Errors are sticky: after the first failure in any group of a world, that call and all later ones
-// return without doing anything and status() says why. Buffers then hold anything. Nobody waits
-// longer than the backend's deadline.
+// return without doing anything and status() says why. The contents of buffers are then undefined.
+// No call waits longer than the backend's deadline.
 //
 // Threads: a Communicator belongs to one thread, except Abort, which any thread may call.
 #ifndef MEGATRON_COMM_COMMUNICATOR_H_
@@ -47,12 +47,13 @@ enum class Collective : uint8_t {
 const char* Name(ReduceOp op);            // "sum"
 const char* Name(Collective collective);  // "all-reduce"
 
+// A message of an exchange: the tensor to send to `peer`, or to receive from it.
 struct Transfer {
   int peer = 0;
   Tensor tensor;
 };
 
-// Tensors are contiguous. Spans and tensors need to live until Run returns.
+// One operation. Tensors are contiguous. Spans and tensors need to live until Run returns.
 struct CollectiveCall {
   Collective collective = Collective::kBarrier;
   Tensor in, out;
@@ -61,7 +62,7 @@ struct CollectiveCall {
   absl::Span<const int64_t> send_counts, receive_counts;
   absl::Span<const Transfer> sends, receives;
 
-  // "all-reduce(sum) of fp32[2, 3]": what ranks must agree on, for messages.
+  // Returns what ranks must agree on, for messages: "all-reduce(sum) of fp32[2, 3]".
   std::string Describe() const;
 };
 
@@ -73,15 +74,16 @@ class Communicator {
   virtual int rank() const = 0;
   virtual const std::string& name() const = 0;
 
-  // Whether Run takes tensors of such a device; of others it gets copies on the host.
+  // Whether Run takes tensors of this device type. The caller copies other tensors to the host.
   virtual bool TakesTensorsOf(DeviceType type) const { return type == DeviceType::kCpu; }
 
-  // The arguments have been checked. The event is reached when `stream` may use the buffers.
-  virtual Event Run(const CollectiveCall& call, const Stream& stream) = 0;
+  // Runs or enqueues a call whose arguments have been checked. What `stream` does afterwards sees
+  // the results.
+  virtual void Run(const CollectiveCall& call, const Stream& stream) = 0;
 
-  // Collective over all ranks, which give the same arguments: cuts the ranks into groups, each
-  // listed in its own order, and returns the one that holds this rank. A group's name in messages
-  // is `name` and its number in the partition, "tp-1".
+  // Cuts the ranks into groups, each listed in its own order, and returns the one that holds this
+  // rank. Collective over all ranks, which give the same arguments. A group's name in messages is
+  // `name` and its number in the partition, "tp-1".
   virtual absl::StatusOr<std::shared_ptr<Communicator>> Split(
       const std::vector<std::vector<int>>& partition, const std::string& name) = 0;
 

@@ -23,9 +23,9 @@ class CountedCommunicator : public Communicator {
     return communicator_->TakesTensorsOf(type);
   }
 
-  Event Run(const CollectiveCall& call, const Stream& stream) override {
+  void Run(const CollectiveCall& call, const Stream& stream) override {
     sent_->Add(name(), call.collective, OptimalBytesSent(call, size(), rank()));
-    return communicator_->Run(call, stream);
+    communicator_->Run(call, stream);
   }
 
   absl::StatusOr<std::shared_ptr<Communicator>> Split(

@@ -1,11 +1,12 @@
-// Counts what a rank sends, by group and operation, to compare with what a design promises.
+// Counts the bytes that a rank sends, by group and operation, to compare with a design's promise.
 //
 //   BytesSent sent;
 //   ProcessGroup world(Counted(communicator, &sent));   // and every group split from it
 //   ...
 //   sent.Of("dp-cp", Collective::kReduceScatter)
 //
-// Counted are the bytes of an optimal engine (docs/parallelism.md), whatever this one does.
+// It counts the bytes that an optimal engine would send (docs/parallelism.md), whatever the
+// communicator does.
 #ifndef MEGATRON_COMM_COUNTED_COMMUNICATOR_H_
 #define MEGATRON_COMM_COUNTED_COMMUNICATOR_H_
 
@@ -20,13 +21,13 @@
 
 namespace megatron {
 
-// Of one rank. Thread-safe.
+// The bytes and calls of one rank. Thread-safe.
 class BytesSent {
  public:
   void Add(const std::string& group, Collective collective, int64_t bytes);
-  // Of all groups whose names begin with `prefix`.
+  // Returns the bytes of all groups whose names begin with `prefix`.
   int64_t Of(const std::string& prefix, Collective collective) const;
-  // How many calls these were.
+  // Returns the number of these calls.
   int64_t CallsOf(const std::string& prefix, Collective collective) const;
   int64_t Total() const;
   void Reset();
@@ -41,12 +42,12 @@ class BytesSent {
   std::map<std::pair<std::string, Collective>, Count> counts_;
 };
 
-// Bytes that each rank of `size` sends in this call where data is moved no more than is needed:
+// Returns the bytes that each of `size` ranks sends if data moves no more than necessary:
 // 2 (n - 1) / n of an all-reduced buffer, (n - 1) / n of what is gathered, scattered or exchanged
 // with all, all of what a root broadcasts, counted once.
 int64_t OptimalBytesSent(const CollectiveCall& call, int size, int rank);
 
-// The same communicator, and of its splits.
+// Returns the communicator with its calls counted, and those of the groups split from it.
 std::shared_ptr<Communicator> Counted(std::shared_ptr<Communicator> communicator, BytesSent* sent);
 
 }  // namespace megatron

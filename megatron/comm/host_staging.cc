@@ -3,14 +3,13 @@
 #include <utility>
 #include <vector>
 
-#include "megatron/base/thread_pool.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 
 namespace megatron {
 namespace {
 
-// Host copies of a call's tensors, and what of them has to go back.
+// Host copies of a call's tensors, and which of them have to be copied back.
 class Staging {
  public:
   explicit Staging(const Stream& stream) : stream_(stream) {}
@@ -60,9 +59,8 @@ void RunOnHost(Communicator& communicator, const CollectiveCall& call, const Str
                               receives = staging.Received(call.receives);
   on_host.sends = sends;
   on_host.receives = receives;
-  ThreadPool pool(1);
-  communicator.Run(on_host, Stream::Cpu(&pool));
-  // What a failed call leaves in its buffers nobody reads.
+  communicator.Run(on_host, Stream::Inline());
+  // Nobody reads what a failed call leaves in its buffers.
   if (communicator.status().ok()) staging.BringBack();
 }
 

@@ -1,6 +1,5 @@
 // Collectives of CUDA tensors by a communicator that knows host memory only: ranks that are threads
-// and share one GPU, or processes that talk over TCP. Everything is copied to the host and back,
-// and the stream is waited for.
+// and share one GPU, or processes that communicate over TCP.
 #ifndef MEGATRON_COMM_HOST_STAGING_H_
 #define MEGATRON_COMM_HOST_STAGING_H_
 
@@ -9,6 +8,8 @@
 
 namespace megatron {
 
+// Copies the call's tensors to the host, runs the call there and copies the results back. It waits
+// for the stream.
 void RunOnHost(Communicator& communicator, const CollectiveCall& call, const Stream& stream);
 
 }  // namespace megatron

@@ -10,7 +10,7 @@
 namespace megatron {
 namespace {
 
-// Has ranks but nobody to talk to.
+// A group whose other ranks do not exist.
 class PlanningCommunicator : public Communicator {
  public:
   PlanningCommunicator(int size, int rank, std::string name)
@@ -19,9 +19,8 @@ class PlanningCommunicator : public Communicator {
   int size() const override { return size_; }
   int rank() const override { return rank_; }
   const std::string& name() const override { return name_; }
-  Event Run(const CollectiveCall& call, const Stream& stream) override {
+  void Run(const CollectiveCall& call, const Stream& stream) override {
     LOG(FATAL) << call.Describe() << " in group " << name_ << ", which is for planning only";
-    return Event();
   }
   absl::StatusOr<std::shared_ptr<Communicator>> Split(const std::vector<std::vector<int>>&,
                                                       const std::string& name) override {
@@ -41,7 +40,7 @@ void CheckTensor(const Tensor& tensor, const Stream& stream) {
   CHECK(tensor.device() == stream.device()) << tensor << " on a stream of " << stream.device();
 }
 
-// `whole` holds `parts` times `part` along dim 0.
+// Checks that `whole` holds `parts` times `part` along dim 0.
 void CheckParts(const Tensor& whole, const Tensor& part, int parts) {
   CHECK_EQ(whole.dtype(), part.dtype());
   CHECK_GE(part.rank(), 1) << part;
@@ -84,30 +83,31 @@ ProcessGroup ProcessGroup::ForPlanning(int size, int rank, const std::string& na
   return ProcessGroup(std::make_shared<PlanningCommunicator>(size, rank, name));
 }
 
-Event ProcessGroup::Run(const CollectiveCall& call, const Stream& stream) const {
-  if (stream.is_meta()) return Event();
-  if (size() > 1) {
-    const TraceSpan span(stream, Name(call.collective),
-                         {{"group", communicator_->name()}, {"bytes", BytesGiven(call)}});
-    if (communicator_->TakesTensorsOf(stream.device().type))
-      return communicator_->Run(call, stream);
-    RunOnHost(*communicator_, call, stream);
-    return Event();
+void ProcessGroup::Run(const CollectiveCall& call, const Stream& stream) const {
+  if (stream.is_meta()) return;
+  if (size() == 1) {
+    if (!call.out.empty()) CopyAlone(call.in, call.out, stream);
+    return;
   }
-  if (!call.out.empty()) CopyAlone(call.in, call.out, stream);
-  return Event();
+  const TraceSpan span(stream, Name(call.collective),
+                       {{"group", communicator_->name()}, {"bytes", BytesGiven(call)}});
+  if (communicator_->TakesTensorsOf(stream.device().type)) {
+    communicator_->Run(call, stream);
+  } else {
+    RunOnHost(*communicator_, call, stream);
+  }
 }
 
-Event ProcessGroup::AllReduce(const Tensor& inout, ReduceOp op, const Stream& stream) const {
+void ProcessGroup::AllReduce(const Tensor& inout, ReduceOp op, const Stream& stream) const {
   CheckTensor(inout, stream);
   CollectiveCall call;
   call.collective = Collective::kAllReduce;
   call.in = inout;
   call.reduce = op;
-  return Run(call, stream);
+  Run(call, stream);
 }
 
-Event ProcessGroup::AllGather(const Tensor& in, const Tensor& out, const Stream& stream) const {
+void ProcessGroup::AllGather(const Tensor& in, const Tensor& out, const Stream& stream) const {
   CheckTensor(in, stream);
   CheckTensor(out, stream);
   CheckParts(out, in, size());
@@ -115,11 +115,11 @@ Event ProcessGroup::AllGather(const Tensor& in, const Tensor& out, const Stream&
   call.collective = Collective::kAllGather;
   call.in = in;
   call.out = out;
-  return Run(call, stream);
+  Run(call, stream);
 }
 
-Event ProcessGroup::ReduceScatter(const Tensor& in, const Tensor& out, const Stream& stream,
-                                  ReduceOp op) const {
+void ProcessGroup::ReduceScatter(const Tensor& in, const Tensor& out, const Stream& stream,
+                                 ReduceOp op) const {
   CheckTensor(in, stream);
   CheckTensor(out, stream);
   CheckParts(in, out, size());
@@ -128,10 +128,10 @@ Event ProcessGroup::ReduceScatter(const Tensor& in, const Tensor& out, const Str
   call.in = in;
   call.out = out;
   call.reduce = op;
-  return Run(call, stream);
+  Run(call, stream);
 }
 
-Event ProcessGroup::AllToAll(const Tensor& in, const Tensor& out, const Stream& stream) const {
+void ProcessGroup::AllToAll(const Tensor& in, const Tensor& out, const Stream& stream) const {
   CheckTensor(in, stream);
   CheckTensor(out, stream);
   CheckParts(in, out, 1);
@@ -141,12 +141,12 @@ Event ProcessGroup::AllToAll(const Tensor& in, const Tensor& out, const Stream& 
   call.collective = Collective::kAllToAll;
   call.in = in;
   call.out = out;
-  return Run(call, stream);
+  Run(call, stream);
 }
 
-Event ProcessGroup::AllToAllV(const Tensor& in, absl::Span<const int64_t> send_counts,
-                              const Tensor& out, absl::Span<const int64_t> receive_counts,
-                              const Stream& stream) const {
+void ProcessGroup::AllToAllV(const Tensor& in, absl::Span<const int64_t> send_counts,
+                             const Tensor& out, absl::Span<const int64_t> receive_counts,
+                             const Stream& stream) const {
   CheckTensor(in, stream);
   CheckTensor(out, stream);
   CheckCounts(in, send_counts, size());
@@ -162,21 +162,21 @@ Event ProcessGroup::AllToAllV(const Tensor& in, absl::Span<const int64_t> send_c
   call.out = out;
   call.send_counts = send_counts;
   call.receive_counts = receive_counts;
-  return Run(call, stream);
+  Run(call, stream);
 }
 
-Event ProcessGroup::Broadcast(const Tensor& inout, int root, const Stream& stream) const {
+void ProcessGroup::Broadcast(const Tensor& inout, int root, const Stream& stream) const {
   CheckTensor(inout, stream);
   CHECK(root >= 0 && root < size()) << root << " of " << size();
   CollectiveCall call;
   call.collective = Collective::kBroadcast;
   call.in = inout;
   call.root = root;
-  return Run(call, stream);
+  Run(call, stream);
 }
 
-Event ProcessGroup::Exchange(absl::Span<const Transfer> sends, absl::Span<const Transfer> receives,
-                             const Stream& stream) const {
+void ProcessGroup::Exchange(absl::Span<const Transfer> sends, absl::Span<const Transfer> receives,
+                            const Stream& stream) const {
   for (absl::Span<const Transfer> transfers : {sends, receives}) {
     for (const Transfer& transfer : transfers) {
       CheckTensor(transfer.tensor, stream);
@@ -184,12 +184,12 @@ Event ProcessGroup::Exchange(absl::Span<const Transfer> sends, absl::Span<const 
           << transfer.peer << " of " << size() << ", from " << rank();
     }
   }
-  if (sends.empty() && receives.empty()) return Event();
+  if (sends.empty() && receives.empty()) return;
   CollectiveCall call;
   call.collective = Collective::kExchange;
   call.sends = sends;
   call.receives = receives;
-  return Run(call, stream);
+  Run(call, stream);
 }
 
 void ProcessGroup::Barrier(const Stream& stream) const { Run(CollectiveCall(), stream); }

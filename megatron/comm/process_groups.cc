@@ -14,7 +14,7 @@ namespace {
 
 using Partition = std::vector<std::vector<int>>;
 
-// Of each pipeline the first and the last rank together, every other rank alone.
+// Puts the first and the last rank of each pipeline together, and every other rank alone.
 Partition TiedEmbeddingPartition(const RankGrid& grid) {
   Partition partition;
   for (const std::vector<int>& pipeline : grid.Partition({Axis::kPipeline})) {
@@ -34,7 +34,7 @@ struct NamedPartition {
   Partition partition;
 };
 
-// In the order of creation, which is the same on every rank.
+// Returns all groups in the order of their creation, which is the same on every rank.
 std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& expert) {
   using Groups = ProcessGroups;
   return {
@@ -43,8 +43,6 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
       {&Groups::data, "dp", dense.Partition({Axis::kData})},
       {&Groups::pipeline, "pp", dense.Partition({Axis::kPipeline})},
       {&Groups::data_context, "dp-cp", dense.Partition({Axis::kData, Axis::kContext})},
-      {&Groups::tensor_context, "tp-cp", dense.Partition({Axis::kTensor, Axis::kContext})},
-      {&Groups::model, "mp", dense.Partition({Axis::kTensor, Axis::kPipeline})},
       {&Groups::tied_embedding, "embedding", TiedEmbeddingPartition(dense)},
       {&Groups::expert, "ep", expert.Partition({Axis::kExpert})},
       {&Groups::expert_tensor, "etp", expert.Partition({Axis::kTensor})},

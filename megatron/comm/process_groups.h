@@ -1,4 +1,4 @@
-// The groups that one rank belongs to, from the grids.
+// The process groups that one rank belongs to, made from the rank grids.
 #ifndef MEGATRON_COMM_PROCESS_GROUPS_H_
 #define MEGATRON_COMM_PROCESS_GROUPS_H_
 
@@ -15,32 +15,31 @@ namespace megatron {
 struct ProcessGroups {
   ProcessGroup world;
   ProcessGroup tensor;
-  // The tensor-parallel ranks that hold one block of a weight that is cut into fewer blocks than
-  // there are ranks. Which these are depends on the model: MakeGroups leaves it to whoever knows.
+  // The tensor-parallel ranks that hold the same block of a weight, for weights that are cut into
+  // fewer blocks than there are ranks. They depend on the model: MakeGroups leaves them out.
   ProcessGroup tensor_replicas;
   ProcessGroup context;
   ProcessGroup data;
   ProcessGroup pipeline;
-  ProcessGroup data_context;    // over which the gradients of dense weights are summed
-  ProcessGroup tensor_context;  // which hold one sequence
-  ProcessGroup model;           // tensor and pipeline: which hold one copy of the model
-  // The first and the last pipeline stage: the two that hold a tied embedding. A default group on
-  // the stages between.
+  ProcessGroup data_context;  // the gradients of dense weights are summed over it
+  // The first and the last pipeline stage, which hold a tied embedding. A default group on the
+  // stages between.
   ProcessGroup tied_embedding;
   ProcessGroup expert;
   ProcessGroup expert_tensor;
-  ProcessGroup expert_model;  // expert and expert_tensor: which share out one set of experts
-  ProcessGroup expert_data;   // over which the gradients of experts are summed
+  ProcessGroup expert_model;  // expert and expert_tensor: the ranks that share one set of experts
+  ProcessGroup expert_data;   // the gradients of experts are summed over it
 };
 
-// Collective over `world`. Both grids have its size; a world of size 1 may be null.
+// Makes the groups of this rank. Collective over `world`. Both grids have its size; a world of size
+// 1 may be null.
 absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
                                          const std::shared_ptr<Communicator>& world);
 
-// How many of them have several ranks.
+// Returns how many of the groups have several ranks: each has a communicator.
 int CountGroups(const ProcessGroups& groups);
 
-// The same groups for planning what `rank` would do; no other rank is needed.
+// Makes the same groups for planning what `rank` would do; no other rank is needed.
 ProcessGroups GroupsForPlanning(const RankGrid& dense, const RankGrid& expert, int rank);
 
 }  // namespace megatron

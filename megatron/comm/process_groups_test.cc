@@ -40,8 +40,6 @@ TEST(ProcessGroupsTest, JoinTheRanksThatTheGridsGive) {
       {&G::data, dense, {Axis::kData}},
       {&G::pipeline, dense, {Axis::kPipeline}},
       {&G::data_context, dense, {Axis::kData, Axis::kContext}},
-      {&G::tensor_context, dense, {Axis::kTensor, Axis::kContext}},
-      {&G::model, dense, {Axis::kTensor, Axis::kPipeline}},
       {&G::tied_embedding, dense, {Axis::kPipeline}},  // of two stages both
       {&G::expert, expert, {Axis::kExpert}},
       {&G::expert_tensor, expert, {Axis::kTensor}},

@@ -8,12 +8,8 @@
 namespace megatron {
 namespace {
 
-using Axes = std::array<Axis, kNumAxes>;
-
-constexpr Axes kPipelineLastAxes = {Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kData,
-                                    Axis::kPipeline};
-constexpr Axes kDataLastAxes = {Axis::kTensor, Axis::kContext, Axis::kExpert, Axis::kPipeline,
-                                Axis::kData};
+constexpr std::array<Axis, kNumAxes> kFastestFirst = {Axis::kTensor, Axis::kContext, Axis::kExpert,
+                                                      Axis::kData, Axis::kPipeline};
 
 constexpr int At(Axis axis) { return static_cast<int>(axis); }
 
@@ -31,14 +27,14 @@ absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
 // "tp2 x cp1 x pp4"
 std::string Product(const std::array<int, kNumAxes>& sizes) {
   std::string text;
-  for (Axis axis : kPipelineLastAxes) {
+  for (Axis axis : kFastestFirst) {
     const int size = sizes[At(axis)];
     if (size != 1) absl::StrAppend(&text, text.empty() ? "" : " x ", Name(axis), size);
   }
   return text.empty() ? "1" : text;
 }
 
-// What the other axes leave of the world for data parallelism.
+// Returns what the other axes leave of the world for data parallelism.
 absl::StatusOr<int> DataSize(std::array<int, kNumAxes> sizes, const char* grid, int world_size) {
   sizes[At(Axis::kData)] = 1;
   int64_t others = 1;
@@ -70,31 +66,22 @@ absl::StatusOr<RankGrid> RankGrid::Create(const ParallelSizes& sizes, int world_
                                                    " was asked for, but the other axes leave ",
                                                    data, " of ", world_size, " ranks"));
   }
-  return RankGrid(by_axis, sizes.order);
+  return RankGrid(by_axis);
 }
 
 absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int world_size) {
-  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, Create(sizes, world_size));
+  MEGATRON_RETURN_IF_ERROR(Create(sizes, world_size).status());
   std::array<int, kNumAxes> by_axis;
   by_axis[At(Axis::kTensor)] = sizes.expert_tensor != 0 ? sizes.expert_tensor : sizes.tensor;
   by_axis[At(Axis::kContext)] = 1;
   by_axis[At(Axis::kExpert)] = sizes.expert;
   by_axis[At(Axis::kPipeline)] = sizes.pipeline;
   MEGATRON_ASSIGN_OR_RETURN(by_axis[At(Axis::kData)], DataSize(by_axis, "expert", world_size));
-  const RankGrid expert(by_axis, sizes.order);
-  if (sizes.pipeline > 1 &&
-      expert.axes_[At(Axis::kPipeline)].stride != dense.axes_[At(Axis::kPipeline)].stride) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "with data parallelism last in the order of ranks, the expert grid ", Product(by_axis),
-        " puts other ranks into a pipeline stage than the dense grid; tensor x context must equal "
-        "expert tensor x expert"));
-  }
-  return expert;
+  return RankGrid(by_axis);
 }
 
-RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, RankOrder order)
-    : fastest_first_(order == RankOrder::kPipelineLast ? kPipelineLastAxes : kDataLastAxes) {
-  for (Axis axis : fastest_first_) {
+RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes) {
+  for (Axis axis : kFastestFirst) {
     axes_[At(axis)] = {sizes[At(axis)], world_size_};
     world_size_ *= sizes[At(axis)];
   }
@@ -102,7 +89,7 @@ RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, RankOrder order)
 
 int RankGrid::size(AxisSet axes) const {
   int product = 1;
-  for (Axis axis : fastest_first_) {
+  for (Axis axis : kFastestFirst) {
     if (axes.contains(axis)) product *= size(axis);
   }
   return product;
@@ -118,7 +105,7 @@ int RankGrid::Coordinate(int rank, Axis axis) const {
 std::vector<int> RankGrid::GroupFrom(int first, AxisSet axes) const {
   std::vector<int> ranks = {first};
   ranks.reserve(size(axes));
-  for (Axis axis : fastest_first_) {
+  for (Axis axis : kFastestFirst) {
     if (!axes.contains(axis)) continue;
     const Extent& extent = axes_[At(axis)];
     const int count = static_cast<int>(ranks.size());
@@ -131,7 +118,7 @@ std::vector<int> RankGrid::GroupFrom(int first, AxisSet axes) const {
 
 std::vector<int> RankGrid::PeersOf(int rank, AxisSet axes) const {
   int first = rank;
-  for (Axis axis : fastest_first_) {
+  for (Axis axis : kFastestFirst) {
     if (axes.contains(axis)) first -= Coordinate(rank, axis) * axes_[At(axis)].stride;
   }
   return GroupFrom(first, axes);
@@ -139,7 +126,7 @@ std::vector<int> RankGrid::PeersOf(int rank, AxisSet axes) const {
 
 int RankGrid::IndexAmongPeers(int rank, AxisSet axes) const {
   int index = 0, stride = 1;
-  for (Axis axis : fastest_first_) {
+  for (Axis axis : kFastestFirst) {
     if (!axes.contains(axis)) continue;
     index += Coordinate(rank, axis) * stride;
     stride *= size(axis);
@@ -158,7 +145,7 @@ std::vector<std::vector<int>> RankGrid::Partition(AxisSet axes) const {
 
 std::string RankGrid::Describe(int rank) const {
   std::string text;
-  for (Axis axis : fastest_first_) {
+  for (Axis axis : kFastestFirst) {
     if (size(axis) == 1) continue;
     absl::StrAppend(&text, text.empty() ? "" : " ", Name(axis), Coordinate(rank, axis));
   }

@@ -48,14 +48,6 @@ TEST(RankGridTest, NumbersTensorFastestAndPipelineSlowest) {
   EXPECT_EQ(grid.Describe(6), "tp0 dp1 pp1");
 }
 
-TEST(RankGridTest, CanNumberDataSlowest) {
-  ParallelSizes sizes = Sizes(2, 1, 2);
-  sizes.order = RankOrder::kDataLast;
-  const RankGrid grid = *RankGrid::Create(sizes, 8);
-  EXPECT_EQ(grid.Partition({Axis::kPipeline}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
-  EXPECT_EQ(grid.Partition({Axis::kData}), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
-}
-
 // The groups that Megatron's documentation gives for 16 GPUs, tensor 2 and pipeline 4.
 TEST(RankGridTest, GroupsSixteenRanksAsMegatronDoes) {
   const RankGrid grid = *RankGrid::Create(Sizes(2, 1, 4), 16);
@@ -100,44 +92,29 @@ TEST(RankGridTest, RefusesSizesThatDoNotDivideTheWorld) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expert grid")));
 }
 
-TEST(RankGridTest, RefusesGridsWhosePipelineStagesHoldOtherRanks) {
-  ParallelSizes sizes = Sizes(2, 1, 2);
-  sizes.expert = 4;
-  sizes.expert_tensor = 1;
-  sizes.order = RankOrder::kDataLast;
-  EXPECT_THAT(RankGrid::CreateExpert(sizes, 16),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("pipeline stage")));
-  sizes.expert = 2;
-  EXPECT_EQ(RankGrid::CreateExpert(sizes, 16)->Partition({Axis::kPipeline}),
-            RankGrid::Create(sizes, 16)->Partition({Axis::kPipeline}));
-}
-
-// Sets of axes, in both grids and orders: groups cover the world once, a rank's peers are
-// the group that holds it, and peers agree on all coordinates off the axes.
+// For every set of axes in both grids: groups cover the world once, a rank's peers are the group
+// that holds it, and peers agree on all coordinates off the axes.
 TEST(RankGridTest, PartitionsPeersAndCoordinatesAgree) {
   ParallelSizes sizes = Sizes(2, 3, 2);
   sizes.expert = 3;
   const int world_size = 24;
-  for (RankOrder order : {RankOrder::kPipelineLast, RankOrder::kDataLast}) {
-    sizes.order = order;
-    for (const RankGrid& grid :
-         {*RankGrid::Create(sizes, world_size), *RankGrid::CreateExpert(sizes, world_size)}) {
-      for (AxisSet axes : EverySet()) {
-        std::set<int> seen;
-        for (const std::vector<int>& group : grid.Partition(axes)) {
-          ASSERT_EQ(static_cast<int>(group.size()), grid.size(axes));
-          for (size_t i = 0; i < group.size(); ++i) {
-            ASSERT_TRUE(seen.insert(group[i]).second);
-            ASSERT_EQ(grid.PeersOf(group[i], axes), group);
-            ASSERT_EQ(grid.IndexAmongPeers(group[i], axes), static_cast<int>(i));
-            for (Axis axis : kAxes) {
-              if (axes.contains(axis)) continue;
-              ASSERT_EQ(grid.Coordinate(group[i], axis), grid.Coordinate(group[0], axis));
-            }
+  for (const RankGrid& grid :
+       {*RankGrid::Create(sizes, world_size), *RankGrid::CreateExpert(sizes, world_size)}) {
+    for (AxisSet axes : EverySet()) {
+      std::set<int> seen;
+      for (const std::vector<int>& group : grid.Partition(axes)) {
+        ASSERT_EQ(static_cast<int>(group.size()), grid.size(axes));
+        for (size_t i = 0; i < group.size(); ++i) {
+          ASSERT_TRUE(seen.insert(group[i]).second);
+          ASSERT_EQ(grid.PeersOf(group[i], axes), group);
+          ASSERT_EQ(grid.IndexAmongPeers(group[i], axes), static_cast<int>(i));
+          for (Axis axis : kAxes) {
+            if (axes.contains(axis)) continue;
+            ASSERT_EQ(grid.Coordinate(group[i], axis), grid.Coordinate(group[0], axis));
           }
         }
-        ASSERT_EQ(static_cast<int>(seen.size()), world_size);
       }
+      ASSERT_EQ(static_cast<int>(seen.size()), world_size);
     }
   }
 }

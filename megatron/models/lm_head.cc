@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "megatron/layers/tensor_parallel.h"
-#include "megatron/models/span_accuracy.h"
+#include "megatron/models/t5/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/weighted_sum.h"
@@ -11,31 +11,13 @@
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
-namespace {
 
-// Rows of the sums, in the order of MeasuresOf.
-enum : int64_t { kLmLoss = 0, kLmHits = 1, kSpanHits = 1, kOrderLoss = 2, kOrderHits = 3 };
-
-Tensor RowOf(const Tensor& sums, int64_t measure) { return sums.Select(0, measure); }
-
-}  // namespace
-
-Measures MeasuresOf(const ModelOptions& options) {
-  Measures measures = {{"lm loss", true}};
-  if (options.masked_lm_head) measures.push_back({"lm accuracy", false});
-  if (options.num_encoder_layers > 0) measures.push_back({"exact span accuracy", false});
-  if (options.sentence_order_head) {
-    measures.push_back({"sop loss", true});
-    measures.push_back({"sop accuracy", false});
-  }
-  return measures;
-}
-
-LmHead::LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Parameter* words)
+LmHead::LmHead(const ModelOptions& options, const Measures& measures,
+               const ProcessGroup& tensor_group, Parameter* words)
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
       words_(words),
-      counts_spans_(options.num_encoder_layers > 0),
+      measures_(measures),
       shares_with_embedding_(options.tied_embeddings && words->owner),
       output_scale_(options.output_scale),
       chunk_(options.logits_chunk),
@@ -48,16 +30,17 @@ LmHead::LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Pa
         NormOptions{transformer.norm, norm + "weight", norm + "bias", hidden_size_,
                     /*partial_over_tensor=*/transformer.sequence_parallel});
   }
-  if (options.masked_lm_head) {
+  const bool is_bert = options.kind == ModelKind::kBert;
+  if (is_bert) {
     transform_ = std::make_unique<MaskedLmTransform>(transformer, options.masked_lm_activation);
   }
-  if (options.masked_lm_head || options.output_bias) {
+  if (is_bert || options.output_bias) {
     bias_V_.name = "output_layer.bias";
     bias_V_.sharding =
         SplitOverTensor({options.padded_vocab_size}, 0, tensor_group.size(), tensor_group.rank());
     bias_V_.weight_decay = false;
   }
-  CHECK(options.masked_lm_head || !options.sentence_order_head);
+  CHECK(is_bert || !options.sentence_order_head);
   CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
   if (options.sentence_order_head) order_ = std::make_unique<SentenceOrderHead>(transformer);
 }
@@ -101,9 +84,14 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
     RunChunks(ctx, *saved, Tensor());
   }
   if (order_ != nullptr) {
-    order_->Forward(ctx, saved->normed_TH, RowOf(sums, kOrderLoss), RowOf(sums, kOrderHits),
-                    &saved->order);
+    order_->Forward(ctx, saved->normed_TH, RowOf(sums, MeasureKind::kSentenceOrderLoss),
+                    RowOf(sums, MeasureKind::kSentenceOrderAccuracy), &saved->order);
   }
+}
+
+Tensor LmHead::RowOf(const Tensor& sums, MeasureKind kind) const {
+  const int64_t row = megatron::RowOf(measures_, kind);
+  return row < 0 ? Tensor() : sums.Select(0, row);
 }
 
 VocabParallelCrossEntropy::Outputs LmHead::AllocateOutputs(const LayerContext& ctx) const {
@@ -112,17 +100,20 @@ VocabParallelCrossEntropy::Outputs LmHead::AllocateOutputs(const LayerContext& c
   };
   VocabParallelCrossEntropy::Outputs outputs;
   outputs.loss_T = allocate();
-  if (transform_ != nullptr || counts_spans_) outputs.hit_T = allocate();
+  const bool counts_hits = megatron::RowOf(measures_, MeasureKind::kLmAccuracy) >= 0 ||
+                           megatron::RowOf(measures_, MeasureKind::kExactSpanAccuracy) >= 0;
+  if (counts_hits) outputs.hit_T = allocate();
   return outputs;
 }
 
 void LmHead::Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
                      const Tensor& sums) const {
   const Tensor& weight_T = ctx.batch->loss_weight_T;
-  ops::WeightedSum(ctx.stream, found.loss_T, weight_T, RowOf(sums, kLmLoss));
-  if (transform_ != nullptr)
-    ops::WeightedSum(ctx.stream, found.hit_T, weight_T, RowOf(sums, kLmHits));
-  if (counts_spans_) CountExactSpans(ctx, found.hit_T, RowOf(sums, kSpanHits));
+  ops::WeightedSum(ctx.stream, found.loss_T, weight_T, RowOf(sums, MeasureKind::kLmLoss));
+  if (const Tensor hits = RowOf(sums, MeasureKind::kLmAccuracy))
+    ops::WeightedSum(ctx.stream, found.hit_T, weight_T, hits);
+  if (const Tensor spans = RowOf(sums, MeasureKind::kExactSpanAccuracy))
+    CountExactSpans(ctx, found.hit_T, spans);
 }
 
 void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH) const {

@@ -17,17 +17,14 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
-#include "megatron/models/masked_lm_transform.h"
+#include "megatron/models/bert/masked_lm_transform.h"
+#include "megatron/models/bert/sentence_order_head.h"
 #include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
-#include "megatron/models/sentence_order_head.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
-
-// What the head measures.
-Measures MeasuresOf(const ModelOptions& options);
 
 class LmHead {
  public:
@@ -41,11 +38,12 @@ class LmHead {
   };
 
   // `words` is the output matrix, which the embedding may share, and outlives this.
-  LmHead(const ModelOptions& options, const ProcessGroup& tensor_group, Parameter* words);
+  LmHead(const ModelOptions& options, const Measures& measures, const ProcessGroup& tensor_group,
+         Parameter* words);
 
-  // Adds to `sums` (fp32 [measures, 2]) those of weight * value and of weight; what is measured on
-  // logits that come in chunks is added by Backward, if there is one. x must live as long as
-  // *saved.
+  // Adds to each measure's row of `sums` (fp32 [measures, 2]) the sum of weight * value and that of
+  // weight; what is measured on logits that come in chunks is added by Backward, if there is one. x
+  // must live as long as *saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved) const;
   // dx (=), parameter gradients (+=). Only the output matrix' is put off: what BERT has beside it
   // is small.
@@ -71,7 +69,9 @@ class LmHead {
   bool PutsOff(const LayerContext& ctx) const {
     return ctx.defers() && chunk_ == 0 && !(shares_with_embedding_ && ctx.blocks != nullptr);
   }
-  // In scratch, for all tokens.
+  // A measure's row of the sums; empty: the model does not measure it.
+  Tensor RowOf(const Tensor& sums, MeasureKind kind) const;
+  // Allocates them in scratch, for all tokens.
   VocabParallelCrossEntropy::Outputs AllocateOutputs(const LayerContext& ctx) const;
   // Adds what was found of all tokens to the sums.
   void Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
@@ -92,7 +92,7 @@ class LmHead {
   DType dtype_;
   int64_t hidden_size_;
   Parameter* words_;
-  bool counts_spans_;  // of models with an encoder
+  Measures measures_;
   // The embedding of the same stage uses the matrix after the head in backward.
   bool shares_with_embedding_;
   float output_scale_;

@@ -1,18 +1,22 @@
 #include "megatron/models/make_stage.h"
 
-#include "megatron/models/gpt_stage.h"
-#include "megatron/models/t5_stage.h"
+#include "glog/logging.h"
+#include "megatron/models/bert/bert_model.h"
+#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/t5/t5_model.h"
 
 namespace megatron {
 
-std::unique_ptr<TrainedStage> MakeStage(const ModelOptions& options,
-                                        const StagePlacement& placement,
-                                        const ProcessGroup& tensor_group, Device device,
-                                        MemoryLedger* ledger, const ExpertGroups& expert_groups) {
-  if (options.num_encoder_layers > 0)
-    return std::make_unique<T5Stage>(options, placement, tensor_group, device, ledger);
-  return std::make_unique<GptStage>(options, placement, tensor_group, device, ledger,
-                                    expert_groups);
+std::unique_ptr<ModelStage> MakeStage(const ModelOptions& options, const StageSetup& setup) {
+  switch (options.kind) {
+    case ModelKind::kGpt:
+      return MakeGptStage(options, setup);
+    case ModelKind::kBert:
+      return MakeBertStage(options, setup);
+    case ModelKind::kT5:
+      return MakeT5Stage(options, setup);
+  }
+  LOG(FATAL) << "unknown kind of model " << static_cast<int>(options.kind);
 }
 
 }  // namespace megatron

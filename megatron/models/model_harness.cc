@@ -118,7 +118,8 @@ ModelOptions SmallBert() {
   options.transformer.name = "encoder";
   options.transformer.causal = false;
   options.num_token_types = 2;
-  options.masked_lm_head = options.sentence_order_head = true;
+  options.kind = ModelKind::kBert;
+  options.sentence_order_head = true;
   return options;
 }
 
@@ -131,6 +132,7 @@ ModelOptions SmallPostNormBert() {
 
 ModelOptions SmallMegatronT5() {
   ModelOptions options = SmallGpt2();
+  options.kind = ModelKind::kT5;
   options.num_encoder_layers = 2;
   options.transformer.num_layers = 3;
   options.output_bias = true;
@@ -232,20 +234,21 @@ StageMemorySizes MeasureStage(const ModelOptions& options, int tensor_size, cons
   const Device device = {DeviceType::kMeta};
   const ProcessGroup group =
       tensor_size == 1 ? ProcessGroup() : ProcessGroup::ForPlanning(tensor_size, 0, "tp");
-  const std::unique_ptr<TrainedStage> made = MakeStage(options, {}, group, device, nullptr);
-  TrainedStage& stage = *made;
+  StageSetup setup;
+  setup.device = device;
+  setup.tensor_group = group;
+  const std::unique_ptr<ModelStage> made = MakeStage(options, setup);
+  ModelStage& stage = *made;
   StageMemorySizes sizes;
   sizes.deferred[0].count = split ? 1 : 0;
   StageMemory memory(device, sizes, nullptr);
-  stage.SetMemory(&memory);
-  stage.SetBatches(&batches);
   for (Parameter* parameter : stage.parameters()) {
     parameter->data =
         Tensor(nullptr, options.transformer.dtype, parameter->sharding.local_shape, device);
     parameter->grad = Tensor(nullptr, DType::kFloat32, parameter->sharding.local_shape, device);
   }
-  for (bool training : {false, true}) {
-    stage.set_training(training);
+  for (StageMode mode : {StageMode::kEvaluate, StageMode::kTrain}) {
+    stage.StartStep({&memory, nullptr, &batches, mode});
     stage.Forward({}, {}, {}, Stream::Meta());
   }
   const WorkItem item = {0, 0, 0, split ? 0 : -1};
@@ -257,7 +260,11 @@ StageMemorySizes MeasureStage(const ModelOptions& options, int tensor_size, cons
 ModelHarness::ModelHarness(const ModelOptions& options, const ProcessGroup& tensor_group,
                            uint64_t seed, int threads, const StagePlacement& placement)
     : pool_(threads), stream_(Stream::Cpu(&pool_)) {
-  stage_ = MakeStage(options, placement, tensor_group, Device(), &ledger_);
+  StageSetup setup;
+  setup.ledger = &ledger_;
+  setup.placement = placement;
+  setup.tensor_group = tensor_group;
+  stage_ = MakeStage(options, setup);
   int64_t elements = 0;
   for (Parameter* parameter : stage_->parameters())
     elements += parameter->sharding.local_shape.numel();
@@ -278,7 +285,6 @@ ModelHarness::ModelHarness(const ModelOptions& options, const ProcessGroup& tens
   HostBatch largest = RandomBatch({kMaxTokens - 3, 1, 1, 1}, options.vocab_size, 1);
   memory_ = std::make_unique<StageMemory>(
       Device(), MeasureStage(options, tensor_group.size(), largest.View()), &ledger_);
-  stage_->SetMemory(memory_.get());
 }
 
 double ModelHarness::TakeLoss() {
@@ -294,20 +300,20 @@ double ModelHarness::TakeLoss() {
   return loss;
 }
 
-void ModelHarness::Forward(HostBatch* batch, bool training) {
+void ModelHarness::StartStep(HostBatch* batch, StageMode mode) {
   batches_.assign(1, batch->View());
-  stage_->SetBatches(&batches_);
-  stage_->set_training(training);
-  stage_->Forward({}, {}, {}, stream_);
+  stage_->StartStep({memory_.get(), nullptr, &batches_, mode});
 }
 
 double ModelHarness::Loss(HostBatch* batch, bool training) {
-  Forward(batch, training);
+  StartStep(batch, training ? StageMode::kTrain : StageMode::kEvaluate);
+  stage_->Forward({}, {}, {}, stream_);
   return TakeLoss();
 }
 
 double ModelHarness::LossAndGradients(HostBatch* batch) {
-  Forward(batch, /*training=*/true);
+  StartStep(batch, StageMode::kTrain);
+  stage_->Forward({}, {}, {}, stream_);
   stage_->Backward({}, {}, {}, stream_);
   return TakeLoss();
 }
@@ -315,9 +321,9 @@ double ModelHarness::LossAndGradients(HostBatch* batch) {
 std::vector<float> ModelHarness::Logits(HostBatch* batch, int64_t token) {
   std::vector<float> logits(stage_->padded_vocab_size());
   batches_.assign(1, batch->View());
-  stage_->SetBatches(&batches_);
-  stage_->StartPredicting(
-      token, Tensor(logits.data(), DType::kFloat32, {static_cast<int64_t>(logits.size())}));
+  stage_->StartStep(
+      {memory_.get(), nullptr, &batches_, StageMode::kPredict, token,
+       Tensor(logits.data(), DType::kFloat32, {static_cast<int64_t>(logits.size())})});
   stage_->Forward({}, {}, {}, stream_);
   return logits;
 }

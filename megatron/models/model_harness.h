@@ -11,7 +11,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/models/model_options.h"
-#include "megatron/models/trained_stage.h"
+#include "megatron/models/model_stage.h"
 
 namespace megatron {
 
@@ -63,20 +63,20 @@ class ModelHarness {
   // What the last call measured.
   const std::map<std::string, double>& means() const { return means_; }
 
-  TrainedStage& stage() { return *stage_; }
+  ModelStage& stage() { return *stage_; }
   std::vector<Parameter*> parameters() { return stage_->parameters(); }
   Parameter* Find(const std::string& name);
   StageMemory& memory() { return *memory_; }
   const Stream& stream() const { return stream_; }
 
  private:
-  void Forward(HostBatch* batch, bool training);
+  void StartStep(HostBatch* batch, StageMode mode);
   double TakeLoss();
 
   ThreadPool pool_;
   Stream stream_;
   MemoryLedger ledger_;
-  std::unique_ptr<TrainedStage> stage_;
+  std::unique_ptr<ModelStage> stage_;
   Buffer weights_, gradients_;
   std::unique_ptr<StageMemory> memory_;
   std::vector<MicroBatch> batches_;

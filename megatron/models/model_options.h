@@ -6,31 +6,31 @@
 
 #include "megatron/layers/transformer_options.h"
 #include "megatron/models/layer_stack.h"
+#include "megatron/models/model_kind.h"
 
 namespace megatron {
 
 struct ModelOptions {
+  ModelKind kind = ModelKind::kGpt;
   TransformerOptions transformer;
-  int64_t vocab_size = 0;         // tokens that mean something
-  int64_t padded_vocab_size = 0;  // rows of the table
+  int64_t vocab_size = 0;         // number of tokens with a meaning
+  int64_t padded_vocab_size = 0;  // number of rows of the word table
   bool learned_positions = true;
-  int64_t max_positions = 0;  // rows of the position table, or of the rotary tables
+  int64_t max_positions = 0;  // number of rows of the position table, or of the rotary tables
   bool tied_embeddings = true;
   float embedding_init_std = 0.02f;
-  int64_t num_token_types = 0;  // rows of the table of token types; 0: there are none
-  // BERT's head: a dense layer, GELU and a norm in front of the output matrix, and a bias behind
-  // it; the last norm of a post-norm model is that of its last layer.
-  bool masked_lm_head = false;
-  ops::Activation masked_lm_activation = ops::Activation::kGeluErf;  // that GELU
-  // Predicts from each sequence's first token in which order its two parts stand.
+  int64_t num_token_types = 0;  // number of rows of the table of token types; 0: no such table
+  // The GELU of BERT's head (bert/masked_lm_transform.h).
+  ops::Activation masked_lm_activation = ops::Activation::kGeluErf;
+  // BERT predicts from each sequence's first token in which order its two parts stand.
   bool sentence_order_head = false;
-  // Of a model with an encoder in front of its decoder, which `transformer` describes, and so does
-  // the encoder but for what t5_options.h says. 0: there is none.
+  // Number of layers of T5's encoder; 0 for the other kinds. `transformer` describes the decoder,
+  // and the encoder but for what t5/t5_options.h changes.
   int64_t num_encoder_layers = 0;
-  bool output_bias = false;  // behind the output matrix; BERT's head has it anyway
-  float output_scale = 1;    // of what meets the output matrix
+  bool output_bias = false;  // a bias behind the output matrix; BERT's head always has it
+  float output_scale = 1;    // factor of the hidden states in front of the output matrix
   LayerRecompute layer_recompute;
-  // Of how many tokens there are logits in memory at once; 0: of a whole micro-batch.
+  // Number of tokens whose logits are in memory at once; 0: those of a whole micro-batch.
   int64_t logits_chunk = 0;
   uint64_t dropout_seed = 1234;
 };

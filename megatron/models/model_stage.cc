@@ -6,64 +6,68 @@
 
 namespace megatron {
 
-ModelStage::ModelStage(const ModelOptions& options, const StagePlacement& placement,
-                       const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger)
-    : options_(options), placement_(placement), tensor_group_(tensor_group) {
+ModelStage::ModelStage(const ModelOptions& options, const Measures& measures,
+                       const StageSetup& setup)
+    : options_(options), measures_(measures), setup_(setup) {
   const int64_t layers = options.num_encoder_layers + options.transformer.num_layers;
+  StagePlacement& placement = setup_.placement;
   const int parts = placement.stages * placement.chunks;
-  if (placement_.layers.empty()) {
+  if (placement.layers.empty()) {
     CHECK_EQ(layers % parts, 0) << layers << " over " << parts;
-    placement_.layers.assign(parts, layers / parts);
+    placement.layers.assign(parts, layers / parts);
   }
-  CHECK_EQ(static_cast<int>(placement_.layers.size()), parts);
-  CHECK_EQ(std::accumulate(placement_.layers.begin(), placement_.layers.end(), int64_t{0}), layers);
+  CHECK_EQ(static_cast<int>(placement.layers.size()), parts);
+  CHECK_EQ(std::accumulate(placement.layers.begin(), placement.layers.end(), int64_t{0}), layers);
   MakeEmbedding();
-  if (placement.last()) MakeHead(device, ledger);
+  if (placement.last()) MakeHead();
 }
 
 ModelStage::Part ModelStage::PartOf(int chunk) const {
-  const int index = PositionOf(placement_.order, placement_.stages, {placement_.stage, chunk});
-  const auto begin = placement_.layers.begin();
+  const StagePlacement& placement = setup_.placement;
+  const int index = PositionOf(placement.order, placement.stages, {placement.stage, chunk});
+  const auto begin = placement.layers.begin();
   Part part;
   part.first = index == 0;
-  part.last = index == static_cast<int>(placement_.layers.size()) - 1;
+  part.last = index == static_cast<int>(placement.layers.size()) - 1;
   part.begin = std::accumulate(begin, begin + index, int64_t{0});
-  part.end = part.begin + placement_.layers[index];
+  part.end = part.begin + placement.layers[index];
   return part;
 }
 
-void ModelStage::SetExperts(const std::vector<MoeLayer*>& layers, Device device,
-                            MemoryLedger* ledger) {
+void ModelStage::SetExperts(const std::vector<MoeLayer*>& layers) {
   moe_layers_ = layers;
   std::vector<std::string> names;
   for (const MoeLayer* layer : layers) names.push_back(layer->router_name());
-  router_state_ = RouterState(options_.transformer.moe, names, device, ledger);
+  router_state_ = RouterState(options_.transformer.moe, names, setup_.device, setup_.ledger);
   for (size_t i = 0; i < layers.size(); ++i) layers[i]->set_state(router_state_.layer(i));
 }
 
 std::unique_ptr<VocabParallelEmbedding> ModelStage::MakeTable(const std::string& name,
                                                               float init_std) const {
-  return std::make_unique<VocabParallelEmbedding>(
-      name, options_.padded_vocab_size, options_.transformer.hidden_size, init_std, tensor_group_);
+  return std::make_unique<VocabParallelEmbedding>(name, options_.padded_vocab_size,
+                                                  options_.transformer.hidden_size, init_std,
+                                                  setup_.tensor_group);
 }
 
 void ModelStage::MakeEmbedding() {
-  if (placement_.first() || (placement_.last() && options_.tied_embeddings)) {
+  const StagePlacement& placement = setup_.placement;
+  if (placement.first() || (placement.last() && options_.tied_embeddings)) {
     word_embeddings_ = MakeTable("embedding.word_embeddings.weight", options_.embedding_init_std);
-    word_embeddings_->weight().tied = options_.tied_embeddings && placement_.last_stage() != 0;
-    word_embeddings_->weight().owner = placement_.first();
+    word_embeddings_->weight().tied = options_.tied_embeddings && placement.last_stage() != 0;
+    word_embeddings_->weight().owner = placement.first();
   }
-  if (placement_.first())
+  if (placement.first())
     embedding_ = std::make_unique<TokenEmbedding>(options_, word_embeddings_.get());
 }
 
-void ModelStage::MakeHead(Device device, MemoryLedger* ledger) {
+void ModelStage::MakeHead() {
   if (!options_.tied_embeddings)
     output_layer_ = MakeTable("output_layer.weight", options_.transformer.init_std);
-  head_ = std::make_unique<LmHead>(options_, tensor_group_,
+  head_ = std::make_unique<LmHead>(options_, measures_, setup_.tensor_group,
                                    &(output_layer_ ? output_layer_ : word_embeddings_)->weight());
-  const Shape sums{static_cast<int64_t>(MeasuresOf(options_).size()), 2};
-  loss_buffer_ = Buffer(device, sums.numel() * SizeOf(DType::kFloat32), "loss", ledger);
+  const Shape sums{static_cast<int64_t>(measures_.size()), 2};
+  loss_buffer_ =
+      Buffer(setup_.device, sums.numel() * SizeOf(DType::kFloat32), "loss", setup_.ledger);
   loss_sums_ = loss_buffer_.At(0, DType::kFloat32, sums);
 }
 
@@ -80,42 +84,36 @@ std::vector<Parameter*> ModelStage::parameters() {
   return all;
 }
 
-void ModelStage::SetMemory(StageMemory* memory) {
-  memory_ = memory;
-  CHECK_EQ(static_cast<int>(memory->slots.size()), placement_.chunks);
-  SetSlots(memory->slots);
-}
-
-void ModelStage::StartPredicting(int64_t token, const Tensor& logits_V) {
-  mode_ = Mode::kPredict;
-  predicted_token_ = token;
-  predicted_logits_V_ = logits_V;
+void ModelStage::StartStep(const StepInputs& inputs) {
+  step_ = inputs;
+  CHECK_EQ(static_cast<int>(inputs.memory->slots.size()), setup_.placement.chunks);
+  SetSlots(inputs.memory->slots);
 }
 
 // A text may have any number of tokens while it grows: they are not shared out.
 bool ModelStage::sequence_parallel() const {
-  return options_.transformer.sequence_parallel && tensor_group_.size() > 1 &&
-         mode_ != Mode::kPredict;
+  return options_.transformer.sequence_parallel && setup_.tensor_group.size() > 1 &&
+         step_.mode != StageMode::kPredict;
 }
 
 LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) const {
-  return {
-      tensor_group_,
-      stream,
-      memory_->slots[item.chunk][item.slot].get(),
-      &memory_->scratch,
-      &(*batches_)[item.microbatch],
-      options_.dropout_seed,
-      mode_ == Mode::kTrain,
-      sequence_parallel(),
-      &memory_->recompute,
-      item.deferred_slot < 0 ? nullptr : memory_->deferred[item.chunk][item.deferred_slot].get(),
-      blocks_,
-      mode_ == Mode::kPredict ? ProcessGroup() : context_group_};
+  StageMemory& memory = *step_.memory;
+  LayerContext ctx = {setup_.tensor_group, stream};
+  ctx.saved = memory.slots[item.chunk][item.slot].get();
+  ctx.scratch = &memory.scratch;
+  ctx.recompute = &memory.recompute;
+  if (item.deferred_slot >= 0) ctx.deferred = memory.deferred[item.chunk][item.deferred_slot].get();
+  ctx.batch = &batch(item.microbatch);
+  ctx.seed = options_.dropout_seed;
+  ctx.training = training();
+  ctx.sequence_parallel = sequence_parallel();
+  ctx.blocks = step_.blocks;
+  if (step_.mode != StageMode::kPredict) ctx.context_group = setup_.context_group;
+  return ctx;
 }
 
 TensorSpec ModelStage::HiddenSpec(int64_t tokens) const {
-  const int64_t ranks = sequence_parallel() ? tensor_group_.size() : 1;
+  const int64_t ranks = sequence_parallel() ? setup_.tensor_group.size() : 1;
   return {options_.transformer.dtype, {tokens / ranks, options_.transformer.hidden_size}};
 }
 
@@ -127,13 +125,13 @@ Tensor ModelStage::AllocateHidden(Arena* arena, const LayerContext& ctx, const c
 void ModelStage::RunLayers(const LayerStack& stack, const LayerContext& ctx,
                            const RotaryTables* rotary, const Tensor& x_TH, const Tensor& y_TH,
                            LayerStack::Saved* saved) const {
-  if (mode_ == Mode::kTrain) return stack.Forward(ctx, rotary, x_TH, y_TH, saved);
+  if (training()) return stack.Forward(ctx, rotary, x_TH, y_TH, saved);
   stack.ForwardOnly(ctx, rotary, x_TH, y_TH);
 }
 
 void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const {
-  if (mode_ == Mode::kPredict)
-    return head_->Predict(ctx, y_TH, predicted_token_, predicted_logits_V_);
+  if (step_.mode == StageMode::kPredict)
+    return head_->Predict(ctx, y_TH, step_.predicted_token, step_.predicted_logits_V);
   head_->Forward(ctx, y_TH, loss_sums_, saved);
 }
 

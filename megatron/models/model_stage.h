@@ -1,8 +1,16 @@
-// What the stages of all models share: the model's two ends, which parts of it lie here, the memory
-// to work in, what is measured. A model adds its layers, what crosses an edge, and the way through
-// them.
+// ModelStage: one rank's part of a model as a trainer sees it, whichever kind it is.
 //
-// Legend: T tokens (of the residual stream: those of this rank), H hidden, V padded vocabulary.
+//   std::unique_ptr<ModelStage> stage = MakeStage(options, setup);
+//   ParameterBuffers buffers(stage->parameters(), ...);
+//   stage->StartStep({&memory, &data_parallel, &batches, StageMode::kTrain});
+//   RunSchedule(...);               // calls Forward and Backward
+//   ... stage->loss_sums() ...
+//
+// This class holds what the stages of all models share: the model's two ends, the parts of it that
+// lie here, the memory to work in, the sums of what is measured. A model adds its layers, the
+// tensors that cross an edge, and the way through its layers.
+//
+// Legend: T tokens of the residual stream on this rank, H hidden, V padded vocabulary.
 #ifndef MEGATRON_MODELS_MODEL_STAGE_H_
 #define MEGATRON_MODELS_MODEL_STAGE_H_
 
@@ -10,62 +18,101 @@
 #include <string>
 #include <vector>
 
+#include "megatron/comm/process_group.h"
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/micro_batch.h"
+#include "megatron/layers/moe/moe_layer.h"
+#include "megatron/layers/moe/router_state.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/layer_stack.h"
 #include "megatron/models/lm_head.h"
+#include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
+#include "megatron/models/stage_placement.h"
 #include "megatron/models/token_embedding.h"
-#include "megatron/models/trained_stage.h"
+#include "megatron/pipeline/stage.h"
+#include "megatron/tensor/parameter.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 
-class ModelStage : public TrainedStage {
+// Where a stage stands, and with whom it works.
+struct StageSetup {
+  // Device and ledger of the only memory that a stage owns: tables of positions, sums.
+  Device device;
+  MemoryLedger* ledger = nullptr;
+  StagePlacement placement;
+  ProcessGroup tensor_group;
+  ProcessGroup context_group;  // the ranks that hold the other tokens of each sample
+  ExpertGroups expert_groups;
+};
+
+enum class StageMode {
+  kTrain,
+  kEvaluate,  // Forward has no dropout and keeps nothing for a backward, which is not called
+  // As kEvaluate, but on the last stage Forward writes the logits that follow one token of a batch
+  // in place of the loss.
+  kPredict,
+};
+
+// What the passes of a step work with. All of it outlives the step.
+struct StepInputs {
+  // The arenas to work in; their slots decide how many micro-batches may be in flight.
+  StageMemory* memory = nullptr;
+  // Who has the parameters' memory; null: it is there all the time.
+  WeightBlocks* blocks = nullptr;
+  const std::vector<MicroBatch>* batches = nullptr;  // the step's micro-batches, by number
+  StageMode mode = StageMode::kTrain;
+  // With kPredict: the token, and where its logits go (fp32 [padded vocabulary], the whole of it on
+  // every tensor-parallel rank).
+  int64_t predicted_token = 0;
+  Tensor predicted_logits_V;
+};
+
+class ModelStage : public Stage {
  public:
-  std::vector<Parameter*> parameters() final;
-  const StagePlacement& placement() const final { return placement_; }
-  int64_t padded_vocab_size() const final { return options_.padded_vocab_size; }
+  // In Megatron's order. They point into this object.
+  std::vector<Parameter*> parameters();
+  const StagePlacement& placement() const { return setup_.placement; }
+  int64_t padded_vocab_size() const { return options_.padded_vocab_size; }
 
-  void SetContextGroup(const ProcessGroup& group) final { context_group_ = group; }
-  void SetMemory(StageMemory* memory) final;
-  void SetBatches(const std::vector<MicroBatch>* batches) final { batches_ = batches; }
-  void SetBlocks(WeightBlocks* blocks) final { blocks_ = blocks; }
-  void set_training(bool training) final { mode_ = training ? Mode::kTrain : Mode::kEvaluate; }
-  void StartPredicting(int64_t token, const Tensor& logits_V) final;
+  // Comes before the passes of every step, and before their specs are asked for.
+  void StartStep(const StepInputs& inputs);
 
-  Measures measures() const final { return MeasuresOf(options_); }
-  const Tensor& loss_sums() const final { return loss_sums_; }
-  RouterState& router_state() final { return router_state_; }
-  std::vector<MoeLayer*> moe_layers() const final { return moe_layers_; }
+  // What the last stage measures of each batch.
+  const Measures& measures() const { return measures_; }
+  // fp32 [measures, 2] on the last stage, which adds to each measure's row the sum of weight *
+  // value, and that of weight. The caller zeroes it.
+  const Tensor& loss_sums() const { return loss_sums_; }
+  // Empty where no layer here has experts.
+  RouterState& router_state() { return router_state_; }
+  const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
 
  protected:
   // One of the stage's parts: layers [begin, end) of the model, an encoder's counted before the
   // decoder's.
   struct Part {
-    bool first = false, last = false;  // of the model's parts
+    bool first = false, last = false;  // whether it is the model's first part, its last
     int64_t begin = 0, end = 0;
   };
 
-  // `device` and `ledger` are of the sums.
-  ModelStage(const ModelOptions& options, const StagePlacement& placement,
-             const ProcessGroup& tensor_group, Device device, MemoryLedger* ledger);
+  ModelStage(const ModelOptions& options, const Measures& measures, const StageSetup& setup);
 
-  // Of the stage's layers that have experts, in order: gives them what their routers keep.
-  void SetExperts(const std::vector<MoeLayer*>& layers, Device device, MemoryLedger* ledger);
+  // Gives `layers`, the stage's layers that have experts in order, what their routers keep.
+  void SetExperts(const std::vector<MoeLayer*>& layers);
 
   const ModelOptions& options() const { return options_; }
-  const ProcessGroup& tensor_group() const { return tensor_group_; }
+  const ProcessGroup& tensor_group() const { return setup_.tensor_group; }
   TokenEmbedding* embedding() const { return embedding_.get(); }  // on the first stage, else null
   LmHead* head() const { return head_.get(); }                    // on the last stage, else null
   Part PartOf(int chunk) const;
-  const MicroBatch& batch(int microbatch) const { return (*batches_)[microbatch]; }
+  const MicroBatch& batch(int microbatch) const { return (*step_.batches)[microbatch]; }
 
-  bool training() const { return mode_ == Mode::kTrain; }
+  bool training() const { return step_.mode == StageMode::kTrain; }
   LayerContext Context(const WorkItem& item, const Stream& stream) const;
-  // The residual stream of so many tokens, and rows of it for this rank.
+  // This rank's rows of the residual stream of so many tokens.
   TensorSpec HiddenSpec(int64_t tokens) const;
   Tensor AllocateHidden(Arena* arena, const LayerContext& ctx, const char* name) const;
   // Forward, as far as the mode needs it: through layers, and behind the last of the model.
@@ -74,21 +121,19 @@ class ModelStage : public TrainedStage {
   void RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const;
 
  private:
-  enum class Mode { kTrain, kEvaluate, kPredict };
-
-  // Those between the model's ends.
+  // Appends the parameters between the model's ends.
   virtual void AppendInnerParameters(std::vector<Parameter*>* out) = 0;
-  // How many micro-batches each chunk is to keep something of.
+  // Makes room for what each chunk keeps of as many micro-batches as it has slots.
   virtual void SetSlots(const StageMemory::Slots& slots) = 0;
 
   std::unique_ptr<VocabParallelEmbedding> MakeTable(const std::string& name, float init_std) const;
   void MakeEmbedding();
-  void MakeHead(Device device, MemoryLedger* ledger);
+  void MakeHead();
   bool sequence_parallel() const;
 
   ModelOptions options_;
-  StagePlacement placement_;
-  ProcessGroup tensor_group_, context_group_;
+  Measures measures_;
+  StageSetup setup_;
   std::vector<MoeLayer*> moe_layers_;
   RouterState router_state_;
   // On the first stage; on the last too if it is tied, there as a copy.
@@ -99,12 +144,7 @@ class ModelStage : public TrainedStage {
 
   Buffer loss_buffer_;
   Tensor loss_sums_;
-  StageMemory* memory_ = nullptr;
-  WeightBlocks* blocks_ = nullptr;
-  const std::vector<MicroBatch>* batches_ = nullptr;
-  Mode mode_ = Mode::kTrain;
-  int64_t predicted_token_ = 0;
-  Tensor predicted_logits_V_;
+  StepInputs step_;
 };
 
 }  // namespace megatron

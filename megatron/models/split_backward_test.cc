@@ -55,9 +55,8 @@ class TwoMicroBatches {
     sizes.slots[0].count = 2;
     sizes.deferred[0].count = split ? 2 : 0;
     StageMemory memory({}, sizes, nullptr);
-    TrainedStage& stage = model_.stage();
-    stage.SetMemory(&memory);
-    stage.SetBatches(&batches_);
+    ModelStage& stage = model_.stage();
+    stage.StartStep({&memory, nullptr, &batches_, StageMode::kTrain});
     model_.ZeroGradients();
     for (int i : {0, 1}) stage.Forward(Item(i, split), {}, {}, model_.stream());
     for (int i : {0, 1}) {
@@ -124,7 +123,7 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
 TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
   for (ModelOptions model : Models()) {
     // Cross-attention knows no groups, and FP8 no shared ones.
-    if (model.num_encoder_layers == 0 && !model.transformer.float8.enabled)
+    if (model.kind != ModelKind::kT5 && !model.transformer.float8.enabled)
       model.transformer.num_query_groups = 1;
     for (bool sequence_parallel : {false, true}) {
       model.transformer.sequence_parallel = sequence_parallel;

@@ -39,18 +39,18 @@ int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptio
   return order[std::min(drawn, kept - 1)];
 }
 
-TextGenerator::TextGenerator(TrainedStage* stage, const GenerationPipeline& pipeline,
-                             const GeneratorLimits& limits, const Stream& stream,
-                             MemoryLedger* ledger)
-    : stage_(stage), pipeline_(pipeline), batches_(1), limits_(limits), stream_(stream) {
+TextGenerator::TextGenerator(const GeneratorSetup& setup, const GeneratorLimits& limits,
+                             const Stream& stream, MemoryLedger* ledger)
+    : setup_(setup), batches_(1), limits_(limits), stream_(stream) {
+  const StagePlacement& placement = setup.stage->placement();
   InterleavedOptions schedule;
-  schedule.stages = pipeline.group.size();
-  schedule.chunks = stage->placement().chunks;
-  plan_ = PlanStage(ForwardSchedule(schedule, stage->placement().order), pipeline.group.rank());
+  schedule.stages = setup.pipeline.size();
+  schedule.chunks = placement.chunks;
+  plan_ = PlanStage(ForwardSchedule(schedule, placement.order), setup.pipeline.rank());
   int64_t offset = 0;
   const int64_t bytes =
       (limits.max_context + limits.max_encoder_context) * 4 * SizeOf(DType::kInt64) +
-      2 * Buffer::kAlignment + stage->padded_vocab_size() * SizeOf(DType::kFloat32);
+      2 * Buffer::kAlignment + setup.stage->padded_vocab_size() * SizeOf(DType::kFloat32);
   buffer_ = Buffer(stream.device(), bytes, "generation", ledger);
   auto next = [&](DType dtype, int64_t count) {
     const Tensor tensor = buffer_.At(offset, dtype, {count});
@@ -71,7 +71,7 @@ TextGenerator::TextGenerator(TrainedStage* stage, const GenerationPipeline& pipe
     encoder.sample_T = next(DType::kInt64, limits.max_encoder_context);
     encoder.cu_seqlens = next(DType::kInt32, 2);
   }
-  logits_V_ = next(DType::kFloat32, stage->padded_vocab_size());
+  logits_V_ = next(DType::kFloat32, setup.stage->padded_vocab_size());
   host_ = HostMirror(buffer_.At(0, DType::kUInt8, {bytes}), "generation");
   if (stream.is_meta()) return;
   for (const Tensor& positions : {whole_.position_T, encoder.position_T}) {
@@ -113,11 +113,9 @@ void TextGenerator::Read(absl::Span<const int32_t> tokens) {
 
 absl::Status TextGenerator::RunStages(const MicroBatch& batch, int64_t token) {
   batches_[0] = batch;
-  stage_->SetBatches(&batches_);
-  stage_->StartPredicting(token, logits_V_);
-  const absl::Status status = RunSchedule(plan_, stage_, pipeline_.group, pipeline_.edges, stream_);
-  stage_->set_training(true);
-  return status;
+  setup_.stage->StartStep(
+      {setup_.memory, setup_.blocks, &batches_, StageMode::kPredict, token, logits_V_});
+  return RunSchedule(plan_, setup_.stage, setup_.pipeline, &setup_.memory->edges, stream_);
 }
 
 void TextGenerator::Measure() {
@@ -133,9 +131,9 @@ bool TextGenerator::Predict(absl::Span<const int32_t> tokens, int64_t token) {
   host_.Of(batch.cu_seqlens).data<int32_t>()[1] = static_cast<int32_t>(count);
   host_.Send(stream_);
   if (!RunStages(batch, token).ok()) return false;
-  pipeline_.group.Broadcast(logits_V_, stage_->placement().last_stage(), stream_);
+  setup_.pipeline.Broadcast(logits_V_, setup_.stage->placement().last_stage(), stream_);
   host_.Fetch(stream_);
-  return pipeline_.group.status().ok();
+  return setup_.pipeline.status().ok();
 }
 
 absl::Span<const float> TextGenerator::LogitsAt(absl::Span<const int32_t> tokens, int64_t token) {

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/models/trained_stage.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
@@ -33,24 +33,25 @@ struct SamplingOptions {
 int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     float uniform);
 
-// The stages that make up a model, of which this rank has one, and the memory for what passes
-// between them; null for a model of one stage.
-struct GenerationPipeline {
-  ProcessGroup group;
-  Arena* edges = nullptr;
+// This rank's part of the model, and what it works with.
+struct GeneratorSetup {
+  ModelStage* stage = nullptr;
+  StageMemory* memory = nullptr;
+  WeightBlocks* blocks = nullptr;  // as in StepInputs
+  ProcessGroup pipeline;           // the ranks that hold the stages of the model
 };
 
 struct GeneratorLimits {
   int64_t vocab_size = 0;           // tokens above it are never drawn
-  int64_t max_context = 0;          // tokens that the model sees
-  int64_t max_encoder_context = 0;  // that its encoder reads, if it has one
+  int64_t max_context = 0;          // the most tokens that the model sees
+  int64_t max_encoder_context = 0;  // the most tokens that its encoder reads, if it has one
 };
 
 class TextGenerator {
  public:
   // The stage has memory for a micro-batch as large as the limits, as Measure() finds it.
-  TextGenerator(TrainedStage* stage, const GenerationPipeline& pipeline,
-                const GeneratorLimits& limits, const Stream& stream, MemoryLedger* ledger);
+  TextGenerator(const GeneratorSetup& setup, const GeneratorLimits& limits, const Stream& stream,
+                MemoryLedger* ledger);
 
   // On a meta stream: takes of the stage's arenas what the longest context takes.
   void Measure();
@@ -76,8 +77,7 @@ class TextGenerator {
   EncoderBatch FirstEncoderTokens(int64_t count) const;
   absl::Status RunStages(const MicroBatch& batch, int64_t token);
 
-  TrainedStage* stage_;
-  GenerationPipeline pipeline_;
+  GeneratorSetup setup_;
   StagePlan plan_;
   std::vector<MicroBatch> batches_;
   GeneratorLimits limits_;

@@ -48,8 +48,8 @@ int64_t BatchSizeRamp::GlobalBatchSize(int64_t consumed_samples) const {
   if (options_.samples == 0 || rise == 0 || consumed_samples > options_.samples) {
     return options_.global_batch_size;
   }
-  // In floating point, as Megatron does: where SAMPLES is not a multiple of the number of steps, an
-  // integer division would start some of them one iteration apart.
+  // Megatron divides in floating point. Where SAMPLES is not a multiple of the number of steps, an
+  // integer division would start some of them an iteration earlier or later.
   const double samples_per_step =
       static_cast<double>(options_.samples) / static_cast<double>(rise / options_.increment);
   const auto steps = static_cast<int64_t>(static_cast<double>(consumed_samples) / samples_per_step);

@@ -11,21 +11,22 @@ namespace megatron {
 
 struct BatchSizeRampOptions {
   int64_t global_batch_size = 0;
-  // Samples that all data-parallel ranks take at once: micro_batch_size * data_parallel_size. Every
-  // size on the ramp is a multiple of it.
+  // The samples of one micro-batch on all data-parallel ranks: micro_batch_size *
+  // data_parallel_size. Every size on the ramp is a multiple of it.
   int64_t granularity = 1;
-  // The first size, what it grows by, and the samples over which it grows. No ramp if samples is 0.
+  // The first size, the increment and the number of samples over which the size grows. With 0
+  // samples there is no ramp.
   int64_t start = 0, increment = 0, samples = 0;
 };
 
 class BatchSizeRamp {
  public:
-  // InvalidArgument that names every rule the options break.
+  // Returns InvalidArgument that names every rule the options break.
   static absl::StatusOr<BatchSizeRamp> Create(const BatchSizeRampOptions& options);
 
-  // Of the iteration that starts after `consumed_samples`.
+  // The size of the iteration that starts after `consumed_samples`.
   int64_t GlobalBatchSize(int64_t consumed_samples) const;
-  // On each data-parallel rank.
+  // The number of micro-batches of that iteration on each data-parallel rank.
   int64_t NumMicrobatches(int64_t consumed_samples) const {
     return GlobalBatchSize(consumed_samples) / options_.granularity;
   }

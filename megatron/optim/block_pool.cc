@@ -23,13 +23,13 @@ PooledTensor BlockPool::Allocate(DType dtype, int64_t elements) {
   return {buffer_.At(begin, dtype, {elements}), begin};
 }
 
-void BlockPool::Free(PooledTensor* piece) {
-  if (piece->tensor.empty()) return;
+void BlockPool::Free(PooledTensor* pooled) {
+  if (pooled->tensor.empty()) return;
   const auto found = std::find_if(live_.begin(), live_.end(),
-                                  [&](const Range& range) { return range.begin == piece->begin; });
-  CHECK(found != live_.end()) << piece->begin;
+                                  [&](const Range& range) { return range.begin == pooled->begin; });
+  CHECK(found != live_.end()) << pooled->begin;
   live_.erase(found);
-  *piece = {};
+  *pooled = {};
 }
 
 }  // namespace megatron

@@ -1,6 +1,6 @@
-// Memory for what is whole for a while only: weights that were gathered, gradients that will be
-// reduced. The first gap that is large enough is taken, so equal calls give equal places: on the
-// meta device the pool measures what a real one needs.
+// Memory for tensors that are whole for a while only: weights that were gathered and gradients that
+// will be reduced. Allocate takes the first gap that is large enough, so equal calls give equal
+// positions: on the meta device the pool measures what a real one needs.
 #ifndef MEGATRON_OPTIM_BLOCK_POOL_H_
 #define MEGATRON_OPTIM_BLOCK_POOL_H_
 
@@ -12,21 +12,21 @@
 
 namespace megatron {
 
-// A piece of a pool; of an empty tensor where it is none.
+// A tensor in a pool's memory; empty when it holds none.
 struct PooledTensor {
   Tensor tensor;
-  int64_t begin = 0;
+  int64_t begin = 0;  // byte offset in the pool
 };
 
 class BlockPool {
  public:
-  // Of `capacity` bytes; on the meta device that is ignored.
+  // A pool of `capacity` bytes, which is ignored on the meta device.
   BlockPool(Device device, int64_t capacity, const std::string& name, MemoryLedger* ledger);
 
-  // Flat; contents are undefined.
+  // Returns a flat tensor of undefined contents.
   PooledTensor Allocate(DType dtype, int64_t elements);
-  // Takes the piece back, if it is one, and makes it none.
-  void Free(PooledTensor* piece);
+  // Gives the memory back and empties the tensor. An empty one is left as it is.
+  void Free(PooledTensor* pooled);
 
   // The end of the last byte that was ever in use.
   int64_t high_water() const { return high_water_; }
@@ -39,7 +39,7 @@ class BlockPool {
 
   Device device_;
   Buffer buffer_;
-  std::vector<Range> live_;  // by begin
+  std::vector<Range> live_;  // ascending by begin
   int64_t high_water_ = 0;
 };
 

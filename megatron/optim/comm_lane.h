@@ -1,8 +1,9 @@
-// Where a rank's overlapped communication happens, one job after the other in the order given: a
-// thread (comm_worker.h) or a stream of the GPU (comm_stream.h).
+// CommLane: a queue of communication that overlaps with a rank's computation. Its jobs run one
+// after the other in the order given, on a thread (comm_worker.h) or on a stream of the GPU
+// (comm_stream.h).
 //
-// With the same order on every rank, and groups that nobody else uses, ranks can wait for each
-// other's jobs without waiting in a circle.
+// Ranks that add jobs in the same order, and whose jobs use groups that nobody else uses, can wait
+// for each other's jobs without a deadlock.
 #ifndef MEGATRON_OPTIM_COMM_LANE_H_
 #define MEGATRON_OPTIM_COMM_LANE_H_
 
@@ -12,17 +13,18 @@ namespace megatron {
 
 class CommLane {
  public:
+  // The lane's owner gives these numbers their meaning.
   struct Job {
-    int kind = 0, unit = 0;  // what they mean is the owner's matter
+    int kind = 0, bucket_group = 0;
   };
 
-  // Does what was given, then ends.
+  // Runs the remaining jobs, then ends.
   virtual ~CommLane() = default;
 
   // Returns the job's number, counted from 1.
   virtual int64_t Add(const Job& job) = 0;
-  // What the caller does from now on, on its stream, happens after the job of this number; 0: after
-  // none.
+  // Makes everything that the caller does on its stream from now on happen after the job of this
+  // number. Number 0 stands for no job.
   virtual void Wait(int64_t number) = 0;
 };
 

@@ -1,5 +1,5 @@
-// A lane on a CUDA stream of its own, beside the one that computes. The host enqueues a job where
-// it is given, behind what the computing stream was given before, and waits for nothing.
+// A lane on a second CUDA stream, beside the one that computes. A job begins after all work that
+// the computing stream was given before Add. The host enqueues it in Add and never waits.
 #ifndef MEGATRON_OPTIM_COMM_STREAM_H_
 #define MEGATRON_OPTIM_COMM_STREAM_H_
 
@@ -25,9 +25,10 @@ class CommStream : public CommLane {
   const Stream compute_;
   const std::function<void(const Job&, const Stream&)> run_;
   CudaStream cuda_;
-  const Stream stream_;  // cuda_
-  CudaEvent given_;
-  // Of job `number` at number % size, until it is a later one's: whoever waits then waits longer.
+  const Stream stream_;  // on cuda_
+  CudaEvent given_;      // follows the computing stream's work before the last Add
+  // The event at index number % size follows job `number`. A later job reuses it; then waiting for
+  // `number` waits for the later job.
   std::vector<std::unique_ptr<CudaEvent>> done_;
   int64_t added_ = 0;
 };

@@ -36,7 +36,7 @@ TEST_F(CommStreamTest, JobsComeAfterWhatWasEnqueuedBeforeAndBeforeWhatWaitsForTh
   host.Send(compute);
   std::vector<int> units;
   CommStream lane(compute, [&](const CommLane::Job& job, const Stream& stream) {
-    units.push_back(job.unit);
+    units.push_back(job.bucket_group);
     ops::Scale(stream, 2, x);
     ops::Copy(stream, x, y);
   });

@@ -20,12 +20,12 @@ int64_t CommWorker::Add(const Job& job) {
   int64_t number;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (done_ == forgotten_ + static_cast<int64_t>(jobs_.size())) {
-      forgotten_ = done_;
+    if (done_ == removed_ + static_cast<int64_t>(jobs_.size())) {
+      removed_ = done_;
       jobs_.clear();
     }
     jobs_.push_back(job);
-    number = forgotten_ + static_cast<int64_t>(jobs_.size());
+    number = removed_ + static_cast<int64_t>(jobs_.size());
   }
   changed_.notify_all();
   return number;
@@ -39,10 +39,10 @@ void CommWorker::Wait(int64_t number) {
 void CommWorker::Work() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    const auto waiting = [&] { return done_ < forgotten_ + static_cast<int64_t>(jobs_.size()); };
+    const auto waiting = [&] { return done_ < removed_ + static_cast<int64_t>(jobs_.size()); };
     changed_.wait(lock, [&] { return stop_ || waiting(); });
     if (!waiting()) return;
-    const Job job = jobs_[done_ - forgotten_];
+    const Job job = jobs_[done_ - removed_];
     lock.unlock();
     run_(job);
     lock.lock();

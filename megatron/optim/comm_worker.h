@@ -1,5 +1,5 @@
-// A lane that is a thread: jobs are done by it while the caller computes, and waiting for one is
-// waiting on the host. What it wrote is visible then.
+// A lane on a thread, which runs jobs while the caller computes. Wait blocks the calling thread;
+// after it the caller sees what the job wrote.
 #ifndef MEGATRON_OPTIM_COMM_WORKER_H_
 #define MEGATRON_OPTIM_COMM_WORKER_H_
 
@@ -30,8 +30,9 @@ class CommWorker : public CommLane {
   const std::function<void(const Job&)> run_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Job> jobs_;  // those not forgotten; job `number` is at number - 1 - forgotten_
-  int64_t forgotten_ = 0, done_ = 0;
+  std::vector<Job> jobs_;  // job `number` is at index number - 1 - removed_
+  int64_t removed_ = 0;    // number of jobs that were removed from jobs_ after they were done
+  int64_t done_ = 0;       // number of jobs that are done
   bool stop_ = false;
   std::thread thread_;
 };

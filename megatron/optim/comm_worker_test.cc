@@ -10,7 +10,7 @@ namespace {
 
 TEST(CommWorkerTest, DoesJobsInTheOrderGiven) {
   std::vector<int> done;
-  CommWorker worker([&](const CommWorker::Job& job) { done.push_back(job.unit); });
+  CommWorker worker([&](const CommWorker::Job& job) { done.push_back(job.bucket_group); });
   int64_t last = 0;
   for (int round = 0; round < 50; ++round) {
     for (int i = 0; i < 4; ++i) last = worker.Add({0, 4 * round + i});

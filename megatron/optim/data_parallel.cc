@@ -14,7 +14,7 @@
 namespace megatron {
 namespace {
 
-// The same ranks with calls of their own, for another thread.
+// Returns a group of the same ranks for the calls of another thread.
 absl::StatusOr<ProcessGroup> Clone(const ProcessGroup& group) {
   if (group.size() == 1) return group;
   std::vector<int> ranks(group.size());
@@ -24,6 +24,7 @@ absl::StatusOr<ProcessGroup> Clone(const ProcessGroup& group) {
   return ProcessGroup(std::move(communicator));
 }
 
+// Returns the range counted from the bucket's begin.
 FlatRange Within(const FlatRange& range, const Bucket& bucket) {
   return {range.begin - bucket.range.begin, range.end - bucket.range.begin};
 }
@@ -56,24 +57,24 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
       stream_(stream),
       weights_pool_(stream.device(), sizes.weights, "weights/gathered", ledger),
       gradients_pool_(stream.device(), sizes.gradients, "gradients/whole", ledger) {
-  for (const int unit : buffers->layout().unit_of_block) {
-    if (unit >= static_cast<int>(units_.size())) units_.resize(unit + 1);
-    ++units_[unit].blocks;
+  for (const int index : buffers->layout().bucket_group_of_block) {
+    if (index >= static_cast<int>(bucket_groups_.size())) bucket_groups_.resize(index + 1);
+    ++bucket_groups_[index].blocks;
   }
   for (const Bucket& bucket : buffers->buckets()) {
     const ProcessGroup& group = GroupOf(groups, bucket);
-    CHECK_EQ(bucket.part.size() * group.size(), bucket.range.size()) << group.name();
-    units_[bucket.unit].buckets.push_back(&bucket);
-    units_[bucket.unit].elements += bucket.range.size();
+    CHECK_EQ(bucket.shard.size() * group.size(), bucket.range.size()) << group.name();
+    bucket_groups_[bucket.bucket_group].buckets.push_back(&bucket);
+    bucket_groups_[bucket.bucket_group].elements += bucket.range.size();
   }
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   const auto run = [this](const CommLane::Job& job, const Stream& stream) {
-    Run(static_cast<JobKind>(job.kind), job.unit, worker_groups_, stream);
+    Run(static_cast<JobKind>(job.kind), job.bucket_group, worker_groups_, stream);
   };
   if (stream.device().type == DeviceType::kCuda) {
     lane_ = std::make_unique<CommStream>(stream, run);
   } else {
-    const Stream beside = Trace::FollowBeside(stream, Stream::Cpu(&worker_pool_), "communication");
+    const Stream beside = Trace::FollowBeside(stream, Stream::Inline(), "communication");
     lane_ =
         std::make_unique<CommWorker>([run, beside](const CommLane::Job& job) { run(job, beside); });
   }
@@ -81,61 +82,62 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
 
 DataParallel::~DataParallel() = default;
 
-int64_t DataParallel::Submit(JobKind kind, int unit, bool overlap) {
-  if (overlap && lane_ != nullptr) return lane_->Add({kind, unit});
-  Run(kind, unit, groups_, stream_);
+int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
+  if (overlap && lane_ != nullptr) return lane_->Add({kind, index});
+  Run(kind, index, groups_, stream_);
   return 0;
 }
 
-void DataParallel::Run(JobKind kind, int unit, const ProcessGroups& groups, const Stream& stream) {
+void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream) {
   if (kind == kReduce) {
-    Reduce(units_[unit], groups, stream);
+    Reduce(bucket_groups_[index], groups, stream);
   } else {
-    Gather(units_[unit], groups, stream);
+    Gather(bucket_groups_[index], groups, stream);
   }
 }
 
-void DataParallel::Reduce(const Unit& unit, const ProcessGroups& groups,
+void DataParallel::Reduce(const BucketGroup& bucket_group, const ProcessGroups& groups,
                           const Stream& stream) const {
-  int64_t at = 0;
-  for (const Bucket* bucket : unit.buckets) {
-    const FlatRange here = {at, at + bucket->range.size()};
-    const Tensor whole = keeps_gradient_parts() ? Cut(unit.gradients.tensor, here)
-                                                : buffers_->Gradients(*bucket, bucket->range);
-    const Tensor rounded = unit.rounded.tensor.empty() ? Tensor() : Cut(unit.rounded.tensor, here);
+  int64_t begin = 0;
+  for (const Bucket* bucket : bucket_group.buckets) {
+    const FlatRange range = {begin, begin + bucket->range.size()};
+    const Tensor whole = shards_gradients() ? Cut(bucket_group.gradients.tensor, range)
+                                            : buffers_->Gradients(*bucket, bucket->range);
+    const Tensor rounded =
+        bucket_group.rounded.tensor.empty() ? Tensor() : Cut(bucket_group.rounded.tensor, range);
     ReduceBucket(*bucket, whole, rounded, GroupOf(groups, *bucket), stream);
-    at = here.end;
+    begin = range.end;
   }
 }
 
 void DataParallel::ReduceBucket(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
                                 const ProcessGroup& group, const Stream& stream) const {
-  const bool to_part = buffers_->shards(DataSharding::kStates);
-  const FlatRange part = Within(bucket.part, bucket);
-  const FlatRange wanted = to_part ? part : FlatRange{0, bucket.range.size()};
+  const bool to_shard = buffers_->shards(DataSharding::kStates);
+  const FlatRange shard = Within(bucket.shard, bucket);
+  const FlatRange wanted = to_shard ? shard : FlatRange{0, bucket.range.size()};
   if (group.size() > 1) {
     const Tensor& sent = rounded.empty() ? whole : rounded;
     if (!rounded.empty()) ops::Copy(stream, whole, rounded);
-    if (to_part) {
-      group.ReduceScatter(sent, Cut(sent, part), stream);
+    if (to_shard) {
+      group.ReduceScatter(sent, Cut(sent, shard), stream);
     } else {
       group.AllReduce(sent, ReduceOp::kSum, stream);
     }
     if (!rounded.empty()) ops::Copy(stream, Cut(rounded, wanted), Cut(whole, wanted));
   }
-  if (keeps_gradient_parts())
-    ops::Add(stream, Cut(whole, part), buffers_->Gradients(bucket, bucket.part));
+  if (shards_gradients())
+    ops::Add(stream, Cut(whole, shard), buffers_->Gradients(bucket, bucket.shard));
 }
 
-void DataParallel::Gather(const Unit& unit, const ProcessGroups& groups,
+void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
                           const Stream& stream) const {
-  int64_t at = 0;
-  for (const Bucket* bucket : unit.buckets) {
-    const FlatRange here = {at, at + bucket->range.size()};
-    const Tensor whole = gathers_weights() ? Cut(unit.weights.tensor, here)
-                                           : buffers_->Weights(*bucket, bucket->range);
-    GroupOf(groups, *bucket).AllGather(buffers_->Weights(*bucket, bucket->part), whole, stream);
-    at = here.end;
+  int64_t begin = 0;
+  for (const Bucket* bucket : bucket_group.buckets) {
+    const FlatRange range = {begin, begin + bucket->range.size()};
+    const Tensor whole = shards_weights() ? Cut(bucket_group.weights.tensor, range)
+                                          : buffers_->Weights(*bucket, bucket->range);
+    GroupOf(groups, *bucket).AllGather(buffers_->Weights(*bucket, bucket->shard), whole, stream);
+    begin = range.end;
   }
 }
 
@@ -144,124 +146,117 @@ void DataParallel::StartStep(int64_t micro_batches) {
   buffers_->ZeroGradients(stream_);
 }
 
-void DataParallel::BindWeights(const Unit& unit, const Tensor& whole) const {
+void DataParallel::Bind(Tensor Parameter::*member, const BucketGroup& bucket_group,
+                        const Tensor& whole) const {
   int64_t origin = 0;
-  for (const Bucket* bucket : unit.buckets) {
-    for (int i = bucket->first_place; i < bucket->last_place; ++i) {
-      const ParameterPlace& place = buffers_->places()[i];
-      const FlatRange range = Within(place.range(), *bucket);
-      place.parameter->data = whole.empty() ? Tensor()
-                                            : Cut(whole, {origin + range.begin, origin + range.end})
-                                                  .View(place.parameter->sharding.local_shape);
+  for (const Bucket* bucket : bucket_group.buckets) {
+    for (int i = bucket->first_parameter; i < bucket->last_parameter; ++i) {
+      const FlatParameter& flat = buffers_->parameters()[i];
+      const FlatRange range = Within(flat.range, *bucket);
+      flat.parameter->*member = whole.empty()
+                                    ? Tensor()
+                                    : Cut(whole, {origin + range.begin, origin + range.end})
+                                          .View(flat.parameter->sharding.local_shape);
     }
     origin += bucket->range.size();
   }
 }
 
-void DataParallel::BindGradients(const Unit& unit, const Tensor& whole) const {
-  int64_t origin = 0;
-  for (const Bucket* bucket : unit.buckets) {
-    for (int i = bucket->first_place; i < bucket->last_place; ++i) {
-      const ParameterPlace& place = buffers_->places()[i];
-      const FlatRange range = Within(place.range(), *bucket);
-      place.parameter->grad = whole.empty() ? Tensor()
-                                            : Cut(whole, {origin + range.begin, origin + range.end})
-                                                  .View(place.parameter->sharding.local_shape);
-    }
-    origin += bucket->range.size();
-  }
-}
-
-void DataParallel::StartGather(int unit) {
-  Unit& mine = units_[unit];
-  if (mine.gathered) return;
-  mine.weights = weights_pool_.Allocate(buffers_->options().model_dtype, mine.elements);
-  mine.gather_job = Submit(kGather, unit, options_.overlap_param_gather);
-  mine.gathered = true;
+void DataParallel::StartGather(int index) {
+  BucketGroup& bucket_group = bucket_groups_[index];
+  if (bucket_group.gathered) return;
+  bucket_group.weights =
+      weights_pool_.Allocate(buffers_->options().model_dtype, bucket_group.elements);
+  bucket_group.gather_job = Submit(kGather, index, options_.overlap_param_gather);
+  bucket_group.gathered = true;
 }
 
 void DataParallel::Acquire(int block, int next) {
-  Unit& mine = units_[buffers_->UnitOf(block)];
-  if (gathers_weights()) {
-    StartGather(buffers_->UnitOf(block));
-    if (next != kNone && options_.overlap_param_gather) StartGather(buffers_->UnitOf(next));
+  BucketGroup& bucket_group = bucket_groups_[buffers_->bucket_group_of(block)];
+  if (shards_weights()) {
+    StartGather(buffers_->bucket_group_of(block));
+    if (next != kNone && options_.overlap_param_gather)
+      StartGather(buffers_->bucket_group_of(next));
   }
-  if (lane_ != nullptr) lane_->Wait(mine.gather_job);
-  if (gathers_weights() && mine.users++ == 0) BindWeights(mine, mine.weights.tensor);
+  if (lane_ != nullptr) lane_->Wait(bucket_group.gather_job);
+  if (shards_weights() && bucket_group.users++ == 0)
+    Bind(&Parameter::data, bucket_group, bucket_group.weights.tensor);
 }
 
 void DataParallel::Release(int block) {
-  if (!gathers_weights()) return;
-  Unit& mine = units_[buffers_->UnitOf(block)];
-  CHECK_GT(mine.users, 0) << block;
-  if (--mine.users > 0) return;
-  BindWeights(mine, Tensor());
-  weights_pool_.Free(&mine.weights);
-  mine.gathered = false;
+  if (!shards_weights()) return;
+  BucketGroup& bucket_group = bucket_groups_[buffers_->bucket_group_of(block)];
+  CHECK_GT(bucket_group.users, 0) << block;
+  if (--bucket_group.users > 0) return;
+  Bind(&Parameter::data, bucket_group, Tensor());
+  weights_pool_.Free(&bucket_group.weights);
+  bucket_group.gathered = false;
 }
 
 void DataParallel::BeginGradients(int block) {
-  if (!keeps_gradient_parts()) return;
-  const int unit = buffers_->UnitOf(block);
-  Unit& mine = units_[unit];
-  if (!mine.gradients.tensor.empty()) {
-    // Begun and not ended, or still under way from the micro-batch before.
+  if (!shards_gradients()) return;
+  const int index = buffers_->bucket_group_of(block);
+  BucketGroup& bucket_group = bucket_groups_[index];
+  if (!bucket_group.gradients.tensor.empty()) {
+    // Either begun and not ended, or the reduction of the micro-batch before is under way.
     const auto reducing =
         std::any_of(reductions_.begin(), reductions_.end(),
-                    [&](const InFlight& reduction) { return reduction.unit == unit; });
+                    [&](const InFlight& reduction) { return reduction.bucket_group == index; });
     if (!reducing) return;
     LimitReductions(0);
   }
-  mine.gradients = gradients_pool_.Allocate(DType::kFloat32, mine.elements);
-  ops::Zero(stream_, mine.gradients.tensor);
-  BindGradients(mine, mine.gradients.tensor);
+  bucket_group.gradients = gradients_pool_.Allocate(DType::kFloat32, bucket_group.elements);
+  ops::Zero(stream_, bucket_group.gradients.tensor);
+  Bind(&Parameter::grad, bucket_group, bucket_group.gradients.tensor);
 }
 
 void DataParallel::EndGradients(int block) {
-  const int unit = buffers_->UnitOf(block);
-  Unit& mine = units_[unit];
-  ++mine.ends;
-  CHECK_LE(mine.ends, micro_batches_ * mine.blocks) << "block " << block;
-  if (keeps_gradient_parts()) {
-    BindGradients(mine, Tensor());
-    StartReduce(unit);
-  } else if (options_.overlap_grad_reduce && mine.ends == micro_batches_ * mine.blocks) {
-    StartReduce(unit);
+  const int index = buffers_->bucket_group_of(block);
+  BucketGroup& bucket_group = bucket_groups_[index];
+  ++bucket_group.ends;
+  CHECK_LE(bucket_group.ends, micro_batches_ * bucket_group.blocks) << "block " << block;
+  if (shards_gradients()) {
+    Bind(&Parameter::grad, bucket_group, Tensor());
+    StartReduce(index);
+  } else if (options_.overlap_grad_reduce &&
+             bucket_group.ends == micro_batches_ * bucket_group.blocks) {
+    StartReduce(index);
   }
 }
 
-void DataParallel::StartReduce(int unit) {
-  Unit& mine = units_[unit];
+void DataParallel::StartReduce(int index) {
+  BucketGroup& bucket_group = bucket_groups_[index];
   const bool rounds =
       options_.grad_reduce_in_bf16 &&
-      std::any_of(mine.buckets.begin(), mine.buckets.end(),
+      std::any_of(bucket_group.buckets.begin(), bucket_group.buckets.end(),
                   [&](const Bucket* bucket) { return GroupOf(groups_, *bucket).size() > 1; });
-  // At most one unit's memory besides that of the unit whose backward runs.
-  if (keeps_gradient_parts() || rounds) LimitReductions(0);
-  if (rounds) mine.rounded = gradients_pool_.Allocate(DType::kBFloat16, mine.elements);
-  reductions_.push_back({unit, Submit(kReduce, unit, options_.overlap_grad_reduce)});
-  mine.reduced = true;
+  // The pool has room for one bucket group besides the one whose backward runs.
+  if (shards_gradients() || rounds) LimitReductions(0);
+  if (rounds)
+    bucket_group.rounded = gradients_pool_.Allocate(DType::kBFloat16, bucket_group.elements);
+  reductions_.push_back({index, Submit(kReduce, index, options_.overlap_grad_reduce)});
+  bucket_group.reduced = true;
   if (!options_.overlap_grad_reduce) LimitReductions(0);
 }
 
 void DataParallel::LimitReductions(size_t most) {
   for (; reductions_.size() > most; reductions_.erase(reductions_.begin())) {
-    Unit& unit = units_[reductions_.front().unit];
+    BucketGroup& bucket_group = bucket_groups_[reductions_.front().bucket_group];
     if (lane_ != nullptr) lane_->Wait(reductions_.front().job);
-    gradients_pool_.Free(&unit.gradients);
-    gradients_pool_.Free(&unit.rounded);
+    gradients_pool_.Free(&bucket_group.gradients);
+    gradients_pool_.Free(&bucket_group.rounded);
   }
 }
 
-// The sums that are one parameter's own: over the axes that its layer left open, and over the
+// Does the sums that are one parameter's own: over the axes in which it is partial, and over the
 // stages that share it.
-void DataParallel::SumPartialGradient(const ParameterPlace& place) const {
-  const Parameter& parameter = *place.parameter;
+void DataParallel::SumPartialGradient(const FlatParameter& flat) const {
+  const Parameter& parameter = *flat.parameter;
   const Sharding& sharding = parameter.sharding;
-  const Bucket& bucket = buffers_->bucket_of(place);
+  const Bucket& bucket = buffers_->bucket_of(flat);
   const FlatRange range =
-      buffers_->shards(DataSharding::kStates) ? Common(place.range(), bucket.part) : place.range();
-  if (range.size() == 0) return;  // for all these ranks
+      buffers_->shards(DataSharding::kStates) ? Common(flat.range, bucket.shard) : flat.range;
+  if (range.size() == 0) return;  // on all ranks of these groups alike
   const Tensor gradient = buffers_->Gradients(bucket, range);
   if (sharding.partial.contains(Axis::kTensor)) {
     const ProcessGroup& tensor = sharding.expert_grid           ? groups_.expert_tensor
@@ -275,39 +270,41 @@ void DataParallel::SumPartialGradient(const ParameterPlace& place) const {
 }
 
 void DataParallel::FinalizeGradients() {
-  for (size_t i = units_.size(); i-- > 0;) {
-    Unit& unit = units_[i];
-    if (unit.buckets.empty()) continue;
-    if (keeps_gradient_parts()) {
-      CHECK(unit.ends == micro_batches_) << "unit " << i << " ended " << unit.ends << " times";
-    } else if (!unit.reduced) {
+  for (size_t i = bucket_groups_.size(); i-- > 0;) {
+    BucketGroup& bucket_group = bucket_groups_[i];
+    if (bucket_group.buckets.empty()) continue;
+    if (shards_gradients()) {
+      CHECK(bucket_group.ends == micro_batches_)
+          << "bucket group " << i << " ended " << bucket_group.ends << " times";
+    } else if (!bucket_group.reduced) {
       StartReduce(static_cast<int>(i));
     }
   }
   LimitReductions(0);
-  for (Unit& unit : units_) {
-    unit.reduced = false;
-    unit.ends = 0;
-    if (lane_ != nullptr) lane_->Wait(unit.gather_job);
+  for (BucketGroup& bucket_group : bucket_groups_) {
+    bucket_group.reduced = false;
+    bucket_group.ends = 0;
+    if (lane_ != nullptr) lane_->Wait(bucket_group.gather_job);
   }
-  for (const ParameterPlace& place : buffers_->places()) SumPartialGradient(place);
+  for (const FlatParameter& flat : buffers_->parameters()) SumPartialGradient(flat);
 }
 
 void DataParallel::ShareWeights() {
-  const bool parts = buffers_->shards(DataSharding::kStates);
-  for (const ParameterPlace& place : buffers_->places()) {
-    if (!place.parameter->tied) continue;
-    const Bucket& bucket = buffers_->bucket_of(place);
-    const FlatRange range = parts ? Common(place.range(), bucket.part) : place.range();
+  const bool sharded = buffers_->shards(DataSharding::kStates);
+  for (const FlatParameter& flat : buffers_->parameters()) {
+    if (!flat.parameter->tied) continue;
+    const Bucket& bucket = buffers_->bucket_of(flat);
+    const FlatRange range = sharded ? Common(flat.range, bucket.shard) : flat.range;
     if (range.size() > 0)
       groups_.tied_embedding.Broadcast(buffers_->Weights(bucket, range), /*root=*/0, stream_);
   }
-  if (!parts || gathers_weights()) {
+  if (!sharded || shards_weights()) {
     CHECK(weights_pool_.empty());
     return;
   }
-  for (size_t i = 0; i < units_.size(); ++i) {
-    units_[i].gather_job = Submit(kGather, static_cast<int>(i), options_.overlap_param_gather);
+  for (size_t i = 0; i < bucket_groups_.size(); ++i) {
+    bucket_groups_[i].gather_job =
+        Submit(kGather, static_cast<int>(i), options_.overlap_param_gather);
   }
 }
 

@@ -1,24 +1,25 @@
-// What the ranks that hold the same parameters do together: gradients are reduced, weights that one
-// rank updated are sent to the others, and what is sharded is whole only while it is used.
+// The communication of ranks that hold the same parameters: gradients are reduced, weights that one
+// rank updated are sent to the others, and sharded tensors are whole only while they are used.
 //
-//   DataParallel parallel(...);   stage.SetBlocks(&parallel);
+//   DataParallel parallel(...);   // StepInputs::blocks of a stage
 //   parallel.StartStep(micro_batches);
 //   ... forward and backward of every micro-batch, by a stage that uses WeightBlocks ...
 //   parallel.FinalizeGradients();
 //   optimizer.Step(...);
 //   parallel.ShareWeights();
 //
-// A unit is what is sent at once: a block (Parameter::block), or several (flat_layout.h). With
-// overlap, a thread of this rank, or on a GPU a stream of its own, sends while the stage computes:
-// gradients of a unit from its last gradient on, weights from the step's end on, or where they are
-// sharded while the block before is used. Without, the same is sent by the caller. Sums are the
-// same numbers in the same order either way.
+// A bucket group (flat_layout.h) is sent at once: one block of parameters, or several. With overlap
+// a thread of this rank, or on a GPU a second stream, sends while the stage computes: the gradients
+// of a bucket group as soon as the last of them is complete, and weights from the end of the step
+// on, or where they are sharded while the block before is used. Without overlap the caller sends
+// the same. Sums add the same numbers in the same order either way.
 //
-// Where gradients are sharded a block's are whole during its backward of one micro-batch; then they
-// are summed over ranks, each of which adds its part to what it has of earlier micro-batches. A
-// stage that does not use WeightBlocks may neither overlap nor shard gradients and weights.
+// Where gradients are sharded, the gradients of a block are whole during its backward of one
+// micro-batch; then they are summed over ranks, and each rank adds its shard to its sum over
+// earlier micro-batches. A stage that does not use WeightBlocks may neither overlap nor shard
+// gradients and weights.
 //
-// All ranks call all methods in the same order. Threads: one.
+// All ranks call all methods in the same order. A DataParallel is used by one thread.
 #ifndef MEGATRON_OPTIM_DATA_PARALLEL_H_
 #define MEGATRON_OPTIM_DATA_PARALLEL_H_
 
@@ -27,7 +28,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/optim/block_pool.h"
 #include "megatron/optim/comm_lane.h"
@@ -39,31 +39,32 @@ namespace megatron {
 struct DataParallelOptions {
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
-  // Gradients are rounded to bf16, summed in fp32 and rounded once more.
+  // Gradients are rounded to bf16, summed in fp32, and the sums are rounded to bf16.
   bool grad_reduce_in_bf16 = false;
 };
 
-// Bytes of what is whole for a while, at the most.
+// The most bytes of gathered weights and of whole gradients that exist at a time.
 struct WholeBlockSizes {
   int64_t weights = 0, gradients = 0;
 };
 
 class DataParallel : public WeightBlocks {
  public:
-  // Collective over the groups. The buffers outlive it. Sizes are read on real devices alone.
+  // Collective over the groups. The buffers must outlive the object. `sizes` are HighWater() of the
+  // same run on the meta device, where they are not read.
   static absl::StatusOr<std::unique_ptr<DataParallel>> Create(
       const DataParallelOptions& options, const ProcessGroups& groups, const WholeBlockSizes& sizes,
       ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger);
   ~DataParallel() override;
 
-  // Zeroes the gradients. `micro_batches` is how often each block's gradients will end.
+  // Zeroes the gradients. `micro_batches` is the number of EndGradients calls for each block.
   void StartStep(int64_t micro_batches);
-  // Makes every gradient that is held here the gradient of the whole batch: sums over data-parallel
-  // and context ranks, over the axes in which a parameter is `partial`, and over the copies of tied
-  // weights. The others, those of copies and of other ranks' parts, then hold anything.
+  // Makes the gradients of this rank's optimizer range those of the whole batch: sums over
+  // data-parallel and context ranks, over the axes in which a parameter is `partial`, and over the
+  // copies of tied weights. The other gradients on this rank are undefined then.
   void FinalizeGradients();
-  // Sends weights from where they are optimized to where else they are stored: to copies of tied
-  // weights, and to the other data-parallel ranks where states are sharded and weights are not.
+  // Sends updated weights to the other ranks that store them: to copies of tied weights, and to the
+  // other data-parallel ranks where states are sharded and weights are not.
   void ShareWeights();
 
   void Acquire(int block, int next) override;
@@ -71,26 +72,26 @@ class DataParallel : public WeightBlocks {
   void BeginGradients(int block) override;
   void EndGradients(int block) override;
 
-  // Of the pools, so far.
+  // The high-water marks of the pools so far.
   WholeBlockSizes HighWater() const;
 
  private:
   enum JobKind { kReduce, kGather };
-  struct Unit {
-    int blocks = 0;
+  struct BucketGroup {
+    int blocks = 0;  // number of its blocks
     std::vector<const Bucket*> buckets;
     int64_t elements = 0;
-    int users = 0;  // of weights that were gathered for them
+    int users = 0;  // Acquire calls without their Release, where weights are sharded
     bool gathered = false;
     bool reduced = false;
     int64_t gather_job = 0;
-    int64_t ends = 0;  // of gradients, in this step
-    // Whole, where sharded: the elements of all buckets, one behind the other.
+    int64_t ends = 0;  // EndGradients calls in this step
+    // The whole tensors, where they are sharded: the elements of all buckets, one behind the other.
     PooledTensor weights, gradients;
     PooledTensor rounded;  // the gradients, while they are reduced in bf16
   };
   struct InFlight {
-    int unit;
+    int bucket_group;
     int64_t job;
   };
 
@@ -101,35 +102,37 @@ class DataParallel : public WeightBlocks {
   const ProcessGroup& GroupOf(const ProcessGroups& groups, const Bucket& bucket) const {
     return bucket.section == Section::kExperts ? groups.expert_data : groups.data_context;
   }
-  bool gathers_weights() const { return buffers_->shards(DataSharding::kWeights); }
-  bool keeps_gradient_parts() const { return buffers_->shards(DataSharding::kGradients); }
+  bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
+  bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
 
-  // Does the job, or has it done.
-  int64_t Submit(JobKind kind, int unit, bool overlap);
-  void Run(JobKind kind, int unit, const ProcessGroups& groups, const Stream& stream);
-  void Reduce(const Unit& unit, const ProcessGroups& groups, const Stream& stream) const;
+  // Gives the job, which concerns bucket group `index`, to the lane or runs it now. Returns the
+  // lane's number for it, or 0.
+  int64_t Submit(JobKind kind, int index, bool overlap);
+  void Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream);
+  void Reduce(const BucketGroup& bucket_group, const ProcessGroups& groups,
+              const Stream& stream) const;
   void ReduceBucket(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
                     const ProcessGroup& group, const Stream& stream) const;
-  void Gather(const Unit& unit, const ProcessGroups& groups, const Stream& stream) const;
+  void Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
+              const Stream& stream) const;
 
-  void StartReduce(int unit);
-  // Waits until at most so many reductions are under way, and frees what the others used.
+  void StartReduce(int index);
+  // Waits until at most `most` reductions are under way, and frees the memory of the others.
   void LimitReductions(size_t most);
-  void StartGather(int unit);
-  void BindWeights(const Unit& unit, const Tensor& whole) const;
-  void BindGradients(const Unit& unit, const Tensor& whole) const;
-  void SumPartialGradient(const ParameterPlace& place) const;
+  void StartGather(int index);
+  // Makes `data` or `grad` of the bucket group's parameters views of `whole`, or empty if it is.
+  void Bind(Tensor Parameter::*member, const BucketGroup& bucket_group, const Tensor& whole) const;
+  void SumPartialGradient(const FlatParameter& flat) const;
 
   DataParallelOptions options_;
   ProcessGroups groups_, worker_groups_;
   ParameterBuffers* buffers_;
   Stream stream_;
-  ThreadPool worker_pool_{1};
-  std::vector<Unit> units_;
+  std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
   int64_t micro_batches_ = 0;
-  std::vector<InFlight> reductions_;  // in order
-  std::unique_ptr<CommLane> lane_;    // last: it uses the others until it has ended
+  std::vector<InFlight> reductions_;  // in the order in which they started
+  std::unique_ptr<CommLane> lane_;    // last, since it uses the others until it has ended
 };
 
 }  // namespace megatron

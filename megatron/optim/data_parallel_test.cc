@@ -238,7 +238,7 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
                              }
                              model.parallel->FinalizeGradients();
                              const Bucket& bucket = model.buffers->buckets()[0];
-                             const Tensor sum = model.buffers->Gradients(bucket, bucket.part);
+                             const Tensor sum = model.buffers->Gradients(bucket, bucket.shard);
                              // The first is 1 in bf16; 1 + 256 is not in bf16, where it would be
                              // 256.
                              for (float value : Floats(sum)) EXPECT_EQ(value, 258);

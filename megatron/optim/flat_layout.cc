@@ -21,7 +21,8 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-std::vector<int> UnitsOfBlocks(const std::vector<Parameter*>& parameters, int64_t bucket_size) {
+// Returns the bucket group of each block.
+std::vector<int> GroupBlocks(const std::vector<Parameter*>& parameters, int64_t bucket_size) {
   struct Block {
     int64_t elements = 0;
     bool tied = false;
@@ -32,66 +33,66 @@ std::vector<int> UnitsOfBlocks(const std::vector<Parameter*>& parameters, int64_
     blocks[parameter->block].elements += parameter->sharding.local_shape.numel();
     blocks[parameter->block].tied |= parameter->tied;
   }
-  std::vector<int> units(blocks.size());
-  int unit = 0;  // counted from the last
-  int64_t together = 0;
+  std::vector<int> bucket_groups(blocks.size());
+  int bucket_group = 0;  // counted from the last block's
+  int64_t elements = 0;  // of the blocks in the bucket group so far
   for (size_t i = blocks.size(); i-- > 0;) {
-    if (blocks[i].tied && together > 0) ++unit;
-    units[i] = unit;
-    together = blocks[i].tied ? bucket_size : together + blocks[i].elements;
-    if (together < bucket_size) continue;
-    together = 0;
-    ++unit;
+    if (blocks[i].tied && elements > 0) ++bucket_group;
+    bucket_groups[i] = bucket_group;
+    elements = blocks[i].tied ? bucket_size : elements + blocks[i].elements;
+    if (elements < bucket_size) continue;
+    elements = 0;
+    ++bucket_group;
   }
-  const int first = units.empty() ? 0 : units.front();
-  for (int& counted : units) counted = first - counted;
-  return units;
+  const int first = bucket_groups.empty() ? 0 : bucket_groups.front();
+  for (int& counted : bucket_groups) counted = first - counted;
+  return bucket_groups;
 }
 
 class Planner {
  public:
   Planner(const std::vector<Parameter*>& parameters, int64_t bucket_size)
       : parameters_(parameters) {
-    layout_.unit_of_block = UnitsOfBlocks(parameters, bucket_size);
+    layout_.bucket_group_of_block = GroupBlocks(parameters, bucket_size);
   }
 
   void AddSection(Section section, const DataRank& data) {
     const size_t first_bucket = layout_.buckets.size();
     section_begin_ = end_;
     for (auto it = parameters_.rbegin(); it != parameters_.rend(); ++it) {
-      if (SectionOf(**it) == section) Place(*it, section, first_bucket, data);
+      if (SectionOf(**it) == section) Append(*it, section, first_bucket, data);
     }
     Close(first_bucket, data);
     end_ = section_begin_ +
            RoundUp(end_ - section_begin_, std::lcm<int64_t>(data.size, kSectionAlignment));
     for (size_t i = first_bucket; i < layout_.buckets.size(); ++i)
-      SetPart(data, &layout_.buckets[i]);
+      SetShard(data, &layout_.buckets[i]);
   }
 
   int64_t end() const { return end_; }
-  int64_t part_end() const { return part_end_; }
+  int64_t shard_end() const { return shard_end_; }
   FlatLayout& layout() { return layout_; }
 
  private:
-  void Place(Parameter* parameter, Section section, size_t first_bucket, const DataRank& data) {
+  void Append(Parameter* parameter, Section section, size_t first_bucket, const DataRank& data) {
     std::vector<Bucket>& buckets = layout_.buckets;
     CHECK_GT(parameter->sharding.local_shape.rank(), 0) << parameter->name;
-    const int unit = layout_.unit_of_block[parameter->block];
-    if (buckets.size() == first_bucket || buckets.back().unit != unit) {
-      CHECK(buckets.size() == first_bucket || unit < buckets.back().unit)
+    const int bucket_group = layout_.bucket_group_of_block[parameter->block];
+    if (buckets.size() == first_bucket || buckets.back().bucket_group != bucket_group) {
+      CHECK(buckets.size() == first_bucket || bucket_group < buckets.back().bucket_group)
           << parameter->name << ": the parameters of a block are not next to one another";
       Close(first_bucket, data);
       Bucket bucket;
-      bucket.unit = unit;
+      bucket.bucket_group = bucket_group;
       bucket.section = section;
       bucket.range.begin = end_;
-      bucket.first_place = static_cast<int>(layout_.places.size());
+      bucket.first_parameter = static_cast<int>(layout_.parameters.size());
       buckets.push_back(bucket);
     }
     const int64_t begin = RoundUp(end_, kParameterAlignment);
     end_ = begin + parameter->sharding.local_shape.numel();
-    layout_.places.push_back({parameter, begin, end_, static_cast<int>(buckets.size()) - 1});
-    buckets.back().last_place = static_cast<int>(layout_.places.size());
+    layout_.parameters.push_back({parameter, {begin, end_}, static_cast<int>(buckets.size()) - 1});
+    buckets.back().last_parameter = static_cast<int>(layout_.parameters.size());
   }
 
   // Ends the last bucket of the section, if it has one.
@@ -103,18 +104,18 @@ class Planner {
     range.end = end_;
   }
 
-  void SetPart(const DataRank& data, Bucket* bucket) {
+  void SetShard(const DataRank& data, Bucket* bucket) {
     const int64_t size = bucket->range.size() / data.size;
     CHECK_EQ(size * data.size, bucket->range.size());
     const int64_t begin = bucket->range.begin + data.rank * size;
-    bucket->part = {begin, begin + size};
-    bucket->part_begin = part_end_;
-    part_end_ += size;
+    bucket->shard = {begin, begin + size};
+    bucket->shard_begin = shard_end_;
+    shard_end_ += size;
   }
 
   const std::vector<Parameter*>& parameters_;
   FlatLayout layout_;
-  int64_t section_begin_ = 0, end_ = 0, part_end_ = 0;
+  int64_t section_begin_ = 0, end_ = 0, shard_end_ = 0;
 };
 
 }  // namespace
@@ -130,12 +131,12 @@ FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank&
   FlatLayout& layout = planner.layout();
   planner.AddSection(Section::kCopies, dense);
   layout.optimized_begin = planner.end();
-  layout.optimized_part_begin = planner.part_end();
+  layout.optimized_shard_begin = planner.shard_end();
   planner.AddSection(Section::kDense, dense);
   layout.experts_begin = planner.end();
   planner.AddSection(Section::kExperts, experts);
   layout.num_elements = planner.end();
-  layout.part_elements = planner.part_end();
+  layout.shard_elements = planner.shard_end();
   return std::move(layout);
 }
 

@@ -26,20 +26,20 @@ TEST(FlatLayoutTest, BlocksComeInReverseAndEndWhereRanksCanCutThem) {
   AppendBlock({model.Add({3}), model.Add({65})}, &parameters);
   const FlatLayout layout = PlanLayout(parameters, {3, 1}, {});
   ASSERT_EQ(layout.buckets.size(), 2u);
-  EXPECT_EQ(layout.buckets[0].unit, 1);
-  EXPECT_EQ(layout.buckets[0].first_place, 0);
-  EXPECT_EQ(layout.buckets[0].last_place, 2);
+  EXPECT_EQ(layout.buckets[0].bucket_group, 1);
+  EXPECT_EQ(layout.buckets[0].first_parameter, 0);
+  EXPECT_EQ(layout.buckets[0].last_parameter, 2);
   EXPECT_EQ(layout.buckets[0].range.begin, 0);
   EXPECT_EQ(layout.buckets[0].range.end, 192);  // 65 + 3 at 128, to a multiple of 3 * 64
-  EXPECT_EQ(layout.buckets[0].part.begin, 64);
-  EXPECT_EQ(layout.buckets[0].part.end, 128);
+  EXPECT_EQ(layout.buckets[0].shard.begin, 64);
+  EXPECT_EQ(layout.buckets[0].shard.end, 128);
   EXPECT_EQ(layout.buckets[1].range.begin, 192);
-  EXPECT_EQ(layout.buckets[1].part_begin, 64);
+  EXPECT_EQ(layout.buckets[1].shard_begin, 64);
   EXPECT_EQ(layout.num_elements, 384);
-  EXPECT_EQ(layout.part_elements, 128);
+  EXPECT_EQ(layout.shard_elements, 128);
 }
 
-TEST(FlatLayoutTest, PartsOfAllRanksCoverEachBucketOnce) {
+TEST(FlatLayoutTest, ShardsOfAllRanksCoverEachBucketOnce) {
   Model model;
   std::vector<Parameter*> parameters;
   for (int i = 1; i < 6; ++i) AppendBlock({model.Add({i * 37}), model.Add({i})}, &parameters);
@@ -49,8 +49,8 @@ TEST(FlatLayoutTest, PartsOfAllRanksCoverEachBucketOnce) {
       const FlatLayout layout = PlanLayout(parameters, {ranks, rank}, {});
       for (size_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
-        EXPECT_EQ(bucket.part.begin, rank == 0 ? bucket.range.begin : end[b]);
-        end[b] = bucket.part.end;
+        EXPECT_EQ(bucket.shard.begin, rank == 0 ? bucket.range.begin : end[b]);
+        end[b] = bucket.shard.end;
         if (rank == ranks - 1) {
           EXPECT_EQ(end[b], bucket.range.end);
         }
@@ -59,8 +59,8 @@ TEST(FlatLayoutTest, PartsOfAllRanksCoverEachBucketOnce) {
   }
 }
 
-// The stages that share a tied weight exchange their parts of it.
-TEST(FlatLayoutTest, ATiedWeightsPartsAreTheSameElementsOnBothItsStages) {
+// The stages that share a tied weight exchange their shards of it.
+TEST(FlatLayoutTest, TheShardsOfATiedWeightAreTheSameElementsOnBothItsStages) {
   for (int ranks : {1, 2, 3, 5}) {
     for (int64_t others : {1, 64, 65, 200}) {
       Model first, last;
@@ -78,7 +78,7 @@ TEST(FlatLayoutTest, ATiedWeightsPartsAreTheSameElementsOnBothItsStages) {
       const Bucket& theirs = b.buckets.front();
       EXPECT_EQ(theirs.section, Section::kCopies);
       EXPECT_EQ(mine.range.size(), theirs.range.size());
-      EXPECT_EQ(mine.part.begin - mine.range.begin, theirs.part.begin - theirs.range.begin);
+      EXPECT_EQ(mine.shard.begin - mine.range.begin, theirs.shard.begin - theirs.range.begin);
     }
   }
 }
@@ -87,13 +87,16 @@ TEST(FlatLayoutTest, BlocksAreSentTogetherUntilTheyHaveABucketsSize) {
   Model model;
   std::vector<Parameter*> parameters;
   for (int64_t size : {500, 40, 50, 100, 10}) AppendBlock({model.Add({size})}, &parameters);
-  EXPECT_EQ(PlanLayout(parameters, {}, {}).unit_of_block, (std::vector<int>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(PlanLayout(parameters, {}, {}, 105).unit_of_block, (std::vector<int>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(PlanLayout(parameters, {}, {}).bucket_group_of_block,
+            (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(PlanLayout(parameters, {}, {}, 105).bucket_group_of_block,
+            (std::vector<int>{0, 0, 0, 1, 1}));
   const FlatLayout layout = PlanLayout(parameters, {}, {}, 1000);
-  EXPECT_EQ(layout.unit_of_block, (std::vector<int>{0, 0, 0, 0, 0}));
+  EXPECT_EQ(layout.bucket_group_of_block, (std::vector<int>{0, 0, 0, 0, 0}));
   EXPECT_EQ(layout.buckets.size(), 1u);
   parameters[2]->tied = true;
-  EXPECT_EQ(PlanLayout(parameters, {}, {}, 1000).unit_of_block, (std::vector<int>{0, 0, 1, 2, 2}));
+  EXPECT_EQ(PlanLayout(parameters, {}, {}, 1000).bucket_group_of_block,
+            (std::vector<int>{0, 0, 1, 2, 2}));
 }
 
 TEST(FlatLayoutTest, ExpertsAreCutOverTheirOwnRanks) {
@@ -102,10 +105,10 @@ TEST(FlatLayoutTest, ExpertsAreCutOverTheirOwnRanks) {
   parameters[1]->sharding.expert_grid = true;
   const FlatLayout layout = PlanLayout(parameters, {4, 3}, {2, 1});
   ASSERT_EQ(layout.buckets.size(), 2u);
-  EXPECT_EQ(layout.buckets[0].part.size(), 16);
+  EXPECT_EQ(layout.buckets[0].shard.size(), 16);
   EXPECT_EQ(layout.buckets[1].section, Section::kExperts);
-  EXPECT_EQ(layout.buckets[1].unit, layout.buckets[0].unit);
-  EXPECT_EQ(layout.buckets[1].part.size(), 64);
+  EXPECT_EQ(layout.buckets[1].bucket_group, layout.buckets[0].bucket_group);
+  EXPECT_EQ(layout.buckets[1].shard.size(), 64);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// The factor that lifts fp16 gradients out of the range where they would vanish.
+// The loss scale: a factor that keeps small fp16 gradients from underflowing to zero.
 //
 // The loss is multiplied by scale() before backward and the gradients are divided by it before the
 // update. A *dynamic* scale follows the gradients: it halves when they overflow and doubles after a
-// window of steps without overflow. Rare overflows cost nothing but their step: the scale halves
-// only at the hysteresis-th overflow, and the allowance is refilled only when the scale grows, so
-// after it is spent each overflow halves the scale. A *constant* scale never moves.
+// window of steps without overflow. It halves only at the hysteresis-th overflow since it last
+// grew, and then at each further one until it grows again, so rare overflows cost only their step.
+// A *constant* scale never changes.
 //
 // P. Micikevicius et al., "Mixed precision training", arXiv 1710.03740; the hysteresis is
 // Megatron's.
@@ -26,25 +26,25 @@ struct DynamicLossScaleOptions {
   double backoff_factor = 0.5;
 };
 
-// What a checkpoint keeps.
+// The scaler's state, which is part of a checkpoint.
 struct LossScalerState {
   double scale = 1;
-  int64_t clean_steps = 0;      // without overflow, since the last overflow or growth
-  int64_t hysteresis_left = 0;  // overflows until the scale halves; 0 and below: each one does
+  int64_t clean_steps = 0;      // steps without overflow since the last overflow or growth
+  int64_t hysteresis_left = 0;  // overflows until the scale halves; at 0 or less each one halves it
 };
 
 class LossScaler {
  public:
   static LossScaler MakeConstant(double scale);
-  // InvalidArgument that names every rule the options break.
+  // Returns InvalidArgument that names every rule the options break.
   static absl::StatusOr<LossScaler> CreateDynamic(const DynamicLossScaleOptions& options);
 
   float scale() const { return static_cast<float>(state_.scale); }
-  // Once a step, after it is known whether any gradient of any rank was infinite or NaN.
+  // Called once a step, when it is known whether a gradient of any rank was infinite or NaN.
   void Update(bool found_non_finite);
 
   const LossScalerState& state() const { return state_; }
-  // A constant scale stays what it is.
+  // Has no effect on a constant scale.
   void set_state(const LossScalerState& state);
 
  private:

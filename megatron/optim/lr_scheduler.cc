@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-// From 1 at 0 to 0 at 1.
+// Falls from 1 at 0 to 0 at 1.
 double FallingHalfWave(double x) { return 0.5 * (std::cos(M_PI * x) + 1); }
 
 double WsdCoefficient(const OptimizerParamSchedule& schedule, int64_t step) {

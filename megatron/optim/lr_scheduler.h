@@ -1,16 +1,18 @@
 // Learning rate and weight decay as functions of the samples trained on.
 //
-// A *step* of a schedule is one sample, not one update: Megatron counts so in order that a schedule
-// keeps its meaning while the batch size ramps up. A run that is given in iterations multiplies
-// them by its final global batch size. An update uses the values at the count of samples before it,
-// so the first one trains with LearningRate(0), and the count grows only by updates that were
-// applied.
-//
 //   MEGATRON_ASSIGN_OR_RETURN(auto scheduler, OptimizerParamScheduler::Create(schedule));
 //   for (...) {
-//     StepResult result = optimizer.Step({scheduler.learning_rate(), scheduler.weight_decay(),
-//     ...}); if (result.applied) scheduler.Advance(global_batch_size);
+//     StepOptions options;
+//     options.lr = scheduler.learning_rate();
+//     options.weight_decay = scheduler.weight_decay();
+//     MEGATRON_ASSIGN_OR_RETURN(StepResult result, optimizer.Step(options, groups, stream));
+//     if (result.applied) scheduler.Advance(global_batch_size);
 //   }
+//
+// A *step* of a schedule is one sample, not one update, as in Megatron: so a schedule keeps its
+// meaning while the batch size ramps up. A run whose length is given in iterations multiplies them
+// by its final global batch size. An update uses the values at the number of samples before it, so
+// the first update trains with LearningRate(0). Only updates that were applied count.
 //
 // WSD (warm-up, stable, decay): S. Hu et al., "MiniCPM", arXiv 2404.06395.
 #ifndef MEGATRON_OPTIM_LR_SCHEDULER_H_
@@ -30,13 +32,13 @@ enum class WeightDecayStyle { kConstant, kLinear, kCosine };
 // All steps are samples.
 struct OptimizerParamSchedule {
   double max_lr = 0;
-  double min_lr = 0;   // after lr_decay_steps, and the floor of every decay
-  double init_lr = 0;  // at step 0 of a warm-up
+  double min_lr = 0;   // the rate after lr_decay_steps, and the least rate of every decay
+  double init_lr = 0;  // the rate at step 0 of a warm-up
   int64_t lr_warmup_steps = 0;
-  int64_t lr_decay_steps = 0;  // from step 0, the warm-up included
+  int64_t lr_decay_steps = 0;  // counted from step 0, the warm-up included
   LrDecayStyle lr_decay_style = LrDecayStyle::kLinear;
   WsdDecayStyle wsd_decay_style = WsdDecayStyle::kExponential;
-  int64_t wsd_decay_steps = 0;  // the last of the lr_decay_steps; kWsd only
+  int64_t wsd_decay_steps = 0;  // length of kWsd's decay, at the end of the lr_decay_steps
 
   double start_weight_decay = 0;
   double end_weight_decay = 0;  // equal to the start's if the style is kConstant
@@ -44,22 +46,28 @@ struct OptimizerParamSchedule {
   WeightDecayStyle weight_decay_style = WeightDecayStyle::kConstant;
 };
 
-// Warm-up is linear from init_lr at 0 to max_lr at lr_warmup_steps; then, with r the share of the
-// way from there to lr_decay_steps, lr = min_lr + coefficient * (max_lr - min_lr) where the
-// coefficient is 1 - r (linear) or (1 + cos(pi r)) / 2 (cosine). kWsd stays at max_lr but for the
-// last wsd_decay_steps; with s the share of those, the coefficient is 2 * 0.5^s - 1 (exponential),
-// 1 - s, (1 + cos(pi s)) / 2 or 1 - sqrt(s). kInverseSquareRoot is max_lr * sqrt(warm-up / step),
-// at least min_lr. kConstant has no end.
+// The warm-up is linear from init_lr at step 0 to max_lr at lr_warmup_steps. After it
+// lr = min_lr + coefficient * (max_lr - min_lr), with r rising from 0 at the end of the warm-up to
+// 1 at lr_decay_steps, and s from 0 to 1 over the last wsd_decay_steps:
+//
+//   kLinear   1 - r
+//   kCosine   (1 + cos(pi r)) / 2
+//   kWsd      1, then 2 * 0.5^s - 1 (kExponential), 1 - s (kLinear), (1 + cos(pi s)) / 2 (kCosine)
+//             or 1 - sqrt(s) (kMinusSqrt)
+//
+// kInverseSquareRoot is max_lr * sqrt(lr_warmup_steps / step), at least min_lr. These four are
+// min_lr after lr_decay_steps; kConstant stays at max_lr.
 double LearningRate(const OptimizerParamSchedule& schedule, int64_t step);
 
-// Rises from the start's to the end's over weight_decay_steps, linearly or as half a cosine wave.
+// Rises from start_weight_decay to end_weight_decay over weight_decay_steps, linearly or as half a
+// cosine wave.
 double WeightDecay(const OptimizerParamSchedule& schedule, int64_t step);
 
-// InvalidArgument that names every rule the schedule breaks.
+// Returns InvalidArgument that names every rule the schedule breaks.
 absl::Status Validate(const OptimizerParamSchedule& schedule);
 
-// What a checkpoint keeps. The schedule itself comes from the configuration, so a run continues
-// under the schedule it is given.
+// The scheduler's state, which is part of a checkpoint. The schedule itself comes from the
+// configuration, so a run continues under the schedule it is given.
 struct OptimizerParamSchedulerState {
   int64_t num_steps = 0;
 };

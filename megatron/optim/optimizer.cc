@@ -10,12 +10,12 @@
 namespace megatron {
 namespace {
 
-// What all ranks add up before they decide about a step.
+// The numbers that all ranks add up before they decide about a step.
 enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kNumStatistics };
-constexpr int64_t kCountOffset = 16;  // bytes: an int64 stands behind the floats
+constexpr int64_t kCountOffset = 16;  // in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 24;
 
-bool IsOwner(const Parameter& parameter, const ProcessGroups& groups) {
+bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups) {
   const Sharding& sharding = parameter.sharding;
   const bool cut_over_tensor = sharding.sharded.contains(Axis::kTensor);
   if (!sharding.expert_grid) {
@@ -27,72 +27,68 @@ bool IsOwner(const Parameter& parameter, const ProcessGroups& groups) {
          (sharding.sharded.contains(Axis::kExpert) || groups.expert.rank() == 0);
 }
 
-// Calls body(bucket, range) on ranges that cover the optimized parameters owned here, and of the
-// elements between parameters some; those are zero in gradients and masters. How sums are cut into
-// ranges is the same whatever is sharded.
+// Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
+// replica. A range may include padding between parameters, which is zero in gradients and masters.
+// The ranges, and so the order of sums, are the same whatever is sharded.
 template <typename Body>
-void ForEachOwnedRange(const ParameterBuffers& buffers, const ProcessGroups& groups, Body body) {
-  const Bucket* bucket = nullptr;  // of the range's begin
+void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroups& groups,
+                             Body body) {
+  const Bucket* first = nullptr;  // the bucket in which `range` begins; null: no range is open
   FlatRange range;
   const auto finish = [&] {
-    if (bucket != nullptr) body(*bucket, range);
-    bucket = nullptr;
+    if (first != nullptr) body(*first, range);
+    first = nullptr;
   };
-  const Bucket* last = nullptr;
-  for (const ParameterPlace& place : buffers.places()) {
-    const FlatRange owned = OwnedRange(buffers, place, groups);
-    const Bucket& mine = buffers.bucket_of(place);
-    if (owned.size() == 0 ||
-        (last != &mine && bucket != nullptr && mine.part.begin != last->part.end))
-      finish();
-    last = &mine;
-    if (owned.size() == 0) continue;
-    if (bucket == nullptr) {
-      bucket = &mine;
-      range.begin = owned.begin;
+  const Bucket* previous = nullptr;
+  for (const FlatParameter& flat : buffers.parameters()) {
+    const FlatRange replica = MainReplicaRange(buffers, flat, groups);
+    const Bucket& bucket = buffers.bucket_of(flat);
+    const bool follows =
+        previous == &bucket || first == nullptr || bucket.shard.begin == previous->shard.end;
+    if (replica.size() == 0 || !follows) finish();
+    previous = &bucket;
+    if (replica.size() == 0) continue;
+    if (first == nullptr) {
+      first = &bucket;
+      range.begin = replica.begin;
     }
-    range.end = owned.end;
+    range.end = replica.end;
   }
   finish();
 }
 
 }  // namespace
 
-int NumMoments(const OptimizerOptions& options) {
-  if (options.kind == OptimizerOptions::kAdamW) return 2;
-  return options.sgd_momentum == 0 ? 0 : 1;
-}
-
-FlatRange OwnedRange(const ParameterBuffers& buffers, const ParameterPlace& place,
-                     const ProcessGroups& groups) {
-  const Bucket& bucket = buffers.bucket_of(place);
-  if (bucket.section == Section::kCopies || !IsOwner(*place.parameter, groups)) {
-    return {place.begin, place.begin};
+FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
+                           const ProcessGroups& groups) {
+  const Bucket& bucket = buffers.bucket_of(flat);
+  if (bucket.section == Section::kCopies || !IsMainReplica(*flat.parameter, groups)) {
+    return {flat.range.begin, flat.range.begin};
   }
-  return Common(place.range(), bucket.part);
+  return Common(flat.range, bucket.shard);
 }
 
-Optimizer::Optimizer(const OptimizerOptions& options, ParameterBuffers* buffers,
+Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* buffers,
                      MemoryLedger* ledger)
-    : options_(options),
+    : rule_(std::move(rule)),
       buffers_(buffers),
       statistics_(buffers->options().device, kStatisticsBytes, "optimizer statistics", ledger),
       sums_(statistics_.At(0, DType::kFloat32, {kNumStatistics}), "optimizer statistics"),
       count_(statistics_.At(kCountOffset, DType::kInt64, {1}), "optimizer statistics") {
-  CHECK_EQ(buffers->options().num_moments, NumMoments(options));
+  CHECK_EQ(buffers->num_states(), rule_->states().size());
   for (const Bucket& bucket : buffers->buckets()) {
-    const FlatRange all = buffers->Held(bucket);
-    if (all.size() == 0) continue;
-    if (held_.empty() || held_.back().range.end != all.begin)
-      held_.push_back({&bucket, {all.begin, all.begin}, {}, {}});
-    HeldRange& held = held_.back();
-    held.range.end = all.end;
-    for (int i = bucket.first_place; i < bucket.last_place; ++i) {
-      const ParameterPlace& place = buffers->places()[i];
-      const FlatRange common = Common(place.range(), all);
+    const FlatRange here = buffers->optimizer_range(bucket);
+    if (here.size() == 0) continue;
+    if (optimizer_ranges_.empty() || optimizer_ranges_.back().range.end != here.begin)
+      optimizer_ranges_.push_back({&bucket, {here.begin, here.begin}, {}, {}});
+    OptimizerRange& whole = optimizer_ranges_.back();
+    whole.range.end = here.end;
+    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+      const FlatParameter& flat = buffers->parameters()[i];
+      const FlatRange common = Common(flat.range, here);
       if (common.size() == 0) continue;
-      held.segments.push_back({common.begin - held.range.begin, common.end - held.range.begin});
-      held.parameters.push_back(place.parameter);
+      whole.segments.push_back({common.begin - whole.range.begin, common.end - whole.range.begin});
+      whole.parameters.push_back(flat.parameter);
     }
   }
 }
@@ -107,7 +103,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     values[kStopRequested] = options.stop_requested ? 1 : 0;
   }
   sums_.StartSend(stream);
-  ForEachOwnedRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
+  ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
     ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
                       statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
   });
@@ -131,47 +127,32 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
 }
 
 void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
-  for (HeldRange& held : held_) {
-    for (size_t i = 0; i < held.segments.size(); ++i) {
-      held.segments[i].lr = static_cast<float>(options.lr);
-      held.segments[i].weight_decay =
-          held.parameters[i]->weight_decay ? static_cast<float>(options.weight_decay) : 0;
+  for (OptimizerRange& whole : optimizer_ranges_) {
+    for (size_t i = 0; i < whole.segments.size(); ++i) {
+      whole.segments[i].lr = static_cast<float>(options.lr);
+      whole.segments[i].weight_decay =
+          whole.parameters[i]->weight_decay ? static_cast<float>(options.weight_decay) : 0;
     }
-    UpdateRange(held, static_cast<float>(grad_scale), stream);
+    UpdateRange update;
+    update.segments = whole.segments;
+    update.gradients = buffers_->Gradients(*whole.bucket, whole.range);
+    update.masters = buffers_->Masters(*whole.bucket, whole.range);
+    for (size_t i = 0; i < buffers_->num_states(); ++i)
+      update.states.push_back(buffers_->State(i, *whole.bucket, whole.range));
+    if (buffers_->has_masters()) update.weights = buffers_->Weights(*whole.bucket, whole.range);
+    update.grad_scale = static_cast<float>(grad_scale);
+    update.step = applied_steps_;
+    rule_->Update(update, stream);
   }
-}
-
-void Optimizer::UpdateRange(const HeldRange& held, float grad_scale, const Stream& stream) {
-  const Bucket& bucket = *held.bucket;
-  const FlatRange& range = held.range;
-  const Tensor gradients = buffers_->Gradients(bucket, range);
-  const Tensor masters = buffers_->Masters(bucket, range);
-  const Tensor out = buffers_->has_masters() ? buffers_->Weights(bucket, range) : Tensor();
-  if (options_.kind == OptimizerOptions::kSgd) {
-    ops::SgdOptions sgd;
-    sgd.momentum = static_cast<float>(options_.sgd_momentum);
-    sgd.grad_scale = grad_scale;
-    ops::SgdUpdate(stream, sgd, held.segments, gradients, buffers_->ExpAvg(bucket, range), masters,
-                   out);
-    return;
-  }
-  ops::AdamWOptions adam;
-  adam.beta1 = options_.adam_beta1;
-  adam.beta2 = options_.adam_beta2;
-  adam.epsilon = static_cast<float>(options_.adam_epsilon);
-  adam.step = applied_steps_;
-  adam.grad_scale = grad_scale;
-  ops::AdamWUpdate(stream, adam, held.segments, gradients, buffers_->ExpAvg(bucket, range),
-                   buffers_->ExpAvgSq(bucket, range), masters, out);
 }
 
 int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const {
   const Tensor count = statistics_.At(kCountOffset, DType::kInt64, {1});
   ops::Zero(stream, count);
-  for (const ParameterPlace& place : buffers_->places()) {
-    const FlatRange owned = OwnedRange(*buffers_, place, groups);
-    if (owned.size() > 0)
-      ops::CountZeros(stream, buffers_->Gradients(buffers_->bucket_of(place), owned), count);
+  for (const FlatParameter& flat : buffers_->parameters()) {
+    const FlatRange replica = MainReplicaRange(*buffers_, flat, groups);
+    if (replica.size() > 0)
+      ops::CountZeros(stream, buffers_->Gradients(buffers_->bucket_of(flat), replica), count);
   }
   groups.world.AllReduce(count, ReduceOp::kSum, stream);
   count_.Fetch(stream);
@@ -181,7 +162,7 @@ int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream&
 double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stream) const {
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   ops::Zero(stream, statistics);
-  ForEachOwnedRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
+  ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
     ops::SumOfSquares(stream, 1, buffers_->Masters(bucket, range),
                       statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
   });

@@ -1,13 +1,13 @@
-// The memory of a stage's parameters: weights, gradients, master weights and optimizer state, each
+// The memory of a stage's parameters: weights, gradients, master weights and optimizer states, each
 // flat and laid out alike (flat_layout.h).
 //
-// Master weights and moments are fp32 and cover what this rank *holds* the state of: what is
-// optimized here, all but the copies of tied weights, or its parts of that where states are
-// sharded. Where the model's dtype is fp32 the weights are their own masters.
+// Master weights and optimizer states cover this rank's *optimizer range*: all parameters but the
+// copies of tied weights, or where states are sharded this rank's shards of them. Master weights
+// are fp32; where the model's dtype is fp32 the weights are their own masters.
 //
-// Weights and gradients cover everything, or where they are sharded this rank's parts. What is
-// stored whole the parameters' `data` and `grad` are bound to while the buffers live; the others
-// are bound by whoever gathers and reduces them (data_parallel.h).
+// Weights and gradients cover all parameters, or where they are sharded this rank's shards. While
+// the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
+// are stored whole; DataParallel binds those that are sharded while they are gathered.
 //
 // On the meta device everything works and no memory is taken.
 #ifndef MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
@@ -16,34 +16,36 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "megatron/optim/flat_layout.h"
+#include "megatron/optim/optimizer_state.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/stream.h"
 
 namespace megatron {
 
-// What the ranks that hold the same parameters share out among them, each with what stands before
-// it: ZeRO-1, 2 and 3 (S. Rajbhandari et al., arXiv 1910.02054).
+// What each of the ranks with the same parameters stores only its shard of; each value includes the
+// ones before it. kStates, kGradients and kWeights are ZeRO-1, 2 and 3 (S. Rajbhandari et al.,
+// arXiv 1910.02054).
 enum class DataSharding { kNone, kStates, kGradients, kWeights };
 
 struct ParameterBuffersOptions {
   DType model_dtype = DType::kFloat32;
   Device device;
-  int num_moments = 2;         // of the optimizer: 2 for AdamW, 1 for SGD with momentum, 0 without
-  DataRank data, expert_data;  // of dense parameters, and of experts
+  std::vector<OptimizerState> states;  // UpdateRule::states()
+  DataRank data, expert_data;          // the ranks that share dense parameters, and experts
   DataSharding sharding = DataSharding::kNone;
-  int64_t bucket_size = 0;  // of PlanLayout; 0 where gradients are sharded
+  int64_t bucket_size = 0;  // as in PlanLayout; 0 where gradients are sharded
 };
 
-// What this rank holds of one parameter's state: of elements `held` (counted within the parameter's
-// block, row-major), flat. A moment that the optimizer does not have is empty; SGD's momentum
-// buffer is exp_avg.
+// The master weights and optimizer states that this rank has of one parameter.
 struct ParameterState {
   Parameter* parameter = nullptr;
-  FlatRange held;
-  Tensor master, exp_avg, exp_avg_sq;
+  FlatRange range;  // within the parameter's block of the global tensor, row-major
+  Tensor master;
+  absl::InlinedVector<Tensor, 2> states;  // in the order of ParameterBuffersOptions::states
 };
 
 class ParameterBuffers {
@@ -54,55 +56,49 @@ class ParameterBuffers {
 
   // Fills masters and weights by each parameter's Initializer; the same bits on any layout.
   void InitializeWeights(uint64_t seed, const Stream& stream);
-  // Rounds the masters to the weights, as far as they are held here, after the masters were loaded
-  // from somewhere.
+  // Rounds the masters to the weights of the optimizer range, after the masters were loaded.
   void CopyMastersToWeights(const Stream& stream);
   void ZeroGradients(const Stream& stream);
 
-  absl::Span<const ParameterPlace> places() const { return layout_.places; }
+  absl::Span<const FlatParameter> parameters() const { return layout_.parameters; }
   absl::Span<const Bucket> buckets() const { return layout_.buckets; }
-  const Bucket& bucket_of(const ParameterPlace& place) const {
-    return layout_.buckets[place.bucket];
-  }
+  const Bucket& bucket_of(const FlatParameter& flat) const { return layout_.buckets[flat.bucket]; }
   const FlatLayout& layout() const { return layout_; }
-  int UnitOf(int block) const { return layout_.unit_of_block[block]; }
-  // Of what is held here, by falling place: dense parameters come in order of registration.
+  int bucket_group_of(int block) const { return layout_.bucket_group_of_block[block]; }
+  // The states of the optimizer range; those of dense parameters in order of registration.
   std::vector<ParameterState> States() const;
 
-  // What the masters and moments here are of; nothing of copies.
-  FlatRange Held(const Bucket& bucket) const;
-  // What is stored here of weights and of gradients.
-  FlatRange StoredWeights(const Bucket& bucket) const;
-  FlatRange StoredGradients(const Bucket& bucket) const;
-  // Flat, elements `range` of a bucket, of which nothing but what is stored or held may be asked.
+  // The elements of the bucket whose masters and states are on this rank; none of copies.
+  FlatRange optimizer_range(const Bucket& bucket) const;
+  // The elements of the bucket whose weights are stored on this rank.
+  FlatRange weight_range(const Bucket& bucket) const;
+  // Elements `range` of a bucket, flat. They must be stored on this rank.
   Tensor Weights(const Bucket& bucket, const FlatRange& range) const;
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
-  // Empty if the optimizer has no such moment.
-  Tensor ExpAvg(const Bucket& bucket, const FlatRange& range) const;
-  Tensor ExpAvgSq(const Bucket& bucket, const FlatRange& range) const;
+  Tensor State(size_t index, const Bucket& bucket, const FlatRange& range) const;
 
-  // All that is stored; empty if there is none.
+  // Everything that is stored on this rank; empty if there is nothing.
   Tensor weights() const;
   Tensor gradients() const;
-  Tensor masters() const;  // where the weights are not
-  Tensor exp_avg() const;
-  Tensor exp_avg_sq() const;
+  Tensor masters() const;  // empty where the weights are their own masters
+  Tensor state(size_t index) const;
+  size_t num_states() const { return states_.size(); }
 
   bool shards(DataSharding what) const { return options_.sharding >= what; }
   bool has_masters() const { return options_.model_dtype != DType::kFloat32; }
   const ParameterBuffersOptions& options() const { return options_; }
 
  private:
-  Tensor Moment(size_t index, const Bucket& bucket, const FlatRange& range) const;
-  // Where elements from `begin` on stand in memory for everything or, `sharded`, for parts.
+  // Position of element `begin` in memory for all elements or, if `sharded`, for shards.
   int64_t Position(const Bucket& bucket, int64_t begin, bool sharded) const;
-  int64_t StatePosition(const Bucket& bucket, int64_t begin) const;
+  // Position of element `begin` in memory for the optimizer range.
+  int64_t OptimizerPosition(const Bucket& bucket, int64_t begin) const;
 
   ParameterBuffersOptions options_;
   FlatLayout layout_;
   Buffer weights_, gradients_, masters_;
-  std::vector<Buffer> moments_;
+  std::vector<Buffer> states_;
 };
 
 }  // namespace megatron

@@ -23,6 +23,9 @@ Parameter MakeParameter(const std::string& name, const Sharding& sharding) {
   return parameter;
 }
 
+// The states of AdamW.
+const std::vector<OptimizerState> kMoments = {{"exp_avg"}, {"exp_avg_sq"}};
+
 std::vector<float> Floats(const Tensor& tensor) {
   const float* data = tensor.data<float>();
   return std::vector<float>(data, data + tensor.numel());
@@ -46,15 +49,15 @@ TEST_F(ParameterBuffersTest, LaysParametersOutInReverseAtMultiplesOf64) {
   Add("second", Replicated({2, 65}));
   Add("third", Replicated({64}));
   ParameterBuffers buffers(parameters_, {}, &ledger_);
-  ASSERT_EQ(buffers.places().size(), 3u);
-  EXPECT_EQ(buffers.places()[0].parameter->name, "third");
-  EXPECT_EQ(buffers.places()[0].begin, 0);
-  EXPECT_EQ(buffers.places()[0].end, 64);
-  EXPECT_EQ(buffers.places()[1].parameter->name, "second");
-  EXPECT_EQ(buffers.places()[1].begin, 64);
-  EXPECT_EQ(buffers.places()[1].end, 194);
-  EXPECT_EQ(buffers.places()[2].parameter->name, "first");
-  EXPECT_EQ(buffers.places()[2].begin, 256);
+  ASSERT_EQ(buffers.parameters().size(), 3u);
+  EXPECT_EQ(buffers.parameters()[0].parameter->name, "third");
+  EXPECT_EQ(buffers.parameters()[0].range.begin, 0);
+  EXPECT_EQ(buffers.parameters()[0].range.end, 64);
+  EXPECT_EQ(buffers.parameters()[1].parameter->name, "second");
+  EXPECT_EQ(buffers.parameters()[1].range.begin, 64);
+  EXPECT_EQ(buffers.parameters()[1].range.end, 194);
+  EXPECT_EQ(buffers.parameters()[2].parameter->name, "first");
+  EXPECT_EQ(buffers.parameters()[2].range.begin, 256);
   EXPECT_EQ(buffers.layout().num_elements, 384);
 }
 
@@ -77,13 +80,14 @@ TEST_F(ParameterBuffersTest, PutsCopiesOfTiedWeightsFirstAndExpertsLast) {
   owner->tied = true;
   ParameterBuffersOptions options;
   options.model_dtype = DType::kBFloat16;
+  options.states = kMoments;
   ParameterBuffers buffers(parameters_, options, &ledger_);
-  EXPECT_EQ(buffers.places()[0].parameter, copy);
+  EXPECT_EQ(buffers.parameters()[0].parameter, copy);
   EXPECT_EQ(buffers.layout().optimized_begin, 128);
-  EXPECT_EQ(buffers.places()[1].parameter, owner);
-  EXPECT_EQ(buffers.places()[1].begin, 128);
+  EXPECT_EQ(buffers.parameters()[1].parameter, owner);
+  EXPECT_EQ(buffers.parameters()[1].range.begin, 128);
   EXPECT_EQ(buffers.layout().experts_begin, 256);
-  EXPECT_EQ(buffers.places()[3].parameter, expert);
+  EXPECT_EQ(buffers.parameters()[3].parameter, expert);
   EXPECT_EQ(buffers.layout().num_elements, 384);
   EXPECT_EQ(buffers.weights().numel(), 384);
   EXPECT_EQ(ledger_.AtPeak()["master weights"], 256 * 4);
@@ -97,14 +101,16 @@ TEST_F(ParameterBuffersTest, BindsDataAndGradientToTheFlatMemory) {
   ParameterBuffers buffers(parameters_, {}, &ledger_);
   EXPECT_EQ(weight->data.shape(), Shape({2, 3}));
   EXPECT_EQ(weight->grad.shape(), Shape({2, 3}));
-  const int64_t begin = buffers.places()[1].begin;
+  const int64_t begin = buffers.parameters()[1].range.begin;
   EXPECT_EQ(weight->data.raw(), buffers.weights().data<float>() + begin);
   EXPECT_EQ(weight->grad.raw(), buffers.gradients().data<float>() + begin);
 }
 
 TEST_F(ParameterBuffersTest, Fp32WeightsAreTheirOwnMasters) {
   Parameter* weight = Add("weight", Replicated({2, 3}));
-  ParameterBuffers buffers(parameters_, {}, &ledger_);
+  ParameterBuffersOptions options;
+  options.states = kMoments;
+  ParameterBuffers buffers(parameters_, options, &ledger_);
   EXPECT_FALSE(buffers.has_masters());
   ASSERT_EQ(buffers.States().size(), 1u);
   EXPECT_EQ(buffers.States()[0].master.raw(), weight->data.raw());
@@ -112,21 +118,22 @@ TEST_F(ParameterBuffersTest, Fp32WeightsAreTheirOwnMasters) {
                                             Pair("gradients", 512), Pair("weights", 512)));
 }
 
-TEST_F(ParameterBuffersTest, StatesHaveTheBlocksElementsAndTheMomentsThereAre) {
+TEST_F(ParameterBuffersTest, StatesHaveTheElementsOfTheBlock) {
   Parameter* weight = Add("weight", SplitOverTensor({4, 3}, 0, 2, 1));
   ParameterBuffersOptions options;
   options.model_dtype = DType::kFloat16;
-  options.num_moments = 1;
+  options.states = {{"momentum_buffer"}};
   ParameterBuffers buffers(parameters_, options, &ledger_);
   const std::vector<ParameterState> states = buffers.States();
   ASSERT_EQ(states.size(), 1u);
   EXPECT_EQ(states[0].parameter, weight);
   EXPECT_EQ(states[0].master.dtype(), DType::kFloat32);
-  EXPECT_EQ(states[0].held.begin, 0);
-  EXPECT_EQ(states[0].held.end, 6);
+  EXPECT_EQ(states[0].range.begin, 0);
+  EXPECT_EQ(states[0].range.end, 6);
   EXPECT_EQ(states[0].master.shape(), Shape({6}));
-  EXPECT_EQ(states[0].exp_avg.shape(), Shape({6}));
-  EXPECT_TRUE(states[0].exp_avg_sq.empty());
+  ASSERT_EQ(states[0].states.size(), 1u);
+  EXPECT_EQ(states[0].states[0].shape(), Shape({6}));
+  EXPECT_EQ(ledger_.AtPeak()["momentum_buffer"], 128 * 4);
   EXPECT_EQ(weight->data.dtype(), DType::kFloat16);
   EXPECT_EQ(weight->grad.dtype(), DType::kFloat32);
 }
@@ -137,6 +144,7 @@ TEST_F(ParameterBuffersTest, ShardedStatesCoverEachElementOnceAndStartFromTheSam
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     ParameterBuffersOptions options;
     options.model_dtype = dtype;
+    options.states = kMoments;
     Parameter weight = MakeParameter("weight", Replicated({23, 31}));
     Parameter bias = MakeParameter("bias", Replicated({31}));
     ParameterBuffers whole({&weight, &bias}, options, &ledger_);
@@ -155,8 +163,8 @@ TEST_F(ParameterBuffersTest, ShardedStatesCoverEachElementOnceAndStartFromTheSam
       EXPECT_EQ(std::memcmp(same_weight.data.raw(), weight.data.raw(), weight.data.bytes()), 0);
       for (const ParameterState& state : part.States()) {
         const Tensor& want = all[state.parameter == &same_weight ? 0 : 1].master;
-        EXPECT_EQ(Floats(state.master), Floats(want.Slice(0, state.held.begin, state.held.end)));
-        covered += state.held.size();
+        EXPECT_EQ(Floats(state.master), Floats(want.Slice(0, state.range.begin, state.range.end)));
+        covered += state.range.size();
       }
       bytes += ledger.AtPeak()["exp_avg"];
     }
@@ -166,11 +174,28 @@ TEST_F(ParameterBuffersTest, ShardedStatesCoverEachElementOnceAndStartFromTheSam
   }
 }
 
+TEST_F(ParameterBuffersTest, AStateHasItsOwnTypeAndDevice) {
+  Add("weight", Replicated({100}));
+  ParameterBuffersOptions options;
+  options.device = {DeviceType::kMeta, 0};
+  options.states = {{"first"}, {"second", DType::kBFloat16, Device()}};
+  ParameterBuffers buffers(parameters_, options, &ledger_);
+  const ParameterState state = buffers.States()[0];
+  EXPECT_EQ(state.states[0].dtype(), DType::kFloat32);
+  EXPECT_EQ(state.states[0].device().type, DeviceType::kMeta);
+  EXPECT_EQ(state.states[1].dtype(), DType::kBFloat16);
+  EXPECT_EQ(state.states[1].device().type, DeviceType::kCpu);
+  EXPECT_EQ(state.states[1].shape(), Shape({100}));
+  EXPECT_EQ(ToFloat(state.states[1].data<BFloat16>()[99]), 0);
+  EXPECT_EQ(buffers.state(1).bytes(), 128 * 2);
+}
+
 TEST_F(ParameterBuffersTest, ThePlanOnTheMetaDeviceIsWhatARealOneTakes) {
   Add("weight", Replicated({37, 29}));
   Add("bias", Replicated({37}));
   ParameterBuffersOptions options;
   options.model_dtype = DType::kBFloat16;
+  options.states = kMoments;
   MemoryLedger planned;
   {
     options.device = {DeviceType::kMeta, 0};
@@ -179,7 +204,7 @@ TEST_F(ParameterBuffersTest, ThePlanOnTheMetaDeviceIsWhatARealOneTakes) {
     buffers.ZeroGradients(Stream::Meta());
     EXPECT_EQ(parameters_[0]->data.raw(), nullptr);
     EXPECT_EQ(parameters_[0]->data.shape(), Shape({37, 29}));
-    EXPECT_EQ(buffers.States()[0].exp_avg_sq.raw(), nullptr);
+    EXPECT_EQ(buffers.States()[0].states[1].raw(), nullptr);
   }
   options.device = {};
   ParameterBuffers buffers(parameters_, options, &ledger_);

@@ -14,7 +14,8 @@ bool Holds(const Tensor& whole, const Tensor& part) {
 }  // namespace
 
 ParameterMirror::ParameterMirror(const ParameterBuffers& buffers) {
-  mirrored_ = {buffers.weights(), buffers.exp_avg(), buffers.exp_avg_sq()};
+  mirrored_ = {buffers.weights()};
+  for (size_t i = 0; i < buffers.num_states(); ++i) mirrored_.push_back(buffers.state(i));
   if (buffers.has_masters()) mirrored_.push_back(buffers.masters());
   for (const Tensor& tensor : mirrored_) {
     mirrors_.push_back(tensor.empty() ? HostMirror() : HostMirror(tensor, "parameters"));

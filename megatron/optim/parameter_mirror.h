@@ -1,5 +1,5 @@
-// ParameterMirror: what the host reads and writes of the memory of a ParameterBuffers: for
-// checkpoints. On the CPU it is that memory.
+// ParameterMirror: the host's copy of the memory of a ParameterBuffers, for checkpoints. On the CPU
+// it is that memory itself.
 #ifndef MEGATRON_OPTIM_PARAMETER_MIRROR_H_
 #define MEGATRON_OPTIM_PARAMETER_MIRROR_H_
 
@@ -13,13 +13,13 @@ namespace megatron {
 
 class ParameterMirror {
  public:
-  // Of weights, masters and moments. The buffers must outlive this.
+  // Mirrors weights, masters and optimizer states. The buffers must outlive the mirror.
   explicit ParameterMirror(const ParameterBuffers& buffers);
 
-  // What the host has of a part of one of them.
+  // Returns the host's copy of `part`, a part of one of these tensors.
   Tensor Of(const Tensor& part) const;
-  void Fetch(const Stream& stream) const;
-  void Send(const Stream& stream) const;
+  void Fetch(const Stream& stream) const;  // host = device
+  void Send(const Stream& stream) const;   // device = host
 
  private:
   std::vector<Tensor> mirrored_;

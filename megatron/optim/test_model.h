@@ -1,5 +1,5 @@
-// A small model for tests of the optimizer: parameters, their memory, an optimizer and what ranks
-// do together.
+// A small model for tests of the optimizer: parameters, their memory, an optimizer and the
+// communication of data-parallel ranks.
 #ifndef MEGATRON_OPTIM_TEST_MODEL_H_
 #define MEGATRON_OPTIM_TEST_MODEL_H_
 
@@ -11,6 +11,7 @@
 
 #include "glog/logging.h"
 #include "megatron/optim/data_parallel.h"
+#include "megatron/optim/make_update_rule.h"
 #include "megatron/optim/optimizer.h"
 
 namespace megatron {
@@ -34,12 +35,13 @@ struct TestModel {
     for (const auto& parameter : parameters) pointers.push_back(parameter.get());
     buffer_options.model_dtype = dtype;
     buffer_options.device = device;
-    buffer_options.num_moments = NumMoments(options);
+    std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options);
+    buffer_options.states = rule->states();
     buffers = std::make_unique<ParameterBuffers>(pointers, buffer_options, &ledger);
-    optimizer = std::make_unique<Optimizer>(options, buffers.get(), &ledger);
+    optimizer = std::make_unique<Optimizer>(std::move(rule), buffers.get(), &ledger);
   }
 
-  // After Build; all ranks of the groups.
+  // Called after Build, by all ranks of the groups.
   void Connect(const ProcessGroups& groups, const Stream& stream,
                const DataParallelOptions& how = {}, const WholeBlockSizes& sizes = {}) {
     auto created = DataParallel::Create(how, groups, sizes, buffers.get(), stream, &ledger);
@@ -47,7 +49,7 @@ struct TestModel {
     parallel = std::move(*created);
   }
 
-  // Gradients are there.
+  // One step, with the gradients that the parameters have.
   absl::StatusOr<StepResult> Step(const StepOptions& how, const ProcessGroups& groups,
                                   const Stream& stream) {
     parallel->FinalizeGradients();
@@ -58,7 +60,7 @@ struct TestModel {
 
   OptimizerOptions options;
   DType dtype;
-  ParameterBuffersOptions buffer_options;  // Build sets what it knows
+  ParameterBuffersOptions buffer_options;  // Build sets the dtype, the device and the states
   MemoryLedger ledger;
   std::vector<std::unique_ptr<Parameter>> parameters;
   std::unique_ptr<ParameterBuffers> buffers;
@@ -71,7 +73,7 @@ inline std::vector<float> Floats(const Tensor& tensor) {
   return std::vector<float>(data, data + tensor.numel());
 }
 
-// Small binary fractions, so that sums of few of them are exact.
+// Returns a small binary fraction, so that sums of a few of them are exact.
 inline float Fraction(int64_t i) { return static_cast<float>((i * 7) % 13 - 6) / 8; }
 
 inline void FillGradients(const Parameter& parameter, int64_t first) {

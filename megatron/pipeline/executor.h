@@ -5,7 +5,7 @@
 //
 //   const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(stages, microbatches), stage);
 //   ... plan.slots[chunk]: how many micro-batches the Stage must hold at once ...
-//   MEGATRON_RETURN_IF_ERROR(RunSchedule(plan, &gpt_stage, groups.pipeline, &edges, stream));
+//   MEGATRON_RETURN_IF_ERROR(RunSchedule(plan, &stage, groups.pipeline, &edges, stream));
 #ifndef MEGATRON_PIPELINE_EXECUTOR_H_
 #define MEGATRON_PIPELINE_EXECUTOR_H_
 

@@ -1,11 +1,13 @@
-// Stream: where and in what order operations run.
+// Stream: the device on which operations run, and their order.
+//
+//   ThreadPool pool(8);
+//   ops::Add(Stream::Cpu(&pool), x, sum);
 //
 // Operations given to one stream happen in the order given. On the CPU they have happened when the
 // call returns, on the pool's threads; on the meta device they do nothing; on CUDA they are
-// enqueued. An Event marks a point of a stream that another may wait for; on CPU and meta it is
-// always reached.
+// enqueued.
 //
-// A stream may have a tracer, which writes down when its operations ran (trace/trace.h).
+// A stream may have a tracer, which records when its operations ran (trace/trace.h).
 #ifndef MEGATRON_TENSOR_STREAM_H_
 #define MEGATRON_TENSOR_STREAM_H_
 
@@ -21,6 +23,9 @@ class Stream {
  public:
   // The pool must outlive the stream.
   static Stream Cpu(ThreadPool* pool) { return Stream({DeviceType::kCpu, 0}, pool, nullptr); }
+  // A CPU stream whose operations run on the calling thread alone. Any number of threads may use it
+  // at once.
+  static Stream Inline();
   static Stream Meta() { return Stream({DeviceType::kMeta, 0}, nullptr, nullptr); }
   // The CUDA stream (cuda_device.h) must outlive this one.
   static Stream Cuda(int device, CudaStream* stream) {
@@ -32,13 +37,14 @@ class Stream {
   ThreadPool* pool() const { return pool_; }
   CudaStream* cuda() const { return cuda_; }
 
-  // The same stream, followed by a tracer, which must outlive it.
+  // Returns this stream with a tracer, which must outlive the result.
   Stream TracedBy(Tracer* tracer) const {
     Stream traced = *this;
     traced.tracer_ = tracer;
     return traced;
   }
-  Tracer* tracer() const { return tracer_; }  // or null
+  // Null if the stream has no tracer.
+  Tracer* tracer() const { return tracer_; }
 
  private:
   Stream(Device device, ThreadPool* pool, CudaStream* cuda)
@@ -48,16 +54,6 @@ class Stream {
   ThreadPool* pool_;
   CudaStream* cuda_;
   Tracer* tracer_ = nullptr;
-};
-
-class Event {
- public:
-  Event() = default;
-  explicit Event(void* cuda_event) : handle_(cuda_event) {}
-  void* cuda_handle() const { return handle_; }
-
- private:
-  void* handle_ = nullptr;
 };
 
 }  // namespace megatron

@@ -13,9 +13,9 @@ namespace {
 
 absl::Status CheckPrompt(const RunOptions& options, const Tokenizer& tokenizer) {
   const std::string& prompt = options.generation.prompt;
-  if (options.trainer.model.masked_lm_head)
+  if (options.trainer.model.kind == ModelKind::kBert)
     return EncodeMasks(prompt, tokenizer, options.data.seq_length).status();
-  if (options.trainer.model.num_encoder_layers > 0)
+  if (options.trainer.model.kind == ModelKind::kT5)
     return EncodeGaps(prompt, tokenizer, options.trainer.max_encoder_context).status();
   std::vector<int32_t> tokens;  // of a text longer than a GPT sees, it sees the end
   return tokenizer.Encode(prompt, &tokens);
@@ -24,7 +24,7 @@ absl::Status CheckPrompt(const RunOptions& options, const Tokenizer& tokenizer) 
 }  // namespace
 
 absl::Status CheckTokenizer(const RunOptions& options, const Tokenizer& tokenizer) {
-  const bool is_t5 = options.trainer.model.num_encoder_layers > 0;
+  const bool is_t5 = options.trainer.model.kind == ModelKind::kT5;
   if (is_t5 && !options.data.mock && tokenizer.special().sentinels.empty()) {
     return absl::InvalidArgumentError(
         "data.vocab_extra_ids: a T5 needs sentinels, which the tokenizer does not have; "

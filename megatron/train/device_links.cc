@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/tensor/cuda_device.h"
 
@@ -49,10 +48,9 @@ absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_r
   std::string mine = CudaFacts(DeviceOfRank(local_rank)).uuid;
   mine.resize(kUuidBytes);
   std::string all(kUuidBytes * processes.size(), '\0');
-  ThreadPool pool(1);
   processes.AllGather(Tensor(mine.data(), DType::kUInt8, {kUuidBytes}),
                       Tensor(all.data(), DType::kUInt8, {static_cast<int64_t>(all.size())}),
-                      Stream::Cpu(&pool));
+                      Stream::Inline());
   MEGATRON_RETURN_IF_ERROR(processes.status());
   std::vector<std::string> uuids;
   for (int rank = 0; rank < processes.size(); ++rank)

@@ -74,7 +74,7 @@ std::string DescribePrecision(const TransformerOptions& transformer) {
 std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
   const ModelOptions& model = options.trainer.model;
   const TransformerOptions& transformer = model.transformer;
-  const bool encodes = model.num_encoder_layers > 0;
+  const bool encodes = model.kind == ModelKind::kT5;
   return absl::StrFormat(
       "model: %s of %s%d layers, hidden %d, %d heads, sequence %s%d, %s: %s parameters",
       absl::AsciiStrToUpper(config::ModelType::Type_Name(config.model_type())),
@@ -88,13 +88,13 @@ std::string DescribeModel(const config::ModelConfig& config, const RunOptions& o
 }  // namespace
 
 std::vector<std::string> Introduce(const config::PretrainConfig& config, const PretrainRun& run,
-                                   const RunHere& here) {
+                                   const LocalShare& local) {
   const RunOptions& options = run.options;
-  std::vector<std::string> lines = Advice(options, here.ranks);
-  if (!here.launch.empty()) {
-    lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
+  std::vector<std::string> lines = Advice(options, local.ranks);
+  if (!local.launch.empty()) {
+    lines.push_back(absl::StrCat("ranks are processes; this is ", local.launch));
   }
-  lines.push_back(DescribeDevice(run, here.ranks));
+  lines.push_back(DescribeDevice(run, local.ranks));
   const ops::AttentionKernel kernel = options.trainer.model.transformer.attention_kernel;
   if (kernel == ops::AttentionKernel::kCudnn || kernel == ops::AttentionKernel::kCudnnDeterministic)
     lines.push_back(DescribeAttention(kernel));
@@ -103,7 +103,7 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
   lines.push_back(absl::StrFormat(
       "memory: %s planned on this machine, %s for weights, gradients, optimizer and activations of "
       "all ranks",
-      FormatBytes(here.bytes), FormatBytes(run.plan.rank_bytes())));
+      FormatBytes(local.bytes), FormatBytes(run.plan.rank_bytes())));
   const std::string& save = options.checkpoint.save;
   lines.push_back(absl::StrFormat("training: %d iterations of %d samples, checkpoints %s",
                                   options.loop.train_iters,

@@ -11,15 +11,15 @@
 
 namespace megatron {
 
-// What of a run is on this machine.
-struct RunHere {
+// The part of a run that is on this machine.
+struct LocalShare {
   int ranks = 1;
-  int64_t bytes = 0;   // of host memory that are planned
-  std::string launch;  // by whom this process was started as one rank of several; empty: by nobody
+  int64_t bytes = 0;   // planned host memory
+  std::string launch;  // what started this process as one rank of several; empty: nothing did
 };
 
 std::vector<std::string> Introduce(const config::PretrainConfig& config, const PretrainRun& run,
-                                   const RunHere& here);
+                                   const LocalShare& local);
 
 }  // namespace megatron
 

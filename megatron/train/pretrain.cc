@@ -20,6 +20,7 @@
 #include "megatron/comm/launch/tcp_job.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/comm/watch/fault_monitor.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/tensor/cuda_device.h"
@@ -30,7 +31,6 @@
 #include "megatron/train/device_links.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
-#include "megatron/train/failure/fault_monitor.h"
 #include "megatron/train/failure/run_lock.h"
 #include "megatron/train/failure/stop_signals.h"
 #include "megatron/train/gemm/plan_gemms.h"
@@ -147,7 +147,6 @@ class Pretraining {
   std::optional<Failure> CheckThatAllRunTheSame();
   int Report(const Failure& failure) const;
   FaultMonitorOptions MonitorOptions(const RanksOptions& ranks) const;
-  WatchedWorld WithDeviceCalls(WatchedWorld world) const;
   int RunThreads();
   int RunProcess();
 
@@ -155,18 +154,18 @@ class Pretraining {
   int ranks_here() const {
     return one_of_several() ? launch_.local_world_size : run_.options.num_ranks();
   }
-  RunHere Here() const {
-    RunHere here;
-    here.ranks = ranks_here();
-    here.bytes = BytesHere();
+  LocalShare Local() const {
+    LocalShare local;
+    local.ranks = ranks_here();
+    local.bytes = BytesHere();
     if (one_of_several()) here.launch = launch_.Describe();
-    return here;
+    return local;
   }
   // That the run takes of this machine's memory.
   int64_t BytesHere() const {
     return run_.plan.machine_bytes(ranks_here(), run_.options.ranks.processes ? ranks_here() : 1);
   }
-  bool speaks() const { return launch_.rank == launch_.world_size - 1; }
+  bool is_reporting_rank() const { return launch_.rank == launch_.world_size - 1; }
 
   const PretrainCommand& command_;
   ConfigPurpose purpose_ = ConfigPurpose::kRun;
@@ -187,8 +186,8 @@ class Pretraining {
 // What all know is told by one.
 int Pretraining::Report(const Failure& failure) const {
   if (job_ != nullptr && !job_->world().status().ok()) {
-    monitor_->WaitUntilTold();
-  } else if (speaks()) {
+    monitor_->WaitUntilReported();
+  } else if (is_reporting_rank()) {
     megatron::Report(failure);
   }
   return failure.code;
@@ -197,18 +196,14 @@ int Pretraining::Report(const Failure& failure) const {
 FaultMonitorOptions Pretraining::MonitorOptions(const RanksOptions& ranks) const {
   FaultMonitorOptions options;
   options.stuck_after = ranks.stuck_timeout;
-  options.cause = [this] { return failure_.Get(); };
-  return options;
-}
-
-// Besides the calls on the host.
-WatchedWorld Pretraining::WithDeviceCalls(WatchedWorld world) const {
-  world.doing = [this, on_host = std::move(world.doing)](int rank) {
-    std::vector<std::string> lines = on_host(rank);
-    for (std::string& line : device_calls_.Of(rank)) lines.push_back(std::move(line));
-    return lines;
+  options.device_calls = [this](int rank) { return device_calls_.Of(rank); };
+  options.process_end = [this](const absl::Status& reason) -> ProcessEnd {
+    const auto failure = failure_.Get();
+    if (failure.has_value()) return {failure->code, failure->message};
+    const bool hang = reason.code() == absl::StatusCode::kDeadlineExceeded;
+    return {hang ? kExitHang : kExitPeerLost, std::string(reason.message())};
   };
-  return world;
+  return options;
 }
 
 std::optional<Failure> Pretraining::Together(const std::vector<Step>& steps) {
@@ -246,9 +241,7 @@ std::optional<Failure> Pretraining::Join() {
                    absl::StrCat(launch_.Describe(), ": ", job.status().message())};
   }
   job_ = *std::move(job);
-  monitor_ = std::make_unique<FaultMonitor>(
-      WithDeviceCalls(WatchedWorld::Of(&job_->world(), launch_.world_size)),
-      MonitorOptions(options));
+  monitor_ = std::make_unique<FaultMonitor>(&job_->world(), MonitorOptions(options));
   processes_ = ProcessGroup(job_->world().communicator());
   return std::nullopt;
 }
@@ -300,9 +293,9 @@ std::optional<Failure> Pretraining::Plan() {
   if (!plan.ok()) return Fail(kExitConfig, plan.status());
   run_.plan = *std::move(plan);
   const int64_t vocab = run_.options.trainer.model.padded_vocab_size;
-  run_.flops_per_token =
+  run_.speed.flops_per_token =
       FlopsPerToken(loaded_.config.model(), vocab, FlopsConvention::kCausalHalved);
-  run_.full_flops_per_token =
+  run_.speed.full_flops_per_token =
       FlopsPerToken(loaded_.config.model(), vocab, FlopsConvention::kClassic);
   return std::nullopt;
 }
@@ -315,7 +308,7 @@ std::optional<Failure> Pretraining::LinkDevices() {
                        : LinkThreads(run_.options);
   if (!links.ok()) return Fail(kExitConfig, links.status());
   run_.links = *std::move(links);
-  run_.peak_flops = PeakFlops();
+  run_.speed.peak_flops = PeakFlops();
   return std::nullopt;
 }
 
@@ -431,7 +424,7 @@ std::optional<Failure> Pretraining::OpenCheckpoint() {
                                 found.status().message(), ")")};
   }
   for (const std::string& warning : found->warnings) {
-    if (speaks()) Say(absl::StrCat("WARNING: ", warning));
+    if (is_reporting_rank()) Say(absl::StrCat("WARNING: ", warning));
   }
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs_, found->directory);
   if (!reader.ok()) return Fail(kExitCorruptCheckpoint, reader.status());
@@ -506,10 +499,10 @@ int Pretraining::Run() {
                     &Pretraining::OpenCheckpoint, &Pretraining::CheckThatAllRunTheSame})) {
     return Report(*failure);
   }
-  if (speaks()) {
-    for (const std::string& line : Introduce(loaded_.config, run_, Here())) Say(line);
+  if (is_reporting_rank()) {
+    for (const std::string& line : Introduce(loaded_.config, run_, Local())) Say(line);
   }
-  ListenForStopSignals(/*tell=*/speaks());
+  ListenForStopSignals(/*answer=*/is_reporting_rank());
   return one_of_several() ? RunProcess() : RunThreads();
 }
 
@@ -523,15 +516,14 @@ int Pretraining::RunThreads() {
   ThreadWorldOptions options;
   options.deadline = run_.options.ranks.timeout;
   ThreadWorld world(ranks, options);
-  FaultMonitor monitor(WithDeviceCalls(WatchedWorld::Of(&world)),
-                       MonitorOptions(run_.options.ranks));
+  FaultMonitor monitor(&world, MonitorOptions(run_.options.ranks));
   ExitCode code = kExitDone;
   auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
     pthread_setname_np(pthread_self(), absl::StrCat("rank ", number).c_str());  // for reports
     PretrainRank rank(run_, group, &failure_);
-    const FaultMonitor::Watch watch(&monitor, number, &rank.at());
+    const FaultMonitor::Watch watch(&monitor, number, &rank.progress());
     const ExitCode left = rank.Run();
-    if (rank.speaks()) code = left;
+    if (rank.is_reporting_rank()) code = left;
     // An error ends the others, whatever they wait for, and before this rank's own end waits for
     // them.
     const auto first = failure_.Get();
@@ -540,7 +532,7 @@ int Pretraining::RunThreads() {
     return absl::AbortedError(first->message);
   };
   const absl::Status status = RunRanks(&world, run_rank);
-  const bool told = !status.ok() && monitor.WaitUntilTold();
+  const bool told = !status.ok() && monitor.WaitUntilReported();
   const auto first = failure_.Get();
   if (!first.has_value()) return status.ok() ? code : Report(Fail(kExitPeerLost, status));
   return told ? first->code : Report(*first);
@@ -548,7 +540,7 @@ int Pretraining::RunThreads() {
 
 int Pretraining::RunProcess() {
   PretrainRank rank(run_, processes_, &failure_);
-  const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.at());
+  const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.progress());
   const ExitCode code = rank.Run();
   const auto first = failure_.Get();
   if (!first.has_value()) return code;

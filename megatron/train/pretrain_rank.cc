@@ -1,6 +1,5 @@
 #include "megatron/train/pretrain_rank.h"
 
-#include <cstdio>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -35,10 +34,12 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
     : run_(run),
       world_(world),
       failure_(failure),
-      at_(run.on_piece == nullptr
+      progress_(
+          run.on_piece == nullptr
               ? std::function<void(Phase)>()
-              : [this](Phase phase) { run_.on_piece({world_, at_.iteration(), phase}); }),
-      fs_(run.fs, &at_),
+              : [this](Phase phase) { run_.on_piece({world_, progress_.iteration(), phase}); }),
+      console_(is_reporting_rank(), &progress_),
+      fs_(run.fs, &progress_),
       pool_(run.threads_per_rank),
       stream_(Stream::Cpu(&pool_)) {
   if (run.options.device == DeviceType::kCuda) {
@@ -64,7 +65,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> PretrainRank::LinkDevices() {
   options.compare_calls = run_.options.ranks.check_collectives;
   MEGATRON_ASSIGN_OR_RETURN(nccl_,
                             NcclWorld::Create(NcclLibrary(), world_.communicator(), options));
-  run_.device_calls->Set(world_.rank(), [nccl = nccl_.get()] { return nccl->Doing(); });
+  run_.device_calls->Set(world_.rank(), [nccl = nccl_.get()] { return nccl->PendingCalls(); });
   return nccl_->communicator();
 }
 
@@ -88,7 +89,7 @@ absl::Status PretrainRank::Build() {
   MEGATRON_ASSIGN_OR_RETURN(trainer_,
                             Trainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
                                             run_.plan.stages[stage].sizes, stream_, &ledger_));
-  trainer_->ReportTo(&at_);
+  trainer_->ReportTo(&progress_);
   return absl::OkStatus();
 }
 
@@ -100,7 +101,7 @@ absl::Status PretrainRank::Start(ExitCode* code) {
   const CheckpointReader& checkpoint = *run_.checkpoint;
   absl::Status status;
   {
-    const RankProgress::Outside reading(&at_);
+    const RankProgress::ExternalWait reading(&progress_);
     status = RestoreCheckpoint(checkpoint, run_.restore, run_.description, trainer_.get());
   }
   if (status.code() == absl::StatusCode::kFailedPrecondition) {
@@ -110,13 +111,9 @@ absl::Status PretrainRank::Start(ExitCode* code) {
   *code = kExitCorruptCheckpoint;
   MEGATRON_RETURN_IF_ERROR(status, _ << "to continue from the checkpoint before it move "
                                      << checkpoint.directory() << " away");
-  if (speaks()) {
-    std::printf(
-        "%s%s at iteration %lld\n",
-        run_.restore == Restore::kWeights ? "starting from the weights of " : "continuing from ",
-        checkpoint.directory().c_str(), static_cast<long long>(trainer_->progress().iteration));
-    std::fflush(stdout);
-  }
+  console_.PrintLine(absl::StrCat(
+      run_.restore == Restore::kWeights ? "starting from the weights of " : "continuing from ",
+      checkpoint.directory(), " at iteration ", trainer_->progress().iteration));
   return absl::OkStatus();
 }
 
@@ -125,27 +122,18 @@ ExitCode PretrainRank::Train() {
   context.options = &run_.options;
   context.data = &run_.data;
   context.run = run_.description;
-  context.flops_per_token = run_.flops_per_token;
-  context.full_flops_per_token = run_.full_flops_per_token;
-  context.peak_flops = run_.peak_flops;
+  context.speed = run_.speed;
   context.program_start = run_.program_start;
   context.saving = saving_;
-  context.speaks = speaks();
+  context.console = &console_;
   context.profile.options = run_.options.profile;
   context.profile.world = world_;
   context.profile.trace = profiled() ? &trace_ : nullptr;
   context.profile.ledger = &ledger_;
   context.profile.planned = run_.plan.stages[trainer_->options().placement.stage].memory;
   context.failure = failure_;
-  context.at = &at_;
+  context.progress = &progress_;
   return TrainingLoop(context, fs_, trainer_.get()).Run();
-}
-
-void PretrainRank::Print(const std::string& text) {
-  if (!speaks()) return;
-  const RankProgress::Outside printing(&at_);
-  std::printf("%s", text.c_str());
-  std::fflush(stdout);
 }
 
 void PretrainRank::FillMasks() {
@@ -154,9 +142,10 @@ void PretrainRank::FillMasks() {
   const absl::StatusOr<FilledText> filled =
       megatron::FillMasks(run_.options.generation.prompt, kGuesses, *run_.tokenizer,
                           run_.options.data.seq_length, &model);
-  Print("--- the model fills in ---\n");
-  Print(filled.ok() ? absl::StrCat(filled->text, "\n", FormatGuesses(*filled))
-                    : absl::StrCat("generation.prompt: ", filled.status().message(), "\n"));
+  console_.Print("--- the model fills in ---\n");
+  console_.Print(filled.ok()
+                     ? absl::StrCat(filled->text, "\n", FormatGuesses(*filled))
+                     : absl::StrCat("generation.prompt: ", filled.status().message(), "\n"));
 }
 
 void PretrainRank::Restore() {
@@ -171,35 +160,36 @@ void PretrainRank::Restore() {
   const absl::StatusOr<RestoredText> restored =
       RestoreText(run_.options.generation.prompt, *run_.tokenizer, how, &model,
                   [&] { return !consensus.Any(StopSignal() != 0); });
-  Print("--- the model restores ---\n");
-  Print(restored.ok() ? absl::StrCat(restored->text, "\n", FormatSpans(*restored))
-                      : absl::StrCat("generation.prompt: ", restored.status().message(), "\n"));
+  console_.Print("--- the model restores ---\n");
+  console_.Print(restored.ok()
+                     ? absl::StrCat(restored->text, "\n", FormatSpans(*restored))
+                     : absl::StrCat("generation.prompt: ", restored.status().message(), "\n"));
 }
 
 void PretrainRank::Generate() {
-  at_.Enter(Phase::kGenerate);
-  if (run_.options.trainer.model.masked_lm_head) return FillMasks();
-  if (run_.options.trainer.model.num_encoder_layers > 0) return Restore();
+  progress_.Enter(Phase::kGenerate);
+  if (run_.options.trainer.model.kind == ModelKind::kBert) return FillMasks();
+  if (run_.options.trainer.model.kind == ModelKind::kT5) return Restore();
   const GenerationOptions& generation = run_.options.generation;
   const Tokenizer& tokenizer = *run_.tokenizer;
   std::vector<int32_t> tokens;
   const absl::Status encoded = tokenizer.Encode(generation.prompt, &tokens);
   if (!encoded.ok() || tokens.empty()) tokens.assign(1, tokenizer.eod());
-  Print("--- the model continues ---\n" + generation.prompt);
+  console_.Print("--- the model continues ---\n" + generation.prompt);
   TextStream text(tokenizer, tokens);
   Consensus consensus(world_);
   TextGenerator generator = trainer_->MakeGenerator(&ledger_);
   generator.Generate(generation.sampling, generation.tokens, &tokens, [&](int32_t token) {
     if (token == tokenizer.eod()) return false;
-    at_.Enter(Phase::kGenerate);  // the next one
-    Print(text.Add(token));
+    progress_.Enter(Phase::kGenerate);  // the next one
+    console_.Print(text.Add(token));
     return !consensus.Any(StopSignal() != 0) && world_.status().ok();
   });
-  Print("\n");
+  console_.Print("\n");
 }
 
 ExitCode PretrainRank::Run() {
-  at_.Start();
+  progress_.Start();
   ExitCode code = kExitConfig;
   absl::Status status = Build();
   if (status.ok()) status = Start(&code);
@@ -210,7 +200,7 @@ ExitCode PretrainRank::Run() {
   if (code == kExitDone && finished && run_.options.generation.enabled) Generate();
   if (failure_->Get().has_value()) return code;  // the others do not come
   // While all are here a rank that hangs at the end is missed.
-  at_.Enter(Phase::kLeave);
+  progress_.Enter(Phase::kLeave);
   world_.Barrier(Stream::Cpu(&pool_));
   status = world_.status();
   if (status.ok()) return code;

@@ -16,6 +16,7 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/memory.h"
@@ -25,8 +26,9 @@
 #include "megatron/train/device_links.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
-#include "megatron/train/failure/rank_progress.h"
 #include "megatron/train/failure/reporting_file_system.h"
+#include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "megatron/train/trainer/trainer.h"
@@ -52,10 +54,7 @@ struct PretrainRun {
   std::unique_ptr<Tokenizer> tokenizer;
   TrainingData data;
   RunDescription description;
-  double flops_per_token = 0;       // with causal attention counted once
-  double full_flops_per_token = 0;  // and with attention in full
-  // What all ranks' devices can do at most, in FLOP/s; nothing where that is unknown.
-  std::optional<double> peak_flops;
+  SpeedBasis speed;
   int threads_per_rank = 1;
   // Of this process on its machine, where it is one rank; unset: ranks are threads.
   std::optional<int> local_rank;
@@ -78,11 +77,11 @@ class PretrainRank {
   // it, and the caller ends the other ranks.
   ExitCode Run();
 
-  // For whoever watches.
-  const RankProgress& at() const { return at_; }
+  // What this rank is doing, for its monitor.
+  const RankProgress& progress() const { return progress_; }
 
-  // As in Megatron the last rank prints for all: it knows the loss first.
-  bool speaks() const { return world_.rank() == world_.size() - 1; }
+  // Whether this rank prints for all. It is the last one, as in Megatron: it knows the loss first.
+  bool is_reporting_rank() const { return world_.rank() == world_.size() - 1; }
 
  private:
   bool profiled() const { return run_.options.profile.Covers(world_.rank()); }
@@ -93,13 +92,12 @@ class PretrainRank {
   void Generate();
   void FillMasks();
   void Restore();
-  // Where this rank speaks.
-  void Print(const std::string& text);
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;
   FirstFailure* failure_;
-  RankProgress at_;
+  RankProgress progress_;
+  RankConsole console_;
   ReportingFileSystem fs_;
   MemoryLedger ledger_;
   Trace trace_;

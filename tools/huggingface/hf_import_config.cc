@@ -88,7 +88,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   config->set_hidden_dropout(Shortest(layer.hidden_dropout));
   config->set_attention_dropout(Shortest(layer.attention_dropout));
   config->set_init_method_std(Shortest(layer.init_std));
-  if (model.masked_lm_head) {
+  if (model.kind == ModelKind::kBert) {
     config->set_model_type(config::ModelType::bert);
     config->set_post_norm(layer.post_norm);
     config->set_bert_binary_head(model.sentence_order_head);
@@ -96,7 +96,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
     config->set_openai_gelu(model.masked_lm_activation == ops::Activation::kGeluTanh);
   }
   SetPositions(model, config);
-  if (model.num_encoder_layers > 0) SetT5(model, config);
+  if (model.kind == ModelKind::kT5) SetT5(model, config);
 }
 
 int64_t TokenizerVocabulary(const ModelOptions& model, const ImportOptions& options) {
@@ -136,7 +136,7 @@ config::PretrainConfig MakeConfig(const ModelOptions& model, const ImportOptions
   config.mutable_model()->set_seq_length(options.seq_length > 0
                                              ? options.seq_length
                                              : std::min(model.max_positions, kLongestSequence));
-  if (model.num_encoder_layers > 0)
+  if (model.kind == ModelKind::kT5)
     config.mutable_model()->set_decoder_seq_length(config.model().seq_length());
   config.mutable_model()->set_make_vocab_size_divisible_by(
       VocabularyMultiple(TokenizerVocabulary(model, options), model.padded_vocab_size));

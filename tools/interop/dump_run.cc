@@ -37,7 +37,7 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
   }
   const TransformerOptions& layer = gpt.transformer;
   return nlohmann::json{
-      {"model_type", gpt.num_encoder_layers > 0 ? "megatron-t5" : "gpt"},
+      {"model_type", gpt.kind == ModelKind::kT5 ? "megatron-t5" : "gpt"},
       {"num_layers", layer.num_layers},
       {"encoder_num_layers", gpt.num_encoder_layers},
       {"hidden_size", layer.hidden_size},

@@ -56,12 +56,14 @@ ModelOptions Bert(bool post_norm) {
   layer.activation = ops::Activation::kGeluErf;
   layer.norm.epsilon = post_norm ? 1e-12f : 1e-5f;
   bert.num_token_types = 2;
-  bert.masked_lm_head = bert.sentence_order_head = true;
+  bert.kind = ModelKind::kBert;
+  bert.sentence_order_head = true;
   return bert;
 }
 
 ModelOptions MegatronT5() {
   ModelOptions t5 = Gpt2();
+  t5.kind = ModelKind::kT5;
   t5.num_encoder_layers = 2;
   t5.transformer.num_layers = 2;
   t5.output_bias = true;
@@ -108,8 +110,8 @@ ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
   PackerOptions& packing = run.trainer.packing;
   packing.layout.micro_batch_size = kMicroBatch;
   packing.max_micro_batches = kGlobalBatch / kMicroBatch;
-  packing.classified = model.masked_lm_head;
-  const bool has_encoder = model.num_encoder_layers > 0;
+  packing.classified = model.kind == ModelKind::kBert;
+  const bool has_encoder = model.kind == ModelKind::kT5;
   packing.seq_length = has_encoder ? kReferenceDecoderLength : kReferenceLength;
   packing.encoder_seq_length = has_encoder ? kReferenceLength : 0;
   return run;
@@ -148,7 +150,8 @@ std::map<std::string, ReferenceResult::Weight> Weights(const ReferenceRun& run, 
 
 bool IsHuggingFaces(const ReferenceRun& run) {
   const ModelOptions& model = run.trainer.model;
-  return model.masked_lm_head || (model.num_encoder_layers > 0 && !model.learned_positions);
+  return model.kind == ModelKind::kBert ||
+         (model.kind == ModelKind::kT5 && !model.learned_positions);
 }
 
 std::vector<ReferenceRun> ReferenceRuns() {
@@ -169,8 +172,8 @@ std::vector<ReferenceRun> ReferenceRuns() {
 
 std::vector<Sample> ReferenceSamples(const ReferenceRun& run) {
   const int64_t count = run.train_iters * run.trainer.batch_size.global_batch_size;
-  if (run.trainer.model.masked_lm_head) return MaskedSamples(count);
-  return run.trainer.model.num_encoder_layers > 0 ? SpanSamples(count) : NextTokenSamples(count);
+  if (run.trainer.model.kind == ModelKind::kBert) return MaskedSamples(count);
+  return run.trainer.model.kind == ModelKind::kT5 ? SpanSamples(count) : NextTokenSamples(count);
 }
 
 absl::StatusOr<ReferenceResult> Train(const ReferenceRun& run, const Stream& stream) {

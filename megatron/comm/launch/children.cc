@@ -23,8 +23,8 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/line_prefixer.h"
-#include "megatron/comm/launch/outside_look.h"
 #include "megatron/comm/socket/socket.h"
+#include "megatron/comm/watch/process_activity.h"
 
 namespace megatron {
 namespace {
@@ -321,14 +321,14 @@ class Runner {
     next_look_ = now + kLook;
     for (Running& child : running_) {
       if (child.pid <= 0 || kill_at_ != absl::InfiniteFuture()) continue;
-      const OutsideLook look = LookAtGroup(child.pid);
-      if (look.ticks != child.ticks || look.waits_for_disk || was_away) child.worked = now;
-      child.ticks = look.ticks;
+      const ProcessActivity activity = ActivityOfGroup(child.pid);
+      if (activity.ticks != child.ticks || activity.waits_for_disk || was_away) child.worked = now;
+      child.ticks = activity.ticks;
       if (now < child.worked + options_.idle_limit) continue;
       const int index = static_cast<int>(&child - running_.data());
       Judge(index, options_.hang_code, 0);
       result_.hang = absl::StrCat("was still there when another one had ended, and has been ",
-                                  look.stopped ? "stopped" : "asleep", " for ",
+                                  activity.stopped ? "stopped" : "asleep", " for ",
                                   absl::FormatDuration(options_.idle_limit));
       kill(-child.pid, SIGKILL);
     }

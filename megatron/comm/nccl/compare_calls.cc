@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/call_match.h"
 #include "megatron/comm/tcp/tcp_frame.h"
 
@@ -35,8 +34,7 @@ absl::Status CompareCalls(Communicator* host, const CollectiveCall& call, uint64
   gather.collective = Collective::kAllGather;
   gather.in = Tensor(sent.data(), DType::kUInt8, {static_cast<int64_t>(sent.size())});
   gather.out = Tensor(received.data(), DType::kUInt8, {static_cast<int64_t>(received.size())});
-  ThreadPool pool(1);
-  host->Run(gather, Stream::Cpu(&pool));
+  host->Run(gather, Stream::Inline());
   MEGATRON_RETURN_IF_ERROR(host->status());
 
   std::vector<CallMessage> messages;

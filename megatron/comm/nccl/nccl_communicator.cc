@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/host_staging.h"
 #include "megatron/comm/nccl/compare_calls.h"
 #include "megatron/comm/nccl/nccl_calls.h"
@@ -65,15 +64,13 @@ class NcclCommunicator : public Communicator {
   absl::Status status() const override { return host_->status(); }
   void Abort(const absl::Status& reason) override { host_->Abort(reason); }
 
-  Event Run(const CollectiveCall& call, const Stream& stream) override {
+  void Run(const CollectiveCall& call, const Stream& stream) override {
     if (stream.device().type != DeviceType::kCuda) return host_->Run(call, stream);
     CHECK_EQ(stream.device().index, world_.options.device) << call.Describe();
-    if (call.collective == Collective::kBarrier) return host_->Run(call, Stream::Cpu(&pool_));
-    if (!status().ok()) return Event();
-    absl::StatusOr<Event> event = RunOnDevice(call, stream);
-    if (event.ok()) return *event;
-    host_->Abort(event.status());
-    return Event();
+    if (call.collective == Collective::kBarrier) return host_->Run(call, Stream::Inline());
+    if (!status().ok()) return;
+    const absl::Status enqueued = RunOnDevice(call, stream);
+    if (!enqueued.ok()) host_->Abort(enqueued);
   }
 
   absl::StatusOr<std::shared_ptr<Communicator>> Split(
@@ -97,14 +94,14 @@ class NcclCommunicator : public Communicator {
   }
 
  private:
-  absl::StatusOr<Event> RunOnDevice(const CollectiveCall& call, const Stream& stream) {
+  absl::Status RunOnDevice(const CollectiveCall& call, const Stream& stream) {
     if (world_.options.compare_calls && call.collective != Collective::kExchange) {
       MEGATRON_RETURN_IF_ERROR(CompareCalls(host_.get(), call, ++compared_));
     }
-    if (MovesNothing(call)) return Event();
+    if (MovesNothing(call)) return absl::OkStatus();
     if (Reduces(call) && !NcclReduces(call.in.dtype())) {
       RunOnHost(*host_, call, stream);
-      return Event();
+      return absl::OkStatus();
     }
     const std::string what = call.Describe();
     if (world_.options.sum_in_rank_order && Reduces(call) && call.reduce == ReduceOp::kSum &&
@@ -122,7 +119,6 @@ class NcclCommunicator : public Communicator {
   const std::shared_ptr<Communicator> host_;
   const std::shared_ptr<NcclGroup> group_;
   RankOrderSum sums_;
-  ThreadPool pool_{1};
   uint64_t compared_ = 0;
 };
 
@@ -139,8 +135,7 @@ absl::StatusOr<NcclUniqueId> ShareUniqueId(NcclApi* api, Communicator* host) {
   CollectiveCall call;
   call.collective = Collective::kBroadcast;
   call.in = Tensor(id.data(), DType::kUInt8, {static_cast<int64_t>(id.size())});
-  ThreadPool pool(1);
-  host->Run(call, Stream::Cpu(&pool));
+  host->Run(call, Stream::Inline());
   MEGATRON_RETURN_IF_ERROR(host->status());
   return id;
 }
@@ -168,6 +163,6 @@ absl::StatusOr<std::unique_ptr<NcclWorld>> NcclWorld::Create(NcclApi* api,
 
 NcclWorld::~NcclWorld() { watch_->Finish(kFinishPatience); }
 
-std::vector<std::string> NcclWorld::Doing() const { return watch_->Doing(); }
+std::vector<std::string> NcclWorld::PendingCalls() const { return watch_->PendingCalls(); }
 
 }  // namespace megatron

@@ -62,7 +62,7 @@ class NcclWorld {
   // Of all ranks; the same one each time.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
   // What the device had not done when the world failed, or has not now: a line for each call.
-  std::vector<std::string> Doing() const;
+  std::vector<std::string> PendingCalls() const;
 
  private:
   explicit NcclWorld(std::shared_ptr<class NcclWatch> watch) : watch_(std::move(watch)) {}

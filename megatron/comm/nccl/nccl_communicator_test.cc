@@ -205,7 +205,7 @@ TEST(NcclFailureTest, ACallThatNotAllRanksMakeEndsAtTheDeadline) {
 
 TEST(NcclFailureTest, ADeviceThatDoesNotFinishACallIsFoundByTheWatch) {
   FakeNccl fake;
-  std::vector<std::string> doing;
+  std::vector<std::string> pending;
   const absl::Status status = RunOn(
       &fake, 2, Hasty(), [&](NcclWorld* nccl, const ProcessGroup& world, const Stream& stream) {
         Floats x(stream, 8, 1);
@@ -217,7 +217,7 @@ TEST(NcclFailureTest, ADeviceThatDoesNotFinishACallIsFoundByTheWatch) {
         world.AllGather(x.tensor().Slice(0, 4 * world.rank(), 4 * world.rank() + 4), x.tensor(),
                         stream);
         while (world.status().ok()) absl::SleepFor(absl::Milliseconds(1));
-        if (world.rank() == 0) doing = nccl->Doing();
+        if (world.rank() == 0) pending = nccl->PendingCalls();
         return absl::OkStatus();
       });
   MakeEmulatedEventsLate(false);
@@ -225,9 +225,9 @@ TEST(NcclFailureTest, ADeviceThatDoesNotFinishACallIsFoundByTheWatch) {
                                AllOf(HasSubstr("of world, call "),
                                      HasSubstr("the device has not done it after 300ms"))));
   // Nobody waited for the device: the call after it was enqueued too.
-  ASSERT_GE(doing.size(), 2u);
-  EXPECT_THAT(doing[doing.size() - 2], HasSubstr("call 2, all-reduce(max) of fp32[8]"));
-  EXPECT_THAT(doing.back(), HasSubstr("call 3, all-gather of fp32[4]"));
+  ASSERT_GE(pending.size(), 2u);
+  EXPECT_THAT(pending[pending.size() - 2], HasSubstr("call 2, all-reduce(max) of fp32[8]"));
+  EXPECT_THAT(pending.back(), HasSubstr("call 3, all-gather of fp32[4]"));
 }
 
 TEST(NcclFailureTest, ARankThatWaitsForOthersIsReleasedWhenTheHostsWorldFails) {
@@ -297,9 +297,9 @@ TEST(NcclCommunicatorTest, WhoeverAsksWhatIsUnderWayWaitsForNoCallThatHangs) {
         group.communicator()->Abort(absl::AbortedError("enough"));
         fake.WaitForAbort();
         const absl::Time begin = absl::Now();
-        const std::vector<std::string> doing = world->Doing();
+        const std::vector<std::string> pending = world->PendingCalls();
         EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
-        EXPECT_THAT(doing, ::testing::ElementsAre("rank 0 of world: a call of NCCL hangs"));
+        EXPECT_THAT(pending, ::testing::ElementsAre("rank 0 of world: a call of NCCL hangs"));
         fake.GoOn();
         return group.status();
       });

@@ -92,8 +92,7 @@ absl::Status NcclGroup::Split(int color, int key, NcclGroup* child) {
   return made == nullptr ? absl::OkStatus() : child->Settle(what, options_.connect_deadline);
 }
 
-absl::StatusOr<Event> NcclGroup::Enqueue(const std::string& what, const Calls& calls,
-                                         const Stream& stream) {
+absl::Status NcclGroup::Enqueue(const std::string& what, const Calls& calls, const Stream& stream) {
   uint64_t number;
   {
     const absl::MutexLock lock(&mutex_);
@@ -115,7 +114,7 @@ absl::StatusOr<Event> NcclGroup::Enqueue(const std::string& what, const Calls& c
   }
   done->Record(*stream.cuda());
   under_way_.push_back({what, number, now, std::move(done)});
-  return Event(under_way_.back().done->handle());
+  return absl::OkStatus();
 }
 
 void NcclGroup::Retire(absl::Time now) {
@@ -144,7 +143,7 @@ absl::Status NcclGroup::Watch(absl::Time now) {
                    absl::FormatDuration(options_.deadline), ": not all ranks have come to it"));
 }
 
-std::vector<std::string> NcclGroup::Doing() const {
+std::vector<std::string> NcclGroup::PendingCalls() const {
   constexpr size_t kMost = 3;
   const PatientLock lock(&mutex_, kLockPatience);
   if (!lock.held()) {

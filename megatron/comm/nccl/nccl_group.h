@@ -49,16 +49,15 @@ class NcclGroup {
   // Collective over this group. `child` gets its communicator where the color is not negative.
   absl::Status Split(int color, int key, NcclGroup* child);
 
-  // Runs calls of NCCL that are one call of the group, `what` in messages. Returns when they are
-  // enqueued: the event, valid until the next call, is reached when the device has done them.
+  // Enqueues calls of NCCL that together are one call of the group. `what` names it in messages.
   using Calls = std::function<NcclResult(ncclComm*)>;
-  absl::StatusOr<Event> Enqueue(const std::string& what, const Calls& calls, const Stream& stream);
+  absl::Status Enqueue(const std::string& what, const Calls& calls, const Stream& stream);
 
   // The first thing that has gone wrong on the device or in NCCL's own threads.
   absl::Status Watch(absl::Time now);
   // What the device has not done yet, oldest first: one line each, of at most three calls. Waits
   // for no call of NCCL that hangs.
-  std::vector<std::string> Doing() const;
+  std::vector<std::string> PendingCalls() const;
 
   // What the device is doing here ends, and nothing is enqueued any more.
   void Abort();

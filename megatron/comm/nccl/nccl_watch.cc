@@ -24,10 +24,10 @@ std::vector<std::shared_ptr<NcclGroup>> NcclWatch::Groups() const {
   return groups_;
 }
 
-std::vector<std::string> NcclWatch::Doing() const {
+std::vector<std::string> NcclWatch::PendingCalls() const {
   std::vector<std::string> lines;
   for (const std::shared_ptr<NcclGroup>& group : Groups()) {
-    for (std::string& line : group->Doing()) lines.push_back(std::move(line));
+    for (std::string& line : group->PendingCalls()) lines.push_back(std::move(line));
   }
   return lines;
 }

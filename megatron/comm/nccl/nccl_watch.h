@@ -24,7 +24,7 @@ class NcclWatch {
 
   // Groups end in the order in which they are added, which is the same on all ranks.
   void Add(std::shared_ptr<NcclGroup> group);
-  std::vector<std::string> Doing() const;
+  std::vector<std::string> PendingCalls() const;
 
   // Ends the thread, and the groups: collectively, if all is well and all come in time.
   void Finish(absl::Duration patience);

@@ -28,9 +28,8 @@ void RankOrderSum::Reserve(int64_t bytes, const Stream& stream) {
   scratch_ = Buffer(stream.device(), bytes, "sums in the order of ranks", nullptr);
 }
 
-absl::StatusOr<Event> RankOrderSum::SumMine(const Parts& parts, const Tensor& flat,
-                                            const Tensor& mine, const std::string& what,
-                                            const Stream& stream) {
+absl::Status RankOrderSum::SumMine(const Parts& parts, const Tensor& flat, const Tensor& mine,
+                                   const std::string& what, const Stream& stream) {
   const DType dtype = flat.dtype();
   const int64_t count = mine.numel();
   const auto aligned = [](int64_t bytes) {
@@ -49,12 +48,10 @@ absl::StatusOr<Event> RankOrderSum::SumMine(const Parts& parts, const Tensor& fl
     sends.push_back({rank, parts.Of(flat, rank)});
     receives.push_back({rank, theirs[rank]});
   }
-  MEGATRON_ASSIGN_OR_RETURN(
-      const Event event,
-      group_.Enqueue(
-          what, [&](ncclComm* comm) { return NcclExchange(&api_, sends, receives, comm, stream); },
-          stream));
-  if (count == 0) return event;
+  MEGATRON_RETURN_IF_ERROR(group_.Enqueue(
+      what, [&](ncclComm* comm) { return NcclExchange(&api_, sends, receives, comm, stream); },
+      stream));
+  if (count == 0) return absl::OkStatus();
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == 0) {
       ops::Copy(stream, theirs[rank], sum);
@@ -66,17 +63,16 @@ absl::StatusOr<Event> RankOrderSum::SumMine(const Parts& parts, const Tensor& fl
     }
   }
   ops::Copy(stream, sum, mine);
-  return event;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Event> RankOrderSum::AllReduce(const Tensor& inout, const std::string& what,
-                                              const Stream& stream) {
+absl::Status RankOrderSum::AllReduce(const Tensor& inout, const std::string& what,
+                                     const Stream& stream) {
   const Tensor flat = inout.Flatten();
   const int64_t share = (flat.numel() + size_ - 1) / size_;
   const Parts parts = {flat.numel(), (share + kAlignment - 1) / kAlignment * kAlignment};
   const Tensor mine = parts.Of(flat, rank_);
-  MEGATRON_RETURN_IF_ERROR(
-      SumMine(parts, flat, mine, what + ", exchanging parts", stream).status());
+  MEGATRON_RETURN_IF_ERROR(SumMine(parts, flat, mine, what + ", exchanging parts", stream));
   std::vector<Transfer> sends, receives;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
@@ -88,8 +84,8 @@ absl::StatusOr<Event> RankOrderSum::AllReduce(const Tensor& inout, const std::st
       [&](ncclComm* comm) { return NcclExchange(&api_, sends, receives, comm, stream); }, stream);
 }
 
-absl::StatusOr<Event> RankOrderSum::ReduceScatter(const Tensor& in, const Tensor& out,
-                                                  const std::string& what, const Stream& stream) {
+absl::Status RankOrderSum::ReduceScatter(const Tensor& in, const Tensor& out,
+                                         const std::string& what, const Stream& stream) {
   const Parts parts = {in.numel(), out.numel()};
   return SumMine(parts, in.Flatten(), out.Flatten(), what, stream);
 }

@@ -23,10 +23,9 @@ class RankOrderSum {
   RankOrderSum(NcclApi* api, NcclGroup* group, int size, int rank)
       : api_(*api), group_(*group), size_(size), rank_(rank) {}
 
-  absl::StatusOr<Event> AllReduce(const Tensor& inout, const std::string& what,
-                                  const Stream& stream);
-  absl::StatusOr<Event> ReduceScatter(const Tensor& in, const Tensor& out, const std::string& what,
-                                      const Stream& stream);
+  absl::Status AllReduce(const Tensor& inout, const std::string& what, const Stream& stream);
+  absl::Status ReduceScatter(const Tensor& in, const Tensor& out, const std::string& what,
+                             const Stream& stream);
 
  private:
   // Rank r's part of a buffer of `count` elements; the last ones may be short or empty.
@@ -36,8 +35,8 @@ class RankOrderSum {
   };
 
   // mine = the sum of all ranks' parts of this rank.
-  absl::StatusOr<Event> SumMine(const Parts& parts, const Tensor& flat, const Tensor& mine,
-                                const std::string& what, const Stream& stream);
+  absl::Status SumMine(const Parts& parts, const Tensor& flat, const Tensor& mine,
+                       const std::string& what, const Stream& stream);
   void Reserve(int64_t bytes, const Stream& stream);
 
   NcclApi& api_;

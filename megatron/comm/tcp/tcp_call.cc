@@ -40,10 +40,10 @@ TcpCall::TcpCall(TcpGroup* group, const CollectiveCall& call, std::string split,
       come_(size_) {}
 
 absl::Status TcpCall::Run() {
-  const auto what = [this] { return group_.WasIn(Describe()); };
-  const auto whom = [this] { return DescribeAwaited(); };
+  const auto describe = [this] { return group_.WasIn(Describe()); };
+  const auto describe_awaited = [this] { return DescribeAwaited(); };
   const auto awaited = [this] { return group_.WorldRanksOf(Awaited()); };
-  const TcpActivity activity(group_.mesh->activities(), {what, whom, awaited});
+  const CallActivity activity(group_.mesh->activities(), {describe, describe_awaited, awaited});
   PlanDirect();
   MEGATRON_RETURN_IF_ERROR(Meet());
   if (!split_.empty()) return absl::OkStatus();

@@ -20,7 +20,7 @@
 namespace megatron {
 namespace {
 
-// Groups are known by a hash of what they came from, so that ranks need not agree on a number.
+// A group is identified by a hash of its path, so that ranks need not agree on a number.
 uint64_t IdOf(const std::string& path) {
   const Sha256Digest digest = Sha256(path);
   uint64_t id;
@@ -68,19 +68,18 @@ class TcpCommunicator : public Communicator {
   absl::Status status() const override { return group_->mesh->status(); }
   void Abort(const absl::Status& reason) override { group_->mesh->Fail(reason); }
 
-  Event Run(const CollectiveCall& call, const Stream& stream) override {
+  void Run(const CollectiveCall& call, const Stream& stream) override {
     CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
-    if (!status().ok()) return Event();
+    if (!status().ok()) return;
     if (call.collective == Collective::kExchange) {
       group_->mesh->Fail(RunTcpExchange(group_.get(), call));
     } else {
       ++group_->calls;
       group_->mesh->Fail(TcpCall(group_.get(), call, "", stream).Run());
     }
-    return Event();
   }
 
-  // Ranks compare what they split, as they compare calls; connections and the rest are there.
+  // Ranks compare the arguments as they compare calls. The connections exist already.
   absl::StatusOr<std::shared_ptr<Communicator>> Split(
       const std::vector<std::vector<int>>& partition, const std::string& name) override {
     CheckPartition(partition, size());
@@ -111,7 +110,7 @@ absl::StatusOr<std::unique_ptr<TcpWorld>> TcpWorld::Create(Store* store, const J
   CHECK(options.rank >= 0 && options.rank < options.size) << options.rank << " of " << options.size;
   MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<TcpMesh> mesh,
                             TcpMesh::Connect(store, secret, options));
-  // Until all have found all others, somebody may still need the store.
+  // A rank may still need the store until all have found all others.
   const auto everybody = MakeGroup(mesh, options.name + "/start", options.name, AllRanks(*mesh));
   everybody->deadline = options.connect_deadline;
   const CollectiveCall no_call;
@@ -130,41 +129,50 @@ TcpWorld::~TcpWorld() { mesh_->Leave(); }
 
 void TcpWorld::Abort(const absl::Status& reason) { mesh_->Abort(reason); }
 
+int TcpWorld::size() const { return mesh_->size(); }
+
 absl::Status TcpWorld::status() const { return mesh_->status(); }
 
-void TcpWorld::SetFailureHook(std::function<void(const absl::Status&)> hook) {
+void TcpWorld::SetFailureHook(FailureHook hook) {
   mesh_->control().SetFailureHook(std::move(hook));
 }
 
-absl::Duration TcpWorld::CallersProcessorTime() const {
-  return mesh_->activities()->ProcessorTime();
+std::vector<std::string> TcpWorld::CallsAtFailure(int) const {
+  return mesh_->control().CallsAtFailure();
 }
-
-bool TcpWorld::InCall() const { return mesh_->activities()->any(); }
-bool TcpWorld::IsAwaited() const { return mesh_->control().IsAwaited(); }
-
-std::vector<WaitingCall> TcpWorld::Waiting() const { return mesh_->activities()->Waiting(); }
-bool TcpWorld::Idle() const { return mesh_->Idle(); }
-absl::Duration TcpWorld::NewsTime() const { return mesh_->control().NewsTime(); }
-
-void TcpWorld::ShareBlocked(const std::vector<WaitingCall>& calls) {
-  mesh_->control().SetNews(calls.empty() ? "" : EncodeWaitingCalls(calls));
-}
-
-WaitingRanks TcpWorld::OthersBlocked() const {
-  WaitingRanks blocked;
-  for (const auto& [rank, news] : mesh_->control().News()) {
-    auto calls = DecodeWaitingCalls(news);
-    if (calls.ok()) blocked[rank] = *std::move(calls);
-  }
-  return blocked;
-}
-
-std::vector<std::string> TcpWorld::Doing() const { return mesh_->control().Doing(); }
 
 std::optional<std::map<int, std::string>> TcpWorld::GatherStates(std::string state,
                                                                  absl::Time deadline) {
   return mesh_->control().GatherStates(std::move(state), deadline);
 }
+
+bool TcpWorld::InCall(int) const { return mesh_->activities()->any(); }
+
+absl::Duration TcpWorld::CallersProcessorTime(int) const {
+  return mesh_->activities()->ProcessorTime();
+}
+
+bool TcpWorld::IsAwaited(int) const { return mesh_->control().IsAwaited(); }
+
+std::vector<WaitingCall> TcpWorld::WaitingCalls(int) const {
+  return mesh_->activities()->WaitingCalls();
+}
+
+bool TcpWorld::Idle() const { return mesh_->Idle(); }
+
+void TcpWorld::ShareBlockedCalls(const std::vector<WaitingCall>& calls) {
+  mesh_->control().SetBroadcast(calls.empty() ? "" : EncodeWaitingCalls(calls));
+}
+
+WaitingRanks TcpWorld::OthersBlocked() const {
+  WaitingRanks blocked;
+  for (const auto& [rank, broadcast] : mesh_->control().Broadcasts()) {
+    auto calls = DecodeWaitingCalls(broadcast);
+    if (calls.ok()) blocked[rank] = *std::move(calls);
+  }
+  return blocked;
+}
+
+absl::Duration TcpWorld::broadcast_age() const { return mesh_->control().broadcast_age(); }
 
 }  // namespace megatron

@@ -13,10 +13,10 @@
 namespace megatron {
 namespace {
 
-// Whoever takes longer to tell a failure hangs over it.
-constexpr absl::Duration kTellingPatience = absl::Seconds(3);
-// For ranks that were lost together with another to be missed too.
-constexpr absl::Duration kLosingTogether = absl::Milliseconds(300);
+// A thread that takes longer to report a failure hangs.
+constexpr absl::Duration kReportPatience = absl::Seconds(3);
+// The time in which ranks that were lost together with another are found to be lost, too.
+constexpr absl::Duration kLostTogether = absl::Milliseconds(300);
 
 }  // namespace
 
@@ -27,7 +27,7 @@ TcpControl::Peer::Peer(int rank, TcpPeerSockets* sockets)
       last_heard(absl::GetCurrentTimeNanos()) {}
 
 TcpControl::TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSockets>* sockets,
-                       const TcpActivities* activities, std::function<void()> changed)
+                       const CallActivities* activities, std::function<void()> changed)
     : options_(options), activities_(*activities), changed_(std::move(changed)), peers_([&] {
         std::vector<std::unique_ptr<Peer>> peers(options.size);
         for (int peer = 0; peer < options.size; ++peer) {
@@ -39,7 +39,7 @@ TcpControl::TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSocket
   if (options.size > 1) thread_ = std::thread([this] { Run(); });
 }
 
-void TcpControl::SetFailureHook(std::function<void(const absl::Status&)> hook) {
+void TcpControl::SetFailureHook(FailureHook hook) {
   absl::MutexLock lock(&fail_mutex_);
   failure_hook_ = std::move(hook);
 }
@@ -58,32 +58,32 @@ void TcpControl::FailBy(int peer, absl::StatusCode code, const std::string& what
   Fail(absl::Status(code, text), peer);
 }
 
-void TcpControl::Fail(const absl::Status& reason, int lost, bool tell) {
+void TcpControl::Fail(const absl::Status& reason, int lost, bool broadcast) {
   if (reason.ok()) return;
   if (lost >= 0 && lost < options_.size && lost != options_.rank) peers_[lost]->lost = true;
   {
-    const PatientLock lock(&fail_mutex_, kTellingPatience);
+    const PatientLock lock(&fail_mutex_, kReportPatience);
     if (!ok()) return;
-    LoseTheSilent();
-    if (tell) TellAbort(reason, lost);
+    MarkSilentRanksLost();
+    if (broadcast) SendAbort(reason, lost);
     if (lock.held()) {
       if (failure_hook_) failure_hook_(reason);
-      doing_ = activities_.Describe();
-      doing_known_.store(true, std::memory_order_release);
+      calls_at_failure_ = activities_.Describe();
+      calls_at_failure_known_.store(true, std::memory_order_release);
     }
     failure_.Set(reason);
   }
   changed_();
 }
 
-void TcpControl::LoseTheSilent() {
+void TcpControl::MarkSilentRanksLost() {
   const absl::Time oldest = absl::Now() - options_.silence_limit / 2;
   for (const auto& peer : peers_) {
     if (peer != nullptr && absl::FromUnixNanos(peer->last_heard) < oldest) peer->lost = true;
   }
 }
 
-void TcpControl::TellAbort(const absl::Status& reason, int lost) {
+void TcpControl::SendAbort(const absl::Status& reason, int lost) {
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& peer : peers_) {
@@ -139,18 +139,18 @@ void TcpControl::Serve(Peer* peer) {
     peer->channel.Flush();
     const auto begin = [](const FrameHeader& header) -> absl::StatusOr<TcpChannel::Target> {
       if (header.kind == FrameKind::kHeartbeat || header.kind == FrameKind::kAbort ||
-          header.kind == FrameKind::kState || header.kind == FrameKind::kBye) {
+          header.kind == FrameKind::kState || header.kind == FrameKind::kGoodbye) {
         return TcpChannel::Target();
       }
       return absl::InvalidArgumentError("a frame on the wrong connection");
     };
     const auto finish = [&](const FrameHeader& header, std::string message)
                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                              if (header.kind == FrameKind::kBye) peer->said_farewell = true;
+                              if (header.kind == FrameKind::kGoodbye) peer->said_goodbye = true;
                               if (header.kind == FrameKind::kHeartbeat) {
                                 peer->awaits_us = header.tag != 0;
-                                peer->news = std::move(message);
-                                peer->news_at = absl::Now();
+                                peer->broadcast = std::move(message);
+                                peer->broadcast_at = absl::Now();
                               }
                               if (header.kind == FrameKind::kState)
                                 states_[peer->rank] = std::move(message);
@@ -164,27 +164,28 @@ void TcpControl::Serve(Peer* peer) {
     ended = !peer->channel.open();
   }
   if (any) peer->last_heard = absl::GetCurrentTimeNanos();
-  Fail(abort, static_cast<int>(abort_tag) - 1, /*tell=*/false);
+  Fail(abort, static_cast<int>(abort_tag) - 1, /*broadcast=*/false);
   if (!heard.ok()) {
     FailBy(peer->rank, absl::StatusCode::kInternal, absl::StrCat("sent ", heard.message()));
-  } else if (ended && !peer->said_farewell) {
+  } else if (ended && !peer->said_goodbye) {
     FailBy(peer->rank, absl::StatusCode::kUnavailable,
-           "is lost: its connection ended without a farewell");
+           "is lost: its connection ended without a goodbye");
   }
-  if (peer->said_farewell) changed_();
+  if (peer->said_goodbye) changed_();
 }
 
 void TcpControl::Tick(absl::Time due) {
   const absl::Time now = absl::Now();
-  // This process itself may have been stopped: that says nothing about the others.
+  // This process itself may have been stopped. Then the silence says nothing about the others.
   const bool was_away = now > due + options_.silence_limit / 2;
   const std::set<int> awaited = activities_.Awaited();
   for (const auto& peer : peers_) {
-    if (peer == nullptr || peer->said_farewell || !ok()) continue;
+    if (peer == nullptr || peer->said_goodbye || !ok()) continue;
     {
       absl::MutexLock lock(&mutex_);
       if (!peer->channel.has_queued()) {
-        Send(peer.get(), FrameKind::kHeartbeat, own_news_, awaited.count(peer->rank) > 0 ? 1 : 0);
+        Send(peer.get(), FrameKind::kHeartbeat, own_broadcast_,
+             awaited.count(peer->rank) > 0 ? 1 : 0);
       }
     }
     if (was_away) peer->last_heard = absl::ToUnixNanos(now);
@@ -206,68 +207,69 @@ bool TcpControl::IsAwaited() const {
   });
 }
 
-void TcpControl::SetNews(std::string news) {
+void TcpControl::SetBroadcast(std::string broadcast) {
   absl::MutexLock lock(&mutex_);
-  own_news_ = std::move(news);
+  own_broadcast_ = std::move(broadcast);
 }
 
-std::map<int, std::string> TcpControl::News() const {
+std::map<int, std::string> TcpControl::Broadcasts() const {
   absl::MutexLock lock(&mutex_);
-  const absl::Time oldest = absl::Now() - NewsTime();
-  std::map<int, std::string> news;
+  const absl::Time oldest = absl::Now() - broadcast_age();
+  std::map<int, std::string> broadcasts;
   for (const auto& peer : peers_) {
-    if (peer == nullptr || peer->news.empty() || peer->news_at < oldest) continue;
-    news[peer->rank] = peer->news;
+    if (peer == nullptr || peer->broadcast.empty() || peer->broadcast_at < oldest) continue;
+    broadcasts[peer->rank] = peer->broadcast;
   }
-  return news;
+  return broadcasts;
 }
 
 std::vector<int> TcpControl::LiveRanks() const {
   std::vector<int> live;
   for (int rank = 0; rank < options_.size; ++rank) {
     const Peer* const peer = peers_[rank].get();
-    if (peer == nullptr || (!peer->lost && !peer->said_farewell)) live.push_back(rank);
+    if (peer == nullptr || (!peer->lost && !peer->said_goodbye)) live.push_back(rank);
   }
   return live;
 }
 
-std::vector<std::string> TcpControl::Doing() const {
-  return doing_known_.load(std::memory_order_acquire) ? doing_ : std::vector<std::string>();
+std::vector<std::string> TcpControl::CallsAtFailure() const {
+  return calls_at_failure_known_.load(std::memory_order_acquire) ? calls_at_failure_
+                                                                 : std::vector<std::string>();
 }
 
 std::optional<std::map<int, std::string>> TcpControl::GatherStates(std::string state,
                                                                    absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
-  int teller = LiveRanks().front();
-  while (teller != options_.rank) {
-    Send(peers_[teller].get(), FrameKind::kState, state.substr(0, kMaxMessageBytes));
+  int reporter = LiveRanks().front();
+  while (reporter != options_.rank) {
+    Send(peers_[reporter].get(), FrameKind::kState, state.substr(0, kMaxMessageBytes));
     wake_.Set();
-    const std::atomic<bool>& lost = peers_[teller]->lost;
+    const std::atomic<bool>& lost = peers_[reporter]->lost;
     const auto is_lost = [&lost] { return lost.load(); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&is_lost), kLosingTogether)) return std::nullopt;
-    teller = LiveRanks().front();
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&is_lost), kLostTogether)) return std::nullopt;
+    reporter = LiveRanks().front();
   }
-  states_[teller] = std::move(state);
+  states_[reporter] = std::move(state);
   const auto all = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return std::all_of(peers_.begin(), peers_.end(), [&](const std::unique_ptr<Peer>& peer) {
-      return peer == nullptr || peer->lost || peer->said_farewell || states_.count(peer->rank) > 0;
+      return peer == nullptr || peer->lost || peer->said_goodbye || states_.count(peer->rank) > 0;
     });
   };
   mutex_.AwaitWithDeadline(absl::Condition(&all), deadline);
   return states_;
 }
 
-void TcpControl::SayFarewell() {
+void TcpControl::SayGoodbye() {
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& peer : peers_) {
-      if (peer != nullptr) Send(peer.get(), FrameKind::kBye, "");
+      if (peer != nullptr) Send(peer.get(), FrameKind::kGoodbye, "");
     }
   }
   wake_.Set();
 }
 
-bool TcpControl::Quiet() const {
+bool TcpControl::AllArrived() const {
   absl::MutexLock lock(&mutex_);
   return std::all_of(peers_.begin(), peers_.end(), [](const std::unique_ptr<Peer>& peer) {
     return peer == nullptr || peer->channel.AllAcknowledged();

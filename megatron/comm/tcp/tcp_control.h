@@ -1,12 +1,14 @@
-// The control connections of one rank to all others of a TcpWorld: signs of life, reasons to abort,
-// what ranks were doing, farewells; and with them whether the world has failed.
+// The control connections of one rank to all others of a TcpWorld. They carry heartbeats with status
+// broadcasts, reasons to abort, what ranks were doing and goodbyes, and so know whether the world
+// has failed.
 //
-// It has a thread and a lock of its own. Data goes other ways: a rank that hangs over data, with
-// whatever lock, goes on giving signs of life, hears of failures and can tell what it was at.
+// TcpControl has its own thread and locks. Data goes over other connections: a rank that hangs over
+// data, with whatever lock, still sends heartbeats, learns of failures and can report what it was
+// doing.
 //
-// A failure is final. The first one becomes the status and is told to all other ranks.
+// A failure is final. The first one becomes the status and is sent to all other ranks.
 //
-// Threads: all methods may be called by any thread.
+// Threads: all methods may be called by any thread. docs/watching.md has the order of locks.
 #ifndef MEGATRON_COMM_TCP_TCP_CONTROL_H_
 #define MEGATRON_COMM_TCP_TCP_CONTROL_H_
 
@@ -26,55 +28,54 @@
 #include "absl/time/time.h"
 #include "megatron/comm/socket/first_error.h"
 #include "megatron/comm/socket/wake_event.h"
-#include "megatron/comm/tcp/tcp_activity.h"
 #include "megatron/comm/tcp/tcp_channel.h"
 #include "megatron/comm/tcp/tcp_connect.h"
+#include "megatron/comm/watch/call_activity.h"
+#include "megatron/comm/world.h"
 
 namespace megatron {
 
 class TcpControl {
  public:
   // Takes the control connection of each of `sockets`. `changed` is called after a failure and
-  // after a farewell, and waits for nobody; `activities` are what this rank is doing.
+  // after a goodbye, and must not block. `activities` are the calls of this rank.
   TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSockets>* sockets,
-             const TcpActivities* activities, std::function<void()> changed);
+             const CallActivities* activities, std::function<void()> changed);
   ~TcpControl() { Stop(); }
 
   bool ok() const { return failure_.ok(); }
   absl::Status status() const { return failure_.Get(); }
   // Fails the whole world, on all ranks. `lost` is a rank that cannot be reached any more, or -1.
-  void Fail(const absl::Status& reason, int lost = -1) { Fail(reason, lost, /*tell=*/true); }
-  // By what `peer` did, with what this rank was doing then.
+  void Fail(const absl::Status& reason, int lost = -1) { Fail(reason, lost, /*broadcast=*/true); }
+  // Fails the world because of what `peer` did. The message adds what this rank was doing.
   void FailBy(int peer, absl::StatusCode code, const std::string& what);
-  std::string Describe(int peer) const;  // "rank 3 of world (10.0.0.7:41870)"
-  // Called once, at the first failure and before the status says so, by the thread that found it;
-  // it may call nothing of this world. Null: none.
-  void SetFailureHook(std::function<void(const absl::Status&)> hook);
+  std::string Describe(int peer) const;   // "rank 3 of world (10.0.0.7:41870)"
+  void SetFailureHook(FailureHook hook);  // as World's
 
-  // Its data connection has ended. Unless it says soon why, it is lost.
+  // Tells that the data connection of `peer` has ended. It is lost unless it soon says goodbye.
   void DataEnded(int peer) { peers_[peer]->data_ended = true; }
-  bool said_farewell(int peer) const { return peers_[peer]->said_farewell; }
-  // Another rank waits for this one, or did when it last gave a sign of life.
+  bool said_goodbye(int peer) const { return peers_[peer]->said_goodbye; }
+  // Whether another rank waits for this one, or did at its last heartbeat.
   bool IsAwaited() const;
-  // Goes to all with every sign of life, until it is replaced; "" tells nothing.
-  void SetNews(std::string news);
-  // What others have told so, if they still do; it is not older than NewsTime.
-  std::map<int, std::string> News() const;
-  absl::Duration NewsTime() const { return 3 * options_.heartbeat_interval; }
+  // Sets the status broadcast, which goes to all ranks with every heartbeat until it is replaced;
+  // "": there is none.
+  void SetBroadcast(std::string broadcast);
+  // Returns the status broadcasts of the other ranks, by rank. None is older than broadcast_age().
+  std::map<int, std::string> Broadcasts() const;
+  absl::Duration broadcast_age() const { return 3 * options_.heartbeat_interval; }
 
   // After a failure: the ranks that can still be reached from here, this one among them, ascending.
-  // Whoever had been silent for long when it came is none of them: a machine that is cut off is
-  // named by one of its ranks.
+  // Ranks that had been silent for long when the failure came are not among them: only one rank of
+  // a machine that is cut off is named as lost.
   std::vector<int> LiveRanks() const;
-  // After a failure: what this rank was doing when it came, one line for each of its calls.
-  std::vector<std::string> Doing() const;
-  // After a failure: gives `state` to the lowest live rank, and there returns those of all, by
-  // rank, as far as they have come before the deadline. Elsewhere it returns nothing.
+  // These two are as World's.
+  std::vector<std::string> CallsAtFailure() const;
   std::optional<std::map<int, std::string>> GatherStates(std::string state, absl::Time deadline);
 
-  // The end: SayFarewell, wait until it is Quiet, for all has arrived that was sent, and Stop.
-  void SayFarewell();
-  bool Quiet() const;
+  // Leaving takes three steps: SayGoodbye; wait for AllArrived, which tells that everything sent has
+  // arrived; Stop.
+  void SayGoodbye();
+  bool AllArrived() const;
   void Stop();
 
  private:
@@ -85,18 +86,20 @@ class TcpControl {
     const std::string address;
     TcpChannel channel;
     std::atomic<int64_t> last_heard;  // nanoseconds
-    std::string news;                 // at its last sign of life; under mutex_
-    absl::Time news_at;
-    bool data_had_ended = false;  // at the last tick; the thread's
+    // Its last status broadcast, and when it came. Guarded by mutex_.
+    std::string broadcast;
+    absl::Time broadcast_at;
+    // Whether the data connection had ended at the last tick. Used by the thread only.
+    bool data_had_ended = false;
     std::atomic<bool> data_ended{false};
-    std::atomic<bool> said_farewell{false};
-    std::atomic<bool> awaits_us{false};  // at its last sign of life
-    std::atomic<bool> lost{false};       // here, or to another rank that has said so
+    std::atomic<bool> said_goodbye{false};
+    std::atomic<bool> awaits_us{false};  // at its last heartbeat
+    std::atomic<bool> lost{false};       // seen by this rank, or reported by another
   };
 
-  void Fail(const absl::Status& reason, int lost, bool tell) ABSL_LOCKS_EXCLUDED(mutex_);
-  void LoseTheSilent();
-  void TellAbort(const absl::Status& reason, int lost) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Fail(const absl::Status& reason, int lost, bool broadcast) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MarkSilentRanksLost();
+  void SendAbort(const absl::Status& reason, int lost) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
   void Serve(Peer* peer) ABSL_LOCKS_EXCLUDED(mutex_);
   void Tick(absl::Time due) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -104,21 +107,20 @@ class TcpControl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TcpWorldOptions options_;
-  const TcpActivities& activities_;
+  const CallActivities& activities_;
   const std::function<void()> changed_;
   const WakeEvent wake_;
 
-  absl::Mutex fail_mutex_;  // held while a failure is told
-  std::function<void(const absl::Status&)> failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
-  std::vector<std::string> doing_;  // written once, before failure_ is
-  std::atomic<bool> doing_known_{false};
+  absl::Mutex fail_mutex_;  // held while a failure is reported
+  FailureHook failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
+  std::vector<std::string> calls_at_failure_;  // written once, before failure_ is
+  std::atomic<bool> calls_at_failure_known_{false};
   FirstError failure_;
 
-  // Comes after fail_mutex_. By world rank; null for this rank. It guards the channels.
-  mutable absl::Mutex mutex_;
-  const std::vector<std::unique_ptr<Peer>> peers_;
+  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(fail_mutex_);  // also guards the channels
+  const std::vector<std::unique_ptr<Peer>> peers_;              // by world rank; null for this rank
   std::map<int, std::string> states_ ABSL_GUARDED_BY(mutex_);
-  std::string own_news_ ABSL_GUARDED_BY(mutex_);
+  std::string own_broadcast_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

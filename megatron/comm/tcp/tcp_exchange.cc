@@ -28,10 +28,10 @@ class TcpExchange {
         open_(group->size()) {}
 
   absl::Status Run() {
-    const auto what = [this] { return group_.WasIn(absl::StrCat("an ", call_.Describe())); };
-    const auto whom = [this] { return DescribeAwaited(); };
+    const auto describe = [this] { return group_.WasIn(absl::StrCat("an ", call_.Describe())); };
+    const auto describe_awaited = [this] { return DescribeAwaited(); };
     const auto awaited = [this] { return group_.WorldRanksOf(OpenRanks()); };
-    const TcpActivity activity(group_.mesh->activities(), {what, whom, awaited});
+    const CallActivity activity(group_.mesh->activities(), {describe, describe_awaited, awaited});
     for (const Transfer& send : call_.sends) Offer(send);
     for (const Transfer& receive : call_.receives) {
       const uint64_t number = ++group_.received[receive.peer];

@@ -76,11 +76,11 @@ TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
     }
     AwaitFailure(*world);
     EXPECT_EQ(hooks, 1);
-    const std::vector<std::string> doing = world->Doing();
+    const std::vector<std::string> calls = world->CallsAtFailure(rank);
     if (rank == 1) {
-      EXPECT_THAT(doing, IsEmpty());
+      EXPECT_THAT(calls, IsEmpty());
     } else {
-      EXPECT_THAT(doing,
+      EXPECT_THAT(calls,
                   ElementsAre(AllOf(HasSubstr("was in call 1, all-reduce(sum) of fp32[1]; come: "),
                                     HasSubstr("; awaited: rank 1 of world (world rank 1)"))));
     }
@@ -97,7 +97,7 @@ TEST(TcpFailureTest, TheLowestRankHearsWhatEachWasDoing) {
 TEST(TcpFailureTest, ARankHearsThatOthersWaitForIt) {
   for (const bool in_collective : {true, false}) {
     ForEachRank(3, [&](int rank, TcpWorld* world) {
-      EXPECT_FALSE(world->InCall());
+      EXPECT_FALSE(world->InCall(rank));
       ThreadPool pool(1);
       const Stream stream = Stream::Cpu(&pool);
       float value = 1;
@@ -105,7 +105,7 @@ TEST(TcpFailureTest, ARankHearsThatOthersWaitForIt) {
       const ProcessGroup group(world->communicator());
       const absl::Time until = absl::Now() + absl::Seconds(60);
       absl::SleepFor(absl::Milliseconds(rank == 1 ? 0 : 200));
-      while (rank == 1 && !world->IsAwaited() && absl::Now() < until) {
+      while (rank == 1 && !world->IsAwaited(rank) && absl::Now() < until) {
         absl::SleepFor(absl::Milliseconds(1));
       }
       EXPECT_LT(absl::Now(), until);

@@ -1,8 +1,8 @@
-// What ranks of a TcpWorld say to each other, once they know each other: frames.
+// The frames that connected ranks of a TcpWorld send each other.
 //
-// A frame is a header of kFrameHeaderBytes and as many bytes as it says. Frames with tensors
-// (kData) go to memory that their receiver has named before, and are as long as that; all others
-// are at most kMaxMessageBytes.
+// A frame is a header of kFrameHeaderBytes and as many bytes as the header says. Frames with tensors
+// (kData) go to memory that their receiver has named before, and are as long as that memory. All
+// others are at most kMaxMessageBytes long.
 #ifndef MEGATRON_COMM_TCP_TCP_FRAME_H_
 #define MEGATRON_COMM_TCP_TCP_FRAME_H_
 
@@ -22,38 +22,40 @@ constexpr size_t kFrameHeaderBytes = 32;
 constexpr size_t kMaxMessageBytes = 1 << 20;
 
 enum class FrameKind : uint8_t {
-  kCall = 1,   // "I have come to call `sequence` of `group`", with what I call: CallMessage
+  kCall = 1,   // "I have arrived at call `sequence` of `group`", with the call: CallMessage
   kData,       // a part of a call, or of an exchange's message
   kOffer,      // "I have message `sequence` for you in `group`": OfferMessage
   kAccept,     // "send it", or "I have it"
-  kHeartbeat,  // "I am there"; the tag is 1 if the sender waits for the receiver, or 0
-  kBye,        // "I make no more calls"
-  kAbort,      // "all is over": AbortMessage; the tag is 1 + the rank that is lost, if one is
+  kHeartbeat,  // "I live", with the status broadcast; the tag is 1 if I wait for you, else 0
+  kGoodbye,    // "I make no more calls"
+  kAbort,      // "the world has failed": AbortMessage; the tag is 1 + the lost rank, or 0
   kState,      // after a failure: what the sender was doing, as text
 };
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kHeartbeat;
-  uint32_t tag = 0;  // which part, of kData
+  uint32_t tag = 0;  // the number of the part, for kData
   uint64_t group = 0;
   uint64_t sequence = 0;
-  uint64_t bytes = 0;  // that follow
+  uint64_t bytes = 0;  // after the header
 };
 
 std::array<char, kFrameHeaderBytes> EncodeFrameHeader(const FrameHeader& header);
-// kInvalidArgument for what no Encode makes, and for messages that are too long.
+// Returns kInvalidArgument for bytes that EncodeFrameHeader never makes, and for messages that are
+// too long.
 absl::StatusOr<FrameHeader> DecodeFrameHeader(absl::string_view bytes);
 
 // A rank's call, so that others can compare it with theirs, and the data of small ones.
 class CallMessage {
  public:
-  // `split` is not empty if it is no call but a Split.
+  // `split` is not empty if this is a Split instead of a call.
   static std::string Encode(const CollectiveCall& call, absl::string_view split,
                             absl::string_view data);
-  // With as many counts, if any, as there are ranks in the group.
+  // The result has as many counts, if any, as the group has ranks.
   static absl::StatusOr<CallMessage> Decode(absl::string_view bytes, int group_size);
 
-  // Its tensors have dtypes and shapes but no memory. Valid as long as this object.
+  // Returns the call, whose tensors have dtypes and shapes but no memory. It is valid as long as
+  // this object.
   CollectiveCall call() const;
   const std::string& split() const { return split_; }
   const std::string& data() const { return data_; }
@@ -65,7 +67,7 @@ class CallMessage {
   std::string split_, data_;
 };
 
-// A message of an exchange: what it is, and all of it if it is small.
+// Announces a message of an exchange, with all of its data if it is small.
 struct OfferMessage {
   DType dtype = DType::kFloat32;
   Shape shape;
@@ -77,7 +79,7 @@ struct OfferMessage {
 
 struct AbortMessage {
   static std::string Encode(const absl::Status& reason);
-  // Never OK: what cannot be read is an error too.
+  // Never returns OK: bytes that cannot be read are an error, too.
   static absl::Status Decode(absl::string_view bytes);
 };
 

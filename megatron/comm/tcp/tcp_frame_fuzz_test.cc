@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "glog/logging.h"
-#include "megatron/comm/deadlock.h"
 #include "megatron/comm/store/store_protocol.h"
 #include "megatron/comm/tcp/tcp_frame.h"
+#include "megatron/comm/watch/deadlock.h"
 
 namespace megatron {
 namespace {

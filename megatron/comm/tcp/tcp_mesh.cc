@@ -186,18 +186,18 @@ void TcpMesh::Run() {
     for (const auto& peer : peers_) {
       if (peer == nullptr) continue;
       if (entries[entry++].revents != 0) Serve(peer.get());
-      if (!peer->data.open() && !peer->left && control_.said_farewell(peer->rank)) Left(peer.get());
+      if (!peer->data.open() && !peer->left && control_.said_goodbye(peer->rank)) Left(peer.get());
     }
   }
 }
 
-// After a failure the data connections rest.
+// After a failure the data connections are not served.
 void TcpMesh::CollectEntries(std::vector<pollfd>* entries) {
   entries->assign(1, {wake_.fd(), POLLIN, 0});
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
     const short events = static_cast<short>(POLLIN | (peer->data.has_queued() ? POLLOUT : 0));
-    // Hanging up is reported whether asked for or not: what is not of interest is left out.
+    // poll reports a hang-up whether asked for or not: a negative descriptor leaves it out.
     const bool listen = peer->data.open() && !ended_;
     entries->push_back({listen ? peer->data.socket().fd() : -1, events, 0});
   }
@@ -219,7 +219,7 @@ void TcpMesh::Serve(Peer* peer) {
                     absl::StrCat("sent ", status.message()));
     EndCalls();
   } else if (!peer->data.open() && !peer->left) {
-    control_.DataEnded(peer->rank);  // the other connection will tell why
+    control_.DataEnded(peer->rank);  // the control connection will tell why
   }
 }
 
@@ -232,7 +232,7 @@ absl::StatusOr<TcpChannel::Target> TcpMesh::Begin(const Peer& peer, const FrameH
     case FrameKind::kCall:
     case FrameKind::kOffer:
     case FrameKind::kAccept:
-    case FrameKind::kBye:
+    case FrameKind::kGoodbye:
       if (message_bytes_ + header.bytes <= kMaxStoredBytes) return TcpChannel::Target();
       return absl::InvalidArgumentError("more messages than can be kept");
     case FrameKind::kData:
@@ -248,9 +248,9 @@ absl::StatusOr<TcpChannel::Target> TcpMesh::Begin(const Peer& peer, const FrameH
 }
 
 absl::Status TcpMesh::Finish(Peer* peer, const FrameHeader& header, std::string message) {
-  if (ended_) return absl::OkStatus();  // meanwhile
+  if (ended_) return absl::OkStatus();  // it has failed meanwhile
   const MessageKey key = {header.kind, peer->rank, header.group, header.sequence, header.tag};
-  if (header.kind == FrameKind::kBye) {
+  if (header.kind == FrameKind::kGoodbye) {
     Left(peer);
     return absl::OkStatus();
   }
@@ -277,26 +277,26 @@ void TcpMesh::Left(Peer* peer) {
   EndCalls();
 }
 
-// For what was sent to arrive; after a failure some of it never will.
+// It waits for what was sent to arrive. After a failure some of it never will.
 void TcpMesh::Leave() {
-  constexpr absl::Duration kFarewellTime = absl::Seconds(5);
-  constexpr absl::Duration kFailedFarewellTime = absl::Seconds(1);
+  constexpr absl::Duration kGoodbyeTime = absl::Seconds(5);
+  constexpr absl::Duration kFailedGoodbyeTime = absl::Seconds(1);
   {
     absl::MutexLock lock(&mutex_);
     if (stop_) return;
     for (const auto& peer : peers_) {
       if (peer == nullptr || !control_.ok()) continue;
-      TcpOutFrame farewell;
-      farewell.header = EncodeFrameHeader({FrameKind::kBye, 0, 0, 0, 0});
-      Enqueue(&peer->data, std::move(farewell));
+      TcpOutFrame goodbye;
+      goodbye.header = EncodeFrameHeader({FrameKind::kGoodbye, 0, 0, 0, 0});
+      Enqueue(&peer->data, std::move(goodbye));
     }
   }
-  control_.SayFarewell();
-  // Closing a connection on which something has arrived unread throws away what was sent.
-  const absl::Time deadline = absl::Now() + (status().ok() ? kFarewellTime : kFailedFarewellTime);
+  control_.SayGoodbye();
+  // Closing a connection with unread data discards what was sent.
+  const absl::Time deadline = absl::Now() + (status().ok() ? kGoodbyeTime : kFailedGoodbyeTime);
   while (absl::Now() < deadline) {
     absl::MutexLock lock(&mutex_);
-    if (Quiet()) break;
+    if (AllArrived()) break;
     const bool never = false;
     mutex_.AwaitWithTimeout(absl::Condition(&never), absl::Milliseconds(1));
   }
@@ -313,11 +313,11 @@ void TcpMesh::Leave() {
   }
 }
 
-bool TcpMesh::Quiet() const {
+bool TcpMesh::AllArrived() const {
   const auto arrived = [&](const std::unique_ptr<Peer>& peer) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return peer == nullptr || !control_.ok() || peer->data.AllAcknowledged();
   };
-  return std::all_of(peers_.begin(), peers_.end(), arrived) && control_.Quiet();
+  return std::all_of(peers_.begin(), peers_.end(), arrived) && control_.AllArrived();
 }
 
 }  // namespace megatron

@@ -1,19 +1,18 @@
-// The data connections of one rank to all others of a TcpWorld, and the thread that serves them;
-// tcp_control.h has the control connections. What collectives do with them is
-// tcp_communicator.cc's.
+// The data connections of one rank to all others of a TcpWorld, and the thread that serves them. The
+// control connections are in tcp_control.h, the collectives in tcp_call.h and tcp_exchange.h.
 //
 // Data connections carry calls and tensors and may be held up by a receiver that is not ready.
 // Senders write from their own threads as far as the socket takes it; the rest is written, and
 // everything is read, by the thread of the mesh.
 //
-// Tensors are received where they belong: whoever lets another rank send data has named the memory
-// before (Receive), so that data is never stored in between and never blocks what comes behind it.
+// Tensors are received in place: a rank that lets another one send data has named the memory before
+// (ReceiveData), so that data is never stored in between and never blocks what comes behind it.
 //
-// A failure of the world ends every wait, and then the mesh touches no memory of callers. Where a
-// rank hangs with the lock of the mesh in hand the waits of that process do not end: status() tells
-// of the failure all the same, and somebody has to end the process.
+// A failure of the world ends every wait, and then the mesh touches no memory of callers. If a rank
+// hangs while it holds the lock of the mesh, the waits of that process do not end: status() tells of
+// the failure all the same, and the monitor has to end the process.
 //
-// Threads: all methods may be called by any thread; each Operation belongs to one.
+// Threads: all methods may be called by any thread; each TcpOperation belongs to one.
 #ifndef MEGATRON_COMM_TCP_TCP_MESH_H_
 #define MEGATRON_COMM_TCP_TCP_MESH_H_
 
@@ -38,15 +37,15 @@
 #include "megatron/comm/socket/socket.h"
 #include "megatron/comm/socket/wake_event.h"
 #include "megatron/comm/store/store.h"
-#include "megatron/comm/tcp/tcp_activity.h"
 #include "megatron/comm/tcp/tcp_channel.h"
 #include "megatron/comm/tcp/tcp_connect.h"
 #include "megatron/comm/tcp/tcp_control.h"
 #include "megatron/comm/tcp/tcp_frame.h"
+#include "megatron/comm/watch/call_activity.h"
 
 namespace megatron {
 
-// Names a message, or a part of a tensor, on its way from `peer` or to it.
+// Identifies a message, or a part of a tensor, in transit from `peer` or to it.
 struct MessageKey {
   FrameKind kind = FrameKind::kCall;
   int peer = 0;  // world rank
@@ -77,37 +76,37 @@ class TcpMesh {
   absl::Status status() const { return control_.status(); }
   // Fails the whole world, on all ranks, and ends this rank's calls before it returns.
   void Fail(const absl::Status& reason);
-  // The same for whoever must not wait: calls end soon after.
+  // Fails the whole world without waiting: this rank's calls end soon after.
   void Abort(const absl::Status& reason) { control_.Fail(reason); }
   TcpControl& control() { return control_; }
-  TcpActivities* activities() { return &activities_; }
-  // Says farewell, waits until what was sent has arrived, and ends all connections.
+  CallActivities* activities() { return &activities_; }
+  // Says goodbye, waits until everything sent has arrived, and ends all connections.
   void Leave();
 
-  // It has said that it makes no more calls.
+  // Whether `peer` has said that it makes no more calls.
   bool has_left(int peer) const;
-  // Nothing that this rank has sent is on its way, and nothing is here that it has not read. Waits
-  // for no thread that hangs.
+  // Whether nothing that this rank has sent is in transit, and it has read all that has arrived. It
+  // waits for no thread that hangs.
   bool Idle() const;
 
-  // A message, which the receiver keeps until somebody takes it.
+  // Sends a message, which the receiver keeps until a call takes it.
   void Send(const MessageKey& key, std::string message);
-  // Waits for one of these and takes it. kDeadlineExceeded; kUnavailable if a rank that one of them
-  // would come from has left; the status of the world, if it has failed.
+  // Waits for one of the messages and takes it. kDeadlineExceeded: none came in time. kUnavailable: a
+  // rank that has to send one of them has left. Else the status of the world, which has failed.
   struct Received {
-    size_t index = 0;  // in the keys
+    size_t index = 0;  // of its key
     std::string message;
   };
   absl::StatusOr<Received> ReceiveAny(absl::Span<const MessageKey> keys, absl::Time deadline);
 
-  // A part of a tensor. Memory must stay, and not change, until the operation has been waited for
-  // or the world has failed.
+  // Sends a part of a tensor. The memory must stay, and not change, until the operation has been
+  // waited for or the world has failed.
   void SendData(const MessageKey& key, const char* data, size_t bytes, TcpOperation* operation);
-  // Must come before the message that lets the peer send.
+  // Receives a part of a tensor. It must be called before the message that lets the peer send.
   void ReceiveData(const MessageKey& key, char* data, size_t bytes, TcpOperation* operation);
   // Waits until all parts have been sent and received.
   absl::Status Await(TcpOperation* operation, absl::Time deadline);
-  // The world ranks that parts are missing from or cannot be sent to.
+  // Returns the world ranks that parts are missing from or cannot be sent to.
   std::vector<int> AwaitedPeers(const TcpOperation* operation) const;
 
  private:
@@ -116,7 +115,7 @@ class TcpMesh {
 
     const int rank;
     TcpChannel data;
-    bool left = false;  // and all that it had to say has been read
+    bool left = false;  // it has said goodbye, and all that it had sent has been read
   };
   struct Expected {
     char* data = nullptr;
@@ -134,24 +133,24 @@ class TcpMesh {
   absl::Status Finish(Peer* peer, const FrameHeader& header, std::string message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Left(Peer* peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // After a failure of the world.
+  // Ends all calls after a failure of the world.
   void EndCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool over() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ended_ || stop_; }
   absl::Status WhyOver() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Enqueue(TcpChannel* channel, TcpOutFrame frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // In short waits, so that whoever watches this thread sees that it lives.
+  // Waits in short steps, so that those who watch this thread see that it lives.
   bool AwaitUntil(const absl::Condition& condition, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Quiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AllArrived() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const TcpWorldOptions options_;
   const WakeEvent wake_;
-  TcpActivities activities_;
+  CallActivities activities_;
   TcpControl control_;
   mutable absl::Mutex mutex_;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // all calls, by a failure
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // a failure has ended all calls
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  // By world rank; null for this rank. What they hold is guarded by mutex_.
+  // By world rank; null for this rank. Their contents are guarded by mutex_.
   std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<MessageKey, std::string> messages_ ABSL_GUARDED_BY(mutex_);
   size_t message_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -16,14 +16,14 @@
 namespace megatron {
 namespace {
 
-// Below this many bytes a share is not worth a thread pool's wake-up.
+// A share below this many bytes is not worth waking a thread pool.
 constexpr int64_t kParallelBytes = 1 << 18;
 
-// One rank's view of a meeting: every rank's call, and its own share of the work. All ranks check
-// the same things in the same order and so come to the same answer.
-class Meeting {
+// One rank's view of a collective call: every rank's arguments, and its own share of the work. All
+// ranks check the same things in the same order and so get the same answer.
+class CollectiveWork {
  public:
-  Meeting(const ThreadGroup& group, int rank, const Stream& stream)
+  CollectiveWork(const ThreadGroup& group, int rank, const Stream& stream)
       : group_(group), rank_(rank), size_(group.size()), stream_(stream) {}
 
   absl::Status CheckCalls() const {
@@ -54,7 +54,7 @@ class Meeting {
       case Collective::kExchange:
         break;
     }
-    LOG(FATAL) << call(rank_).Describe() << " is no meeting";
+    LOG(FATAL) << call(rank_).Describe() << " is not a collective call";
   }
 
  private:
@@ -117,11 +117,11 @@ class Meeting {
     Copy(call(mine.root).in.raw(), 0, mine.in.raw(), 0, mine.in.bytes());
   }
 
-  // Of `count` elements from `begin` on.
+  // Reduces `count` elements from `begin` on.
   void Reduce(absl::Span<const void* const> inputs, int64_t count, int64_t begin,
               absl::Span<void* const> outputs) const {
     const CollectiveCall& mine = call(rank_);
-    Share(count, SizeOf(mine.in.dtype()), [&](int64_t from, int64_t to) {
+    Divide(count, SizeOf(mine.in.dtype()), [&](int64_t from, int64_t to) {
       ReduceOnHost(mine.in.dtype(), mine.reduce, inputs, begin + from, begin + to, outputs);
     });
   }
@@ -131,13 +131,14 @@ class Meeting {
     const char* const source = static_cast<const char*>(from) + from_offset;
     char* const target = static_cast<char*>(to) + to_offset;
     if (source == target || bytes == 0) return;
-    Share(bytes, 1, [&](int64_t begin, int64_t end) {
+    Divide(bytes, 1, [&](int64_t begin, int64_t end) {
       std::memcpy(target + begin, source + begin, end - begin);
     });
   }
 
-  void Share(int64_t count, int64_t element_bytes,
-             absl::FunctionRef<void(int64_t, int64_t)> body) const {
+  // Divides [0, count) among the threads of the stream's pool.
+  void Divide(int64_t count, int64_t element_bytes,
+              absl::FunctionRef<void(int64_t, int64_t)> body) const {
     if (count == 0) return;
     if (count * element_bytes < kParallelBytes) return body(0, count);
     stream_.pool()->ParallelFor(count, body);
@@ -159,19 +160,18 @@ class ThreadCommunicator : public Communicator {
   absl::Status status() const override { return group_->world().status(); }
   void Abort(const absl::Status& reason) override { group_->world().Fail(reason); }
 
-  Event Run(const CollectiveCall& call, const Stream& stream) override {
+  void Run(const CollectiveCall& call, const Stream& stream) override {
     CHECK(stream.device().type == DeviceType::kCpu) << stream.device();
     if (call.collective == Collective::kExchange) {
       group_->Exchange(rank_, call.sends, call.receives);
-      return Event();
+      return;
     }
-    if (!group_->Arrive(rank_, call)) return Event();
-    const Meeting meeting(*group_, rank_, stream);
-    const absl::Status matching = meeting.CheckCalls();
-    if (matching.ok()) meeting.DoShare();
+    if (!group_->Arrive(rank_, call)) return;
+    const CollectiveWork work(*group_, rank_, stream);
+    const absl::Status matching = work.CheckCalls();
+    if (matching.ok()) work.DoShare();
     group_->Depart(rank_);
     if (!matching.ok()) group_->world().Fail(matching);
-    return Event();
   }
 
   absl::StatusOr<std::shared_ptr<Communicator>> Split(
@@ -217,9 +217,7 @@ std::shared_ptr<Communicator> ThreadWorld::communicator(int rank) const {
 
 void ThreadWorld::Leave(int rank) { state_->Leave(rank); }
 void ThreadWorld::Abort(const absl::Status& reason) { state_->Fail(reason); }
-void ThreadWorld::SetFailureHook(std::function<void(const absl::Status&)> hook) {
-  state_->SetFailureHook(std::move(hook));
-}
+void ThreadWorld::SetFailureHook(FailureHook hook) { state_->SetFailureHook(std::move(hook)); }
 
 absl::Duration ThreadWorld::CallersProcessorTime(int rank) const {
   return state_->CallersProcessorTime(rank);
@@ -227,10 +225,19 @@ absl::Duration ThreadWorld::CallersProcessorTime(int rank) const {
 
 bool ThreadWorld::InCall(int rank) const { return state_->InCall(rank); }
 bool ThreadWorld::IsAwaited(int rank) const { return state_->IsAwaited(rank); }
-std::vector<WaitingCall> ThreadWorld::Waiting(int rank) const { return state_->Waiting(rank); }
+std::vector<WaitingCall> ThreadWorld::WaitingCalls(int rank) const {
+  return state_->WaitingCalls(rank);
+}
+
 absl::Status ThreadWorld::Overdue() const { return state_->Overdue(); }
 
-std::vector<std::string> ThreadWorld::Doing(int rank) const { return state_->Doing(rank); }
+std::vector<std::string> ThreadWorld::CallsAtFailure(int rank) const {
+  return state_->CallsAtFailure(rank);
+}
+
+std::optional<std::map<int, std::string>> ThreadWorld::GatherStates(std::string state, absl::Time) {
+  return std::map<int, std::string>{{0, std::move(state)}};
+}
 
 absl::Status ThreadWorld::status() const { return state_->status(); }
 

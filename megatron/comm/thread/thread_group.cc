@@ -15,13 +15,13 @@
 namespace megatron {
 namespace {
 
-// So that whoever watches a waiting thread sees that it lives.
+// Waiting threads wake up this often, so that those who watch them see that they live.
 constexpr absl::Duration kLongestWait = absl::Milliseconds(250);
-// A lock that is held for longer is held by a thread that hangs; and so is a failure's first
-// finder who tells it for longer.
+// A lock that is held for longer is held by a thread that hangs. So is the lock of a thread that
+// reports a failure for longer.
 constexpr absl::Duration kLockPatience = absl::Milliseconds(100);
-constexpr absl::Duration kTellingPatience = absl::Seconds(3);
-// Behind the deadline, for whoever waits to say so himself.
+constexpr absl::Duration kReportPatience = absl::Seconds(3);
+// The time after the deadline in which a waiting thread reports it itself.
 constexpr absl::Duration kOverduePatience = absl::Seconds(1);
 
 absl::Duration ProcessorTime(clockid_t clock) {
@@ -38,14 +38,15 @@ void ThreadWorldState::Register(const std::shared_ptr<ThreadGroup>& group) {
 }
 
 void ThreadWorldState::Fail(const absl::Status& status) {
-  const PatientLock lock(&fail_mutex_, kTellingPatience);
+  const PatientLock lock(&fail_mutex_, kReportPatience);
   if (failed()) return;
   if (lock.held()) {
     if (failure_hook_) failure_hook_(status);
     for (const auto& group : Groups()) {
-      for (auto& waiting : group->Waiting()) doing_.push_back(std::move(waiting));
+      for (auto& waiting : group->DescribeWaiting())
+        calls_at_failure_.push_back(std::move(waiting));
     }
-    doing_known_.store(true, std::memory_order_release);
+    calls_at_failure_known_.store(true, std::memory_order_release);
   }
   failure_.Set(status);
   WakeAll();
@@ -56,15 +57,15 @@ void ThreadWorldState::Leave(int world_rank) {
   WakeAll();
 }
 
-void ThreadWorldState::SetFailureHook(std::function<void(const absl::Status&)> hook) {
+void ThreadWorldState::SetFailureHook(FailureHook hook) {
   absl::MutexLock lock(&fail_mutex_);
   failure_hook_ = std::move(hook);
 }
 
-std::vector<std::string> ThreadWorldState::Doing(int world_rank) const {
+std::vector<std::string> ThreadWorldState::CallsAtFailure(int world_rank) const {
   std::vector<std::string> lines;
-  if (!doing_known_.load(std::memory_order_acquire)) return lines;
-  for (const auto& [rank, line] : doing_) {
+  if (!calls_at_failure_known_.load(std::memory_order_acquire)) return lines;
+  for (const auto& [rank, line] : calls_at_failure_) {
     if (rank == world_rank) lines.push_back(line);
   }
   return lines;
@@ -88,7 +89,7 @@ bool ThreadWorldState::IsAwaited(int world_rank) const {
                      [&](const auto& group) { return group->IsAwaited(world_rank); });
 }
 
-std::vector<WaitingCall> ThreadWorldState::Waiting(int world_rank) const {
+std::vector<WaitingCall> ThreadWorldState::WaitingCalls(int world_rank) const {
   std::vector<WaitingCall> calls;
   for (const auto& group : Groups()) {
     if (auto call = group->WaitingCallOf(world_rank)) calls.push_back(*std::move(call));
@@ -126,7 +127,7 @@ ThreadGroup::ThreadGroup(std::string name, std::vector<int> world_ranks,
       seats_(world_ranks_.size()),
       channels_(world_ranks_.size() * world_ranks_.size()) {}
 
-// Without the lock somebody may just miss it; then he looks after kLongestWait.
+// Without the lock a thread may just miss the signal; then it looks after kLongestWait.
 void ThreadGroup::Wake() {
   const PatientLock lock(&mutex_, kLockPatience);
   changed_.SignalAll();
@@ -145,7 +146,7 @@ void ThreadGroup::Enter(Seat* seat) {
   seat->waits_in = Place::kEntering;
 }
 
-// By atoms alone.
+// Reads atomics only.
 absl::Status ThreadGroup::Overdue() const {
   const absl::Time since = absl::Now() - world_->deadline() - kOverduePatience;
   Ranks entering, waiting;
@@ -202,7 +203,7 @@ std::string ThreadGroup::WaitingText(const Seat& seat, bool all) const {
                                       : absl::StrCat("; awaited: ", DescribeAll(awaited)));
 }
 
-std::vector<std::pair<int, std::string>> ThreadGroup::Waiting() {
+std::vector<std::pair<int, std::string>> ThreadGroup::DescribeWaiting() {
   const PatientLock lock(&mutex_, kLockPatience);
   std::vector<std::pair<int, std::string>> lines;
   for (int rank = 0; rank < size(); ++rank) {
@@ -300,7 +301,7 @@ void ThreadGroup::Depart(int rank) {
   seat.waits_in = Place::kNone;
 }
 
-// One rank's side of an exchange, under the group's mutex except while it copies.
+// One rank's side of an exchange. It runs under the group's mutex except while it copies.
 class ThreadGroup::ExchangeProgress {
  public:
   ExchangeProgress(ThreadGroup* group, int rank, absl::Span<const Transfer> sends,
@@ -312,7 +313,7 @@ class ThreadGroup::ExchangeProgress {
         sent_(sends.size(), kWaiting),
         received_(receives.size(), kWaiting) {}
 
-  // Does what can be done without waiting.
+  // Posts and receives all messages that it can without waiting.
   absl::Status Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
     AdvanceSends();
     for (size_t i = 0; i < receives_.size();) {
@@ -327,7 +328,7 @@ class ThreadGroup::ExchangeProgress {
     return absl::OkStatus();
   }
 
-  // The peers of the messages that are not done.
+  // Returns the peers of the messages that are not done.
   Ranks Awaited() const {
     Ranks peers;
     for (size_t i = 0; i < sends_.size(); ++i) {
@@ -339,8 +340,8 @@ class ThreadGroup::ExchangeProgress {
     return peers;
   }
 
-  // Whether what it waits for has come.
-  bool CanGoOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
+  // Whether a message that it waits for has arrived.
+  bool CanAdvance() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (sent_[i] != kDone && group_.channel(rank_, sends_[i].peer).message == nullptr)
         return true;
@@ -351,7 +352,7 @@ class ThreadGroup::ExchangeProgress {
     return false;
   }
 
-  // Takes back the messages that nobody reads, and waits for the readers of others to finish.
+  // Takes back the messages that no rank reads, and waits for the readers of the others to finish.
   void Withdraw() ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (sent_[i] != kPosted) continue;
@@ -419,8 +420,8 @@ class ThreadGroup::ExchangeProgress {
   absl::InlinedVector<State, 16> sent_, received_;
 };
 
-// A call that goes on, also where its thread has not noticed yet, or of which nothing can be known,
-// awaits nobody.
+// A call that can continue awaits no rank, even if its thread has not noticed yet. Neither does a
+// call whose group's lock cannot be taken.
 std::optional<WaitingCall> ThreadGroup::WaitingCallOf(int world_rank) {
   const Seat* const seat = SeatOf(world_rank);
   if (seat == nullptr || seat->waits_in == Place::kNone) return std::nullopt;
@@ -431,7 +432,7 @@ std::optional<WaitingCall> ThreadGroup::WaitingCallOf(int world_rank) {
   if (!lock.held()) return call;
   Ranks awaited;
   if (seat->waits_in == Place::kArriving) awaited = Missing(seat->arrivals);
-  if (seat->waits_in == Place::kExchanging && !seat->exchange->CanGoOn()) {
+  if (seat->waits_in == Place::kExchanging && !seat->exchange->CanAdvance()) {
     awaited = *seat->exchanges_with;
   }
   for (const int rank : awaited) call.awaited.push_back(world_ranks_[rank]);

@@ -1,12 +1,13 @@
-// How the threads of one group meet, and how a failure ends every meeting of a world. What ranks do
-// when they have met is thread_communicator.cc's.
+// How the threads of one group synchronize in a call, and how a failure ends every call of a world.
+// What ranks do in a collective call is in thread_communicator.cc.
 //
-// A collective call is a *meeting*: each rank arrives with its call, all see all calls, each does
-// its share, and none departs before all have finished. A failure never ends a meeting that has
-// begun: then ranks are reading each other's buffers, which must stay, and nothing can block them.
+// A collective call is a *meeting* of all ranks: each arrives with its call, all see all calls, each
+// does its share, and none departs before all have finished. A failure never ends a meeting that has
+// begun: ranks are reading each other's buffers then, which must stay, and nothing can block them.
 //
-// Ranks may hang, also with the lock of a group in hand. Whoever watches them, fails their world or
-// tells what they were at waits for no lock for long: what it needs most is readable without.
+// A rank may hang while it holds the lock of a group. Threads that watch ranks, fail their world or
+// report what they were doing wait for no lock for long: what they need most are atomics.
+// docs/watching.md has the locks and their order.
 #ifndef MEGATRON_COMM_THREAD_THREAD_GROUP_H_
 #define MEGATRON_COMM_THREAD_THREAD_GROUP_H_
 
@@ -15,7 +16,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,15 +29,16 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "megatron/comm/communicator.h"
-#include "megatron/comm/deadlock.h"
 #include "megatron/comm/socket/first_error.h"
+#include "megatron/comm/watch/deadlock.h"
+#include "megatron/comm/world.h"
 
 namespace megatron {
 
 class ThreadGroup;
 
-// What all groups of a world share. Thread-safe. Fail and Leave take the locks of groups: callers
-// hold none.
+// The state that all groups of a world share. Thread-safe. Fail and Leave take the locks of groups:
+// callers hold none of them.
 class ThreadWorldState {
  public:
   ThreadWorldState(int size, absl::Duration deadline) : deadline_(deadline), left_(size) {}
@@ -53,33 +54,28 @@ class ThreadWorldState {
   bool failed() const { return !failure_.ok(); }
   bool has_left(int world_rank) const { return left_[world_rank].load(std::memory_order_acquire); }
   absl::Status status() const { return failure_.Get(); }
-  void SetFailureHook(std::function<void(const absl::Status&)> hook);
-  // What a rank was waiting for when the world failed, one line for each group.
-  std::vector<std::string> Doing(int world_rank) const;
-  // Of the threads that wait in calls of a rank.
+  void SetFailureHook(FailureHook hook);
+  // These are the methods of World (world.h).
+  std::vector<std::string> CallsAtFailure(int world_rank) const;
   absl::Duration CallersProcessorTime(int world_rank) const;
-  // Whether there are any.
   bool InCall(int world_rank) const;
-  // Whether another rank waits for this one to come.
   bool IsAwaited(int world_rank) const;
-  // The calls that a rank is in, and whom they wait for.
-  std::vector<WaitingCall> Waiting(int world_rank) const;
-  // Of a call that has waited well beyond the deadline and can no longer say so itself, because a
-  // rank hangs in the middle of it; OK: there is none.
+  std::vector<WaitingCall> WaitingCalls(int world_rank) const;
   absl::Status Overdue() const;
 
  private:
   void WakeAll();
-  // Those of which anything can be known now.
+  // Returns all groups; none if the lock is held by a thread that hangs.
   std::vector<std::shared_ptr<ThreadGroup>> Groups() const;
 
   const absl::Duration deadline_;
   std::vector<std::atomic<bool>> left_;
-  absl::Mutex fail_mutex_;  // held while a failure is told to the hook
-  std::function<void(const absl::Status&)> failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
-  // By world ranks. Written once, before failure_ is; then read by all.
-  std::vector<std::pair<int, std::string>> doing_;
-  std::atomic<bool> doing_known_{false};
+  // Held while a failure is reported to the hook. It comes before all other locks of the world.
+  absl::Mutex fail_mutex_;
+  FailureHook failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
+  // By world rank. Written once, before failure_ is; then read by any thread.
+  std::vector<std::pair<int, std::string>> calls_at_failure_;
+  std::atomic<bool> calls_at_failure_known_{false};
   FirstError failure_;
   mutable absl::Mutex mutex_;
   std::vector<std::weak_ptr<ThreadGroup>> groups_ ABSL_GUARDED_BY(mutex_);
@@ -96,50 +92,51 @@ class ThreadGroup {
   // "rank 1 of tp-0 (world rank 3)"
   std::string Describe(int rank) const;
 
-  // Waits until all ranks have arrived with their next call. False if that failed; then the rank
-  // has not met anyone. After true come reads of call() and one Depart.
+  // Waits until all ranks have arrived with their next call. False if that failed: then no meeting
+  // has begun. After true the rank reads call() and calls Depart once.
   bool Arrive(int rank, const CollectiveCall& call);
   const CollectiveCall& call(int rank) const { return *seats_[rank].call; }
-  // Meetings that `rank` has arrived at, this one included.
+  // The number of meetings that `rank` has arrived at, this one included.
   uint64_t calls(int rank) const { return seats_[rank].arrivals; }
   void Depart(int rank);
 
-  // Delivers messages between pairs of ranks.
+  // Sends and receives messages between pairs of ranks.
   void Exchange(int rank, absl::Span<const Transfer> sends, absl::Span<const Transfer> receives);
 
-  // The groups of the n-th Split of this group, made by the first rank to come. Null, and a failed
-  // world, if ranks give different arguments.
+  // Returns the groups of this group's n-th Split, which the first rank to arrive makes. Null, and a
+  // failed world, if ranks give different arguments.
   const std::vector<std::shared_ptr<ThreadGroup>>* SplitInto(
       int rank, const std::vector<std::vector<int>>& partition, const std::string& name);
 
-  // What others than its ranks may ask for, at any time.
+  // The methods below may be called at any time by threads that are not ranks of the group.
   void Wake();
   bool InCall(int world_rank) const;
   absl::Duration CallerProcessorTime(int world_rank) const;
   bool IsAwaited(int world_rank);
   absl::Status Overdue() const;
   std::optional<WaitingCall> WaitingCallOf(int world_rank);
-  // Who waits in which call for whom, by world rank.
-  std::vector<std::pair<int, std::string>> Waiting();
+  // Describes each rank that waits: its world rank, its call and the ranks that it waits for.
+  std::vector<std::pair<int, std::string>> DescribeWaiting();
 
  private:
-  // Inlined: waiting allocates nothing.
+  // An inlined vector, so that waiting allocates nothing.
   using Ranks = absl::InlinedVector<int, 16>;
   enum class Place : uint8_t { kNone, kEntering, kArriving, kDeparting, kExchanging };
   class ExchangeProgress;
-  // Written by its rank under the mutex. Others read atoms at any time, the call during a meeting,
-  // and the rest under the mutex.
+  // What one rank of the group does. Its rank writes it under the mutex. Other threads read the
+  // atomics at any time, the call during a meeting, and the rest under the mutex.
   struct Seat {
     const CollectiveCall* call = nullptr;
-    const Ranks* exchanges_with = nullptr;       // while it waits in Exchange
-    const ExchangeProgress* exchange = nullptr;  // likewise
+    // Not null while the rank waits in Exchange.
+    const Ranks* exchanges_with = nullptr;
+    const ExchangeProgress* exchange = nullptr;
     size_t splits = 0;
     std::atomic<Place> waits_in{Place::kNone};
-    std::atomic<clockid_t> clock{};  // of the thread that waits
+    std::atomic<clockid_t> clock{};  // the processor clock of the thread that waits
     std::atomic<int64_t> waits_since{0};
     std::atomic<uint64_t> arrivals{0}, departures{0};
   };
-  // From one rank to another: at most one message at a time.
+  // The way from one rank to another, for one message at a time.
   struct Channel {
     const Tensor* message = nullptr;
     bool claimed = false;  // the receiver is copying
@@ -151,16 +148,18 @@ class ThreadGroup {
   };
 
   Channel& channel(int from, int to) { return channels_[from * size() + to]; }
-  const Seat* SeatOf(int world_rank) const;  // null: no member
-  // Without the mutex, which the rank is about to take.
+  // Returns null if the rank is not in the group.
+  const Seat* SeatOf(int world_rank) const;
+  // Marks the beginning of a call. It takes no lock, because the rank is about to wait for one.
   static void Enter(Seat* seat);
-  // Waits for a change. OK: look again. Else why to stop waiting for `awaited` ranks.
+  // Waits for a change of the group. OK: look again. An error: why to stop waiting for `awaited`.
   absl::Status WaitFor(absl::Span<const int> awaited, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Who has not come to so many meetings, and who has not gone from so many.
+  // Return the ranks that have arrived at fewer meetings, or departed from fewer.
   Ranks Missing(uint64_t arrivals) const;
   Ranks Staying(uint64_t departures) const;
-  // What the seat's rank waits in and for whom, "" if it does not. Without the mutex not `all`.
+  // Describes the call that the seat's rank waits in and the awaited ranks; "" if it does not wait.
+  // Without the mutex `all` must be false.
   std::string WaitingText(const Seat& seat, bool all) const;
   std::string DescribeAll(absl::Span<const int> ranks) const;
 
@@ -172,10 +171,10 @@ class ThreadGroup {
   absl::CondVar changed_;
   std::vector<Seat> seats_;
   std::vector<Channel> channels_ ABSL_GUARDED_BY(mutex_);
-  // Ranks read one while others add the next: they stay where they are.
+  // A deque, because ranks read one record while others add the next.
   std::deque<SplitRecord> splits_ ABSL_GUARDED_BY(mutex_);
-  uint64_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;   // of all ranks, ever
-  uint64_t departed_ ABSL_GUARDED_BY(mutex_) = 0;  // likewise
+  uint64_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;   // arrivals of all ranks so far
+  uint64_t departed_ ABSL_GUARDED_BY(mutex_) = 0;  // departures of all ranks so far
 };
 
 }  // namespace megatron

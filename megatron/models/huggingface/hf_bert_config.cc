@@ -18,7 +18,7 @@ void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* o
   layer.name = "encoder";
   layer.causal = false;
   layer.post_norm = type == "bert";
-  options->masked_lm_head = true;
+  options->kind = ModelKind::kBert;
   options->sentence_order_head =
       !fields.Has("architectures") ||
       fields.Get("architectures") != HfJson::array({Architecture(layer.post_norm, false)});

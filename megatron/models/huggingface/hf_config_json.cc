@@ -62,7 +62,8 @@ void CheckNotT5(const ModelOptions& options, Reasons* reasons) {
       "has it");
   require(layer.softmax_scale == 0, "softmax_scale: scores are divided by the root of head_dim");
   require(options.output_scale == 1, "a scale in front of the output matrix");
-  require(!options.output_bias || options.masked_lm_head, "a bias behind the output matrix");
+  require(!options.output_bias || options.kind == ModelKind::kBert,
+          "a bias behind the output matrix");
   require(!layer.gated || layer.gate == ops::Activation::kSilu, "a gate that is not SiLU");
 }
 
@@ -175,6 +176,27 @@ Json LlamaConfig(const ModelOptions& options) {
   return config;
 }
 
+// Why no model of Hugging Face's is the same; empty where there is one.
+Reasons ReasonsAgainst(const ModelOptions& options) {
+  Reasons reasons;
+  CheckCommon(options, &reasons);
+  switch (options.kind) {
+    case ModelKind::kGpt:
+      CheckNotT5(options, &reasons);
+      CheckGpt(options, &reasons);
+      (options.learned_positions ? CheckGpt2 : CheckLlama)(options, &reasons);
+      break;
+    case ModelKind::kBert:
+      CheckNotT5(options, &reasons);
+      CheckHfBert(options, &reasons);
+      break;
+    case ModelKind::kT5:
+      CheckHfT5(options, &reasons);
+      break;
+  }
+  return reasons;
+}
+
 }  // namespace
 
 double ShortestDouble(float value) {
@@ -187,28 +209,24 @@ double ShortestDouble(float value) {
 HfJson TokenOrNull(int32_t token) { return token < 0 ? HfJson() : HfJson(token); }
 
 absl::StatusOr<std::string> HfConfigJson(const ModelOptions& options, const HfTokens& tokens) {
-  Reasons reasons;
-  CheckCommon(options, &reasons);
-  if (options.num_encoder_layers > 0) {
-    CheckHfT5(options, &reasons);
-  } else if (options.masked_lm_head) {
-    CheckNotT5(options, &reasons);
-    CheckHfBert(options, &reasons);
-  } else {
-    CheckNotT5(options, &reasons);
-    CheckGpt(options, &reasons);
-    (options.learned_positions ? CheckGpt2 : CheckLlama)(options, &reasons);
-  }
+  const Reasons reasons = ReasonsAgainst(options);
   if (!reasons.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no Hugging Face model is the same as this one:\n  ", absl::StrJoin(reasons, "\n  ")));
   }
   Json config = Common(options, tokens);
-  if (options.num_encoder_layers > 0) config.update(HfT5Tokens(tokens));
-  config.update(options.num_encoder_layers > 0 ? HfT5Config(options)
-                : options.masked_lm_head       ? HfBertConfig(options, tokens)
-                : options.learned_positions    ? Gpt2Config(options)
-                                               : LlamaConfig(options));
+  switch (options.kind) {
+    case ModelKind::kGpt:
+      config.update(options.learned_positions ? Gpt2Config(options) : LlamaConfig(options));
+      break;
+    case ModelKind::kBert:
+      config.update(HfBertConfig(options, tokens));
+      break;
+    case ModelKind::kT5:
+      config.update(HfT5Tokens(tokens));
+      config.update(HfT5Config(options));
+      break;
+  }
   return config.dump(2) + "\n";
 }
 
@@ -216,7 +234,7 @@ std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& 
   Json config = {{"_from_model_config", true},
                  {"bos_token_id", TokenOrNull(tokens.bos)},
                  {"eos_token_id", TokenOrNull(tokens.eos)}};
-  if (options.num_encoder_layers > 0) config.update(HfT5Tokens(tokens));
+  if (options.kind == ModelKind::kT5) config.update(HfT5Tokens(tokens));
   return config.dump(2) + "\n";
 }
 

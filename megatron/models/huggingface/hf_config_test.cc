@@ -60,7 +60,7 @@ void ExpectSameModel(const ModelOptions& a, const ModelOptions& b) {
   EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
   EXPECT_EQ(a.learned_positions, b.learned_positions);
   EXPECT_EQ(a.num_token_types, b.num_token_types);
-  EXPECT_EQ(a.masked_lm_head, b.masked_lm_head);
+  EXPECT_EQ(a.kind, b.kind);
   EXPECT_EQ(a.sentence_order_head, b.sentence_order_head);
   EXPECT_EQ(a.transformer.causal, b.transformer.causal);
   EXPECT_EQ(a.transformer.post_norm, b.transformer.post_norm);
@@ -90,7 +90,8 @@ ModelOptions Bert() {
   options.transformer.causal = false;
   options.transformer.activation = ops::Activation::kGeluErf;
   options.num_token_types = 2;
-  options.masked_lm_head = options.sentence_order_head = true;
+  options.kind = ModelKind::kBert;
+  options.sentence_order_head = true;
   return options;
 }
 

@@ -81,6 +81,7 @@ void ReadHfT5(const HfFields& fields, ModelOptions* options) {
   layer.num_attention_heads = layer.num_query_groups = fields.Size("num_heads", kMaxHfHeads);
   if (layer.kv_channels * layer.num_attention_heads > kMaxHfWidth)
     fields.Error("d_kv", "is too large");
+  options->kind = ModelKind::kT5;
   options->num_encoder_layers = fields.Size("num_layers", kMaxHfLayers);
   layer.num_layers = fields.Size("num_decoder_layers", kMaxHfLayers, options->num_encoder_layers);
   layer.norm.kind = ops::Norm::kRmsNorm;

@@ -76,6 +76,7 @@ TEST(HfT5Test, ConfigurationsReadBackAsTheyWereWritten) {
       absl::StatusOr<ModelOptions> again = ParseHfConfig(*json);
       ASSERT_TRUE(again.ok()) << again.status();
       EXPECT_EQ(*HfConfigJson(*again, {5, 6}), *json);
+      EXPECT_EQ(again->kind, ModelKind::kT5);
       EXPECT_EQ(again->num_encoder_layers, 2);
       EXPECT_EQ(again->transformer.num_layers, 3);
       EXPECT_EQ(again->output_scale, options->output_scale);
@@ -104,6 +105,7 @@ TEST(HfT5Test, WhatT5DoesNotHaveIsRefusedWithAllReasons) {
                              testing::HasSubstr("positions are relative"),
                              testing::HasSubstr("softmax_scale")));
   ModelOptions decoder_alone = SmallT5();
+  decoder_alone.kind = ModelKind::kGpt;
   decoder_alone.num_encoder_layers = 0;
   EXPECT_THAT(HfConfigJson(decoder_alone, {}).status().message(),
               testing::HasSubstr("position_embedding_type relative"));

@@ -130,8 +130,8 @@ void Copy(const HfTensor& tensor, int64_t element_size, bool to_theirs, char* ou
 }  // namespace
 
 std::vector<HfTensor> HfTensors(const ModelOptions& options) {
-  if (options.masked_lm_head) return HfBertTensors(options);
-  if (options.num_encoder_layers > 0) return HfT5Tensors(options);
+  if (options.kind == ModelKind::kBert) return HfBertTensors(options);
+  if (options.kind == ModelKind::kT5) return HfT5Tensors(options);
   GptTable table(options);
   return options.learned_positions ? table.BuildGpt2() : table.BuildLlama();
 }

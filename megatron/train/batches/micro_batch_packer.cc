@@ -9,7 +9,7 @@ namespace megatron {
 
 MicroBatchPacker::MicroBatchPacker(const PackerOptions& options, Device device,
                                    MemoryLedger* ledger)
-    : options_(options), pool_(1) {
+    : options_(options) {
   const int64_t bytes = options.max_micro_batches * BytesOfOne();
   buffer_ = Buffer(device, bytes, "batches", ledger);
   const Tensor all = buffer_.At(0, DType::kUInt8, {bytes});
@@ -315,7 +315,7 @@ float MicroBatchPacker::CountTokens(const Staging& staging, const ProcessGroup& 
   float count = static_cast<float>(tokens);
   const bool on_host = stream.device().type == DeviceType::kCpu;
   data_group.AllReduce(Tensor(&count, DType::kFloat32, {1}), ReduceOp::kSum,
-                       on_host ? stream : Stream::Cpu(&pool_));
+                       on_host ? stream : Stream::Inline());
   return count;
 }
 

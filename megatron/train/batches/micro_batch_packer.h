@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/data/prefetch.h"
 #include "megatron/data/sample.h"
@@ -125,7 +124,6 @@ class MicroBatchPacker {
 
   PackerOptions options_;
   Buffer buffer_;
-  ThreadPool pool_;
   Staging staging_[2];  // the second for a GPU alone
   int current_ = 0;     // the one that was packed last
   Sample sample_;

@@ -1,4 +1,4 @@
-// What the programs' exit codes mean. Scripts depend on them: never change one.
+// The exit codes of the programs. Scripts depend on them: never change one.
 #ifndef MEGATRON_TRAIN_FAILURE_EXIT_CODE_H_
 #define MEGATRON_TRAIN_FAILURE_EXIT_CODE_H_
 

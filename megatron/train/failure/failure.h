@@ -1,4 +1,4 @@
-// Why a run ends before its time: what its process says, and its exit code.
+// Failure: why a run ends early, as the message that its process prints and its exit code.
 #ifndef MEGATRON_TRAIN_FAILURE_FAILURE_H_
 #define MEGATRON_TRAIN_FAILURE_FAILURE_H_
 
@@ -16,11 +16,10 @@ struct Failure {
   std::string message;
 };
 
-// Of several ranks the failure that came first, from which those of the others follow. Any thread
-// may call.
+// The first failure among several ranks; the failures of the others follow from it. Thread-safe.
 class FirstFailure {
  public:
-  // Kept if there was none before. Returns the code, for the caller to leave with.
+  // Keeps the failure if there was none before. Returns its code, with which the caller ends.
   ExitCode Set(ExitCode code, std::string message) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.has_value()) failure_ = Failure{code, std::move(message)};

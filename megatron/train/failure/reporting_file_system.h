@@ -1,10 +1,10 @@
-// A rank's file system: whoever watches the rank sees when it is at a file, which may take as long
-// as a disk takes, and when it has done with it.
+// A rank's file system, which reports each operation as an external wait of the rank: it may take as
+// long as the disk takes.
 #ifndef MEGATRON_TRAIN_FAILURE_REPORTING_FILE_SYSTEM_H_
 #define MEGATRON_TRAIN_FAILURE_REPORTING_FILE_SYSTEM_H_
 
 #include "megatron/base/wrapped_file_system.h"
-#include "megatron/train/failure/rank_progress.h"
+#include "megatron/comm/watch/rank_progress.h"
 
 namespace megatron {
 
@@ -16,10 +16,10 @@ class ReportingFileSystem : public WrappedFileSystem {
 
  private:
   absl::Status Begin(const Operation&) override {
-    progress_.BeginOutside();
+    progress_.BeginExternalWait();
     return absl::OkStatus();
   }
-  void End() override { progress_.EndOutside(); }
+  void End() override { progress_.EndExternalWait(); }
 
   RankProgress& progress_;
 };

@@ -1,8 +1,8 @@
-// Keeps two runs from saving to one directory at once: a lock on a file there, which the system
-// gives back however a process ends.
+// RunLock keeps two runs from saving to one directory at once. It is a lock on a file there, which
+// the system releases however a process ends.
 //
-// A run of several processes takes it in one of them, which then shares it with the others, so that
-// the next run waits for the last process of this one.
+// One process of a run takes the lock and then shares it with the others, so that the next run waits
+// for the last process of this one.
 #ifndef MEGATRON_TRAIN_FAILURE_RUN_LOCK_H_
 #define MEGATRON_TRAIN_FAILURE_RUN_LOCK_H_
 
@@ -17,10 +17,10 @@ namespace megatron {
 
 class RunLock {
  public:
-  // kFailedPrecondition where another run holds it and does not let go within `patience`: a run
-  // that was killed takes a moment to be gone.
+  // Returns kFailedPrecondition if another run holds the lock for longer than `patience`. A run that
+  // was killed takes a moment to release it.
   static absl::StatusOr<RunLock> Take(const std::string& directory, absl::Duration patience);
-  // From now on others may join. The other processes of the run do after that.
+  // Shares the lock: from now on the other processes of the run may Join.
   absl::Status Share();
   static absl::StatusOr<RunLock> Join(const std::string& directory);
 
@@ -34,7 +34,7 @@ class RunLock {
       : directory_(std::move(directory)), descriptor_(descriptor) {}
 
   static absl::StatusOr<RunLock> Open(const std::string& directory);
-  // `operation` is one of flock's.
+  // `operation` is an operation of flock(2).
   absl::Status Lock(int operation) const;
 
   std::string directory_;

@@ -15,30 +15,33 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 
-const absl::Duration kAtOnce = absl::ZeroDuration();
+const absl::Duration kNoPatience = absl::ZeroDuration();
 
-TEST(RunLockTest, IsHeldByOneUntilItIsGone) {
+TEST(RunLockTest, IsHeldByOneRunUntilItIsDestroyed) {
   const std::string directory = ::testing::TempDir();
-  absl::StatusOr<RunLock> first = RunLock::Take(directory, kAtOnce);
+  absl::StatusOr<RunLock> first = RunLock::Take(directory, kNoPatience);
   ASSERT_THAT(first, IsOk());
-  EXPECT_THAT(RunLock::Take(directory, kAtOnce), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(RunLock::Take(directory, kNoPatience),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
   {
     const RunLock moved = *std::move(first);
-    EXPECT_THAT(RunLock::Take(directory, kAtOnce), StatusIs(absl::StatusCode::kFailedPrecondition));
+    EXPECT_THAT(RunLock::Take(directory, kNoPatience),
+                StatusIs(absl::StatusCode::kFailedPrecondition));
   }
-  EXPECT_THAT(RunLock::Take(directory, kAtOnce), IsOk());
+  EXPECT_THAT(RunLock::Take(directory, kNoPatience), IsOk());
 }
 
 TEST(RunLockTest, ProcessesOfOneRunHoldItTogether) {
   const std::string directory = ::testing::TempDir();
-  absl::StatusOr<RunLock> first = RunLock::Take(directory, kAtOnce);
+  absl::StatusOr<RunLock> first = RunLock::Take(directory, kNoPatience);
   ASSERT_THAT(first, IsOk());
   EXPECT_THAT(RunLock::Join(directory), StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_THAT(first->Share(), IsOk());
   absl::StatusOr<RunLock> second = RunLock::Join(directory);
   ASSERT_THAT(second, IsOk());
   *first = RunLock();
-  EXPECT_THAT(RunLock::Take(directory, kAtOnce), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(RunLock::Take(directory, kNoPatience),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
   std::thread leaving([&] {
     absl::SleepFor(absl::Milliseconds(100));
     *second = RunLock();
@@ -47,8 +50,8 @@ TEST(RunLockTest, ProcessesOfOneRunHoldItTogether) {
   leaving.join();
 }
 
-TEST(RunLockTest, AMissingDirectoryIsNamed) {
-  EXPECT_THAT(RunLock::Take("/nowhere/at/all", kAtOnce),
+TEST(RunLockTest, TheErrorNamesAMissingDirectory) {
+  EXPECT_THAT(RunLock::Take("/nowhere/at/all", kNoPatience),
               StatusIs(absl::StatusCode::kNotFound, ::testing::HasSubstr("/nowhere/at/all")));
 }
 

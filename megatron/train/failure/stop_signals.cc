@@ -28,8 +28,8 @@ void Handle(int signal_number) {
 
 }  // namespace
 
-void ListenForStopSignals(bool tell) {
-  answers = tell;
+void ListenForStopSignals(bool answer) {
+  answers = answer;
   struct sigaction action = {};
   action.sa_handler = Handle;
   action.sa_flags = SA_RESTART;

@@ -14,7 +14,7 @@ constexpr size_t kMostKnown = 4096;
 GraphedStage::GraphedStage(Stage* stage, const CudaGraphOptions& options,
                            const std::vector<SlotSizes>& slots, const MicroBatchPacker& packer,
                            Device device, MemoryLedger* ledger)
-    : stage_(*stage),
+    : StageWrapper(stage),
       options_(options),
       packer_(packer),
       inputs_(slots, packer.BytesOfOne(), device, ledger) {
@@ -28,14 +28,6 @@ void GraphedStage::StartStep() {
   for (std::vector<Live>& chunk : live_) {
     for (Live& live : chunk) live = Live();
   }
-}
-
-std::vector<TensorSpec> GraphedStage::InputSpecs(int microbatch, int chunk) const {
-  return stage_.InputSpecs(microbatch, chunk);
-}
-
-std::vector<TensorSpec> GraphedStage::OutputSpecs(int microbatch, int chunk) const {
-  return stage_.OutputSpecs(microbatch, chunk);
 }
 
 void GraphedStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
@@ -123,11 +115,11 @@ bool GraphedStage::MayCapture(const Known* known) const {
 void GraphedStage::CarryOut(const Pass& pass, const Stream& stream) {
   switch (pass.kind) {
     case Kind::kForward:
-      return stage_.Forward(pass.item, pass.in, pass.out, stream);
+      return inner().Forward(pass.item, pass.in, pass.out, stream);
     case Kind::kBackward:
-      return stage_.Backward(pass.item, pass.in, pass.out, stream);
+      return inner().Backward(pass.item, pass.in, pass.out, stream);
     case Kind::kBackwardWeight:
-      return stage_.BackwardWeight(pass.item, stream);
+      return inner().BackwardWeight(pass.item, stream);
   }
 }
 

@@ -2,8 +2,9 @@
 // again, each by one call of the host in place of hundreds.
 //
 //   GraphedStage graphed(&stage, options, slots, packer, device, &ledger);
-//   stage.SetBatches(&graphed.batches());
 //   graphed.StartStep();                       // behind packer.Pack
+//   inputs.batches = &graphed.batches();
+//   stage.StartStep(inputs);
 //   RunSchedule(plan, &graphed, ...);
 //
 // A pass (forward, backward, the second part of a backward) of one micro-batch is one graph. What
@@ -37,7 +38,7 @@
 #include "absl/types/span.h"
 #include "megatron/layers/micro_batch.h"
 #include "megatron/models/stage_memory.h"
-#include "megatron/pipeline/stage.h"
+#include "megatron/pipeline/stage_wrapper.h"
 #include "megatron/tensor/cuda_graph.h"
 #include "megatron/train/batches/micro_batch_packer.h"
 #include "megatron/train/graphs/graph_inputs.h"
@@ -51,7 +52,7 @@ struct CudaGraphOptions {
   int64_t max_graphs = 256;
 };
 
-class GraphedStage : public Stage {
+class GraphedStage : public StageWrapper {
  public:
   // How often a pass was what.
   struct Counts {
@@ -72,8 +73,6 @@ class GraphedStage : public Stage {
   void set_comparison(Comparison comparison) { comparison_ = std::move(comparison); }
   const Counts& counts() const { return counts_; }
 
-  std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
-  std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
   void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
                absl::Span<const Tensor> outputs, const Stream& stream) override;
   void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
@@ -112,7 +111,6 @@ class GraphedStage : public Stage {
   void Compare(const Pass& pass, const CudaGraph& graph, const Stream& stream);
   void Launch(CudaGraph* graph, const Stream& stream);
 
-  Stage& stage_;
   const CudaGraphOptions options_;
   const MicroBatchPacker& packer_;
   const GraphInputs inputs_;

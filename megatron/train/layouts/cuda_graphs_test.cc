@@ -167,6 +167,7 @@ TEST_F(CudaGraphsTest, DataParallelRanksReduceBehindTheGraphs) {
 TEST_F(CudaGraphsTest, BertAndT5TrainTheSame) {
   ExpectSameWithGraphs(Options(SmallBert()), {}, PairSource());
   ModelOptions t5 = SmallGpt2();
+  t5.kind = ModelKind::kT5;
   t5.num_encoder_layers = 4;
   t5.output_bias = true;
   ModelOptions relative = t5;

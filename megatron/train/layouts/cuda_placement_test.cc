@@ -29,8 +29,8 @@ class CudaPlacementTest : public testing::Test {
   LayoutOutcome Run(const TrainerOptions& options, LayoutRun how, DeviceType device) {
     how.device = device;
     how.evaluate = true;
-    if (options.model.num_encoder_layers > 0) return TrainOnLayout(options, how, GapSource());
-    if (options.model.masked_lm_head) return TrainOnLayout(options, how, PairSource());
+    if (options.model.kind == ModelKind::kT5) return TrainOnLayout(options, how, GapSource());
+    if (options.model.kind == ModelKind::kBert) return TrainOnLayout(options, how, PairSource());
     return TrainOnLayout(options, how, CountingSource());
   }
 

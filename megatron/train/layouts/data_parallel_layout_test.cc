@@ -88,7 +88,7 @@ TrainerOptions MediumRun(DType dtype) {
 // Parameters by block, in the words of the page.
 struct Counts {
   explicit Counts(const ModelOptions& model) {
-    const auto stage = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+    const auto stage = MakeStage(model, {{DeviceType::kMeta}});
     std::vector<double> blocks;
     for (const Parameter* parameter : stage->parameters()) {
       blocks.resize(parameter->block + 1);

@@ -49,8 +49,8 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.data_parallel.overlap_param_gather =
       layout.overlap && layout.sharding != DataSharding::kNone;
   options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
-  options.packing.classified = options.model.masked_lm_head;
-  if (options.model.num_encoder_layers > 0)
+  options.packing.classified = options.model.kind == ModelKind::kBert;
+  if (options.model.kind == ModelKind::kT5)
     options.packing.encoder_seq_length = CountingSource::kLength;
   if (layout.sequence_parallel) options.packing.token_multiple = layout.tensor;
   options.batch_size.granularity = layout.micro_batch_size * layout.data;

@@ -18,6 +18,7 @@ constexpr int kSteps = 10;
 // As Megatron's.
 ModelOptions SmallT5() {
   ModelOptions options = SmallGpt2();
+  options.kind = ModelKind::kT5;
   options.num_encoder_layers = 4;
   options.output_bias = true;
   return options;

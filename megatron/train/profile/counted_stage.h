@@ -8,34 +8,28 @@
 
 #include "absl/types/span.h"
 #include "megatron/models/stage_memory.h"
-#include "megatron/pipeline/stage.h"
+#include "megatron/pipeline/stage_wrapper.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 
-class CountedStage : public Stage {
+class CountedStage : public StageWrapper {
  public:
   // Both must outlive this; `memory` is the stage's.
-  CountedStage(Stage* stage, const StageMemory& memory) : stage_(*stage), memory_(memory) {}
+  CountedStage(Stage* stage, const StageMemory& memory) : StageWrapper(stage), memory_(memory) {}
 
-  std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override {
-    return stage_.InputSpecs(microbatch, chunk);
-  }
-  std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override {
-    return stage_.OutputSpecs(microbatch, chunk);
-  }
   void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
                absl::Span<const Tensor> outputs, const Stream& stream) override {
-    stage_.Forward(item, inputs, outputs, stream);
+    inner().Forward(item, inputs, outputs, stream);
     Count(Saved(item), stream);
   }
   void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
                 absl::Span<const Tensor> input_gradients, const Stream& stream) override {
-    stage_.Backward(item, output_gradients, input_gradients, stream);
+    inner().Backward(item, output_gradients, input_gradients, stream);
     Count(item.deferred_slot < 0 ? -Saved(item) : Deferred(item), stream);
   }
   void BackwardWeight(const WorkItem& item, const Stream& stream) override {
-    stage_.BackwardWeight(item, stream);
+    inner().BackwardWeight(item, stream);
     Count(-Saved(item) - Deferred(item), stream);
   }
 
@@ -49,7 +43,6 @@ class CountedStage : public Stage {
     CountInTrace(stream, "bytes kept for backward", kept_);
   }
 
-  Stage& stage_;
   const StageMemory& memory_;
   int64_t kept_ = 0;
 };

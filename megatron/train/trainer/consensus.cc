@@ -23,12 +23,12 @@ struct Message {
 bool Consensus::Any(bool mine) {
   if (group_.size() == 1) return mine;
   int32_t value = mine ? 1 : 0;
-  group_.AllReduce(Tensor(&value, DType::kInt32, {1}), ReduceOp::kMax, Stream::Cpu(&pool_));
+  group_.AllReduce(Tensor(&value, DType::kInt32, {1}), ReduceOp::kMax, Stream::Inline());
   return group_.status().ok() ? value != 0 : mine;
 }
 
 Consensus::Told Consensus::First(bool mine, int32_t code, absl::string_view text) {
-  const Stream stream = Stream::Cpu(&pool_);
+  const Stream stream = Stream::Inline();
   int32_t first = mine ? group_.rank() : group_.size();
   group_.AllReduce(Tensor(&first, DType::kInt32, {1}), ReduceOp::kMin, stream);
   if (!group_.status().ok() || first == group_.size()) return {};
@@ -71,14 +71,14 @@ bool Consensus::Same(absl::string_view mine) {
   // The complement turns the smallest into the largest: one reduction finds both.
   const uint32_t hash = Crc32c(mine);
   int64_t values[2] = {hash, ~int64_t{hash}};
-  group_.AllReduce(Tensor(values, DType::kInt64, {2}), ReduceOp::kMax, Stream::Cpu(&pool_));
+  group_.AllReduce(Tensor(values, DType::kInt64, {2}), ReduceOp::kMax, Stream::Inline());
   return !group_.status().ok() || values[0] == ~values[1];
 }
 
 std::string Consensus::OfFirst(absl::string_view mine) {
   std::string text(mine);
   if (group_.size() == 1) return text;
-  const Stream stream = Stream::Cpu(&pool_);
+  const Stream stream = Stream::Inline();
   int64_t length = static_cast<int64_t>(text.size());
   group_.Broadcast(Tensor(&length, DType::kInt64, {1}), 0, stream);
   if (!group_.status().ok()) return std::string(mine);

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/train/failure/failure.h"
 
@@ -21,7 +20,7 @@ namespace megatron {
 // with itself at no cost.
 class Consensus {
  public:
-  explicit Consensus(const ProcessGroup& group) : group_(group), pool_(1) {}
+  explicit Consensus(const ProcessGroup& group) : group_(group) {}
 
   // Whether it is so on any rank. After a failure of the group: what is so here.
   bool Any(bool mine);
@@ -49,7 +48,6 @@ class Consensus {
   Told First(bool mine, int32_t code, absl::string_view text);
 
   ProcessGroup group_;
-  ThreadPool pool_;
 };
 
 }  // namespace megatron

@@ -20,7 +20,7 @@ int64_t AlignedBytes(const Tensor& tensor) {
 
 // Gives every parameter its place in a block from `buffer`, or without one just its shape; returns
 // the bytes of the block.
-int64_t BindWeights(const ModelOptions& options, const Buffer* buffer, TrainedStage* stage) {
+int64_t BindWeights(const ModelOptions& options, const Buffer* buffer, ModelStage* stage) {
   int64_t offset = 0;
   for (Parameter* parameter : stage->parameters()) {
     const Shape& shape = parameter->sharding.local_shape;
@@ -35,11 +35,10 @@ int64_t BindWeights(const ModelOptions& options, const Buffer* buffer, TrainedSt
 // The arenas that predicting takes, by doing it on the device without memory.
 StageMemorySizes MeasurePrediction(const ModelOptions& options, const GeneratorLimits& limits) {
   const Device meta = {DeviceType::kMeta};
-  const std::unique_ptr<TrainedStage> stage = MakeStage(options, {}, ProcessGroup(), meta, nullptr);
+  const std::unique_ptr<ModelStage> stage = MakeStage(options, {meta});
   StageMemory memory(meta, {}, nullptr);
-  stage->SetMemory(&memory);
   BindWeights(options, nullptr, stage.get());
-  TextGenerator(stage.get(), {}, limits, Stream::Meta(), nullptr).Measure();
+  TextGenerator({stage.get(), &memory}, limits, Stream::Meta(), nullptr).Measure();
   return memory.HighWater();
 }
 
@@ -51,13 +50,12 @@ InferenceModel::InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const Model
       options_(options),
       limits_(limits),
       pool_(num_threads),
-      stage_(MakeStage(options, {}, ProcessGroup(), Device(), &ledger_)) {
+      stage_(MakeStage(options, {Device(), &ledger_})) {
   const int64_t bytes = BindWeights(options, nullptr, stage_.get());
   weights_ = Buffer({}, bytes, "weights", &ledger_);
   BindWeights(options, &weights_, stage_.get());
   memory_ = std::make_unique<StageMemory>(Device(), MeasurePrediction(options, limits), &ledger_);
-  stage_->SetMemory(memory_.get());
-  generator_ = std::make_unique<TextGenerator>(stage_.get(), GenerationPipeline(), limits,
+  generator_ = std::make_unique<TextGenerator>(GeneratorSetup{stage_.get(), memory_.get()}, limits,
                                                Stream::Cpu(&pool_), &ledger_);
 }
 

@@ -13,8 +13,8 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/models/model_options.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/models/text_generator.h"
-#include "megatron/models/trained_stage.h"
 
 namespace megatron {
 
@@ -43,7 +43,7 @@ class InferenceModel {
   int64_t iteration_ = 0;
   ThreadPool pool_;
   MemoryLedger ledger_;
-  std::unique_ptr<TrainedStage> stage_;
+  std::unique_ptr<ModelStage> stage_;
   Buffer weights_;
   std::unique_ptr<StageMemory> memory_;
   std::unique_ptr<TextGenerator> generator_;

@@ -132,6 +132,18 @@ ops::Activation ToActivation(config::Activation::Type activation) {
   return ops::Activation::kGeluTanh;
 }
 
+ModelKind ToModelKind(config::ModelType::Type type) {
+  switch (type) {
+    case config::ModelType::gpt:
+      return ModelKind::kGpt;
+    case config::ModelType::bert:
+      return ModelKind::kBert;
+    case config::ModelType::t5:
+      return ModelKind::kT5;
+  }
+  return ModelKind::kGpt;
+}
+
 bool IsT5(const config::ModelConfig& model) { return model.model_type() == config::ModelType::t5; }
 
 // Of T5 the decoder.
@@ -185,6 +197,7 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   const config::ModelConfig& model = config.model();
   const int64_t multiple = model.make_vocab_size_divisible_by();
   ModelOptions options;
+  options.kind = ToModelKind(model.model_type());
   options.transformer = ToTransformer(config);
   options.vocab_size = vocab_size;
   options.padded_vocab_size = (vocab_size + multiple - 1) / multiple * multiple;
@@ -195,7 +208,6 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
   if (model.model_type() == config::ModelType::bert) {
     options.num_token_types = model.num_tokentypes();
-    options.masked_lm_head = true;
     options.sentence_order_head = model.bert_binary_head();
     if (model.openai_gelu()) options.masked_lm_activation = ops::Activation::kGeluTanh;
   }

@@ -46,8 +46,8 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
   plan.memory["batches/graphs"] = plan.sizes.graph_inputs;
   plan.memory["weights/gathered"] = plan.sizes.whole_weights;
   plan.memory["gradients/whole"] = plan.sizes.whole_gradients;
-  for (const ParameterPlace& place : trainer->buffers().places())
-    plan.parameters += place.end - place.begin;
+  for (const FlatParameter& flat : trainer->buffers().parameters())
+    plan.parameters += flat.range.size();
   return plan;
 }
 

@@ -8,6 +8,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
 #include "megatron/tensor/trace/trace.h"
+#include "megatron/train/failure/reporting_stage.h"
 #include "megatron/train/profile/counted_stage.h"
 
 namespace megatron {
@@ -22,13 +23,13 @@ PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroup& context)
   return options;
 }
 
-// Of each measure the sum of weighted values and that of weights.
-Shape ReportShape(const TrainedStage& stage) {
+// For each measure the sum of weighted values and that of weights.
+Shape ReportShape(const ModelStage& stage) {
   return {static_cast<int64_t>(stage.measures().size()), 2};
 }
 
 // With the router's losses behind.
-Shape WholeReport(const TrainedStage& stage) { return {ReportShape(stage).numel() + 2}; }
+Shape WholeReport(const ModelStage& stage) { return {ReportShape(stage).numel() + 2}; }
 
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
 absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
@@ -79,7 +80,6 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       trainer->data_parallel_,
       DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
                            trainer->buffers_.get(), stream, ledger));
-  trainer->stage_->SetBlocks(trainer->data_parallel_.get());
   return trainer;
 }
 
@@ -92,28 +92,27 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
       scaler_(scaler),
       scheduler_(std::move(scheduler)),
       ramp_(std::move(ramp)),
-      stage_(MakeStage(options.model, options.placement, groups.tensor, stream.device(), ledger,
-                       ExpertGroupsOf(groups))),
+      stage_(MakeStage(options.model, {stream.device(), ledger, options.placement, groups.tensor,
+                                       groups.context, ExpertGroupsOf(groups)})),
       packer_(PackingFor(options, groups.context), stream.device(), ledger),
       report_(stream.device(), WholeReport(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
       host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage_)), "loss") {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
-  stage_->SetContextGroup(groups.context);
   ParameterBuffersOptions buffers;
   buffers.model_dtype = options.model.transformer.dtype;
   buffers.device = stream.device();
-  buffers.num_moments = NumMoments(options.optimizer);
+  std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options.optimizer);
+  buffers.states = rule->states();
   buffers.data = {groups.data_context.size(), groups.data_context.rank()};
   buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
   if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
   buffers.bucket_size = options.bucket_size;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
-  optimizer_ = std::make_unique<Optimizer>(options.optimizer, buffers_.get(), ledger);
+  optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
   StageMemorySizes memory = sizes;
   if (stream.is_meta()) memory.slots.resize(options.placement.chunks);
   memory_ = std::make_unique<StageMemory>(stream.device(), memory, ledger);
-  stage_->SetMemory(memory_.get());
   if (options.cuda_graphs.enabled && stream.device().type == DeviceType::kCuda) {
     CHECK(CanBeCaptured(options, groups));
     graphed_stage_ = std::make_unique<GraphedStage>(stage_.get(), options.cuda_graphs, sizes.slots,
@@ -167,7 +166,6 @@ StageMemorySizes Trainer::Measure() {
   CHECK(stream_.is_meta());
   const int64_t micro_batches = options_.packing.max_micro_batches;
   packer_.PackShapes(micro_batches);
-  stage_->SetBatches(&packer_.batches());
   std::vector<StagePlan> plans;
   for (int64_t count : MicroBatchesToMeasure()) plans.push_back(MakePlan(count));
   plans.push_back(PlanForward(micro_batches));
@@ -182,16 +180,15 @@ StageMemorySizes Trainer::Measure() {
     }
   }
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
-  stage_->SetMemory(memory_.get());
   for (const StagePlan& plan : plans) {
     const bool training = &plan != &plans.back();
-    stage_->set_training(training);
+    stage_->StartStep(
+        InputsOf(packer_.batches(), training ? StageMode::kTrain : StageMode::kEvaluate));
     if (training) data_parallel_->StartStep(plan.microbatches);
     CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
              absl::OkStatus());
     if (training) data_parallel_->FinalizeGradients();
   }
-  stage_->set_training(true);
   if (options_.max_generation_context > 0) MakeGenerator(nullptr).Measure();
   StageMemorySizes sizes = memory_->HighWater();
   sizes.whole_weights = data_parallel_->HighWater().weights;
@@ -204,7 +201,8 @@ StageMemorySizes Trainer::Measure() {
 TextGenerator Trainer::MakeGenerator(MemoryLedger* ledger) {
   const GeneratorLimits limits = {options_.model.vocab_size, options_.max_generation_context,
                                   options_.max_encoder_context};
-  return TextGenerator(stage_.get(), {groups_.pipeline, &memory_->edges}, limits, stream_, ledger);
+  return TextGenerator({stage_.get(), memory_.get(), data_parallel_.get(), groups_.pipeline},
+                       limits, stream_, ledger);
 }
 
 absl::Status Trainer::ShareWeights() {
@@ -281,16 +279,17 @@ void Trainer::ReportRouterLosses(StepReport* report) const {
   report->load_balancing_loss = sums[0] / count;
   report->z_loss = sums[1] / count;
   const MoeOptions& moe = options_.model.transformer.moe;
-  const auto add = [&](const char* name, double value) {
-    report->values.emplace_back(megatron::Measure{name, /*is_loss=*/true}, value);
+  const auto add = [&](MeasureKind kind, const char* name, double value) {
+    report->values.emplace_back(megatron::Measure{kind, name, /*is_loss=*/true}, value);
   };
   if (moe.balance != BalanceUnit::kNone) {
-    add(moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss"
+    add(MeasureKind::kLoadBalancingLoss,
+        moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss"
         : moe.balance == BalanceUnit::kStep ? "global_load_balancing_loss"
                                             : "load_balancing_loss",
         report->load_balancing_loss);
   }
-  if (moe.z_loss_coeff != 0) add("z_loss", report->z_loss);
+  if (moe.z_loss_coeff != 0) add(MeasureKind::kRouterZLoss, "z_loss", report->z_loss);
 }
 
 absl::Status Trainer::GroupStatus() const {
@@ -301,15 +300,24 @@ absl::Status Trainer::GroupStatus() const {
   return absl::OkStatus();
 }
 
+StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const {
+  StepInputs inputs;
+  inputs.memory = memory_.get();
+  inputs.blocks = data_parallel_.get();
+  inputs.batches = &batches;
+  inputs.mode = mode;
+  return inputs;
+}
+
 absl::Status Trainer::RunPipeline(int64_t micro_batches) {
   const StagePlan& plan = PlanFor(micro_batches);
+  const bool graphed = graphed_stage_ != nullptr;
+  if (graphed) graphed_stage_->StartStep();
+  stage_->StartStep(
+      InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain));
   Stage* inner = stage_.get();
-  if (graphed_stage_ != nullptr) {
-    graphed_stage_->StartStep();
-    stage_->SetBatches(&graphed_stage_->batches());
-    inner = graphed_stage_.get();
-  }
-  ReportingStage reporting(inner, at_);
+  if (graphed) inner = graphed_stage_.get();
+  ReportingStage reporting(inner, rank_progress_);
   CountedStage stage(&reporting, *memory_);
   if (!options_.measure_pipeline)
     return RunSchedule(plan, &stage, groups_.pipeline, &memory_->edges, stream_);
@@ -335,21 +343,20 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
-  at_->SetIteration(progress_.iteration + 1);
+  rank_progress_->SetIteration(progress_.iteration + 1);
   const TraceSpan step_span(stream_, "step", progress_.iteration + 1);
-  at_->Enter(Phase::kData);
+  rank_progress_->Enter(Phase::kData);
   {
     const TraceSpan span(stream_, "data");
     MEGATRON_RETURN_IF_ERROR(
         packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
                      groups_.data, stream_));
   }
-  stage_->SetBatches(&packer_.batches());
   data_parallel_->StartStep(micro_batches);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   stage_->router_state().StartStep(stream_);
   MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
-  at_->Enter(Phase::kReduce);
+  rank_progress_->Enter(Phase::kReduce);
   StartMeasuring(/*router_losses=*/true);
   ReadAhead(source, report.global_batch_size);
   {
@@ -357,12 +364,12 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
     data_parallel_->FinalizeGradients();
   }
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
-  at_->Enter(Phase::kSave);
+  rank_progress_->Enter(Phase::kSave);
   if (before_update) {
     const TraceSpan span(stream_, "wait for checkpoint");
     before_update();
   }
-  at_->Enter(Phase::kUpdate);
+  rank_progress_->Enter(Phase::kUpdate);
   StepOptions step;
   step.lr = scheduler_.learning_rate();
   step.weight_decay = scheduler_.weight_decay();
@@ -394,9 +401,8 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   const StagePlan plan = PlanForward(micro_batches);
   const TraceSpan span(stream_, "evaluate");
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
-  stage_->set_training(false);
   for (int64_t i = 0; i < iterations; ++i) {
-    at_->Enter(Phase::kEvaluate);
+    rank_progress_->Enter(Phase::kEvaluate);
     // A run that was continued or extended may have used up what was drawn for it: again from the
     // start.
     if (progress_.consumed_valid_samples + batch > source.size())
@@ -405,12 +411,11 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
         packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, groups_.data,
                      stream_),
         _ << "while evaluating");
-    stage_->SetBatches(&packer_.batches());
+    stage_->StartStep(InputsOf(packer_.batches(), StageMode::kEvaluate));
     MEGATRON_RETURN_IF_ERROR(
         RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));
     progress_.consumed_valid_samples += batch;
   }
-  stage_->set_training(true);
   StartMeasuring(/*router_losses=*/false);
   const Measured measured = FinishMeasuring();
   MEGATRON_RETURN_IF_ERROR(GroupStatus());

@@ -16,15 +16,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
+#include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
 #include "megatron/models/model_options.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"
-#include "megatron/models/trained_stage.h"
 #include "megatron/optim/batch_size_ramp.h"
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/lr_scheduler.h"
+#include "megatron/optim/make_update_rule.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/parameter_mirror.h"
@@ -32,7 +34,6 @@
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
 #include "megatron/train/batches/micro_batch_packer.h"
-#include "megatron/train/failure/rank_progress.h"
 #include "megatron/train/graphs/graphed_stage.h"
 
 namespace megatron {
@@ -107,8 +108,8 @@ class Trainer {
   // After masters were loaded and rounded: brings the weights to all ranks that use them.
   absl::Status ShareWeights();
 
-  // Says there what it is at, from now on.
-  void ReportTo(RankProgress* at) { at_ = at; }
+  // Reports to `progress` what this rank is doing, from now on.
+  void ReportTo(RankProgress* progress) { rank_progress_ = progress; }
 
   // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
   // weights and their update.
@@ -125,7 +126,7 @@ class Trainer {
   Optimizer& optimizer() { return *optimizer_; }
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }
-  TrainedStage& stage() { return *stage_; }
+  ModelStage& stage() { return *stage_; }
   GraphedStage* graphed_stage() { return graphed_stage_.get(); }  // null: there are no graphs
   const ProcessGroups& groups() const { return groups_; }
   const Stream& stream() const { return stream_; }
@@ -150,6 +151,7 @@ class Trainer {
   const StagePlan& PlanFor(int64_t micro_batches);  // the last one is kept
   StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
+  StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
   absl::Status RunPipeline(int64_t micro_batches);
   // Sums over all ranks what the last stage has summed since it was zeroed, and the routers in a
   // step. The host has it after it has waited for the stream the next time, which is what it does
@@ -169,7 +171,7 @@ class Trainer {
   LossScaler scaler_;
   OptimizerParamScheduler scheduler_;
   BatchSizeRamp ramp_;
-  std::unique_ptr<TrainedStage> stage_;
+  std::unique_ptr<ModelStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterMirror> host_parameters_;
@@ -183,7 +185,7 @@ class Trainer {
   MeasuredSchedule measured_;
   TrainingProgress progress_;
   RankProgress unwatched_;
-  RankProgress* at_ = &unwatched_;
+  RankProgress* rank_progress_ = &unwatched_;
 };
 
 }  // namespace megatron

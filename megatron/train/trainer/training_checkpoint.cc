@@ -19,17 +19,17 @@
 namespace megatron {
 namespace {
 
-// Appends elements `range` of a parameter's block, which `flat` holds, under the parameter's name
-// behind `prefix`.
+// Appends elements `range` of a parameter's block, whose values are `elements`, as blocks named
+// `prefix` + the parameter's name.
 void AppendBlocks(const std::string& prefix, const Parameter& parameter, const FlatRange& range,
-                  const Tensor& flat, std::vector<ShardedTensor>* blocks) {
+                  const Tensor& elements, std::vector<ShardedTensor>* blocks) {
   const Sharding& sharding = parameter.sharding;
   int64_t at = 0;
   for (const Rectangle& part :
        ConsecutiveRectangles(range.begin, range.end, sharding.local_shape)) {
     ShardedTensor block;
     block.name = prefix + parameter.name;
-    block.tensor = flat.Slice(0, at, at + part.extent.numel()).View(part.extent);
+    block.tensor = elements.Slice(0, at, at + part.extent.numel()).View(part.extent);
     block.global_shape = block.offset = sharding.global_shape;
     for (int d = 0; d < part.start.rank(); ++d)
       block.offset[d] = sharding.offset[d] + part.start[d];
@@ -39,31 +39,35 @@ void AppendBlocks(const std::string& prefix, const Parameter& parameter, const F
 }
 
 constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
-constexpr char kExpAvgPrefix[] = "optimizer.state.exp_avg.";
-constexpr char kExpAvgSqPrefix[] = "optimizer.state.exp_avg_sq.";
 
-// What this rank saves: of everything that several ranks hold its own part.
-std::vector<ShardedTensor> OwnedBlocks(Trainer& trainer) {
+std::string StatePrefix(absl::string_view state) {
+  return absl::StrCat("optimizer.state.", state, ".");
+}
+
+// The blocks of weights, masters and optimizer states that this rank saves: those of which it is
+// the main replica.
+std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   const ParameterBuffers& buffers = trainer.buffers();
-  for (const ParameterPlace& place : buffers.places()) {
-    const FlatRange owned = OwnedRange(buffers, place, trainer.groups());
-    if (owned.size() == 0) continue;
-    const FlatRange range = {owned.begin - place.begin, owned.end - place.begin};
-    const Bucket& bucket = buffers.bucket_of(place);
-    auto append = [&](const char* prefix, const Tensor& flat) {
-      if (!flat.empty()) AppendBlocks(prefix, *place.parameter, range, flat, &blocks);
+  const std::vector<OptimizerState>& states = buffers.options().states;
+  for (const FlatParameter& flat : buffers.parameters()) {
+    const FlatRange replica = MainReplicaRange(buffers, flat, trainer.groups());
+    if (replica.size() == 0) continue;
+    const FlatRange range = {replica.begin - flat.range.begin, replica.end - flat.range.begin};
+    const Bucket& bucket = buffers.bucket_of(flat);
+    const auto append = [&](const std::string& prefix, const Tensor& elements) {
+      AppendBlocks(prefix, *flat.parameter, range, elements, &blocks);
     };
-    append("", buffers.Weights(bucket, owned));
-    if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, owned));
-    append(kExpAvgPrefix, buffers.ExpAvg(bucket, owned));
-    append(kExpAvgSqPrefix, buffers.ExpAvgSq(bucket, owned));
+    append("", buffers.Weights(bucket, replica));
+    if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, replica));
+    for (size_t i = 0; i < states.size(); ++i)
+      append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
   }
   for (ShardedTensor& block : blocks) block.tensor = trainer.host_parameters().Of(block.tensor);
   return blocks;
 }
 
-// The tensors that no optimizer updates.
+// The router's state tensors, which no optimizer updates.
 std::vector<ShardedTensor> RouterBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   for (const RouterState::Named& state : trainer.stage().router_state().Tensors()) {
@@ -79,39 +83,52 @@ std::vector<ShardedTensor> RouterBlocks(Trainer& trainer) {
   return blocks;
 }
 
-// What is loaded: the weights the model computes with are their rounded masters.
+// The blocks of masters to load. The model's weights are not loaded: they are the rounded masters.
 std::vector<ShardedTensor> MasterBlocks(Trainer& trainer, const CheckpointReader& reader) {
   std::vector<ShardedTensor> blocks;
   for (const ParameterState& state : trainer.buffers().States()) {
     const bool has_master =
         FindTensor(reader.manifest(), kMasterPrefix + state.parameter->name) != nullptr;
-    AppendBlocks(has_master ? kMasterPrefix : "", *state.parameter, state.held, state.master,
+    AppendBlocks(has_master ? kMasterPrefix : "", *state.parameter, state.range, state.master,
                  &blocks);
   }
   return blocks;
 }
 
-std::vector<ShardedTensor> MomentBlocks(Trainer& trainer) {
+// Returns the prefix that the checkpoint has for the state of the parameter.
+std::string SavedPrefix(const CheckpointReader& reader, const OptimizerState& state,
+                        const std::string& parameter) {
+  const auto has = [&](const std::string& name) {
+    return FindTensor(reader.manifest(), StatePrefix(name) + parameter) != nullptr;
+  };
+  const bool renamed = !has(state.name) && !state.former_name.empty() && has(state.former_name);
+  return StatePrefix(renamed ? state.former_name : state.name);
+}
+
+// The blocks of optimizer states to load.
+std::vector<ShardedTensor> StateBlocks(Trainer& trainer, const CheckpointReader& reader) {
   std::vector<ShardedTensor> blocks;
-  for (const ParameterState& state : trainer.buffers().States()) {
-    if (!state.exp_avg.empty())
-      AppendBlocks(kExpAvgPrefix, *state.parameter, state.held, state.exp_avg, &blocks);
-    if (!state.exp_avg_sq.empty())
-      AppendBlocks(kExpAvgSqPrefix, *state.parameter, state.held, state.exp_avg_sq, &blocks);
+  const std::vector<OptimizerState>& states = trainer.buffers().options().states;
+  for (const ParameterState& parameter_state : trainer.buffers().States()) {
+    const Parameter& parameter = *parameter_state.parameter;
+    for (size_t i = 0; i < states.size(); ++i) {
+      AppendBlocks(SavedPrefix(reader, states[i], parameter.name), parameter, parameter_state.range,
+                   parameter_state.states[i], &blocks);
+    }
   }
   return blocks;
 }
 
-// The names of the whole model's weights, of which a rank may hold some only.
+// The names of the whole model's weights. This rank may have only some of them.
 std::set<std::string> WeightNames(const ModelOptions& model) {
-  const auto whole = MakeStage(model, {}, ProcessGroup(), {DeviceType::kMeta}, nullptr);
+  const auto whole = MakeStage(model, {{DeviceType::kMeta}});
   std::set<std::string> names;
   for (const Parameter* parameter : whole->parameters()) names.insert(parameter->name);
   for (const RouterState::Named& state : whole->router_state().Tensors()) names.insert(state.name);
   return names;
 }
 
-// Whether the checkpoint has the weights of this model and no others.
+// Returns an error unless the checkpoint has the weights of this model and no others.
 absl::Status CheckSameModel(const CheckpointReader& reader, Trainer& trainer) {
   std::set<std::string> ours = WeightNames(trainer.options().model);
   std::string differences;
@@ -126,16 +143,13 @@ absl::Status CheckSameModel(const CheckpointReader& reader, Trainer& trainer) {
       absl::StrCat(reader.directory(), ": holds the weights of another model:", differences));
 }
 
-const char* OptimizerName(const Trainer& trainer) {
-  return trainer.options().optimizer.kind == OptimizerOptions::kSgd ? "sgd" : "adam";
-}
-
-absl::Status CheckSameOptimizer(const CheckpointReader& reader, const Trainer& trainer) {
+absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer) {
+  const std::string ours = trainer.optimizer().rule().name();
   MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
-  if (saved == OptimizerName(trainer)) return absl::OkStatus();
+  if (saved == ours) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       reader.directory(), ": was saved by optimizer.optimizer = ", saved, " and this run has ",
-      OptimizerName(trainer), "; checkpoint.no_load_optim starts with fresh optimizer state"));
+      ours, "; checkpoint.no_load_optim starts with fresh optimizer state"));
 }
 
 std::string Difference(absl::string_view saved, absl::string_view now) {
@@ -206,7 +220,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.run_id = RunId(run.identity);
   state.iteration = progress.iteration;
   trainer.host_parameters().Fetch(trainer.stream());
-  state.tensors = OwnedBlocks(trainer);
+  state.tensors = SavedBlocks(trainer);
   for (const ShardedTensor& block : RouterBlocks(trainer)) {
     if (block.replica == 0) state.tensors.push_back(block);
   }
@@ -223,7 +237,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.floats = {{"loss_scaler.scale", scaler.scale}};
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
-                   {"optimizer", OptimizerName(trainer)}};
+                   {"optimizer", trainer.optimizer().rule().name()}};
   return state;
 }
 
@@ -247,9 +261,10 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));
   MEGATRON_RETURN_IF_ERROR(RestoreSchedules(reader, trainer));
   if (what == Restore::kWithoutOptimizer) return absl::OkStatus();
-  // The host's weights are not those of the device any more, which were rounded from the masters.
+  // Send copies everything to the device, whose weights were rounded from the masters and are newer
+  // than the host's.
   trainer->host_parameters().Fetch(trainer->stream());
-  MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, MomentBlocks(*trainer), trainer));
+  MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, StateBlocks(*trainer, reader), trainer));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
   trainer->optimizer().set_applied_steps(applied);
   return absl::OkStatus();

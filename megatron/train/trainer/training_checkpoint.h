@@ -1,7 +1,8 @@
-// Between a trainer and its checkpoints: what is saved under which name, and how it comes back.
+// Saving and restoring a trainer.
 //
-// Weights have Megatron's names, optimizer state Megatron's prefixes:
-// optimizer.state.{fp32_param,exp_avg,exp_avg_sq}.NAME.
+// Weights have Megatron's names. Master weights are optimizer.state.fp32_param.NAME, and a state of
+// the update rule is optimizer.state.STATE.NAME, with the rule's own name for it: exp_avg and
+// exp_avg_sq for AdamW, as in Megatron, momentum_buffer for SGD.
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 
@@ -15,28 +16,28 @@
 
 namespace megatron {
 
-// What identifies a run, and the configuration that it was saved under, for those who read the
-// checkpoint later.
+// The identity of a run and its configuration, which a checkpoint records.
 struct RunDescription {
   std::string identity;     // RunIdentity()
   std::string config_text;  // EffectiveConfigText()
 };
 
-// The checkpoint that a user means by a directory: that of one iteration, or the latest of a run's.
+// Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of a
+// run, of which it is the latest.
 absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::string& directory);
 
-// This rank's part of the checkpoint; all ranks together save each element once. The tensors point
-// into the trainer.
+// Returns this rank's part of the checkpoint; all ranks together save each element once. The tensors
+// are views of the trainer's memory.
 CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run);
 
 enum class Restore {
   kEverything,
-  kWithoutOptimizer,  // weights, progress and schedule; moments start at zero
+  kWithoutOptimizer,  // weights, progress and schedule; optimizer states start at zero
   kWeights,           // a new run from these weights, in whatever precision they were trained
 };
-// All ranks call it; each reads what it holds, whatever layout saved it. kFailedPrecondition,
-// saying what differs, where the checkpoint is of another model or, unless only weights are wanted,
-// of another run. After an error the trainer's contents are undefined.
+// All ranks call it; each reads its part, whatever layout saved the checkpoint. Returns
+// kFailedPrecondition with all differences if the checkpoint is of another model or, unless only
+// weights are wanted, of another run. After an error the trainer's contents are undefined.
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
                                const RunDescription& run, Trainer* trainer);
 

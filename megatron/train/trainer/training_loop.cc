@@ -27,32 +27,6 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
   return save;
 }
 
-// Those that are losses, or those that are not.
-std::vector<NamedLoss> ValuesOf(const Measured& measured, bool losses) {
-  std::vector<NamedLoss> values;
-  for (const auto& [measure, value] : measured.values) {
-    if (measure.is_loss == losses) values.push_back({measure.name, value});
-  }
-  return values;
-}
-
-void TakeMeasured(const Measured& measured, double* lm_loss, OtherMetrics* others) {
-  for (const auto& [measure, value] : measured.values) {
-    if (absl::string_view(measure.name) == "lm loss") {
-      *lm_loss = value;
-    } else {
-      others->emplace_back(measure.name, value);
-    }
-  }
-}
-
-EvaluationMetrics ToEvaluationMetrics(int64_t iteration, const Measured& measured) {
-  EvaluationMetrics metrics;
-  metrics.iteration = iteration;
-  TakeMeasured(measured, &metrics.loss, &metrics.others);
-  return metrics;
-}
-
 ExitCode CodeOf(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kDeadlineExceeded) return kExitHang;
   return status.code() == absl::StatusCode::kDataLoss ||
@@ -70,7 +44,9 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, Trainer* trai
       consensus_(trainer->groups().world),
       saving_consensus_(context.saving),
       profile_(context.profile, trainer->stream(), fs),
-      first_iteration_(trainer->progress().iteration) {
+      first_iteration_(trainer->progress().iteration),
+      meter_(*context.options, context.speed, first_iteration_),
+      metrics_(/*writers=*/{}, context.console) {
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
     SaveOptions save = ToSaveOptions(checkpoint);
@@ -84,60 +60,42 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, Trainer* trai
     last_saved_iteration_ = first_iteration_;
 }
 
-void TrainingLoop::Print(const std::string& line) {
-  if (!context_.speaks) return;
-  const RankProgress::Outside printing(context_.at);
-  progress_line_.Clear();
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
-}
-
 ExitCode TrainingLoop::Fail(ExitCode code, const std::string& message) {
-  progress_line_.Clear();
+  context_.console->ClearProgress();
   const ProcessGroup& world = trainer_->groups().world;
   return context_.failure->Set(
       code, world.size() == 1 ? message : absl::StrCat("rank ", world.rank(), ": ", message));
-}
-
-void TrainingLoop::Warn(const std::string& message) {
-  const RankProgress::Outside printing(context_.at);
-  progress_line_.Clear();
-  LOG_IF(ERROR, context_.speaks) << message;
 }
 
 ExitCode TrainingLoop::Run() {
   const ExitCode code = Train();
   // After a failure of this rank or another its device may never have done what it was given.
   if (trainer_->groups().world.status().ok() && !context_.failure->Get().has_value())
-    Tell(profile_.Leave(trainer_->progress().iteration));
+    PrintProfile(profile_.Leave(trainer_->progress().iteration));
   return code;
 }
 
-// Each rank that is profiled has something to tell.
-void TrainingLoop::Tell(const absl::StatusOr<std::string>& profiled) {
-  const RankProgress::Outside printing(context_.at);
+// Each rank that is profiled prints for itself.
+void TrainingLoop::PrintProfile(const absl::StatusOr<std::string>& profiled) {
   if (!profiled.ok()) {
-    LOG(ERROR) << "no profile is written, training goes on: " << profiled.status().message();
+    context_.console->LogOwnError(absl::StrCat("no profile is written, training goes on: ",
+                                               std::string(profiled.status().message())));
   } else if (!profiled->empty()) {
-    progress_line_.Clear();
-    std::printf("%s", profiled->c_str());
-    std::fflush(stdout);
+    context_.console->PrintOwn(*profiled);
   }
 }
 
 ExitCode TrainingLoop::Train() {
-  if (context_.speaks && !options().loop.metrics_file.empty()) {
-    absl::StatusOr<MetricsWriter> metrics =
-        MetricsWriter::Open(fs_, options().loop.metrics_file, first_iteration_);
-    if (!metrics.ok()) return Fail(kExitIo, std::string(metrics.status().message()));
-    metrics_ = *std::move(metrics);
-  }
+  absl::StatusOr<MetricsWriters> metrics =
+      OpenMetricsWriters(options().loop, first_iteration_, fs_, context_.console);
+  if (!metrics.ok()) return Fail(kExitIo, std::string(metrics.status().message()));
+  metrics_ = *std::move(metrics);
   if (Done()) {
-    Print(absl::StrCat("already at iteration ", first_iteration_, " of ",
-                       options().loop.train_iters, ": nothing to do"));
+    context_.console->PrintLine(absl::StrCat("already at iteration ", first_iteration_, " of ",
+                                             options().loop.train_iters, ": nothing to do"));
   }
   while (!Done()) {
-    Tell(profile_.Reach(trainer_->progress().iteration));
+    PrintProfile(profile_.Reach(trainer_->progress().iteration));
     if (const std::optional<ExitCode> code = Iterate()) return *code;
   }
   const int64_t iteration = trainer_->progress().iteration;
@@ -158,11 +116,15 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   });
   if (!report.ok()) return Fail(CodeOf(report.status()), std::string(report.status().message()));
   if (trainer_->progress().iteration == first_iteration_ + 1) {
-    Print(absl::StrFormat("first step done %.2f s after the start",
-                          absl::ToDoubleSeconds(absl::Now() - context_.program_start)));
+    context_.console->PrintLine(
+        absl::StrFormat("first step done %.2f s after the start",
+                        absl::ToDoubleSeconds(absl::Now() - context_.program_start)));
   }
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
-  Record(*report, absl::Now() - start);
+  const absl::Time end = absl::Now();
+  StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
+  metrics.pipeline = &trainer_->measured_pipeline();
+  metrics_.WriteStep(metrics);
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
   if (!leaving && EvaluationIsDue()) {
     if (const std::optional<ExitCode> code = Evaluate()) return code;
@@ -188,149 +150,41 @@ std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
                            "warm-up or bf16 may help."));
 }
 
-void TrainingLoop::Record(const StepReport& report, absl::Duration elapsed) {
-  const TrainingProgress& progress = trainer_->progress();
-  const double tokens = static_cast<double>(report.global_batch_size * options().data.seq_length);
-  const double seconds = absl::ToDoubleSeconds(elapsed);
-  interval_.Add(ValuesOf(report, /*losses=*/true), /*skipped=*/!report.update.finite);
-  interval_elapsed_ += elapsed;
-  if (metrics_.has_value()) {
-    StepMetrics metrics;
-    metrics.iteration = progress.iteration;
-    metrics.consumed_samples = progress.consumed_train_samples;
-    TakeMeasured(report, &metrics.loss, &metrics.others);
-    metrics.learning_rate = report.learning_rate;
-    if (report.update.finite) metrics.grad_norm = report.update.grad_norm;
-    if (options().trainer.log_params_norm) metrics.params_norm = report.params_norm;
-    if (options().trainer.log_num_zeros_in_grad) metrics.num_zeros = report.num_zeros;
-    metrics.loss_scale = report.loss_scale;
-    metrics.global_batch_size = report.global_batch_size;
-    metrics.skipped = !report.update.finite;
-    metrics.elapsed_ms = seconds * 1e3;
-    metrics.tokens_per_second = tokens / seconds;
-    metrics.model_tflops = tokens * context_.flops_per_token / seconds * 1e-12;
-    if (context_.peak_flops)
-      metrics.mfu = tokens * context_.flops_per_token / seconds / *context_.peak_flops;
-    ReportMetricsError(metrics_->Write(metrics));
-  }
-  Progress shown;
-  shown.iteration = progress.iteration;
-  shown.train_iters = options().loop.train_iters;
-  shown.loss = report.loss;
-  shown.tokens_per_second = tokens / seconds;
-  shown.time_left = elapsed * (shown.train_iters - shown.iteration);
-  if (context_.speaks) {
-    const RankProgress::Outside printing(context_.at);
-    progress_line_.Show(shown);
-  }
-  if (ShouldLog(progress.iteration, options().loop.log_interval,
-                progress.iteration == first_iteration_ + 1)) {
-    PrintLogLine(report);
-    WritePipelineTimeline();
-  }
-}
-
-void TrainingLoop::WritePipelineTimeline() {
-  const std::string& path = options().loop.pipeline_timeline_file;
-  if (path.empty() || !context_.speaks) return;
-  ReportMetricsError(WriteFileAtomically(fs_, path, TimelineText(trainer_->measured_pipeline())));
-}
-
-void TrainingLoop::PrintLogLine(const StepReport& report) {
-  const TrainingProgress& progress = trainer_->progress();
-  const double iterations = static_cast<double>(interval_.iterations());
-  const double seconds = absl::ToDoubleSeconds(interval_elapsed_) / iterations;
-  const double tokens = static_cast<double>(report.global_batch_size * options().data.seq_length);
-  SpeedLog speed;
-  speed.tokens_per_second = tokens / seconds;
-  speed.model_tflops = tokens * context_.flops_per_token / seconds * 1e-12;
-  if (context_.peak_flops) {
-    speed.mfu = tokens * context_.flops_per_token / seconds / *context_.peak_flops;
-    speed.full_mfu = tokens * context_.full_flops_per_token / seconds / *context_.peak_flops;
-  }
-  speed.time_left =
-      absl::Seconds(seconds * static_cast<double>(options().loop.train_iters - progress.iteration));
-
-  IterationLog log;
-  log.time = absl::Now();
-  log.iteration = progress.iteration;
-  log.train_iters = options().loop.train_iters;
-  log.consumed_samples = progress.consumed_train_samples;
-  log.elapsed_ms = seconds * 1e3;
-  if (options().loop.log_throughput)
-    log.throughput_tflops = speed.model_tflops / options().num_ranks();
-  log.learning_rate = report.learning_rate;
-  log.global_batch_size = report.global_batch_size;
-  log.losses = interval_.Means();
-  log.loss_scale = report.loss_scale;
-  if (report.update.finite) log.grad_norm = report.update.grad_norm;
-  if (options().trainer.log_num_zeros_in_grad) log.num_zeros = report.num_zeros;
-  if (options().trainer.log_params_norm) log.params_norm = report.params_norm;
-  log.skipped_iterations = interval_.skipped();
-  log.nan_iterations = interval_.nans();
-  Print(absl::StrCat(FormatIterationLine(log), FormatSpeed(speed)));
-  interval_.Clear();
-  interval_elapsed_ = absl::ZeroDuration();
-}
-
-void TrainingLoop::ReportMetricsError(const absl::Status& status) {
-  if (status.ok() || metrics_failed_) return;
-  metrics_failed_ = true;
-  progress_line_.Clear();
-  LOG(ERROR) << "metrics are missing from here on where they cannot be written: "
-             << status.message();
-}
-
 bool TrainingLoop::EvaluationIsDue() const {
   const int64_t interval = options().loop.eval_interval;
   return interval > 0 && trainer_->progress().iteration % interval == 0;
 }
 
-// Where nothing counted, as where no token was masked, there is no mean, and 0 would look like one.
-absl::StatusOr<Measured> TrainingLoop::EvaluateOn(const SampleSource& source) {
+absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_set) {
   MEGATRON_ASSIGN_OR_RETURN(Measured measured,
                             trainer_->Evaluate(source, options().loop.eval_iters));
+  // Where nothing counted, as where no token was masked, there is no mean, and 0 would look like
+  // one.
   for (const char* name : measured.of_nothing) {
     for (auto& [measure, value] : measured.values) {
       if (absl::string_view(measure.name) == name) value = std::nan("");
     }
-    Print(absl::StrCat("of what is evaluated nothing counts for ", name,
-                       "; with more train.eval_iters something may"));
+    context_.console->PrintLine(absl::StrCat("of what is evaluated nothing counts for ", name,
+                                             "; with more train.eval_iters something may"));
   }
-  return measured;
+  metrics_.WriteEvaluation(ToEvaluationMetrics(measured, trainer_->progress(), on_test_set));
+  return absl::OkStatus();
 }
 
 std::optional<ExitCode> TrainingLoop::Evaluate() {
-  const int64_t iteration = trainer_->progress().iteration;
-  const absl::StatusOr<Measured> measured = EvaluateOn(*context_.data->valid);
-  if (!measured.ok())
-    return Fail(CodeOf(measured.status()), std::string(measured.status().message()));
-  last_evaluated_iteration_ = iteration;
-  Print(FormatValidationBlock(absl::StrCat("iteration ", iteration),
-                              ValuesOf(*measured, /*losses=*/true),
-                              ValuesOf(*measured, /*losses=*/false)));
-  if (metrics_.has_value()) {
-    ReportMetricsError(metrics_->Write(ToEvaluationMetrics(iteration, *measured)));
-  }
+  const absl::Status status = EvaluateOn(*context_.data->valid, /*on_test_set=*/false);
+  if (!status.ok()) return Fail(CodeOf(status), std::string(status.message()));
+  last_evaluated_iteration_ = trainer_->progress().iteration;
   return std::nullopt;
 }
 
 ExitCode TrainingLoop::Test() {
   TrainingProgress& progress = trainer_->progress();
   const int64_t consumed = std::exchange(progress.consumed_valid_samples, 0);
-  const absl::StatusOr<Measured> measured = EvaluateOn(*context_.data->test);
+  const absl::Status status = EvaluateOn(*context_.data->test, /*on_test_set=*/true);
   progress.consumed_valid_samples = consumed;
-  if (!measured.ok())
-    return Fail(CodeOf(measured.status()), std::string(measured.status().message()));
-  Print(FormatValidationBlock(absl::StrCat("iteration ", progress.iteration, " on test set"),
-                              ValuesOf(*measured, /*losses=*/true),
-                              ValuesOf(*measured, /*losses=*/false)));
-  if (metrics_.has_value()) {
-    EvaluationMetrics metrics = ToEvaluationMetrics(progress.iteration, *measured);
-    metrics.on_test_set = true;
-    ReportMetricsError(metrics_->Write(metrics));
-    ReportMetricsError(metrics_->Sync());
-  }
+  if (!status.ok()) return Fail(CodeOf(status), std::string(status.message()));
+  metrics_.Sync();
   return kExitDone;
 }
 
@@ -352,20 +206,21 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
   // The last good checkpoint is still there, and the disk may have room again at the next interval.
   if (!status.ok()) {
-    Warn(absl::StrCat("no checkpoint at iteration ", iteration,
-                      ", training goes on: ", status.message()));
+    context_.console->LogError(absl::StrCat("no checkpoint at iteration ", iteration,
+                                            ", training goes on: ", status.message()));
   }
   return std::nullopt;
 }
 
 void TrainingLoop::StartSave() {
   const TraceSpan span(trainer_->stream(), "start checkpoint");
-  context_.at->Enter(Phase::kSave);
+  context_.progress->Enter(Phase::kSave);
   const int64_t before = last_saved_iteration_;
   const absl::Status status = FinishSave();
   if (!status.ok())
-    Warn(absl::StrCat("no checkpoint at iteration ", before, ": ", status.message()));
-  if (metrics_.has_value()) ReportMetricsError(metrics_->Sync());
+    context_.console->LogError(
+        absl::StrCat("no checkpoint at iteration ", before, ": ", status.message()));
+  metrics_.Sync();
   writer_->Start(MakeCheckpointState(*trainer_, context_.run));
   last_saved_iteration_ = trainer_->progress().iteration;
 }
@@ -373,12 +228,13 @@ void TrainingLoop::StartSave() {
 absl::Status TrainingLoop::FinishSave() {
   if (!writer_->in_progress()) return absl::OkStatus();
   const TraceSpan span(trainer_->stream(), "finish checkpoint");
-  context_.at->Enter(Phase::kSave);
+  context_.progress->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
-  context_.at->Enter(Phase::kUpdate);
+  context_.progress->Enter(Phase::kUpdate);
   if (status.ok()) {
-    Print(absl::StrCat("saved checkpoint of iteration ", last_saved_iteration_, " to ",
-                       options().checkpoint.save));
+    context_.console->PrintLine(absl::StrCat("saved checkpoint of iteration ",
+                                             last_saved_iteration_, " to ",
+                                             options().checkpoint.save));
   } else {
     last_saved_iteration_ = -1;
   }
@@ -386,9 +242,9 @@ absl::Status TrainingLoop::FinishSave() {
 }
 
 ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
-  progress_line_.Clear();
+  context_.console->ClearProgress();
   if (writer_ == nullptr) {
-    LOG_IF(WARNING, context_.speaks && code != kExitDone)
+    LOG_IF(WARNING, context_.console->prints() && code != kExitDone)
         << "leaving without a checkpoint: checkpoint.save is not set";
     return code;
   }

@@ -3,7 +3,7 @@
 // The order within an iteration is Megatron's: step, log, evaluate, then leave on a signal, save,
 // leave when time is up or the exit interval is reached. Whoever leaves saves first. Every rank
 // runs this loop; what a rank sees for itself (a signal, a clock, a disk) all decide about
-// together, so that they save the same step and leave after the same one. One rank speaks for all.
+// together, so that they save the same step and leave after the same one. One rank reports for all.
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
 
@@ -15,15 +15,15 @@
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/async_checkpoint_writer.h"
+#include "megatron/comm/watch/rank_progress.h"
 #include "megatron/train/batches/training_data.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
-#include "megatron/train/failure/rank_progress.h"
+#include "megatron/train/metrics/metrics_writers.h"
+#include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/profile/profile_window.h"
 #include "megatron/train/trainer/consensus.h"
-#include "megatron/train/trainer/log_line.h"
-#include "megatron/train/trainer/metrics.h"
-#include "megatron/train/trainer/progress.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/trainer.h"
 #include "megatron/train/trainer/training_checkpoint.h"
@@ -36,17 +36,14 @@ class TrainingLoop {
     const RunOptions* options = nullptr;
     const TrainingData* data = nullptr;
     RunDescription run;
-    double flops_per_token = 0;       // with causal attention counted once
-    double full_flops_per_token = 0;  // and with attention in full
-    // What the ranks' devices can do at most, in FLOP/s; nothing where that is unknown.
-    std::optional<double> peak_flops;
+    SpeedBasis speed;
     absl::Time program_start;
     // Of all ranks, for the thread that writes checkpoints.
     ProcessGroup saving;
-    bool speaks = true;  // prints, and writes the metrics
+    RankConsole* console = nullptr;
     ProfileWindow::Context profile;
     FirstFailure* failure = nullptr;
-    RankProgress* at = nullptr;  // where to say what this rank is at
+    RankProgress* progress = nullptr;  // reports what this rank is doing
   };
 
   TrainingLoop(const Context& context, FileSystem& fs, Trainer* trainer);
@@ -60,45 +57,34 @@ class TrainingLoop {
   const RunOptions& options() const { return *context_.options; }
 
   ExitCode Fail(ExitCode code, const std::string& message);
-  // For what all ranks know alike.
-  void Warn(const std::string& message);
   ExitCode Train();
-  // What the profile has to tell, or why it could not be written.
-  void Tell(const absl::StatusOr<std::string>& profiled);
+  // Prints what the profile has to say, or why it could not be written.
+  void PrintProfile(const absl::StatusOr<std::string>& profiled);
   // Each gives the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
   bool EvaluationIsDue() const;
   std::optional<ExitCode> SaveOrLeave(bool stop_requested);
 
-  void Record(const StepReport& report, absl::Duration elapsed);
-  void PrintLogLine(const StepReport& report);
-  void WritePipelineTimeline();
-  absl::StatusOr<Measured> EvaluateOn(const SampleSource& source);
+  absl::Status EvaluateOn(const SampleSource& source, bool on_test_set);
   std::optional<ExitCode> Evaluate();
-  // Of the finished model, behind its checkpoint.
+  // Evaluates the finished model on the test set, after its checkpoint is saved.
   ExitCode Test();
-  // Starts a save when the one before has ended; should that have failed, it is said.
+  // Starts a save once the one before has ended, and says if that one has failed.
   void StartSave();
   absl::Status FinishSave();
-  // For good: waits until everything is on disk.
+  // Saves and waits until everything is on disk.
   ExitCode SaveAndLeave(ExitCode code);
-  // Once: a full disk would say so at every step.
-  void ReportMetricsError(const absl::Status& status);
-  void Print(const std::string& line);
 
   Context context_;
   FileSystem& fs_;
   Trainer* trainer_;
   Consensus consensus_, saving_consensus_;
   std::unique_ptr<AsyncCheckpointWriter> writer_;  // null: no checkpoints
-  std::optional<MetricsWriter> metrics_;
   ProfileWindow profile_;
-  ProgressLine progress_line_;
-  IntervalMeans interval_;
-  absl::Duration interval_elapsed_ = absl::ZeroDuration();
-  bool metrics_failed_ = false;
   int64_t first_iteration_ = 0;
+  StepMeter meter_;
+  MetricsWriters metrics_;
   int64_t last_saved_iteration_ = -1;
   int64_t last_evaluated_iteration_ = -1;
   int64_t consecutive_failures_ = 0;

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "megatron/models/trained_stage.h"
+#include "megatron/models/stage_placement.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/config/config_checker.h"

@@ -81,7 +81,7 @@ absl::StatusOr<Sequence> ReadTokens(const std::string& text) {
 }
 
 // The parameters with memory of their own, filled from the checkpoint.
-absl::Status LoadWeights(const CheckpointReader& reader, DType dtype, TrainedStage* stage,
+absl::Status LoadWeights(const CheckpointReader& reader, DType dtype, ModelStage* stage,
                          std::vector<std::vector<int64_t>>* memory) {
   for (Parameter* parameter : stage->parameters()) {
     const Shape& shape = parameter->sharding.local_shape;
@@ -110,21 +110,18 @@ absl::Status Dump(const std::vector<std::string>& arguments) {
 
   ThreadPool pool(AvailableCores());
   MemoryLedger ledger;
-  const std::unique_ptr<TrainedStage> stage =
-      MakeStage(options, {}, ProcessGroup(), Device(), &ledger);
+  const std::unique_ptr<ModelStage> stage = MakeStage(options, {Device(), &ledger});
   std::vector<std::vector<int64_t>> weights;
   MEGATRON_RETURN_IF_ERROR(LoadWeights(reader, options.transformer.dtype, stage.get(), &weights));
   StageMemorySizes sizes;  // more than the small models of compare.py need
   sizes.slots[0].bytes = sizes.scratch = int64_t{64} << 20;
   StageMemory memory(Device(), sizes, &ledger);
-  stage->SetMemory(&memory);
   const std::vector<MicroBatch> batches = {sequence.View(&encoder)};
-  stage->SetBatches(&batches);
 
   std::vector<float> all, logits(static_cast<size_t>(options.padded_vocab_size));
   for (size_t t = 0; t < sequence.tokens.size(); ++t) {
-    stage->StartPredicting(static_cast<int64_t>(t),
-                           Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size}));
+    stage->StartStep({&memory, nullptr, &batches, StageMode::kPredict, static_cast<int64_t>(t),
+                      Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size})});
     stage->Forward({}, {}, {}, Stream::Cpu(&pool));
     all.insert(all.end(), logits.begin(), logits.begin() + vocab_size);
   }

@@ -1,0 +1,209 @@
+#include "megatron/layers/layer_harness.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "megatron/comm/thread/run_ranks.h"
+#include "megatron/ops/finite_difference.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron {
+namespace {
+
+using ops::HostTensor;
+
+constexpr int64_t kArenaBytes = 4 << 20;
+constexpr DType kF32 = DType::kFloat32;
+
+// Between one rank and two: the order of sums differs.
+constexpr double kRanksTolerance = 1e-5;
+
+HostTensor Rows(int64_t rows, int64_t width, uint32_t seed) {
+  return HostTensor::Normal({rows, width}, kF32, seed);
+}
+
+// The rows [first, first + count) of x.
+HostTensor SomeRows(const HostTensor& x, int64_t first, int64_t count) {
+  const int64_t width = x.tensor().dim(1);
+  HostTensor rows({count, width}, kF32);
+  for (int64_t i = 0; i < count * width; ++i) rows.Set(i, x.Get(first * width + i));
+  return rows;
+}
+
+// A rank's block of a whole tensor's values.
+std::vector<double> BlockOf(const std::vector<double>& whole, const Sharding& sharding) {
+  std::vector<double> block(sharding.local_shape.numel());
+  const int rank = sharding.local_shape.rank();
+  for (int64_t i = 0; i < static_cast<int64_t>(block.size()); ++i) {
+    int64_t rest = i, index = 0, stride = 1;
+    for (int d = rank - 1; d >= 0; --d) {
+      index += (sharding.offset[d] + rest % sharding.local_shape[d]) * stride;
+      rest /= sharding.local_shape[d];
+      stride *= sharding.global_shape[d];
+    }
+    block[i] = whole[index];
+  }
+  return block;
+}
+
+size_t IndexOf(const std::string& name, const LayerCalls& calls) {
+  for (size_t i = 0; i < calls.parameters.size(); ++i) {
+    if (calls.parameters[i]->name == name) return i;
+  }
+  LOG(FATAL) << "no parameter " << name;
+}
+
+void ExpectClose(const std::vector<double>& got, const std::vector<double>& want,
+                 double tolerance) {
+  ops::ExpectNear(HostTensor::Of({static_cast<int64_t>(got.size())}, kF32, got), want, tolerance);
+}
+
+std::vector<double> SumOverRanks(const std::vector<double>& summand, const LayerContext& ctx) {
+  const HostTensor sum = HostTensor::Of({static_cast<int64_t>(summand.size())}, kF32, summand);
+  ctx.tensor_group.AllReduce(sum, ReduceOp::kSum, ctx.stream);
+  return sum.Values();
+}
+
+std::vector<double> RowsOf(const std::vector<double>& x, int64_t first, int64_t count,
+                           int64_t width) {
+  return std::vector<double>(x.begin() + first * width, x.begin() + (first + count) * width);
+}
+
+}  // namespace
+
+LayerHarness::LayerHarness(const std::vector<int>& lengths, const ProcessGroup& tensor_group,
+                           bool sequence_parallel)
+    : saved_({}, kArenaBytes, "saved", nullptr),
+      scratch_({}, kArenaBytes, "scratch", nullptr),
+      recompute_({}, kArenaBytes, "recompute", nullptr),
+      deferred_({}, kArenaBytes, "deferred", nullptr),
+      cu_seqlens_(1, 0),
+      context_{tensor_group, Stream::Cpu(&pool_), &saved_, &scratch_, &batch_} {
+  for (size_t sample = 0; sample < lengths.size(); ++sample) {
+    for (int t = 0; t < lengths[sample]; ++t) {
+      tokens_.push_back(static_cast<int32_t>(tokens_.size()));
+      positions_.push_back(t);
+      samples_.push_back(static_cast<int64_t>(sample));
+    }
+    cu_seqlens_.push_back(static_cast<int32_t>(tokens_.size()));
+  }
+  const Shape shape{static_cast<int64_t>(tokens_.size())};
+  batch_.tokens_T = Tensor(tokens_.data(), DType::kInt32, shape);
+  batch_.position_T = batch_.sample_position_T = Tensor(positions_.data(), DType::kInt32, shape);
+  batch_.sample_T = Tensor(samples_.data(), DType::kInt64, shape);
+  batch_.cu_seqlens =
+      Tensor(cu_seqlens_.data(), DType::kInt32, {static_cast<int64_t>(cu_seqlens_.size())});
+  batch_.max_seqlen = *std::max_element(lengths.begin(), lengths.end());
+  batch_.num_samples = static_cast<int64_t>(lengths.size());
+  context_.sequence_parallel = sequence_parallel;
+  context_.recompute = &recompute_;
+}
+
+void LayerHarness::Bind(const std::vector<Parameter*>& parameters) {
+  for (Parameter* parameter : parameters) {
+    Parameter normal;
+    normal.name = parameter->name;
+    normal.sharding = parameter->sharding;
+    normal.initializer = Initializer::Normal(0.3f);
+    HostTensor value(parameter->sharding.local_shape, kF32);
+    FillInitial(normal, /*seed=*/7, value);
+    parameter->data = value.tensor();
+    HostTensor gradient(parameter->sharding.local_shape, kF32);
+    parameter->grad = gradient.tensor();
+    values_.push_back(std::move(value));
+    gradients_.push_back(std::move(gradient));
+  }
+}
+
+void LayerHarness::ResetArenas() {
+  for (Arena* arena : {&saved_, &scratch_, &recompute_, &deferred_}) arena->Reset();
+}
+
+void LayerHarness::Forward(const LayerCalls& calls, const Tensor& x, const Tensor& y) {
+  ResetArenas();
+  calls.forward(context_, x, y);
+}
+
+LayerHarness::Results LayerHarness::Run(const LayerCalls& calls, const HostTensor& x,
+                                        const HostTensor& dy, bool deferred) {
+  for (HostTensor& gradient : gradients_) {
+    for (int64_t i = 0; i < gradient.numel(); ++i) gradient.Set(i, 0);
+  }
+  context_.deferred = deferred ? &deferred_ : nullptr;
+  const HostTensor y(dy.tensor().shape(), kF32), dx(x.tensor().shape(), kF32);
+  Forward(calls, x, y);
+  const Tensor kept_dy = context_.kept()->Allocate(kF32, dy.tensor().shape(), "dy");
+  std::memcpy(kept_dy.raw(), dy.tensor().raw(), dy.tensor().bytes());
+  calls.backward(context_, kept_dy, dx);
+  if (deferred) calls.backward_weight(context_);
+  context_.deferred = nullptr;
+  Results results{y.Values(), dx.Values(), {}};
+  for (const HostTensor& gradient : gradients_) results.gradients.push_back(gradient.Values());
+  return results;
+}
+
+void ExpectGradients(LayerHarness* harness, const LayerCalls& calls, int64_t input_width,
+                     int64_t output_width) {
+  harness->Bind(calls.parameters);
+  const int64_t rows = harness->context().rows();
+  HostTensor x = Rows(rows, input_width, 1);
+  const HostTensor dy = Rows(rows, output_width, 2);
+  const LayerHarness::Results results = harness->Run(calls, x, dy);
+  const HostTensor y({rows, output_width}, kF32);
+  const auto loss = [&] {
+    harness->Forward(calls, x, y);
+    return ops::Dot(y, dy);
+  };
+  {
+    SCOPED_TRACE("gradient of the input");
+    ExpectClose(results.dx, ops::FiniteDifference(&x, loss), ops::kFiniteDifferenceTolerance);
+  }
+  for (size_t i = 0; i < calls.parameters.size(); ++i) {
+    SCOPED_TRACE("gradient of " + calls.parameters[i]->name);
+    ExpectClose(results.gradients[i], ops::FiniteDifference(&harness->values()[i], loss),
+                ops::kFiniteDifferenceTolerance);
+  }
+  if (calls.backward_weight == nullptr) return;
+  const LayerHarness::Results deferred = harness->Run(calls, x, dy, /*deferred=*/true);
+  EXPECT_EQ(deferred.dx, results.dx);
+  EXPECT_EQ(deferred.gradients, results.gradients);
+}
+
+void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& make, int64_t width) {
+  LayerHarness one(lengths);
+  const LayerCalls whole = make(one.tensor_group(), false);
+  one.Bind(whole.parameters);
+  const int64_t tokens = one.batch().num_tokens();
+  const HostTensor x = Rows(tokens, width, 1), dy = Rows(tokens, width, 2);
+  const LayerHarness::Results want = one.Run(whole, x, dy);
+  for (bool sequence_parallel : {false, true}) {
+    const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& group) {
+      SCOPED_TRACE(testing::Message() << "rank " << rank << " of 2"
+                                      << (sequence_parallel ? ", sequence parallel" : ""));
+      LayerHarness harness(lengths, group, sequence_parallel);
+      const LayerCalls calls = make(group, sequence_parallel);
+      harness.Bind(calls.parameters);
+      const int64_t rows = harness.context().rows(), first = sequence_parallel ? rank * rows : 0;
+      const LayerHarness::Results got =
+          harness.Run(calls, SomeRows(x, first, rows), SomeRows(dy, first, rows));
+      ExpectClose(got.y, RowsOf(want.y, first, rows, width), kRanksTolerance);
+      ExpectClose(got.dx, RowsOf(want.dx, first, rows, width), kRanksTolerance);
+      for (size_t i = 0; i < calls.parameters.size(); ++i) {
+        const Parameter& parameter = *calls.parameters[i];
+        SCOPED_TRACE("gradient of " + parameter.name);
+        std::vector<double> gradient = got.gradients[i];
+        if (parameter.sharding.partial.contains(Axis::kTensor))
+          gradient = SumOverRanks(gradient, harness.context());
+        ExpectClose(gradient,
+                    BlockOf(want.gradients[IndexOf(parameter.name, whole)], parameter.sharding),
+                    kRanksTolerance);
+      }
+      return absl::OkStatus();
+    });
+    EXPECT_EQ(status, absl::OkStatus());
+  }
+}
+
+}  // namespace megatron

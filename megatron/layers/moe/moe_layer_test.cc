@@ -1,0 +1,81 @@
+#include "megatron/layers/moe/moe_layer.h"
+
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "megatron/layers/layer_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kHidden = 8, kExperts = 4;
+
+// All experts are chosen, so that no small step of a finite difference changes a choice.
+TransformerOptions Options() {
+  TransformerOptions options;
+  options.num_layers = 1;
+  options.hidden_size = kHidden;
+  options.ffn_hidden_size = 12;
+  options.linear_bias = false;
+  options.gated = true;
+  options.moe.num_experts = kExperts;
+  options.moe.ffn_hidden_size = 6;
+  options.moe.router.topk = kExperts;
+  options.moe.balance = BalanceUnit::kNone;
+  return options;
+}
+
+class MoeLayerTest : public testing::Test {
+ protected:
+  LayerCalls MakeLayer(const TransformerOptions& options) {
+    const auto layer = std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0,
+                                                  harness_.tensor_group(), ExpertGroups{});
+    state_ = RouterState(options.moe, {layer->router_name()}, {}, nullptr);
+    layer->set_state(state_.layer(0));
+    return CallsOf(layer);
+  }
+
+  LayerHarness harness_{{4, 4}};
+  RouterState state_;
+};
+
+TEST_F(MoeLayerTest, GradientsAreThoseOfFiniteDifferences) {
+  ExpectGradients(&harness_, MakeLayer(Options()), kHidden);
+}
+
+TEST_F(MoeLayerTest, GradientsWithSigmoidScoresAndASharedExpertAreThoseOfFiniteDifferences) {
+  TransformerOptions options = Options();
+  options.moe.router.score = ops::RouterScore::kSigmoid;
+  options.moe.shared_ffn_hidden_size = 10;
+  ExpectGradients(&harness_, MakeLayer(options), kHidden);
+}
+
+TEST_F(MoeLayerTest, AnExpertThatNoTokenChoosesChangesNothing) {
+  TransformerOptions options = Options();
+  options.moe.router.topk = 2;
+  const LayerCalls calls = MakeLayer(options);
+  harness_.Bind(calls.parameters);
+  // The router's row of expert 3 makes it the least wanted by every token of positive values.
+  size_t router = 0, fc1 = 0;
+  for (size_t i = 0; i < calls.parameters.size(); ++i) {
+    if (calls.parameters[i]->name == "mlp.router.weight") router = i;
+    if (calls.parameters[i]->name == "mlp.experts.experts.linear_fc1.weight") fc1 = i;
+  }
+  for (int64_t h = 0; h < kHidden; ++h) harness_.values()[router].Set(3 * kHidden + h, -100);
+  ops::HostTensor x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
+  for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, 1 + 0.1 * x.Get(i));
+  const ops::HostTensor y({8, kHidden}, DType::kFloat32);
+  harness_.Forward(calls, x, y);
+  const std::vector<double> before = y.Values();
+  ops::HostTensor& weights = harness_.values()[fc1];
+  const int64_t of_one_expert = weights.numel() / kExperts;
+  for (int64_t i = 0; i < of_one_expert; ++i) weights.Set(3 * of_one_expert + i, 9);
+  harness_.Forward(calls, x, y);
+  EXPECT_EQ(y.Values(), before);
+  for (int64_t i = 0; i < of_one_expert; ++i) weights.Set(i, 9);
+  harness_.Forward(calls, x, y);
+  EXPECT_NE(y.Values(), before);
+}
+
+}  // namespace
+}  // namespace megatron

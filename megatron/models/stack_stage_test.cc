@@ -1,0 +1,432 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/comm/thread/run_ranks.h"
+#include "megatron/models/model_harness.h"
+
+namespace megatron {
+namespace {
+
+using Gradients = std::map<std::string, std::vector<float>>;
+
+struct NamedModel {
+  const char* name;
+  ModelOptions options;
+};
+
+ModelOptions With(ModelOptions options, const std::function<void(ModelOptions*)>& change) {
+  change(&options);
+  return options;
+}
+
+// Every option that changes arithmetic, in at least one model.
+std::vector<NamedModel> Models() {
+  return {
+      {"gpt2", SmallGpt2()},
+      {"llama", SmallLlama()},
+      // All experts are chosen: another choice would be a jump of the loss.
+      {"mixtral", With(SmallMixtral(),
+                       [](ModelOptions* o) {
+                         o->transformer.moe.router.topk = 4;
+                         o->transformer.moe.capacity_factor.reset();
+                       })},
+      {"deepseek",
+       With(SmallDeepSeek(), [](ModelOptions* o) { o->transformer.moe.router.topk = 8; })},
+      {"sinkhorn, jitter, post-norm", With(SmallBalanced(),
+                                           [](ModelOptions* o) {
+                                             o->transformer.moe.router.topk = 4;
+                                             o->transformer.moe.capacity_factor.reset();
+                                             o->transformer.moe.pad_to_capacity = false;
+                                           })},
+      {"exact GELU, no biases but on QKV, scaled norm",
+       With(SmallGpt2(),
+            [](ModelOptions* o) {
+              o->transformer.activation = ops::Activation::kGeluErf;
+              o->transformer.linear_bias = false;
+              o->transformer.norm.zero_centered_gamma = true;
+            })},
+      {"QK norm, one query group, interleaved and partial rotation",
+       With(SmallLlama(),
+            [](ModelOptions* o) {
+              o->transformer.qk_norm = true;
+              o->transformer.num_query_groups = 1;
+              o->transformer.rotary_options.interleaved = true;
+              o->transformer.rotary_options.percent = 0.5;
+            })},
+      {"dropout everywhere, LayerNorm on QK", With(SmallGpt2(),
+                                                   [](ModelOptions* o) {
+                                                     o->transformer.hidden_dropout = 0.2f;
+                                                     o->transformer.attention_dropout = 0.3f;
+                                                     o->transformer.qk_norm = true;
+                                                   })},
+      {"wide heads, scaled rotary, gated with biases, tied",
+       With(SmallLlama(),
+            [](ModelOptions* o) {
+              o->transformer.kv_channels = 12;
+              o->transformer.rotary_options.scaling_factor = 8;
+              o->transformer.rotary_options.interpolation_factor = 2;
+              o->transformer.linear_bias = true;
+              o->tied_embeddings = true;
+            })},
+      {"bert", SmallBert()},
+      {"bert, GELU by tanh in its head",
+       With(SmallBert(),
+            [](ModelOptions* o) { o->masked_lm_activation = ops::Activation::kGeluTanh; })},
+      {"post-norm bert", SmallPostNormBert()},
+      {"post-norm bert without a sentence-order head, dropout everywhere",
+       With(SmallPostNormBert(),
+            [](ModelOptions* o) {
+              o->transformer.hidden_dropout = 0.2f;
+              o->transformer.attention_dropout = 0.3f;
+              o->sentence_order_head = false;
+            })},
+      {"t5 as Megatron's, dropout everywhere", With(SmallMegatronT5(),
+                                                    [](ModelOptions* o) {
+                                                      o->transformer.hidden_dropout = 0.2f;
+                                                      o->transformer.attention_dropout = 0.3f;
+                                                    })},
+      // A difference may not see both sides of a kink.
+      {"t5 with GELU",
+       With(SmallT5(),
+            [](ModelOptions* o) { o->transformer.activation = ops::Activation::kGeluTanh; })},
+      {"t5 1.1", With(SmallT5(),
+                      [](ModelOptions* o) {
+                        o->transformer.gated = true;
+                        o->transformer.gate = ops::Activation::kGeluTanh;
+                        o->tied_embeddings = false;
+                        o->output_scale = 1;
+                      })},
+  };
+}
+
+Gradients Collect(ModelHarness& model) {
+  Gradients gradients;
+  for (Parameter* parameter : model.parameters()) {
+    const float* values = parameter->grad.data<float>();
+    gradients[parameter->name].assign(values, values + parameter->grad.numel());
+  }
+  return gradients;
+}
+
+double Norm(const std::vector<float>& values) {
+  double sum = 0;
+  for (double v : values) sum += v * v;
+  return std::sqrt(sum);
+}
+
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum);
+}
+
+// Along a random direction of each parameter, the loss changes as its gradient says.
+TEST(StackStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    ModelHarness model(named.options, ProcessGroup(), 1234);
+    HostBatch batch = RandomBatch({11, 7}, named.options.vocab_size, 5);
+    model.LossAndGradients(&batch);
+    const Gradients gradients = Collect(model);
+    std::mt19937 random(7);
+    for (Parameter* parameter : model.parameters()) {
+      SCOPED_TRACE(parameter->name);
+      float* weights = parameter->data.data<float>();
+      const std::vector<float> original(weights, weights + parameter->data.numel());
+      const std::vector<float>& gradient = gradients.at(parameter->name);
+      // The gradient's own direction, roughened: the change of the loss is then far above its
+      // rounding.
+      std::vector<double> direction(original.size());
+      double length = 0, expected = 0;
+      for (size_t i = 0; i < direction.size(); ++i) {
+        direction[i] = gradient[i] + 0.3 * Norm(gradient) / std::sqrt(double(direction.size())) *
+                                         (static_cast<double>(random() % 2001) / 1000 - 1);
+        length += direction[i] * direction[i];
+      }
+      ASSERT_GT(length, 0);
+      auto loss_at = [&](double step) {
+        for (size_t i = 0; i < direction.size(); ++i)
+          weights[i] = static_cast<float>(original[i] + step * direction[i] / std::sqrt(length));
+        return model.Loss(&batch, /*training=*/true);
+      };
+      for (size_t i = 0; i < direction.size(); ++i)
+        expected += gradient[i] * direction[i] / std::sqrt(length);
+      const double step = 4e-3;
+      // Richardson's extrapolation: the error of the difference is of fourth order.
+      const double coarse = (loss_at(2 * step) - loss_at(-2 * step)) / (4 * step);
+      const double fine = (loss_at(step) - loss_at(-step)) / (2 * step);
+      EXPECT_NEAR((4 * fine - coarse) / 3, expected, 4e-3 * std::max(std::abs(expected), 0.02));
+      std::copy(original.begin(), original.end(), weights);
+    }
+  }
+}
+
+TEST(StackStageTest, PackedSequencesDoNotSeeEachOther) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    ModelHarness model(named.options, ProcessGroup(), 1);
+    HostBatch both = RandomBatch({9, 14}, named.options.vocab_size, 3, /*first_sample=*/40);
+    double tokens = 0, lm_loss = 0, order_loss = 0;
+    for (int s = 0; s < 2; ++s) {
+      HostBatch alone;
+      const int begin = both.cu_seqlens[s], end = both.cu_seqlens[s + 1];
+      auto cut = [&](const auto& from, auto* to) {
+        to->assign(from.begin() + begin, from.begin() + end);
+      };
+      cut(both.tokens, &alone.tokens), cut(both.labels, &alone.labels),
+          cut(both.positions, &alone.positions), cut(both.types, &alone.types);
+      cut(both.sample_positions, &alone.sample_positions), cut(both.samples, &alone.samples);
+      cut(both.loss_weights, &alone.loss_weights),
+          cut(both.gradient_weights, &alone.gradient_weights);
+      alone.cu_seqlens = {0, end - begin};
+      const int encoder_begin = both.encoder_cu_seqlens[s],
+                encoder_end = both.encoder_cu_seqlens[s + 1];
+      auto cut_encoder = [&](const auto& from, auto* to) {
+        to->assign(from.begin() + encoder_begin, from.begin() + encoder_end);
+      };
+      cut_encoder(both.encoder_tokens, &alone.encoder_tokens);
+      cut_encoder(both.encoder_positions, &alone.encoder_positions);
+      cut_encoder(both.encoder_samples, &alone.encoder_samples);
+      alone.encoder_cu_seqlens = {0, encoder_end - encoder_begin};
+      alone.sequence_labels = {both.sequence_labels[s]};
+      alone.sequence_weights = {1};
+      alone.sequence_gradient_weights = {both.sequence_gradient_weights[s]};
+      double weight = 0;
+      for (float w : alone.loss_weights) weight += w;
+      model.LossAndGradients(&alone);
+      tokens += weight;
+      lm_loss += model.means().at("lm loss") * weight;
+      if (named.options.sentence_order_head) order_loss += model.means().at("sop loss");
+    }
+    const Gradients apart = Collect(model);
+    model.ZeroGradients();
+    EXPECT_NEAR(model.LossAndGradients(&both), lm_loss / tokens + order_loss / 2, 2e-6);
+    for (const auto& [name, gradient] : Collect(model))
+      EXPECT_LE(Distance(gradient, apart.at(name)), 1e-5 * (Norm(gradient) + 0.1)) << name;
+  }
+}
+
+TEST(StackStageTest, RecomputationChangesNoBit) {
+  std::vector<std::pair<const char*, std::function<void(ModelOptions*)>>> ways = {
+      {"uniform",
+       [](ModelOptions* o) {
+         o->layer_recompute = {LayerRecompute::kUniform, 1};
+       }},
+      {"uniform, both layers at once",
+       [](ModelOptions* o) {
+         o->layer_recompute = {LayerRecompute::kUniform, 2};
+       }},
+      {"uniform, an uneven group",
+       [](ModelOptions* o) {
+         o->layer_recompute = {LayerRecompute::kUniform, 3};
+       }},
+      {"block",
+       [](ModelOptions* o) {
+         o->layer_recompute = {LayerRecompute::kBlock, 1};
+       }},
+      {"attention", [](ModelOptions* o) { o->transformer.recompute.core_attention = true; }},
+      {"mlp", [](ModelOptions* o) { o->transformer.recompute.mlp = true; }},
+      {"norm", [](ModelOptions* o) { o->transformer.recompute.norm = true; }},
+      {"all parts",
+       [](ModelOptions* o) {
+         o->transformer.recompute = {true, true, true};
+       }},
+      {"all parts and layers", [](ModelOptions* o) {
+         o->transformer.recompute = {true, true, true};
+         o->layer_recompute = {LayerRecompute::kBlock, 1};
+       }}};
+  for (const NamedModel& named : Models()) {
+    ModelHarness plain(named.options, ProcessGroup(), 9);
+    HostBatch batch = RandomBatch({20, 13}, named.options.vocab_size, 2);
+    const double loss = plain.LossAndGradients(&batch);
+    const Gradients gradients = Collect(plain);
+    for (const auto& [name, change] : ways) {
+      SCOPED_TRACE(std::string(named.name) + ": " + name);
+      ModelHarness model(With(named.options, change), ProcessGroup(), 9);
+      EXPECT_EQ(model.LossAndGradients(&batch), loss);
+      EXPECT_EQ(Collect(model), gradients);
+    }
+  }
+}
+
+TEST(StackStageTest, RecomputationTakesLessMemory) {
+  HostBatch batch = RandomBatch({64}, 50, 2);
+  ModelOptions options = SmallGpt2();
+  options.transformer.num_layers = 6;
+  const int64_t all = MeasureStage(options, 1, batch.View()).slots[0].bytes;
+  options.transformer.recompute = {true, true, true};
+  const int64_t selective = MeasureStage(options, 1, batch.View()).slots[0].bytes;
+  options.transformer.recompute = {};
+  options.layer_recompute = {LayerRecompute::kUniform, 1};
+  const int64_t full = MeasureStage(options, 1, batch.View()).slots[0].bytes;
+  EXPECT_LT(selective, 0.7 * all);
+  EXPECT_LT(full, 0.6 * selective);
+}
+
+TEST(StackStageTest, BitsDoNotDependOnTheNumberOfThreads) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({33, 17}, named.options.vocab_size, 2);
+    ModelHarness one(named.options, ProcessGroup(), 3, /*threads=*/1);
+    const double loss = one.LossAndGradients(&batch);
+    for (int threads : {2, 3}) {
+      ModelHarness many(named.options, ProcessGroup(), 3, threads);
+      EXPECT_EQ(many.LossAndGradients(&batch), loss);
+      EXPECT_EQ(Collect(many), Collect(one));
+    }
+  }
+}
+
+// Compares this rank's gradients with the blocks of the whole that it holds.
+// The gradients of experts, which this test gives each rank whole, are summands until then too.
+void ExpectBlocksOf(const Gradients& whole, ModelHarness& model) {
+  for (Parameter* parameter : model.parameters()) {
+    const Sharding& sharding = parameter->sharding;
+    if (sharding.partial.contains(Axis::kTensor) || sharding.expert_grid)
+      continue;  // a summand: checked where gradients are finished
+    const std::vector<float>& all = whole.at(parameter->name);
+    Tensor block(const_cast<float*>(all.data()), DType::kFloat32, sharding.global_shape);
+    for (int d = 0; d < block.rank(); ++d)
+      block = block.Slice(d, sharding.offset[d], sharding.offset[d] + sharding.local_shape[d]);
+    double distance = 0, norm = 0;
+    const float* mine = parameter->grad.data<float>();
+    std::vector<int64_t> index(block.rank(), 0);
+    for (int64_t i = 0; i < block.numel(); ++i) {
+      int64_t offset = 0, rest = i;
+      for (int d = block.rank() - 1; d >= 0; --d) {
+        offset += rest % block.dim(d) * block.stride(d);
+        rest /= block.dim(d);
+      }
+      const double want = block.data<float>()[offset];
+      distance += (mine[i] - want) * (mine[i] - want);
+      norm += want * want;
+    }
+    EXPECT_LE(std::sqrt(distance), 1e-5 * (std::sqrt(norm) + 0.1)) << parameter->name;
+  }
+}
+
+TEST(StackStageTest, TensorParallelRanksComputeWhatOneRankComputes) {
+  for (const NamedModel& named : Models()) {
+    if (named.options.transformer.num_query_groups < 2) continue;
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
+    ModelHarness one(named.options, ProcessGroup(), 77);
+    const double loss = one.LossAndGradients(&batch);
+    const Gradients gradients = Collect(one);
+    ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
+                  ModelHarness model(named.options, world, 77);
+                  HostBatch mine = batch;
+                  EXPECT_NEAR(model.LossAndGradients(&mine), loss, 2e-6);
+                  ExpectBlocksOf(gradients, model);
+                  return world.status();
+                }).ok());
+  }
+}
+
+TEST(StackStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
+    ModelHarness whole(named.options, ProcessGroup(), 77);
+    const double loss = whole.LossAndGradients(&batch);
+    const Gradients gradients = Collect(whole);
+    ModelOptions options = named.options;
+    options.logits_chunk = 8;  // 33 tokens, or three more: the last chunk is smaller
+    ModelHarness chunked(options, ProcessGroup(), 77);
+    EXPECT_EQ(chunked.LossAndGradients(&batch), loss);
+    for (const auto& [name, mean] : whole.means()) {
+      // There may be no spans.
+      if (std::isnan(mean)) continue;
+      EXPECT_EQ(chunked.means().at(name), mean) << name;
+    }
+    for (const auto& [name, gradient] : Collect(chunked)) {
+      EXPECT_LE(Distance(gradient, gradients.at(name)), 1e-6 * Norm(gradients.at(name))) << name;
+    }
+    EXPECT_EQ(chunked.Loss(&batch, /*training=*/false), whole.Loss(&batch, /*training=*/false));
+    if (options.transformer.num_query_groups < 2) continue;
+    ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
+                  ModelHarness model(options, world, 77);
+                  HostBatch mine = batch;
+                  EXPECT_NEAR(model.LossAndGradients(&mine), loss, 2e-6);
+                  ExpectBlocksOf(gradients, model);
+                  return world.status();
+                }).ok());
+  }
+}
+
+TEST(StackStageTest, LogitsInChunksTakeLessMemory) {
+  ModelOptions options = SmallGpt2();
+  HostBatch batch = RandomBatch({32, 32}, options.vocab_size, 1);
+  const auto bytes = [&] { return MeasureStage(options, 1, batch.View()).total(); };
+  const int64_t whole = bytes();
+  options.logits_chunk = 16;
+  // Three quarters of the logits, in fp32.
+  EXPECT_GE(whole - bytes(), 48 * options.padded_vocab_size * 4);
+}
+
+TEST(StackStageTest, SixteenBitModelsStayCloseToFp32) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
+                                 SmallMegatronT5(), SmallT5()}) {
+      options.transformer.init_std = options.transformer.output_init_std =
+          options.embedding_init_std = 0.1f;
+      // ReLU's slope jumps where rounding changes a sign.
+      if (options.transformer.activation == ops::Activation::kRelu)
+        options.transformer.activation = ops::Activation::kGeluTanh;
+      HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
+      ModelHarness exact(options, ProcessGroup(), 5);
+      const double loss = exact.LossAndGradients(&batch);
+      options.transformer.dtype = dtype;
+      ModelHarness rounded(options, ProcessGroup(), 5);
+      EXPECT_NEAR(rounded.LossAndGradients(&batch), loss, 0.01) << dtype;
+      const Gradients want = Collect(exact);
+      for (const auto& [name, gradient] : Collect(rounded)) {
+        EXPECT_LE(Distance(gradient, want.at(name)), 0.05 * Norm(want.at(name)) + 1e-3)
+            << dtype << " " << name;
+      }
+    }
+  }
+}
+
+TEST(StackStageTest, EvaluationIsTrainingWithoutDropout) {
+  for (const NamedModel& named : Models()) {
+    SCOPED_TRACE(named.name);
+    HostBatch batch = RandomBatch({30, 3}, named.options.vocab_size, 2);
+    ModelHarness model(named.options, ProcessGroup(), 3);
+    const double evaluated = model.Loss(&batch, /*training=*/false);
+    const double trained = model.Loss(&batch, /*training=*/true);
+    const TransformerOptions& transformer = named.options.transformer;
+    if (transformer.hidden_dropout > 0 || transformer.moe.input_jitter_eps > 0) {
+      EXPECT_NE(evaluated, trained);
+    } else {
+      EXPECT_EQ(evaluated, trained);
+    }
+  }
+}
+
+TEST(StackStageTest, PredictsTheLogitsThatTheLossIsMadeOf) {
+  for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallBert(), SmallPostNormBert(),
+                               SmallMegatronT5(), SmallT5()}) {
+    options.sentence_order_head = false;
+    ModelHarness model(options, ProcessGroup(), 3);
+    HostBatch batch = RandomBatch({12}, options.vocab_size, 4);
+    std::fill(batch.loss_weights.begin(), batch.loss_weights.end(), 0.0f);
+    batch.loss_weights[7] = 1;
+    const double loss = model.Loss(&batch, /*training=*/false);
+    const std::vector<float> logits = model.Logits(&batch, 7);
+    double sum = 0;
+    for (int v = 0; v < options.vocab_size; ++v) sum += std::exp(double{logits[v]});
+    EXPECT_NEAR(std::log(sum) - logits[batch.labels[7]], loss, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,104 @@
+// One rank's part of a model with an encoder and a decoder: parts of consecutive layers, the
+// encoder's before the decoder's, with the embedding in front of the first and the head behind the
+// last. A part may hold layers of both stacks.
+//
+// What crosses an edge between two parts is all that is needed behind it:
+//   encoder_UH        what the encoder's layers so far have made of it; behind the encoder, its
+//                     normalized output, to whose gradient every part of the decoder adds its own
+//   decoder_TH        the decoder's stream; in front of its first layer, its embedding
+//   decoder_bias_WN   with relative positions: what the decoder's layers add to scores, and
+//   encoder_bias_WN   in front of the encoder's end, what its layers do
+// So the first part alone embeds tokens and holds tables of positions. With one part there are no
+// edges and no copies.
+//
+// Legend: T tokens of the decoder, U of the encoder (of the residual streams: those of this rank),
+// H hidden, W distances, N heads of this rank.
+#ifndef MEGATRON_MODELS_T5_T5_STAGE_H_
+#define MEGATRON_MODELS_T5_T5_STAGE_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "megatron/layers/norm_layer.h"
+#include "megatron/layers/relative_positions.h"
+#include "megatron/models/model_stage.h"
+#include "megatron/models/t5/t5_options.h"
+
+namespace megatron {
+
+class T5Stage : public ModelStage {
+ public:
+  // `setup.placement.layers` counts the encoder's layers and then the decoder's.
+  T5Stage(const ModelOptions& options, const Measures& measures, const StageSetup& setup);
+
+  std::vector<TensorSpec> InputSpecs(int microbatch, int chunk) const override;
+  std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const override;
+  void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
+               absl::Span<const Tensor> outputs, const Stream& stream) override;
+  void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
+                absl::Span<const Tensor> input_gradients, const Stream& stream) override;
+  void BackwardWeight(const WorkItem& item, const Stream& stream) override;
+
+ private:
+  // What crosses an edge, or its gradient; biases may be empty.
+  struct Streams {
+    Tensor encoder_UH, decoder_TH, decoder_bias_WN, encoder_bias_WN;
+  };
+  struct Saved {
+    Streams in;
+    Tensor encoder_output_UH;
+    LayerStack::Saved encoder, decoder;
+    TokenEmbedding::Saved encoder_embedding, decoder_embedding;
+    NormLayer::Saved encoder_norm;
+    LmHead::Saved head;
+  };
+  struct Chunk {
+    bool first = false, last = false;  // whether it is the model's first part, its last
+    // Whether its input is in front of the encoder's end, and its output behind it.
+    bool in_encoder = false, in_decoder = false;
+    std::unique_ptr<LayerStack> encoder, decoder;
+    std::vector<Saved> saved;  // by slot
+
+    bool ends_encoder() const { return in_encoder && in_decoder; }
+  };
+  // The decoder's context and the encoder's, each with its own batch.
+  struct Contexts {
+    explicit Contexts(const LayerContext& ctx);
+    Contexts(const Contexts&) = delete;
+    Contexts& operator=(const Contexts&) = delete;
+
+    MicroBatch encoder_batch;
+    LayerContext encoder, decoder;
+  };
+
+  Chunk MakeChunk(int chunk) const;
+  void MakePositions(Device device, MemoryLedger* ledger);
+  void AppendInnerParameters(std::vector<Parameter*>* out) override;
+  void SetSlots(const StageMemory::Slots& slots) override;
+
+  bool relative() const { return options().transformer.relative_positions.buckets > 0; }
+  std::vector<TensorSpec> EdgeSpecs(int microbatch, bool in_encoder) const;
+  Streams FromEdge(absl::Span<const Tensor> tensors, bool in_encoder) const;
+  Tensor AllocateBias(Arena* arena) const;
+
+  Streams Embed(const Contexts& contexts, Saved* saved) const;
+  void EmbedBackward(const Contexts& contexts, const Streams& gradients, const Saved& saved);
+  void ForwardEncoder(const Chunk& chunk, const Contexts& contexts, const Streams& out,
+                      Saved* saved) const;
+  void ForwardDecoder(const Chunk& chunk, Contexts* contexts, const Streams& out, Saved* saved);
+  void BackwardDecoder(const Chunk& chunk, Contexts* contexts, const Streams& dout,
+                       const Streams& din, Saved* saved);
+  void BackwardEncoder(const Chunk& chunk, Contexts* contexts, const Streams& dout,
+                       const Streams& din, Saved* saved);
+
+  std::vector<Chunk> chunks_;
+  // On the first stage, with relative positions.
+  std::unique_ptr<RelativePositions> encoder_positions_, decoder_positions_;
+  std::unique_ptr<NormLayer> encoder_norm_;  // where the encoder ends
+  int encoder_norm_block_ = WeightBlocks::kNone;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_T5_T5_STAGE_H_

@@ -1,0 +1,37 @@
+// AdamW (I. Loshchilov, F. Hutter, arXiv 1711.05101).
+#ifndef MEGATRON_OPTIM_ADAMW_RULE_H_
+#define MEGATRON_OPTIM_ADAMW_RULE_H_
+
+#include <string>
+#include <vector>
+
+#include "megatron/optim/update_rule.h"
+
+namespace megatron {
+
+class AdamWRule : public UpdateRule {
+ public:
+  AdamWRule(double beta1, double beta2, double epsilon) {
+    options_.beta1 = beta1;
+    options_.beta2 = beta2;
+    options_.epsilon = static_cast<float>(epsilon);
+  }
+
+  std::string name() const override { return "adam"; }
+  std::vector<OptimizerState> states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+
+  void Update(const UpdateRange& range, const Stream& stream) const override {
+    ops::AdamWOptions options = options_;
+    options.step = range.step;
+    options.grad_scale = range.grad_scale;
+    ops::AdamWUpdate(stream, options, range.segments, range.gradients, range.states[0],
+                     range.states[1], range.masters, range.weights);
+  }
+
+ private:
+  ops::AdamWOptions options_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_OPTIM_ADAMW_RULE_H_

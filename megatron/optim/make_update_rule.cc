@@ -1,0 +1,21 @@
+#include "megatron/optim/make_update_rule.h"
+
+#include "glog/logging.h"
+#include "megatron/optim/adamw_rule.h"
+#include "megatron/optim/sgd_rule.h"
+
+namespace megatron {
+
+std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
+  switch (options.kind) {
+    case OptimizerOptions::kAdamW:
+      return std::make_unique<AdamWRule>(options.adam_beta1, options.adam_beta2,
+                                         options.adam_epsilon);
+    case OptimizerOptions::kSgd:
+      return std::make_unique<SgdRule>(options.sgd_momentum);
+  }
+  LOG(FATAL) << "optimizer kind " << options.kind;
+  return nullptr;
+}
+
+}  // namespace megatron

@@ -1,0 +1,27 @@
+// OptimizerState: the description of one state tensor of an optimizer.
+#ifndef MEGATRON_OPTIM_OPTIMIZER_STATE_H_
+#define MEGATRON_OPTIM_OPTIMIZER_STATE_H_
+
+#include <optional>
+#include <string>
+
+#include "megatron/tensor/dtype.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// A state has one element for each element of the parameters and starts as zeros.
+struct OptimizerState {
+  // PyTorch's name for it, such as "exp_avg". Checkpoints keep the state of a parameter P as
+  // "optimizer.state.NAME.P".
+  std::string name;
+  DType dtype = DType::kFloat32;
+  // The device of its memory; if unset, the device of the parameters.
+  std::optional<Device> device = std::nullopt;
+  // The name in checkpoints that were saved before it was renamed; empty if it never was.
+  std::string former_name = {};
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_OPTIM_OPTIMIZER_STATE_H_

@@ -1,0 +1,48 @@
+// UpdateRule: how an optimizer turns gradients into new weights.
+//
+// A rule declares the states it keeps for each element of the parameters and updates a range of
+// elements at a time. It knows nothing of ranks, sharding, clipping, loss scales and checkpoints:
+// Optimizer, ParameterBuffers and training_checkpoint.h serve all rules alike.
+#ifndef MEGATRON_OPTIM_UPDATE_RULE_H_
+#define MEGATRON_OPTIM_UPDATE_RULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "megatron/ops/optimizer.h"
+#include "megatron/optim/optimizer_state.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// Consecutive elements of the flat buffers: all tensors are flat and of the same length.
+struct UpdateRange {
+  // One segment for each parameter, counted from the range's first element. Elements outside of
+  // every segment are padding, which stays as it is.
+  absl::Span<const ops::OptimizerSegment> segments;
+  Tensor gradients, masters;              // fp32
+  absl::InlinedVector<Tensor, 2> states;  // in the order of UpdateRule::states()
+  Tensor weights;        // the model's copy of the masters; empty if the masters are the weights
+  float grad_scale = 1;  // factor on the gradients: unscaling and clipping
+  int64_t step = 1;      // number of this update, counted from 1
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  // The value of optimizer.optimizer that chooses this rule. Checkpoints record it.
+  virtual std::string name() const = 0;
+  virtual std::vector<OptimizerState> states() const = 0;
+  // Updates masters and states, and rounds the masters to the weights. The result for an element
+  // does not depend on how elements are cut into ranges.
+  virtual void Update(const UpdateRange& range, const Stream& stream) const = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_OPTIM_UPDATE_RULE_H_

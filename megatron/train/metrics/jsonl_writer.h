@@ -1,0 +1,80 @@
+// metrics.jsonl: one JSON object per optimizer step and per evaluation, in the order in which they
+// happened, for plots and scripts.
+//
+//   {"iteration":2,"consumed_samples":32,"lm loss":5.54,"learning-rate":3e-05,"grad-norm":2.1,
+//    "loss-scale":1,"batch-size":16,"skipped":false,"elapsed_ms":81.2,"tokens_per_second":50443,
+//    "tflops":0.3,"mfu":0.41}
+//   {"iteration":100,"lm loss validation":3.1,"lm loss validation ppl":22.2}
+//   {"iteration":100,"lm loss test":3.1,"lm loss test ppl":22.2}
+//
+// Keys are Megatron's TensorBoard tags where it has one. A number that is not finite is null.
+//
+// A run that continues from a checkpoint takes steps again that it had taken before it was stopped;
+// their old lines are dropped when the file is opened, so that the file reads as if nothing had
+// happened.
+//
+// A line is *torn* when it is no JSON and begins as a record does, or with a zero byte, or is
+// empty: what a crash, a full disk or a power cut leaves of a record. Readers pass over torn lines,
+// JsonlWriter::Open removes them, and a record that follows one starts on a line of its own.
+
+#ifndef MEGATRON_TRAIN_METRICS_JSONL_WRITER_H_
+#define MEGATRON_TRAIN_METRICS_JSONL_WRITER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/file_system.h"
+#include "megatron/train/metrics/metrics_writer.h"
+#include "megatron/train/metrics/step_metrics.h"
+
+namespace megatron {
+
+// The contents of a file. Its steps hold only what a line has: neither what the model measures
+// besides "lm loss" nor intervals.
+struct MetricsHistory {
+  std::vector<StepMetrics> steps;
+  std::vector<EvaluationMetrics> evaluations;  // on the validation set
+  std::vector<EvaluationMetrics> tests;        // on the test set
+};
+
+std::string ToJsonLine(const StepMetrics& step);
+std::string ToJsonLine(const EvaluationMetrics& evaluation);
+
+// InvalidArgument names the first line that is neither a record nor torn. A last line without its
+// line feed counts as torn, also where only the line feed is missing.
+absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text);
+
+// Each record is one write to the operating system: a program that is killed loses none, a machine
+// that loses power loses what came after the last Sync.
+class JsonlWriter : public MetricsWriter {
+ public:
+  // Keeps the records of iterations up to `last_iteration` (0 when training starts from the
+  // beginning) and removes later ones, at one stroke: a crash leaves the old file or the new one.
+  // Removes torn lines, too. Makes the directory where there is none. Fails on a file that holds
+  // anything else than metrics, and leaves it as it is.
+  static absl::StatusOr<std::unique_ptr<JsonlWriter>> Open(FileSystem& fs, const std::string& path,
+                                                           int64_t last_iteration);
+
+  // A record whose write fails is lost or torn; the next ones are whole.
+  absl::Status WriteStep(const StepMetrics& step) override;
+  absl::Status WriteEvaluation(const EvaluationMetrics& evaluation) override;
+  absl::Status Sync() override;
+
+ private:
+  explicit JsonlWriter(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
+
+  absl::Status WriteLine(absl::string_view line);
+
+  std::unique_ptr<WritableFile> file_;
+  bool torn_ = false;  // the last write failed, and may have left a part of its line
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_METRICS_JSONL_WRITER_H_

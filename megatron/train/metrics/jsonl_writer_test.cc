@@ -1,0 +1,221 @@
+#include "megatron/train/metrics/jsonl_writer.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/fault_file_system.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/memory_file_system.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+StepMetrics Step(int64_t iteration) {
+  StepMetrics step;
+  step.iteration = iteration;
+  step.consumed_samples = 16 * iteration;
+  step.loss = 1.0 / 3;
+  step.learning_rate = 3e-5;
+  step.grad_norm = 2.5;
+  step.global_batch_size = 16;
+  step.speed.elapsed_ms = 81.25;
+  step.speed.tokens_per_second = 50443;
+  step.speed.model_tflops = 0.25;
+  return step;
+}
+
+EvaluationMetrics Evaluation(int64_t iteration, double loss, bool on_test_set = false) {
+  EvaluationMetrics evaluation;
+  evaluation.iteration = iteration;
+  evaluation.loss = loss;
+  evaluation.on_test_set = on_test_set;
+  return evaluation;
+}
+
+class JsonlWriterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_THAT(fs_.RemoveTree(JoinPath(::testing::TempDir(), "jsonl_writer_test")), IsOk());
+  }
+
+  std::unique_ptr<JsonlWriter> OpenAt(int64_t last_iteration) {
+    auto writer = JsonlWriter::Open(fs_, path_, last_iteration);
+    EXPECT_THAT(writer, IsOk());
+    return *std::move(writer);
+  }
+
+  std::string Contents() { return *ReadFileToString(fs_, path_); }
+
+  void WriteFile(absl::string_view text) {
+    ASSERT_THAT(fs_.CreateDirs(ParentPath(path_)), IsOk());
+    ASSERT_THAT(WriteFileAtomically(fs_, path_, text), IsOk());
+  }
+
+  FileSystem& fs_ = PosixFileSystem();
+  const std::string path_ = JoinPath(::testing::TempDir(), "jsonl_writer_test/run/metrics.jsonl");
+};
+
+TEST_F(JsonlWriterTest, WritesOneObjectPerStepAndEvaluation) {
+  const auto writer = OpenAt(0);
+  ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+  ASSERT_THAT(writer->WriteEvaluation(Evaluation(1, 2.0)), IsOk());
+  EXPECT_EQ(
+      Contents(),
+      "{\"iteration\":1,\"consumed_samples\":16,\"lm "
+      "loss\":0.3333333333333333,\"learning-rate\":3e-05,\"grad-norm\":2.5,"
+      "\"loss-scale\":1.0,\"batch-size\":16,\"skipped\":false,\"elapsed_ms\":81.25,\"tokens_per_"
+      "second\":50443.0,"
+      "\"tflops\":0.25}\n"
+      "{\"iteration\":1,\"lm loss validation\":2.0,\"lm loss validation ppl\":7.38905609893065}\n");
+}
+
+TEST_F(JsonlWriterTest, OtherValuesOfAModelHaveTheirNames) {
+  StepMetrics step = Step(1);
+  step.others = {{"sop loss", 0.5}};
+  EXPECT_THAT(ToJsonLine(step), ::testing::HasSubstr(",\"sop loss\":0.5,"));
+  EvaluationMetrics evaluation = Evaluation(1, 2.0);
+  evaluation.others = {{"lm accuracy", 0.25}};
+  EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy validation\":0.25}"));
+  evaluation.on_test_set = true;
+  EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy test\":0.25}"));
+}
+
+TEST_F(JsonlWriterTest, ReadsWhatItWrote) {
+  StepMetrics skipped = Step(2);
+  skipped.loss = std::numeric_limits<double>::infinity();
+  skipped.skipped = true;
+  skipped.params_norm = 7;
+  skipped.num_zeros = 5;
+  skipped.speed.mfu = 0.41;
+  const auto history = ParseMetrics(absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(skipped),
+                                                 ToJsonLine(Evaluation(2, 1.5)),
+                                                 ToJsonLine(Evaluation(2, 2.5, true))));
+  ASSERT_THAT(history, IsOk());
+  ASSERT_EQ(history->steps.size(), 2);
+  EXPECT_EQ(ToJsonLine(history->steps[0]), ToJsonLine(Step(1)));
+  EXPECT_EQ(ToJsonLine(history->steps[1]), ToJsonLine(skipped));
+  EXPECT_TRUE(std::isnan(history->steps[1].loss));
+  ASSERT_EQ(history->evaluations.size(), 1);
+  EXPECT_EQ(history->evaluations[0].loss, 1.5);
+  ASSERT_EQ(history->tests.size(), 1);
+  EXPECT_EQ(history->tests[0].loss, 2.5);
+  EXPECT_EQ(ToJsonLine(history->tests[0]), ToJsonLine(Evaluation(2, 2.5, true)));
+}
+
+TEST_F(JsonlWriterTest, AfterAResumeTheFileReadsAsIfNothingHadHappened) {
+  {
+    const auto writer = OpenAt(0);
+    for (int i = 1; i <= 5; ++i) ASSERT_THAT(writer->WriteStep(Step(i)), IsOk());
+    ASSERT_THAT(writer->WriteEvaluation(Evaluation(5, 1)), IsOk());
+  }
+  const std::string uninterrupted = Contents();
+  const auto writer = OpenAt(3);
+  EXPECT_EQ(Contents(),
+            absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(2)), ToJsonLine(Step(3))));
+  for (int i = 4; i <= 5; ++i) ASSERT_THAT(writer->WriteStep(Step(i)), IsOk());
+  ASSERT_THAT(writer->WriteEvaluation(Evaluation(5, 1)), IsOk());
+  ASSERT_THAT(writer->Sync(), IsOk());
+  EXPECT_EQ(Contents(), uninterrupted);
+}
+
+TEST_F(JsonlWriterTest, ATrainingFromTheBeginningEmptiesTheFile) {
+  WriteFile(ToJsonLine(Step(1)));
+  OpenAt(0);
+  EXPECT_EQ(Contents(), "");
+}
+
+TEST_F(JsonlWriterTest, DropsALineThatACrashCutShort) {
+  const std::string first = ToJsonLine(Step(1));
+  for (size_t length = 0; length < first.size(); ++length) {
+    WriteFile(absl::StrCat(first, ToJsonLine(Step(2)).substr(0, length)));
+    OpenAt(2);
+    EXPECT_EQ(Contents(), first) << length;
+  }
+}
+
+TEST_F(JsonlWriterTest, BeginsANewLineAfterAWriteThatFailedMidway) {
+  FaultFileSystem full(&fs_);
+  auto writer = JsonlWriter::Open(full, path_, 0);
+  ASSERT_THAT(writer, IsOk());
+  ASSERT_THAT((*writer)->WriteStep(Step(1)), IsOk());
+  full.FailAt(0, ENOSPC, /*lasting=*/true);
+  for (int i = 2; i <= 3; ++i)
+    EXPECT_THAT((*writer)->WriteStep(Step(i)), StatusIs(absl::StatusCode::kResourceExhausted));
+  full.Heal();
+  for (int i = 4; i <= 5; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
+
+  const auto history = ParseMetrics(Contents());
+  ASSERT_THAT(history, IsOk());
+  std::vector<int64_t> iterations;
+  for (const StepMetrics& step : history->steps) iterations.push_back(step.iteration);
+  EXPECT_THAT(iterations, ElementsAre(1, 4, 5));
+  OpenAt(4);
+  EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(4))));
+}
+
+TEST_F(JsonlWriterTest, TornLinesAreSkippedWhereverTheyAre) {
+  const std::string first = ToJsonLine(Step(1)), second = ToJsonLine(Step(2));
+  const std::string zeros(40, '\0');
+  // A part of a record, alone or with another one behind it; and sectors that were never written.
+  for (const std::string& torn :
+       {std::string(), second.substr(0, 1), second.substr(0, 5), second.substr(0, 60),
+        second.substr(0, 60) + first.substr(0, first.size() - 1), zeros,
+        zeros + second.substr(40, 60), second.substr(0, 60) + zeros}) {
+    WriteFile(absl::StrCat(torn, "\n", first, torn, "\n", second, torn));
+    const auto history = ParseMetrics(Contents());
+    ASSERT_THAT(history, IsOk()) << torn;
+    EXPECT_EQ(history->steps.size(), 2) << torn;
+    OpenAt(2);
+    EXPECT_EQ(Contents(), absl::StrCat(first, second)) << torn;
+  }
+}
+
+TEST_F(JsonlWriterTest, OpensTheFileThatAPowerCutLeaves) {
+  MemoryFileSystem disk;
+  auto writer = JsonlWriter::Open(disk, "run/metrics.jsonl", 0);
+  ASSERT_THAT(writer, IsOk());
+  for (int i = 1; i <= 6; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
+  ASSERT_THAT((*writer)->Sync(), IsOk());
+  const std::string synced = *ReadFileToString(disk, "run/metrics.jsonl");
+  for (int i = 7; i <= 12; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const auto image = disk.CrashImage(disk.operation_count(), CrashModel::kTearUnsynced, seed);
+    ASSERT_THAT(JsonlWriter::Open(*image, "run/metrics.jsonl", 6), IsOk()) << seed;
+    EXPECT_THAT(ReadFileToString(*image, "run/metrics.jsonl"), IsOkAndHolds(synced)) << seed;
+  }
+}
+
+TEST_F(JsonlWriterTest, LeavesAForeignFileAlone) {
+  for (const char* text : {"my diary\n", "{\"iteration\":1,\"lm loss\":2}\nnull\n", "{}\n",
+                           "[[[[\n", "{\"iteration\":\"1\",\"lm loss\":2}\n", "my diary",
+                           "{\n  \"name\": 1\n}\n", "{\"iteration\":1,\"lm loss\":2}\nmy diary"}) {
+    WriteFile(text);
+    EXPECT_THAT(
+        JsonlWriter::Open(fs_, path_, 9).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a record of metrics")));
+    EXPECT_EQ(Contents(), text);
+  }
+}
+
+TEST_F(JsonlWriterTest, OpeningFailsWhereItCannotWrite) {
+  EXPECT_FALSE(JsonlWriter::Open(fs_, "/proc/metrics/metrics.jsonl", 0).ok());
+}
+
+}  // namespace
+}  // namespace megatron

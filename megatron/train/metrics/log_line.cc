@@ -1,0 +1,88 @@
+#include "megatron/train/metrics/log_line.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace megatron {
+
+namespace {
+
+// Megatron's part of the line.
+std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
+  const IntervalMetrics& interval = *step.interval;
+  std::string line =
+      absl::StrCat(" [", absl::FormatTime("%Y-%m-%d %H:%M:%E6S", step.time, zone), "]");
+  absl::StrAppendFormat(&line, " iteration %8d/%8d |", step.iteration, step.train_iters);
+  absl::StrAppendFormat(&line, " consumed samples: %12d |", step.consumed_samples);
+  absl::StrAppendFormat(&line, " elapsed time per iteration (ms): %.1f |",
+                        interval.speed.elapsed_ms);
+  if (interval.speed.tflops_per_rank)
+    absl::StrAppendFormat(&line, " throughput per GPU (TFLOP/s/GPU): %.1f |",
+                          *interval.speed.tflops_per_rank);
+  absl::StrAppendFormat(&line, " learning rate: %.6E |", step.learning_rate);
+  absl::StrAppendFormat(&line, " global batch size: %5d |", step.global_batch_size);
+  for (const NamedValue& loss : interval.losses) {
+    if (loss.value >= 0) absl::StrAppendFormat(&line, " %s: %.6E |", loss.name, loss.value);
+  }
+  absl::StrAppendFormat(&line, " loss scale: %.1f |", step.loss_scale);
+  if (step.grad_norm) absl::StrAppendFormat(&line, " grad norm: %.3f |", *step.grad_norm);
+  if (step.num_zeros) absl::StrAppendFormat(&line, " num zeros: %d |", *step.num_zeros);
+  if (step.params_norm) absl::StrAppendFormat(&line, " params norm: %.3f |", *step.params_norm);
+  absl::StrAppendFormat(&line, " number of skipped iterations: %3d |", interval.skipped_iterations);
+  absl::StrAppendFormat(&line, " number of nan iterations: %3d |", interval.nan_iterations);
+  return line;
+}
+
+std::string FormatSpeed(const Speed& speed) {
+  std::string text =
+      absl::StrFormat(" tokens/s: %.0f | model TFLOP/s: %.*f |", speed.tokens_per_second,
+                      speed.model_tflops < 10 ? 3 : 1, speed.model_tflops);
+  if (speed.mfu && speed.full_mfu) {
+    absl::StrAppendFormat(&text, " MFU: %.1f%% (%.1f%% with attention in full) |", *speed.mfu * 100,
+                          *speed.full_mfu * 100);
+  }
+  absl::StrAppend(&text, " ETA: ", FormatTimeLeft(speed.time_left));
+  return text;
+}
+
+std::string FormatLossAndPerplexity(absl::string_view name, double value) {
+  return absl::StrFormat("%s value: %.6E | %s PPL: %.6E | ", name, value, name, Perplexity(value));
+}
+
+}  // namespace
+
+std::string FormatLogLine(const StepMetrics& step, absl::TimeZone zone) {
+  return FormatIteration(step, zone) + FormatSpeed(step.interval->speed);
+}
+
+std::string FormatValidationBlock(const EvaluationMetrics& evaluation) {
+  std::string text = absl::StrCat(" validation loss at iteration ", evaluation.iteration,
+                                  evaluation.on_test_set ? " on test set" : "", " | ");
+  absl::StrAppend(&text, FormatLossAndPerplexity("lm loss", evaluation.loss));
+  for (const NamedValue& other : evaluation.others) {
+    if (other.is_loss) absl::StrAppend(&text, FormatLossAndPerplexity(other.name, other.value));
+  }
+  for (const NamedValue& other : evaluation.others) {
+    if (!other.is_loss) absl::StrAppendFormat(&text, "%s value: %.6E | ", other.name, other.value);
+  }
+  const std::string dashes(text.size() + 1, '-');
+  return absl::StrCat(dashes, "\n", text, "\n", dashes);
+}
+
+std::string FormatTimeLeft(absl::Duration duration) {
+  if (duration == absl::InfiniteDuration()) return "unknown";
+  const int64_t seconds = absl::ToInt64Seconds(duration + absl::Milliseconds(500));
+  const int64_t minutes = seconds / 60;
+  const int64_t hours = minutes / 60;
+  if (hours >= 24) return absl::StrFormat("%dd%02dh", hours / 24, hours % 24);
+  if (hours > 0) return absl::StrFormat("%dh%02dm", hours, minutes % 60);
+  if (minutes > 0) return absl::StrFormat("%dm%02ds", minutes, seconds % 60);
+  return absl::StrFormat("%ds", seconds);
+}
+
+}  // namespace megatron

@@ -1,0 +1,35 @@
+// Something that takes the metrics of a run while it trains: the log, a file, a service.
+//
+// To add one, write a class beside this file and put it into OpenMetricsWriters
+// (metrics_writers.cc).
+#ifndef MEGATRON_TRAIN_METRICS_METRICS_WRITER_H_
+#define MEGATRON_TRAIN_METRICS_METRICS_WRITER_H_
+
+#include "absl/status/status.h"
+#include "megatron/train/metrics/step_metrics.h"
+
+namespace megatron {
+
+// The rank that prints for all has the writers, and calls them on one thread, in the order of
+// training. An error is logged and does not end the run; the writer is called again at the next
+// step.
+//
+// A run that continues from a checkpoint takes steps again that it had taken before it was stopped.
+// A writer that keeps a history drops those steps when it is opened, and makes durable in Sync()
+// what the next start must find.
+class MetricsWriter {
+ public:
+  virtual ~MetricsWriter() = default;
+
+  // Takes a step's values: at every step, and with `interval` where the step is logged.
+  virtual absl::Status WriteStep(const StepMetrics& step) = 0;
+  virtual absl::Status WriteEvaluation(const EvaluationMetrics& evaluation) = 0;
+
+  // Makes durable what was written. Called before a checkpoint commits, so that no step of the
+  // checkpoint is missing, and at the end of training.
+  virtual absl::Status Sync() { return absl::OkStatus(); }
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_METRICS_METRICS_WRITER_H_

@@ -1,0 +1,76 @@
+#include "megatron/train/metrics/metrics_writers.h"
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/fault_file_system.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/memory_file_system.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
+using ::testing::HasSubstr;
+
+class CountingWriter : public MetricsWriter {
+ public:
+  explicit CountingWriter(int* steps) : steps_(*steps) {}
+  absl::Status WriteStep(const StepMetrics&) override {
+    ++steps_;
+    return absl::InternalError("never");
+  }
+  absl::Status WriteEvaluation(const EvaluationMetrics&) override { return absl::OkStatus(); }
+
+ private:
+  int& steps_;
+};
+
+TEST(MetricsWritersTest, AWriterThatFailsKeepsNobodyFromWriting) {
+  RankProgress progress;
+  RankConsole console(/*prints=*/true, &progress);
+  int first = 0, second = 0;
+  MetricsWriters::List list;
+  list.push_back(std::make_unique<CountingWriter>(&first));
+  list.push_back(std::make_unique<CountingWriter>(&second));
+  MetricsWriters writers(std::move(list), &console);
+  writers.WriteStep({});
+  writers.WriteStep({});
+  writers.Sync();
+  EXPECT_EQ(first, 2);
+  EXPECT_EQ(second, 2);
+}
+
+TEST(MetricsWritersTest, OnlyTheRankThatPrintsWrites) {
+  MemoryFileSystem disk;
+  LoopOptions options;
+  options.metrics_file = "run/metrics.jsonl";
+  RankProgress progress;
+  RankConsole silent(/*prints=*/false, &progress), printing(/*prints=*/true, &progress);
+  ASSERT_THAT(OpenMetricsWriters(options, 0, disk, &silent), IsOk());
+  EXPECT_FALSE(disk.Stat(options.metrics_file).ok());
+  auto writers = OpenMetricsWriters(options, 0, disk, &printing);
+  ASSERT_THAT(writers, IsOk());
+  writers->WriteStep({});
+  EXPECT_THAT(ReadFileToString(disk, options.metrics_file),
+              IsOkAndHolds(HasSubstr("\"iteration\":0")));
+}
+
+TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsAnError) {
+  MemoryFileSystem disk;
+  FaultFileSystem full(&disk);
+  full.FailAt(0, ENOSPC, /*lasting=*/true);
+  LoopOptions options;
+  options.metrics_file = "run/metrics.jsonl";
+  RankProgress progress;
+  RankConsole console(/*prints=*/true, &progress);
+  EXPECT_FALSE(OpenMetricsWriters(options, 0, full, &console).ok());
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,119 @@
+#include "megatron/train/metrics/step_meter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace megatron {
+namespace {
+
+void TakeMeasured(const Measured& measured, double* lm_loss, std::vector<NamedValue>* others) {
+  for (const auto& [measure, value] : measured.values) {
+    if (measure.kind == MeasureKind::kLmLoss) {
+      *lm_loss = value;
+    } else {
+      others->push_back({measure.name, value, measure.is_loss});
+    }
+  }
+}
+
+std::vector<NamedValue> LossesOf(const StepMetrics& step) {
+  std::vector<NamedValue> losses = {{"lm loss", step.loss, /*is_loss=*/true}};
+  for (const NamedValue& other : step.others) {
+    if (other.is_loss) losses.push_back(other);
+  }
+  return losses;
+}
+
+}  // namespace
+
+// Megatron logs each iteration that is a multiple of the interval, and the first one that the
+// program runs.
+bool StepMeter::IsLogged(int64_t iteration) const {
+  return iteration % options_.loop.log_interval == 0 || iteration == last_iteration_ + 1;
+}
+
+Speed StepMeter::SpeedOf(double seconds, double tokens, int64_t iteration) const {
+  Speed speed;
+  speed.elapsed_ms = seconds * 1e3;
+  speed.tokens_per_second = tokens / seconds;
+  speed.model_tflops = tokens * basis_.flops_per_token / seconds * 1e-12;
+  if (basis_.peak_flops) {
+    speed.mfu = tokens * basis_.flops_per_token / seconds / *basis_.peak_flops;
+    speed.full_mfu = tokens * basis_.full_flops_per_token / seconds / *basis_.peak_flops;
+  }
+  if (options_.loop.log_throughput)
+    speed.tflops_per_rank = speed.model_tflops / options_.num_ranks();
+  speed.time_left =
+      absl::Seconds(seconds * static_cast<double>(options_.loop.train_iters - iteration));
+  return speed;
+}
+
+void StepMeter::AddToInterval(const StepMetrics& step, absl::Duration elapsed) {
+  interval_.elapsed += elapsed;
+  const std::vector<NamedValue> losses = LossesOf(step);
+  if (step.skipped) {
+    ++interval_.skipped;
+    interval_.nans += std::any_of(losses.begin(), losses.end(), [](const NamedValue& loss) {
+      return !std::isfinite(loss.value);
+    });
+    return;
+  }
+  ++interval_.advanced;
+  for (const NamedValue& loss : losses) {
+    const auto sum = std::find_if(interval_.sums.begin(), interval_.sums.end(),
+                                  [&](const NamedValue& known) { return known.name == loss.name; });
+    if (sum == interval_.sums.end()) {
+      interval_.sums.push_back(loss);
+    } else {
+      sum->value += loss.value;
+    }
+  }
+}
+
+IntervalMetrics StepMeter::FinishInterval(double tokens, int64_t iteration) {
+  const Interval finished = std::exchange(interval_, Interval());
+  const double iterations = static_cast<double>(finished.advanced + finished.skipped);
+  IntervalMetrics metrics;
+  metrics.losses = finished.sums;
+  for (NamedValue& mean : metrics.losses) mean.value /= static_cast<double>(finished.advanced);
+  metrics.speed = SpeedOf(absl::ToDoubleSeconds(finished.elapsed) / iterations, tokens, iteration);
+  metrics.skipped_iterations = finished.skipped;
+  metrics.nan_iterations = finished.nans;
+  return metrics;
+}
+
+StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress& progress,
+                               absl::Duration elapsed, absl::Time time) {
+  const double tokens = static_cast<double>(report.global_batch_size * options_.data.seq_length);
+  StepMetrics step;
+  step.time = time;
+  step.iteration = progress.iteration;
+  step.train_iters = options_.loop.train_iters;
+  step.consumed_samples = progress.consumed_train_samples;
+  step.global_batch_size = report.global_batch_size;
+  TakeMeasured(report, &step.loss, &step.others);
+  step.total_loss = report.loss;
+  step.learning_rate = report.learning_rate;
+  step.loss_scale = report.loss_scale;
+  if (report.update.finite) step.grad_norm = report.update.grad_norm;
+  if (options_.trainer.log_params_norm) step.params_norm = report.params_norm;
+  if (options_.trainer.log_num_zeros_in_grad) step.num_zeros = report.num_zeros;
+  step.skipped = !report.update.finite;
+  step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), tokens, step.iteration);
+  AddToInterval(step, elapsed);
+  if (IsLogged(step.iteration)) step.interval = FinishInterval(tokens, step.iteration);
+  return step;
+}
+
+EvaluationMetrics ToEvaluationMetrics(const Measured& measured, const TrainingProgress& progress,
+                                      bool on_test_set) {
+  EvaluationMetrics evaluation;
+  evaluation.iteration = progress.iteration;
+  evaluation.consumed_samples = progress.consumed_train_samples;
+  evaluation.on_test_set = on_test_set;
+  TakeMeasured(measured, &evaluation.loss, &evaluation.others);
+  return evaluation;
+}
+
+}  // namespace megatron

@@ -1,0 +1,61 @@
+// Computes the metrics of each step from what the trainer reports of it and how long it took.
+#ifndef MEGATRON_TRAIN_METRICS_STEP_METER_H_
+#define MEGATRON_TRAIN_METRICS_STEP_METER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "megatron/train/metrics/step_metrics.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/trainer.h"
+
+namespace megatron {
+
+// What speeds are computed from.
+struct SpeedBasis {
+  double flops_per_token = 0;       // with causal attention counted where the mask lets it be
+  double full_flops_per_token = 0;  // and with attention in full
+  // What all ranks' devices can do at most, in FLOP/s; nothing where that is unknown.
+  std::optional<double> peak_flops;
+};
+
+// Used by one thread; its steps follow each other.
+class StepMeter {
+ public:
+  // `last_iteration` was the last one before this program began. `options` must outlive this.
+  StepMeter(const RunOptions& options, const SpeedBasis& basis, int64_t last_iteration)
+      : options_(options), basis_(basis), last_iteration_(last_iteration) {}
+
+  // The metrics of a step that took `elapsed` and ended at `time`. `progress` includes the step.
+  StepMetrics Measure(const StepReport& report, const TrainingProgress& progress,
+                      absl::Duration elapsed, absl::Time time);
+
+ private:
+  // The iterations since the last log line. A skipped iteration (a gradient overflowed, and nothing
+  // was updated) has no part in the means, as in Megatron.
+  struct Interval {
+    std::vector<NamedValue> sums;
+    int64_t advanced = 0, skipped = 0, nans = 0;
+    absl::Duration elapsed = absl::ZeroDuration();
+  };
+
+  bool IsLogged(int64_t iteration) const;
+  Speed SpeedOf(double seconds, double tokens, int64_t iteration) const;
+  void AddToInterval(const StepMetrics& step, absl::Duration elapsed);
+  IntervalMetrics FinishInterval(double tokens, int64_t iteration);
+
+  const RunOptions& options_;
+  const SpeedBasis basis_;
+  const int64_t last_iteration_;
+  Interval interval_;
+};
+
+// The metrics of an evaluation that was made at `progress`.
+EvaluationMetrics ToEvaluationMetrics(const Measured& measured, const TrainingProgress& progress,
+                                      bool on_test_set);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_METRICS_STEP_METER_H_

@@ -1,0 +1,130 @@
+#include "megatron/train/metrics/step_meter.h"
+
+#include <limits>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+RunOptions Options() {
+  RunOptions options;
+  options.loop.train_iters = 100;
+  options.loop.log_interval = 4;
+  options.data.seq_length = 50;
+  return options;
+}
+
+StepReport Report(double loss, bool finite = true) {
+  StepReport report;
+  report.loss = loss;
+  report.values.emplace_back(Measure{MeasureKind::kLmLoss, "lm loss", /*is_loss=*/true}, loss);
+  report.values.emplace_back(Measure{MeasureKind::kLmAccuracy, "lm accuracy", /*is_loss=*/false},
+                             0.25);
+  report.update.finite = finite;
+  report.update.grad_norm = 2.5;
+  report.global_batch_size = 16;
+  return report;
+}
+
+TrainingProgress After(int64_t iteration) {
+  TrainingProgress progress;
+  progress.iteration = iteration;
+  progress.consumed_train_samples = 16 * iteration;
+  return progress;
+}
+
+StepMetrics MeasureStep(StepMeter* meter, int64_t iteration, const StepReport& report,
+                        double seconds = 2) {
+  return meter->Measure(report, After(iteration), absl::Seconds(seconds), absl::UnixEpoch());
+}
+
+TEST(StepMeterTest, ComputesSpeedsFromTokensAndTime) {
+  RunOptions options = Options();
+  StepMeter meter(options, {3e9, 4e9, 1e14}, 0);
+  const StepMetrics step = MeasureStep(&meter, 1, Report(3));
+  EXPECT_EQ(step.speed.elapsed_ms, 2000);
+  EXPECT_EQ(step.speed.tokens_per_second, 400);
+  EXPECT_DOUBLE_EQ(step.speed.model_tflops, 1.2);
+  EXPECT_DOUBLE_EQ(step.speed.mfu.value(), 0.012);
+  EXPECT_DOUBLE_EQ(step.speed.full_mfu.value(), 0.016);
+  EXPECT_EQ(step.speed.time_left, absl::Seconds(198));
+  EXPECT_FALSE(step.speed.tflops_per_rank.has_value());
+}
+
+TEST(StepMeterTest, SharesOfAnUnknownPeakAreUnknown) {
+  const RunOptions options = Options();
+  StepMeter meter(options, {3e9, 4e9, std::nullopt}, 0);
+  EXPECT_FALSE(MeasureStep(&meter, 1, Report(3)).speed.mfu.has_value());
+}
+
+TEST(StepMeterTest, ThroughputIsOfEachRank) {
+  RunOptions options = Options();
+  options.loop.log_throughput = true;
+  options.parallel.data = 2;
+  StepMeter meter(options, {3e9, 4e9, std::nullopt}, 0);
+  EXPECT_DOUBLE_EQ(MeasureStep(&meter, 1, Report(3)).speed.tflops_per_rank.value(), 0.6);
+}
+
+TEST(StepMeterTest, TellsLossesFromOtherValues) {
+  const RunOptions options = Options();
+  StepMeter meter(options, {}, 0);
+  const StepMetrics step = MeasureStep(&meter, 1, Report(3));
+  EXPECT_EQ(step.loss, 3);
+  ASSERT_EQ(step.others.size(), 1);
+  EXPECT_EQ(step.others[0].name, "lm accuracy");
+  EXPECT_EQ(step.others[0].value, 0.25);
+  ASSERT_EQ(step.interval->losses.size(), 1);
+  EXPECT_EQ(step.interval->losses[0].name, "lm loss");
+}
+
+TEST(StepMeterTest, LogsTheFirstIterationAndEachIntervalsLast) {
+  const RunOptions options = Options();
+  StepMeter meter(options, {}, /*last_iteration=*/5);
+  for (int64_t iteration = 6; iteration <= 13; ++iteration) {
+    EXPECT_EQ(MeasureStep(&meter, iteration, Report(3)).interval.has_value(),
+              iteration == 6 || iteration % 4 == 0)
+        << iteration;
+  }
+}
+
+TEST(StepMeterTest, AnIntervalsMeansLeaveSkippedIterationsOut) {
+  const RunOptions options = Options();
+  StepMeter meter(options, {}, /*last_iteration=*/-1);
+  MeasureStep(&meter, 1, Report(1), 1);
+  MeasureStep(&meter, 2, Report(100, /*finite=*/false), 2);
+  MeasureStep(&meter, 3, Report(kInf, /*finite=*/false), 3);
+  const StepMetrics step = MeasureStep(&meter, 4, Report(2), 6);
+  ASSERT_EQ(step.interval->losses.size(), 1);
+  EXPECT_EQ(step.interval->losses[0].value, 1.5);
+  EXPECT_EQ(step.interval->speed.elapsed_ms, 3000);
+  EXPECT_EQ(step.interval->skipped_iterations, 2);
+  EXPECT_EQ(step.interval->nan_iterations, 1);
+  EXPECT_EQ(step.speed.elapsed_ms, 6000);
+}
+
+TEST(StepMeterTest, AnIntervalOfSkippedIterationsHasNoMeans) {
+  const RunOptions options = Options();
+  StepMeter meter(options, {}, 0);
+  const StepMetrics step = MeasureStep(&meter, 1, Report(1, /*finite=*/false));
+  EXPECT_TRUE(step.interval->losses.empty());
+  EXPECT_EQ(step.interval->nan_iterations, 0);
+  EXPECT_TRUE(step.skipped);
+  EXPECT_FALSE(step.grad_norm.has_value());
+}
+
+TEST(StepMeterTest, AnEvaluationHasTheSamplesThatWereTrained) {
+  const EvaluationMetrics evaluation =
+      ToEvaluationMetrics(Report(3), After(7), /*on_test_set=*/true);
+  EXPECT_EQ(evaluation.iteration, 7);
+  EXPECT_EQ(evaluation.consumed_samples, 112);
+  EXPECT_TRUE(evaluation.on_test_set);
+  EXPECT_EQ(evaluation.loss, 3);
+  EXPECT_EQ(evaluation.others.size(), 1);
+}
+
+}  // namespace
+}  // namespace megatron
