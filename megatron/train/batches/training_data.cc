@@ -79,7 +79,7 @@ absl::StatusOr<TrainingData> OpenStorySentences(const DataOptions& options, cons
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
     SentencePart part = PartOfSentences(options, split);
-    part.documents = RangeOf(split, shares, all->num_documents());
+    part.documents = SplitRange(split, shares, all->num_documents());
     return OpenSentences(
         *options.sentences, part, sentences, [&](int64_t i) { return all->DocumentSequences(i); },
         text.tokenizer);
@@ -99,7 +99,7 @@ absl::StatusOr<TrainingData> OpenStories(const DataOptions& options, const Text&
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
     GptDatasetOptions dataset = DatasetOptions(options, text, split);
-    dataset.range = RangeOf(split, shares, sequences->num_sequences());
+    dataset.range = SplitRange(split, shares, sequences->num_sequences());
     return GptDataset::Create(sequences, dataset);
   }));
   return data;
@@ -166,7 +166,7 @@ class Files {
     return std::all_of(files_.begin(), files_.end(), [&](const OpenedFile& file) {
       const int64_t count = options.sentences.has_value() ? file.sequences->num_documents()
                                                           : file.sequences->num_sequences();
-      return RangeOf(split, shares, count).size() > 0;
+      return SplitRange(split, shares, count).size() > 0;
     });
   }
 
@@ -194,7 +194,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::Datasets(
   for (size_t i = 0; i < files_.size(); ++i) {
     const OpenedFile& file = files_[i];
     GptDatasetOptions dataset = options;
-    dataset.range = RangeOf(options.identity.split, shares, file.sequences->num_sequences());
+    dataset.range = SplitRange(options.identity.split, shares, file.sequences->num_sequences());
     dataset.num_samples = num_samples[i];
     dataset.identity.fingerprint = file.fingerprint;
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptDataset> created,
@@ -212,7 +212,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::SentenceDatase
   for (size_t i = 0; i < files_.size(); ++i) {
     const IndexedDataset& file = *files_[i].sequences;
     SentencePart mine = part;
-    mine.documents = RangeOf(part.split, shares, file.num_documents());
+    mine.documents = SplitRange(part.split, shares, file.num_documents());
     mine.num_samples = num_samples[i];
     mine.cache.fingerprint = files_[i].fingerprint;
     const auto document = [&](int64_t d) { return file.DocumentSequences(d); };
