@@ -1,4 +1,4 @@
-// Samples made of sentences, for the models that restore what is missing of a text: BERT and T5.
+// Samples made of sentences, for the models that restore missing parts of a text: BERT and T5.
 #ifndef MEGATRON_TRAIN_BATCHES_SENTENCE_DATA_H_
 #define MEGATRON_TRAIN_BATCHES_SENTENCE_DATA_H_
 
@@ -20,12 +20,12 @@ struct SentenceDataOptions {
   double mask_prob = 0.15;
   double short_seq_prob = 0.1;
   bool binary_head = true;         // BERT's samples have two pieces, in order or not
-  int64_t decoder_seq_length = 0;  // set: samples are T5's
+  int64_t decoder_seq_length = 0;  // if set, samples are T5's
 };
 
-// What of a corpus is drawn, and how much.
-struct SentencePart {
-  int64_t seq_length = 0;  // of T5's encoder
+// The part of a corpus from which samples are drawn, and their number.
+struct SentenceDatasetOptions {
+  int64_t seq_length = 0;  // T5: sequence length of the encoder
   uint32_t seed = 1234;
   Split split = Split::kTrain;
   SequenceRange documents;
@@ -33,18 +33,18 @@ struct SentencePart {
   SentenceSampleCache cache;
 };
 
-// Sentences `document(i)` of `sentences` are document i. Fails as BertDataset::Create and
-// T5Dataset::Create do.
+// Opens a dataset in which sentences `document(i)` of `sentences` are document i. Fails as
+// BertDataset::Create and T5Dataset::Create do.
 absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
-    const SentenceDataOptions& options, const SentencePart& part,
+    const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer);
 
-// Of made-up documents (mock_sentences.h); a vocabulary without the special tokens that it takes
-// gets some. `part.documents` and `part.cache` are ignored.
-absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDataOptions& options,
-                                                                const SentencePart& part,
-                                                                const Tokenizer& tokenizer);
+// Makes samples of synthetic documents (mock_sentences.h); a vocabulary without the required
+// special tokens gets some. `dataset.documents` and `dataset.cache` are ignored.
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(
+    const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
+    const Tokenizer& tokenizer);
 
 }  // namespace megatron
 
