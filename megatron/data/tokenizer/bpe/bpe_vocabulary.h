@@ -18,7 +18,7 @@ namespace megatron {
 using TokenIds = absl::flat_hash_map<absl::string_view, int32_t>;
 
 // Maps tokens to their index, as views of `tokens`; empty tokens have no id.
-TokenIds IdsOf(const std::vector<std::string>& tokens);
+TokenIds MakeTokenIds(const std::vector<std::string>& tokens);
 
 using TokenPair = std::pair<absl::string_view, absl::string_view>;
 

@@ -28,7 +28,7 @@ ByteLevelBpe::ByteLevelBpe(ByteLevelVocabulary vocabulary) : vocabulary_(std::mo
   }
   if (vocabulary_.unk >= 0) num_bytes_[vocabulary_.unk] = 1;
   for (const int32_t id : byte_ids_) every_byte_ &= id >= 0;
-  if (vocabulary_.whole_pieces_first) ids_ = IdsOf(vocabulary_.tokens);
+  if (vocabulary_.whole_pieces_first) ids_ = MakeTokenIds(vocabulary_.tokens);
 }
 
 ByteLevelBpe::~ByteLevelBpe() = default;

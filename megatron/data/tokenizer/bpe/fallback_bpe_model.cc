@@ -31,7 +31,7 @@ absl::StatusOr<FallbackBpeModel> FallbackBpeModel::Create(std::vector<std::strin
                                                           FallbackBpeOptions options) {
   FallbackBpeModel model;
   model.pieces_ = std::move(pieces);
-  model.ids_ = IdsOf(model.pieces_);
+  model.ids_ = MakeTokenIds(model.pieces_);
   model.merges_ = std::move(merges);
   if (!options.unk_token.empty()) {
     const auto unk = model.ids_.find(options.unk_token);

@@ -15,7 +15,7 @@ enum class Contractions { kNone, kExactCase, kAnyCase, kAnyCaseAfterWord };
 enum class Words {
   kAfterSpace,    //  ?\p{L}+
   kAfterAny,      // [^\r\n\p{L}\p{N}]?\p{L}+
-  kCasedAfterAny  // like kAfterAny, and a word starts at a capital
+  kCasedAfterAny  // same as kAfterAny, and a word starts at a capital
 };
 
 struct Rules {
@@ -143,11 +143,11 @@ const char* AfterCasedWordWithPrefix(const Cursor& start) {
   if (start.AtEnd() || start.Is(kLetter | kNumber) || start.IsNewline()) {
     return AfterCasedWord(start);
   }
-  Cursor behind = start;
-  behind.Next();
-  if (EndsInSmallLetter(behind)) return AfterCasedWord(behind);
+  Cursor after_first = start;
+  after_first.Next();
+  if (EndsInSmallLetter(after_first)) return AfterCasedWord(after_first);
   if (EndsInSmallLetter(start)) return AfterCasedWord(start);
-  const char* const with_prefix = AfterCasedWord(behind);
+  const char* const with_prefix = AfterCasedWord(after_first);
   return with_prefix != nullptr ? with_prefix : AfterCasedWord(start);
 }
 

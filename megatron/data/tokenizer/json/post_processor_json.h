@@ -14,7 +14,7 @@
 namespace megatron {
 
 struct TokensAround {
-  std::vector<int32_t> before, behind;
+  std::vector<int32_t> before, after;
 };
 
 // Reads the member "post_processor"; if it is null, nothing is added. kInvalidArgument also for ids

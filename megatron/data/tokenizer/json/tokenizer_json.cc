@@ -94,7 +94,7 @@ int32_t FindId(const TokenIds& ids, const std::string& name,
 }
 
 SpecialTokens FindSpecial(const SpecialTokenNames& names, const std::vector<std::string>& pieces) {
-  const TokenIds ids = IdsOf(pieces);
+  const TokenIds ids = MakeTokenIds(pieces);
   SpecialTokens special;
   special.bos = FindId(ids, names.bos, {"<s>", "<|begin_of_text|>", "<|endoftext|>", "<bos>"});
   special.eos =
@@ -181,7 +181,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(absl::string_
   MEGATRON_ASSIGN_OR_RETURN(parts.decoder, DecoderFromJson(JsonMember(root, "decoder")));
   if (!pre_tokenizer.byte_level) parts.normalizer = MendFirst(std::move(parts.normalizer));
   MEGATRON_ASSIGN_OR_RETURN(
-      ModelOfJson model,
+      ParsedModel model,
       ModelFromJson(JsonMember(root, "model"), std::move(pre_tokenizer), parts.added));
   parts.pieces = std::move(model.pieces);
   parts.model = std::move(model.model);
@@ -192,7 +192,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(absl::string_
                             PostProcessorFromJson(JsonMember(root, "post_processor"),
                                                   static_cast<int64_t>(parts.pieces.size())));
   parts.special.before = std::move(around.before);
-  parts.special.behind = std::move(around.behind);
+  parts.special.after = std::move(around.after);
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 

@@ -222,7 +222,7 @@ TEST(TokenizerJsonTest, TokensOfThePostProcessorAreReportedAndNotEncoded) {
     "pair": [], "special_tokens": {"</s>": {"id": "</s>", "ids": [5], "tokens": ["</s>"]}}})";
   const auto tokenizer = Create(WithPostProcessor(t5));
   EXPECT_THAT(tokenizer->special().before, ElementsAre());
-  EXPECT_THAT(tokenizer->special().behind, ElementsAre(5));
+  EXPECT_THAT(tokenizer->special().after, ElementsAre(5));
   EXPECT_THAT(Encode(*tokenizer, "ab"), ElementsAre(3));
 
   const std::string bert = R"({"type": "BertProcessing", "sep": ["b", 1], "cls": ["a", 0]})";
@@ -230,8 +230,8 @@ TEST(TokenizerJsonTest, TokensOfThePostProcessorAreReportedAndNotEncoded) {
       R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, )", t5, ", ", bert, "]}");
   const auto surrounded = Create(WithPostProcessor(both));
   EXPECT_THAT(surrounded->special().before, ElementsAre(0));
-  EXPECT_THAT(surrounded->special().behind, ElementsAre(5, 1));
-  EXPECT_THAT(Create(ByteLevel())->special().behind, ElementsAre());
+  EXPECT_THAT(surrounded->special().after, ElementsAre(5, 1));
+  EXPECT_THAT(Create(ByteLevel())->special().after, ElementsAre());
 }
 
 TEST(TokenizerJsonTest, UnknownPartsAreRefused) {

@@ -14,14 +14,14 @@
 
 namespace megatron {
 
-struct ModelOfJson {
+struct ParsedModel {
   std::vector<std::string> pieces;  // the vocabulary, by id
   std::unique_ptr<TextModel> model;
 };
 
 // Reads the member "model". The result also does the work of the pre-tokenizer. The model never
 // makes one of the special tokens among `added` of plain text.
-absl::StatusOr<ModelOfJson> ModelFromJson(const nlohmann::json& description,
+absl::StatusOr<ParsedModel> ModelFromJson(const nlohmann::json& description,
                                           PreTokenizer pre_tokenizer,
                                           const std::vector<AddedToken>& added);
 

@@ -159,7 +159,7 @@ void SentencePieceTokenizer::AddMegatronsSpecialTokens(int32_t vocab_extra_ids) 
   special_.bos = add_unless_there(special_.bos, "<BOS>");
   special_.eos = add_unless_there(special_.eos, "<EOS>");
   special_.sentinels = pieces.AddSentinels(vocab_extra_ids);
-  added_ = pieces.behind();
+  added_ = pieces.added();
   is_special_.assign(static_cast<size_t>(vocab_size()), false);
   for (const AddedToken& token : pieces.tokens()) is_special_[static_cast<size_t>(token.id)] = true;
   special_texts_ = AddedTokens(pieces.tokens());

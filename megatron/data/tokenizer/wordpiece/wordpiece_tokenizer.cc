@@ -109,7 +109,7 @@ absl::Status WordPieceTokenizer::FindSpecialTokens(int32_t vocab_extra_ids) {
   special_.bos = special.Add("[BOS]");
   special_.eos = special_.eod = special.Add("[EOS]");
   special_.sentinels = special.AddSentinels(vocab_extra_ids);
-  pieces_.insert(pieces_.end(), special.behind().begin(), special.behind().end());
+  pieces_.insert(pieces_.end(), special.added().begin(), special.added().end());
   special_texts_ = AddedTokens(special.tokens());
   return absl::OkStatus();
 }
