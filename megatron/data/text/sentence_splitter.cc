@@ -279,8 +279,8 @@ class Splitter {
     const size_t run_end = SkipWhile(position, IsTerminator);
     resume_ = run_end;
     const size_t end = SkipWhile(run_end, IsCloser);
-    const Character behind = DecodeAt(text_, end);
-    if (end < text_.size() && !IsSpace(behind.code)) return 0;
+    const Character following = DecodeAt(text_, end);
+    if (end < text_.size() && !IsSpace(following.code)) return 0;
     const size_t next = SkipWhile(SkipSpace(end), IsOpener);
     if (next == text_.size()) return end;
     if (IsLowerCase(DecodeAt(text_, next).code)) return 0;
