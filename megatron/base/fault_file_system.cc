@@ -6,7 +6,7 @@ namespace megatron {
 
 void FaultFileSystem::FailAt(int operation, int error_number, bool lasting) {
   count_ = 0;
-  struck_ = false;
+  has_failed_ = false;
   fail_at_ = operation;
   error_number_ = error_number;
   lasting_ = lasting;
@@ -14,9 +14,9 @@ void FaultFileSystem::FailAt(int operation, int error_number, bool lasting) {
 
 absl::Status FaultFileSystem::Begin(const Operation& operation) {
   const int number = count_++;
-  const bool fails = number == fail_at_ || (struck_ && lasting_ && operation.writes);
+  const bool fails = number == fail_at_ || (has_failed_ && lasting_ && operation.writes);
   if (!fails) return absl::OkStatus();
-  struck_ = true;
+  has_failed_ = true;
   return absl::ErrnoToStatus(error_number_,
                              absl::StrCat(operation.name, " '", operation.path, "'"));
 }

@@ -26,22 +26,22 @@ class FaultFileSystem : public WrappedFileSystem {
   // operation that writes fails too; removing and reading work again.
   void FailAt(int operation, int error_number, bool lasting);
   // Restarts the count; no operation fails from now on.
-  void Heal() { FailAt(-1, 0, false); }
+  void ClearFault() { FailAt(-1, 0, false); }
 
-  // The number of operations since the last FailAt or Heal.
+  // The number of operations since the last FailAt or ClearFault.
   int operation_count() const { return count_; }
-  // Whether an operation has failed since the last FailAt or Heal.
-  bool struck() const { return struck_; }
+  // Whether an operation has failed since the last FailAt or ClearFault.
+  bool has_failed() const { return has_failed_; }
 
  private:
   // Counts one operation and says whether it fails.
   absl::Status Begin(const Operation& operation) override;
-  absl::string_view WrittenInVain(absl::string_view data) override {
+  absl::string_view WrittenBeforeFailure(absl::string_view data) override {
     return data.substr(0, data.size() / 2);
   }
 
   std::atomic<int> count_{0};
-  std::atomic<bool> struck_{false};
+  std::atomic<bool> has_failed_{false};
   int fail_at_ = -1;
   int error_number_ = 0;
   bool lasting_ = false;

@@ -26,7 +26,7 @@ TEST(FaultFileSystemTest, AnAtomicWriteKeepsTheOldContentsWhicheverOperationFail
     fs.FailAt(n, EIO, /*lasting=*/false);
     EXPECT_THAT(WriteFileAtomically(fs, "/file", "new!"), StatusIs(absl::StatusCode::kUnknown))
         << n;
-    EXPECT_TRUE(fs.struck());
+    EXPECT_TRUE(fs.has_failed());
     const bool renamed = n == operations - 1;
     EXPECT_THAT(ReadFileToString(base, "/file"), IsOkAndHolds(renamed ? "new!" : "old")) << n;
     EXPECT_THAT(base.Stat("/file.tmp"), StatusIs(absl::StatusCode::kNotFound)) << n;
@@ -53,7 +53,7 @@ TEST(FaultFileSystemTest, ALastingFaultFailsWritesButNotReadsAndRemovals) {
   EXPECT_FALSE(fs.CreateDirs("/b").ok());
   EXPECT_THAT(ReadFileToString(fs, "/file"), IsOkAndHolds("text"));
   EXPECT_THAT(fs.Remove("/file"), IsOk());
-  fs.Heal();
+  fs.ClearFault();
   EXPECT_THAT(fs.Create("/a"), IsOk());
 }
 

@@ -7,10 +7,10 @@
 //   }
 //
 // The optional last argument is an expression in which `_` is a StatusBuilder that holds the error.
-// What is streamed into it is appended to the message after "; ", or put before it after
-// `_.SetPrepend()`; code and payloads stay. The semantics are those of Abseil's own status macros,
-// which the pinned release does not have yet; the names carry a prefix so that these can live in
-// one program with anybody's.
+// Text streamed into it is appended to the message after "; ", or put before the message if
+// `_.SetPrepend()` is called first; code and payloads are kept. The semantics are those of Abseil's
+// own status macros, which the pinned release does not have yet. The names have a prefix so that
+// they cannot collide with those of other libraries.
 #ifndef MEGATRON_BASE_STATUS_MACROS_H_
 #define MEGATRON_BASE_STATUS_MACROS_H_
 
@@ -23,7 +23,7 @@
 
 namespace megatron {
 
-// An error on its way to the caller. Converts to absl::Status and absl::StatusOr<T>.
+// An error with added context. Converts to absl::Status and absl::StatusOr<T>.
 class StatusBuilder {
  public:
   explicit StatusBuilder(absl::Status status) : status_(std::move(status)) {}
@@ -68,8 +68,8 @@ class StatusBuilder {
 #define MEGATRON_STATUS_NAME_INNER_(prefix, line) prefix##line
 
 #define MEGATRON_RETURN_IF_ERROR_1_(expr) MEGATRON_RETURN_IF_ERROR_2_(expr, _)
-// A loop that returns at once, and not another `if`: an `else` of the caller then binds to the
-// caller's own `if`.
+// The loop returns in its first iteration. It is a loop and not another `if`, so that an `else` of
+// the caller belongs to the caller's own `if`.
 #define MEGATRON_RETURN_IF_ERROR_2_(expr, error)                                  \
   if (absl::Status megatron_status_ = (expr); megatron_status_.ok()) {            \
   } else                                                                          \

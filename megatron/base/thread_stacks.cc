@@ -95,7 +95,7 @@ std::vector<std::string> Ask(int id, absl::Duration patience) {
   while (!question.answered.load(std::memory_order_acquire)) {
     int expected = id;
     if (absl::Now() >= until && question.asked.compare_exchange_strong(expected, 0)) return {};
-    // The thread began to answer and was then stopped: the question stays taken for ever.
+    // The thread began to answer and was then stopped: the question stays taken forever.
     if (absl::Now() >= until + patience) return {};
     absl::SleepFor(absl::Microseconds(200));
   }

@@ -15,7 +15,7 @@ class WrappedWritableFile : public WritableFile {
   absl::Status Append(absl::string_view data) override {
     const absl::Status status = fs_.Begin({true, "write", path_});
     if (!status.ok()) {
-      const absl::string_view part = fs_.WrittenInVain(data);
+      const absl::string_view part = fs_.WrittenBeforeFailure(data);
       const absl::Status torn = part.empty() ? absl::OkStatus() : base_->Append(part);
       return torn.ok() ? status : torn;
     }

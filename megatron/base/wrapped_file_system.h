@@ -45,7 +45,7 @@ class WrappedFileSystem : public FileSystem {
   virtual absl::Status Begin(const Operation& operation) = 0;
   virtual void End() {}
   // Returns the part of `data` that an Append writes although Begin has failed.
-  virtual absl::string_view WrittenInVain(absl::string_view data) { return {}; }
+  virtual absl::string_view WrittenBeforeFailure(absl::string_view data) { return {}; }
 
   template <typename Call>
   auto Do(const Operation& operation, const Call& call) -> decltype(call()) {

@@ -354,7 +354,7 @@ TEST(SafetensorsWriterTest, LeavesTheOldFileOrTheWholeNewOneAfterAnyFailure) {
     const std::string contents = *ReadFileToString(memory, "/m/x");
     EXPECT_TRUE(contents == "old" || ParseSafetensorsHeader(contents).ok());
     EXPECT_THAT(*memory.List("/m"), ElementsAre("x"));
-    EXPECT_EQ(status.ok(), !faulty.struck());
+    EXPECT_EQ(status.ok(), !faulty.has_failed());
     if (status.ok()) {
       EXPECT_NE(contents, "old");
       EXPECT_GT(operation, 5);

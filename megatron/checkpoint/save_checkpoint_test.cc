@@ -214,8 +214,8 @@ void TestEveryFault(int error_number, bool lasting) {
     ASSERT_THAT(SaveCheckpoint(fs, options, TestState(1).Whole()), IsOk());
     fs.FailAt(n, error_number, lasting);
     const absl::Status status = SaveCheckpoint(fs, options, TestState(2).Whole());
-    const bool struck = fs.struck();
-    fs.Heal();
+    const bool struck = fs.has_failed();
+    fs.ClearFault();
 
     const absl::StatusOr<int64_t> latest = LatestWholeIteration(fs);
     ASSERT_THAT(latest, IsOk());
@@ -257,7 +257,7 @@ TEST(SaveFaultTest, AFailingRankFailsAllAndLeavesNothing) {
     fs.FailAt(n, ENOSPC, /*lasting=*/true);
     const absl::Status status = SaveByRanks(fs, TestState(2), 3);
     failures += !status.ok();
-    fs.Heal();
+    fs.ClearFault();
     const absl::StatusOr<int64_t> latest = LatestWholeIteration(fs);
     ASSERT_THAT(latest, IsOk());
     if (*latest == 2) {

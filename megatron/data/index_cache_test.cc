@@ -148,7 +148,7 @@ TEST_F(IndexCacheTest, NothingIsKeptIfBuildingFails) {
 TEST_F(IndexCacheTest, ArraysStayInMemoryAndNoTornEntryIsLeftIfFilesCannotBeWritten) {
   FaultFileSystem faults(&PosixFileSystem());
   const IndexCache cache(faults, directory_);
-  faults.Heal();
+  faults.ClearFault();
   Get(cache, 10);
   const int operations = faults.operation_count();
   ASSERT_GT(operations, 10);
@@ -157,7 +157,7 @@ TEST_F(IndexCacheTest, ArraysStayInMemoryAndNoTornEntryIsLeftIfFilesCannotBeWrit
       ASSERT_THAT(PosixFileSystem().RemoveTree(directory_), IsOk());
       faults.FailAt(i, error, /*lasting=*/true);
       EXPECT_THAT(Get(cache, i), ElementsAre(i, i + 1, i + 2, i + 3));
-      faults.Heal();
+      faults.ClearFault();
       const absl::StatusOr<IndexArrays> left = cache_.Load(key_);
       if (left.ok()) {
         EXPECT_EQ(ArrayValues<int32_t>(left->arrays[0])[0], i);

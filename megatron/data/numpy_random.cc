@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// SeedSequence's hash, which turns one seed word into as many words as a generator wants. The
+// SeedSequence's hash, which turns one seed word into as many words as a generator needs. The
 // constants are O'Neill's ("Developing a seed_seq alternative"), as numpy fixed them.
 class SeedSequence {
  public:

@@ -5,7 +5,8 @@
 // samples, micro-step by micro-step. Of the micro_batch_size × data_parallel_size samples of a
 // micro-step, rank r takes the r-th run of micro_batch_size. So the set of samples of an iteration
 // depends only on how many were consumed before it, not on the micro-batch size or the number of
-// ranks. megatron/data/sample_order.h has other orders, which map these indices further.
+// ranks. megatron/data/sample_order.h has other orders, which map these indices to other
+// samples.
 #ifndef MEGATRON_DATA_SAMPLER_H_
 #define MEGATRON_DATA_SAMPLER_H_
 

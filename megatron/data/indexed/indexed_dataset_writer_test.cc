@@ -222,7 +222,7 @@ TEST(IndexedDatasetWriterTest, AFaultLeavesTheOldDatasetUnlessItsTokensWereRepla
   FaultFileSystem fs(&memory);
   ASSERT_THAT(WriteDataset(fs, "d/x", {{1, 2}}), IsOk());
   const std::string old_index = Contents(memory, "d/x.idx"), old_bin = Contents(memory, "d/x.bin");
-  fs.Heal();
+  fs.ClearFault();
   ASSERT_THAT(WriteDataset(fs, "d/x", {{3}, {4}}), IsOk());
   const int operations = fs.operation_count();
   const std::string new_bin = Contents(memory, "d/x.bin");

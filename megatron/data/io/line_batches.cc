@@ -34,7 +34,7 @@ absl::StatusOr<bool> LineBatchReader::Next(LineBatch* batch) {
       MEGATRON_RETURN_IF_ERROR(CheckStop());
       const size_t old_size = batch->buffer.size();
       MEGATRON_ASSIGN_OR_RETURN(more, ReadMore(&batch->buffer));
-      if (passing_over_) PassOver(&batch->buffer);
+      if (dropping_line_) DropLongLine(&batch->buffer);
       Cut(old_size, batch);
       // A byte order mark is dropped, so it does not count.
       const bool too_long =
@@ -42,7 +42,7 @@ absl::StatusOr<bool> LineBatchReader::Next(LineBatch* batch) {
       if ((!more && line_begin_ < batch->buffer.size()) || (batch->lines.empty() && too_long)) {
         AddLine(absl::string_view(batch->buffer).substr(line_begin_), batch);
         line_begin_ = batch->buffer.size();
-        passing_over_ = more;
+        dropping_line_ = more;
       }
     }
     carry_.assign(batch->buffer, line_begin_, std::string::npos);
@@ -61,7 +61,7 @@ absl::Status LineBatchReader::OpenNext() {
   MEGATRON_ASSIGN_OR_RETURN(source_, open_(paths_[next_path_], stop));
   ++next_path_;
   next_line_ = 1;
-  passing_over_ = false;
+  dropping_line_ = false;
   return absl::OkStatus();
 }
 
@@ -70,10 +70,10 @@ absl::Status LineBatchReader::CheckStop() const {
   return stop ? absl::CancelledError("reading was stopped") : absl::OkStatus();
 }
 
-void LineBatchReader::PassOver(std::string* buffer) {
+void LineBatchReader::DropLongLine(std::string* buffer) {
   const size_t end = buffer->find('\n');
-  passing_over_ = end == std::string::npos;
-  buffer->erase(0, passing_over_ ? end : end + 1);
+  dropping_line_ = end == std::string::npos;
+  buffer->erase(0, dropping_line_ ? end : end + 1);
 }
 
 absl::StatusOr<bool> LineBatchReader::ReadMore(std::string* buffer) {

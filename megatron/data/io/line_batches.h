@@ -64,7 +64,7 @@ class LineBatchReader {
   absl::Status OpenNext();
   absl::Status CheckStop() const;
   // Drops the part of the buffer that belongs to a line already returned as too long.
-  void PassOver(std::string* buffer);
+  void DropLongLine(std::string* buffer);
   // Finds the lines in the buffer from byte `search_from` on.
   void Cut(size_t search_from, LineBatch* batch);
   void AddLine(absl::string_view text, LineBatch* batch);
@@ -79,7 +79,7 @@ class LineBatchReader {
   int64_t stored_bytes_before_ = 0;  // bytes of the inputs that are finished
   std::string carry_;                // the beginning of a line
   size_t line_begin_ = 0;            // beginning of the unfinished line in the buffer
-  bool passing_over_ = false;        // the unfinished line was returned as too long
+  bool dropping_line_ = false;       // the unfinished line was returned as too long
 };
 
 }  // namespace megatron

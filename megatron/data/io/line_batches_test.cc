@@ -185,7 +185,7 @@ TEST(LineBatchesTest, ErrorsOfTheInputAreReturned) {
   EXPECT_THAT(reader.Next(&batch), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-TEST(LineBatchesTest, StopEndsAWaitingRead) {
+TEST(LineBatchesTest, StopSetsTheFlagOfTheInput) {
   const std::atomic<bool>* flag = nullptr;
   LineBatchReader reader({"a"},
                          [&flag](const std::string&, const std::atomic<bool>* stop) {

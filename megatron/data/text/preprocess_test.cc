@@ -294,7 +294,7 @@ TEST_F(PreprocessTest, AFullDiskAtAnyInstantIsAnErrorAndLeavesNoVisibleDataset) 
     ASSERT_THAT(fs_.CreateDirs("d"), IsOk());
     faults.FailAt(i, ENOSPC, /*lasting=*/true);
     const auto report = run();
-    if (!faults.struck()) continue;  // only removals after success follow
+    if (!faults.has_failed()) continue;  // only removals after success follow
     EXPECT_THAT(report, StatusIs(absl::StatusCode::kResourceExhausted));
     // A visible dataset is complete: it has both files.
     for (const std::string& key : options_.json_keys) {
@@ -304,7 +304,7 @@ TEST_F(PreprocessTest, AFullDiskAtAnyInstantIsAnErrorAndLeavesNoVisibleDataset) 
       EXPECT_FALSE(fs_.Stat(prefix + ".idx.partial").ok());
     }
   }
-  faults.Heal();
+  faults.ClearFault();
 }
 
 TEST_F(PreprocessTest, AReadOnlyFolderIsAnErrorAtOnce) {

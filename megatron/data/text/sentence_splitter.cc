@@ -273,14 +273,14 @@ class Splitter {
     return position;
   }
 
-  // EndAfterTerminator, EndAfterFullStop and EndAfterQuotation return the end of the sentence that the
-  // character at `position` ends, or 0 if it ends none.
+  // EndAfterTerminator, EndAfterFullStop and EndAfterQuotation return the end of the sentence that
+  // the character at `position` ends, or 0 if it ends none.
   size_t EndAfterTerminator(size_t position) {
     const size_t run_end = SkipWhile(position, IsTerminator);
     resume_ = run_end;
     const size_t end = SkipWhile(run_end, IsCloser);
-    const Character behind = DecodeAt(text_, end);
-    if (end < text_.size() && !IsSpace(behind.code)) return 0;
+    const Character following = DecodeAt(text_, end);
+    if (end < text_.size() && !IsSpace(following.code)) return 0;
     const size_t next = SkipWhile(SkipSpace(end), IsOpener);
     if (next == text_.size()) return end;
     if (IsLowerCase(DecodeAt(text_, next).code)) return 0;

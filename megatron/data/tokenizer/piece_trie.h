@@ -71,7 +71,7 @@ class PieceTrie {
   };
 
   std::vector<NodeData> nodes_;
-  std::vector<unsigned char> labels_;  // for each node, the byte that leads to it
+  std::vector<unsigned char> labels_;  // the byte that leads to each node
   std::vector<Node> tables_;
 };
 

@@ -11,9 +11,9 @@ SpecialPieces::SpecialPieces(int32_t vocab_size, absl::FunctionRef<std::string(i
 }
 
 int32_t SpecialPieces::Add(const std::string& piece) {
-  const int32_t next = vocab_size_ + static_cast<int32_t>(behind_.size());
+  const int32_t next = vocab_size_ + static_cast<int32_t>(added_.size());
   const auto [found, inserted] = ids_.emplace(piece, next);
-  if (inserted) behind_.push_back(piece);
+  if (inserted) added_.push_back(piece);
   AddedToken token;
   token.id = found->second;
   token.content = piece;

@@ -28,14 +28,14 @@ class SpecialPieces {
   std::vector<int32_t> AddSentinels(int32_t count);
 
   // The tokens that follow the vocabulary, in the order of their ids.
-  const std::vector<std::string>& behind() const { return behind_; }
+  const std::vector<std::string>& added() const { return added_; }
   // All special tokens, for finding them in texts.
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:
   const int32_t vocab_size_;
   absl::flat_hash_map<std::string, int32_t> ids_;
-  std::vector<std::string> behind_;
+  std::vector<std::string> added_;
   std::vector<AddedToken> tokens_;
 };
 

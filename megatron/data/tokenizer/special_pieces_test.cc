@@ -21,7 +21,7 @@ TEST(SpecialPiecesTest, PiecesOfTheVocabularyKeepTheirIdsAndOthersFollow) {
   EXPECT_EQ(pieces.Add("[SEP]"), 1);
   EXPECT_EQ(pieces.Add("a"), 0);
   EXPECT_THAT(pieces.AddSentinels(3), ElementsAre(5, 2, 6));
-  EXPECT_THAT(pieces.behind(), ElementsAre("[CLS]", "<extra_id_0>", "<extra_id_2>"));
+  EXPECT_THAT(pieces.added(), ElementsAre("[CLS]", "<extra_id_0>", "<extra_id_2>"));
   ASSERT_THAT(pieces.tokens(), SizeIs(6));
   EXPECT_EQ(pieces.tokens()[1].content, "[SEP]");
   EXPECT_EQ(pieces.tokens()[1].id, 1);

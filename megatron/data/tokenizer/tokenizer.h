@@ -21,7 +21,7 @@ struct SpecialTokens {
   int32_t cls = -1, sep = -1, mask = -1;
   std::vector<int32_t> sentinels;  // <extra_id_0>, <extra_id_1>, …: additional_special_tokens_ids
   // Tokens that the tokenizer's file puts before and after each text that a model reads.
-  std::vector<int32_t> before, behind;
+  std::vector<int32_t> before, after;
 };
 
 // Bytes [begin, end) of a text.
@@ -52,7 +52,7 @@ class Tokenizer {
   // The token that ends a document.
   int32_t eod() const { return special().eod; }
 
-  // Appends the ids of `text` only: no BOS, no EOD, and neither `before` nor `behind`.
+  // Appends the ids of `text` only: no BOS, no EOD, and neither `before` nor `after`.
   // kInvalidArgument if the text cannot be encoded; nothing is appended then.
   absl::Status Encode(absl::string_view text, std::vector<int32_t>* ids,
                       const EncodeOptions& options = {}) const {

@@ -418,7 +418,7 @@ std::string NormalizeUnicode(NormalizationForm form, absl::string_view text,
       symbols.push_back({c.code_point, 0, i});
       pending = true;
     } else {
-      // A composed character is decomposed before it composes anew.
+      // A composed character is decomposed before it is composed again.
       if (pending && IsComposed(form)) {
         const Symbol first = symbols.front();
         symbols.clear();

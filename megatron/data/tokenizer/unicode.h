@@ -27,7 +27,7 @@ constexpr char32_t kReplacementCharacter = 0xfffd;
 
 struct Utf8Char {
   char32_t code_point = 0;
-  uint32_t length = 0;  // in bytes; U+FFFD of length 1 is an invalid byte
+  uint32_t length = 0;  // number of bytes; U+FFFD of length 1 is an invalid byte
 };
 
 // Decodes a character that is not ASCII from [p, end), which is not empty. Prefer DecodeUtf8.

@@ -16,28 +16,30 @@ namespace {
 constexpr int32_t kMostMockSentinels = 100;  // as many as T5's own vocabulary has
 
 template <typename Options>
-Options OptionsOf(const SentenceDataOptions& options, const SentencePart& part) {
-  Options dataset;
-  dataset.documents = part.documents;
-  dataset.seq_length = static_cast<int32_t>(part.seq_length);
-  dataset.seed = part.seed;
-  dataset.num_samples = part.num_samples;
-  dataset.short_sequence_probability = options.short_seq_prob;
-  dataset.masking.probability = options.mask_prob;
-  dataset.cache = part.cache;
-  return dataset;
+Options OptionsOf(const SentenceDataOptions& options, const SentenceDatasetOptions& dataset) {
+  Options result;
+  result.documents = dataset.documents;
+  result.seq_length = static_cast<int32_t>(dataset.seq_length);
+  result.seed = dataset.seed;
+  result.num_samples = dataset.num_samples;
+  result.short_sequence_probability = options.short_seq_prob;
+  result.masking.probability = options.mask_prob;
+  result.cache = dataset.cache;
+  return result;
 }
 
-BertDatasetOptions BertOptions(const SentenceDataOptions& options, const SentencePart& part) {
-  auto dataset = OptionsOf<BertDatasetOptions>(options, part);
-  dataset.classification_head = options.binary_head;
-  return dataset;
+BertDatasetOptions BertOptions(const SentenceDataOptions& options,
+                               const SentenceDatasetOptions& dataset) {
+  auto result = OptionsOf<BertDatasetOptions>(options, dataset);
+  result.classification_head = options.binary_head;
+  return result;
 }
 
-T5DatasetOptions T5Options(const SentenceDataOptions& options, const SentencePart& part) {
-  auto dataset = OptionsOf<T5DatasetOptions>(options, part);
-  dataset.decoder_seq_length = static_cast<int32_t>(options.decoder_seq_length);
-  return dataset;
+T5DatasetOptions T5Options(const SentenceDataOptions& options,
+                           const SentenceDatasetOptions& dataset) {
+  auto result = OptionsOf<T5DatasetOptions>(options, dataset);
+  result.decoder_seq_length = static_cast<int32_t>(options.decoder_seq_length);
+  return result;
 }
 
 template <typename Source, typename Dataset>
@@ -50,33 +52,33 @@ absl::StatusOr<std::unique_ptr<SampleSource>> SourceOf(
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
-    const SentenceDataOptions& options, const SentencePart& part,
+    const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer) {
   if (options.model == ModelKind::kT5) {
-    return SourceOf<T5Source>(T5Dataset::Create(std::move(sentences), document,
-                                                WordPiecesOf(tokenizer), T5Options(options, part)));
+    return SourceOf<T5Source>(T5Dataset::Create(
+        std::move(sentences), document, WordPiecesOf(tokenizer), T5Options(options, dataset)));
   }
   return SourceOf<BertSource>(BertDataset::Create(
-      std::move(sentences), document, WordPiecesOf(tokenizer), BertOptions(options, part)));
+      std::move(sentences), document, WordPiecesOf(tokenizer), BertOptions(options, dataset)));
 }
 
-absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDataOptions& options,
-                                                                const SentencePart& part,
-                                                                const Tokenizer& tokenizer) {
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(
+    const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
+    const Tokenizer& tokenizer) {
   const int32_t vocab_size = tokenizer.vocab_size();
   if (options.model == ModelKind::kT5) {
     const int32_t sentinels = std::min(kMostMockSentinels, vocab_size / 2);
     return SourceOf<T5Source>(CreateMockDataset<T5Dataset>(
-        part.split,
+        dataset.split,
         tokenizer.special().sentinels.empty() ? MockWordPieces(vocab_size, sentinels)
                                               : WordPiecesOf(tokenizer),
-        T5Options(options, part)));
+        T5Options(options, dataset)));
   }
   return SourceOf<BertSource>(CreateMockDataset<BertDataset>(
-      part.split,
+      dataset.split,
       tokenizer.special().cls >= 0 ? WordPiecesOf(tokenizer) : MockWordPieces(vocab_size, 0),
-      BertOptions(options, part)));
+      BertOptions(options, dataset)));
 }
 
 }  // namespace megatron

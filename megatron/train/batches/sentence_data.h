@@ -1,4 +1,4 @@
-// Samples made of sentences, for the models that restore what is missing of a text: BERT and T5.
+// Samples made of sentences, for the models that restore missing parts of a text: BERT and T5.
 #ifndef MEGATRON_TRAIN_BATCHES_SENTENCE_DATA_H_
 #define MEGATRON_TRAIN_BATCHES_SENTENCE_DATA_H_
 
@@ -25,8 +25,8 @@ struct SentenceDataOptions {
   int64_t decoder_seq_length = 0;  // T5: the most tokens of a sample's decoder
 };
 
-// The part of a corpus that is drawn from, and how much is drawn.
-struct SentencePart {
+// The part of a corpus from which samples are drawn, and their number.
+struct SentenceDatasetOptions {
   int64_t seq_length = 0;  // the most tokens of a sample; for T5 of its encoder
   uint32_t seed = 1234;
   Split split = Split::kTrain;
@@ -35,18 +35,18 @@ struct SentencePart {
   SentenceSampleCache cache;
 };
 
-// Sentences `document(i)` of `sentences` are document i. Fails as BertDataset::Create and
-// T5Dataset::Create do.
+// Opens a dataset in which sentences `document(i)` of `sentences` are document i. Fails as
+// BertDataset::Create and T5Dataset::Create do.
 absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
-    const SentenceDataOptions& options, const SentencePart& part,
+    const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
     const Tokenizer& tokenizer);
 
-// Opens made-up documents (mock_sentences.h); a vocabulary without the special tokens that they
-// need gets some. `part.documents` and `part.cache` are ignored.
-absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(const SentenceDataOptions& options,
-                                                                const SentencePart& part,
-                                                                const Tokenizer& tokenizer);
+// Makes samples of synthetic documents (mock_sentences.h); a vocabulary without the required
+// special tokens gets some. `dataset.documents` and `dataset.cache` are ignored.
+absl::StatusOr<std::unique_ptr<SampleSource>> OpenMockSentences(
+    const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
+    const Tokenizer& tokenizer);
 
 }  // namespace megatron
 

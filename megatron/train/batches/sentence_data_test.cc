@@ -27,11 +27,11 @@ std::unique_ptr<Tokenizer> Make(const std::string& type, int64_t vocab_size, int
   return *CreateTokenizer(options);
 }
 
-SentencePart Part() {
-  SentencePart part;
-  part.seq_length = 64;
-  part.num_samples = 40;
-  return part;
+SentenceDatasetOptions Options() {
+  SentenceDatasetOptions dataset;
+  dataset.seq_length = 64;
+  dataset.num_samples = 40;
+  return dataset;
 }
 
 SentenceDataOptions T5() {
@@ -43,10 +43,10 @@ SentenceDataOptions T5() {
 
 absl::StatusOr<Source> OpenStories(const SentenceDataOptions& options, const Tokenizer& tokenizer) {
   auto stories = std::make_shared<StorySentences>(*MakeStorySentences(20000, 1, tokenizer));
-  SentencePart part = Part();
-  part.documents = {0, stories->num_documents()};
+  SentenceDatasetOptions dataset = Options();
+  dataset.documents = {0, stories->num_documents()};
   return OpenSentences(
-      options, part, std::shared_ptr<const TokenSequences>(stories, &stories->sentences),
+      options, dataset, std::shared_ptr<const TokenSequences>(stories, &stories->sentences),
       [&](int64_t i) { return stories->DocumentSequences(i); }, tokenizer);
 }
 
@@ -105,7 +105,7 @@ TEST(SentenceDataTest, MoreIsMaskedWithAGreaterProbability) {
 
 TEST(SentenceDataTest, MockDataBringsItsOwnSentinels) {
   const auto tokenizer = Make("NullTokenizer", 300, 0);
-  const auto source = OpenMockSentences(T5(), Part(), *tokenizer);
+  const auto source = OpenMockSentences(T5(), Options(), *tokenizer);
   ASSERT_THAT(source, IsOk());
   ExpectT5(**source, 300);
 }

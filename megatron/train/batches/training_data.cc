@@ -43,13 +43,13 @@ GptDatasetOptions DatasetOptions(const DataOptions& options, const Text& text, S
   return dataset;
 }
 
-SentencePart PartOfSentences(const DataOptions& options, Split split) {
-  SentencePart part;
-  part.seq_length = options.seq_length;
-  part.seed = options.seed;
-  part.split = split;
-  part.num_samples = SamplesNeeded(split, options.run);
-  return part;
+SentenceDatasetOptions SentenceOptions(const DataOptions& options, Split split) {
+  SentenceDatasetOptions dataset;
+  dataset.seq_length = options.seq_length;
+  dataset.seed = options.seed;
+  dataset.split = split;
+  dataset.num_samples = SamplesNeeded(split, options.run);
+  return dataset;
 }
 
 // Opens the training part and, where the run evaluates, the validation part. `open` opens one.
@@ -78,11 +78,11 @@ absl::StatusOr<TrainingData> OpenStorySentences(const DataOptions& options, cons
   const std::shared_ptr<const TokenSequences> sentences(all, &all->sentences);
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
-    SentencePart part = PartOfSentences(options, split);
-    part.documents = RangeOf(split, shares, all->num_documents());
+    SentenceDatasetOptions dataset = SentenceOptions(options, split);
+    dataset.documents = SplitRange(split, shares, all->num_documents());
     return OpenSentences(
-        *options.sentences, part, sentences, [&](int64_t i) { return all->DocumentSequences(i); },
-        text.tokenizer);
+        *options.sentences, dataset, sentences,
+        [&](int64_t i) { return all->DocumentSequences(i); }, text.tokenizer);
   }));
   return data;
 }
@@ -99,7 +99,7 @@ absl::StatusOr<TrainingData> OpenStories(const DataOptions& options, const Text&
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
     GptDatasetOptions dataset = DatasetOptions(options, text, split);
-    dataset.range = RangeOf(split, shares, sequences->num_sequences());
+    dataset.range = SplitRange(split, shares, sequences->num_sequences());
     return GptDataset::Create(sequences, dataset);
   }));
   return data;
@@ -113,7 +113,7 @@ absl::StatusOr<TrainingData> OpenMock(const DataOptions& options, const Text& te
       OpenParts(options, &data, [&](Split split) -> absl::StatusOr<std::unique_ptr<SampleSource>> {
         if (!options.sentences.has_value())
           return CreateMockGptDataset(split, DatasetOptions(options, text, split));
-        return OpenMockSentences(*options.sentences, PartOfSentences(options, split),
+        return OpenMockSentences(*options.sentences, SentenceOptions(options, split),
                                  text.tokenizer);
       }));
   return data;
@@ -166,7 +166,7 @@ class Files {
     return std::all_of(files_.begin(), files_.end(), [&](const OpenedFile& file) {
       const int64_t count = options.sentences.has_value() ? file.sequences->num_documents()
                                                           : file.sequences->num_sequences();
-      return RangeOf(split, shares, count).size() > 0;
+      return SplitRange(split, shares, count).size() > 0;
     });
   }
 
@@ -180,8 +180,9 @@ class Files {
       const GptDatasetOptions& options, const SplitShares& shares,
       const std::vector<std::optional<int64_t>>& num_samples) const;
   absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> SentenceDatasets(
-      const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
-      const SplitShares& shares, const std::vector<std::optional<int64_t>>& num_samples) const;
+      const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
+      const Tokenizer& tokenizer, const SplitShares& shares,
+      const std::vector<std::optional<int64_t>>& num_samples) const;
 
   BlendSpec spec_;
   std::vector<OpenedFile> files_;
@@ -194,7 +195,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::Datasets(
   for (size_t i = 0; i < files_.size(); ++i) {
     const OpenedFile& file = files_[i];
     GptDatasetOptions dataset = options;
-    dataset.range = RangeOf(options.identity.split, shares, file.sequences->num_sequences());
+    dataset.range = SplitRange(options.identity.split, shares, file.sequences->num_sequences());
     dataset.num_samples = num_samples[i];
     dataset.identity.fingerprint = file.fingerprint;
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<GptDataset> created,
@@ -206,19 +207,20 @@ absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::Datasets(
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Files::SentenceDatasets(
-    const SentenceDataOptions& options, const SentencePart& part, const Tokenizer& tokenizer,
-    const SplitShares& shares, const std::vector<std::optional<int64_t>>& num_samples) const {
+    const SentenceDataOptions& options, const SentenceDatasetOptions& dataset,
+    const Tokenizer& tokenizer, const SplitShares& shares,
+    const std::vector<std::optional<int64_t>>& num_samples) const {
   std::vector<std::unique_ptr<SampleSource>> datasets;
   for (size_t i = 0; i < files_.size(); ++i) {
     const IndexedDataset& file = *files_[i].sequences;
-    SentencePart mine = part;
-    mine.documents = RangeOf(part.split, shares, file.num_documents());
-    mine.num_samples = num_samples[i];
-    mine.cache.fingerprint = files_[i].fingerprint;
+    SentenceDatasetOptions own = dataset;
+    own.documents = SplitRange(dataset.split, shares, file.num_documents());
+    own.num_samples = num_samples[i];
+    own.cache.fingerprint = files_[i].fingerprint;
     const auto document = [&](int64_t d) { return file.DocumentSequences(d); };
     MEGATRON_ASSIGN_OR_RETURN(
         std::unique_ptr<SampleSource> created,
-        OpenSentences(options, mine, files_[i].sequences, document, tokenizer),
+        OpenSentences(options, own, files_[i].sequences, document, tokenizer),
         _ << file.prefix() << ", which preprocess_data --split_sentences makes");
     datasets.push_back(std::move(created));
   }
@@ -232,9 +234,9 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
   GptDatasetOptions dataset = DatasetOptions(options, text, split);
   dataset.identity.split = split;
   if (!options.cache_path.empty()) dataset.cache = &cache;
-  SentencePart part = PartOfSentences(options, split);
-  part.cache.cache = dataset.cache;
-  part.cache.split = split;
+  SentenceDatasetOptions sentences = SentenceOptions(options, split);
+  sentences.cache.cache = dataset.cache;
+  sentences.cache.split = split;
   const int64_t needed = SamplesNeeded(split, options.run);
   std::vector<std::optional<int64_t>> num_samples;
   const bool alone = files_.size() == 1 && spec_.weights.empty();
@@ -249,7 +251,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
   MEGATRON_ASSIGN_OR_RETURN(
       std::vector<std::unique_ptr<SampleSource>> datasets,
       options.sentences.has_value()
-          ? SentenceDatasets(*options.sentences, part, text.tokenizer, shares, num_samples)
+          ? SentenceDatasets(*options.sentences, sentences, text.tokenizer, shares, num_samples)
           : Datasets(dataset, shares, num_samples));
   if (alone) return std::move(datasets[0]);
   std::vector<double> weights = spec_.weights;

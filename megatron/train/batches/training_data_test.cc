@@ -91,7 +91,7 @@ TEST_F(TrainingDataTest, AThirdShareIsTheTestSetWhereThereIsOneInEveryFile) {
   EXPECT_EQ(data->test, nullptr);
 }
 
-TEST_F(TrainingDataTest, WeightsMixFiles) {
+TEST_F(TrainingDataTest, FilesAreMixedByWeight) {
   options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
   const auto data = Open();
   ASSERT_THAT(data, IsOk());

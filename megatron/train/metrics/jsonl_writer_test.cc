@@ -157,7 +157,7 @@ TEST_F(JsonlWriterTest, BeginsANewLineAfterAWriteThatFailedMidway) {
   full.FailAt(0, ENOSPC, /*lasting=*/true);
   for (int i = 2; i <= 3; ++i)
     EXPECT_THAT((*writer)->WriteStep(Step(i)), StatusIs(absl::StatusCode::kResourceExhausted));
-  full.Heal();
+  full.ClearFault();
   for (int i = 4; i <= 5; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
 
   const auto history = ParseMetrics(Contents());

@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeGaps(const std::string& text, const T
   if (tokens.size() == special.before.size())
     return absl::InvalidArgumentError("the text is empty");
   MEGATRON_RETURN_IF_ERROR(CheckSentinels(tokens, tokenizer));
-  tokens.insert(tokens.end(), special.behind.begin(), special.behind.end());
+  tokens.insert(tokens.end(), special.after.begin(), special.after.end());
   if (static_cast<int64_t>(tokens.size()) <= max_tokens) return tokens;
   return absl::InvalidArgumentError(absl::StrCat(
       "the text is ", tokens.size(), " tokens long, and the encoder reads ", max_tokens));
@@ -108,7 +108,7 @@ absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenize
   if (written.back() == last) written.pop_back();
   const SpecialTokens& special = tokenizer.special();
   const auto asked = absl::MakeConstSpan(given).subspan(
-      special.before.size(), given.size() - special.before.size() - special.behind.size());
+      special.before.size(), given.size() - special.before.size() - special.after.size());
   RestoredText restored = PutTogether(asked, absl::MakeConstSpan(written).subspan(1), tokenizer);
   if (written.size() == 1 && restored.spans.empty()) return NothingWritten(tokenizer);
   return restored;

@@ -1,16 +1,18 @@
-// Byte-pair encoding's inner loop: of all adjacent pairs of symbols that have a merge, the one with
-// the lowest rank is merged, leftmost first among equals, until none is left.
+// The inner loop of byte-pair encoding: of all adjacent pairs of symbols that have a merge, the one
+// with the lowest rank is merged, the leftmost of equal ones first, until no merge is left.
 //
-// A symbol is a number that means what the caller wants. Merges come from a functor,
-//   BpeMerge operator()(int32_t left, int32_t right) const;
-// Models that know scores instead of ranks number their distinct scores, best first. Symbols
-// outside of the vocabulary can be negative numbers of the caller's, which the functor has no merge
-// for.
-//
-// O(n log n) for n symbols, whatever they are; short lists, nearly all there are, take a simpler
-// way that is faster for them. Example:
 //   BpeMerger merger;
 //   ids.resize(merger.Merge(find_merge, ids.data(), ids.size()));
+//
+// A symbol is a number whose meaning the caller defines. Merges come from a functor,
+//
+//   BpeMerge operator()(int32_t left, int32_t right) const;
+//
+// Models with scores instead of ranks number their distinct scores, best first. Symbols outside of
+// the vocabulary can be negative numbers for which the functor has no merge.
+//
+// Merging takes O(n log n) for any n symbols. Short lists, nearly all in practice, use a simpler
+// algorithm that is faster for them.
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_BPE_MERGER_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_BPE_MERGER_H_
 
@@ -27,20 +29,20 @@ namespace megatron {
 struct BpeMerge {
   static constexpr uint32_t kNone = INT32_MAX;
 
-  uint32_t rank = kNone;  // kNone: the two don't merge; others are less
-  int32_t id = -1;        // what they become
+  uint32_t rank = kNone;  // kNone if the two do not merge, else less
+  int32_t id = -1;        // the result of the merge
 };
 
-// Holds working memory that grows with the longest list seen: one per thread, used again and again.
+// Holds working memory that grows with the longest list seen, so use one per thread repeatedly.
 class BpeMerger {
  public:
   // Lists of at most this many symbols are merged by scanning.
   static constexpr size_t kShort = 128;
-  // Longer lists than this leave no memory behind.
+  // The memory for longer lists is released.
   static constexpr size_t kKept = 1 << 16;
 
-  // Merges ids[0, n) in place and returns how many are left. n < 2^32. If `sizes` is not null, it
-  // holds a size for each, and that of a merged pair is the sum of its two.
+  // Merges ids[0, n) in place and returns the number of ids left; n < 2^32. If `sizes` is not null,
+  // it holds a size for each id, and the size of a merged pair is the sum of the two.
   template <typename FindMerge>
   size_t Merge(const FindMerge& find_merge, int32_t* ids, size_t n, uint32_t* sizes = nullptr) {
     if (n < 2) return n;
@@ -53,16 +55,16 @@ class BpeMerger {
  private:
   struct Node {
     uint32_t previous, next;
-    BpeMerge merge;  // with the next
+    BpeMerge merge;  // merge with the next symbol
   };
 
   static constexpr uint32_t kEnd = UINT32_MAX;
 
-  // Four at once, as all processors of 64 bits can.
+  // Vectors of four, which all 64-bit processors support.
   typedef int32_t Lanes __attribute__((vector_size(16)));
   static constexpr size_t kLanes = 4;
 
-  // Symbols as a linked list; every step scans all ranks for the lowest.
+  // Keeps symbols in a linked list; every step scans all ranks for the lowest.
   template <typename FindMerge>
   size_t MergeShort(const FindMerge& find_merge, int32_t* ids, size_t n, uint32_t* sizes) {
     constexpr int32_t kNone = BpeMerge::kNone;
@@ -101,7 +103,7 @@ class BpeMerger {
     return count;
   }
 
-  // The index of the leftmost of the lowest. n is a multiple of kLanes, and not 0.
+  // Returns the index of the leftmost lowest rank. n is a multiple of kLanes and not 0.
   static size_t LowestRank(const int32_t* ranks, size_t n) {
     const Lanes* const lanes = reinterpret_cast<const Lanes*>(ranks);
     Lanes lowest = lanes[0];
@@ -122,8 +124,8 @@ class BpeMerger {
     return best[lane];
   }
 
-  // Symbols as a linked list, and a heap of (rank, index) in which entries that a merge has made
-  // stale stay until they surface.
+  // Keeps symbols in a linked list, and a heap of (rank, index). Entries that a merge has made
+  // stale stay in the heap until they reach its top.
   template <typename FindMerge>
   size_t MergeLong(const FindMerge& find_merge, int32_t* ids, size_t n, uint32_t* sizes) {
     CHECK_LT(n, kEnd);

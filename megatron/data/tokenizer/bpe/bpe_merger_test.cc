@@ -39,7 +39,7 @@ std::vector<uint32_t> MergeSizes(const Merges& merges, std::vector<int32_t> ids,
   return sizes;
 }
 
-// The definition, word for word.
+// Merges by the definition.
 std::vector<int32_t> MergeSlowly(const Merges& merges, std::vector<int32_t> ids) {
   while (true) {
     BpeMerge best;
@@ -57,7 +57,7 @@ std::vector<int32_t> MergeSlowly(const Merges& merges, std::vector<int32_t> ids)
   }
 }
 
-TEST(BpeMergerTest, TheLowestRankGoesFirstAndTheLeftmostAmongEquals) {
+TEST(BpeMergerTest, TheLowestRankMergesFirstAndTheLeftmostAmongEquals) {
   Merges merges;
   merges.Add(1, 2, 5, 12);
   merges.Add(2, 3, 4, 23);
@@ -67,17 +67,18 @@ TEST(BpeMergerTest, TheLowestRankGoesFirstAndTheLeftmostAmongEquals) {
   EXPECT_THAT(Merge(merges, {1, 1, 1}), ElementsAre(11, 1));
 }
 
-TEST(BpeMergerTest, NothingMergesWithoutAPair) {
+TEST(BpeMergerTest, SymbolsWithoutAMergeAreUnchanged) {
   EXPECT_THAT(Merge({}, {}), ElementsAre());
   EXPECT_THAT(Merge({}, {3}), ElementsAre(3));
   EXPECT_THAT(Merge({}, {-3, 4}), ElementsAre(-3, 4));
 }
 
-TEST(BpeMergerTest, ShortAndLongListsMergeAsTheDefinitionSays) {
+TEST(BpeMergerTest, ShortAndLongListsMergeByTheDefinition) {
   std::mt19937 random(42);
   for (int trial = 0; trial < 300; ++trial) {
     Merges merges;
-    // Ranks with ties, and merges whose result ranks before its parts, as no trainer writes them.
+    // There are equal ranks, and merges whose result ranks before its parts, which no trainer
+    // writes.
     for (int i = 0; i < 40; ++i) {
       merges.Add(random() % 12, random() % 12, random() % 20, random() % 12);
     }
@@ -87,13 +88,13 @@ TEST(BpeMergerTest, ShortAndLongListsMergeAsTheDefinitionSays) {
   }
 }
 
-TEST(BpeMergerTest, AMillionEqualSymbolsMergeAtOnce) {
+TEST(BpeMergerTest, AMillionEqualSymbolsMergeQuickly) {
   Merges merges;  // x -> 2x -> 4x -> …
   for (int i = 0; i < 10; ++i) merges.Add(i, i, i, i + 1);
   EXPECT_EQ(Merge(merges, std::vector<int32_t>(1 << 20, 0)), std::vector<int32_t>(1 << 10, 10));
 }
 
-TEST(BpeMergerTest, SizesOfWhatIsMergedAddUp) {
+TEST(BpeMergerTest, SizesOfMergedSymbolsAddUp) {
   Merges merges;
   merges.Add(1, 2, 5, 12);
   merges.Add(3, 3, 4, 33);

@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// Every cut of a token is looked up, so that long ones cost the square of their length.
+// Every split of a token is looked up, so a long token costs the square of its length.
 constexpr size_t kMaxTokenBytes = 1024;
 
 absl::Status AtLine(size_t line, absl::string_view problem) {
@@ -66,7 +66,7 @@ void ForEachCut(const std::vector<std::string>& tokens, const TokenIds& ids, con
 
 }  // namespace
 
-TokenIds IdsOf(const std::vector<std::string>& tokens) {
+TokenIds MakeTokenIds(const std::vector<std::string>& tokens) {
   TokenIds ids;
   ids.reserve(tokens.size());
   for (size_t id = 0; id < tokens.size(); ++id) {
@@ -157,7 +157,7 @@ absl::StatusOr<std::vector<std::string>> ParseTiktokenJson(absl::string_view tex
 }
 
 MergeTable MergesOfRanks(const std::vector<std::string>& tokens) {
-  const TokenIds ids = IdsOf(tokens);
+  const TokenIds ids = MakeTokenIds(tokens);
   size_t num_pairs = 0;
   ForEachCut(tokens, ids, [&](int32_t, int32_t, int32_t) { ++num_pairs; });
   MergeTable table(num_pairs);

@@ -23,7 +23,7 @@ struct Alphabet {
   }
 
   char32_t letter[256];
-  int16_t byte_of[kLetters];  // -1: none
+  int16_t byte_of[kLetters];  // -1 if the letter stands for no byte
 };
 
 const Alphabet& TheAlphabet() {

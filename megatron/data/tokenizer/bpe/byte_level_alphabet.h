@@ -1,6 +1,6 @@
 // The alphabet in which byte-level vocabularies spell bytes, so that their files are readable text:
-// printable ASCII and Latin-1 stand for themselves, the other 68 bytes for U+0100 and on. A space
-// is "Ġ".
+// printable ASCII and Latin-1 stand for themselves, the other 68 bytes are U+0100 and so on. A
+// space is "Ġ".
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_BYTE_LEVEL_ALPHABET_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_BYTE_LEVEL_ALPHABET_H_
 
@@ -10,11 +10,11 @@
 
 namespace megatron {
 
-// "Ġthe" for " the".
+// Returns the spelling of bytes, such as "Ġthe" for " the".
 std::string SpellBytes(absl::string_view bytes);
 
-// Appends the bytes that `spelling` stands for and returns true; false where it is not spelled in
-// this alphabet, and nothing is appended.
+// Appends the bytes that `spelling` stands for and returns true. If it is not spelled in this
+// alphabet, appends nothing and returns false.
 bool AppendSpelledBytes(absl::string_view spelling, std::string* bytes);
 
 }  // namespace megatron

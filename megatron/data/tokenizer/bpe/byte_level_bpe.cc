@@ -10,7 +10,7 @@
 
 namespace megatron {
 
-// Aligned, so that no two share a cache line.
+// The alignment keeps two workers from sharing a cache line.
 struct alignas(64) ByteLevelBpe::Worker {
   BpeMerger merger;
   WordCache cache;
@@ -28,7 +28,7 @@ ByteLevelBpe::ByteLevelBpe(ByteLevelVocabulary vocabulary) : vocabulary_(std::mo
   }
   if (vocabulary_.unk >= 0) num_bytes_[vocabulary_.unk] = 1;
   for (const int32_t id : byte_ids_) every_byte_ &= id >= 0;
-  if (vocabulary_.whole_pieces_first) ids_ = IdsOf(vocabulary_.tokens);
+  if (vocabulary_.whole_pieces_first) ids_ = MakeTokenIds(vocabulary_.tokens);
 }
 
 ByteLevelBpe::~ByteLevelBpe() = default;
@@ -37,8 +37,9 @@ absl::Status ByteLevelBpe::Encode(absl::string_view text, absl::Span<const First
                                   std::vector<int32_t>* ids) const {
   MEGATRON_RETURN_IF_ERROR(CheckBytes(text));
   std::unique_ptr<Worker> worker = TakeWorker();
-  // Every piece writes to the vector's own few bytes. Where the caller keeps those of many texts
-  // side by side, threads would take the cache line from each other at every piece.
+  // Every piece writes to the vector's own few bytes. If the caller keeps the vectors of many texts
+  // side by side, threads would take the cache line from each other at every piece; hence the local
+  // vector.
   std::vector<int32_t> out = std::move(*ids);
   EncodeStages(text, stages, worker.get(), &out);
   *ids = std::move(out);

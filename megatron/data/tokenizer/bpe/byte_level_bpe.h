@@ -1,9 +1,9 @@
-// Byte-pair encoding over bytes: every text has an encoding, and its tokens' bytes put together are
+// Byte-pair encoding over bytes: every text can be encoded, and the bytes of its tokens joined are
 // the text.
 //
-// A text is cut into pieces (split_pattern.h), and each piece's bytes are merged by rank
-// (bpe_merger.h). Pieces repeat, so that their tokens are kept: in a cache of a bounded size per
-// thread that encodes at the same time.
+// A text is split into pieces (split_pattern.h), and each piece's bytes are merged by rank
+// (bpe_merger.h). Pieces repeat, so their tokens are cached: each thread that is encoding has a
+// cache of bounded size.
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_BYTE_LEVEL_BPE_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_BYTE_LEVEL_BPE_H_
 
@@ -23,10 +23,10 @@
 namespace megatron {
 
 struct ByteLevelVocabulary {
-  std::vector<std::string> tokens;  // bytes by id; empty where an id names none
-  MergeTable merges;                // of ids below tokens.size()
-  bool whole_pieces_first = false;  // a piece that is a token is not merged
-  int32_t unk = -1;                 // for bytes without a token; -1: they can't be encoded
+  std::vector<std::string> tokens;  // bytes of each token; empty if an id has no token
+  MergeTable merges;                // merges of ids below tokens.size()
+  bool whole_pieces_first = false;  // if true, a piece that is a token is not merged
+  int32_t unk = -1;  // id for bytes without a token; -1 means that they cannot be encoded
 };
 
 class ByteLevelBpe {
@@ -34,17 +34,17 @@ class ByteLevelBpe {
   explicit ByteLevelBpe(ByteLevelVocabulary vocabulary);
   ~ByteLevelBpe();
 
-  // Appends the ids of `text`. Each of `stages` cuts the pieces of the one before further; none:
-  // the text is one piece. kInvalidArgument for a byte without a token, and for texts of 4 GiB and
-  // more; nothing is appended then.
+  // Appends the ids of `text`. Each of `stages` splits the pieces of the stage before; without
+  // stages the text is one piece. kInvalidArgument for a byte without a token, and for texts of 4
+  // GiB and more; nothing is appended then.
   absl::Status Encode(absl::string_view text, absl::Span<const FirstPiece> stages,
                       std::vector<int32_t>* ids) const;
 
-  // How many bytes of a text an id of Encode's stands for.
+  // Returns how many bytes of a text an id from Encode stands for.
   size_t NumBytes(int32_t id) const { return num_bytes_[id]; }
 
  private:
-  struct Worker;  // what one thread needs while it encodes
+  struct Worker;  // state of one thread while it encodes
 
   absl::Status CheckBytes(absl::string_view text) const;
   void EncodeStages(absl::string_view text, absl::Span<const FirstPiece> stages, Worker* worker,
@@ -59,7 +59,7 @@ class ByteLevelBpe {
   std::vector<uint32_t> num_bytes_;
   int32_t byte_ids_[256];
   bool every_byte_ = true;
-  TokenIds ids_;  // if whole_pieces_first
+  TokenIds ids_;  // filled if whole_pieces_first
 
   mutable absl::Mutex mutex_;
   mutable std::vector<std::unique_ptr<Worker>> idle_;

@@ -1,7 +1,8 @@
-// Encoding of stories, one thread and several: text whose words repeat, and bytes that never do.
+// Measures encoding with one thread and with several, on stories, whose words repeat, and on bytes
+// that never do.
 //
-// The vocabulary is made here, of all beginnings of words; for figures with GPT-2's beside those of
-// other programs there is tools/interop/tokenizer_speed.py.
+// The vocabulary is made here from all beginnings of words. tools/interop/tokenizer_speed.py
+// compares GPT-2's vocabulary with other programs.
 
 #include <cstdint>
 #include <memory>
@@ -26,7 +27,7 @@ std::string Stories() {
   return text;
 }
 
-// Han characters in a random order: pieces are long, and none is seen twice.
+// Returns Han characters in random order: pieces are long, and none is repeated.
 std::string Ideographs() {
   std::mt19937 random(1);
   std::string text;

@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateGpt2BpeTokenizer(absl::string_v
                             _ << "in the vocabulary");
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<TokenPair> merges, ParseMerges(merges_txt),
                             _ << "in the merges");
-  const TokenIds ids = IdsOf(parts.pieces);
+  const TokenIds ids = MakeTokenIds(parts.pieces);
   const auto eod = ids.find(kEndOfText);
   if (eod == ids.end()) {
     return absl::InvalidArgumentError(absl::StrCat("the vocabulary has no ", kEndOfText));

@@ -1,8 +1,7 @@
-// Any bytes as vocab.json and merges.txt, or as a tiktoken file: an error, or a tokenizer whose ids
-// are in range and whose tokens put together are the text.
+// Fuzzes byte-level vocabularies: any bytes as vocab.json and merges.txt, or as a tiktoken file,
+// give either an error, or a tokenizer whose ids are in range and whose tokens joined are the text.
 //
-// The first byte says which, and with which options; the files and the text are separated by bytes
-// 0xff.
+// The first byte selects the format and the options; bytes 0xff separate the files and the text.
 
 #include <cstddef>
 #include <cstdint>

@@ -24,7 +24,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Ids 0 to 4 are a, b, Ġ, ab, Ġab; then the end of text.
+// Ids 0 to 4 are a, b, Ġ, ab, Ġab; id 5 is the end of text.
 constexpr char kVocab[] = R"({"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4, "<|endoftext|>": 5})";
 constexpr char kMerges[] = "#version: 0.2\na b\nĠ ab\n";
 
@@ -35,7 +35,7 @@ std::vector<int32_t> Encode(const Tokenizer& tokenizer, absl::string_view text,
   return ids;
 }
 
-TEST(ByteLevelAlphabetTest, SpellsAllBytesAndReadsThemBack) {
+TEST(ByteLevelAlphabetTest, AllBytesAreSpelledAndReadBack) {
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
   const std::string spelling = SpellBytes(bytes);
@@ -47,7 +47,7 @@ TEST(ByteLevelAlphabetTest, SpellsAllBytesAndReadsThemBack) {
   EXPECT_EQ(read, "kept" + bytes);
 }
 
-TEST(Gpt2BpeTokenizerTest, MergesByRankWithinPieces) {
+TEST(Gpt2BpeTokenizerTest, PiecesAreMergedByRank) {
   const auto tokenizer = CreateGpt2BpeTokenizer(kVocab, kMerges);
   ASSERT_THAT(tokenizer, IsOk());
   EXPECT_EQ((*tokenizer)->vocab_size(), 6);
@@ -58,7 +58,7 @@ TEST(Gpt2BpeTokenizerTest, MergesByRankWithinPieces) {
   EXPECT_EQ((*tokenizer)->Decode({3, 4, 5, 6}), "ab ab<|endoftext|>\xEF\xBF\xBD");
 }
 
-TEST(Gpt2BpeTokenizerTest, EndOfTextIsTextUnlessAskedFor) {
+TEST(Gpt2BpeTokenizerTest, EndOfTextIsParsedOnlyOnRequest) {
   const std::string vocab =
       absl::StrCat(R"({"a":0,"<":1,"|":2,">":3,"e":4,"n":5,"d":6,"o":7,"f":8,"t":9,"x":10,)",
                    R"("<|endoftext|>":11})");
@@ -76,7 +76,7 @@ TEST(Gpt2BpeTokenizerTest, EndOfTextIsTextUnlessAskedFor) {
   EXPECT_EQ(spans[2].end, 15u);
 }
 
-TEST(Gpt2BpeTokenizerTest, AByteWithoutATokenIsRefusedAndNothingAppended) {
+TEST(Gpt2BpeTokenizerTest, AByteWithoutATokenIsAnErrorAndAppendsNothing) {
   const auto tokenizer = CreateGpt2BpeTokenizer(kVocab, kMerges);
   ASSERT_THAT(tokenizer, IsOk());
   std::vector<int32_t> ids = {7};
@@ -90,7 +90,7 @@ TEST(Gpt2BpeTokenizerTest, AByteWithoutATokenIsRefusedAndNothingAppended) {
   EXPECT_TRUE(spans.empty());
 }
 
-TEST(Gpt2BpeTokenizerTest, RefusesFilesThatDontFit) {
+TEST(Gpt2BpeTokenizerTest, InvalidFilesAreRefused) {
   const struct {
     std::string vocab, merges, error;
   } kCases[] = {
@@ -143,13 +143,13 @@ TEST(TiktokenTokenizerTest, SpecialTokensComeFirst) {
   EXPECT_EQ((*tokenizer)->special().bos, 1);
   EXPECT_EQ((*tokenizer)->eod(), 2);
   EXPECT_EQ((*tokenizer)->Piece(4), "<SPECIAL_4>");
-  // A whole piece is a token even where merges would not lead to it.
+  // A whole piece is a token even if merges would not lead to it.
   EXPECT_THAT(Encode(**tokenizer, "abc"), ElementsAre(5 + 258));
   EXPECT_THAT(Encode(**tokenizer, "xabc"), ElementsAre(5 + 'x', 5 + 258));
   EXPECT_EQ((*tokenizer)->Decode({2, 5 + 256, 5 + 0xFF}), "</s>ab\xFF");
 }
 
-TEST(TiktokenTokenizerTest, ReadsMegatronsJsonAndCutsItToSize) {
+TEST(TiktokenTokenizerTest, MegatronsJsonIsReadUpToTheVocabularySize) {
   std::string json = "[";
   for (int i = 0; i < 256; ++i) {
     absl::StrAppend(&json, i == 0 ? "" : ",", R"({"rank":)", i, R"(,"token_bytes":")",
@@ -168,7 +168,7 @@ TEST(TiktokenTokenizerTest, ReadsMegatronsJsonAndCutsItToSize) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs 297 more")));
 }
 
-TEST(TiktokenTokenizerTest, RefusesFilesThatDontFit) {
+TEST(TiktokenTokenizerTest, InvalidFilesAreRefused) {
   const std::string a = "YQ== ";
   const struct {
     std::string file, error;
@@ -201,7 +201,7 @@ TEST(TiktokenTokenizerTest, RefusesFilesThatDontFit) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("special tokens is 2")));
 }
 
-// GPT-2's own files, from the folder $MEGATRON_TEST_DATA.
+// These tests read GPT-2's own files from the folder $MEGATRON_TEST_DATA.
 class Gpt2FilesTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -220,14 +220,14 @@ class Gpt2FilesTest : public ::testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-TEST_F(Gpt2FilesTest, EncodesAsGpt2) {
+TEST_F(Gpt2FilesTest, TokensAreThoseOfGpt2) {
   EXPECT_EQ(tokenizer_->vocab_size(), 50257);
   EXPECT_EQ(tokenizer_->eod(), 50256);
   EXPECT_THAT(Encode(*tokenizer_, "Hello world, it's 2024!"),
               ElementsAre(15496, 995, 11, 340, 338, 48609, 0));
 }
 
-TEST_F(Gpt2FilesTest, AnyBytesComeBack) {
+TEST_F(Gpt2FilesTest, AnyBytesAreDecodedUnchanged) {
   std::string bytes;
   for (int i = 0; i < 1 << 16; ++i) bytes += static_cast<char>(i * 2654435761u >> 11);
   for (const std::string& text : {bytes, std::string(1 << 20, 'a'), std::string(1 << 20, ' '),
@@ -247,7 +247,7 @@ TEST_F(Gpt2FilesTest, AnyBytesComeBack) {
   }
 }
 
-TEST_F(Gpt2FilesTest, ThreadsShareATokenizer) {
+TEST_F(Gpt2FilesTest, SeveralThreadsCanShareATokenizer) {
   std::string text;
   for (int i = 0; i < 20000; ++i) absl::StrAppend(&text, " word", i * 7919 % 10007);
   const std::vector<int32_t> expected = Encode(*tokenizer_, text);

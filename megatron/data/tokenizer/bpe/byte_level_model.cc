@@ -19,7 +19,7 @@ absl::Status ByteLevelModel::Encode(absl::string_view text, bool first, std::vec
   const size_t old_size = ids->size();
   MEGATRON_RETURN_IF_ERROR(bpe_->Encode(prefix ? prefixed : text, split_.stages, ids));
   if (spans == nullptr) return absl::OkStatus();
-  // The prefix is none of the text's bytes.
+  // The prefix is not a byte of the text.
   const auto in_text = [&](size_t at) { return prefix && at > 0 ? at - 1 : at; };
   size_t at = 0;
   for (size_t i = old_size; i < ids->size(); ++i) {

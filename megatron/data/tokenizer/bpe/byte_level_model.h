@@ -1,4 +1,4 @@
-// Byte-level BPE as a step of a tokenizer, with the cutting of text into pieces before it.
+// Byte-level BPE as a step of a tokenizer, including the splitting of text into pieces.
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_BYTE_LEVEL_MODEL_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_BYTE_LEVEL_MODEL_H_
 
@@ -12,8 +12,8 @@
 namespace megatron {
 
 struct ByteLevelSplit {
-  std::vector<FirstPiece> stages;  // each cuts the pieces of the one before further
-  bool add_prefix_space = false;   // texts that don't begin with a space are given one
+  std::vector<FirstPiece> stages;  // each stage splits the pieces of the stage before
+  bool add_prefix_space = false;   // texts that do not begin with a space get one
 };
 
 class ByteLevelModel : public TextModel {

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// The ids of "<0x00>" and on; empty where not all are there.
+// Returns the ids of "<0x00>" and so on; empty unless all of them exist.
 std::vector<int32_t> FindBytePieces(const std::vector<std::string>& pieces) {
   std::vector<int32_t> ids(256, -1);
   for (size_t id = 0; id < pieces.size(); ++id) {
@@ -31,7 +31,7 @@ absl::StatusOr<FallbackBpeModel> FallbackBpeModel::Create(std::vector<std::strin
                                                           FallbackBpeOptions options) {
   FallbackBpeModel model;
   model.pieces_ = std::move(pieces);
-  model.ids_ = IdsOf(model.pieces_);
+  model.ids_ = MakeTokenIds(model.pieces_);
   model.merges_ = std::move(merges);
   if (!options.unk_token.empty()) {
     const auto unk = model.ids_.find(options.unk_token);

@@ -1,5 +1,5 @@
-// Byte-pair encoding over characters: a character without a token is spelled by its bytes' tokens,
-// "<0xE3>", or is unknown. Llama 2's and Mistral's vocabularies in tokenizer.json.
+// Byte-pair encoding over characters: a character without a token is spelled by the tokens of its
+// bytes, "<0xE3>", or is unknown. The vocabularies of Llama 2 and Mistral in tokenizer.json use it.
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_FALLBACK_BPE_MODEL_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_FALLBACK_BPE_MODEL_H_
 
@@ -17,38 +17,38 @@
 namespace megatron {
 
 struct FallbackBpeOptions {
-  std::string unk_token;  // empty: unknown characters can't be encoded
-  bool fuse_unk = false;  // a run of unknown characters is one token
+  std::string unk_token;  // if empty, unknown characters cannot be encoded
+  bool fuse_unk = false;  // a run of unknown characters becomes one token
   bool byte_fallback = false;
   bool whole_words_first = false;  // a word that is a token is not merged
-  std::string continuing_prefix;   // of the spelling of what does not begin a word
-  std::string end_of_word_suffix;  // of the spelling of what ends one
+  std::string continuing_prefix;   // prefix of pieces that do not begin a word
+  std::string end_of_word_suffix;  // suffix of pieces that end a word
 };
 
 class FallbackBpeModel {
  public:
-  // `pieces[id]` spells a token; empty where an id names none. kInvalidArgument where the unknown
-  // token is no token.
+  // `pieces[id]` spells a token; it is empty if the id has none. kInvalidArgument if the unknown
+  // token is not among them.
   static absl::StatusOr<FallbackBpeModel> Create(std::vector<std::string> pieces, MergeTable merges,
                                                  FallbackBpeOptions options);
-  // Moves keep what ids_ views.
+  // A move keeps the strings that ids_ views.
   FallbackBpeModel(FallbackBpeModel&&) = default;
 
-  // Appends the ids of `word`, valid UTF-8, and where in it they stand to `spans` if not null.
-  // kInvalidArgument for an unknown character without a token for it, and for 4 GiB of text;
-  // nothing is appended then.
+  // Appends the ids of `word`, valid UTF-8, and to `spans`, if it is not null, their positions in
+  // the word. kInvalidArgument for an unknown character if there is no unknown token, and for 4 GiB
+  // of text; nothing is appended then.
   absl::Status Encode(absl::string_view word, std::vector<int32_t>* ids,
                       std::vector<TextSpan>* spans) const;
 
  private:
-  // What merging starts from: ids, and how many bytes of the word each stands for.
+  // The initial symbols: ids, and how many bytes of the word each stands for.
   struct Symbols {
     std::vector<int32_t> ids;
     std::vector<uint32_t> bytes;
   };
 
   FallbackBpeModel() = default;
-  // The bytes [begin, end) of the word are a character.
+  // Appends the symbols of a character, the bytes [begin, end) of the word.
   absl::Status AppendChar(absl::string_view word, size_t begin, size_t end, Symbols* symbols) const;
 
   std::vector<std::string> pieces_;
@@ -56,7 +56,7 @@ class FallbackBpeModel {
   MergeTable merges_;
   FallbackBpeOptions options_;
   int32_t unk_id_ = -1;
-  std::vector<int32_t> byte_ids_;  // empty: no byte fallback
+  std::vector<int32_t> byte_ids_;  // empty without byte fallback
 };
 
 }  // namespace megatron

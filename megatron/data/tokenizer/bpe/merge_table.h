@@ -1,4 +1,4 @@
-// The merges of a vocabulary, by the pair that they join.
+// The merges of a vocabulary, indexed by the pair that they join.
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_MERGE_TABLE_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_MERGE_TABLE_H_
 
@@ -10,8 +10,9 @@
 
 namespace megatron {
 
-// A functor for BpeMerger. Open addressing with linear probing, at most half full, behind 64 bits
-// for each left half: most pairs of a text have no merge, and cost no more than those bits.
+// A functor for BpeMerger. The table uses open addressing with linear probing and is at most half
+// full. A 64-bit filter for each left half comes before it: most pairs of a text have no merge, and
+// cost only a look at the filter.
 class MergeTable {
  public:
   explicit MergeTable(size_t num_pairs = 0) {
@@ -21,8 +22,8 @@ class MergeTable {
     shift_ = 64 - bits;
   }
 
-  // At most the constructor's num_pairs, of ids that are not negative. False if the pair is there
-  // already.
+  // Adds a pair of ids that are not negative, at most num_pairs of them. Returns false if the pair
+  // is already there.
   bool Insert(int32_t left, int32_t right, BpeMerge merge) {
     Slot* const slot = &slots_[IndexOf(Key(left, right))];
     if (slot->key != kEmpty) return false;
@@ -38,7 +39,7 @@ class MergeTable {
   }
 
  private:
-  static constexpr uint64_t kEmpty = ~uint64_t{0};  // the pair -1, -1, which nobody merges
+  static constexpr uint64_t kEmpty = ~uint64_t{0};  // the pair (-1, -1), which is never inserted
 
   struct Slot {
     uint64_t key = kEmpty;
@@ -53,7 +54,7 @@ class MergeTable {
     return uint64_t{1} << (static_cast<uint32_t>(right) * 0x9E3779B9u >> 26);
   }
 
-  // Of the key, or of the empty slot where it would be.
+  // Returns the index of the key, or of the empty slot where it would be inserted.
   size_t IndexOf(uint64_t key) const {
     size_t i = (key * 0x9E3779B97F4A7C15u ^ key >> 32) * 0xD6E8FEB86659FD93u >> shift_;
     while (slots_[i].key != key && slots_[i].key != kEmpty) i = (i + 1) & (slots_.size() - 1);
@@ -61,7 +62,7 @@ class MergeTable {
   }
 
   std::vector<Slot> slots_;
-  std::vector<uint64_t> rights_;  // by left half, the bits of the right halves it merges with
+  std::vector<uint64_t> rights_;  // bits of the right halves that each left half merges with
   int shift_;
 };
 

@@ -15,17 +15,17 @@ enum class Contractions { kNone, kExactCase, kAnyCase, kAnyCaseAfterWord };
 enum class Words {
   kAfterSpace,    //  ?\p{L}+
   kAfterAny,      // [^\r\n\p{L}\p{N}]?\p{L}+
-  kCasedAfterAny  // likewise, a word starts at a capital
+  kCasedAfterAny  // same as kAfterAny, and a word starts at a capital
 };
 
 struct Rules {
   Contractions contractions;
   Words words;
-  int max_digits;        // 0: any number, and a space may stand before
-  bool newlines_follow;  // symbols take the line breaks behind them along
-  bool slashes_follow;   // and slashes
+  int max_digits;        // 0: any number, and a space may precede
+  bool newlines_follow;  // symbols include the line breaks after them
+  bool slashes_follow;   // symbols include the slashes after them
   bool newline_runs;     // \s*[\r\n]+ is a piece
-  bool last_run_whole;   // \s+$ is a piece, before all others with white space
+  bool last_run_whole;   // \s+$ is a piece and takes precedence over other white space
 };
 
 constexpr Rules kGpt2Rules = {
@@ -43,13 +43,12 @@ constexpr Rules kTiktokenV1Rules = {
 constexpr Rules kCl100kTiktokenRules = {
     Contractions::kAnyCase, Words::kAfterAny, 3, true, false, true, true};
 
-// What may stand among a word's capitals, and among its small letters: marks and letters without
-// case are both.
+// A word's capitals, and its small letters, may include marks and letters without case.
 constexpr uint32_t kCaseless = kModifier | kOtherLetter | kMark;
 constexpr uint32_t kCapitals = kUpper | kTitle | kCaseless;
 constexpr uint32_t kSmalls = kLower | kCaseless;
 
-// A text's characters, forward.
+// Reads a text's characters forward.
 class Cursor {
  public:
   Cursor(const char* at, const char* end) : at_(at), end_(end), classes_(CharClasses::Get()) {
@@ -58,13 +57,13 @@ class Cursor {
 
   bool AtEnd() const { return at_ == end_; }
   const char* at() const { return at_; }
-  // False at the end, as are all below.
+  // All of these return false at the end.
   bool Is(uint32_t classes) const { return (bits_ & classes) != 0; }
   bool IsChar(char c) const { return at_ != end_ && *at_ == c; }
   bool IsNewline() const { return IsChar('\n') || IsChar('\r'); }
   bool IsSymbol() const { return !AtEnd() && !Is(kLetter | kNumber | kWhiteSpace); }
 
-  // Not at the end.
+  // Must not be called at the end.
   void Next() {
     at_ += length_;
     Read();
@@ -91,8 +90,8 @@ class Cursor {
   uint32_t bits_ = 0;
 };
 
-// Behind an apostrophe's contraction at `at`, or `at` where there is none. 's 't 'm 'd 're 've 'll;
-// U+017F, the long s, is another case of s.
+// Returns the end of the contraction that begins with the apostrophe at `at`, or `at` if there is
+// none: 's 't 'm 'd 're 've 'll. U+017F, the long s, is another case of s.
 template <bool any_case>
 const char* AfterContraction(const char* at, const char* end) {
   if (end - at < 2 || *at != '\'') return at;
@@ -109,11 +108,13 @@ const char* AfterContraction(const char* at, const char* end) {
   return two ? at + 3 : at;
 }
 
-// Capitals, then small letters; letters without case are both. Null where no word starts here.
-//   U*l+ | U+l*, where U is anything but a small letter and l anything but a capital
+// Returns the end of capitals followed by small letters; letters without case are both. Returns
+// null if no word starts here.
+//
+//     U*l+ | U+l*, where U is anything but a small letter and l anything but a capital
 const char* AfterCasedWord(Cursor at) {
-  const char* caseless_end =
-      nullptr;  // of the last character that may be either, among the capitals
+  // End of the last character among the capitals that may be either.
+  const char* caseless_end = nullptr;
   const char* const start = at.at();
   while (at.Is(kCapitals)) {
     const bool caseless = at.Is(kCaseless);
@@ -135,17 +136,18 @@ bool EndsInSmallLetter(Cursor at) {
   return caseless || at.Is(kSmalls);
 }
 
-// A character that is no letter, number or line break may stand before. Each alternative is tried
-// with it and without before the next one is: a mark is both such a character and part of a word.
+// A character that is no letter, number or line break may precede the word. Each alternative is
+// tried with it and without it before the next one is: a mark is both such a character and part of
+// a word.
 const char* AfterCasedWordWithPrefix(const Cursor& start) {
   if (start.AtEnd() || start.Is(kLetter | kNumber) || start.IsNewline()) {
     return AfterCasedWord(start);
   }
-  Cursor behind = start;
-  behind.Next();
-  if (EndsInSmallLetter(behind)) return AfterCasedWord(behind);
+  Cursor after_first = start;
+  after_first.Next();
+  if (EndsInSmallLetter(after_first)) return AfterCasedWord(after_first);
   if (EndsInSmallLetter(start)) return AfterCasedWord(start);
-  const char* const with_prefix = AfterCasedWord(behind);
+  const char* const with_prefix = AfterCasedWord(after_first);
   return with_prefix != nullptr ? with_prefix : AfterCasedWord(start);
 }
 
@@ -192,7 +194,7 @@ const char* AfterSymbols(Cursor at) {
   return at.at();
 }
 
-// The last space of a run belongs to what follows; \s+(?!\S)|\s+ in the patterns.
+// The last space of a run belongs to what follows; in the patterns this is \s+(?!\S)|\s+.
 template <const Rules& rules>
 const char* AfterSpaces(Cursor at) {
   const char* const start = at.at();
@@ -258,7 +260,7 @@ constexpr Spelling kSpellings[] = {
      R"re([^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)re"},
     {SplitPattern::kCl100kTiktoken,
      R"re('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)re"},
-    // Without line breaks of its own, GPT-2's pattern takes the last run whole anyway.
+    // GPT-2's pattern does not treat line breaks specially, so it takes the last run whole anyway.
     {SplitPattern::kGpt2,
      R"re('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)re"},
 };

@@ -1,9 +1,10 @@
-// How byte-level vocabularies cut text into the pieces within which their merges happen.
+// The patterns by which byte-level vocabularies split text into pieces; merges happen within a
+// piece.
 //
-// Each pattern is a regular expression that some family of models was trained with; here it is a
-// scanner written by hand, which takes linear time whatever the text is. Letters, numbers, marks
-// and white space are Unicode's (15.0). A byte that is no part of valid UTF-8 counts as one symbol,
-// as U+FFFD would.
+// Each pattern is a regular expression with which a family of models was trained; here it is a
+// hand-written scanner that takes linear time for any text. Letters, numbers, marks and white space
+// are Unicode's (15.0). A byte that is not part of valid UTF-8 counts as one symbol, as U+FFFD
+// would.
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_SPLIT_PATTERN_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_SPLIT_PATTERN_H_
 
@@ -21,21 +22,21 @@ enum class SplitPattern {
   kO200k,       // GPT-4o, Llama 4
   kTekken,      // o200k with single digits and no contractions; Megatron's TikTokenizer v2
   kTiktokenV1,  // Megatron's TikTokenizer v1
-  // As tiktoken spells GPT-2's and GPT-4's own: white space that ends the text is one piece even
-  // with line breaks inside.
+  // GPT-2's and GPT-4's patterns in tiktoken's spelling: white space at the end of the text is one
+  // piece even if it contains line breaks.
   kCl100kTiktoken,
 };
 
-// The length in bytes of the first piece of a text that is not empty. What follows is cut by
-// further calls: pieces do not depend on what stands before them.
+// Returns the length in bytes of the first piece of a text that is not empty. Further calls split
+// the rest: pieces do not depend on the text before them.
 using FirstPiece = size_t (*)(absl::string_view text);
 FirstPiece FirstPieceOf(SplitPattern pattern);
 
-// Numbers (\p{N}) apart from all else: digit by digit if `individual`, else as runs.
+// Separates numbers (\p{N}) from everything else: digit by digit if `individual`, else as runs.
 FirstPiece FirstPieceByDigits(bool individual);
 
-// The pattern that a regular expression spells. kInvalidArgument, listing the known ones, for
-// others.
+// Returns the pattern that a regular expression spells. For others, kInvalidArgument lists the
+// known ones.
 absl::StatusOr<SplitPattern> FindSplitPattern(absl::string_view regex);
 
 }  // namespace megatron

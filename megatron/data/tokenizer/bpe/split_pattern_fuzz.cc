@@ -1,6 +1,6 @@
-// Any bytes as a text: for each pattern, pieces that are not empty and end with the text; and byte
-// by byte the tokens of a byte-level vocabulary that has merges put the text together again, with
-// the pattern that the text's length picks.
+// Fuzzes the split patterns. Any bytes as a text give, for each pattern, non-empty pieces that end
+// with the text. The tokens of a byte-level vocabulary with merges, for the pattern that the text's
+// length selects, joined are the text.
 
 #include <cstddef>
 #include <cstdint>
@@ -57,7 +57,7 @@ void CheckTokens(absl::string_view text, megatron::FirstPiece first_piece) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  // Not all, since a refusal lists what is known.
+  // Only some texts are tried as expressions, since each refusal lists the known ones.
   if (text.empty() || text[0] == '(') megatron::FindSplitPattern(text).IgnoreError();
   for (const SplitPattern pattern : kPatterns) CheckPieces(text, megatron::FirstPieceOf(pattern));
   CheckTokens(text, megatron::FirstPieceOf(kPatterns[size % std::size(kPatterns)]));

@@ -42,8 +42,8 @@ TEST(SplitPatternTest, Gpt2KeepsOneSpaceBeforeWordsNumbersAndSymbols) {
   EXPECT_THAT(Split(SplitPattern::kGpt2, " 'sé"), ElementsAre(" '", "sé"));
 }
 
-TEST(SplitPatternTest, SpaceIsWhatUnicodeCallsWhiteSpace) {
-  // U+3000 and U+0085 are, U+200B and U+001C are not.
+TEST(SplitPatternTest, SpaceIsUnicodesWhiteSpace) {
+  // U+3000 and U+0085 are white space, U+200B and U+001C are not.
   EXPECT_THAT(Split(SplitPattern::kGpt2, "a\u3000\u3000b\u0085"),
               ElementsAre("a", "\u3000", "\u3000", "b", "\u0085"));
   EXPECT_THAT(Split(SplitPattern::kGpt2,
@@ -52,7 +52,7 @@ TEST(SplitPatternTest, SpaceIsWhatUnicodeCallsWhiteSpace) {
               ElementsAre("a", "\u200b\x1c", "b"));
 }
 
-TEST(SplitPatternTest, Cl100kTakesAnySymbolBeforeAWordAndLineBreaksBehindSymbols) {
+TEST(SplitPatternTest, Cl100kTakesAnySymbolBeforeAWordAndLineBreaksAfterSymbols) {
   EXPECT_THAT(Split(SplitPattern::kCl100k, "(foo)\n\n  bar 12345"),
               ElementsAre("(foo", ")\n\n", " ", " bar", " ", "123", "45"));
   EXPECT_THAT(Split(SplitPattern::kCl100k, "IT'S x\u017f'\u017f"),
@@ -62,7 +62,7 @@ TEST(SplitPatternTest, Cl100kTakesAnySymbolBeforeAWordAndLineBreaksBehindSymbols
   EXPECT_THAT(Split(SplitPattern::kCl100kTiktoken, "a \n "), ElementsAre("a", " \n "));
 }
 
-TEST(SplitPatternTest, Qwen2TakesDigitsOneByOne) {
+TEST(SplitPatternTest, Qwen2SplitsNumbersIntoDigits) {
   EXPECT_THAT(Split(SplitPattern::kQwen2, "in 2024"), ElementsAre("in", " ", "2", "0", "2", "4"));
 }
 
@@ -73,23 +73,23 @@ TEST(SplitPatternTest, O200kStartsAWordAtACapital) {
   EXPECT_THAT(Split(SplitPattern::kTekken, "Don't 12"), ElementsAre("Don", "'t", " ", "1", "2"));
 }
 
-TEST(SplitPatternTest, AMarkIsPartOfAWordOrStandsBeforeIt) {
+TEST(SplitPatternTest, AMarkIsPartOfAWordOrPrecedesIt) {
   EXPECT_THAT(Split(SplitPattern::kO200k, "\u0301a\u0301!"), ElementsAre("\u0301a\u0301", "!"));
   EXPECT_THAT(Split(SplitPattern::kO200k, "\u0301\u0301 "), ElementsAre("\u0301\u0301", " "));
   EXPECT_THAT(Split(SplitPattern::kGpt2, "a\u0301b"), ElementsAre("a", "\u0301", "b"));
 }
 
-TEST(SplitPatternTest, DigitsStandApart) {
+TEST(SplitPatternTest, DigitsAreSeparatedFromOtherText) {
   EXPECT_THAT(Pieces(FirstPieceByDigits(true), "a12 b"), ElementsAre("a", "1", "2", " b"));
   EXPECT_THAT(Pieces(FirstPieceByDigits(false), "a12 b"), ElementsAre("a", "12", " b"));
 }
 
-TEST(SplitPatternTest, BytesThatAreNoUtf8AreSymbols) {
+TEST(SplitPatternTest, InvalidBytesAreSymbols) {
   EXPECT_THAT(Split(SplitPattern::kGpt2, "a\xff\xe3\x81 b"),
               ElementsAre("a", "\xff\xe3\x81", " b"));
 }
 
-TEST(SplitPatternTest, PiecesPutTogetherAreTheTextInLinearTime) {
+TEST(SplitPatternTest, JoinedPiecesAreTheTextAndTakeLinearTime) {
   std::string bytes;
   for (int i = 0; i < 65536; ++i) bytes += static_cast<char>(i * 2654435761u >> 13);
   std::string capitals = "\u3042" + std::string(1 << 20, 'A');
@@ -103,7 +103,7 @@ TEST(SplitPatternTest, PiecesPutTogetherAreTheTextInLinearTime) {
   }
 }
 
-TEST(SplitPatternTest, PatternsAreKnownByTheirSpelling) {
+TEST(SplitPatternTest, PatternsAreFoundByTheirRegularExpression) {
   EXPECT_THAT(FindSplitPattern(
                   R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"),
               IsOkAndHolds(SplitPattern::kGpt2));

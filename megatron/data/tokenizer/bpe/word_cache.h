@@ -1,7 +1,7 @@
-// The tokens of short pieces of text that were seen lately.
+// A cache of the tokens of short pieces of text that occurred recently.
 //
-// At most 2 MiB, reached by growing while pieces are new: a piece takes the place of another that
-// hashes alike. Not safe for threads: each keeps its own.
+// It grows to at most 2 MiB while pieces are new; a piece replaces another one with the same hash.
+// Not thread-safe: each thread has its own.
 #ifndef MEGATRON_DATA_TOKENIZER_BPE_WORD_CACHE_H_
 #define MEGATRON_DATA_TOKENIZER_BPE_WORD_CACHE_H_
 
@@ -17,7 +17,7 @@ class WordCache {
   static constexpr size_t kMaxBytes = 24;
   static constexpr size_t kMaxIds = 9;
 
-  // One cache line.
+  // An entry is one cache line.
   struct alignas(64) Entry {
     uint64_t word[3] = {0, 0, 0};  // padded with zeros
     int32_t ids[kMaxIds] = {};
@@ -27,8 +27,8 @@ class WordCache {
 
   WordCache() : entries_(size_t{1} << kMinBits) {}
 
-  // Where the word of `size` bytes, 1 to kMaxBytes, is or would be; `text_end` bounds what may be
-  // read behind it. The entry holds the word if `*found`; else it has become the word's, without
+  // Returns the entry of the word of `size` bytes, 1 to kMaxBytes; bytes up to `text_end` may be
+  // read. If `*found`, the entry holds the word. Otherwise it is now assigned to the word, without
   // ids, and the caller fills them in. Entries are valid until the next call.
   Entry* Find(const char* word, size_t size, const char* text_end, bool* found) {
     uint64_t key[3];
@@ -48,20 +48,20 @@ class WordCache {
     return entry;
   }
 
-  // Takes a word away whose ids don't fit.
+  // Removes a word whose ids do not fit.
   static void Forget(Entry* entry) { entry->num_bytes = 0; }
 
  private:
   static constexpr int kMinBits = 7, kMaxBits = 15;
 
-  // What was known is forgotten, and soon known again.
+  // Growing drops all entries, which soon fill again.
   void Grow() {
     bits_ += 2;
     misses_ = 0;
     entries_.assign(size_t{1} << bits_, Entry());
   }
 
-  // The first bytes at `p`, at most 8 of `size`.
+  // Returns the first bytes at `p`, at most 8 of `size`.
   static uint64_t Load(const char* p, size_t size, const char* text_end) {
     uint64_t value = 0;
     if (text_end - p >= 8) {
@@ -72,7 +72,7 @@ class WordCache {
     return value;
   }
 
-  // The upper bits are the good ones.
+  // The upper bits of the hash are the well mixed ones.
   static uint64_t Hash(const uint64_t* key, size_t size) {
     uint64_t h = (key[0] ^ size) * 0x9E3779B97F4A7C15u;
     h = (h ^ (h >> 32) ^ key[1]) * 0xD6E8FEB86659FD93u;
@@ -81,7 +81,7 @@ class WordCache {
   }
 
   int bits_ = kMinBits;
-  size_t misses_ = 0;  // since the last growth
+  size_t misses_ = 0;  // misses since the last growth
   std::vector<Entry> entries_;
 };
 

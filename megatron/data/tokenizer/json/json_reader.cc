@@ -12,7 +12,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxDepth = 32;
 
-// Builds a value as it is read, so that a broken text fails at its first fault. nlohmann's
+// Builds a value while it is parsed, so that an invalid text fails at its first error. nlohmann's
 // parser is not recursive: depth costs no stack.
 class Builder {
  public:
@@ -43,7 +43,7 @@ class Builder {
   json TakeValue() { return std::move(root_); }
 
  private:
-  // Where the next value belongs.
+  // Returns the place of the next value.
   json* Place() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return member_;
@@ -76,7 +76,8 @@ class Builder {
   }
 
   json root_;
-  std::vector<json*> open_;  // an array grows only while its last element is closed
+  // Open arrays and objects; an array grows only while its last element is closed.
+  std::vector<json*> open_;
   json* member_ = nullptr;
   std::string error_;
 };

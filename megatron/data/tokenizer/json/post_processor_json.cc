@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// A short file could otherwise name a long list again and again.
+// The limit keeps a short file from naming a long list again and again.
 constexpr size_t kMaxTokens = 256;
 
 absl::Status AddId(const json& id, int64_t vocab_size, std::vector<int32_t>* ids) {
@@ -26,7 +26,7 @@ absl::Status AddId(const json& id, int64_t vocab_size, std::vector<int32_t>* ids
   return absl::OkStatus();
 }
 
-// "cls": ["[CLS]", 101]
+// Reads a member such as "cls": ["[CLS]", 101].
 absl::Status AddNamed(const json& step, const char* key, int64_t vocab_size,
                       std::vector<int32_t>* ids) {
   const json& named = JsonMember(step, key);
@@ -38,24 +38,24 @@ absl::Status AddNamed(const json& step, const char* key, int64_t vocab_size,
 absl::StatusOr<TokensAround> FromClsAndSep(const json& step, int64_t vocab_size) {
   TokensAround around;
   MEGATRON_RETURN_IF_ERROR(AddNamed(step, "cls", vocab_size, &around.before));
-  MEGATRON_RETURN_IF_ERROR(AddNamed(step, "sep", vocab_size, &around.behind));
+  MEGATRON_RETURN_IF_ERROR(AddNamed(step, "sep", vocab_size, &around.after));
   return around;
 }
 
-// "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}], the ids of which
-// "special_tokens" has: {"</s>": {"ids": [1]}}.
+// Reads a template: the items of "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id":
+// "</s>"}}], with ids from "special_tokens": {"</s>": {"ids": [1]}}.
 absl::StatusOr<TokensAround> FromTemplate(const json& step, int64_t vocab_size) {
   const json &parts = JsonMember(step, "single"), &tokens = JsonMember(step, "special_tokens");
   if (!parts.is_array())
     return absl::InvalidArgumentError("the post-processor's template has no list 'single'");
   TokensAround around;
-  bool behind = false;
+  bool after = false;
   for (const json& part : parts) {
     const json& token = JsonMember(part, "SpecialToken");
     if (token.is_null()) {
-      if (behind || !JsonMember(part, "Sequence").is_object())
+      if (after || !JsonMember(part, "Sequence").is_object())
         return absl::InvalidArgumentError("the post-processor's template is not of one text");
-      behind = true;
+      after = true;
       continue;
     }
     MEGATRON_ASSIGN_OR_RETURN(const std::string name, JsonString(token, "id"));
@@ -65,9 +65,9 @@ absl::StatusOr<TokensAround> FromTemplate(const json& step, int64_t vocab_size) 
           absl::StrCat("the post-processor has no ids of '", name.substr(0, 64), "'"));
     }
     for (const json& id : ids)
-      MEGATRON_RETURN_IF_ERROR(AddId(id, vocab_size, behind ? &around.behind : &around.before));
+      MEGATRON_RETURN_IF_ERROR(AddId(id, vocab_size, after ? &around.after : &around.before));
   }
-  if (behind) return around;
+  if (after) return around;
   return absl::InvalidArgumentError("the post-processor's template leaves the text out");
 }
 
@@ -79,7 +79,7 @@ absl::StatusOr<TokensAround> FromSequence(const json& step, int64_t vocab_size) 
   for (const json& member : members) {
     MEGATRON_ASSIGN_OR_RETURN(const TokensAround next, PostProcessorFromJson(member, vocab_size));
     all.before.insert(all.before.begin(), next.before.begin(), next.before.end());
-    all.behind.insert(all.behind.end(), next.behind.begin(), next.behind.end());
+    all.after.insert(all.after.end(), next.after.begin(), next.after.end());
   }
   return all;
 }

@@ -1,8 +1,7 @@
-// What a tokenizer.json's post-processor puts around a text.
+// Reads the tokens that a tokenizer.json's post-processor adds around a text.
 //
-// Known are TemplateProcessing (of which the template for one text counts), BertProcessing,
-// RobertaProcessing and ByteLevel, which adds nothing, and Sequences of them. Others are refused by
-// name.
+// TemplateProcessing (only the template for one text), BertProcessing, RobertaProcessing, ByteLevel
+// (which adds nothing) and Sequences of these are supported. Others are refused by name.
 #ifndef MEGATRON_DATA_TOKENIZER_JSON_POST_PROCESSOR_JSON_H_
 #define MEGATRON_DATA_TOKENIZER_JSON_POST_PROCESSOR_JSON_H_
 
@@ -15,11 +14,11 @@
 namespace megatron {
 
 struct TokensAround {
-  std::vector<int32_t> before, behind;
+  std::vector<int32_t> before, after;
 };
 
-// Of the member "post_processor", which may be null: nothing is added. kInvalidArgument also for
-// ids that are not below `vocab_size`, and for more of them than any model has.
+// Reads the member "post_processor"; if it is null, nothing is added. kInvalidArgument also for ids
+// of `vocab_size` and more, and for more tokens than any model has.
 absl::StatusOr<TokensAround> PostProcessorFromJson(const nlohmann::json& description,
                                                    int64_t vocab_size);
 

@@ -45,7 +45,7 @@ absl::StatusOr<AddedToken> AddedTokenFromJson(const json& description) {
   return token;
 }
 
-// Adds what the model's vocabulary doesn't have yet, and checks that ids agree.
+// Adds the tokens that the model's vocabulary lacks, and checks that ids agree.
 absl::Status MergePieces(const std::vector<AddedToken>& added, std::vector<std::string>* pieces) {
   const size_t max_size = MaxVocabularySize(pieces->size() + added.size());
   for (const AddedToken& token : added) {
@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<AddedToken>> AddedTokensFromJson(const json& list) {
   return added;
 }
 
-// The id of `name`, or of the first of `usual` that there is if there is no name.
+// Returns the id of `name`; if `name` is empty, the id of the first of `usual` that exists.
 int32_t FindId(const TokenIds& ids, const std::string& name,
                std::initializer_list<absl::string_view> usual) {
   if (!name.empty()) {
@@ -94,7 +94,7 @@ int32_t FindId(const TokenIds& ids, const std::string& name,
 }
 
 SpecialTokens FindSpecial(const SpecialTokenNames& names, const std::vector<std::string>& pieces) {
-  const TokenIds ids = IdsOf(pieces);
+  const TokenIds ids = MakeTokenIds(pieces);
   SpecialTokens special;
   special.bos = FindId(ids, names.bos, {"<s>", "<|begin_of_text|>", "<|endoftext|>", "<bos>"});
   special.eos =
@@ -133,8 +133,8 @@ void AddSpecial(const SpecialTokens& special, const std::vector<std::string>& pi
   }
 }
 
-// Models that spell characters see U+FFFD for bytes that aren't UTF-8; byte-level ones see the
-// bytes.
+// Replaces invalid UTF-8 for models that spell characters: they see U+FFFD. Byte-level models see
+// the bytes.
 std::string MendUtf8(absl::string_view text, std::vector<size_t>* origins) {
   if (origins != nullptr) origins->clear();
   for (size_t at = 0; origins != nullptr && at < text.size();) {
@@ -181,7 +181,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(absl::string_
   MEGATRON_ASSIGN_OR_RETURN(parts.decoder, DecoderFromJson(JsonMember(root, "decoder")));
   if (!pre_tokenizer.byte_level) parts.normalizer = MendFirst(std::move(parts.normalizer));
   MEGATRON_ASSIGN_OR_RETURN(
-      ModelOfJson model,
+      ParsedModel model,
       ModelFromJson(JsonMember(root, "model"), std::move(pre_tokenizer), parts.added));
   parts.pieces = std::move(model.pieces);
   parts.model = std::move(model.model);
@@ -192,7 +192,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> CreateTokenizerFromJson(absl::string_
                             PostProcessorFromJson(JsonMember(root, "post_processor"),
                                                   static_cast<int64_t>(parts.pieces.size())));
   parts.special.before = std::move(around.before);
-  parts.special.behind = std::move(around.behind);
+  parts.special.after = std::move(around.after);
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 

@@ -1,7 +1,7 @@
-// Any bytes as a tokenizer.json: an error, or a tokenizer whose ids are in range and whose spans
-// lie in the text, and that decodes. The text stands behind the first byte 0xff. Before it a byte
-// 0x01, which no JSON has, stands for the 256 pieces of byte fallback: files that spell them are
-// long.
+// Fuzzes CreateTokenizerFromJson: any bytes as a tokenizer.json give either an error, or a
+// tokenizer whose ids are in range, whose spans are inside the text, and which decodes. The text to
+// encode follows the first byte 0xff. A byte 0x01 before it, which no JSON contains, stands for the
+// 256 pieces of byte fallback, since files that spell them are long.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace {
 
-// As members of a vocabulary.
+// Returns all byte pieces as members of a vocabulary.
 std::string BytePieces() {
   std::string pieces;
   for (int byte = 0; byte < 256; ++byte) {

@@ -35,7 +35,7 @@ std::string ByteLevel(absl::string_view normalizer = "null", absl::string_view p
   return absl::StrReplaceAll(kByteLevel, {{"NORMALIZER", normalizer}, {"PREFIX", prefix}});
 }
 
-// Llama 2's steps.
+// The steps are Llama 2's.
 constexpr char kFallback[] = R"json({
   "normalizer": {"type": "Sequence", "normalizers": [
     {"type": "Prepend", "prepend": "▁"},
@@ -77,7 +77,7 @@ std::vector<std::string> Cut(absl::string_view text, const std::vector<TextSpan>
   return parts;
 }
 
-TEST(TokenizerJsonTest, EncodesWithByteLevelBpe) {
+TEST(TokenizerJsonTest, ByteLevelBpeEncodes) {
   const auto tokenizer = Create(ByteLevel());
   EXPECT_EQ(tokenizer->vocab_size(), 8);
   EXPECT_EQ(tokenizer->eod(), 5);
@@ -89,30 +89,30 @@ TEST(TokenizerJsonTest, EncodesWithByteLevelBpe) {
   EXPECT_THAT(Cut("xab", spans), ElementsAre("x", "ab"));
 }
 
-TEST(TokenizerJsonTest, FindsAddedTokensAsTheirFlagsSay) {
+TEST(TokenizerJsonTest, AddedTokensMatchAccordingToTheirFlags) {
   const auto tokenizer = Create(ByteLevel());
   std::vector<TextSpan> spans;
   const std::string text = "bab abab b <m>  a";
   EXPECT_THAT(Encode(*tokenizer, text, false, &spans), ElementsAre(6, 4, 3, 2, 1, 7, 0));
   EXPECT_THAT(Cut(text, spans), ElementsAre("bab", " ab", "ab", " ", "b", " <m>  ", "a"));
   EXPECT_THAT(Encode(*tokenizer, "b</s>", true), ElementsAre(1, 5));
-  // Text that spells a special token stays text: here of unknown characters.
+  // The spelling of a special token remains plain text, here of unknown characters.
   EXPECT_THAT(Encode(*tokenizer, "b</s>"), ElementsAre(1, 0, 0, 0, 0));
 }
 
-TEST(TokenizerJsonTest, SpansAreOfTheTextBeforeNormalizationAndPrefix) {
+TEST(TokenizerJsonTest, SpansReferToTheTextBeforeNormalization) {
   std::vector<TextSpan> spans;
   auto tokenizer = Create(ByteLevel(R"({"type": "Lowercase"})", "true"));
   EXPECT_THAT(Encode(*tokenizer, "AB", false, &spans), ElementsAre(4));
   EXPECT_THAT(Cut("AB", spans), ElementsAre("AB"));
   spans.clear();
-  // NFKC makes one of "ａ" and three of "㎂"; all stand for their character.
+  // NFKC makes one character of "ａ" and three of "㎂"; the spans cover the original character.
   tokenizer = Create(ByteLevel(R"({"type": "Sequence", "normalizers": [{"type": "NFKC"}]})"));
   EXPECT_THAT(Encode(*tokenizer, "ａbａ", false, &spans), ElementsAre(3, 0));
   EXPECT_THAT(Cut("ａbａ", spans), ElementsAre("ａb", "ａ"));
 }
 
-TEST(TokenizerJsonTest, EveryNormalizerChangesTextItsWay) {
+TEST(TokenizerJsonTest, EveryNormalizerIsApplied) {
   const struct {
     const char *normalizer, *text;
     std::vector<int32_t> ids;
@@ -142,7 +142,7 @@ TEST(TokenizerJsonTest, EveryNormalizerChangesTextItsWay) {
   }
 }
 
-TEST(TokenizerJsonTest, FallsBackToBytes) {
+TEST(TokenizerJsonTest, UnknownCharactersFallBackToBytes) {
   const auto tokenizer = Create(Fallback(true));
   std::vector<TextSpan> spans;
   EXPECT_THAT(Encode(*tokenizer, "a aé", false, &spans), ElementsAre(3, 3, 4 + 0xC3, 4 + 0xA9));
@@ -150,7 +150,7 @@ TEST(TokenizerJsonTest, FallsBackToBytes) {
   EXPECT_EQ(tokenizer->Decode({4 + 0xC3, 2}),
             "\xEF\xBF\xBD"
             "a");
-  // Bytes that are no UTF-8 are U+FFFD.
+  // Invalid UTF-8 bytes are U+FFFD.
   EXPECT_THAT(Encode(*tokenizer, "\xff"), ElementsAre(1, 4 + 0xEF, 4 + 0xBF, 4 + 0xBD));
 }
 
@@ -161,7 +161,7 @@ TEST(TokenizerJsonTest, ARunOfUnknownCharactersIsOneToken) {
   EXPECT_THAT(Cut("aéüa", spans), ElementsAre("a", "éü", "a"));
 }
 
-TEST(TokenizerJsonTest, EncodesWordPiece) {
+TEST(TokenizerJsonTest, WordPieceEncodes) {
   const auto tokenizer = Create(R"json({
     "normalizer": {"type": "BertNormalizer", "lowercase": true},
     "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": {"type": "WordPiece"},
@@ -173,7 +173,7 @@ TEST(TokenizerJsonTest, EncodesWordPiece) {
   EXPECT_EQ(tokenizer->Decode({1, 2, 1, 3}), "ab a!");
 }
 
-TEST(TokenizerJsonTest, EncodesUnigram) {
+TEST(TokenizerJsonTest, UnigramEncodes) {
   const auto tokenizer = Create(R"json({
     "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
       {"type": "WhitespaceSplit"}, {"type": "Metaspace", "prepend_scheme": "always"}]},
@@ -187,7 +187,7 @@ TEST(TokenizerJsonTest, EncodesUnigram) {
   EXPECT_EQ(tokenizer->eod(), 4);
 }
 
-TEST(TokenizerJsonTest, TheConfigurationNamesSpecialTokens) {
+TEST(TokenizerJsonTest, SpecialTokensAreNamedByTheConfiguration) {
   const auto names = ParseSpecialTokenNames(
       R"({"eos_token": {"content": "b", "lstrip": false}, "bos_token": "a", "pad_token": null})");
   ASSERT_THAT(names, IsOk());
@@ -199,7 +199,7 @@ TEST(TokenizerJsonTest, TheConfigurationNamesSpecialTokens) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'eos_token'")));
 }
 
-TEST(TokenizerJsonTest, SpecialTokensAreFoundThoughTheFileAddsNone) {
+TEST(TokenizerJsonTest, SpecialTokensAreFoundAlthoughTheFileAddsNone) {
   const auto tokenizer = Create(R"json({
     "added_tokens": [], "pre_tokenizer": {"type": "BertPreTokenizer"},
     "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1, "[MASK]": 2, "[": 3}}})json");
@@ -207,7 +207,7 @@ TEST(TokenizerJsonTest, SpecialTokensAreFoundThoughTheFileAddsNone) {
   EXPECT_THAT(Encode(*tokenizer, "a [MASK]"), ElementsAre(1, 3, 0, 0));
 }
 
-// The file with one part of it replaced.
+// Returns the file with one part of it replaced.
 std::string With(absl::string_view part, absl::string_view other) {
   return absl::StrReplaceAll(ByteLevel(), {{part, other}});
 }
@@ -216,13 +216,13 @@ std::string WithPostProcessor(absl::string_view description) {
   return With(R"("decoder")", absl::StrCat(R"("post_processor": )", description, R"(, "decoder")"));
 }
 
-TEST(TokenizerJsonTest, PostProcessorsSayWhatStandsAroundATextAndEncodeLeavesItOut) {
+TEST(TokenizerJsonTest, TokensOfThePostProcessorAreReportedAndNotEncoded) {
   const std::string t5 = R"({"type": "TemplateProcessing",
     "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>"}}],
     "pair": [], "special_tokens": {"</s>": {"id": "</s>", "ids": [5], "tokens": ["</s>"]}}})";
   const auto tokenizer = Create(WithPostProcessor(t5));
   EXPECT_THAT(tokenizer->special().before, ElementsAre());
-  EXPECT_THAT(tokenizer->special().behind, ElementsAre(5));
+  EXPECT_THAT(tokenizer->special().after, ElementsAre(5));
   EXPECT_THAT(Encode(*tokenizer, "ab"), ElementsAre(3));
 
   const std::string bert = R"({"type": "BertProcessing", "sep": ["b", 1], "cls": ["a", 0]})";
@@ -230,11 +230,11 @@ TEST(TokenizerJsonTest, PostProcessorsSayWhatStandsAroundATextAndEncodeLeavesItO
       R"({"type": "Sequence", "processors": [{"type": "ByteLevel"}, )", t5, ", ", bert, "]}");
   const auto surrounded = Create(WithPostProcessor(both));
   EXPECT_THAT(surrounded->special().before, ElementsAre(0));
-  EXPECT_THAT(surrounded->special().behind, ElementsAre(5, 1));
-  EXPECT_THAT(Create(ByteLevel())->special().behind, ElementsAre());
+  EXPECT_THAT(surrounded->special().after, ElementsAre(5, 1));
+  EXPECT_THAT(Create(ByteLevel())->special().after, ElementsAre());
 }
 
-TEST(TokenizerJsonTest, RefusesWhatItDoesNotKnow) {
+TEST(TokenizerJsonTest, UnknownPartsAreRefused) {
   const std::string split = R"({"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": )";
   const std::string pre = R"({"type": "ByteLevel", "add_prefix_space": false})";
   const struct {
@@ -296,8 +296,8 @@ TEST(TokenizerJsonTest, RefusesWhatItDoesNotKnow) {
   }
 }
 
-// Sixty times {"type": "Replace", …}: else one letter became 2^60.
-TEST(TokenizerJsonTest, RefusesStepsThatMakeTextsLongerWithoutEnd) {
+// The list has sixty times {"type": "Replace", …}: without the limit, one letter would become 2^60.
+TEST(TokenizerJsonTest, StepsThatLengthenTextsTooMuchAreRefused) {
   const std::string doubles = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
   const std::string spaces = R"({"type": "Metaspace", "replacement": "  "})";
   const auto sequence = [](absl::string_view list, const std::string& step) {
@@ -316,8 +316,8 @@ TEST(TokenizerJsonTest, RefusesStepsThatMakeTextsLongerWithoutEnd) {
   }
 }
 
-// "́" and "̣" change places in NFD, and are a token each.
-TEST(TokenizerJsonTest, SpansOfMarksThatChangePlacesBeginBeforeTheyEnd) {
+// "́" and "̣" are reordered in NFD, and are a token each.
+TEST(TokenizerJsonTest, SpansOfReorderedMarksBeginBeforeTheyEnd) {
   const auto tokenizer = Create(R"json({"normalizer": {"type": "NFD"},
       "model": {"type": "BPE", "vocab": {"a": 0, "\u0301": 1, "\u0323": 2}, "merges": []}})json");
   std::vector<TextSpan> spans;

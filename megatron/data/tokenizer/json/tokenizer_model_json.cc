@@ -29,7 +29,8 @@ absl::StatusOr<std::vector<std::string>> PiecesOf(const json& model) {
   return pieces;
 }
 
-// Newer files have pairs, older ones strings with a space between. Views of `model`.
+// Reads the merges as views of `model`. Newer files have pairs, older ones strings with a space
+// between.
 absl::StatusOr<std::vector<TokenPair>> MergesOf(const json& model) {
   const json& list = JsonMember(model, "merges");
   if (!list.is_array()) return absl::InvalidArgumentError("the model's 'merges' is no list");
@@ -92,14 +93,14 @@ absl::StatusOr<std::unique_ptr<TextModel>> ByteLevelFrom(const std::vector<std::
                                           std::move(split));
 }
 
-absl::StatusOr<ModelOfJson> BpeFromJson(const json& description, PreTokenizer pre_tokenizer,
+absl::StatusOr<ParsedModel> BpeFromJson(const json& description, PreTokenizer pre_tokenizer,
                                         const std::vector<AddedToken>& added) {
-  ModelOfJson result;
+  ParsedModel result;
   MEGATRON_ASSIGN_OR_RETURN(result.pieces, PiecesOf(description));
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<TokenPair> merges, MergesOf(description));
   MEGATRON_ASSIGN_OR_RETURN(FallbackBpeOptions options, BpeOptionsOf(description));
-  MEGATRON_ASSIGN_OR_RETURN(MergeTable table,
-                            ResolveMerges(merges, IdsOf(result.pieces), options.continuing_prefix));
+  MEGATRON_ASSIGN_OR_RETURN(MergeTable table, ResolveMerges(merges, MakeTokenIds(result.pieces),
+                                                            options.continuing_prefix));
   if (pre_tokenizer.byte_level) {
     MEGATRON_ASSIGN_OR_RETURN(result.model, ByteLevelFrom(result.pieces, std::move(table), options,
                                                           added, std::move(pre_tokenizer.split)));
@@ -117,8 +118,8 @@ absl::StatusOr<ModelOfJson> BpeFromJson(const json& description, PreTokenizer pr
   return result;
 }
 
-absl::StatusOr<ModelOfJson> WordPieceFromJson(const json& description, PreTokenizer pre_tokenizer) {
-  ModelOfJson result;
+absl::StatusOr<ParsedModel> WordPieceFromJson(const json& description, PreTokenizer pre_tokenizer) {
+  ParsedModel result;
   MEGATRON_ASSIGN_OR_RETURN(result.pieces, PiecesOf(description));
   WordPieceOptions options;
   MEGATRON_ASSIGN_OR_RETURN(options.unk_token, JsonString(description, "unk_token", "[UNK]"));
@@ -141,10 +142,10 @@ absl::StatusOr<ModelOfJson> WordPieceFromJson(const json& description, PreTokeni
   return result;
 }
 
-absl::StatusOr<ModelOfJson> UnigramFromJson(const json& description, PreTokenizer pre_tokenizer) {
+absl::StatusOr<ParsedModel> UnigramFromJson(const json& description, PreTokenizer pre_tokenizer) {
   const json& vocabulary = JsonMember(description, "vocab");
   if (!vocabulary.is_array()) return absl::InvalidArgumentError("the model's 'vocab' is no list");
-  ModelOfJson result;
+  ParsedModel result;
   std::vector<UnigramPiece> pieces;
   for (const json& entry : vocabulary) {
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
@@ -171,7 +172,7 @@ absl::StatusOr<ModelOfJson> UnigramFromJson(const json& description, PreTokenize
   return result;
 }
 
-// Old files don't say.
+// Guesses the type of models in old files, which do not state it.
 std::string GuessType(const json& description) {
   if (JsonMember(description, "vocab").is_array()) return "Unigram";
   return JsonMember(description, "merges").is_null() ? "WordPiece" : "BPE";
@@ -179,7 +180,7 @@ std::string GuessType(const json& description) {
 
 }  // namespace
 
-absl::StatusOr<ModelOfJson> ModelFromJson(const json& description, PreTokenizer pre_tokenizer,
+absl::StatusOr<ParsedModel> ModelFromJson(const json& description, PreTokenizer pre_tokenizer,
                                           const std::vector<AddedToken>& added) {
   MEGATRON_ASSIGN_OR_RETURN(std::string type, JsonString(description, "type"));
   if (type.empty()) type = GuessType(description);

@@ -1,4 +1,4 @@
-// The model of a tokenizer.json: BPE, WordPiece or Unigram.
+// Reads the model of a tokenizer.json: BPE, WordPiece or Unigram.
 #ifndef MEGATRON_DATA_TOKENIZER_JSON_TOKENIZER_MODEL_JSON_H_
 #define MEGATRON_DATA_TOKENIZER_JSON_TOKENIZER_MODEL_JSON_H_
 
@@ -14,14 +14,14 @@
 
 namespace megatron {
 
-struct ModelOfJson {
+struct ParsedModel {
   std::vector<std::string> pieces;  // the vocabulary, by id
   std::unique_ptr<TextModel> model;
 };
 
-// From the member "model". The model does the pre-tokenizer's work, too. Text never becomes one of
-// the special among `added` by way of the model.
-absl::StatusOr<ModelOfJson> ModelFromJson(const nlohmann::json& description,
+// Reads the member "model". The result also does the work of the pre-tokenizer. The model never
+// makes one of the special tokens among `added` of plain text.
+absl::StatusOr<ParsedModel> ModelFromJson(const nlohmann::json& description,
                                           PreTokenizer pre_tokenizer,
                                           const std::vector<AddedToken>& added);
 

@@ -25,8 +25,8 @@ absl::Status Unknown(absl::string_view what, absl::string_view type) {
       absl::StrCat("this version has no ", what, " of type '", type.substr(0, 64), "'"));
 }
 
-// How many times as long steps make a text at most, one after the other. A short list of steps
-// could make a short text longer than all memory.
+// The largest factor by which consecutive steps lengthen a text. Without a limit a short list of
+// steps could make a short text longer than all memory.
 class Growth {
  public:
   explicit Growth(double limit) : limit_(limit) {}
@@ -43,10 +43,10 @@ class Growth {
   double total_ = 1;
 };
 
-// Each is far above what the steps of any known family come to.
+// Each limit is far above the growth that the steps of any known model family cause.
 constexpr double kMaxNormalizerGrowth = 4096, kMaxPreTokenizerGrowth = 64, kMaxDecoderGrowth = 64;
 
-// "pattern": {"String": " "} or {"Regex": "…"}, of which only some are known.
+// A pattern is {"String": " "} or {"Regex": "…"}; only some regular expressions are known.
 struct Pattern {
   std::string string, regex;  // one is empty
 };
@@ -65,7 +65,7 @@ absl::StatusOr<Pattern> PatternOf(const json& step) {
   return pattern;
 }
 
-// The members of a Sequence, as `list` of `what`; any other description is one step.
+// Returns the members of a Sequence, stored as `list`; any other description is one step.
 absl::StatusOr<std::vector<const json*>> StepsOf(const json& description, const char* list) {
   std::vector<const json*> steps;
   if (description.is_null()) return steps;
@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<const json*>> StepsOf(const json& description, const 
 }
 
 absl::StatusOr<Normalizer> BertNormalizerFromJson(const json& step, Growth* growth) {
-  // Decomposition, lower case, and spaces around ideographs.
+  // This accounts for decomposition, lower case, and spaces around ideographs.
   MEGATRON_RETURN_IF_ERROR(growth->Add(8));
   BertNormalizerOptions options;
   options.dialect = BertDialect::kHuggingFace;
@@ -112,7 +112,7 @@ absl::StatusOr<Normalizer> PrecompiledFromJson(const json& step, Growth* growth)
   };
 }
 
-// Of a text in which each `pattern` becomes `content`.
+// Returns the growth of a text in which each `pattern` becomes `content`.
 double ReplacementGrowth(absl::string_view pattern, absl::string_view content) {
   return static_cast<double>(content.size()) / static_cast<double>(pattern.size());
 }
@@ -131,7 +131,7 @@ absl::StatusOr<Normalizer> ReplaceFromJson(const json& step, Growth* growth) {
 }
 
 absl::StatusOr<Normalizer> FormNormalizer(NormalizationForm form, Growth* growth) {
-  // U+0390 has three times its bytes in NFD, U+FDFA eleven times in NFKD.
+  // U+0390 becomes three times as long in NFD, U+FDFA eleven times in NFKD.
   const bool compatible = form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd;
   MEGATRON_RETURN_IF_ERROR(growth->Add(compatible ? 11 : 3));
   return [form](absl::string_view text, std::vector<size_t>* origins) {
@@ -150,7 +150,7 @@ absl::StatusOr<Normalizer> OneNormalizer(const json& step, Growth* growth) {
   if (type == "Precompiled") return PrecompiledFromJson(step, growth);
   if (type == "Replace") return ReplaceFromJson(step, growth);
   if (type == "Lowercase") {
-    MEGATRON_RETURN_IF_ERROR(growth->Add(1.5));  // İ, Ⱥ
+    MEGATRON_RETURN_IF_ERROR(growth->Add(1.5));  // İ and Ⱥ grow
     return
         [](absl::string_view text, std::vector<size_t>* origins) { return ToLower(text, origins); };
   }
@@ -167,12 +167,12 @@ absl::StatusOr<Normalizer> OneNormalizer(const json& step, Growth* growth) {
   return Unknown("normalizer", type);
 }
 
-// A step that cuts at each match of a known pattern and keeps all pieces.
+// Reads a step that splits at each match of a known pattern and keeps all pieces.
 absl::StatusOr<FirstPiece> SplitFromJson(const json& step) {
   MEGATRON_ASSIGN_OR_RETURN(const Pattern pattern, PatternOf(step));
   MEGATRON_ASSIGN_OR_RETURN(const std::string behavior, JsonString(step, "behavior"));
   MEGATRON_ASSIGN_OR_RETURN(const bool invert, JsonBool(step, "invert", false));
-  // These patterns match every character, so that nothing lies between two matches.
+  // These patterns match every character, so nothing lies between two matches.
   const bool keeps_matches = invert ? behavior == "Removed" : behavior == "Isolated";
   if (!keeps_matches) {
     return absl::InvalidArgumentError(absl::StrCat("the pre-tokenizer Split knows no behavior '",
@@ -221,7 +221,7 @@ absl::StatusOr<WordStep> MetaspaceFromJson(const json& step, Growth* growth) {
   if (options.replacement.empty()) {
     return absl::InvalidArgumentError("Metaspace has an empty 'replacement'");
   }
-  // For a space, and before a word.
+  // This accounts for a space and for the character before a word.
   MEGATRON_RETURN_IF_ERROR(growth->Add(2 * static_cast<double>(options.replacement.size())));
   return MetaspaceStep(std::move(options));
 }

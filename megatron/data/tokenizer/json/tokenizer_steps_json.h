@@ -1,9 +1,9 @@
-// The steps around the model that a tokenizer.json describes: normalizers, pre-tokenizers,
+// Reads the steps around the model that a tokenizer.json describes: normalizers, pre-tokenizers and
 // decoders.
 //
-// A step that isn't known is refused by its name: a tokenizer that left it out would give other
-// tokens than the model was trained with. So are steps that together could make a text thousands of
-// times as long.
+// An unknown step is refused by its name: a tokenizer without it would give other tokens than those
+// the model was trained with. Steps that together could make a text thousands of times as long are
+// refused too.
 #ifndef MEGATRON_DATA_TOKENIZER_JSON_TOKENIZER_STEPS_JSON_H_
 #define MEGATRON_DATA_TOKENIZER_JSON_TOKENIZER_STEPS_JSON_H_
 
@@ -20,12 +20,12 @@ namespace megatron {
 
 struct PreTokenizer {
   bool byte_level = false;
-  ByteLevelSplit split;         // if byte_level
-  std::vector<WordStep> words;  // else
+  ByteLevelSplit split;         // used if byte_level
+  std::vector<WordStep> words;  // used otherwise
 };
 
-// Each takes the value of the member "normalizer", "pre_tokenizer" or "decoder", which may be null:
-// no step, for which normalizers and decoders are null too.
+// Each function takes the value of the member "normalizer", "pre_tokenizer" or "decoder". The value
+// may be null, which means no step; normalizers and decoders are then null too.
 absl::StatusOr<Normalizer> NormalizerFromJson(const nlohmann::json& description);
 absl::StatusOr<PreTokenizer> PreTokenizerFromJson(const nlohmann::json& description);
 absl::StatusOr<TokenDecoder> DecoderFromJson(const nlohmann::json& description);

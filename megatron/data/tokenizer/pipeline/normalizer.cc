@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-// A text under construction.
+// The result while it is built.
 class Output {
  public:
   Output(absl::string_view text, std::vector<size_t>* origins) : text_(text), origins_(origins) {
@@ -16,7 +16,7 @@ class Output {
     if (origins_ != nullptr) origins_->clear();
   }
 
-  // text[begin, end) as it is.
+  // Appends text[begin, end) unchanged.
   void Copy(size_t begin, size_t end) {
     out_.append(text_.data() + begin, end - begin);
     if (origins_ == nullptr) return;
@@ -27,7 +27,7 @@ class Output {
     }
   }
 
-  // Something else, that comes from what is at `origin`.
+  // Appends new content that replaces the text at `origin`.
   void Put(absl::string_view content, size_t origin) {
     out_.append(content.data(), content.size());
     if (origins_ != nullptr) origins_->insert(origins_->end(), content.size(), origin);
@@ -110,7 +110,8 @@ Normalizer ReplaceSpacesNormalizer(std::string content) {
 
 Normalizer StripNormalizer(bool left, bool right) {
   return [left, right](absl::string_view text, std::vector<size_t>* origins) {
-    size_t first = text.size(), behind_last = 0;  // of what is no white space
+    // Begin and end of the text without the white space.
+    size_t first = text.size(), behind_last = 0;
     for (size_t at = 0; at < text.size();) {
       const Utf8Char c = DecodeUtf8(text, at);
       if (!CharClasses::Get().Is(c.code_point, kWhiteSpace)) {

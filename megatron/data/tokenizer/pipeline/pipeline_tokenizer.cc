@@ -20,7 +20,7 @@ AddedTokens Those(const std::vector<AddedToken>& tokens, bool normalized,
   return AddedTokens(std::move(those));
 }
 
-// The bytes of a text that the bytes [begin, end) of its normalized form come from.
+// Returns the bytes of a text from which the bytes [begin, end) of its normalized form come.
 TextSpan OriginOf(TextSpan span, const std::vector<size_t>& origins) {
   if (span.begin == span.end) return {origins[span.begin], origins[span.begin]};
   const size_t last = origins[span.end - 1];

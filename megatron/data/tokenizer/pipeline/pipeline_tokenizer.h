@@ -1,6 +1,6 @@
-// A tokenizer put together from steps: added tokens are found in the text, the rest is normalized,
-// cut and encoded by a model; a decoder turns pieces into text again. What Hugging Face's
-// tokenizer.json describes; GPT-2's and tiktoken's vocabularies are simple cases of it.
+// A tokenizer composed of steps: added tokens are found in the text; the rest is normalized, split
+// and encoded by a model; a decoder turns pieces back into text. Hugging Face's tokenizer.json
+// describes such tokenizers; GPT-2's and tiktoken's vocabularies are simple cases.
 #ifndef MEGATRON_DATA_TOKENIZER_PIPELINE_PIPELINE_TOKENIZER_H_
 #define MEGATRON_DATA_TOKENIZER_PIPELINE_PIPELINE_TOKENIZER_H_
 
@@ -20,11 +20,11 @@ namespace megatron {
 struct PipelineParts {
   std::string name;
   SpecialTokens special;
-  std::vector<std::string> pieces;  // the vocabulary, by id, added tokens included
+  std::vector<std::string> pieces;  // the vocabulary by id, including added tokens
   std::vector<AddedToken> added;
   Normalizer normalizer;  // may be null
   std::unique_ptr<TextModel> model;
-  TokenDecoder decoder;  // may be null: pieces are joined with a space between
+  TokenDecoder decoder;  // may be null: pieces are then joined with spaces
 };
 
 class PipelineTokenizer : public Tokenizer {
@@ -40,10 +40,10 @@ class PipelineTokenizer : public Tokenizer {
  private:
   absl::Status DoEncode(absl::string_view text, const EncodeOptions& options,
                         std::vector<int32_t>* ids) const override;
-  // Encodes text[span], which holds no token that is looked for in the text as it is.
+  // Encodes text[span], which contains no token that is searched for in the original text.
   absl::Status EncodeSection(absl::string_view text, TextSpan span, const EncodeOptions& options,
                              std::vector<int32_t>* ids) const;
-  // Encodes normalized text, which begins the whole text if `first`.
+  // Encodes normalized text. `first` means that it begins the whole text.
   absl::Status EncodeNormalized(absl::string_view text, bool first, const EncodeOptions& options,
                                 std::vector<int32_t>* ids) const;
 

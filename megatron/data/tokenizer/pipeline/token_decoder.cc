@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// The space before these goes, in this order.
+// The space before each of these is removed, in this order.
 constexpr std::pair<absl::string_view, absl::string_view> kCleanups[] = {
     {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
     {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},

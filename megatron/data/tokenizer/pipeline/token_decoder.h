@@ -1,4 +1,4 @@
-// How the spellings of tokens become text again.
+// Steps that turn the spellings of tokens back into text.
 #ifndef MEGATRON_DATA_TOKENIZER_PIPELINE_TOKEN_DECODER_H_
 #define MEGATRON_DATA_TOKENIZER_PIPELINE_TOKEN_DECODER_H_
 
@@ -8,31 +8,35 @@
 
 namespace megatron {
 
-// A step that changes spellings; the text is what they are put together after the last step.
+// A step that changes spellings; after the last step they are joined to the text.
 using TokenDecoder = std::function<void(std::vector<std::string>* pieces)>;
 
 TokenDecoder ChainDecoders(std::vector<TokenDecoder> steps);
 
-// Letters that stand for bytes (byte_level_alphabet.h). A token that is not spelled so stays.
+// Turns letters that stand for bytes (byte_level_alphabet.h) into these bytes. A token that is not
+// spelled in this alphabet is kept.
 TokenDecoder ByteLevelDecoder();
 
-// Runs of "<0x0A>" become their bytes where those are UTF-8, else U+FFFD for each.
+// Turns runs of tokens such as "<0x0A>" into their bytes if these are UTF-8, else into U+FFFD for
+// each token.
 TokenDecoder ByteFallbackDecoder();
 
-// All pieces become one.
+// Joins all pieces to one.
 TokenDecoder FuseDecoder();
 
-// In each piece. `pattern` is not empty.
+// Replaces `pattern`, which is not empty, in each piece.
 TokenDecoder ReplaceDecoder(std::string pattern, std::string content);
 
-// Takes up to `start` and `stop` times `content`, one character, off the ends of each piece.
+// Removes the character `content` at the ends of each piece: up to `start` times at the beginning
+// and up to `stop` times at the end.
 TokenDecoder StripDecoder(std::string content, int start, int stop);
 
-// Spaces for `replacement`, one character; nothing for those of the first piece if `prefixed`.
+// Turns the character `replacement` into a space. If `prefixed`, it is removed from the first
+// piece.
 TokenDecoder MetaspaceDecoder(std::string replacement, bool prefixed);
 
-// Joins words, whose pieces but the first begin with `prefix`, with spaces between; `cleanup` takes
-// the space before punctuation and English contractions away.
+// Joins words with spaces. All pieces of a word except the first begin with `prefix`. `cleanup`
+// removes the space before punctuation and English contractions.
 TokenDecoder WordPieceDecoder(std::string prefix, bool cleanup);
 
 }  // namespace megatron

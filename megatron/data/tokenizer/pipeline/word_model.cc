@@ -13,7 +13,8 @@ WordModel::WordModel(std::vector<WordStep> steps, EncodeWord encode)
 
 absl::Status WordModel::Encode(absl::string_view text, bool first, std::vector<int32_t>* ids,
                                std::vector<TextSpan>* spans) const {
-  // Words know where they begin; where not even the first begins the text, all begin later.
+  // Words know their position, which is 0 at the beginning of the text. If the section does not
+  // begin the text, all positions are shifted.
   const size_t shift = first ? 0 : 1;
   std::vector<Word> words(1);
   words[0].text = std::string(text);

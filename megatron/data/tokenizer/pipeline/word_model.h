@@ -1,4 +1,4 @@
-// Models that encode words one by one, behind the steps that cut a section into words.
+// Models that encode words one by one, after steps that split a section into words.
 #ifndef MEGATRON_DATA_TOKENIZER_PIPELINE_WORD_MODEL_H_
 #define MEGATRON_DATA_TOKENIZER_PIPELINE_WORD_MODEL_H_
 
@@ -11,7 +11,7 @@
 
 namespace megatron {
 
-// Appends the ids of a word, and where in it they stand to `spans` if not null.
+// Appends the ids of a word, and to `spans`, if it is not null, their positions in the word.
 using EncodeWord = std::function<absl::Status(absl::string_view word, std::vector<int32_t>* ids,
                                               std::vector<TextSpan>* spans)>;
 

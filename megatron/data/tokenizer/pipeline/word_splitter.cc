@@ -42,7 +42,7 @@ Word WithSpaces(const Word& word, const MetaspaceOptions& options) {
   return spelled;
 }
 
-// Each mark begins a word.
+// Returns words that begin at each mark.
 std::vector<TextSpan> SplitBefore(absl::string_view mark, absl::string_view text) {
   std::vector<TextSpan> spans;
   size_t begin = 0;

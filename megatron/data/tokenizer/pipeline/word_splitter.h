@@ -1,4 +1,4 @@
-// Cuts of text into words, as Hugging Face's pre-tokenizers make them for models that are not
+// Steps that split text into words as Hugging Face's pre-tokenizers do for models that are not
 // byte-level.
 #ifndef MEGATRON_DATA_TOKENIZER_PIPELINE_WORD_SPLITTER_H_
 #define MEGATRON_DATA_TOKENIZER_PIPELINE_WORD_SPLITTER_H_
@@ -14,34 +14,36 @@
 
 namespace megatron {
 
-// A word, in its spelling for the model.
+// A word in its spelling for the model.
 struct Word {
   std::string text;
-  size_t begin = 0;  // where in the section it begins
-  // If wanted: for each byte of the text, and for its end, where in the section it comes from.
+  size_t begin = 0;  // position in the section at which it begins
+  // Filled on request: for each byte of the text, and for its end, the position in the section from
+  // which it comes.
   std::vector<size_t> origins;
 };
 
-// A step: each word becomes words. The first step gets the whole section as one word.
+// A step that replaces each word by one or more words. The first step gets the whole section as one
+// word.
 using WordStep = std::function<void(std::vector<Word>* words)>;
 
-// Words are the spans that `split` returns.
+// Makes a step of `split`, which returns the spans of the words.
 WordStep SplitStep(std::function<std::vector<TextSpan>(absl::string_view)> split);
 
-// Runs of what is no white space.
+// Returns the runs of characters that are not white space.
 std::vector<TextSpan> SplitWhiteSpace(absl::string_view text);
 
-// The pieces of a pattern, all of them.
+// Returns all pieces into which a pattern splits the text.
 std::vector<TextSpan> SplitByPieces(FirstPiece first_piece, absl::string_view text);
 
 struct MetaspaceOptions {
   enum class Prepend { kAlways, kFirst, kNever };
   std::string replacement = "\xE2\x96\x81";  // "▁", or another character
-  Prepend prepend = Prepend::kAlways;        // kFirst: only where a text begins
-  bool split = true;                         // before each replacement
+  Prepend prepend = Prepend::kAlways;        // kFirst: only at the beginning of a text
+  bool split = true;                         // split before each replacement
 };
 
-// Spaces become `replacement`, and words begin with it.
+// Makes a step that replaces spaces by `replacement` and puts it before words.
 WordStep MetaspaceStep(MetaspaceOptions options);
 
 }  // namespace megatron

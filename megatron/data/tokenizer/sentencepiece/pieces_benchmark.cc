@@ -1,5 +1,5 @@
-// How fast text is cut into pieces by SentencePiece's models and BERT's, on English-like text with
-// a vocabulary of its words' beginnings.
+// Measures how fast SentencePiece's models and BERT's split English-like text into pieces, with a
+// vocabulary of its words' beginnings.
 
 #include <cstdint>
 #include <set>
@@ -23,7 +23,7 @@ const char* const kWords[] = {
     "was",    "which",  "because",  "understanding", "is",    "a",
     "layers", "weight", "gradient", "optimizer",     "with",  "attention"};
 
-// About a megabyte.
+// Returns about a megabyte of text.
 std::string Text() {
   std::string text;
   uint64_t state = 1;
@@ -35,7 +35,7 @@ std::string Text() {
   return text;
 }
 
-// Letters, and the words' beginnings of up to 6 letters, each also with "▁" in front.
+// Returns letters, and the words' beginnings of up to 6 letters, each also with "▁" in front.
 std::set<std::string> Pieces() {
   std::set<std::string> pieces = {"▁", ","};
   for (char c = 'a'; c <= 'z'; ++c) pieces.insert(std::string(1, c));

@@ -10,10 +10,10 @@
 namespace megatron {
 namespace {
 
-// Else a small file could make a text many times as long as all memory.
+// The limit keeps a small file from making a text many times as long as all memory.
 constexpr size_t kMaxReplacementBytes = 1024;
 
-// The fields of a double array's unit, as Darts-clone packs them.
+// These functions read the fields of a double array's unit, as Darts-clone packs them.
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t LeafValue(uint32_t unit) { return unit & 0x7fffffff; }
 uint32_t Label(uint32_t unit) { return unit & 0x800000ff; }
@@ -27,7 +27,7 @@ uint32_t ReadU32(absl::string_view bytes, size_t at) {
   return value;
 }
 
-// The bytes of the grapheme that begins at `at`.
+// Returns the length in bytes of the grapheme that begins at `at`.
 size_t GraphemeLength(absl::string_view text, size_t at) {
   Utf8Char c = DecodeUtf8(text, at);
   utf8proc_int32_t state = 0;
@@ -73,8 +73,8 @@ absl::StatusOr<PrecompiledCharsmap> PrecompiledCharsmap::Create(absl::string_vie
   return map;
 }
 
-// Every step checks that the unit is there: offsets are whatever the file says. In a trie no path
-// is longer than there are units; where they make a circle, that still ends it.
+// Every step checks that the unit exists, since the file determines the offsets. In a trie no path
+// is longer than the number of units; this also ends paths that form a cycle.
 template <bool kLongest>
 PrecompiledCharsmap::Rule PrecompiledCharsmap::Find(absl::string_view text) const {
   Rule rule;

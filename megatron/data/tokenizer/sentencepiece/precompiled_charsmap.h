@@ -3,8 +3,8 @@
 //
 //   u32 trie_bytes | u32 units[trie_bytes / 4] | strings, each ended by a zero byte
 //
-// little-endian; a leaf's value is an offset into the strings. Nothing in the bytes makes a look-up
-// read outside of them. Immutable.
+// Numbers are little-endian; a leaf's value is an offset into the strings. Look-ups stay inside the
+// bytes, whatever they are. The map is immutable.
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_PRECOMPILED_CHARSMAP_H_
 #define MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_PRECOMPILED_CHARSMAP_H_
 
@@ -22,31 +22,31 @@ namespace megatron {
 class PrecompiledCharsmap {
  public:
   struct Rule {
-    size_t length = 0;              // of what the rule replaces; 0: no rule
+    size_t length = 0;              // length of the replaced text; 0: no rule
     absl::string_view replacement;  // valid as long as the map
   };
 
-  // No rules.
+  // Creates a map without rules.
   PrecompiledCharsmap() = default;
-  // `bytes` may be empty: no rules. kInvalidArgument where they can't be such a map, or a string is
-  // longer than 1024 bytes.
+  // Creates a map of `bytes`; empty bytes mean no rules. kInvalidArgument if they are not such a
+  // map, or if a string is longer than 1024 bytes.
   static absl::StatusOr<PrecompiledCharsmap> Create(absl::string_view bytes);
 
-  // The rule for the longest prefix of `text` that has one, as SentencePiece applies them.
+  // Returns the rule for the longest prefix of `text` that has one, as SentencePiece applies them.
   Rule Longest(absl::string_view text) const;
-  // The rule for the shortest prefix. Hugging Face replaces a whole text by it.
+  // Returns the rule for the shortest prefix. Hugging Face replaces a whole text by it.
   Rule Shortest(absl::string_view text) const;
 
-  // The bytes of the longest text that a rule puts in.
+  // The length in bytes of the longest replacement.
   size_t longest_replacement() const { return longest_replacement_; }
 
-  // Whether an ASCII character before another ASCII character surely stays as it is.
+  // Whether an ASCII character before another ASCII character is certainly unchanged.
   bool Keeps(unsigned char c) const { return c < 128 && !changed_[c]; }
 
  private:
   template <bool kLongest>
   Rule Find(absl::string_view text) const;
-  // Whether a rule may replace ASCII's `c`, alone or with another ASCII character behind it.
+  // Whether a rule may replace ASCII's `c`, alone or followed by another ASCII character.
   bool MayChange(unsigned char c) const;
 
   std::vector<uint32_t> units_;
@@ -55,8 +55,9 @@ class PrecompiledCharsmap {
   std::bitset<128> changed_;
 };
 
-// As Hugging Face's "Precompiled" normalizer: each grapheme of less than 6 bytes by its rule, else
-// each of its characters by theirs. `text` is valid UTF-8. `origins` as for Normalize (unicode.h).
+// Normalizes like Hugging Face's "Precompiled" normalizer: each grapheme of less than 6 bytes by
+// its rule, else each of its characters by theirs. `text` is valid UTF-8. `origins` is as for
+// NormalizeUnicode (unicode.h).
 std::string NormalizePrecompiled(const PrecompiledCharsmap& map, absl::string_view text,
                                  std::vector<size_t>* origins = nullptr);
 

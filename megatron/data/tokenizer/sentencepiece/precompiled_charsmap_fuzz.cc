@@ -1,5 +1,5 @@
-// Any bytes as normalization rules and a text: an error, or rules that replace no more than there
-// is. What follows the last 0xfe is the text.
+// Fuzzes PrecompiledCharsmap: any bytes as normalization rules and a text give either an error, or
+// rules that replace no more than the text has. The text follows the last 0xfe.
 
 #include <algorithm>
 #include <cstddef>

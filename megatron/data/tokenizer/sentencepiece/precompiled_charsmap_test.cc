@@ -19,7 +19,7 @@ PrecompiledCharsmap Make(const std::vector<std::pair<std::string, std::string>>&
   return *map;
 }
 
-TEST(PrecompiledCharsmapTest, FindsTheRuleForAPrefix) {
+TEST(PrecompiledCharsmapTest, RulesForPrefixesAreFound) {
   const PrecompiledCharsmap map = Make({{"ab", "X"}, {"é", "e"}, {"q", ""}});
   EXPECT_EQ(map.Longest("abc").length, 2u);
   EXPECT_EQ(map.Longest("abc").replacement, "X");
@@ -32,9 +32,9 @@ TEST(PrecompiledCharsmapTest, FindsTheRuleForAPrefix) {
   EXPECT_EQ(map.Shortest("abc").replacement, "X");
 }
 
-TEST(PrecompiledCharsmapTest, KnowsWhichAsciiCharactersStay) {
+TEST(PrecompiledCharsmapTest, KeepsTellsWhichAsciiCharactersAreUnchanged) {
   const PrecompiledCharsmap map = Make({{"ab", "X"}, {"e\u0301", "é"}, {"q", ""}});
-  EXPECT_FALSE(map.Keeps('a'));  // before "b" it doesn't
+  EXPECT_FALSE(map.Keeps('a'));  // it changes before "b"
   EXPECT_TRUE(map.Keeps('b'));
   EXPECT_TRUE(map.Keeps('e'));
   EXPECT_FALSE(map.Keeps('q'));
@@ -42,7 +42,7 @@ TEST(PrecompiledCharsmapTest, KnowsWhichAsciiCharactersStay) {
   EXPECT_TRUE(PrecompiledCharsmap().Keeps('a'));
 }
 
-TEST(PrecompiledCharsmapTest, RefusesWhatIsNoMap) {
+TEST(PrecompiledCharsmapTest, InvalidMapsAreRefused) {
   EXPECT_THAT(PrecompiledCharsmap::Create("").status(), IsOk());
   const std::string whole = MakeCharsmap({{"a", "b"}});
   for (const std::string& bytes :
@@ -53,7 +53,7 @@ TEST(PrecompiledCharsmapTest, RefusesWhatIsNoMap) {
   }
 }
 
-// Every unit points anywhere; sanitizers watch.
+// Every unit points anywhere; the sanitizers report reads outside.
 TEST(PrecompiledCharsmapTest, DamagedUnitsReadNothingOutside) {
   const std::string whole = MakeCharsmap({{"ab", "X"}, {"é", "e"}});
   for (size_t i = 4; i < whole.size(); i += 97) {
@@ -67,11 +67,11 @@ TEST(PrecompiledCharsmapTest, DamagedUnitsReadNothingOutside) {
   }
 }
 
-// Behind "a" comes "a" again, the same unit, and never an end.
-TEST(PrecompiledCharsmapTest, UnitsInACircleDoNotMakeLongTextsSlow) {
+// The unit after "a" is the unit of "a" again, so the path never ends.
+TEST(PrecompiledCharsmapTest, UnitsInACycleDoNotMakeLongTextsSlow) {
   constexpr char kA = 'a';
   std::string units(4 * (kA + 1), '\0');
-  // Its label and, from bit 10 on, its offset.
+  // The bytes are the unit's label and, from bit 10 on, its offset.
   units.replace(4 * kA, 3, "\x61\x84\x01");
   const auto map = PrecompiledCharsmap::Create(std::string("\x88\x01\0\0", 4) + units);
   ASSERT_THAT(map.status(), IsOk());
@@ -81,7 +81,7 @@ TEST(PrecompiledCharsmapTest, UnitsInACircleDoNotMakeLongTextsSlow) {
   }
 }
 
-TEST(PrecompiledCharsmapTest, AStringThatRunsToTheEndEndsThere) {
+TEST(PrecompiledCharsmapTest, AStringWithoutATerminatorEndsWithTheBytes) {
   std::string bytes = MakeCharsmap({{"a", "xyz"}});
   bytes.pop_back();
   const auto map = PrecompiledCharsmap::Create(bytes);
@@ -89,12 +89,12 @@ TEST(PrecompiledCharsmapTest, AStringThatRunsToTheEndEndsThere) {
   EXPECT_EQ(map->Longest("a").replacement, "xyz");
 }
 
-TEST(NormalizePrecompiledTest, ReplacesGraphemesThenCharacters) {
+TEST(NormalizePrecompiledTest, GraphemesAreReplacedBeforeCharacters) {
   const PrecompiledCharsmap map = Make({{"e\u0301", "é"}, {"ﬁ", "fi"}, {"\u0301", "'"}});
   std::vector<size_t> origins;
   EXPECT_EQ(NormalizePrecompiled(map, "xe\u0301ﬁ", &origins), "xéfi");
   EXPECT_EQ(origins, (std::vector<size_t>{0, 1, 1, 4, 4, 7}));
-  // A grapheme of 6 bytes is taken apart.
+  // A grapheme of 6 bytes is replaced character by character.
   EXPECT_EQ(NormalizePrecompiled(map, "日\u0301\u200d"), "日'\u200d");
 }
 

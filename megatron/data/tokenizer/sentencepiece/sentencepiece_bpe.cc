@@ -25,7 +25,7 @@ struct Pair {
 
 bool Merges(Kind kind) { return kind == Kind::kNormal || kind == Kind::kUserDefined; }
 
-// Ranks of scores: the greatest has rank 0, equal ones the same.
+// Returns the ranks of scores: the greatest has rank 0, equal ones the same.
 std::vector<uint32_t> RankScores(const std::vector<SentencePieceModel::Piece>& pieces) {
   std::vector<float> scores;
   for (const SentencePieceModel::Piece& piece : pieces) scores.push_back(piece.score);
@@ -39,7 +39,7 @@ std::vector<uint32_t> RankScores(const std::vector<SentencePieceModel::Piece>& p
   return ranks;
 }
 
-// By length in bytes, the symbol that `piece` begins with; -1 where there is none.
+// Returns, by length in bytes, the symbol with which `piece` begins; -1 if there is none.
 std::vector<int32_t> FindPrefixes(const PieceTrie& trie, absl::string_view piece) {
   std::vector<int32_t> prefixes(piece.size() + 1, -1);
   PieceTrie::Node node = PieceTrie::kRoot;
@@ -116,8 +116,8 @@ void SentencePieceBpe::AddCharacters(const SentencePieceModel& model) {
   }
 }
 
-// Both halves of every way to cut a piece in two are looked up at once, in a trie of the symbols
-// and one of the symbols read backwards: else a hostile vocabulary took quadratic time.
+// Both halves of every split of a piece are looked up at once, in a trie of the symbols and one of
+// the reversed symbols. Separate look-ups would take quadratic time for an adversarial vocabulary.
 void SentencePieceBpe::AddMerges(const SentencePieceModel& model) {
   std::vector<std::string> texts(lengths_.size());
   for (size_t id = 0; id < model.pieces.size(); ++id) {

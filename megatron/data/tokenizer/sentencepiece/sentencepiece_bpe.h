@@ -1,9 +1,9 @@
 // SentencePiece's byte-pair encoding: two neighbours merge if together they spell a piece, the
-// piece with the best score first, leftmost first among equals. It has no list of merges, and
+// piece with the best score first, the leftmost of equal ones first. It has no list of merges, and
 // starts from characters.
 //
 // A text is merged in parts between which no merge can happen, which gives the same pieces in less
-// time. Immutable.
+// time. The model is immutable.
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_BPE_H_
 #define MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_BPE_H_
 
@@ -24,19 +24,19 @@ namespace megatron {
 
 class SentencePieceBpe {
  public:
-  // kUnimplemented if pieces are marked as unused, which makes encodings depend on the order in
-  // which merges were tried.
+  // Creates a model. kUnimplemented if pieces are marked as unused, which makes encodings depend on
+  // the order in which merges were tried.
   static absl::StatusOr<SentencePieceBpe> Create(const SentencePieceModel& model);
 
-  // Appends the pieces of `text`, normalized, to `ids`, and where they stand in it to `spans` if
-  // that isn't null. A run of unknown characters is one unknown piece, or the pieces of its bytes.
-  // O(n log n). kInvalidArgument for texts of 4 GiB and more.
+  // Appends the pieces of `text`, which is normalized, to `ids`, and their positions in it to
+  // `spans` if it is not null. A run of unknown characters is one unknown piece, or the pieces of
+  // its bytes. The time is O(n log n). kInvalidArgument for texts of 4 GiB and more.
   absl::Status Encode(absl::string_view text, std::vector<int32_t>* ids,
                       std::vector<TextSpan>* spans) const;
 
  private:
-  // Symbols are piece ids, then characters that are no piece but part of one; an unknown character
-  // of n bytes is -n.
+  // Symbols are piece ids, followed by characters that are no piece but part of one; an unknown
+  // character of n bytes is -n.
   struct Work;
 
   SentencePieceBpe() = default;
@@ -50,13 +50,13 @@ class SentencePieceBpe {
 
   PieceTrie user_defined_;
   std::array<int32_t, 128> ascii_{};  // symbols of ASCII characters
-  PieceTrie characters_;              // of one character, with their symbols
-  std::vector<size_t> lengths_;       // of symbols in bytes
+  PieceTrie characters_;              // pieces of one character, with their symbols
+  std::vector<size_t> lengths_;       // lengths of the symbols in bytes
   int32_t num_pieces_ = 0;
   int32_t unk_id_ = -1;
   std::vector<int32_t> byte_ids_;
   MergeTable merges_;
-  absl::flat_hash_set<char32_t> before_space_;  // characters that a "▁" follows in some piece
+  absl::flat_hash_set<char32_t> before_space_;  // characters that "▁" follows in some piece
 };
 
 }  // namespace megatron

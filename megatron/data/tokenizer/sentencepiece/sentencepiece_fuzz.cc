@@ -1,9 +1,9 @@
-// Any bytes as a SentencePiece model and a text: an error, or ids in range whose spans lie in the
-// text one behind the other, and that decode.
+// Fuzzes SentencePieceTokenizer: any bytes as a model and a text give either an error, or ids in
+// range whose spans follow each other in the text, and which can be decoded.
 //
-// The first byte picks the flavor and options; the last 32 bytes at most, behind the last 0xfe, are
-// the text. Models that are refused are tried once more as one that the rest of the bytes fills in,
-// since hardly any random change leaves a model whole.
+// The first byte selects the flavor and options; the text is the bytes after the last 0xfe, at most
+// 32 at the end. If a model is refused, another one, filled in from the remaining bytes, is tried,
+// since hardly any random change leaves a model valid.
 
 #include <algorithm>
 #include <cstddef>
@@ -23,10 +23,10 @@ namespace {
 using megatron::SentencePieceModel;
 using megatron::SentencePieceTokenizer;
 
-// Rare, since 256 pieces take their time.
+// This choice is rare, since 256 pieces take time.
 constexpr uint8_t kByteFallback = 0xb0;
 
-// More pieces show nothing new, and take their time as well.
+// More pieces show nothing new, and take time as well.
 constexpr int kMostPieces = 12;
 
 // Takes bytes from the front.

@@ -17,7 +17,8 @@ using Kind = SentencePieceModel::Kind;
 
 constexpr size_t kMaxPieceBytes = 8000;
 
-// One field of a message in protobuf's wire format. What a field holds depends on its wire type.
+// One field of a message in protobuf's wire format. Its wire type determines which members hold its
+// value.
 struct Field {
   uint64_t number = 0;
   uint64_t varint = 0;
@@ -171,7 +172,7 @@ absl::Status ParseNormalizerSpec(absl::string_view message,
   });
 }
 
-// The byte that a piece like "<0x0A>" stands for; -1 for others.
+// Returns the byte that a piece like "<0x0A>" stands for; -1 for others.
 int ByteOf(absl::string_view piece) {
   const int byte = ByteOfPiece(piece);
   return byte >= 0 && piece == absl::StrFormat("<0x%02X>", byte) ? byte : -1;

@@ -1,5 +1,5 @@
-// What a SentencePiece model file says: a protocol buffer of message ModelProto, read field by
-// field because the library that defines it isn't safe with hostile files.
+// The contents of a SentencePiece model file: a protocol buffer of message ModelProto. It is read
+// field by field because the library that defines it is not safe with adversarial files.
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_MODEL_H_
 #define MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_MODEL_H_
 
@@ -38,7 +38,7 @@ struct SentencePieceModel {
 
   std::vector<Piece> pieces;  // a piece's id is its index
   int32_t unk_id = -1;
-  // By byte; empty without byte fallback.
+  // Ids of the pieces that spell bytes; empty without byte fallback.
   std::vector<int32_t> byte_ids;
 
   Type type = Type::kUnigram;
@@ -51,9 +51,9 @@ struct SentencePieceModel {
   std::string denormalizer_charsmap;
 };
 
-// kInvalidArgument where `bytes` are no model: broken framing, an empty piece, one spelled like
-// another or of 8000 bytes and more, a score that is no number, no unknown piece or two, byte
-// fallback without all the bytes. What is allocated is in proportion to `bytes`.
+// Parses a model. kInvalidArgument if `bytes` are not valid: broken framing, a piece that is empty,
+// a duplicate or of 8000 bytes and more, a score that is not a number, no unknown piece or two,
+// byte fallback without all the bytes. Memory is proportional to `bytes`.
 absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(absl::string_view bytes);
 
 }  // namespace megatron

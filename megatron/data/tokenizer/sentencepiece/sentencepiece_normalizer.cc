@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-// The result while it grows.
+// The result while it is built.
 class Output {
  public:
   Output(absl::string_view space, size_t size, std::vector<size_t>* origins)
@@ -22,7 +22,7 @@ class Output {
     if (origins_ != nullptr) origins_->push_back(origin);
   }
 
-  // Characters that stand for themselves.
+  // Appends characters that are unchanged.
   void AppendRun(absl::string_view run, size_t origin) {
     text_.append(run.data(), run.size());
     if (origins_ == nullptr) return;
@@ -33,7 +33,7 @@ class Output {
     for (const char c : space_) Append(c, origin);
   }
 
-  // Returns where the text ends of which the result is left.
+  // Returns the end of the text that corresponds to the stripped result.
   size_t StripTrailingSpaces(size_t end) {
     while (absl::EndsWith(text_, space_)) {
       text_.resize(text_.size() - space_.size());

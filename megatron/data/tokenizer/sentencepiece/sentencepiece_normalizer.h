@@ -1,5 +1,6 @@
-// What SentencePiece does to a text before it is cut into pieces: the model's rules, white space
-// collapsed, and every space made visible as "▁" (U+2581), with one put in front.
+// The normalization that SentencePiece applies before it splits a text into pieces: the model's
+// rules are applied, white space is collapsed, and every space becomes "▁" (U+2581), with one added
+// in front.
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_NORMALIZER_H_
 #define MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_NORMALIZER_H_
 
@@ -21,28 +22,29 @@ struct SentencePieceNormalizerOptions {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
-  bool space_last = false;  // the space that is added stands behind the text
+  bool space_last = false;  // the added space is after the text
 };
 
-// Immutable.
+// A normalizer is immutable.
 class SentencePieceNormalizer {
  public:
-  // What `kept` matches isn't changed.
+  // Text that `kept` matches is not changed.
   SentencePieceNormalizer(PrecompiledCharsmap rules, const SentencePieceNormalizerOptions& options,
                           PieceTrie kept)
       : rules_(std::move(rules)), options_(options), kept_(std::move(kept)) {}
 
-  // Bytes that aren't UTF-8 become U+FFFD. If `origins` is not null it is set to where in `text`
-  // each byte of the result comes from, and one number more for its end. O(text).
+  // Returns the normalized text. Invalid UTF-8 bytes become U+FFFD. If `origins` is not null, it is
+  // set to the position in `text` that each byte of the result comes from, and one more number for
+  // its end. The time is O(text).
   std::string Normalize(absl::string_view text, std::vector<size_t>* origins) const;
 
  private:
   struct Step {
     absl::string_view replacement;
-    size_t length = 0;  // of what it replaces
+    size_t length = 0;  // length of the replaced text
   };
   Step Next(absl::string_view text) const;
-  // How many ASCII characters at the beginning of `text` stay as they are. None is a space.
+  // Returns how many ASCII characters at the beginning of `text` are unchanged; none is a space.
   size_t CountPlain(absl::string_view text) const;
 
   PrecompiledCharsmap rules_;

@@ -74,9 +74,9 @@ SentencePieceModel MakeSentencePieceModel(SentencePieceModel::Type type,
   return model;
 }
 
-// Every node gets a block of 256 units, in which its children stand at their labels. The root, at
-// 0, is in block 0; the first block that a node may own is 1. A block's first unit, label 0, is the
-// leaf.
+// Every node gets a block of 256 units, in which its children are at the index of their labels. The
+// root, at 0, is in block 0; the first block for other nodes is 1. A block's first unit, label 0,
+// is the leaf.
 std::string MakeCharsmap(const std::vector<std::pair<std::string, std::string>>& rules) {
   constexpr uint32_t kHasLeaf = 1 << 8, kLeaf = 1u << 31;
   std::vector<uint32_t> units(512, 0xff);
@@ -96,7 +96,7 @@ std::string MakeCharsmap(const std::vector<std::pair<std::string, std::string>>&
       units[node] = label;
       block = units.size();
       units.resize(units.size() + 256, 0xff);
-      // The children of `node` stand at (node ^ offset) ^ label.
+      // The children of `node` are at (node ^ offset) ^ label.
       point(node, block);
     }
     units[node] |= kHasLeaf;

@@ -10,18 +10,18 @@
 
 namespace megatron {
 
-// The file that a model is read from: `model` as a protocol buffer. unk_id and byte_ids, which
-// follow from the pieces, don't count.
+// Returns the file of a model: `model` as a protocol buffer. unk_id and byte_ids are ignored, as
+// they follow from the pieces.
 std::string SerializeSentencePieceModel(const SentencePieceModel& model);
 
-// A model of <unk>, <s>, </s> and `pieces` with their scores, and <0x00> … <0xFF> if `bytes`,
+// Returns a model of <unk>, <s>, </s>, <0x00> … <0xFF> if `bytes`, and `pieces` with their scores,
 // without rules and with SentencePiece's defaults.
 SentencePieceModel MakeSentencePieceModel(SentencePieceModel::Type type,
                                           const std::vector<std::pair<std::string, float>>& pieces,
                                           bool bytes = false);
 
-// A charsmap (precompiled_charsmap.h) that replaces the first of each pair by the second. All have
-// different first bytes.
+// Returns a charsmap (precompiled_charsmap.h) that replaces the first of each pair by the second.
+// All first strings must have different first bytes.
 std::string MakeCharsmap(const std::vector<std::pair<std::string, std::string>>& rules);
 
 }  // namespace megatron

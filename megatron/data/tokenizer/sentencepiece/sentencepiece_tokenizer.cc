@@ -159,7 +159,7 @@ void SentencePieceTokenizer::AddMegatronsSpecialTokens(int32_t vocab_extra_ids) 
   special_.bos = add_unless_there(special_.bos, "<BOS>");
   special_.eos = add_unless_there(special_.eos, "<EOS>");
   special_.sentinels = pieces.AddSentinels(vocab_extra_ids);
-  added_ = pieces.behind();
+  added_ = pieces.added();
   is_special_.assign(static_cast<size_t>(vocab_size()), false);
   for (const AddedToken& token : pieces.tokens()) is_special_[static_cast<size_t>(token.id)] = true;
   special_texts_ = AddedTokens(pieces.tokens());
@@ -193,7 +193,7 @@ std::string SentencePieceTokenizer::Piece(int32_t id) const {
 
 absl::Status SentencePieceTokenizer::DoEncode(absl::string_view text, const EncodeOptions& options,
                                               std::vector<int32_t>* ids) const {
-  if (text.size() >= UINT32_MAX / 32) {  // a rule may make a character longer
+  if (text.size() >= UINT32_MAX / 32) {  // a rule may lengthen a character
     return absl::InvalidArgumentError(
         absl::StrCat("a text of ", text.size(), " bytes is too long: 128 MiB is the limit"));
   }
@@ -210,7 +210,7 @@ absl::Status SentencePieceTokenizer::DoEncode(absl::string_view text, const Enco
   return absl::OkStatus();
 }
 
-// `text` begins at `begin` of the whole.
+// `text` begins at `begin` of the whole text.
 absl::Status SentencePieceTokenizer::EncodeSection(absl::string_view text, size_t begin,
                                                    std::vector<int32_t>* ids,
                                                    std::vector<TextSpan>* spans) const {
@@ -261,7 +261,7 @@ std::string SentencePieceTokenizer::DecodePieces(absl::Span<const int32_t> ids) 
   return model_.denormalizer_charsmap.empty() ? text : denormalizer_.Normalize(text, nullptr);
 }
 
-// A piece at the `first` place loses the space that encoding put in front.
+// The piece at the `first` position loses the space that encoding added in front.
 std::string SentencePieceTokenizer::DecodePiece(int32_t id, bool first, bool* took_space) const {
   const SentencePieceModel::Piece& piece = model_.pieces[static_cast<size_t>(id)];
   *took_space = false;

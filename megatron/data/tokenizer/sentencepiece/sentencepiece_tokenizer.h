@@ -1,26 +1,26 @@
-// SentencePiece models (.model), BPE and unigram, as Megatron's tokenizers use them:
+// SentencePiece models (.model), BPE and unigram, as Megatron's tokenizers use them.
 //
-// | --tokenizer_type          | ids on top of the model's                                  | EOD |
-// |---------------------------|------------------------------------------------------------|---------|
-// | SentencePieceTokenizer    | <CLS> <SEP> <EOD> <MASK>, <PAD> <BOS> <EOS> where the      | <EOD>
-// | |                           | model has none, <extra_id_0> … (vocab_extra_ids)           | | |
-// GPTSentencePieceTokenizer | none                                                       | model's
-// | | Llama2Tokenizer           | none                                                       | EOS
-// |
-//
-// Ids on top that the model has a piece for are that piece's. Encoding puts no BOS in front, where
-// Megatron's Llama2Tokenizer does.
-//
-// Text is normalized first, so that decoding gives back the text as the model sees it: bytes that
-// aren't UTF-8, for one, come back as U+FFFD. Decode follows SentencePiece: control symbols ("<s>")
-// read as nothing, the unknown piece as " ⁇ ", and bytes that make no UTF-8 as U+FFFD.
-// SentencePieceTokenizer spells its special tokens, with a space behind and before, as Megatron
-// does.
-//
-// A text to encode is shorter than 128 MiB.
-//
-// Example:
 //   MEGATRON_ASSIGN_OR_RETURN(auto tokenizer, SentencePieceTokenizer::Create("llama.model", {}));
+//
+// The values of --tokenizer_type differ in the ids that they add to the model's, and in EOD:
+//
+//   | --tokenizer_type          | added ids                                    | EOD         |
+//   |---------------------------|----------------------------------------------|-------------|
+//   | SentencePieceTokenizer    | <CLS> <SEP> <EOD> <MASK>; <PAD> <BOS> <EOS>  | <EOD>       |
+//   |                           | if the model has none; <extra_id_0> …        |             |
+//   |                           | (vocab_extra_ids)                            |             |
+//   | GPTSentencePieceTokenizer | none                                         | model's EOS |
+//   | Llama2Tokenizer           | none                                         | model's EOS |
+//
+// An added token that the model has a piece for gets that piece's id. Encoding adds no BOS, unlike
+// Megatron's Llama2Tokenizer.
+//
+// Text is normalized first, so decoding gives the text as the model sees it; invalid UTF-8 bytes,
+// for example, become U+FFFD. Decode follows SentencePiece: control symbols ("<s>") give nothing,
+// the unknown piece gives " ⁇ ", and bytes that are not UTF-8 give U+FFFD. SentencePieceTokenizer
+// spells its special tokens with a space before and after them, as Megatron does.
+//
+// A text to encode must be shorter than 128 MiB.
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_TOKENIZER_H_
 #define MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_SENTENCEPIECE_TOKENIZER_H_
 
@@ -45,16 +45,16 @@ struct SentencePieceTokenizerOptions {
   enum class Flavor { kSentencePiece, kGptSentencePiece, kLlama2 };
 
   Flavor flavor = Flavor::kLlama2;
-  int32_t vocab_extra_ids = 0;  // sentinels; kSentencePiece alone has them
+  int32_t vocab_extra_ids = 0;  // number of sentinels; only for kSentencePiece
 };
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  // Reads a model file. kInvalidArgument for one that is damaged, kUnimplemented for word and
-  // character models, and for what SentencePieceBpe refuses.
+  // Reads a model file. kInvalidArgument for a damaged file, kUnimplemented for word and character
+  // models, and for models that SentencePieceBpe refuses.
   static absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> Create(
       const std::string& path, const SentencePieceTokenizerOptions& options);
-  // The same from the file's contents.
+  // Does the same for the contents of a file.
   static absl::StatusOr<std::unique_ptr<SentencePieceTokenizer>> FromBytes(
       absl::string_view bytes, const SentencePieceTokenizerOptions& options);
 
@@ -75,7 +75,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   void FindModelsSpecialTokens();
   void AddMegatronsSpecialTokens(int32_t vocab_extra_ids);
-  // The id of a control symbol; -1 where there is none.
+  // Returns the id of a control symbol; -1 if there is none.
   int32_t FindControl(absl::string_view piece) const;
 
   absl::Status DoEncode(absl::string_view text, const EncodeOptions& options,
@@ -89,8 +89,8 @@ class SentencePieceTokenizer : public Tokenizer {
   Flavor flavor_;
   Encoder encoder_;
   SentencePieceNormalizer normalizer_, denormalizer_;
-  std::vector<std::string> added_;  // pieces with the ids behind the model's
-  std::vector<bool> is_special_;    // by id
+  std::vector<std::string> added_;  // pieces with the ids after the model's
+  std::vector<bool> is_special_;    // whether each id is a special token
   AddedTokens special_texts_;
   SpecialTokens special_;
 };

@@ -44,7 +44,7 @@ std::vector<int32_t> Encode(const Tokenizer& tokenizer, absl::string_view text,
   return ids;
 }
 
-// The spellings of the pieces of `text`.
+// Returns the spellings of the pieces of `text`.
 std::vector<std::string> Pieces(const Tokenizer& tokenizer, absl::string_view text) {
   std::vector<std::string> pieces;
   for (const int32_t id : Encode(tokenizer, text)) pieces.push_back(tokenizer.Piece(id));
@@ -84,7 +84,7 @@ TEST(SentencePieceTokenizerTest, BpeMergesCharactersThatAreNoPieces) {
   EXPECT_THAT(Pieces(*tokenizer, "zx"), ElementsAre("▁z", "<unk>"));
 }
 
-TEST(SentencePieceTokenizerTest, UnigramTakesTheBestSum) {
+TEST(SentencePieceTokenizerTest, UnigramChoosesTheGreatestSum) {
   const auto tokenizer = Make(UnigramModelForTests());
   EXPECT_THAT(Pieces(*tokenizer, "ab b"), ElementsAre("▁ab", "▁", "b"));
   EXPECT_THAT(Pieces(*tokenizer, "aab"), ElementsAre("▁a", "ab"));
@@ -100,7 +100,7 @@ TEST(SentencePieceTokenizerTest, ARunOfUnknownCharactersIsOneToken) {
     options.spans = &spans;
     EXPECT_THAT(Encode(*tokenizer, "xéab", options), ElementsAre(5, 0, 6));
     ASSERT_EQ(spans.size(), 3u);
-    EXPECT_EQ(spans[0].end, 0u);  // the space in front is none of the text's
+    EXPECT_EQ(spans[0].end, 0u);  // the added space is not part of the text
     EXPECT_EQ(spans[1].begin, 0u);
     EXPECT_EQ(spans[1].end, 3u);
     EXPECT_EQ(spans[2].end, 5u);
@@ -108,7 +108,7 @@ TEST(SentencePieceTokenizerTest, ARunOfUnknownCharactersIsOneToken) {
   }
 }
 
-TEST(SentencePieceTokenizerTest, BytesStandInForUnknownCharacters) {
+TEST(SentencePieceTokenizerTest, UnknownCharactersFallBackToBytes) {
   for (const Type type : {Type::kBpe, Type::kUnigram}) {
     const auto tokenizer = Make(MakeSentencePieceModel(type, {{"▁", -1}, {"a", -2}}, true));
     const std::vector<int32_t> ids = Encode(*tokenizer, "aé\n");
@@ -119,7 +119,7 @@ TEST(SentencePieceTokenizerTest, BytesStandInForUnknownCharacters) {
   }
 }
 
-TEST(SentencePieceTokenizerTest, SpansTogetherAreTheText) {
+TEST(SentencePieceTokenizerTest, SpansCoverTheText) {
   SentencePieceModel model = UnigramModelForTests();
   model.normalizer.charsmap = MakeCharsmap({{"ﬁ", "ab"}, {"Q", " "}});
   const auto tokenizer = Make(model);
@@ -138,7 +138,7 @@ TEST(SentencePieceTokenizerTest, SpansTogetherAreTheText) {
   EXPECT_EQ(end, text.size() - 1);
 }
 
-TEST(SentencePieceTokenizerTest, WhiteSpaceIsHandledAsTheModelSays) {
+TEST(SentencePieceTokenizerTest, WhiteSpaceIsHandledByTheModelsOptions) {
   const auto pieces = [](bool prefix, bool collapse, bool suffix) {
     SentencePieceModel model = UnigramModelForTests();
     model.normalizer.add_dummy_prefix = prefix;
@@ -154,14 +154,14 @@ TEST(SentencePieceTokenizerTest, WhiteSpaceIsHandledAsTheModelSays) {
   EXPECT_EQ(pieces(true, true, true), "b▁b▁");
 }
 
-TEST(SentencePieceTokenizerTest, RulesReplaceTextFirst) {
+TEST(SentencePieceTokenizerTest, NormalizationRulesAreAppliedFirst) {
   SentencePieceModel model = UnigramModelForTests();
   model.normalizer.charsmap = MakeCharsmap({{"é", "ab"}, {"x", ""}, {"\u3000", " "}});
   const auto tokenizer = Make(model);
   EXPECT_THAT(Pieces(*tokenizer, "é\u3000xb\u3000"), ElementsAre("▁ab", "▁", "b"));
 }
 
-TEST(SentencePieceTokenizerTest, UserDefinedPiecesAreNeitherNormalizedNorCut) {
+TEST(SentencePieceTokenizerTest, UserDefinedPiecesAreNeitherNormalizedNorSplit) {
   for (const Type type : {Type::kBpe, Type::kUnigram}) {
     SentencePieceModel model = BpeModel();
     model.type = type;
@@ -173,15 +173,15 @@ TEST(SentencePieceTokenizerTest, UserDefinedPiecesAreNeitherNormalizedNorCut) {
   }
 }
 
-TEST(SentencePieceTokenizerTest, DecodeLosesTheSpaceInFront) {
+TEST(SentencePieceTokenizerTest, DecodeRemovesTheAddedSpace) {
   const auto tokenizer = Make(BpeModel());
   const auto decode = [&](absl::string_view text) {
     return tokenizer->Decode(Encode(*tokenizer, text));
   };
   EXPECT_EQ(decode("ab ba"), "ab ba");
-  EXPECT_EQ(tokenizer->Decode({1, 9, 2}), "ab");                   // <s> and </s> read as nothing
+  EXPECT_EQ(tokenizer->Decode({1, 9, 2}), "ab");                   // <s> and </s> give nothing
   EXPECT_EQ(tokenizer->Decode({11, 3}), " a");                     // one space is lost
-  EXPECT_EQ(tokenizer->Decode({3, -1, 12, 3}), "a\ufffd\ufffda");  // no ids
+  EXPECT_EQ(tokenizer->Decode({3, -1, 12, 3}), "a\ufffd\ufffda");  // invalid ids
 }
 
 TEST(SentencePieceTokenizerTest, DecodeAppliesTheDenormalizer) {
@@ -191,7 +191,7 @@ TEST(SentencePieceTokenizerTest, DecodeAppliesTheDenormalizer) {
   EXPECT_EQ(tokenizer->Decode({9, 5, 4}), "xyb b");
 }
 
-TEST(SentencePieceTokenizerTest, MegatronsFlavorAddsItsSpecialTokens) {
+TEST(SentencePieceTokenizerTest, TheSentencePieceTokenizerFlavorAddsSpecialTokens) {
   const auto tokenizer = Make(BpeModel(), Flavor::kSentencePiece, 2);
   const SpecialTokens& special = tokenizer->special();
   EXPECT_EQ(special.unk, 0);
@@ -218,7 +218,7 @@ TEST(SentencePieceTokenizerTest, MegatronsFlavorAddsItsSpecialTokens) {
   EXPECT_EQ(spans[2].end, 15u);
 }
 
-TEST(SentencePieceTokenizerTest, OtherFlavorsHaveTheModelsIdsAlone) {
+TEST(SentencePieceTokenizerTest, OtherFlavorsHaveOnlyTheModelsIds) {
   for (const Flavor flavor : {Flavor::kLlama2, Flavor::kGptSentencePiece}) {
     const auto tokenizer = Make(BpeModel(), flavor);
     EXPECT_EQ(tokenizer->vocab_size(), 12);
@@ -236,7 +236,7 @@ TEST(SentencePieceTokenizerTest, OtherFlavorsHaveTheModelsIdsAlone) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("vocab_extra_ids")));
 }
 
-TEST(SentencePieceTokenizerTest, SaysWhatIsWrongWithAModel) {
+TEST(SentencePieceTokenizerTest, ErrorsTellWhatIsWrongWithAModel) {
   const std::string whole = SerializeSentencePieceModel(BpeModel());
   EXPECT_THAT(SentencePieceTokenizer::FromBytes("no model", {}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument));
@@ -281,7 +281,7 @@ TEST(SentencePieceTokenizerTest, SaysWhatIsWrongWithAModel) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nonexistent/a.model")));
 }
 
-TEST(SentencePieceTokenizerTest, HostileTextTakesNoTime) {
+TEST(SentencePieceTokenizerTest, AdversarialTextTakesLittleTime) {
   for (const Type type : {Type::kBpe, Type::kUnigram}) {
     SentencePieceModel model = BpeModel();
     model.type = type;
@@ -295,8 +295,8 @@ TEST(SentencePieceTokenizerTest, HostileTextTakesNoTime) {
   }
 }
 
-// The models that come with the tests' data.
-TEST(SentencePieceTokenizerTest, DecodingGivesBackPlainText) {
+// The models come with the tests' data.
+TEST(SentencePieceTokenizerTest, DecodingInvertsEncodingOfPlainText) {
   const char* const data = std::getenv("MEGATRON_TEST_DATA");
   if (data == nullptr) GTEST_SKIP() << "MEGATRON_TEST_DATA is not set";
   const auto tokenizer =

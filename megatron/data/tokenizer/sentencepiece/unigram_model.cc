@@ -32,7 +32,7 @@ std::vector<int32_t> FindBytes(const std::vector<UnigramPiece>& pieces) {
 
 }  // namespace
 
-// The best way to cut the text up to some byte: its sum, and its last piece.
+// The best split of the text up to some byte: its sum and its last piece.
 template <typename Sum>
 struct UnigramModel::PathEnd {
   Sum sum = 0;
@@ -55,7 +55,7 @@ absl::StatusOr<UnigramModel> UnigramModel::Create(const std::vector<UnigramPiece
     return absl::InvalidArgumentError(
         absl::StrCat("unk_id is ", options.unk_id, ", but there are ", pieces.size(), " pieces"));
   }
-  // SentencePiece starts from the smallest positive float, and Hugging Face knows no such bonus.
+  // SentencePiece starts from the smallest positive float; Hugging Face has no such bonus.
   model.max_score_ = std::numeric_limits<float>::min();
   double min_score = std::numeric_limits<double>::infinity();
   std::vector<std::pair<absl::string_view, int32_t>> entries;
@@ -107,7 +107,7 @@ absl::Status UnigramModel::EncodeWith(absl::string_view text, std::vector<int32_
   };
   std::vector<PathEnd<Sum>> ends(text.size() + 1);
   FindPaths(text, &ends);
-  std::vector<Token> tokens;  // last first
+  std::vector<Token> tokens;  // last token first
   tokens.reserve(text.size() / 2 + 1);
   for (size_t end = text.size(); end > 0; end = ends[end].begin) {
     const int32_t id = ends[end].id;
@@ -167,7 +167,7 @@ double UnigramModel::ScoreOf(int32_t id, size_t length) const {
 void UnigramModel::AppendUnknown(absl::string_view text, TextSpan span, std::vector<int32_t>* ids,
                                  std::vector<TextSpan>* spans) const {
   const absl::string_view unknown = text.substr(span.begin, span.end - span.begin);
-  // Where the unknown token is a piece like others, text may spell it.
+  // If the unknown token is a piece like others, text may spell it.
   const bool spelled = options_.unk_id >= 0 && trie_.Find(unknown) == options_.unk_id;
   if (byte_ids_.empty() || spelled) {
     ids->push_back(options_.unk_id);

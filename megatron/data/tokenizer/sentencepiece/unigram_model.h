@@ -1,11 +1,11 @@
-// The unigram language model: of all ways to cut a text into pieces, the one with the greatest sum
-// of scores (Kudo 2018), found by Viterbi's algorithm.
+// The unigram language model: of all ways to split a text into pieces, the one with the greatest
+// sum of scores (Kudo 2018), found by Viterbi's algorithm.
 //
 // Characters that no piece covers are unknown; their score is 10 below the vocabulary's lowest. A
-// run of them is one unknown token, or, with byte fallback, one token "<0xE3>" per byte.
+// run of them is one unknown token or, with byte fallback, one token "<0xE3>" per byte.
 //
-// Sums and ties are those of the implementation that wrote the vocabulary, to the last bit: in
-// SentencePiece sums are kept as floats, in Hugging Face's tokenizers as doubles. Immutable.
+// Sums and ties agree to the last bit with the implementation that wrote the vocabulary:
+// SentencePiece keeps sums as floats, Hugging Face's tokenizers as doubles. The model is immutable.
 #ifndef MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_UNIGRAM_MODEL_H_
 #define MEGATRON_DATA_TOKENIZER_SENTENCEPIECE_UNIGRAM_MODEL_H_
 
@@ -25,29 +25,29 @@ struct UnigramPiece {
   enum class Kind : uint8_t {
     kNormal,
     kUserDefined,  // chosen wherever it matches
-    kHidden,       // has an id, but no text becomes it
+    kHidden,       // has an id, but no text is encoded as it
   };
-  std::string text;  // not empty, no two alike
-  double score = 0;  // a logarithm of a probability, as a rule
+  std::string text;  // not empty; all are different
+  double score = 0;  // usually the logarithm of a probability
   Kind kind = Kind::kNormal;
 };
 
 struct UnigramOptions {
-  int32_t unk_id = -1;         // -1: a text with an unknown character can't be encoded
+  int32_t unk_id = -1;         // -1: a text with an unknown character cannot be encoded
   bool byte_fallback = false;  // takes effect if all of <0x00> … <0xFF> are pieces
-  bool float_sums = false;     // as SentencePiece
+  bool float_sums = false;     // sums are floats, as in SentencePiece
 };
 
 class UnigramModel {
  public:
-  // A piece's id is its index. kInvalidArgument if a piece is empty or spelled like another, a
-  // score is no finite number, or unk_id is out of range.
+  // Creates a model in which a piece's id is its index. kInvalidArgument if a piece is empty or a
+  // duplicate, a score is not finite, or unk_id is out of range.
   static absl::StatusOr<UnigramModel> Create(const std::vector<UnigramPiece>& pieces,
                                              const UnigramOptions& options);
 
-  // Appends the pieces of `text` to `ids`, and where they stand in it to `spans` if that isn't
-  // null. O(text × the longest piece). kInvalidArgument, with nothing appended, for an unknown
-  // character without a token for it.
+  // Appends the pieces of `text` to `ids`, and their positions in it to `spans` if it is not null.
+  // The time is O(text × the longest piece). kInvalidArgument, with nothing appended, for an
+  // unknown character if there is no unknown token.
   absl::Status Encode(absl::string_view text, std::vector<int32_t>* ids,
                       std::vector<TextSpan>* spans) const;
 
@@ -73,7 +73,7 @@ class UnigramModel {
   bool has_user_defined_ = false;
   double max_score_ = 0;
   double unk_score_ = 0;
-  std::vector<int32_t> byte_ids_;  // empty: no byte fallback
+  std::vector<int32_t> byte_ids_;  // empty without byte fallback
 };
 
 }  // namespace megatron

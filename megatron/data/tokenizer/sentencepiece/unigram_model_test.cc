@@ -35,7 +35,7 @@ std::vector<int32_t> Encode(const UnigramModel& model, const std::string& text) 
   return ids;
 }
 
-TEST(UnigramModelTest, FindsTheCutWithTheGreatestSum) {
+TEST(UnigramModelTest, TheSplitHasTheGreatestSum) {
   const UnigramModel model = Make({{"<unk>", 0},
                                    {"a", 0},
                                    {"b", 0},
@@ -51,7 +51,7 @@ TEST(UnigramModelTest, FindsTheCutWithTheGreatestSum) {
   EXPECT_THAT(Encode(model, ""), ElementsAre());
 }
 
-TEST(UnigramModelTest, TellsWhereItsPiecesStand) {
+TEST(UnigramModelTest, SpansTellThePositionsOfThePieces) {
   const UnigramModel model = Make({{"<unk>", 0}, {"ab", -1}, {"é", -2}}, WithUnk(0));
   std::vector<int32_t> ids;
   std::vector<TextSpan> spans;
@@ -78,7 +78,7 @@ TEST(UnigramModelTest, UnknownCharactersFallBackToBytes) {
   EXPECT_THAT(Encode(Make(pieces, options), "aéa"), ElementsAre(1, 0, 1));
 }
 
-TEST(UnigramModelTest, UserDefinedPiecesWinAndHiddenOnesNeverAppear) {
+TEST(UnigramModelTest, UserDefinedPiecesAreAlwaysChosenAndHiddenPiecesNever) {
   const UnigramModel model = Make({{"<unk>", 0, Kind::kHidden},
                                    {"a", -1},
                                    {"b", -1},
@@ -100,7 +100,7 @@ TEST(UnigramModelTest, AnUnknownCharacterWithoutATokenIsAnError) {
   EXPECT_THAT(Encode(model, "aa"), ElementsAre(0, 0));
 }
 
-TEST(UnigramModelTest, RefusesVocabulariesThatMakeNoSense) {
+TEST(UnigramModelTest, InvalidVocabulariesAreRefused) {
   const auto create = [](const std::vector<UnigramPiece>& pieces, int32_t unk_id) {
     return UnigramModel::Create(pieces, WithUnk(unk_id)).status();
   };
@@ -111,8 +111,8 @@ TEST(UnigramModelTest, RefusesVocabulariesThatMakeNoSense) {
   EXPECT_THAT(create({}, -1), IsOk());
 }
 
-// Against every cut there is.
-TEST(UnigramModelTest, NoCutHasAGreaterSum) {
+// The result is compared with every possible split.
+TEST(UnigramModelTest, NoOtherSplitHasAGreaterSum) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     std::vector<UnigramPiece> pieces = {{"a", -3}, {"b", -4}};
@@ -148,7 +148,7 @@ TEST(UnigramModelTest, NoCutHasAGreaterSum) {
   }
 }
 
-TEST(UnigramModelTest, AMegabyteOfOneLetterTakesNoTime) {
+TEST(UnigramModelTest, AMegabyteOfOneLetterTakesLittleTime) {
   std::vector<UnigramPiece> pieces = {{"<unk>", 0}};
   for (size_t n = 1; n <= 16; ++n) pieces.push_back({std::string(n, 'a'), -static_cast<double>(n)});
   const UnigramModel model = Make(pieces, WithUnk(0));

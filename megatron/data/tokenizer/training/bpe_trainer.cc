@@ -20,11 +20,11 @@
 namespace megatron {
 namespace {
 
-// Fewer words are not worth waking threads for.
+// Threads are not worth waking for fewer words.
 constexpr size_t kWordsWorthThreads = 4096;
 constexpr int32_t kTokensBetweenCalls = 64;
 
-using Pair = uint64_t;  // compares as (first, second) does
+using Pair = uint64_t;  // its order is that of (first, second)
 
 Pair MakePair(uint32_t first, uint32_t second) { return Pair{first} << 32 | second; }
 uint32_t First(Pair pair) { return static_cast<uint32_t>(pair >> 32); }
@@ -33,12 +33,12 @@ uint32_t Second(Pair pair) { return static_cast<uint32_t>(pair); }
 using WordList = std::vector<uint32_t>;  // ascending
 
 struct Word {
-  size_t begin;     // in symbols
-  uint32_t length;  // in symbols
+  size_t begin;     // index of the first symbol
+  uint32_t length;  // number of symbols
   int64_t count;
 };
 
-// What stood on one side of the merged pair: for each symbol how often, and in which words.
+// The symbols on one side of the merged pair: for each, its count and the words with it.
 class Neighbors {
  public:
   struct Neighbor {
@@ -55,7 +55,7 @@ class Neighbors {
     if (neighbor.words.empty() || neighbor.words.back() != word) neighbor.words.push_back(word);
   }
 
-  // `other` has seen later words; it is empty afterwards.
+  // Adds the counts of `other`, which has seen later words and is empty afterwards.
   void Take(Neighbors* other) {
     for (const uint32_t symbol : other->symbols_) {
       Neighbor& theirs = other->by_symbol_[symbol];
@@ -82,16 +82,16 @@ class Neighbors {
 
  private:
   std::vector<Neighbor> by_symbol_;
-  std::vector<uint32_t> symbols_;  // those with a count
+  std::vector<uint32_t> symbols_;  // symbols with a count
 };
 
-// A pair that waits to be merged.
+// A pair that may be merged.
 struct Candidate {
-  int64_t count;  // when it was put in line; at most that many are left
+  int64_t count;  // count when it was queued; the count can only have decreased
   Pair pair;
-  uint32_t list;  // number of the list of words that have it
+  uint32_t list;  // number of the list of words that have the pair
 
-  // std::priority_queue gives the largest first.
+  // std::priority_queue returns the largest first.
   bool operator<(const Candidate& other) const {
     if (count != other.count) return count < other.count;
     return pair > other.pair;
@@ -112,13 +112,13 @@ class Trainer {
     Neighbors left, right;
   };
 
-  // A pair that is rarer than it must be to merge need not wait: it can only become rarer.
+  // Pairs that are too rare are not queued: they can only become rarer.
   bool IsFrequent(int64_t count) const {
     return count >= std::max<int64_t>(options_.min_frequency, 1);
   }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
 
-  // The id of a token, which is new or was there.
+  // Returns the id of a token, which may be new.
   uint32_t AddToken(std::string spelling, int32_t length);
   absl::Status AddAlphabet(const WordCounts& words);
   void AddWords(const WordCounts& words);
@@ -133,17 +133,17 @@ class Trainer {
 
   int32_t num_special_tokens_ = 0;
   std::vector<std::string> tokens_;
-  std::vector<int32_t> lengths_;  // of tokens, in bytes
+  std::vector<int32_t> lengths_;  // lengths of the tokens in bytes
   absl::flat_hash_map<std::string, uint32_t> ids_;
   std::array<uint32_t, 256> id_of_byte_ = {};
 
-  std::vector<uint32_t> symbols_;  // of all words
+  std::vector<uint32_t> symbols_;  // symbols of all words
   std::vector<Word> words_;
   absl::flat_hash_map<Pair, int64_t> counts_;
   std::priority_queue<Candidate> line_;
-  std::vector<WordList> lists_;  // of the candidates; emptied when they are merged
+  std::vector<WordList> lists_;  // word lists of the candidates; emptied when they are merged
   std::vector<Pair> merges_;
-  std::vector<Sides> sides_;  // one a thread
+  std::vector<Sides> sides_;  // one for each thread
 };
 
 absl::Status Check(const BpeTrainerOptions& options) {
@@ -194,7 +194,7 @@ absl::Status Trainer::AddAlphabet(const WordCounts& words) {
     const char c = static_cast<char>(byte);
     if (used[byte]) letters.emplace_back(SpellBytes(absl::string_view(&c, 1)), byte);
   }
-  // UTF-8 sorts as code points do.
+  // UTF-8 sorts in the order of code points.
   std::sort(letters.begin(), letters.end());
   for (const auto& [letter, byte] : letters) id_of_byte_[byte] = AddToken(letter, 1);
   if (num_tokens() <= options_.vocab_size) return absl::OkStatus();
@@ -300,8 +300,8 @@ void Trainer::MergeInWord(Pair pair, uint32_t merged, uint32_t word, Sides* side
   words_[word].length = static_cast<uint32_t>(out - begin);
 }
 
-// Where a, b became ab: x a is x ab now, and b y is ab y. The pairs with ab are new: none of them
-// has waited before, so that each waits once.
+// Updates the counts after a, b became ab: x a is now x ab, and b y is now ab y. The pairs with ab
+// are new: none of them has been queued before, so each is queued once.
 void Trainer::UpdateCounts(Pair pair, uint32_t merged, Sides* sides) {
   const auto may_merge = [&](uint32_t symbol) {
     return options_.max_token_length == 0 ||

@@ -1,4 +1,4 @@
-// How fast words are counted, and a vocabulary is trained on their counts.
+// Measures how fast words are counted, and how fast a vocabulary is trained on their counts.
 
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@
 namespace megatron {
 namespace {
 
-// Words of 1 to 12 letters, short ones and early letters more often: about as many pairs to merge
-// as in prose.
+// The text has words of 1 to 12 letters, with short words and early letters more often, which gives
+// about as many pairs to merge as prose.
 const std::string& Text() {
   static const auto* const text = [] {
     auto* made = new std::string;

@@ -12,7 +12,7 @@
 #include "megatron/data/tokenizer/bpe/split_pattern.h"
 #include "megatron/data/tokenizer/training/word_counts.h"
 
-// Expected vocabularies were trained by tokenizers 0.23.3.
+// tokenizers 0.23.3 trained the expected vocabularies.
 namespace megatron {
 namespace {
 
@@ -45,7 +45,7 @@ BpeTrainerOptions SeenBytes(int64_t min_frequency) {
   return options;
 }
 
-TEST(BpeTrainerTest, MergesTheMostFrequentPairFirst) {
+TEST(BpeTrainerTest, TheMostFrequentPairMergesFirst) {
   BpeTrainerOptions options = SeenBytes(2);
   options.vocab_size = 40;
   options.special_tokens = {"<eos>"};
@@ -71,14 +71,14 @@ TEST(BpeTrainerTest, RunsOfOneLetterMergeFromTheLeft) {
               ElementsAre("a a", "Ġ aa", "a b", "b aa", "Ġ baa", "aa aa", "Ġaa a", "Ġbaa ab"));
 }
 
-TEST(BpeTrainerTest, OfEquallyFrequentPairsTheSmallerIdsComeFirst) {
+TEST(BpeTrainerTest, PairsOfEqualFrequencyMergeInTheOrderOfTheirIds) {
   const auto bpe = Train("ab ba ab ba cd dc", SeenBytes(0));
   ASSERT_THAT(bpe, IsOk());
   EXPECT_THAT(Merges(*bpe),
               ElementsAre("a b", "b a", "Ġ ba", "c d", "d c", "Ġ ab", "Ġ cd", "Ġ dc"));
 }
 
-TEST(BpeTrainerTest, ATokenThatASpecialTokenSpellsHasItsId) {
+TEST(BpeTrainerTest, ATokenSpelledLikeASpecialTokenHasItsId) {
   BpeTrainerOptions options = SeenBytes(0);
   options.special_tokens = {"the", "e"};
   const auto bpe = Train("the then them the", options);
@@ -89,7 +89,7 @@ TEST(BpeTrainerTest, ATokenThatASpecialTokenSpellsHasItsId) {
   EXPECT_EQ(bpe->num_special_tokens, 2);
 }
 
-TEST(BpeTrainerTest, TokensStayShorterThanTheirLimit) {
+TEST(BpeTrainerTest, TokensAreShorterThanTheLimit) {
   BpeTrainerOptions options = SeenBytes(0);
   options.max_token_length = 4;
   const auto bpe = Train("abcdefgh abcdefgh", options);
@@ -97,7 +97,7 @@ TEST(BpeTrainerTest, TokensStayShorterThanTheirLimit) {
   EXPECT_THAT(Merges(*bpe), ElementsAre("a b", "c d", "e f", "g h", "Ġ ab"));
 }
 
-TEST(BpeTrainerTest, BytesAreTheAlphabet) {
+TEST(BpeTrainerTest, TheAlphabetIsTheBytesOfTheText) {
   const auto bpe = Train("é é\n", SeenBytes(0));
   ASSERT_THAT(bpe, IsOk());
   EXPECT_THAT(bpe->tokens, ElementsAre("©", "Ã", "Ċ", "Ġ", "Ã©", "ĠÃ©"));
@@ -114,7 +114,7 @@ TEST(BpeTrainerTest, AllBytesAreTokensByDefault) {
   EXPECT_THAT(bpe->merges, SizeIs(0));
 }
 
-TEST(BpeTrainerTest, StopsAtItsSizeAndItsFrequency) {
+TEST(BpeTrainerTest, TrainingStopsAtTheVocabularySizeAndTheMinimumFrequency) {
   const std::string text = "aa aa aa bb bb cc";
   BpeTrainerOptions options = SeenBytes(2);
   EXPECT_THAT(Merges(*Train(text, options)), ElementsAre("a a", "b b", "Ġ aa", "Ġ bb"));
@@ -125,7 +125,7 @@ TEST(BpeTrainerTest, StopsAtItsSizeAndItsFrequency) {
   EXPECT_THAT(Merges(*Train(text, options)), ElementsAre("a a"));
 }
 
-// Enough words for merges to be shared out.
+// There are enough words to use several threads.
 TEST(BpeTrainerTest, ThreadsDoNotChangeTheResult) {
   std::string text;
   uint64_t state = 1;
@@ -148,7 +148,7 @@ TEST(BpeTrainerTest, ThreadsDoNotChangeTheResult) {
   EXPECT_EQ(one->merges, three->merges);
 }
 
-TEST(BpeTrainerTest, WithoutTextThereAreOnlyBytes) {
+TEST(BpeTrainerTest, AnEmptyTextGivesOnlyBytes) {
   const auto bpe = Train("", BpeTrainerOptions());
   ASSERT_THAT(bpe, IsOk());
   EXPECT_THAT(bpe->tokens, SizeIs(256));

@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kMaxTiktokenBytes = 1024;  // as readers have it
+constexpr size_t kMaxTiktokenBytes = 1024;  // limit of the readers
 
 constexpr std::pair<absl::string_view, absl::string_view> kPatterns[] = {
     {"gpt2", R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re"},
@@ -63,7 +63,7 @@ std::string PreTokenizer(const NamedSplitPattern& split) {
 
 using Ranks = absl::flat_hash_map<absl::string_view, int32_t>;
 
-// What is left of a token's bytes when tiktoken's rule has merged all that it can by lower ranks.
+// Returns the parts of a token's bytes after tiktoken's rule has applied all merges of lower rank.
 std::vector<absl::string_view> PartsOf(absl::string_view token, int32_t rank, const Ranks& ranks) {
   std::vector<absl::string_view> parts;
   for (size_t i = 0; i < token.size(); ++i) parts.push_back(token.substr(i, 1));
@@ -82,12 +82,12 @@ std::vector<absl::string_view> PartsOf(absl::string_view token, int32_t rank, co
   }
 }
 
-// Whether the token of `rank` is made of the two that trained merge number `merge` puts together.
-// Inside of any text the bytes of a token that nothing has merged with their surroundings come
-// apart as they do alone, so where this holds for all tokens, both rules merge alike.
+// Whether the token of `rank` is made of the two halves that trained merge number `merge` joins.
+// Inside of any text, the bytes of a token that nothing has merged with their surroundings are
+// merged as they are alone, so if this holds for all tokens, both rules merge alike.
 bool MergesAlike(const std::vector<std::string>& tokens, int32_t rank,
                  const std::pair<int32_t, int32_t>& merge, const Ranks& ranks) {
-  if (merge.first < 0 || merge.second < 0) return false;  // a special token spelled as a byte
+  if (merge.first < 0 || merge.second < 0) return false;  // a special token is spelled like a byte
   const std::vector<absl::string_view> parts =
       PartsOf(tokens[static_cast<size_t>(rank)], rank, ranks);
   return parts.size() == 2 && parts[0] == tokens[static_cast<size_t>(merge.first)] &&

@@ -1,4 +1,4 @@
-// A trained vocabulary as the files that other programs load.
+// Writes a trained vocabulary as the files that other programs load.
 #ifndef MEGATRON_DATA_TOKENIZER_TRAINING_TRAINED_BPE_FILES_H_
 #define MEGATRON_DATA_TOKENIZER_TRAINING_TRAINED_BPE_FILES_H_
 
@@ -12,30 +12,31 @@
 
 namespace megatron {
 
-// A way to cut text into words, by a name that people know.
+// A pattern that splits text into words, with its common name.
 struct NamedSplitPattern {
   absl::string_view name;  // "gpt2", "llama3", "qwen2", "o200k", "tekken"
   absl::string_view regex;
   SplitPattern pattern;
 };
 
-// kInvalidArgument, listing the known ones, for other names.
+// Returns a pattern by name. For an unknown name, kInvalidArgument lists the known ones.
 absl::StatusOr<NamedSplitPattern> FindNamedSplitPattern(absl::string_view name);
 
-// {"<|endoftext|>":0,"!":1,…}, by id: GPT-2's vocab.json.
+// Returns GPT-2's vocab.json, ordered by id: {"<|endoftext|>":0,"!":1,…}.
 std::string VocabJson(const TrainedBpe& bpe);
 
-// A line for each merge, both sides with a space between, below a line with the format's version:
-// merges.txt.
+// Returns merges.txt: a line with the format's version, then a line for each merge with both halves
+// separated by a space.
 std::string MergesText(const TrainedBpe& bpe);
 
-// A line for each token but special ones: its bytes in base64, and its rank, which is its id less
-// the number of special tokens. tiktoken merges two tokens where they are a token together, in the
-// order of ranks; kFailedPrecondition with the reason where that is not what the merges say.
+// Returns a tiktoken file: a line for each token except special ones, with its bytes in base64 and
+// its rank, which is its id minus the number of special tokens. tiktoken merges two tokens if their
+// concatenation is a token, in the order of ranks; if that differs from the trained merges, the
+// result is kFailedPrecondition with the reason.
 absl::StatusOr<std::string> TiktokenText(const TrainedBpe& bpe);
 
-// All of a tokenizer in the format of Hugging Face's tokenizers: special tokens, split pattern,
-// vocabulary and merges. Merges are written as in merges.txt, which all its releases read.
+// Returns the whole tokenizer in the format of Hugging Face's tokenizers: special tokens, split
+// pattern, vocabulary and merges. Merges are written as in merges.txt, which all releases read.
 std::string TokenizerJson(const TrainedBpe& bpe, const NamedSplitPattern& split);
 
 }  // namespace megatron

@@ -31,15 +31,15 @@ TrainedBpe Bpe() {
   return bpe;
 }
 
-TEST(TrainedBpeFilesTest, TheVocabularyIsJsonInTheOrderOfIds) {
+TEST(TrainedBpeFilesTest, VocabJsonIsInTheOrderOfIds) {
   EXPECT_EQ(VocabJson(Bpe()), R"({"<a\"\u000a\\>":0,"\"":1,"\\":2,"Ġ":3,"\"\\":4,"Ġ\"\\":5})");
 }
 
-TEST(TrainedBpeFilesTest, MergesAreLinesBelowTheVersion) {
+TEST(TrainedBpeFilesTest, MergesFollowTheVersionLine) {
   EXPECT_EQ(MergesText(Bpe()), "#version: 0.2\n\" \\\nĠ \"\\\n");
 }
 
-TEST(TrainedBpeFilesTest, TokenizerJsonHoldsAll) {
+TEST(TrainedBpeFilesTest, TokenizerJsonHoldsTheWholeTokenizer) {
   const auto split = FindNamedSplitPattern("gpt2");
   ASSERT_THAT(split, IsOk());
   const auto json = nlohmann::json::parse(TokenizerJson(Bpe(), *split));
@@ -83,7 +83,7 @@ std::string WriteTrained(absl::string_view text, const NamedSplitPattern& split)
   return directory;
 }
 
-TEST(TrainedBpeFilesTest, OurOwnTokenizersLoadThem) {
+TEST(TrainedBpeFilesTest, OurTokenizersLoadTheFiles) {
   const std::string text = "The cat sat. The cat's mat, the café's: 12345 猫猫猫\n\n The end";
   for (const std::string name : {"gpt2", "llama3", "qwen2", "o200k"}) {
     const auto split = FindNamedSplitPattern(name);
@@ -119,8 +119,8 @@ absl::StatusOr<TrainedBpe> TrainOn(absl::string_view text, const BpeTrainerOptio
   return TrainBpe(words, options, &pool, [](int32_t) {});
 }
 
-// With three special tokens, which TikTokenizer calls by the same names, ids are the same too.
-TEST(TrainedBpeFilesTest, TheTiktokenFileMakesTheSameTokens) {
+// TikTokenizer gives the three special tokens the same names, so ids are the same too.
+TEST(TrainedBpeFilesTest, TheTiktokenFileGivesTheSameTokens) {
   const std::string text =
       "The cat sat. The cat's mat, the café's: 12345 猫猫猫\n\n The end aaaaaaa aaaaaaa aaa abab";
   BpeTrainerOptions training;
@@ -157,7 +157,7 @@ TEST(TrainedBpeFilesTest, TheTiktokenFileMakesTheSameTokens) {
   }
 }
 
-TEST(TrainedBpeFilesTest, VocabulariesThatTiktokenWouldMergeOtherwiseAreNotWrittenForIt) {
+TEST(TrainedBpeFilesTest, VocabulariesThatTiktokenWouldMergeDifferentlyAreRefused) {
   const auto refuses = [](const std::string& why) {
     return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(why));
   };
@@ -168,7 +168,7 @@ TEST(TrainedBpeFilesTest, VocabulariesThatTiktokenWouldMergeOtherwiseAreNotWritt
   options.special_tokens = {};
   TrainedBpe bpe = *TrainOn("the the", options);
   ASSERT_THAT(TiktokenText(bpe), IsOk());
-  // "th" + "e" in place of what was trained: the same token, of other halves.
+  // "th" + "e" replaces the trained merge: the same token with other halves.
   ASSERT_EQ(bpe.merges.size(), 2u);
   const int32_t t = 't' - '!', h = 'h' - '!', e = 'e' - '!', merged = 256;
   ASSERT_EQ(bpe.tokens[t], "t");
@@ -180,7 +180,7 @@ TEST(TrainedBpeFilesTest, VocabulariesThatTiktokenWouldMergeOtherwiseAreNotWritt
   EXPECT_THAT(TiktokenText(bpe), refuses("would not make 't' and 'e' one token"));
 }
 
-TEST(TrainedBpeFilesTest, AnUnknownPatternIsAnErrorThatListsTheKnownOnes) {
+TEST(TrainedBpeFilesTest, TheErrorForAnUnknownPatternListsTheKnownOnes) {
   EXPECT_THAT(FindNamedSplitPattern("gpt5"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("'gpt5'; there are gpt2, llama3, qwen2, o200k, tekken")));

@@ -23,7 +23,7 @@ std::map<std::string, int64_t> Counts(const WordCounts& words) {
   return counts;
 }
 
-TEST(WordCountsTest, CountsThePiecesOfEachText) {
+TEST(WordCountsTest, PiecesOfEachTextAreCounted) {
   WordCounts words;
   words.AddText("the cat, the", FirstPieceOf(SplitPattern::kGpt2));
   words.AddText("", FirstPieceOf(SplitPattern::kGpt2));
@@ -34,7 +34,7 @@ TEST(WordCountsTest, CountsThePiecesOfEachText) {
   EXPECT_EQ(words.total(), 6);
 }
 
-TEST(WordCountsTest, AddsTheCountsOfAnother) {
+TEST(WordCountsTest, MergeAddsTheCountsOfAnotherObject) {
   WordCounts words, other;
   words.AddWord("a", 3);
   other.AddWord("a", 4);
@@ -44,7 +44,7 @@ TEST(WordCountsTest, AddsTheCountsOfAnother) {
   EXPECT_EQ(words.total(), 12);
 }
 
-TEST(WordCountsTest, KeepsWordsOfAnyLengthAfterTheirTextIsGone) {
+TEST(WordCountsTest, WordsOutliveTheirText) {
   WordCounts words;
   const std::string letters(300000, 'x');
   for (int i = 0; i < 100000; ++i) words.AddWord(absl::StrCat("word ", i % 50000), 1);

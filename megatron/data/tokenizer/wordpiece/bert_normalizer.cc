@@ -17,7 +17,8 @@ bool IsAsciiPunctuation(char32_t c) {
          (c >= 123 && c <= 126);
 }
 
-// What stands between cased letters without parting them, or is gone before case matters.
+// Whether a character is skipped when looking for a Σ's neighbours: it is case-ignorable, or is
+// removed before case matters.
 bool IsCaseIgnorable(char32_t c) {
   if (CharClasses::Get().Is(c, kCaseIgnorable)) return true;
   return CharClasses::Get().Is(c, kControl) && !IsTab(c);
@@ -25,8 +26,8 @@ bool IsCaseIgnorable(char32_t c) {
 
 bool IsCased(char32_t c) { return CharClasses::Get().Is(c, kCased); }
 
-// Whether a Σ of text[at, at + 2) ends a word, as lower case has it: a cased letter before it and
-// none behind it, whatever is case-ignorable between.
+// Whether a Σ of text[at, at + 2) ends a word, as lower case defines it: a cased letter precedes it
+// and none follows it, apart from case-ignorable characters in between.
 bool IsFinalSigma(absl::string_view text, size_t at, bool cased_before) {
   if (!cased_before) return false;
   for (size_t i = at + 2; i < text.size();) {
@@ -92,7 +93,8 @@ class Normalizer {
     return IsFinalSigma(text_, origin, cased_before) ? kFinalSigma : kSmallSigma;
   }
 
-  // Characters that only lose their accents together with their neighbours wait in accented_.
+  // Characters that only lose their accents together with their neighbours are collected in
+  // accented_.
   void Decompose(char32_t c, size_t origin) {
     if (!options_.strip_accents) return Lower(c, origin);
     if (classes_.Is(c, kStableNfd)) {
@@ -138,7 +140,7 @@ class Normalizer {
   const absl::string_view text_;
   const BertNormalizerOptions options_;
   std::vector<size_t>* const origins_;
-  const bool lower_sigmas_;  // there are any, and where they stand matters
+  const bool lower_sigmas_;  // the text has Σ, and the dialect distinguishes its two lower cases
   std::string out_;
   std::string accented_;
   std::vector<size_t> accented_origins_;

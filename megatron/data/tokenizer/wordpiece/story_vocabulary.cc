@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-// As BERT splits text: lower-case words, and each other character for itself.
+// Splits text as BERT does: lower-case words, and each other character by itself.
 void AddWords(absl::string_view text, std::set<std::string>* words) {
   std::string word;
   for (const char c : absl::StrCat(text, " ")) {

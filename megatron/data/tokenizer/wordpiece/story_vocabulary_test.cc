@@ -31,7 +31,7 @@ std::vector<std::string> Pieces(const std::string& text) {
   return pieces;
 }
 
-TEST(StoryVocabularyTest, EveryWordOfAStoryIsOnePieceButForPlurals) {
+TEST(StoryVocabularyTest, EveryWordOfAStoryExceptPluralsIsOnePiece) {
   const auto tokenizer = Tokenizer();
   for (uint64_t story = 0; story < 200; ++story) {
     std::vector<int32_t> ids;
@@ -44,7 +44,7 @@ TEST(StoryVocabularyTest, EveryWordOfAStoryIsOnePieceButForPlurals) {
   }
 }
 
-TEST(StoryVocabularyTest, OtherWordsAreSpelled) {
+TEST(StoryVocabularyTest, OtherWordsAreSpelledByLetters) {
   EXPECT_THAT(Pieces("Tom the owl took 15 sad cones."),
               ElementsAre("tom", "the", "owl", "took", "15", "sad", "cone", "##s", "."));
   EXPECT_THAT(Pieces("xyz 7"), ElementsAre("x", "##y", "##z", "7"));

@@ -1,5 +1,6 @@
-// Any bytes as BERT's vocabulary and a text: an error, or ids in range whose spans lie in the text
-// one behind the other. The first byte picks the options; what follows the last 0xfe is the text.
+// Fuzzes WordPieceTokenizer: any bytes as BERT's vocabulary and a text give either an error, or ids
+// in range whose spans follow each other in the text. The first byte selects the options; the text
+// follows the last 0xfe.
 
 #include <algorithm>
 #include <cstddef>
@@ -27,7 +28,7 @@ void CheckTokenizer(const megatron::WordPieceTokenizer& tokenizer, absl::string_
     CHECK(ids[i] >= 0 && ids[i] < tokenizer.vocab_size());
     CHECK_LT(spans[i].begin, spans[i].end);
     CHECK_LE(spans[i].end, text.size());
-    // Pieces of one decomposed character stand for the same bytes.
+    // Pieces of one decomposed character have the same bytes as span.
     if (i > 0) CHECK_LE(spans[i - 1].begin, spans[i].begin);
     tokenizer.Piece(ids[i]);
   }
@@ -58,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.lower_case = data[0] % 2 == 0;
   options.vocab_extra_ids = data[0] / 2 % 4 - 1;
   CheckHuggingFaceDialect(text, data[0] / 8);
-  // Most vocabularies lack the special tokens that they must have.
+  // Most random vocabularies lack the required special tokens, so these are also tried in front.
   const std::string special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   for (const std::string& start : {std::string(), special}) {
     const auto tokenizer = megatron::WordPieceTokenizer::FromBytes(

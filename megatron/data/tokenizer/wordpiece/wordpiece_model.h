@@ -1,7 +1,9 @@
-// WordPiece: a word is cut into the longest piece of the vocabulary that it begins with, then the
-// longest that continues it, and so on. A word that can't be cut to its end is unknown as a whole.
+// WordPiece: a word is split into the longest piece of the vocabulary with which it begins, then
+// the longest that continues it, and so on. A word that cannot be split to its end is unknown as a
+// whole.
 //
-// A piece that continues a word is spelled with a prefix, "##" in BERT's vocabularies. Immutable.
+// A piece that continues a word is spelled with a prefix, "##" in BERT's vocabularies. The model is
+// immutable.
 #ifndef MEGATRON_DATA_TOKENIZER_WORDPIECE_WORDPIECE_MODEL_H_
 #define MEGATRON_DATA_TOKENIZER_WORDPIECE_WORDPIECE_MODEL_H_
 
@@ -24,15 +26,15 @@ struct WordPieceOptions {
 
 class WordPieceModel {
  public:
-  // `vocabulary[id]` spells a piece; empty where an id names none. kInvalidArgument if the unknown
-  // token isn't there.
+  // `vocabulary[id]` spells a piece; it is empty if the id has none. kInvalidArgument if the
+  // unknown token is missing.
   static absl::StatusOr<WordPieceModel> Create(const std::vector<std::string>& vocabulary,
                                                const WordPieceOptions& options);
 
   int32_t unk_id() const { return unk_id_; }
 
-  // Appends the pieces of `word`, valid UTF-8, to `ids`, and where in `word` they stand to `spans`
-  // if that isn't null.
+  // Appends the pieces of `word`, valid UTF-8, to `ids`, and their positions in `word` to `spans`
+  // if it is not null.
   void Encode(absl::string_view word, std::vector<int32_t>* ids,
               std::vector<TextSpan>* spans) const;
 
@@ -41,7 +43,7 @@ class WordPieceModel {
   bool EncodePieces(absl::string_view word, std::vector<int32_t>* ids,
                     std::vector<TextSpan>* spans) const;
 
-  PieceTrie first_, continuing_;  // the latter's pieces without their prefix
+  PieceTrie first_, continuing_;  // pieces of continuing_ are without their prefix
   int32_t unk_id_ = -1;
   int64_t max_chars_per_word_ = 0;
 };

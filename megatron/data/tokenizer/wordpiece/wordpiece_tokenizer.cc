@@ -18,10 +18,10 @@
 namespace megatron {
 namespace {
 
-// As in BERT's own code; Hugging Face's default for new vocabularies is 100.
+// BERT's own code has this value; Hugging Face's default for new vocabularies is 100.
 constexpr int64_t kMaxCharsPerWord = 200;
 
-// `text` without the white space around it.
+// Returns `text` without the white space around it.
 absl::string_view Strip(absl::string_view text) {
   const CharClasses& classes = CharClasses::Get();
   size_t begin = text.size(), end = 0;
@@ -36,7 +36,7 @@ absl::string_view Strip(absl::string_view text) {
   return begin < end ? text.substr(begin, end - begin) : absl::string_view();
 }
 
-// Lines end with "\n", "\r\n" or "\r"; what follows the last end is a line if it isn't empty.
+// Splits lines at "\n", "\r\n" or "\r". Text after the last line end is a line if it is not empty.
 std::vector<absl::string_view> SplitLines(absl::string_view bytes) {
   std::vector<absl::string_view> lines;
   while (!bytes.empty()) {
@@ -109,7 +109,7 @@ absl::Status WordPieceTokenizer::FindSpecialTokens(int32_t vocab_extra_ids) {
   special_.bos = special.Add("[BOS]");
   special_.eos = special_.eod = special.Add("[EOS]");
   special_.sentinels = special.AddSentinels(vocab_extra_ids);
-  pieces_.insert(pieces_.end(), special.behind().begin(), special.behind().end());
+  pieces_.insert(pieces_.end(), special.added().begin(), special.added().end());
   special_texts_ = AddedTokens(special.tokens());
   return absl::OkStatus();
 }
@@ -128,7 +128,8 @@ absl::Status WordPieceTokenizer::DoEncode(absl::string_view text, const EncodeOp
   return absl::OkStatus();
 }
 
-// `text` begins at `begin` of the whole. A span ends with the last character that left a trace.
+// `text` begins at `begin` of the whole text. A span ends with the last character that is part of
+// the result.
 void WordPieceTokenizer::EncodeSection(absl::string_view text, size_t begin,
                                        std::vector<int32_t>* ids,
                                        std::vector<TextSpan>* spans) const {

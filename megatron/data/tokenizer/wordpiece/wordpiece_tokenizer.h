@@ -1,13 +1,12 @@
 // BERT's tokenizer with a vocab.txt: Megatron's BertWordPieceLowerCase and BertWordPieceCase.
 //
-// As in Megatron, [BOS] and [EOS] and the sentinels <extra_id_0> … are added behind the vocabulary
-// where it has none, and EOD is [EOS]. Decode joins pieces and puts a space before words, but for
-// punctuation and English contractions: what it gives is no copy of the text.
-//
-// Example:
 //   WordPieceTokenizerOptions options;
 //   options.lower_case = true;
 //   MEGATRON_ASSIGN_OR_RETURN(auto tokenizer, WordPieceTokenizer::Create("vocab.txt", options));
+//
+// The tokens [BOS], [EOS] and the sentinels <extra_id_0> … are added after the vocabulary if it
+// lacks them, and EOD is [EOS], as in Megatron. Decode joins pieces and puts a space before words,
+// except before punctuation and English contractions, so its result is not a copy of the text.
 #ifndef MEGATRON_DATA_TOKENIZER_WORDPIECE_WORDPIECE_TOKENIZER_H_
 #define MEGATRON_DATA_TOKENIZER_WORDPIECE_WORDPIECE_TOKENIZER_H_
 
@@ -27,16 +26,16 @@ namespace megatron {
 
 struct WordPieceTokenizerOptions {
   bool lower_case = true;
-  int32_t vocab_extra_ids = 0;  // sentinels
+  int32_t vocab_extra_ids = 0;  // number of sentinels
 };
 
 class WordPieceTokenizer : public Tokenizer {
  public:
-  // Reads a file of one piece per line; white space around pieces doesn't count. kInvalidArgument
-  // where one is no UTF-8 or there twice, or [UNK], [CLS], [SEP], [PAD] or [MASK] is missing.
+  // Reads a file of one piece per line, ignoring white space around pieces. kInvalidArgument if a
+  // piece is not UTF-8 or occurs twice, or if [UNK], [CLS], [SEP], [PAD] or [MASK] is missing.
   static absl::StatusOr<std::unique_ptr<WordPieceTokenizer>> Create(
       const std::string& path, const WordPieceTokenizerOptions& options);
-  // The same from the file's contents.
+  // Does the same for the contents of a file.
   static absl::StatusOr<std::unique_ptr<WordPieceTokenizer>> FromBytes(
       absl::string_view bytes, const WordPieceTokenizerOptions& options);
 

@@ -37,7 +37,7 @@ std::vector<int32_t> Encode(const Tokenizer& tokenizer, const std::string& text,
   return ids;
 }
 
-TEST(WordPieceTokenizerTest, CutsWordsIntoTheLongestPieces) {
+TEST(WordPieceTokenizerTest, WordsAreSplitIntoTheLongestPieces) {
   const auto tokenizer = Make(true);
   EXPECT_THAT(Encode(*tokenizer, "UNaffable, wanted"), ElementsAre(5, 6, 7, 10, 8, 9));
   EXPECT_THAT(Encode(*tokenizer, "Héllo日hello's"), ElementsAre(12, 13, 12, 14, 15));
@@ -51,7 +51,7 @@ TEST(WordPieceTokenizerTest, CasedVocabulariesKeepCaseAndAccents) {
   EXPECT_EQ(tokenizer->name(), "BertWordPieceCase");
 }
 
-TEST(WordPieceTokenizerTest, AWordThatCannotBeCutIsUnknownAsAWhole) {
+TEST(WordPieceTokenizerTest, AWordThatCannotBeSplitIsUnknownAsAWhole) {
   const auto tokenizer = Make(true);
   EXPECT_THAT(Encode(*tokenizer, "unwant"), ElementsAre(1));
   EXPECT_THAT(Encode(*tokenizer, "affable"), ElementsAre(1));
@@ -61,7 +61,7 @@ TEST(WordPieceTokenizerTest, AWordThatCannotBeCutIsUnknownAsAWhole) {
   EXPECT_THAT(Encode(*tokenizer, longest + "ed"), ElementsAre(1));
 }
 
-TEST(WordPieceTokenizerTest, HasMegatronsSpecialTokens) {
+TEST(WordPieceTokenizerTest, SpecialTokensAreMegatrons) {
   const auto tokenizer = Make(true, 2);
   const SpecialTokens& special = tokenizer->special();
   EXPECT_EQ(special.pad, 0);
@@ -81,7 +81,7 @@ TEST(WordPieceTokenizerTest, HasMegatronsSpecialTokens) {
   EXPECT_EQ(tokenizer->Piece(-1), "");
 }
 
-TEST(WordPieceTokenizerTest, SpecialTokensInTextAreTextUnlessAskedFor) {
+TEST(WordPieceTokenizerTest, SpecialTokensAreParsedOnlyOnRequest) {
   const auto tokenizer = Make(true);
   EXPECT_THAT(Encode(*tokenizer, "[MASK]"), ElementsAre(1, 1, 1));
   EncodeOptions options;
@@ -96,7 +96,7 @@ TEST(WordPieceTokenizerTest, SpecialTokensInTextAreTextUnlessAskedFor) {
   EXPECT_EQ(spans[2].end, 11u);
 }
 
-TEST(WordPieceTokenizerTest, SpansAreThoseOfTheTextAsItWas) {
+TEST(WordPieceTokenizerTest, SpansReferToTheOriginalText) {
   const auto tokenizer = Make(true);
   EncodeOptions options;
   std::vector<TextSpan> spans;
@@ -109,7 +109,7 @@ TEST(WordPieceTokenizerTest, SpansAreThoseOfTheTextAsItWas) {
   EXPECT_THAT(parts, ElementsAre("Hé\u0301llo", "UN", "aff", "able", "日"));
 }
 
-TEST(WordPieceTokenizerTest, DecodesAsMegatron) {
+TEST(WordPieceTokenizerTest, DecodedTextIsMegatrons) {
   const auto tokenizer = Make(true);
   EXPECT_EQ(tokenizer->Decode({5, 6, 7, 10, 8, 9}), "unaffable, wanted");
   EXPECT_EQ(tokenizer->Decode({12, 14, 15}), "hello's");
@@ -117,7 +117,7 @@ TEST(WordPieceTokenizerTest, DecodesAsMegatron) {
   EXPECT_EQ(tokenizer->Decode({}), "");
 }
 
-TEST(WordPieceTokenizerTest, LinesMayEndAnyWay) {
+TEST(WordPieceTokenizerTest, AllLineEndsAreAccepted) {
   const auto tokenizer =
       WordPieceTokenizer::FromBytes("[PAD]\r\n[UNK] \r[CLS]\n\n\t[SEP]\u3000\n[MASK]", {});
   ASSERT_THAT(tokenizer.status(), IsOk());
@@ -127,7 +127,7 @@ TEST(WordPieceTokenizerTest, LinesMayEndAnyWay) {
   EXPECT_EQ((*tokenizer)->special().bos, 6);
 }
 
-TEST(WordPieceTokenizerTest, SaysWhatIsWrongWithAVocabulary) {
+TEST(WordPieceTokenizerTest, ErrorsTellWhatIsWrongWithAVocabulary) {
   const auto error = [](const std::string& bytes) {
     return WordPieceTokenizer::FromBytes(bytes, {}).status();
   };
@@ -146,7 +146,7 @@ TEST(WordPieceTokenizerTest, SaysWhatIsWrongWithAVocabulary) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nonexistent/vocab.txt")));
 }
 
-TEST(WordPieceTokenizerTest, EncodesAnyBytes) {
+TEST(WordPieceTokenizerTest, AnyBytesCanBeEncoded) {
   const auto tokenizer = Make(true);
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
