@@ -1,5 +1,5 @@
-// Loads a configuration by its name: finds it, reads it, applies overrides, computes what is left to
-// be computed, and checks it.
+// Loads a configuration by its name: finds it, reads it, applies overrides, computes what is left
+// to be computed, and checks it.
 //
 //   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig("gpt_demo",
 //   {"train.train_iters=50"}, ConfigPurpose::kRun));
