@@ -34,7 +34,7 @@ void ClearField(google::protobuf::Message* root, absl::string_view path);
 // Whether the field was written, or has elements.
 bool IsPresent(const FieldRef& ref);
 
-// The value as the text format spells it: `0.1`, `adam`, `"a b"`, and for a repeated field `[a, b]`.
+// The value as the text format spells it: `0.1`, `adam`, `"a b"`; a repeated field is `[a, b]`.
 std::string ValueText(const FieldRef& ref);
 
 }  // namespace megatron
