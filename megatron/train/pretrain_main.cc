@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "absl/debugging/symbolize.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "megatron/train/config/config_reference.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain.h"
 
@@ -34,6 +36,8 @@ std::string Usage(const PretrainProgram& program) {
       "as --set logging.profile=true\n"
       "  --dry_run          says what would run and what it would take: configuration, parameters, "
       "memory, FLOPs; allocates nothing\n"
+      "  --explain FIELD    prints what a field means, its range, its default and when it has an "
+      "effect: --explain sequence_parallel\n"
       "\n"
       "docs/configuration.md explains every field.\n");
 }
@@ -41,6 +45,13 @@ std::string Usage(const PretrainProgram& program) {
 int Refuse(const PretrainProgram& program, const std::string& message) {
   std::fprintf(stderr, "error: %s\n\n%s", message.c_str(), Usage(program).c_str());
   return kExitConfig;
+}
+
+int Explain(const PretrainProgram& program, const std::string& field) {
+  const absl::StatusOr<std::string> text = ExplainField(field);
+  if (!text.ok()) return Refuse(program, std::string(text.status().message()));
+  std::printf("%s", text->c_str());
+  return kExitDone;
 }
 
 // "--name=value" or "--name", "value". Advances *i over what it takes.
@@ -82,6 +93,8 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
       command.dry_run = true;
     } else if (args[i] == "--profile") {
       command.overrides.push_back("logging.profile=true");
+    } else if (TakeValue(args, "--explain", &i, &value)) {
+      return Explain(program, value);
     } else if (TakeValue(args, "--config", &i, &value)) {
       command.config = value;
     } else if (TakeValue(args, "--set", &i, &value)) {

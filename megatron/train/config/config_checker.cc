@@ -4,19 +4,50 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "glog/logging.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "megatron/train/config/config_defaults.h"
-#include "megatron/train/config/config_ranges.h"
 
 namespace megatron {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
+
+namespace {
+
+// The first element of a field that is outside its range, or names a value that is not available;
+// empty if there is none.
+std::string WrongElement(const FieldRef& ref) {
+  const FieldDescriptor& field = *ref.field;
+  const Reflection& reflection = *ref.message->GetReflection();
+  const int count = field.is_repeated() ? reflection.FieldSize(*ref.message, &field) : 1;
+  for (int i = 0; i < count; ++i) {
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+      const double value = reflection.GetDouble(*ref.message, &field);
+      if (!RangeOf(field).Contains(value)) return absl::StrCat(value);
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+      const int64_t value = field.is_repeated()
+                                ? reflection.GetRepeatedInt64(*ref.message, &field, i)
+                                : reflection.GetInt64(*ref.message, &field);
+      if (!RangeOf(field).Contains(static_cast<double>(value))) return absl::StrCat(value);
+    } else if (!RulesOf(field).unavailable().empty()) {
+      const std::string& value = reflection.GetEnum(*ref.message, &field)->name();
+      if (absl::c_linear_search(RulesOf(field).unavailable(), value)) return value;
+    }
+  }
+  return "";
+}
+
+}  // namespace
 
 ConfigChecker::ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations)
     : raw_(config), resolved_(config), locations_(locations) {
@@ -60,7 +91,7 @@ std::string ConfigChecker::Named(absl::string_view path) const {
 }
 
 std::string ConfigChecker::Accepted(absl::string_view path) const {
-  return DescribeAccepted(*Ref(path).field, path);
+  return DescribeAccepted(*Ref(path).field);
 }
 
 void ConfigChecker::Error(absl::string_view path, absl::string_view message) {
@@ -77,21 +108,74 @@ void ConfigChecker::MessageError(absl::string_view path, absl::string_view messa
 void ConfigChecker::CheckRanges() {
   for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
     const FieldRef ref = Resolve(raw_, path);
-    if (!IsPresent(ref) || ref.field->is_repeated()) continue;
-    const Reflection& reflection = *ref.message->GetReflection();
-    double value;
-    if (ref.field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
-      value = reflection.GetDouble(*ref.message, ref.field);
-    } else if (ref.field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
-      value = static_cast<double>(reflection.GetInt64(*ref.message, ref.field));
-    } else {
-      continue;
-    }
-    if (RangeOf(path).Contains(value)) continue;
-    errors_.push_back(
-        {locations_.Where(path), path, ValueText(ref), absl::StrCat("expects ", Accepted(path))});
+    if (!IsPresent(ref)) continue;
+    const std::string wrong = WrongElement(ref);
+    if (wrong.empty()) continue;
+    const std::string message = ref.field->enum_type() != nullptr
+                                    ? absl::StrCat("is not available; expects ", Accepted(path))
+                                : ref.field->is_repeated()
+                                    ? absl::StrCat("holds ", wrong, "; each is ", Accepted(path))
+                                    : absl::StrCat("expects ", Accepted(path));
+    errors_.push_back({locations_.Where(path), path, ValueText(ref), message});
     out_of_range_.insert(path);
   }
+}
+
+void ConfigChecker::CheckRequired() {
+  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
+    if (!RulesOf(*Ref(path).field).required()) continue;
+    if (IsWritten(path) || IsPresent(Ref(path)) || locations_.IsBroken(path)) continue;
+    const std::string parent = path.substr(0, path.rfind('.'));
+    if (parent.find('.') == std::string::npos) {
+      Error(path, absl::StrCat("is required: ", Accepted(path)));
+    } else if (IsWritten(parent)) {
+      Error(path, absl::StrCat("is required by ", parent));
+    }
+  }
+}
+
+void ConfigChecker::CheckEffects() {
+  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor())) {
+    if (IsDefault(path)) continue;
+    for (const std::vector<Condition>& alternatives : ConditionsOf(*Ref(path).field)) {
+      const auto holds = [this](const Condition& condition) { return Holds(condition); };
+      if (absl::c_any_of(alternatives, holds)) continue;
+      std::vector<std::string> reasons;
+      for (const Condition& condition : alternatives) {
+        if (condition.path == path) continue;  // what the error is about already
+        reasons.push_back(IsPresent(Ref(condition.path)) ||
+                                  Ref(condition.path).field->has_default_value()
+                              ? absl::StrCat("with ", Named(condition.path))
+                              : absl::StrCat("without ", condition.path));
+      }
+      Error(path, absl::StrCat("has no effect ", absl::StrJoin(reasons, ", ")));
+      break;  // the conditions after this one often follow from it
+    }
+  }
+}
+
+bool ConfigChecker::Holds(const Condition& condition) const {
+  // A field that is wrong itself decides nothing.
+  if (locations_.IsBroken(condition.path) || out_of_range_.contains(condition.path)) return true;
+  const FieldRef ref = Ref(condition.path);
+  const bool known = IsPresent(ref) || ref.field->has_default_value();
+  const std::string value = known ? ValueText(ref) : "";
+  switch (condition.kind) {
+    case Condition::Kind::kPresent:
+      return known && value != "false";
+    case Condition::Kind::kAbsent:
+      return !known || value == "false";
+    case Condition::Kind::kEqual:
+      return known && value == condition.value;
+    case Condition::Kind::kNotEqual:
+      return !known || value != condition.value;
+    case Condition::Kind::kAbove: {
+      double number, limit;
+      CHECK(absl::SimpleAtod(condition.value, &limit)) << condition.value;
+      return known && absl::SimpleAtod(value, &number) && number > limit;
+    }
+  }
+  return true;
 }
 
 void ConfigChecker::MustDivide(absl::string_view divisor, absl::string_view path,

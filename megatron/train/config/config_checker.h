@@ -1,5 +1,5 @@
-// What a rule about a configuration can ask, and how it says that it is broken. The rules are in
-// ../validate.
+// What a rule about a configuration can ask, and how it says that it is broken. The rules that the
+// schema states of single fields are checked here, the others in ../validate.
 
 #ifndef MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
 #define MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
@@ -16,6 +16,7 @@
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/config/config_locations.h"
 #include "megatron/train/config/config_paths.h"
+#include "megatron/train/config/config_rules.h"
 
 namespace megatron {
 
@@ -23,14 +24,21 @@ namespace megatron {
 // file, override or program; it *has a value* if it was written, computed or has a default.
 class ConfigChecker {
  public:
-  // Keeps references to both. Each numeric field that was written and lies outside its range is an
-  // error from the start, and not usable.
+  // Keeps references to both. Each field that was written and lies outside its range, or names a
+  // value that is not available, is an error from the start, and not usable.
   ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations);
 
   const config::PretrainConfig& raw() const { return raw_; }
-  // With its computed fields set, and without what is out of range.
+  // The configuration with its computed fields set, and without what is out of range.
   const config::PretrainConfig& resolved() const { return resolved_; }
   const ConfigLocations& locations() const { return locations_; }
+
+  // Each field that the schema calls required and that has no value is an error.
+  void CheckRequired();
+
+  // Each field that was moved off its default is an error if its conditions of effect
+  // (field_rules.proto) do not hold. A condition about a field that is wrong itself holds.
+  void CheckEffects();
 
   bool IsWritten(absl::string_view path) const;
 
@@ -38,10 +46,10 @@ class ConfigChecker {
   // alone.
   bool Usable(std::initializer_list<absl::string_view> paths) const;
 
-  // Not written, or written as what it is anyway.
+  // Whether the field was not written, or was written as what it is anyway.
   bool IsDefault(absl::string_view path) const;
 
-  // As text: "768", "adam".
+  // The value as text: "768", "adam".
   std::string ValueOf(absl::string_view path) const;
 
   // "model.hidden_size = 768 (gpt.textproto:4:3)".
@@ -53,7 +61,7 @@ class ConfigChecker {
   // The value of the field at `path` is wrong, or is missing.
   void Error(absl::string_view path, absl::string_view message);
 
-  // The same of a field that is a message.
+  // The same for a field that is a message.
   void MessageError(absl::string_view path, absl::string_view message);
 
   // Rules over two fields, silent where one is not usable.
@@ -62,13 +70,15 @@ class ConfigChecker {
   void MustNotExceed(absl::string_view path, absl::string_view limit, double value,
                      double limit_value);
 
-  // A field that was moved off its default and that nothing will read is a mistake worth telling.
+  // Refuses each of the fields that was moved off its default, for a reason that the schema cannot
+  // state.
   void HaveNoEffect(std::initializer_list<absl::string_view> paths, absl::string_view because);
 
   std::vector<ConfigError> TakeErrors() { return std::move(errors_); }
 
  private:
   void CheckRanges();
+  bool Holds(const Condition& condition) const;
   FieldRef Ref(absl::string_view path) const;
   bool HasValue(absl::string_view path) const;
 

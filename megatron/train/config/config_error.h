@@ -1,8 +1,7 @@
 // What is wrong in a configuration, told so that the user can go to the place and repair it.
 //
 //   gpt.textproto:12:3: model.num_attention_heads = 12: must be divisible by
-//   parallel.tensor_model_parallel_size = 8
-//   (--set parallel.tensor_model_parallel_size=8)
+//       parallel.tensor_model_parallel_size = 8 (--set parallel.tensor_model_parallel_size=8)
 //
 // Errors are collected, never thrown one by one: a user who made five mistakes sees five.
 

@@ -1,4 +1,4 @@
-// Where each field of a configuration got its value. A field is named by its path:
+// The place where each field of a configuration got its value. A field is named by its path:
 // "model.num_layers".
 
 #ifndef MEGATRON_TRAIN_CONFIG_CONFIG_LOCATIONS_H_

@@ -18,7 +18,7 @@
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
 #include "megatron/train/config/config_nearest_name.h"
-#include "megatron/train/config/config_ranges.h"
+#include "megatron/train/config/config_rules.h"
 #include "megatron/train/config/config_syntax.h"
 
 namespace megatron {
@@ -87,13 +87,12 @@ std::string MessageSpelling(const Descriptor& type, const std::vector<std::strin
   return absl::StrCat("{", absl::StrJoin(fields, " "), "}");
 }
 
-std::string WrongTypeMessage(const FieldDescriptor& field, absl::string_view path,
-                             const std::vector<std::string>& values) {
+std::string WrongTypeMessage(const FieldDescriptor& field, const std::vector<std::string>& values) {
   if (field.message_type() != nullptr)
     return absl::StrCat("expects fields in braces: ",
                         MessageSpelling(*field.message_type(), values));
   const absl::string_view value = values.empty() ? "" : absl::string_view(values.front());
-  std::string message = absl::StrCat("expects ", DescribeAccepted(field, path));
+  std::string message = absl::StrCat("expects ", DescribeAccepted(field));
   if (field.enum_type() == nullptr) return message;
   std::vector<std::string> names;
   for (int i = 0; i < field.enum_type()->value_count(); ++i)
@@ -155,8 +154,7 @@ class Binder {
  private:
   void Refuse(const SyntaxField& field, const FieldDescriptor& known, const std::string& path,
               const std::vector<std::string>& values) {
-    AddError(field.position, path, absl::StrJoin(values, ", "),
-             WrongTypeMessage(known, path, values));
+    AddError(field.position, path, absl::StrJoin(values, ", "), WrongTypeMessage(known, values));
     parsed_.locations.MarkBroken(path);
   }
 
@@ -247,7 +245,7 @@ class Override {
     SyntaxTree tree = ParseSyntax(absl::StrCat(field->name, text));
     if (!tree.errors.empty() && field_->message_type() != nullptr &&
         !absl::StartsWith(value_, "{")) {
-      Fail(path_, value_, WrongTypeMessage(*field_, path_, ListedValues()));
+      Fail(path_, value_, WrongTypeMessage(*field_, ListedValues()));
       return false;
     }
     for (const SyntaxError& error : tree.errors) Fail(path_, value_, error.message);

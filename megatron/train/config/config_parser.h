@@ -4,10 +4,12 @@
 // The text is protobuf's text format. An override is `path.to.field=value`:
 //
 //   optimizer.lr=3e-4                          a number, a name of an enumeration, true or false:
-//   as in a file checkpoint.save=/data/run 7                a string, which needs no quotes
-//   recompute.recompute_modules=core_attn,mlp  a repeated field: replaced as a whole, brackets
-//   optional data.stories={num_bytes: 1000000}          a message: replaced as a whole
-//   data.stories=                              takes the field away, as if the file did not have it
+//                                              as in a file
+//   checkpoint.save=/data/run 7                a string, which needs no quotes
+//   recompute.recompute_modules=core_attn,mlp  a repeated field: replaced as a whole, brackets are
+//                                              optional
+//   data.stories={num_bytes: 1000000}          a message: replaced as a whole
+//   data.stories=                              removes the field, as if the file did not have it
 //
 // An override wins over the file, a later one over an earlier one.
 
@@ -25,10 +27,11 @@
 namespace megatron {
 
 struct ParsedConfig {
-  config::PretrainConfig
-      config;  // what could be read: fields in error are unset, and broken in `locations`
+  // What could be read. Fields in error are unset here, and broken in `locations`.
+  config::PretrainConfig config;
   ConfigLocations locations;
-  std::vector<ConfigError> errors;  // of syntax, names and types; see validate.h for values
+  // Errors of syntax, names and types. validate.h finds those of values.
+  std::vector<ConfigError> errors;
 };
 
 // `source` names the text in messages: "gpt_demo.textproto".

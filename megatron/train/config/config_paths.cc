@@ -19,16 +19,14 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::TextFormat;
 
-void AppendLeafPaths(const Descriptor& type, const std::string& parent,
-                     std::vector<std::string>* paths) {
+void AppendPaths(const Descriptor& type, const std::string& parent, bool with_messages,
+                 std::vector<std::string>* paths) {
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
     const std::string path = absl::StrCat(parent, parent.empty() ? "" : ".", field.name());
-    if (field.message_type() != nullptr) {
-      AppendLeafPaths(*field.message_type(), path, paths);
-    } else {
-      paths->push_back(path);
-    }
+    if (field.message_type() == nullptr || with_messages) paths->push_back(path);
+    if (field.message_type() != nullptr)
+      AppendPaths(*field.message_type(), path, with_messages, paths);
   }
 }
 
@@ -42,7 +40,13 @@ std::string ElementText(const FieldRef& ref, int index) {
 
 std::vector<std::string> LeafPaths(const Descriptor& type) {
   std::vector<std::string> paths;
-  AppendLeafPaths(type, "", &paths);
+  AppendPaths(type, "", /*with_messages=*/false, &paths);
+  return paths;
+}
+
+std::vector<std::string> AllPaths(const Descriptor& type) {
+  std::vector<std::string> paths;
+  AppendPaths(type, "", /*with_messages=*/true, &paths);
   return paths;
 }
 

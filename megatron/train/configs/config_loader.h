@@ -1,5 +1,5 @@
-// From the name of a configuration to one that can be acted upon: found, read, overridden,
-// completed and checked.
+// Loads a configuration by its name: finds it, reads it, applies overrides, computes what is left
+// to be computed, and checks it.
 //
 //   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig("gpt_demo",
 //   {"train.train_iters=50"}, ConfigPurpose::kRun));

@@ -212,11 +212,7 @@ void CheckGroup(ConfigChecker& check) {
 
 void CheckPipeline(ConfigChecker& check) {
   if (!check.Usable({kStages, kLayers})) return;
-  if (check.resolved().parallel().pipeline_model_parallel_size() == 1) {
-    return check.HaveNoEffect({kSchedule, kLayout, kVirtualLayers, kVirtualStages, kGroup, kFirst,
-                               kLast, kSplit, kEmbeddingCounts, kLossCounts, kTimeline},
-                              absl::StrCat("with ", check.Named(kStages)));
-  }
+  if (check.resolved().parallel().pipeline_model_parallel_size() == 1) return;
   if (IsT5(check.resolved())) {
     check.HaveNoEffect({kFirst, kLast}, "with model.model_type: t5; " + std::string(kLayout) +
                                             " says which part has how many layers");

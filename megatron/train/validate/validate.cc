@@ -1,7 +1,6 @@
 #include "megatron/train/validate/validate.h"
 
 #include <cstdint>
-#include <initializer_list>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,14 +12,7 @@
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_checker.h"
-#include "megatron/train/validate/validate_data.h"
-#include "megatron/train/validate/validate_float8.h"
-#include "megatron/train/validate/validate_graphs.h"
-#include "megatron/train/validate/validate_model.h"
-#include "megatron/train/validate/validate_parallel.h"
-#include "megatron/train/validate/validate_profile.h"
-#include "megatron/train/validate/validate_t5.h"
-#include "megatron/train/validate/validate_training.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
@@ -28,27 +20,9 @@ namespace {
 constexpr int64_t kMostThreads = 256;
 constexpr int64_t kMostPlannedRanks = 1 << 20;
 
-void CheckRequired(ConfigChecker& check) {
-  const bool t5 = check.resolved().model().model_type() == config::ModelType::t5;
-  for (absl::string_view path :
-       {"model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
-        "optimizer.lr", "train.micro_batch_size", "train.train_iters"}) {
-    if (t5 && path == "model.num_layers" && check.IsWritten("model.encoder_num_layers")) continue;
-    if (t5 && path == "model.seq_length" && check.IsWritten("model.encoder_seq_length")) continue;
-    if (!check.IsWritten(path) && !check.locations().IsBroken(path)) {
-      check.Error(path, absl::StrCat("is required: ", check.Accepted(path)));
-    }
-  }
-}
-
 void CheckGemms(ConfigChecker& check) {
   constexpr absl::string_view kTime = "system.time_gemm_kernels";
-  const std::initializer_list<absl::string_view> fields = {"system.gemm_plan_file", kTime,
-                                                           "system.fuse_bias_gradients"};
-  const config::SystemConfig& system = check.resolved().system();
-  if (system.has_device() && system.device() == config::Device::cpu)
-    check.HaveNoEffect(fields, "with system.device: cpu");
-  if (system.time_gemm_kernels() &&
+  if (check.resolved().system().time_gemm_kernels() &&
       check.resolved().parallel().ranks_as() == config::RanksAs::processes) {
     check.Error(kTime,
                 "ranks that are processes would each choose kernels of their own; time them in a "
@@ -59,13 +33,9 @@ void CheckGemms(ConfigChecker& check) {
 // Whether the kernels that are asked for would compute any of a run's attention.
 void CheckAttentionBackend(ConfigChecker& check) {
   constexpr absl::string_view kBackend = "system.attention_backend";
-  constexpr absl::string_view kDeterministic = "system.deterministic_mode";
   const config::PretrainConfig& config = check.resolved();
-  if (config.system().has_device() && config.system().device() == config::Device::cpu)
-    return check.HaveNoEffect({kBackend, kDeterministic}, "with system.device: cpu");
+  if (config.system().has_device() && config.system().device() == config::Device::cpu) return;
   const config::AttentionBackend::Type backend = config.system().attention_backend();
-  if (backend != config::AttentionBackend::fused)
-    check.HaveNoEffect({kDeterministic}, "without system.attention_backend: fused");
   if (backend == config::AttentionBackend::auto_) return;
   const absl::string_view who =
       backend == config::AttentionBackend::fused ? "cuDNN" : "the kernel for Hopper";
@@ -98,17 +68,9 @@ void CheckPrecision(ConfigChecker& check) {
     check.Error("precision.fp16",
                 absl::StrCat("contradicts ", check.Named("precision.bf16"), "; choose one"));
   }
-  const std::initializer_list<absl::string_view> dynamic = {
-      "precision.initial_loss_scale", "precision.min_loss_scale", "precision.loss_scale_window",
-      "precision.hysteresis"};
-  if (!precision.fp16()) {
-    check.HaveNoEffect({"precision.loss_scale"}, "without precision.fp16: true");
-    check.HaveNoEffect(dynamic, "without precision.fp16: true");
-  } else if (check.IsWritten("precision.loss_scale")) {
-    check.HaveNoEffect(dynamic,
-                       absl::StrCat("with the fixed ", check.Named("precision.loss_scale")));
-  } else if (check.Usable({"precision.min_loss_scale", "precision.initial_loss_scale"}) &&
-             precision.min_loss_scale() > precision.initial_loss_scale()) {
+  if (precision.fp16() && !check.IsWritten("precision.loss_scale") &&
+      check.Usable({"precision.min_loss_scale", "precision.initial_loss_scale"}) &&
+      precision.min_loss_scale() > precision.initial_loss_scale()) {
     check.Error("precision.min_loss_scale",
                 absl::StrCat("must be at most ", check.Named("precision.initial_loss_scale")));
   }
@@ -116,18 +78,11 @@ void CheckPrecision(ConfigChecker& check) {
 
 void CheckRecompute(ConfigChecker& check) {
   const config::RecomputeConfig& recompute = check.resolved().recompute();
-  const std::string granularity =
-      absl::StrCat("with ", check.Named("recompute.recompute_granularity"));
-  if (recompute.recompute_granularity() != config::RecomputeGranularity::full) {
-    check.HaveNoEffect({"recompute.recompute_method", "recompute.recompute_num_layers"},
-                       granularity);
-  } else if (check.Usable({"recompute.recompute_num_layers", "model.num_layers"}) &&
-             recompute.recompute_num_layers() > check.resolved().model().num_layers()) {
+  if (recompute.recompute_granularity() == config::RecomputeGranularity::full &&
+      check.Usable({"recompute.recompute_num_layers", "model.num_layers"}) &&
+      recompute.recompute_num_layers() > check.resolved().model().num_layers()) {
     check.Error("recompute.recompute_num_layers",
                 absl::StrCat("must be at most ", check.Named("model.num_layers")));
-  }
-  if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) {
-    check.HaveNoEffect({"recompute.recompute_modules"}, granularity);
   }
   const std::set<int> distinct(recompute.recompute_modules().begin(),
                                recompute.recompute_modules().end());
@@ -137,27 +92,16 @@ void CheckRecompute(ConfigChecker& check) {
 }
 
 void CheckCheckpoint(ConfigChecker& check) {
-  if (!check.IsWritten("checkpoint.save")) {
-    check.HaveNoEffect(
-        {"checkpoint.save_interval", "checkpoint.keep_last", "checkpoint.async_save"},
-        "without checkpoint.save");
-  } else if (check.resolved().checkpoint().save().empty()) {
+  const config::CheckpointConfig& checkpoint = check.resolved().checkpoint();
+  if (check.IsWritten("checkpoint.save") && checkpoint.save().empty())
     check.Error("checkpoint.save", "expects the name of a directory");
-  }
-  if (!check.resolved().checkpoint().has_load()) {
-    check.HaveNoEffect({"checkpoint.finetune", "checkpoint.no_load_optim"},
-                       "without checkpoint.load");
-  } else if (check.resolved().checkpoint().load().empty()) {
+  if (!checkpoint.has_load()) return;
+  if (checkpoint.load().empty()) {
     check.Error("checkpoint.load", "expects the name of a directory");
-  } else if (check.resolved().checkpoint().finetune() &&
-             check.resolved().checkpoint().load() == check.resolved().checkpoint().save()) {
+  } else if (checkpoint.finetune() && checkpoint.load() == checkpoint.save()) {
     check.Error("checkpoint.finetune",
                 absl::StrCat("would start anew from its own checkpoints each time: ",
                              check.Named("checkpoint.load"), " is where it saves; load another"));
-  }
-  if (check.resolved().checkpoint().finetune()) {
-    check.HaveNoEffect({"checkpoint.no_load_optim"},
-                       absl::StrCat("with ", check.Named("checkpoint.finetune")));
   }
 }
 
@@ -200,15 +144,8 @@ void CheckThatItCanRun(ConfigChecker& check) {
                 "there is no GPU here, or the program was built without --config=cuda; give --set "
                 "system.device=cpu, or --dry_run to plan the run");
   }
-  if (CudaDeviceCount() == 0) {
-    if (!check.resolved().system().has_device()) {
-      check.HaveNoEffect(
-          {"system.attention_backend", "system.deterministic_mode", "system.cuda_graph_impl",
-           "system.cuda_graph_warmup_steps", "system.gemm_plan_file", "system.time_gemm_kernels",
-           "system.fuse_bias_gradients"},
-          "without a GPU");
-    }
-  } else if (check.resolved().system().attention_backend() == config::AttentionBackend::fused) {
+  if (CudaDeviceCount() > 0 &&
+      check.resolved().system().attention_backend() == config::AttentionBackend::fused) {
     const absl::Status there = ops::cuda::CudnnVersion().status();
     if (!there.ok()) check.Error("system.attention_backend", there.message());
   }
@@ -218,8 +155,12 @@ void CheckThatItCanRun(ConfigChecker& check) {
 
 std::vector<ConfigError> Validate(const config::PretrainConfig& config,
                                   const ConfigLocations& locations, ConfigPurpose purpose) {
-  ConfigChecker check(config, locations);
-  CheckRequired(check);
+  config::PretrainConfig known = config;
+  if (purpose == ConfigPurpose::kRun && !config.system().has_device() && CudaDeviceCount() == 0)
+    known.mutable_system()->set_device(config::Device::cpu);
+  ConfigChecker check(known, locations);
+  check.CheckRequired();
+  check.CheckEffects();
   CheckModel(check);
   CheckT5(check);
   CheckParallel(check);

@@ -1,4 +1,4 @@
-// Every rule that the values of a configuration must keep, alone and together.
+// Checks every rule that the values of a configuration must keep, alone and together.
 
 #ifndef MEGATRON_TRAIN_VALIDATE_VALIDATE_H_
 #define MEGATRON_TRAIN_VALIDATE_VALIDATE_H_
@@ -16,10 +16,11 @@ enum class ConfigPurpose {
   kDryRun,  // to be planned: any layout that makes sense
 };
 
-// All errors at once, in the order of the schema; where two fields disagree, the message names both
-// and both places. A field that `locations` calls broken was told about before: it and the rules
-// that need it are passed over. Pure: reads neither files nor the machine. `config` may have its
-// computed fields set (config_defaults.h) or not.
+// All errors at once: first those of single fields in the order of the schema, then those of rules
+// between fields. Where two fields disagree, the message names both and both places. A field that
+// `locations` calls broken was told about before: it and the rules that need it are passed over.
+// Reads no files, and for kDryRun nothing of the machine; for kRun it asks what GPUs and libraries
+// are there. `config` may have its computed fields set (config_defaults.h) or not.
 std::vector<ConfigError> Validate(const config::PretrainConfig& config,
                                   const ConfigLocations& locations,
                                   ConfigPurpose purpose = ConfigPurpose::kRun);

@@ -1,5 +1,3 @@
-#include "megatron/train/validate/validate_data.h"
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -12,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
-#include "megatron/train/config/config_checker.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
@@ -33,7 +31,7 @@ void CheckSplit(ConfigChecker& check, const std::string& split) {
   if (sum <= 0) check.Error("data.split", "gives nothing to any part");
 }
 
-// What only files need, and what files of their own for each part need.
+// Rules about data files, and about separate files for each part.
 void CheckDataFiles(ConfigChecker& check) {
   const config::DataConfig& data = check.resolved().data();
   for (absl::string_view path :
@@ -45,41 +43,16 @@ void CheckDataFiles(ConfigChecker& check) {
     if (std::find(parts.begin(), parts.end(), "") != parts.end())
       check.Error(path, "holds an empty prefix");
   }
-  const bool own_files = data.train_data_path_size() > 0;
-  const bool listed = !data.per_split_data_args_path().empty();
-  if (data.data_path_size() == 0 && !own_files && !listed) {
-    check.HaveNoEffect({"data.data_cache_path", "data.mmap_bin_files"},
-                       "without data.data_path or data.train_data_path");
-  }
   const config::TrainConfig& training = check.resolved().train();
   const bool evaluates = training.eval_iters() > 0 && training.eval_interval() > 0;
-  if (listed) check.HaveNoEffect({"data.split"}, "with data.per_split_data_args_path");
-  if (!own_files) {
-    check.HaveNoEffect({"data.valid_data_path", "data.test_data_path"},
-                       "without data.train_data_path");
-  } else {
-    check.HaveNoEffect({"data.split"}, "with data.train_data_path");
-    if (!evaluates) {
-      check.HaveNoEffect({"data.test_data_path"},
-                         "where train.eval_iters or train.eval_interval is 0");
-    }
-    if (data.valid_data_path_size() == 0 && evaluates &&
-        !check.locations().IsBroken("data.valid_data_path")) {
-      check.Error("data.valid_data_path",
-                  "is required by data.train_data_path; train.eval_iters = 0 turns evaluation "
-                  "off");
-    }
-  }
-  if (data.has_fim_data() && data.fim_data().fim_split_sample().empty())
-    check.HaveNoEffect({"data.fim_data.fim_fragment_rate"},
-                       "without data.fim_data.fim_split_sample");
-  if (data.dataloader_type() != config::DataloaderType::cyclic) {
-    check.HaveNoEffect({"data.data_sharding"},
-                       absl::StrCat("with ", check.Named("data.dataloader_type")));
+  if (data.train_data_path_size() > 0 && data.valid_data_path_size() == 0 && evaluates &&
+      !check.locations().IsBroken("data.valid_data_path")) {
+    check.Error("data.valid_data_path",
+                "is required by data.train_data_path; train.eval_iters = 0 turns evaluation off");
   }
 }
 
-// Each type takes the fields that the factory of tokenizers lists.
+// Each type of tokenizer takes the fields that the factory of tokenizers lists.
 void CheckTokenizer(ConfigChecker& check) {
   const std::string tokenizer = check.Named("data.tokenizer_type");
   const absl::StatusOr<TokenizerFields> fields =

@@ -49,7 +49,7 @@ TEST(ValidateDataTest, PartsWithFilesOfTheirOwnNeedBothAndNoSplit) {
   EXPECT_THAT(ErrorsWith({"data.data_path=a", "data.test_data_path=b"}),
               OneError("data.test_data_path", "has no effect without data.train_data_path"));
   EXPECT_THAT(ErrorsWith({"data.train_data_path=a", "train.eval_iters=0", "data.test_data_path=b"}),
-              OneError("data.test_data_path", "has no effect where train.eval_iters"));
+              OneError("data.test_data_path", "has no effect with train.eval_iters = 0"));
   EXPECT_THAT(ErrorsWith({"data.per_split_data_args_path=a"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"data.per_split_data_args_path=a", "data.split=9,1"}),
               OneError("data.split", "has no effect with data.per_split_data_args_path"));

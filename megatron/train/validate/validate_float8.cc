@@ -1,17 +1,15 @@
-#include "megatron/train/validate/validate_float8.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/ops/float8/float8_tensor.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
 
 constexpr char kFormat[] = "precision.fp8_format";
-constexpr char kRecipe[] = "precision.fp8_recipe";
 constexpr char kEnds[] = "precision.first_last_layers_bf16";
 constexpr char kStart[] = "precision.num_layers_at_start_in_bf16";
 constexpr char kEnd[] = "precision.num_layers_at_end_in_bf16";
@@ -24,7 +22,7 @@ void MustBeAligned(ConfigChecker& check, absl::string_view path, int64_t feature
                                  " needs a multiple of ", ops::kFloat8Alignment));
 }
 
-// Cuts that come out even; that others do not is an error of theirs.
+// Sizes that do not divide evenly over ranks are errors by other rules.
 void CheckSizes(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
@@ -50,9 +48,7 @@ void CheckSizes(ConfigChecker& check) {
 void CheckEnds(ConfigChecker& check) {
   const config::PretrainConfig& config = check.resolved();
   const config::PrecisionConfig& precision = config.precision();
-  if (!precision.first_last_layers_bf16()) {
-    return check.HaveNoEffect({kStart, kEnd}, absl::StrCat("without ", kEnds, ": true"));
-  }
+  if (!precision.first_last_layers_bf16()) return;
   const bool t5 = config.model().model_type() == config::ModelType::t5;
   if (!check.Usable({kStart, kEnd, t5 ? "model.decoder_num_layers" : "model.num_layers"})) return;
   const int64_t layers =
@@ -69,13 +65,8 @@ void CheckEnds(ConfigChecker& check) {
 
 void CheckFloat8(ConfigChecker& check) {
   const config::PrecisionConfig& precision = check.resolved().precision();
-  if (precision.fp8_format() == config::Fp8Format::none) {
-    return check.HaveNoEffect({kRecipe, "precision.fp8_wgrad", kEnds, kStart, kEnd},
-                              absl::StrCat("without ", kFormat));
-  }
+  if (precision.fp8_format() == config::Fp8Format::none) return;
   if (!precision.bf16()) check.Error(kFormat, "needs precision.bf16: true");
-  if (precision.fp8_recipe() != config::Fp8Recipe::tensorwise)
-    check.Error(kRecipe, "is not available; tensorwise is");
   if (check.IsWritten("model.num_experts")) {
     check.Error(kFormat, absl::StrCat("is not available with experts, of ",
                                       check.Named("model.num_experts")));

@@ -45,8 +45,8 @@ TEST(ValidateFloat8Test, SaysWhatDoesNotWork) {
       {{"precision.bf16=false"}, "needs precision.bf16: true"},
       {{"precision.bf16=false", "precision.fp16=true"}, "needs precision.bf16: true"},
       {{"precision.fp8_recipe=delayed"}, "precision.fp8_recipe = delayed"},
-      {{"precision.fp8_recipe=mxfp8"}, "is not available; tensorwise is"},
-      {{"precision.fp8_recipe=blockwise"}, "is not available; tensorwise is"},
+      {{"precision.fp8_recipe=mxfp8"}, "is not available; expects one of tensorwise"},
+      {{"precision.fp8_recipe=blockwise"}, "is not available; expects one of tensorwise"},
       {{"model.num_experts=4", "model.disable_bias_linear=true"}, "not available with experts"},
       {{"model.hidden_size=72", "model.kv_channels=16"}, "with 72 features on a rank"},
       {{"model.ffn_hidden_size=72"}, "with 72 features on a rank"},
@@ -57,13 +57,13 @@ TEST(ValidateFloat8Test, SaysWhatDoesNotWork) {
         "parallel.tensor_model_parallel_size=4"},
        "is more than model.num_query_groups"},
       {{"precision.num_layers_at_end_in_bf16=2"},
-       "has no effect without precision.first_last_layers_bf16"},
+       "has no effect with precision.first_last_layers_bf16 = false"},
       {{"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=3"},
        "leaves no layer for precision.fp8_format"},
       {{"precision.fp8_format=none", "precision.fp8_wgrad=false"},
-       "has no effect without precision.fp8_format"},
+       "has no effect with precision.fp8_format = none"},
       {{"precision.fp8_format=none", "precision.first_last_layers_bf16=true"},
-       "has no effect without precision.fp8_format"},
+       "has no effect with precision.fp8_format = none"},
   };
   for (const auto& [overrides, message] : cases)
     EXPECT_THAT(ErrorsWith(overrides), ElementsAre(HasSubstr(message))) << message;

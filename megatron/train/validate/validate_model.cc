@@ -1,11 +1,9 @@
-#include "megatron/train/validate/validate_model.h"
-
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "megatron/train/config/config_checker.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
@@ -52,17 +50,7 @@ void CheckPositions(ConfigChecker& check) {
     check.Error("model.max_position_embeddings",
                 absl::StrCat("must be at least ", check.Named("model.seq_length")));
   }
-  if (model.position_embedding_type() != config::PositionEmbedding::rope) {
-    check.HaveNoEffect({"model.rotary_base", "model.rotary_percent", "model.rotary_interleaved",
-                        "model.rotary_seq_len_interpolation_factor", "model.use_rope_scaling",
-                        "model.rope_scaling_factor"},
-                       absl::StrCat("with ", check.Named("model.position_embedding_type")));
-    return;
-  }
-  if (!model.use_rope_scaling()) {
-    check.HaveNoEffect({"model.rope_scaling_factor"},
-                       absl::StrCat("with ", check.Named("model.use_rope_scaling")));
-  }
+  if (model.position_embedding_type() != config::PositionEmbedding::rope) return;
   if (!check.Usable({"model.kv_channels", "model.rotary_percent"})) return;
   const int64_t rotated =
       static_cast<int64_t>(static_cast<double>(model.kv_channels()) * model.rotary_percent());
@@ -73,28 +61,10 @@ void CheckPositions(ConfigChecker& check) {
   }
 }
 
-void CheckNetworkChoices(ConfigChecker& check) {
-  if (check.resolved().model().swiglu())
-    check.HaveNoEffect({"model.activation_func", "model.gated_linear_unit"},
-                       absl::StrCat("with ", check.Named("model.swiglu")));
-  if (!check.resolved().model().disable_bias_linear()) {
-    check.HaveNoEffect({"model.add_qkv_bias"},
-                       absl::StrCat("with ", check.Named("model.disable_bias_linear")));
-  }
-}
-
 void CheckBert(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const std::string type = absl::StrCat("with ", check.Named("model.model_type"));
-  if (model.model_type() == config::ModelType::gpt)
-    check.HaveNoEffect({"data.mask_prob", "data.short_seq_prob"}, type);
-  if (model.model_type() != config::ModelType::bert)
-    return check.HaveNoEffect(
-        {"model.bert_binary_head", "model.num_tokentypes", "model.openai_gelu"}, type);
-  check.HaveNoEffect({"data.reset_position_ids", "data.reset_attention_mask", "data.eod_mask_loss",
-                      "data.fim_data", "generation.tokens_to_generate", "generation.temperature",
-                      "generation.top_k", "generation.top_p", "generation.seed"},
-                     type);
+  if (model.model_type() != config::ModelType::bert) return;
   if (model.bert_binary_head() && check.Usable({"model.num_tokentypes"}) &&
       model.num_tokentypes() < 2) {
     check.Error("model.num_tokentypes",
@@ -115,7 +85,6 @@ void CheckBert(ConfigChecker& check) {
 void CheckModel(ConfigChecker& check) {
   CheckHeads(check);
   CheckPositions(check);
-  CheckNetworkChoices(check);
   CheckBert(check);
 }
 

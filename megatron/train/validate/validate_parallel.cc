@@ -1,14 +1,10 @@
-#include "megatron/train/validate/validate_parallel.h"
-
 #include <cstdint>
-#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/layers/context_slice.h"
-#include "megatron/train/config/config_checker.h"
 #include "megatron/train/validate/pipeline_config.h"
-#include "megatron/train/validate/validate_experts.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
@@ -26,7 +22,7 @@ void CheckLayout(ConfigChecker& check) {
     check.Error("model.num_query_groups",
                 absl::StrCat("must divide, or be divisible by, ", check.Named(kTensor)));
   }
-  // What a T5 packs has room to be filled up, whatever its lengths.
+  // A T5's batches can be filled up, whatever the lengths of samples.
   if (check.resolved().parallel().sequence_parallel() &&
       model.model_type() != config::ModelType::t5 && check.Usable({kTensor, "model.seq_length"}) &&
       model.seq_length() % tensor != 0) {
@@ -35,8 +31,8 @@ void CheckLayout(ConfigChecker& check) {
   }
 }
 
-// Samples that differ in length are filled up to what can be shared out evenly, which must have
-// room in a sample of the greatest length.
+// Samples of different lengths are filled up until they can be shared out evenly. A sample of the
+// greatest length must need no filling.
 void CheckStripes(ConfigChecker& check) {
   constexpr char kContext[] = "parallel.context_parallel_size";
   constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
@@ -71,7 +67,7 @@ void CheckChunks(ConfigChecker& check) {
   }
 }
 
-// Over `ranks` context-parallel ranks, of which `named` tells, that exchange tokens for heads.
+// Heads are shared out over `ranks` context-parallel ranks, whose number is the field `named`.
 void CheckHeadsAreShared(ConfigChecker& check, int64_t ranks, absl::string_view named) {
   constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
   const config::ModelConfig& model = check.resolved().model();
@@ -91,6 +87,7 @@ void CheckTeams(ConfigChecker& check) {
   const config::ParallelConfig& parallel = check.resolved().parallel();
   const auto& sizes = parallel.hierarchical_context_parallel_sizes();
   const int64_t size = parallel.context_parallel_size();
+  if (!check.Usable({kTeams})) return;
   const bool fits = sizes.size() == 2 && sizes[0] >= 1 && sizes[0] <= size && sizes[1] >= 1 &&
                     sizes[1] <= size && sizes[0] * sizes[1] == size;
   if (!fits) {
@@ -104,54 +101,28 @@ void CheckTeams(ConfigChecker& check) {
 // How samples and heads are shared out over context-parallel ranks.
 void CheckContext(ConfigChecker& check) {
   constexpr char kContext[] = "parallel.context_parallel_size";
-  constexpr char kKind[] = "parallel.cp_comm_type";
-  constexpr char kTeams[] = "parallel.hierarchical_context_parallel_sizes";
   const config::ModelConfig& model = check.resolved().model();
   const config::ParallelConfig& parallel = check.resolved().parallel();
   const int64_t size = parallel.context_parallel_size();
-  if (!check.Usable({kContext})) return;
-  if (size == 1) {
-    return check.HaveNoEffect({kKind, kTeams}, absl::StrCat("with ", check.Named(kContext)));
-  }
+  if (!check.Usable({kContext}) || size == 1) return;
   if (model.model_type() == config::ModelType::bert) CheckStripes(check);
   if (model.model_type() == config::ModelType::gpt) CheckChunks(check);
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a_p2p) return CheckTeams(check);
-  check.HaveNoEffect({kTeams}, absl::StrCat("with ", check.Named(kKind)));
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a)
     CheckHeadsAreShared(check, size, check.Named(kContext));
 }
 
 void CheckDataParallel(ConfigChecker& check) {
-  const config::ParallelConfig& parallel = check.resolved().parallel();
-  if (!parallel.use_distributed_optimizer()) {
-    check.HaveNoEffect(
-        {"parallel.data_parallel_sharding_strategy", "parallel.overlap_param_gather"},
-        "without parallel.use_distributed_optimizer: true");
-  }
-  if (parallel.data_parallel_sharding_strategy() != config::DataParallelSharding::optim) {
-    check.HaveNoEffect(
-        {"parallel.ddp_bucket_size"},
-        absl::StrCat("with ", check.Named("parallel.data_parallel_sharding_strategy"),
-                     ", where a layer is whole only while it is used"));
-  }
-  if (parallel.grad_reduce_in_bf16() && !check.resolved().precision().bf16())
+  if (check.resolved().parallel().grad_reduce_in_bf16() && !check.resolved().precision().bf16())
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
 }
 
 void CheckBackend(ConfigChecker& check) {
   constexpr absl::string_view kBackend = "parallel.distributed_backend";
-  const std::initializer_list<absl::string_view> of_nccl = {"parallel.sum_in_rank_order",
-                                                            "parallel.check_collectives"};
-  const config::SystemConfig& system = check.resolved().system();
-  if (system.has_device() && system.device() == config::Device::cpu) {
-    if (check.IsWritten(kBackend)) check.Error(kBackend, "has no effect with system.device: cpu");
-    check.HaveNoEffect(of_nccl, "with system.device: cpu");
-  }
   if (!check.IsWritten(kBackend) ||
       check.resolved().parallel().distributed_backend() == config::DistributedBackend::nccl)
     return;
-  check.HaveNoEffect(of_nccl, "with parallel.distributed_backend: host");
-  if (system.device() != config::Device::cuda) return;
+  if (check.resolved().system().device() != config::Device::cuda) return;
   for (absl::string_view path : {"parallel.overlap_grad_reduce", "parallel.overlap_param_gather"}) {
     if (!check.IsDefault(path))
       check.Error(path, absl::StrCat("on GPUs NCCL alone overlaps, not ", check.Named(kBackend)));

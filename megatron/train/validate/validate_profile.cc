@@ -1,12 +1,10 @@
-#include "megatron/train/validate/validate_profile.h"
-
 #include <cstdint>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/train/config/config.pb.h"
-#include "megatron/train/config/config_ranges.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
@@ -17,14 +15,13 @@ constexpr absl::string_view kStart = "logging.profile_step_start",
 void CheckProfiledRanks(ConfigChecker& check) {
   const config::PretrainConfig& config = check.resolved();
   const config::ParallelConfig& parallel = config.parallel();
+  if (!check.Usable({kRanks})) return;
   const bool known =
       check.Usable({"parallel.tensor_model_parallel_size", "parallel.context_parallel_size",
                     "parallel.pipeline_model_parallel_size", "parallel.data_parallel_size"});
   std::set<int64_t> seen;
   for (const int64_t rank : config.logging().profile_ranks()) {
-    if (!RangeOf(kRanks).Contains(static_cast<double>(rank))) {
-      check.Error(kRanks, absl::StrCat(rank, " is no rank; each is ", check.Accepted(kRanks)));
-    } else if (!seen.insert(rank).second) {
+    if (!seen.insert(rank).second) {
       check.Error(kRanks, absl::StrCat("names rank ", rank, " twice"));
     }
     if (!known) continue;
@@ -39,10 +36,7 @@ void CheckProfiledRanks(ConfigChecker& check) {
 
 void CheckProfile(ConfigChecker& check) {
   const config::LoggingConfig& logging = check.resolved().logging();
-  if (!logging.profile()) {
-    check.HaveNoEffect({kStart, kEnd, kRanks, "logging.profile_dir"}, "without logging.profile");
-    return;
-  }
+  if (!logging.profile()) return;
   if (logging.profile_dir().empty())
     check.Error("logging.profile_dir", "expects the name of a directory");
   if (check.Usable({kStart, kEnd}) && logging.profile_step_end() <= logging.profile_step_start())

@@ -43,16 +43,20 @@ TEST(ValidateProfileTest, AcceptsWhatWorks) {
 
 TEST(ValidateProfileTest, RefusesEachBrokenRuleByName) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"logging.profile=false", "logging.profile_step_start=3"}, "without logging.profile"},
-      {{"logging.profile=false", "logging.profile_step_end=3"}, "without logging.profile"},
-      {{"logging.profile=false", "logging.profile_ranks=1"}, "without logging.profile"},
-      {{"logging.profile=false", "logging.profile_dir=x"}, "without logging.profile"},
+      {{"logging.profile=false", "logging.profile_step_start=3"},
+       "with logging.profile = false (--set logging.profile=false)"},
+      {{"logging.profile=false", "logging.profile_step_end=3"},
+       "with logging.profile = false (--set logging.profile=false)"},
+      {{"logging.profile=false", "logging.profile_ranks=1"},
+       "with logging.profile = false (--set logging.profile=false)"},
+      {{"logging.profile=false", "logging.profile_dir=x"},
+       "with logging.profile = false (--set logging.profile=false)"},
       {{"logging.profile_dir=\"\""}, "expects the name of a directory"},
       {{"logging.profile_step_end=10"}, "must be more than logging.profile_step_start"},
       {{"logging.profile_step_start=100", "logging.profile_step_end=101"},
        "must be less than train.train_iters"},
       {{"logging.profile_ranks=4"}, "there is no rank 4: 'parallel' makes 4"},
-      {{"logging.profile_ranks=-1"}, "-1 is no rank"},
+      {{"logging.profile_ranks=-1"}, "holds -1; each is an integer from 0 to 1048576"},
       {{"logging.profile_ranks=[1, 1]"}, "names rank 1 twice"},
   };
   for (const auto& [overrides, text] : cases) {

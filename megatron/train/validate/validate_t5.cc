@@ -1,11 +1,9 @@
-#include "megatron/train/validate/validate_t5.h"
-
-#include <initializer_list>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
@@ -14,17 +12,14 @@ constexpr char kType[] = "model.model_type";
 constexpr char kDecoderLength[] = "model.decoder_seq_length";
 constexpr char kPositions[] = "model.max_position_embeddings";
 
-// A span that is cut out, and what stands around it.
+// The lengths of a sample of one span that is cut out and of the tokens around it.
 constexpr int64_t kShortestEncoderSample = 4, kShortestDecoderSample = 3;
 
 void CheckRelativePositions(ConfigChecker& check) {
   constexpr char kBuckets[] = "model.relative_attention_num_buckets";
   constexpr char kDistance[] = "model.relative_attention_max_distance";
   const config::ModelConfig& model = check.resolved().model();
-  if (model.position_embedding_type() != config::PositionEmbedding::relative) {
-    return check.HaveNoEffect({kBuckets, kDistance},
-                              absl::StrCat("with ", check.Named("model.position_embedding_type")));
-  }
+  if (model.position_embedding_type() != config::PositionEmbedding::relative) return;
   if (check.Usable({kBuckets}) && model.relative_attention_num_buckets() % 2 != 0)
     check.Error(kBuckets, "must be even: an encoder has a half for each side");
   if (check.Usable({kBuckets, kDistance}) &&
@@ -68,7 +63,7 @@ void CheckLengths(ConfigChecker& check, const std::string& type) {
     check.Error(kPositions, absl::StrCat("must be at least ", check.Named(kDecoderLength)));
 }
 
-// What a T5 is not made of.
+// Refuses parts of a network that a T5 does not have.
 void CheckParts(ConfigChecker& check, const std::string& type) {
   const config::ModelConfig& model = check.resolved().model();
   const config::PositionEmbedding::Type positions = model.position_embedding_type();
@@ -92,20 +87,12 @@ void CheckT5(ConfigChecker& check) {
   const std::string type = absl::StrCat("with ", check.Named(kType));
   CheckRelativePositions(check);
   if (model.model_type() != config::ModelType::t5) {
-    check.HaveNoEffect(
-        {"model.encoder_num_layers", "model.decoder_num_layers", "model.encoder_seq_length",
-         kDecoderLength, "model.softmax_scale", "model.add_output_bias", "model.output_scale",
-         "parallel.pipeline_model_parallel_split_rank"},
-        type);
     if (model.position_embedding_type() == config::PositionEmbedding::relative) {
       check.Error("model.position_embedding_type",
                   absl::StrCat("may be relative with model.model_type: t5 alone, not ", type));
     }
     return;
   }
-  check.HaveNoEffect({"data.reset_position_ids", "data.reset_attention_mask", "data.eod_mask_loss",
-                      "data.fim_data"},
-                     type);
   CheckNames(check);
   CheckLengths(check, type);
   CheckParts(check, type);

@@ -1,17 +1,15 @@
-#include "megatron/train/validate/validate_training.h"
-
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "megatron/train/config/config_checker.h"
 #include "megatron/train/validate/pipeline_config.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
 
-constexpr double kMostTokens = 9e18;  // of a run, in 64 bits
+constexpr double kMostTokens = 9e18;  // the most tokens of a run that 64 bits can count
 
 void CheckLearningRate(ConfigChecker& check) {
   const config::OptimizerConfig& optimizer = check.resolved().optimizer();
@@ -32,10 +30,8 @@ void CheckLearningRate(ConfigChecker& check) {
                      check.IsWritten("optimizer.lr_decay_iters") ? "optimizer.lr_decay_iters"
                                                                  : "train.train_iters"));
   }
-  if (optimizer.lr_decay_style() != config::LrDecayStyle::WSD) {
-    check.HaveNoEffect({"optimizer.lr_wsd_decay_style", "optimizer.lr_wsd_decay_iters"},
-                       absl::StrCat("with ", check.Named("optimizer.lr_decay_style")));
-  } else if (!check.IsWritten("optimizer.lr_wsd_decay_iters")) {
+  if (optimizer.lr_decay_style() != config::LrDecayStyle::WSD) return;
+  if (!check.IsWritten("optimizer.lr_wsd_decay_iters")) {
     check.Error("optimizer.lr_wsd_decay_iters",
                 absl::StrCat("is required by ", check.Named("optimizer.lr_decay_style")));
   } else {
@@ -44,7 +40,7 @@ void CheckLearningRate(ConfigChecker& check) {
   }
 }
 
-void CheckOptimizer(ConfigChecker& check) {
+void CheckWeightDecay(ConfigChecker& check) {
   const config::OptimizerConfig& optimizer = check.resolved().optimizer();
   const std::string style = check.Named("optimizer.weight_decay_incr_style");
   const bool constant =
@@ -59,19 +55,9 @@ void CheckOptimizer(ConfigChecker& check) {
                                      ", which ", style, " holds on to"));
     }
   }
-  if (!constant) check.HaveNoEffect({"optimizer.weight_decay"}, absl::StrCat("with ", style));
-  const std::string kind = absl::StrCat("with ", check.Named("optimizer.optimizer"));
-  if (optimizer.optimizer() != config::Optimizer::adam) {
-    check.HaveNoEffect({"optimizer.adam_beta1", "optimizer.adam_beta2", "optimizer.adam_eps"},
-                       kind);
-  }
-  if (optimizer.optimizer() != config::Optimizer::sgd)
-    check.HaveNoEffect({"optimizer.sgd_momentum"}, kind);
-  if (optimizer.optimizer() != config::Optimizer::lion)
-    check.HaveNoEffect({"optimizer.lion_beta1", "optimizer.lion_beta2"}, kind);
 }
 
-// Samples that all data-parallel ranks together take in one micro-step.
+// Returns how many samples all data-parallel ranks together take in one micro-step.
 int64_t SamplesPerMicroStep(const ConfigChecker& check) {
   return check.resolved().train().micro_batch_size() *
          check.resolved().parallel().data_parallel_size();
@@ -104,10 +90,6 @@ void CheckRampup(ConfigChecker& check) {
   constexpr char kStart[] = "train.rampup_batch_size.start";
   constexpr char kIncrement[] = "train.rampup_batch_size.increment";
   constexpr char kGlobal[] = "train.global_batch_size";
-  for (absl::string_view path : {kStart, kIncrement, "train.rampup_batch_size.samples"}) {
-    if (!check.IsWritten(path) && !check.locations().IsBroken(path))
-      check.Error(path, "is required by train.rampup_batch_size");
-  }
   const config::RampupBatchSize& rampup = check.resolved().train().rampup_batch_size();
   MustBeWholeMicroSteps(check, kStart, rampup.start());
   MustBeWholeMicroSteps(check, kIncrement, rampup.increment());
@@ -125,7 +107,7 @@ void CheckRampup(ConfigChecker& check) {
 
 void CheckTraining(ConfigChecker& check) {
   CheckLearningRate(check);
-  CheckOptimizer(check);
+  CheckWeightDecay(check);
   CheckBatch(check);
   CheckRampup(check);
 }

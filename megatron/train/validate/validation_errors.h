@@ -12,7 +12,7 @@ namespace megatron {
 
 using ConfigOverrides = std::vector<std::string>;  // "model.num_layers=2"
 
-// Of `config`, a text that parses, with these overrides.
+// Returns the errors of `config`, a text that parses, with these overrides.
 std::vector<std::string> ErrorsOf(const std::string& config, const ConfigOverrides& overrides,
                                   ConfigPurpose purpose = ConfigPurpose::kDryRun);
 

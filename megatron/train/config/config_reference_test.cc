@@ -1,0 +1,89 @@
+#include "megatron/train/config/config_reference.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOkAndHolds;
+using ::absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(ExplainFieldTest, PrintsTypeRangeUnitDefaultConditionAndProse) {
+  EXPECT_THAT(ExplainField("logging.profile_step_start"),
+              IsOkAndHolds("logging.profile_step_start\n"
+                           "  takes an integer from 0 to 1000000000000 (iterations)\n"
+                           "  default 10\n"
+                           "\n"
+                           "Number of iterations that are done before the first one that is "
+                           "profiled.\n"
+                           "\n"
+                           "It has an effect only if logging.profile is true.\n"));
+}
+
+TEST(ExplainFieldTest, PrintsHowAValueIsComputed) {
+  EXPECT_THAT(ExplainField("kv_channels"),
+              IsOkAndHolds(HasSubstr("  computed: hidden_size / num_attention_heads\n")));
+}
+
+TEST(ExplainFieldTest, PrintsWhatTheValuesOfAnEnumerationMean) {
+  EXPECT_THAT(ExplainField("optimizer.optimizer"),
+              IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd\n"),
+                                 HasSubstr("  adam: AdamW: the decay is decoupled.\n"))));
+}
+
+TEST(ExplainFieldTest, LeavesOutValuesThatAreNotAvailable) {
+  EXPECT_THAT(ExplainField("fp8_recipe"), IsOkAndHolds(HasSubstr("  takes one of tensorwise\n")));
+}
+
+TEST(ExplainFieldTest, ListsTheFieldsOfAMessage) {
+  EXPECT_THAT(ExplainField("rampup_batch_size"),
+              IsOkAndHolds(HasSubstr("  takes fields in braces: start, increment, samples\n")));
+}
+
+TEST(ExplainFieldTest, AcceptsTheEndOfAPathThatNamesOneField) {
+  EXPECT_THAT(ExplainField("sequence_parallel"),
+              IsOkAndHolds(StartsWith("parallel.sequence_parallel\n")));
+  EXPECT_THAT(ExplainField("stories.seed"), IsOkAndHolds(StartsWith("data.stories.seed\n")));
+}
+
+TEST(ExplainFieldTest, NamesTheFieldsThatANameFits) {
+  EXPECT_THAT(ExplainField("seed"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       EndsWith("train.seed, data.stories.seed, generation.seed")));
+}
+
+TEST(ExplainFieldTest, SuggestsTheNearestName) {
+  EXPECT_THAT(
+      ExplainField("parallel.sequence_paralel"),
+      StatusIs(absl::StatusCode::kNotFound, EndsWith("did you mean parallel.sequence_parallel?")));
+  EXPECT_THAT(ExplainField("num_layer"),
+              StatusIs(absl::StatusCode::kNotFound, EndsWith("did you mean num_layers?")));
+  EXPECT_THAT(ExplainField("?"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(WithReferenceTest, ReplacesWhatIsBetweenTheMarks) {
+  const absl::StatusOr<std::string> page =
+      WithReference("before\n<!-- reference: begin, made -->\nold\n<!-- reference: end -->\nafter");
+  ASSERT_THAT(page, absl_testing::IsOk());
+  EXPECT_THAT(*page, AllOf(StartsWith("before\n<!-- reference: begin, made -->\n\n### model\n"),
+                           HasSubstr("- **`seq_length`**: an integer from 1 to 16777216 (tokens); "
+                                     "required. Tokens of a sample."),
+                           EndsWith("<!-- reference: end -->\nafter")));
+  EXPECT_THAT(WithReference(*page), IsOkAndHolds(*page));
+}
+
+TEST(WithReferenceTest, RefusesAPageWithoutTheMarks) {
+  EXPECT_THAT(WithReference("a page"), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,50 @@
+// The rules that config.proto states beside its fields (field_rules.proto), in the form that code
+// works with. Rules between fields are in ../validate.
+
+#ifndef MEGATRON_TRAIN_CONFIG_CONFIG_RULES_H_
+#define MEGATRON_TRAIN_CONFIG_CONFIG_RULES_H_
+
+#include <string>
+#include <vector>
+
+#include "google/protobuf/descriptor.h"
+#include "megatron/train/config/field_rules.pb.h"
+
+namespace megatron {
+
+const config::FieldRules& RulesOf(const google::protobuf::FieldDescriptor& field);
+
+// An interval; an end that is excluded does not belong to it.
+struct FieldRange {
+  double min;
+  double max;
+  bool min_excluded = false;
+  bool max_excluded = false;
+
+  // False for NaN.
+  bool Contains(double value) const;
+};
+
+// The range of a numeric field, or of each element of a repeated one. Every numeric field has one.
+FieldRange RangeOf(const google::protobuf::FieldDescriptor& field);
+
+// What the field takes, to be read after "expects": "an integer from 1 to 100000", "true or false",
+// "one of adam, sgd". Values that are not available are left out.
+std::string DescribeAccepted(const google::protobuf::FieldDescriptor& field);
+
+// A statement about the value of another field.
+struct Condition {
+  enum class Kind { kPresent, kAbsent, kEqual, kNotEqual, kAbove };
+
+  std::string path;  // "model.num_experts"
+  Kind kind;
+  std::string value;  // as ValueText() writes it; empty for kPresent and kAbsent
+};
+
+// The conditions under which the field has an effect, in the order of the schema. All of them must
+// hold; one holds if any of its alternatives does.
+std::vector<std::vector<Condition>> ConditionsOf(const google::protobuf::FieldDescriptor& field);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_CONFIG_CONFIG_RULES_H_
