@@ -71,7 +71,7 @@ TEST_F(ActivationTest, FarFromZeroGeluIsZeroOrTheIdentity) {
   }
 }
 
-// Differences that reach over zero see both sides of a kink.
+// Differences across zero see both sides of a kink.
 HostTensor NormalAwayFromZero(const Shape& shape, uint32_t seed) {
   HostTensor x = HostTensor::Normal(shape, DType::kFloat32, seed);
   for (int64_t i = 0; i < x.numel(); ++i) {

@@ -103,7 +103,7 @@ AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& 
     problem.bias_reach = static_cast<int32_t>(in.bias_WN.dim(0) / 2);
     problem.bias_heads = static_cast<int32_t>(in.bias_WN.dim(1));
   }
-  // Shared by the threads.
+  // Arguments that the threads share.
   const int64_t heads = in.q_TGRD.dim(1) * problem.group_heads;
   float* const shared = Workspace(WorkspaceKind::kShared, bias_sums + 2 * heads);
   if (bias_sums > 0) problem.bias_sums = shared;
@@ -121,7 +121,7 @@ AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& 
   return problem;
 }
 
-// Numbers the pieces of a cut: sequence by sequence, group by group.
+// Numbers the pieces of a split: sequence by sequence, group by group.
 class Pieces {
  public:
   Pieces(const Attention& attention, const AttentionInputs& in, Cut cut)
@@ -132,7 +132,8 @@ class Pieces {
         heads_(in.q_TGRD.dim(2)),
         cut_(cut) {}
 
-  // Finds piece `index`; indices of one object must ascend. False: there are no more.
+  // Finds piece `index`; the indices passed to one object must ascend. Returns false if there are
+  // no more pieces.
   bool Find(int64_t index, AttentionPiece* piece) {
     while (sequence_ < sequences_ && index >= first_ + groups_ * PerGroup()) {
       first_ += groups_ * PerGroup();
@@ -186,8 +187,8 @@ class Pieces {
 
 using Kernel = void (*)(const AttentionProblem&, const AttentionPiece&, float*);
 
-// Threads take the next piece when they are done with one: pieces differ in cost, and no result
-// depends on who computes it.
+// A thread takes the next piece when it has finished one: pieces differ in cost, and no result
+// depends on which thread computes it.
 void RunPieces(const Stream& stream, const Pieces& pieces, const AttentionProblem& problem,
                int64_t scratch_floats, Kernel kernel) {
   std::atomic<int64_t> next{0};
@@ -200,8 +201,8 @@ void RunPieces(const Stream& stream, const Pieces& pieces, const AttentionProble
   });
 }
 
-// Whether whole sequences and groups occupy all threads. Cutting them by blocks instead costs 7
-// products for 5.
+// Whether whole sequences and groups occupy all threads. Splitting them by blocks instead takes 7
+// products instead of 5.
 bool EnoughSequences(const Stream& stream, const Attention& attention, int64_t groups) {
   const int32_t* q = attention.cu_seqlens_q.data<int32_t>();
   const int32_t* k = attention.cu_seqlens_k.data<int32_t>();
@@ -223,7 +224,7 @@ int64_t LongestSequence(const Tensor& cu_seqlens) {
   return longest;
 }
 
-// Row blocks of all sequences and groups.
+// Number of row blocks of all sequences and groups.
 int64_t CountRowBlocks(const Attention& attention, const AttentionInputs& in) {
   const int32_t* begin = attention.cu_seqlens_q.data<int32_t>();
   int64_t count = 0;
@@ -232,7 +233,7 @@ int64_t CountRowBlocks(const Attention& attention, const AttentionInputs& in) {
   return count * in.q_TGRD.dim(1);
 }
 
-// dbias += what each row block has summed, block by block.
+// dbias += the sums of the row blocks, block by block.
 void AddBiasSums(const Stream& stream, const Attention& attention, const AttentionProblem& problem,
                  const Tensor& dbias_WN) {
   const int32_t* begin = attention.cu_seqlens_q.data<int32_t>();

@@ -1,5 +1,5 @@
-// Speed of attention at head size 64 and 128. A multiply-add counts as two operations; what
-// causality hides is not counted.
+// Speed of attention at head dims 64 and 128. A multiply-add counts as two operations; products
+// hidden by the causal mask are not counted.
 #include <cmath>
 #include <vector>
 
@@ -19,7 +19,7 @@ struct Case {
 
 const Case kCases[] = {
     {4, 256, 12, 1, 64},   // a GPT-2 124M layer
-    {1, 1024, 12, 1, 64},  // the same at its full length
+    {1, 1024, 12, 1, 64},  // the same layer at its full length
     {1, 1024, 12, 1, 64, DType::kBFloat16},
     {1, 1024, 12, 1, 64, DType::kFloat32, 0.1f},
     {1, 1024, 2, 4, 128},  // grouped queries
@@ -51,7 +51,7 @@ struct Operands {
   }
 };
 
-// Operations of one product over the visible scores.
+// Number of operations of one product over the visible scores.
 double Operations(const Case& c) {
   return 2.0 * c.sequences * c.groups * c.heads * c.dim * c.length * (c.length + 1) / 2;
 }

@@ -28,7 +28,7 @@ HostTensor CumulativeLengths(const std::vector<int>& lengths) {
 }
 
 // All operands of one problem, random but reproducible. Samples are numbered from 2^33 on, so that
-// both words of the ordinal count.
+// both words of the number matter.
 struct Problem {
   Sizes setup;
   HostTensor cu_q, cu_k, sample, position;
@@ -225,8 +225,8 @@ TEST_P(AttentionTest, BackwardIsTheFormula) {
   }
 }
 
-// One problem's keys cut in parts that are given one after another, in an order of their own: the
-// places say who sees whom.
+// The keys of one problem in parts that are passed one after another, in a different order. The
+// positions say which query sees which key.
 struct Parts {
   Problem whole;
   HostTensor q_place, out, dq, dk, dv;  // sums are fp32
@@ -247,7 +247,7 @@ struct Parts {
     return places;
   }
 
-  // The keys of each sequence whose place modulo `parts` is `part`, and what is theirs.
+  // The keys of each sequence whose position modulo `parts` is `part`, with their operands.
   struct Part {
     HostTensor k, v, dk, dv, cu, place;
     std::vector<int64_t> token;  // indices in the whole batch
@@ -317,8 +317,8 @@ struct Parts {
   }
 };
 
-// Cases whose causal edge is the usual triangle and whose distances are counted from sequences'
-// beginnings, which is what places describe.
+// Cases with the usual causal triangle, whose distances are counted from the beginnings of
+// sequences; positions describe these.
 std::vector<Sizes> WholeSequences() {
   std::vector<Sizes> cases;
   for (const Sizes& setup : Cases()) {
@@ -410,8 +410,8 @@ TEST(AttentionGradientTest, GradientsOfKeysInPartsAreFiniteDifferences) {
 }
 
 TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
-  for (const Sizes& setup : {Sizes{{300}, {300}, 1, 2, 24, true, 0.1f},    // cut by blocks
-                             Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64},  // or not
+  for (const Sizes& setup : {Sizes{{300}, {300}, 1, 2, 24, true, 0.1f},    // split by blocks
+                             Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64},  // not split
                              Sizes{{300}, {300}, 1, 2, 24, true, 0, 40},
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, false, 0.1f, 7},
                              Sizes{{150, 20}, {99, 260}, 2, 1, 16, false}}) {
@@ -434,7 +434,7 @@ TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Runs sequence `s` of the problem alone, on its own part of every operand.
+// Runs sequence `s` of the problem alone, on its part of every operand.
 void RunAlone(Problem* p, int s, ThreadPool* pool) {
   const int64_t q0 = p->cu_q.Get(s), q1 = p->cu_q.Get(s + 1), k0 = p->cu_k.Get(s),
                 k1 = p->cu_k.Get(s + 1);

@@ -16,7 +16,7 @@ void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias
   if (!RunsOnCpu(stream)) return;
   ParallelRowsWithSums(stream.pool(), tokens, {columns, {dbias_O.data<float>(), nullptr}},
                        [&](int64_t row, float* sums) {
-                         // Dropout that drops nothing leaves dy what it is.
+                         // A dropout with probability 0 does not change dy.
                          void* const dy = RowOf(dy_TO, row);
                          ActiveRowKernels().dropout_backward(dy_TO.dtype(), RowDropout(), dy, dy,
                                                              sums, columns);

@@ -21,8 +21,8 @@ struct VocabRange {
   int64_t vocab_size = 0;  // global, without padding
 };
 
-// For each row, over this rank's columns: the largest logit, the sum of exp(logit - max), and the
-// label's logit (0 if another rank holds it).
+// Computes for each row, over this rank's columns: the largest logit, the sum of exp(logit - max),
+// and the label's logit (0 if another rank holds it).
 void CrossEntropyStatistics(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                             const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                             const Tensor& target_T);

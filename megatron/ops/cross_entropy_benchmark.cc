@@ -1,4 +1,4 @@
-// Speed of cross-entropy over GPT-2's vocabulary, as memory traffic: statistics read the logits,
+// Speed of cross-entropy over GPT-2's vocabulary, as memory traffic: statistics read the logits;
 // backward reads and writes them.
 #include <array>
 #include <cstring>
@@ -25,7 +25,7 @@ struct Operands {
         max({kTokens}, DType::kFloat32),
         sum({kTokens}, DType::kFloat32),
         target({kTokens}, DType::kFloat32) {
-    // One row for all: drawing normal values takes longer than what is measured.
+    // All rows are the same: drawing normal values takes longer than the measured op.
     const std::vector<char> row = HostTensor::Normal({kColumns}, dtype, 1).Bytes();
     for (int64_t t = 0; t < kTokens; ++t) {
       std::memcpy(logits.tensor().Select(0, t).raw(), row.data(), row.size());

@@ -49,7 +49,7 @@ struct Part {
   }
 };
 
-// Labels all over the vocabulary, its first and last column among them.
+// The labels are spread over the vocabulary and include its first and last column.
 HostTensor Labels(int64_t tokens, int64_t vocab_size) {
   HostTensor labels({tokens}, DType::kInt32);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -102,7 +102,7 @@ TEST_P(CrossEntropyTest, ComputesTheFormula) {
       EXPECT_NEAR(p.loss.Get(t), want.loss[t], 4e-6) << vocab_size;
     }
     p.Backward(&pool_);
-    if (vocab_size == 1) continue;  // the gradient is zero but for rounding
+    if (vocab_size == 1) continue;  // the gradient is zero except for rounding
     ExpectNear(p.logits, want.gradient, 2 * OpTolerance(GetParam()));
   }
 }

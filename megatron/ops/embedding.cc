@@ -11,7 +11,7 @@
 namespace megatron::ops {
 namespace {
 
-// Columns that a thread takes at least: a cache line of the table's gradient.
+// The smallest number of columns per thread: a cache line of the gradient of the table.
 constexpr int64_t kColumns = 16;
 
 void CheckOperands(const Stream& stream, const Tensor& ids_T, const Tensor& activation_TH,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kRows = 6, kFirstRow = 10;
 
-// Every row of this part several times, and rows of other parts on both sides.
+// The ids include every row of this part several times, and rows of other parts on both sides.
 HostTensor Ids(int64_t tokens) {
   HostTensor ids({tokens}, DType::kInt32);
   for (int64_t t = 0; t < tokens; ++t) ids.Set(t, kFirstRow - 2 + t * 5 % (kRows + 4));

@@ -1,4 +1,4 @@
-// Gradients by central differences, to check the backward of ops that compute in fp32.
+// Gradients by central differences, which check the backward pass of ops that compute in fp32.
 //
 //   const double loss = ...;  // some function of x's elements, in double
 //   ExpectNear(dx, FiniteDifference(&x, [&] { Forward(x, y); return Dot(y, dy); }),

@@ -23,7 +23,7 @@ GemmOperand Operand(const Tensor& x) { return {x.raw(), x.stride(0), 1}; }
 GemmOperand Transposed(const Tensor& x) { return {x.raw(), 1, x.stride(0)}; }
 GemmResult Result(const Tensor& x) { return {x.raw(), x.stride(0)}; }
 
-// y = x w^T, of which the caller fills in the rest.
+// The product y = x w^T; the caller fills in the rest.
 Gemm ForwardGemm(const Stream& stream, const Tensor& x, const Tensor& w, const Tensor& bias,
                  const Tensor& y) {
   CheckFloating(x);

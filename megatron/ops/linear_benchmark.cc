@@ -1,8 +1,8 @@
-// The matrix products of linear layers at the shapes of a GPT-2 124M step of 1024 tokens, with
-// Eigen's on the same threads in the same process: `vs_eigen` is our rate over Eigen's.
+// The matrix products of linear layers at the shapes of a GPT-2 124M step of 1024 tokens, beside
+// Eigen's on the same threads in the same process: `vs_eigen` is our rate divided by Eigen's.
 //
-// Ours and Eigen's runs alternate, so that both meet the same moods of the machine. Arguments:
-// tokens, output features, input features.
+// Runs alternate between ours and Eigen's, so that both see the same state of the machine.
+// Arguments: tokens, output features, input features.
 #include <chrono>
 #include <vector>
 
@@ -20,7 +20,7 @@ class Operand {
   Operand(int64_t rows, int64_t columns, DType dtype)
       : buffer_(Device{}, rows * columns * SizeOf(dtype), "benchmark", nullptr),
         tensor_(buffer_.At(0, dtype, {rows, columns})) {
-    // 0.5 and its neighbours in any of the formats: no denormals, no infinities.
+    // Values around 0.5 in any of the formats: no denormals, no infinities.
     const uint16_t bits = dtype == DType::kFloat16 ? 0x3800 : 0x3f00;
     uint16_t* words = static_cast<uint16_t*>(buffer_.data());
     for (int64_t i = 0; i < tensor_.bytes() / 2; ++i) {
@@ -121,7 +121,7 @@ BENCHMARK(BM_Forward)->Apply(Shapes);
 BENCHMARK(BM_BackwardInput)->Apply(Shapes);
 BENCHMARK(BM_BackwardWeight)->Apply(Shapes);
 
-// One layer's three products in a storage format: what 16 bits cost, or save.
+// The three products of one layer in a storage format: the cost or gain of 16 bits.
 void BM_Storage(benchmark::State& state) {
   const DType dtype = static_cast<DType>(state.range(0));
   ThreadPool pool(AvailableCores());
@@ -146,7 +146,7 @@ BENCHMARK(BM_Storage)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-// A generated token: as fast as the weights can be read.
+// The products for one generated token, which are bound by reading the weights.
 void BM_OneToken(benchmark::State& state) {
   const DType dtype = static_cast<DType>(state.range(0));
   ThreadPool pool(AvailableCores());

@@ -16,7 +16,7 @@ namespace {
 struct Sizes {
   int64_t tokens, in, out;
 };
-// Below, at and just above the sizes of panels, blocks of K and groups.
+// Sizes below, at and just above those of panels, blocks of K and groups.
 const Sizes kSizes[] = {{1, 1, 1},      {1, 17, 33},   {3, 33, 17},   {14, 384, 32},
                         {15, 385, 31},  {33, 16, 100}, {113, 40, 65}, {97, 800, 130},
                         {130, 97, 800}, {800, 130, 97}};

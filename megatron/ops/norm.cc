@@ -9,7 +9,7 @@
 namespace megatron::ops {
 namespace {
 
-// Rows with any strides, contiguous inside.
+// Rows with any strides, each contiguous.
 void CheckRows(const Stream& stream, const Tensor& tensor, DType dtype, const Shape& shape) {
   CheckTensor(stream, tensor, dtype, shape);
   CHECK(shape.rank() >= 2 && shape.rank() <= 4) << tensor;

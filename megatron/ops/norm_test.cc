@@ -84,7 +84,8 @@ TEST_F(NormTest, LayerNormSurvivesALargeMean) {
   Operands o(2, 500, DType::kFloat32);
   for (int64_t i = 0; i < o.x.numel(); ++i) o.x.Set(i, o.x.Get(i) + 1000);
   NormForward(stream_, Norm(), o.x, o.tensors(Norm()), o.y);
-  // x itself carries 1000 * 2^-24 of rounding, which Want sees too; the mean carries a little more.
+  // x itself has a rounding error of 1000 * 2^-24, which Want sees, too; the mean adds a little
+  // more.
   ExpectNear(o.y, o.Want(Norm()), 1e-4);
 }
 
@@ -98,7 +99,7 @@ TEST_F(NormTest, BackwardIsTheDerivativeOfForward) {
       const HostTensor dx(shape, DType::kFloat32);
       const HostTensor dgamma({columns}, DType::kFloat32), dbeta({columns}, DType::kFloat32);
       const bool centered = norm.kind == Norm::kLayerNorm;
-      const auto loss = [&] {  // the norm, and what flows around it
+      const auto loss = [&] {  // the norm, and the path around it
         NormForward(stream_, norm, o.x, o.tensors(norm), o.y);
         return Dot(o.y, dy) + Dot(o.x, dresidual);
       };

@@ -79,7 +79,7 @@ TEST_P(RopeTest, TurnsHeadsInsideAPackedProjectionAndNothingElse) {
   const Tables tables(8);
   const HostTensor packed = HostTensor::Normal({7, 2, 5, 16}, GetParam(), 1);
   const HostTensor old = HostTensor::Normal({7, 2, 5, 16}, GetParam(), 1);
-  // Heads 1 to 3 of each group as a tensor of their own, and in place.
+  // Heads 1 to 3 of each group, as a separate tensor and in place.
   const HostTensor heads({7, 2, 3, 16}, GetParam());
   const auto copy = [&](int64_t row, int64_t d) { return ((row / 3) * 5 + 1 + row % 3) * 16 + d; };
   HostTensor alone({7, 2, 3, 16}, GetParam());

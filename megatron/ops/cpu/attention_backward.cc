@@ -54,9 +54,9 @@ void LoadRows(const AttentionProblem& problem, const AttentionPiece& piece, cons
   }
 }
 
-// p becomes the probabilities (those that reached the values, if there is dropout), ds the gradient
-// of the scores; ds comes in as the gradient of the probabilities. Rows of the tiles beyond the
-// keys are cleared: they are summands of dk and dv.
+// p becomes the probabilities (after dropout, if there is any), and ds, the gradient of the
+// probabilities, becomes the gradient of the scores. Rows of the tiles beyond the keys are set to
+// zero, since dk and dv sum over them.
 void DifferentiateSoftmax(const AttentionProblem& problem, const Rows& rows, const Keys& keys,
                           const RowStatistics& statistics, const Workspace& work) {
   for (int64_t i = 0; i < rows.padded; i += kLanes) {

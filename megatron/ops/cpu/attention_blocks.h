@@ -36,7 +36,7 @@ T* MutableAt(const AttentionOperand& x, int64_t token, int64_t group, int64_t he
          head * x.head_stride;
 }
 
-// out[0, padded) = scale * in[0, count) in fp32, zeros after it; padded goes by kLanes.
+// out[0, padded) = scale * in[0, count) in fp32, followed by zeros; padded is a multiple of kLanes.
 template <typename T>
 void Widen(const T* in, int64_t count, float scale, int64_t padded, float* out) {
   int64_t d = 0;
@@ -56,7 +56,7 @@ void Narrow(const float* in, int64_t count, float scale, T* out) {
   if (d < count) StorePartial(out + d, Load(in + d) * Set(scale), static_cast<int>(count - d));
 }
 
-// out[0, count) = keep * out + scale * in[0, count); what is not kept is not read.
+// out[0, count) = keep * out + scale * in[0, count). If keep is 0, out is not read.
 inline void Blend(const float* in, int64_t count, float scale, float keep, float* out) {
   if (keep == 0) return Narrow(in, count, scale, out);
   int64_t d = 0;
@@ -68,7 +68,7 @@ inline void Blend(const float* in, int64_t count, float scale, float keep, float
                rest);
 }
 
-// The row of x, of type T or fp32, = keep * itself + scale * in; only fp32 can be kept.
+// row of x = keep * row + scale * in. x is of type T or fp32; only fp32 can be kept.
 template <typename T>
 void WriteRow(const float* in, int64_t count, float scale, float keep, const AttentionOperand& x,
               int64_t token, int64_t group, int64_t head) {
@@ -79,7 +79,7 @@ void WriteRow(const float* in, int64_t count, float scale, float keep, const Att
   }
 }
 
-// p[0, count) = 0; count goes by kLanes.
+// p[0, count) = 0; count is a multiple of kLanes.
 inline void Clear(int64_t count, float* p) {
   for (int64_t i = 0; i < count; i += kLanes) Store(p + i, Zero());
 }
@@ -100,7 +100,7 @@ struct Geometry {
         diagonal(piece.k_length - piece.q_length) {}
 };
 
-// A block of rows. Rows from `count` to `padded` repeat the last one where it matters.
+// A block of rows. Rows from `count` to `padded` repeat the last one if they are read.
 struct Rows {
   int64_t first, count;
   int64_t padded;            // count rounded up to whole vectors
@@ -136,7 +136,7 @@ struct Rows {
   int64_t KeysForSome() const { return limit[padded - 1]; }
 };
 
-// A block of keys as `rows` sees it; `padded` rows of the packed tiles are defined, those from
+// A block of keys as `rows` sees it. `padded` rows of the packed tiles are defined; those from
 // `count` on are zero.
 struct Keys {
   int64_t first, count, padded;
@@ -147,7 +147,7 @@ struct Keys {
         padded(RoundUp(count, kMaxTileRows)) {}
 };
 
-// Depths of products (attention_tile.h) without what causality hides.
+// Depths of products (attention_tile.h), without the part that the causal mask hides.
 
 // The depth of a tile of scores [key, row]: all of the head's dims, or nothing.
 struct ScoreDepth {
@@ -212,7 +212,7 @@ void PackRows(const AttentionOperand& x, const AttentionPiece& piece, const Geom
   }
 }
 
-// Scores [key, row] that causality hides become minus infinity.
+// Sets scores [key, row] that the causal mask hides to minus infinity.
 inline void HideKeys(const Rows& rows, const Keys& keys, float* scores) {
   for (int64_t j = Clamp(rows.KeysForAll() - keys.first, 0, keys.count); j < keys.count; ++j) {
     float* row = scores + j * kRowBlock;

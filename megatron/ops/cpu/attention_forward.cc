@@ -7,7 +7,7 @@
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-// Running softmax of one block of rows.
+// The running softmax of one block of rows.
 struct Softmax {
   float max[kRowBlock], sum[kRowBlock], correction[kRowBlock];
 };
@@ -28,14 +28,14 @@ struct Workspace {
   }
 };
 
-// Scores become exp(score - max so far); max, sum and correction (of what was summed before)
-// follow.
+// Scores become exp(score - max so far); max, sum and correction (the factor of the previous sums)
+// are updated.
 void UpdateSoftmax(const Rows& rows, const Keys& keys, float* scores, Softmax* softmax) {
   for (int64_t i = 0; i < rows.padded; i += kLanes) {
     const Vec old_max = Load(softmax->max + i);
     Vec max = old_max;
     for (int64_t j = 0; j < keys.count; ++j) max = Max(max, Load(scores + j * kRowBlock + i));
-    // A row that sees no key yet keeps minus infinity, which must not be subtracted from itself.
+    // A row that has seen no key keeps minus infinity, which must not be subtracted from itself.
     const Vec base = Max(max, Set(-3e38f));
     const Vec correction = Exp(old_max - base);
     Vec sum = Load(softmax->sum + i) * correction;

@@ -5,15 +5,15 @@
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-// A row goes by chunks that stay in the first-level cache: one pass for the maximum, one for the
-// sum.
+// A row is processed in chunks that stay in the first-level cache: one pass for the maximum, one
+// for the sum.
 constexpr int64_t kChunk = 1024;
-// Independent chains of sums and maxima.
+// Number of independent chains of sums and maxima.
 constexpr int kChains = 4;
 
 constexpr float kLowest = -3e38f;
 
-// Lanes of the last, partial vector read as `fill`.
+// Missing lanes of the last, partial vector are read as `fill`.
 template <typename T>
 MEGATRON_INLINE Vec LoadFilled(const T* p, int64_t count, Vec fill) {
   if (count >= kLanes) return Load(p);
@@ -33,7 +33,7 @@ MEGATRON_INLINE float MaxOfChunk(const T* x, int64_t count) {
   return MaxOf(Max(Max(max[0], max[1]), Max(max[2], max[3])));
 }
 
-// The sum of exp(x - base), in lanes.
+// Returns the sum of exp(x - base), lane by lane.
 template <typename T>
 MEGATRON_INLINE Vec SumOfChunk(const T* x, int64_t count, Vec base) {
   Vec sum[kChains] = {Zero(), Zero(), Zero(), Zero()};
@@ -47,7 +47,7 @@ MEGATRON_INLINE Vec SumOfChunk(const T* x, int64_t count, Vec base) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// The label's column here, or -1.
+// The label's column on this rank, or -1.
 int64_t LabelColumn(const CrossEntropyRows& rows, int64_t t) {
   const int64_t column = rows.labels[t] - rows.first_column;
   return column >= 0 && column < rows.counted ? column : -1;

@@ -1,6 +1,6 @@
 #include "megatron/ops/cpu/eigen_matmul.h"
 
-// Eigen's templates get a namespace of their own for each instruction set: see
+// Eigen's templates are in a separate namespace for each instruction set: see
 // bazel/cpu_kernels.bzl.
 #define Eigen eigen::MEGATRON_ISA
 #include "Eigen/Core"

@@ -1,4 +1,4 @@
-// Eigen's matrix product, what the benchmarks measure ours against.
+// Eigen's matrix product, with which the benchmarks compare ours.
 #ifndef MEGATRON_OPS_CPU_EIGEN_MATMUL_H_
 #define MEGATRON_OPS_CPU_EIGEN_MATMUL_H_
 

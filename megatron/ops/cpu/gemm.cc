@@ -14,11 +14,11 @@ struct Cut {
   int64_t rows = 1, columns = 1;
 };
 
-// The grid of regions, one a thread, in which the busiest thread has the least to do: its share of
-// panels, and the packing of what it reads (of A about 1/100 and of B about 1/50 of the time that
-// one multiplication with a panel's other side takes).
+// The grid of regions, one per thread, that minimizes the work of the busiest thread: its share of
+// panels, and the packing of the operands that it reads (packing A takes about 1/100, packing B
+// about 1/50 of the time of multiplying by one panel of the other side).
 Cut ChooseCut(const Gemm& gemm, const GemmKernels& kernels, int64_t threads) {
-  constexpr int64_t kSmall = 1 << 16;  // multiplications that are done before another thread wakes
+  constexpr int64_t kSmall = 1 << 16;  // multiplications that take as long as waking a thread
   if (gemm.m * gemm.n * gemm.k < kSmall) return {};
   const int64_t row_panels = CeilDiv(gemm.m, kernels.panel_rows);
   const int64_t column_panels = CeilDiv(gemm.n, kernels.panel_columns);

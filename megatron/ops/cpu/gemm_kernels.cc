@@ -10,9 +10,9 @@ namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
 constexpr int kTileFloats = kPanelRows * kPanelColumns;
-// A block of B stays in the second-level cache while all of A passes; a group of A's panels is
-// packed together, so that whole cache lines are read; sums of a block wait in memory between
-// blocks of K.
+// A block of B stays in the second-level cache while all of A passes. A group of A's panels is
+// packed together, so that whole cache lines are read. The sums of a block are kept in memory
+// between blocks of K.
 constexpr int64_t kBlockColumnPanels = 384 / kPanelColumns;
 constexpr int64_t kGroupRowPanels = 8;
 constexpr int64_t kBlockRowPanels = 96;
@@ -26,7 +26,7 @@ constexpr int kPrefetchSteps = 16;
 
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// tile (=, or += if `add`) A's panel times B's, kRows of its rows.
+// tile (=, or += if `add`) A's panel times B's panel, for kRows rows of it.
 template <int kRows, int kRowStride, int kStepStride>
 void Multiply(int64_t depth, const float* a, const float* b, bool add, float* tile) {
   Vec sums[kRows][kPanelVecs];
@@ -139,7 +139,7 @@ void FinishAccumulate(const Gemm& gemm, const Place& place, const float* tile) {
   });
 }
 
-// The activation is that of the stored, rounded `pre`: what ActivationForward would give.
+// The activation is applied to the stored, rounded `pre`, as ActivationForward would.
 template <typename T, Activation kActivation>
 void FinishActivate(const Gemm& gemm, const Place& place, const float* tile) {
   ForEachVec(place, [&](int64_t i, int64_t j, int64_t left) {
@@ -191,7 +191,7 @@ void Finish(const Gemm& gemm, const Place& place, const float* tile) {
   }
 }
 
-// The result's lines are on their way while the tile is computed.
+// The cache lines of the result are fetched while the tile is computed.
 template <typename T>
 void PrefetchResult(const Gemm& gemm, const Place& place) {
   const bool wide = gemm.epilogue == GemmEpilogue::kAccumulate;
@@ -262,7 +262,7 @@ void RunBlock(const Gemm& gemm, const Place& block, float* workspace) {
   const int64_t column_panels = (block.columns + kPanelColumns - 1) / kPanelColumns;
   constexpr int64_t kGroupRows = kGroupRowPanels * kPanelRows;
   int64_t k = 0;
-  do {  // once where K is 0: the result is then the epilogue of 0
+  do {  // runs once even if K is 0: the result is then the epilogue of 0
     const int64_t depth = Smaller(kBlockK, gemm.k - k);
     const Step step = {depth, k == 0, k + depth == gemm.k};
     PackB<T>(gemm, block, k, depth, b);
@@ -283,7 +283,7 @@ void RunRegion(const Gemm& gemm, const GemmRegion& region, float* workspace) {
   const int64_t m_end = Smaller(gemm.m, region.end_row_panel * kPanelRows);
   const int64_t n_end = Smaller(gemm.n, region.end_column_panel * kPanelColumns);
   constexpr int64_t kBlockColumns = kBlockColumnPanels * kPanelColumns;
-  // Nothing waits between blocks of K if there is only one: B is then packed once for all rows.
+  // With only one block of K, nothing is kept between blocks, and B is packed once for all rows.
   const int64_t block_rows = gemm.k <= kBlockK ? gemm.m : kBlockRowPanels * kPanelRows;
   for (int64_t n = region.first_column_panel * kPanelColumns; n < n_end; n += kBlockColumns) {
     for (int64_t m = region.first_row_panel * kPanelRows; m < m_end; m += block_rows) {

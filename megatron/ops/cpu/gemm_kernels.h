@@ -31,7 +31,7 @@ enum class GemmEpilogue {
 
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
-  DType dtype = DType::kFloat32;  // of all matrices but an accumulated c
+  DType dtype = DType::kFloat32;  // all matrices but an accumulated c have it
   GemmOperand a, b;               // M x K, K x N
   GemmEpilogue epilogue = GemmEpilogue::kStore;
   Activation activation = Activation::kNone;

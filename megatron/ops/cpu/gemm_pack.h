@@ -1,8 +1,8 @@
 // Packing of matrix operands into panels: fp32, in the order in which the inner kernel reads.
 //
-// Legend: M rows of A, N columns of B, K the summed dim; a panel is kPanelRows rows of A or
-// kPanelColumns columns of B, all for one block of at most kBlockK of K. Included by
-// gemm_kernels.cc only (see vec.h).
+// Legend: M rows of A, N columns of B, K the summed dim. A panel is kPanelRows rows of A or
+// kPanelColumns columns of B, all for one block of at most kBlockK of K. Only gemm_kernels.cc
+// includes it (see vec.h).
 #ifndef MEGATRON_OPS_CPU_GEMM_PACK_H_
 #define MEGATRON_OPS_CPU_GEMM_PACK_H_
 
@@ -37,7 +37,7 @@ static inline void Widen(const T* in, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += kLanes) Store(out + i, LoadUpTo(in + i, count - i));
 }
 
-// `rows` rows of A, each contiguous along K.
+// Packs `rows` rows of A, each contiguous along K.
 template <typename T>
 static inline void PackRowsOfA(const T* a, int64_t row_stride, int64_t rows, int64_t depth,
                                float* panels) {
@@ -71,7 +71,7 @@ static inline void PackColumnsOfA(const T* a, int64_t column_stride, int64_t row
   }
 }
 
-// `columns` columns of B, which is contiguous along N.
+// Packs `columns` columns of B, which is contiguous along N.
 template <typename T>
 static inline void PackRowsOfB(const T* b, int64_t row_stride, int64_t columns, int64_t depth,
                                float* panels) {
@@ -149,7 +149,7 @@ MEGATRON_INLINE void Transpose(Vec square[kLanes]) {
 }
 #endif
 
-// `columns` columns of B, each contiguous along K. Writes up to kLanes - 1 rows past `depth`.
+// Packs `columns` columns of B, each contiguous along K. Writes up to kLanes - 1 rows past `depth`.
 template <typename T>
 static inline void PackColumnsOfB(const T* b, int64_t column_stride, int64_t columns, int64_t depth,
                                   float* panels) {

@@ -10,8 +10,8 @@
 namespace megatron::ops {
 namespace {
 
-// These ask the operating system too: whether it saves the wide registers. Every processor with
-// AVX2 has F16C.
+// These checks include the operating system: whether it saves the wide registers. Every processor
+// with AVX2 has F16C.
 bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 bool HasAvx512() {

@@ -19,7 +19,7 @@ TEST(IsaTest, NamesTheInstructionSetInUse) {
   }
 }
 
-// The choice is made once per process, so each of these asks in a child.
+// The choice is made once per process, so each of these tests runs in a child process.
 TEST(IsaDeathTest, ExplainsAnUnknownOverride) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(

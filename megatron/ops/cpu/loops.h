@@ -54,7 +54,7 @@ MEGATRON_INLINE void WithType(DType dtype, Body body) {
   }
 }
 
-// T* where `type` is a T*, from an untyped pointer.
+// Converts an untyped pointer to T*, if `type` is a T*.
 template <typename T>
 MEGATRON_INLINE T* As(T*, void* p) {
   return static_cast<T*>(p);

@@ -5,8 +5,8 @@
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-// The factors of one token: x' = cos * x + sin * partner(x), element by element of the 2 * pairs
-// rotated ones.
+// The factors of one token: x' = cos * x + sin * partner(x) for each of the 2 * pairs rotated
+// elements.
 struct Factors {
   float *cos, *sin;
 };

@@ -8,10 +8,10 @@
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-// Columns whose multipliers are drawn at a time.
+// Number of columns whose multipliers are drawn at a time.
 constexpr int64_t kChunk = 256;
 
-// Calls body(first, count, scales) on pieces of the row; `scales` are dropout's multipliers.
+// Calls body(first, count, scales) on pieces of the row; `scales` are the multipliers of dropout.
 template <typename Body>
 MEGATRON_INLINE void ForEachChunk(const RowDropout& dropout, int64_t columns, Body body) {
   alignas(64) float scales[kChunk];
@@ -67,7 +67,7 @@ MEGATRON_INLINE Vec ZeroOutside(PartOfVec part, Vec a) {
   return Select(FirstLanes(part.lanes), a, Zero());
 }
 
-// The sum of term(access, i) over a row: four chains, then one tree.
+// Returns the sum of term(access, i) over a row: four chains, then one tree.
 template <typename Term>
 MEGATRON_INLINE float SumOverRow(int64_t columns, Term term) {
   Vec sums[4] = {Zero(), Zero(), Zero(), Zero()};

@@ -14,7 +14,7 @@ namespace megatron::ops {
 
 const RowKernels& ActiveRowKernels();
 
-// The start of row `row`, an index over all dims but the last; null for an empty tensor.
+// Returns the start of row `row`, an index over all dims but the last; null for an empty tensor.
 void* RowOf(const Tensor& tensor, int64_t row);
 
 // Calls body(row) for every row, in parallel; rows have `columns` columns.

@@ -1,17 +1,16 @@
-// Vec: a register full of floats, for kernels that are compiled once per instruction set.
+// Vec: a register of floats, for kernels that are compiled once per instruction set.
 //
-// Included by sources of cpu_kernel_library and by nothing else. All of it is inlined and lies in
-// namespace MEGATRON_ISA, so that the objects of two instruction sets share no symbol. Such a
-// source must not call inline functions or templates from elsewhere (the standard library
-// included): the linker keeps one copy of those, which may be the one that a small machine cannot
-// run.
+// Only sources of cpu_kernel_library include it. All of it is inlined and lies in namespace
+// MEGATRON_ISA, so that the objects of two instruction sets share no symbol. Such a source must not
+// call inline functions or templates from elsewhere, including the standard library: the linker
+// keeps one copy of them, which may use instructions that a processor lacks.
 //
-// Vocabulary: *lanes* are the floats of a Vec, 16 with AVX-512 and 8 with AVX2. Memory holds float,
-// BFloat16 or Float16 and needs no alignment; the Partial forms touch the first n lanes only,
-// 0 <= n <= kLanes, and read the others as zero. Storing rounds to nearest even and keeps NaN.
+// *Lanes* are the floats of a Vec: 16 with AVX-512, 8 with AVX2. Memory holds float, BFloat16 or
+// Float16 and needs no alignment. The Partial forms access only the first n lanes, 0 <= n <=
+// kLanes, and read the others as zero. Stores round to nearest even and keep NaN.
 //
 // Reductions add in one fixed tree. Exp, Log and Erf are within 2 units in the last place
-// (vec_test.cc); they handle infinities, and NaN comes out where NaN went in.
+// (vec_test.cc); they handle infinities, and map NaN to NaN.
 #ifndef MEGATRON_OPS_CPU_VEC_H_
 #define MEGATRON_OPS_CPU_VEC_H_
 
@@ -90,7 +89,7 @@ MEGATRON_INLINE HalfWords NarrowBFloat16(Vec a) {
 
 MEGATRON_INLINE Vec Fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 MEGATRON_INLINE Vec NegatedFma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
-// The second operand where either is NaN.
+// Returns the second operand if either is NaN.
 MEGATRON_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 MEGATRON_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 MEGATRON_INLINE Vec Sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
@@ -120,7 +119,7 @@ MEGATRON_INLINE Vec SplitExponent(Vec a, Vec* exponent) {
       _mm512_add_epi32(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffff)), offset))};
 }
 
-// Two halves of eight lanes, folded.
+// Folds the two halves of eight lanes.
 MEGATRON_INLINE __m256 FoldSum(Vec a) {
   return _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
 }
@@ -288,7 +287,7 @@ MEGATRON_INLINE Vec Polynomial(const float (&highest_first)[kCount], Vec x) {
 
 // exp(x) = 2^n exp(r), |r| <= ln(2) / 2.
 MEGATRON_INLINE Vec Exp(Vec x) {
-  // Beyond these the result is 0 or infinity whatever x is. NaN stays: it is the second operand.
+  // Beyond these bounds the result is 0 or infinity. NaN is kept, as the second operand.
   x = Min(Set(89.0f), Max(Set(-104.0f), x));
   const Vec n = RoundToInteger(x * Set(1.44269504f));
   const Vec r = NegatedFma(n, Set(-2.12194440e-4f), NegatedFma(n, Set(0.693359375f), x));

@@ -42,7 +42,7 @@ Float16 FromFloat<Float16>(float value) {
   return ToFloat16(value);
 }
 
-// The values of the codes, each of which every dtype has.
+// Decodes the codes into values, which every dtype can represent.
 template <typename T>
 void Decode(const Stream& stream, const Float8Matrix& matrix, T* values) {
   std::array<T, 256> value_of;

@@ -17,10 +17,10 @@ constexpr Float8Format kE4M3 = Float8Format::kE4M3, kE5M2 = Float8Format::kE5M2;
 struct Sizes {
   int64_t m, n, k;
 };
-// Below, at and above the sizes of panels and blocks of K.
+// Sizes below, at and above those of panels and blocks of K.
 const Sizes kSizes[] = {{1, 16, 16}, {33, 48, 400}, {130, 112, 800}};
 
-// A matrix of random values in 8 bits, and what they are.
+// A matrix of random values in 8 bits, and the values.
 struct Operand {
   Operand(const Stream& stream, const Shape& shape, Float8Format format, uint32_t seed)
       : codes(shape, DType::kUInt8), amax({1}, DType::kFloat32), inverse({1}, DType::kFloat32) {
@@ -95,7 +95,7 @@ TEST_F(Float8ProductTest, AddIsInFp32) {
   }
 }
 
-// So that nothing goes unseen: a gradient that is not finite ends the step.
+// A NaN must be visible in the result, since a gradient that is not finite ends the step.
 TEST_F(Float8ProductTest, NanInAnOperandIsNanInItsRow) {
   const Operand a(stream_, {2, 16}, kE4M3, 1), b(stream_, {16, 16}, kE4M3, 2);
   a.codes.tensor().data<uint8_t>()[3] = 0x7f;

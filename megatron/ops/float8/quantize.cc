@@ -34,7 +34,7 @@ void CheckForm(const Stream& stream, const Tensor& codes, const Shape& shape) {
   if (!codes.empty()) CheckContiguous(stream, codes, DType::kUInt8, shape);
 }
 
-// Rows [begin, end), and those behind the last that only the transposed form has.
+// Writes rows [begin, end), and the rows behind the last one, which only the transposed form has.
 template <typename T>
 void QuantizeRows(const T* x, const Float8Tensor& out, int64_t rows, int64_t columns, float scale,
                   int64_t begin, int64_t end) {

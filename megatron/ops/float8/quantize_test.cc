@@ -15,7 +15,7 @@ const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 const Float8Format kFormats[] = {Float8Format::kE4M3, Float8Format::kE5M2};
 constexpr uint8_t kNan = 0x7f;
 
-// The code of the nearest value, found by trying all; of two as near the even one.
+// Finds the code of the nearest value by trying all; between two equally near ones, the even one.
 uint8_t NearestCode(Float8Format format, double value) {
   int best = 0;
   double best_distance = std::numeric_limits<double>::infinity();

@@ -1,5 +1,5 @@
-// Routing, permuting and the experts' products, beside what bounds them: a copy of the same bytes,
-// and one product of all rows with one weight.
+// Routing, permuting and the experts' products, beside their bounds: a copy of the same bytes, and
+// one product of all rows with one weight.
 #include <cstring>
 #include <vector>
 

@@ -143,7 +143,7 @@ void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
   const float* const probability = probability_TK.data<float>();
   for (int64_t begin = 0; begin < expert_TK.numel(); begin += of_unit) {
     const int64_t end = std::min(begin + of_unit, expert_TK.numel());
-    // The choices of one expert stand together, those to keep first.
+    // The choices of one expert are contiguous, with those to keep first.
     std::vector<int64_t> order;
     for (int64_t i = begin; i < end; ++i) {
       if (expert[i] >= 0) order.push_back(i);

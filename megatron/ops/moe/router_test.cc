@@ -15,7 +15,7 @@ namespace {
 constexpr DType kF32 = DType::kFloat32;
 constexpr int64_t kTokens = 12, kExperts = 8;
 
-// Logits of which no two of a token lie closer than 0.1: a small step changes no choice.
+// Logits of a token differ by at least 0.1, so a small step changes no choice.
 HostTensor SpreadLogits() {
   HostTensor logits({kTokens, kExperts}, kF32);
   for (int64_t t = 0; t < kTokens; ++t) {

@@ -18,7 +18,7 @@ namespace megatron::ops {
 constexpr int64_t kMostExperts = 1024;
 constexpr int kMostChoices = 32;
 
-// Log of the sum of exponentials.
+// Returns the log of the sum of exponentials.
 MEGATRON_HOST_DEVICE inline float LogSumExp(const float* x, int64_t count) {
   float max = x[0];
   for (int64_t i = 1; i < count; ++i) max = x[i] > max ? x[i] : max;

@@ -11,7 +11,7 @@
 namespace megatron::ops {
 namespace {
 
-// exp(logits), each row divided by its greatest entry, which its factor makes good.
+// exp(logits), with each row divided by its greatest entry, which the row's factor makes up for.
 std::vector<double> Exponentials(const Tensor& logits_TE) {
   const int64_t experts = logits_TE.dim(1);
   std::vector<double> values(logits_TE.numel());

@@ -54,7 +54,7 @@ std::string WhyNotItsSequences(const AttentionCall& call) {
                ? "causal queries and keys differ in number"
                : "";
   }
-  // For queries of a sequence without keys, cuDNN would not give zeros.
+  // cuDNN would not give zeros for queries of a sequence without keys.
   return same ? "" : "queries and keys are of packed sequences that differ";
 }
 

@@ -171,7 +171,7 @@ TEST_F(AttentionCallTest, CallsThatCudnnDoesNotTakeAreRefusedWithAReason) {
   refuse("16 bytes", [&] { call_.in.v_UGD = qkv_.tensor().Select(2, 2).Slice(2, 4, 60); });
   refuse("no tokens", [&] { call_.in.q_TGRD = call_.in.q_TGRD.Slice(0, 0, 0); });
   refuse("not contiguous", [&] { call_.lse_TGR = lse.tensor().Slice(2, 0, 1); });
-  // For a query whose sequence has no key, cuDNN would not give zeros.
+  // cuDNN would not give zeros for a query whose sequence has no key.
   refuse("differ", [&] {
     attention.cu_seqlens_k = other;
     attention.max_seqlen_k = 9;

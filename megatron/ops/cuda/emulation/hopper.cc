@@ -17,7 +17,7 @@ namespace megatron::emulation {
 namespace {
 
 constexpr int kWarpsOfGroup = 4;
-constexpr int kWarpRows = 16;  // of the 64 rows of a product
+constexpr int kWarpRows = 16;  // a warp's share of the 64 rows of a product
 constexpr int kDepth = 16;     // depth of a product: half the bytes of a row of the operands
 constexpr int kElementBytes = 2;
 constexpr int kSwizzledRow = 128;

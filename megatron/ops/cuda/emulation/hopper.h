@@ -21,7 +21,7 @@ namespace megatron::emulation {
 struct TensorMap {
   const char* data = nullptr;
   int64_t dims[4] = {};
-  int64_t strides[4] = {};  // in bytes; the first is the size of an element
+  int64_t strides[4] = {};  // bytes; the first is the size of an element
   int box[4] = {};
 };
 

@@ -59,7 +59,7 @@ class TimedProduct : public GemmCandidates {
   double Seconds(int candidate) override;
 
  private:
-  // Without memory for the results, nothing can be timed.
+  // Nothing can be timed without memory for the results.
   bool Prepare();
 
   const BlasProduct* const product_;

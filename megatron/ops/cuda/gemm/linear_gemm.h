@@ -12,7 +12,7 @@ namespace megatron::ops::cuda {
 struct GemmOperands {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
-  const void *a_inverse_scale = nullptr, *b_inverse_scale = nullptr;  // for 8-bit floats
+  const void *a_inverse_scale = nullptr, *b_inverse_scale = nullptr;  // only 8-bit floats
   void *aux = nullptr, *sums = nullptr;                               // operands of the epilogue
 };
 
