@@ -35,8 +35,8 @@ struct SentencePart {
   SentenceSampleCache cache;
 };
 
-// Sentences `document(i)` of `sentences` are document i. Fails as BertDataset::Create and
-// T5Dataset::Create do.
+// Opens a corpus: sentences `document(i)` of `sentences` are document i. Fails as
+// BertDataset::Create and T5Dataset::Create do.
 absl::StatusOr<std::unique_ptr<SampleSource>> OpenSentences(
     const SentenceDataOptions& options, const SentencePart& part,
     std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,

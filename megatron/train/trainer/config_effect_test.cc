@@ -33,7 +33,7 @@ constexpr char kBase[] =
     "train { micro_batch_size: 2 global_batch_size: 8 train_iters: 16 }\n"
     "data { stories {} }\n";
 
-// Settings in which fields are heeded that others refuse.
+// Contexts in which fields have an effect that others refuse.
 const std::vector<std::vector<std::string>>& Contexts() {
   static const auto* const contexts = new std::vector<std::vector<std::string>>{
       {},
@@ -83,7 +83,7 @@ const std::vector<std::vector<std::string>>& Contexts() {
   return *contexts;
 }
 
-// What has to change along with a field, and a value where none of the usual ones would do.
+// Settings that have to change along with a field, and a value if none of the usual ones would do.
 struct Help {
   std::string value;
   std::vector<std::string> also;
@@ -138,7 +138,7 @@ const std::map<std::string, Help>& Helps() {
   return *helps;
 }
 
-// Never heeded by this version, and never accepted for a run.
+// Fields that this version never reads, and never accepts for a run.
 bool IsOnlyRefused(const std::string& path) {
   return path == "system.device" || path == "precision.fp8_recipe";
 }
