@@ -64,7 +64,7 @@ std::string Prompt() {
   return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
 }
 
-// The text that the decoder writes, and for a prompt with gaps the prompt with the gaps filled.
+// Prints what the decoder writes, and, if the prompt has gaps, the prompt with the gaps filled.
 absl::Status Restore(InferenceModel* model) {
   RestoreOptions how;
   how.sampling = Sampling();

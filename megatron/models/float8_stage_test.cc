@@ -56,7 +56,7 @@ double Difference(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(Float8StageTest, LossAndGradientsAreNearThoseWithoutAndNotThem) {
   for (ModelOptions options : Models()) {
-    // As small as real ones: attention that weights of the usual size here make sharp blows up
+    // These weights are as small as real ones: attention that larger weights make sharp blows up
     // errors.
     options.transformer.init_std = options.transformer.output_init_std = 0.1f;
     HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);

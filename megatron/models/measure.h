@@ -1,4 +1,4 @@
-// What a model measures of the batches that go through it.
+// Measures: what a model reports of the batches that go through it.
 #ifndef MEGATRON_MODELS_MEASURE_H_
 #define MEGATRON_MODELS_MEASURE_H_
 

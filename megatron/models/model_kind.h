@@ -1,4 +1,4 @@
-// Which kind of model is trained. A folder in models/ and a recipe in train/recipes/ belong to each.
+// The kinds of models. Each has a folder in models/ and a recipe in train/recipes/.
 #ifndef MEGATRON_MODELS_MODEL_KIND_H_
 #define MEGATRON_MODELS_MODEL_KIND_H_
 

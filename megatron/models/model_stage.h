@@ -38,9 +38,9 @@
 
 namespace megatron {
 
-// Where a stage stands, and with whom it works.
+// The place of a stage in the model, and the ranks that it works with.
 struct StageSetup {
-  // Device and ledger of the only memory that a stage owns: tables of positions, sums.
+  // The device and the ledger of the only memory that a stage owns: tables of positions, sums.
   Device device;
   MemoryLedger* ledger = nullptr;
   StagePlacement placement;
@@ -52,20 +52,20 @@ struct StageSetup {
 enum class StageMode {
   kTrain,
   kEvaluate,  // Forward has no dropout and keeps nothing for a backward, which is not called
-  // As kEvaluate, but on the last stage Forward writes the logits that follow one token of a batch
-  // in place of the loss.
+  // The same as kEvaluate, but on the last stage Forward writes the logits that follow one token of
+  // a batch in place of the loss.
   kPredict,
 };
 
-// What the passes of a step work with. All of it outlives the step.
+// Everything that the passes of a step work with. It outlives the step.
 struct StepInputs {
   // The arenas to work in; their slots decide how many micro-batches may be in flight.
   StageMemory* memory = nullptr;
-  // Who has the parameters' memory; null: it is there all the time.
+  // The owner of the parameters' memory; null: the memory is there all the time.
   WeightBlocks* blocks = nullptr;
   const std::vector<MicroBatch>* batches = nullptr;  // the step's micro-batches, by number
   StageMode mode = StageMode::kTrain;
-  // With kPredict: the token, and where its logits go (fp32 [padded vocabulary], the whole of it on
+  // Read with kPredict: the token, and the place of its logits (fp32 [padded vocabulary], whole on
   // every tensor-parallel rank).
   int64_t predicted_token = 0;
   Tensor predicted_logits_V;
@@ -73,18 +73,18 @@ struct StepInputs {
 
 class ModelStage : public Stage {
  public:
-  // In Megatron's order. They point into this object.
+  // The parameters in Megatron's order. They point into this object.
   std::vector<Parameter*> parameters();
   const StagePlacement& placement() const { return setup_.placement; }
   int64_t padded_vocab_size() const { return options_.padded_vocab_size; }
 
-  // Comes before the passes of every step, and before their specs are asked for.
+  // Must be called before the passes of every step, and before their specs are asked for.
   void StartStep(const StepInputs& inputs);
 
-  // What the last stage measures of each batch.
+  // The measures of each batch, which the last stage takes.
   const Measures& measures() const { return measures_; }
-  // fp32 [measures, 2] on the last stage, which adds to each measure's row the sum of weight *
-  // value, and that of weight. The caller zeroes it.
+  // The sums (fp32 [measures, 2]) of the last stage, which adds to each measure's row the sum of
+  // weight * value, and that of weight. The caller zeroes them.
   const Tensor& loss_sums() const { return loss_sums_; }
   // Empty where no layer here has experts.
   RouterState& router_state() { return router_state_; }
@@ -115,7 +115,7 @@ class ModelStage : public Stage {
   // This rank's rows of the residual stream of so many tokens.
   TensorSpec HiddenSpec(int64_t tokens) const;
   Tensor AllocateHidden(Arena* arena, const LayerContext& ctx, const char* name) const;
-  // Forward, as far as the mode needs it: through layers, and behind the last of the model.
+  // Do what the mode needs of a forward pass: through layers, and behind the model's last layer.
   void RunLayers(const LayerStack& stack, const LayerContext& ctx, const RotaryTables* rotary,
                  const Tensor& x_TH, const Tensor& y_TH, LayerStack::Saved* saved) const;
   void RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const;
@@ -136,7 +136,7 @@ class ModelStage : public Stage {
   StageSetup setup_;
   std::vector<MoeLayer*> moe_layers_;
   RouterState router_state_;
-  // On the first stage; on the last too if it is tied, there as a copy.
+  // Set on the first stage; if it is tied, set on the last stage, too, as a copy.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
   std::unique_ptr<TokenEmbedding> embedding_;

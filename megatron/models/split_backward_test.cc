@@ -119,7 +119,7 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
   }
 }
 
-// Also with more ranks than query groups, and with gathers in each part.
+// The layouts include more ranks than query groups, and gathers in each part.
 TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
   for (ModelOptions model : Models()) {
     // Cross-attention knows no groups, and FP8 no shared ones.

@@ -1,4 +1,4 @@
-// Which parts of a model a pipeline stage holds.
+// The parts of a model that a pipeline stage holds.
 #ifndef MEGATRON_MODELS_STAGE_PLACEMENT_H_
 #define MEGATRON_MODELS_STAGE_PLACEMENT_H_
 

@@ -33,7 +33,7 @@ struct SamplingOptions {
 int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
                     float uniform);
 
-// This rank's part of the model, and what it works with.
+// This rank's part of the model, and the memory and the ranks that it works with.
 struct GeneratorSetup {
   ModelStage* stage = nullptr;
   StageMemory* memory = nullptr;

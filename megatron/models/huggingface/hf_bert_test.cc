@@ -1,4 +1,4 @@
-// What Hugging Face's BERT and MegatronBERT compute from the same weights.
+// Compares our BERT with Hugging Face's BERT and MegatronBERT of the same weights.
 
 #include "gtest/gtest.h"
 #include "megatron/models/huggingface/hf_goldens.h"

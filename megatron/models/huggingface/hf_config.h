@@ -27,14 +27,14 @@ inline constexpr char kHfConfigFileName[] = "config.json";
 inline constexpr char kHfGenerationConfigFileName[] = "generation_config.json";
 inline constexpr int64_t kMaxHfConfigBytes = int64_t{1} << 20;
 
-// Ids of the tokens that begin and end a text, and fill it up; -1: none.
+// The ids of the tokens that begin and end a text, and fill it up; -1: none.
 struct HfTokens {
   int32_t bos = -1, eos = -1, pad = -1;
 };
 
-// config.json of a model. kInvalidArgument lists every option that has no counterpart there.
+// Returns a model's config.json. kInvalidArgument lists every option that has no counterpart there.
 absl::StatusOr<std::string> HfConfigJson(const ModelOptions& options, const HfTokens& tokens);
-// generation_config.json of the same.
+// Returns the generation_config.json of the same model.
 std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& tokens);
 
 // The model that a config.json describes; vocabulary not padded, dtype fp32 whatever it says (the
@@ -46,8 +46,8 @@ absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text);
 // ids of the model, are -1.
 absl::StatusOr<HfTokens> ParseHfTokens(absl::string_view text, int64_t vocab_size);
 
-// Rows of BERT's table of token types there. A model without token types has a table of zeros, of
-// the two rows that tokenizers use.
+// Returns the number of rows of BERT's table of token types there. A model without token types has
+// a table of zeros, of the two rows that tokenizers use.
 int64_t HfTokenTypes(const ModelOptions& options);
 
 }  // namespace megatron

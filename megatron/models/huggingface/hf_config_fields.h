@@ -1,4 +1,4 @@
-// How config.json is read and written, model by model; see hf_config.h.
+// The functions that read and write config.json, model by model; see hf_config.h.
 #ifndef MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_FIELDS_H_
 #define MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_FIELDS_H_
 
@@ -18,7 +18,7 @@ namespace megatron {
 
 using HfJson = nlohmann::json;
 
-// Greatest sizes that are read: beyond all models, and their products fit into 64 bits.
+// The greatest sizes that are read. No model reaches them, and their products fit into 64 bits.
 inline constexpr int64_t kMaxHfLayers = 1 << 12;
 inline constexpr int64_t kMaxHfHeads = 1 << 14;
 inline constexpr int64_t kMaxHfWidth = 1 << 22;
@@ -103,7 +103,7 @@ inline float HfDropout(const HfFields& fields, const std::string& key, double ot
   return static_cast<float>(fields.Number(key, 0, 1, otherwise));
 }
 
-// What changes a model of any type.
+// Reads the fields that change a model of any type.
 inline void CheckCommonHfFields(const HfFields& fields, const std::string& architecture) {
   if (fields.Has("quantization_config")) {
     fields.Error("quantization_config", "quantized weights are not read");
@@ -118,12 +118,12 @@ inline void CheckCommonHfFields(const HfFields& fields, const std::string& archi
 // Collects as reasons what of our options has no counterpart there.
 using HfReasons = std::vector<std::string>;
 
-// BERT's part of both ways; `type` is "bert" or "megatron-bert".
+// Reading and writing for BERT; `type` is "bert" or "megatron-bert".
 void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* options);
 void CheckHfBert(const ModelOptions& options, HfReasons* reasons);
 HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens);
 
-// T5's.
+// Reading and writing for T5.
 void ReadHfT5(const HfFields& fields, ModelOptions* options);
 void CheckHfT5(const ModelOptions& options, HfReasons* reasons);
 HfJson HfT5Config(const ModelOptions& options);

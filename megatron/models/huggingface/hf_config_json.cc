@@ -176,7 +176,7 @@ Json LlamaConfig(const ModelOptions& options) {
   return config;
 }
 
-// Why no model of Hugging Face's is the same; empty where there is one.
+// Returns why no model of Hugging Face's is the same; nothing if there is one.
 Reasons ReasonsAgainst(const ModelOptions& options) {
   Reasons reasons;
   CheckCommon(options, &reasons);

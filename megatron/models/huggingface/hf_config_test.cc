@@ -52,7 +52,7 @@ Json ConfigOf(const ModelOptions& options) {
   return Json::parse(text.value_or("{}"));
 }
 
-// What config.json says of both.
+// Compares what config.json says of both.
 void ExpectSameModel(const ModelOptions& a, const ModelOptions& b) {
   EXPECT_EQ(ConfigOf(a), ConfigOf(b));
   EXPECT_EQ(a.vocab_size, b.vocab_size);

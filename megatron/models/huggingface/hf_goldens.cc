@@ -20,7 +20,7 @@ constexpr double kTolerance = 1e-5;
 
 using Goldens = std::map<std::string, std::vector<double>>;
 
-// Lines of a name and one or two numbers.
+// Parses lines of a name and one or two numbers.
 Goldens ReadGoldens(const std::string& name) {
   std::ifstream file(absl::StrCat("megatron/models/huggingface/testdata/hf/", name, ".txt"));
   EXPECT_TRUE(file.is_open()) << name;
@@ -46,7 +46,7 @@ bool IsGain(const std::string& name) {
          absl::EndsWith(lower, ".ln.weight");
 }
 
-// Theirs of ours, or of its gradient.
+// Returns their tensor that corresponds to our parameter, or to its gradient.
 std::vector<float> ToTheirs(const HfTensor& tensor, const Tensor& ours) {
   std::vector<float> theirs(static_cast<size_t>(tensor.rows * tensor.columns));
   CopyToHf(tensor, sizeof(float), static_cast<const char*>(ours.raw()),

@@ -1,4 +1,4 @@
-// What Hugging Face's T5 computes from the same weights, and its config.json.
+// Compares our T5 with Hugging Face's T5 of the same weights, and with its config.json.
 
 #include <string>
 #include <utility>
@@ -84,7 +84,7 @@ TEST(HfT5Test, ConfigurationsReadBackAsTheyWereWritten) {
   }
 }
 
-// Theirs begins to write with a token that both files name, or refuses to.
+// Their T5 begins to write with a token that both files name, or refuses to.
 TEST(HfT5Test, DecodersBeginWithBosElseWithPadding) {
   const ModelOptions model = SmallT5();
   const std::pair<HfTokens, const char*> cases[] = {{{5, 6, 7}, "\"decoder_start_token_id\": 5"},

@@ -15,8 +15,8 @@
 
 namespace megatron {
 
-// Where rows of q, k and v are in linear_qkv: [groups, heads of the group then key then value,
-// head_size].
+// The places of the rows of q, k and v in linear_qkv: [groups, heads of the group then key then
+// value, head_size].
 class QkvRows {
  public:
   explicit QkvRows(const TransformerOptions& options)
@@ -50,7 +50,8 @@ class QkvRows {
   int64_t Row(int64_t group, int64_t slot, int64_t channel) const {
     return (group * (heads_per_group_ + 2) + slot) * head_size_ + channel;
   }
-  // Our channel that is theirs: their first half of a head are the first members of all pairs.
+  // Returns our channel that is theirs: their first half of a head are the first members of all
+  // pairs.
   int64_t Rotated(int64_t channel) const {
     if (!interleaved_) return channel;
     const int64_t half = head_size_ / 2;
@@ -160,7 +161,7 @@ class HfTable {
   std::vector<HfTensor> tensors_;
 };
 
-// Those of BERT: "bert" for post-norm models, else "megatron-bert".
+// Tensors of BERT: "bert" for post-norm models, else "megatron-bert".
 std::vector<HfTensor> HfBertTensors(const ModelOptions& options);
 std::vector<HfTensor> HfT5Tensors(const ModelOptions& options);
 

@@ -56,7 +56,8 @@ bool IsHfBuffer(absl::string_view name);
 
 // The output matrix, where it is not tied.
 inline constexpr char kHfHeadName[] = "lm_head.weight";
-// Our parameter that files of tied models may hold a second time under this name; empty for others.
+// Returns our parameter that files of tied models may hold a second time under this name; empty for
+// others.
 std::string HfCopiedParameter(absl::string_view name);
 
 }  // namespace megatron

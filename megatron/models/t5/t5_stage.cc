@@ -21,12 +21,12 @@ MicroBatch EncoderView(const MicroBatch& batch) {
   return encoder;
 }
 
-// out = x, where there is such a tensor.
+// Sets out = x, if there are both.
 void Pass(const Stream& stream, const Tensor& x, const Tensor& out) {
   if (x && out) ops::Copy(stream, x, out);
 }
 
-// out = the gradient from behind, or zeros where there is nothing behind.
+// Sets out to the gradient from behind, or to zeros if there is nothing behind.
 void StartGradient(const Stream& stream, const Tensor& from_behind, const Tensor& out) {
   if (!out) return;
   if (from_behind) return ops::Copy(stream, from_behind, out);

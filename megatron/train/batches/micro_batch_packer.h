@@ -32,8 +32,8 @@ struct PackerOptions {
   SamplerLayout layout;
   int64_t seq_length = 0;
   int64_t max_micro_batches = 1;
-  // true: the loss is the mean over the global batch's tokens. false: the mean over micro-batches
-  // of each one's own mean.
+  // Whether the loss is the mean over the global batch's tokens; else it is the mean over
+  // micro-batches of each one's own mean.
   bool per_token_loss = true;
   // Whether samples have token types and a class.
   bool has_classes = false;
@@ -67,8 +67,8 @@ class MicroBatchPacker {
   // batch. `source` must live longer than this.
   absl::Status Pack(const SampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
-  // Does for a GPU what the next Pack, if it is for this step, need not do then. An error is told
-  // by that one.
+  // On a GPU, does work ahead that the next Pack need not do if it is for this step. That Pack
+  // reports errors.
   void ReadAhead(const SampleSource& source, const Step& next);
   // The shapes of a step, for planning.
   void PackShapes(int64_t micro_batches);

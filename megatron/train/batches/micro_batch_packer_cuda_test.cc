@@ -1,4 +1,4 @@
-// Batches of a GPU, on the emulated one: what was read ahead is what would have been read.
+// Packs batches for an emulated GPU: reading ahead gives the same batches.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -65,7 +65,7 @@ class MicroBatchPackerCudaTest : public testing::Test {
     return {consumed, /*micro_batches=*/2, loss_scale};
   }
 
-  // Packs, and looks whether the device has what a packer of the CPU gives.
+  // Packs, and compares the device's batches with those of a packer on the CPU.
   void PackAndCompare(const Source& source, const MicroBatchPacker::Step& step) {
     ASSERT_EQ(packer_.Pack(source, step, ProcessGroup(), stream_), absl::OkStatus());
     ASSERT_EQ(on_cpu_.Pack(source, step, ProcessGroup(), Stream::Cpu(&pool_)), absl::OkStatus());
@@ -143,7 +143,7 @@ TEST_F(MicroBatchPackerCudaTest, TheHostDoesNotWaitForTheDevice) {
   packer_.ReadAhead(train_, StepAt(8));
   const EmulatedCudaCounts after = CountsOfEmulatedCuda();
   EXPECT_EQ(after.allocations, before.allocations);
-  // Nobody has waited for anything since the staging was sent: this is that wait.
+  // Waits for the staging to be sent, for which nobody has waited yet.
   EXPECT_EQ(after.host_waits, before.host_waits + 1);
   const EmulatedCudaCounts packing = CountsOfEmulatedCuda();
   PackAndCompare(train_, StepAt(8));

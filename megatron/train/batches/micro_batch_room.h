@@ -30,7 +30,7 @@ MicroBatchSize SizeOf(const MicroBatch& batch);
 MicroBatch PlaceMicroBatch(const MicroBatchRoom& room, const Buffer& memory, int64_t offset);
 int64_t MicroBatchBytes(const MicroBatchRoom& room);
 
-// Leaves out what is not used.
+// Cuts the tensors to the part that is used.
 void Shorten(const MicroBatchSize& size, MicroBatch* batch);
 
 // Every tensor that is there.

@@ -21,7 +21,7 @@ struct PerSplitPaths {
   std::vector<std::string> valid, test;
 };
 
-// kDataLoss says what is wrong; a key that is none of the three is, and no "train".
+// kDataLoss says what is wrong; a key other than the three is wrong, and so is no "train".
 absl::StatusOr<PerSplitPaths> ParsePerSplitPaths(absl::string_view json);
 
 }  // namespace megatron

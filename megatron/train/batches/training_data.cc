@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kMaxListBytes = 1 << 24;
 
-// What makes samples of tokens.
+// The tokenizer and what else makes samples of tokens.
 struct Text {
   const Tokenizer& tokenizer;
   std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
@@ -170,7 +170,7 @@ class Files {
     });
   }
 
-  // One dataset as it is, several as a blend.
+  // Returns one dataset as it is, several as a blend.
   absl::StatusOr<std::unique_ptr<SampleSource>> PartOf(const DataOptions& options, const Text& text,
                                                        Split split,
                                                        const SplitShares& shares) const;

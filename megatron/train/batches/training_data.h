@@ -20,9 +20,9 @@
 namespace megatron {
 
 struct DataOptions {
-  // Prefixes, each with its weight before it or none. What is trained and evaluated on are parts of
-  // the same files (data_path and split), or files of their own (the other three), which a JSON
-  // file may list instead (ReadPerSplitDataArgs).
+  // Prefixes of files, each with its weight before it or none. Training and evaluation read parts
+  // of the same files (data_path and split), or files of their own (the other three lists), which a
+  // JSON file may name instead (ReadPerSplitDataArgs).
   std::vector<std::string> data_path;
   std::string split;
   std::vector<std::string> train_data_path;
@@ -47,7 +47,7 @@ struct DataOptions {
   std::optional<SentenceDataOptions> sentences;  // set: read in place of a stream of tokens
 
   bool cyclic = false;
-  // Cyclic only: Megatron's order, which the following two numbers determine.
+  // Read with `cyclic`: Megatron's order, which the following two numbers determine.
   bool data_sharding = false;
   int64_t micro_batch_size = 1;
   int64_t data_parallel_size = 1;

@@ -47,7 +47,7 @@ class TrainingDataTest : public ::testing::Test {
 
   absl::StatusOr<TrainingData> Open() { return OpenTrainingData(options_, *tokenizer_); }
 
-  // How many samples begin with each token.
+  // Counts the samples that begin with each token.
   static std::map<int32_t, int> Count(const SampleSource& source, int64_t samples) {
     std::map<int32_t, int> counts;
     Sample sample;
@@ -233,7 +233,7 @@ TEST_F(TrainingDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
       list(R"({"train": ["a"], "valid": null})"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names nothing to validate on")));
   EXPECT_THAT(list("x"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("per_split.json: is no")));
-  // Without evaluations neither is read.
+  // A run without evaluations reads neither.
   options_.run.eval_interval = 0;
   const auto trained_only = Open();
   ASSERT_THAT(trained_only, IsOk());

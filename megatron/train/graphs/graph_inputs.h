@@ -19,7 +19,7 @@ int64_t GraphInputBytes(const std::vector<SlotSizes>& slots, int64_t micro_batch
 
 class GraphInputs {
  public:
-  // `slots` by chunk.
+  // `slots` has an entry for each chunk.
   GraphInputs(const std::vector<SlotSizes>& slots, int64_t micro_batch_bytes, Device device,
               MemoryLedger* ledger);
 

@@ -1,4 +1,4 @@
-// What becomes of a stage's passes, and that a stage which breaks the rules is found out.
+// Tests which passes are captured and launched, and that a stage which breaks the rules is found.
 #include "megatron/train/graphs/graphed_stage.h"
 
 #include <memory>
@@ -80,7 +80,7 @@ class GraphedStageTest : public testing::Test {
 
   Tensor Gradient(int place) { return gradients_.At(256 * place, DType::kFloat32, {kTokens}); }
 
-  // One micro-batch with weights of `weight` forward and backward; returns what came out.
+  // Runs one micro-batch with weights of `weight` forward and backward; returns the outputs.
   float Step(int micro_batch, float weight, int place = 0) {
     graphed_->StartStep();
     return Pass(micro_batch, weight, {}, place);
@@ -108,7 +108,7 @@ TEST_F(GraphedStageTest, PassesAreEnqueuedThenCapturedThenLaunched) {
   EXPECT_EQ(Step(0, 3), 6);
   EXPECT_EQ(graphed_->counts().captured, 2);
   EXPECT_EQ(Step(0, 4), 8);
-  // Another micro-batch of the step comes to the same place.
+  // Now another micro-batch of the step comes to the same place.
   EXPECT_EQ(Step(1, 5), 10);
   EXPECT_EQ(graphed_->counts().launched, 4);
   EXPECT_EQ(graphed_->counts().enqueued, 2);
@@ -116,7 +116,7 @@ TEST_F(GraphedStageTest, PassesAreEnqueuedThenCapturedThenLaunched) {
 
 TEST_F(GraphedStageTest, ABackwardWithoutAGraphFindsWhatALaunchedForwardKept) {
   for (int step = 0; step < 3; ++step) Step(0, 1);
-  // Its gradient goes elsewhere, for the first time.
+  // Its gradient goes to another place for the first time.
   EXPECT_EQ(Step(0, 7, /*place=*/1), 14);
   EXPECT_EQ(graphed_->counts().caught_up, 1);
   EXPECT_EQ(Step(0, 8, /*place=*/1), 16);  // captured now

@@ -23,7 +23,7 @@ struct SampleLengths {
   int64_t encoder_seq_length = 0;  // tokens for the encoder in front of it; 0: there is none
 };
 
-// What a trained model is shown at the end of a run, and how its answer is shown.
+// The prompt of a trained model at the end of a run, and the functions that show its answer.
 struct PromptTask {
   std::string prompt;
   int64_t tokens = 0;  // the most tokens to write

@@ -17,7 +17,7 @@ namespace megatron {
 TokenizerOptions CheckpointTokenizer(FileSystem& fs, TokenizerOptions tokenizer,
                                      const std::string& iteration);
 
-// `path` where it is there or is nowhere, else where its last name is in one of `folders`.
+// Returns `path` if it is there or nowhere, else the file of its name in one of `folders`.
 std::string FindMoved(FileSystem& fs, const std::string& path,
                       const std::vector<std::string>& folders);
 

@@ -134,7 +134,7 @@ std::set<std::vector<std::string>> Contexts() {
   return contexts;
 }
 
-// What has to change along with a field, and a value where none of the usual ones would do.
+// Settings that have to change along with a field, and a value if none of the usual ones would do.
 struct Help {
   std::string value;
   std::vector<std::string> also;
@@ -178,7 +178,7 @@ const std::map<std::string, Help>& Helps() {
   return *helps;
 }
 
-// Never heeded by this version, and never accepted for a run.
+// Fields that this version never reads, and never accepts for a run.
 bool IsOnlyRefused(const std::string& path) {
   return path == "system.device" || path == "precision.fp8_recipe";
 }

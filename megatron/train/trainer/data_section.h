@@ -1,4 +1,4 @@
-// Where a run's samples come from, from a configuration.
+// The options of a run's data, from a configuration.
 #ifndef MEGATRON_TRAIN_TRAINER_DATA_SECTION_H_
 #define MEGATRON_TRAIN_TRAINER_DATA_SECTION_H_
 

@@ -1,4 +1,4 @@
-// What tells one training run from another.
+// The identity of a training run, which tells it from others.
 #ifndef MEGATRON_TRAIN_TRAINER_RUN_IDENTITY_H_
 #define MEGATRON_TRAIN_TRAINER_RUN_IDENTITY_H_
 

@@ -55,10 +55,10 @@ struct PrecisionOptions {
   double constant_loss_scale = 1;
 };
 
-// How ranks reach each other's GPUs; kAny: by NCCL where that is possible.
+// The way in which ranks reach each other's GPUs; kAny: NCCL if it is possible.
 enum class DistributedBackend { kAny, kNccl, kHost };
 
-// How ranks run and how long they wait for each other.
+// Options of how ranks run and how long they wait for each other.
 struct RanksOptions {
   bool processes = false;  // ranks are processes; else threads
   DistributedBackend backend = DistributedBackend::kAny;
@@ -100,7 +100,7 @@ struct RunOptions {
   TrainerOptions TrainerOf(int stage, int data_rank) const;
 };
 
-// "tensor 2 x pipeline 1 x data 4"; context where it is more than 1.
+// Returns "tensor 2 x pipeline 1 x data 4"; with context if it is more than 1.
 std::string DescribeSizes(const ParallelSizes& sizes);
 
 // Reads the data section alone, since the rest needs the size of the vocabulary that it gives.

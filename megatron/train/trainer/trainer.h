@@ -96,7 +96,7 @@ struct StepReport : Measured {
 
 class Trainer {
  public:
-  // Collective over `groups`. The stream's device is where everything lives. `sizes` come from
+  // Collective over `groups`. Everything lives on the stream's device. `sizes` come from
   // Measure() on the meta device, where they are not read.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       const TrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
@@ -108,14 +108,14 @@ class Trainer {
   std::map<std::string, int64_t> MeasuredActivations() const;
 
   void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
-  // After masters were loaded and rounded: brings the weights to all ranks that use them.
+  // Brings the weights to all ranks that use them, after masters were loaded and rounded.
   absl::Status ShareWeights();
 
   // Reports to `progress` what this rank is doing, from now on.
   void ReportTo(RankProgress* progress) { rank_progress_ = progress; }
 
-  // One iteration of `source`'s next samples. `before_update` runs between the last use of the old
-  // weights and their update.
+  // Trains one iteration on `source`'s next samples. `before_update` runs between the last use of
+  // the old weights and their update.
   absl::StatusOr<StepReport> Step(const SampleSource& source, bool stop_requested,
                                   const std::function<void()>& before_update);
   // Measures the next `iterations` global batches of `source`.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kLength = 16;
 
-// Text that can be learned: each sample counts on from its number.
+// A text that can be learned: each sample counts on from its number.
 class CountingSource : public SampleSource {
  public:
   int64_t size() const override { return 1 << 20; }
@@ -36,7 +36,7 @@ class CountingSource : public SampleSource {
   }
 };
 
-// Lives longer than all trainers, who read ahead in it.
+// The source outlives all trainers, which read ahead in it.
 const CountingSource& Source() {
   static const CountingSource* const source = new CountingSource;
   return *source;
@@ -149,7 +149,7 @@ TEST(TrainerTest, TheMicroBatchSizeDoesNotMatter) {
   }
 }
 
-// One run, any layout: the ranks are threads, the masks and the initial weights are the same.
+// Runs the same training on any layout: ranks are threads, masks and initial weights are the same.
 TEST(TrainerTest, TheLayoutDoesNotMatter) {
   struct Layout {
     int tensor, pipeline, data;
