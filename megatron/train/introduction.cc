@@ -42,7 +42,7 @@ std::vector<std::string> Advice(const RunOptions& options, int ranks) {
 }
 
 std::string DescribeDevice(const PretrainRun& run, int ranks) {
-  const RunOptions& options = run.options;
+  const RunOptions& options = run.options();
   const std::string all =
       options.num_ranks() == 1
           ? "1 rank"
@@ -88,8 +88,8 @@ std::string DescribeModel(const config::ModelConfig& config, const RunOptions& o
 }  // namespace
 
 std::vector<std::string> Introduce(const config::PretrainConfig& config, const PretrainRun& run,
-                                   const RunHere& here) {
-  const RunOptions& options = run.options;
+                                   const RanksOfMachine& here) {
+  const RunOptions& options = run.options();
   std::vector<std::string> lines = Advice(options, here.ranks);
   if (!here.launch.empty()) {
     lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
@@ -99,7 +99,7 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
   if (kernel == ops::AttentionKernel::kCudnn || kernel == ops::AttentionKernel::kCudnnDeterministic)
     lines.push_back(DescribeAttention(kernel));
   lines.push_back(DescribeModel(config.model(), options));
-  lines.push_back(absl::StrCat("data: ", run.data.description));
+  lines.push_back(absl::StrCat("data: ", run.training.data.description));
   lines.push_back(absl::StrFormat(
       "memory: %s planned on this machine, %s for weights, gradients, optimizer and activations of "
       "all ranks",

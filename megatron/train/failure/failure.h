@@ -1,39 +1,34 @@
-// Why a run ends before its time: what its process says, and its exit code.
+// Why a run ends before its time: what its process prints, and its exit code (exit_status.h).
 #ifndef MEGATRON_TRAIN_FAILURE_FAILURE_H_
 #define MEGATRON_TRAIN_FAILURE_FAILURE_H_
 
 #include <mutex>
-#include <optional>
-#include <string>
-#include <utility>
 
+#include "absl/status/status.h"
 #include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 
-struct Failure {
-  ExitCode code = kExitDone;
-  std::string message;
-};
-
-// Of several ranks the failure that came first, from which those of the others follow. Any thread
-// may call.
+// The failure that came first among several ranks, from which those of the others follow. Any
+// thread may call.
 class FirstFailure {
  public:
-  // Kept if there was none before. Returns the code, for the caller to leave with.
-  ExitCode Set(ExitCode code, std::string message) {
+  // Keeps the error if there was none before. Returns its exit code, for the caller to leave with.
+  ExitCode Set(const absl::Status& error) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!failure_.has_value()) failure_ = Failure{code, std::move(message)};
-    return code;
+    if (failure_.ok()) failure_ = error;
+    return ExitCodeOf(error);
   }
-  std::optional<Failure> Get() const {
+  // OK: no rank has failed.
+  absl::Status Get() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
 
  private:
   mutable std::mutex mutex_;
-  std::optional<Failure> failure_;
+  absl::Status failure_;
 };
 
 }  // namespace megatron

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "megatron/base/thread_stacks.h"
-#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -128,13 +128,11 @@ void FaultMonitor::Run() {
 
 // Whatever holds the ranks up does not hold up the process.
 void FaultMonitor::EndProcess(const absl::Status& reason) {
-  const bool hang = reason.code() == absl::StatusCode::kDeadlineExceeded;
-  Failure failure = {hang ? kExitHang : kExitPeerLost, std::string(reason.message())};
-  const auto cause = options_.cause ? options_.cause() : std::nullopt;
-  if (cause.has_value()) failure = *cause;
+  const absl::Status cause = options_.cause ? options_.cause() : absl::OkStatus();
+  const absl::Status failure = cause.ok() ? WithExitCodeOfRank(reason, kExitPeerLost) : cause;
   absl::MutexLock lock(&mutex_);
-  if (left_to_cause_) Print(absl::StrCat("error: ", failure.message, "\n"));
-  _exit(failure.code);
+  if (left_to_cause_) Print(absl::StrCat("error: ", failure.message(), "\n"));
+  _exit(ExitCodeOf(failure));
 }
 
 void FaultMonitor::Update(Rank* rank, const Calls& calls, bool was_away) const {

@@ -36,7 +36,6 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/rank_progress.h"
 #include "megatron/train/failure/wait_watch.h"
 #include "megatron/train/failure/watched_world.h"
@@ -51,9 +50,9 @@ struct FaultMonitorOptions {
   // For other processes to say what they were at, and then for the ranks to end by themselves.
   absl::Duration gather_time = absl::Seconds(2);
   absl::Duration grace = absl::Seconds(2);
-  // What a rank of this process has failed by, if one has: the code of a process that has to be
-  // ended, and what it says if the world was aborted for it.
-  std::function<std::optional<Failure>()> cause;
+  // The failure of a rank of this process, if one has failed: gives the exit code of a process that
+  // has to be ended, and is printed if the world was aborted for it.
+  std::function<absl::Status()> cause;
 };
 
 class FaultMonitor {

@@ -1,4 +1,4 @@
-#include "megatron/train/check_tokenizer.h"
+#include "megatron/train/preflight/check_tokenizer.h"
 
 #include <cstdint>
 #include <string>
