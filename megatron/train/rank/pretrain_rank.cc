@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
@@ -16,6 +17,7 @@
 #include "megatron/train/trainer/training_loop.h"
 
 namespace megatron {
+
 PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure)
     : run_(run),
       world_(world),
