@@ -29,7 +29,7 @@ class InferenceModel {
   TextGenerator& generator() { return *generator_; }
   int64_t iteration() const { return iteration_; }
   const ModelOptions& options() const { return options_; }
-  const GeneratorLimits& limits() const { return limits_; }  // text lengths of its training
+  const GeneratorLimits& limits() const { return limits_; }  // limits of its training
 
  private:
   InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const ModelOptions& options,

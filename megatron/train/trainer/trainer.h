@@ -87,7 +87,7 @@ struct StepReport : Measured {
   // 1 where all experts are chosen alike, and the mean square of the router's log-sum-exp.
   double load_balancing_loss = 0, z_loss = 0;
   StepResult update;
-  double learning_rate = 0;  // loss scale after the step, as Megatron prints it
+  double learning_rate = 0;  // learning rate after the step, as Megatron prints it
   double loss_scale = 1;     // loss scale that the step used
   int64_t global_batch_size = 0;
   double params_norm = 0;
