@@ -74,7 +74,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const GptIndex index,
                             LoadOrBuildGptIndex(cache, identity, options, length));
   const IndexCacheKey key = GptIndexKey(identity, options, index);
-  // An index that could not be written was built all the same, and a warning has said why.
+  // An index that could not be written was built all the same, and a warning has given the reason.
   if (!cache.Load(key).ok()) {
     return absl::ResourceExhaustedError(absl::StrCat("the index could not be kept in '",
                                                      absl::GetFlag(FLAGS_cache_dir),

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The order of samples as a user computes it ahead of time.
+# Computes the order of samples ahead of time, as a user does.
 set -u
 readonly tools="$PWD/tools"
 unset BUILD_WORKING_DIRECTORY
@@ -24,7 +24,7 @@ expect_code() {
 "$tools/preprocess_data" --input=stories.jsonl --output_prefix=a --append_eod 2> /dev/null || fail "preprocess_data"
 readonly flags=(--prefix=a_text_document --seq_length=64 --cache_dir=cache --num_samples=5000)
 
-# Three paths, of files that are there, and the same when they are loaded.
+# The program prints three paths of files that exist, and the same paths when it loads them.
 expect_code 0 'cache/[0-9a-f]\{32\}-GPTDataset-train-document_index.npy$' "${flags[@]}"
 [[ $(wc -l < output) == 3 ]] || fail "not three lines: $(cat output)"
 xargs ls < output > /dev/null || fail "a path leads nowhere"
@@ -34,7 +34,7 @@ expect_code 0 'shuffle_index.npy$' "${flags[@]}"
 cmp first output || fail "other paths"
 expect_code 0 'GPTDataset-valid-sample_index.npy$' "${flags[@]}" --part=valid
 
-# The tokens' names do not matter, the tokens do.
+# The names of the token files do not matter, their contents do.
 mkdir elsewhere && mv a_text_document.* elsewhere
 expect_code 0 'train-sample_index' "${flags[@]}" --prefix=elsewhere/a_text_document.idx
 cmp first output || fail "a moved dataset has another index"

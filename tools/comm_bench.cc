@@ -53,7 +53,7 @@ ABSL_FLAG(std::string, svg, "", "Where to write a picture of bandwidth against s
 namespace megatron {
 namespace {
 
-constexpr int kMostRanks = 256;  // of one machine
+constexpr int kMostRanks = 256;  // ranks of one machine
 
 struct Plan {
   std::vector<BenchOperation> operations;
@@ -107,7 +107,7 @@ absl::StatusOr<Plan> ReadFlags() {
   return plan;
 }
 
-// Groups of neighbours; the last is smaller if sizes do not divide.
+// Returns groups of neighbouring ranks; the last is smaller if sizes do not divide.
 absl::StatusOr<ProcessGroup> SplitWorld(const ProcessGroup& world, int group_size) {
   if (group_size <= 0 || group_size >= world.size()) return world;
   std::vector<std::vector<int>> groups;
@@ -160,7 +160,7 @@ absl::Status RunRankOnCpu(const ProcessGroup& world, const Plan& plan) {
   return RunRank(world, Stream::Cpu(&pool), plan);
 }
 
-// `local_rank` is a rank's number on its machine, and its GPU's.
+// `local_rank` is a rank's number on its machine, and the number of its GPU.
 absl::Status RunRankOnGpu(const ProcessGroup& host, int local_rank, const Plan& plan) {
   if (NcclLibrary() == nullptr)
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Stories through the programs as a user runs them: written, preprocessed, inspected, interrupted, damaged.
+# Runs the data programs as a user does: stories are written, preprocessed, inspected, interrupted,
+# damaged.
 set -u
 readonly tools="$PWD/tools"
 unset BUILD_WORKING_DIRECTORY
@@ -25,7 +26,7 @@ expect_code 0 "" "$tools/make_stories" --bytes=300000 --output=stories.jsonl
 "$tools/make_stories" --bytes=300000 | cmp - stories.jsonl || fail "stdout and --output differ"
 [[ $(ls) == $'output\nstories.jsonl' ]] || fail "other files: $(ls)"
 
-# A file and stdin, one worker and three: the same bytes.
+# A file and stdin, one worker and three give the same bytes.
 expect_code 0 'one_text_document' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=one --append_eod --workers=1
 "$tools/preprocess_data" --input=- --output_prefix=three --append_eod --workers=3 < stories.jsonl 2> /dev/null ||
   fail "reading stdin"
@@ -51,13 +52,13 @@ expect_code 0 'dataset      one_text_document$' "$tools/inspect_dataset" one_tex
 expect_code 21 'outside a vocabulary of 100' "$tools/inspect_dataset" one_text_document --verify \
   --tokenizer_type=NullTokenizer --vocab_size=100 --documents=0
 
-# A vocabulary of one's own.
+# A vocabulary that the test writes itself.
 printf '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncat\n##s\n' > vocab.txt
 echo '{"text": "Cats cat dogs"}' > cats.jsonl
 expect_code 0 '' "$tools/preprocess_data" --input=cats.jsonl --output_prefix=cats --tokenizer_type=BertWordPieceLowerCase --vocab_file=vocab.txt
 expect_code 0 '^5 6 5 1$' "$tools/inspect_dataset" cats_text_document
 
-# GPT-2's, where it is at hand.
+# GPT-2's vocabulary, if it is available.
 if [[ -n ${MEGATRON_TEST_DATA:-} ]]; then
   gpt2=(--tokenizer_type=GPT2BPETokenizer "--vocab_file=$MEGATRON_TEST_DATA/gpt2-vocab.json" "--merge_file=$MEGATRON_TEST_DATA/gpt2-merges.txt")
   expect_code 0 '' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=gpt2 --append_eod "${gpt2[@]}"
@@ -77,13 +78,14 @@ cmp bad_text_document.idx <("$tools/preprocess_data" --input=stories.jsonl --out
   fail "a bad line changed the good ones"
 expect_code 21 'bad.jsonl, line 1: it is longer' "$tools/preprocess_data" --input=bad.jsonl --output_prefix=bad --max_line_bytes=20
 
-# A form feed is no white space of JSON's.
+# A form feed is not white space in JSON.
 printf '{"text": "a"}\f\n' > feed.jsonl
 expect_code 21 'line 1: column 14: something follows' "$tools/preprocess_data" --input=feed.jsonl --output_prefix=bad
 printf '\f\n' > feed.jsonl
 expect_code 21 'line 1: column 1: ' "$tools/preprocess_data" --input=feed.jsonl --output_prefix=bad
 
-# A line without an end: told at once where it fails the work, and left at Ctrl-C where it is passed over.
+# A line without an end is reported at once if it fails the run; if bad lines are skipped, Ctrl-C
+# ends the wait.
 expect_code 21 'zero, line 1: it is longer' timeout 60 "$tools/preprocess_data" --input=/dev/zero --output_prefix=zero --max_line_bytes=1000000
 expect_code 21 'zero, line 1: a document of more than' timeout 60 "$tools/txt_to_jsonl" --input=/dev/zero --output=zero.jsonl --max_document_bytes=1000000
 for run in "preprocess_data --bad_lines=skip --max_line_bytes=1000000 --output_prefix=zero" \
@@ -103,7 +105,7 @@ for run in "preprocess_data --bad_lines=skip --max_line_bytes=1000000 --output_p
   [[ $(echo zero*) == 'zero*' ]] || fail "$run left $(echo zero*)"
 done
 
-# Compressed, in pieces, by pattern and by name: the same bytes.
+# Inputs that are compressed, in pieces, given by pattern and by name give the same bytes.
 half=$(($(wc -l < stories.jsonl) / 2))
 mkdir shards
 head -n "$half" stories.jsonl | gzip > shards/a.jsonl.gz
@@ -117,7 +119,7 @@ head -c 1000 shards/a.jsonl.gz > shards/cut.jsonl.gz
 expect_code 21 'cut off' "$tools/preprocess_data" --input=shards/cut.jsonl.gz --output_prefix=cut --bad_lines=skip
 [[ $(echo cut_*) == 'cut_*' ]] || fail "a cut input left $(echo cut_*)"
 
-# The halves, merged, are the whole.
+# The two halves, merged, are the whole dataset.
 mkdir halves
 expect_code 0 '' "$tools/preprocess_data" --input=shards/a.jsonl.gz --output_prefix=halves/a --append_eod
 expect_code 0 '' "$tools/preprocess_data" --input=shards/b.jsonl --output_prefix=halves/b --append_eod
@@ -140,7 +142,7 @@ expect_code 0 'sequences in a document' "$tools/inspect_dataset" stories_text_se
 grep -q "^${first%%. *}\.$" output || fail "the first sentence stands on no line of its own: $(cat output)"
 expect_code 20 'split_sentences' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=x --keep_newlines
 
-# Text with separators, as TinyStories comes, there and back.
+# Text with separators, as in TinyStories, is converted to JSON lines and back.
 sed 's/{"text": "//; s/"}$/\n<|endoftext|>/' stories.jsonl > stories.txt
 expect_code 0 '' "$tools/txt_to_jsonl" --input=stories.txt --output=back.jsonl
 cmp stories.jsonl back.jsonl || fail "text to JSON lines"
@@ -163,7 +165,8 @@ rm slow held.jsonl
 (ulimit -f 10; expect_code 23 'File too large' "$tools/txt_to_jsonl" --input=stories.txt --output=x.jsonl) || exit 1
 expect_code 20 'separator_place' "$tools/txt_to_jsonl" --input=stories.txt --separator_place=here
 
-# A full disk: every write to this device fails like that. And a folder that takes no files.
+# A full disk (every write to this device fails like that), and a folder in which no file can be
+# made.
 ln -s /dev/full full_text_document.bin.partial
 expect_code 23 'No space left on device' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=full
 [[ $(echo full_*) == 'full_*' ]] || fail "a full disk left $(echo full_*)"
@@ -203,7 +206,7 @@ expect_code 23 "no folder '/nowhere'" "$tools/preprocess_data" --input=stories.j
 expect_code 23 '/nowhere' "$tools/txt_to_jsonl" --input=stories.txt --output=/nowhere/x
 expect_code 21 'nothing.idx' "$tools/inspect_dataset" nothing
 
-# Anything under an output's name that is no file is left alone.
+# Anything with an output's name that is not a file is left alone.
 mkdir odd_text_document.idx
 expect_code 23 'odd_text_document.idx. is no regular file' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=odd
 rmdir odd_text_document.idx && ln -s elsewhere odd_text_document.bin

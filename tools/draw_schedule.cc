@@ -1,4 +1,4 @@
-// Draws a pipeline schedule, and says how long it is idle and how much it holds in memory.
+// Draws a pipeline schedule, and prints how long it is idle and how much it holds in memory.
 //
 //   draw_schedule --schedule=zb_v --stages=4 --microbatches=8 --output=zb.svg
 //   draw_schedule --schedule=zb_v --stages=4 --sleep_ms=20     predicted, and ranks that sleep
@@ -48,7 +48,7 @@ namespace megatron {
 namespace {
 
 constexpr int kMost = 1024;                // stages, micro-batches, chunks
-constexpr int64_t kMostActions = 100'000;  // more than this, and nobody sees anything
+constexpr int64_t kMostActions = 100'000;  // a picture with more actions cannot be read
 
 absl::Status CheckFlags(int stages, int microbatches, int chunks) {
   for (int value : {stages, microbatches, chunks}) {

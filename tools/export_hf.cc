@@ -55,7 +55,7 @@ struct Source {
   HfTokens tokens;
 };
 
-// Rows of the embedding in the checkpoint.
+// Returns the number of rows of the embedding in the checkpoint.
 absl::StatusOr<int64_t> VocabularyRows(const CheckpointReader& reader) {
   const TensorEntry* const entry =
       FindTensor(reader.manifest(), "embedding.word_embeddings.weight");
@@ -64,7 +64,7 @@ absl::StatusOr<int64_t> VocabularyRows(const CheckpointReader& reader) {
       absl::StrCat(reader.directory(), ": holds no embedding, so it is no GPT"));
 }
 
-// The type of the weights, which are all of one.
+// Returns the type of the weights, which all have the same.
 absl::StatusOr<DType> WeightType(const CheckpointReader& reader,
                                  const std::vector<HfTensor>& tensors) {
   std::vector<std::string> problems;
@@ -212,7 +212,7 @@ absl::Status Export(const std::vector<std::string>& arguments) {
   if (status.ok()) status = fs.SyncDir(temporary);
   if (status.ok()) status = fs.Rename(temporary, output);
   if (!status.ok()) {
-    fs.RemoveTree(temporary).IgnoreError();  // The first error is the one to tell.
+    fs.RemoveTree(temporary).IgnoreError();  // The first error is reported.
     return status;
   }
   MEGATRON_RETURN_IF_ERROR(fs.SyncDir(ParentPath(output)));

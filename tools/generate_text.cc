@@ -1,4 +1,4 @@
-// Continues text with a trained GPT, or restores what is missing of one with a trained T5:
+// Continues a text with a trained GPT, or restores missing spans of a text with a trained T5:
 //   generate_text --prompt="Once upon a time" CHECKPOINT_DIRECTORY
 
 #include <cstdio>

@@ -73,7 +73,7 @@ ModelOptions Bert() {
   return options;
 }
 
-// A T5 1.1, or one without a gate, whose function no published T5 has.
+// A T5 1.1, or a T5 without a gate, whose activation function no published T5 has.
 ModelOptions T5(bool gated) {
   ModelOptions options = Gpt2();
   options.kind = ModelKind::kT5;
@@ -100,12 +100,12 @@ class HfToolsTest : public ::testing::Test {
 
   std::string Path(const std::string& name) const { return JoinPath(directory_, name); }
 
-  // The exit code; what was printed is in output_.
+  // Returns the exit code; output_ holds the program's output.
   int Run(const std::string& tool, const std::string& arguments) {
     return RunBehind("", tool, arguments);
   }
 
-  // `before` is what the shell does before it.
+  // The shell runs `before` first.
   int RunBehind(const std::string& before, const std::string& tool, const std::string& arguments) {
     const std::string command =
         absl::StrCat(before, "tools/", tool, " ", arguments, " > '", Path("log"), "' 2>&1");
@@ -192,7 +192,7 @@ TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
   for (size_t i = 0; i < models.size(); ++i) {
     WriteModel("model", models[i]);
     const std::string number = absl::StrCat(i);
-    // The order of channels that pairs are rotated in is ours to choose.
+    // Our checkpoint may choose which pairs of channels are rotated.
     const std::string flags = i == 1 ? "--rotary_interleaved " : "";
     EXPECT_EQ(
         Run("import_hf", absl::StrCat(flags, "--save=", Path("save" + number), " ", Path("model"))),

@@ -1,5 +1,5 @@
-// Makes a checkpoint of a Hugging Face model, for pretrain_gpt to start from and generate_text to
-// run.  import_hf --save=DIRECTORY HUGGING_FACE_DIRECTORY
+// Makes a checkpoint of a Hugging Face model, from which pretrain_gpt can start and which
+// generate_text can run.  import_hf --save=DIRECTORY HUGGING_FACE_DIRECTORY
 
 #include <cerrno>
 #include <climits>
@@ -86,8 +86,9 @@ absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("resolve '", path, "'"));
 }
 
-// Copies the tokenizer's files beside the checkpoint, after finding out that they can be read and
-// belong to the model. BERT's has [BOS] and [EOS] behind its file here, in rows that pad.
+// Copies the tokenizer's files beside the checkpoint, after checking that they can be read and
+// belong to the model. BERT's tokenizer here has [BOS] and [EOS] after the tokens of its file, in
+// rows that pad the vocabulary.
 absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, const ModelOptions& model,
                            ImportOptions* options) {
   if (absl::GetFlag(FLAGS_no_tokenizer)) return absl::OkStatus();
@@ -147,7 +148,7 @@ absl::Status WriteAll(FileSystem& fs, const std::string& directory, const TheirC
   return Save(fs, imported, weights);
 }
 
-// The files that would be written over, or be taken for this import's own.
+// Returns the files that would be overwritten, or be taken for files of this import.
 absl::Status CheckSaveDirectory(FileSystem& fs, const std::string& save) {
   if (fs.Stat(JoinPath(save, kLatestFileName)).ok())
     return absl::InvalidArgumentError(absl::StrCat("'", save, "' holds a checkpoint already"));
@@ -175,7 +176,7 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   const bool is_new = !fs.Stat(save).ok();
   const absl::Status status = WriteAll(fs, directory, theirs, weights);
   if (status.ok() || fs.Stat(JoinPath(save, kLatestFileName)).ok()) return status;
-  // The first error is the one to tell.
+  // The first error is reported.
   fs.RemoveTree(TokenizerCopy()).IgnoreError();
   if (is_new) fs.Remove(save).IgnoreError();
   return status;

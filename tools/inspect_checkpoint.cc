@@ -1,4 +1,4 @@
-// Shows what is in a checkpoint, and finds out whether it is sound.
+// Shows the contents of a checkpoint, and checks that it is not damaged.
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ namespace {
 // The part of a tensor that is in memory at a time.
 constexpr int64_t kBlockBytes = int64_t{64} << 20;
 
-// RunTool's code for kDataLoss, and what it means where the data is a checkpoint.
+// RunTool's code for kDataLoss, and its meaning if the data is a checkpoint.
 constexpr int kBadData = 21;
 constexpr int kCorruptCheckpoint = 22;
 
@@ -194,7 +194,8 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, directory));
   PrintHeader(reader);
   PrintValues(reader.manifest());
-  // First, so that --stats and --verify together name all the damage and not only the first.
+  // --verify comes first, so that --stats and --verify together report all the damage and not only
+  // the first.
   const absl::Status verified = absl::GetFlag(FLAGS_verify) ? VerifyAll(reader) : absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(verified);
   return PrintTensors(reader);

@@ -40,7 +40,7 @@ class InspectCheckpointTest : public ::testing::Test {
     ASSERT_THAT(SaveCheckpoint(fs_, options, state), IsOk());
   }
 
-  // The exit code; what was printed is in output_.
+  // Returns the exit code; output_ holds the program's output.
   int Run(const std::string& arguments) {
     const std::string log = JoinPath(directory_, "log");
     const std::string command =

@@ -1,4 +1,4 @@
-// Shows what is in an indexed dataset, and checks it.
+// Shows the contents of an indexed dataset, and checks it.
 
 #include <algorithm>
 #include <array>
@@ -58,7 +58,7 @@ int64_t DocumentLength(const IndexedDataset& dataset, int64_t document) {
   return length;
 }
 
-// Counts by powers of two, as bars.
+// Prints counts by powers of two, as bars.
 void PrintHistogram(absl::string_view title, int64_t count,
                     absl::FunctionRef<int64_t(int64_t)> value) {
   std::array<int64_t, 65> counts = {};
@@ -81,7 +81,7 @@ void PrintHistogram(absl::string_view title, int64_t count,
 void PrintHistograms(const IndexedDataset& dataset) {
   PrintHistogram("tokens in a document", dataset.num_documents(),
                  [&](int64_t i) { return DocumentLength(dataset, i); });
-  // A second picture of the same, for datasets of texts.
+  // A dataset with several sequences in a document gets two more histograms.
   if (dataset.num_sequences() <= dataset.num_documents()) return;
   PrintHistogram("tokens in a sequence", dataset.num_sequences(),
                  [&](int64_t i) { return dataset.SequenceLength(i); });
@@ -91,7 +91,7 @@ void PrintHistograms(const IndexedDataset& dataset) {
   });
 }
 
-// The sequences of a document, a line each, as text or as numbers.
+// Prints the sequences of a document, each on a line, as text or as numbers.
 absl::Status PrintDocument(const IndexedDataset& dataset, int64_t document,
                            const Tokenizer* tokenizer) {
   int64_t left = absl::GetFlag(FLAGS_max_tokens);

@@ -3,8 +3,9 @@
 //   launch --ranks=4 -- program --its_flags
 //   launch --hostfile=hosts -- program --its_flags
 //
-// Each rank finds in its environment who it is and where to meet the others; lines are printed with
-// "[rank N]" before them. Ends with the code of the rank that failed first.
+// Each rank finds its number and the rendezvous address in its environment; its output lines are
+// printed with "[rank N]" before them. The program ends with the code of the rank that failed
+// first.
 
 #include <limits.h>
 #include <unistd.h>
@@ -66,7 +67,7 @@ std::string OwnProgram() {
   return length <= 0 ? "/proc/self/exe" : std::string(path, length);
 }
 
-// The secret is made for each job, and each rank's place too.
+// The launcher sets the secret of each job and the place of each rank itself.
 bool Travels(const std::string& name, const std::vector<std::string>& named) {
   for (const std::string& other : named) {
     if (name == other) return true;

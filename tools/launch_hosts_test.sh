@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch --hostfile: what ranks get on each host, how failures and signals travel, and that nothing
-# stays behind. A script stands in for ssh.
+# Tests launch --hostfile: what ranks get on each host, that failures and signals reach all hosts,
+# and that no process stays behind. A script stands in for ssh.
 #
 # Usage: launch_hosts_test.sh LAUNCH PRETRAIN_GPT
 set -eu

@@ -63,7 +63,7 @@ absl::Status WriteFile(const std::string& path) {
   absl::Status status = WriteStories([&](absl::string_view text) { return file->Append(text); });
   if (status.ok()) status = file->Close();
   if (status.ok()) status = fs.Rename(partial, path);
-  if (!status.ok()) fs.Remove(partial).IgnoreError();  // the first error is the one to tell
+  if (!status.ok()) fs.Remove(partial).IgnoreError();  // the first error is reported
   return status;
 }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# kill -9 at fifty random moments of preprocessing: what is there afterwards is a whole dataset, the
+# Kills preprocessing (kill -9) at fifty random moments: afterwards there is a whole dataset, the
 # older one or the new one, or none; and the next run finishes and cleans up.
 set -u
 readonly tools="$PWD/tools"
@@ -37,7 +37,7 @@ old=0 new=0 none=0
 for i in {1..50}; do
   (run new.jsonl) &
   pid=$!
-  # Also a little past the usual end: it differs from run to run.
+  # Some kills come a little after the usual end, which differs from run to run.
   moment=$(((RANDOM * 32768 + RANDOM) % (microseconds * 11 / 10)))
   sleep "$(printf '%d.%06d' $((moment / 1000000)) $((moment % 1000000)))"
   kill -9 "$pid" 2> /dev/null
@@ -54,7 +54,7 @@ for i in {1..50}; do
     fi
   done
   if [[ ! -e x_text_document.idx || ! -e x_title_document.idx ]] || ! same_as old text || ! same_as old title; then
-    # The files that a killed run left are in nobody's way.
+    # The files that a killed run left do not disturb the next run.
     (run old.jsonl) || fail "round $i: the run after the killed one"
     same_as old text && same_as old title || fail "round $i: the run after the killed one wrote something else"
     [[ -z $(ls | grep -E 'partial|lock') ]] || fail "round $i: left over: $(ls)"

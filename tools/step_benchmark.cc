@@ -1,7 +1,7 @@
-// Measures one training step of a model on this machine: its speed, what each operation takes of
-// it, and how both stand to the rate of the matrix products alone, ours and Eigen's, on the step's
-// own shapes in the same process. For BERT it compares besides a step of samples of any length,
-// packed, with the step of as many samples that are padded to the longest.
+// Measures one training step of a model on this machine: its speed, the time of each operation, and
+// both in relation to the rate of the matrix products alone, ours and Eigen's, on the step's own
+// shapes in the same process. For BERT it also compares a step of packed samples of any length with
+// the step of as many samples that are padded to the longest.
 //
 //   bazel run //tools:step_benchmark -- --config=gpt2_124m --micro_batch_size=4 --seq_length=256
 //   bazel run //tools:step_benchmark -- --config=bert_345m --vocab_size=30522 --seq_length=512
@@ -52,7 +52,7 @@ ABSL_FLAG(int, rounds, 7, "Measurements of each thing; medians are printed.");
 namespace megatron {
 namespace {
 
-// Samples of lengths from `shortest` to `longest`, in turn. They are what GPT and BERT read alike.
+// Samples of lengths from `shortest` to `longest`, in turn. Both GPT and BERT can read them.
 class RandomTokens : public SampleSource {
  public:
   RandomTokens(int64_t shortest, int64_t longest, int64_t vocab_size)
@@ -360,7 +360,7 @@ absl::Status Benchmark(const std::vector<std::string>&) {
   auto step = [&] { status = trainer->Step(source, false, nullptr).status(); };
   step();
   for (Part& part : parts.parts()) part.run();
-  // Steps and products take turns, so that both meet the same moods of the machine.
+  // Steps and products take turns, so that changes in the machine's speed affect both.
   for (int round = 0; round < rounds; ++round) {
     steps.push_back(Seconds(step));
     MEGATRON_RETURN_IF_ERROR(status);

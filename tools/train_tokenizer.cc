@@ -148,7 +148,7 @@ BpeTrainerOptions OptionsFromFlags() {
   return options;
 }
 
-// Fails where there is something already.
+// Fails if the directory exists already.
 absl::Status CheckOutput(const std::string& output) {
   if (output.empty()) return absl::InvalidArgumentError("--output is missing");
   const absl::Status status = PosixFileSystem().Stat(output).status();
@@ -164,7 +164,7 @@ absl::Status WriteFiles(const TrainedBpe& bpe, const NamedSplitPattern& split, s
   FileSystem& fs = PosixFileSystem();
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(ParentPath(output)));
   MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(output));
-  MEGATRON_RETURN_IF_ERROR(CheckOutput(output));  // somebody else may have written it meanwhile
+  MEGATRON_RETURN_IF_ERROR(CheckOutput(output));  // another process may have written it meanwhile
   const std::string partial = output + ".partial";
   MEGATRON_RETURN_IF_ERROR(fs.RemoveTree(partial));
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(partial));
@@ -184,7 +184,7 @@ absl::Status WriteFiles(const TrainedBpe& bpe, const NamedSplitPattern& split, s
   }
   if (status.ok()) status = fs.Rename(partial, output);
   if (status.ok()) return fs.SyncDir(ParentPath(output));
-  fs.RemoveTree(partial).IgnoreError();  // the first error is the one to tell
+  fs.RemoveTree(partial).IgnoreError();  // the first error is reported
   return status;
 }
 
@@ -202,7 +202,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   }
   EndWhenInterrupted("nothing was written");
   ThreadPool pool(threads > 0 ? threads : AvailableCores());
-  // Training on no words only judges the flags, before a corpus is read for nothing.
+  // Training on no words only checks the flags, before a corpus is read in vain.
   const BpeTrainerOptions options = OptionsFromFlags();
   MEGATRON_RETURN_IF_ERROR(TrainBpe({}, options, &pool, [](int32_t) {}).status());
   Clock::time_point start = Clock::now();

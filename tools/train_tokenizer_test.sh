@@ -1,5 +1,5 @@
 #!/bin/bash
-# Vocabularies trained as a user trains them: on text and on JSON lines, with wrong flags and bad inputs.
+# Trains vocabularies as a user does: on text and on JSON lines, with wrong flags and bad inputs.
 set -u
 readonly tools="$PWD/tools"
 unset BUILD_WORKING_DIRECTORY
@@ -43,7 +43,7 @@ readonly trained=(--tokenizer_type=HuggingFaceTokenizer --tokenizer_model=one)
 expect_code 0 'stories_text_document' "$tools/preprocess_data" --input=stories.jsonl --output_prefix=stories --append_eod "${trained[@]}"
 expect_code 0 "$(head -c 60 stories.txt)" "$tools/inspect_dataset" stories_text_document --verify "${trained[@]}"
 
-# Ranks for tiktoken, where they say the same as the merges.
+# Ranks for tiktoken are written if they mean the same as the merges.
 [[ $(wc -l < one/tokenizer.tiktoken) == 599 && $(head -1 one/tokenizer.tiktoken) == 'IQ== 0' ]] || fail "ranks: $(head -2 one/tokenizer.tiktoken)"
 train 0 '' --input=stories.txt --vocab_size=600 --split_pattern=tekken --special_tokens='<unk>,<s>,</s>' --output=tekken
 for kind in "TikTokenizer --tokenizer_model=tekken/tokenizer.tiktoken --tiktoken_num_special_tokens=3" \
@@ -68,7 +68,7 @@ mkdir left.partial && touch left.partial/vocab.json.tmp
 train 0 '' --input=stories.txt --vocab_size=300 --output=left/
 [[ $(ls left) == $'merges.txt\ntokenizer.json\ntokenizer.tiktoken\nvocab.json' && ! -e left.partial ]] || fail "remains of a killed run: $(ls -d left*)"
 
-# Interrupted while it reads; the pipe holds less than is written to it before.
+# The program is interrupted while it reads; the pipe holds less than is written to it before.
 mkfifo pipe
 "$tools/train_tokenizer" --input=- --vocab_size=300 --output=x < pipe > output 2>&1 &
 pid=$!

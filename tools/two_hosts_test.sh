@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Two hosts, made of network namespaces: ranks on them work together over TCP, train what threads
-# train, and when the link between them is cut, each names the other and ends. Needs root.
+# Tests two hosts made of network namespaces: ranks on them work together over TCP and train what
+# threads train, and when the link between them is cut, each names the other and ends. It needs
+# root.
 #
 # Usage: two_hosts_test.sh COMM_BENCH PRETRAIN_GPT
 set -eu

@@ -137,7 +137,7 @@ absl::Status ConvertToFile(const std::string& path, const TextInputs& inputs,
   if (status.ok()) status = file->Close();
   if (status.ok()) status = fs.Rename(partial, path);
   if (!status.ok()) {
-    fs.Remove(partial).IgnoreError();  // the first error is the one to tell
+    fs.Remove(partial).IgnoreError();  // the first error is reported
     return status;
   }
   return fs.SyncDir(ParentPath(path));

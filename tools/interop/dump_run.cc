@@ -28,7 +28,7 @@ ABSL_FLAG(std::string, output, "", "The folder to write to; made where there is 
 namespace megatron {
 namespace {
 
-// The configuration as Hugging Face writes it, or the one that model.py reads.
+// Returns the configuration in Hugging Face's format, or the one that model.py reads.
 absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
   const ModelOptions& gpt = run.trainer.model;
   if (IsHuggingFaces(run)) {
@@ -89,7 +89,7 @@ absl::Status WriteList(const std::string& path, std::vector<float>* values) {
                   Tensor(values->data(), DType::kFloat32, {static_cast<int64_t>(values->size())}));
 }
 
-// [samples, longest]; -1 behind those that are shorter.
+// Writes [samples, longest], with -1 after the tokens of shorter samples.
 absl::Status WriteSamples(const std::string& folder, const std::vector<Sample>& samples) {
   FileSystem& fs = PosixFileSystem();
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(folder));

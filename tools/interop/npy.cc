@@ -30,7 +30,7 @@ const char* NumpyType(DType dtype) {
   LOG(FATAL) << static_cast<int>(dtype);
 }
 
-// A Python tuple: (), (3,), (2, 3).
+// Returns a Python tuple: (), (3,), (2, 3).
 std::string Tuple(const Shape& shape) {
   std::string tuple = "(";
   for (int64_t dim : shape) absl::StrAppend(&tuple, tuple.size() > 1 ? ", " : "", dim);

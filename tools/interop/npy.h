@@ -13,7 +13,7 @@
 
 namespace megatron {
 
-// `tensor` is contiguous and on the CPU.
+// `tensor` must be contiguous and on the CPU.
 absl::Status WriteNpy(FileSystem& fs, const std::string& path, const Tensor& tensor);
 
 }  // namespace megatron

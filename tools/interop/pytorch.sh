@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains small models with this project and with PyTorch, from the same weights on the same tokens,
-# and compares them (pytorch_reference/compare.py), after a look at whether the model that is timed
-# on GPUs is that one too (pytorch_gpu_speed.py). Prints "N passed, N failed".
+# and compares them (pytorch_reference/compare.py), after checking that the model that is timed on
+# GPUs is the same (pytorch_gpu_speed.py). Prints "N passed, N failed".
 #
 # PyTorch is found or installed as python.bash says; transformers comes from the Python package index.
 set -euo pipefail

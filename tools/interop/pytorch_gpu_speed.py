@@ -41,8 +41,8 @@ class Shape:
         self.ffn = self.ffn or 4 * self.hidden
 
 
-# Those of tools/gpu/shapes.py, with what `pretrain_gpt --dry_run` says of them: parameters, and model FLOPs a token with
-# causal attention counted once and in full.
+# The shapes of tools/gpu/shapes.py, with the numbers that `pretrain_gpt --dry_run` prints for them:
+# parameters, and model FLOPs per token with causal attention counted once and in full.
 SHAPES = {
     "gpt3_857m": (Shape(24, 1024, 16, 2048), 355_919_872, 2.423e9, 2.725e9),
     "gpt_1664": (Shape(24, 1664, 13, 2048), 885_078_272, 5.778e9, 6.268e9),
@@ -237,7 +237,7 @@ def measure(name, options):
     result = {"what": "pytorch", "name": name, "torch": torch.__version__, "parameters": count_parameters(s)}
     for kind in options.kinds.split(","):
         compiled = kind == "compiled"
-        # Each batch is compiled anew: only those near the best eager one.
+        # Each batch size is compiled anew, so only those near the best eager one are tried.
         batches = options.batches
         if compiled and "eager" in result:
             best = result["eager"]["batch"]
@@ -331,7 +331,7 @@ def self_check():
         torch.manual_seed(1)
         model = Gpt(s).double()
         model.cos, model.sin = model.cos.double(), model.sin.double()
-        with torch.no_grad():  # nothing is left at zero or one, where a mistake would not show
+        with torch.no_grad():  # no parameter stays zero or one, which would hide a mistake
             for p in model.parameters():
                 p.add_(torch.randn_like(p) * 0.1)
         weights, config = reference_weights(model, s), reference_config(s)

@@ -76,7 +76,8 @@ def measure(threads):
 
 
 def main():
-    # Its own threads and those of its BLAS get into each other's way on few cores: both ways.
+    # PyTorch's own threads and those of its BLAS disturb each other on few cores, so both settings
+    # are tried.
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
         measure(threads)
 

@@ -46,7 +46,7 @@ ModelOptions Llama() {
   return gpt;
 }
 
-// A BERT as Megatron's, or with post_norm as the paper's.
+// Returns a BERT like Megatron's, or with post_norm like the paper's.
 ModelOptions Bert(bool post_norm) {
   ModelOptions bert = Gpt2();
   TransformerOptions& layer = bert.transformer;
@@ -70,7 +70,8 @@ ModelOptions MegatronT5() {
   return t5;
 }
 
-// A T5 as published: 1.0, whose MLP has a ReLU, or 1.1 with a gate and an output matrix of its own.
+// Returns a T5 as published: 1.0, whose MLP has a ReLU, or 1.1 with a gate and an output matrix of
+// its own.
 ModelOptions T5(bool version_1_1) {
   ModelOptions t5 = MegatronT5();
   TransformerOptions& layer = t5.transformer;
@@ -117,7 +118,7 @@ ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
   return run;
 }
 
-// Sized by a run on the meta device, as every run of ours is.
+// The memory is sized by a run on the meta device, as in every run.
 absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const ReferenceRun& run, const Stream& stream,
                                                      MemoryLedger* ledger) {
   const LossScaler scaler = LossScaler::MakeConstant(1);

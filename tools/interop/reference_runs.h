@@ -1,5 +1,5 @@
-// Short training runs that other frameworks repeat from the same weights on the same tokens, to see
-// that they get the same losses, gradient norms and weights.
+// Short training runs that other frameworks repeat from the same weights on the same tokens, to
+// check that they get the same losses, gradient norms and weights.
 //
 // Small models of the shapes of GPT-2 (layer norm, learned positions, GELU by tanh, biases, tied
 // embeddings), Llama (RMS norm, rotary positions, SwiGLU, grouped queries, no biases, untied), BERT
@@ -42,10 +42,10 @@ struct ReferenceResult {
     std::vector<float> values;
   };
   std::map<std::string, Weight> initial_weights, final_weights;
-  std::vector<float> losses, grad_norms;  // one entry a step
+  std::vector<float> losses, grad_norms;  // one entry for each step
 };
 
-// `stream` is of the CPU.
+// `stream` must be a CPU stream.
 absl::StatusOr<ReferenceResult> Train(const ReferenceRun& run, const Stream& stream);
 
 }  // namespace megatron

@@ -36,8 +36,8 @@ Numbers ReadGoldens(const std::string& run) {
   return goldens;
 }
 
-// The gradient of keys' biases is nothing but rounding, of which AdamW makes steps of full size.
-// compare.py takes their tensors apart.
+// The gradient of the keys' biases is nothing but rounding error, which AdamW turns into steps of
+// full size. compare.py compares these tensors separately.
 bool IsCompared(const std::string& weight) {
   return !absl::EndsWith(weight, "linear_qkv.bias") && !absl::EndsWith(weight, "linear_kv.bias") &&
          !absl::EndsWith(weight, ".key.bias");
@@ -90,7 +90,7 @@ TEST(ReferenceRunsTest, LossesGradientNormsAndWeightsAreThoseOfPyTorch) {
   }
 }
 
-// The comparison sees what is easily got wrong.
+// The comparison detects mistakes that are easy to make.
 TEST(ReferenceRunsTest, RunsWithAnotherOptimizerAreTellinglyFarFromPyTorch) {
   for (const ReferenceRun& run : ReferenceRuns()) {
     if (!absl::EndsWith(run.name, "_adam")) continue;

@@ -12,17 +12,17 @@
 
 namespace megatron {
 
-// Tokens are below this.
+// The size of the vocabulary.
 inline constexpr int64_t kReferenceVocab = 100;
 // The most tokens of a sample, of what an encoder reads and of what a decoder writes.
 inline constexpr int64_t kReferenceLength = 32, kReferenceDecoderLength = 24;
 
-// GPT's: kReferenceLength tokens of a noisy arithmetic sequence, each to be predicted.
+// Samples for GPT: kReferenceLength tokens of a noisy arithmetic sequence, each to be predicted.
 std::vector<Sample> NextTokenSamples(int64_t count);
-// BERT's: two pieces of such a sequence, in every third sample in the wrong order; every fourth
-// token masked.
+// Samples for BERT: two pieces of such a sequence, in every third sample in the wrong order; every
+// fourth token masked.
 std::vector<Sample> MaskedSamples(int64_t count);
-// T5's: such a sequence with spans cut out for the decoder to write.
+// Samples for T5: such a sequence with spans cut out for the decoder to write.
 std::vector<Sample> SpanSamples(int64_t count);
 
 class SampleList : public SampleSource {

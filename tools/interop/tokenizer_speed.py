@@ -61,7 +61,8 @@ class Ours:
 
     def run(self, texts, threads):
         data = b"".join(b"%d\n%s" % (len(t), t) for t in (x.encode() for x in texts))
-        # Several passes in a process, as in Python's: reading vocabularies is not measured.
+        # Several passes run in one process, as in Python's case: the time to read vocabularies is
+        # not measured.
         command = self.command + ["--measure=3", "--threads=%d" % threads]
         lines = subprocess.run(command, input=data, stdout=subprocess.PIPE, check=True).stdout.decode().splitlines()
         results = [line.split() for line in lines]

@@ -130,7 +130,7 @@ void MicroBatchPacker::AppendClasses(const Sample& sample, const MicroBatchSize&
   batch->sequence_weight_S.data<float>()[used.sequences] = 1;
 }
 
-// A sequence more than there are samples fills up.
+// One sequence more than there are samples fills the micro-batch up.
 void MicroBatchPacker::AppendNumbers(const Sample& sample, const MicroBatchSize& used,
                                      MicroBatch* batch) {
   const int64_t length = static_cast<int64_t>(sample.tokens.size());
@@ -178,7 +178,7 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   int64_t missing = (multiple - used->tokens % multiple) % multiple;
   int64_t encoder_missing = (multiple - used->encoder_tokens % multiple) % multiple;
   if (missing == 0 && encoder_missing == 0) return;
-  // No sequence attends to nothing.
+  // The filling sequence needs tokens on both sides, so that it has something to attend to.
   if (missing == 0) missing = multiple;
   if (has_encoder && encoder_missing == 0) encoder_missing = multiple;
   Sample filler;

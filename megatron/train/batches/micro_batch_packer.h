@@ -4,8 +4,8 @@
 // tokens of the whole global batch in its denominator. Their memory is taken once, for the largest
 // step. The samples of the next ones are read meanwhile, by threads of the packer's own.
 //
-// For a GPU they are packed in page-locked memory of the host, which there is of two steps: while
-// one is on its way, or used, the next can be read already.
+// For a GPU they are packed in page-locked memory of the host, which has room for two steps: while
+// one is being copied or used, the next can be read already.
 #ifndef MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
 #define MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
 
@@ -41,8 +41,8 @@ struct PackerOptions {
   bool has_sample_numbers = false;
   // The most tokens of a sample for an encoder, whose decoder has seq_length; 0: there are none.
   int64_t encoder_seq_length = 0;
-  // Micro-batches of samples of varied lengths are filled up to a multiple of this, by a sequence
-  // that no loss counts: what sequence parallelism shares out evenly.
+  // Micro-batches of samples of varied lengths are filled up to a multiple of this by a sequence
+  // without loss, so that sequence parallelism can divide the tokens evenly.
   int64_t token_multiple = 1;
   // This rank packs its own share of each sample among the context-parallel ranks
   // (context_slice.h); the global batch is counted in whole samples.
@@ -59,7 +59,8 @@ class MicroBatchPacker {
   MicroBatchPacker(const PackerOptions& options, Device device, MemoryLedger* ledger);
 
   struct Step {
-    int64_t consumed_samples = 0;  // before this step: sample indices and ordinals start here
+    // Samples consumed before this step: sample indices and ordinals start here.
+    int64_t consumed_samples = 0;
     int64_t micro_batches = 1;
     float loss_scale = 1;
   };
@@ -67,15 +68,15 @@ class MicroBatchPacker {
   // batch. `source` must live longer than this.
   absl::Status Pack(const SampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
-  // On a GPU, does work ahead that the next Pack need not do if it is for this step. That Pack
+  // Does work ahead on a GPU that the next Pack need not do if it is for this step. That Pack
   // reports errors.
   void ReadAhead(const SampleSource& source, const Step& next);
-  // The shapes of a step, for planning.
+  // Returns the shapes of a step, for planning.
   void PackShapes(int64_t micro_batches);
 
   // The micro-batches on the device.
   const std::vector<MicroBatch>& batches() const { return batches_; }
-  // The memory of one of them (uint8), in which all its tensors lie.
+  // The memory (uint8) of one of them, in which all its tensors lie.
   Tensor BlockOf(int64_t micro_batch) const {
     return buffer_.At(micro_batch * BytesOfOne(), DType::kUInt8, {BytesOfOne()});
   }
@@ -84,7 +85,7 @@ class MicroBatchPacker {
  private:
   MicroBatchRoom Room() const;
   MicroBatchSize LargestSize() const;
-  MicroBatch Whole(int64_t index) const;  // the micro-batch with all its room
+  MicroBatch Whole(int64_t index) const;  // the micro-batch at its largest
   static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
@@ -99,14 +100,15 @@ class MicroBatchPacker {
   // A step's micro-batches on the host.
   struct Staging {
     HostMirror host;
-    const SampleSource* source = nullptr;  // null: it holds nothing that is yet to be packed
+    const SampleSource* source = nullptr;  // null: it holds no step that is yet to be packed
     int64_t consumed_samples = 0;
     std::vector<MicroBatch> batches;
   };
   Staging* Holding(const SampleSource& source, const Step& step);  // null: there is none
   Staging* Free();
   absl::Status Read(const SampleSource& source, const Step& step, Staging* staging);
-  // Replace whole batches by this rank's share of them: on the device, and filled on the host.
+  // Replace whole batches by this rank's share of them: batches on the device, and packed ones on
+  // the host.
   void PlaceContextShard();
   void FillContextShard(Staging* staging);
   // Places on the device the micro-batches of the staging.
@@ -115,7 +117,7 @@ class MicroBatchPacker {
   void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
   SamplePrefetcher& ReaderOf(const SampleSource& source);
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
-  // Appends the sample behind what is used; `used` grows.
+  // Appends the sample after the part that is used; `used` grows.
   void Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
   void AppendClasses(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
   void AppendNumbers(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
@@ -127,8 +129,8 @@ class MicroBatchPacker {
 
   PackerOptions options_;
   Buffer buffer_;
-  Staging staging_[2];  // the second for a GPU alone
-  int current_ = 0;     // the one that was packed last
+  Staging staging_[2];  // the second is for a GPU only
+  int current_ = 0;     // the staging that was packed last
   Sample sample_;
   std::vector<MicroBatch> batches_;
   std::vector<std::pair<const SampleSource*, std::unique_ptr<SamplePrefetcher>>> readers_;

@@ -69,7 +69,7 @@ class ClassifiedSource : public SampleSource {
   }
 };
 
-// Sample i has 1 + i % 3 tokens of which each counts, and 1 + i % 4 for the encoder.
+// Sample i has 1 + i % 3 tokens, which all have a loss, and 1 + i % 4 tokens for the encoder.
 class EncodedSource : public SampleSource {
  public:
   int64_t size() const override { return 100; }
@@ -213,7 +213,7 @@ TEST_F(MicroBatchPackerTest, SpansAreNumberedThroughTheMicroBatch) {
   EXPECT_THAT(Values<float>(spans.weight_R), ElementsAre(1, 1));
 }
 
-// Samples of lengths that no number of ranks need divide.
+// The samples have lengths that the number of ranks need not divide.
 TEST_F(MicroBatchPackerTest, ShapesForPlanningHoldEveryBatch) {
   struct Ranks {
     int64_t token_multiple;
@@ -264,7 +264,8 @@ TEST_F(MicroBatchPackerTest, ContextRanksShareOutBothSidesOfAnEncodersSamples) {
           Values<int32_t>(batch.encoder.position_T)[t];
     }
     EXPECT_EQ(batch.spans.num_spans(), expected.spans.num_spans());
-    // 2 + 3 + 1 + 2 tokens share out evenly, but the encoder's 2 + 3 + 4 + 1 do not: a filler.
+    // The 2 + 3 + 1 + 2 tokens divide evenly, but the encoder's 2 + 3 + 4 + 1 do not: a filler is
+    // added.
     EXPECT_EQ(batch.num_tokens(), 8);
     EXPECT_EQ(batch.encoder.num_tokens(), 8);
     EXPECT_EQ(batch.num_sequences(), 5);

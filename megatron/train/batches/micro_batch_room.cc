@@ -7,7 +7,7 @@ int64_t RoundUp(int64_t bytes) {
   return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
 }
 
-// One value for each token, each sequence, each token of the encoder.
+// The tensors with one value for each token, each sequence, each token of the encoder.
 constexpr Tensor MicroBatch::*kOfTokens[] = {
     &MicroBatch::tokens_T,          &MicroBatch::labels_T,      &MicroBatch::position_T,
     &MicroBatch::sample_position_T, &MicroBatch::loss_weight_T, &MicroBatch::gradient_weight_T,
@@ -19,7 +19,7 @@ constexpr Tensor EncoderBatch::*kOfEncoderTokens[] = {
     &EncoderBatch::tokens_T, &EncoderBatch::position_T, &EncoderBatch::sample_T,
     &EncoderBatch::sample_position_T};
 
-// A micro-batch of tensors that next(dtype, count) gives.
+// Returns a micro-batch made of the tensors that next(dtype, count) gives.
 template <typename Next>
 MicroBatch LayOut(const MicroBatchRoom& room, Next next) {
   MicroBatch batch;

@@ -1,5 +1,5 @@
-// The memory of a micro-batch that is yet to be packed: how much the largest takes, and where its
-// tensors lie.
+// The memory of a micro-batch that is yet to be packed: the size of the largest, and the places of
+// its tensors.
 #ifndef MEGATRON_TRAIN_BATCHES_MICRO_BATCH_ROOM_H_
 #define MEGATRON_TRAIN_BATCHES_MICRO_BATCH_ROOM_H_
 
@@ -11,7 +11,7 @@
 
 namespace megatron {
 
-// The most that a micro-batch holds.
+// The largest contents of a micro-batch.
 struct MicroBatchRoom {
   int64_t tokens = 0;
   int64_t sequences = 0;
@@ -33,7 +33,7 @@ int64_t MicroBatchBytes(const MicroBatchRoom& room);
 // Cuts the tensors to the part that is used.
 void Shorten(const MicroBatchSize& size, MicroBatch* batch);
 
-// Every tensor that is there.
+// Calls the function for every tensor that is there.
 void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn);
 
 }  // namespace megatron

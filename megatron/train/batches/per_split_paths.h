@@ -4,7 +4,7 @@
 //    "valid": "c_text_document d_text_document", "test": null}
 //
 // A value is a list of prefixes and weights as ParseBlend (data/blend.h) takes them, a weight as a
-// string or a number; or one string of them with white space between; or null for none.
+// string or a number; or one string of them, separated by white space; or null for none.
 #ifndef MEGATRON_TRAIN_BATCHES_PER_SPLIT_PATHS_H_
 #define MEGATRON_TRAIN_BATCHES_PER_SPLIT_PATHS_H_
 
@@ -21,7 +21,7 @@ struct PerSplitPaths {
   std::vector<std::string> valid, test;
 };
 
-// kDataLoss says what is wrong; a key other than the three is wrong, and so is no "train".
+// Returns kDataLoss if the file is wrong: it must have "train" and no keys other than the three.
 absl::StatusOr<PerSplitPaths> ParsePerSplitPaths(absl::string_view json);
 
 }  // namespace megatron

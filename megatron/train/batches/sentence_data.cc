@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-constexpr int32_t kMostMockSentinels = 100;  // as many as T5's own vocabulary has
+constexpr int32_t kMostMockSentinels = 100;  // the number in T5's own vocabulary
 
 template <typename Options>
 Options OptionsOf(const SentenceDataOptions& options, const SentenceDatasetOptions& dataset) {

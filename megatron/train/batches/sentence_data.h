@@ -18,10 +18,10 @@
 namespace megatron {
 
 struct SentenceDataOptions {
-  ModelKind model = ModelKind::kBert;  // kBert or kT5: whose samples are made
+  ModelKind model = ModelKind::kBert;  // kBert or kT5: the model that reads the samples
   double mask_prob = 0.15;
   double short_seq_prob = 0.1;
-  bool binary_head = true;         // BERT: samples have two pieces, in order or not
+  bool binary_head = true;         // BERT: samples have two pieces, in order or swapped
   int64_t decoder_seq_length = 0;  // T5: the most tokens of a sample's decoder
 };
 

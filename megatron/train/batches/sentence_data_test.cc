@@ -50,7 +50,8 @@ absl::StatusOr<Source> OpenStories(const SentenceDataOptions& options, const Tok
       [&](int64_t i) { return stories->DocumentSequences(i); }, tokenizer);
 }
 
-// T5's samples say with sentinels where a span was cut out, and begin and end the decoder's text.
+// T5's samples mark with sentinels where a span was cut out, and have tokens that begin and end the
+// decoder's text.
 void ExpectT5(const SampleSource& source, int32_t vocab_size) {
   Sample sample;
   int cut = 0;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kMaxListBytes = 1 << 24;
 
-// The tokenizer and what else makes samples of tokens.
+// The tokenizer, and what else is needed to make samples from tokens.
 struct Text {
   const Tokenizer& tokenizer;
   std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
@@ -161,7 +161,7 @@ class Files {
     return text;
   }
 
-  // Whether every file has something in the split.
+  // Returns whether every file has documents in the split.
   bool AllHave(const DataOptions& options, Split split, const SplitShares& shares) const {
     return std::all_of(files_.begin(), files_.end(), [&](const OpenedFile& file) {
       const int64_t count = options.sentences.has_value() ? file.sequences->num_documents()
@@ -243,7 +243,7 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
   if (alone) {
     num_samples = {needed};
   } else if (spec_.weights.empty()) {
-    num_samples.resize(files_.size());  // one epoch: without weights a blend is all there is
+    num_samples.resize(files_.size());  // one epoch: a blend without weights has all of the data
   } else {
     for (const int64_t count : SamplesPerDataset(spec_.weights, needed))
       num_samples.push_back(count);
@@ -286,7 +286,7 @@ absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const Text& t
   return data;
 }
 
-// Each part has files of its own and takes all of them.
+// Each part of the run has files of its own and takes all of their documents.
 absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(const Files train,
                             Files::Open(options.train_data_path, options.mmap_bin_files));
@@ -349,7 +349,8 @@ absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options) {
 }
 
 int64_t EstimateDataBytes(const DataOptions& options) {
-  // A sample's place in the stream (two int32) and in the shuffled order (one), or its sentences.
+  // The bytes of a sample: its place in the stream (two int32) and in the shuffled order (one), or
+  // its sentences.
   const int64_t kBytesPerSample = options.sentences.has_value() ? 16 : 12, kBytesPerToken = 4;
   int64_t samples = SamplesNeeded(Split::kTrain, options.run);
   if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
@@ -367,7 +368,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(const DataOptions& options,
                                               const Tokenizer& tokenizer) {
   Text text = {tokenizer, nullptr};
   if (options.fill_in_the_middle.has_value()) {
-    // The tokenizer is another's to delete.
+    // The caller owns the tokenizer.
     const std::shared_ptr<const Tokenizer> alias(std::shared_ptr<void>(), &tokenizer);
     MEGATRON_ASSIGN_OR_RETURN(FillInTheMiddle created,
                               FillInTheMiddle::Create(alias, *options.fill_in_the_middle),

@@ -44,10 +44,11 @@ struct DataOptions {
   RunLength run;
 
   std::optional<FillInTheMiddleOptions> fill_in_the_middle;
-  std::optional<SentenceDataOptions> sentences;  // set: read in place of a stream of tokens
+  std::optional<SentenceDataOptions> sentences;  // if set, replaces the stream of tokens
 
   bool cyclic = false;
-  // Read with `cyclic`: Megatron's order, which the following two numbers determine.
+  // With `cyclic`: whether samples are read in Megatron's order, which depends on the following two
+  // numbers.
   bool data_sharding = false;
   int64_t micro_batch_size = 1;
   int64_t data_parallel_size = 1;
@@ -55,22 +56,22 @@ struct DataOptions {
 
 struct TrainingData {
   std::unique_ptr<SampleSource> train;
-  std::unique_ptr<SampleSource> valid;  // null where the run does not evaluate
-  std::unique_ptr<SampleSource> test;   // null where it does not, or has nothing for it
+  std::unique_ptr<SampleSource> valid;  // null if the run does not evaluate
+  std::unique_ptr<SampleSource> test;   // null if it does not evaluate, or has no test data
   std::string description;              // "2 files, 1,234,567 documents"
-  std::string fingerprint;              // changes when what is read changes
+  std::string fingerprint;              // changes when the data read changes
 };
 
-// Returns nearly the number of bytes that OpenTrainingData will take of this process's memory:
-// tokens held in memory and the order of samples. Files are mapped and take none.
+// Returns approximately the bytes of this process's memory that OpenTrainingData will take: tokens
+// held in memory and the order of samples. Files are mapped and take none.
 int64_t EstimateDataBytes(const DataOptions& options);
 
 // Sets the three lists of paths to those of the file that options->per_split_data_args_path names;
-// does nothing where that is empty.
+// does nothing if that is empty.
 absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options);
 
-// Expects that per-split paths were read. `tokenizer` must live as long as the data where there is
-// fill-in-the-middle.
+// Expects that per-split paths were read. With fill-in-the-middle, `tokenizer` must live as long as
+// the data.
 absl::StatusOr<TrainingData> OpenTrainingData(const DataOptions& options,
                                               const Tokenizer& tokenizer);
 

@@ -159,13 +159,12 @@ TEST_F(TrainingDataTest, ACacheAndWaysToReadChangeNoSample) {
     EXPECT_EQ(Tokens(*data->valid, 12), Tokens(*expected->valid, 12));
     EXPECT_EQ(data->fingerprint, expected->fingerprint);
   }
-  // Three arrays, a description and checksums for each of two datasets and two parts, the blends'
-  // two arrays with theirs, and the lock.
+  // The files are: three arrays, a description and checksums for each of two datasets and two
+  // parts, the two arrays of each blend with its description and checksums, and the lock.
   EXPECT_EQ(PosixFileSystem().List(options_.cache_path)->size(), 5u * 4 + 4u * 2 + 1);
 }
 
-// The vector of gpt_index_test: documents of these lengths, samples of 4 tokens, 12 of them, seed
-// 1234.
+// The test vector of gpt_index_test: documents of these lengths, 12 samples of 4 tokens, seed 1234.
 TEST_F(TrainingDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
   const std::vector<int> lengths = {5, 3, 7, 4, 6, 2, 9, 1};
   const std::vector<int> documents = {2, 1, 6, 0, 4, 5, 3, 7, 5, 0, 3, 4, 2, 6, 1, 7};
@@ -199,7 +198,7 @@ TEST_F(TrainingDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
     }
   };
   options_.seq_length = 4;
-  // 12 samples of each part.
+  // There are 12 samples of each part.
   options_.run = {/*train_iters=*/4, /*global_batch_size=*/3, /*eval_interval=*/5,
                   /*eval_iters=*/4};
   options_.train_data_path = {write("own_train", 0)};
@@ -212,7 +211,7 @@ TEST_F(TrainingDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
   expect(*data->test, 200);
   EXPECT_THAT(data->description, HasSubstr("; test on "));
 
-  // The same from a list in a file.
+  // The same data are read from a list in a file.
   DataOptions listed = options_;
   listed.train_data_path = listed.valid_data_path = listed.test_data_path = {};
   listed.per_split_data_args_path = ::testing::TempDir() + "/per_split.json";
@@ -233,7 +232,7 @@ TEST_F(TrainingDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
       list(R"({"train": ["a"], "valid": null})"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names nothing to validate on")));
   EXPECT_THAT(list("x"), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("per_split.json: is no")));
-  // A run without evaluations reads neither.
+  // A run without evaluations reads neither validation nor test data.
   options_.run.eval_interval = 0;
   const auto trained_only = Open();
   ASSERT_THAT(trained_only, IsOk());

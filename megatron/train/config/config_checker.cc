@@ -24,8 +24,8 @@ using google::protobuf::Reflection;
 
 namespace {
 
-// The first element of a field that is outside its range, or names a value that is not available;
-// empty if there is none.
+// Returns the first element of a field that is outside its range, or names a value that is not
+// available; empty if there is none.
 std::string WrongElement(const FieldRef& ref) {
   const FieldDescriptor& field = *ref.field;
   const Reflection& reflection = *ref.message->GetReflection();
@@ -52,7 +52,7 @@ std::string WrongElement(const FieldRef& ref) {
 ConfigChecker::ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations)
     : raw_(config), resolved_(config), locations_(locations) {
   CheckRanges();
-  // What is out of range stays out of sums and products.
+  // Values out of range are removed, so that no sum or product overflows.
   for (const std::string& path : out_of_range_) ClearField(&resolved_, path);
   ResolveDefaults(&resolved_);
 }
@@ -142,7 +142,7 @@ void ConfigChecker::CheckEffects() {
       if (absl::c_any_of(alternatives, holds)) continue;
       std::vector<std::string> reasons;
       for (const Condition& condition : alternatives) {
-        if (condition.path == path) continue;  // what the error is about already
+        if (condition.path == path) continue;  // the error names this field already
         reasons.push_back(IsPresent(Ref(condition.path)) ||
                                   Ref(condition.path).field->has_default_value()
                               ? absl::StrCat("with ", Named(condition.path))
@@ -155,7 +155,7 @@ void ConfigChecker::CheckEffects() {
 }
 
 bool ConfigChecker::Holds(const Condition& condition) const {
-  // A field that is wrong itself decides nothing.
+  // A condition on a field that is wrong itself counts as met.
   if (locations_.IsBroken(condition.path) || out_of_range_.contains(condition.path)) return true;
   const FieldRef ref = Ref(condition.path);
   const bool known = IsPresent(ref) || ref.field->has_default_value();

@@ -1,5 +1,5 @@
-// What a rule about a configuration can ask, and how it says that it is broken. The rules that the
-// schema states of single fields are checked here, the others in ../validate.
+// ConfigChecker: gives the rules of a configuration its values, and collects their errors. The
+// rules that the schema states about single fields are checked here, the others in ../validate.
 
 #ifndef MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
 #define MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
@@ -20,57 +20,58 @@
 
 namespace megatron {
 
-// Fields are named by paths ("model.num_layers"). A field is *written* if the user gave it, by
-// file, override or program; it *has a value* if it was written, computed or has a default.
+// Fields are named by paths ("model.num_layers"). A field is *written* if the user set it in the
+// file, by an override or in the program; it *has a value* if it was written, was computed or has a
+// default.
 class ConfigChecker {
  public:
-  // Keeps references to both. Each field that was written and lies outside its range, or names a
-  // value that is not available, is an error from the start, and not usable.
+  // Keeps references to both arguments. Adds an error for each field that was written and lies
+  // outside its range, or names a value that is not available; such a field is not usable.
   ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations);
 
   const config::PretrainConfig& raw() const { return raw_; }
-  // The configuration with its computed fields set, and without what is out of range.
+  // Returns the configuration with its computed fields set, and without values out of range.
   const config::PretrainConfig& resolved() const { return resolved_; }
   const ConfigLocations& locations() const { return locations_; }
 
-  // Each field that the schema calls required and that has no value is an error.
+  // Adds an error for each field that the schema calls required and that has no value.
   void CheckRequired();
 
-  // Each field that was moved off its default is an error if its conditions of effect
-  // (field_rules.proto) do not hold. A condition about a field that is wrong itself holds.
+  // Adds an error for each field that differs from its default and whose conditions of effect
+  // (field_rules.proto) do not hold. A condition on a field that is wrong itself holds.
   void CheckEffects();
 
   bool IsWritten(absl::string_view path) const;
 
-  // Whether a rule over these fields can be judged: each has a value that is right when taken
-  // alone.
+  // Returns whether a rule over these fields can be checked: each has a value that is valid by
+  // itself.
   bool Usable(std::initializer_list<absl::string_view> paths) const;
 
-  // Whether the field was not written, or was written as what it is anyway.
+  // Returns whether the field was not written, or was written with its default value.
   bool IsDefault(absl::string_view path) const;
 
-  // The value as text: "768", "adam".
+  // Returns the value as text: "768", "adam".
   std::string ValueOf(absl::string_view path) const;
 
-  // "model.hidden_size = 768 (gpt.textproto:4:3)".
+  // Returns "model.hidden_size = 768 (gpt.textproto:4:3)".
   std::string Named(absl::string_view path) const;
 
-  // "an integer from 1 to 10000".
+  // Returns "an integer from 1 to 10000".
   std::string Accepted(absl::string_view path) const;
 
-  // The value of the field at `path` is wrong, or is missing.
+  // Adds an error: the value of the field at `path` is wrong, or is missing.
   void Error(absl::string_view path, absl::string_view message);
 
-  // The same for a field that is a message.
+  // Adds the same error for a field that is a message.
   void MessageError(absl::string_view path, absl::string_view message);
 
-  // Rules over two fields, silent where one is not usable.
+  // Rules over two fields. They add no error if one of the fields is not usable.
   void MustDivide(absl::string_view divisor, absl::string_view path, int64_t divisor_value,
                   int64_t value);
   void MustNotExceed(absl::string_view path, absl::string_view limit, double value,
                      double limit_value);
 
-  // Refuses each of the fields that was moved off its default, for a reason that the schema cannot
+  // Refuses each of the fields that differs from its default, for a reason that the schema cannot
   // state.
   void HaveNoEffect(std::initializer_list<absl::string_view> paths, absl::string_view because);
 

@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-// The encoder's sizes have two names each.
+// Each size of the encoder has two names.
 void ResolveT5(config::ModelConfig* model) {
   if (!model->has_num_layers() && model->has_encoder_num_layers())
     model->set_num_layers(model->encoder_num_layers());

@@ -1,5 +1,5 @@
-// Computes the values that a configuration leaves to be computed, so that the code after it reads
-// values and asks no questions.
+// Computes the values that a configuration leaves unset, so that the code after it only reads
+// values.
 
 #ifndef MEGATRON_TRAIN_CONFIG_CONFIG_DEFAULTS_H_
 #define MEGATRON_TRAIN_CONFIG_CONFIG_DEFAULTS_H_
@@ -10,8 +10,8 @@
 
 namespace megatron {
 
-// Megatron's ffn_hidden_size when none is set: four times the width, or, with a gate, two thirds of
-// that (the gate makes three matrices of two), rounded down to a multiple of 64 that is not 0.
+// Returns Megatron's default of ffn_hidden_size: four times the width, or, with a gate, two thirds
+// of that (the gate makes three matrices of two), rounded down to a multiple of 64 that is not 0.
 int64_t DefaultFfnHiddenSize(int64_t hidden_size, bool swiglu);
 
 // Sets each field that config.proto calls `computed`, but for system.device and

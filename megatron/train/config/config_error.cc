@@ -12,7 +12,8 @@
 namespace megatron {
 namespace {
 
-// More would push the first ones, which the others often follow from, off the screen.
+// With more errors, the first ones, from which the others often follow, would scroll off the
+// screen.
 constexpr size_t kMostShownErrors = 50;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is wrong in a configuration, told so that the user can go to the place and repair it.
+// An error in a configuration, with its place and the correction that is needed.
 //
 //   gpt.textproto:12:3: model.num_attention_heads = 12: must be divisible by
 //       parallel.tensor_model_parallel_size = 8 (--set parallel.tensor_model_parallel_size=8)
@@ -16,20 +16,19 @@
 namespace megatron {
 
 struct ConfigError {
-  std::string where;    // "gpt.textproto:12:3", "--set model.num_layers=x", or empty where no place
-                        // can be named
-  std::string field;    // "model.num_layers", or empty for an error of syntax
-  std::string value;    // as the user wrote it, or empty where it says nothing
-  std::string message;  // what is accepted or missing, and what to do
+  std::string where;  // "gpt.textproto:12:3", "--set model.num_layers=x", or empty without a place
+  std::string field;  // "model.num_layers", or empty for an error of syntax
+  std::string value;  // the text that the user wrote, or empty if it would not help
+  std::string message;  // the accepted or missing values, and the action to take
 };
 
 bool operator==(const ConfigError& a, const ConfigError& b);
 
-// "where: field = value: message", without the parts that are empty.
+// Returns "where: field = value: message", without the parts that are empty.
 std::string ToString(const ConfigError& error);
 
-// OK where there is no error, else InvalidArgument with one line for each of the first 50 and the
-// number of the others.
+// Returns OK if there is no error, else InvalidArgument with one line for each of the first 50 and
+// the number of the others.
 absl::Status ToStatus(const std::vector<ConfigError>& errors);
 
 }  // namespace megatron

@@ -18,13 +18,14 @@ class ConfigLocations {
   // "gpt.textproto".
   explicit ConfigLocations(absl::string_view source = "") : source_(source) {}
 
-  // The user wrote the field at `where`; the last call for a path counts.
+  // Records that the user wrote the field at `where`; the last call for a path counts.
   void Set(absl::string_view path, absl::string_view where) { where_[path] = std::string(where); }
 
   // Forgets the field and all that it contains.
   void Erase(absl::string_view path);
 
-  // The field could not be read. Rules that need it must stay silent: its error has been told.
+  // Records that the field could not be read. Rules that need it must add no error: its own error
+  // has been reported.
   void MarkBroken(absl::string_view path) { broken_.emplace(path); }
 
   bool IsSet(absl::string_view path) const { return where_.contains(path); }

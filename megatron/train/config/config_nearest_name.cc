@@ -47,7 +47,8 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
   for (const std::string& candidate : candidates) {
     const std::string known = Normalized(candidate);
     const int distance = EditDistance(wanted, known);
-    // A third of the letters wrong still looks like a slip; more looks like another word.
+    // A name with up to a third of its letters wrong is probably a typing error; with more it is
+    // probably another word.
     const int limit = std::max<int>(1, static_cast<int>(std::max(wanted.size(), known.size())) / 3);
     if (distance <= limit && (nearest.empty() || distance < nearest_distance)) {
       nearest = candidate;

@@ -10,12 +10,12 @@
 
 namespace megatron {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b` (optimal
-// string alignment).
+// Returns the number of insertions, deletions, substitutions and swaps of neighbours that turn `a`
+// into `b` (optimal string alignment distance).
 int EditDistance(absl::string_view a, absl::string_view b);
 
-// The candidate nearest to `name`, case and '-' against '_' aside, the first of several equally
-// near; empty where none is near enough to be what was meant.
+// Returns the candidate nearest to `name`, ignoring case and taking '-' for '_'; the first of
+// several equally near ones; empty if none is near enough.
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace megatron

@@ -55,7 +55,7 @@ std::vector<std::string> FieldNames(const Descriptor& type) {
   return names;
 }
 
-// Paths of all fields called `name`, wherever they are.
+// Returns the paths of all fields called `name`, in any message.
 void CollectPathsTo(absl::string_view name, const Descriptor& type, absl::string_view parent,
                     std::vector<std::string>* paths) {
   for (int i = 0; i < type.field_count(); ++i) {
@@ -105,8 +105,8 @@ std::string WrongTypeMessage(const FieldDescriptor& field, const std::vector<std
 // Writes fields of a syntax tree into messages. One object serves the file, and one each override.
 class Binder {
  public:
-  // With an `override_text`, all that is bound comes from there; else places are lines and columns
-  // of the source.
+  // If `override_text` is given, all fields come from it and it is their place; else places are
+  // lines and columns of the source.
   Binder(ParsedConfig* parsed, absl::string_view override_text)
       : parsed_(*parsed), override_text_(override_text) {}
 
@@ -176,7 +176,8 @@ bool IsQuoted(absl::string_view value) {
   return absl::StartsWith(value, "\"") || absl::StartsWith(value, "'");
 }
 
-// The text format's spelling of one value of an override, in which a string needs no quotes.
+// Returns one value of an override, in which a string needs no quotes, as the text format spells
+// it.
 std::string AsWritten(const FieldDescriptor& field, absl::string_view value) {
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING || IsQuoted(value))
     return std::string(value);
@@ -254,7 +255,8 @@ class Override {
     return true;
   }
 
-  // The parts of `[2,2,20]` or `2 2 20`, as other programs take the fields of a message.
+  // Returns the parts of `[2,2,20]` or `2 2 20`: other programs take the fields of a message in
+  // these forms.
   std::vector<std::string> ListedValues() const {
     return absl::StrSplit(value_, absl::ByAnyChar("[], "), absl::SkipEmpty());
   }

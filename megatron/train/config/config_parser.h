@@ -27,7 +27,7 @@
 namespace megatron {
 
 struct ParsedConfig {
-  // What could be read. Fields in error are unset here, and broken in `locations`.
+  // The fields that could be read. Fields in error are unset here, and broken in `locations`.
   config::PretrainConfig config;
   ConfigLocations locations;
   // Errors of syntax, names and types. validate.h finds those of values.

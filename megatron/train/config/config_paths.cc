@@ -62,7 +62,7 @@ FieldRef Resolve(const Message& root, absl::string_view path) {
 }
 
 void ClearField(Message* root, absl::string_view path) {
-  if (!IsPresent(Resolve(*root, path))) return;  // the messages on the way need not be made
+  if (!IsPresent(Resolve(*root, path))) return;  // the messages on the path need not be made
   const FieldDescriptor* field = nullptr;
   for (absl::string_view name : absl::StrSplit(path, '.')) {
     if (field != nullptr) root = root->GetReflection()->MutableMessage(root, field);

@@ -18,23 +18,24 @@ struct FieldRef {
   const google::protobuf::FieldDescriptor* field;
 };
 
-// The paths of all fields below `type` that hold values, in the order of the schema.
+// Returns the paths of all fields below `type` that hold values, in the order of the schema.
 std::vector<std::string> LeafPaths(const google::protobuf::Descriptor& type);
 
-// The same with the fields that are messages, each before its own fields.
+// Returns the same with the fields that are messages, each before its own fields.
 std::vector<std::string> AllPaths(const google::protobuf::Descriptor& type);
 
-// CHECK-fails on a path that the schema does not have. An absent message on the way reads as its
+// CHECK-fails on a path that the schema does not have. An absent message on the path reads as its
 // defaults.
 FieldRef Resolve(const google::protobuf::Message& root, absl::string_view path);
 
 // Removes the field, if it is there.
 void ClearField(google::protobuf::Message* root, absl::string_view path);
 
-// Whether the field was written, or has elements.
+// Returns whether the field was written, or has elements.
 bool IsPresent(const FieldRef& ref);
 
-// The value as the text format spells it: `0.1`, `adam`, `"a b"`; a repeated field is `[a, b]`.
+// Returns the value as the text format spells it: `0.1`, `adam`, `"a b"`; a repeated field is `[a,
+// b]`.
 std::string ValueText(const FieldRef& ref);
 
 }  // namespace megatron

@@ -65,7 +65,7 @@ const DescriptorPool& CommentedSchema() {
   return *pool;
 }
 
-// The comment above a field or a value of an enumeration, as one paragraph.
+// Returns the comment above a field or a value of an enumeration, as one paragraph.
 template <typename Commented>
 std::string CommentOf(const Commented* commented) {
   CHECK(commented != nullptr);
@@ -86,7 +86,7 @@ std::string ProseOf(const EnumValueDescriptor& value) {
                        ->FindValueByNumber(value.number()));
 }
 
-// One way to write texts: as they are on a terminal, or in Markdown.
+// An output format: plain text for a terminal, or Markdown.
 class Style {
  public:
   explicit Style(bool markdown) : markdown_(markdown) {}
@@ -119,7 +119,8 @@ class Style {
   }
 
  private:
-  // Letters, digits and what stands between them in names: not a full stop at the end.
+  // Returns the length of the name at the beginning of `text`: letters, digits and the characters
+  // between them, without a full stop at the end.
   static size_t WordLength(absl::string_view text) {
     size_t length = 0;
     while (length < text.size() && (absl::ascii_isalnum(static_cast<unsigned char>(text[length])) ||
@@ -133,8 +134,8 @@ class Style {
   const bool markdown_;
 };
 
-// Breaks lines at spaces; lines after the first begin with `indent`. An operator ("+") stays between
-// its operands: at the beginning of a line Markdown would take it for the mark of a list.
+// Breaks lines at spaces; lines after the first begin with `indent`. An operator ("+") stays
+// between its operands: at the beginning of a line Markdown would take it for the mark of a list.
 std::string Wrapped(absl::string_view text, absl::string_view indent) {
   std::vector<std::string> pieces;
   bool after_operator = false;
@@ -215,7 +216,7 @@ std::string DescribeConditions(const FieldDescriptor& field, const Style& style)
   return absl::StrCat("It has an effect only if ", absl::StrJoin(conditions, ", and "), ".");
 }
 
-// A line for each value of an enumeration of which there is something to say.
+// Appends a line for each value of an enumeration that has a comment.
 void AppendValues(const FieldDescriptor& field, const Style& style, absl::string_view mark,
                   absl::string_view indent, std::string* text) {
   if (field.enum_type() == nullptr) return;

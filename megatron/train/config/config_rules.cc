@@ -30,7 +30,7 @@ std::string DescribeEnum(const FieldDescriptor& field) {
 }
 
 std::string DescribeRange(absl::string_view kind, const FieldRange& range) {
-  // Six digits would round 4294967295; fifteen write every limit of the schema as it is there.
+  // Six digits would round 4294967295; fifteen write every limit exactly as in the schema.
   return absl::StrFormat("%s from %.15g%s to %.15g%s", kind, range.min,
                          range.min_excluded ? " (excluded)" : "", range.max,
                          range.max_excluded ? " (excluded)" : "");

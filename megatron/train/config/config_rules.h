@@ -21,15 +21,16 @@ struct FieldRange {
   bool min_excluded = false;
   bool max_excluded = false;
 
-  // False for NaN.
+  // Returns false for NaN.
   bool Contains(double value) const;
 };
 
-// The range of a numeric field, or of each element of a repeated one. Every numeric field has one.
+// Returns the range of a numeric field, or of each element of a repeated one. Every numeric field
+// has one.
 FieldRange RangeOf(const google::protobuf::FieldDescriptor& field);
 
-// What the field takes, to be read after "expects": "an integer from 1 to 100000", "true or false",
-// "one of adam, sgd". Values that are not available are left out.
+// Returns the accepted values as words that follow "expects": "an integer from 1 to 100000", "true
+// or false", "one of adam, sgd". Values that are not available are left out.
 std::string DescribeAccepted(const google::protobuf::FieldDescriptor& field);
 
 // A statement about the value of another field.
@@ -38,11 +39,11 @@ struct Condition {
 
   std::string path;  // "model.num_experts"
   Kind kind;
-  std::string value;  // as ValueText() writes it; empty for kPresent and kAbsent
+  std::string value;  // in ValueText()'s format; empty for kPresent and kAbsent
 };
 
-// The conditions under which the field has an effect, in the order of the schema. All of them must
-// hold; one holds if any of its alternatives does.
+// Returns the conditions under which the field has an effect, in the order of the schema. All of
+// them must hold; one holds if any of its alternatives does.
 std::vector<std::vector<Condition>> ConditionsOf(const google::protobuf::FieldDescriptor& field);
 
 }  // namespace megatron

@@ -17,15 +17,15 @@ namespace {
 using google::protobuf::io::ArrayInputStream;
 using google::protobuf::io::Tokenizer;
 
-// The schema is three messages deep; more is an attack on the stack.
+// The schema is three messages deep; input with many more could overflow the stack.
 constexpr int kMaxDepth = 20;
 
 class ErrorList : public google::protobuf::io::ErrorCollector {
  public:
   explicit ErrorList(std::vector<SyntaxError>* errors) : errors_(errors) {}
 
-  // protobuf counts from 0. It tells each byte that is not ASCII apart; a word or a quotation mark
-  // of another alphabet is one mistake.
+  // protobuf counts lines and columns from 0. It reports each byte that is not ASCII; a word or a
+  // quotation mark of another alphabet is one error here.
   void AddError(int line, int column, const std::string& message) override {
     if (Full()) return;
     const bool foreign = absl::StartsWith(message, "Interpreting non ascii codepoint");
@@ -87,7 +87,7 @@ class SyntaxParser {
                                                : absl::StrCat("'", Token().text, "'");
   }
 
-  // Up to a closing brace or the end.
+  // Parses fields up to a closing brace or the end.
   void ParseFields(int depth, std::vector<SyntaxField>* fields) {
     while (!AtEnd() && !AtClosing()) {
       const int line = Token().line;
@@ -133,7 +133,7 @@ class SyntaxParser {
       Error(absl::StrCat("expected '", closing, "' for ", field->name, " opened in line ",
                          opened.line, ", found ", Found()));
     }
-    return true;  // what is inside is worth checking even so
+    return true;  // the fields inside are checked all the same
   }
 
   bool ParseList(SyntaxField* field) {
@@ -150,7 +150,7 @@ class SyntaxParser {
     return false;
   }
 
-  // A number or a name, either with a sign, or strings side by side.
+  // Parses a number or a name, either with a sign, or strings side by side.
   bool ParseValue(SyntaxField* field) {
     std::string value;
     if (Take("-")) value = "-";
@@ -170,7 +170,7 @@ class SyntaxParser {
     return true;
   }
 
-  // Leaves the rest of the line in which a field went wrong, but never the message around it.
+  // Skips the rest of the line in which a field is wrong, but not the end of the message around it.
   void SkipLine(int line) {
     while (!AtEnd() && Token().line == line && !AtClosing()) {
       if (At("{") || At("<")) {

@@ -18,7 +18,7 @@
 
 namespace megatron {
 
-// Counted from 1, as editors do.
+// A place in the text. Lines and columns are counted from 1, as editors do.
 struct TextPosition {
   int line = 0;
   int column = 0;
@@ -30,8 +30,8 @@ struct SyntaxField {
   bool is_message = false;
   bool is_list = false;
   std::vector<std::string>
-      values;  // as written: `3`, `- 1e-4`, `"a" "b"`, `adam`; empty for a message
-  std::vector<SyntaxField> fields;  // of a message
+      values;  // the text in the source: `3`, `- 1e-4`, `"a" "b"`, `adam`; empty for a message
+  std::vector<SyntaxField> fields;  // fields of a message
 };
 
 struct SyntaxError {
@@ -41,7 +41,7 @@ struct SyntaxError {
 
 struct SyntaxTree {
   std::vector<SyntaxField> fields;
-  std::vector<SyntaxError> errors;  // in the order of the text, cut off after kMaxSyntaxErrors
+  std::vector<SyntaxError> errors;  // errors in the order of the text, at most kMaxSyntaxErrors
 };
 
 inline constexpr int kMaxSyntaxErrors = 50;

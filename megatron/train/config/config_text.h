@@ -10,12 +10,12 @@
 
 namespace megatron {
 
-// The configuration as text that can be loaded again, one field a line, defaults included; a field
-// that has neither value nor default is left out, and so is an absent message. The same
+// Returns the configuration as text that can be loaded again, one field a line, defaults included;
+// a field that has neither value nor default is left out, and so is an absent message. The same
 // configuration always gives the same text.
 std::string EffectiveConfigText(const config::PretrainConfig& config);
 
-// The same with a comment at each line: the place where the value was written, "default" or
+// Returns the same with a comment at each line: the place where the value was written, "default" or
 // "computed".
 //
 //   model {

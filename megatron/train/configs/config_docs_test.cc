@@ -1,4 +1,4 @@
-// docs/configuration.md says of every field what the schema says.
+// Tests that docs/configuration.md says about every field what the schema says.
 
 #include <fstream>
 #include <sstream>

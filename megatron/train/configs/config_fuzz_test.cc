@@ -1,7 +1,8 @@
-// No text crashes the reader of configurations; what it takes, protobuf's own parser takes with the
-// same meaning; and what it writes out, it reads back.
+// Tests that no text crashes the parser of configurations, that protobuf's own parser accepts all
+// that this one accepts, with the same meaning, and that this one reads what it has written.
 //
-// The input is a configuration, or overrides, one a line, and after an empty line a configuration.
+// The input is a configuration, or overrides, one on each line, followed by an empty line and a
+// configuration.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Loads a configuration by its name: finds it, reads it, applies overrides, computes what is left
-// to be computed, and checks it.
+// Loads a configuration by its name: finds it, reads it, applies overrides, computes unset values,
+// and checks it.
 //
 //   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig("gpt_demo",
 //   {"train.train_iters=50"}, ConfigPurpose::kRun));
@@ -24,24 +24,23 @@ struct LoadedConfig {
 };
 
 struct FoundConfig {
-  std::string
-      source;  // as messages name it: the path as it was given, or "gpt_demo.textproto (shipped)"
+  std::string source;  // its name in messages: the given path, or "gpt_demo.textproto (shipped)"
   std::string text;
 };
 
 // Reads the file `name`, taken from the directory in which the user stands: that is
 // $BUILD_WORKING_DIRECTORY under `bazel run`, which starts programs elsewhere, and the current
-// directory else. Where there is no such file and `name` has no directory, the shipped
-// configuration of that name, with or without ".textproto". NotFound names both places and what is
-// shipped.
+// directory else. If there is no such file and `name` has no directory, reads the shipped
+// configuration of that name, with or without ".textproto". Returns NotFound with both places and
+// the names of the shipped ones.
 absl::StatusOr<FoundConfig> FindConfig(const std::string& name);
 
-// The path by which this process reaches what the user calls `path`: relative ones start where the
-// user stands.
+// Returns the path by which this process reaches the user's `path`: relative ones start in the
+// user's directory.
 std::string PathFromWhereTheUserStands(const std::string& path);
 
-// Parses, applies overrides, completes and checks. InvalidArgument lists every error of text, types
-// and values, a line each.
+// Parses, applies overrides, completes and checks. Returns InvalidArgument with every error of
+// text, types and values, one on each line.
 absl::StatusOr<LoadedConfig> LoadConfigFromString(absl::string_view text, absl::string_view source,
                                                   const std::vector<std::string>& overrides,
                                                   ConfigPurpose purpose);

@@ -1,5 +1,5 @@
-// The configurations that come with the program, compiled into it: they are there wherever it was
-// copied to.
+// The configurations that come with the program. They are compiled into it, so that they are
+// available wherever it is copied.
 
 #ifndef MEGATRON_TRAIN_CONFIGS_CONFIG_SHIPPED_H_
 #define MEGATRON_TRAIN_CONFIGS_CONFIG_SHIPPED_H_
@@ -15,7 +15,7 @@ struct ShippedConfig {
   absl::string_view text;
 };
 
-// Sorted by name.
+// Returns the configurations, sorted by name.
 const std::vector<ShippedConfig>& ShippedConfigs();
 
 }  // namespace megatron

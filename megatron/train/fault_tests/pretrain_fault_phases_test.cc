@@ -1,6 +1,6 @@
-// Each kind of fault in each phase of a run: what it is, whose and when is told in time, once, and
-// nothing stays behind. Deadlines are a tenth of the defaults, unless the test is run with
-// --real_deadlines; --times=N tries each N times.
+// Tests each kind of fault in each phase of a run: one report names the fault, the rank and the
+// phase, in time, and no process stays behind. Deadlines are a tenth of the defaults, unless the
+// test is run with --real_deadlines; --times=N tries each N times.
 
 #include <signal.h>
 
@@ -56,12 +56,12 @@ struct Case {
   bool threads;
 };
 
-// All of them, or each kind and each phase once.
+// Returns all cases, or a selection that has each kind and each phase once.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Kind& kind : Kinds()) {
     for (const std::string& phase : Phases()) {
-      // It may have heard all that it needs.
+      // By then the rank may have received all that it needs.
       if (kind.name == "deaf" && phase == "leave") continue;
       cases.push_back({kind, phase, false});
       if (kind.for_threads) cases.push_back({kind, phase, true});
@@ -73,7 +73,7 @@ std::vector<Case> Cases() {
         {"start", "hang"},    {"data", "kill"},       {"forward", "spin"},  {"backward", "stop"},
         {"reduce", "deaf"},   {"update", "mismatch"}, {"evaluate", "spin"}, {"save", "hang"},
         {"generate", "hang"}, {"leave", "stop"}};
-    // Half of those that can be are threads.
+    // Half of the ranks that can be threads are threads.
     return names->at(c.phase) == c.kind.name &&
            c.threads == (c.kind.for_threads && c.phase.size() % 2 == 0);
   };
@@ -108,8 +108,8 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
     return command;
   }
 
-  // What nothing but the patience of the others ends: work of a kind that the rank has never
-  // finished before.
+  // Returns whether only the other ranks' deadline ends the wait: the rank does work of a kind that
+  // it has never finished before.
   static bool WaitsForOthersDeadline(const Case& c) {
     return c.kind.name == "spin" && IsOnce(c.phase);
   }
@@ -118,7 +118,7 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
   static std::vector<std::string> ExpectedTexts(const Case& c, int victim) {
     const std::string rank = absl::StrCat("rank ", victim);
     if (WaitsForOthersDeadline(c)) return {"still missing: "};
-    // Two calls of one group that differ, or calls of two groups.
+    // The report shows two different calls of one group, or calls of two groups.
     if (c.kind.name == "mismatch") return {"fp32[7]", "ranks "};
     if (c.kind.name == "kill") {
       return {absl::StrCat(rank, " of world ("), "is lost: its connection ended",
@@ -166,7 +166,7 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
         << outcome.exit_code << "\n"
         << outcome.output;
     for (const pid_t rank : ranks) EXPECT_TRUE(HasEnded(rank));
-    // Both sides of a cut tell of it.
+    // Both sides of a cut network report it.
     const int reports = CountOf(outcome.output, "what the ranks were at:");
     EXPECT_TRUE(reports == 1 || (reports == 2 && c.kind.name == "deaf")) << outcome.output;
     for (const std::string& text : ExpectedTexts(c, victim)) {
@@ -176,7 +176,7 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
 
   absl::Duration slowest() const { return slowest_; }
 
-  // Finding takes a tenth, telling and ending do not.
+  // Deadlines shorten only finding the fault, to a tenth, and not reporting it and ending.
   static absl::Duration NamedBy() { return absl::Seconds(real_deadlines ? 15 : 6); }
   static absl::Duration AllOut() { return absl::Seconds(real_deadlines ? 25 : 10); }
 

@@ -1,6 +1,6 @@
-// What goes wrong among ranks, in whatever phase: it is found in time, told once with what every
-// live rank was at, and nothing stays behind. Deadlines are a tenth of the defaults, unless the
-// test is run with --real_deadlines.
+// Tests faults of ranks in any phase: they are found in time and reported once, with what every
+// live rank was doing, and no process stays behind. Deadlines are a tenth of the defaults, unless
+// the test is run with --real_deadlines.
 
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -38,7 +38,8 @@ Arguments Deadlines() {
   return {"--set=parallel.heartbeat_timeout_seconds=1",
           "--set=parallel.stuck_rank_timeout_seconds=1"};
 }
-// The time to be out: 25 s, or a tenth of the finding and all of the ending.
+// The time in which all ranks must have ended: 25 s, or with short deadlines a tenth of the time
+// for finding the fault and all of the time for ending.
 absl::Duration AllOut() { return absl::Seconds(real_deadlines ? 25 : 12); }
 
 const Arguments kThreads = {"--set=parallel.ranks_as=threads"};
@@ -46,7 +47,7 @@ const Arguments kProcesses = {"--set=parallel.ranks_as=processes"};
 const Arguments kFourRanks = {"--set=train.micro_batch_size=1",
                               "--set=parallel.pipeline_model_parallel_size=2",
                               "--set=parallel.data_parallel_size=2"};
-// So that much of the time belongs to each phase.
+// These settings make each phase take much of the time.
 const Arguments kEvaluating = {"--set=train.eval_interval=2"};
 const Arguments kSaving = {"--set=checkpoint.save_interval=3", "--set=checkpoint.keep_last=1"};
 
@@ -55,7 +56,7 @@ class HungThread {
  public:
   explicit HungThread(pid_t thread)
       : tracer_([thread] {
-          // Whoever traces is a thread, not a process.
+          // ptrace's tracer is a thread, not a process.
           ASSERT_EQ(ptrace(PTRACE_SEIZE, thread, nullptr, nullptr), 0) << strerror(errno);
           ASSERT_EQ(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr), 0);
           int status = 0;
@@ -89,7 +90,7 @@ pid_t RankThreadOf(pid_t process, int rank) {
 
 class PretrainFaultsTest : public PretrainProgramTest {
  protected:
-  // Four ranks that train for ever, some time after their first steps.
+  // Starts four ranks that train without end, and returns some time after their first steps.
   pid_t StartEndless(const Arguments& ranks_as, const Arguments& deadlines = Deadlines()) {
     const pid_t pid = Start(
         Joined(Joined(Joined(ranks_as, deadlines), Joined(kFourRanks, kEvaluating)),
@@ -100,7 +101,7 @@ class PretrainFaultsTest : public PretrainProgramTest {
     return pid;
   }
 
-  // All are out in time, and it is told once.
+  // Expects that all ranks end in time, and that the fault is reported once. Returns the output.
   std::string ExpectTheEnd(pid_t pid, int code) {
     const std::vector<pid_t> ranks = ChildrenOf(pid);
     const absl::Time begin = absl::Now();
@@ -156,7 +157,7 @@ TEST_F(PretrainFaultsTest, AStoppedRank) {
   }
 }
 
-// Of two machines one has gone, with the rank that would have told what all were at.
+// One of two machines is lost, with the rank that would have reported what all ranks were doing.
 TEST_F(PretrainFaultsTest, RanksThatAreLostTogether) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     const pid_t pid = StartEndless(kProcesses);
@@ -198,7 +199,7 @@ TEST_F(PretrainFaultsTest, ARankThatIsLateForACallIsNamedWithTheCall) {
     const pid_t pid = StartEndless(ranks_as, late);
     const std::vector<pid_t> ranks = ChildrenOf(pid);
     const HungThread hung(ranks.empty() ? RankThreadOf(pid, 1) : ranks[1]);
-    // Where it hangs in the middle of a call no rank is missing.
+    // If the rank hangs in the middle of a call, no rank is missing from the call.
     ExpectToSay({"after 2s still ", "world rank ", " was in "}, ExpectTheEnd(pid, kExitHang));
   }
 }
@@ -216,10 +217,10 @@ TEST_F(PretrainFaultsTest, WholeJobsThatWereStoppedGoOn) {
   EXPECT_EQ(FinishProgram(pid, log_).exit_code, kExitSavedOnSignal) << ReadTextFile(log_);
 }
 
-// One of the ways to be unwelcome.
+// Connects to the rendezvous as a stranger that misbehaves in way `kind`.
 void Disturb(const Endpoint& at, int kind, std::mt19937* random) {
   const absl::StatusOr<Socket> socket = ConnectTcp(at, absl::Now() + absl::Seconds(10));
-  if (!socket.ok()) return;  // refused: no harm done either
+  if (!socket.ok()) return;  // a refused connection does no harm either
   std::string bytes(kind % 5 == 0 ? 0 : (*random)() % 300, '\0');
   for (char& c : bytes) c = static_cast<char>((*random)());
   if (kind % 5 == 2) bytes = std::string("MGTN\x01\0\0\0", 8) + bytes;
@@ -250,7 +251,7 @@ TEST_F(PretrainFaultsTest, TenThousandHostileConnectionsChangeNothing) {
                                  {"MEGATRON_JOB_SECRET_FILE", Path("secret")}}));
   }
   std::mt19937 random(7);
-  // From before the ranks have met.
+  // The disturbances begin before the ranks have met.
   for (int i = 0; i < 10000; ++i) Disturb(master, i, &random);
   WaitFor("iteration        3/", Path("1"));
   for (const pid_t pid : pids) kill(pid, SIGTERM);

@@ -1,6 +1,6 @@
-// pretrain_gpt with a fault in it, for tests: MEGATRON_TEST_FAULT="hang update 2 5" makes rank 2 do
-// what the first word says when it begins the sixth piece of work of that phase. The phase "end"
-// comes behind all others: nothing is left to do but to end the process.
+// pretrain_gpt with a fault in it, for tests: MEGATRON_TEST_FAULT="hang update 2 5" makes rank 2
+// hang when it begins the sixth piece of work of the phase "update". The phase "end" comes after
+// all others: only the end of the process is left to do.
 
 #include <linux/filter.h>
 #include <signal.h>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kMostDescriptors = 1024;
 
-// From here on nothing reaches this process by a network, as if its links were cut; what it sends
-// goes out.
+// From here on this process receives nothing from the network, as if its links were cut. It can
+// still send.
 void TurnDeaf() {
   sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program = {1, &drop_all};
@@ -31,7 +31,7 @@ void TurnDeaf() {
   }
 }
 
-// A call that no other rank makes.
+// Makes a call that no other rank makes.
 void CallSomethingElse(const ProcessGroup& world) {
   ThreadPool pool(1);
   float values[7] = {};
@@ -52,7 +52,7 @@ class Fault {
     Strike(piece.world);
   }
 
-  // Of a rank that is a process.
+  // Strikes in the phase "end" of a rank that is a process.
   void HearTheEnd() const {
     const char* const rank = std::getenv("MEGATRON_RANK");
     if (phase_ != "end" || rank == nullptr || std::to_string(rank_) != rank) return;
@@ -73,7 +73,7 @@ class Fault {
 
   std::string kind_, phase_;
   int rank_ = 0;
-  int pieces_before_ = 0;  // of this phase; only rank_ counts
+  int pieces_before_ = 0;  // pieces of rank_'s work in phase_ before the fault
 };
 
 }  // namespace

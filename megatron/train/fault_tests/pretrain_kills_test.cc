@@ -1,6 +1,6 @@
-// kill -9 of a random rank, or of the process that started them, at random moments, many of them
-// inside a save: the same command again and again ends with the bytes of the undisturbed run. The
-// first argument says how many times.
+// Kills (kill -9) a random rank, or the process that started the ranks, at random moments, many of
+// them inside a save: the same command, run again and again, ends with the bytes of the undisturbed
+// run. The first argument is the number of kills.
 
 #include <signal.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 int kills_of_each_layout = 5;
 
-// Saves at every step, which take most of the time of a model this small.
+// The run saves at every step; with a model this small, saving takes most of the time.
 const Arguments kCommon = {"--set=parallel.ranks_as=processes", "--set=checkpoint.save_interval=1",
                            "--set=train.train_iters=30", "--set=checkpoint.keep_last=2",
                            "--set=train.micro_batch_size=1"};

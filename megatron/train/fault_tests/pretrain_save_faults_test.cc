@@ -1,7 +1,7 @@
-// Saving, struck at every system call by which it changes files: by kill -9, by a full disk, by an
-// error. The last good checkpoint stays whole, and the same command again ends with the bytes of
-// the run that nobody disturbed. --all: more layouts, and each error at each call. --every=10
-// --first=3: a tenth of it.
+// Tests faults at every system call by which saving changes files: kill -9, a full disk, an error.
+// The last good checkpoint stays whole, and the same command again ends with the bytes of the run
+// that nobody disturbed. --all tests more layouts, and each error at each call; --every=10
+// --first=3 tests every tenth call, beginning with call 3.
 
 #include <signal.h>
 
@@ -24,7 +24,7 @@ namespace megatron {
 namespace {
 
 bool all_of_them = false;
-// Every how many calls one is struck, and the first one.
+// One of `every` calls is struck, beginning with call `first`.
 int every = 1, first = 0;
 
 struct Layout {
@@ -58,7 +58,7 @@ class PretrainSaveFaultsTest : public PretrainProgramTest {
     return RunWithFault(Command(ArgumentsFor(layout, save)), Path("log.txt"), Path(save), fault);
   }
 
-  // The number of system calls that a whole run makes.
+  // Returns the number of system calls that a whole run makes.
   int RunUndisturbed(const Layout& layout) const {
     const FaultedRun run = RunStruck(layout, layout.name, SystemCallFault());
     EXPECT_EQ(run.outcome.exit_code, kExitDone) << run.outcome.output;
@@ -66,7 +66,8 @@ class PretrainSaveFaultsTest : public PretrainProgramTest {
     return run.calls;
   }
 
-  // A checkpoint that is there is whole; and the run continues from what is there.
+  // Expects that a checkpoint, if there is one, is whole, and that the run continues from what is
+  // there.
   void ExpectToRecover(const Layout& layout, const FaultedRun& struck) const {
     const auto found = FindLatestCheckpoint(PosixFileSystem(), Path("struck"), Check::kContents);
     EXPECT_TRUE(found.ok() || found.status().code() == absl::StatusCode::kNotFound)
@@ -90,7 +91,7 @@ TEST_F(PretrainSaveFaultsTest, AKillBehindAnySystemCallLosesNothing) {
       const FaultedRun struck = RunStruck(layout, "struck", {at});
       SCOPED_TRACE(absl::StrCat(layout.name, ", call ", at, " of ", calls, ": ", struck.what));
       const int code = struck.outcome.exit_code;
-      // Ranks that are processes interleave their calls otherwise each time.
+      // Ranks that are processes interleave their calls differently each time.
       const bool unhurt = struck.what.empty() && code == kExitDone;
       EXPECT_TRUE(code == -SIGKILL || code == kExitPeerLost || unhurt) << struck.outcome.output;
       ExpectToRecover(layout, struck);
@@ -118,7 +119,7 @@ TEST_F(PretrainSaveFaultsTest, AnErrorAtAnySystemCallLeavesTheLastGoodCheckpoint
         ++(code == kExitDone ? went_on : left);
         EXPECT_TRUE(code == kExitDone || code == kExitIo) << code << "\n" << struck.outcome.output;
         if (code == kExitDone && fault.lasting) {
-          // Nothing of the run was written behind it.
+          // The run wrote nothing after the fault.
           EXPECT_GE(at, calls - 1) << struck.outcome.output;
         }
         ExpectToRecover(layout, struck);

@@ -23,7 +23,8 @@
 namespace megatron {
 namespace {
 
-// Where each system call that changes files has the descriptor or the path that says which.
+// A system call that changes files, and the argument that has the descriptor or the path of the
+// file.
 struct Call {
   const char* name;
   int argument;
@@ -55,7 +56,7 @@ const std::map<uint64_t, Call>& CallsThatChange() {
 
 std::string StringOf(pid_t thread, uint64_t address) {
   std::string text(PATH_MAX, '\0');
-  // A page at a time: what follows may not be there.
+  // Reads a page at a time: the next page may not be mapped.
   size_t got = 0;
   while (got < text.size()) {
     const size_t chunk = std::min<size_t>(text.size() - got, 4096 - (address + got) % 4096);
@@ -75,8 +76,8 @@ std::string PathOf(pid_t thread, uint64_t descriptor) {
   return length < 0 ? "" : std::string(path, length);
 }
 
-// Of a path that a system call names. Those that take one in their second argument take the
-// directory that it starts from in their first.
+// Returns the path that a system call names. Calls that take a path in their second argument take
+// the directory from which it starts in their first.
 std::string NamedPath(pid_t thread, const __ptrace_syscall_info& info, int argument) {
   const std::string path = StringOf(thread, info.entry.args[argument]);
   if (argument != 1 || absl::StartsWith(path, "/")) return path;
@@ -94,7 +95,7 @@ class Tracer {
   Tracer(const std::string& directory, const SystemCallFault& fault)
       : directory_(Normal(directory) + "/"), fault_(fault) {}
 
-  // Until all are gone.
+  // Runs until all traced processes have ended.
   void Run(pid_t child) {
     int status = 0;
     waitpid(child, &status, 0);
@@ -105,7 +106,7 @@ class Tracer {
     ptrace(PTRACE_SYSCALL, child, nullptr, 0);
     for (pid_t thread; (thread = waitpid(-1, &status, __WALL)) > 0;) {
       if (!WIFSTOPPED(status)) {
-        known_.erase(thread);  // another may get its number
+        known_.erase(thread);  // another thread may get its number
         strikes_.erase(thread);
         if (thread == child) {
           exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
@@ -131,7 +132,7 @@ class Tracer {
       return 0;
     }
     if (status >> 16 != 0) return 0;                                  // an event
-    if (known_.insert(thread).second && signal == SIGSTOP) return 0;  // it is born
+    if (known_.insert(thread).second && signal == SIGSTOP) return 0;  // it has just started
     return signal;
   }
 
@@ -142,7 +143,7 @@ class Tracer {
       strikes_[thread] = Decide(thread, info);
       if (strikes_[thread] == Strike::kFail)
         SetRegisters(thread, [](user_regs_struct* registers) {
-          registers->orig_rax = -1;  // no system call at all
+          registers->orig_rax = -1;  // no such call: the kernel returns an error
         });
     } else if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
       if (strikes_[thread] == Strike::kKill) kill(thread, SIGKILL);

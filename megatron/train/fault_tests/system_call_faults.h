@@ -1,6 +1,7 @@
-// Runs a program, with all that it starts, under the eye of ptrace, and strikes at the n-th system
-// call with which it changes something below a directory: kills the process right behind the call,
-// or lets the call fail. What `strace --inject` does, for tests that go through every n. x86-64.
+// Runs a program and the processes that it starts under ptrace, and injects a fault at the n-th
+// system call that changes something below a directory: kills the process right after the call, or
+// makes the call fail. It does what `strace --inject` does, for tests that go through every n, on
+// x86-64 only.
 //
 //   SystemCallFault none;
 //   const int n = RunWithFault(command, log, directory, none).calls;
@@ -15,14 +16,14 @@
 namespace megatron {
 
 struct SystemCallFault {
-  int at = -1;           // from 0; -1: never
-  int error_number = 0;  // 0: the process is killed behind the call
-  bool lasting = false;  // every later call fails too, but those that remove
+  int at = -1;           // index of the struck call, from 0; -1: no fault
+  int error_number = 0;  // 0: the process is killed after the call
+  bool lasting = false;  // every later call fails too, except those that remove
 };
 
 struct FaultedRun {
   Outcome outcome;
-  int calls = 0;     // that change something there
+  int calls = 0;     // number of calls that change something below the directory
   std::string what;  // the system call that was struck, and the path
 };
 

@@ -23,7 +23,7 @@ constexpr int64_t kMostBytes = int64_t{16} << 20;
 constexpr char kHeader[] =
     "# Kernels of matrix products, chosen by time (system.time_gemm_kernels).\n";
 
-// The file's epilogues are the program's.
+// The file's epilogues have the same numbers as the program's.
 static_assert(static_cast<int>(GemmEpilogue::kBias) == GemmPlanFile::BIAS &&
                   static_cast<int>(GemmEpilogue::kGelu) == GemmPlanFile::GELU &&
                   static_cast<int>(GemmEpilogue::kGeluSlope) == GemmPlanFile::GELU_SLOPE &&

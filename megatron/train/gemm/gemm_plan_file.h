@@ -15,12 +15,13 @@
 
 namespace megatron {
 
-// kInvalidArgument with line and column, or the product, for what is no such file.
+// Returns kInvalidArgument with line and column, or with the product, if the text is not such a
+// file.
 absl::StatusOr<std::vector<ops::cuda::GemmPlan>> ParseGemmPlans(absl::string_view text);
-// The same plans always give the same text; ParseGemmPlans reads it.
+// Returns the plans as text. The same plans always give the same text; ParseGemmPlans reads it.
 std::string GemmPlansText(absl::Span<const ops::cuda::GemmPlan> plans);
 
-// kNotFound where there is no file yet.
+// Returns kNotFound if there is no file yet.
 absl::StatusOr<std::vector<ops::cuda::GemmPlan>> ReadGemmPlans(FileSystem& fs,
                                                                const std::string& path);
 absl::Status WriteGemmPlans(FileSystem& fs, const std::string& path,

@@ -46,7 +46,7 @@ void ExpectEqual(const GemmPlan& x, const GemmPlan& y) {
 
 TEST(GemmPlanFileTest, WhatIsWrittenIsReadBack) {
   MemoryFileSystem fs;
-  // Names are the driver's: they may hold anything.
+  // GPU names come from the driver and may hold any characters.
   const std::vector<GemmPlan> plans = {PlanOf("NVIDIA \"H200\"\n", 3), PlanOf("NVIDIA H100", 9),
                                        PlanOf("NVIDIA H100", 2)};
   ASSERT_TRUE(WriteGemmPlans(fs, "plans", plans).ok());

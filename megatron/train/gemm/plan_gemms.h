@@ -12,8 +12,9 @@
 namespace megatron {
 
 // Gives the planner the plans of options.plan_file; with options.time_kernels the file is written
-// now, to see that it can be, and again with each plan that is new. Returns the plans as text,
-// which must be the same on all ranks. kNotFound without a file that is not going to be written.
+// now, to find out whether it can be, and again with each new plan. Returns the plans as text,
+// which must be the same on all ranks. Returns kNotFound if there is no file and none will be
+// written.
 //
 // `fs` must outlive the planner's use.
 absl::StatusOr<std::string> PlanGemms(FileSystem& fs, const GemmOptions& options,

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 const GemmPlace kHere = {"NVIDIA H200", 130100};
 
-// Kernels 7 and 8, of which one is twice as fast.
+// Offers kernels 7 and 8, one of which is twice as fast.
 class TwoKernels : public GemmCandidates {
  public:
   explicit TwoKernels(int fast) : fast_(fast), kernels_(2) {
@@ -75,7 +75,7 @@ TEST(PlanGemmsTest, AMissingFileIsRefusedUnlessItIsToBeWritten) {
   EXPECT_THAT(std::string(missing.message()), HasSubstr("time_gemm_kernels"));
 }
 
-// It may be a file of somebody's that is named by mistake.
+// The path may name another file by mistake.
 TEST(PlanGemmsTest, AFileThatIsSomethingElseIsRefusedAndKept) {
   for (bool time : {false, true}) {
     MemoryFileSystem fs;

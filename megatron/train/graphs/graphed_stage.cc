@@ -6,7 +6,8 @@
 namespace megatron {
 namespace {
 
-// Facts that are remembered, captured or not. With more, those that come once are in the way.
+// The number of facts that are remembered, captured or not. More would fill up with facts that come
+// only once.
 constexpr size_t kMostKnown = 4096;
 
 }  // namespace
@@ -83,7 +84,7 @@ void GraphedStage::Run(const Pass& pass, const Stream& stream) {
   live.passes.push_back(pass);
 }
 
-// The weight of a sample is no fact: only experts read it.
+// The weight of a sample is not a fact: only experts read it.
 void GraphedStage::AppendFacts(const MicroBatch& batch, Facts* facts) {
   for (const int64_t fact :
        {batch.num_tokens(), batch.num_sequences(), batch.max_seqlen, batch.num_samples,

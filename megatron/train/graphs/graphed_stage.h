@@ -9,19 +9,19 @@
 //
 // A pass (forward, backward, the second part of a backward) of one micro-batch is one graph. What
 // the host decides in it, the *facts*, is its key: the chunk and the slots, the numbers of the
-// micro-batch that the host knows, the addresses of all that comes from and goes to other stages.
-// Everything else that a step changes lies in the device's memory: tokens, weights and gradients,
-// what dropout counts by, the loss scale in the tokens' weights. Facts that come for the first
-// time, and those of the first steps, run as without graphs, which is when kernels are loaded and
-// timed and the workspace grows; when they come again they are captured.
+// micro-batch that the host knows, the addresses of all tensors that come from and go to other
+// stages. Everything else that a step changes lies in the device's memory: tokens, weights and
+// gradients, dropout's counters, the loss scale in the tokens' weights. A pass whose facts come for
+// the first time, and each pass of the first steps, runs as without graphs, and kernels are then
+// loaded and timed, and the workspace grows; when the facts come again the pass is captured.
 //
-// The wrapped stage remembers between the passes of a micro-batch what lies where, and a launch
-// does not tell it. So where a pass is not launched and one before it was, the passes before are
-// captured once more and the graphs forgotten: the host knows, and the device has done nothing
-// twice.
+// The wrapped stage remembers between the passes of a micro-batch where its tensors lie, and a
+// launch does not update that. So if a pass is not launched and one before it was, the earlier
+// passes are captured once more and the graphs discarded: this updates the host's side, and the
+// device does nothing twice.
 //
-// What the stage does in a pass must be enqueued on its stream alone: no messages to other ranks,
-// no counts that the host waits for.
+// The stage must enqueue all work of a pass on its stream: it sends no messages to other ranks and
+// waits for no counts on the host.
 //
 // Threads: one.
 #ifndef MEGATRON_TRAIN_GRAPHS_GRAPHED_STAGE_H_
@@ -48,20 +48,21 @@ namespace megatron {
 struct CudaGraphOptions {
   bool enabled = false;
   int64_t warmup_steps = 3;  // number of first steps that run without graphs
-  // A pass of which facts are as good as never the same would fill the memory with graphs.
+  // The limit on graphs: a pass whose facts are hardly ever the same would fill the memory with
+  // them.
   int64_t max_graphs = 256;
 };
 
 class GraphedStage : public StageWrapper {
  public:
-  // Number of passes that were enqueued, captured, and so on.
+  // Numbers of passes that were enqueued, captured, and so on.
   struct Counts {
     int64_t enqueued = 0, captured = 0, launched = 0, caught_up = 0;
   };
   // Compares a graph that is to be launched with the same pass captured now.
   using Comparison = std::function<void(const CudaGraph& graph, const CudaGraph& now)>;
 
-  // All outlive this. `slots` by chunk: of the stage's memory.
+  // All must outlive this. `slots` holds the slots of the stage's memory, by chunk.
   GraphedStage(Stage* stage, const CudaGraphOptions& options, const std::vector<SlotSizes>& slots,
                const MicroBatchPacker& packer, Device device, MemoryLedger* ledger);
 
@@ -115,7 +116,7 @@ class GraphedStage : public StageWrapper {
   const MicroBatchPacker& packer_;
   const GraphInputs inputs_;
   std::vector<MicroBatch> batches_;
-  std::vector<std::vector<Live>> live_;  // by chunk and slot
+  std::vector<std::vector<Live>> live_;  // micro-batches by chunk and slot
   std::map<Facts, Known> known_;
   int64_t steps_ = 0, graphs_ = 0;
   Comparison comparison_;

@@ -22,7 +22,8 @@ constexpr Device kCuda = {DeviceType::kCuda, 0};
 constexpr int64_t kTokens = 4;
 
 // Forward keeps factor * (the tokens' weights), in its input if it has one, and backward gives it
-// to the stage before. As in real stages, the host knows from forward to backward what lies where.
+// to the stage before. As in real stages, the host remembers from forward to backward where tensors
+// lie.
 class KeepingStage : public Stage {
  public:
   KeepingStage() : buffer_(kCuda, 1024, "kept", nullptr) {}
@@ -146,7 +147,7 @@ TEST_F(GraphedStageTest, ATraceHasASpanForALaunchAndNoneOfWhatIsInIt) {
   stream_ = Stream::Cuda(0, &cuda_);
 }
 
-// The rest is about the means by which stages are tested.
+// The tests that follow are about the comparison that tests of stages use.
 
 TEST_F(GraphedStageTest, ANumberOfTheHostThatIsNoFactIsStaleInALaunch) {
   for (int step = 0; step < 3; ++step) Step(0, 1);

@@ -21,10 +21,10 @@ LayoutOutcome Train(const ModelOptions& model, const Layout& layout) {
 
 void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
   ExpectSameTraining(got, want, [](const std::string& name) {
-    // The gradient of keys' biases is nothing but rounding.
+    // The gradient of the keys' biases is nothing but rounding error.
     if (absl::EndsWith(name, "linear_qkv.bias")) return Comparison::kNone;
-    // The biases of the order's head start at zero, and what samples of the two orders add to them
-    // nearly cancels.
+    // The biases of the sentence-order head start at zero, and the gradients of samples in the two
+    // orders nearly cancel in them.
     const bool of_order = name == "binary_head.bias" || name == "pooler.dense.bias";
     return of_order ? Comparison::kAbsolute : Comparison::kRelative;
   });
@@ -79,7 +79,8 @@ TEST(BertTrainingTest, EveryLayoutTrainsWhatOneRankTrains) {
   }
 }
 
-// Experts in every layer, chosen by softmax, or of those but the first by sigmoid and biases.
+// Models with experts in every layer, chosen by softmax, or with experts in every layer but the
+// first, chosen by sigmoid and biases.
 std::vector<ModelOptions> ModelsWithExperts() {
   std::vector<ModelOptions> models = {SmallBert(), SmallPostNormBert()};
   for (ModelOptions& model : models) {
@@ -104,7 +105,7 @@ TEST(BertTrainingTest, ExpertsTrainOnEveryLayoutWhatTheyDoOnOneRank) {
   for (const ModelOptions& model : ModelsWithExperts()) {
     SCOPED_TRACE(model.transformer.post_norm);
     const LayoutOutcome alone = Train(model, Layout());
-    // Above rounding, some 1e-7, by which a token may go elsewhere.
+    // The margin is above the rounding, about 1e-7, which could send a token to another expert.
     EXPECT_GT(alone.smallest_margin, 3e-6);
     EXPECT_LT(alone.smallest_margin, 0.1) << "nobody looked";
     for (Layout layout : Layouts()) {

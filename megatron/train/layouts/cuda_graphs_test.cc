@@ -1,6 +1,6 @@
 // Training with CUDA graphs is training without them, bit for bit. On the emulated device a graph
-// is the operations with all that they were given when they were captured: what the host has
-// changed since is missing from a launch, and the losses or the weights would show it.
+// holds its operations with the arguments that they had when they were captured. A launch does not
+// see what the host has changed since, and the losses or the weights would show that.
 #include <cstdlib>
 #include <string>
 
@@ -32,7 +32,7 @@ class CudaGraphsTest : public testing::Test {
     return TrainOnLayout(options, how, source);
   }
 
-  // Returns what became of the passes of the run with graphs.
+  // Returns how many passes of the run with graphs were captured, launched and so on.
   GraphedStage::Counts ExpectSameWithGraphs(TrainerOptions options, LayoutRun how,
                                             const SampleSource& source) {
     SCOPED_TRACE(ToString(how.layout));
@@ -45,7 +45,7 @@ class CudaGraphsTest : public testing::Test {
     EXPECT_TRUE(got.state == want.state);
     EXPECT_GT(got.graphs.launched, 0);
     EXPECT_NE(want.losses.front(), want.losses.back());
-    // No operand has changed either.
+    // No operand has changed since the capture either.
     how.compare_graphs = [](const CudaGraph& graph, const CudaGraph& now) {
       EXPECT_GT(graph.num_operations(), 0);
       EXPECT_EQ(FirstDifference(graph, now), "");
@@ -65,7 +65,7 @@ class CudaGraphsTest : public testing::Test {
 TEST_F(CudaGraphsTest, MicroBatchesOfOneShapeShareTwoGraphs) {
   for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
     const GraphedStage::Counts counts = ExpectSameWithGraphs(Options(model), {}, source_);
-    EXPECT_EQ(counts.enqueued, 2 * kMicroBatches);  // the first step's
+    EXPECT_EQ(counts.enqueued, 2 * kMicroBatches);  // the first step
     EXPECT_EQ(counts.captured, 2);
     EXPECT_EQ(counts.launched, 2 * kMicroBatches * (kSteps - 1) - 2);
     EXPECT_EQ(counts.caught_up, 0);
@@ -129,7 +129,8 @@ TEST_F(CudaGraphsTest, BeyondTheMostGraphsPassesRunWithout) {
   const GraphedStage::Counts counts = ExpectSameWithGraphs(options, {}, source_);
   EXPECT_EQ(counts.captured, 1);
   EXPECT_EQ(counts.launched, kMicroBatches * (kSteps - 1) - 1);
-  // Each backward that is not launched makes up for its forward, which was; but for the first.
+  // Each backward that is not launched makes up for its forward, which was launched, except for the
+  // first.
   EXPECT_EQ(counts.caught_up, counts.launched);
   EXPECT_EQ(counts.enqueued, 2 * kMicroBatches + kMicroBatches * (kSteps - 1));
 }

@@ -1,6 +1,6 @@
-// What a run places on a device, tested where there is none: on the emulated one host code that
-// touches device memory dies, and results are the CPU's bit for bit. On a real device they agree as
-// far as kernels do.
+// Tests on a machine without a GPU what a run places on a device: on the emulated device, host code
+// that touches device memory crashes, and results equal the CPU's bit for bit. On a real device
+// results agree as far as the kernels do.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -34,7 +34,8 @@ class CudaPlacementTest : public testing::Test {
     return TrainOnLayout(options, how, CountingSource());
   }
 
-  // Equal on the emulated device, else within a multiple of the tolerance of kernels in fp32.
+  // Expects equality on the emulated device, else a difference within a multiple of the tolerance
+  // of fp32 kernels.
   static void ExpectSame(double got, double want, double multiple) {
     const double tolerance = Emulated() ? 0 : multiple * 1e-4;
     EXPECT_NEAR(got, want, tolerance * want);
@@ -42,7 +43,7 @@ class CudaPlacementTest : public testing::Test {
 
   void ExpectSameOnBoth(const TrainerOptions& options, const LayoutRun& how) {
     SCOPED_TRACE(ToString(how.layout));
-    // Where sums differ in their last bit, some of what is rounded to 16 bits does by 2^-9.
+    // If sums differ in their last bit, some values that are rounded to 16 bits differ by 2^-9.
     const double multiple = options.model.transformer.dtype == DType::kFloat32 ? 1 : 10;
     const LayoutOutcome cpu = Run(options, how, DeviceType::kCpu);
     const LayoutOutcome cuda = Run(options, how, DeviceType::kCuda);

@@ -1,5 +1,5 @@
-// Sharding and overlap in whole runs: the same bits where docs/numerics.md says so, and the memory
-// and the messages that docs/data_parallel.md promises.
+// Tests sharding and overlap in whole runs: they give the same bits where docs/numerics.md says so,
+// and take the memory and the messages that docs/data_parallel.md promises.
 
 #include <algorithm>
 #include <string>
@@ -43,7 +43,7 @@ Layout LayoutOf(int tensor, int pipeline, int data, int chunks = 1) {
   return layout;
 }
 
-// Batches are of 8 samples: the first layouts have several micro-batches a step, the last has one.
+// Batches have 8 samples: the first layouts have several micro-batches a step, the last has one.
 TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
   for (const Layout& layout :
        {LayoutOf(1, 1, 2), LayoutOf(2, 1, 2), LayoutOf(1, 2, 2, 2), LayoutOf(1, 1, 8)}) {
@@ -53,7 +53,8 @@ TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
       if (bf16) run.model.transformer.dtype = DType::kBFloat16;
       if (layout.tensor > 1) run.model.layer_recompute = {LayerRecompute::kUniform, 2};
       if (layout.pipeline > 1) run.model.logits_chunk = 20;
-      LayoutOutcome first[2];  // that add over micro-batches first, and over ranks first
+      // The first outcomes that add over micro-batches first, and over ranks first.
+      LayoutOutcome first[2];
       for (DataSharding sharding : kShardings) {
         const bool ranks_first = sharding >= DataSharding::kGradients && !one_micro_batch;
         for (const bool overlap : {false, true}) {
@@ -74,7 +75,7 @@ TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
   }
 }
 
-// Large enough that padding is small.
+// A run of a model so large that padding is small.
 TrainerOptions MediumRun(DType dtype) {
   TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   run.model.transformer.hidden_size = 64;
@@ -85,7 +86,7 @@ TrainerOptions MediumRun(DType dtype) {
   return run;
 }
 
-// Parameters by block, in the words of the page.
+// Numbers of parameters by block, with the names of docs/data_parallel.md.
 struct Counts {
   explicit Counts(const ModelOptions& model) {
     const auto stage = MakeStage(model, {{DeviceType::kMeta}});
@@ -149,8 +150,8 @@ TEST(DataParallelLayoutTest, ThePeakOfEachKindIsWhatThePageSays) {
   }
 }
 
-// Four layers, two blocks of tables and the last norm, which without a size are messages of their
-// own.
+// Without a bucket size, each of the four layers, the two blocks of tables and the last norm is a
+// message of its own.
 TEST(DataParallelLayoutTest, ABucketSizeMakesFewerMessagesOfTheSameGradients) {
   TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   const Counts count(run.model);
@@ -175,7 +176,7 @@ TEST(DataParallelLayoutTest, ABucketSizeMakesFewerMessagesOfTheSameGradients) {
         EXPECT_NEAR(got.losses[1], want.losses[1], 1e-6 * want.losses[1]);
         return calls(got);
       };
-      const int64_t others = calls(want) - 7;  // of losses
+      const int64_t others = calls(want) - 7;  // the calls for losses
       EXPECT_EQ(with_size(2 * count.layer), 3 + others);
       EXPECT_EQ(with_size(2 * count.all), 1 + others);
     }
@@ -183,12 +184,12 @@ TEST(DataParallelLayoutTest, ABucketSizeMakesFewerMessagesOfTheSameGradients) {
 }
 
 TEST(DataParallelLayoutTest, BytesSentAreWhatThePageSays) {
-  constexpr int kRanks = 4, kMicroBatches = 2;  // of 8 samples
+  constexpr int kRanks = 4, kMicroBatches = 2;  // a global batch has 8 samples
   constexpr double kShare = (kRanks - 1.0) / kRanks;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     TrainerOptions run = MediumRun(dtype);
     run.data_parallel.grad_reduce_in_bf16 = dtype == DType::kBFloat16;
-    run.model.layer_recompute = {LayerRecompute::kUniform, 1};  // costs no message
+    run.model.layer_recompute = {LayerRecompute::kUniform, 1};  // recomputation sends no message
     const Counts count(run.model);
     const double b = SizeOf(dtype), g = run.data_parallel.grad_reduce_in_bf16 ? 2 : 4;
     for (DataSharding sharding : kShardings) {

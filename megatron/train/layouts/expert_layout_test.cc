@@ -1,5 +1,5 @@
-// What parallel_equivalence_test cannot hold to every layout: the balance of steps, which depends
-// on how many samples all ranks take at once, and the messages of padded experts.
+// Tests what parallel_equivalence_test cannot test on every layout: the steps' load-balancing loss,
+// which depends on how many samples all ranks take at once, and the messages of padded experts.
 
 #include <cstdint>
 #include <vector>
@@ -14,7 +14,8 @@ namespace {
 constexpr int kSteps = 4;
 constexpr double kTolerance = 2e-6;
 
-// As in parallel_equivalence_test, which asserts how far apart its routers' scores lie.
+// The same model as in parallel_equivalence_test, which asserts how far apart its routers' scores
+// lie.
 TrainerOptions RunWithExperts() {
   TrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
   run.model.transformer.moe.layers = {false, true, false, true};
@@ -37,7 +38,7 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
   }
 }
 
-// Four samples at once, in every way.
+// Layouts whose ranks take four samples at once, in every way.
 std::vector<Layout> LayoutsOfFourSamples() {
   std::vector<Layout> layouts(4);
   layouts[0].tensor = layouts[0].pipeline = 2;
@@ -77,7 +78,7 @@ TEST(ExpertLayoutTest, AStepOfOneMicroBatchIsBalancedAsThatIs) {
   EXPECT_EQ(got.losses, want.losses);
   EXPECT_EQ(got.norms, want.norms);
   EXPECT_EQ(got.balances, want.balances);
-  // And two ranks with half of it each balance the whole.
+  // Two ranks with half of the batch each also balance the whole batch.
   Layout two;
   two.data = 2;
   two.micro_batch_size = 4;
@@ -97,8 +98,9 @@ TEST(ExpertLayoutTest, PaddedExpertsGetMessagesOfOneSizeAndGiveTheSame) {
   const LayoutOutcome padded = Train(run, layout);
   ExpectTheSame(padded, plain);
   EXPECT_EQ(calls(padded, Collective::kAllToAll), 0);
-  // Two layers with experts, 4 micro-batches, there and back, forward and backward: two experts of
-  // the other rank, each with room for 2 * 16 / 4 rows of 32 floats.
+  // Two layers with experts and 4 micro-batches, dispatch and combine, forward and backward: each
+  // message holds the rows of the other rank's two experts, each with room for 2 * 16 / 4 rows of
+  // 32 floats.
   EXPECT_EQ(calls(padded, Collective::kAllToAllV), kSteps * 2 * 4 * 4);
   EXPECT_EQ(padded.sent->Of("etp-ep", Collective::kAllToAllV),
             int64_t{kSteps} * 2 * 4 * 4 * (2 * 8 * 32 * 4));

@@ -1,5 +1,5 @@
-// What the host does in a step on a GPU besides enqueuing: counted on the emulated device, where
-// copies reach the host only when it has waited for them.
+// Counts what the host does in a step on a GPU besides enqueuing. On the emulated device, copies
+// reach the host only when it has waited for them.
 #include <cstdint>
 
 #include "gtest/gtest.h"
@@ -12,7 +12,7 @@ namespace {
 
 class HostWaitsTest : public testing::Test {
  protected:
-  // What so many steps add to a run of one.
+  // Returns the counts that this number of steps adds to a run of one step.
   EmulatedCudaCounts OfSteps(const TrainerOptions& options, int steps) {
     const EmulatedCudaCounts shorter = Run(options, 1), longer = Run(options, 1 + steps);
     return {longer.allocations - shorter.allocations, longer.host_waits - shorter.host_waits};

@@ -58,7 +58,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   return options;
 }
 
-// What all ranks hold, put together.
+// Puts the parts of all ranks together to whole tensors.
 class Gathering {
  public:
   void Add(const CheckpointState& part) {
@@ -95,17 +95,18 @@ class Gathering {
  private:
   std::mutex mutex_;
   std::map<std::string, WholeTensor> tensors_;
-  std::map<std::string, std::string> held_;  // how often each element
+  std::map<std::string, std::string> held_;  // how many parts hold each element
 };
 
-// How little, relative to the scores' unit, decided about the rows that a router saw: between the
-// last expert chosen and the best one not, and between the last choice that an expert took of a
-// sample and the first that it did not.
+// The smallest difference of scores, relative to their unit, that decided about the rows that a
+// router saw: between the last expert chosen and the best one not chosen, and between the last
+// choice of a sample that an expert took and the first that it dropped.
 class RouterMargin {
  public:
   RouterMargin(const MoeOptions& moe, double* smallest) : moe_(moe), smallest_(smallest) {}
 
-  // Biases are of all rows, or of each sample's; then the rows are those of whole samples.
+  // `bias` holds biases for all rows, or for the rows of each sample; in the second case the rows
+  // are those of whole samples.
   void See(const RouterLayer::Saved& saved, const Tensor& bias) {
     const int64_t experts = moe_.num_experts, topk = moe_.router.topk;
     const float* logits = saved.logits_NE.data<float>();
@@ -135,7 +136,8 @@ class RouterMargin {
   }
 
  private:
-  // Of whole samples: a rank that sees parts of them may find more room, never less.
+  // The capacity is that of whole samples: a rank that sees parts of them may find more room, never
+  // less.
   void SeeDrops(const RouterLayer::Saved& saved) {
     const int64_t topk = moe_.router.topk, rows = saved.expert_NK.dim(0);
     for (int64_t begin = 0; begin < rows; begin += CountingSource::kLength) {
@@ -214,7 +216,8 @@ class LayoutRank {
     sent_->Reset();
     RouterMargin margin(options_.model.transformer.moe, &outcome->smallest_margin);
     for (MoeLayer* layer : trainer_->stage().moe_layers()) {
-      if (how_.device != DeviceType::kCpu) break;  // what it sees is read where it lies
+      // The observer reads the router's tensors on the host.
+      if (how_.device != DeviceType::kCpu) break;
       layer->router().set_observer(
           [&](const RouterLayer::Saved& saved, const Tensor& bias) { margin.See(saved, bias); });
     }
@@ -250,7 +253,7 @@ class LayoutRank {
     save.rank = world_.rank();
     save.world_size = world_.size();
     save.agree = [&](absl::Status status) { return consensus.FirstError(status); };
-    save.chunk_bytes = 256;  // many chunks in small tensors
+    save.chunk_bytes = 256;  // even small tensors have many chunks
     return SaveCheckpoint(PosixFileSystem(), save, state);
   }
 

@@ -1,5 +1,5 @@
-// Training a tiny model on any layout, with threads as ranks, for tests: what it gave, gathered
-// from all ranks, and checkpoints between layouts.
+// Trains a tiny model on any layout, with threads as ranks, for tests; gathers the results from all
+// ranks, and moves checkpoints between layouts.
 #ifndef MEGATRON_TRAIN_LAYOUTS_LAYOUT_HARNESS_H_
 #define MEGATRON_TRAIN_LAYOUTS_LAYOUT_HARNESS_H_
 
@@ -22,15 +22,15 @@ namespace megatron {
 struct Layout {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
   ContextParallel context_parallel = ContextParallel::kRing;
-  int context_team_size = 1;  // of kHierarchical
+  int context_team_size = 1;  // ranks of a team of kHierarchical
   int expert = 1;             // ranks with different experts
   int expert_tensor = 1;      // ranks with parts of the same experts
-  int chunks = 1;             // of each pipeline rank
+  int chunks = 1;             // parts of the model on each pipeline rank
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
-  std::vector<int64_t> layers;  // of each part of the model; empty: even
+  std::vector<int64_t> layers;  // number of layers of each part of the model; empty: even
   bool sequence_parallel = false;
   DataSharding sharding = DataSharding::kNone;
-  bool overlap = false;  // of gradients' reduction, and of weights' gathering
+  bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
 
   int ranks() const { return tensor * context * pipeline * data; }
@@ -42,7 +42,7 @@ class CountingSource : public SampleSource {
  public:
   static constexpr int kLength = 16;
 
-  // With documents, attention and positions begin anew at up to two places of a sample.
+  // If samples have documents, attention and positions begin anew at up to two places of a sample.
   explicit CountingSource(bool documents = false) : documents_(documents) {}
 
   int64_t size() const override { return kSize; }
@@ -55,7 +55,7 @@ class CountingSource : public SampleSource {
   mutable std::array<std::atomic<int>, kSize> reads_{};
 };
 
-// Texts that count up, of which the decoder has to say every third token: for models with an
+// Texts that count up, whose every third token the decoder has to predict: for models with an
 // encoder.
 class GapSource : public SampleSource {
  public:
@@ -74,8 +74,8 @@ class PairSource : public SampleSource {
 // Options of a run of `model` with batches of 8 samples, but for what the layout decides.
 TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimizer);
 
-// A tensor put together again: shape, and the bits of its elements in the model's or the
-// optimizer's type, row-major.
+// A whole tensor: its shape, and the bits of its elements in the model's or the optimizer's type,
+// row-major.
 struct WholeTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
@@ -90,31 +90,33 @@ struct LayoutRun {
   int steps = 0;
   std::string load, save;  // directories of checkpoints; empty: none
   bool evaluate = false;
-  int eval_interval = 0;               // evaluations between so many steps, too; 0: none
+  int eval_interval = 0;               // steps between evaluations during training; 0: none
   const LossScaler* scaler = nullptr;  // null: a constant 1
-  // On a device with CUDA graphs: before each launch.
+  // Called before each launch of a CUDA graph.
   GraphedStage::Comparison compare_graphs;
   DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
-  // Stands between the ranks and their communicators, where it is set.
+  // If set, wraps each rank's communicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
 };
 
 struct LayoutOutcome {
   std::vector<double> losses, norms;
-  // Of models with experts:
+  // The router's losses, for models with experts.
   std::vector<double> balances, z_losses;
-  double smallest_margin = 1;  // between what a router on the CPU chose or kept and what it did not
+  // Smallest difference between the score of what a router on the CPU chose or kept and the score
+  // of what it did not.
+  double smallest_margin = 1;
   double evaluation = 0;
-  GraphedStage::Counts graphs;  // of the first rank
-  // Of the first rank: bytes by kind when it held the most, and what it sent in its steps.
+  GraphedStage::Counts graphs;  // counts of the first rank
+  // The first rank's bytes by kind at its peak, and what it sent in its steps.
   std::map<std::string, int64_t> memory;
   std::shared_ptr<BytesSent> sent = std::make_shared<BytesSent>();
   // All that a checkpoint holds, by name: weights and optimizer state.
   std::map<std::string, WholeTensor> state;
 };
 
-// Trains on threads. Fails the test where ranks disagree, where a rank's memory is not what was
-// planned, and where an element is held by no rank or by two.
+// Trains on threads. Fails the test if ranks disagree, if a rank's memory is not what was planned,
+// or if an element is held by no rank or by two.
 LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
                             const SampleSource& source);
 

@@ -1,6 +1,6 @@
-// Whether the comparison with one rank would see a mistake: runs in which every call of one kind in
-// one group is wrong, as a forgotten reduction, a doubled one, a mean in place of a sum or shards
-// in the wrong order would make it, must not pass for the run of one rank.
+// Tests that the comparison with one rank finds mistakes: a run in which every call of one kind in
+// one group is wrong must not pass for the run of one rank. The calls go wrong as by a forgotten
+// reduction, a doubled one, a mean in place of a sum, or shards in the wrong order.
 
 #include <cmath>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace {
 enum class Fault {
   kDropped,    // the call is not made
   kDoubled,    // a sum is made twice
-  kHalved,     // what a sum gives is halved
+  kHalved,     // the result of a sum is halved
   kRotated,    // each rank gets what the one before it should get
   kWrongRoot,  // a broadcast comes from the next rank
 };
@@ -80,7 +80,7 @@ class MutatedCommunicator : public Communicator {
         break;
       case Fault::kRotated: {
         CollectiveCall rotated = call;
-        // What is gathered is rotated afterwards, what is scattered before.
+        // A gathered result is rotated afterwards, an input to scatter before.
         if (call.collective == Collective::kReduceScatter) Rotate(call.in, size());
         communicator_->Run(rotated, stream);
         if (call.collective != Collective::kReduceScatter) Rotate(result, size());
@@ -196,7 +196,7 @@ std::vector<Scene> Scenes() {
 }
 
 constexpr int kSteps = 3;
-constexpr double kTolerance = 2e-6;  // parallel_equivalence_test's
+constexpr double kTolerance = 2e-6;  // that of parallel_equivalence_test
 
 LayoutOutcome Train(const TrainerOptions& run, const Layout& layout, const Mutation* mutation) {
   const bool encodes = run.model.kind == ModelKind::kT5;
@@ -238,7 +238,8 @@ bool SameRun(const LayoutOutcome& got, const LayoutOutcome& want) {
   return true;
 }
 
-// As in parallel_equivalence_test, which asserts how far apart its routers' scores lie.
+// The same model as in parallel_equivalence_test, which asserts how far apart its routers' scores
+// lie.
 TrainerOptions RunWithExperts() {
   TrainerOptions run = TinyRun(SmallMixtral(), OptimizerOptions::kSgd);
   run.model.transformer.moe.layers = {false, true, false, true};
@@ -261,7 +262,7 @@ TEST(MutationTest, EveryMistakeInCommunicationIsSeen) {
     const Mutation none = {"none", "no such group", Collective::kAllReduce, Fault::kDropped};
     EXPECT_TRUE(SameRun(Train(run, scene.layout, &none), alone));
     for (const Mutation& mutation : scene.mutations) {
-      // Ranks that disagree fail the harness, which is as good.
+      // Ranks that disagree fail the harness, which also finds the mistake.
       testing::TestPartResultArray failures;
       bool same = false;
       {

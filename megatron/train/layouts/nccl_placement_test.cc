@@ -1,6 +1,6 @@
-// Training whose ranks talk by NCCL, which threads play here (comm/nccl/fake_nccl.h), against
-// training on the CPU: sums in the order of ranks are the same bits, and communication that
-// overlaps changes none.
+// Compares training whose ranks communicate by NCCL, which threads imitate here
+// (comm/nccl/fake_nccl.h), with training on the CPU: sums in the order of ranks give the same bits,
+// and overlapping communication changes none.
 #include <memory>
 
 #include "glog/logging.h"

@@ -1,6 +1,6 @@
-// One run on any layout: cases that cover every pair of values of every two settings give the
-// losses, gradient norms and weights that one rank gives. $MEGATRON_CASES says how many (default
-// 40); the first of them are the covering array, the others are drawn at random.
+// Trains on layouts that together cover every pair of values of every two settings, and expects the
+// losses, gradient norms and weights that one rank gives. $MEGATRON_CASES is the number of cases
+// (default 40); the first of them are the covering array, the others are drawn at random.
 
 #include <algorithm>
 #include <array>
@@ -22,11 +22,11 @@ namespace {
 
 constexpr int kSteps = 10;
 constexpr double kLossTolerance = 2e-6;
-// Of scores of about 1, which differ between layouts by some 1e-7.
+// Scores are about 1 and differ between layouts by about 1e-7.
 constexpr double kRouterMargin = 1e-5;
 constexpr double kSgdTolerance = 2e-6, kAdamTolerance = 1e-5;  // relative L2 of a tensor
 
-// How the model and the work on it are cut along the pipeline.
+// The ways to divide the model and its work over the pipeline.
 enum Parts {
   kEven,
   kInterleaved,
@@ -39,7 +39,7 @@ enum Parts {
   kNumParts
 };
 
-// The settings, each by the index of its value.
+// The settings. A case holds for each the index of its value.
 enum Setting {
   kModel,
   kOptimizer,
@@ -133,7 +133,7 @@ std::vector<Case> AllCases() {
   }
 }
 
-// Two settings and their values, numbered.
+// The pairs of two settings and their values, by number.
 constexpr int kMostValues = 8;
 using Pairs = std::array<int, kNumSettings*(kNumSettings - 1) / 2>;
 constexpr int kNumPairs = kNumSettings * kMostValues * kNumSettings * kMostValues;
@@ -150,7 +150,8 @@ Pairs PairsOf(const Case& c) {
   return pairs;
 }
 
-// Greedily the case that covers the most pairs not covered yet, until all that can occur are.
+// Adds greedily the case that covers the most pairs not covered yet, until all pairs that can occur
+// are covered.
 std::vector<Case> CoveringArray(const std::vector<Case>& all) {
   std::vector<char> open(kNumPairs);
   for (const Case& c : all) {
@@ -180,7 +181,7 @@ TrainerOptions RunOf(const Case& c) {
   TrainerOptions run = TinyRun(
       models[c[kModel]], c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
   run.model.transformer.qk_norm = c[kModel] == kLlama;
-  // Few decisions, far apart; and a stage without experts.
+  // Routers make few decisions, with scores far apart; one stage has no experts.
   if (HasExperts(c)) {
     run.model.transformer.moe.layers = {false, true, false, true};
     run.model.transformer.init_std = 0.08f;
@@ -200,7 +201,7 @@ std::string Describe(const Case& c) {
                       c[kDocuments] == 1 ? " documents" : "");
 }
 
-// Relative, of b.
+// Returns the L2 norm of a - b relative to that of b.
 double Distance(const float* a, const float* b, int64_t count) {
   double difference = 0, norm = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -210,9 +211,9 @@ double Distance(const float* a, const float* b, int64_t count) {
   return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
-// The gradient of a bias of keys that are not rotated is nothing but rounding, which AdamW blows
-// up: those are compared by themselves, absolutely, and then made equal. A gradient that is there
-// by mistake, above AdamW's epsilon, moves them by 1e-3 a step.
+// The gradient of a bias of keys that are not rotated is nothing but rounding error, which AdamW
+// blows up: these biases are compared separately, by absolute differences, and then made equal. A
+// gradient that is there by mistake, above AdamW's epsilon, moves them by 1e-3 a step.
 void CompareKeyBiases(const WholeTensor& want, double bound, std::vector<float>* got) {
   const float* expected = reinterpret_cast<const float*>(want.bytes.data());
   const int64_t groups = want.shape[0], rows = want.shape[1], size = want.shape[2];
@@ -243,8 +244,7 @@ void CompareWeights(const LayoutOutcome& got, const LayoutOutcome& want, bool sg
   }
 }
 
-// Otherwise a layout's rounding could decide where a token goes, and the next test would fail of
-// it.
+// Otherwise a layout's rounding could decide where a token goes, and the next test would fail.
 TEST(ParallelEquivalenceTest, RoutersOfTheModelsWithExpertsDecideFarAboveRounding) {
   const CountingSource source;
   for (int model : {kMixtral, kDeepSeek, kBalanced}) {

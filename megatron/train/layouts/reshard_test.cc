@@ -1,4 +1,5 @@
-// A checkpoint of any layout, loaded by any other: the same bits, and the same run goes on.
+// Loads a checkpoint of any layout in any other layout: the bits are the same, and the same run
+// continues.
 
 #include <random>
 #include <string>
@@ -133,8 +134,8 @@ TEST_F(ReshardTest, AnyLayoutOfExpertsLoadsWhatAnyOtherSavedBitForBit) {
   }
 }
 
-// Three layouts in one run: every sample is read once for each copy of the model's ranks, none
-// twice, none skipped, and the losses are those of one rank all along.
+// One run on three layouts in turn: every sample is read once for each copy of the model's ranks,
+// none twice, none skipped, and all losses are those of one rank.
 TEST_F(ReshardTest, TrainingGoesOnWhereItWasOnOtherRanks) {
   const TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   LayoutRun whole;

@@ -12,7 +12,7 @@ namespace {
 constexpr double kTolerance = 2e-6, kAbsoluteTolerance = 1e-9;
 
 struct Differences {
-  double relative = 0;  // L2
+  double relative = 0;  // relative L2 norm
   double largest = 0;
 };
 

@@ -1,5 +1,5 @@
-// Whether a layout has trained what one rank trains, within rounding: for the tests of models whose
-// samples have any length.
+// Compares the training of a layout with that of one rank, within rounding, for the tests of models
+// whose samples have any length.
 #ifndef MEGATRON_TRAIN_LAYOUTS_SAME_TRAINING_H_
 #define MEGATRON_TRAIN_LAYOUTS_SAME_TRAINING_H_
 
@@ -11,17 +11,17 @@
 
 namespace megatron {
 
-// SGD, evaluated at the end, with a layer of each part recomputed.
+// Trains with SGD, with a layer of each part recomputed, and evaluates at the end.
 LayoutOutcome TrainSentences(const ModelOptions& model, const Layout& layout, int steps,
                              const SampleSource& source);
 
-// How a tensor's elements are compared: not where they are nothing but rounding; by their
-// differences, to 1e-9, where rounding is of the size of sums that nearly cancelled; else by the
-// relative L2 of all, to 2e-6.
+// The ways to compare a tensor's elements. kNone: not at all, for elements that are nothing but
+// rounding error. kAbsolute: by their differences, to 1e-9, for sums that nearly cancel, so that
+// rounding error is as large as they are. kRelative: by the relative L2 norm of all, to 2e-6.
 enum class Comparison { kNone, kAbsolute, kRelative };
 
-// Losses and norms of all steps to 2e-6, and the tensors, but for the optimizer's, as `comparison`
-// says.
+// Compares the losses and norms of all steps to 2e-6, and the tensors, except the optimizer's, as
+// `comparison` says.
 void ExpectSameTraining(const LayoutOutcome& got, const LayoutOutcome& want,
                         absl::FunctionRef<Comparison(const std::string& name)> comparison);
 

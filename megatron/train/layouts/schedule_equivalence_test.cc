@@ -1,5 +1,5 @@
-// What a schedule may change: time and memory. Over the same parts of the model every schedule adds
-// the gradients of micro-batches in the same order, and so gives the same bits.
+// Tests that a schedule changes only time and memory. With the same parts of the model, every
+// schedule adds the gradients of micro-batches in the same order, and so gives the same bits.
 
 #include "gtest/gtest.h"
 #include "megatron/models/model_harness.h"
@@ -42,7 +42,8 @@ TEST(ScheduleEquivalenceTest, SchedulesOverTheSamePartsGiveTheSameBits) {
   }
 }
 
-// The same forwards, and sums in the same order, but for the norm's.
+// The forward passes are the same, and sums have the same order, except for those of the gradient
+// norm.
 TEST(ScheduleEquivalenceTest, ZbVGivesTheFirstLossesOfOneRank) {
   const TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
   const LayoutOutcome want = Train(run, {});

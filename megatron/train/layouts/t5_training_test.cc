@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSteps = 10;
 
-// As Megatron's.
+// A T5 like Megatron's.
 ModelOptions SmallT5() {
   ModelOptions options = SmallGpt2();
   options.kind = ModelKind::kT5;
@@ -24,7 +24,7 @@ ModelOptions SmallT5() {
   return options;
 }
 
-// As T5 1.1: positions are relative, nothing has a bias, the MLP is gated.
+// A model like T5 1.1: positions are relative, nothing has a bias, the MLP is gated.
 ModelOptions SmallRelativeT5() {
   ModelOptions options = SmallT5();
   options.learned_positions = options.tied_embeddings = options.output_bias = false;
@@ -44,7 +44,7 @@ LayoutOutcome Train(const ModelOptions& model, const Layout& layout) {
 
 void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
   ExpectSameTraining(got, want, [](const std::string& name) {
-    // The gradient of keys' biases is nothing but rounding.
+    // The gradient of the keys' biases is nothing but rounding error.
     const bool of_keys =
         absl::EndsWith(name, "linear_qkv.bias") || absl::EndsWith(name, "linear_kv.bias");
     return of_keys ? Comparison::kNone : Comparison::kRelative;
@@ -78,7 +78,7 @@ std::vector<Layout> Layouts() {
   uneven.layers = {3, 3, 2};
   Layout alone;
   alone.micro_batch_size = 8;
-  Layout ring;  // tokens of both sides dealt out
+  Layout ring;  // tokens of both sides are divided
   ring.context = 2;
   ring.micro_batch_size = 2;
   Layout heads = ring;

@@ -89,8 +89,8 @@ bool IsMetrics(const Json& object) {
          (object.contains(kLoss) || object.contains(kValidation) || object.contains(kTest));
 }
 
-// What a crash leaves of a line that began as records do, wherever it was cut, or whose first bytes
-// never reached the disk. `line` is without its line feed.
+// Returns whether `line`, without its line feed, is what a crash leaves of a record: a line that
+// begins as records do and was cut somewhere, or one whose first bytes never reached the disk.
 bool MayBeTorn(absl::string_view line) {
   return line.empty() || line.front() == '\0' || absl::StartsWith(line, kRecordStart) ||
          absl::StartsWith(kRecordStart, line);
@@ -121,7 +121,7 @@ absl::Status ForEachRecord(absl::string_view text, Visitor visit) {
   return absl::OkStatus();
 }
 
-// The records up to the first one after `last_iteration`.
+// Returns the records up to the first one after `last_iteration`.
 absl::StatusOr<std::string> RecordsUpTo(absl::string_view text, int64_t last_iteration) {
   std::string records;
   MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view line, const Json& object) {
@@ -203,7 +203,7 @@ absl::StatusOr<std::unique_ptr<JsonlWriter>> JsonlWriter::Open(FileSystem& fs,
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(replacement));
   MEGATRON_RETURN_IF_ERROR(file->Append(kept));
   MEGATRON_RETURN_IF_ERROR(file->Sync());
-  MEGATRON_RETURN_IF_ERROR(fs.Rename(replacement, path));  // the open file goes along with its name
+  MEGATRON_RETURN_IF_ERROR(fs.Rename(replacement, path));  // `file` stays open under its new name
   MEGATRON_RETURN_IF_ERROR(fs.SyncDir(directory));
   return absl::WrapUnique(new JsonlWriter(std::move(file)));
 }

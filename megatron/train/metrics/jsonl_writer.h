@@ -13,9 +13,10 @@
 // their old lines are dropped when the file is opened, so that the file reads as if nothing had
 // happened.
 //
-// A line is *torn* when it is no JSON and begins as a record does, or with a zero byte, or is
-// empty: what a crash, a full disk or a power cut leaves of a record. Readers pass over torn lines,
-// JsonlWriter::Open removes them, and a record that follows one starts on a line of its own.
+// A line is *torn* when it is not JSON and begins as a record does, begins with a zero byte, or is
+// empty: this is what a crash, a full disk or a power cut leaves of a record. Readers pass over
+// torn lines, JsonlWriter::Open removes them, and a record that follows one starts on a line of its
+// own.
 
 #ifndef MEGATRON_TRAIN_METRICS_JSONL_WRITER_H_
 #define MEGATRON_TRAIN_METRICS_JSONL_WRITER_H_
@@ -35,19 +36,19 @@
 
 namespace megatron {
 
-// The contents of a file. Its steps hold only what a line has: neither what the model measures
-// besides "lm loss" nor intervals.
+// The contents of a file. Its steps hold only the values of a line: no intervals, and no measures
+// of the model other than "lm loss".
 struct MetricsHistory {
   std::vector<StepMetrics> steps;
-  std::vector<EvaluationMetrics> evaluations;  // on the validation set
-  std::vector<EvaluationMetrics> tests;        // on the test set
+  std::vector<EvaluationMetrics> evaluations;  // evaluations on the validation set
+  std::vector<EvaluationMetrics> tests;        // evaluations on the test set
 };
 
 std::string ToJsonLine(const StepMetrics& step);
 std::string ToJsonLine(const EvaluationMetrics& evaluation);
 
 // InvalidArgument names the first line that is neither a record nor torn. A last line without its
-// line feed counts as torn, also where only the line feed is missing.
+// line feed counts as torn, even if only the line feed is missing.
 absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text);
 
 // Each record is one write to the operating system: a program that is killed loses none, a machine
@@ -55,9 +56,9 @@ absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text);
 class JsonlWriter : public MetricsWriter {
  public:
   // Keeps the records of iterations up to `last_iteration` (0 when training starts from the
-  // beginning) and removes later ones, at one stroke: a crash leaves the old file or the new one.
-  // Removes torn lines, too. Makes the directory where there is none. Fails on a file that holds
-  // anything else than metrics, and leaves it as it is.
+  // beginning) and removes later ones atomically: a crash leaves the old file or the new one.
+  // Removes torn lines, too. Makes the directory if there is none. Fails on a file that holds
+  // anything other than metrics, and leaves it as it is.
   static absl::StatusOr<std::unique_ptr<JsonlWriter>> Open(FileSystem& fs, const std::string& path,
                                                            int64_t last_iteration);
 

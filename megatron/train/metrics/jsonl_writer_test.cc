@@ -172,7 +172,8 @@ TEST_F(JsonlWriterTest, BeginsANewLineAfterAWriteThatFailedMidway) {
 TEST_F(JsonlWriterTest, TornLinesAreSkippedWhereverTheyAre) {
   const std::string first = ToJsonLine(Step(1)), second = ToJsonLine(Step(2));
   const std::string zeros(40, '\0');
-  // A part of a record, alone or with another one behind it; and sectors that were never written.
+  // The cases: a part of a record, alone or followed by another record; and sectors that were never
+  // written.
   for (const std::string& torn :
        {std::string(), second.substr(0, 1), second.substr(0, 5), second.substr(0, 60),
         second.substr(0, 60) + first.substr(0, first.size() - 1), zeros,

@@ -12,7 +12,7 @@ namespace megatron {
 
 namespace {
 
-// Megatron's part of the line.
+// Returns Megatron's part of the line.
 std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
   const IntervalMetrics& interval = *step.interval;
   std::string line =

@@ -1,7 +1,6 @@
 // Something that takes the metrics of a run while it trains: the log, a file, a service.
 //
-// To add one, write a class beside this file and put it into OpenMetricsWriters
-// (metrics_writers.cc).
+// A new writer is a class beside this file that OpenMetricsWriters (metrics_writers.cc) opens.
 #ifndef MEGATRON_TRAIN_METRICS_METRICS_WRITER_H_
 #define MEGATRON_TRAIN_METRICS_METRICS_WRITER_H_
 

@@ -1,4 +1,4 @@
-// The metrics writers of a run, and the one place that knows which there are.
+// Opens the metrics writers of a run. Only this library knows all of them.
 #ifndef MEGATRON_TRAIN_METRICS_METRICS_WRITERS_H_
 #define MEGATRON_TRAIN_METRICS_METRICS_WRITERS_H_
 
@@ -17,8 +17,8 @@
 
 namespace megatron {
 
-// Hands the metrics to each of its writers. The first error of any is logged, the others are not: a
-// full disk would say so at every step.
+// Hands the metrics to each of its writers. Only the first error of all is logged: a full disk
+// would give one at every step.
 class MetricsWriters {
  public:
   using List = std::vector<std::unique_ptr<MetricsWriter>>;
@@ -40,8 +40,8 @@ class MetricsWriters {
 };
 
 // Opens what the options ask for, for a run that goes on after `last_iteration` (0: from the
-// beginning). The rank that prints for all has writers, the others have none. Fails where a file
-// can't be opened.
+// beginning). The rank that prints for all has writers, the others have none. Fails if a file can't
+// be opened.
 absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options,
                                                   int64_t last_iteration, FileSystem& fs,
                                                   RankConsole* console);

@@ -2,7 +2,7 @@
 //
 //   step 120/1000 [=====>                        ] 12% | loss 3.214 | 31456 tokens/s | ETA 8m36s
 //
-// Where the output is no terminal (a file, a pipe), nothing is printed.
+// If the output is not a terminal (but a file or a pipe), nothing is printed.
 
 #ifndef MEGATRON_TRAIN_METRICS_PROGRESS_BAR_H_
 #define MEGATRON_TRAIN_METRICS_PROGRESS_BAR_H_
@@ -28,7 +28,7 @@ struct ProgressStyle {
   bool color = false;
 };
 
-// The line, without a line feed.
+// Returns the line, without a line feed.
 std::string FormatProgress(const Progress& progress, const ProgressStyle& style);
 
 // Used by one thread.

@@ -1,4 +1,4 @@
-// What a rank prints while it trains: its lines share the terminal with the progress bar.
+// The output of a rank while it trains: its lines share the terminal with the progress bar.
 #ifndef MEGATRON_TRAIN_METRICS_RANK_CONSOLE_H_
 #define MEGATRON_TRAIN_METRICS_RANK_CONSOLE_H_
 
@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// Used by the rank's thread. Whoever watches the rank sees when it waits for a reader.
+// Used by the rank's thread. The watchdog sees when the rank waits for a reader of its output.
 class RankConsole {
  public:
   // One rank prints for all: only that one `prints`. `progress` must outlive this.
@@ -17,14 +17,14 @@ class RankConsole {
 
   bool prints() const { return prints_; }
 
-  // Print to stdout what all ranks know alike.
+  // Print to stdout a text that is the same on all ranks.
   void Print(const std::string& text);
   void PrintLine(const std::string& line) { Print(line + "\n"); }
-  // Prints to stdout what this rank alone knows, whether it prints for all or not.
+  // Prints to stdout a text of this rank alone, whether it prints for all or not.
   void PrintOwn(const std::string& text);
-  // Logs what all ranks know alike.
+  // Logs a text that is the same on all ranks.
   void LogError(const std::string& message);
-  // Logs what this rank alone knows.
+  // Logs a text of this rank alone.
   void LogOwnError(const std::string& message);
 
   void ShowProgress(const Progress& progress);

@@ -1,4 +1,4 @@
-// Computes the metrics of each step from what the trainer reports of it and how long it took.
+// Computes the metrics of each step from the trainer's report and the time that it took.
 #ifndef MEGATRON_TRAIN_METRICS_STEP_METER_H_
 #define MEGATRON_TRAIN_METRICS_STEP_METER_H_
 
@@ -13,11 +13,11 @@
 
 namespace megatron {
 
-// What speeds are computed from.
+// The quantities from which speeds are computed.
 struct SpeedBasis {
-  double flops_per_token = 0;       // with causal attention counted where the mask lets it be
-  double full_flops_per_token = 0;  // and with attention in full
-  // What all ranks' devices can do at most, in FLOP/s; nothing where that is unknown.
+  double flops_per_token = 0;       // counts attention only where the causal mask allows it
+  double full_flops_per_token = 0;  // counts attention in full
+  // The peak of all ranks' devices together, in FLOP/s; unset if it is unknown.
   std::optional<double> peak_flops;
 };
 
@@ -28,7 +28,8 @@ class StepMeter {
   StepMeter(const RunOptions& options, const SpeedBasis& basis, int64_t last_iteration)
       : options_(options), basis_(basis), last_iteration_(last_iteration) {}
 
-  // The metrics of a step that took `elapsed` and ended at `time`. `progress` includes the step.
+  // Returns the metrics of a step that took `elapsed` and ended at `time`. `progress` includes the
+  // step.
   StepMetrics Measure(const StepReport& report, const TrainingProgress& progress,
                       absl::Duration elapsed, absl::Time time);
 
@@ -52,7 +53,7 @@ class StepMeter {
   Interval interval_;
 };
 
-// The metrics of an evaluation that was made at `progress`.
+// Returns the metrics of an evaluation that was made at `progress`.
 EvaluationMetrics ToEvaluationMetrics(const Measured& measured, const TrainingProgress& progress,
                                       bool on_test_set);
 

@@ -14,28 +14,28 @@ namespace megatron {
 
 struct MeasuredSchedule;
 
-// What a model measures, under the name of the log line ("sop loss").
+// A measure of the model, with its name in the log line ("sop loss").
 struct NamedValue {
   std::string name;
   double value = 0;
-  bool is_loss = false;  // a part of what is minimized; else a share of right predictions
+  bool is_loss = false;  // a part of the loss; else a share of right predictions
 };
 
-// How fast an iteration was, or on average the iterations of an interval.
+// The speed of an iteration, or the mean speed of the iterations of an interval.
 struct Speed {
-  double elapsed_ms = 0;  // per iteration
+  double elapsed_ms = 0;  // time per iteration
   double tokens_per_second = 0;
   double model_tflops = 0;  // TFLOP/s of all ranks; attention is counted where it is causal
-  // Share of the devices' peak, of 1, where that is known: with attention counted where the causal
-  // mask lets it be, and with attention in full.
+  // Shares of the devices' peak, from 0 to 1, if that is known. The first counts attention only
+  // where the causal mask allows it, the second in full.
   std::optional<double> mfu, full_mfu;
-  std::optional<double> tflops_per_rank;  // with logging.log_throughput
+  std::optional<double> tflops_per_rank;  // set with logging.log_throughput
   absl::Duration time_left = absl::ZeroDuration();
 };
 
-// What is known of the iterations since the last log line.
+// The values of the iterations since the last log line.
 struct IntervalMetrics {
-  // Means of the losses over the iterations that were not skipped; empty where all were.
+  // Means of the losses over the iterations that were not skipped; empty if all were.
   std::vector<NamedValue> losses;
   Speed speed;
   int64_t skipped_iterations = 0;
@@ -43,8 +43,8 @@ struct IntervalMetrics {
 };
 
 struct StepMetrics {
-  absl::Time time;        // when the step had ended
-  int64_t iteration = 0;  // the first one is 1
+  absl::Time time;        // time at which the step ended
+  int64_t iteration = 0;  // the first iteration is 1
   int64_t train_iters = 0;
   int64_t consumed_samples = 0;
   int64_t global_batch_size = 0;
@@ -53,22 +53,22 @@ struct StepMetrics {
   double total_loss = 0;                // the sum of the losses of the model's head
   double learning_rate = 0;
   double loss_scale = 1;
-  std::optional<double> grad_norm;    // unset where the step was skipped
-  std::optional<double> params_norm;  // with logging.log_params_norm
-  std::optional<int64_t> num_zeros;   // with logging.log_num_zeros_in_grad
+  std::optional<double> grad_norm;    // unset if the step was skipped
+  std::optional<double> params_norm;  // set with logging.log_params_norm
+  std::optional<int64_t> num_zeros;   // set with logging.log_num_zeros_in_grad
   bool skipped = false;
   Speed speed;
   // Set at iterations that are logged: each multiple of logging.log_interval, and the first one of
   // this program.
   std::optional<IntervalMetrics> interval;
-  // When each part of the step's pipeline ran; null without logging.pipeline_timeline_file. Valid
-  // until the next step.
+  // The times at which the parts of the step's pipeline ran; null without
+  // logging.pipeline_timeline_file. Valid until the next step.
   const MeasuredSchedule* pipeline = nullptr;
 };
 
 struct EvaluationMetrics {
   int64_t iteration = 0;
-  int64_t consumed_samples = 0;  // of the training set
+  int64_t consumed_samples = 0;  // samples of the training set
   bool on_test_set = false;
   double loss = 0;                      // "lm loss"
   std::vector<NamedValue> others = {};  // what else the model measures

@@ -15,7 +15,7 @@ namespace megatron {
 
 class CountedStage : public StageWrapper {
  public:
-  // Both must outlive this; `memory` is the stage's.
+  // `stage` and `memory`, the stage's memory, must outlive this.
   CountedStage(Stage* stage, const StageMemory& memory) : StageWrapper(stage), memory_(memory) {}
 
   void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,

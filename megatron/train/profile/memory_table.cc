@@ -38,7 +38,7 @@ std::string FormatRow(const Row& row) {
                          FormatBytes(row.planned));
 }
 
-// 0 where the system does not tell.
+// Returns this process's peak resident bytes, 0 if the system does not tell.
 int64_t MostResidentBytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {

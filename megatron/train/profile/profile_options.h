@@ -1,4 +1,4 @@
-// What part of a run is looked at more closely, and where that is written.
+// Options of the profiler: the part of a run that is profiled, and where the result is written.
 #ifndef MEGATRON_TRAIN_PROFILE_PROFILE_OPTIONS_H_
 #define MEGATRON_TRAIN_PROFILE_PROFILE_OPTIONS_H_
 
@@ -11,7 +11,7 @@ namespace megatron {
 
 struct ProfileOptions {
   bool enabled = false;
-  // From when so many iterations are done until so many are.
+  // Profiling begins when `start` iterations are done and ends when `end` are.
   int64_t start = 0, end = 0;
   std::vector<int64_t> ranks;
   std::string directory;

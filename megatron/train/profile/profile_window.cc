@@ -52,7 +52,7 @@ absl::StatusOr<std::string> ProfileWindow::End(int64_t iterations) {
   if (stream_.device().type == DeviceType::kCuda) StopCudaProfiler();
   const int rank = context_.world.rank();
   const std::string title = absl::StrCat("rank ", rank, " of ", context_.world.size());
-  // A run that was continued within the window does not write over what was seen before.
+  // A run that was continued within the window does not write over the trace of the first part.
   const std::string path =
       TracePath(context_.options.directory, rank, first_ > context_.options.start ? first_ : 0);
   const std::string text = TraceJson(rank, title, context_.trace->Stop());

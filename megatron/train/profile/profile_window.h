@@ -1,8 +1,8 @@
-// The part of a run that is profiled: begins and ends the trace of each rank that is looked at, and
-// tells of it.
+// The part of a run that is profiled: begins and ends the trace of each profiled rank, and reports
+// it.
 //
-// All ranks call it alike, since they wait for each other before the trace begins, so that their
-// times have one zero. Only those whose stream is followed write anything.
+// All ranks make the same calls, since they wait for each other before the trace begins, so that
+// their times have one zero. Only ranks whose stream is traced write anything.
 #ifndef MEGATRON_TRAIN_PROFILE_PROFILE_WINDOW_H_
 #define MEGATRON_TRAIN_PROFILE_PROFILE_WINDOW_H_
 
@@ -26,18 +26,18 @@ class ProfileWindow {
   struct Context {
     ProfileOptions options;
     ProcessGroup world;
-    Trace* trace = nullptr;  // null: this rank is not looked at
+    Trace* trace = nullptr;  // null: this rank is not profiled
     const MemoryLedger* ledger = nullptr;
     BytesByName planned;
   };
 
-  // Both must outlive this. `stream` is the one that computes.
+  // `stream`, the compute stream, and `fs` must outlive this.
   ProfileWindow(const Context& context, const Stream& stream, FileSystem& fs);
 
-  // So many iterations are done and another follows: the window may begin or end here. Returns what
-  // there is to tell, mostly nothing.
+  // To be called when `iterations` are done and another follows: the window may begin or end here.
+  // Returns a message for the log, mostly empty.
   absl::StatusOr<std::string> Reach(int64_t iterations);
-  // Training is left after so many iterations.
+  // To be called when training ends after `iterations`.
   absl::StatusOr<std::string> Leave(int64_t iterations);
 
  private:
@@ -52,8 +52,8 @@ class ProfileWindow {
   int64_t first_ = 0;  // iterations done when it began
 };
 
-// "PROFILE_DIR/trace_rank_3.json"; of a window that a continued run began late, after 11
-// iterations, "PROFILE_DIR/trace_rank_3_from_12.json".
+// Returns "PROFILE_DIR/trace_rank_3.json", or "PROFILE_DIR/trace_rank_3_from_12.json" for a window
+// that a continued run began late, after 11 iterations.
 std::string TracePath(const std::string& directory, int rank, int64_t after);
 
 }  // namespace megatron

@@ -1,8 +1,8 @@
-// What was traced of a rank as a file for ui.perfetto.dev or chrome://tracing.
+// Writes the trace of a rank as JSON for ui.perfetto.dev or chrome://tracing.
 //
 // The format is the Trace Event Format (Google, 2016): complete events "X" with times in
 // microseconds, counters "C", names as metadata "M". The rank is the process; each stream is a
-// thread, and a GPU's stream is two: the host that enqueues, and the device.
+// thread, and a GPU's stream is two threads: the host that enqueues, and the device.
 #ifndef MEGATRON_TRAIN_PROFILE_TRACE_JSON_H_
 #define MEGATRON_TRAIN_PROFILE_TRACE_JSON_H_
 

@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-constexpr int kGuesses = 3;  // shown of each gap at the end of a run
+constexpr int kGuesses = 3;  // answers shown for each gap at the end of a run
 
 class Bert : public Recipe {
  public:

@@ -1,4 +1,4 @@
-// How a BERT is trained.
+// The recipe for training a BERT.
 #ifndef MEGATRON_TRAIN_RECIPES_BERT_RECIPE_H_
 #define MEGATRON_TRAIN_RECIPES_BERT_RECIPE_H_
 

@@ -1,4 +1,4 @@
-// How a GPT is trained.
+// The recipe for training a GPT.
 #ifndef MEGATRON_TRAIN_RECIPES_GPT_RECIPE_H_
 #define MEGATRON_TRAIN_RECIPES_GPT_RECIPE_H_
 

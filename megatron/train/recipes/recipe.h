@@ -1,5 +1,5 @@
-// Recipe: everything in which training a model of one kind differs from training the others. What a
-// model itself is made of is in models/.
+// Recipe: everything in which training one kind of model differs from training the others. The
+// models themselves are in models/.
 #ifndef MEGATRON_TRAIN_RECIPES_RECIPE_H_
 #define MEGATRON_TRAIN_RECIPES_RECIPE_H_
 
@@ -17,13 +17,13 @@
 
 namespace megatron {
 
-// The most tokens of one sample.
+// The largest number of tokens of one sample.
 struct SampleLengths {
-  int64_t seq_length = 0;          // tokens for the stack that the loss is computed behind
+  int64_t seq_length = 0;          // tokens for the stack that ends in the loss
   int64_t encoder_seq_length = 0;  // tokens for the encoder in front of it; 0: there is none
 };
 
-// The prompt of a trained model at the end of a run, and the functions that show its answer.
+// The prompt for the trained model at the end of a run, and the functions that show its answer.
 struct PromptTask {
   std::string prompt;
   int64_t tokens = 0;  // the most tokens to write
@@ -40,12 +40,12 @@ class Recipe {
  public:
   virtual ~Recipe() = default;
 
-  // Sets the fields of *options that this kind of model has, or has otherwise, than the others.
+  // Sets the fields of *options that only this kind of model has, or that differ for it.
   virtual void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const = 0;
   virtual SampleLengths LengthsOf(const config::ModelConfig& model) const {
     return {model.seq_length(), 0};
   }
-  // Sets what the samples of a micro-batch hold beside their tokens.
+  // Sets what the samples of a micro-batch hold besides their tokens.
   virtual void SetPacking(PackerOptions* options) const {}
   // Sets how samples are made of the data's tokens.
   virtual void SetData(const config::PretrainConfig& config, DataOptions* options) const {}
@@ -55,7 +55,7 @@ class Recipe {
   // Refuses a prompt that FinishRun could not use.
   virtual absl::Status CheckPrompt(const std::string& prompt, const Tokenizer& tokenizer,
                                    const GeneratorLimits& limits) const = 0;
-  // Shows what the model makes of the prompt. All ranks that hold the model call it.
+  // Shows the model's answer to the prompt. All ranks that hold the model call it.
   virtual void FinishRun(const PromptTask& task) const = 0;
 };
 

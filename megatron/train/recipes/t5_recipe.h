@@ -1,4 +1,4 @@
-// How a T5 is trained.
+// The recipe for training a T5.
 #ifndef MEGATRON_TRAIN_RECIPES_T5_RECIPE_H_
 #define MEGATRON_TRAIN_RECIPES_T5_RECIPE_H_
 

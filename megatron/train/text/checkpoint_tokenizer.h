@@ -1,4 +1,4 @@
-// The places of the files of a checkpoint's tokenizer.
+// Finds the files of a checkpoint's tokenizer.
 #ifndef MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_
 #define MEGATRON_TRAIN_TEXT_CHECKPOINT_TOKENIZER_H_
 
@@ -10,10 +10,10 @@
 
 namespace megatron {
 
-// The tokenizer that the configuration in a checkpoint describes. Its files are where that says;
-// one that is not there is looked for by its name beside the checkpoint and in `tokenizer/` beside
-// it, so that a directory of checkpoints that has its tokenizer with it, as import_hf makes one,
-// can be moved. `iteration` is the directory of one checkpoint.
+// Returns the tokenizer that the configuration in a checkpoint describes. Its files are where the
+// configuration says. A file that is not there is looked for by its name beside the checkpoint and
+// in `tokenizer/` beside it, so that a directory of checkpoints with its tokenizer inside, as
+// import_hf makes it, can be moved. `iteration` is the directory of one checkpoint.
 TokenizerOptions CheckpointTokenizer(FileSystem& fs, TokenizerOptions tokenizer,
                                      const std::string& iteration);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Guess = std::pair<int32_t, double>;
 
-// The likeliest tokens, of equal ones the lower first.
+// Returns the likeliest tokens; of equally likely ones, the one with the lower id is first.
 std::vector<Guess> Likeliest(absl::Span<const float> logits, int count) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);

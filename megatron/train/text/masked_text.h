@@ -21,20 +21,20 @@ struct FilledText {
   std::vector<std::vector<std::pair<std::string, double>>> guesses;
 };
 
-// Returns the tokens that the model reads: those of `text` between [CLS] and [SEP].
-// kInvalidArgument where the text has no [MASK], the vocabulary has none of the three, or
-// `max_tokens` are not enough.
+// Returns the tokens that the model reads: those of `text` between [CLS] and [SEP]. Returns
+// kInvalidArgument if the text has no [MASK], if the vocabulary lacks one of the three tokens, or
+// if the text has more than `max_tokens`.
 absl::StatusOr<std::vector<int32_t>> EncodeMasks(const std::string& text,
                                                  const Tokenizer& tokenizer, int64_t max_tokens);
 
-// Each gap is filled from the text as it was given: the model does not see what it put in others.
-// Where several ranks hold the model, all call it with the same text. kInvalidArgument where
-// EncodeMasks refuses it; kUnavailable where a peer was lost.
+// Fills each gap from the text as it was given: the model does not see what it put in others. If
+// several ranks hold the model, all call this with the same text. Returns kInvalidArgument if
+// EncodeMasks refuses the text; kUnavailable if a peer was lost.
 absl::StatusOr<FilledText> FillMasks(const std::string& text, int num_guesses,
                                      const Tokenizer& tokenizer, int64_t max_tokens,
                                      TextGenerator* model);
 
-// "1. cat 0.62, dog 0.11\n" for each gap.
+// Returns "1. cat 0.62, dog 0.11\n" for each gap.
 std::string FormatGuesses(const FilledText& filled);
 
 }  // namespace megatron

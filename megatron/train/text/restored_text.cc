@@ -24,7 +24,7 @@ int32_t LastToken(const SpecialTokens& special) {
   return special.eos >= 0 ? special.eos : special.eod;
 }
 
-// Each once, so that each has a span of its own.
+// Each sentinel may occur once, so that each has a span of its own.
 absl::Status CheckSentinels(absl::Span<const int32_t> tokens, const Tokenizer& tokenizer) {
   std::set<int32_t> seen;
   for (const int32_t token : tokens) {

@@ -1,4 +1,4 @@
-// Texts of which spans are missing, which a trained T5 restores. Sentinels stand for the spans:
+// Texts with missing spans, which a trained T5 restores. Sentinels stand for the spans:
 //
 //   Thank you <extra_id_0> me to your party <extra_id_1> week
 //   -> Thank you for inviting me to your party last week
@@ -29,26 +29,26 @@ struct RestoreOptions {
   GeneratorLimits limits;
 };
 
-// Returns the tokens that the encoder reads: those of `text`, and around them what the tokenizer's
-// file puts there. kInvalidArgument where the text is empty, longer than `max_tokens` with all of
-// it, or has a sentinel twice: both would be given the same span.
+// Returns the tokens that the encoder reads: those of `text`, and the tokens that the tokenizer's
+// file puts around them. Returns kInvalidArgument if the text is empty, if all of these are more
+// than `max_tokens`, or if the text has a sentinel twice: both would be given the same span.
 absl::StatusOr<std::vector<int32_t>> EncodeGaps(const std::string& text, const Tokenizer& tokenizer,
                                                 int64_t max_tokens);
 
-// The decoder begins with BOS, or padding where the vocabulary has none, and ends with EOS. Where
-// several ranks hold the model, all call it with the same text. Stops where `go_on` is false, on
-// all ranks alike. kInvalidArgument where EncodeGaps refuses the text, and where it has no gap and
-// nothing is written.
+// The decoder begins with BOS, or padding where the vocabulary has none, and ends with EOS. If
+// several ranks hold the model, all call this with the same text. Stops when `go_on` returns false,
+// on all ranks alike. Returns kInvalidArgument if EncodeGaps refuses the text, or if it has no gap
+// and nothing is written.
 absl::StatusOr<RestoredText> RestoreText(const std::string& text, const Tokenizer& tokenizer,
                                          const RestoreOptions& options, TextGenerator* model,
                                          absl::FunctionRef<bool()> go_on);
 
 // Returns `given` with each sentinel replaced by what follows the same sentinel in `written`, up to
-// the next one. A sentinel that is there several times counts the last time.
+// the next one. If a sentinel occurs several times, the last one counts.
 RestoredText PutTogether(absl::Span<const int32_t> given, absl::Span<const int32_t> written,
                          const Tokenizer& tokenizer);
 
-// "1. for inviting\n" for each span.
+// Returns "1. for inviting\n" for each span.
 std::string FormatSpans(const RestoredText& restored);
 
 }  // namespace megatron

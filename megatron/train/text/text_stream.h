@@ -1,4 +1,4 @@
-// Generated tokens as text, piece by piece as they come.
+// Turns generated tokens into text, piece by piece as they come.
 #ifndef MEGATRON_TRAIN_TEXT_TEXT_STREAM_H_
 #define MEGATRON_TRAIN_TEXT_TEXT_STREAM_H_
 
@@ -11,11 +11,11 @@
 
 namespace megatron {
 
-// A token's text may depend on its neighbours (separators between ids), so that the text of all is
-// decoded and the new end shown.
+// A token's text may depend on its neighbours (separators between ids), so all tokens are decoded
+// and the new end is shown.
 class TextStream {
  public:
-  // `prompt` holds the tokens that the text continues, and that have been shown.
+  // `prompt` holds the tokens that the text continues, which have been shown already.
   TextStream(const Tokenizer& tokenizer, std::vector<int32_t> prompt)
       : tokenizer_(tokenizer),
         tokens_(std::move(prompt)),

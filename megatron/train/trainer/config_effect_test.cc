@@ -1,5 +1,5 @@
-// Each field of the configuration, moved off its default, must change the options that the program
-// runs on, or be refused.
+// Tests that each field of the configuration, changed from its default, changes the options that
+// the program runs on, or is refused.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +36,7 @@ constexpr char kBase[] =
     "train { micro_batch_size: 2 global_batch_size: 8 train_iters: 16 }\n"
     "data { stories {} }\n";
 
-// What a setting needs besides the conditions of its field, to be accepted.
+// Other settings that a setting needs to be accepted, besides the conditions of its field.
 const std::map<std::string, std::vector<std::string>>& Needs() {
   static const auto* const needs = new std::map<std::string, std::vector<std::string>>{
       {"data.data_path=4", {"data.stories="}},
@@ -59,7 +59,7 @@ const FieldDescriptor& FieldAt(const std::string& path) {
   return *Resolve(config::PretrainConfig::default_instance(), path).field;
 }
 
-// A value for which the condition holds; empty if it holds by default.
+// Returns a value for which the condition holds; empty if it holds by default.
 std::string ValueFor(const Condition& condition) {
   const FieldRef empty = Resolve(config::PretrainConfig::default_instance(), condition.path);
   const std::string now = empty.field->has_default_value() ? ValueText(empty) : "";
@@ -79,7 +79,7 @@ std::string ValueFor(const Condition& condition) {
   return "";
 }
 
-// Settings for which the conditions of effect of the field at `path` hold.
+// Returns settings for which the conditions of effect of the field at `path` hold.
 std::vector<std::string> SettingsFor(const std::string& path) {
   std::vector<std::string> settings;
   for (const std::vector<Condition>& alternatives : ConditionsOf(FieldAt(path))) {
@@ -99,8 +99,8 @@ std::vector<std::string> SettingsFor(const std::string& path) {
   return settings;
 }
 
-// Settings in which fields are heeded that others refuse: one for the conditions of each field, and
-// those that the schema does not state.
+// Settings under which fields have an effect that other settings refuse: one for the conditions of
+// each field, and those that the schema does not state.
 std::set<std::vector<std::string>> Contexts() {
   std::set<std::vector<std::string>> contexts = {
       {"model.group_query_attention=true", "model.num_query_groups=2"},

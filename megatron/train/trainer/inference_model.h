@@ -19,7 +19,8 @@ namespace megatron {
 
 class InferenceModel {
  public:
-  // `directory` holds all checkpoints, of which the latest is taken, or is that of one iteration.
+  // `directory` holds all checkpoints of a run, and the latest is loaded, or is the directory of
+  // one iteration.
   static absl::StatusOr<std::unique_ptr<InferenceModel>> Load(FileSystem& fs,
                                                               const std::string& directory,
                                                               int num_threads);
@@ -28,7 +29,7 @@ class InferenceModel {
   TextGenerator& generator() { return *generator_; }
   int64_t iteration() const { return iteration_; }
   const ModelOptions& options() const { return options_; }
-  const GeneratorLimits& limits() const { return limits_; }  // what the model was trained on
+  const GeneratorLimits& limits() const { return limits_; }  // limits of its training
 
  private:
   InferenceModel(std::unique_ptr<Tokenizer> tokenizer, const ModelOptions& options,

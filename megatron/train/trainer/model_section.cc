@@ -68,7 +68,8 @@ BalanceUnit ToBalanceUnit(const config::ModelConfig& model) {
   return BalanceUnit::kNone;
 }
 
-// Returns Megatron's router: a single choice has its sigmoid, several the softmax over all experts.
+// Returns Megatron's router: with top-k 1, the sigmoid of the logit; else the softmax over all
+// experts.
 ops::Router SinkhornRouter(int topk) {
   ops::Router router;
   router.topk = topk;
@@ -127,7 +128,7 @@ ops::Activation ToActivation(config::Activation::Type activation) {
   return ops::Activation::kGeluTanh;
 }
 
-// Converts what all kinds of models share.
+// Converts the options that all kinds of models share.
 TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   const config::ModelConfig& model = config.model();
   TransformerOptions options;
@@ -193,7 +194,7 @@ ops::AttentionKernel ToAttentionKernel(const config::SystemConfig& config) {
                                      : ops::AttentionKernel::kCudnn;
 }
 
-// Sets how the model's ranks work together, and with which kernels.
+// Sets the model's parallelism and kernels.
 void SetParallelism(const config::PretrainConfig& config, TransformerOptions* options) {
   const config::ParallelConfig& parallel = config.parallel();
   options->sequence_parallel = parallel.sequence_parallel();

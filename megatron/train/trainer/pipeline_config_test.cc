@@ -93,7 +93,7 @@ TEST(PipelineConfigTest, SchedulesHaveTheNamesThatUsersKnow) {
   EXPECT_EQ(kind("zb_v", ""), ScheduleKind::kZeroBubbleV);
 }
 
-// One broken rule each, and a piece of the error that it must give.
+// Each case breaks one rule, and has a piece of the error that must result.
 TEST(PipelineConfigTest, RefusesByName) {
   struct Case {
     std::vector<std::string> overrides;

@@ -12,7 +12,8 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   config::PretrainConfig identity;
   *identity.mutable_model() = config.model();
   *identity.mutable_data() = config.data();
-  // The fingerprint says what is in the files, and how they are read changes nothing.
+  // The fingerprint identifies the contents of the files; the way in which they are read changes
+  // nothing.
   config::DataConfig* const data = identity.mutable_data();
   data->clear_data_path();
   data->clear_train_data_path();

@@ -8,10 +8,10 @@
 
 namespace megatron {
 
-// A text of all that decides the weights at the start and the samples that follow: two runs with
-// equal texts are the same run, continued or done again.
+// Returns a text of all that determines the initial weights and the samples: two runs with equal
+// texts are the same run, continued or repeated.
 std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint);
-// A hash of such a text, in 16 hexadecimal digits.
+// Returns a hash of such a text, in 16 hexadecimal digits.
 std::string RunId(const std::string& identity);
 
 }  // namespace megatron

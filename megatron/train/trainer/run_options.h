@@ -1,6 +1,6 @@
-// Turns a configuration into what libraries understand: their plain option structs. What differs
-// between kinds of models is in train/recipes; the model's and the data's options are in
-// model_section.h and data_section.h, the pipeline's in validate/pipeline_config.h.
+// Turns a configuration into the option structs of the libraries. The differences between kinds of
+// models are in train/recipes; the model's and the data's options are in model_section.h and
+// data_section.h, the pipeline's in validate/pipeline_config.h.
 #ifndef MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
 #define MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
 
@@ -70,7 +70,8 @@ struct RanksOptions {
   absl::Duration stuck_timeout = absl::Seconds(10);  // zero: none
 };
 
-// The kernels of cuBLASLt that compute matrix products, and what else they compute.
+// The choice of cuBLASLt's kernels for matrix products, and the other work that they do along with
+// them.
 struct GemmOptions {
   std::string plan_file;  // empty: none
   bool time_kernels = false;

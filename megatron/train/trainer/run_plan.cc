@@ -14,8 +14,8 @@
 namespace megatron {
 namespace {
 
-// Besides the groups, what trainers make of them: the ranks that share a group of queries, and what
-// overlaps has groups of its own.
+// Counts, besides the groups, those that trainers make from them: the ranks that share a query
+// group, and separate groups for overlapping communication.
 int CountCommunicators(const TrainerOptions& options, const ProcessGroups& groups) {
   int count = CountGroups(groups);
   if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
@@ -62,10 +62,11 @@ void AppendTable(const std::map<std::string, int64_t>& bytes, int64_t total, std
   }
 }
 
-// What CPU kernels pack operands into, on each thread: between 1 and 5 MiB, by the shapes.
+// The bytes into which CPU kernels pack operands, on each thread: between 1 and 5 MiB, by the
+// shapes.
 constexpr int64_t kWorkspaceBytesPerThread = int64_t{2} << 20;
 
-// 0 where the system does not tell.
+// Returns this process's resident bytes, 0 if the system does not tell.
 int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t total_pages = 0, resident_pages = 0;

@@ -23,7 +23,7 @@ PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroup& context)
   return options;
 }
 
-// For each measure the sum of weighted values and that of weights.
+// Each measure has two sums: that of weighted values and that of weights.
 Shape ReportShape(const ModelStage& stage) {
   return {static_cast<int64_t>(stage.measures().size()), 2};
 }
@@ -52,7 +52,7 @@ absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
   return absl::OkStatus();
 }
 
-// Whether a stage's passes are enqueued on its stream alone.
+// Returns whether a stage's passes are enqueued on its stream alone.
 bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
   return groups.tensor.size() == 1 && groups.context.size() == 1 &&
          options.model.transformer.moe.num_experts == 0 &&
@@ -151,8 +151,8 @@ StagePlan Trainer::PlanForward(int64_t micro_batches) const {
                    options_.action_costs);
 }
 
-// Numbers of micro-batches of the steps that may need the most memory: that of the longest step,
-// but all for ZB-V, whose order is another with every number.
+// Returns the numbers of micro-batches of the steps that may need the most memory: that of the
+// longest step, but all numbers for ZB-V, whose order differs for each.
 std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
   std::vector<int64_t> counts = {options_.packing.max_micro_batches};
   const BatchSizeRampOptions& ramp = options_.batch_size;
@@ -401,8 +401,8 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   for (int64_t i = 0; i < iterations; ++i) {
     rank_progress_->Enter(Phase::kEvaluate);
-    // A run that was continued or extended may have used up what was drawn for it: again from the
-    // start.
+    // A run that was continued or extended may have used up the samples drawn for it; it begins
+    // again from the first.
     if (progress_.consumed_valid_samples + batch > source.size())
       progress_.consumed_valid_samples = 0;
     MEGATRON_RETURN_IF_ERROR(

@@ -1,8 +1,8 @@
 // One rank's part of training a model: its stage, its memory, its optimizer, and one step after
 // another.
 //
-// On the meta device the same object has no memory and Measure() tells what it would need: that is
-// how arenas get their sizes, and what a dry run prints.
+// On the meta device the same object has no memory, and Measure() returns the memory that it would
+// need. Arenas get their sizes in this way, and a dry run prints them.
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINER_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINER_H_
 
@@ -52,7 +52,7 @@ struct TrainerOptions {
   double clip_grad = 0;
   DataSharding sharding = DataSharding::kNone;
   DataParallelOptions data_parallel;
-  int64_t bucket_size = 0;  // as in ParameterBuffersOptions
+  int64_t bucket_size = 0;  // see ParameterBuffersOptions
   // The longest text that is generated with these weights, which needs memory of its own; 0: none.
   int64_t max_generation_context = 0;
   int64_t max_encoder_context = 0;  // the longest text that an encoder reads then
@@ -65,7 +65,7 @@ struct TrainerOptions {
   }
 };
 
-// How far training has come; together with the tensors this is all that a checkpoint needs.
+// The progress of training. With the tensors, this is all that a checkpoint needs.
 struct TrainingProgress {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
@@ -79,7 +79,7 @@ struct Measured {
   double loss = 0;  // the sum of the losses that the model's head measures
   // Each measure and its mean; after a step also those of the router's losses that are trained on.
   absl::InlinedVector<std::pair<Measure, double>, 4> values;
-  std::vector<const char*> of_nothing;  // names of the measures whose 0 is the mean of nothing
+  std::vector<const char*> of_nothing;  // names of the measures whose 0 is a mean over no values
 };
 
 struct StepReport : Measured {
@@ -87,8 +87,8 @@ struct StepReport : Measured {
   // 1 where all experts are chosen alike, and the mean square of the router's log-sum-exp.
   double load_balancing_loss = 0, z_loss = 0;
   StepResult update;
-  double learning_rate = 0;  // after the step, as Megatron prints it
-  double loss_scale = 1;     // the one that the step used
+  double learning_rate = 0;  // learning rate after the step, as Megatron prints it
+  double loss_scale = 1;     // loss scale that the step used
   int64_t global_batch_size = 0;
   double params_norm = 0;
   int64_t num_zeros = 0;
@@ -102,9 +102,10 @@ class Trainer {
       const TrainerOptions& options, const LossScaler& scaler, const ProcessGroups& groups,
       const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
-  // Runs a step and an evaluation, which allocate what they would anywhere. Meta device only.
+  // Runs a step and an evaluation on the meta device, with the allocations that they make on any
+  // device.
   StageMemorySizes Measure();
-  // Bytes by name in the arenas at their fullest, after Measure().
+  // Returns the bytes by name in the arenas at their peak, after Measure().
   std::map<std::string, int64_t> MeasuredActivations() const;
 
   void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
@@ -121,7 +122,7 @@ class Trainer {
   // Measures the next `iterations` global batches of `source`.
   absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
 
-  // What the last step measured, with TrainerOptions::measure_pipeline.
+  // Returns the times that the last step measured, with TrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
 
   TrainingProgress& progress() { return progress_; }
@@ -133,10 +134,10 @@ class Trainer {
   GraphedStage* graphed_stage() { return graphed_stage_.get(); }  // null: there are no graphs
   const ProcessGroups& groups() const { return groups_; }
   const Stream& stream() const { return stream_; }
-  // The host's side of the parameters; on CUDA it takes as much memory there when it is first asked
-  // for.
+  // Returns the host's copy of the parameters; on CUDA the first call allocates as much memory on
+  // the host.
   const ParameterMirror& host_parameters();
-  // A generator that uses the stage's memory: between steps, on all ranks alike.
+  // Returns a generator that uses the stage's memory. To be used between steps, on all ranks alike.
   TextGenerator MakeGenerator(MemoryLedger* ledger);
   const TrainerOptions& options() const { return options_; }
   int64_t GlobalBatchSize() const {
@@ -156,14 +157,14 @@ class Trainer {
   std::vector<int64_t> MicroBatchesToMeasure() const;
   StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
   absl::Status RunPipeline(int64_t micro_batches);
-  // Sums over all ranks what the last stage has summed since it was zeroed, and the routers in a
-  // step. The host has it after it has waited for the stream the next time, which is what it does
-  // once in a step.
+  // Sums over all ranks the sums of the last stage since they were zeroed, and in a step those of
+  // the routers. The host has the result after its next wait for the stream, which it makes once in
+  // a step.
   void StartMeasuring(bool router_losses);
   Measured FinishMeasuring();  // the means
   void ReportRouterLosses(StepReport* report) const;
   void SumRouterLosses();
-  int64_t MoeLayers() const;  // number of layers of the whole model that have experts
+  int64_t MoeLayers() const;  // number of layers with experts in the whole model
   int64_t NumSums() const;    // number of sums of measures, which come first in report_
   void ReadAhead(const SampleSource& source, int64_t batch);
   absl::Status GroupStatus() const;
@@ -184,7 +185,7 @@ class Trainer {
   std::unique_ptr<GraphedStage> graphed_stage_;
   Buffer report_;
   HostMirror host_report_;
-  StagePlan plan_;  // for the last step's number of micro-batches
+  StagePlan plan_;  // schedule for the last step's number of micro-batches
   MeasuredSchedule measured_;
   TrainingProgress progress_;
   RankProgress unwatched_;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kLength = 16;
 
-// A text that can be learned: each sample counts on from its number.
+// A text that can be learned: each sample counts up from its number.
 class CountingSource : public SampleSource {
  public:
   int64_t size() const override { return 1 << 20; }
@@ -36,7 +36,7 @@ class CountingSource : public SampleSource {
   }
 };
 
-// The source outlives all trainers, which read ahead in it.
+// The source must outlive all trainers, since they read ahead in it.
 const CountingSource& Source() {
   static const CountingSource* const source = new CountingSource;
   return *source;

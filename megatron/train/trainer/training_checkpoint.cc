@@ -45,8 +45,8 @@ std::string StatePrefix(absl::string_view state) {
   return absl::StrCat("optimizer.state.", state, ".");
 }
 
-// The blocks of weights, masters and optimizer states that this rank saves: those of which it is
-// the main replica.
+// Returns the blocks of weights, masters and optimizer states that this rank saves: those of which
+// it is the main replica.
 std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   const ParameterBuffers& buffers = trainer.buffers();
@@ -68,7 +68,7 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
   return blocks;
 }
 
-// The router's state tensors, which no optimizer updates.
+// Returns the router's state tensors, which no optimizer updates.
 std::vector<ShardedTensor> RouterBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   for (const RouterState::Named& state : trainer.stage().router_state().Tensors()) {
@@ -84,7 +84,8 @@ std::vector<ShardedTensor> RouterBlocks(Trainer& trainer) {
   return blocks;
 }
 
-// The blocks of masters to load. The model's weights are not loaded: they are the rounded masters.
+// Returns the blocks of masters to load. The model's weights are not loaded: they are the rounded
+// masters.
 std::vector<ShardedTensor> MasterBlocks(Trainer& trainer, const CheckpointReader& reader) {
   std::vector<ShardedTensor> blocks;
   for (const ParameterState& state : trainer.buffers().States()) {
@@ -106,7 +107,7 @@ std::string SavedPrefix(const CheckpointReader& reader, const OptimizerState& st
   return StatePrefix(renamed ? state.former_name : state.name);
 }
 
-// The blocks of optimizer states to load.
+// Returns the blocks of optimizer states to load.
 std::vector<ShardedTensor> StateBlocks(Trainer& trainer, const CheckpointReader& reader) {
   std::vector<ShardedTensor> blocks;
   const std::vector<OptimizerState>& states = trainer.buffers().options().states;
@@ -120,7 +121,7 @@ std::vector<ShardedTensor> StateBlocks(Trainer& trainer, const CheckpointReader&
   return blocks;
 }
 
-// The names of the whole model's weights. This rank may have only some of them.
+// Returns the names of the whole model's weights. This rank may have only some of them.
 std::set<std::string> WeightNames(const ModelOptions& model) {
   const auto whole = MakeStage(model, {{DeviceType::kMeta}});
   std::set<std::string> names;

@@ -1,4 +1,4 @@
-// Saving and restoring a trainer.
+// Saves and restores a trainer.
 //
 // Weights have Megatron's names. Master weights are optimizer.state.fp32_param.NAME, and a state of
 // the update rule is optimizer.state.STATE.NAME, with the rule's own name for it: exp_avg and
@@ -23,7 +23,7 @@ struct RunDescription {
 };
 
 // Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of
-// a run, whose latest checkpoint it is.
+// a run, whose latest checkpoint is taken.
 absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::string& directory);
 
 // Returns this rank's part of the checkpoint; all ranks together save each element once. The

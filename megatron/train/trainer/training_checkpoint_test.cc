@@ -51,7 +51,7 @@ class TrainingCheckpointTest : public ::testing::Test {
     }
   }
 
-  // Restores the state into the trainer by way of a file.
+  // Restores the state into the trainer through a file.
   absl::Status RestoreFrom(const CheckpointState& state, Trainer* trainer) {
     SaveOptions save;
     save.directory = absl::StrCat(::testing::TempDir(), "/", "training_checkpoint_", ++saved_);
@@ -112,7 +112,7 @@ TEST_F(TrainingCheckpointTest, StatesAreSavedUnderTheNamesOfTheRule) {
   EXPECT_THAT(names(OptimizerOptions::kLion), ::testing::ElementsAre("optimizer.state.exp_avg"));
 }
 
-// SGD's momentum buffer was saved as exp_avg once.
+// Older checkpoints have SGD's momentum buffer as exp_avg.
 TEST_F(TrainingCheckpointTest, ACheckpointWithTheFormerNameOfAStateStillLoads) {
   const auto saved = MakeTrainer(OptimizerOptions::kSgd);
   FillStates(*saved);

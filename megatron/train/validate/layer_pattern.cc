@@ -19,7 +19,7 @@ absl::Status Malformed(absl::string_view part) {
       "expects a number, or lists of 0 and 1 as in \"[0]+[1]*3\", and found \"", part, "\""));
 }
 
-// "[0, 1]*3", appended to `layers`, which may not grow beyond `most`.
+// Parses a list like "[0, 1]*3" and appends it to `layers`, which may not grow beyond `most`.
 absl::Status AppendTerm(absl::string_view term, size_t most, std::vector<bool>* layers) {
   const std::vector<absl::string_view> factors = absl::StrSplit(term, '*');
   int64_t times = 1;

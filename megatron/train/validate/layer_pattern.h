@@ -1,6 +1,7 @@
-// Which layers are of a kind, as Megatron's --moe-layer-freq says it: a number n, every n-th layer
-// from the first on; or a list with a 0 or 1 for each layer, made of lists that are repeated by "*"
-// and joined by "+", with or without parentheses around it all: "[0]+[1]*23", "([1,0]*6)".
+// Parses a pattern of layers in the format of Megatron's --moe-layer-freq: a number n, for every
+// n-th layer from the first on; or a list with a 0 or 1 for each layer, made of lists that are
+// repeated by "*" and joined by "+", with or without parentheses around the whole: "[0]+[1]*23",
+// "([1,0]*6)".
 #ifndef MEGATRON_TRAIN_VALIDATE_LAYER_PATTERN_H_
 #define MEGATRON_TRAIN_VALIDATE_LAYER_PATTERN_H_
 

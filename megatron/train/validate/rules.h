@@ -1,6 +1,6 @@
-// The rules between fields, by subject. Each function tells the checker what is broken. Rules about
-// a single field, and the conditions under which it has an effect, stand beside the field in
-// config.proto.
+// The rules between fields, by subject. Each function adds an error to the checker for each broken
+// rule. Rules about a single field, and the conditions under which it has an effect, stand beside
+// the field in config.proto.
 
 #ifndef MEGATRON_TRAIN_VALIDATE_RULES_H_
 #define MEGATRON_TRAIN_VALIDATE_RULES_H_
@@ -18,7 +18,7 @@ void CheckT5(ConfigChecker& check);
 // Mixtures of experts.
 void CheckExperts(ConfigChecker& check);
 
-// How the model and its samples are divided over ranks, the pipeline included.
+// The division of the model and its samples over ranks, including the pipeline.
 void CheckParallel(ConfigChecker& check);
 
 // Products of 8-bit floats.

@@ -30,7 +30,7 @@ void CheckGemms(ConfigChecker& check) {
   }
 }
 
-// Whether the kernels that are asked for would compute any of a run's attention.
+// Checks that the chosen attention backend would compute at least some of a run's attention.
 void CheckAttentionBackend(ConfigChecker& check) {
   constexpr absl::string_view kBackend = "system.attention_backend";
   const config::PretrainConfig& config = check.resolved();

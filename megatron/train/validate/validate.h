@@ -12,15 +12,15 @@
 namespace megatron {
 
 enum class ConfigPurpose {
-  kRun,     // to be trained by this program: layouts and devices that it cannot run are refused
-  kDryRun,  // to be planned: any layout that makes sense
+  kRun,     // training by this program: refuses layouts and devices that it cannot run
+  kDryRun,  // planning: accepts any valid layout
 };
 
-// All errors at once: first those of single fields in the order of the schema, then those of rules
-// between fields. Where two fields disagree, the message names both and both places. A field that
-// `locations` calls broken was told about before: it and the rules that need it are passed over.
-// Reads no files, and for kDryRun nothing of the machine; for kRun it asks what GPUs and libraries
-// are there. `config` may have its computed fields set (config_defaults.h) or not.
+// Returns all errors at once: first those of single fields in the order of the schema, then those
+// of rules between fields. If two fields disagree, the message names both and both places. A field
+// that `locations` calls broken was reported before: it and the rules that need it are passed over.
+// Reads no files. For kDryRun it does not look at the machine; for kRun it finds out which GPUs and
+// libraries are there. `config` may have its computed fields set (config_defaults.h) or not.
 std::vector<ConfigError> Validate(const config::PretrainConfig& config,
                                   const ConfigLocations& locations,
                                   ConfigPurpose purpose = ConfigPurpose::kRun);

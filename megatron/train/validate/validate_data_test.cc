@@ -1,4 +1,4 @@
-// Rules between the fields that say what a run reads.
+// Tests the rules between the fields of a run's data.
 
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A good configuration but for its data, with these overrides, checked.
+// Checks a configuration that is valid except for its data, with these overrides.
 std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides) {
   return ErrorsOf(
       "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"

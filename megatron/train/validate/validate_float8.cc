@@ -22,7 +22,7 @@ void MustBeAligned(ConfigChecker& check, absl::string_view path, int64_t feature
                                  " needs a multiple of ", ops::kFloat8Alignment));
 }
 
-// Sizes that do not divide evenly over ranks are errors by other rules.
+// Other rules refuse sizes that do not divide evenly over ranks.
 void CheckSizes(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();

@@ -67,7 +67,8 @@ void CheckChunks(ConfigChecker& check) {
   }
 }
 
-// Heads are shared out over `ranks` context-parallel ranks, whose number is the field `named`.
+// Checks that heads divide evenly over `ranks` context-parallel ranks, whose number is the field
+// `named`.
 void CheckHeadsAreShared(ConfigChecker& check, int64_t ranks, absl::string_view named) {
   constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
   const config::ModelConfig& model = check.resolved().model();
@@ -98,7 +99,7 @@ void CheckTeams(ConfigChecker& check) {
   CheckHeadsAreShared(check, sizes[0], check.Named(kTeams));
 }
 
-// How samples and heads are shared out over context-parallel ranks.
+// Checks how samples and heads are divided over context-parallel ranks.
 void CheckContext(ConfigChecker& check) {
   constexpr char kContext[] = "parallel.context_parallel_size";
   const config::ModelConfig& model = check.resolved().model();

@@ -26,7 +26,7 @@ constexpr char kGood[] =
     "train { micro_batch_size: 2 train_iters: 10 }\n"
     "data { mock_data: true }\n";
 
-// The good configuration with these overrides, checked.
+// Checks the valid configuration with these overrides.
 std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides,
                                     ConfigPurpose purpose = ConfigPurpose::kDryRun) {
   return ErrorsOf(kGood, overrides, purpose);
@@ -88,7 +88,7 @@ TEST(ValidateTest, ComputesNothingFromAFieldThatIsOutOfRange) {
             3);
 }
 
-// One broken rule each, and a piece of the only error that it must give.
+// Each case breaks one rule, and has a piece of the only error that must result.
 TEST(ValidateTest, RefusesEachBrokenRuleByName) {
   struct Case {
     std::vector<std::string> overrides;
@@ -305,7 +305,7 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
   }
 }
 
-// One rank alone has nobody to share out work, gradients or weights with.
+// With one rank, work, gradients and weights cannot be divided.
 TEST(ValidateTest, RefusesFieldsThatNeedSeveralRanks) {
   EXPECT_THAT(
       ErrorsWith({"parallel.sequence_parallel=true"}),

@@ -1,4 +1,4 @@
-// What Validate() says of configurations, for its tests.
+// The errors that Validate() finds in configurations, for its tests.
 #ifndef MEGATRON_TRAIN_VALIDATE_VALIDATION_ERRORS_H_
 #define MEGATRON_TRAIN_VALIDATE_VALIDATION_ERRORS_H_
 

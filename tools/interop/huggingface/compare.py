@@ -180,8 +180,8 @@ THEIR_MODELS = {
 def make_model(config):
     torch.manual_seed(1)
     model = class_of(config).from_config(config)
-    # Biases and norms too, which start at 0 and 1. T5's scores are not divided by anything: larger
-    # weights make a softmax of them that multiplies rounding.
+    # Biases and norms, which start at 0 and 1, get random changes too. T5's attention scores are not
+    # scaled: with larger weights their softmax would amplify rounding errors.
     deviation = 0.05 if config.model_type == "t5" else 0.2
     with torch.no_grad():
         for parameter in model.parameters():
@@ -260,14 +260,14 @@ def check_restored():
     for prompt in ["w1 w2 <extra_id_0> w7", "w30 w4", "w5 <extra_id_0> w11 <extra_id_1> w3 w3 w8"]:
         text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=12",
                    "--prompt=" + prompt, here).split("\n")[0]
-        inputs = torch.tensor([words(prompt)["input_ids"]])  # with </s>
+        inputs = torch.tensor([words(prompt)["input_ids"]])  # including </s>
         for label, generator in (("theirs", model), ("ours exported", load(back))):
             ids = generator.eval().generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
                                             max_new_tokens=12, synced_gpus=False)[0].tolist()[1:]
             expected = words.decode(ids[:-1] if ids[-1] == 1 else ids)
             check(f"t5: '{prompt}' is answered alike by {label}", text.split() == expected.split(),
                   f"{text} / {expected}")
-    # Without a tokenizer theirs begins with padding, which is 0.
+    # Without a tokenizer their decoder's text begins with padding, which is 0.
     run("tools/import_hf", "--no_tokenizer", "--save=" + path("no tokenizer"), there)
     run("tools/export_hf", "--output=" + path("no tokenizer back"), path("no tokenizer"))
     again = load(path("no tokenizer back"))
@@ -374,7 +374,8 @@ def train(directory, changes):
 def continued(model, tokens, count):
     """What the library's own generate() makes of `tokens`, greedily, up to the end of the document."""
     inputs = torch.tensor([tokens])
-    # Asked whether there are several GPUs, it would import what PyTorch 1.13 lacks under Python 3.11.
+    # If transformers checked for several GPUs, it would import a module that PyTorch 1.13 lacks
+    # under Python 3.11.
     output = model.eval().generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
                                    max_new_tokens=count, pad_token_id=0, synced_gpus=False)[0].tolist()
     end = model.generation_config.eos_token_id

@@ -1,10 +1,9 @@
-// The logits that a checkpoint's model gives after each of some tokens, for
-// compare.py:
+// Writes the logits of a checkpoint's model after each of the given tokens, for compare.py:
 //
 //   dump_logits --tokens="1 2 3" --output=logits.npy CHECKPOINT_DIRECTORY
 //
-// fp32 [tokens, vocabulary without padding]. Of BERT the second half of the
-// tokens is of type 1; a T5's decoder has them behind --encoder_tokens.
+// fp32 [tokens, vocabulary without padding]. For BERT the second half of the tokens has type 1; for
+// T5 these are the decoder's tokens, beside --encoder_tokens.
 
 #include <algorithm>
 #include <cstdint>

@@ -15,7 +15,7 @@ megatron_package.install()
 import numpy
 import torch
 
-torch.distributed.get_rank = lambda: 0  # blends ask who builds their index
+torch.distributed.get_rank = lambda: 0  # blends ask which rank builds their index
 from megatron.core.datasets import blended_megatron_dataset_builder, gpt_dataset, indexed_dataset
 
 BIN, WORK = sys.argv[1], sys.argv[2]
@@ -74,7 +74,7 @@ def same_arrays(ours, others):
         type_name, shape, numbers = line.split(" ")
         same &= type_name == expected.dtype.str and shape == ",".join(map(str, expected.shape))
         same &= numbers == ",".join(map(str, expected.ravel()))
-        # Not only the numbers: the bytes that numpy writes.
+        # The files must have not only the same numbers but the bytes that numpy writes.
         numpy.save("again.npy", array)
         same &= open("again.npy", "rb").read() == open(our_path, "rb").read()
     return same
@@ -91,7 +91,7 @@ def compare_index(what, prefix, split, part, samples, seq_length, seed):
                 part=part_name, cache_dir=our_cache)
     their_paths = files(their_cache, f"GPTDataset-{part_name}", INDEX)
     check(f"{what}: {INDEX}", same_arrays(paths, their_paths) and paths == files(our_cache, f"GPTDataset-{part_name}", INDEX))
-    # Under its own names Megatron takes our files for its own.
+    # Megatron reads our files under its own file names.
     before = [dataset[i]["tokens"].tolist() for i in range(len(dataset))]
     for our_path, their_path in zip(paths, their_paths):
         shutil.copy(our_path, their_path)

@@ -15,7 +15,7 @@ megatron_package.install()
 import numpy
 import torch
 
-torch.distributed.get_rank = lambda: 0  # the datasets ask who builds their index
+torch.distributed.get_rank = lambda: 0  # the datasets ask which rank builds their index
 from megatron.core.datasets import bert_dataset, indexed_dataset, t5_dataset
 from megatron.core.datasets.utils import Split
 

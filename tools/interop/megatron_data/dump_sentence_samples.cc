@@ -75,7 +75,7 @@ Options OptionsFromFlags(const IndexCache& cache) {
   return options;
 }
 
-// Megatron's mask of padding.
+// Returns Megatron's padding mask.
 std::string Mask(int32_t num_tokens, size_t length) {
   std::vector<int> mask(length, 0);
   std::fill_n(mask.begin(), num_tokens, 1);

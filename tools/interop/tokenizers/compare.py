@@ -262,7 +262,7 @@ def main():
     checks = Checks(program, scratch)
     corpus = [t for t in SCRIPTS if t] * 4 + [line for b in books(data) for line in b[:200000].splitlines(True)]
     texts = SCRIPTS + random_texts(3000) + books(data)
-    # Their Split takes the square of a text's length, near enough.
+    # The time of their Split grows nearly with the square of a text's length.
     short = SCRIPTS + random_texts(2000) + [b[at:at + 3000] for b in books(data) for at in range(0, 90000, 3000)]
     known = [c for c in code_points() if not unassigned_in_15(ord(c))]
     characters = in_context(known)
@@ -300,7 +300,7 @@ def check_characters(checks, corpus, texts, mixed):
     llama.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
                                        decoders.Strip(" ", 1, 0)])
     special = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)]
-    # Trained on words, or merges would cross them.
+    # The training text is split into words, or merges would cross them.
     words = [w for t in corpus for w in t.split()][:60000]
     llama.train_from_iterator(words, trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet,
                                                          limit_alphabet=200, **trainer))

@@ -81,7 +81,7 @@ absl::Status EncodeAll(const Tokenizer& tokenizer) {
   return absl::OkStatus();
 }
 
-// The number of ids.
+// Returns the number of ids.
 int64_t EncodeInParallel(const Tokenizer& tokenizer, const std::vector<std::string>& texts,
                          int threads) {
   std::atomic<size_t> next{0};

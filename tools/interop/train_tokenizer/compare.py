@@ -28,7 +28,7 @@ PROBES = ["Hello world, it's 2024!\n\n  She'd say: \u201cna\u00efve caf\u00e9\u2
           "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \u0000\u0007\t\t x", "aaaaaaaaaaaaaaaaaaaaaaa bbbbb <|endoftext|> <pad>", ""]
 
 results = []
-written = []  # what a tiktoken file was written for
+written = []  # names of the comparisons that wrote a tiktoken file
 
 
 def check(what, condition):
@@ -132,7 +132,7 @@ def main():
     compare("stories, short tokens", texts=stories, max_token_length=5)
     compare("stories, Llama 3", split="llama3", texts=stories, vocab_size=1500)
     compare("stories, Tekken", split="tekken", texts=stories, vocab_size=1500, special_tokens=["<unk>", "<s>", "</s>"])
-    # Few letters and long words: many ties, and many tokens that two pairs spell.
+    # Few letters and long words give many ties, and many tokens that two pairs spell.
     for seed in range(6):
         compare(f"random words {seed}", texts=random_texts(seed, "aab" if seed % 2 else "abcd ", 300, 40 + 30 * seed), vocab_size=700 + 400 * seed,
                 min_frequency=seed % 3)
