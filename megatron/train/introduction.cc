@@ -16,8 +16,8 @@
 namespace megatron {
 namespace {
 
-// What would be faster on this machine. Ranks that share cores or a GPU take turns, and send each
-// other what one of them would have at hand.
+// Advice on what would be faster on this machine. Ranks that share cores or a GPU take turns, and
+// send each other what one of them would have at hand.
 std::vector<std::string> Advice(const RunOptions& options, int ranks) {
   std::vector<std::string> lines;
   const int cores = AvailableCores();
@@ -63,7 +63,7 @@ std::string DescribeAttention(ops::AttentionKernel kernel) {
                           : "; two runs may differ in their last bits");
 }
 
-// In what weights are, and their products.
+// Names the types of weights and of their products.
 std::string DescribePrecision(const TransformerOptions& transformer) {
   const Float8Options& float8 = transformer.float8;
   if (!float8.enabled) return Name(transformer.dtype);

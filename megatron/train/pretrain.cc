@@ -54,7 +54,8 @@ void PrintLine(const std::string& line) {
   std::fflush(stdout);
 }
 
-// What was read, if the program may train it, with paths that can be opened.
+// Returns the configuration that was read, if the program may train it, with paths that can be
+// opened.
 absl::StatusOr<LoadedConfig> ForThisProgram(const PretrainCommand& command,
                                             absl::StatusOr<LoadedConfig> read) {
   MEGATRON_RETURN_IF_ERROR(WithExitCode(read.status(), kExitConfig));
@@ -74,9 +75,9 @@ int DryRun(const PretrainCommand& command) {
   return kExitDone;
 }
 
-// This process of a run. Its ranks are threads, which share what does not change, or this process is
-// one rank of several: then all go through the same steps, and what goes wrong in one is the failure
-// of all.
+// This process of a run. Its ranks are threads, which share what does not change, or this process
+// is one rank of several: then all go through the same steps, and what goes wrong in one is the
+// failure of all.
 class PretrainProcess {
  public:
   PretrainProcess(const PretrainCommand& command, LaunchEnvironment launch, absl::Time start)

@@ -10,7 +10,7 @@
 namespace megatron {
 
 struct PretrainCommand {
-  std::string model_type = "gpt";      // what the program trains, as in model.model_type
+  std::string model_type = "gpt";      // the model that the program trains, as in model.model_type
   std::string config;                  // a file, or the name of a shipped configuration
   std::vector<std::string> overrides;  // path.to.field=value
   bool dry_run = false;

@@ -1,4 +1,4 @@
-// What pretrain_bert does as a program; what it shares with pretrain_gpt is tested there.
+// Tests of pretrain_bert as a program; what it shares with pretrain_gpt is tested there.
 
 #include <signal.h>
 

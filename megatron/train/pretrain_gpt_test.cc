@@ -1,4 +1,4 @@
-// What pretrain_gpt does as a program, with one rank and with ranks that are threads.
+// Tests of pretrain_gpt as a program, with one rank and with ranks that are threads.
 
 #include <signal.h>
 
@@ -82,7 +82,7 @@ TEST_F(PretrainGptTest, ACheckpointNamesItsTokenizerForAnyDirectory) {
         "merge_file: \"./merges.txt\""}});
   std::ofstream(Path("run.textproto")) << config;
   const std::string log = Path("log.txt");
-  // As `bazel run` tells programs where the user stands.
+  // The variable by which `bazel run` tells programs the user's directory.
   const Outcome outcome = FinishProgram(
       StartProgram(Command({SaveTo("save")}), log, {{"BUILD_WORKING_DIRECTORY", Path("")}}), log);
   ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;

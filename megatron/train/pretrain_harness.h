@@ -18,14 +18,14 @@ using Arguments = std::vector<std::string>;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 struct Outcome {
-  int exit_code = -1;  // or minus the signal that ended it
+  int exit_code = -1;  // exit code, or minus the signal that ended it
   std::string output;  // both streams
 };
 
 std::string ReadTextFile(const std::string& path);
 Arguments Joined(Arguments a, const Arguments& b);
 int CountOf(const std::string& text, const std::string& piece);
-// What follows the last `piece` in the text, as a number.
+// Returns the number that follows the last `piece` in the text.
 double NumberAfter(const std::string& text, const std::string& piece);
 
 // A program of this repository among the test's data, "tools/launch".

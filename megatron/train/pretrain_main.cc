@@ -105,7 +105,7 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
   }
   if (command.config.empty()) return Refuse(program, "--config is missing");
   const int code = Pretrain(command);
-  // What was printed may be wanted: a plan that a full disk has cut is no plan.
+  // A failed flush is an error: a plan that a full disk has cut off is no plan.
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (NobodyReads(STDOUT_FILENO)) return code;
   std::fprintf(stderr, "error: the output could not be written: %s\n", std::strerror(errno));

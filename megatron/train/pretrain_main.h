@@ -16,7 +16,7 @@ struct PretrainProgram {
   PieceListener on_piece;  // null: nobody listens
 };
 
-// What main() returns: one of exit_code.h.
+// Returns what main() returns: one of exit_code.h.
 int PretrainMain(const PretrainProgram& program, int argc, char** argv);
 
 }  // namespace megatron

@@ -35,7 +35,7 @@ int FreePort() {
   return LocalEndpoint(*listener)->port;
 }
 
-// What each launcher sets for rank `rank` of 2 on this machine.
+// The variables that each launcher sets for rank `rank` of 2 on this machine.
 std::map<std::string, Variables> LaunchersOfTwo(const std::string& rank) {
   return {
       {"explicit",

@@ -1,4 +1,4 @@
-// What pretrain_gpt writes and prints of the iterations that are profiled, read back.
+// Reads back what pretrain_gpt writes and prints of the iterations that are profiled.
 #include <algorithm>
 #include <fstream>
 #include <map>

@@ -1,4 +1,4 @@
-// What pretrain_t5 does as a program; what it shares with pretrain_gpt is tested there.
+// Tests of pretrain_t5 as a program; what it shares with pretrain_gpt is tested there.
 
 #include <signal.h>
 

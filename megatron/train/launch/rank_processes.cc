@@ -50,10 +50,11 @@ std::string NameRanks(const std::vector<int>& ranks) {
   return text;
 }
 
-// For ranks that have met to find one of them stopped and to say what all were at.
+// The time for ranks that have met to find that one of them is stopped, and to report what all were
+// doing.
 constexpr absl::Duration kReportTime = absl::Seconds(8);
 
-// What is wrong with this process's variables, or that others did not come.
+// The error of this process's variables, or of ranks that did not come.
 absl::Status JoinError(const LaunchEnvironment& launch, const absl::Status& status) {
   const bool mine = status.code() == absl::StatusCode::kInvalidArgument;
   return WithExitCode(

@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// What the system could give this process without swapping; nothing where it does not say.
+// The bytes that the system could give this process without swapping; unset where it does not say.
 std::optional<int64_t> AvailableBytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string name, unit;

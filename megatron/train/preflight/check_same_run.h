@@ -9,11 +9,11 @@
 
 namespace megatron {
 
-// What a process is going to do, which it found out for itself.
+// The inputs of a run that each process found out for itself.
 struct RunInputs {
   config::PretrainConfig config;
   std::string data_fingerprint;
-  std::string gemm_plans;  // as text
+  std::string gemm_plans;  // the plans as text
   std::string checkpoint;  // the directory to start from; empty: from the beginning
 };
 

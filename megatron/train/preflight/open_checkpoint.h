@@ -13,7 +13,7 @@
 
 namespace megatron {
 
-// What a run starts from.
+// The start of a run: a checkpoint, or new weights.
 struct StartingPoint {
   std::unique_ptr<CheckpointReader> checkpoint;  // null: the beginning
   Restore restore = Restore::kEverything;

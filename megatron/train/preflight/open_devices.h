@@ -21,8 +21,8 @@ absl::StatusOr<DeviceLinks> OpenDeviceLinks(const RunOptions& options,
                                             const LaunchEnvironment& launch,
                                             const ProcessGroup& processes);
 
-// What the GPUs of all ranks can do at most, in FLOP/s, where this machine has `ranks_here` of them;
-// nothing where that is unknown. Ranks that share a GPU share its peak.
+// The peak of the GPUs of all ranks in FLOP/s, where this machine has `ranks_here` of the ranks;
+// unset where it is unknown. Ranks that share a GPU share its peak.
 std::optional<double> PeakFlops(const RunOptions& options, int ranks_here);
 
 // Reads the plans for matrix products that system.gemm_plan_file names. Returns them as text.

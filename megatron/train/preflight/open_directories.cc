@@ -10,7 +10,7 @@
 namespace megatron {
 namespace {
 
-// How long to wait for a run that was killed to release the lock.
+// The time to wait until a run that was killed releases the lock.
 constexpr absl::Duration kLockPatience = absl::Seconds(3);
 
 absl::Status WriteAndRemoveAFile(FileSystem& fs, const std::string& directory, int process) {

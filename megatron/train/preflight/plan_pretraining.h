@@ -1,4 +1,4 @@
-// From a configuration to what will run: the options of the libraries, the tokenizer, the memory
+// Turns a configuration into what will run: the options of the libraries, the tokenizer, the memory
 // plan and the arithmetic.
 #ifndef MEGATRON_TRAIN_PREFLIGHT_PLAN_PRETRAINING_H_
 #define MEGATRON_TRAIN_PREFLIGHT_PLAN_PRETRAINING_H_

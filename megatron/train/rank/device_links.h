@@ -1,4 +1,4 @@
-// How the ranks of a run send each other what is on their GPUs: by NCCL where each rank has a GPU
+// The way in which ranks send each other what is on their GPUs: by NCCL where each rank has a GPU
 // of its own, else through the memory of hosts.
 #ifndef MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
 #define MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_

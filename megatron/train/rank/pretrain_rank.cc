@@ -146,7 +146,7 @@ ExitCode PretrainRank::Run() {
   progress_.Start();
   absl::Status status = Prepare();
   if (!status.ok()) {
-    // What other ranks did comes before what this one was doing.
+    // A failure of other ranks counts before what this one was doing.
     if (!world_.status().ok()) status = WithExitCodeOfRank(status, kExitPeerLost);
     return failure_->Set(status);
   }

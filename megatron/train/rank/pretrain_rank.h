@@ -37,25 +37,25 @@ namespace megatron {
 // A piece of work that a rank is about to begin.
 struct PieceOfWork {
   const ProcessGroup& world;  // all ranks; world.rank() is this one
-  int64_t iteration;          // from 1; 0 before the first
+  int64_t iteration;          // counted from 1; 0 before the first
   Phase phase;
 };
 
 // Called for each piece on the thread that does it. Tests put faults there.
 using PieceListener = std::function<void(const PieceOfWork&)>;
 
-// What the ranks of a process share; none of it changes while they run.
+// The inputs that the ranks of a process share; none of them changes while they run.
 struct PretrainRun {
   FileSystem* fs = nullptr;
   TrainingRun training;
   RunPlan plan;
   std::unique_ptr<Tokenizer> tokenizer;
   StartingPoint start;
-  RunLock save_lock;  // on the directory of checkpoints
+  RunLock save_lock;  // held on the directory of checkpoints
   int threads_per_rank = 1;
   // This process's rank on its machine; unset when ranks are threads.
   std::optional<int> local_rank;
-  DeviceLinks links;  // on GPUs
+  DeviceLinks links;  // how ranks send each other what is on GPUs
   DeviceCalls* device_calls = nullptr;
   PieceListener on_piece;  // null: nobody listens
 
@@ -68,11 +68,11 @@ class PretrainRank {
   PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure);
   ~PretrainRank();
 
-  // Trains and leaves with the code, on all ranks alike except after a failure; then `failure` holds
-  // the error, and the caller ends the other ranks.
+  // Trains and leaves with the code, on all ranks alike except after a failure; then `failure`
+  // holds the error, and the caller ends the other ranks.
   ExitCode Run();
 
-  // What this rank is doing, for its monitor.
+  // This rank's current work, for its monitor.
   const RankProgress& progress() const { return progress_; }
 
   // Whether this rank prints for all. It is the last one, as in Megatron: it knows the loss first.

@@ -1,5 +1,5 @@
-// What the ranks of a group decide together, because each alone would decide otherwise: whether a
-// signal has come, whether time is up, whether all have written their files.
+// Decisions that the ranks of a group make together, because each alone would decide otherwise:
+// whether a signal has come, whether time is up, whether all have written their files.
 //
 //   if (consensus.Any(StopSignal() != 0)) ...    // the same answer on all ranks
 #ifndef MEGATRON_TRAIN_TRAINER_CONSENSUS_H_

@@ -1,5 +1,5 @@
-// How many parameters a model has and how much arithmetic one of its tokens costs, counted from its
-// configuration.
+// Counts, from a configuration, the parameters of a model and the arithmetic that one of its tokens
+// costs.
 //
 // The model must be complete (config_defaults.h). `padded_vocab_size` is the vocabulary's size as
 // the model holds it.

@@ -28,7 +28,7 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
   return save;
 }
 
-// What a step fails by is the data or, if not, another rank.
+// A step fails because of the data, or else because of another rank.
 absl::Status StepError(const absl::Status& status) {
   const bool data = status.code() == absl::StatusCode::kDataLoss ||
                     status.code() == absl::StatusCode::kInvalidArgument;
@@ -57,7 +57,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
     save.agree = [this](absl::Status status) { return saving_consensus_.FirstError(status); };
     writer_ = std::make_unique<AsyncCheckpointWriter>(fs, save);
   }
-  // What was loaded from where we save is saved already.
+  // A checkpoint that was loaded from where the run saves is saved already.
   if (first_iteration_ > 0 && checkpoint.load == checkpoint.save)
     last_saved_iteration_ = first_iteration_;
 }
@@ -164,7 +164,7 @@ bool TrainingLoop::EvaluationIsDue() const {
 absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_set) {
   MEGATRON_ASSIGN_OR_RETURN(Measured measured,
                             trainer_->Evaluate(source, options().loop.eval_iters));
-  // Where nothing counted, as where no token was masked, there is no mean, and 0 would look like
+  // There is no mean where nothing counted, as where no token was masked, and 0 would look like
   // one.
   for (const char* name : measured.of_nothing) {
     for (auto& [measure, value] : measured.values) {
@@ -197,7 +197,7 @@ ExitCode TrainingLoop::Test() {
 std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   const LoopOptions& loop = options().loop;
   const int64_t iteration = trainer_->progress().iteration;
-  if (Done()) return std::nullopt;  // what remains is done behind the loop
+  if (Done()) return std::nullopt;  // the rest is done after the loop
   if (stop_requested) return SaveAndLeave(kExitSavedOnSignal);
   if (loop.exit_duration_minutes > 0 && consensus_.Any(absl::Now() - run_.program_start >=
                                                        absl::Minutes(loop.exit_duration_minutes))) {

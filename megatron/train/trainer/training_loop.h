@@ -30,7 +30,7 @@
 
 namespace megatron {
 
-// What the loops of all ranks of a process share; none of it changes while they run.
+// The inputs that the loops of all ranks of a process share; none of them changes while they run.
 struct TrainingRun {
   RunOptions options;
   TrainingData data;
@@ -41,7 +41,7 @@ struct TrainingRun {
 
 class TrainingLoop {
  public:
-  // What a rank's loop works with besides the trainer.
+  // The parts of a rank that its loop works with, besides the trainer.
   struct Rank {
     ProcessGroup saving;  // all ranks, for the thread that writes checkpoints
     ProfileWindow::Context profile;

@@ -314,7 +314,7 @@ namespace {
 
 constexpr double kEmptyPart = 0.5;  // in layers
 
-// What is computed twice, in multiplications and additions of pairs.
+// The arithmetic that is done twice, in pairs of a multiplication and an addition.
 double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
   if (recompute.recompute_granularity() == config::RecomputeGranularity::full)
     return MultiplyAdds(layer);
@@ -330,8 +330,8 @@ double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts
   return again;
 }
 
-// A product of activations has two gradients, both of which belong to the inputs' part, as does what
-// is recomputed.
+// A product of activations has two gradients, both of which belong to the inputs' part, as does
+// what is recomputed.
 ActionCosts CostsOf(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
   const double weights = WeightMultiplyAdds(layer), attention = ActivationMultiplyAdds(layer);
   return {weights + attention, weights + 2 * attention + Recomputed(recompute, layer), weights};
@@ -365,7 +365,7 @@ PartCosts ToT5Costs(const config::PretrainConfig& config) {
   for (const int64_t count : layers) {
     const int64_t encoders = std::min(count, encoder_left);
     encoder_left -= encoders;
-    // What embeds or measures alone takes some time too.
+    // A part that only embeds or measures takes some time too.
     costs.push_back(count == 0 ? Sum(kEmptyPart, encoder, 0, decoder)
                                : Sum(static_cast<double>(encoders), encoder,
                                      static_cast<double>(count - encoders), decoder));

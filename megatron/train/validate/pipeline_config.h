@@ -15,16 +15,16 @@ namespace megatron {
 
 void CheckPipeline(ConfigChecker& check);
 
-// What an interleaved schedule needs of the field at `path`, a batch size that makes so many
+// Checks what an interleaved schedule needs of the field at `path`, a batch size that makes so many
 // micro-batches on each data-parallel rank.
 void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path, int64_t micro_batches);
 
-// Of a valid configuration. Of the placement all but the stage.
+// Returns the placement of a valid configuration, except the stage.
 ScheduleKind ToScheduleKind(const config::ParallelConfig& config);
 StagePlacement ToPlacement(const config::PretrainConfig& config);
 
-// By the matrix products of the layers of this model. Of a model of one stack in units of a part's
-// forward; of one with an encoder of each part.
+// Counts the matrix products of the layers of this model. Of a model of one stack in units of a
+// part's forward; of one with an encoder of each part.
 PartCosts ToActionCosts(const config::PretrainConfig& config);
 
 }  // namespace megatron
