@@ -19,7 +19,8 @@ models: layers pipeline
 optim: ops comm
 data: base
 checkpoint: tensor comm
-train: layers models pipeline optim data checkpoint
+plan: base
+train: layers models pipeline optim data checkpoint plan
 '
 root=$(dirname "$(readlink -f "$1")")
 cd "$root"

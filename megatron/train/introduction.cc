@@ -42,7 +42,7 @@ std::vector<std::string> Advice(const RunOptions& options, int ranks) {
 }
 
 std::string DescribeDevice(const PretrainRun& run, int ranks) {
-  const RunOptions& options = run.options;
+  const RunOptions& options = run.options();
   const std::string all =
       options.num_ranks() == 1
           ? "1 rank"
@@ -88,22 +88,22 @@ std::string DescribeModel(const config::ModelConfig& config, const RunOptions& o
 }  // namespace
 
 std::vector<std::string> Introduce(const config::PretrainConfig& config, const PretrainRun& run,
-                                   const LocalShare& local) {
-  const RunOptions& options = run.options;
-  std::vector<std::string> lines = Advice(options, local.ranks);
-  if (!local.launch.empty()) {
-    lines.push_back(absl::StrCat("ranks are processes; this is ", local.launch));
+                                   const RanksOfMachine& here) {
+  const RunOptions& options = run.options();
+  std::vector<std::string> lines = Advice(options, here.ranks);
+  if (!here.launch.empty()) {
+    lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
   }
-  lines.push_back(DescribeDevice(run, local.ranks));
+  lines.push_back(DescribeDevice(run, here.ranks));
   const ops::AttentionKernel kernel = options.trainer.model.transformer.attention_kernel;
   if (kernel == ops::AttentionKernel::kCudnn || kernel == ops::AttentionKernel::kCudnnDeterministic)
     lines.push_back(DescribeAttention(kernel));
   lines.push_back(DescribeModel(config.model(), options));
-  lines.push_back(absl::StrCat("data: ", run.data.description));
+  lines.push_back(absl::StrCat("data: ", run.training.data.description));
   lines.push_back(absl::StrFormat(
       "memory: %s planned on this machine, %s for weights, gradients, optimizer and activations of "
       "all ranks",
-      FormatBytes(local.bytes), FormatBytes(run.plan.rank_bytes())));
+      FormatBytes(here.bytes), FormatBytes(run.plan.rank_bytes())));
   const std::string& save = options.checkpoint.save;
   lines.push_back(absl::StrFormat("training: %d iterations of %d samples, checkpoints %s",
                                   options.loop.train_iters,

@@ -1,4 +1,4 @@
-// The first lines of a run: on what it runs, what it trains, and what that takes.
+// The first lines that a run prints: on what it runs, what it trains, and what that takes.
 #ifndef MEGATRON_TRAIN_INTRODUCTION_H_
 #define MEGATRON_TRAIN_INTRODUCTION_H_
 
@@ -7,19 +7,19 @@
 #include <vector>
 
 #include "megatron/train/config/config.pb.h"
-#include "megatron/train/pretrain_rank.h"
+#include "megatron/train/rank/pretrain_rank.h"
 
 namespace megatron {
 
 // The part of a run that is on this machine.
-struct LocalShare {
+struct RanksOfMachine {
   int ranks = 1;
   int64_t bytes = 0;   // planned host memory
   std::string launch;  // what started this process as one rank of several; empty: nothing did
 };
 
 std::vector<std::string> Introduce(const config::PretrainConfig& config, const PretrainRun& run,
-                                   const LocalShare& local);
+                                   const RanksOfMachine& here);
 
 }  // namespace megatron
 

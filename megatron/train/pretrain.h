@@ -5,22 +5,23 @@
 #include <string>
 #include <vector>
 
-#include "megatron/train/pretrain_rank.h"
+#include "megatron/train/rank/pretrain_rank.h"
 
 namespace megatron {
 
 struct PretrainCommand {
-  std::string model_type = "gpt";      // that the program trains, as in model.model_type
+  std::string model_type = "gpt";      // what the program trains, as in model.model_type
   std::string config;                  // a file, or the name of a shipped configuration
   std::vector<std::string> overrides;  // path.to.field=value
   bool dry_run = false;
   PieceListener on_piece;  // null: nobody listens
 
-  // That give this command, as pretrain_* take them.
+  // The command-line arguments that are equivalent to this command.
   std::vector<std::string> arguments() const;
 };
 
-// Started by a launcher this process is one rank of the run; alone it runs, or starts, them all.
+// If a launcher has started this process, it is one rank of the run; else it runs or starts all
+// ranks.
 // Prints to stdout what it does and to stderr what goes wrong; returns one of exit_code.h.
 int Pretrain(const PretrainCommand& command);
 

@@ -16,11 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "glog/logging.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
-
-constexpr int kWrongFlags = 20;
 
 bool parsing_flags = false;
 bool asked_for_help = false;
@@ -30,7 +29,7 @@ void ExitWithOurCode() {
   if (!parsing_flags) return;
   std::cout.flush();
   std::fflush(nullptr);
-  _exit(asked_for_help ? 0 : kWrongFlags);
+  _exit(asked_for_help ? 0 : kExitConfig);
 }
 
 std::vector<char*> ParseFlags(int argc, char** argv) {
@@ -64,25 +63,6 @@ absl::Status CheckNoListTwice(int argc, char** argv) {
   return absl::OkStatus();
 }
 
-int ExitCode(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return 0;
-    case absl::StatusCode::kInvalidArgument:
-      return kWrongFlags;
-    case absl::StatusCode::kDataLoss:
-      return 21;
-    case absl::StatusCode::kUnavailable:
-      return 30;
-    case absl::StatusCode::kDeadlineExceeded:
-      return 31;
-    case absl::StatusCode::kCancelled:
-      return 130;
-    default:
-      return 23;
-  }
-}
-
 absl::Status GoWhereTheUserStands() {
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory == nullptr || chdir(directory) == 0) return absl::OkStatus();
@@ -111,7 +91,7 @@ int RunTool(int argc, char** argv, absl::string_view usage,
   const bool told = std::cout.flush() && std::fflush(stdout) == 0;
   if (status.ok() && !told) status = absl::ResourceExhaustedError("the output can't be written");
   if (!status.ok()) std::cerr << "error: " << status.message() << std::endl;
-  return ExitCode(status);
+  return ExitCodeOf(status);
 }
 
 }  // namespace megatron

@@ -15,6 +15,7 @@ enum ExitCode : int {
   kExitPeerLost = 30,
   kExitHang = 31,
   kExitNumeric = 40,
+  kExitInterrupted = 130,  // a tool, by Ctrl-C
 };
 
 }  // namespace megatron

@@ -1,38 +1,34 @@
-// Failure: why a run ends early, as the message that its process prints and its exit code.
+// FirstFailure: the error that ends a run early, as the message that its process prints and its exit
+// code (exit_status.h).
 #ifndef MEGATRON_TRAIN_FAILURE_FAILURE_H_
 #define MEGATRON_TRAIN_FAILURE_FAILURE_H_
 
 #include <mutex>
-#include <optional>
-#include <string>
-#include <utility>
 
+#include "absl/status/status.h"
 #include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
-
-struct Failure {
-  ExitCode code = kExitDone;
-  std::string message;
-};
 
 // The first failure among several ranks; the failures of the others follow from it. Thread-safe.
 class FirstFailure {
  public:
-  // Keeps the failure if there was none before. Returns its code, with which the caller ends.
-  ExitCode Set(ExitCode code, std::string message) {
+  // Keeps the error if there was none before. Returns the exit code of `error`, with which the caller ends.
+  ExitCode Set(const absl::Status& error) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!failure_.has_value()) failure_ = Failure{code, std::move(message)};
-    return code;
+    if (failure_.ok()) failure_ = error;
+    return ExitCodeOf(error);
   }
-  std::optional<Failure> Get() const {
+  // OK: no rank has failed.
+  absl::Status Get() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
 
  private:
   mutable std::mutex mutex_;
-  std::optional<Failure> failure_;
+  absl::Status failure_;
 };
 
 }  // namespace megatron

@@ -7,13 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/crc32c.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
 
 // An error on its way between ranks.
 struct Message {
-  int32_t code = 0;
+  int32_t kind = 0;       // absl::StatusCode
+  int32_t exit_code = 0;  // 0: the error carries none
   int32_t length = 0;
   char text[1024] = {};
 };
@@ -27,43 +29,43 @@ bool Consensus::Any(bool mine) {
   return group_.status().ok() ? value != 0 : mine;
 }
 
-Consensus::Told Consensus::First(bool mine, int32_t code, absl::string_view text) {
+Consensus::RankError Consensus::FirstRankError(const absl::Status& mine) {
   const Stream stream = Stream::Inline();
-  int32_t first = mine ? group_.rank() : group_.size();
+  int32_t first = mine.ok() ? group_.size() : group_.rank();
   group_.AllReduce(Tensor(&first, DType::kInt32, {1}), ReduceOp::kMin, stream);
   if (!group_.status().ok() || first == group_.size()) return {};
   Message message;
   if (first == group_.rank()) {
-    message.code = code;
-    message.length = static_cast<int32_t>(std::min(text.size(), sizeof(message.text)));
-    std::memcpy(message.text, text.data(), message.length);
+    message.kind = static_cast<int32_t>(mine.code());
+    message.exit_code = HasExitCode(mine) ? ExitCodeOf(mine) : kExitDone;
+    message.length = static_cast<int32_t>(std::min(mine.message().size(), sizeof(message.text)));
+    std::memcpy(message.text, mine.message().data(), message.length);
   }
   group_.Broadcast(Tensor(&message, DType::kUInt8, {sizeof(message)}), first, stream);
   if (!group_.status().ok()) return {};
-  return {first, message.code, std::string(message.text, message.length)};
+  const absl::Status status(static_cast<absl::StatusCode>(message.kind),
+                            absl::string_view(message.text, message.length));
+  if (message.exit_code == kExitDone) return {first, status};
+  return {first, WithExitCode(status, static_cast<ExitCode>(message.exit_code))};
 }
 
 absl::Status Consensus::FirstError(const absl::Status& mine) {
   if (group_.size() == 1) return mine;
-  const Told first = First(!mine.ok(), static_cast<int32_t>(mine.code()), mine.message());
+  const RankError first = FirstRankError(mine);
   if (first.rank == group_.rank()) return mine;
   if (!group_.status().ok()) return mine.ok() ? group_.status() : mine;
-  if (first.rank < 0) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(first.code), first.text);
+  return first.status;
 }
 
-std::optional<Failure> Consensus::FirstFailure(const std::optional<Failure>& mine) {
+absl::Status Consensus::FirstFailure(const absl::Status& mine) {
   if (group_.size() == 1) return mine;
-  const Told first = First(mine.has_value(), mine.has_value() ? mine->code : 0,
-                           mine.has_value() ? mine->message : "");
-  if (!group_.status().ok()) {
-    if (mine.has_value()) return mine;
-    const bool hang = group_.status().code() == absl::StatusCode::kDeadlineExceeded;
-    return Failure{hang ? kExitHang : kExitPeerLost, std::string(group_.status().message())};
-  }
-  if (first.rank < 0) return std::nullopt;
-  const std::string whose = first.rank == 0 ? "" : absl::StrCat("rank ", first.rank, ": ");
-  return Failure{static_cast<ExitCode>(first.code), whose + first.text};
+  const RankError first = FirstRankError(mine);
+  if (!group_.status().ok())
+    return mine.ok() ? WithExitCodeOfRank(group_.status(), kExitPeerLost) : mine;
+  if (first.rank <= 0) return first.status;
+  return WithExitCode(absl::Status(first.status.code(),
+                                   absl::StrCat("rank ", first.rank, ": ", first.status.message())),
+                      ExitCodeOf(first.status));
 }
 
 bool Consensus::Same(absl::string_view mine) {

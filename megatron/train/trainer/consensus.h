@@ -6,13 +6,11 @@
 #define MEGATRON_TRAIN_TRAINER_CONSENSUS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/train/failure/failure.h"
 
 namespace megatron {
 
@@ -29,8 +27,9 @@ class Consensus {
   // group's own where that has failed.
   absl::Status FirstError(const absl::Status& mine);
 
-  // The same of failures; those of other ranks than the first say whose they are.
-  std::optional<Failure> FirstFailure(const std::optional<Failure>& mine);
+  // The same with the error's exit code and, for an error of another rank than the first, its
+  // number in front. A failure of the group means that a rank was lost, or hangs.
+  absl::Status FirstFailure(const absl::Status& mine);
 
   // Whether all ranks give the same text. After a failure of the group: yes.
   bool Same(absl::string_view mine);
@@ -39,13 +38,12 @@ class Consensus {
   std::string OfFirst(absl::string_view mine);
 
  private:
-  struct Told {
-    int rank = -1;  // -1: nobody has anything to tell
-    int32_t code = 0;
-    std::string text;
+  struct RankError {
+    int rank = -1;  // -1: no rank has an error
+    absl::Status status;
   };
-  // What the first of the ranks has to tell that have anything, cut to a kilobyte.
-  Told First(bool mine, int32_t code, absl::string_view text);
+  // The error of the first rank that has one, its text cut to a kilobyte.
+  RankError FirstRankError(const absl::Status& mine);
 
   ProcessGroup group_;
 };

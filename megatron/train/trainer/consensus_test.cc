@@ -1,12 +1,12 @@
 #include "megatron/train/trainer/consensus.h"
 
-#include <optional>
 #include <string>
 
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -63,13 +63,16 @@ TEST(ConsensusTest, AGroupThatHasFailedSaysSo) {
 TEST(ConsensusTest, TheFirstFailureSaysWhoseItIs) {
   const absl::Status status = RunRanks(3, [&](int rank, const ProcessGroup& world) {
     Consensus consensus(world);
-    EXPECT_FALSE(consensus.FirstFailure(std::nullopt).has_value());
-    std::optional<Failure> mine;
-    if (rank > 0) mine = Failure{rank == 1 ? kExitData : kExitIo, "no file"};
-    const std::optional<Failure> first = consensus.FirstFailure(mine);
-    EXPECT_EQ(first->code, kExitData);
-    EXPECT_EQ(first->message, "rank 1: no file");
-    EXPECT_EQ(consensus.FirstFailure(Failure{kExitIo, "full"})->message, "full");
+    EXPECT_THAT(consensus.FirstFailure(absl::OkStatus()), IsOk());
+    absl::Status mine;
+    if (rank > 0)
+      mine = WithExitCode(absl::NotFoundError("no file"), rank == 1 ? kExitData : kExitIo);
+    const absl::Status first = consensus.FirstFailure(mine);
+    EXPECT_THAT(first, StatusIs(absl::StatusCode::kNotFound, "rank 1: no file"));
+    EXPECT_EQ(ExitCodeOf(first), kExitData);
+    const absl::Status of_all = consensus.FirstFailure(absl::ResourceExhaustedError("full"));
+    EXPECT_EQ(of_all.message(), "full");
+    EXPECT_EQ(ExitCodeOf(of_all), kExitIo);
     return absl::OkStatus();
   });
   EXPECT_THAT(status, IsOk());

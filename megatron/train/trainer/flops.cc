@@ -7,26 +7,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "megatron/plan/model_costs.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/costs/layer_shape.h"
 #include "megatron/train/validate/layer_pattern.h"
 
 namespace megatron {
 namespace {
-
-bool IsGated(const config::ModelConfig& model) {
-  return model.swiglu() || model.gated_linear_unit();
-}
-
-// Of one MLP, of a layer or of an expert.
-int64_t MlpWeights(const config::ModelConfig& model, int64_t width) {
-  return (IsGated(model) ? 3 : 2) * model.hidden_size() * width;
-}
-
-int64_t AttentionWeights(const config::ModelConfig& model) {
-  const int64_t query_width = model.num_attention_heads() * model.kv_channels();
-  const int64_t key_value_width = 2 * model.num_query_groups() * model.kv_channels();
-  return model.hidden_size() * (2 * query_width + key_value_width);
-}
 
 int64_t CountMoeLayers(const config::ModelConfig& model) {
   if (!model.has_num_experts()) return 0;
@@ -34,28 +21,31 @@ int64_t CountMoeLayers(const config::ModelConfig& model) {
   return std::count(layers.begin(), layers.end(), true);
 }
 
-// Weights of the layers' matrix products, where of each mixture `experts` experts count.
-int64_t MatrixWeights(const config::ModelConfig& model, int64_t experts) {
-  const int64_t mixtures = CountMoeLayers(model);
-  const int64_t mixture = experts * MlpWeights(model, model.moe_ffn_hidden_size()) +
-                          MlpWeights(model, model.moe_shared_expert_intermediate_size()) +
-                          model.num_experts() * model.hidden_size();  // the router
-  return model.num_layers() * AttentionWeights(model) + mixtures * mixture +
-         (model.num_layers() - mixtures) * MlpWeights(model, model.ffn_hidden_size());
+// Multiplications and additions of pairs with the layers' weights for one token that goes to
+// `experts` experts of each mixture: as many as there are weights, if it goes to all.
+double LayersWeightProducts(const config::ModelConfig& model, int64_t experts) {
+  const LayerShape layer = ToLayerShape(model);
+  const double mixtures = static_cast<double>(CountMoeLayers(model));
+  const double layers = static_cast<double>(model.num_layers());
+  return layers * WeightMultiplyAdds(SelfAttentionProducts(layer, /*tokens=*/1, /*seen=*/0)) +
+         mixtures *
+             MultiplyAdds(MixtureProducts(layer, /*tokens=*/1, static_cast<double>(experts))) +
+         (layers - mixtures) * MultiplyAdds(MlpProducts(layer, /*tokens=*/1));
 }
 
 int64_t BiasesPerLayer(const config::ModelConfig& model) {
   const int64_t qkv =
       (model.num_attention_heads() + 2 * model.num_query_groups()) * model.kv_channels();
   if (model.disable_bias_linear()) return model.add_qkv_bias() ? qkv : 0;
-  return qkv + (IsGated(model) ? 2 : 1) * model.ffn_hidden_size() + 2 * model.hidden_size();
+  return qkv + (ToLayerShape(model).is_gated ? 2 : 1) * model.ffn_hidden_size() +
+         2 * model.hidden_size();
 }
 
 bool IsBert(const config::ModelConfig& model) {
   return model.model_type() == config::ModelType::bert;
 }
 
-// Of BERT, what goes beyond layers, the word table and positions.
+// BERT's parameters besides layers, the word table and positions.
 int64_t BertParameters(const config::ModelConfig& model, int64_t norm, int64_t padded_vocab_size) {
   const int64_t hidden = model.hidden_size(), dense = hidden * hidden + hidden;
   const int64_t order = model.bert_binary_head() ? dense + 2 * hidden + 2 : 0;
@@ -66,8 +56,10 @@ bool IsT5(const config::ModelConfig& model) { return model.model_type() == confi
 
 int64_t T5Parameters(const config::ModelConfig& model, int64_t norm, int64_t padded_vocab_size) {
   const int64_t encoder = model.encoder_num_layers(), decoder = model.decoder_num_layers();
-  const int64_t attention = AttentionWeights(model);
-  const int64_t mlp = MlpWeights(model, model.ffn_hidden_size());
+  const LayerShape shape = ToLayerShape(model);
+  const int64_t attention = static_cast<int64_t>(
+      WeightMultiplyAdds(SelfAttentionProducts(shape, /*tokens=*/1, /*seen=*/0)));
+  const int64_t mlp = static_cast<int64_t>(MultiplyAdds(MlpProducts(shape, /*tokens=*/1)));
   const int64_t width = model.num_attention_heads() * model.kv_channels();
   const int64_t cross_biases = model.disable_bias_linear() ? 0 : 3 * width + model.hidden_size();
   const int64_t layer = attention + mlp + BiasesPerLayer(model) + 2 * norm;
@@ -82,23 +74,21 @@ int64_t T5Parameters(const config::ModelConfig& model, int64_t norm, int64_t pad
          (model.add_output_bias() ? padded_vocab_size : 0);
 }
 
-// Of a sample of full length, forward, in multiplications and additions of pairs.
+// Multiplications and additions of pairs in the forward pass of a sample of full length.
 double T5SampleProducts(const config::ModelConfig& model, int64_t padded_vocab_size,
                         FlopsConvention convention) {
-  const double encoder = static_cast<double>(model.encoder_num_layers());
-  const double decoder = static_cast<double>(model.decoder_num_layers());
+  const LayerShape layer = ToLayerShape(model);
   const double read = static_cast<double>(model.seq_length());
   const double written = static_cast<double>(model.decoder_seq_length());
-  const double attention = static_cast<double>(AttentionWeights(model));
-  const double mlp = static_cast<double>(MlpWeights(model, model.ffn_hidden_size()));
-  const double width = static_cast<double>(model.num_attention_heads() * model.kv_channels());
-  const double causal = convention == FlopsConvention::kClassic ? 1 : 0.5;
-  // Of cross-attention half of the weights meet what was read.
-  const double weights = encoder * read * (attention + mlp) +
-                         decoder * (written * (1.5 * attention + mlp) + read * 0.5 * attention) +
-                         written * static_cast<double>(padded_vocab_size * model.hidden_size());
-  const double scores = encoder * read * read + decoder * written * (causal * written + read);
-  return weights + 2 * width * scores;
+  const double seen = convention == FlopsConvention::kClassic ? written : written / 2;
+  const MatrixProducts encoder =
+      Joined(SelfAttentionProducts(layer, read, read), MlpProducts(layer, read));
+  const MatrixProducts decoder = Joined(Joined(SelfAttentionProducts(layer, written, seen),
+                                               CrossAttentionProducts(layer, written, read)),
+                                        MlpProducts(layer, written));
+  return static_cast<double>(model.encoder_num_layers()) * MultiplyAdds(encoder) +
+         static_cast<double>(model.decoder_num_layers()) * MultiplyAdds(decoder) +
+         MultiplyAdds(HeadProducts(layer, written, padded_vocab_size));
 }
 
 struct Peak {
@@ -129,31 +119,29 @@ int64_t CountParameters(const config::ModelConfig& model, int64_t padded_vocab_s
   const int64_t rows = padded_vocab_size * (model.untie_embeddings_and_output_weights() ? 2 : 1) +
                        (learned ? model.max_position_embeddings() : 0);
   // The last norm, or in a post-norm model that of the embedding.
-  return MatrixWeights(model, model.num_experts()) + model.num_layers() * layer + norm +
-         rows * model.hidden_size() +
+  return static_cast<int64_t>(LayersWeightProducts(model, model.num_experts())) +
+         model.num_layers() * layer + norm + rows * model.hidden_size() +
          (IsBert(model) ? BertParameters(model, norm, padded_vocab_size) : 0);
 }
 
 double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size,
                      FlopsConvention convention) {
-  constexpr double kFlopsPerWeight =
-      6;  // 2 forward, 2 for the input's gradient, 2 for the weight's
+  // 2 forward, 2 for the input's gradient, 2 for the weight's.
+  constexpr double kFlopsPerWeight = 6;
   if (IsT5(model)) {
     return kFlopsPerWeight * T5SampleProducts(model, padded_vocab_size, convention) /
            static_cast<double>(model.seq_length());
   }
-  const double layers = static_cast<double>(model.num_layers());
-  const double weights =
-      static_cast<double>(MatrixWeights(model, model.moe_router_topk())) +
-      static_cast<double>(padded_vocab_size + (IsBert(model) ? model.hidden_size() : 0)) *
-          static_cast<double>(model.hidden_size());
-  // Scores and their product with the values: two products over the positions seen.
-  const double positions_seen =
-      static_cast<double>(model.seq_length()) *
-      (convention == FlopsConvention::kClassic || IsBert(model) ? 1 : 0.5);
-  const double attention = layers * 2 * positions_seen *
-                           static_cast<double>(model.num_attention_heads() * model.kv_channels());
-  return kFlopsPerWeight * (weights + attention);
+  const LayerShape layer = ToLayerShape(model);
+  double products = LayersWeightProducts(model, model.moe_router_topk()) +
+                    MultiplyAdds(HeadProducts(layer, /*tokens=*/1, padded_vocab_size));
+  // BERT's head has a layer of its own.
+  if (IsBert(model)) products += MultiplyAdds(HeadProducts(layer, /*tokens=*/1, layer.hidden));
+  const double seen = static_cast<double>(model.seq_length()) *
+                      (convention == FlopsConvention::kClassic || IsBert(model) ? 1 : 0.5);
+  products += static_cast<double>(model.num_layers()) *
+              ActivationMultiplyAdds(SelfAttentionProducts(layer, /*tokens=*/1, seen));
+  return kFlopsPerWeight * products;
 }
 
 std::optional<double> PeakFlopsPerSecond(absl::string_view device_name, MatmulPrecision precision) {

@@ -11,6 +11,7 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/tensor/trace/trace.h"
+#include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
 
 namespace megatron {
@@ -27,31 +28,32 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
   return save;
 }
 
-ExitCode CodeOf(const absl::Status& status) {
-  if (status.code() == absl::StatusCode::kDeadlineExceeded) return kExitHang;
-  return status.code() == absl::StatusCode::kDataLoss ||
-                 status.code() == absl::StatusCode::kInvalidArgument
-             ? kExitData
-             : kExitPeerLost;
+// What a step fails by is the data or, if not, another rank.
+absl::Status StepError(const absl::Status& status) {
+  const bool data = status.code() == absl::StatusCode::kDataLoss ||
+                    status.code() == absl::StatusCode::kInvalidArgument;
+  return WithExitCodeOfRank(status, data ? kExitData : kExitPeerLost);
 }
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, Trainer* trainer)
-    : context_(context),
+TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem& fs,
+                           Trainer* trainer)
+    : run_(run),
+      rank_(rank),
       fs_(fs),
       trainer_(trainer),
       consensus_(trainer->groups().world),
-      saving_consensus_(context.saving),
-      profile_(context.profile, trainer->stream(), fs),
+      saving_consensus_(rank.saving),
+      profile_(rank.profile, trainer->stream(), fs),
       first_iteration_(trainer->progress().iteration),
-      meter_(*context.options, context.speed, first_iteration_),
-      metrics_(/*writers=*/{}, context.console) {
+      meter_(run.options, run.speed, first_iteration_),
+      metrics_(/*writers=*/{}, rank.console) {
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
     SaveOptions save = ToSaveOptions(checkpoint);
-    save.rank = context.saving.rank();
-    save.world_size = context.saving.size();
+    save.rank = rank.saving.rank();
+    save.world_size = rank.saving.size();
     save.agree = [this](absl::Status status) { return saving_consensus_.FirstError(status); };
     writer_ = std::make_unique<AsyncCheckpointWriter>(fs, save);
   }
@@ -60,17 +62,19 @@ TrainingLoop::TrainingLoop(const Context& context, FileSystem& fs, Trainer* trai
     last_saved_iteration_ = first_iteration_;
 }
 
-ExitCode TrainingLoop::Fail(ExitCode code, const std::string& message) {
-  context_.console->ClearProgress();
+ExitCode TrainingLoop::Fail(const absl::Status& error) {
+  rank_.console->ClearProgress();
   const ProcessGroup& world = trainer_->groups().world;
-  return context_.failure->Set(
-      code, world.size() == 1 ? message : absl::StrCat("rank ", world.rank(), ": ", message));
+  if (world.size() == 1) return rank_.failure->Set(error);
+  return rank_.failure->Set(WithExitCode(
+      absl::Status(error.code(), absl::StrCat("rank ", world.rank(), ": ", error.message())),
+      ExitCodeOf(error)));
 }
 
 ExitCode TrainingLoop::Run() {
   const ExitCode code = Train();
   // After a failure of this rank or another its device may never have done what it was given.
-  if (trainer_->groups().world.status().ok() && !context_.failure->Get().has_value())
+  if (trainer_->groups().world.status().ok() && rank_.failure->Get().ok())
     PrintProfile(profile_.Leave(trainer_->progress().iteration));
   return code;
 }
@@ -78,21 +82,21 @@ ExitCode TrainingLoop::Run() {
 // Each rank that is profiled prints for itself.
 void TrainingLoop::PrintProfile(const absl::StatusOr<std::string>& profiled) {
   if (!profiled.ok()) {
-    context_.console->LogOwnError(absl::StrCat("no profile is written, training goes on: ",
-                                               std::string(profiled.status().message())));
+    rank_.console->LogOwnError(absl::StrCat("no profile is written, training goes on: ",
+                                            std::string(profiled.status().message())));
   } else if (!profiled->empty()) {
-    context_.console->PrintOwn(*profiled);
+    rank_.console->PrintOwn(*profiled);
   }
 }
 
 ExitCode TrainingLoop::Train() {
   absl::StatusOr<MetricsWriters> metrics =
-      OpenMetricsWriters(options().loop, first_iteration_, fs_, context_.console);
-  if (!metrics.ok()) return Fail(kExitIo, std::string(metrics.status().message()));
+      OpenMetricsWriters(options().loop, first_iteration_, fs_, rank_.console);
+  if (!metrics.ok()) return Fail(WithExitCode(metrics.status(), kExitIo));
   metrics_ = *std::move(metrics);
   if (Done()) {
-    context_.console->PrintLine(absl::StrCat("already at iteration ", first_iteration_, " of ",
-                                             options().loop.train_iters, ": nothing to do"));
+    rank_.console->PrintLine(absl::StrCat("already at iteration ", first_iteration_, " of ",
+                                          options().loop.train_iters, ": nothing to do"));
   }
   while (!Done()) {
     PrintProfile(profile_.Reach(trainer_->progress().iteration));
@@ -104,21 +108,21 @@ ExitCode TrainingLoop::Train() {
     if (const std::optional<ExitCode> code = Evaluate()) return *code;
   }
   const ExitCode code = SaveAndLeave(kExitDone);
-  const bool test = context_.data->test != nullptr && iteration > first_iteration_;
+  const bool test = run_.data.test != nullptr && iteration > first_iteration_;
   return test && code == kExitDone && !consensus_.Any(StopSignal() != 0) ? Test() : code;
 }
 
 std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time start = absl::Now();
   const bool stop = StopSignal() != 0;
-  const absl::StatusOr<StepReport> report = trainer_->Step(*context_.data->train, stop, [this] {
+  const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, stop, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
   });
-  if (!report.ok()) return Fail(CodeOf(report.status()), std::string(report.status().message()));
+  if (!report.ok()) return Fail(StepError(report.status()));
   if (trainer_->progress().iteration == first_iteration_ + 1) {
-    context_.console->PrintLine(
+    rank_.console->PrintLine(
         absl::StrFormat("first step done %.2f s after the start",
-                        absl::ToDoubleSeconds(absl::Now() - context_.program_start)));
+                        absl::ToDoubleSeconds(absl::Now() - run_.program_start)));
   }
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   const absl::Time end = absl::Now();
@@ -142,12 +146,14 @@ std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
   ++(options().precision.dynamic_loss_scale ? progress.skipped_iterations
                                             : progress.nan_iterations);
   if (++consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
-  return Fail(kExitNumeric,
-              absl::StrCat("gradients were not finite in ", consecutive_failures_,
-                           " iterations in a row, up to iteration ", progress.iteration, " (loss ",
-                           report.loss, ", loss scale ", report.loss_scale,
-                           "): stopping without a checkpoint. A lower learning rate, a longer "
-                           "warm-up or bf16 may help."));
+  return Fail(WithExitCode(
+      absl::InternalError(absl::StrCat(
+          "gradients were not finite in ", consecutive_failures_,
+          " iterations in a row, up to iteration ", progress.iteration, " (loss ", report.loss,
+          ", loss scale ", report.loss_scale,
+          "): stopping without a checkpoint. A lower learning rate, a longer warm-up or bf16 may "
+          "help.")),
+      kExitNumeric));
 }
 
 bool TrainingLoop::EvaluationIsDue() const {
@@ -164,16 +170,16 @@ absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_s
     for (auto& [measure, value] : measured.values) {
       if (absl::string_view(measure.name) == name) value = std::nan("");
     }
-    context_.console->PrintLine(absl::StrCat("of what is evaluated nothing counts for ", name,
-                                             "; with more train.eval_iters something may"));
+    rank_.console->PrintLine(absl::StrCat("of what is evaluated nothing counts for ", name,
+                                          "; with more train.eval_iters something may"));
   }
   metrics_.WriteEvaluation(ToEvaluationMetrics(measured, trainer_->progress(), on_test_set));
   return absl::OkStatus();
 }
 
 std::optional<ExitCode> TrainingLoop::Evaluate() {
-  const absl::Status status = EvaluateOn(*context_.data->valid, /*on_test_set=*/false);
-  if (!status.ok()) return Fail(CodeOf(status), std::string(status.message()));
+  const absl::Status status = EvaluateOn(*run_.data.valid, /*on_test_set=*/false);
+  if (!status.ok()) return Fail(StepError(status));
   last_evaluated_iteration_ = trainer_->progress().iteration;
   return std::nullopt;
 }
@@ -181,9 +187,9 @@ std::optional<ExitCode> TrainingLoop::Evaluate() {
 ExitCode TrainingLoop::Test() {
   TrainingProgress& progress = trainer_->progress();
   const int64_t consumed = std::exchange(progress.consumed_valid_samples, 0);
-  const absl::Status status = EvaluateOn(*context_.data->test, /*on_test_set=*/true);
+  const absl::Status status = EvaluateOn(*run_.data.test, /*on_test_set=*/true);
   progress.consumed_valid_samples = consumed;
-  if (!status.ok()) return Fail(CodeOf(status), std::string(status.message()));
+  if (!status.ok()) return Fail(StepError(status));
   metrics_.Sync();
   return kExitDone;
 }
@@ -193,7 +199,7 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   const int64_t iteration = trainer_->progress().iteration;
   if (Done()) return std::nullopt;  // what remains is done behind the loop
   if (stop_requested) return SaveAndLeave(kExitSavedOnSignal);
-  if (loop.exit_duration_minutes > 0 && consensus_.Any(absl::Now() - context_.program_start >=
+  if (loop.exit_duration_minutes > 0 && consensus_.Any(absl::Now() - run_.program_start >=
                                                        absl::Minutes(loop.exit_duration_minutes))) {
     return SaveAndLeave(kExitTimeLimit);
   }
@@ -206,35 +212,34 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
   // The last good checkpoint is still there, and the disk may have room again at the next interval.
   if (!status.ok()) {
-    context_.console->LogError(absl::StrCat("no checkpoint at iteration ", iteration,
-                                            ", training goes on: ", status.message()));
+    rank_.console->LogError(absl::StrCat("no checkpoint at iteration ", iteration,
+                                         ", training goes on: ", status.message()));
   }
   return std::nullopt;
 }
 
 void TrainingLoop::StartSave() {
   const TraceSpan span(trainer_->stream(), "start checkpoint");
-  context_.progress->Enter(Phase::kSave);
+  rank_.progress->Enter(Phase::kSave);
   const int64_t before = last_saved_iteration_;
   const absl::Status status = FinishSave();
   if (!status.ok())
-    context_.console->LogError(
+    rank_.console->LogError(
         absl::StrCat("no checkpoint at iteration ", before, ": ", status.message()));
   metrics_.Sync();
-  writer_->Start(MakeCheckpointState(*trainer_, context_.run));
+  writer_->Start(MakeCheckpointState(*trainer_, run_.description));
   last_saved_iteration_ = trainer_->progress().iteration;
 }
 
 absl::Status TrainingLoop::FinishSave() {
   if (!writer_->in_progress()) return absl::OkStatus();
   const TraceSpan span(trainer_->stream(), "finish checkpoint");
-  context_.progress->Enter(Phase::kSave);
+  rank_.progress->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
-  context_.progress->Enter(Phase::kUpdate);
+  rank_.progress->Enter(Phase::kUpdate);
   if (status.ok()) {
-    context_.console->PrintLine(absl::StrCat("saved checkpoint of iteration ",
-                                             last_saved_iteration_, " to ",
-                                             options().checkpoint.save));
+    rank_.console->PrintLine(absl::StrCat("saved checkpoint of iteration ", last_saved_iteration_,
+                                          " to ", options().checkpoint.save));
   } else {
     last_saved_iteration_ = -1;
   }
@@ -242,17 +247,19 @@ absl::Status TrainingLoop::FinishSave() {
 }
 
 ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
-  context_.console->ClearProgress();
+  rank_.console->ClearProgress();
   if (writer_ == nullptr) {
-    LOG_IF(WARNING, context_.console->prints() && code != kExitDone)
+    LOG_IF(WARNING, rank_.console->prints() && code != kExitDone)
         << "leaving without a checkpoint: checkpoint.save is not set";
     return code;
   }
   if (last_saved_iteration_ != trainer_->progress().iteration) StartSave();
   const absl::Status status = FinishSave();
   if (status.ok()) return code;
-  return Fail(kExitIo, absl::StrCat("no checkpoint at iteration ", trainer_->progress().iteration,
-                                    ": ", status.message()));
+  return Fail(WithExitCode(absl::Status(status.code(), absl::StrCat("no checkpoint at iteration ",
+                                                                    trainer_->progress().iteration,
+                                                                    ": ", status.message())),
+                           kExitIo));
 }
 
 }  // namespace megatron

@@ -30,37 +30,43 @@
 
 namespace megatron {
 
+// What the loops of all ranks of a process share; none of it changes while they run.
+struct TrainingRun {
+  RunOptions options;
+  TrainingData data;
+  RunDescription description;
+  SpeedBasis speed;
+  absl::Time program_start;
+};
+
 class TrainingLoop {
  public:
-  struct Context {
-    const RunOptions* options = nullptr;
-    const TrainingData* data = nullptr;
-    RunDescription run;
-    SpeedBasis speed;
-    absl::Time program_start;
-    // Of all ranks, for the thread that writes checkpoints.
-    ProcessGroup saving;
-    RankConsole* console = nullptr;
+  // What a rank's loop works with besides the trainer.
+  struct Rank {
+    ProcessGroup saving;  // all ranks, for the thread that writes checkpoints
     ProfileWindow::Context profile;
+    RankConsole* console = nullptr;
+    RankProgress* progress = nullptr;  // where the rank reports what it is doing
     FirstFailure* failure = nullptr;
-    RankProgress* progress = nullptr;  // reports what this rank is doing
   };
 
-  TrainingLoop(const Context& context, FileSystem& fs, Trainer* trainer);
+  // All must outlive this.
+  TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem& fs, Trainer* trainer);
 
-  // Trains until done or told to stop. The returned code says why it ended; what went wrong is in
-  // the context's failure.
+  // Trains until done or told to stop. The returned code says why it ended; an error that ended it
+  // is in the rank's failure.
   ExitCode Run();
 
  private:
   bool Done() const { return trainer_->progress().iteration >= options().loop.train_iters; }
-  const RunOptions& options() const { return *context_.options; }
+  const RunOptions& options() const { return run_.options; }
 
-  ExitCode Fail(ExitCode code, const std::string& message);
+  // Makes the error the rank's failure. Returns the code to leave with.
+  ExitCode Fail(const absl::Status& error);
   ExitCode Train();
   // Prints what the profile has to say, or why it could not be written.
   void PrintProfile(const absl::StatusOr<std::string>& profiled);
-  // Each gives the code to leave with, or nothing to go on.
+  // Each returns the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
   bool EvaluationIsDue() const;
@@ -76,7 +82,8 @@ class TrainingLoop {
   // Saves and waits until everything is on disk.
   ExitCode SaveAndLeave(ExitCode code);
 
-  Context context_;
+  const TrainingRun& run_;
+  const Rank rank_;
   FileSystem& fs_;
   Trainer* trainer_;
   Consensus consensus_, saving_consensus_;

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/pipeline/pipeline_layout.h"
+#include "megatron/plan/model_costs.h"
+#include "megatron/train/costs/layer_shape.h"
 
 namespace megatron {
 namespace {
@@ -312,54 +314,32 @@ namespace {
 
 constexpr double kEmptyPart = 0.5;  // in layers
 
-// Of one layer and sample, in multiplications and additions of pairs.
-struct LayerProducts {
-  double weights = 0, attention = 0;  // attention's products have no weights
-  double into_mlp = 0;                // of the weights', the part in front of the activation
-
-  double forward() const { return weights + attention; }
-};
-
-// What is computed twice.
-double Recomputed(const config::RecomputeConfig& recompute, const LayerProducts& layer) {
+// What is computed twice, in multiplications and additions of pairs.
+double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
   if (recompute.recompute_granularity() == config::RecomputeGranularity::full)
-    return layer.forward();
+    return MultiplyAdds(layer);
   double again = 0;
   if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) return again;
   for (int module : recompute.recompute_modules()) {
-    if (module == config::RecomputeModule::core_attn) again += layer.attention;
-    if (module == config::RecomputeModule::mlp) again += layer.into_mlp;
+    if (module == config::RecomputeModule::core_attn) again += ActivationMultiplyAdds(layer);
+    if (module != config::RecomputeModule::mlp) continue;
+    for (const MatrixProduct& product : layer) {
+      if (absl::string_view(product.name) == "fc1") again += MultiplyAdds(product);
+    }
   }
   return again;
 }
 
-// What is recomputed belongs to the inputs' part.
-ActionCosts CostsOf(const config::RecomputeConfig& recompute, const LayerProducts& layer) {
-  return {layer.forward(), layer.weights + 2 * layer.attention + Recomputed(recompute, layer),
-          layer.weights};
+// A product of activations has two gradients, both of which belong to the inputs' part, as does what
+// is recomputed.
+ActionCosts CostsOf(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
+  const double weights = WeightMultiplyAdds(layer), attention = ActivationMultiplyAdds(layer);
+  return {weights + attention, weights + 2 * attention + Recomputed(recompute, layer), weights};
 }
 
 // A layer over `tokens` tokens, each of which attends to `seen`.
-LayerProducts ProductsOf(const config::ModelConfig& model, double tokens, double seen) {
-  const double hidden = static_cast<double>(model.hidden_size());
-  const double heads = static_cast<double>(model.num_attention_heads() * model.kv_channels());
-  const double keys = static_cast<double>(model.num_query_groups() * model.kv_channels());
-  const double mlp = static_cast<double>(model.ffn_hidden_size()) * hidden;
-  LayerProducts layer;
-  layer.into_mlp = (model.swiglu() || model.gated_linear_unit() ? 2 * mlp : mlp) * tokens;
-  layer.weights = hidden * (2 * heads + 2 * keys) * tokens + layer.into_mlp + mlp * tokens;
-  layer.attention = 2 * heads * seen * tokens;
-  return layer;
-}
-
-// The same with cross-attention to `read` tokens.
-LayerProducts DecoderProducts(const config::ModelConfig& model, double tokens, double read) {
-  const double hidden = static_cast<double>(model.hidden_size());
-  const double heads = static_cast<double>(model.num_attention_heads() * model.kv_channels());
-  LayerProducts layer = ProductsOf(model, tokens, tokens / 2);
-  layer.weights += hidden * heads * 2 * (tokens + read);
-  layer.attention += 2 * heads * read * tokens;
-  return layer;
+MatrixProducts LayerProducts(const LayerShape& layer, double tokens, double seen) {
+  return Joined(SelfAttentionProducts(layer, tokens, seen), MlpProducts(layer, tokens));
 }
 
 ActionCosts Sum(double a, const ActionCosts& x, double b, const ActionCosts& y) {
@@ -370,10 +350,12 @@ ActionCosts Sum(double a, const ActionCosts& x, double b, const ActionCosts& y) 
 PartCosts ToT5Costs(const config::PretrainConfig& config) {
   const config::ModelConfig& model = config.model();
   const double read = static_cast<double>(model.seq_length());
-  const ActionCosts encoder = CostsOf(config.recompute(), ProductsOf(model, read, read));
+  const double written = static_cast<double>(model.decoder_seq_length());
+  const LayerShape layer = ToLayerShape(model);
+  const ActionCosts encoder = CostsOf(config.recompute(), LayerProducts(layer, read, read));
   const ActionCosts decoder =
-      CostsOf(config.recompute(),
-              DecoderProducts(model, static_cast<double>(model.decoder_seq_length()), read));
+      CostsOf(config.recompute(), Joined(LayerProducts(layer, written, written / 2),
+                                         CrossAttentionProducts(layer, written, read)));
   const StagePlacement placement = ToPlacement(config);
   const int64_t parts = int64_t{placement.stages} * placement.chunks;
   std::vector<int64_t> layers = placement.layers;
@@ -397,7 +379,8 @@ PartCosts ToActionCosts(const config::PretrainConfig& config) {
   if (IsT5(config)) return ToT5Costs(config);
   const config::ModelConfig& model = config.model();
   // A token attends to half of a sequence.
-  const LayerProducts layer = ProductsOf(model, 1, static_cast<double>(model.seq_length()) / 2);
+  const MatrixProducts layer =
+      LayerProducts(ToLayerShape(model), 1, static_cast<double>(model.seq_length()) / 2);
   const ActionCosts costs = CostsOf(config.recompute(), layer);
   return ActionCosts{1, costs.backward_input / costs.forward,
                      costs.backward_weight / costs.forward};

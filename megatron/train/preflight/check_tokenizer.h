@@ -1,6 +1,6 @@
-// What of a configuration only its tokenizer can tell.
-#ifndef MEGATRON_TRAIN_CHECK_TOKENIZER_H_
-#define MEGATRON_TRAIN_CHECK_TOKENIZER_H_
+// The checks of a configuration that need its tokenizer.
+#ifndef MEGATRON_TRAIN_PREFLIGHT_CHECK_TOKENIZER_H_
+#define MEGATRON_TRAIN_PREFLIGHT_CHECK_TOKENIZER_H_
 
 #include "absl/status/status.h"
 #include "megatron/data/tokenizer/tokenizer.h"
@@ -15,4 +15,4 @@ absl::Status CheckTokenizer(const RunOptions& options, const Tokenizer& tokenize
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_CHECK_TOKENIZER_H_
+#endif  // MEGATRON_TRAIN_PREFLIGHT_CHECK_TOKENIZER_H_

@@ -1,4 +1,4 @@
-#include "megatron/train/check_tokenizer.h"
+#include "megatron/train/preflight/check_tokenizer.h"
 
 #include "megatron/base/status_macros.h"
 #include "megatron/train/recipes/recipes.h"

@@ -1,31 +1,22 @@
-#include "megatron/train/pretrain_rank.h"
+#include "megatron/train/rank/pretrain_rank.h"
 
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/models/text_generator.h"
+#include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
 #include "megatron/train/recipes/recipes.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/training_loop.h"
 
 namespace megatron {
-namespace {
-
-// What other ranks did comes before what this one was doing.
-ExitCode CodeOf(const absl::Status& status, ExitCode own) {
-  if (status.code() == absl::StatusCode::kDeadlineExceeded) return kExitHang;
-  const bool others = status.code() == absl::StatusCode::kUnavailable ||
-                      status.code() == absl::StatusCode::kAborted;
-  return others ? kExitPeerLost : own;
-}
-
-}  // namespace
 
 PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure)
     : run_(run),
@@ -39,7 +30,7 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
       fs_(run.fs, &progress_),
       pool_(run.threads_per_rank),
       stream_(Stream::Cpu(&pool_)) {
-  if (run.options.device == DeviceType::kCuda) {
+  if (run.options().device == DeviceType::kCuda) {
     const int device = DeviceOfRank(run.local_rank.value_or(world.rank()));
     cuda_ = std::make_unique<CudaStream>(device);
     stream_ = Stream::Cuda(device, cuda_.get());
@@ -51,27 +42,25 @@ PretrainRank::~PretrainRank() {
   if (nccl_ != nullptr) run_.device_calls->Set(world_.rank(), nullptr);
 }
 
-// All ranks for what is on their devices.
-absl::StatusOr<std::shared_ptr<Communicator>> PretrainRank::LinkDevices() {
+absl::StatusOr<std::shared_ptr<Communicator>> PretrainRank::MakeDeviceCommunicator() {
   if (!run_.links.nccl) return world_.communicator();
-  NcclWorldOptions options;
-  options.device = stream_.device().index;
-  options.connect_deadline = run_.options.ranks.start_timeout;
-  options.deadline = run_.options.ranks.timeout;
-  options.sum_in_rank_order = run_.options.ranks.sum_in_rank_order;
-  options.compare_calls = run_.options.ranks.check_collectives;
-  MEGATRON_ASSIGN_OR_RETURN(nccl_,
-                            NcclWorld::Create(NcclLibrary(), world_.communicator(), options));
+  NcclWorldOptions world;
+  world.device = stream_.device().index;
+  world.connect_deadline = options().ranks.start_timeout;
+  world.deadline = options().ranks.timeout;
+  world.sum_in_rank_order = options().ranks.sum_in_rank_order;
+  world.compare_calls = options().ranks.check_collectives;
+  MEGATRON_ASSIGN_OR_RETURN(nccl_, NcclWorld::Create(NcclLibrary(), world_.communicator(), world));
   run_.device_calls->Set(world_.rank(), [nccl = nccl_.get()] { return nccl->PendingCalls(); });
   return nccl_->communicator();
 }
 
-absl::Status PretrainRank::Build() {
-  const RunOptions& options = run_.options;
+absl::Status PretrainRank::BuildTrainer() {
+  const RunOptions& options = run_.options();
   const int size = options.num_ranks();
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, size));
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, size));
-  MEGATRON_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> ranks, LinkDevices());
+  MEGATRON_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> ranks, MakeDeviceCommunicator());
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups, MakeGroups(dense, expert, ranks));
   if (size > 1) {
     std::vector<std::vector<int>> all(1, std::vector<int>(size));
@@ -90,85 +79,86 @@ absl::Status PretrainRank::Build() {
   return absl::OkStatus();
 }
 
-absl::Status PretrainRank::Start(ExitCode* code) {
-  if (run_.checkpoint == nullptr) {
-    trainer_->InitializeWeights(run_.options.seed);
+absl::Status PretrainRank::RestoreOrInitialize() {
+  if (run_.start.checkpoint == nullptr) {
+    trainer_->InitializeWeights(options().seed);
     return absl::OkStatus();
   }
-  const CheckpointReader& checkpoint = *run_.checkpoint;
+  const CheckpointReader& checkpoint = *run_.start.checkpoint;
   absl::Status status;
   {
     const RankProgress::ExternalWait reading(&progress_);
-    status = RestoreCheckpoint(checkpoint, run_.restore, run_.description, trainer_.get());
+    status = RestoreCheckpoint(checkpoint, run_.start.restore, run_.training.description,
+                               trainer_.get());
   }
-  if (status.code() == absl::StatusCode::kFailedPrecondition) {
-    *code = kExitConfig;
-    return status;
-  }
-  *code = kExitCorruptCheckpoint;
-  MEGATRON_RETURN_IF_ERROR(status, _ << "to continue from the checkpoint before it move "
-                                     << checkpoint.directory() << " away");
-  console_.PrintLine(absl::StrCat(
-      run_.restore == Restore::kWeights ? "starting from the weights of " : "continuing from ",
-      checkpoint.directory(), " at iteration ", trainer_->progress().iteration));
+  // The checkpoint is another model's or run's.
+  if (status.code() == absl::StatusCode::kFailedPrecondition)
+    return WithExitCode(status, kExitConfig);
+  MEGATRON_RETURN_IF_ERROR(
+      WithExitCodeOfRank(status, kExitCorruptCheckpoint),
+      _ << "to continue from the checkpoint before it move " << checkpoint.directory() << " away");
+  console_.PrintLine(
+      absl::StrCat(run_.start.restore == Restore::kWeights ? "starting from the weights of "
+                                                           : "continuing from ",
+                   checkpoint.directory(), " at iteration ", trainer_->progress().iteration));
   return absl::OkStatus();
 }
 
+absl::Status PretrainRank::Prepare() {
+  MEGATRON_RETURN_IF_ERROR(WithExitCodeOfRank(BuildTrainer(), kExitConfig));
+  return RestoreOrInitialize();
+}
+
 ExitCode PretrainRank::Train() {
-  TrainingLoop::Context context;
-  context.options = &run_.options;
-  context.data = &run_.data;
-  context.run = run_.description;
-  context.speed = run_.speed;
-  context.program_start = run_.program_start;
-  context.saving = saving_;
-  context.console = &console_;
-  context.profile.options = run_.options.profile;
-  context.profile.world = world_;
-  context.profile.trace = profiled() ? &trace_ : nullptr;
-  context.profile.ledger = &ledger_;
-  context.profile.planned = run_.plan.stages[trainer_->options().placement.stage].memory;
-  context.failure = failure_;
-  context.progress = &progress_;
-  return TrainingLoop(context, fs_, trainer_.get()).Run();
+  TrainingLoop::Rank rank;
+  rank.saving = saving_;
+  rank.profile.options = options().profile;
+  rank.profile.world = world_;
+  rank.profile.trace = profiled() ? &trace_ : nullptr;
+  rank.profile.ledger = &ledger_;
+  rank.profile.planned = run_.plan.stages[trainer_->options().placement.stage].memory;
+  rank.console = &console_;
+  rank.progress = &progress_;
+  rank.failure = failure_;
+  return TrainingLoop(run_.training, rank, fs_, trainer_.get()).Run();
 }
 
 void PretrainRank::Generate() {
   progress_.Enter(Phase::kGenerate);
-  const TrainerOptions& options = run_.options.trainer;
-  const GenerationOptions& generation = run_.options.generation;
+  const TrainerOptions& trainer = options().trainer;
+  const GenerationOptions& generation = options().generation;
   Consensus consensus(world_);
   TextGenerator model = trainer_->MakeGenerator(&ledger_);
   PromptTask task;
   task.prompt = generation.prompt;
   task.tokens = generation.tokens;
   task.sampling = generation.sampling;
-  task.limits = options.generation_limits();
+  task.limits = trainer.generation_limits();
   task.tokenizer = run_.tokenizer.get();
   task.model = &model;
   task.print = [&](const std::string& text) { console_.Print(text); };
   task.begin_token = [&] { progress_.Enter(Phase::kGenerate); };
   task.go_on = [&] { return !consensus.Any(StopSignal() != 0) && world_.status().ok(); };
-  RecipeOf(options.model.kind).FinishRun(task);
+  RecipeOf(trainer.model.kind).FinishRun(task);
 }
 
 ExitCode PretrainRank::Run() {
   progress_.Start();
-  ExitCode code = kExitConfig;
-  absl::Status status = Build();
-  if (status.ok()) status = Start(&code);
-  if (!world_.status().ok()) code = kExitPeerLost;
-  if (!status.ok()) return failure_->Set(CodeOf(status, code), std::string(status.message()));
-  code = Train();
-  const bool finished = trainer_->progress().iteration >= run_.options.loop.train_iters;
-  if (code == kExitDone && finished && run_.options.generation.enabled) Generate();
-  if (failure_->Get().has_value()) return code;  // the others do not come
-  // While all are here a rank that hangs at the end is missed.
+  absl::Status status = Prepare();
+  if (!status.ok()) {
+    // What other ranks did comes before what this one was doing.
+    if (!world_.status().ok()) status = WithExitCodeOfRank(status, kExitPeerLost);
+    return failure_->Set(status);
+  }
+  const ExitCode code = Train();
+  const bool finished = trainer_->progress().iteration >= options().loop.train_iters;
+  if (code == kExitDone && finished && options().generation.enabled) Generate();
+  if (!failure_->Get().ok()) return code;  // the others do not come
+  // While all ranks are here, one that hangs at the end is noticed.
   progress_.Enter(Phase::kLeave);
   world_.Barrier(Stream::Cpu(&pool_));
   status = world_.status();
-  if (status.ok()) return code;
-  return failure_->Set(CodeOf(status, kExitPeerLost), std::string(status.message()));
+  return status.ok() ? code : failure_->Set(WithExitCodeOfRank(status, kExitPeerLost));
 }
 
 }  // namespace megatron

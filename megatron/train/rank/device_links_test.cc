@@ -1,5 +1,5 @@
-// On the emulated device, which all ranks share.
-#include "megatron/train/device_links.h"
+// The CUDA device is emulated; all ranks share it.
+#include "megatron/train/rank/device_links.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "megatron/train/resolve_paths.h"
+#include "megatron/train/preflight/resolve_paths.h"
 
 #include <filesystem>
 #include <vector>

@@ -1,6 +1,6 @@
-// Where the files are that a configuration names.
-#ifndef MEGATRON_TRAIN_RESOLVE_PATHS_H_
-#define MEGATRON_TRAIN_RESOLVE_PATHS_H_
+// Finds the files that a configuration names.
+#ifndef MEGATRON_TRAIN_PREFLIGHT_RESOLVE_PATHS_H_
+#define MEGATRON_TRAIN_PREFLIGHT_RESOLVE_PATHS_H_
 
 #include <string>
 
@@ -16,4 +16,4 @@ void ResolvePaths(FileSystem& fs, const std::string& config_file, config::Pretra
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_RESOLVE_PATHS_H_
+#endif  // MEGATRON_TRAIN_PREFLIGHT_RESOLVE_PATHS_H_

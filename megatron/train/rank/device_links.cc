@@ -1,4 +1,4 @@
-#include "megatron/train/device_links.h"
+#include "megatron/train/rank/device_links.h"
 
 #include <algorithm>
 #include <utility>

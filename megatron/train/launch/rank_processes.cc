@@ -1,4 +1,4 @@
-#include "megatron/train/rank_processes.h"
+#include "megatron/train/launch/rank_processes.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launcher.h"
-#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -53,6 +53,14 @@ std::string NameRanks(const std::vector<int>& ranks) {
 // For ranks that have met to find one of them stopped and to say what all were at.
 constexpr absl::Duration kReportTime = absl::Seconds(8);
 
+// What is wrong with this process's variables, or that others did not come.
+absl::Status JoinError(const LaunchEnvironment& launch, const absl::Status& status) {
+  const bool mine = status.code() == absl::StatusCode::kInvalidArgument;
+  return WithExitCode(
+      absl::Status(status.code(), absl::StrCat(launch.Describe(), ": ", status.message())),
+      mine ? kExitConfig : kExitPeerLost);
+}
+
 }  // namespace
 
 int StartRanks(int ranks, const std::vector<std::string>& arguments,
@@ -81,7 +89,7 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments,
 absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,
                                                   const RanksOptions& options) {
   const absl::StatusOr<JobSecret> secret = JobSecretFromEnvironment(ProcessEnvironment());
-  if (!secret.ok()) return absl::InvalidArgumentError(secret.status().message());
+  if (!secret.ok()) return JoinError(launch, absl::InvalidArgumentError(secret.status().message()));
   TcpWorldOptions world;
   world.connect_deadline = options.start_timeout;
   world.deadline = options.timeout;
@@ -92,7 +100,9 @@ absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launc
     std::fflush(stdout);
   };
   world.heartbeat_interval = std::min(absl::Seconds(1), options.heartbeat_timeout / 10);
-  return TcpJob::Join(launch, *secret, world);
+  absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Join(launch, *secret, world);
+  if (!job.ok()) return JoinError(launch, job.status());
+  return job;
 }
 
 }  // namespace megatron

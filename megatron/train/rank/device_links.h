@@ -1,7 +1,7 @@
 // How the ranks of a run send each other what is on their GPUs: by NCCL where each rank has a GPU
 // of its own, else through the memory of hosts.
-#ifndef MEGATRON_TRAIN_DEVICE_LINKS_H_
-#define MEGATRON_TRAIN_DEVICE_LINKS_H_
+#ifndef MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
+#define MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
 
 #include <functional>
 #include <map>
@@ -20,23 +20,23 @@ struct DeviceLinks {
   std::string text;  // "NCCL 2.28.9"
 };
 
-// The GPU of the rank that is number `local_rank` of its machine: ranks share the GPUs out, and a
-// GPU if there are more ranks.
+// The GPU of the rank that is number `local_rank` of its machine. Ranks share the GPUs out, and
+// share a GPU if there are more ranks than GPUs.
 int DeviceOfRank(int local_rank);
 
-// For ranks that are threads of this process, each on the GPU of its number.
+// Chooses for ranks that are threads of this process, each on the GPU of its number.
 absl::StatusOr<DeviceLinks> LinkThreads(const RunOptions& options);
-// For this process, one of several. Collective over them, and the same for all.
+// Chooses for this process, one of several. Collective over them; all choose the same.
 absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_rank,
                                           const ProcessGroup& processes);
 
-// What the GPUs of this process's ranks have not done yet, for whoever watches the ranks. Any
-// thread may call.
+// The calls that the GPUs of this process's ranks have not finished, for whoever watches the ranks.
+// Any thread may call.
 class DeviceCalls {
  public:
   using Lines = std::function<std::vector<std::string>()>;
 
-  // Null: nothing any more.
+  // Null: the rank has no more calls.
   void Set(int rank, Lines lines);
   std::vector<std::string> Of(int rank) const;
 
@@ -47,4 +47,4 @@ class DeviceCalls {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_DEVICE_LINKS_H_
+#endif  // MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_

@@ -1,7 +1,7 @@
-// One rank of pretrain_gpt, from its groups and memory over the weights it starts from to the text
-// at the end.
-#ifndef MEGATRON_TRAIN_PRETRAIN_RANK_H_
-#define MEGATRON_TRAIN_PRETRAIN_RANK_H_
+// One rank of a pretraining run: builds its groups, memory and trainer, restores or initializes the
+// weights, trains, and writes a text at the end.
+#ifndef MEGATRON_TRAIN_RANK_PRETRAIN_RANK_H_
+#define MEGATRON_TRAIN_RANK_PRETRAIN_RANK_H_
 
 #include <cstdint>
 #include <functional>
@@ -10,10 +10,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/watch/rank_progress.h"
@@ -22,59 +20,56 @@
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/trace/trace.h"
-#include "megatron/train/batches/training_data.h"
-#include "megatron/train/device_links.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/reporting_file_system.h"
+#include "megatron/train/failure/run_lock.h"
 #include "megatron/train/metrics/rank_console.h"
-#include "megatron/train/metrics/step_meter.h"
+#include "megatron/train/preflight/open_checkpoint.h"
+#include "megatron/train/rank/device_links.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "megatron/train/trainer/trainer.h"
-#include "megatron/train/trainer/training_checkpoint.h"
+#include "megatron/train/trainer/training_loop.h"
 
 namespace megatron {
 
 // A piece of work that a rank is about to begin.
 struct PieceOfWork {
-  const ProcessGroup& world;  // of all ranks; world.rank() is the one
+  const ProcessGroup& world;  // all ranks; world.rank() is this one
   int64_t iteration;          // from 1; 0 before the first
   Phase phase;
 };
 
-// Hears of each on the thread that does it: for tests, which put faults there.
+// Called for each piece on the thread that does it. Tests put faults there.
 using PieceListener = std::function<void(const PieceOfWork&)>;
 
 // What the ranks of a process share; none of it changes while they run.
 struct PretrainRun {
   FileSystem* fs = nullptr;
-  RunOptions options;
+  TrainingRun training;
   RunPlan plan;
   std::unique_ptr<Tokenizer> tokenizer;
-  TrainingData data;
-  RunDescription description;
-  SpeedBasis speed;
+  StartingPoint start;
+  RunLock save_lock;  // on the directory of checkpoints
   int threads_per_rank = 1;
-  // Of this process on its machine, where it is one rank; unset: ranks are threads.
+  // This process's rank on its machine; unset when ranks are threads.
   std::optional<int> local_rank;
   DeviceLinks links;  // on GPUs
   DeviceCalls* device_calls = nullptr;
-  absl::Time program_start;
-  // What to start from; null: from the beginning.
-  std::unique_ptr<CheckpointReader> checkpoint;
-  Restore restore = Restore::kEverything;
   PieceListener on_piece;  // null: nobody listens
+
+  const RunOptions& options() const { return training.options; }
 };
 
 class PretrainRank {
  public:
-  // Rank `world.rank()`. All must outlive this.
+  // The rank `world.rank()`. All must outlive this.
   PretrainRank(const PretrainRun& run, const ProcessGroup& world, FirstFailure* failure);
   ~PretrainRank();
 
-  // Trains and leaves with the code, on all ranks alike but after a failure; then `failure` holds
-  // it, and the caller ends the other ranks.
+  // Trains and leaves with the code, on all ranks alike except after a failure; then `failure` holds
+  // the error, and the caller ends the other ranks.
   ExitCode Run();
 
   // What this rank is doing, for its monitor.
@@ -84,10 +79,13 @@ class PretrainRank {
   bool is_reporting_rank() const { return world_.rank() == world_.size() - 1; }
 
  private:
-  bool profiled() const { return run_.options.profile.Covers(world_.rank()); }
-  absl::StatusOr<std::shared_ptr<Communicator>> LinkDevices();
-  absl::Status Build();
-  absl::Status Start(ExitCode* code);
+  const RunOptions& options() const { return run_.options(); }
+  bool profiled() const { return options().profile.Covers(world_.rank()); }
+  // Connects all ranks for what is on their devices.
+  absl::StatusOr<std::shared_ptr<Communicator>> MakeDeviceCommunicator();
+  absl::Status BuildTrainer();
+  absl::Status RestoreOrInitialize();
+  absl::Status Prepare();
   ExitCode Train();
   void Generate();
 
@@ -108,4 +106,4 @@ class PretrainRank {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_PRETRAIN_RANK_H_
+#endif  // MEGATRON_TRAIN_RANK_PRETRAIN_RANK_H_

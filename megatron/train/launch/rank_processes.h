@@ -1,7 +1,7 @@
 // Ranks of a run that are processes: starting them on this machine, and joining them wherever a
 // launcher has started them.
-#ifndef MEGATRON_TRAIN_RANK_PROCESSES_H_
-#define MEGATRON_TRAIN_RANK_PROCESSES_H_
+#ifndef MEGATRON_TRAIN_LAUNCH_RANK_PROCESSES_H_
+#define MEGATRON_TRAIN_LAUNCH_RANK_PROCESSES_H_
 
 #include <memory>
 #include <string>
@@ -22,10 +22,10 @@ namespace megatron {
 // before they have met. This process may have no other thread.
 int StartRanks(int ranks, const std::vector<std::string>& arguments, const RanksOptions& options);
 
-// Returns when all ranks have found each other.
+// Returns when all ranks have found each other. Errors carry an exit code.
 absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,
                                                   const RanksOptions& options);
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_RANK_PROCESSES_H_
+#endif  // MEGATRON_TRAIN_LAUNCH_RANK_PROCESSES_H_

@@ -1,0 +1,27 @@
+#ifndef MEGATRON_TRAIN_PREFLIGHT_CHECK_SAME_RUN_H_
+#define MEGATRON_TRAIN_PREFLIGHT_CHECK_SAME_RUN_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+
+// What a process is going to do, which it found out for itself.
+struct RunInputs {
+  config::PretrainConfig config;
+  std::string data_fingerprint;
+  std::string gemm_plans;  // as text
+  std::string checkpoint;  // the directory to start from; empty: from the beginning
+};
+
+// Whether all processes of a run are going to do the same. Collective. Each process gets the error
+// of its own difference to the first one. Errors carry kExitConfig, or kExitCorruptCheckpoint where
+// the checkpoints differ.
+absl::Status CheckSameRun(const RunInputs& mine, const ProcessGroup& processes);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PREFLIGHT_CHECK_SAME_RUN_H_

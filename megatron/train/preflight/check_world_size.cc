@@ -1,0 +1,27 @@
+#include "megatron/train/preflight/check_world_size.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace megatron {
+
+absl::Status CheckWorldSize(const LaunchEnvironment& launch,
+                            const config::ParallelConfig& parallel) {
+  if (launch.world_size == 1) return absl::OkStatus();
+  const int64_t model = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
+                        parallel.pipeline_model_parallel_size();
+  const int64_t ranks = model * parallel.data_parallel_size();
+  if (launch.world_size == ranks) return absl::OkStatus();
+  const std::string way_out =
+      launch.world_size % model == 0
+          ? absl::StrCat("parallel.data_parallel_size = ", launch.world_size / model, " would fit")
+          : absl::StrCat("they would have to be a multiple of ", model);
+  return absl::InvalidArgumentError(
+      absl::StrCat(launch.world_size, " processes were started (", launch.Describe(),
+                   "), but 'parallel' asks for ", ranks, " ranks: ", way_out,
+                   "; MEGATRON_LAUNCH=single pays no attention to the launcher"));
+}
+
+}  // namespace megatron

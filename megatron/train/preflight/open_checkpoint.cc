@@ -1,0 +1,55 @@
+#include "megatron/train/preflight/open_checkpoint.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/train/failure/exit_status.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(FileSystem& fs, const CheckpointOptions& options,
+                                                 Restore* restore) {
+  *restore = Restore::kEverything;
+  if (!options.save.empty() && options.save != options.load) {
+    absl::StatusOr<FoundCheckpoint> own = FindLatestCheckpoint(fs, options.save);
+    if (own.ok() || own.status().code() != absl::StatusCode::kNotFound) return own;
+  }
+  if (options.load.empty()) return absl::NotFoundError("no checkpoint is asked for");
+  if (options.no_load_optim) *restore = Restore::kWithoutOptimizer;
+  if (options.finetune) *restore = Restore::kWeights;
+  return LocateCheckpoint(fs, options.load);
+}
+
+absl::Status NothingToLoad(const CheckpointOptions& options, const absl::Status& status) {
+  return WithExitCode(absl::NotFoundError(absl::StrCat(
+                          "checkpoint.load = ", options.load,
+                          ": there is no checkpoint; unset it to start from the beginning (",
+                          status.message(), ")")),
+                      kExitConfig);
+}
+
+}  // namespace
+
+absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,
+                                             absl::FunctionRef<void(const std::string&)> warn) {
+  StartingPoint start;
+  const absl::StatusOr<FoundCheckpoint> found = ChooseCheckpoint(fs, options, &start.restore);
+  if (found.status().code() == absl::StatusCode::kNotFound) {
+    // A run that saves where it loads from begins there, too.
+    if (options.load == options.save) return start;
+    return NothingToLoad(options, found.status());
+  }
+  if (!found.ok()) {
+    const bool damaged = found.status().code() == absl::StatusCode::kDataLoss;
+    return WithExitCode(found.status(), damaged ? kExitCorruptCheckpoint : kExitIo);
+  }
+  for (const std::string& warning : found->warnings) warn(warning);
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs, found->directory);
+  if (!reader.ok()) return WithExitCode(reader.status(), kExitCorruptCheckpoint);
+  start.checkpoint = std::make_unique<CheckpointReader>(*std::move(reader));
+  return start;
+}
+
+}  // namespace megatron

@@ -1,0 +1,33 @@
+#ifndef MEGATRON_TRAIN_PREFLIGHT_OPEN_CHECKPOINT_H_
+#define MEGATRON_TRAIN_PREFLIGHT_OPEN_CHECKPOINT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "megatron/base/file_system.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/training_checkpoint.h"
+
+namespace megatron {
+
+// What a run starts from.
+struct StartingPoint {
+  std::unique_ptr<CheckpointReader> checkpoint;  // null: the beginning
+  Restore restore = Restore::kEverything;
+};
+
+// Opens the checkpoint that a run starts from. What the run has saved itself comes before what it
+// was started from, so that the same command continues it. `warn` hears what is wrong with newer
+// checkpoints.
+//
+// Errors carry kExitConfig where checkpoint.load has none, kExitCorruptCheckpoint where it is
+// damaged, and kExitIo where it can't be looked for.
+absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,
+                                             absl::FunctionRef<void(const std::string&)> warn);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PREFLIGHT_OPEN_CHECKPOINT_H_

@@ -1,0 +1,62 @@
+#include "megatron/train/preflight/open_checkpoint.h"
+
+#include <string>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/train/failure/exit_status.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::testing::HasSubstr;
+
+void Ignore(const std::string&) {}
+
+class OpenCheckpointTest : public ::testing::Test {
+ protected:
+  OpenCheckpointTest() {
+    EXPECT_THAT(fs_.RemoveTree(directory_), IsOk());
+    EXPECT_THAT(fs_.CreateDirs(JoinPath(directory_, "empty")), IsOk());
+    const std::string damaged = JoinPath(directory_, "damaged");
+    EXPECT_THAT(fs_.CreateDirs(damaged), IsOk());
+    EXPECT_THAT(
+        WriteFileAtomically(fs_, JoinPath(damaged, "latest_checkpointed_iteration.txt"), "12\n"),
+        IsOk());
+  }
+
+  std::string In(const std::string& name) const { return JoinPath(directory_, name); }
+
+  FileSystem& fs_ = PosixFileSystem();
+  const std::string directory_ = JoinPath(::testing::TempDir(), "open_checkpoint");
+};
+
+TEST_F(OpenCheckpointTest, ARunThatSavesWhereItLoadsFromBeginsThere) {
+  CheckpointOptions options;
+  options.save = options.load = In("empty");
+  const auto start = OpenCheckpoint(fs_, options, Ignore);
+  ASSERT_THAT(start, IsOk());
+  EXPECT_EQ(start->checkpoint, nullptr);
+  EXPECT_THAT(OpenCheckpoint(fs_, {}, Ignore), IsOk());
+}
+
+TEST_F(OpenCheckpointTest, ACheckpointThatIsNotThereIsAMistakeOfTheConfiguration) {
+  CheckpointOptions options;
+  options.load = In("empty");
+  const absl::Status status = OpenCheckpoint(fs_, options, Ignore).status();
+  EXPECT_EQ(ExitCodeOf(status), kExitConfig);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("unset it to start from the beginning"));
+}
+
+TEST_F(OpenCheckpointTest, ADamagedCheckpointIsNotPassedOver) {
+  CheckpointOptions options;
+  options.load = options.save = In("damaged");
+  EXPECT_EQ(ExitCodeOf(OpenCheckpoint(fs_, options, Ignore).status()), kExitCorruptCheckpoint);
+  options.load = In("empty");
+  EXPECT_EQ(ExitCodeOf(OpenCheckpoint(fs_, options, Ignore).status()), kExitCorruptCheckpoint);
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,46 @@
+#include "megatron/train/preflight/open_data.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/failure/exit_status.h"
+
+namespace megatron {
+namespace {
+
+// Reads the lists of paths, and makes all paths start where the user stands.
+absl::Status ResolveDataPaths(FileSystem& fs, DataOptions* options) {
+  if (!options->per_split_data_args_path.empty()) {
+    options->per_split_data_args_path =
+        PathFromWhereTheUserStands(options->per_split_data_args_path);
+    MEGATRON_RETURN_IF_ERROR(ReadPerSplitDataArgs(fs, options));
+  }
+  for (std::vector<std::string>* paths : {&options->data_path, &options->train_data_path,
+                                          &options->valid_data_path, &options->test_data_path}) {
+    for (std::string& path : *paths) {
+      double weight;  // weights stand between the paths
+      if (!absl::SimpleAtod(path, &weight)) path = PathFromWhereTheUserStands(path);
+    }
+  }
+  if (!options->cache_path.empty())
+    options->cache_path = PathFromWhereTheUserStands(options->cache_path);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingData> Open(FileSystem& fs, DataOptions options, const Tokenizer& tokenizer) {
+  MEGATRON_RETURN_IF_ERROR(ResolveDataPaths(fs, &options));
+  return OpenTrainingData(options, tokenizer);
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
+                                      const Tokenizer& tokenizer) {
+  return WithExitCode(Open(fs, std::move(options), tokenizer), kExitData);
+}
+
+}  // namespace megatron

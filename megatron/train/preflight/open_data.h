@@ -1,0 +1,18 @@
+#ifndef MEGATRON_TRAIN_PREFLIGHT_OPEN_DATA_H_
+#define MEGATRON_TRAIN_PREFLIGHT_OPEN_DATA_H_
+
+#include "absl/status/statusor.h"
+#include "megatron/base/file_system.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/train/batches/training_data.h"
+
+namespace megatron {
+
+// Opens a run's data. Paths start where the user stands. Errors carry kExitData. The tokenizer must
+// outlive the data.
+absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
+                                      const Tokenizer& tokenizer);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PREFLIGHT_OPEN_DATA_H_

@@ -1,0 +1,34 @@
+// The GPUs of a run: how its ranks reach each other's, how fast they can be, and which kernels they
+// use. On the CPU there is nothing to open.
+#ifndef MEGATRON_TRAIN_PREFLIGHT_OPEN_DEVICES_H_
+#define MEGATRON_TRAIN_PREFLIGHT_OPEN_DEVICES_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "megatron/base/file_system.h"
+#include "megatron/comm/launch/launch_env.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/train/rank/device_links.h"
+#include "megatron/train/trainer/run_options.h"
+
+namespace megatron {
+
+// Chooses how ranks send each other what is on their GPUs. Collective over the processes. Errors
+// carry kExitConfig.
+absl::StatusOr<DeviceLinks> OpenDeviceLinks(const RunOptions& options,
+                                            const LaunchEnvironment& launch,
+                                            const ProcessGroup& processes);
+
+// What the GPUs of all ranks can do at most, in FLOP/s, where this machine has `ranks_here` of them;
+// nothing where that is unknown. Ranks that share a GPU share its peak.
+std::optional<double> PeakFlops(const RunOptions& options, int ranks_here);
+
+// Reads the plans for matrix products that system.gemm_plan_file names. Returns them as text.
+// Errors carry kExitConfig.
+absl::StatusOr<std::string> OpenGemmPlans(FileSystem& fs, const RunOptions& options);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PREFLIGHT_OPEN_DEVICES_H_

@@ -1,0 +1,44 @@
+#include "megatron/train/preflight/plan_pretraining.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/train/failure/exit_status.h"
+#include "megatron/train/preflight/check_tokenizer.h"
+#include "megatron/train/trainer/flops.h"
+
+namespace megatron {
+
+absl::Status CheckModelType(const config::PretrainConfig& config, const std::string& config_name,
+                            const std::string& model_type) {
+  const std::string type = config::ModelType::Type_Name(config.model().model_type());
+  if (type == model_type) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(config_name, " has model.model_type = ", type,
+                                                 ", which pretrain_", type, " trains"));
+}
+
+namespace {
+
+absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
+  PlannedPretraining planned;
+  MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
+  planned.options = ToRunOptions(config, planned.tokenizer->vocab_size());
+  MEGATRON_RETURN_IF_ERROR(CheckTokenizer(planned.options, *planned.tokenizer));
+  MEGATRON_ASSIGN_OR_RETURN(planned.plan, PlanRun(planned.options));
+  const int64_t vocab = planned.options.trainer.model.padded_vocab_size;
+  planned.speed.flops_per_token =
+      FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved);
+  planned.speed.full_flops_per_token =
+      FlopsPerToken(config.model(), vocab, FlopsConvention::kClassic);
+  return planned;
+}
+
+}  // namespace
+
+absl::StatusOr<PlannedPretraining> PlanPretraining(const config::PretrainConfig& config) {
+  return WithExitCode(Plan(config), kExitConfig);
+}
+
+}  // namespace megatron
