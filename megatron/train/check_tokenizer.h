@@ -1,4 +1,4 @@
-// What of a configuration only its tokenizer can tell.
+// Checks the rules of a configuration that need its tokenizer.
 #ifndef MEGATRON_TRAIN_CHECK_TOKENIZER_H_
 #define MEGATRON_TRAIN_CHECK_TOKENIZER_H_
 

@@ -1,4 +1,4 @@
-// On the emulated device, which all ranks share.
+// The tests run on the emulated device, which all ranks share.
 #include "megatron/train/device_links.h"
 
 #include <string>
