@@ -14,7 +14,7 @@ class Shape:
     name: str  # name of the shipped configuration, and of pytorch_gpu_speed.py's shape
     options: Sequence[str]
     batches: Sequence[int]  # samples of a micro-batch: the likely best first
-    peer_seconds: int  # for trying PyTorch's batches; shapes with the most come first
+    peer_seconds: int  # time to try PyTorch's batches; shapes with the most come first
     tokens_per_second: Optional[float] = None  # lower bound
     mfu: Optional[float] = None  # lower bound, with causal attention counted once
     llm_c: Optional[float] = None  # tokens/s of llm.c, as published
