@@ -1,6 +1,7 @@
 """C++ rules: Bazel's own, with this project's defaults."""
 
-# Part of what a target means and not of .bazelrc alone, which a using workspace does not read.
+# These options are part of the targets and not of .bazelrc, which a workspace that uses this one
+# does not read.
 COPTS = ["-ffp-contract=off"]
 
 _GTEST = "@com_google_googletest//:gtest"

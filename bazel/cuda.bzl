@@ -16,7 +16,7 @@ CUDA_ONLY = select({
     "//conditions:default": [str(Label("//bazel:only_with_config_cuda"))],
 })
 
-# The other way round: what plays a CUDA device.
+# The opposite: targets that emulate a CUDA device are skipped with --config=cuda.
 WITHOUT_CUDA = select({
     _CUDA: [str(Label("//bazel:only_without_config_cuda"))],
     "//conditions:default": [],

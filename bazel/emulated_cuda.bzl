@@ -2,7 +2,8 @@
 
 load("//bazel:cc.bzl", "cc_library")
 
-# Kernels alone use this: all else does without, and a test of theirs takes no configuration of its own.
+# Only kernels use this rule. All other code does without it, and a test of kernels needs no
+# configuration of its own.
 THREAD_SANITIZER_COPTS = ["-fsanitize=thread", "-fno-omit-frame-pointer", "-g1"]
 THREAD_SANITIZER_LINKOPTS = ["-fsanitize=thread"]
 

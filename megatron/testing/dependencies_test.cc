@@ -1,4 +1,4 @@
-// Every dependency of the build, used once: what this test links, any target can.
+// Uses every dependency of the build once: any target can link what this test links.
 
 #include "Eigen/Core"
 #include "absl/crc/crc32c.h"

@@ -29,7 +29,7 @@ void FeedVariations(const std::string& input) {
   if (input.empty()) return;
   for (size_t i = 0; i < kChanges; ++i) {
     std::string changed = input;
-    // The head of a file steers its parser, so most changes go there.
+    // The beginning of a file controls its parser, so most changes go there.
     const size_t span = i % 4 == 0 || input.size() < 64 ? input.size() : 64;
     changed[(i * 2654435761u) % span] ^= static_cast<char>(1 + i * 37 % 255);
     Feed(changed);

@@ -179,7 +179,7 @@ class Trial {
   }
 
  private:
-  // Whether one rank gives the whole buffer, not a part of it.
+  // Returns whether one rank gives the whole buffer, not a part of it.
   bool IsWhole() const {
     return operation_ == BenchOperation::kAllReduce || operation_ == BenchOperation::kBroadcast ||
            operation_ == BenchOperation::kSendRecv;
@@ -217,7 +217,7 @@ double Sum(double value, const ProcessGroup& group) {
   return static_cast<double>(number);
 }
 
-// Everything that was enqueued has happened here.
+// All enqueued work is done here.
 void Finish(const Stream& stream) {
   if (stream.device().type == DeviceType::kCuda) stream.cuda()->Synchronize();
 }

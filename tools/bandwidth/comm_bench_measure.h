@@ -75,16 +75,16 @@ struct CommBenchResult {
   int64_t wrong() const;
 };
 
-// Collective over the group; the same result on all of its ranks.
+// A collective call over the group, with the same result on all of its ranks.
 absl::StatusOr<CommBenchResult> MeasureCollective(BenchOperation operation,
                                                   const CommBenchOptions& options,
                                                   const ProcessGroup& group, const Stream& stream);
 
 double BusBandwidthFactor(BenchOperation operation, int ranks);
 
-// "8", "64K", "1.5M", "2G": powers of 1024.
+// Reads "8", "64K", "1.5M", "2G", with powers of 1024.
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
-// begin, begin * factor, ... up to end.
+// Returns begin, begin * factor, ... up to end.
 std::vector<int64_t> SizesBetween(int64_t begin, int64_t end, double factor);
 
 }  // namespace megatron

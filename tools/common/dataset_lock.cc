@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// Whether the path still names the open file: its last owner may have removed it meanwhile.
+// Returns whether the path still names the open file: its last owner may have removed it meanwhile.
 bool IsStillNamed(const std::string& path, int fd) {
   struct stat named, open_file;
   return stat(path.c_str(), &named) == 0 && fstat(fd, &open_file) == 0 &&
@@ -33,7 +33,7 @@ absl::StatusOr<DatasetLock> DatasetLock::Take(const std::string& prefix) {
           absl::StrCat("there is no folder '", ParentPath(prefix), "' to write '", prefix, "' to"));
     }
     if (fd < 0) {
-      // Whatever the reason, a name that is too long included: a file that can't be written.
+      // Any other reason, such as a name that is too long, means that the file can't be written.
       const absl::Status status = absl::ErrnoToStatus(
           errno, absl::StrCat("write in '", ParentPath(prefix), "', '", path, "' to begin with"));
       return absl::FailedPreconditionError(status.message());
@@ -44,7 +44,7 @@ absl::StatusOr<DatasetLock> DatasetLock::Take(const std::string& prefix) {
       continue;
     }
     const int error = errno;
-    // Some network file systems know no locks; those who use them go without.
+    // Some network file systems have no locks; there the dataset is not locked.
     if (error == ENOLCK || error == EOPNOTSUPP) return DatasetLock(path, fd);
     close(fd);
     if (error == EWOULDBLOCK) {

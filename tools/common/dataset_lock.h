@@ -8,12 +8,13 @@
 
 namespace megatron {
 
-// The right to write the files of a prefix, held through `<prefix>.lock`. The system takes it back
-// from a process that dies, so a file that a killed one left locks nobody out. Network file systems
-// may keep it between machines or not; where there are no locks at all, everybody has the right.
+// The right to write the files of a prefix, held through `<prefix>.lock`. The system releases the
+// lock when its process ends, so a file that a killed process left does not lock others out. On a
+// network file system the lock may hold between machines or not; without locks in the file system,
+// every process has the right.
 class DatasetLock {
  public:
-  // kFailedPrecondition where another process has it, or the folder is not there.
+  // Returns kFailedPrecondition if another process holds it, or if the folder does not exist.
   static absl::StatusOr<DatasetLock> Take(const std::string& prefix);
   DatasetLock(DatasetLock&& other) noexcept;
   DatasetLock& operator=(DatasetLock&&) = delete;

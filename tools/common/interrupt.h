@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM as a wish that a program looks at where it suits.
+// Lets a program check for Ctrl-C and SIGTERM at suitable places.
 #ifndef MEGATRON_TOOLS_COMMON_INTERRUPT_H_
 #define MEGATRON_TOOLS_COMMON_INTERRUPT_H_
 
@@ -13,15 +13,15 @@ void CatchInterrupts();
 
 bool Interrupted();
 
-// OK, or the error with which a program then ends that has removed what it wrote.
+// Returns OK, or after a signal the error with which the program ends after removing what it wrote.
 absl::Status CheckInterrupted();
 
-// The same for those who take a flag to look at.
+// Returns the flag that a signal sets, for functions that take such a flag.
 const std::atomic<bool>* InterruptFlag();
 
-// For programs that leave nothing half done and have no place at which to look for an interrupt: a
-// SIGINT or SIGTERM from now on ends the process with code 130 and "error: interrupted; `what`", a
-// text that lives on.
+// Makes a SIGINT or SIGTERM from now on end the process with code 130 and "error: interrupted;
+// `what`". It serves programs that leave nothing half done and have no place to check for an
+// interrupt. `what` must live until the process ends.
 void EndWhenInterrupted(const char* what);
 
 }  // namespace megatron

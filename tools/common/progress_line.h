@@ -1,4 +1,4 @@
-// Tells on stderr how far a program is: on a terminal in one line that renews itself five times a
+// Prints a program's progress to stderr: on a terminal in one line that is redrawn five times a
 // second, elsewhere in a plain line every ten seconds.
 #ifndef MEGATRON_TOOLS_COMMON_PROGRESS_LINE_H_
 #define MEGATRON_TOOLS_COMMON_PROGRESS_LINE_H_
@@ -18,9 +18,9 @@ class ProgressLine {
 
   double seconds() const;  // count since the beginning
 
-  // Prints what `line` returns, where it is time to.
+  // Prints the result of `line` if it is time to.
   void Update(absl::FunctionRef<std::string()> line);
-  // The last line; it stays.
+  // Prints the last line, which stays.
   void Finish(absl::string_view line);
   // Removes an unfinished line from a terminal, before something else is printed.
   void Clear();
@@ -33,13 +33,13 @@ class ProgressLine {
   Clock::time_point last_;
 };
 
-// "1:02:03", or "0:42", of seconds.
+// Returns seconds as "1:02:03" or "0:42".
 std::string FormatDuration(double seconds);
 
-// "12.3 k", "4.56 G": a number of at least 0 in three digits and a unit's prefix.
+// Returns a number of at least 0 with three digits and a unit's prefix: "12.3 k", "4.56 G".
 std::string FormatCount(double count);
 
-// ", 37 %, 0:42 left" where `total` is known, "" where it is not positive.
+// Returns ", 37 %, 0:42 left", or "" if `total` is unknown (not positive).
 std::string FormatRemaining(int64_t done, int64_t total, double seconds);
 
 }  // namespace megatron

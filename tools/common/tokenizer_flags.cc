@@ -59,7 +59,7 @@ bool IsGiven(absl::string_view flag) {
   return found->CurrentValue() != found->DefaultValue();
 }
 
-// A flag that its type passes over would leave its user in a false belief.
+// A flag that the tokenizer type would ignore is an error, since the user expects an effect.
 absl::Status CheckFlagsOf(const std::string& type) {
   MEGATRON_ASSIGN_OR_RETURN(const TokenizerFields taken, TokenizerFieldsOf(type));
   for (const absl::string_view field : kFields) {
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromFlags() {
   options.tiktoken_special_tokens = absl::GetFlag(FLAGS_tiktoken_special_tokens);
   MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(options.type));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = CreateTokenizer(options);
-  // A file that is missing or damaged is a wrong flag too, as it is a wrong field to pretrain_gpt.
+  // A missing or damaged file is a wrong flag too, just as it is a wrong field for pretrain_gpt.
   if (!tokenizer.ok()) return absl::InvalidArgumentError(tokenizer.status().message());
   return tokenizer;
 }

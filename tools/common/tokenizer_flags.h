@@ -9,11 +9,11 @@
 
 namespace megatron {
 
-// Whether --tokenizer_type is given.
+// Returns whether --tokenizer_type is given.
 bool HasTokenizerFlags();
 
-// The tokenizer of --tokenizer_type, ByteLevel where it is not given, and of the flags that it
-// takes. kInvalidArgument names what is wrong with them.
+// Returns the tokenizer of --tokenizer_type (ByteLevel if it is not given) and of the flags that it
+// takes. Returns kInvalidArgument with the error if these are wrong.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromFlags();
 
 }  // namespace megatron

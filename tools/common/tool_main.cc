@@ -81,13 +81,13 @@ int RunTool(int argc, char** argv, absl::string_view usage,
   google::InitGoogleLogging(argv[0]);
   FLAGS_logtostderr = true;
   absl::SetProgramUsageMessage(usage);
-  // A file at the size limit is an error like a full disk's, not the end of the process.
+  // A file at the size limit is an error, like a full disk, and does not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
   absl::Status status = CheckNoListTwice(argc, argv);
   const std::vector<char*> arguments = ParseFlags(argc, argv);
   if (status.ok()) status = GoWhereTheUserStands();
   if (status.ok()) status = body(std::vector<std::string>(arguments.begin() + 1, arguments.end()));
-  // A full disk shows only when the output is flushed.
+  // A full disk is noticed only when the output is flushed.
   const bool told = std::cout.flush() && std::fflush(stdout) == 0;
   if (status.ok() && !told) status = absl::ResourceExhaustedError("the output can't be written");
   if (!status.ok()) std::cerr << "error: " << status.message() << std::endl;

@@ -1,4 +1,4 @@
-// The first and the last things that the programs of this folder do.
+// Runs the body of a program of this folder: flags, errors and exit codes.
 //
 //   int main(int argc, char** argv) { return megatron::RunTool(argc, argv, "Prints a dataset.",
 //   Main); }
@@ -15,12 +15,12 @@
 
 namespace megatron {
 
-// Parses the flags, goes to the directory where the user stands (`bazel run` starts programs
-// elsewhere), calls `body` with the other arguments, and prints its error, if any, to stderr.
-// Returns the exit code: 0; 20 for wrong flags and kInvalidArgument; 21 for data that is bad or
-// missing (kDataLoss, see InputError); 30 for a rank that has gone (kUnavailable) and 31 for one
-// that does not come (kDeadlineExceeded); 130 for kCancelled, as after Ctrl-C; 23 for all else,
-// which is files. `usage` is what --help prints above the flags.
+// Parses the flags, changes to the user's directory (`bazel run` starts programs elsewhere), calls
+// `body` with the other arguments, and prints its error, if any, to stderr. Returns the exit code:
+// 0; 20 for wrong flags and kInvalidArgument; 21 for data that is bad or missing (kDataLoss, see
+// InputError); 30 for a rank that has gone (kUnavailable) and 31 for one that does not come
+// (kDeadlineExceeded); 130 for kCancelled, as after Ctrl-C; 23 for all other errors, which are
+// those of files. `usage` is what --help prints above the flags.
 int RunTool(int argc, char** argv, absl::string_view usage,
             absl::FunctionRef<absl::Status(const std::vector<std::string>& arguments)> body);
 

@@ -28,7 +28,7 @@ constexpr int64_t kFeatures = 64;
 constexpr int64_t kOutputs = 8;
 constexpr uint64_t kSeed = 1234;
 
-// Memory for the weights of a layer, with the values that the seed gives them.
+// The memory of a layer's weights, initialized from the seed.
 class Weights {
  public:
   explicit Weights(const std::vector<megatron::Parameter*>& parameters) {

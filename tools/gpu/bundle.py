@@ -10,7 +10,8 @@ import tarfile
 import tempfile
 import zipfile
 
-# The most valuable first. `build` adds what else is tagged gpu; these need no tag.
+# The tests, the most valuable first. `build` adds all others that are tagged gpu; these need no
+# tag.
 TESTS = ("ops/cuda:kernels_test", "ops/cuda:large_tensors_test", "ops/cuda:layer_norm_test",
          "train/layouts:cuda_placement_test", "ops/cuda:float8_kernels_test", "ops/cuda:moe_kernels_test",
          "ops/cuda/hopper:attention_test", "optim:comm_stream_test",
@@ -63,7 +64,8 @@ def _pack_sanitizer(directory):
         os.makedirs(target, exist_ok=True)
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
-                # All in one folder, as in a toolkit: the program looks for its libraries beside itself.
+                # All files are in one folder, as in a toolkit: the program looks for its libraries
+                # beside itself.
                 if re.search(r"/(bin/compute-sanitizer|[^/]*\.so)$", name):
                     path = os.path.join(target, os.path.basename(name))
                     with archive.open(name) as packed, open(path, "wb") as out:
@@ -98,7 +100,7 @@ def build(root, directory):
             _pack_sanitizer(scratch)
         except (OSError, AttributeError, ValueError, subprocess.CalledProcessError) as error:
             print("compute-sanitizer is not packed, and `check` fails where it is not installed: %s" % error)
-        # Packed they are a quarter of the size, which counts where they are carried to another machine.
+        # Packed files have a quarter of the size, which matters for copying to another machine.
         with tarfile.open(os.path.join(directory, "programs.tar.gz"), "w:gz") as archive:
             for name in sorted(os.listdir(scratch)):
                 archive.add(os.path.join(scratch, name), name)

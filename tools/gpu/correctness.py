@@ -9,8 +9,8 @@ import tables
 from session import Failure
 from trainer import read_metrics
 
-# What is small enough for a tool that makes kernels some hundred times slower: of each test program, by GoogleTest's
-# filter.
+# The tests of each program, as a GoogleTest filter, that are small enough for a tool that makes
+# kernels about a hundred times slower.
 _SANITIZED = (
     ("layer_norm_test", "*"),
     ("kernels_test", "*Activations*:*Gates*:*Copies*:*Sums*:*Dropout*:*Norms*:*Embeddings*:*Rope*:*CrossEntropy*"

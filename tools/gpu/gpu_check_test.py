@@ -226,7 +226,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(failed, {(what, name) for what, name, _ in expected})
         return text, rows
 
-    # What holds for all parts.
+    # Tests that concern all parts.
 
     def test_without_a_gpu_nothing_is_run(self):
         for does in ({"nvidia-smi": "fails"}, {"gpus": 0}):

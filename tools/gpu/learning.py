@@ -7,8 +7,8 @@ from session import Failure
 from shapes import SHAPES
 from trainer import Trainer, read_metrics
 
-# The stories are long enough that none comes twice in this time. Their alphabet is small; the vocabulary is padded to
-# that of the shape, which is thus the very model that is timed.
+# There are so many stories that none comes twice in this time. Their alphabet is small; the
+# vocabulary is padded to that of the shape, so that the model is the one that is timed.
 _STORIES = ("--set=data.mock_data=", "--set=data.vocab_size=", "--set=data.tokenizer_type=ByteLevel",
             "--set=data.stories.num_bytes=200000000", "--set=model.make_vocab_size_divisible_by=50304")
 _RECIPE = ("--set=optimizer.lr=3e-4", "--set=optimizer.lr_decay_style=constant", "--set=optimizer.lr_warmup_fraction=",

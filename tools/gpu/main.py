@@ -18,7 +18,7 @@ from session import Session
 _WRONG_ARGUMENTS = 20
 _USAGE = 64  # the same, and the usage is to be shown
 _PARTS = ("check", "time", "learn")
-# What can be asked for alone.
+# The parts that can be run alone.
 _KINDS = {"check": ("test", "training", "benchmark", *correctness.SANITIZER_TOOLS),
           "time": ("training", "option", "profile", "pytorch", "links"), "learn": ("training", "picture")}
 
@@ -140,7 +140,7 @@ def main(home, arguments):
     if command:
         parts = _PARTS[:2] if command == "run" else (command,)
         return _run(parts, home, os.path.abspath(out or "."), steps)
-    if not device.devices():  # before an hour of compiling
+    if not device.devices():  # fails early, before an hour of compiling
         print("no GPU here: nvidia-smi is absent or names none; nothing was built", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as programs:

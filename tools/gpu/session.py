@@ -149,7 +149,7 @@ class Session:
                 if limit_here < limit:
                     raise OutOfTime("stopped after %.0f s, when time was up" % limit_here)
                 raise Failure("not done after %.0f s" % limit)
-            except BaseException:  # nothing of ours stays on the GPU
+            except BaseException:  # no process of ours stays on the GPU
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
         return Ran(code, log, begin)

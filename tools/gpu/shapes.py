@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Optional, Sequence
 
-# One rank, bf16, no dropout: what the shipped configurations of several ranks do not say of themselves.
+# Settings that the shipped configurations of several ranks lack: one rank, bf16, no dropout.
 _ONE_RANK_IN_BF16 = ("--set=parallel.tensor_model_parallel_size=1", "--set=parallel.pipeline_model_parallel_size=1",
                      "--set=precision.fp16=false", "--set=precision.bf16=true", "--set=model.hidden_dropout=0",
                      "--set=model.attention_dropout=0")
@@ -11,21 +11,21 @@ _ONE_RANK_IN_BF16 = ("--set=parallel.tensor_model_parallel_size=1", "--set=paral
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    name: str  # of the shipped configuration, and of pytorch_gpu_speed.py's shape
+    name: str  # name of the shipped configuration, and of pytorch_gpu_speed.py's shape
     options: Sequence[str]
     batches: Sequence[int]  # samples of a micro-batch: the likely best first
-    peer_seconds: int  # for trying PyTorch's batches; those with most come first
-    tokens_per_second: Optional[float] = None  # at least
-    mfu: Optional[float] = None  # at least, with causal attention counted once
+    peer_seconds: int  # time to try PyTorch's batches; shapes with the most come first
+    tokens_per_second: Optional[float] = None  # lower bound
+    mfu: Optional[float] = None  # lower bound, with causal attention counted once
     llm_c: Optional[float] = None  # tokens/s of llm.c, as published
-    ratio: float = 1.15  # to PyTorch compiled, at least
+    ratio: float = 1.15  # lower bound of the rate relative to PyTorch compiled
 
     def arguments(self):
         return ["--config=" + self.name, *self.options]
 
 
-# llm.c's rate is its own figure for an A100, 56 % of that GPU's peak; of this shape it has published none on a newer
-# one.
+# llm.c's rate is its own figure for an A100, 56 % of that GPU's peak; it has published none for
+# this shape on a newer GPU.
 SHAPES = (
     Shape("gpt3_857m", _ONE_RANK_IN_BF16, (16, 32, 8), 60, tokens_per_second=190e3),
     Shape("gpt_1664", (), (16, 8, 32), 45, tokens_per_second=92e3),

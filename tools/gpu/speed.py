@@ -11,10 +11,10 @@ from shapes import GRAPHS, OPTIONS_TO_TRY, SHAPES
 from trainer import OutOfMemory, Trainer
 
 _STEPS = 20
-# A batch costs about this much: kernels chosen by time, then the steps that count.
+# The seconds that a batch takes: to choose kernels by time, and for the steps that count.
 _SECONDS_A_BATCH = 25
 _WORTHWHILE = 1.005  # below it is noise
-# Where what the host takes to enqueue counts, which graphs save.
+# The batch for trying graphs: so small that the time to enqueue matters, which graphs save.
 _FEW_SAMPLES = 2
 
 
@@ -23,9 +23,9 @@ class _Timing:
     def __init__(self, session, device, watch):
         self.session, self.watch = session, watch
         self.trainer = Trainer(session, float(device["memory.total"]))
-        self.options = []  # that turned out to make it faster
+        self.options = []  # options that made training faster
         self.tried = {}  # batches by shape
-        self.plans = {}  # by shape and batch
+        self.plans = {}  # results of trainer.plan() by shape and batch
 
     def options_without_graphs(self):
         """For a profile, in which a graph hides its layers, and to compare with."""
@@ -50,7 +50,7 @@ class _Timing:
         option = self._kernels(shape, batch)
         path = option.split("=", 2)[2]
         if os.path.exists(path):
-            os.remove(path)  # of another build
+            os.remove(path)  # the file is of another build
         self.trainer.train(shape, batch, 3, "%s.%d.gemms" % (shape.name, batch),
                            [*self.options, option, "--set=system.time_gemm_kernels=true"])
         if not os.path.exists(path):
@@ -78,7 +78,7 @@ class _Timing:
 
         def action():
             try:
-                self.plan(shape, batch)  # which fails sooner than training
+                self.plan(shape, batch)  # fails sooner than training
                 kernels = self._choose_kernels(shape, batch)
                 return {"shape": shape.name, **self._time(shape, batch, [*self.options, kernels], name)}
             except OutOfMemory as short:
@@ -104,7 +104,7 @@ class _Timing:
         except Failure as failure:
             return self.session.fail("plan", shape.name, failure)
         except OutOfTime:
-            batch = shape.batches[0]  # which is then told as not run
+            batch = shape.batches[0]  # reported as not run
         return self.batch(shape, batch)
 
     def other_batches(self, shape):
@@ -127,7 +127,8 @@ class _Timing:
     def try_options(self, shape, base):
         """Keeps those of OPTIONS_TO_TRY that make it faster, one after the other."""
         best = base["tokens_per_second"]
-        # Products that only come with an option have their kernels timed in the first step of its own run.
+        # The kernels of products that only come with an option are timed in the first step of its
+        # own run.
         kernels = [self._kernels(shape, base["batch"]), "--set=system.time_gemm_kernels=true"]
         for name, option in OPTIONS_TO_TRY:
 
@@ -212,7 +213,7 @@ def _in_fp8(timing, shape):
 
 
 def _several_gpus(session, timing, shape, gpus):
-    # Without timing.options: not all of them go with messages while passes run.
+    # timing.options are left out: not all of them allow messages while passes run.
     extra = [*timing.known_kernels(shape, shape.batches[0]), "--set=parallel.data_parallel_size=%d" % gpus,
              "--set=parallel.overlap_grad_reduce=true"]
     figures, _ = timing.trainer.train(shape, shape.batches[0], _STEPS, "%d_gpus" % gpus, extra, ranks=gpus, limit=120)

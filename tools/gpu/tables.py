@@ -2,7 +2,8 @@
 
 import re
 
-# Counters that say what share of something a row reached; the first that it has counts. `floor` is what is asked.
+# Counters with the share of something that a row reached; the first one in the row counts. `floor`
+# is what is asked.
 _SHARES = ("share", "plan", "roofline")
 _PEAK_TOLERANCE = 0.05
 _SHARE_OF_CUDNN = 0.9  # asked of our own attention

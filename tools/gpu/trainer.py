@@ -50,7 +50,7 @@ def require_learning(steps, wanted):
         if loss is None or not math.isfinite(loss):
             raise Failure("the loss of step %d is not finite" % step["iteration"])
     first, last = statistics.mean(losses[:5]), statistics.mean(losses[-5:])
-    if wanted >= 20 and not last < first:  # in fewer, batches differ by more
+    if wanted >= 20 and not last < first:  # with fewer steps, batches differ by more
         raise Failure("the loss does not fall: %.6g, then %.6g" % (first, last))
 
 
@@ -61,7 +61,7 @@ class Trainer:
 
     def _run(self, log, limit, arguments):
         done = self.session.run([self.session.program("pretrain_gpt"), *arguments], log, limit)
-        self.command = shlex.join(["pretrain_gpt", *arguments])  # of the last run
+        self.command = shlex.join(["pretrain_gpt", *arguments])  # command of the last run
         if done.code != 0 and "out of memory on cuda" in done.text():
             raise OutOfMemory(done.last_words())
         return done.require_success()

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kLongestSequence = 2048;
 
-// 1e-05 for that float, and not 9.99999974e-06.
+// Returns the double with the float's shortest decimals: 1e-05, and not 9.99999974e-06.
 double Shortest(float value) {
   char text[32];
   *std::to_chars(text, text + sizeof(text) - 1, value).ptr = '\0';
@@ -103,8 +103,8 @@ int64_t TokenizerVocabulary(const ModelOptions& model, const ImportOptions& opti
   return options.tokenizer.type.empty() ? model.vocab_size : options.tokenizer_vocab_size;
 }
 
-// The multiple to which the vocabulary must be padded to get `padded` rows: the usual 128 where
-// that gives it.
+// Returns the multiple to which the vocabulary must be padded to get `padded` rows: the usual 128
+// if that gives them.
 int64_t VocabularyMultiple(int64_t vocab_size, int64_t padded) {
   constexpr int64_t kUsual = 128;
   return (vocab_size + kUsual - 1) / kUsual * kUsual == padded ? kUsual : padded;

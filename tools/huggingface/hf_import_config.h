@@ -17,7 +17,8 @@ struct ImportOptions {
   int64_t seq_length = 0;  // 0: the model's positions, at most 2048
   std::string save;        // the directory of the checkpoint
   HfTokens tokens;         // the ids that config.json names, for a model without tokenizer
-  // The model's, and how many tokens it has; without a type: ids are tokens of NullTokenizer.
+  // The model's tokenizer, and the number of its tokens. Without a type, ids are tokens of
+  // NullTokenizer.
   TokenizerOptions tokenizer;
   int64_t tokenizer_vocab_size = 0;
 };
@@ -28,8 +29,8 @@ struct ImportedConfig {
 };
 
 // The vocabulary is padded to model.padded_vocab_size. What a training needs and no model has
-// (learning rate, batch size, data) is there with a value to be replaced. kInvalidArgument where
-// our configuration cannot say what the model is, as for sizes out of its range.
+// (learning rate, batch size, data) is there with a value to be replaced. Returns kInvalidArgument
+// if our configuration cannot describe the model, for example if a size is out of range.
 absl::StatusOr<ImportedConfig> MakeImportedConfig(const ModelOptions& model,
                                                   const ImportOptions& options);
 

@@ -32,7 +32,7 @@ class HfImportWeights {
   std::vector<ShardedTensor> Blocks() const;
 
  private:
-  // A weight, where the files have it.
+  // A weight, and its place in the files.
   struct Found {
     HfTensor tensor;
     const SafetensorsTensor* file;
@@ -43,7 +43,7 @@ class HfImportWeights {
 
   absl::Status Match(const std::string& directory, const ModelOptions& model);
   absl::Status FindType(const std::string& directory);
-  // `out` is zero, and of the weights' type.
+  // `out` must be zero and have the weights' type.
   void FillParameter(const std::vector<const Found*>& parts, const Tensor& out) const;
 
   std::unique_ptr<SafetensorsModel> files_;  // stays where it is when this is moved

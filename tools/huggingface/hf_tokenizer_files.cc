@@ -17,7 +17,7 @@ constexpr char kSentencePiece[] = "tokenizer.model";
 constexpr char kWordPiece[] = "vocab.txt";
 constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr char kLowerCase[] = "BertWordPieceLowerCase";
-// All that a directory may have of a tokenizer.
+// All tokenizer files that a directory may have.
 constexpr const char* kNames[] = {kTokenizerJson,
                                   kVocab,
                                   kMerges,

@@ -1,4 +1,4 @@
-// The tokenizer of a Hugging Face directory: which of ours it is, and its files.
+// Finds which of our tokenizers a Hugging Face directory has, and copies its files.
 #ifndef MEGATRON_TOOLS_HUGGINGFACE_HF_TOKENIZER_FILES_H_
 #define MEGATRON_TOOLS_HUGGINGFACE_HF_TOKENIZER_FILES_H_
 
@@ -10,10 +10,10 @@
 
 namespace megatron {
 
-// The tokenizer by the files that are there: HuggingFaceTokenizer (tokenizer.json),
-// GPT2BPETokenizer (vocab.json and merges.txt), Llama2Tokenizer (tokenizer.model),
-// BertWordPieceLowerCase or, where tokenizer_config.json says so, BertWordPieceCase (vocab.txt);
-// without a type where there are none of these.
+// Returns the tokenizer according to the files that are there: HuggingFaceTokenizer
+// (tokenizer.json), GPT2BPETokenizer (vocab.json and merges.txt), Llama2Tokenizer
+// (tokenizer.model), BertWordPieceLowerCase or, where tokenizer_config.json says so,
+// BertWordPieceCase (vocab.txt); without a type where there are none of these.
 TokenizerOptions FindHfTokenizer(FileSystem& fs, const std::string& directory);
 
 // Copies the tokenizer's files into `directory`, which is created, under the names that

@@ -65,8 +65,8 @@ Points Drawable(const Points& points, const LossPlotOptions& options) {
   return kept;
 }
 
-// Means over windows that reach as far to both sides, so that the course lags behind nothing, and
-// that are narrow where a run begins, since losses fall steeply there.
+// Returns means over windows that reach equally far to both sides, so that the curve does not lag,
+// and that are narrow at the beginning of a run, since losses fall steeply there.
 Points Smoothed(const Points& points) {
   const size_t half = static_cast<size_t>(kSmoothedShare / 2 * static_cast<double>(points.size()));
   std::vector<double> sums = {0};
@@ -82,7 +82,7 @@ Points Smoothed(const Points& points) {
   return smoothed;
 }
 
-// The lowest and the highest point of each column of pixels, in their order.
+// Returns the lowest and the highest point of each column of pixels, in their order.
 Points Thinned(const Points& points, const Axis& x_axis) {
   Points thinned;
   for (size_t begin = 0; begin < points.size();) {
@@ -99,7 +99,7 @@ Points Thinned(const Points& points, const Axis& x_axis) {
   return thinned;
 }
 
-// The smallest interval that holds all of them, widened where it is empty.
+// Returns the smallest interval that holds all values, widened if it is empty.
 class Extent {
  public:
   void Add(double value) {

@@ -1,5 +1,4 @@
-// Draws loss curves as one SVG picture that needs nothing around it: no scripts, no fonts, no style
-// sheets.
+// Draws loss curves as one self-contained SVG picture: no scripts, no fonts, no style sheets.
 
 #ifndef TOOLS_PICTURES_PLOT_LOSS_SVG_H_
 #define TOOLS_PICTURES_PLOT_LOSS_SVG_H_
@@ -25,20 +24,20 @@ struct LossPlotOptions {
   int height = 520;
 };
 
-// Training loss as it was, pale, with its smoothed course over it; validation loss as dots joined
-// by a line; a color per run. Curves of many points are thinned to what can be seen: per column of
-// the picture the lowest and the highest stay.
+// Draws the training loss in a pale color with its smoothed curve over it, and the validation loss
+// as dots joined by a line, with a color per run. Curves of many points are thinned to what can be
+// seen: each column of the picture keeps its lowest and highest point.
 std::string LossPlotSvg(const std::vector<LossCurve>& curves, const LossPlotOptions& options);
 
-// A page that holds the picture, for those whose viewer of SVG is a browser.
+// Returns an HTML page that holds the picture, for viewing in a browser.
 std::string LossPlotHtml(const std::vector<LossCurve>& curves, const LossPlotOptions& options);
 
-// Values in [low, high] at which to write a number: multiples of 1, 2 or 5 times a power of ten,
-// about `count` of them. With `log`, powers of ten, with their multiples by 2 and 5 where there are
-// few. Both ends must be finite, low < high, and low > 0 with `log`.
+// Returns the tick values in [low, high]: multiples of 1, 2 or 5 times a power of ten, about
+// `count` of them. With `log`, powers of ten, and their multiples by 2 and 5 if there are few. Both
+// ends must be finite, low < high, and low > 0 with `log`.
 std::vector<double> PlotTicks(double low, double high, int count, bool log);
 
-// "0.5", "1500", "20k", "1.5M": short and without noise.
+// Returns a short label: "0.5", "1500", "20k", "1.5M".
 std::string PlotTickLabel(double value);
 
 }  // namespace megatron

@@ -15,9 +15,9 @@ struct SchedulePanel {
   ScheduleReport report;
 };
 
-// The panels under each other, on one scale of time. Forwards blue, backwards orange, their input
-// and weight parts orange and green; the chunks of a stage are told by their shade, micro-batches
-// by their number where it fits.
+// Draws the panels under each other, on one scale of time. Forward passes are blue, backward passes
+// orange, their input and weight parts orange and green; chunks of a stage differ in their shade,
+// and micro-batches have their number if it fits.
 std::string ScheduleSvg(const std::vector<SchedulePanel>& panels);
 
 }  // namespace megatron

@@ -139,7 +139,7 @@ TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
   MicroBatchPacker whole(options, Device(), nullptr);
   ASSERT_TRUE(whole.Pack(source, step, ProcessGroup(), stream_).ok());
   const MicroBatch& expected = whole.batches()[0];
-  std::map<int32_t, float> weights;  // by token
+  std::map<int32_t, float> weights;  // weights by token
   std::vector<float> sequences(4);
   for (int rank : {0, 1}) {
     options.context_parallel_size = 2;
@@ -246,7 +246,7 @@ TEST_F(MicroBatchPackerTest, ContextRanksShareOutBothSidesOfAnEncodersSamples) {
   MicroBatchPacker whole(options, Device(), nullptr);
   ASSERT_TRUE(whole.Pack(encoded_, step, ProcessGroup(), stream_).ok());
   const MicroBatch& expected = whole.batches()[0];
-  std::map<int32_t, float> weights;             // by token
+  std::map<int32_t, float> weights;             // weights by token
   std::map<int32_t, int32_t> spans, positions;  // the latter by token of the encoder
   for (int rank : {0, 1}) {
     options.context_parallel_size = 2;
@@ -350,7 +350,7 @@ TEST_F(MicroBatchPackerTest, ContextRanksWeighTheirTokensAsOneRankDoes) {
     MicroBatchPacker whole(options, Device(), nullptr);
     ASSERT_TRUE(whole.Pack(source_, step, ProcessGroup(), stream_).ok());
     for (size_t m = 0; m < 2; ++m) {
-      std::map<int32_t, float> weights;  // by token
+      std::map<int32_t, float> weights;  // weights by token
       for (int rank : {0, 1}) {
         options.context_parallel_size = 2;
         options.context_parallel_rank = rank;

@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kMostDescriptors = 1024;
 
-// From here on this process receives nothing from the network, as if its links were cut. It can
-// still send.
+// Makes this process receive nothing more from the network, as if its links were cut. It can still
+// send.
 void TurnDeaf() {
   sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program = {1, &drop_all};

@@ -49,7 +49,7 @@ struct StepMetrics {
   int64_t consumed_samples = 0;
   int64_t global_batch_size = 0;
   double loss = 0;                      // "lm loss"
-  std::vector<NamedValue> others = {};  // what else the model measures
+  std::vector<NamedValue> others = {};  // other measures of the model
   double total_loss = 0;                // the sum of the losses of the model's head
   double learning_rate = 0;
   double loss_scale = 1;
@@ -71,7 +71,7 @@ struct EvaluationMetrics {
   int64_t consumed_samples = 0;  // samples of the training set
   bool on_test_set = false;
   double loss = 0;                      // "lm loss"
-  std::vector<NamedValue> others = {};  // what else the model measures
+  std::vector<NamedValue> others = {};  // other measures of the model
 };
 
 // e^loss, kept printable as Megatron keeps it: at most e^20.

@@ -9,9 +9,9 @@
 
 namespace megatron {
 
-// Paths start where the user stands. A directory that import_hf made may be moved: what is no
-// longer where its configuration says is looked for beside that, `config_file`, its tokenizer in a
-// folder of its own there.
+// Relative paths start in the user's directory. A directory that import_hf made may be moved: a
+// file that is no longer where its configuration says is looked for beside the configuration,
+// `config_file`, and the tokenizer in a folder there.
 void ResolvePaths(FileSystem& fs, const std::string& config_file, config::PretrainConfig* config);
 
 }  // namespace megatron

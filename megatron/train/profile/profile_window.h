@@ -34,10 +34,10 @@ class ProfileWindow {
   // `stream`, the compute stream, and `fs` must outlive this.
   ProfileWindow(const Context& context, const Stream& stream, FileSystem& fs);
 
-  // To be called when `iterations` are done and another follows: the window may begin or end here.
+  // Tells the window that `iterations` are done and another follows: it may begin or end here.
   // Returns a message for the log, mostly empty.
   absl::StatusOr<std::string> Reach(int64_t iterations);
-  // To be called when training ends after `iterations`.
+  // Tells the window that training ends after `iterations`.
   absl::StatusOr<std::string> Leave(int64_t iterations);
 
  private:

@@ -1,5 +1,5 @@
-// The way in which ranks send each other what is on their GPUs: by NCCL where each rank has a GPU
-// of its own, else through the memory of hosts.
+// Connects the GPUs of a run's ranks: by NCCL if each rank has a GPU of its own, else through host
+// memory.
 #ifndef MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
 #define MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
 
@@ -20,23 +20,24 @@ struct DeviceLinks {
   std::string text;  // "NCCL 2.28.9"
 };
 
-// The GPU of the rank that is number `local_rank` of its machine. Ranks share the GPUs out, and
-// share a GPU if there are more ranks than GPUs.
+// Returns the GPU of rank `local_rank` of its machine. The ranks divide the GPUs among themselves,
+// and share a GPU if there are more ranks than GPUs.
 int DeviceOfRank(int local_rank);
 
-// Chooses for ranks that are threads of this process, each on the GPU of its number.
+// Returns the links of ranks that are threads of this process, each on the GPU of its number.
 absl::StatusOr<DeviceLinks> LinkThreads(const RunOptions& options);
-// Chooses for this process, one of several. Collective over them; all choose the same.
+// Returns the links of this process, one of several. A collective call over them, with the same
+// result on all.
 absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_rank,
                                           const ProcessGroup& processes);
 
-// The calls that the GPUs of this process's ranks have not finished, for whoever watches the ranks.
-// Any thread may call.
+// The work that the GPUs of this process's ranks have not finished yet, for the watchdog. Any
+// thread may call.
 class DeviceCalls {
  public:
   using Lines = std::function<std::vector<std::string>()>;
 
-  // Null: the rank has no more calls.
+  // Null removes the rank's lines.
   void Set(int rank, Lines lines);
   std::vector<std::string> Of(int rank) const;
 

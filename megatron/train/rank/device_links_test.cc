@@ -1,4 +1,4 @@
-// The CUDA device is emulated; all ranks share it.
+// The tests run on the emulated device, which all ranks share.
 #include "megatron/train/rank/device_links.h"
 
 #include <string>

@@ -62,8 +62,8 @@ enum class DistributedBackend { kAny, kNccl, kHost };
 struct RanksOptions {
   bool processes = false;  // ranks are processes; else threads
   DistributedBackend backend = DistributedBackend::kAny;
-  bool sum_in_rank_order = false;                    // as in NcclWorldOptions
-  bool check_collectives = false;                    // as in NcclWorldOptions
+  bool sum_in_rank_order = false;                    // see NcclWorldOptions
+  bool check_collectives = false;                    // see NcclWorldOptions
   absl::Duration start_timeout = absl::Minutes(10);  // longest time to find each other
   absl::Duration timeout = absl::Minutes(10);        // longest wait after that
   absl::Duration heartbeat_timeout = absl::Seconds(10);

@@ -137,7 +137,7 @@ class Trainer {
   // Returns the host's copy of the parameters; on CUDA the first call allocates as much memory on
   // the host.
   const ParameterMirror& host_parameters();
-  // Returns a generator that uses the stage's memory. To be used between steps, on all ranks alike.
+  // Returns a generator that uses the stage's memory. All ranks use it alike, between steps.
   TextGenerator MakeGenerator(MemoryLedger* ledger);
   const TrainerOptions& options() const { return options_; }
   int64_t GlobalBatchSize() const {

@@ -180,7 +180,7 @@ THEIR_MODELS = {
 def make_model(config):
     torch.manual_seed(1)
     model = class_of(config).from_config(config)
-    # Biases and norms, which start at 0 and 1, get random changes too. T5's attention scores are not
+    # Biases and norms, which start at 0 and 1, are changed too. T5's attention scores are not
     # scaled: with larger weights their softmax would amplify rounding errors.
     deviation = 0.05 if config.model_type == "t5" else 0.2
     with torch.no_grad():
