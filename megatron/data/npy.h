@@ -17,7 +17,7 @@
 namespace megatron {
 
 struct NpyArray {
-  std::string type;  // numpy's notation: "<i4", "<u4", "|b1"
+  std::string type;            // numpy's notation: "<i4", "<u4", "|b1"
   std::vector<int64_t> shape;  // empty for a single number
   absl::string_view data;  // points into the file's bytes; its length follows from type and shape
 };

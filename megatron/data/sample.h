@@ -14,8 +14,8 @@ namespace megatron {
 // Vectors hold one element for each of the sample's positions unless said otherwise.
 struct Sample {
   std::vector<int32_t> tokens;
-  std::vector<int32_t> labels;     // the token that follows
-  std::vector<float> loss_mask;    // 1 if the prediction counts, else 0
+  std::vector<int32_t> labels;   // the token that follows
+  std::vector<float> loss_mask;  // 1 if the prediction counts, else 0
   // Count from 0; again from 0 after each EOD if positions are reset.
   std::vector<int32_t> positions;
   // Ascending, beginning with 0: attention reaches back to the last start and no further.
