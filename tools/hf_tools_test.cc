@@ -234,7 +234,7 @@ TEST_F(HfToolsTest, ModelsInSeveralFilesAreTheSame) {
   }
 }
 
-TEST_F(HfToolsTest, PaddingIsZeroAndStaysHere) {
+TEST_F(HfToolsTest, PaddingRowsAreZeroAndAreNotExported) {
   WriteModel("model", Llama(DType::kBFloat16));
   ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
   const auto found = FindLatestCheckpoint(fs_, Path("save"));
@@ -313,7 +313,7 @@ TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
   EXPECT_THAT(Contents("none/config.textproto"), HasSubstr("tokenizer_type: NullTokenizer"));
 }
 
-TEST_F(HfToolsTest, WithoutATokenizerTheIdsThatEndAndFillUpStay) {
+TEST_F(HfToolsTest, WithoutATokenizerEosAndPadIdsAreKept) {
   WriteModel("model", T5(true));
   std::string config = Contents("model/config.json");
   config.replace(config.find("\"eos_token_id\": null"), 20, "\"eos_token_id\": [5, 7]");

@@ -91,7 +91,7 @@ TEST_F(PretrainBertTest, EachProgramTakesItsOwnConfigurations) {
   EXPECT_TRUE(absl::StrContains(bert.output, "pretrain_gpt")) << bert.output;
 }
 
-TEST_F(PretrainBertTest, WhatItCannotUseIsSaid) {
+TEST_F(PretrainBertTest, UnusableInputsAreReported) {
   const Outcome tokenizer = RunBert({"--set=data.tokenizer_type=ByteLevel"});
   EXPECT_EQ(tokenizer.exit_code, kExitData) << tokenizer.output;
   EXPECT_TRUE(absl::StrContains(tokenizer.output, "[CLS]")) << tokenizer.output;

@@ -93,7 +93,7 @@ TEST_F(PretrainGptTest, ACheckpointNamesItsTokenizerForAnyDirectory) {
   }
 }
 
-TEST_F(PretrainGptTest, RunsAreEqualBitForBitWhateverDoesNotMatter) {
+TEST_F(PretrainGptTest, SettingsWithoutEffectGiveTheSameBits) {
   ASSERT_EQ(Run({SaveTo("a")}).exit_code, kExitDone);
   const auto expected = Checkpoint("a");
   ASSERT_FALSE(expected.empty());
@@ -328,7 +328,7 @@ const std::vector<std::string>& EightRanks() {
   return *args;
 }
 
-TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneSpeaks) {
+TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneRankPrints) {
   const std::vector<std::string> tell = {
       "--set=generation={prompt: \"Sam\" tokens_to_generate: 12 temperature: 0}"};
   const Outcome alone = Run(Joined({SaveTo("alone")}, tell));

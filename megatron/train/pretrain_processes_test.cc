@@ -114,7 +114,7 @@ class PretrainProcessesTest : public PretrainProgramTest {
   }
 };
 
-TEST_F(PretrainProcessesTest, TrainWhatThreadsTrainBitForBit) {
+TEST_F(PretrainProcessesTest, ProcessesTrainWhatThreadsTrainBitForBit) {
   for (const Arguments& layout : {kTwoRanks, kFourRanks}) {
     const std::string size = absl::StrCat(layout.size());
     const Outcome threads = Run(Joined({SaveTo("threads" + size)}, layout));
@@ -132,7 +132,7 @@ TEST_F(PretrainProcessesTest, TrainWhatThreadsTrainBitForBit) {
   }
 }
 
-TEST_F(PretrainProcessesTest, RunUnderEveryLauncher) {
+TEST_F(PretrainProcessesTest, ProcessesRunUnderEveryLauncher) {
   const Arguments args = Joined({"--set=train.train_iters=4"}, kTwoRanks);
   ASSERT_EQ(Run(Joined({SaveTo("threads")}, args)).exit_code, kExitDone);
   for (const auto& [launcher, unused] : LaunchersOfTwo("0")) {

@@ -73,7 +73,7 @@ TEST_F(PretrainT5Test, EachProgramTakesItsOwnConfigurations) {
   ExpectSaid(outcome, {"pretrain_bert"});
 }
 
-TEST_F(PretrainT5Test, WhatItCannotUseIsSaid) {
+TEST_F(PretrainT5Test, UnusableInputsAreReported) {
   const Outcome sentinels = RunT5({"--set=data.vocab_extra_ids=0", "--dry_run"});
   EXPECT_EQ(sentinels.exit_code, kExitConfig) << sentinels.output;
   ExpectSaid(sentinels, {"vocab_extra_ids"});

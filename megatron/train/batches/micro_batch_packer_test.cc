@@ -315,7 +315,7 @@ TEST_F(MicroBatchPackerTest, GradientWeightsDoNotDependOnTheMicroBatchSize) {
   }
 }
 
-TEST_F(MicroBatchPackerTest, TheMeanOfMicroBatchMeansIsMegatronsSwitch) {
+TEST_F(MicroBatchPackerTest, WithoutPerTokenLossTheLossIsTheMeanOfMicroBatchMeans) {
   PackerOptions options = Options(1, 2);
   options.per_token_loss = false;
   MicroBatchPacker packer(options, Device(), nullptr);
@@ -372,7 +372,7 @@ TEST_F(MicroBatchPackerTest, ContextRanksWeighTheirTokensAsOneRankDoes) {
   }
 }
 
-TEST_F(MicroBatchPackerTest, WorkersChangeNothing) {
+TEST_F(MicroBatchPackerTest, ReadingAheadGivesTheSameBatches) {
   const CountingSource valid;
   for (const int64_t workers : {1, 3}) {
     MicroBatchPacker inline_packer(Options(2, 3), Device(), nullptr);

@@ -77,7 +77,7 @@ TEST(SentenceDataTest, ADecoderLengthMakesSamplesOfT5) {
   ExpectT5(**source, tokenizer->vocab_size());
 }
 
-TEST(SentenceDataTest, WithoutOneTheyAreBerts) {
+TEST(SentenceDataTest, WithoutADecoderLengthSamplesAreBerts) {
   const auto tokenizer = Make("StoryWordPiece", 0, 0);
   const auto source = OpenStories({}, *tokenizer);
   ASSERT_THAT(source, IsOk());

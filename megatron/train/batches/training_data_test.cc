@@ -71,7 +71,7 @@ TEST_F(TrainingDataTest, OneFileIsSplitForTrainingAndValidation) {
   EXPECT_GE(data->valid->size(), 12);
 }
 
-TEST_F(TrainingDataTest, AThirdShareIsTheTestSetWhereThereIsOneInEveryFile) {
+TEST_F(TrainingDataTest, TheThirdSplitShareIsTheTestSetIfEveryFileHasOne) {
   options_.split = "6,2,2";
   const std::string one = Write("one", 5, 50);
   options_.data_path = {one};

@@ -29,7 +29,7 @@ TEST(ConfigDifferenceTest, EqualTextsDifferInNothing) {
   EXPECT_THAT(DifferencesOf(kText, kText), IsEmpty());
 }
 
-TEST(ConfigDifferenceTest, FieldsAreComparedWhereverTheyStandAndTheModelsTypeComesFirst) {
+TEST(ConfigDifferenceTest, DifferencesIgnoreOrderAndListTheModelTypeFirst) {
   constexpr char kOther[] = R"(model {
   num_layers: 2
   ffn_hidden_size: 9

@@ -73,7 +73,7 @@ TEST(ConfigParserTest, TellsEveryErrorAtItsPlace) {
           "gpt.textproto:10:21: data.split = \"1\": expects a string in quotes"));
 }
 
-TEST(ConfigParserTest, KeepsWhatIsRightBesideWhatIsWrong) {
+TEST(ConfigParserTest, KeepsValidFieldsBesideInvalidOnes) {
   const ParsedConfig parsed = ParseConfig("model { num_layers: x hidden_size: 8 }", "x");
   EXPECT_FALSE(parsed.config.model().has_num_layers());
   EXPECT_TRUE(parsed.locations.IsBroken("model.num_layers"));

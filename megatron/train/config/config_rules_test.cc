@@ -61,7 +61,7 @@ TEST(ConfigRulesTest, EveryConditionNamesAFieldAndAValueThatItTakes) {
   }
 }
 
-TEST(ConfigRulesTest, AFieldHasOneWayToGetAValueWithoutBeingWritten) {
+TEST(ConfigRulesTest, AFieldIsRequiredOrHasADefaultOrIsComputed) {
   for (const std::string& path : Paths()) {
     const config::FieldRules& rules = RulesOf(FieldAt(path));
     EXPECT_LE(rules.required() + rules.has_computed() + FieldAt(path).has_default_value(), 1)

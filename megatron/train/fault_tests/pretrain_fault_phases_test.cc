@@ -185,7 +185,7 @@ class PretrainFaultPhasesTest : public PretrainProgramTest {
   absl::Duration slowest_;
 };
 
-TEST_F(PretrainFaultPhasesTest, AreToldInTimeAndNothingStays) {
+TEST_F(PretrainFaultPhasesTest, FaultsAreReportedInTimeAndNoProcessStays) {
   const std::vector<Case> cases = Cases();
   for (int i = 0; i < times; ++i) {
     for (const Case& c : cases) Try(c);

@@ -204,7 +204,7 @@ TEST_F(PretrainFaultsTest, ARankThatIsLateForACallIsNamedWithTheCall) {
   }
 }
 
-TEST_F(PretrainFaultsTest, WholeJobsThatWereStoppedGoOn) {
+TEST_F(PretrainFaultsTest, ResumedJobsContinue) {
   const pid_t pid = StartEndless(kProcesses);
   std::vector<pid_t> all = ChildrenOf(pid);
   all.push_back(pid);

@@ -42,7 +42,7 @@ int Choose(GemmPlanner* planner, int fast) {
   return planner->Choose(kHere, gemm, /*may_time=*/true, &kernels);
 }
 
-TEST(PlanGemmsTest, WhatOneRunTimedTheNextFollows) {
+TEST(PlanGemmsTest, ANextRunUsesTheKernelsTimedByTheFirst) {
   MemoryFileSystem fs;
   GemmPlanner timing, pinned;
   ASSERT_TRUE(PlanGemms(fs, {"plans", true}, &timing).ok());

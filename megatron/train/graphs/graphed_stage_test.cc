@@ -115,7 +115,7 @@ TEST_F(GraphedStageTest, PassesAreEnqueuedThenCapturedThenLaunched) {
   EXPECT_EQ(graphed_->counts().enqueued, 2);
 }
 
-TEST_F(GraphedStageTest, ABackwardWithoutAGraphFindsWhatALaunchedForwardKept) {
+TEST_F(GraphedStageTest, AnEnqueuedBackwardReadsTheActivationsOfALaunchedForward) {
   for (int step = 0; step < 3; ++step) Step(0, 1);
   // Its gradient goes to another place for the first time.
   EXPECT_EQ(Step(0, 7, /*place=*/1), 14);
@@ -126,7 +126,7 @@ TEST_F(GraphedStageTest, ABackwardWithoutAGraphFindsWhatALaunchedForwardKept) {
   EXPECT_EQ(graphed_->counts().caught_up, 2);
 }
 
-TEST_F(GraphedStageTest, ABackwardBelongsToTheForwardsThatPutThingsWhereItLooks) {
+TEST_F(GraphedStageTest, ABackwardGraphIsKeyedByItsForwards) {
   for (int step = 0; step < 4; ++step) {
     graphed_->StartStep();
     EXPECT_EQ(Pass(0, 1, {Gradient(2)}), 2);
@@ -149,7 +149,7 @@ TEST_F(GraphedStageTest, ATraceHasASpanForALaunchAndNoneOfWhatIsInIt) {
 
 // The tests that follow are about the comparison that tests of stages use.
 
-TEST_F(GraphedStageTest, ANumberOfTheHostThatIsNoFactIsStaleInALaunch) {
+TEST_F(GraphedStageTest, AHostValueOutsideTheKeyIsStaleInALaunch) {
   for (int step = 0; step < 3; ++step) Step(0, 1);
   stage_.factor = 5;
   EXPECT_EQ(Step(0, 1), 2);

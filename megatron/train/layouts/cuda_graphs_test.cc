@@ -135,7 +135,7 @@ TEST_F(CudaGraphsTest, BeyondTheMostGraphsPassesRunWithout) {
   EXPECT_EQ(counts.enqueued, 2 * kMicroBatches + kMicroBatches * (kSteps - 1));
 }
 
-TEST_F(CudaGraphsTest, StagesOfAPipelineCaptureWhatLiesBetweenMessages) {
+TEST_F(CudaGraphsTest, PipelineStagesCaptureTheWorkBetweenMessages) {
   LayoutRun how;
   how.layout.pipeline = 4;
   EXPECT_EQ(ExpectSameWithGraphs(Options(SmallGpt2()), how, source_).caught_up, 0);

@@ -44,7 +44,7 @@ Layout LayoutOf(int tensor, int pipeline, int data, int chunks = 1) {
 }
 
 // Batches have 8 samples: the first layouts have several micro-batches a step, the last has one.
-TEST(DataParallelLayoutTest, BitsDependOnWhereSumsAreFormedAlone) {
+TEST(DataParallelLayoutTest, ResultsDependOnlyOnTheOrderOfSums) {
   for (const Layout& layout :
        {LayoutOf(1, 1, 2), LayoutOf(2, 1, 2), LayoutOf(1, 2, 2, 2), LayoutOf(1, 1, 8)}) {
     const bool one_micro_batch = layout.data == 8;
@@ -118,7 +118,7 @@ void ExpectWithinTenPercent(double got, double want, const char* what) {
   EXPECT_GE(got, 0.9 * want) << what;
 }
 
-TEST(DataParallelLayoutTest, ThePeakOfEachKindIsWhatThePageSays) {
+TEST(DataParallelLayoutTest, PeakMemoryOfEachKindMatchesTheDocumentation) {
   constexpr int kRanks = 4;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const TrainerOptions run = MediumRun(dtype);
@@ -183,7 +183,7 @@ TEST(DataParallelLayoutTest, ABucketSizeMakesFewerMessagesOfTheSameGradients) {
   }
 }
 
-TEST(DataParallelLayoutTest, BytesSentAreWhatThePageSays) {
+TEST(DataParallelLayoutTest, BytesSentMatchTheDocumentation) {
   constexpr int kRanks = 4, kMicroBatches = 2;  // a global batch has 8 samples
   constexpr double kShare = (kRanks - 1.0) / kRanks;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {

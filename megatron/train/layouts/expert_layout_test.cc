@@ -55,7 +55,7 @@ std::vector<Layout> LayoutsOfFourSamples() {
   return layouts;
 }
 
-TEST(ExpertLayoutTest, TheBalanceOfAStepDependsOnTheSamplesAtOnceAlone) {
+TEST(ExpertLayoutTest, TheBalanceDependsOnlyOnTheSamplesTakenAtOnce) {
   TrainerOptions run = RunWithExperts();
   run.model.transformer.moe.balance = BalanceUnit::kStep;
   Layout one;
@@ -67,7 +67,7 @@ TEST(ExpertLayoutTest, TheBalanceOfAStepDependsOnTheSamplesAtOnceAlone) {
   }
 }
 
-TEST(ExpertLayoutTest, AStepOfOneMicroBatchIsBalancedAsThatIs) {
+TEST(ExpertLayoutTest, AStepOfOneMicroBatchHasTheBalanceOfThatMicroBatch) {
   TrainerOptions run = RunWithExperts();
   Layout one;
   one.micro_batch_size = 8;

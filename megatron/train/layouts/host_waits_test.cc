@@ -49,7 +49,7 @@ TEST_F(HostWaitsTest, AStepWithGraphsDoesNotWaitMoreOften) {
   EXPECT_EQ(counts.allocations, 0);
 }
 
-TEST_F(HostWaitsTest, WhatIsLoggedBesidesCostsAWaitEach) {
+TEST_F(HostWaitsTest, EachOptionalLoggedValueAddsOneWait) {
   TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   options.log_params_norm = options.log_num_zeros_in_grad = true;
   const EmulatedCudaCounts counts = OfSteps(options, 2);

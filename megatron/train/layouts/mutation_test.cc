@@ -247,7 +247,7 @@ TrainerOptions RunWithExperts() {
   return run;
 }
 
-TEST(MutationTest, EveryMistakeInCommunicationIsSeen) {
+TEST(MutationTest, EveryWrongCollectiveIsDetected) {
   const TrainerOptions runs[kModels] = {TinyRun(SmallGpt2(), OptimizerOptions::kSgd),
                                         RunWithExperts(),
                                         TinyRun(SmallT5(), OptimizerOptions::kSgd)};

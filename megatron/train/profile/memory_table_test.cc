@@ -9,7 +9,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(MemoryTableTest, HasWhatWasHeldBesideWhatWasPlannedMostFirst) {
+TEST(MemoryTableTest, ListsHeldAndPlannedBytesSortedByHeld) {
   EXPECT_EQ(
       FormatMemoryTable({{"gradients", 2048}, {"loss", 8}, {"weights", 4096}, {"none", 0}},
                         {{"gradients", 2048}, {"weights", 1024}, {"whole", 512}, {"none", 0}}),

@@ -48,7 +48,7 @@ TEST_F(CheckpointTokenizerTest, FilesThatAreGoneAreFoundBesideTheCheckpoint) {
     EXPECT_THAT(fs_.Stat(path), IsOk()) << path;
 }
 
-TEST_F(CheckpointTokenizerTest, WhatIsNowhereKeepsItsNameForTheErrorThatFollows) {
+TEST_F(CheckpointTokenizerTest, AMissingFileKeepsItsPathForTheError) {
   TokenizerOptions options;
   options.vocab_file = "/gone/vocab.json";
   const TokenizerOptions found = CheckpointTokenizer(fs_, options, iteration_);

@@ -62,7 +62,7 @@ TEST_F(RestoredTextTest, SpansFollowTheTextNotTheDecoder) {
   EXPECT_THAT(restored.spans, ElementsAre("the", "lamp"));
 }
 
-TEST_F(RestoredTextTest, WhatTheFileSaysOfItStandsAroundTheText) {
+TEST_F(RestoredTextTest, TheTokenizersSpecialTokensSurroundTheText) {
   const auto tokenizer = CreateTokenizerFromJson(R"json({
     "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 1], "sep": ["</s>", 2]},
     "model": {"type": "WordPiece",

@@ -370,7 +370,7 @@ TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
   }
 }
 
-TEST(ConfigEffectTest, WhatThisVersionCannotDoIsRefusedByName) {
+TEST(ConfigEffectTest, UnsupportedFieldsAreRefusedByName) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
       {"system.device", {"system.device=cuda"}},
       {"is not available; expects one of tensorwise",

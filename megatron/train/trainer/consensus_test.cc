@@ -14,7 +14,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 
-TEST(ConsensusTest, WhatOneRankSaysAllHear) {
+TEST(ConsensusTest, AMessageOfOneRankReachesAllRanks) {
   for (int size : {1, 2, 5}) {
     const absl::Status status = RunRanks(size, [&](int rank, const ProcessGroup& world) {
       Consensus consensus(world);

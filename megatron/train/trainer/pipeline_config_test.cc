@@ -187,7 +187,7 @@ TEST(PipelineConfigTest, AnEncodersLayersComeBeforeTheDecoders) {
 }
 
 // A decoder's layer over a quarter of the tokens costs less than an encoder's.
-TEST(PipelineConfigTest, PartsOfAT5CostWhatTheyHold) {
+TEST(PipelineConfigTest, TheCostOfAT5PartFollowsItsLayers) {
   const PartCosts costs =
       ToActionCosts(T5({"parallel.pipeline_model_parallel_layout=\"Et*6|tt|tL\""}));
   EXPECT_DOUBLE_EQ(costs.At(1).forward, 2 * costs.At(2).forward);

@@ -40,7 +40,7 @@ TEST(ValidateFloat8Test, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({"model.model_type=bert"}), IsEmpty());
 }
 
-TEST(ValidateFloat8Test, SaysWhatDoesNotWork) {
+TEST(ValidateFloat8Test, RefusesUnsupportedSettings) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"precision.bf16=false"}, "needs precision.bf16: true"},
       {{"precision.bf16=false", "precision.fp16=true"}, "needs precision.bf16: true"},
@@ -69,7 +69,7 @@ TEST(ValidateFloat8Test, SaysWhatDoesNotWork) {
     EXPECT_THAT(ErrorsWith(overrides), ElementsAre(HasSubstr(message))) << message;
 }
 
-TEST(ValidateFloat8Test, SaysAllAtOnce) {
+TEST(ValidateFloat8Test, ReportsAllErrorsAtOnce) {
   EXPECT_THAT(ErrorsWith({"precision.bf16=false", "precision.fp8_recipe=delayed",
                           "model.ffn_hidden_size=72"}),
               SizeIs(3));
