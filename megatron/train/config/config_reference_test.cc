@@ -36,7 +36,7 @@ TEST(ExplainFieldTest, PrintsHowAValueIsComputed) {
 
 TEST(ExplainFieldTest, PrintsWhatTheValuesOfAnEnumerationMean) {
   EXPECT_THAT(ExplainField("optimizer.optimizer"),
-              IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd\n"),
+              IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd, lion\n"),
                                  HasSubstr("  adam: AdamW: the decay is decoupled.\n"))));
 }
 

@@ -1,0 +1,110 @@
+#include "megatron/models/lm_head.h"
+
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "megatron/layers/layer_harness.h"
+#include "megatron/ops/tolerances.h"
+
+namespace megatron {
+namespace {
+
+using ops::HostTensor;
+
+constexpr int64_t kTokens = 7, kHidden = 6, kVocab = 10, kPadded = 12;
+
+ModelOptions Options(ModelKind kind) {
+  ModelOptions options;
+  options.kind = kind;
+  options.transformer.hidden_size = kHidden;
+  options.vocab_size = kVocab;
+  options.padded_vocab_size = kPadded;
+  options.tied_embeddings = false;
+  return options;
+}
+
+// A head whose output is the sum of the weighted losses, in the first row of y.
+class LmHeadTest : public testing::Test {
+ protected:
+  LmHeadTest() {
+    MicroBatch& batch = harness_.batch();
+    batch.labels_T = Tensor(labels_, DType::kInt32, {kTokens});
+    batch.loss_weight_T = Tensor(weights_, DType::kFloat32, {kTokens});
+    batch.gradient_weight_T = Tensor(gradient_weights_, DType::kFloat32, {kTokens});
+  }
+
+  LayerCalls MakeHead(const ModelOptions& options) {
+    words_.name = "output_layer.weight";
+    words_.sharding = Replicated({kPadded, kHidden});
+    const Measures measures = {{MeasureKind::kLmLoss, "lm loss", /*is_loss=*/true}};
+    head_ = std::make_unique<LmHead>(options, measures, harness_.tensor_group(), &words_);
+    LayerCalls calls;
+    calls.parameters = ParametersOf(head_.get());
+    calls.parameters.push_back(&words_);
+    calls.forward = [this](const LayerContext& ctx, const Tensor& x, const Tensor& y) {
+      const HostTensor sums({1, 2}, DType::kFloat32);
+      saved_ = {};
+      head_->Forward(ctx, x, sums, &saved_);
+      y.data<float>()[0] = static_cast<float>(sums.Get(0));
+    };
+    calls.backward = [this](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
+      for (int t = 0; t < kTokens; ++t) gradient_weights_[t] = weights_[t] * dy.data<float>()[0];
+      head_->Backward(ctx, dx, &saved_);
+    };
+    calls.backward_weight = [this](const LayerContext& ctx) { head_->BackwardWeight(ctx, saved_); };
+    return calls;
+  }
+
+  LayerHarness harness_{{4, 3}};
+  int32_t labels_[kTokens] = {0, 9, 3, 3, 5, 1, 8};
+  float weights_[kTokens] = {1, 1, 0, 1, 1, 0, 1}, gradient_weights_[kTokens] = {};
+  Parameter words_;
+  std::unique_ptr<LmHead> head_;
+  LmHead::Saved saved_;
+};
+
+TEST_F(LmHeadTest, GradientsAreThoseOfFiniteDifferences) {
+  ExpectGradients(&harness_, MakeHead(Options(ModelKind::kGpt)), kHidden, /*output_width=*/1);
+}
+
+TEST_F(LmHeadTest, GradientsOfBertsHeadAreThoseOfFiniteDifferences) {
+  const LayerCalls calls = MakeHead(Options(ModelKind::kBert));
+  EXPECT_EQ(calls.parameters.size(), 8u);
+  ExpectGradients(&harness_, calls, kHidden, /*output_width=*/1);
+}
+
+TEST_F(LmHeadTest, GradientsWithABiasAndAScaleAreThoseOfFiniteDifferences) {
+  ModelOptions options = Options(ModelKind::kT5);
+  options.output_bias = true;
+  options.output_scale = 0.5f;
+  ExpectGradients(&harness_, MakeHead(options), kHidden, /*output_width=*/1);
+}
+
+TEST_F(LmHeadTest, LogitsInChunksGiveTheSameGradients) {
+  const HostTensor x = HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 1),
+                   dy = HostTensor::Of({kTokens, 1}, DType::kFloat32,
+                                       std::vector<double>(kTokens, 0.5));
+  ModelOptions options = Options(ModelKind::kGpt);
+  LayerHarness::Results results[2];
+  for (int chunk : {0, 3}) {
+    options.logits_chunk = chunk;
+    const LayerCalls calls = MakeHead(options);
+    LayerHarness harness({4, 3});
+    harness.batch().labels_T = harness_.batch().labels_T;
+    harness.batch().loss_weight_T = harness_.batch().loss_weight_T;
+    harness.batch().gradient_weight_T = harness_.batch().gradient_weight_T;
+    harness.Bind(calls.parameters);
+    results[chunk > 0] = harness.Run(calls, x, dy);
+  }
+  const auto near = [](const std::vector<double>& got, const std::vector<double>& want) {
+    ops::ExpectNear(HostTensor::Of({static_cast<int64_t>(got.size())}, DType::kFloat32, got), want,
+                    1e-5);
+  };
+  near(results[1].dx, results[0].dx);
+  ASSERT_EQ(results[1].gradients.size(), results[0].gradients.size());
+  for (size_t i = 0; i < results[0].gradients.size(); ++i)
+    near(results[1].gradients[i], results[0].gradients[i]);
+}
+
+}  // namespace
+}  // namespace megatron
