@@ -69,7 +69,8 @@ TEST_F(PretrainCudaTest, PlansOfKernelsMustBeThereAndADeviceForThem) {
   EXPECT_EQ(RunOnCuda({plans, "--set=train.exit_interval=1"}).exit_code, kExitDone);
   const Outcome on_cpu = Run({plans});
   EXPECT_EQ(on_cpu.exit_code, kExitConfig);
-  EXPECT_TRUE(absl::StrContains(on_cpu.output, "no effect without a GPU")) << on_cpu.output;
+  EXPECT_TRUE(absl::StrContains(on_cpu.output, "has no effect with system.device = cpu"))
+      << on_cpu.output;
 }
 
 TEST_F(PretrainCudaTest, AttentionByCudnnIsRefusedWhereThereIsNone) {
@@ -81,7 +82,8 @@ TEST_F(PretrainCudaTest, AttentionByCudnnIsRefusedWhereThereIsNone) {
   EXPECT_TRUE(absl::StrContains(emulated.output, "built without cuDNN")) << emulated.output;
   const Outcome on_cpu = Run(fused);
   EXPECT_EQ(on_cpu.exit_code, kExitConfig);
-  EXPECT_TRUE(absl::StrContains(on_cpu.output, "no effect without a GPU")) << on_cpu.output;
+  EXPECT_TRUE(absl::StrContains(on_cpu.output, "has no effect with system.device = cpu"))
+      << on_cpu.output;
 }
 
 TEST_F(PretrainCudaTest, WithoutADeviceItIsRefused) {
