@@ -171,6 +171,20 @@ void ExpectGradients(LayerHarness* harness, const LayerCalls& calls, int64_t inp
   EXPECT_EQ(deferred.gradients, results.gradients);
 }
 
+void ExpectSameBits(const std::vector<int>& lengths, const LayerCalls& one, const LayerCalls& other,
+                    int64_t width) {
+  std::vector<LayerHarness::Results> results;
+  for (const LayerCalls* calls : {&one, &other}) {
+    LayerHarness harness(lengths);
+    harness.Bind(calls->parameters);
+    const int64_t tokens = harness.batch().num_tokens();
+    results.push_back(harness.Run(*calls, Rows(tokens, width, 1), Rows(tokens, width, 2)));
+  }
+  EXPECT_EQ(results[1].y, results[0].y);
+  EXPECT_EQ(results[1].dx, results[0].dx);
+  EXPECT_EQ(results[1].gradients, results[0].gradients);
+}
+
 void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& make, int64_t width) {
   LayerHarness one(lengths);
   const LayerCalls whole = make(one.tensor_group(), false);

@@ -35,7 +35,7 @@ std::vector<int> GroupBlocks(const std::vector<Parameter*>& parameters, int64_t 
   }
   std::vector<int> bucket_groups(blocks.size());
   int bucket_group = 0;  // counted from the last block's
-  int64_t elements = 0;  // of the blocks in the bucket group so far
+  int64_t elements = 0;  // number of elements in the bucket group so far
   for (size_t i = blocks.size(); i-- > 0;) {
     if (blocks[i].tied && elements > 0) ++bucket_group;
     bucket_groups[i] = bucket_group;
