@@ -38,7 +38,7 @@ class CheckpointReaderTest : public ::testing::Test {
   const TestState saved_{1};
 };
 
-TEST_F(CheckpointReaderTest, WhatWasSavedIsLoaded) {
+TEST_F(CheckpointReaderTest, SavedTensorsAreLoaded) {
   EXPECT_THAT(saved_.Compare(Open()), IsOk());
   EXPECT_FALSE(TestState(2).Compare(Open()).ok());
 }

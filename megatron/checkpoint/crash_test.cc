@@ -102,7 +102,7 @@ TEST(CrashTest, AtAnyOperationTheLastCheckpointOrTheNewOneIsThere) {
   TestEveryCrash({{10, 20, 30}, /*keep=*/0, /*world_size=*/1});
 }
 
-TEST(CrashTest, WhereOnlyOneIsKeptThereIsAlwaysOne) {
+TEST(CrashTest, KeepingOneCheckpointAlwaysLeavesOne) {
   TestEveryCrash({{10, 20, 30}, /*keep=*/1, /*world_size=*/1});
 }
 

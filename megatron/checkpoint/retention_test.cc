@@ -67,7 +67,7 @@ TEST(RetentionTest, DirectoriesWithAForeignFileStay) {
               IsOkAndHolds(ElementsAre("iter_0000001", "iter_0000002", "iter_0000003", kLatest)));
 }
 
-TEST(RetentionTest, WhatInterruptedSavesLeftGoes) {
+TEST(RetentionTest, RemainsOfInterruptedSavesAreRemoved) {
   MemoryFileSystem fs;
   ASSERT_THAT(Save(fs, "/save", 1, 0), IsOk());
   ASSERT_THAT(fs.Rename("/save/iter_0000001", "/save/iter_0000001.tmp"), IsOk());

@@ -12,7 +12,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
 
-TEST(TimelineTextTest, WhatIsWrittenIsReadAgain) {
+TEST(TimelineTextTest, AWrittenTimelineIsReadBack) {
   const Schedule schedule = ZeroBubbleVSchedule(3, 5);
   const MeasuredSchedule written = {schedule, CheckSchedule(schedule)->stages};
   const auto read = ParseTimelineText(TimelineText(written));

@@ -47,7 +47,7 @@ TEST_F(EmulatedCudaTest, AMirrorKnowsTheHostsSideOfAPart) {
   EXPECT_EQ(EmulatedView(part).data<float>()[2], 5);
 }
 
-TEST_F(EmulatedCudaTest, WhatIsFetchedIsThereWhenTheHostHasWaited) {
+TEST_F(EmulatedCudaTest, FetchedDataIsThereOnceTheHostHasWaited) {
   const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
   const HostMirror x(buffer.At(0, DType::kFloat32, {1}), "test");
   EmulatedView(buffer.At(0, DType::kFloat32, {1})).data<float>()[0] = 7;
@@ -96,7 +96,7 @@ TEST_F(EmulatedCudaDeathTest, TheHostMayNotTouchIt) {
   EXPECT_DEATH(static_cast<void>(*x), "");
 }
 
-TEST_F(EmulatedCudaDeathTest, WhatIsBeingSentMayNotChange) {
+TEST_F(EmulatedCudaDeathTest, DataBeingSentMustNotChange) {
   const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
   const HostMirror x(buffer.At(0, DType::kFloat32, {1}), "test");
   const auto change_too_early = [&] {

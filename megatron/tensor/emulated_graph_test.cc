@@ -29,7 +29,7 @@ class EmulatedGraphTest : public testing::Test {
   Tensor from_, to_;
 };
 
-TEST_F(EmulatedGraphTest, WhatIsCapturedHappensWithEachLaunchAndReadsMemoryThen) {
+TEST_F(EmulatedGraphTest, CapturedOperationsRunAtEachLaunchOnTheMemoryOfThatTime) {
   CudaGraph graph;
   EXPECT_FALSE(graph.captured());
   Value(from_) = 1;
@@ -66,7 +66,7 @@ TEST_F(EmulatedGraphTest, GraphsOfTheSameOperandsAreTheSame) {
 
 using EmulatedGraphDeathTest = EmulatedGraphTest;
 
-TEST_F(EmulatedGraphDeathTest, WhatADeviceRefusesWhileItIsCapturedEndsTheProgram) {
+TEST_F(EmulatedGraphDeathTest, OperationsRefusedDuringCaptureEndTheProgram) {
   CudaGraph graph;
   CudaEvent event(0);
   float* const host = static_cast<float*>(CudaAllocateHost(sizeof(float), "test"));

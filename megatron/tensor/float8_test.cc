@@ -81,7 +81,7 @@ TEST(Float8Test, RoundsToNearestEven) {
   }
 }
 
-TEST(Float8Test, WhatIsTooLargeBecomesTheLargestAndWhatIsNotFiniteNan) {
+TEST(Float8Test, LargeValuesSaturateAndNonFiniteOnesBecomeNan) {
   for (Float8Format format : {kE4M3, kE5M2}) {
     const float largest = Float8Max(format);
     for (float beyond : {largest, std::nextafter(largest, kInfinity), 2 * largest, 3e38f}) {

@@ -184,7 +184,7 @@ TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
   }
 }
 
-TEST_F(PretrainGptTest, WhatIsWrongIsSaidWithItsExitCode) {
+TEST_F(PretrainGptTest, ErrorsAreReportedWithTheirExitCode) {
   ASSERT_EQ(Run({SaveTo("good")}).exit_code, kExitDone);
   ASSERT_EQ(Run({SaveTo("other"), "--set=train.seed=7"}).exit_code, kExitDone);
   std::ofstream(Path("file")) << "not a directory";

@@ -233,7 +233,7 @@ TEST_F(PretrainProcessesTest, ASignalSavesOneStepEverywhere) {
   EXPECT_EQ(Checkpoint("save").size(), 5u);  // a shard of each rank, and the manifest
 }
 
-TEST_F(PretrainProcessesTest, WhatIsWrongIsToldOnceWithItsCode) {
+TEST_F(PretrainProcessesTest, AnErrorIsReportedOnceWithItsExitCode) {
   const auto expect = [this](const Arguments& args, int code, const std::string& text) {
     const Outcome outcome = Run(args);
     EXPECT_EQ(outcome.exit_code, code) << outcome.output;

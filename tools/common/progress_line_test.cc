@@ -24,7 +24,7 @@ TEST(ProgressLineTest, CountsHaveThreeDigits) {
   EXPECT_EQ(FormatCount(4.56e9), "4.56 G");
 }
 
-TEST(ProgressLineTest, WhatIsLeftTakesTheTimeOfWhatIsDone) {
+TEST(ProgressLineTest, TimeLeftFollowsFromTheTimeTaken) {
   EXPECT_EQ(FormatRemaining(25, 100, 30), ", 25 %, 1:30 left");
   EXPECT_EQ(FormatRemaining(100, 100, 30), ", 100 %, 0:00 left");
   EXPECT_EQ(FormatRemaining(120, 100, 30), ", 100 %, 0:00 left");

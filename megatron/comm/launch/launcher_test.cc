@@ -188,7 +188,7 @@ TEST(LauncherTest, OrderlyCodesLetTheOthersFinish) {
   EXPECT_EQ(launched.output, "[rank 0] saved\n");
 }
 
-TEST(LauncherTest, WhatARankStartedEndsWithIt) {
+TEST(LauncherTest, ChildrenOfARankEndWithIt) {
   const std::string pid_file = TempPath("grandchild");
   const Launched launched =
       LaunchShell(1, absl::StrCat("sleep 1000 >/dev/null 2>&1 & echo $! > ", pid_file, "; exit 0"));

@@ -149,7 +149,7 @@ TEST(TcpCommunicatorTest, GroupsWorkSideBySideOnThreadsOfOneRank) {
 }
 
 // Rank 0 leaves while its last, large message is still on its way.
-TEST(TcpCommunicatorTest, WhatWasSentBeforeLeavingArrives) {
+TEST(TcpCommunicatorTest, MessagesSentBeforeLeavingArrive) {
   const absl::Status status = RunTcpRanksOnThreads(2, [&](int rank, const ProcessGroup& world) {
     Caller caller(world);
     std::vector<int32_t> values(3000000, rank == 0 ? 7 : 0);

@@ -98,7 +98,7 @@ TEST(HfT5Test, DecodersBeginWithBosElseWithPadding) {
               testing::Not(testing::HasSubstr("decoder_start")));
 }
 
-TEST(HfT5Test, WhatT5DoesNotHaveIsRefusedWithAllReasons) {
+TEST(HfT5Test, FeaturesThatT5LacksAreRefusedWithAllReasons) {
   const absl::StatusOr<std::string> json = HfConfigJson(SmallMegatronT5(), {});
   EXPECT_THAT(json.status().message(),
               testing::AllOf(testing::HasSubstr("LayerNorm"), testing::HasSubstr("biases"),
@@ -111,7 +111,7 @@ TEST(HfT5Test, WhatT5DoesNotHaveIsRefusedWithAllReasons) {
               testing::HasSubstr("position_embedding_type relative"));
 }
 
-TEST(HfT5Test, WhatIsNotAModelIsRefusedByName) {
+TEST(HfT5Test, AnythingButAModelIsRefusedByName) {
   const std::string good = Config("relu", true);
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = good;

@@ -73,7 +73,7 @@ TEST_F(SinkhornTest, GivesWhatMegatronsRuleGives) {
   }
 }
 
-TEST_F(SinkhornTest, AllExpertsAreWantedAlikeThen) {
+TEST_F(SinkhornTest, AllExpertsAreChosenEquallyOften) {
   HostTensor logits = HostTensor::Normal({200, 6}, DType::kFloat32, 5);
   for (int64_t t = 0; t < 200; ++t)
     logits.Set(6 * t + 2, logits.Get(6 * t + 2) + 2);  // a favourite

@@ -26,7 +26,7 @@ TEST(PerSplitPathsTest, ReadsListsStringsAndNull) {
   EXPECT_THAT(ParsePerSplitPaths(R"({"train": ["a"]})"), IsOk());
 }
 
-TEST(PerSplitPathsTest, WhatIsWrongIsNamed) {
+TEST(PerSplitPathsTest, ErrorsAreNamed) {
   const auto is_wrong = [](const std::string& what) {
     return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(what));
   };

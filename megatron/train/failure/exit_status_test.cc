@@ -36,7 +36,7 @@ TEST(ExitStatusTest, SuccessCarriesNoCode) {
   EXPECT_EQ(ExitCodeOf(WithExitCodeOfRank(absl::OkStatus(), kExitIo)), kExitDone);
 }
 
-TEST(ExitStatusTest, WhatOtherRanksDidComesBeforeThisRanksOwnErrors) {
+TEST(ExitStatusTest, ErrorsOfOtherRanksTakePrecedence) {
   EXPECT_EQ(ExitCodeOf(WithExitCodeOfRank(absl::UnavailableError(""), kExitData)), kExitPeerLost);
   EXPECT_EQ(ExitCodeOf(WithExitCodeOfRank(absl::AbortedError(""), kExitData)), kExitPeerLost);
   EXPECT_EQ(ExitCodeOf(WithExitCodeOfRank(absl::DeadlineExceededError(""), kExitData)), kExitHang);

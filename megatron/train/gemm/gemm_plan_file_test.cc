@@ -44,7 +44,7 @@ void ExpectEqual(const GemmPlan& x, const GemmPlan& y) {
   EXPECT_EQ(x.first_microseconds, y.first_microseconds);
 }
 
-TEST(GemmPlanFileTest, WhatIsWrittenIsReadBack) {
+TEST(GemmPlanFileTest, AWrittenPlanIsReadBack) {
   MemoryFileSystem fs;
   // GPU names come from the driver and may hold any characters.
   const std::vector<GemmPlan> plans = {PlanOf("NVIDIA \"H200\"\n", 3), PlanOf("NVIDIA H100", 9),
@@ -81,7 +81,7 @@ TEST(GemmPlanFileTest, AMissingFileIsNotFound) {
   EXPECT_EQ(ReadGemmPlans(fs, "plans").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(GemmPlanFileTest, WhatIsNoPlanIsRefusedWithItsPlace) {
+TEST(GemmPlanFileTest, TextThatIsNoPlanIsRefusedWithItsPlace) {
   for (const std::string& text :
        {std::string("place {"), std::string("layers: 24"), std::string("place { gpu: 7 }"),
         std::string("\xff\xfe\0\1", 4), std::string(100000, '{'),

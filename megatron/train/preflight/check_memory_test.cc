@@ -37,7 +37,7 @@ TEST(CheckMemoryTest, ProcessesHaveTheirOwnDataAndProgram) {
   EXPECT_EQ(HostBytes(options, PlanOf(100), 1), 100 + 11);
 }
 
-TEST(CheckMemoryTest, WhatFitsPasses) {
+TEST(CheckMemoryTest, ARunThatFitsPasses) {
   EXPECT_THAT(CheckMemory(TwoRanks(), PlanOf(1), 2), IsOk());
   EXPECT_THAT(CheckFits(100, 100, /*on_gpus=*/true), IsOk());
   EXPECT_THAT(CheckFits(100, std::nullopt, /*on_gpus=*/false), IsOk());

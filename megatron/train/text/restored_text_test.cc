@@ -49,7 +49,7 @@ TEST_F(RestoredTextTest, EachSentinelGivesWayToItsSpan) {
   EXPECT_THAT(restored.spans, ElementsAre("fat red", "the lamp"));
 }
 
-TEST_F(RestoredTextTest, WhatTheDecoderDidNotWriteStaysOut) {
+TEST_F(RestoredTextTest, SpansThatTheDecoderDidNotWriteStayOut) {
   const RestoredText restored = Together("the <extra_id_0> owl <extra_id_1> .", "bag <extra_id_1>");
   EXPECT_EQ(restored.text, tokenizer_->Decode(Encode("the owl .")));
   EXPECT_THAT(restored.spans, ElementsAre("", ""));

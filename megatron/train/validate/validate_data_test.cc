@@ -65,7 +65,7 @@ TEST(ValidateDataTest, PartsWithFilesOfTheirOwnNeedBothAndNoSplit) {
               OneError("data.train_data_path", "empty prefix"));
 }
 
-TEST(ValidateDataTest, WhatOnlyFilesHeedIsRefusedWithoutFiles) {
+TEST(ValidateDataTest, FieldsOfFilesAreRefusedWithoutFiles) {
   for (const std::string field : {"data.data_cache_path=c", "data.mmap_bin_files=false"}) {
     EXPECT_THAT(ErrorsWith({"data.mock_data=true", field}),
                 OneError(field.substr(0, field.find('=')), "has no effect without data.data_path"));
