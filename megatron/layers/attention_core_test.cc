@@ -30,7 +30,7 @@ using ::megatron::ops::HostTensor;
 
 struct Case {
   int64_t sample_length = 16;           // 0: each sequence is a sample
-  std::vector<int> lengths = {16, 16};  // of the sequences
+  std::vector<int> lengths = {16, 16};  // lengths of the sequences
   int64_t groups = 4, heads = 1, head_size = 8;
   bool causal = true;
   float dropout = 0;

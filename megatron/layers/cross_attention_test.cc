@@ -66,7 +66,7 @@ TEST_F(CrossAttentionTest, ASequenceSeesTheEncodersSequenceOfItsNumberOnly) {
   const HostTensor x = HostTensor::Normal({7, kHidden}, kF32, 1), y({7, kHidden}, kF32);
   harness_.Forward(calls_, x, y);
   const std::vector<double> before = y.Values();
-  encoder_UH_.Set(0, 5);  // of the encoder's first sequence
+  encoder_UH_.Set(0, 5);  // a number of the encoder's first sequence
   harness_.Forward(calls_, x, y);
   for (int64_t token = 0; token < 7; ++token)
     EXPECT_EQ(y.Get(token * kHidden) == before[token * kHidden], token >= 4) << "token " << token;

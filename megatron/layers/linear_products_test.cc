@@ -229,7 +229,7 @@ void ExpectPart(const HostTensor& whole, HostTensor* part, bool cut_rows, bool c
   Move(whole, part, cut_rows, cut_columns, rank, /*back=*/true);
 }
 
-// Of results that are not sums over ranks the bits must be the same.
+// Results that are not sums over ranks must be the same bits.
 TEST(LinearProductsTest, TensorParallelRanksUseTheScalesOfOneRank) {
   Layer whole = Random(kF32);
   const Layer before = Random(kF32);

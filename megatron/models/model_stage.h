@@ -105,8 +105,10 @@ class ModelStage : public Stage {
 
   const ModelOptions& options() const { return options_; }
   const ProcessGroup& tensor_group() const { return setup_.tensor_group; }
-  TokenEmbedding* embedding() const { return embedding_.get(); }  // on the first stage, else null
-  LmHead* head() const { return head_.get(); }                    // on the last stage, else null
+  TokenEmbedding* embedding() const {
+    return embedding_.get();
+  }                                             // null unless this is the first stage
+  LmHead* head() const { return head_.get(); }  // null unless this is the last stage
   Part PartOf(int chunk) const;
   const MicroBatch& batch(int microbatch) const { return (*step_.batches)[microbatch]; }
 

@@ -36,7 +36,7 @@ class StackStage : public ModelStage {
   struct Chunk {
     bool first = false, last = false;  // whether it is the model's first part, its last
     std::unique_ptr<LayerStack> layers;
-    std::vector<Saved> saved;  // by slot
+    std::vector<Saved> saved;  // one entry a slot
   };
 
   void AppendInnerParameters(std::vector<Parameter*>* out) override;

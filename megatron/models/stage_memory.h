@@ -16,8 +16,8 @@ struct SlotSizes {
 };
 
 struct StageMemorySizes {
-  std::vector<SlotSizes> slots = {SlotSizes()};  // by chunk: kept for backward
-  std::vector<SlotSizes> deferred = {{0, 0}};    // by chunk: kept for a deferred part
+  std::vector<SlotSizes> slots = {SlotSizes()};  // one entry a chunk: kept for backward
+  std::vector<SlotSizes> deferred = {{0, 0}};    // one entry a chunk: kept for a deferred part
   int64_t recompute = 0;                         // kept by recomputed layers for their backward
   int64_t scratch = 0;
   int64_t edges = 0;  // received from neighbouring stages
@@ -43,7 +43,7 @@ struct StageMemory {
   // The most that was used so far: on the meta device, the sizes that a real one needs.
   StageMemorySizes HighWater() const;
 
-  using Slots = std::vector<std::vector<std::unique_ptr<Arena>>>;  // by chunk and slot
+  using Slots = std::vector<std::vector<std::unique_ptr<Arena>>>;  // indexed by chunk and slot
   Slots slots, deferred;
   Arena recompute, scratch, edges;
 };

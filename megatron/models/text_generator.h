@@ -37,7 +37,7 @@ int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptio
 struct GeneratorSetup {
   ModelStage* stage = nullptr;
   StageMemory* memory = nullptr;
-  WeightBlocks* blocks = nullptr;  // as in StepInputs
+  WeightBlocks* blocks = nullptr;  // the same as in StepInputs
   ProcessGroup pipeline;           // the ranks that hold the stages of the model
 };
 

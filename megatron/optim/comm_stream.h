@@ -25,7 +25,7 @@ class CommStream : public CommLane {
   const Stream compute_;
   const std::function<void(const Job&, const Stream&)> run_;
   CudaStream cuda_;
-  const Stream stream_;  // on cuda_
+  const Stream stream_;  // a stream on cuda_
   CudaEvent given_;      // follows the computing stream's work before the last Add
   // The event at index number % size follows job `number`. A later job reuses it; then waiting for
   // `number` waits for the later job.

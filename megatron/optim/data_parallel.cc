@@ -256,7 +256,7 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) const {
   const Bucket& bucket = buffers_->bucket_of(flat);
   const FlatRange range =
       buffers_->shards(DataSharding::kStates) ? Common(flat.range, bucket.shard) : flat.range;
-  if (range.size() == 0) return;  // on all ranks of these groups alike
+  if (range.size() == 0) return;  // the same on all ranks of these groups
   const Tensor gradient = buffers_->Gradients(bucket, range);
   if (sharding.partial.contains(Axis::kTensor)) {
     const ProcessGroup& tensor = sharding.expert_grid           ? groups_.expert_tensor

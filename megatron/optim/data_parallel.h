@@ -131,7 +131,7 @@ class DataParallel : public WeightBlocks {
   std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
   int64_t micro_batches_ = 0;
-  std::vector<InFlight> reductions_;  // in the order in which they started
+  std::vector<InFlight> reductions_;  // sorted by the order in which they started
   std::unique_ptr<CommLane> lane_;    // last, since it uses the others until it has ended
 };
 

@@ -59,8 +59,9 @@ struct DataRank {
 
 struct FlatLayout {
   std::vector<int> bucket_group_of_block;  // ascending
-  std::vector<FlatParameter> parameters;   // by falling block: in reverse order of registration
-  std::vector<Bucket> buckets;             // ascending by range.begin
+  std::vector<FlatParameter>
+      parameters;               // sorted by falling block: in reverse order of registration
+  std::vector<Bucket> buckets;  // ascending by range.begin
   // The sections: copies are [0, optimized_begin), dense parameters [optimized_begin,
   // experts_begin) and experts [experts_begin, num_elements).
   int64_t optimized_begin = 0, experts_begin = 0, num_elements = 0;

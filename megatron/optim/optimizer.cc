@@ -12,7 +12,7 @@ namespace {
 
 // The numbers that all ranks add up before they decide about a step.
 enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kNumStatistics };
-constexpr int64_t kCountOffset = 16;  // in bytes: an int64 follows the floats
+constexpr int64_t kCountOffset = 16;  // offset in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 24;
 
 bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups) {

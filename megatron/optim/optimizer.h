@@ -37,7 +37,7 @@ FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter&
 
 struct StepOptions {
   double lr = 0;
-  double weight_decay = 0;  // of the parameters that decay
+  double weight_decay = 0;  // decay of the parameters that decay at all
   double loss_scale = 1;    // the gradients are divided by it
   double clip_grad = 0;     // gradients of a greater norm are scaled down to this one; 0: never
   // Whether this rank wants to stop after the step. It travels with the norm, so that all ranks
@@ -94,7 +94,7 @@ class Optimizer {
   ParameterBuffers* buffers_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
-  HostMirror sums_, count_;  // of parts of statistics_
+  HostMirror sums_, count_;  // mirrors of parts of statistics_
   std::vector<OptimizerRange> optimizer_ranges_;
 };
 

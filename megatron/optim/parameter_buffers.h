@@ -26,9 +26,9 @@
 
 namespace megatron {
 
-// What each of the ranks with the same parameters stores only its shard of; each value includes the
-// ones before it. kStates, kGradients and kWeights are ZeRO-1, 2 and 3 (S. Rajbhandari et al.,
-// arXiv 1910.02054).
+// The tensors of which each rank with the same parameters stores only its shard; each value
+// includes the ones before it. kStates, kGradients and kWeights are ZeRO-1, 2 and 3 (S. Rajbhandari
+// et al., arXiv 1910.02054).
 enum class DataSharding { kNone, kStates, kGradients, kWeights };
 
 struct ParameterBuffersOptions {
@@ -37,15 +37,15 @@ struct ParameterBuffersOptions {
   std::vector<OptimizerState> states;  // UpdateRule::states()
   DataRank data, expert_data;          // the ranks that share dense parameters, and experts
   DataSharding sharding = DataSharding::kNone;
-  int64_t bucket_size = 0;  // as in PlanLayout; 0 where gradients are sharded
+  int64_t bucket_size = 0;  // the same as in PlanLayout; 0 where gradients are sharded
 };
 
 // The master weights and optimizer states that this rank has of one parameter.
 struct ParameterState {
   Parameter* parameter = nullptr;
-  FlatRange range;  // within the parameter's block of the global tensor, row-major
+  FlatRange range;  // place within the parameter's block of the global tensor, row-major
   Tensor master;
-  absl::InlinedVector<Tensor, 2> states;  // in the order of ParameterBuffersOptions::states
+  absl::InlinedVector<Tensor, 2> states;  // sorted as ParameterBuffersOptions::states
 };
 
 class ParameterBuffers {

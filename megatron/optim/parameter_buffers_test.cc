@@ -257,7 +257,7 @@ TEST_F(ParameterBuffersTest, SixteenBitWeightsAreTheRoundedMasters) {
   const BFloat16* rounded = weight->data.data<BFloat16>();
   for (int i = 0; i < 1200; ++i) EXPECT_EQ(rounded[i].bits, ToBFloat16(expected[i]).bits) << i;
 
-  buffers.States()[0].master.data<float>()[17] = 2;  // as if loaded
+  buffers.States()[0].master.data<float>()[17] = 2;  // values as if loaded
   buffers.CopyMastersToWeights(Stream::Cpu(&pool));
   EXPECT_EQ(ToFloat(rounded[17]), 2);
 }

@@ -25,7 +25,7 @@ struct UpdateRange {
   // every segment are padding, which stays as it is.
   absl::Span<const ops::OptimizerSegment> segments;
   Tensor gradients, masters;              // fp32
-  absl::InlinedVector<Tensor, 2> states;  // in the order of UpdateRule::states()
+  absl::InlinedVector<Tensor, 2> states;  // sorted as UpdateRule::states()
   Tensor weights;        // the model's copy of the masters; empty if the masters are the weights
   float grad_scale = 1;  // factor on the gradients: unscaling and clipping
   int64_t step = 1;      // number of this update, counted from 1

@@ -60,7 +60,7 @@ double ActivationMultiplyAdds(const MatrixProducts& products);
 
 // A multiplication and an addition count as one FLOP each.
 double Flops(const MatrixProduct& product);
-// What the product reads and writes, at so many bytes an element.
+// The bytes that the product reads and writes, at so many bytes an element.
 double Bytes(const MatrixProduct& product, double element_bytes);
 
 }  // namespace megatron

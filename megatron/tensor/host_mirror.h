@@ -4,7 +4,7 @@
 //   loss.Fetch(stream);               // waits for the stream on CUDA
 //   float value = loss.host().data<float>()[0];
 //
-// Where the host has other work meanwhile:
+// Alternatively, if the host has other work meanwhile:
 //
 //   loss.StartFetch(stream);
 //   ...                               // nobody touches loss.host()

@@ -19,7 +19,7 @@ namespace megatron {
 struct Sharding {
   Shape global_shape;
   Shape offset;              // start of this rank's block, per dim
-  Shape local_shape;         // of this rank's block
+  Shape local_shape;         // shape of this rank's block
   bool expert_grid = false;  // whether the axes below belong to the expert grid
   AxisSet sharded;           // axes that cut the tensor: ranks along them hold different blocks
   // The number of consecutive tensor-parallel ranks that hold each block of a tensor that is cut

@@ -270,7 +270,8 @@ int PretrainProcess::RunThreads(const PretrainRun& run) {
   FaultMonitor monitor(&world, MonitorOptions(run.options().ranks));
   ExitCode code = kExitDone;
   auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
-    pthread_setname_np(pthread_self(), absl::StrCat("rank ", number).c_str());  // for reports
+    pthread_setname_np(pthread_self(),
+                       absl::StrCat("rank ", number).c_str());  // the name is for reports
     PretrainRank rank(run, group, &failure_);
     const FaultMonitor::Watch watch(&monitor, number, &rank.progress());
     const ExitCode left = rank.Run();

@@ -11,7 +11,7 @@ namespace megatron {
 struct PretrainProgram {
   std::string name;        // "pretrain_gpt"
   std::string model;       // "GPT"
-  std::string model_type;  // as in model.model_type
+  std::string model_type;  // the kind, as in model.model_type
   std::string example;     // a shipped configuration
   PieceListener on_piece;  // null: nobody listens
 };

@@ -146,7 +146,7 @@ TEST_F(PretrainProfileTest, EachRankThatIsAskedForWritesItsOwnWithItsCollectives
     const std::string others = absl::StrCat("decoder.layers.", 1 - rank / 4);
     EXPECT_THAT(NamesOf(spans), IsSupersetOf({mine, std::string("wait for checkpoint")}));
     EXPECT_THAT(NamesOf(spans), Not(::testing::Contains(others)));
-    std::map<std::string, int64_t> bytes;  // by call and group
+    std::map<std::string, int64_t> bytes;  // indexed by call and group
     for (const auto& [name, thread] : trace.threads) {
       for (const Span& span : thread) {
         if (!span.args.contains("group")) continue;

@@ -1,5 +1,5 @@
-// What a process that a launcher started needs to communicate with the other ranks: the job's
-// store, which rank 0 serves, and a world of all ranks.
+// Everything that a process started by a launcher needs to communicate with the other ranks: the
+// job's store, which rank 0 serves, and a world of all ranks.
 //
 //   auto launch = ReadLaunchEnvironment(ProcessEnvironment());
 //   auto secret = JobSecretFromEnvironment(ProcessEnvironment());

@@ -177,7 +177,7 @@ TEST(TcpStoreTest, ARecordedHandshakeIsRefused) {
 
 TEST(TcpStoreTest, HostileConnectionsDoNotDisturbClients) {
   const ServedStore served;
-  std::vector<Socket> silent;  // and one byte at a time
+  std::vector<Socket> silent;  // the request comes one byte at a time
   for (int i = 0; i < 200; ++i) {
     silent.push_back(served.ConnectAsStranger());
     EXPECT_THAT(SendAll(silent.back(), i % 2 == 0 ? "G" : "", absl::Now() + kPatience), IsOk());

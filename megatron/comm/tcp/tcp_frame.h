@@ -29,7 +29,7 @@ enum class FrameKind : uint8_t {
   kHeartbeat,  // "I live", with the status broadcast; the tag is 1 if I wait for you, else 0
   kGoodbye,    // "I make no more calls"
   kAbort,      // "the world has failed": AbortMessage; the tag is 1 + the lost rank, or 0
-  kState,      // what the sender was doing when the world failed, as text
+  kState,      // the work of the sender when the world failed, as text
 };
 
 struct FrameHeader {

@@ -27,7 +27,7 @@ struct MoeOptions {
   // The layers that have experts, by number in the whole model; empty means all.
   std::vector<bool> layers;
   int64_t ffn_hidden_size = 0;         // feed-forward size of one expert
-  int64_t shared_ffn_hidden_size = 0;  // that of the expert that sees all tokens; 0: there is none
+  int64_t shared_ffn_hidden_size = 0;  // size of the expert that sees all tokens; 0: there is none
   ops::Router router;
   BalanceUnit balance = BalanceUnit::kSample;
   float aux_loss_coeff = 0;

@@ -24,7 +24,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   if (static_cast<int64_t>(text.size()) > kMaxHfConfigBytes) {
     return absl::DataLossError("is too large for a model's configuration");
   }
-  std::vector<std::set<std::string>> keys;  // of the objects around
+  std::vector<std::set<std::string>> keys;  // keys of the enclosing objects
   std::string duplicate;
   auto check = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();

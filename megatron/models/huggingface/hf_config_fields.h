@@ -127,8 +127,9 @@ HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens);
 void ReadHfT5(const HfFields& fields, ModelOptions* options);
 void CheckHfT5(const ModelOptions& options, HfReasons* reasons);
 HfJson HfT5Config(const ModelOptions& options);
-// Of both files. A text that is written begins with BOS, else with padding (restored_text.h). Where
-// the tokenizer has neither it is 0, the padding of T5 as published: generate() needs one.
+// The first token of the decoder, in both files. A text that is written begins with BOS, else with
+// padding (restored_text.h). Where the tokenizer has neither it is 0, the padding of T5 as
+// published: generate() needs one.
 HfJson HfT5Tokens(const HfTokens& tokens);
 
 HfJson TokenOrNull(int32_t token);

@@ -1,5 +1,5 @@
-// How tables of Hugging Face's tensors (hf_weights.h) are written down, model by model: a class to
-// derive one from, which knows how our layers are laid out.
+// The base class of the tables of Hugging Face's tensors (hf_weights.h), one for each model. It
+// knows how our layers are laid out.
 #ifndef MEGATRON_MODELS_HUGGINGFACE_HF_TABLE_H_
 #define MEGATRON_MODELS_HUGGINGFACE_HF_TABLE_H_
 
@@ -64,7 +64,7 @@ class QkvRows {
 
 // A linear layer, a norm or a table of ours: the first dims of its weight, and the last.
 struct Source {
-  std::string name;  // without ".weight" and ".bias"
+  std::string name;  // name without ".weight" and ".bias"
   Shape outputs;
   int64_t inputs = 0;
 };

@@ -58,7 +58,7 @@ class T5Stage : public ModelStage {
     // Whether its input is in front of the encoder's end, and its output behind it.
     bool in_encoder = false, in_decoder = false;
     std::unique_ptr<LayerStack> encoder, decoder;
-    std::vector<Saved> saved;  // by slot
+    std::vector<Saved> saved;  // one entry a slot
 
     bool ends_encoder() const { return in_encoder && in_decoder; }
   };

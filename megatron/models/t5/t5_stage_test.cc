@@ -27,7 +27,7 @@ constexpr int kMicroBatches = 4;
 struct Layout {
   ScheduleKind kind = ScheduleKind::kOneForwardOneBackward;
   int stages = 1, chunks = 1;
-  std::vector<int64_t> layers = {5};  // by part; the encoder has 2, the decoder 3
+  std::vector<int64_t> layers = {5};  // layers of each part; the encoder has 2, the decoder 3
   int tensor = 1;
 };
 
@@ -191,12 +191,12 @@ void ExpectLayoutsGiveWhatOneRankGives(const std::vector<Layout>& layouts) {
 TEST(T5StageTest, StagesGiveWhatOneRankGivesWhereverTheEncoderEnds) {
   constexpr auto k1F1B = ScheduleKind::kOneForwardOneBackward;
   ExpectLayoutsGiveWhatOneRankGives({
-      {k1F1B, 2, 1, {2, 3}},     // between two stages
-      {k1F1B, 2, 1, {1, 4}},     // on the second
-      {k1F1B, 2, 1, {3, 2}},     // on the first
-      {k1F1B, 3, 1, {1, 2, 2}},  // in the middle
+      {k1F1B, 2, 1, {2, 3}},     // an end between two stages
+      {k1F1B, 2, 1, {1, 4}},     // an end on the second
+      {k1F1B, 2, 1, {3, 2}},     // an end on the first
+      {k1F1B, 3, 1, {1, 2, 2}},  // an end in the middle
       {k1F1B, 3, 1, {0, 2, 3}},  // behind a stage that only embeds
-      {k1F1B, 3, 1, {2, 0, 3}},  // in front of one that hands on
+      {k1F1B, 3, 1, {2, 0, 3}},  // an empty part in front of one that hands on
       {k1F1B, 3, 1, {5, 0, 0}},
       {ScheduleKind::kGPipe, 2, 1, {2, 3}},
   });

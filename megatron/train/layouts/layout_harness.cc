@@ -95,7 +95,7 @@ class Gathering {
  private:
   std::mutex mutex_;
   std::map<std::string, WholeTensor> tensors_;
-  std::map<std::string, std::string> held_;  // how many parts hold each element
+  std::map<std::string, std::string> held_;  // the number of parts that hold each element
 };
 
 // The smallest difference of scores, relative to their unit, that decided about the rows that a

@@ -196,7 +196,7 @@ std::vector<Scene> Scenes() {
 }
 
 constexpr int kSteps = 3;
-constexpr double kTolerance = 2e-6;  // that of parallel_equivalence_test
+constexpr double kTolerance = 2e-6;  // the tolerance of parallel_equivalence_test
 
 LayoutOutcome Train(const TrainerOptions& run, const Layout& layout, const Mutation* mutation) {
   const bool encodes = run.model.kind == ModelKind::kT5;

@@ -17,7 +17,7 @@ using ::absl_testing::IsOk;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// What each of three processes gets when the last one has other inputs.
+// Returns what each of three processes gets when the last one has other inputs.
 std::vector<absl::Status> CheckWith(const std::function<void(RunInputs*)>& change) {
   std::vector<absl::Status> results(3);
   const absl::Status status = RunRanks(3, [&](int rank, const ProcessGroup& processes) {

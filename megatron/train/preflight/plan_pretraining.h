@@ -25,7 +25,7 @@ struct PlannedPretraining {
   RunOptions options;
   std::unique_ptr<Tokenizer> tokenizer;
   RunPlan plan;
-  SpeedBasis speed;  // without the devices' peak
+  SpeedBasis speed;  // set except for the devices' peak
 };
 
 // Expects a valid configuration whose paths are resolved. Errors carry kExitConfig.

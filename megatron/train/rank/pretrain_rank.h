@@ -55,7 +55,7 @@ struct PretrainRun {
   int threads_per_rank = 1;
   // This process's rank on its machine; unset when ranks are threads.
   std::optional<int> local_rank;
-  DeviceLinks links;  // how ranks send each other what is on GPUs
+  DeviceLinks links;  // the connections between the GPUs of the ranks
   DeviceCalls* device_calls = nullptr;
   PieceListener on_piece;  // null: nobody listens
 

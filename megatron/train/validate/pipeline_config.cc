@@ -44,7 +44,7 @@ int64_t LayersOf(const config::PretrainConfig& config) {
                       : model.num_layers();
 }
 
-// Of the sum that is shared out evenly over the parts.
+// The number of layers that are shared out evenly over the parts.
 int64_t ThingsToShare(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   return LayersOf(config) + parallel.account_for_embedding_in_pipeline_split() +
