@@ -44,8 +44,9 @@ int64_t LayersOf(const config::PretrainConfig& config) {
                       : model.num_layers();
 }
 
-// The number of layers that are shared out evenly over the parts.
-int64_t ThingsToShare(const config::PretrainConfig& config) {
+// The number of layers that are shared out evenly over the parts; the embedding and the loss count
+// as one each where the fields say so.
+int64_t LayersToShare(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   return LayersOf(config) + parallel.account_for_embedding_in_pipeline_split() +
          parallel.account_for_loss_in_pipeline_split();
@@ -64,7 +65,7 @@ int64_t ChunksOf(const config::PretrainConfig& config) {
     return parallel.num_virtual_stages_per_pipeline_rank();
   if (parallel.has_num_layers_per_virtual_pipeline_stage()) {
     return std::max<int64_t>(
-        1, ThingsToShare(config) / (stages * parallel.num_layers_per_virtual_pipeline_stage()));
+        1, LayersToShare(config) / (stages * parallel.num_layers_per_virtual_pipeline_stage()));
   }
   return 1;
 }
@@ -148,7 +149,7 @@ std::string NamedThings(const ConfigChecker& check) {
 
 void CheckEvenParts(ConfigChecker& check) {
   const config::ParallelConfig& parallel = check.resolved().parallel();
-  const int64_t things = ThingsToShare(check.resolved());
+  const int64_t things = LayersToShare(check.resolved());
   const int64_t stages = parallel.pipeline_model_parallel_size();
   if (check.IsWritten(kVirtualLayers) && parallel.pipeline_schedule() != "zb_v") {
     if (!check.Usable({kVirtualLayers})) return;
@@ -295,8 +296,8 @@ StagePlacement ToPlacement(const config::PretrainConfig& config) {
   const bool first = parallel.has_decoder_first_pipeline_num_layers(),
              last = parallel.has_decoder_last_pipeline_num_layers();
   if (!first && !last) {
-    if (ThingsToShare(config) == LayersOf(config)) return placement;  // even
-    placement.layers.assign(parts, ThingsToShare(config) / parts);
+    if (LayersToShare(config) == LayersOf(config)) return placement;  // even
+    placement.layers.assign(parts, LayersToShare(config) / parts);
     placement.layers.front() -= parallel.account_for_embedding_in_pipeline_split();
     placement.layers.back() -= parallel.account_for_loss_in_pipeline_split();
     return placement;
