@@ -87,11 +87,11 @@ void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary
   Tensor from_TH = x_TH;
   for (int64_t i = 0; i < num_layers(); ++i) {
     Arena::Scope layer_scope(ctx.saved);
-    TransformerLayer::Saved forgotten;
+    TransformerLayer::Saved discarded;
     const Tensor to_TH = (num_layers() - i) % 2 == 1 ? y_TH : between_TH;
     const WeightsInUse weights(ctx.blocks, BlockOf(i),
                                i + 1 == num_layers() ? WeightBlocks::kNone : BlockOf(i + 1));
-    layers_[i]->Forward(ctx, rotary, from_TH, to_TH, &forgotten);
+    layers_[i]->Forward(ctx, rotary, from_TH, to_TH, &discarded);
     from_TH = to_TH;
   }
 }

@@ -35,7 +35,7 @@ class RestoredTextTest : public ::testing::Test {
     EXPECT_TRUE(tokenizer_->Encode(text, &tokens, options).ok());
     return tokens;
   }
-  RestoredText Together(const std::string& given, const std::string& written) const {
+  RestoredText RestoredFrom(const std::string& given, const std::string& written) const {
     return PutTogether(Encode(given), Encode(written), *tokenizer_);
   }
 
@@ -43,21 +43,22 @@ class RestoredTextTest : public ::testing::Test {
 };
 
 TEST_F(RestoredTextTest, EachSentinelGivesWayToItsSpan) {
-  const RestoredText restored = Together("the <extra_id_0> owl took <extra_id_1> .",
-                                         "<extra_id_0> fat red <extra_id_1> the lamp");
+  const RestoredText restored = RestoredFrom("the <extra_id_0> owl took <extra_id_1> .",
+                                             "<extra_id_0> fat red <extra_id_1> the lamp");
   EXPECT_EQ(restored.text, tokenizer_->Decode(Encode("the fat red owl took the lamp .")));
   EXPECT_THAT(restored.spans, ElementsAre("fat red", "the lamp"));
 }
 
 TEST_F(RestoredTextTest, SpansThatTheDecoderDidNotWriteStayOut) {
-  const RestoredText restored = Together("the <extra_id_0> owl <extra_id_1> .", "bag <extra_id_1>");
+  const RestoredText restored =
+      RestoredFrom("the <extra_id_0> owl <extra_id_1> .", "bag <extra_id_1>");
   EXPECT_EQ(restored.text, tokenizer_->Decode(Encode("the owl .")));
   EXPECT_THAT(restored.spans, ElementsAre("", ""));
 }
 
 TEST_F(RestoredTextTest, SpansFollowTheTextNotTheDecoder) {
-  const RestoredText restored = Together("<extra_id_2> owl <extra_id_0>",
-                                         "<extra_id_0> lamp <extra_id_1> bag <extra_id_2> the");
+  const RestoredText restored = RestoredFrom("<extra_id_2> owl <extra_id_0>",
+                                             "<extra_id_0> lamp <extra_id_1> bag <extra_id_2> the");
   EXPECT_EQ(restored.text, tokenizer_->Decode(Encode("the owl lamp")));
   EXPECT_THAT(restored.spans, ElementsAre("the", "lamp"));
 }

@@ -262,7 +262,7 @@ Measured Trainer::FinishMeasuring() {
   for (const megatron::Measure& measure : stage_->measures()) {
     const double mean = sum[1] == 0 ? 0 : double{sum[0]} / sum[1];
     measured.values.emplace_back(measure, mean);
-    if (sum[1] == 0) measured.of_nothing.push_back(measure.name);
+    if (sum[1] == 0) measured.undefined_means.push_back(measure.name);
     if (measure.is_loss) measured.loss += mean;
     sum += 2;
   }

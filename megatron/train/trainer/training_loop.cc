@@ -166,7 +166,7 @@ absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_s
                             trainer_->Evaluate(source, options().loop.eval_iters));
   // There is no mean where nothing counted, as where no token was masked, and 0 would look like
   // one.
-  for (const char* name : measured.of_nothing) {
+  for (const char* name : measured.undefined_means) {
     for (auto& [measure, value] : measured.values) {
       if (absl::string_view(measure.name) == name) value = std::nan("");
     }
