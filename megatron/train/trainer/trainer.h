@@ -79,8 +79,8 @@ struct Measured {
   double loss = 0;  // the sum of the losses that the model's head measures
   // Each measure and its mean; after a step also those of the router's losses that are trained on.
   absl::InlinedVector<std::pair<Measure, double>, 4> values;
-  std::vector<const char*>
-      undefined_means;  // names of the measures whose 0 is a mean over no values
+  // The names of measures whose 0 is a mean over no values.
+  std::vector<const char*> undefined_means;
 };
 
 struct StepReport : Measured {
