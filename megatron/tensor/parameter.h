@@ -25,8 +25,8 @@ struct Sharding {
   // The number of consecutive tensor-parallel ranks that hold each block of a tensor that is cut
   // over them. Where it is more than one, `partial` over kTensor means over these ranks.
   int tensor_replicas = 1;
-  AxisSet
-      partial;  // axes, besides data and context, over which each rank's gradient is only a summand
+  // Axes, besides data and context, over which each rank's gradient is only a summand.
+  AxisSet partial;
 };
 
 // The whole tensor on every rank.

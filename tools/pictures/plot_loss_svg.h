@@ -11,8 +11,8 @@ namespace megatron {
 
 struct LossCurve {
   std::string name;  // the run's name, for the legend
-  std::vector<std::pair<double, double>>
-      train;  // (iteration, loss), ascending; points that are not finite are passed over
+  // (iteration, loss), ascending; points that are not finite are passed over.
+  std::vector<std::pair<double, double>> train;
   std::vector<std::pair<double, double>> validation;
 };
 

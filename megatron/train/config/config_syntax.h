@@ -29,8 +29,8 @@ struct SyntaxField {
   TextPosition position;
   bool is_message = false;
   bool is_list = false;
-  std::vector<std::string>
-      values;  // the text in the source: `3`, `- 1e-4`, `"a" "b"`, `adam`; empty for a message
+  // The text in the source: `3`, `- 1e-4`, `"a" "b"`, `adam`; empty for a message.
+  std::vector<std::string> values;
   std::vector<SyntaxField> fields;  // fields of a message
 };
 

@@ -42,8 +42,8 @@ struct BpeTrainerOptions {
 };
 
 struct TrainedBpe {
-  std::vector<std::string>
-      tokens;  // tokens by id, spelled in the byte-level alphabet except for special tokens
+  // Tokens by id, spelled in the byte-level alphabet except for special tokens.
+  std::vector<std::string> tokens;
   int32_t num_special_tokens = 0;                   // these come first
   std::vector<std::pair<int32_t, int32_t>> merges;  // the ids of both halves, by rank
 };
