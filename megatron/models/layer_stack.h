@@ -16,20 +16,10 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/transformer_layer.h"
+#include "megatron/models/layer_recompute.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
-
-// Recomputation of whole layers. TransformerOptions::recompute is that of parts of a layer.
-struct LayerRecompute {
-  enum Method {
-    kNone,
-    kUniform,  // every group of num_layers layers keeps its input alone
-    kBlock,    // each of the first num_layers layers keeps its input alone
-  };
-  Method method = kNone;
-  int64_t num_layers = 1;
-};
 
 struct LayerStackOptions {
   TransformerOptions transformer;

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "megatron/layers/transformer_options.h"
-#include "megatron/models/layer_stack.h"
+#include "megatron/models/layer_recompute.h"
 #include "megatron/models/model_kind.h"
 
 namespace megatron {

@@ -6,6 +6,7 @@
 
 #include "glog/logging.h"
 #include "megatron/base/philox.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/pipeline/executor.h"
 #include "megatron/pipeline/schedule.h"
 

@@ -14,13 +14,17 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/models/model_stage.h"
+#include "megatron/layers/micro_batch.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
 namespace megatron {
+
+class ModelStage;
+class WeightBlocks;
+struct StageMemory;
 
 struct SamplingOptions {
   double temperature = 1;  // 0: always the likeliest token

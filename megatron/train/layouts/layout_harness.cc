@@ -17,6 +17,7 @@
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/training_checkpoint.h"

@@ -70,6 +70,8 @@ absl::Status InferenceModel::LoadWeights(const CheckpointReader& reader) {
   return absl::OkStatus();
 }
 
+InferenceModel::~InferenceModel() = default;
+
 absl::StatusOr<std::unique_ptr<InferenceModel>> InferenceModel::Load(FileSystem& fs,
                                                                      const std::string& directory,
                                                                      int num_threads) {

@@ -12,13 +12,17 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/models/model_options.h"
-#include "megatron/models/model_stage.h"
+#include "megatron/models/stage_memory.h"
 #include "megatron/models/text_generator.h"
 
 namespace megatron {
 
+class ModelStage;
+
 class InferenceModel {
  public:
+  ~InferenceModel();
+
   // `directory` holds all checkpoints of a run, and the latest is loaded, or is the directory of
   // one iteration.
   static absl::StatusOr<std::unique_ptr<InferenceModel>> Load(FileSystem& fs,

@@ -120,6 +120,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   }
 }
 
+Trainer::~Trainer() = default;
+
 const ParameterMirror& Trainer::host_parameters() {
   if (host_parameters_ == nullptr) host_parameters_ = std::make_unique<ParameterMirror>(*buffers_);
   return *host_parameters_;

@@ -18,9 +18,10 @@
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
+#include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
-#include "megatron/models/model_stage.h"
 #include "megatron/models/stage_memory.h"
+#include "megatron/models/stage_placement.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/optim/batch_size_ramp.h"
 #include "megatron/optim/data_parallel.h"
@@ -37,6 +38,10 @@
 #include "megatron/train/graphs/graphed_stage.h"
 
 namespace megatron {
+
+class ModelStage;
+enum class StageMode;
+struct StepInputs;
 
 struct TrainerOptions {
   ModelOptions model;
@@ -97,6 +102,8 @@ struct StepReport : Measured {
 
 class Trainer {
  public:
+  ~Trainer();
+
   // Collective over `groups`. Everything lives on the stream's device. `sizes` come from
   // Measure() on the meta device, where they are not read.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/models/model_stage.h"
 #include "megatron/ops/allocation_counter.h"
 
 namespace megatron {
