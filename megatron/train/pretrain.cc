@@ -211,7 +211,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   const std::string& fingerprint = run.training.data.fingerprint;
   run.training.description = {RunIdentity(config, fingerprint), EffectiveConfigText(config)};
   MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
-  // The first process has the lock.
+  // The first process has taken the lock; the others join it.
   MEGATRON_ASSIGN_OR_RETURN(
       run.save_lock, Agree(launch_.rank == 0 ? absl::StatusOr<RunLock>(std::move(run.save_lock))
                                              : JoinSaveDirectory(options.checkpoint)));
@@ -233,8 +233,8 @@ int PretrainProcess::Run() {
     const absl::Status fits = CheckWorldSize(launch_, read->config.parallel());
     if (!fits.ok()) return Leave(fits);
   }
-  // Processes meet before anything else is looked at, so that all hear of what is wrong anywhere,
-  // once.
+  // Processes meet before data, tokenizers and directories are opened, so that an error of any of
+  // them is reported once, by all.
   const absl::Status joined =
       Join(read.ok() ? ToRanksOptions(read->config.parallel()) : RanksOptions());
   if (!joined.ok()) return PrintError(joined);
@@ -305,7 +305,6 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
 std::vector<std::string> PretrainCommand::arguments() const {
   std::vector<std::string> arguments = {absl::StrCat("--config=", config)};
   for (const std::string& text : overrides) arguments.push_back(absl::StrCat("--set=", text));
-  if (dry_run) arguments.push_back("--dry_run");
   return arguments;
 }
 

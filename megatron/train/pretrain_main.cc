@@ -49,7 +49,10 @@ int Refuse(const PretrainProgram& program, const std::string& message) {
 
 int Explain(const PretrainProgram& program, const std::string& field) {
   const absl::StatusOr<std::string> text = ExplainField(field);
-  if (!text.ok()) return Refuse(program, std::string(text.status().message()));
+  if (!text.ok()) {
+    std::fprintf(stderr, "error: %s\n", std::string(text.status().message()).c_str());
+    return kExitConfig;
+  }
   std::printf("%s", text->c_str());
   return kExitDone;
 }
@@ -100,7 +103,10 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
     } else if (TakeValue(args, "--set", &i, &value)) {
       command.overrides.push_back(value);
     } else {
-      return Refuse(program, "what is " + args[i] + "?");
+      for (const char* flag : {"--explain", "--config", "--set"}) {
+        if (args[i] == flag) return Refuse(program, args[i] + " needs a value");
+      }
+      return Refuse(program, "unknown argument " + args[i]);
     }
   }
   if (command.config.empty()) return Refuse(program, "--config is missing");

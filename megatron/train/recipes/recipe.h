@@ -1,5 +1,6 @@
-// Recipe: everything in which training one kind of model differs from training the others. The
-// models themselves are in models/.
+// Recipe: the options, the samples, the checks of tokenizer and prompt, and the end of a run of one
+// kind of model. The models themselves are in models/; rules for the configuration that depend on
+// the kind are in train/validate/, costs in train/trainer/flops.h.
 #ifndef MEGATRON_TRAIN_RECIPES_RECIPE_H_
 #define MEGATRON_TRAIN_RECIPES_RECIPE_H_
 
