@@ -46,7 +46,7 @@ class TrainingLoop {
     ProcessGroup saving;  // all ranks, for the thread that writes checkpoints
     ProfileWindow::Context profile;
     RankConsole* console = nullptr;
-    RankProgress* progress = nullptr;  // where the rank reports what it is doing
+    RankProgress* progress = nullptr;  // receives reports of what the rank is doing
     FirstFailure* failure = nullptr;
   };
 
