@@ -357,6 +357,9 @@ def unigram_json(path):
         tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     tokenizer.decoder = tokenizers.decoders.Metaspace()
+    # As in every published file. Without them `tokenizers` has no special tokens, but ours has those
+    # of the usual names, as `transformers` has.
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     return tokenizer
 
 
