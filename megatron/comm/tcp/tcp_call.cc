@@ -399,12 +399,12 @@ std::vector<int> TcpCall::Awaited() const {
 
 std::string TcpCall::DescribeAwaited() const {
   const std::vector<int> awaited = Awaited();
-  if (awaited.empty()) return ", to which all have come";
-  std::vector<int> come;
+  if (awaited.empty()) return ", which all ranks have entered";
+  std::vector<int> entered;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!absl::c_linear_search(awaited, rank)) come.push_back(rank);
+    if (!absl::c_linear_search(awaited, rank)) entered.push_back(rank);
   }
-  return absl::StrCat("; come: ", group_.DescribeAll(come),
+  return absl::StrCat("; entered by: ", group_.DescribeAll(entered),
                       "; awaited: ", group_.DescribeAll(awaited));
 }
 

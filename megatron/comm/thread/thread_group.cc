@@ -199,7 +199,7 @@ std::string ThreadGroup::WaitingText(const Seat& seat, bool all) const {
       place == Place::kArriving ? Missing(seat.arrivals) : Staying(seat.departures);
   return absl::StrCat("call ", seat.arrivals.load(),
                       all ? absl::StrCat(", ", seat.call->Describe()) : "",
-                      awaited.empty() ? ", to which all have come"
+                      awaited.empty() ? ", which all ranks have entered"
                                       : absl::StrCat("; awaited: ", DescribeAll(awaited)));
 }
 
