@@ -81,7 +81,7 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments,
     std::fprintf(stderr, "error: %s\n", std::string(result.status().message()).c_str());
     return kExitPeerLost;
   }
-  if (result->signal != 0 || result->killed > 0 || !result->hang.empty()) {
+  if (result->signal != 0 || !result->killed.empty() || !result->hang.empty()) {
     std::fprintf(stderr, "error: %s\n", result->Describe().c_str());
   }
   return CodeOf(*result);
