@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/call_match.h"
 #include "megatron/comm/host_reduce.h"
@@ -20,7 +21,7 @@ constexpr int64_t kAlignment = 64;  // bytes, of pieces in scratch memory
 // Below this many bytes a share is not worth a thread pool's wake-up.
 constexpr int64_t kParallelBytes = 1 << 18;
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kAlignment); }
 
 }  // namespace
 
