@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// Returns the first 128 bytes of `text` in single quotes, with escapes for the bytes that a terminal
+// Returns the first 128 bytes of `text` in single quotes, with escapes for bytes that a terminal
 // would obey.
 std::string Quoted(absl::string_view text);
 

@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// Returns the smallest multiple of `multiple`, which is positive, that is at least `value`, which is
-// not negative.
+// Returns the smallest multiple of `multiple` that is at least `value`. `multiple` is positive,
+// `value` not negative.
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
