@@ -171,8 +171,9 @@ absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_s
     for (auto& [measure, value] : measured.values) {
       if (absl::string_view(measure.name) == name) value = std::nan("");
     }
-    rank_.console->PrintLine(absl::StrCat("of what is evaluated nothing counts for ", name,
-                                          "; with more train.eval_iters something may"));
+    rank_.console->PrintLine(absl::StrCat("the evaluation has no ", name,
+                                          ": nothing in its samples counts for it; a larger "
+                                          "train.eval_iters may help"));
   }
   metrics_.WriteEvaluation(ToEvaluationMetrics(measured, trainer_->progress(), on_test_set));
   return absl::OkStatus();
