@@ -358,8 +358,7 @@ def unigram_json(path):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     tokenizer.decoder = tokenizers.decoders.Metaspace()
     # Every published file has them. Without them `tokenizers` has no special tokens, but ours has
-    # those
-    # of the usual names, as `transformers` has.
+    # those of the usual names, as `transformers` has.
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     return tokenizer
 
