@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/save_checkpoint.h"
@@ -73,8 +74,8 @@ absl::StatusOr<TheirConfig> ReadConfig(FileSystem& fs, const std::string& direct
   MEGATRON_ASSIGN_OR_RETURN(config.tokens, ParseHfTokens(text, model.vocab_size));
   model.transformer.rotary_options.interleaved =
       model.transformer.rotary && absl::GetFlag(FLAGS_rotary_interleaved);
-  const int64_t multiple = absl::GetFlag(FLAGS_make_vocab_size_divisible_by);
-  model.padded_vocab_size = (model.vocab_size + multiple - 1) / multiple * multiple;
+  model.padded_vocab_size =
+      RoundUp(model.vocab_size, absl::GetFlag(FLAGS_make_vocab_size_divisible_by));
   return config;
 }
 

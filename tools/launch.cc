@@ -28,6 +28,7 @@
 #include "megatron/comm/launch/host_launcher.h"
 #include "megatron/comm/launch/hostfile.h"
 #include "megatron/comm/launch/launcher.h"
+#include "megatron/comm/launch/own_program.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(int, ranks, 2, "Processes to start on this machine, without --hostfile.");
@@ -60,12 +61,6 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kMaxHostfile = 1 << 24;
-
-std::string OwnProgram() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  return length <= 0 ? "/proc/self/exe" : std::string(path, length);
-}
 
 // The launcher sets the secret of each job and the place of each rank itself.
 bool Travels(const std::string& name, const std::vector<std::string>& named) {

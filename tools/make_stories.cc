@@ -1,8 +1,6 @@
 // Writes TinyStories-like JSON lines from a grammar of our own: {"text": "..."}.
 
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,13 +28,6 @@ namespace megatron {
 namespace {
 
 constexpr size_t kBufferSize = size_t{1} << 20;
-
-absl::Status WriteToStdout(absl::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
-    return absl::OkStatus();
-  }
-  return absl::ErrnoToStatus(errno, "write to stdout");
-}
 
 // Calls `write` with large pieces of the output. The words need no escapes in JSON.
 absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> write) {

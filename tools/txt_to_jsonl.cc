@@ -1,9 +1,7 @@
 // Turns plain text with separators between its documents into JSON lines.
 
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -75,13 +73,6 @@ std::string Describe(const TextDocumentReport& report, double seconds) {
   return absl::StrFormat("%d documents, %.1f MB; %.1f MB/s", report.documents,
                          static_cast<double>(report.bytes) / 1e6,
                          static_cast<double>(report.bytes) / 1e6 / seconds);
-}
-
-absl::Status WriteToStdout(absl::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
-    return absl::OkStatus();
-  }
-  return absl::ErrnoToStatus(errno, "write to stdout");
 }
 
 absl::Status Convert(absl::FunctionRef<absl::Status(absl::string_view)> write,

@@ -5,9 +5,9 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/strict_json.h"
 
@@ -43,11 +43,6 @@ constexpr std::pair<DType, absl::string_view> kOurTypes[] = {
     {DType::kInt32, "I32"},   {DType::kInt64, "I64"},     {DType::kUInt8, "U8"},
     {DType::kUInt16, "U16"},
 };
-
-// The text for messages: short, and without bytes that a terminal would obey.
-std::string Quoted(absl::string_view name) {
-  return absl::StrCat("'", absl::CHexEscape(name.substr(0, 128)), "'");
-}
 
 class HeaderHandler : public StrictJsonHandler {
  public:

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/strict_json.h"
 
@@ -22,10 +22,6 @@ bool IsFileName(absl::string_view name) {
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
          });
-}
-
-std::string Quoted(absl::string_view name) {
-  return absl::StrCat("'", absl::CHexEscape(name.substr(0, 128)), "'");
 }
 
 // Takes the weight map and passes over the values of all other keys.

@@ -4,13 +4,12 @@
 #include <cstring>
 
 #include "glog/logging.h"
+#include "megatron/base/round_up.h"
 
 namespace megatron {
 namespace {
 
-int64_t RoundUp(int64_t bytes) {
-  return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
-}
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, Buffer::kAlignment); }
 
 // One value for each token.
 constexpr Tensor MicroBatch::*kTokenFields[] = {
@@ -125,7 +124,7 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
                              const Buffer& memory, int64_t offset) {
   auto next = [&](DType dtype, const Shape& shape) {
     const Tensor tensor = memory.At(offset, dtype, shape);
-    offset += RoundUp(tensor.bytes());
+    offset += Aligned(tensor.bytes());
     return tensor;
   };
   // One value for each of this rank's tokens.
@@ -191,14 +190,14 @@ int64_t ContextSliceBytes(const ContextSliceSize& whole, const ContextShard& sha
   // Bytes for the sequences among `tokens` tokens, for the tokens' places, and for a team's tokens.
   const auto places = [&](int64_t tokens) {
     const int64_t team = HasTeamTokens(shard) ? tokens / shard.teams() : 0;
-    return RoundUp(4 * shard.teams() * (tokens + 1)) + RoundUp(4 * tokens) + RoundUp(8 * team) +
-           RoundUp(4 * team);
+    return Aligned(4 * shard.teams() * (tokens + 1)) + Aligned(4 * tokens) + Aligned(8 * team) +
+           Aligned(4 * team);
   };
   const int64_t mine = whole.tokens / shard.size, encoder_mine = whole.encoder_tokens / shard.size;
-  int64_t bytes = 6 * RoundUp(4 * mine) + RoundUp(8 * mine) + places(whole.tokens);
-  if (whole.labelled > 0) bytes += 2 * RoundUp(4 * mine) + 3 * RoundUp(4 * whole.labelled);
+  int64_t bytes = 6 * Aligned(4 * mine) + Aligned(8 * mine) + places(whole.tokens);
+  if (whole.labelled > 0) bytes += 2 * Aligned(4 * mine) + 3 * Aligned(4 * whole.labelled);
   if (whole.encoder_tokens > 0) {
-    bytes += RoundUp(4 * mine) + 3 * RoundUp(4 * encoder_mine) + RoundUp(8 * encoder_mine) +
+    bytes += Aligned(4 * mine) + 3 * Aligned(4 * encoder_mine) + Aligned(8 * encoder_mine) +
              places(whole.encoder_tokens);
   }
   return bytes;

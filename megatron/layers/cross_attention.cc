@@ -1,5 +1,6 @@
 #include "megatron/layers/cross_attention.h"
 
+#include "megatron/layers/attention_options.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -19,33 +20,6 @@ LinearOptions HeadsLinear(const TransformerOptions& options, const std::string& 
   return linear;
 }
 
-LinearOptions OutputLinear(const TransformerOptions& options, const std::string& name) {
-  LinearOptions linear;
-  linear.name = name + ".linear_proj";
-  linear.input_size = options.num_attention_heads * options.kv_channels;
-  linear.output_shape = {options.hidden_size};
-  linear.bias = options.linear_bias;
-  linear.sequence_parallel = options.sequence_parallel;
-  linear.init_std = options.output_init_std;
-  linear.float8 = options.float8;
-  return linear;
-}
-
-AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t layer,
-                                 const ProcessGroup& tensor_group) {
-  AttentionCoreOptions core;
-  core.layer = options.first_dropout_layer + layer;
-  core.first_head = options.num_attention_heads / tensor_group.size() * tensor_group.rank();
-  core.head_size = options.kv_channels;
-  core.dropout = options.attention_dropout;
-  core.causal = false;
-  core.scale = options.softmax_scale;
-  core.cross = true;
-  core.gathers_keys = options.context_parallel == ContextParallel::kGather;
-  core.kernel = options.attention_kernel;
-  return core;
-}
-
 }  // namespace
 
 CrossAttention::CrossAttention(const TransformerOptions& options, const std::string& name,
@@ -54,10 +28,10 @@ CrossAttention::CrossAttention(const TransformerOptions& options, const std::str
       head_size_(options.kv_channels),
       recompute_(options.recompute.core_attention),
       dtype_(options.dtype),
-      core_(CoreOptions(options, layer, tensor_group)),
+      core_(CrossAttentionCore(options, layer, tensor_group)),
       q_(HeadsLinear(options, name + ".linear_q", 1), tensor_group),
       kv_(HeadsLinear(options, name + ".linear_kv", 2), tensor_group),
-      proj_(OutputLinear(options, name), tensor_group) {}
+      proj_(AttentionOutputLinear(options, name), tensor_group) {}
 
 ops::AttentionInputs CrossAttention::Inputs(const Tensor& q_TND, const Tensor& kv_UN2D) const {
   return {WithGroups(q_TND), kv_UN2D.Select(2, 0), kv_UN2D.Select(2, 1)};

@@ -46,25 +46,25 @@ Mlp::Mlp(const TransformerOptions& options, const std::string& name,
 Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Arena* arena,
                                 Saved* saved) const {
   const int64_t tokens = ctx.batch->num_tokens(), width = fc1_.output_size();
-  saved->pre_TF = arena->Allocate(dtype_, {tokens, width}, "mlp pre-activation");
-  const Tensor activated_TF =
+  saved->pre_TI = arena->Allocate(dtype_, {tokens, width}, "mlp pre-activation");
+  const Tensor activated_TI =
       arena->Allocate(dtype_, {tokens, gated_ ? width / 2 : width}, "mlp activation");
   if (gated_) {
-    fc1_.Forward(ctx, x_TH, saved->pre_TF, &saved->fc1);
-    ops::GateForward(ctx.stream, gate_, saved->pre_TF, activated_TF);
+    fc1_.Forward(ctx, x_TH, saved->pre_TI, &saved->fc1);
+    ops::GateForward(ctx.stream, gate_, saved->pre_TI, activated_TI);
   } else {
-    fc1_.ForwardActivation(ctx, activation_, x_TH, saved->pre_TF, activated_TF, &saved->fc1);
+    fc1_.ForwardActivation(ctx, activation_, x_TH, saved->pre_TI, activated_TI, &saved->fc1);
   }
-  return activated_TF;
+  return activated_TI;
 }
 
 void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
                   Saved* saved) const {
   const TraceSpan span(ctx.stream, "mlp");
   Arena::Scope scope(ctx.scratch);
-  const Tensor activated_TF =
+  const Tensor activated_TI =
       ForwardToActivation(ctx, x_TH, recompute_ ? ctx.scratch : ctx.saved, saved);
-  fc2_.Forward(ctx, activated_TF, y_TH, &saved->fc2);
+  fc2_.Forward(ctx, activated_TI, y_TH, &saved->fc2);
 }
 
 void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
@@ -72,16 +72,16 @@ void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& d
   const TraceSpan span(ctx.stream, "mlp");
   Arena::Scope scope(ctx.scratch);
   if (recompute_) saved->fc2.x_TI = ForwardToActivation(ctx, saved->fc1.x_TI, ctx.kept(), saved);
-  const Tensor dpre_TF = ctx.kept()->Allocate(dtype_, saved->pre_TF.shape(), "mlp gradient");
+  const Tensor dpre_TI = ctx.kept()->Allocate(dtype_, saved->pre_TI.shape(), "mlp gradient");
   if (gated_) {
-    const Tensor dactivated_TF =
+    const Tensor dactivated_TI =
         ctx.scratch->Allocate(dtype_, saved->fc2.x_TI.shape(), "mlp gradient");
-    fc2_.BackwardInput(ctx, dy_TH, dactivated_TF, &saved->fc2);
-    ops::GateBackward(ctx.stream, gate_, dactivated_TF, saved->pre_TF, dpre_TF);
+    fc2_.BackwardInput(ctx, dy_TH, dactivated_TI, &saved->fc2);
+    ops::GateBackward(ctx.stream, gate_, dactivated_TI, saved->pre_TI, dpre_TI);
   } else {
-    fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TF, dpre_TF, &saved->fc2);
+    fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TI, dpre_TI, &saved->fc2);
   }
-  fc1_.BackwardInput(ctx, dpre_TF, dx_TH, &saved->fc1);
+  fc1_.BackwardInput(ctx, dpre_TI, dx_TH, &saved->fc1);
   if (!ctx.defers()) BackwardWeight(ctx, saved);
 }
 

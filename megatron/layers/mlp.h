@@ -14,7 +14,7 @@ class Mlp {
  public:
   struct Saved {
     LinearSaved fc1, fc2;
-    Tensor pre_TF;  // fc1's output, [T, F] or gates and ups [T, 2F]
+    Tensor pre_TI;  // fc1's output, [T, I] or gates and ups [T, 2I]
   };
 
   // `name` is "decoder.layers.0.mlp".

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/layers/attention_options.h"
 #include "megatron/ops/rope.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -53,35 +54,9 @@ std::unique_ptr<ColumnParallelLinear> SharedLinear(const TransformerOptions& opt
   return std::make_unique<ColumnParallelLinear>(linear, tensor_group);
 }
 
-LinearOptions OutputLinear(const TransformerOptions& options, const std::string& name) {
-  LinearOptions linear;
-  linear.name = name + ".linear_proj";
-  linear.input_size = options.num_attention_heads * options.kv_channels;
-  linear.output_shape = {options.hidden_size};
-  linear.bias = options.linear_bias;
-  linear.sequence_parallel = options.sequence_parallel;
-  linear.init_std = options.output_init_std;
-  linear.float8 = options.float8;
-  return linear;
-}
-
 NormOptions HeadNorm(const TransformerOptions& options, const std::string& name) {
   return {options.norm, name + ".weight", name + ".bias", options.kv_channels,
           /*partial_over_tensor=*/true};
-}
-
-AttentionCoreOptions CoreOptions(const TransformerOptions& options, int64_t layer,
-                                 const ProcessGroup& tensor_group) {
-  AttentionCoreOptions core;
-  core.layer = options.first_dropout_layer + layer;
-  core.first_head = options.num_attention_heads / tensor_group.size() * tensor_group.rank();
-  core.head_size = options.kv_channels;
-  core.dropout = options.attention_dropout;
-  core.causal = options.causal;
-  core.scale = options.softmax_scale;
-  core.gathers_keys = options.context_parallel == ContextParallel::kGather;
-  core.kernel = options.attention_kernel;
-  return core;
 }
 
 }  // namespace
@@ -94,10 +69,10 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
       dtype_(options.dtype),
-      core_(CoreOptions(options, layer, tensor_group)),
+      core_(SelfAttentionCore(options, layer, tensor_group)),
       qkv_(OwnLinear(options, name, tensor_group), tensor_group),
       kv_(SharedLinear(options, name, tensor_group)),
-      proj_(OutputLinear(options, name), tensor_group),
+      proj_(AttentionOutputLinear(options, name), tensor_group),
       q_norm_(HeadNorm(options, name + ".q_layernorm")),
       k_norm_(HeadNorm(options, name + ".k_layernorm")) {}
 

@@ -1,7 +1,6 @@
 #include "megatron/pipeline/check_schedule.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <sstream>
 
@@ -234,27 +233,6 @@ ScheduleReport SummarizeTimelines(std::vector<Timeline> stages) {
 
 absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const PartCosts& costs) {
   return Player(schedule, costs).Play();
-}
-
-std::string DrawSchedule(const ScheduleReport& report) {
-  size_t width = 1;
-  for (const auto& stage : report.stages) {
-    for (const TimedAction& timed : stage) width = std::max(width, Text(timed.action).size() + 1);
-  }
-  std::string picture;
-  for (const auto& stage : report.stages) {
-    std::string line(static_cast<size_t>(std::ceil(report.time)) * width, ' ');
-    for (size_t i = 0; i < line.size(); i += width) line[i] = '.';
-    for (const TimedAction& timed : stage) {
-      const std::string text = Text(timed.action);
-      for (int column = std::lround(timed.start); column < std::lround(timed.end); ++column) {
-        line.replace(column * width, text.size(), text);
-      }
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    absl::StrAppend(&picture, line, "\n");
-  }
-  return picture;
 }
 
 }  // namespace megatron

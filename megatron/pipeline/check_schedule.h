@@ -40,9 +40,6 @@ absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const Par
 // The same of what was measured.
 ScheduleReport SummarizeTimelines(std::vector<Timeline> stages);
 
-// A line of text for each stage, a column for each unit of time: "F0 F1 B0 B0 ..".
-std::string DrawSchedule(const ScheduleReport& report);
-
 }  // namespace megatron
 
 #endif  // MEGATRON_PIPELINE_CHECK_SCHEDULE_H_

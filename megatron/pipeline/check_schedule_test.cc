@@ -1,8 +1,11 @@
 #include "megatron/pipeline/check_schedule.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -13,6 +16,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::PrintToString;
 
 constexpr ActionKind kF = ActionKind::kForward, kB = ActionKind::kBackward;
 constexpr ActionKind kI = ActionKind::kBackwardInput, kW = ActionKind::kBackwardWeight;
@@ -202,7 +206,30 @@ TEST(CheckScheduleTest, FindsCirclesOfWaiting) {
                        AllOf(HasSubstr("stage 0 at B0"), HasSubstr("stage 1 at F1"))));
 }
 
-TEST(CheckScheduleTest, DrawsWhatEachStageDoesWhen) {
+// Returns a line of text for each stage, with a column for each unit of time: "F0 F1 B0 B0 ..".
+std::string DrawSchedule(const ScheduleReport& report) {
+  size_t width = 1;
+  for (const auto& stage : report.stages) {
+    for (const TimedAction& timed : stage)
+      width = std::max(width, PrintToString(timed.action).size() + 1);
+  }
+  std::string picture;
+  for (const auto& stage : report.stages) {
+    std::string line(static_cast<size_t>(std::ceil(report.time)) * width, ' ');
+    for (size_t i = 0; i < line.size(); i += width) line[i] = '.';
+    for (const TimedAction& timed : stage) {
+      const std::string text = PrintToString(timed.action);
+      for (int column = std::lround(timed.start); column < std::lround(timed.end); ++column) {
+        line.replace(column * width, text.size(), text);
+      }
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&picture, line, "\n");
+  }
+  return picture;
+}
+
+TEST(CheckScheduleTest, SaysWhenEachStageRunsWhichAction) {
   EXPECT_EQ(DrawSchedule(*CheckSchedule(OneForwardOneBackwardSchedule(3, 4))),
             "F0 F1 F2 .  .  .  .  B0 B0 F3 B1 B1 .  B2 B2 .  B3 B3\n"
             ".  F0 F1 .  .  B0 B0 F2 B1 B1 F3 B2 B2 .  B3 B3 .  .\n"

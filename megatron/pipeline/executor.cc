@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "glog/logging.h"
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -16,8 +17,7 @@ namespace {
 using Tensors = absl::InlinedVector<Tensor, 4>;
 
 int64_t AlignedBytes(const TensorSpec& spec) {
-  const int64_t bytes = spec.shape.numel() * SizeOf(spec.dtype);
-  return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
+  return RoundUp(spec.shape.numel() * SizeOf(spec.dtype), Buffer::kAlignment);
 }
 
 int64_t AlignedBytes(const std::vector<TensorSpec>& specs) {

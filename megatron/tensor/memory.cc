@@ -4,14 +4,13 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "megatron/base/round_up.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
 namespace {
 
-int64_t RoundUp(int64_t bytes) {
-  return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
-}
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, Buffer::kAlignment); }
 
 }  // namespace
 
@@ -52,12 +51,12 @@ Buffer::Buffer(Device device, int64_t bytes, const std::string& name, MemoryLedg
     : device_(device), bytes_(bytes), name_(name), ledger_(ledger) {
   CHECK_GE(bytes, 0);
   if (device.type == DeviceType::kCuda && bytes > 0) {
-    data_ = CudaAllocate(device.index, RoundUp(bytes), name);
+    data_ = CudaAllocate(device.index, Aligned(bytes), name);
   }
   if (device.type == DeviceType::kCpu && bytes > 0) {
-    data_ = std::aligned_alloc(kAlignment, RoundUp(bytes));
+    data_ = std::aligned_alloc(kAlignment, Aligned(bytes));
     CHECK(data_ != nullptr) << "out of memory: " << bytes << " bytes for " << name;
-    std::memset(data_, 0, RoundUp(bytes));
+    std::memset(data_, 0, Aligned(bytes));
   }
   if (ledger_ != nullptr) ledger_->Add(name_, bytes_);
 }
@@ -95,7 +94,7 @@ Arena::Arena(Device device, int64_t capacity, const std::string& name, MemoryLed
 
 Tensor Arena::Allocate(DType dtype, const Shape& shape, const char* name) {
   const int64_t begin = top_;
-  top_ += RoundUp(shape.numel() * SizeOf(dtype));
+  top_ += Aligned(shape.numel() * SizeOf(dtype));
   if (measuring_) {
     live_.push_back({begin, top_, name});
     if (top_ > high_water_) at_high_water_.clear();

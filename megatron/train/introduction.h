@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "megatron/train/config/config.pb.h"
-#include "megatron/train/rank/pretrain_rank.h"
+#include "megatron/train/rank/pretrain_run.h"
 
 namespace megatron {
 

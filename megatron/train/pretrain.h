@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron/train/rank/pretrain_rank.h"
+#include "megatron/train/rank/pretrain_run.h"
 
 namespace megatron {
 

@@ -40,6 +40,35 @@ TEST_F(PretrainGptTest, TrainsEvaluatesAndSaves) {
   EXPECT_FALSE(ReadTextFile(Path("save/metrics.jsonl")).empty());
 }
 
+TEST_F(PretrainGptTest, AFailedSaveIsAWarningAndTheRunContinues) {
+  // A directory that no run of this program has made is not removed, and the save ends there.
+  std::filesystem::create_directories(Path("save/iter_0000004.tmp"));
+  std::ofstream(Path("save/iter_0000004.tmp/notes.txt")) << "mine\n";
+  std::filesystem::create_directories(Path("save/iter_0000008.tmp"));
+  std::ofstream(Path("save/iter_0000008.tmp/notes.txt")) << "mine\n";
+  for (const bool async : {false, true}) {
+    const Outcome outcome =
+        Run({SaveTo("save"), "--set=checkpoint.save_interval=4",
+             absl::StrCat("--set=checkpoint.async_save=", async ? "true" : "false")});
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    for (const char* text :
+         {"WARNING: the checkpoint of iteration 4 was not saved: '",
+          "iter_0000004.tmp' is left alone",
+          async
+              ? "; training continues, the next save is now, and no checkpoint has been saved "
+                "since "
+                "the start\n"
+              : "; training continues, the next save is at iteration 8, and no checkpoint has been "
+                "saved since the start\n",
+          "WARNING: the checkpoint of iteration 8 was not saved: '",
+          "saved checkpoint of iteration 12"}) {
+      EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+    }
+    std::filesystem::remove_all(Path("save/iter_0000012"));
+    std::filesystem::remove(Path("save/latest_checkpointed_iteration.txt"));
+  }
+}
+
 // The test set is the validation set here, so the losses must be the same.
 TEST_F(PretrainGptTest, AFinishedModelIsTestedBehindItsCheckpoint) {
   auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), Path("tokens"), TokenType::kU16);

@@ -37,7 +37,7 @@ std::string Usage(const PretrainProgram& program) {
       "  --dry_run          says what would run and what it would take: configuration, parameters, "
       "memory, FLOPs; allocates nothing\n"
       "  --explain FIELD    prints what a field means, its range, its default and when it has an "
-      "effect: --explain sequence_parallel\n"
+      "effect: --explain sequence_parallel; of a section (--explain parallel), lists its fields\n"
       "\n"
       "docs/configuration.md explains every field.\n");
 }

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "megatron/train/rank/pretrain_rank.h"
+#include "megatron/train/rank/pretrain_run.h"
 
 namespace megatron {
 

@@ -71,6 +71,13 @@ absl::Status GoWhereTheUserStands() {
 
 }  // namespace
 
+absl::Status WriteToStdout(absl::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::ErrnoToStatus(errno, "write to stdout");
+}
+
 absl::Status InputError(const absl::Status& status) {
   if (status.ok() || absl::IsInvalidArgument(status) || absl::IsCancelled(status)) return status;
   return absl::DataLossError(status.message());

@@ -24,6 +24,9 @@ namespace megatron {
 int RunTool(int argc, char** argv, absl::string_view usage,
             absl::FunctionRef<absl::Status(const std::vector<std::string>& arguments)> body);
 
+// Writes the text at once. Errors name stdout.
+absl::Status WriteToStdout(absl::string_view text);
+
 // Turns an error of data that was to be read, such as a missing file, into kDataLoss. A kDataLoss,
 // kInvalidArgument or kCancelled stays as it is.
 absl::Status InputError(const absl::Status& status);

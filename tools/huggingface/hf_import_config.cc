@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "glog/logging.h"
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/models/huggingface/hf_config.h"
 #include "megatron/train/config/config_defaults.h"
@@ -107,7 +108,7 @@ int64_t TokenizerVocabulary(const ModelOptions& model, const ImportOptions& opti
 // if that gives them.
 int64_t VocabularyMultiple(int64_t vocab_size, int64_t padded) {
   constexpr int64_t kUsual = 128;
-  return (vocab_size + kUsual - 1) / kUsual * kUsual == padded ? kUsual : padded;
+  return RoundUp(vocab_size, kUsual) == padded ? kUsual : padded;
 }
 
 void SetTokenizer(const ModelOptions& model, const ImportOptions& options,

@@ -2,7 +2,7 @@
 """Times training steps of a GPT in PyTorch on a GPU, as one would write it today: the peer of tools/gpu_check.
 
     pytorch_gpu_speed.py --shape=gpt3_857m --json=peer.json     # eager, then compiled
-    pytorch_gpu_speed.py --self_check                           # on the CPU: it is the same model
+    pytorch_gpu_speed.py --self_check                           # runs on the CPU: it is the same model
 
 bf16 by autocast over fp32 weights, fused AdamW, scaled_dot_product_attention, dropout 0, the vocabulary padded as ours,
 clipping at 1, one micro-batch a step on random tokens. The micro-batch is the one that is fastest here. Rates are

@@ -17,6 +17,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -265,7 +266,9 @@ class Runner {
   }
 
   void End() {
-    result_.killed += CountRunning();
+    for (size_t i = 0; i < running_.size(); ++i) {
+      if (running_[i].pid > 0) result_.killed.push_back(children_[i].name);
+    }
     KillAll();
     kill_at_ = absl::InfiniteFuture();
   }
@@ -301,13 +304,14 @@ class Runner {
     if ((code == 0 && signal == 0) || result_.asked_twice) return;
     const bool orderly = signal == 0 && absl::c_linear_search(options_.orderly_codes, code);
     if (!orderly && kill_at_ == absl::InfiniteFuture() && CountRunning() > 0 &&
-        result_.killed == 0) {
+        result_.killed.empty()) {
       kill_at_ = absl::Now() + options_.grace;
     }
     // Those that we killed are no cause either.
-    if (result_.killed > 0 && result_.child >= 0) return;
+    if (!result_.killed.empty() && result_.child >= 0) return;
     if (result_.child < 0 || Weight(result_.exit_code) < Weight(signal > 0 ? 128 + signal : code)) {
       result_.exit_code = signal > 0 ? 128 + signal : code;
+      result_.is_consequence = signal == 0 && code == options_.consequence_code;
       result_.child = index;
       result_.name = children_[index].name;
       result_.signal = signal;
@@ -393,19 +397,31 @@ class Runner {
   LaunchResult result_;
 };
 
+// Returns "rank 0, rank 3 did not end and were killed".
+std::string WereKilled(const std::vector<std::string>& names) {
+  constexpr size_t kMostNames = 8;
+  const size_t shown = std::min(names.size(), kMostNames);
+  std::string text = absl::StrJoin(names.begin(), names.begin() + shown, ", ");
+  if (shown < names.size()) absl::StrAppend(&text, " and ", names.size() - shown, " more");
+  return absl::StrCat(text, " did not end and ", names.size() == 1 ? "was" : "were", " killed");
+}
+
 }  // namespace
 
 std::string LaunchResult::Describe() const {
   if (asked_twice) {
     return absl::StrCat("asked twice to end, at last by signal ", signal, " (", strsignal(signal),
-                        "): ", killed, " were killed at once");
+                        ")", killed.empty() ? "" : absl::StrCat(": ", WereKilled(killed)));
   }
   if (child < 0) return "";
-  std::string text =
-      signal > 0 ? absl::StrCat(name, " was ended by signal ", signal, " (", strsignal(signal), ")")
-                 : absl::StrCat(name, " ended with code ", exit_code);
+  const std::string end =
+      signal > 0 ? absl::StrCat("ended by signal ", signal, " (", strsignal(signal), ")")
+                 : absl::StrCat("ended with code ", exit_code);
+  if (is_consequence && !killed.empty())
+    return absl::StrCat(WereKilled(killed), ", after ", name, " had ", end);
+  std::string text = absl::StrCat(name, signal > 0 ? " was " : " ", end);
   if (!hang.empty()) text = absl::StrCat(name, " ", hang);
-  if (killed > 0) absl::StrAppend(&text, "; ", killed, " that did not end then were killed");
+  if (!killed.empty()) absl::StrAppend(&text, "; after that ", WereKilled(killed));
   return text;
 }
 

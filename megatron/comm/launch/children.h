@@ -52,14 +52,18 @@ struct LaunchResult {
   // orderly code. 128 + the signal for a child that a signal ended, or that asked a second time for
   // the end of all.
   int exit_code = 0;
-  int child = -1;    // index of the child that the code comes from; -1 if 0
-  std::string name;  // name of that child
-  int signal = 0;    // signal that ended it, or all
-  int killed = 0;    // children that had to be killed after the grace
+  int child = -1;               // index of the child that the code comes from; -1 if 0
+  std::string name;             // name of that child
+  int signal = 0;               // signal that ended it, or all
+  bool is_consequence = false;  // its code says that it only missed another one
+  // Names of the children that had to be killed: after the grace, or at once when asked twice.
+  std::vector<std::string> killed;
   // Not empty: it hung, and this is how.
   std::string hang;
   bool asked_twice = false;  // asked by `signal` to end
-  // "rank 2 was ended by signal 9 (Killed)", or empty.
+  // "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code is only a consequence is
+  // not called the cause where others had to be killed: "rank 1 did not end and was killed, after
+  // rank 0 had ended with code 30".
   std::string Describe() const;
 };
 

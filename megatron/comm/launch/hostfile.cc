@@ -8,11 +8,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
@@ -26,10 +26,6 @@ bool IsHost(absl::string_view name) {
          absl::c_all_of(name, [](char c) {
            return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
          });
-}
-
-std::string Quoted(absl::string_view text) {
-  return absl::StrCat("'", absl::CHexEscape(text.substr(0, 80)), "'");
 }
 
 absl::StatusOr<HostSlots> ParseLine(absl::string_view line) {

@@ -242,6 +242,25 @@ absl::Status ExpandRange(absl::string_view range, std::vector<std::string>* suff
   return absl::OkStatus();
 }
 
+// Returns the words for the variables of a launcher.
+const char* Variables(LaunchSource source) {
+  switch (source) {
+    case LaunchSource::kExplicit:
+      return "the MEGATRON_ variables";
+    case LaunchSource::kTorchrun:
+      return "torchrun's variables";
+    case LaunchSource::kOpenMpi:
+      return "Open MPI's variables";
+    case LaunchSource::kPmi:
+      return "PMI's variables";
+    case LaunchSource::kSlurm:
+      return "Slurm's variables";
+    case LaunchSource::kSingle:
+      return "no variables";
+  }
+  return "?";
+}
+
 // Appends each of `suffixes` to each of `names`.
 absl::Status Multiply(const std::vector<std::string>& suffixes, std::vector<std::string>* names) {
   if (names->size() * suffixes.size() > kMaxNodes) {
@@ -278,16 +297,14 @@ const char* Name(LaunchSource source) {
 std::string LaunchEnvironment::Describe() const {
   std::string text = absl::StrCat("rank ", rank, " of ", world_size);
   if (world_size > 1) {
-    absl::StrAppend(&text, " (", local_rank, " of ", local_world_size,
-                    " on this node), meeting at ", master_addr, ":", master_port);
+    absl::StrAppend(&text, " (local rank ", local_rank, " of ", local_world_size,
+                    "), rendezvous at ", master_addr, ":", master_port);
   }
-  absl::StrAppend(&text, ", by ", Name(source));
-  if (!also.empty()) {
-    absl::StrAppend(
-        &text, "; there too: ", absl::StrJoin(also, ", ", [](std::string* out, LaunchSource other) {
-          absl::StrAppend(out, Name(other));
-        }));
-  }
+  absl::StrAppend(&text, source == LaunchSource::kSingle
+                             ? std::string(", without a launcher")
+                             : absl::StrCat(", from ", Variables(source)));
+  for (const LaunchSource other : also)
+    absl::StrAppend(&text, "; ", Variables(other), " are set, too");
   return text;
 }
 

@@ -51,41 +51,50 @@ TEST(LaunchEnvTest, ReadsEveryLauncher) {
     EnvironmentMap environment;
     const char* description;
   } kCases[] = {
-      {{}, "rank 0 of 1, by single"},
-      {{{"RANK", ""}, {"PATH", "/bin"}}, "rank 0 of 1, by single"},
-      {kExplicit, "rank 1 of 2 (1 of 2 on this node), meeting at 127.0.0.1:29500, by explicit"},
-      {kTorchrun, "rank 5 of 8 (1 of 4 on this node), meeting at a:1234, by torchrun"},
-      {kOpenMpi, "rank 2 of 4 (2 of 4 on this node), meeting at 127.0.0.1:29500, by openmpi"},
-      {kMpich, "rank 0 of 3 (0 of 3 on this node), meeting at 127.0.0.1:29500, by pmi"},
+      {{}, "rank 0 of 1, without a launcher"},
+      {{{"RANK", ""}, {"PATH", "/bin"}}, "rank 0 of 1, without a launcher"},
+      {kExplicit,
+       "rank 1 of 2 (local rank 1 of 2), rendezvous at 127.0.0.1:29500, from the MEGATRON_ "
+       "variables"},
+      {kTorchrun,
+       "rank 5 of 8 (local rank 1 of 4), rendezvous at a:1234, from torchrun's variables"},
+      {kOpenMpi,
+       "rank 2 of 4 (local rank 2 of 4), rendezvous at 127.0.0.1:29500, from Open MPI's variables"},
+      {kMpich,
+       "rank 0 of 3 (local rank 0 of 3), rendezvous at 127.0.0.1:29500, from PMI's variables"},
       {{{"MV2_COMM_WORLD_RANK", "1"},
         {"MV2_COMM_WORLD_SIZE", "2"},
         {"MV2_COMM_WORLD_LOCAL_RANK", "0"},
         {"MV2_COMM_WORLD_LOCAL_SIZE", "1"},
         {"MASTER_ADDR", "b"}},
-       "rank 1 of 2 (0 of 1 on this node), meeting at b:29500, by pmi"},
-      {kSlurm, "rank 3 of 7 (1 of 2 on this node), meeting at gpu08:24567, by slurm"},
+       "rank 1 of 2 (local rank 0 of 1), rendezvous at b:29500, from PMI's variables"},
+      {kSlurm,
+       "rank 3 of 7 (local rank 1 of 2), rendezvous at gpu08:24567, from Slurm's variables"},
       {kSlurm + EnvironmentMap{{"MASTER_ADDR", "c"}, {"MASTER_PORT", "99"}},
-       "rank 3 of 7 (1 of 2 on this node), meeting at c:99, by slurm"},
+       "rank 3 of 7 (local rank 1 of 2), rendezvous at c:99, from Slurm's variables"},
       // A batch script is no task of a step; PMIX_RANK without a size comes with srun too.
       {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "5"}},
-       "rank 0 of 1, by single"},
+       "rank 0 of 1, without a launcher"},
       {kSlurm + EnvironmentMap{{"PMIX_RANK", "3"}},
-       "rank 3 of 7 (1 of 2 on this node), meeting at gpu08:24567, by slurm"},
+       "rank 3 of 7 (local rank 1 of 2), rendezvous at gpu08:24567, from Slurm's variables"},
       // Two that agree.
       {kOpenMpi + EnvironmentMap{{"PMIX_RANK", "2"}, {"PMI_SIZE", "4"}},
-       "rank 2 of 4 (2 of 4 on this node), meeting at 127.0.0.1:29500, by openmpi; there too: pmi"},
+       "rank 2 of 4 (local rank 2 of 4), rendezvous at 127.0.0.1:29500, from Open MPI's variables; "
+       "PMI's variables are set, too"},
       // Slurm starts an agent of torchrun's on each of two nodes.
       {kTorchrun + kSlurm +
            EnvironmentMap{{"SLURM_PROCID", "1"},
                           {"SLURM_STEP_NUM_TASKS", "2"},
                           {"SLURM_LOCALID", "0"},
                           {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}},
-       "rank 5 of 8 (1 of 4 on this node), meeting at a:1234, by torchrun; there too: slurm"},
+       "rank 5 of 8 (local rank 1 of 4), rendezvous at a:1234, from torchrun's variables; Slurm's "
+       "variables are set, too"},
       // The user decides.
       {kOpenMpi + kMpich + EnvironmentMap{{"MEGATRON_LAUNCH", "pmi"}},
-       "rank 0 of 3 (0 of 3 on this node), meeting at 127.0.0.1:29500, by pmi; there too: openmpi"},
+       "rank 0 of 3 (local rank 0 of 3), rendezvous at 127.0.0.1:29500, from PMI's variables; Open "
+       "MPI's variables are set, too"},
       {kOpenMpi + EnvironmentMap{{"MEGATRON_LAUNCH", "single"}},
-       "rank 0 of 1, by single; there too: openmpi"},
+       "rank 0 of 1, without a launcher; Open MPI's variables are set, too"},
   };
   for (const auto& test_case : kCases) {
     const auto launch = ReadLaunchEnvironment(test_case.environment);

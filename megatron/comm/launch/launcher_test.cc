@@ -26,7 +26,9 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
@@ -103,10 +105,20 @@ TEST(LauncherTest, AFailureEndsTheOthersAndGivesItsCode) {
       LaunchShell(3, "test $MEGATRON_RANK = 1 && exit 21; trap '' TERM; exec sleep 60", options);
   EXPECT_EQ(launched.result.exit_code, 21);
   EXPECT_EQ(launched.result.child, 1);
-  EXPECT_EQ(launched.result.killed, 2);
+  EXPECT_THAT(launched.result.killed, ElementsAre("rank 0", "rank 2"));
   EXPECT_EQ(launched.result.Describe(),
-            "rank 1 ended with code 21; 2 that did not end then were killed");
+            "rank 1 ended with code 21; after that rank 0, rank 2 did not end and were killed");
   EXPECT_LT(launched.took, absl::Seconds(5));
+}
+
+TEST(LauncherTest, ARankThatIsKilledIsNamedBeforeTheOneThatOnlyMissedIt) {
+  LaunchOptions options;
+  options.children.grace = absl::Milliseconds(200);
+  const Launched launched =
+      LaunchShell(2, "test $MEGATRON_RANK = 0 && exit 30; exec sleep 60", options);
+  EXPECT_EQ(launched.result.exit_code, 30);
+  EXPECT_EQ(launched.result.Describe(),
+            "rank 1 did not end and was killed, after rank 0 had ended with code 30");
 }
 
 TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
@@ -175,7 +187,7 @@ TEST(LauncherTest, TheSignalThatEndedARankIsTheCauseNotItsConsequences) {
   EXPECT_EQ(launched.result.child, 1);
   EXPECT_EQ(launched.result.signal, SIGKILL);
   EXPECT_THAT(launched.result.Describe(), HasSubstr("rank 1 was ended by signal 9"));
-  EXPECT_EQ(launched.result.killed, 0);
+  EXPECT_THAT(launched.result.killed, IsEmpty());
 }
 
 TEST(LauncherTest, OrderlyCodesLetTheOthersFinish) {
@@ -184,7 +196,7 @@ TEST(LauncherTest, OrderlyCodesLetTheOthersFinish) {
   const Launched launched =
       LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 10; sleep 0.3; echo saved; exit 10", options);
   EXPECT_EQ(launched.result.exit_code, 10);
-  EXPECT_EQ(launched.result.killed, 0);
+  EXPECT_THAT(launched.result.killed, IsEmpty());
   EXPECT_EQ(launched.output, "[rank 0] saved\n");
 }
 

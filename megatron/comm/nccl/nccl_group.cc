@@ -140,7 +140,7 @@ absl::Status NcclGroup::Watch(absl::Time now) {
     return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat(Describe(under_way_.front()), ": the device has not done it after ",
-                   absl::FormatDuration(options_.deadline), ": not all ranks have come to it"));
+                   absl::FormatDuration(options_.deadline), ": not all ranks have entered it"));
 }
 
 std::vector<std::string> NcclGroup::PendingCalls() const {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/nccl/nccl_calls.h"
 #include "megatron/ops/elementwise.h"
@@ -32,10 +33,8 @@ absl::Status RankOrderSum::SumMine(const Parts& parts, const Tensor& flat, const
                                    const std::string& what, const Stream& stream) {
   const DType dtype = flat.dtype();
   const int64_t count = mine.numel();
-  const auto aligned = [](int64_t bytes) {
-    return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
-  };
-  const int64_t part_bytes = aligned(mine.bytes()), sum_bytes = aligned(count * sizeof(float));
+  const int64_t part_bytes = RoundUp(mine.bytes(), Buffer::kAlignment);
+  const int64_t sum_bytes = RoundUp(count * SizeOf(DType::kFloat32), Buffer::kAlignment);
   Reserve(part_bytes * size_ + 2 * sum_bytes, stream);
   const Tensor sum = scratch_.At(part_bytes * size_, DType::kFloat32, {count});
   const Tensor cast = scratch_.At(part_bytes * size_ + sum_bytes, DType::kFloat32, {count});
@@ -70,7 +69,7 @@ absl::Status RankOrderSum::AllReduce(const Tensor& inout, const std::string& wha
                                      const Stream& stream) {
   const Tensor flat = inout.Flatten();
   const int64_t share = (flat.numel() + size_ - 1) / size_;
-  const Parts parts = {flat.numel(), (share + kAlignment - 1) / kAlignment * kAlignment};
+  const Parts parts = {flat.numel(), RoundUp(share, kAlignment)};
   const Tensor mine = parts.Of(flat, rank_);
   MEGATRON_RETURN_IF_ERROR(SumMine(parts, flat, mine, what + ", exchanging parts", stream));
   std::vector<Transfer> sends, receives;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/call_match.h"
 #include "megatron/comm/host_reduce.h"
@@ -20,7 +21,7 @@ constexpr int64_t kAlignment = 64;  // bytes, of pieces in scratch memory
 // Below this many bytes a share is not worth a thread pool's wake-up.
 constexpr int64_t kParallelBytes = 1 << 18;
 
-int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, kAlignment); }
 
 }  // namespace
 
@@ -399,12 +400,12 @@ std::vector<int> TcpCall::Awaited() const {
 
 std::string TcpCall::DescribeAwaited() const {
   const std::vector<int> awaited = Awaited();
-  if (awaited.empty()) return ", to which all have come";
-  std::vector<int> come;
+  if (awaited.empty()) return ", which all ranks have entered";
+  std::vector<int> entered;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!absl::c_linear_search(awaited, rank)) come.push_back(rank);
+    if (!absl::c_linear_search(awaited, rank)) entered.push_back(rank);
   }
-  return absl::StrCat("; come: ", group_.DescribeAll(come),
+  return absl::StrCat("; entered by: ", group_.DescribeAll(entered),
                       "; awaited: ", group_.DescribeAll(awaited));
 }
 

@@ -119,7 +119,7 @@ class TcpExchange {
 
   std::string DescribeAwaited() const {
     const std::vector<int> ranks = OpenRanks();
-    if (ranks.empty()) return ", to which all have come";
+    if (ranks.empty()) return ", which all ranks have entered";
     return absl::StrCat("; awaited: ", group_.DescribeAll(ranks));
   }
 

@@ -80,9 +80,9 @@ TEST(TcpFailureTest, TheLowestRankGathersWhatEachRankWasDoing) {
     if (rank == 1) {
       EXPECT_THAT(calls, IsEmpty());
     } else {
-      EXPECT_THAT(calls,
-                  ElementsAre(AllOf(HasSubstr("was in call 1, all-reduce(sum) of fp32[1]; come: "),
-                                    HasSubstr("; awaited: rank 1 of world (world rank 1)"))));
+      EXPECT_THAT(calls, ElementsAre(AllOf(
+                             HasSubstr("was in call 1, all-reduce(sum) of fp32[1]; entered by: "),
+                             HasSubstr("; awaited: rank 1 of world (world rank 1)"))));
     }
     const auto states =
         world->GatherStates(absl::StrCat("state ", rank), absl::Now() + absl::Seconds(60));

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/patient_lock.h"
+#include "megatron/comm/watch/processor_time.h"
 
 namespace megatron {
 namespace {
@@ -23,12 +24,6 @@ constexpr absl::Duration kLockPatience = absl::Milliseconds(100);
 constexpr absl::Duration kReportPatience = absl::Seconds(3);
 // The time after the deadline in which a waiting thread reports it itself.
 constexpr absl::Duration kOverduePatience = absl::Seconds(1);
-
-absl::Duration ProcessorTime(clockid_t clock) {
-  timespec time = {};
-  clock_gettime(clock, &time);
-  return absl::DurationFromTimespec(time);
-}
 
 }  // namespace
 
@@ -199,7 +194,7 @@ std::string ThreadGroup::WaitingText(const Seat& seat, bool all) const {
       place == Place::kArriving ? Missing(seat.arrivals) : Staying(seat.departures);
   return absl::StrCat("call ", seat.arrivals.load(),
                       all ? absl::StrCat(", ", seat.call->Describe()) : "",
-                      awaited.empty() ? ", to which all have come"
+                      awaited.empty() ? ", which all ranks have entered"
                                       : absl::StrCat("; awaited: ", DescribeAll(awaited)));
 }
 

@@ -53,7 +53,7 @@ class CallActivity {
   // Other threads call these while the activity lives. They take no lock.
   struct Answers {
     absl::FunctionRef<std::string()> describe;  // "rank 1 of tp-0 (world rank 3) was in call 17"
-    absl::FunctionRef<std::string()> describe_awaited;  // "; come: ...; awaited: ..."
+    absl::FunctionRef<std::string()> describe_awaited;  // "; entered by: ...; awaited: ..."
     absl::FunctionRef<std::vector<int>()> awaited;      // the world ranks that have not arrived
   };
 

@@ -14,18 +14,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "megatron/base/thread_stacks.h"
+#include "megatron/comm/watch/processor_time.h"
 
 namespace megatron {
 namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 constexpr absl::Duration kStackPatience = absl::Milliseconds(100);
-
-absl::Duration ProcessorTime(clockid_t clock) {
-  timespec time = {};
-  clock_gettime(clock, &time);
-  return absl::DurationFromTimespec(time);
-}
 
 std::string HostName() {
   char name[HOST_NAME_MAX + 1] = {};

@@ -55,14 +55,14 @@ Tensor Experts::Fc1(const Tensor& x) const {
 void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                        Arena* arena, Saved* saved) const {
   const int64_t rows = saved->in_RH.dim(0), width = Fc1(fc1_.data).dim(1);
-  saved->pre_RF = arena->Allocate(dtype_, {rows, width}, "expert pre-activation");
-  saved->activated_RF =
+  saved->pre_RI = arena->Allocate(dtype_, {rows, width}, "expert pre-activation");
+  saved->activated_RI =
       arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, "expert activation");
-  ops::GroupedLinearForward(ctx.stream, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RF);
+  ops::GroupedLinearForward(ctx.stream, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RI);
   if (gated_) {
-    ops::GateForward(ctx.stream, gate_, saved->pre_RF, saved->activated_RF);
+    ops::GateForward(ctx.stream, gate_, saved->pre_RI, saved->activated_RI);
   } else {
-    ops::ActivationForward(ctx.stream, activation_, saved->pre_RF, saved->activated_RF);
+    ops::ActivationForward(ctx.stream, activation_, saved->pre_RI, saved->activated_RI);
   }
 }
 
@@ -71,32 +71,32 @@ void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> g
   Arena::Scope scope(ctx.scratch);
   saved->in_RH = in_RH;
   Activate(ctx, groups, recompute_ ? ctx.scratch : ctx.saved, saved);
-  ops::GroupedLinearForward(ctx.stream, groups, saved->activated_RF, fc2_.data, out_RH);
+  ops::GroupedLinearForward(ctx.stream, groups, saved->activated_RI, fc2_.data, out_RH);
 }
 
 void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                        const Tensor& dout_RH, const Tensor& din_RH, Saved* saved) {
   Arena::Scope scope(ctx.scratch);
   if (recompute_) Activate(ctx, groups, ctx.kept(), saved);
-  const Tensor dactivated_RF =
-      ctx.scratch->Allocate(dtype_, saved->activated_RF.shape(), "expert gradient");
+  const Tensor dactivated_RI =
+      ctx.scratch->Allocate(dtype_, saved->activated_RI.shape(), "expert gradient");
   saved->dout_RH = dout_RH;
-  saved->dpre_RF = ctx.kept()->Allocate(dtype_, saved->pre_RF.shape(), "expert gradient");
-  ops::GroupedLinearBackwardInput(ctx.stream, groups, dout_RH, fc2_.data, dactivated_RF);
+  saved->dpre_RI = ctx.kept()->Allocate(dtype_, saved->pre_RI.shape(), "expert gradient");
+  ops::GroupedLinearBackwardInput(ctx.stream, groups, dout_RH, fc2_.data, dactivated_RI);
   if (gated_) {
-    ops::GateBackward(ctx.stream, gate_, dactivated_RF, saved->pre_RF, saved->dpre_RF);
+    ops::GateBackward(ctx.stream, gate_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
   } else {
-    ops::ActivationBackward(ctx.stream, activation_, dactivated_RF, saved->pre_RF, saved->dpre_RF);
+    ops::ActivationBackward(ctx.stream, activation_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
   }
-  ops::GroupedLinearBackwardInput(ctx.stream, groups, saved->dpre_RF, Fc1(fc1_.data), din_RH);
+  ops::GroupedLinearBackwardInput(ctx.stream, groups, saved->dpre_RI, Fc1(fc1_.data), din_RH);
   if (!ctx.defers()) BackwardWeight(ctx, groups, *saved);
 }
 
 void Experts::BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                              const Saved& saved) {
-  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dout_RH, saved.activated_RF,
+  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dout_RH, saved.activated_RI,
                                    fc2_.grad);
-  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dpre_RF, saved.in_RH, Fc1(fc1_.grad));
+  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dpre_RI, saved.in_RH, Fc1(fc1_.grad));
 }
 
 void Experts::AppendParameters(std::vector<Parameter*>* out) {

@@ -1,11 +1,11 @@
 // The experts of one layer that this rank holds: as many MLPs without biases, each on rows of its
 // own.
 //
-// Weights are one tensor for all experts, [E, F, H] (gated [E, 2, F, H]: gates, then ups) and
-// [E, H, F]; this rank holds its experts' part, of which every rank of an expert's tensor group has
+// Weights are one tensor for all experts, [E, I, H] (gated [E, 2, I, H]: gates, then ups) and
+// [E, H, I]; this rank holds its experts' part, of which every rank of an expert's tensor group has
 // other features.
 //
-// Legend: R rows in groups by expert, H hidden, F ffn of this rank.
+// Legend: R rows in groups by expert, H hidden, I ffn of this rank.
 #ifndef MEGATRON_LAYERS_MOE_EXPERTS_H_
 #define MEGATRON_LAYERS_MOE_EXPERTS_H_
 
@@ -23,8 +23,8 @@ namespace megatron {
 class Experts {
  public:
   struct Saved {
-    Tensor in_RH, pre_RF, activated_RF;
-    Tensor dout_RH, dpre_RF;
+    Tensor in_RH, pre_RI, activated_RI;
+    Tensor dout_RH, dpre_RI;
   };
 
   // `name` is "decoder.layers.0.mlp.experts.experts".

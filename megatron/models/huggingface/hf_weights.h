@@ -5,7 +5,7 @@
 //
 //   linear_qkv       here groups of [queries..., key, value]; there q, k and v one after the other,
 //                    in one tensor (gpt2) or three
-//   linear_fc1       with a gate, here [2, F, H]; there gate_proj and up_proj, or wi_0 and wi_1
+//   linear_fc1       with a gate, here [2, I, H]; there gate_proj and up_proj, or wi_0 and wi_1
 //   linear_kv        of cross-attention: here [heads, key and value, head size]; there k and v
 //   gpt2's linears   are stored [in, out] there ("Conv1D")
 //   rotary           pairs (i, i + D/2) there; interleaved ones (2i, 2i + 1) are reordered

@@ -1,11 +1,11 @@
 #include "megatron/train/batches/micro_batch_room.h"
 
+#include "megatron/base/round_up.h"
+
 namespace megatron {
 namespace {
 
-int64_t RoundUp(int64_t bytes) {
-  return (bytes + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
-}
+int64_t Aligned(int64_t bytes) { return RoundUp(bytes, Buffer::kAlignment); }
 
 // The tensors with one value for each token, each sequence, each token of the encoder.
 constexpr Tensor MicroBatch::*kOfTokens[] = {
@@ -68,7 +68,7 @@ MicroBatchSize SizeOf(const MicroBatch& batch) {
 MicroBatch PlaceMicroBatch(const MicroBatchRoom& room, const Buffer& memory, int64_t offset) {
   return LayOut(room, [&](DType dtype, int64_t count) {
     const Tensor tensor = memory.At(offset, dtype, {count});
-    offset += RoundUp(tensor.bytes());
+    offset += Aligned(tensor.bytes());
     return tensor;
   });
 }
@@ -76,7 +76,7 @@ MicroBatch PlaceMicroBatch(const MicroBatchRoom& room, const Buffer& memory, int
 int64_t MicroBatchBytes(const MicroBatchRoom& room) {
   int64_t bytes = 0;
   LayOut(room, [&](DType dtype, int64_t count) {
-    bytes += RoundUp(SizeOf(dtype) * count);
+    bytes += Aligned(SizeOf(dtype) * count);
     return Tensor();
   });
   return bytes;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -148,7 +149,7 @@ void ConfigChecker::CheckEffects() {
                               ? absl::StrCat("with ", Named(condition.path))
                               : absl::StrCat("without ", condition.path));
       }
-      Error(path, absl::StrCat("has no effect ", absl::StrJoin(reasons, ", ")));
+      NoEffectError(path, absl::StrJoin(reasons, ", "));
       break;  // the conditions after this one often follow from it
     }
   }
@@ -194,8 +195,15 @@ void ConfigChecker::MustNotExceed(absl::string_view path, absl::string_view limi
 void ConfigChecker::HaveNoEffect(std::initializer_list<absl::string_view> paths,
                                  absl::string_view because) {
   for (absl::string_view path : paths) {
-    if (!IsDefault(path)) Error(path, absl::StrCat("has no effect ", because));
+    if (!IsDefault(path)) NoEffectError(path, because);
   }
+}
+
+void ConfigChecker::NoEffectError(absl::string_view path, absl::string_view because) {
+  // A file may be a shipped one, which the user cannot edit.
+  const bool is_in_file = locations_.IsSet(path) && !absl::StartsWith(locations_.Where(path), "--");
+  Error(path, absl::StrCat("has no effect ", because,
+                           is_in_file ? absl::StrCat("; --set ", path, "= removes it") : ""));
 }
 
 }  // namespace megatron

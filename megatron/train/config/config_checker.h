@@ -80,6 +80,7 @@ class ConfigChecker {
  private:
   void CheckRanges();
   bool Holds(const Condition& condition) const;
+  void NoEffectError(absl::string_view path, absl::string_view because);
   FieldRef Ref(absl::string_view path) const;
   bool HasValue(absl::string_view path) const;
 

@@ -1,5 +1,6 @@
 #include "megatron/train/config/config_reference.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "google/protobuf/compiler/parser.h"
 #include "google/protobuf/descriptor.h"
@@ -262,6 +264,31 @@ std::string Reference() {
   return text + "\n";
 }
 
+// Returns the text, cut at a word if it would not fit into one line that begins at `column`.
+std::string CutToLine(absl::string_view text, size_t column) {
+  constexpr absl::string_view kCut = " ...";
+  if (column + text.size() <= kColumns) return std::string(text);
+  text = text.substr(0, kColumns - column - kCut.size() + 1);
+  return absl::StrCat(text.substr(0, text.rfind(' ')), kCut);
+}
+
+// Appends a line for each field of a message: its name, and what its prose begins with.
+void AppendFieldList(const Descriptor& type, absl::string_view path, std::string* text) {
+  size_t width = 0;
+  for (int i = 0; i < type.field_count(); ++i)
+    width = std::max(width, type.field(i)->name().size());
+  absl::StrAppend(text, "\n");
+  for (int i = 0; i < type.field_count(); ++i) {
+    const std::string& name = type.field(i)->name();
+    const std::string start = absl::StrCat("  ", name, std::string(width + 2 - name.size(), ' '));
+    const std::string prose = ProseOf(*type.field(i));
+    const std::string sentence = prose.substr(0, prose.find(". "));
+    absl::StrAppend(text, start, CutToLine(absl::StripSuffix(sentence, "."), start.size()), "\n");
+  }
+  absl::StrAppend(text, "\n--explain ", path, ".", type.field(0)->name(),
+                  " prints all about one field.\n");
+}
+
 std::string LastName(absl::string_view path) {
   return std::string(path.substr(path.rfind('.') + 1));
 }
@@ -302,14 +329,19 @@ absl::StatusOr<std::string> ExplainField(absl::string_view name) {
         absl::StrCat(name, " is the name of several fields: ", absl::StrJoin(found, ", ")));
   }
   const Style style(/*markdown=*/false);
-  const FieldDescriptor& field =
-      *Resolve(config::PretrainConfig::default_instance(), found.front()).field;
-  std::string text = absl::StrCat(found.front(), "\n  takes ", DescribeType(field, style), "\n  ",
-                                  DescribeDefault(field, style), "\n");
+  const std::string& path = found.front();
+  const FieldDescriptor& field = *Resolve(config::PretrainConfig::default_instance(), path).field;
+  const bool is_section = field.containing_type() == config::PretrainConfig::descriptor();
+  std::string text = absl::StrCat(path, "\n");
+  if (!is_section) {
+    absl::StrAppend(&text, "  takes ", DescribeType(field, style), "\n  ",
+                    DescribeDefault(field, style), "\n");
+  }
   AppendValues(field, style, "  ", "    ", &text);
   for (const std::string& prose : {ProseOf(field), DescribeConditions(field, style)}) {
     if (!prose.empty()) absl::StrAppend(&text, "\n", Wrapped(prose, ""), "\n");
   }
+  if (field.message_type() != nullptr) AppendFieldList(*field.message_type(), path, &text);
   return text;
 }
 

@@ -16,8 +16,9 @@ namespace megatron {
 // lacks one of these lines.
 absl::StatusOr<std::string> WithReference(absl::string_view page);
 
-// Returns the description of a field: type, range, unit, default, conditions and prose. `name` is a
-// path ("parallel.sequence_parallel") or the end of one ("sequence_parallel"). Returns NotFound,
+// Returns the description of a field: type, range, unit, default, conditions and prose; of a
+// section or another message, also a line for each of its fields. `name` is a path
+// ("parallel.sequence_parallel") or the end of one ("sequence_parallel"). Returns NotFound,
 // with the nearest name, if there is no such field; InvalidArgument, with their paths, if there are
 // several.
 absl::StatusOr<std::string> ExplainField(absl::string_view name);

@@ -1,11 +1,17 @@
 #include "megatron/train/config/config_reference.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/train/config/config.pb.h"
 
 namespace megatron {
 namespace {
@@ -47,6 +53,25 @@ TEST(ExplainFieldTest, LeavesOutValuesThatAreNotAvailable) {
 TEST(ExplainFieldTest, ListsTheFieldsOfAMessage) {
   EXPECT_THAT(ExplainField("rampup_batch_size"),
               IsOkAndHolds(HasSubstr("  takes fields in braces: start, increment, samples\n")));
+}
+
+TEST(ExplainFieldTest, ListsTheFieldsOfASectionWithOneLineEach) {
+  const absl::StatusOr<std::string> text = ExplainField("optimizer");
+  ASSERT_THAT(text, absl_testing::IsOk());
+  EXPECT_THAT(*text, StartsWith("optimizer\n\n"));
+  EXPECT_THAT(*text, EndsWith("\n\n--explain optimizer.optimizer prints all about one field.\n"));
+  const auto& section = *config::OptimizerConfig::descriptor();
+  const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
+  for (int i = 0; i < section.field_count(); ++i) {
+    const std::string start = absl::StrCat("  ", section.field(i)->name(), "  ");
+    EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
+                            [&](const std::string& line) {
+                              return absl::StartsWith(line, start) && line.size() > start.size();
+                            }),
+              1)
+        << section.field(i)->name();
+  }
+  for (const std::string& line : lines) EXPECT_LE(line.size(), 100u) << line;
 }
 
 TEST(ExplainFieldTest, AcceptsTheEndOfAPathThatNamesOneField) {

@@ -17,7 +17,7 @@ void Handle(int signal_number) {
   int expected = 0;
   if (received.compare_exchange_strong(expected, signal_number)) {
     if (!answers) return;
-    constexpr char kMessage[] = "\nstopping after this step; once more stops at once\n";
+    constexpr char kMessage[] = "\nstopping after this step; a second signal stops at once\n";
     // Nothing can be done about a failure here.
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
     return;

@@ -36,7 +36,9 @@ absl::StatusOr<std::string> PlanGemms(FileSystem& fs, const GemmOptions& options
     MEGATRON_RETURN_IF_ERROR(WriteGemmPlans(fs, options.plan_file, planning.plans));
     planning.on_new_plan = [&fs, path = options.plan_file](absl::Span<const GemmPlan> plans) {
       const absl::Status written = WriteGemmPlans(fs, path, plans);
-      LOG_IF(WARNING, !written.ok()) << "system.gemm_plan_file: " << written;
+      LOG_IF(WARNING, !written.ok())
+          << "system.gemm_plan_file could not be written: " << written.message()
+          << "; training continues, and the next run times these products again";
     };
   }
   planner->Use(std::move(planning));

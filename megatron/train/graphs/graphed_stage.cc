@@ -73,7 +73,8 @@ void GraphedStage::Run(const Pass& pass, const Stream& stream) {
       Capture(pass, stream, known->graph.get());
       ++counts_.captured;
       LOG_IF(WARNING, ++graphs_ == options_.max_graphs)
-          << "there are " << graphs_ << " CUDA graphs; what has none yet runs without";
+          << "there are " << graphs_
+          << " CUDA graphs, the most that are kept; other passes run without";
       Launch(known->graph.get(), stream);
     } else {
       CarryOut(pass, stream);

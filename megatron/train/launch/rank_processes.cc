@@ -1,8 +1,6 @@
 #include "megatron/train/launch/rank_processes.h"
 
-#include <limits.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,16 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launcher.h"
+#include "megatron/comm/launch/own_program.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
-
-std::string OwnProgram() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  return length <= 0 ? "/proc/self/exe" : std::string(path, length);
-}
 
 // Whoever asks a program to end expects the code that says so; any other signal has taken a rank
 // away from the others.
@@ -81,7 +74,7 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments,
     std::fprintf(stderr, "error: %s\n", std::string(result.status().message()).c_str());
     return kExitPeerLost;
   }
-  if (result->signal != 0 || result->killed > 0 || !result->hang.empty()) {
+  if (result->signal != 0 || !result->killed.empty() || !result->hang.empty()) {
     std::fprintf(stderr, "error: %s\n", result->Describe().c_str());
   }
   return CodeOf(*result);

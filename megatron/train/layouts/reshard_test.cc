@@ -1,14 +1,17 @@
 // Loads a checkpoint of any layout in any other layout: the bits are the same, and the same run
 // continues.
 
+#include <iterator>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/train/config/config.pb.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {
@@ -47,6 +50,32 @@ std::vector<Layout> Layouts() {
   return layouts;
 }
 
+struct Kind {
+  std::string name;
+  ModelOptions model;
+  DType dtype;
+  OptimizerOptions::Kind optimizer;
+};
+
+// All optimizers, each with both models and both types of weights.
+std::vector<Kind> Kinds() {
+  const std::pair<const char*, OptimizerOptions::Kind> optimizers[] = {
+      {"AdamW", OptimizerOptions::kAdamW},
+      {"SGD", OptimizerOptions::kSgd},
+      {"Lion", OptimizerOptions::kLion}};
+  EXPECT_EQ(std::size(optimizers), config::Optimizer::Type_descriptor()->value_count());
+  std::vector<Kind> kinds;
+  for (const auto& [name, optimizer] : optimizers) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      kinds.push_back(
+          {absl::StrCat("GPT-2, ", Name(dtype), ", ", name), SmallGpt2(), dtype, optimizer});
+      kinds.push_back(
+          {absl::StrCat("Llama, ", Name(dtype), ", ", name), SmallLlama(), dtype, optimizer});
+    }
+  }
+  return kinds;
+}
+
 class ReshardTest : public ::testing::Test {
  protected:
   std::string Directory(const std::string& name) const {
@@ -61,11 +90,12 @@ TEST_F(ReshardTest, AnyLayoutLoadsWhatAnyOtherSavedBitForBit) {
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const CountingSource source;
-  for (int from = 0; from < 30; ++from) {
-    const OptimizerOptions::Kind optimizers[] = {OptimizerOptions::kSgd, OptimizerOptions::kAdamW,
-                                                 OptimizerOptions::kLion};
-    TrainerOptions run = TinyRun(from % 4 == 1 ? SmallLlama() : SmallGpt2(), optimizers[from % 3]);
-    if (from % 2 == 0) run.model.transformer.dtype = DType::kBFloat16;
+  const std::vector<Kind> kinds = Kinds();
+  for (size_t from = 0; from < 3 * kinds.size(); ++from) {
+    const Kind& kind = kinds[from % kinds.size()];
+    SCOPED_TRACE(kind.name);
+    TrainerOptions run = TinyRun(kind.model, kind.optimizer);
+    run.model.transformer.dtype = kind.dtype;
     LayoutRun saved;
     saved.layout = layouts[random() % layouts.size()];
     saved.steps = 1;

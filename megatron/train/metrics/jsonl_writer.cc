@@ -24,7 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kIteration[] = "iteration";
 constexpr char kConsumed[] = "consumed_samples";
-constexpr char kLoss[] = "lm loss";
 constexpr char kLearningRate[] = "learning-rate";
 constexpr char kGradNorm[] = "grad-norm";
 constexpr char kParamsNorm[] = "params-norm";
@@ -36,16 +35,21 @@ constexpr char kElapsed[] = "elapsed_ms";
 constexpr char kTokens[] = "tokens_per_second";
 constexpr char kTflops[] = "tflops";
 constexpr char kMfu[] = "mfu";
-constexpr char kValidation[] = "lm loss validation";
-constexpr char kPerplexity[] = "lm loss validation ppl";
-constexpr char kTest[] = "lm loss test";
-constexpr char kTestPerplexity[] = "lm loss test ppl";
 constexpr absl::string_view kRecordStart = "{\"iteration\":";
+
+// Returns the key of a measure of an evaluation.
+std::string EvaluationKey(absl::string_view measure, bool on_test_set) {
+  return absl::StrCat(measure, on_test_set ? " test" : " validation");
+}
+
+bool HasEvaluation(const Json& object, bool on_test_set) {
+  return object.contains(EvaluationKey(kLmLossName, on_test_set));
+}
 
 // JSON knows neither infinity nor NaN.
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-double ReadNumber(const Json& object, const char* key) {
+double ReadNumber(const Json& object, const std::string& key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number()) return std::numeric_limits<double>::quiet_NaN();
   return found->get<double>();
@@ -60,7 +64,7 @@ StepMetrics ReadStep(const Json& object) {
   StepMetrics step;
   step.iteration = ReadInteger(object, kIteration);
   step.consumed_samples = ReadInteger(object, kConsumed);
-  step.loss = ReadNumber(object, kLoss);
+  step.loss = ReadNumber(object, kLmLossName);
   step.learning_rate = ReadNumber(object, kLearningRate);
   if (object.contains(kGradNorm)) step.grad_norm = ReadNumber(object, kGradNorm);
   if (object.contains(kParamsNorm)) step.params_norm = ReadNumber(object, kParamsNorm);
@@ -79,14 +83,15 @@ EvaluationMetrics ReadEvaluation(const Json& object, bool on_test_set) {
   EvaluationMetrics evaluation;
   evaluation.iteration = ReadInteger(object, kIteration);
   evaluation.on_test_set = on_test_set;
-  evaluation.loss = ReadNumber(object, on_test_set ? kTest : kValidation);
+  evaluation.loss = ReadNumber(object, EvaluationKey(kLmLossName, on_test_set));
   return evaluation;
 }
 
 bool IsMetrics(const Json& object) {
   return object.is_object() && object.contains(kIteration) &&
          object[kIteration].is_number_integer() &&
-         (object.contains(kLoss) || object.contains(kValidation) || object.contains(kTest));
+         (object.contains(kLmLossName) || HasEvaluation(object, /*on_test_set=*/false) ||
+          HasEvaluation(object, /*on_test_set=*/true));
 }
 
 // Returns whether `line`, without its line feed, is what a crash leaves of a record: a line that
@@ -149,7 +154,7 @@ std::string ToJsonLine(const StepMetrics& step) {
   Json object;
   object[kIteration] = step.iteration;
   object[kConsumed] = step.consumed_samples;
-  object[kLoss] = Number(step.loss);
+  object[kLmLossName] = Number(step.loss);
   for (const NamedValue& other : step.others) object[other.name] = Number(other.value);
   object[kLearningRate] = Number(step.learning_rate);
   if (step.grad_norm) object[kGradNorm] = Number(*step.grad_norm);
@@ -168,22 +173,20 @@ std::string ToJsonLine(const StepMetrics& step) {
 std::string ToJsonLine(const EvaluationMetrics& evaluation) {
   Json object;
   object[kIteration] = evaluation.iteration;
-  object[evaluation.on_test_set ? kTest : kValidation] = Number(evaluation.loss);
-  object[evaluation.on_test_set ? kTestPerplexity : kPerplexity] =
-      Number(Perplexity(evaluation.loss));
-  for (const NamedValue& other : evaluation.others) {
-    object[absl::StrCat(other.name, evaluation.on_test_set ? " test" : " validation")] =
-        Number(other.value);
-  }
+  const std::string loss = EvaluationKey(kLmLossName, evaluation.on_test_set);
+  object[loss] = Number(evaluation.loss);
+  object[loss + " ppl"] = Number(Perplexity(evaluation.loss));
+  for (const NamedValue& other : evaluation.others)
+    object[EvaluationKey(other.name, evaluation.on_test_set)] = Number(other.value);
   return object.dump() + "\n";
 }
 
 absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
   MetricsHistory history;
   MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view, const Json& object) {
-    if (object.contains(kValidation)) {
+    if (HasEvaluation(object, /*on_test_set=*/false)) {
       history.evaluations.push_back(ReadEvaluation(object, /*on_test_set=*/false));
-    } else if (object.contains(kTest)) {
+    } else if (HasEvaluation(object, /*on_test_set=*/true)) {
       history.tests.push_back(ReadEvaluation(object, /*on_test_set=*/true));
     } else {
       history.steps.push_back(ReadStep(object));

@@ -63,7 +63,7 @@ std::string FormatLogLine(const StepMetrics& step, absl::TimeZone zone) {
 std::string FormatValidationBlock(const EvaluationMetrics& evaluation) {
   std::string text = absl::StrCat(" validation loss at iteration ", evaluation.iteration,
                                   evaluation.on_test_set ? " on test set" : "", " | ");
-  absl::StrAppend(&text, FormatLossAndPerplexity("lm loss", evaluation.loss));
+  absl::StrAppend(&text, FormatLossAndPerplexity(kLmLossName, evaluation.loss));
   for (const NamedValue& other : evaluation.others) {
     if (other.is_loss) absl::StrAppend(&text, FormatLossAndPerplexity(other.name, other.value));
   }

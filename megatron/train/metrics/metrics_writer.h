@@ -10,7 +10,7 @@
 namespace megatron {
 
 // The rank that prints for all has the writers, and calls them on one thread, in the order of
-// training. An error is logged and does not end the run; the writer is called again at the next
+// training. An error is a warning and does not end the run; the writer is called again at the next
 // step.
 //
 // A run that continues from a checkpoint takes steps again that it had taken before it was stopped.

@@ -25,9 +25,8 @@ void MetricsWriters::Sync() {
 void MetricsWriters::LogFirstError(const absl::Status& status) {
   if (status.ok() || failed_) return;
   failed_ = true;
-  console_->LogOwnError(
-      absl::StrCat("metrics are missing from here on where they cannot be written: ",
-                   std::string(status.message())));
+  console_->WarnOwn(absl::StrCat("metrics could not be written: ", status.message(),
+                                 "; training continues, and further such errors are not printed"));
 }
 
 absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options,

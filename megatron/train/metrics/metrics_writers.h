@@ -17,7 +17,7 @@
 
 namespace megatron {
 
-// Hands the metrics to each of its writers. Only the first error of all is logged: a full disk
+// Hands the metrics to each of its writers. Only the first error of all is printed: a full disk
 // would give one at every step.
 class MetricsWriters {
  public:

@@ -22,10 +22,9 @@ class RankConsole {
   void PrintLine(const std::string& line) { Print(line + "\n"); }
   // Prints to stdout a text of this rank alone, whether it prints for all or not.
   void PrintOwn(const std::string& text);
-  // Logs a text that is the same on all ranks.
-  void LogError(const std::string& message);
-  // Logs a text of this rank alone.
-  void LogOwnError(const std::string& message);
+  // Print "WARNING: " and a text that is the same on all ranks, or of this rank alone.
+  void Warn(const std::string& message) { Print("WARNING: " + message + "\n"); }
+  void WarnOwn(const std::string& message) { PrintOwn("WARNING: " + message + "\n"); }
 
   void ShowProgress(const Progress& progress);
   void ClearProgress() { bar_.Clear(); }

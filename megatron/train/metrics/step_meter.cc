@@ -18,7 +18,7 @@ void TakeMeasured(const Measured& measured, double* lm_loss, std::vector<NamedVa
 }
 
 std::vector<NamedValue> LossesOf(const StepMetrics& step) {
-  std::vector<NamedValue> losses = {{"lm loss", step.loss, /*is_loss=*/true}};
+  std::vector<NamedValue> losses = {{kLmLossName, step.loss, /*is_loss=*/true}};
   for (const NamedValue& other : step.others) {
     if (other.is_loss) losses.push_back(other);
   }

@@ -14,7 +14,10 @@ namespace megatron {
 
 struct MeasuredSchedule;
 
-// A measure of the model, with its name in the log line ("sop loss").
+// The name of `loss` below in the log line and in files, which is Megatron's.
+constexpr char kLmLossName[] = "lm loss";
+
+// Another measure of the model, with its name in the log line ("sop loss").
 struct NamedValue {
   std::string name;
   double value = 0;
@@ -48,7 +51,7 @@ struct StepMetrics {
   int64_t train_iters = 0;
   int64_t consumed_samples = 0;
   int64_t global_batch_size = 0;
-  double loss = 0;                      // "lm loss"
+  double loss = 0;                      // kLmLossName
   std::vector<NamedValue> others = {};  // other measures of the model
   double total_loss = 0;                // the sum of the losses of the model's head
   double learning_rate = 0;
@@ -70,7 +73,7 @@ struct EvaluationMetrics {
   int64_t iteration = 0;
   int64_t consumed_samples = 0;  // samples of the training set
   bool on_test_set = false;
-  double loss = 0;                      // "lm loss"
+  double loss = 0;                      // kLmLossName
   std::vector<NamedValue> others = {};  // other measures of the model
 };
 

@@ -10,7 +10,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/train/rank/device_links.h"
+#include "megatron/train/preflight/device_links.h"
 #include "megatron/train/trainer/run_options.h"
 
 namespace megatron {

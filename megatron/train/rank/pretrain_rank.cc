@@ -9,11 +9,8 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
-#include "megatron/models/text_generator.h"
 #include "megatron/train/failure/exit_status.h"
-#include "megatron/train/failure/stop_signals.h"
-#include "megatron/train/recipes/recipes.h"
-#include "megatron/train/trainer/consensus.h"
+#include "megatron/train/rank/generate_text.h"
 #include "megatron/train/trainer/training_loop.h"
 
 namespace megatron {
@@ -123,25 +120,6 @@ ExitCode PretrainRank::Train() {
   return TrainingLoop(run_.training, rank, fs_, trainer_.get()).Run();
 }
 
-void PretrainRank::Generate() {
-  progress_.Enter(Phase::kGenerate);
-  const TrainerOptions& trainer = options().trainer;
-  const GenerationOptions& generation = options().generation;
-  Consensus consensus(world_);
-  TextGenerator model = trainer_->MakeGenerator(&ledger_);
-  PromptTask task;
-  task.prompt = generation.prompt;
-  task.tokens = generation.tokens;
-  task.sampling = generation.sampling;
-  task.limits = trainer.generation_limits();
-  task.tokenizer = run_.tokenizer.get();
-  task.model = &model;
-  task.print = [&](const std::string& text) { console_.Print(text); };
-  task.begin_token = [&] { progress_.Enter(Phase::kGenerate); };
-  task.go_on = [&] { return !consensus.Any(StopSignal() != 0) && world_.status().ok(); };
-  RecipeOf(trainer.model.kind).FinishRun(task);
-}
-
 ExitCode PretrainRank::Run() {
   progress_.Start();
   absl::Status status = Prepare();
@@ -152,7 +130,8 @@ ExitCode PretrainRank::Run() {
   }
   const ExitCode code = Train();
   const bool finished = trainer_->progress().iteration >= options().loop.train_iters;
-  if (code == kExitDone && finished && options().generation.enabled) Generate();
+  if (code == kExitDone && finished && options().generation.enabled)
+    GenerateText(run_, world_, &ledger_, trainer_.get(), &console_, &progress_);
   if (!failure_->Get().ok()) return code;  // the others do not come
   // While all ranks are here, one that hangs at the end is noticed.
   progress_.Enter(Phase::kLeave);

@@ -3,19 +3,13 @@
 #ifndef MEGATRON_TRAIN_RANK_PRETRAIN_RANK_H_
 #define MEGATRON_TRAIN_RANK_PRETRAIN_RANK_H_
 
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "absl/status/status.h"
-#include "megatron/base/file_system.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/watch/rank_progress.h"
-#include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
@@ -23,44 +17,11 @@
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/reporting_file_system.h"
-#include "megatron/train/failure/run_lock.h"
 #include "megatron/train/metrics/rank_console.h"
-#include "megatron/train/preflight/open_checkpoint.h"
-#include "megatron/train/rank/device_links.h"
-#include "megatron/train/trainer/run_options.h"
-#include "megatron/train/trainer/run_plan.h"
+#include "megatron/train/rank/pretrain_run.h"
 #include "megatron/train/trainer/trainer.h"
-#include "megatron/train/trainer/training_loop.h"
 
 namespace megatron {
-
-// A piece of work that a rank is about to begin.
-struct PieceOfWork {
-  const ProcessGroup& world;  // all ranks; world.rank() is this one
-  int64_t iteration;          // counted from 1; 0 before the first
-  Phase phase;
-};
-
-// Called for each piece on the thread that does it. Tests put faults there.
-using PieceListener = std::function<void(const PieceOfWork&)>;
-
-// The inputs that the ranks of a process share; none of them changes while they run.
-struct PretrainRun {
-  FileSystem* fs = nullptr;
-  TrainingRun training;
-  RunPlan plan;
-  std::unique_ptr<Tokenizer> tokenizer;
-  StartingPoint start;
-  RunLock save_lock;  // held on the directory of checkpoints
-  int threads_per_rank = 1;
-  // This process's rank on its machine; unset when ranks are threads.
-  std::optional<int> local_rank;
-  DeviceLinks links;  // the connections between the GPUs of the ranks
-  DeviceCalls* device_calls = nullptr;
-  PieceListener on_piece;  // null: nobody listens
-
-  const RunOptions& options() const { return training.options; }
-};
 
 class PretrainRank {
  public:
@@ -87,7 +48,6 @@ class PretrainRank {
   absl::Status RestoreOrInitialize();
   absl::Status Prepare();
   ExitCode Train();
-  void Generate();
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;

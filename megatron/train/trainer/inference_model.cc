@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/make_stage.h"
@@ -14,9 +15,7 @@
 namespace megatron {
 namespace {
 
-int64_t AlignedBytes(const Tensor& tensor) {
-  return (tensor.bytes() + Buffer::kAlignment - 1) / Buffer::kAlignment * Buffer::kAlignment;
-}
+int64_t AlignedBytes(const Tensor& tensor) { return RoundUp(tensor.bytes(), Buffer::kAlignment); }
 
 // Gives every parameter its place in a block from `buffer`, or without one just its shape; returns
 // the bytes of the block.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "megatron/base/round_up.h"
 #include "megatron/train/recipes/recipes.h"
 #include "megatron/train/validate/layer_pattern.h"
 
@@ -209,13 +210,12 @@ void SetParallelism(const config::PretrainConfig& config, TransformerOptions* op
 
 ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_size) {
   const config::ModelConfig& model = config.model();
-  const int64_t multiple = model.make_vocab_size_divisible_by();
   ModelOptions options;
   options.kind = ToModelKind(model.model_type());
   options.transformer = ToTransformer(config);
   SetParallelism(config, &options.transformer);
   options.vocab_size = vocab_size;
-  options.padded_vocab_size = (vocab_size + multiple - 1) / multiple * multiple;
+  options.padded_vocab_size = RoundUp(vocab_size, model.make_vocab_size_divisible_by());
   options.learned_positions =
       model.position_embedding_type() == config::PositionEmbedding::learned_absolute;
   options.max_positions = model.max_position_embeddings();

@@ -1,6 +1,7 @@
 #include "megatron/train/trainer/run_options.h"
 
 #include "absl/strings/str_cat.h"
+#include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/recipes/recipes.h"
@@ -37,14 +38,14 @@ DataSharding ToSharding(const config::ParallelConfig& config) {
 
 OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
   switch (optimizer) {
+    case config::Optimizer::adam:
+      return OptimizerOptions::kAdamW;
     case config::Optimizer::sgd:
       return OptimizerOptions::kSgd;
     case config::Optimizer::lion:
       return OptimizerOptions::kLion;
-    case config::Optimizer::adam:
-      break;
   }
-  return OptimizerOptions::kAdamW;
+  LOG(FATAL) << "there is no optimizer " << optimizer;
 }
 
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {

@@ -1,5 +1,6 @@
 #include "megatron/train/trainer/training_loop.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <utility>
@@ -8,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
@@ -59,7 +59,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
   }
   // A checkpoint that was loaded from where the run saves is saved already.
   if (first_iteration_ > 0 && checkpoint.load == checkpoint.save)
-    last_saved_iteration_ = first_iteration_;
+    saved_iteration_ = first_iteration_;
 }
 
 ExitCode TrainingLoop::Fail(const absl::Status& error) {
@@ -82,8 +82,9 @@ ExitCode TrainingLoop::Run() {
 // Each rank that is profiled prints for itself.
 void TrainingLoop::PrintProfile(const absl::StatusOr<std::string>& profiled) {
   if (!profiled.ok()) {
-    rank_.console->LogOwnError(absl::StrCat("no profile is written, training goes on: ",
-                                            std::string(profiled.status().message())));
+    rank_.console->WarnOwn(absl::StrCat("rank ", trainer_->groups().world.rank(),
+                                        ": the profile could not be written: ",
+                                        profiled.status().message(), "; training continues"));
   } else if (!profiled->empty()) {
     rank_.console->PrintOwn(*profiled);
   }
@@ -170,8 +171,9 @@ absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_s
     for (auto& [measure, value] : measured.values) {
       if (absl::string_view(measure.name) == name) value = std::nan("");
     }
-    rank_.console->PrintLine(absl::StrCat("of what is evaluated nothing counts for ", name,
-                                          "; with more train.eval_iters something may"));
+    rank_.console->PrintLine(absl::StrCat("the evaluation has no ", name,
+                                          ": nothing in its samples counts for it; a larger "
+                                          "train.eval_iters may help"));
   }
   metrics_.WriteEvaluation(ToEvaluationMetrics(measured, trainer_->progress(), on_test_set));
   return absl::OkStatus();
@@ -212,23 +214,29 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
   // The last good checkpoint is still there, and the disk may have room again at the next interval.
   if (!status.ok()) {
-    rank_.console->LogError(absl::StrCat("no checkpoint at iteration ", iteration,
-                                         ", training goes on: ", status.message()));
+    const int64_t next = std::min(iteration + checkpoint.save_interval, options().loop.train_iters);
+    WarnOfFailedSave(status, absl::StrCat("at iteration ", next));
   }
   return std::nullopt;
+}
+
+void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_view next) {
+  rank_.console->Warn(absl::StrCat(
+      "the checkpoint of iteration ", saving_iteration_, " was not saved: ", status.message(),
+      "; training continues, the next save is ", next, ", and ",
+      saved_iteration_ < 0
+          ? "no checkpoint has been saved since the start"
+          : absl::StrCat("the newest checkpoint is of iteration ", saved_iteration_)));
 }
 
 void TrainingLoop::StartSave() {
   const TraceSpan span(trainer_->stream(), "start checkpoint");
   rank_.progress->Enter(Phase::kSave);
-  const int64_t before = last_saved_iteration_;
   const absl::Status status = FinishSave();
-  if (!status.ok())
-    rank_.console->LogError(
-        absl::StrCat("no checkpoint at iteration ", before, ": ", status.message()));
+  if (!status.ok()) WarnOfFailedSave(status, "now");
   metrics_.Sync();
   writer_->Start(MakeCheckpointState(*trainer_, run_.description));
-  last_saved_iteration_ = trainer_->progress().iteration;
+  saving_iteration_ = trainer_->progress().iteration;
 }
 
 absl::Status TrainingLoop::FinishSave() {
@@ -237,29 +245,29 @@ absl::Status TrainingLoop::FinishSave() {
   rank_.progress->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
   rank_.progress->Enter(Phase::kUpdate);
-  if (status.ok()) {
-    rank_.console->PrintLine(absl::StrCat("saved checkpoint of iteration ", last_saved_iteration_,
-                                          " to ", options().checkpoint.save));
-  } else {
-    last_saved_iteration_ = -1;
-  }
-  return status;
+  if (!status.ok()) return status;
+  saved_iteration_ = saving_iteration_;
+  rank_.console->PrintLine(absl::StrCat("saved checkpoint of iteration ", saved_iteration_, " to ",
+                                        options().checkpoint.save));
+  return absl::OkStatus();
 }
 
 ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
   rank_.console->ClearProgress();
   if (writer_ == nullptr) {
-    LOG_IF(WARNING, rank_.console->prints() && code != kExitDone)
-        << "leaving without a checkpoint: checkpoint.save is not set";
+    if (code != kExitDone)
+      rank_.console->Warn("leaving without a checkpoint: checkpoint.save is not set");
     return code;
   }
-  if (last_saved_iteration_ != trainer_->progress().iteration) StartSave();
+  const int64_t iteration = trainer_->progress().iteration;
+  const bool is_being_saved = writer_->in_progress() && saving_iteration_ == iteration;
+  if (saved_iteration_ != iteration && !is_being_saved) StartSave();
   const absl::Status status = FinishSave();
   if (status.ok()) return code;
-  return Fail(WithExitCode(absl::Status(status.code(), absl::StrCat("no checkpoint at iteration ",
-                                                                    trainer_->progress().iteration,
-                                                                    ": ", status.message())),
-                           kExitIo));
+  return Fail(WithExitCode(
+      absl::Status(status.code(), absl::StrCat("the checkpoint of iteration ", iteration,
+                                               " was not saved: ", status.message())),
+      kExitIo));
 }
 
 }  // namespace megatron

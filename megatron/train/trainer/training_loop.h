@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/async_checkpoint_writer.h"
@@ -76,9 +77,11 @@ class TrainingLoop {
   std::optional<ExitCode> Evaluate();
   // Evaluates the finished model on the test set, after its checkpoint is saved.
   ExitCode Test();
-  // Starts a save once the one before has ended, and says if that one has failed.
+  // Starts a save once the one before has ended, and warns if that one has failed.
   void StartSave();
   absl::Status FinishSave();
+  // Prints that the save that was started last has failed; `next` says when the next one is.
+  void WarnOfFailedSave(const absl::Status& status, absl::string_view next);
   // Saves and waits until everything is on disk.
   ExitCode SaveAndLeave(ExitCode code);
 
@@ -92,7 +95,9 @@ class TrainingLoop {
   int64_t first_iteration_ = 0;
   StepMeter meter_;
   MetricsWriters metrics_;
-  int64_t last_saved_iteration_ = -1;
+  int64_t saving_iteration_ = -1;  // the iteration of the save that was started last
+  // The iteration of the newest checkpoint; -1: none was saved or loaded in the directory of saves.
+  int64_t saved_iteration_ = -1;
   int64_t last_evaluated_iteration_ = -1;
   int64_t consecutive_failures_ = 0;
 };

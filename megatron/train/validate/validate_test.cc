@@ -305,6 +305,17 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
   }
 }
 
+TEST(ValidateTest, SaysHowToRemoveAFieldWithoutEffectThatIsInTheFile) {
+  const std::string config = std::string(kGood) + "checkpoint { async_save: true }\n";
+  EXPECT_THAT(ErrorsOf(config, {}, ConfigPurpose::kDryRun),
+              ElementsAre("x:5:14: checkpoint.async_save = true: has no effect without "
+                          "checkpoint.save; --set checkpoint.async_save= removes it"));
+  EXPECT_THAT(ErrorsOf(config, {"checkpoint.async_save="}, ConfigPurpose::kDryRun), IsEmpty());
+  EXPECT_THAT(ErrorsOf(config, {"checkpoint.async_save=true"}, ConfigPurpose::kDryRun),
+              ElementsAre("--set checkpoint.async_save=true: checkpoint.async_save = true: has no "
+                          "effect without checkpoint.save"));
+}
+
 // With one rank, work, gradients and weights cannot be divided.
 TEST(ValidateTest, RefusesFieldsThatNeedSeveralRanks) {
   EXPECT_THAT(

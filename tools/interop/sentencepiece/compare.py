@@ -357,8 +357,8 @@ def unigram_json(path):
         tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     tokenizer.decoder = tokenizers.decoders.Metaspace()
-    # As in every published file. Without them `tokenizers` has no special tokens, but ours has those
-    # of the usual names, as `transformers` has.
+    # Every published file has them. Without them `tokenizers` has no special tokens, but ours has
+    # those of the usual names, as `transformers` has.
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     return tokenizer
 

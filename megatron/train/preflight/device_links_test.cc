@@ -1,5 +1,5 @@
 // The tests run on the emulated device, which all ranks share.
-#include "megatron/train/rank/device_links.h"
+#include "megatron/train/preflight/device_links.h"
 
 #include <string>
 #include <vector>
@@ -15,9 +15,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 RunOptions Ranks(int data) {
   RunOptions options;
@@ -64,16 +62,6 @@ TEST(DeviceLinksTest, ProcessesFindOutThatTheyShareAGpu) {
     return absl::OkStatus();
   });
   EXPECT_THAT(status, IsOk());
-}
-
-TEST(DeviceCallsTest, EachRankTellsItsOwnUntilItEnds) {
-  DeviceCalls calls;
-  EXPECT_THAT(calls.Of(1), IsEmpty());
-  calls.Set(1, [] { return std::vector<std::string>{"call 3"}; });
-  EXPECT_THAT(calls.Of(1), ElementsAre("call 3"));
-  EXPECT_THAT(calls.Of(0), IsEmpty());
-  calls.Set(1, nullptr);
-  EXPECT_THAT(calls.Of(1), IsEmpty());
 }
 
 TEST(DeviceLinksTest, RanksShareGpusOutByTheirNumberOnAMachine) {

@@ -1,7 +1,6 @@
-#include "megatron/train/rank/device_links.h"
+#include "megatron/train/preflight/device_links.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -58,18 +57,6 @@ absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_r
   std::sort(uuids.begin(), uuids.end());
   const bool distinct = std::adjacent_find(uuids.begin(), uuids.end()) == uuids.end();
   return Choose(options, distinct);
-}
-
-void DeviceCalls::Set(int rank, Lines lines) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  lines_[rank] = std::move(lines);
-}
-
-std::vector<std::string> DeviceCalls::Of(int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = lines_.find(rank);
-  return found == lines_.end() || found->second == nullptr ? std::vector<std::string>()
-                                                           : found->second();
 }
 
 }  // namespace megatron

@@ -1,13 +1,9 @@
 // Connects the GPUs of a run's ranks: by NCCL if each rank has a GPU of its own, else through host
 // memory.
-#ifndef MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
-#define MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
+#ifndef MEGATRON_TRAIN_PREFLIGHT_DEVICE_LINKS_H_
+#define MEGATRON_TRAIN_PREFLIGHT_DEVICE_LINKS_H_
 
-#include <functional>
-#include <map>
-#include <mutex>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
@@ -31,21 +27,6 @@ absl::StatusOr<DeviceLinks> LinkThreads(const RunOptions& options);
 absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_rank,
                                           const ProcessGroup& processes);
 
-// The work that the GPUs of this process's ranks have not finished yet, for the watchdog. Any
-// thread may call.
-class DeviceCalls {
- public:
-  using Lines = std::function<std::vector<std::string>()>;
-
-  // Null removes the rank's lines.
-  void Set(int rank, Lines lines);
-  std::vector<std::string> Of(int rank) const;
-
- private:
-  mutable std::mutex mutex_;
-  std::map<int, Lines> lines_;
-};
-
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_RANK_DEVICE_LINKS_H_
+#endif  // MEGATRON_TRAIN_PREFLIGHT_DEVICE_LINKS_H_

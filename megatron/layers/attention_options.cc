@@ -1,0 +1,39 @@
+#include "megatron/layers/attention_options.h"
+
+namespace megatron {
+
+LinearOptions AttentionOutputLinear(const TransformerOptions& options, const std::string& name) {
+  LinearOptions linear;
+  linear.name = name + ".linear_proj";
+  linear.input_size = options.num_attention_heads * options.kv_channels;
+  linear.output_shape = {options.hidden_size};
+  linear.bias = options.linear_bias;
+  linear.sequence_parallel = options.sequence_parallel;
+  linear.init_std = options.output_init_std;
+  linear.float8 = options.float8;
+  return linear;
+}
+
+AttentionCoreOptions SelfAttentionCore(const TransformerOptions& options, int64_t layer,
+                                       const ProcessGroup& tensor_group) {
+  AttentionCoreOptions core;
+  core.layer = options.first_dropout_layer + layer;
+  core.first_head = options.num_attention_heads / tensor_group.size() * tensor_group.rank();
+  core.head_size = options.kv_channels;
+  core.dropout = options.attention_dropout;
+  core.causal = options.causal;
+  core.scale = options.softmax_scale;
+  core.gathers_keys = options.context_parallel == ContextParallel::kGather;
+  core.kernel = options.attention_kernel;
+  return core;
+}
+
+AttentionCoreOptions CrossAttentionCore(const TransformerOptions& options, int64_t layer,
+                                        const ProcessGroup& tensor_group) {
+  AttentionCoreOptions core = SelfAttentionCore(options, layer, tensor_group);
+  core.causal = false;
+  core.cross = true;
+  return core;
+}
+
+}  // namespace megatron

@@ -1,0 +1,54 @@
+// PretrainRun: the inputs of a run that the ranks of a process share.
+#ifndef MEGATRON_TRAIN_RANK_PRETRAIN_RUN_H_
+#define MEGATRON_TRAIN_RANK_PRETRAIN_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "megatron/base/file_system.h"
+#include "megatron/comm/process_group.h"
+#include "megatron/comm/watch/rank_progress.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/train/failure/run_lock.h"
+#include "megatron/train/preflight/device_links.h"
+#include "megatron/train/preflight/open_checkpoint.h"
+#include "megatron/train/rank/device_calls.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
+#include "megatron/train/trainer/training_loop.h"
+
+namespace megatron {
+
+// A piece of work that a rank is about to begin.
+struct PieceOfWork {
+  const ProcessGroup& world;  // all ranks; world.rank() is this one
+  int64_t iteration;          // counted from 1; 0 before the first
+  Phase phase;
+};
+
+// Called for each piece on the thread that does it. Tests put faults there.
+using PieceListener = std::function<void(const PieceOfWork&)>;
+
+// The inputs that the ranks of a process share; none of them changes while they run.
+struct PretrainRun {
+  FileSystem* fs = nullptr;
+  TrainingRun training;
+  RunPlan plan;
+  std::unique_ptr<Tokenizer> tokenizer;
+  StartingPoint start;
+  RunLock save_lock;  // held on the directory of checkpoints
+  int threads_per_rank = 1;
+  // This process's rank on its machine; unset when ranks are threads.
+  std::optional<int> local_rank;
+  DeviceLinks links;  // the connections between the GPUs of the ranks
+  DeviceCalls* device_calls = nullptr;
+  PieceListener on_piece;  // null: nobody listens
+
+  const RunOptions& options() const { return training.options; }
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_RANK_PRETRAIN_RUN_H_
