@@ -13,10 +13,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "megatron/comm/communicator.h"
 
 namespace megatron {
@@ -38,8 +39,8 @@ class BytesSent {
   };
   Count CountOf(const std::string& prefix, Collective collective) const;
 
-  mutable std::mutex mutex_;
-  std::map<std::pair<std::string, Collective>, Count> counts_;
+  mutable absl::Mutex mutex_;
+  std::map<std::pair<std::string, Collective>, Count> counts_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns the bytes that each of `size` ranks sends if data moves no more than necessary:
