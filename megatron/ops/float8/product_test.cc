@@ -8,6 +8,7 @@
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/ops/tolerances.h"
+#include "megatron/tensor/float8.h"
 
 namespace megatron::ops {
 namespace {

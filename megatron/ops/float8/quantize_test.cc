@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/ops/host_tensor.h"
+#include "megatron/tensor/float8.h"
 
 namespace megatron::ops {
 namespace {
