@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 
 namespace megatron {
 namespace {

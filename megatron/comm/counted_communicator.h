@@ -18,9 +18,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 
 namespace megatron {
+
+class Communicator;
 
 // The bytes and calls of one rank. Thread-safe.
 class BytesSent {

@@ -11,6 +11,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/call_match.h"
 #include "megatron/comm/host_reduce.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {

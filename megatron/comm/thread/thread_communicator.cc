@@ -10,8 +10,10 @@
 #include "absl/functional/function_ref.h"
 #include "glog/logging.h"
 #include "megatron/comm/call_match.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/host_reduce.h"
 #include "megatron/comm/thread/thread_group.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {
