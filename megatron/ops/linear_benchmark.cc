@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/eigen_matmul.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/linear.h"

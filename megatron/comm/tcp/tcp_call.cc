@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/comm/call_match.h"
 #include "megatron/comm/host_reduce.h"
 #include "megatron/tensor/stream.h"
