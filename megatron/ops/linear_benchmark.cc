@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/eigen_matmul.h"
 #include "megatron/ops/cpu/fma_peak.h"
 #include "megatron/ops/cpu/isa.h"

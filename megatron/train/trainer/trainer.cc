@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
