@@ -38,7 +38,9 @@ std::optional<double> ToDouble(const std::optional<T>& value) {
   return value ? ToDouble(*value) : std::nullopt;
 }
 
-std::vector<tensorboard::ChartOfTags> Charts() {
+// Returns the pictures of a run whose first step has these tags. The first step may lack the norm
+// of its gradients, and comes before the first evaluation.
+std::vector<tensorboard::ChartOfTags> Charts(const absl::flat_hash_set<std::string>& tags) {
   std::vector<tensorboard::ChartOfTags> charts;
   const auto add = [&charts](const Metric& metric, std::string tag) {
     const auto chart =
@@ -51,7 +53,9 @@ std::vector<tensorboard::ChartOfTags> Charts() {
     }
   };
   for (const Metric* metric : AllMetrics()) {
-    if (absl::string_view(metric->chart).empty()) continue;
+    const bool comes = tags.contains(metric->tag) || metric == &metric::kGradNorm ||
+                       metric->rate == MetricRate::kEachEvaluation;
+    if (absl::string_view(metric->chart).empty() || !comes) continue;
     add(*metric, metric->tag);
     if (FindMeasure(metric->tag) == nullptr) continue;
     for (const bool on_test_set : {false, true})
@@ -110,7 +114,7 @@ Event TensorboardWriter::CardsEvent() const {
     *summary.add_value() =
         tensorboard::HparamsValue(HparamsOf(start_.config_text), start_.run_id, now_());
   }
-  *summary.add_value() = tensorboard::LayoutValue("Training", Charts());
+  *summary.add_value() = tensorboard::LayoutValue("Training", Charts(described_));
   return event;
 }
 

@@ -251,6 +251,12 @@ TEST_F(TensorboardWriterTest, AStartWritesTheConfigurationAndALayout) {
   ASSERT_TRUE(layout.ParseFromString(cards["custom_scalars__config__"].tensor().string_val(0)));
   EXPECT_EQ(layout.category(0).chart(0).title(), "loss");
   EXPECT_THAT(layout.category(0).chart(0).multiline().tag(), Contains("^lm loss validation$"));
+  std::vector<std::string> charts;
+  for (const tensorboard::Chart& chart : layout.category(0).chart())
+    charts.push_back(chart.title());
+  EXPECT_THAT(charts, Contains("perplexity"));
+  EXPECT_THAT(charts, Contains("gradient norm"));
+  EXPECT_THAT(charts, Not(Contains("accuracy")));  // this model has none
 }
 
 TEST_F(TensorboardWriterTest, AStepIsSmall) {
