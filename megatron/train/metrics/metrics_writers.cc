@@ -25,7 +25,7 @@ void MetricsWriters::Sync() {
 }
 
 void MetricsWriters::LogFirstError(size_t writer, const absl::Status& status) {
-  if (status.ok() || !logged_.emplace(writer, status.code()).second) return;
+  if (status.ok() || !logged_.emplace(writer, absl::IsInvalidArgument(status)).second) return;
   console_->WarnOwn(absl::StrCat("metrics could not be written: ", status.message(),
                                  "; training continues, and further such errors are not printed"));
 }

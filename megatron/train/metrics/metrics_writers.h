@@ -18,8 +18,8 @@
 
 namespace megatron {
 
-// Hands the metrics to each of its writers. Of each writer only the first error of each kind is
-// printed: a full disk would give one at every step.
+// Hands the metrics to each of its writers. Of each writer only the first error of a value
+// (kInvalidArgument) and the first of files are printed: a full disk would give one at every step.
 class MetricsWriters {
  public:
   using List = std::vector<std::unique_ptr<MetricsWriter>>;
@@ -37,11 +37,12 @@ class MetricsWriters {
 
   List writers_;
   RankConsole* console_;
-  std::set<std::pair<size_t, absl::StatusCode>> logged_;
+  std::set<std::pair<size_t, bool>> logged_;  // the writer, and whether a value was wrong
 };
 
-// Opens what the options ask for. The rank that prints for all has writers, the others have none. Fails if a file can't
-// be opened.
+// Opens what the options ask for. The rank that prints for all has writers, the others have none.
+// Fails if the file of metrics or of the pipeline's timeline can't be opened; TensorBoard's files
+// are opened at the first step, and an error of theirs ends nothing.
 absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, const RunStart& start,
                                                   FileSystem& fs, RankConsole* console);
 

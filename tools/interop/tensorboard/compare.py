@@ -260,8 +260,8 @@ def main():
     code = start("unwritable", f"--set=logging.tensorboard_dir={WORK}/a_file", "--set=train.train_iters=12").wait()
     check("a run whose folder cannot be made ends well", code == 0 and len(rows("unwritable")[0]) == 12)
     check("it says so once", log_of("unwritable").count("metrics could not be written") == 1)
-    code = start("off", "--set=logging.tensorboard_dir=", "--set=train.train_iters=2").wait()
-    check("it can be switched off", code == 0 and not files("off") and len(rows("off")[0]) == 2)
+    code = start("off", '--set=logging.tensorboard_dir=""', "--set=train.train_iters=4").wait()
+    check("it can be switched off", code == 0 and not files("off") and len(rows("off")[0]) == 4)
 
     print(f"{passed} passed, {failed} failed")
     sys.exit(failed > 0)
