@@ -1,8 +1,8 @@
 // The one table of a run's metrics: how each is called, and what it means. metrics.jsonl, the
 // TensorBoard files and docs/metrics.md read it.
 //
-// A new metric is a row in metric_table.cc, and a line in VisitValues (step_values.h) or, for a value
-// that metrics.jsonl does not have, in TensorboardWriter::WriteStep.
+// A new metric is a row in metric_table.cc, and a line in VisitValues (step_values.h) or, if
+// metrics.jsonl does not have it, in TensorboardWriter::WriteStep.
 #ifndef MEGATRON_TRAIN_METRICS_METRIC_TABLE_H_
 #define MEGATRON_TRAIN_METRICS_METRIC_TABLE_H_
 

@@ -84,10 +84,10 @@ TEST(MetricsWritersTest, ATensorboardThatCannotBeWrittenIsSaidOnceAndLosesNothin
   RankConsole console(/*prints=*/true, &progress);
   auto writers = OpenMetricsWriters(options, RunStart(), disk, &console);
   ASSERT_THAT(writers, IsOk());
-  ::testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
   for (int i = 0; i < 5; ++i) writers->WriteStep({});
   writers->Sync();
-  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string said = ::testing::internal::GetCapturedStdout();
   const size_t first = said.find("metrics could not be written");
   EXPECT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find("metrics could not be written", first + 1), std::string::npos) << said;
