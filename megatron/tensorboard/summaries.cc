@@ -80,14 +80,13 @@ Summary::Value TextValue(absl::string_view tag, absl::string_view markdown) {
 }
 
 Summary::Value HparamsValue(const std::vector<std::pair<std::string, HparamValue>>& hparams,
-                            absl::string_view group, absl::Time start) {
+                            absl::Time start) {
   HParamsPluginData data;
   SessionStartInfo& session = *data.mutable_session_start_info();
   for (const auto& [name, value] : hparams) {
     Hparam& hparam = (*session.mutable_hparams())[Ascii(name)];
     std::visit([&hparam](const auto& v) { SetHparam(v, &hparam); }, value);
   }
-  session.set_group_name(Ascii(group));
   session.set_start_time_secs(absl::ToDoubleSeconds(start - absl::UnixEpoch()));
   Summary::Value value;
   value.set_tag("_hparams_/session_start_info");

@@ -30,10 +30,11 @@ void DescribeScalar(absl::string_view description, Summary::Value* value);
 // A card of text in Markdown.
 Summary::Value TextValue(absl::string_view tag, absl::string_view markdown);
 
-// A row of the table of runs: hyperparameters and their values. `start` is when the run began.
+// The run's row in the table of runs: hyperparameters and their values. `start` is when the program
+// began.
 using HparamValue = std::variant<double, bool, std::string>;
 Summary::Value HparamsValue(const std::vector<std::pair<std::string, HparamValue>>& hparams,
-                            absl::string_view group, absl::Time start);
+                            absl::Time start);
 
 // Pictures of several curves each, on the page "Custom Scalars".
 struct ChartOfTags {

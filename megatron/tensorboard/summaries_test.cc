@@ -52,14 +52,13 @@ TEST(SummariesTest, TextsAreAscii) {
 TEST(SummariesTest, HyperparametersAreInTheMetadata) {
   const Summary::Value value =
       HparamsValue({{"optimizer.lr", 3e-4}, {"precision.bf16", true}, {"optimizer", "adam"}},
-                   "0123456789abcdef", absl::UnixEpoch() + absl::Seconds(7));
+                   absl::UnixEpoch() + absl::Seconds(7));
   HParamsPluginData data;
   ASSERT_TRUE(data.ParseFromString(value.metadata().plugin_data().content()));
   const SessionStartInfo& session = data.session_start_info();
   EXPECT_EQ(session.hparams().at("optimizer.lr").number_value(), 3e-4);
   EXPECT_TRUE(session.hparams().at("precision.bf16").bool_value());
   EXPECT_EQ(session.hparams().at("optimizer").string_value(), "adam");
-  EXPECT_EQ(session.group_name(), "0123456789abcdef");
   EXPECT_EQ(session.start_time_secs(), 7);
 }
 

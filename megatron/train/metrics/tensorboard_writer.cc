@@ -111,8 +111,7 @@ Event TensorboardWriter::CardsEvent() const {
   if (!start_.config_text.empty()) {
     *summary.add_value() = tensorboard::TextValue(
         "configuration", absl::StrCat("```\n", start_.config_text, "\n```\n"));
-    *summary.add_value() =
-        tensorboard::HparamsValue(HparamsOf(start_.config_text), start_.run_id, now_());
+    *summary.add_value() = tensorboard::HparamsValue(HparamsOf(start_.config_text), now_());
   }
   *summary.add_value() = tensorboard::LayoutValue("Training", Charts(described_));
   return event;

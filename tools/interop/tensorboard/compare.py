@@ -218,6 +218,7 @@ def main():
     groups = server.get("plugin/hparams/session_groups", body={
         "experimentName": "", "allowedStatuses": ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"],
         "colParams": [], "startIndex": 0, "sliceSize": 100})["sessionGroups"]
+    check("the table of runs has both runs", len(groups) == 2)
     hparams = groups[0]["hparams"] if groups else {}
     check("the table of runs has hyperparameters",
           hparams.get("model.hidden_size") == 64 and hparams.get("optimizer.lr") == 3e-3)
