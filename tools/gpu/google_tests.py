@@ -9,10 +9,11 @@ from session import Crash, Failure, OutOfTime, last_words, shorten
 
 _MOST_TOLD = 3  # failed tests with all that they said
 _MOST_EXPLAINED = 2  # failed tests of a program that are looked into
+_MOST_HUNG = 2  # tests of a program that hang before the rest is given up
 
 
 def _names(text):
-    """The names in the answer to --gtest_list_tests."""
+    """Returns the names in the answer to --gtest_list_tests."""
     names, suite = [], ""
     for line in text.splitlines():
         line = line.split("#")[0].rstrip()  # behind it stand parameters
@@ -24,7 +25,7 @@ def _names(text):
 
 
 def read_report(path):
-    """Of GoogleTest's report: how many tests passed, and by name what those said that were skipped or failed."""
+    """Returns how many tests passed by GoogleTest's report, and what skipped and failed ones said, by name."""
     try:
         with open(path) as file:
             suites = json.load(file)["testsuites"]
@@ -77,6 +78,9 @@ class Tests:
 
     def _run_one(self, number, name):
         session = self._session
+        if sum(crash.hung for crash in self._crashes) >= _MOST_HUNG:
+            self._not_run.append(name)
+            return
         log, report = "%s.%d.log" % (self._name, number), session.path("%s.%d.json" % (self._name, number))
         command = [session.program(self._name), "--gtest_filter=" + name]
         crash = Crash(name, command)
@@ -128,7 +132,8 @@ class Tests:
         parts = [_told(kind, texts) for kind, texts in (("failed", self._failed), ("were skipped", self._skipped))
                  if texts]
         if self._not_run:
-            parts.append("%d tests were not run: no time" % len(self._not_run))
+            why = "no time" if self._session.left() < 1 else "others hung"
+            parts.append("%d tests were not run: %s" % (len(self._not_run), why))
         if self._failed or self._skipped:
             self._crashes.sort(key=lambda crash: crash.wrong)
             raise Failure("; ".join(parts), {**figures, "failures": {**self._failed, **self._skipped}},
@@ -141,7 +146,10 @@ class Tests:
 
 
 def core_dumps(session, name):
-    """Environment variables: a kernel that crashes leaves a small dump, and its program goes on to say what failed."""
+    """Returns environment variables with which a kernel that crashes leaves a small dump.
+
+    Its program is not ended by the dump, and goes on to say what failed.
+    """
     return {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_ENABLE_CPU_COREDUMP_ON_EXCEPTION": "0",
             "CUDA_COREDUMP_FILE": session.path(name + ".%p.cudacore"),
             "CUDA_COREDUMP_GENERATION_FLAGS": "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,"
@@ -149,12 +157,12 @@ def core_dumps(session, name):
 
 
 def run_tests(session, name, at_once):
-    """Each test of the program, `at_once` of them at a time."""
+    """Runs each test of the program, `at_once` of them at a time."""
     return Tests(session, name).run(at_once)
 
 
 def run_together(session, name, log, limit, prefix, filter):
-    """Tests of a program in one process, which another program runs."""
+    """Runs tests of a program in one process, which the program in `prefix` starts."""
     report = session.path(log + ".json")
     if os.path.exists(report):
         os.remove(report)

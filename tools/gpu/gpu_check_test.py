@@ -61,7 +61,7 @@ elif name == "ldd":
         print("\tlibnccl.so.2 => not found")
 elif name == "ncu":
     if does.get(name) == "may not":
-        print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters")
+        print("==ERROR== ERR_NVGPUCTRPERM - The user may not access NVIDIA GPU Performance Counters")
         sys.exit(1)
     if does.get(name) != "sees nothing":
         print("    Duration                 us         41.02\n    Memory Throughput         %        71.20")
@@ -79,14 +79,16 @@ elif name.endswith(("_test", "_test_watched")):
     what = does.get(name, "")
     if "--gtest_list_tests" in arguments:
         if what != "is empty":
-            print("Suite.\n  Works\nOf/Suite.\n  Counts/0  # GetParam() = 3")
+            print("Suite.\n  Works\nOf/Suite.\n  Counts/0  # GetParam() = 3" + what.startswith("always") * "\n  Ends")
         sys.exit(0)
-    tests = {"Suite.Works": "Suite", "Of/Suite.Counts/0": "Of/Suite"}
+    tests = {"Suite.Works": "Suite", "Of/Suite.Counts/0": "Of/Suite", "Of/Suite.Ends": "Of/Suite"}
     asked = options.get("--gtest_filter", "*")
-    tests = {test: suite for test, suite in tests.items() if asked in (test, "*") or "*" in asked}
+    tests = {test: suite for test, suite in tests.items() if asked == test or "*" in asked}
     suites = []
     for test, suite in tests.items():
         print("[ RUN      ] " + test, flush=True)
+        if what == "always sleeps":
+            time.sleep(600)
         row = {"name": test[len(suite) + 1:], "status": "RUN", "result": "COMPLETED"}
         if test == "Suite.Works":
             if what == "crashes":
@@ -94,8 +96,9 @@ elif name.endswith(("_test", "_test_watched")):
             if what == "aborts":
                 print("F1122 00:00 attention.cu:7] Check failed: error == cudaSuccess attention: an illegal memory "
                       "access\n*** Check failure stack trace: ***", flush=True)
-                if os.environ.get("CUDA_LAUNCH_BLOCKING"):
-                    print("blocking", flush=True)
+                print("\nblocking %s, dump in %s without %s" % (
+                    os.environ.get("CUDA_LAUNCH_BLOCKING"), os.environ.get("CUDA_COREDUMP_FILE"),
+                    os.environ.get("CUDA_COREDUMP_GENERATION_FLAGS")), flush=True)
                 end(-signal.SIGABRT)
             if what == "sleeps":
                 if "STUB_PIDS" in os.environ:
@@ -464,16 +467,17 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_test_that_hangs_or_aborts_leaves_the_others_and_is_looked_into(self):
         self.stub(os.path.join(self.bundle, "attention_test_watched"))
         does = {"attention_test": "sleeps", "attention_test_watched": "waits for a barrier", "kernels_test": "aborts",
-                "compute-sanitizer": "finds"}
+                "layer_norm_test": "sleeps", "compute-sanitizer": "finds"}
         text, rows = self.expect_failures("check", ["test", "--test-seconds=2"], does, [
             ("test", "attention_test", "1 tests failed: Suite.Works: not done after 2 s, in test Suite.Works"),
+            ("test", "layer_norm_test", "1 tests failed: Suite.Works: not done after 2 s, in test Suite.Works"),
             ("test", "kernels_test", "Suite.Works: killed by signal 6, no report of what was tested: F1122 00:00 "
              "attention.cu:7] Check failed: error == cudaSuccess attention: an illegal memory access")])
-        for name in ("attention_test", "kernels_test"):
+        for name in ("attention_test", "kernels_test", "layer_norm_test"):
             self.assertEqual(self.row(rows, "test", name)["tests"], 1)  # the other one passed
         said = {(row["of"][1], row["by"]): row["text"] for row in rows if row["what"] == "explanation"}
         self.assertEqual(said, {
-            ("attention_test", "CUDA_LAUNCH_BLOCKING=1"): "not done after 2 s, in test Suite.Works",
+            ("layer_norm_test", "CUDA_LAUNCH_BLOCKING=1"): "not done after 2 s, in test Suite.Works",
             ("attention_test", "watched barriers"): "block (3, 1, 0), warp 4 waits for the barrier at 0x428, phase 1",
             ("kernels_test", "CUDA_LAUNCH_BLOCKING=1"):
                 "killed by signal 6: F1122 00:00 attention.cu:7] Check failed: error == cudaSuccess attention: an "
@@ -483,7 +487,20 @@ class GpuCheckTest(unittest.TestCase):
                 "(0,0,0) in block (3,0,0) ERROR SUMMARY: 1 errors"})
         self.assertIn("\n  Suite.Works, memcheck: Invalid __global__ read", text[text.index("FAILED: test kernels"):])
         with open(os.path.join(self.out, "check", "kernels_test.log")) as log:
-            self.assertIn("[       OK ] Of/Suite.Counts/0", log.read())
+            said_first = log.read()
+        self.assertIn("[       OK ] Of/Suite.Counts/0", said_first)
+        dump = "dump in %s/check/kernels_test.%%p.cudacore without skip_nonrelocated_elf_images," % self.out
+        self.assertIn("blocking None, " + dump, said_first)
+        again, = [row["log"] for row in rows if row["what"] == "explanation" and row["of"][1] == "kernels_test" and
+                  row["by"].startswith("CUDA")]
+        with open(os.path.join(self.out, "check", again)) as log:
+            self.assertIn("blocking 1, " + dump, log.read())
+
+    def test_a_program_whose_tests_all_hang_is_given_up(self):
+        does = {"float8_kernels_test": "always sleeps", "compute_mode": "Exclusive_Process"}
+        self.expect_failures("check", ["test", "--test-seconds=1"], does, [
+            ("test", "float8_kernels_test", "2 tests failed: Suite.Works: not done after 1 s, in test Suite.Works; "
+             "Of/Suite.Counts/0: not done after 1 s, in test Of/Suite.Counts/0; 1 tests were not run: others hung")])
 
     def test_a_wrong_number_is_told_with_its_place_and_looked_into_by_memcheck_alone(self):
         text, rows = self.expect_failures("check", ["test"], {"kernels_test": "fails"}, [
@@ -611,6 +628,11 @@ class GpuCheckTest(unittest.TestCase):
         process.kill()
         process.wait()
         self.expect_end_of(sleeper)
+        with open(os.path.join(self.out, "check.jsonl"), "a") as file:
+            file.write('{"what": "te')
+        code, text, _ = self.gpu_check("check", self.out, "rest")
+        self.assertEqual(code, 0, text)
+        self.assertFalse(any(call[0] == "kernels_test" and "--gtest_list_tests" in call for call in self.calls))
 
     # time
 

@@ -19,7 +19,7 @@ _MIN_TIME = "--benchmark_min_time=0.1"
 
 
 def _whole_rows(path):
-    """The rows of Google Benchmark's report that are whole, also if its writer was killed."""
+    """Returns the rows of Google Benchmark's report that are whole, also if its writer was killed."""
     try:
         with open(path) as file:
             text = file.read()
@@ -113,7 +113,7 @@ def measure(session, name, filter, watch):
 
 
 def one_product(session):
-    """A matrix product: whether the driver, the runtime and cuBLASLt go together."""
+    """Runs a matrix product, which shows whether the driver, the runtime and cuBLASLt go together."""
     report = session.path("one_product.json")
     if os.path.exists(report):
         os.remove(report)
@@ -138,7 +138,7 @@ _SHOWN = ("Duration", "Memory Throughput", "Compute (SM) Throughput", "DRAM Thro
 
 
 def profile(session):
-    """What Nsight Compute says of the deciding kernels: how busy memory and units are, and what warps wait for."""
+    """Asks Nsight Compute how busy the deciding kernels keep memory and units, and what their warps wait for."""
     toolkit = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "ncu")
     ncu = shutil.which("ncu") or (toolkit if os.access(toolkit, os.X_OK) else None)
     if ncu is None:

@@ -8,7 +8,7 @@ from session import Failure, NotHere
 
 
 def library_path():
-    """For LD_LIBRARY_PATH: what it is, then the toolkit's folder, and behind it those of Python's packages.
+    """Returns LD_LIBRARY_PATH as it is, with the toolkit's folder and, behind it, those of Python's packages.
 
     Our programs name the toolkit's folder on the machine that built them. Python's packages bring the same libraries
     with PyTorch, of its version, and cuDNN, which toolkits lack.

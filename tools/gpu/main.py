@@ -48,7 +48,7 @@ def _mistake(arguments):
 
 
 def _take_limits(arguments):
-    """Takes `--seconds=N` and its like from the command line: their numbers, the other words and what is wrong."""
+    """Returns the numbers of `--seconds=N` and its like, the other words of the command line, and what is wrong."""
     limits, others = dict(_LIMITS), []
     for word in arguments:
         name, equals, text = word.partition("=")

@@ -48,7 +48,7 @@ class Crash:
 
 
 def shorten(text, most=_MOST_TEXT):
-    """One line of at most `most` characters."""
+    """Returns the text as one line of at most `most` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else text[:most - 4] + " ..."
 
@@ -95,7 +95,7 @@ def last_words(text):
 
 
 def last_test(text):
-    """The test of GoogleTest that had begun last, and had not ended; none where there is none."""
+    """Returns the test of GoogleTest that has begun and not ended; none where there is none."""
     running = None
     for line in text.splitlines():
         if line.startswith("[ RUN      ]"):
@@ -121,7 +121,7 @@ class Session:
         self._planned, self._left_out = {}, {}  # seconds by (what, name)
         self.stopped_by = 0  # a signal
         self._stopped = ""
-        self._archived = self.began
+        self._archived, self._too_large = self.began, []
         self._processes = Processes()
         rest = "rest" in steps
         self._kinds = () if rest else steps
@@ -145,8 +145,14 @@ class Session:
     def _read_results(self):
         if not os.path.exists(self.results):
             return []
+        rows = []
         with open(self.results) as file:
-            return [json.loads(line) for line in file]
+            for line in file:
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:  # who wrote it was killed
+                    break
+        return rows
 
     def _keep(self, row):
         self.rows.append(row)
@@ -158,7 +164,7 @@ class Session:
         return os.path.join(self.programs, name)
 
     def path(self, name):
-        """Of a log, or of what else programs write and few read."""
+        """Returns the path of a log, or of another file that programs write and few people read."""
         return os.path.join(self.out, self.part, name)
 
     def result_path(self, name):
@@ -168,7 +174,7 @@ class Session:
         return self.seconds - (time.monotonic() - self.began)
 
     def stop(self, why):
-        """From a signal's handler: nothing goes on, nothing new begins, and what there is will be told."""
+        """Ends what runs, and begins nothing new: a signal's handler may call this."""
         self._stopped = self._stopped or why
         self.seconds = 0
         self._processes.kill_all()
@@ -296,7 +302,8 @@ class Session:
             for name in names:
                 if os.path.getsize(os.path.join(self.out, name)) <= _LARGEST_FILE:
                     archive.add(os.path.join(self.out, name), name)
-                else:
+                elif name not in self._too_large:
+                    self._too_large.append(name)
                     print("not in the archive, for its size: %s" % name)
         os.replace(path + ".new", path)
         self._archived = time.monotonic()
