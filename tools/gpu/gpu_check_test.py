@@ -53,6 +53,19 @@ if name == "nvidia-smi":
             print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, 143771, " + does.get("compute_mode", "Default"))
     else:
         print("1755, 3201, 640.10, 61, 2048")
+elif name == "bazelw":
+    built = os.path.join(os.path.dirname(sys.argv[0]), "built")
+    if arguments[0] == "info":
+        print(built)
+    for target in arguments[1:] if arguments[0] == "build" else ():
+        if target.startswith("//"):
+            path = os.path.join(built, target[2:].replace(":", "/"))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(" ".join(a for a in arguments if a.startswith("--")))
+elif name == "strip":
+    with open(arguments[2]) as program, open(arguments[1], "w") as stripped:
+        stripped.write(program.read())
 elif name == "python":
     print(does[name])
 elif name == "ldd":
@@ -378,6 +391,26 @@ class GpuCheckTest(unittest.TestCase):
                 os.remove(os.path.join(self.bundle, name))
         code, text, _ = self.gpu_check("check", self.out)
         self.assertEqual(code, 0, text)
+
+    def test_a_bundle_holds_all_programs_and_some_tests_once_more_to_watch_barriers(self):
+        self.stub(os.path.join(self.root, "bazelw"))
+        self.stub(os.path.join(self.bin, "strip"))
+        os.makedirs(os.path.join(self.root, "tools", "interop"))
+        os.symlink(HERE, os.path.join(self.root, "tools", "gpu"))
+        for path in ("tools/gpu_check", "tools/interop/pytorch_gpu_speed.py"):
+            open(os.path.join(self.root, path), "w").close()
+        packed = os.path.join(self.root, "packed")
+        code, text, _ = self.gpu_check("build", packed)
+        self.assertEqual(code, 0, text)
+        with tarfile.open(os.path.join(packed, "programs.tar.gz")) as archive:
+            flags = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
+        common = "--config=cuda --define=cuda_archs=sm_90a"
+        for name in PROGRAMS:
+            self.assertEqual(flags[name], common)
+        self.assertEqual({name: flag for name, flag in flags.items() if name not in PROGRAMS},
+                         {name: common + " --define=watch_barriers=1" for name in
+                          ("tiles_device_test_watched", "attention_test_watched")})
+        self.assertIn("guard.py", os.listdir(os.path.join(packed, "gpu")))
 
     def test_what_there_is_no_time_for_is_named_and_done_later(self):
         # The first programs pass, one lasts longer than there is time for.
