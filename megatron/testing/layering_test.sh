@@ -10,6 +10,7 @@ set -eu
 arrows='
 testing:
 base:
+tensorboard: base
 tensor: base
 ops: tensor
 comm: ops tensor
@@ -20,7 +21,7 @@ optim: ops comm
 data: base
 checkpoint: tensor comm
 plan: base
-train: layers models pipeline optim data checkpoint plan
+train: layers models pipeline optim data checkpoint plan tensorboard
 '
 root=$(dirname "$(readlink -f "$1")")
 cd "$root"

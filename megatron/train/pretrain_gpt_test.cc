@@ -38,6 +38,7 @@ TEST_F(PretrainGptTest, TrainsEvaluatesAndSaves) {
   }
   EXPECT_EQ(ReadTextFile(Path("save/latest_checkpointed_iteration.txt")).substr(0, 2), "12");
   EXPECT_FALSE(ReadTextFile(Path("save/metrics.jsonl")).empty());
+  EXPECT_FALSE(std::filesystem::is_empty(Path("save/tensorboard")));
 }
 
 TEST_F(PretrainGptTest, AFailedSaveIsAWarningAndTheRunContinues) {

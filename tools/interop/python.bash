@@ -3,16 +3,21 @@
 #
 #   source tools/interop/python.bash
 #   use_tokenizer_packages     # or
-#   use_torch_packages
+#   use_torch_packages         # or
+#   use_tensorboard_packages
 #
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
 # empty folder, which goes when the script ends. An environment is made once, in
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
-# There are two, since transformers wants an older tokenizers than the one that ours are compared with.
+# There are three: transformers wants an older tokenizers than the one that ours are compared with, and
+# whoever reads TensorBoard's files needs neither.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch.
 
+readonly TENSORBOARD_PACKAGES=(absl-py==2.5.1 grpcio==1.85.1 Markdown==3.11.3 MarkupSafe==3.0.4
+  numpy==2.2.6 packaging==26.3 pillow==13.0.0 protobuf==7.36.2 tensorboard==2.21.0
+  tensorboard-data-server==0.7.2 typing_extensions==4.16.0 Werkzeug==3.1.9)
 readonly TOKENIZER_PACKAGES=(numpy==2.2.6 sentencepiece==0.2.1 tiktoken==0.14.0 tokenizers==0.23.3)
 readonly TORCH_PACKAGES=(packaging==24.2 safetensors==0.4.5 transformers==4.46.3)
 # Its dependencies are for training on GPUs; what is compared needs only numpy and PyTorch.
@@ -85,6 +90,14 @@ use_tokenizer_packages() {
     { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
     give_up "no Python can make virtual environments, and python3-venv could not be installed"
   use_environment tokenizers "" "${TOKENIZER_PACKAGES[@]}"
+}
+
+use_tensorboard_packages() {
+  local needed='import venv, ensurepip'
+  base_python=$(find_python "$needed") ||
+    { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
+    give_up "no Python can make virtual environments, and python3-venv could not be installed"
+  use_environment tensorboard "" "${TENSORBOARD_PACKAGES[@]}"
 }
 
 use_torch_packages() {

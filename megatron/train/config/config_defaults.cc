@@ -59,6 +59,10 @@ void ResolveFiles(config::PretrainConfig* config) {
     config->mutable_logging()->set_metrics_file(
         absl::StrCat(absl::StripSuffix(checkpoint->save(), "/"), "/metrics.jsonl"));
   }
+  if (!config->logging().has_tensorboard_dir()) {
+    config->mutable_logging()->set_tensorboard_dir(
+        absl::StrCat(absl::StripSuffix(checkpoint->save(), "/"), "/tensorboard"));
+  }
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "megatron/train/config/config_nearest_name.h"
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_rules.h"
+#include "megatron/train/config/page_part.h"
 
 namespace megatron {
 namespace {
@@ -36,8 +37,6 @@ using google::protobuf::FileDescriptor;
 using google::protobuf::FileDescriptorProto;
 using google::protobuf::SourceLocation;
 
-constexpr char kBegin[] = "<!-- reference: begin";
-constexpr char kEnd[] = "<!-- reference: end -->";
 constexpr size_t kColumns = 100;
 
 constexpr char kSchemaText[] =
@@ -305,14 +304,7 @@ absl::Status UnknownField(absl::string_view name, const std::vector<std::string>
 }  // namespace
 
 absl::StatusOr<std::string> WithReference(absl::string_view page) {
-  const size_t begin = page.find(kBegin);
-  const size_t end = page.find(kEnd);
-  if (begin == absl::string_view::npos || end == absl::string_view::npos || end < begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the page has no lines ", kBegin, " ... --> and ", kEnd));
-  }
-  const size_t first = page.find('\n', begin) + 1;
-  return absl::StrCat(page.substr(0, first), Reference(), page.substr(end));
+  return WithPart(page, "reference", Reference());
 }
 
 absl::StatusOr<std::string> ExplainField(absl::string_view name) {

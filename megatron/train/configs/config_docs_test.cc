@@ -1,4 +1,5 @@
-// Tests that docs/configuration.md says about every field what the schema says.
+// Tests that docs/configuration.md says about every field what the schema says, and docs/metrics.md
+// about every metric what the table of metrics says.
 
 #include <fstream>
 #include <sstream>
@@ -12,15 +13,17 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/train/config/config_reference.h"
+#include "megatron/train/config/page_part.h"
 #include "megatron/train/configs/config_shipped.h"
+#include "megatron/train/metrics/metric_table.h"
 
 namespace megatron {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::string Page() {
-  std::ifstream file("docs/configuration.md");
+std::string Page(const std::string& path = "docs/configuration.md") {
+  std::ifstream file(path);
   EXPECT_TRUE(file.is_open());
   std::ostringstream text;
   text << file.rdbuf();
@@ -30,6 +33,13 @@ std::string Page() {
 TEST(ConfigDocsTest, TheReferenceIsWhatTheSchemaSays) {
   const std::string page = Page();
   const absl::StatusOr<std::string> made = WithReference(page);
+  ASSERT_THAT(made, absl_testing::IsOk());
+  EXPECT_EQ(*made, page) << "write it anew with: bazel run //megatron/train/configs:update_docs";
+}
+
+TEST(ConfigDocsTest, TheMetricsAreThoseOfTheTable) {
+  const std::string page = Page("docs/metrics.md");
+  const absl::StatusOr<std::string> made = WithPart(page, "metrics", MetricReference());
   ASSERT_THAT(made, absl_testing::IsOk());
   EXPECT_EQ(*made, page) << "write it anew with: bazel run //megatron/train/configs:update_docs";
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/train/metrics/metric_table.h"
+#include "megatron/train/metrics/step_values.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -22,32 +25,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kIteration[] = "iteration";
-constexpr char kConsumed[] = "consumed_samples";
-constexpr char kLearningRate[] = "learning-rate";
-constexpr char kGradNorm[] = "grad-norm";
-constexpr char kParamsNorm[] = "params-norm";
-constexpr char kNumZeros[] = "num-zeros";
-constexpr char kLossScale[] = "loss-scale";
-constexpr char kBatchSize[] = "batch-size";
-constexpr char kSkipped[] = "skipped";
-constexpr char kElapsed[] = "elapsed_ms";
-constexpr char kTokens[] = "tokens_per_second";
-constexpr char kTflops[] = "tflops";
-constexpr char kMfu[] = "mfu";
 constexpr absl::string_view kRecordStart = "{\"iteration\":";
 
-// Returns the key of a measure of an evaluation.
-std::string EvaluationKey(absl::string_view measure, bool on_test_set) {
-  return absl::StrCat(measure, on_test_set ? " test" : " validation");
-}
-
 bool HasEvaluation(const Json& object, bool on_test_set) {
-  return object.contains(EvaluationKey(kLmLossName, on_test_set));
+  return object.contains(EvaluationName(kLmLossName, on_test_set));
 }
 
 // JSON knows neither infinity nor NaN.
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+void Write(double value, const char* key, Json* object) { (*object)[key] = Number(value); }
+void Write(int64_t value, const char* key, Json* object) { (*object)[key] = value; }
+void Write(bool value, const char* key, Json* object) { (*object)[key] = value; }
+template <typename T>
+void Write(const std::optional<T>& value, const char* key, Json* object) {
+  if (value) Write(*value, key, object);
+}
 
 double ReadNumber(const Json& object, const std::string& key) {
   const auto found = object.find(key);
@@ -60,36 +53,50 @@ int64_t ReadInteger(const Json& object, const char* key) {
   return found == object.end() || !found->is_number_integer() ? 0 : found->get<int64_t>();
 }
 
+// Sets a field from the value with its key. A field that may be unset stays so where there is none.
+void Read(const Json& object, const char* key, double* field) { *field = ReadNumber(object, key); }
+void Read(const Json& object, const char* key, int64_t* field) {
+  *field = ReadInteger(object, key);
+}
+void Read(const Json& object, const char* key, bool* field) {
+  *field = object.contains(key) && object[key] == true;
+}
+template <typename T>
+void Read(const Json& object, const char* key, std::optional<T>* field) {
+  if (object.contains(key)) Read(object, key, &field->emplace());
+}
+
 StepMetrics ReadStep(const Json& object) {
   StepMetrics step;
-  step.iteration = ReadInteger(object, kIteration);
-  step.consumed_samples = ReadInteger(object, kConsumed);
+  const auto read = [&object](const Metric& metric, auto& field) {
+    Read(object, metric.key, &field);
+  };
+  VisitPosition(step, read);
   step.loss = ReadNumber(object, kLmLossName);
-  step.learning_rate = ReadNumber(object, kLearningRate);
-  if (object.contains(kGradNorm)) step.grad_norm = ReadNumber(object, kGradNorm);
-  if (object.contains(kParamsNorm)) step.params_norm = ReadNumber(object, kParamsNorm);
-  if (object.contains(kNumZeros)) step.num_zeros = ReadInteger(object, kNumZeros);
-  step.loss_scale = ReadNumber(object, kLossScale);
-  step.global_batch_size = ReadInteger(object, kBatchSize);
-  step.skipped = object.contains(kSkipped) && object[kSkipped] == true;
-  step.speed.elapsed_ms = ReadNumber(object, kElapsed);
-  step.speed.tokens_per_second = ReadNumber(object, kTokens);
-  step.speed.model_tflops = ReadNumber(object, kTflops);
-  if (object.contains(kMfu)) step.speed.mfu = ReadNumber(object, kMfu);
+  for (const Metric& measure : ModelMeasures()) {
+    if (measure.key != absl::string_view(kLmLossName) && object.contains(measure.key))
+      step.others.push_back({measure.key, ReadNumber(object, measure.key)});
+  }
+  VisitValues(step, read);
   return step;
 }
 
 EvaluationMetrics ReadEvaluation(const Json& object, bool on_test_set) {
   EvaluationMetrics evaluation;
-  evaluation.iteration = ReadInteger(object, kIteration);
+  evaluation.iteration = ReadInteger(object, metric::kIteration.key);
   evaluation.on_test_set = on_test_set;
-  evaluation.loss = ReadNumber(object, EvaluationKey(kLmLossName, on_test_set));
+  evaluation.loss = ReadNumber(object, EvaluationName(kLmLossName, on_test_set));
+  for (const Metric& measure : ModelMeasures()) {
+    const std::string key = EvaluationName(measure.key, on_test_set);
+    if (measure.key != absl::string_view(kLmLossName) && object.contains(key))
+      evaluation.others.push_back({measure.key, ReadNumber(object, key)});
+  }
   return evaluation;
 }
 
 bool IsMetrics(const Json& object) {
-  return object.is_object() && object.contains(kIteration) &&
-         object[kIteration].is_number_integer() &&
+  return object.is_object() && object.contains(metric::kIteration.key) &&
+         object[metric::kIteration.key].is_number_integer() &&
          (object.contains(kLmLossName) || HasEvaluation(object, /*on_test_set=*/false) ||
           HasEvaluation(object, /*on_test_set=*/true));
 }
@@ -130,7 +137,7 @@ absl::Status ForEachRecord(absl::string_view text, Visitor visit) {
 absl::StatusOr<std::string> RecordsUpTo(absl::string_view text, int64_t last_iteration) {
   std::string records;
   MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view line, const Json& object) {
-    if (ReadInteger(object, kIteration) > last_iteration) return false;
+    if (ReadInteger(object, metric::kIteration.key) > last_iteration) return false;
     absl::StrAppend(&records, line);
     return true;
   }));
@@ -152,32 +159,24 @@ absl::StatusOr<std::string> KeptRecords(FileSystem& fs, const std::string& path,
 
 std::string ToJsonLine(const StepMetrics& step) {
   Json object;
-  object[kIteration] = step.iteration;
-  object[kConsumed] = step.consumed_samples;
+  const auto write = [&object](const Metric& metric, const auto& field) {
+    Write(field, metric.key, &object);
+  };
+  VisitPosition(step, write);
   object[kLmLossName] = Number(step.loss);
   for (const NamedValue& other : step.others) object[other.name] = Number(other.value);
-  object[kLearningRate] = Number(step.learning_rate);
-  if (step.grad_norm) object[kGradNorm] = Number(*step.grad_norm);
-  if (step.params_norm) object[kParamsNorm] = Number(*step.params_norm);
-  if (step.num_zeros) object[kNumZeros] = *step.num_zeros;
-  object[kLossScale] = Number(step.loss_scale);
-  object[kBatchSize] = step.global_batch_size;
-  object[kSkipped] = step.skipped;
-  object[kElapsed] = Number(step.speed.elapsed_ms);
-  object[kTokens] = Number(step.speed.tokens_per_second);
-  object[kTflops] = Number(step.speed.model_tflops);
-  if (step.speed.mfu) object[kMfu] = Number(*step.speed.mfu);
+  VisitValues(step, write);
   return object.dump() + "\n";
 }
 
 std::string ToJsonLine(const EvaluationMetrics& evaluation) {
   Json object;
-  object[kIteration] = evaluation.iteration;
-  const std::string loss = EvaluationKey(kLmLossName, evaluation.on_test_set);
+  object[metric::kIteration.key] = evaluation.iteration;
+  const std::string loss = EvaluationName(kLmLossName, evaluation.on_test_set);
   object[loss] = Number(evaluation.loss);
-  object[loss + " ppl"] = Number(Perplexity(evaluation.loss));
+  object[PerplexityName(loss)] = Number(Perplexity(evaluation.loss));
   for (const NamedValue& other : evaluation.others)
-    object[EvaluationKey(other.name, evaluation.on_test_set)] = Number(other.value);
+    object[EvaluationName(other.name, evaluation.on_test_set)] = Number(other.value);
   return object.dump() + "\n";
 }
 

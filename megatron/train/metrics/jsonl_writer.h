@@ -7,7 +7,8 @@
 //   {"iteration":100,"lm loss validation":3.1,"lm loss validation ppl":22.2}
 //   {"iteration":100,"lm loss test":3.1,"lm loss test ppl":22.2}
 //
-// Keys are Megatron's TensorBoard tags where it has one. A number that is not finite is null.
+// Keys are Megatron's TensorBoard tags where it has one; metric_table.h has them all. A number that
+// is not finite is null.
 //
 // A run that continues from a checkpoint takes steps again that it had taken before it was stopped;
 // their old lines are dropped when the file is opened, so that the file reads as if nothing had
@@ -36,8 +37,7 @@
 
 namespace megatron {
 
-// The contents of a file. Its steps hold only the values of a line: no intervals, and no measures
-// of the model other than "lm loss".
+// The contents of a file. Its steps hold only the values of a line: no times and no intervals.
 struct MetricsHistory {
   std::vector<StepMetrics> steps;
   std::vector<EvaluationMetrics> evaluations;  // evaluations on the validation set

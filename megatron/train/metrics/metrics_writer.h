@@ -4,10 +4,21 @@
 #ifndef MEGATRON_TRAIN_METRICS_METRICS_WRITER_H_
 #define MEGATRON_TRAIN_METRICS_METRICS_WRITER_H_
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
 #include "megatron/train/metrics/step_metrics.h"
 
 namespace megatron {
+
+// What is known of a run when its writers are opened.
+struct RunStart {
+  int64_t last_iteration = 0;    // the run goes on after this one; 0: it begins
+  int64_t consumed_samples = 0;  // number of training samples up to there
+  std::string run_id;            // the same for each start of the same run
+  std::string config_text;       // the configuration, as EffectiveConfigText() writes it
+};
 
 // The rank that prints for all has the writers, and calls them on one thread, in the order of
 // training. An error is a warning and does not end the run; the writer is called again at the next

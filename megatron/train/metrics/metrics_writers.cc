@@ -7,38 +7,40 @@
 #include "megatron/train/metrics/console_writers.h"
 #include "megatron/train/metrics/jsonl_writer.h"
 #include "megatron/train/metrics/pipeline_timeline_writer.h"
+#include "megatron/train/metrics/tensorboard_writer.h"
 
 namespace megatron {
 
 void MetricsWriters::WriteStep(const StepMetrics& step) {
-  for (const auto& writer : writers_) LogFirstError(writer->WriteStep(step));
+  for (size_t i = 0; i < writers_.size(); ++i) LogFirstError(i, writers_[i]->WriteStep(step));
 }
 
 void MetricsWriters::WriteEvaluation(const EvaluationMetrics& evaluation) {
-  for (const auto& writer : writers_) LogFirstError(writer->WriteEvaluation(evaluation));
+  for (size_t i = 0; i < writers_.size(); ++i)
+    LogFirstError(i, writers_[i]->WriteEvaluation(evaluation));
 }
 
 void MetricsWriters::Sync() {
-  for (const auto& writer : writers_) LogFirstError(writer->Sync());
+  for (size_t i = 0; i < writers_.size(); ++i) LogFirstError(i, writers_[i]->Sync());
 }
 
-void MetricsWriters::LogFirstError(const absl::Status& status) {
-  if (status.ok() || failed_) return;
-  failed_ = true;
+void MetricsWriters::LogFirstError(size_t writer, const absl::Status& status) {
+  if (status.ok() || !logged_.emplace(writer, status.code()).second) return;
   console_->WarnOwn(absl::StrCat("metrics could not be written: ", status.message(),
                                  "; training continues, and further such errors are not printed"));
 }
 
-absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options,
-                                                  int64_t last_iteration, FileSystem& fs,
-                                                  RankConsole* console) {
+absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, const RunStart& start,
+                                                  FileSystem& fs, RankConsole* console) {
   MetricsWriters::List writers;
   if (!console->prints()) return MetricsWriters(std::move(writers), console);
   if (!options.metrics_file.empty()) {
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<MetricsWriter> jsonl,
-                              JsonlWriter::Open(fs, options.metrics_file, last_iteration));
+                              JsonlWriter::Open(fs, options.metrics_file, start.last_iteration));
     writers.push_back(std::move(jsonl));
   }
+  if (!options.tensorboard_dir.empty())
+    writers.push_back(std::make_unique<TensorboardWriter>(fs, options.tensorboard_dir, start));
   writers.push_back(std::make_unique<ProgressBarWriter>(console));
   writers.push_back(std::make_unique<LogLineWriter>(console));
   if (!options.pipeline_timeline_file.empty()) {

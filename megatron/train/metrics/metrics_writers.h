@@ -2,8 +2,9 @@
 #ifndef MEGATRON_TRAIN_METRICS_METRICS_WRITERS_H_
 #define MEGATRON_TRAIN_METRICS_METRICS_WRITERS_H_
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,8 @@
 
 namespace megatron {
 
-// Hands the metrics to each of its writers. Only the first error of all is printed: a full disk
-// would give one at every step.
+// Hands the metrics to each of its writers. Of each writer only the first error of each kind is
+// printed: a full disk would give one at every step.
 class MetricsWriters {
  public:
   using List = std::vector<std::unique_ptr<MetricsWriter>>;
@@ -32,19 +33,17 @@ class MetricsWriters {
   void Sync();
 
  private:
-  void LogFirstError(const absl::Status& status);
+  void LogFirstError(size_t writer, const absl::Status& status);
 
   List writers_;
   RankConsole* console_;
-  bool failed_ = false;
+  std::set<std::pair<size_t, absl::StatusCode>> logged_;
 };
 
-// Opens what the options ask for, for a run that goes on after `last_iteration` (0: from the
-// beginning). The rank that prints for all has writers, the others have none. Fails if a file can't
+// Opens what the options ask for. The rank that prints for all has writers, the others have none. Fails if a file can't
 // be opened.
-absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options,
-                                                  int64_t last_iteration, FileSystem& fs,
-                                                  RankConsole* console);
+absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, const RunStart& start,
+                                                  FileSystem& fs, RankConsole* console);
 
 }  // namespace megatron
 

@@ -1,7 +1,9 @@
 #include "megatron/train/metrics/metrics_writers.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status_matchers.h"
@@ -52,9 +54,9 @@ TEST(MetricsWritersTest, OnlyTheRankThatPrintsWrites) {
   options.metrics_file = "run/metrics.jsonl";
   RankProgress progress;
   RankConsole silent(/*prints=*/false, &progress), printing(/*prints=*/true, &progress);
-  ASSERT_THAT(OpenMetricsWriters(options, 0, disk, &silent), IsOk());
+  ASSERT_THAT(OpenMetricsWriters(options, RunStart(), disk, &silent), IsOk());
   EXPECT_FALSE(disk.Stat(options.metrics_file).ok());
-  auto writers = OpenMetricsWriters(options, 0, disk, &printing);
+  auto writers = OpenMetricsWriters(options, RunStart(), disk, &printing);
   ASSERT_THAT(writers, IsOk());
   writers->WriteStep({});
   EXPECT_THAT(ReadFileToString(disk, options.metrics_file),
@@ -69,7 +71,28 @@ TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsAnError) {
   options.metrics_file = "run/metrics.jsonl";
   RankProgress progress;
   RankConsole console(/*prints=*/true, &progress);
-  EXPECT_FALSE(OpenMetricsWriters(options, 0, full, &console).ok());
+  EXPECT_FALSE(OpenMetricsWriters(options, RunStart(), full, &console).ok());
+}
+
+TEST(MetricsWritersTest, ATensorboardThatCannotBeWrittenIsSaidOnceAndLosesNothingElse) {
+  MemoryFileSystem disk;
+  ASSERT_THAT(WriteFileAtomically(disk, "taken", "a file"), IsOk());
+  LoopOptions options;
+  options.metrics_file = "run/metrics.jsonl";
+  options.tensorboard_dir = "taken";
+  RankProgress progress;
+  RankConsole console(/*prints=*/true, &progress);
+  auto writers = OpenMetricsWriters(options, RunStart(), disk, &console);
+  ASSERT_THAT(writers, IsOk());
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 5; ++i) writers->WriteStep({});
+  writers->Sync();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const size_t first = said.find("metrics could not be written");
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("metrics could not be written", first + 1), std::string::npos) << said;
+  const std::string lines = *ReadFileToString(disk, options.metrics_file);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 5);
 }
 
 }  // namespace

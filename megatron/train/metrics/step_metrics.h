@@ -61,6 +61,10 @@ struct StepMetrics {
   std::optional<int64_t> num_zeros;   // set with logging.log_num_zeros_in_grad
   bool skipped = false;
   Speed speed;
+  int64_t world_size = 0;  // number of ranks; 0: unknown
+  // Memory by the ledger of the rank that writes, now and at its peak; set at iterations that are
+  // logged.
+  std::optional<int64_t> memory_bytes, peak_memory_bytes;
   // Set at iterations that are logged: each multiple of logging.log_interval, and the first one of
   // this program.
   std::optional<IntervalMetrics> interval;
@@ -70,6 +74,7 @@ struct StepMetrics {
 };
 
 struct EvaluationMetrics {
+  absl::Time time;  // time at which the evaluation ended
   int64_t iteration = 0;
   int64_t consumed_samples = 0;  // samples of the training set
   bool on_test_set = false;

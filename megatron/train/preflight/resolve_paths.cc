@@ -19,6 +19,7 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
   config::LoggingConfig* logging = config->mutable_logging();
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
+  if (logging->has_tensorboard_dir()) resolve(logging->mutable_tensorboard_dir());
   if (logging->has_pipeline_timeline_file()) resolve(logging->mutable_pipeline_timeline_file());
   if (logging->has_profile_dir()) resolve(logging->mutable_profile_dir());
   // The checkpoint keeps these, for programs that are started elsewhere.

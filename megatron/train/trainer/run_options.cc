@@ -185,6 +185,7 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   options.exit_duration_minutes = training.exit_duration_in_mins();
   options.log_throughput = config.logging().log_throughput();
   options.metrics_file = config.logging().metrics_file();
+  options.tensorboard_dir = config.logging().tensorboard_dir();
   options.pipeline_timeline_file = config.logging().pipeline_timeline_file();
   return options;
 }

@@ -30,6 +30,7 @@ struct LoopOptions {
   int64_t exit_duration_minutes = 0;  // 0: never
   bool log_throughput = false;
   std::string metrics_file;            // empty: none
+  std::string tensorboard_dir;         // empty: none
   std::string pipeline_timeline_file;  // empty: none
 };
 

@@ -13,6 +13,7 @@
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/trainer/run_identity.h"
 
 namespace megatron {
 namespace {
@@ -90,9 +91,18 @@ void TrainingLoop::PrintProfile(const absl::StatusOr<std::string>& profiled) {
   }
 }
 
+RunStart TrainingLoop::MetricsStart() const {
+  RunStart start;
+  start.last_iteration = first_iteration_;
+  start.consumed_samples = trainer_->progress().consumed_train_samples;
+  start.run_id = RunId(run_.description.identity);
+  start.config_text = run_.description.config_text;
+  return start;
+}
+
 ExitCode TrainingLoop::Train() {
   absl::StatusOr<MetricsWriters> metrics =
-      OpenMetricsWriters(options().loop, first_iteration_, fs_, rank_.console);
+      OpenMetricsWriters(options().loop, MetricsStart(), fs_, rank_.console);
   if (!metrics.ok()) return Fail(WithExitCode(metrics.status(), kExitIo));
   metrics_ = *std::move(metrics);
   if (Done()) {
@@ -129,6 +139,10 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time end = absl::Now();
   StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
   metrics.pipeline = &trainer_->measured_pipeline();
+  if (metrics.interval) {
+    metrics.memory_bytes = rank_.profile.ledger->current_bytes();
+    metrics.peak_memory_bytes = rank_.profile.ledger->peak_bytes();
+  }
   metrics_.WriteStep(metrics);
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
   if (!leaving && EvaluationIsDue()) {
@@ -175,7 +189,9 @@ absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_s
                                           ": nothing in its samples counts for it; a larger "
                                           "train.eval_iters may help"));
   }
-  metrics_.WriteEvaluation(ToEvaluationMetrics(measured, trainer_->progress(), on_test_set));
+  EvaluationMetrics metrics = ToEvaluationMetrics(measured, trainer_->progress(), on_test_set);
+  metrics.time = absl::Now();
+  metrics_.WriteEvaluation(metrics);
   return absl::OkStatus();
 }
 

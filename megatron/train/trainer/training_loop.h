@@ -65,6 +65,7 @@ class TrainingLoop {
   // Makes the error the rank's failure. Returns the code to leave with.
   ExitCode Fail(const absl::Status& error);
   ExitCode Train();
+  RunStart MetricsStart() const;
   // Prints what the profile has to say, or why it could not be written.
   void PrintProfile(const absl::StatusOr<std::string>& profiled);
   // Each returns the code to leave with, or nothing to go on.

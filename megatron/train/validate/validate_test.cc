@@ -391,6 +391,7 @@ TEST(ResolveDefaultsTest, ComputesWhatMegatronComputes) {
   EXPECT_EQ(config.train().global_batch_size(), 6);
   EXPECT_EQ(config.checkpoint().load(), "run/");
   EXPECT_EQ(config.logging().metrics_file(), "run/metrics.jsonl");
+  EXPECT_EQ(config.logging().tensorboard_dir(), "run/tensorboard");
 }
 
 TEST(ResolveDefaultsTest, KnowsTheFfnSizeOfLlama) {

@@ -1,0 +1,236 @@
+#include "megatron/train/metrics/metric_table.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace megatron {
+namespace {
+
+constexpr MetricAxis kIterations = MetricAxis::kIterations;
+constexpr MetricAxis kBoth = MetricAxis::kIterationsAndSamples;
+constexpr MetricRate kStep = MetricRate::kEachStep;
+constexpr MetricRate kLogLine = MetricRate::kEachLogLine;
+
+constexpr Metric kMeasures[] = {
+    {"lm loss", "lm loss", "nats per token", kBoth, kStep, "loss",
+     "Mean cross-entropy of the tokens that count."},
+    {"lm accuracy", "lm accuracy", "share", kBoth, kStep, "accuracy",
+     "Share of the tokens that count for which the right one is the likeliest."},
+    {"exact span accuracy", "exact span accuracy", "share", kBoth, kStep, "accuracy",
+     "Share of the masked spans of which every token is the likeliest."},
+    {"sop loss", "sop loss", "nats per sequence", kBoth, kStep, "loss",
+     "Mean cross-entropy of BERT's judgement of the order of two sentences."},
+    {"sop accuracy", "sop accuracy", "share", kBoth, kStep, "accuracy",
+     "Share of the sequences whose order of sentences BERT judges rightly."},
+    {"load_balancing_loss", "load_balancing_loss", "", kIterations, kStep, "experts",
+     "Auxiliary loss of the routers, without its coefficient, as a mean over layers: 1 if all "
+     "experts are chosen alike."},
+    {"seq_load_balancing_loss", "seq_load_balancing_loss", "", kIterations, kStep, "experts",
+     "Auxiliary loss of the routers over single sequences, without its coefficient."},
+    {"global_load_balancing_loss", "global_load_balancing_loss", "", kIterations, kStep, "experts",
+     "Auxiliary loss of the routers over the whole step, without its coefficient."},
+    {"z_loss", "z_loss", "", kIterations, kStep, "experts",
+     "Mean square of the routers' log-sum-exp, without its coefficient."},
+};
+
+}  // namespace
+
+namespace metric {
+
+const Metric kIteration = {
+    "iteration", "", "", kIterations, kStep, "", "Number of the step; the first one is 1."};
+const Metric kConsumedSamples = {"consumed_samples",
+                                 "",
+                                 "samples",
+                                 kIterations,
+                                 kStep,
+                                 "",
+                                 "Number of training samples up to and with this step."};
+const Metric kLearningRate = {"learning-rate",
+                              "learning-rate",
+                              "",
+                              kBoth,
+                              kStep,
+                              "learning rate",
+                              "Learning rate after the step."};
+const Metric kGradNorm = {
+    "grad-norm",
+    "grad-norm",
+    "",
+    kBoth,
+    kStep,
+    "gradient norm",
+    "Norm of all gradients together, before clipping; there is none if the step was skipped."};
+const Metric kParamsNorm = {"params-norm",
+                            "params-norm",
+                            "",
+                            kBoth,
+                            kStep,
+                            "norm of the parameters",
+                            "Norm of all parameters; needs `logging.log_params_norm`."};
+const Metric kNumZeros = {
+    "num-zeros",
+    "num-zeros",
+    "gradients",
+    kBoth,
+    kStep,
+    "",
+    "Number of gradients that are zero; needs `logging.log_num_zeros_in_grad`."};
+const Metric kLossScale = {"loss-scale",
+                           "loss-scale",
+                           "",
+                           kBoth,
+                           kStep,
+                           "loss scale",
+                           "Factor of the loss in the backward pass; 1 except with fp16."};
+const Metric kBatchSize = {"batch-size",
+                           "batch-size",
+                           "samples",
+                           kBoth,
+                           kStep,
+                           "batch size",
+                           "Number of samples of the step, of all ranks together."};
+const Metric kSkipped = {"skipped",
+                         "",
+                         "",
+                         kIterations,
+                         kStep,
+                         "",
+                         "Whether the update was skipped because gradients were not finite."};
+const Metric kElapsed = {"elapsed_ms",
+                         "",
+                         "ms",
+                         kIterations,
+                         kStep,
+                         "",
+                         "Time of the step, without evaluations and saves."};
+const Metric kIterationTime = {"",
+                               "iteration-time",
+                               "s",
+                               kIterations,
+                               kStep,
+                               "time of an iteration",
+                               "Time of the step, without evaluations and saves."};
+const Metric kTokensPerSecond = {
+    "tokens_per_second", "tokens_per_second",           "tokens/s", kIterations, kStep,
+    "tokens per second", "Speed of all ranks together."};
+const Metric kTflops = {
+    "tflops",
+    "",
+    "TFLOP/s",
+    kIterations,
+    kStep,
+    "",
+    "Model FLOPs per second of all ranks together; attention counts where it is causal."};
+const Metric kThroughput = {"",
+                            "throughput",
+                            "TFLOP/s per rank",
+                            kIterations,
+                            kStep,
+                            "throughput",
+                            "Model FLOPs per second of one rank."};
+const Metric kMfu = {"mfu",
+                     "mfu",
+                     "share",
+                     kIterations,
+                     kStep,
+                     "model FLOPs utilization",
+                     "Share of the peak of all devices, if that is known."};
+
+const Metric kWorldSize = {"", "world-size", "ranks", kBoth, kLogLine, "", "Number of ranks."};
+const Metric kSkippedIterations = {
+    "",
+    "skipped-iterations",
+    "iterations",
+    kIterations,
+    kLogLine,
+    "skipped iterations",
+    "Number of iterations since the last log line whose update was skipped."};
+const Metric kNanIterations = {
+    "",
+    "nan-iterations",
+    "iterations",
+    kIterations,
+    kLogLine,
+    "skipped iterations",
+    "Number of skipped iterations since the last log line whose loss was not finite."};
+const Metric kMemory = {
+    "",
+    "mem-allocated-bytes",
+    "bytes",
+    kIterations,
+    kLogLine,
+    "memory",
+    "Memory that the last rank holds for weights, gradients, optimizer and activations."};
+const Metric kPeakMemory = {"",
+                            "mem-max-allocated-bytes",
+                            "bytes",
+                            kIterations,
+                            kLogLine,
+                            "memory",
+                            "The most memory that the last rank has held for these."};
+
+const Metric kPerplexity = {"lm loss validation ppl",
+                            "lm loss validation ppl",
+                            "",
+                            kBoth,
+                            MetricRate::kEachEvaluation,
+                            "perplexity",
+                            "Perplexity: e to the power of the validation loss, at most e^20."};
+
+}  // namespace metric
+
+absl::Span<const Metric* const> AllMetrics() {
+  static const auto* const all = [] {
+    auto* const metrics =
+        new std::vector<const Metric*>{&metric::kIteration, &metric::kConsumedSamples};
+    for (const Metric& measure : kMeasures) metrics->push_back(&measure);
+    for (const Metric* metric :
+         {&metric::kLearningRate, &metric::kGradNorm, &metric::kParamsNorm, &metric::kNumZeros,
+          &metric::kLossScale, &metric::kBatchSize, &metric::kSkipped, &metric::kElapsed,
+          &metric::kIterationTime, &metric::kTokensPerSecond, &metric::kTflops,
+          &metric::kThroughput, &metric::kMfu, &metric::kWorldSize, &metric::kSkippedIterations,
+          &metric::kNanIterations, &metric::kMemory, &metric::kPeakMemory, &metric::kPerplexity})
+      metrics->push_back(metric);
+    return metrics;
+  }();
+  return *all;
+}
+
+absl::Span<const Metric> ModelMeasures() { return kMeasures; }
+
+const Metric* FindMeasure(absl::string_view name) {
+  for (const Metric& measure : kMeasures) {
+    if (measure.key == name) return &measure;
+  }
+  return nullptr;
+}
+
+std::string EvaluationName(absl::string_view measure, bool on_test_set) {
+  return absl::StrCat(measure, on_test_set ? " test" : " validation");
+}
+
+std::string PerplexityName(absl::string_view name) { return absl::StrCat(name, " ppl"); }
+
+std::string DescribeMetric(const Metric& metric) {
+  const absl::string_view unit = metric.unit;
+  return absl::StrCat(metric.help, unit.empty() ? "" : " Unit: ", unit, unit.empty() ? "" : ".");
+}
+
+std::string MetricReference() {
+  const auto name = [](absl::string_view text) {
+    return text.empty() ? std::string() : absl::StrCat("`", text, "`");
+  };
+  std::string text =
+      "| metrics.jsonl | TensorBoard | unit | meaning |\n"
+      "|---|---|---|---|\n";
+  for (const Metric* metric : AllMetrics()) {
+    absl::StrAppend(&text, "| ", name(metric->key), " | ", name(metric->tag),
+                    metric->axis == kBoth ? " *" : "", metric->rate == kLogLine ? " †" : "", " | ",
+                    metric->unit, " | ", metric->help, " |\n");
+  }
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,68 @@
+// The one table of a run's metrics: how each is called, and what it means. metrics.jsonl, the
+// TensorBoard files and docs/metrics.md read it.
+//
+// A new metric is a row in metric_table.cc, and a line in VisitValues (step_values.h) or, for a value
+// that metrics.jsonl does not have, in TensorboardWriter::WriteStep.
+#ifndef MEGATRON_TRAIN_METRICS_METRIC_TABLE_H_
+#define MEGATRON_TRAIN_METRICS_METRIC_TABLE_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace megatron {
+
+// When TensorBoard gets the value. metrics.jsonl has the values of steps at every step.
+enum class MetricRate { kEachStep, kEachLogLine, kEachEvaluation };
+
+enum class MetricAxis {
+  kIterations,
+  kIterationsAndSamples,  // in a second curve, "<tag> vs samples", x counts consumed samples
+};
+
+struct Metric {
+  const char* key;    // name in metrics.jsonl; empty: it is not there
+  const char* tag;    // name in TensorBoard; empty: it is not there
+  const char* unit;   // empty: none
+  MetricAxis axis;    // TensorBoard's x
+  MetricRate rate;    // TensorBoard's
+  const char* chart;  // the picture of TensorBoard's layout that has the curve; empty: none
+  const char* help;   // a sentence
+};
+
+namespace metric {
+
+// Values of every step.
+extern const Metric kIteration, kConsumedSamples, kLearningRate, kGradNorm, kParamsNorm, kNumZeros,
+    kLossScale, kBatchSize, kSkipped, kElapsed, kIterationTime, kTokensPerSecond, kTflops,
+    kThroughput, kMfu;
+// Values of the steps that are logged.
+extern const Metric kWorldSize, kSkippedIterations, kNanIterations, kMemory, kPeakMemory;
+// Values of evaluations, besides the measures of the model.
+extern const Metric kPerplexity;
+
+}  // namespace metric
+
+// All metrics, in the order of the documentation.
+absl::Span<const Metric* const> AllMetrics();
+
+// The measures of all models (models/measure.h), kLmLossName first. They are among AllMetrics().
+absl::Span<const Metric> ModelMeasures();
+// Returns the one with this name; null if there is none.
+const Metric* FindMeasure(absl::string_view name);
+
+// Returns the name of a measure's mean over an evaluation: "lm loss validation".
+std::string EvaluationName(absl::string_view measure, bool on_test_set);
+// Returns the name of the perplexity of a loss with that name: "lm loss validation ppl".
+std::string PerplexityName(absl::string_view name);
+
+// Returns what TensorBoard shows with the curve: the help and the unit.
+std::string DescribeMetric(const Metric& metric);
+
+// Returns the table of docs/metrics.md.
+std::string MetricReference();
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_METRICS_METRIC_TABLE_H_
