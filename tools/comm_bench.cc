@@ -18,6 +18,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/tcp_job.h"
 #include "megatron/comm/nccl/nccl_api.h"

@@ -1,6 +1,6 @@
 // Measures one training step of a model on this machine: its speed, the time of each operation, and
 // both in relation to the rate of the matrix products alone, ours and Eigen's, on the step's own
-// shapes in the same process. For BERT it also compares a step of packed samples of any length with
+// shapes, and to the peak of fused multiply-adds, in the same process. For BERT it also compares a step of packed samples of any length with
 // the step of as many samples that are padded to the longest.
 //
 //   bazel run //tools:step_benchmark -- --config=gpt2_124m --micro_batch_size=4 --seq_length=256
@@ -24,6 +24,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cpu/eigen_matmul.h"
+#include "megatron/ops/cpu/fma_peak.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/linear.h"
@@ -302,8 +303,12 @@ absl::StatusOr<LoadedConfig> LoadModel() {
   return LoadConfig(absl::GetFlag(FLAGS_config), overrides, ConfigPurpose::kRun);
 }
 
-void Print(const std::string& name, double seconds, double step) {
-  std::printf("  %-36s %9.1f ms %5.1f %%\n", name.c_str(), seconds * 1e3, 100 * seconds / step);
+// `seconds` is the time of all runs of the part, `peak` is in GFLOP/s.
+void Print(const Part& part, double seconds, double step, double peak) {
+  std::printf("  %-36s %9.1f ms %5.1f %%", part.name.c_str(), seconds * 1e3, 100 * seconds / step);
+  const double rate = part.flops * static_cast<double>(part.count) / seconds * 1e-9;
+  if (part.flops > 0) std::printf("  %7.1f GFLOP/s, %5.1f %% of the peak", rate, 100 * rate / peak);
+  std::printf("\n");
 }
 
 // Steps of samples of any length and of samples that are all padded to the longest, in turn.
@@ -354,7 +359,7 @@ absl::Status Benchmark(const std::vector<std::string>&) {
   StepParts parts(model, samples, length, &pool);
 
   const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
-  std::vector<double> steps, ours, eigens;
+  std::vector<double> steps, ours, eigens, peaks;
   std::map<std::string, std::vector<double>> times;
   absl::Status status;
   auto step = [&] { status = trainer->Step(source, false, nullptr).status(); };
@@ -371,6 +376,7 @@ absl::Status Benchmark(const std::vector<std::string>&) {
       if (part.eigen == nullptr) continue;
       our += seconds;
       eigen += Seconds(part.eigen) * static_cast<double>(part.count);
+      peaks.push_back(ops::MeasureFmaPeak(&pool));
     }
     ours.push_back(our);
     eigens.push_back(eigen);
@@ -393,15 +399,19 @@ absl::Status Benchmark(const std::vector<std::string>&) {
       "matrix products alone, the step's shapes: %.1f GFLOP/s ours, %.1f Eigen's (fp32): ratio "
       "%.3f\n",
       our_rate, eigen_rate, our_rate / eigen_rate);
+  const double peak = Median(peaks) * 1e-9;
   std::printf("step / better of the two: %.1f %%\n",
               100 * flops / seconds * 1e-9 / std::max(our_rate, eigen_rate));
+  std::printf(
+      "fused multiply-adds alone: %.1f GFLOP/s; products / peak: %.1f %%, step / peak: %.1f %%\n",
+      peak, 100 * our_rate / peak, 100 * flops / seconds * 1e-9 / peak);
   double rest = seconds;
   for (const Part& part : parts.parts()) {
     const double part_seconds = Median(times[part.name]);
-    Print(part.name, part_seconds, seconds);
+    Print(part, part_seconds, seconds, peak);
     rest -= part_seconds;
   }
-  Print("the rest (activations, embedding, optimizer, data)", rest, seconds);
+  Print({"the rest (activations, embedding, optimizer, data)"}, rest, seconds, peak);
   if (model.kind != ModelKind::kBert) return absl::OkStatus();
   int64_t shortest = absl::GetFlag(FLAGS_shortest_sample);
   if (shortest == 0) shortest = std::max<int64_t>(1, length / 4);

@@ -8,7 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 
 namespace megatron {
 

@@ -1,9 +1,8 @@
 // Communicator: what a backend (threads, TCP, NCCL) implements. Layers use ProcessGroup instead,
 // which checks arguments and holds a Communicator.
 //
-// Vocabulary. A *group* is an ordered list of ranks; *rank* and *peer* here are numbers within it.
-// A *call* is one operation with its buffers, as a value: backends compare calls across ranks,
-// number them and report them without knowing what each means.
+// Vocabulary. A *group* is an ordered list of ranks; *rank* is a number within it. A *call* is one
+// operation with its buffers (collective.h).
 //
 // Ordering. All ranks of a group make the same collective calls in the same order. kExchange alone
 // is not a collective: it concerns the ranks that it names, and messages from one rank to another
@@ -18,53 +17,18 @@
 #ifndef MEGATRON_COMM_COMMUNICATOR_H_
 #define MEGATRON_COMM_COMMUNICATOR_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
-#include "megatron/tensor/stream.h"
-#include "megatron/tensor/tensor.h"
+#include "megatron/comm/collective.h"
+#include "megatron/tensor/device.h"
 
 namespace megatron {
 
-enum class ReduceOp : uint8_t { kSum, kMax, kMin };
-
-enum class Collective : uint8_t {
-  kAllReduce,      // `in` is reduced in place
-  kAllGather,      // `in` to `out`
-  kReduceScatter,  // `in` to `out`
-  kAllToAll,       // equal parts of `in` to `out`
-  kAllToAllV,      // parts of send_counts and receive_counts rows of `in` to `out`
-  kBroadcast,      // `in` is written in place, from root
-  kBarrier,
-  kExchange,  // sends, receives
-};
-
-const char* Name(ReduceOp op);            // "sum"
-const char* Name(Collective collective);  // "all-reduce"
-
-// A message of an exchange: the tensor to send to `peer`, or to receive from it.
-struct Transfer {
-  int peer = 0;
-  Tensor tensor;
-};
-
-// One operation. Tensors are contiguous. Spans and tensors need to live until Run returns.
-struct CollectiveCall {
-  Collective collective = Collective::kBarrier;
-  Tensor in, out;
-  ReduceOp reduce = ReduceOp::kSum;
-  int root = 0;
-  absl::Span<const int64_t> send_counts, receive_counts;
-  absl::Span<const Transfer> sends, receives;
-
-  // Returns what ranks must agree on, for messages: "all-reduce(sum) of fp32[2, 3]".
-  std::string Describe() const;
-};
+class Stream;
 
 class Communicator {
  public:

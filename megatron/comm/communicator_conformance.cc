@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 

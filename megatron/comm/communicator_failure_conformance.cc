@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 
 namespace megatron {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 
 namespace megatron {
 namespace {
@@ -43,14 +44,14 @@ class CountedCommunicator : public Communicator {
 }  // namespace
 
 void BytesSent::Add(const std::string& group, Collective collective, int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Count& count = counts_[{group, collective}];
   count.bytes += bytes;
   ++count.calls;
 }
 
 BytesSent::Count BytesSent::CountOf(const std::string& prefix, Collective collective) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Count sum;
   for (const auto& [key, count] : counts_) {
     if (key.second != collective || !absl::StartsWith(key.first, prefix)) continue;
@@ -69,14 +70,14 @@ int64_t BytesSent::CallsOf(const std::string& prefix, Collective collective) con
 }
 
 int64_t BytesSent::Total() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   int64_t bytes = 0;
   for (const auto& [key, count] : counts_) bytes += count.bytes;
   return bytes;
 }
 
 void BytesSent::Reset() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   counts_.clear();
 }
 

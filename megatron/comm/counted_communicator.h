@@ -13,13 +13,16 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
-#include "megatron/comm/communicator.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "megatron/comm/collective.h"
 
 namespace megatron {
+
+class Communicator;
 
 // The bytes and calls of one rank. Thread-safe.
 class BytesSent {
@@ -38,8 +41,8 @@ class BytesSent {
   };
   Count CountOf(const std::string& prefix, Collective collective) const;
 
-  mutable std::mutex mutex_;
-  std::map<std::pair<std::string, Collective>, Count> counts_;
+  mutable absl::Mutex mutex_;
+  std::map<std::pair<std::string, Collective>, Count> counts_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns the bytes that each of `size` ranks sends if data moves no more than necessary:

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/thread/run_ranks.h"
 

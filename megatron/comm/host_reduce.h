@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 #include "megatron/tensor/dtype.h"
 
 namespace megatron {

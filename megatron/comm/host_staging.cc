@@ -3,8 +3,11 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/comm/collective.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {

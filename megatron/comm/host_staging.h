@@ -3,10 +3,11 @@
 #ifndef MEGATRON_COMM_HOST_STAGING_H_
 #define MEGATRON_COMM_HOST_STAGING_H_
 
-#include "megatron/comm/communicator.h"
-#include "megatron/tensor/stream.h"
-
 namespace megatron {
+
+class Communicator;
+class Stream;
+struct CollectiveCall;
 
 // Copies the call's tensors to the host, runs the call there and copies the results back. It waits
 // for the stream.

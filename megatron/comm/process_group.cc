@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "glog/logging.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/host_staging.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/trace/trace.h"
@@ -81,6 +82,13 @@ ProcessGroup ProcessGroup::ForPlanning(int size, int rank, const std::string& na
   CHECK(rank >= 0 && rank < size) << rank << " of " << size;
   if (size == 1) return ProcessGroup();
   return ProcessGroup(std::make_shared<PlanningCommunicator>(size, rank, name));
+}
+
+int ProcessGroup::size() const { return communicator_ ? communicator_->size() : 1; }
+int ProcessGroup::rank() const { return communicator_ ? communicator_->rank() : 0; }
+std::string ProcessGroup::name() const { return communicator_ ? communicator_->name() : "self"; }
+absl::Status ProcessGroup::status() const {
+  return communicator_ ? communicator_->status() : absl::OkStatus();
 }
 
 void ProcessGroup::Run(const CollectiveCall& call, const Stream& stream) const {

@@ -28,11 +28,13 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
+
+class Communicator;
 
 class ProcessGroup {
  public:
@@ -43,10 +45,10 @@ class ProcessGroup {
   // meta streams only.
   static ProcessGroup ForPlanning(int size, int rank, const std::string& name);
 
-  int size() const { return communicator_ ? communicator_->size() : 1; }
-  int rank() const { return communicator_ ? communicator_->rank() : 0; }
-  std::string name() const { return communicator_ ? communicator_->name() : "self"; }
-  absl::Status status() const { return communicator_ ? communicator_->status() : absl::OkStatus(); }
+  int size() const;
+  int rank() const;
+  std::string name() const;  // "self" for a group of this rank alone
+  absl::Status status() const;
   // Null for a group of this rank alone.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 
 namespace megatron {
 namespace {

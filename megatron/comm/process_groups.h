@@ -5,11 +5,12 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "megatron/comm/communicator.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/rank_grid.h"
 
 namespace megatron {
+
+class Communicator;
 
 // A group with one rank is a default ProcessGroup. Ranks within a group ascend by world rank.
 struct ProcessGroups {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "megatron/layers/dropout_site.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {

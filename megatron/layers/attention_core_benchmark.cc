@@ -7,6 +7,7 @@
 
 #include "benchmark/benchmark.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/layers/attention_core.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/ops/host_tensor.h"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "megatron/tensor/float8.h"
+#include "megatron/tensor/float8_format.h"
 
 namespace megatron {
 

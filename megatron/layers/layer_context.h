@@ -27,15 +27,14 @@
 
 #include <cstdint>
 
-#include "megatron/base/philox.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/layers/micro_batch.h"
-#include "megatron/ops/dropout.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
-#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
+
+class WeightBlocks;
 
 struct LayerContext {
   ProcessGroup tensor_group;  // the ranks over which weight matrices are cut
@@ -76,36 +75,6 @@ struct LayerContext {
     return x_T.Slice(0, tensor_group.rank() * rows(), (tensor_group.rank() + 1) * rows());
   }
 };
-
-// The places in the model where dropout is applied. The values are part of what a seed means, so
-// they must never be renumbered.
-enum class DropoutSite : uint32_t {
-  kEmbedding = 0,
-  kAttentionProbabilities = 1,
-  kAttentionOutput = 2,
-  kMlpOutput = 3,
-  kCrossAttentionProbabilities = 4,
-  kCrossAttentionOutput = 5,
-  kDecoderEmbedding = 6,  // in a model whose kEmbedding is its encoder's
-  kRouterInput = 7        // jitter
-};
-
-// The dropout of one site of one layer (numbered over the whole model, from 0) for this
-// micro-batch.
-inline ops::Dropout DropoutAt(const LayerContext& ctx, float probability, int64_t layer,
-                              DropoutSite site) {
-  ops::Dropout dropout;
-  if (!ctx.training || probability == 0) return dropout;
-  dropout.probability = probability;
-  dropout.key = DeriveKey(ctx.seed, kPhiloxDropout, static_cast<uint64_t>(layer),
-                          static_cast<uint32_t>(site));
-  const bool all_tokens = site == DropoutSite::kAttentionProbabilities ||
-                          site == DropoutSite::kCrossAttentionProbabilities;
-  dropout.sample_T = all_tokens ? ctx.batch->sample_T : ctx.MyRows(ctx.batch->sample_T);
-  dropout.position_T =
-      all_tokens ? ctx.batch->sample_position_T : ctx.MyRows(ctx.batch->sample_position_T);
-  return dropout;
-}
 
 }  // namespace megatron
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/ops/tolerances.h"

@@ -7,6 +7,7 @@
 #include "megatron/ops/embedding.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 

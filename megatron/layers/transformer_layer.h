@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "megatron/layers/cross_attention.h"
+#include "megatron/layers/dropout_site.h"
 #include "megatron/layers/mlp.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/self_attention.h"

@@ -4,6 +4,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/layers/layer_harness.h"
+#include "megatron/layers/moe/expert_groups.h"
 
 namespace megatron {
 namespace {

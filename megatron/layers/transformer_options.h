@@ -8,9 +8,10 @@
 
 #include "megatron/layers/float8_options.h"
 #include "megatron/layers/moe/moe_options.h"
-#include "megatron/ops/attention.h"
-#include "megatron/ops/linear.h"
-#include "megatron/ops/norm.h"
+#include "megatron/ops/activation_type.h"
+#include "megatron/ops/attention_kernel.h"
+#include "megatron/ops/norm_options.h"
+#include "megatron/tensor/dtype.h"
 
 namespace megatron {
 

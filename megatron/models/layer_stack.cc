@@ -4,6 +4,7 @@
 
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 

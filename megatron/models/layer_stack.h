@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/transformer_layer.h"
 #include "megatron/models/layer_recompute.h"

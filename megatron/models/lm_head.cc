@@ -30,17 +30,16 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
         NormOptions{transformer.norm, norm + "weight", norm + "bias", hidden_size_,
                     /*partial_over_tensor=*/transformer.sequence_parallel});
   }
-  const bool is_bert = options.kind == ModelKind::kBert;
-  if (is_bert) {
+  if (options.masked_lm_transform) {
     transform_ = std::make_unique<MaskedLmTransform>(transformer, options.masked_lm_activation);
   }
-  if (is_bert || options.output_bias) {
+  if (options.output_bias) {
     bias_V_.name = "output_layer.bias";
     bias_V_.sharding =
         SplitOverTensor({options.padded_vocab_size}, 0, tensor_group.size(), tensor_group.rank());
     bias_V_.weight_decay = false;
   }
-  CHECK(is_bert || !options.sentence_order_head);
+  CHECK(options.masked_lm_transform || !options.sentence_order_head);
   CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
   if (options.sentence_order_head) order_ = std::make_unique<SentenceOrderHead>(transformer);
 }

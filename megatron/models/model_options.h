@@ -20,14 +20,16 @@ struct ModelOptions {
   bool tied_embeddings = true;
   float embedding_init_std = 0.02f;
   int64_t num_token_types = 0;  // number of rows of the table of token types; 0: no such table
-  // The GELU of BERT's head (bert/masked_lm_transform.h).
+  // A layer in front of the output matrix (bert/masked_lm_transform.h), and its GELU. MakeBertStage
+  // gives every BERT the layer, and output_bias.
+  bool masked_lm_transform = false;
   ops::Activation masked_lm_activation = ops::Activation::kGeluErf;
   // BERT predicts from each sequence's first token in which order its two parts stand.
   bool sentence_order_head = false;
   // Number of layers of T5's encoder; 0 for the other kinds. `transformer` describes the decoder,
   // and the encoder but for what t5/t5_options.h changes.
   int64_t num_encoder_layers = 0;
-  bool output_bias = false;  // a bias behind the output matrix; BERT's head always has it
+  bool output_bias = false;  // a bias behind the output matrix
   float output_scale = 1;    // factor of the hidden states in front of the output matrix
   LayerRecompute layer_recompute;
   // Number of tokens whose logits are in memory at once; 0: those of a whole micro-batch.

@@ -21,6 +21,7 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/micro_batch.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/moe/router_state.h"
 #include "megatron/layers/rotary.h"

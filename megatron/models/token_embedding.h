@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "megatron/layers/dropout_site.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_embedding.h"

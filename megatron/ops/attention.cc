@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/isa.h"

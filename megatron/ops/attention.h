@@ -20,19 +20,12 @@
 #ifndef MEGATRON_OPS_ATTENTION_H_
 #define MEGATRON_OPS_ATTENTION_H_
 
+#include "megatron/ops/attention_kernel.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron::ops {
-
-// The kernels of a CUDA device. The CPU has one kernel and ignores this.
-enum class AttentionKernel {
-  kOwn,
-  kHopper,  // cuda/hopper, for compute capability 9.0, if it supports the call; else kOwn
-  kCudnn,   // cuDNN (cuda/cudnn), if it supports the call; else kOwn
-  kCudnnDeterministic,  // kCudnn with gradients of the same bits in every run; takes more memory
-};
 
 struct Attention {
   AttentionKernel kernel = AttentionKernel::kOwn;

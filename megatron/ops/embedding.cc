@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/embedding_kernels.h"
 #include "megatron/ops/cpu/isa.h"

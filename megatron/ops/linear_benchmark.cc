@@ -1,13 +1,16 @@
 // The matrix products of linear layers at the shapes of a GPT-2 124M step of 1024 tokens, beside
-// Eigen's on the same threads in the same process: `vs_eigen` is our rate divided by Eigen's.
+// Eigen's and the peak of the machine's fused multiply-adds, on the same threads in the same
+// process: `vs_eigen` is our rate divided by Eigen's, `of_peak` our rate divided by the peak.
 //
-// Runs alternate between ours and Eigen's, so that both see the same state of the machine.
+// Ours, Eigen's and the peak are measured in turn, so that all see the same state of the machine.
 // Arguments: tokens, output features, input features.
 #include <chrono>
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/eigen_matmul.h"
+#include "megatron/ops/cpu/fma_peak.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/linear.h"
 #include "megatron/tensor/memory.h"
@@ -52,17 +55,21 @@ void Compare(benchmark::State& state, ThreadPool* pool, int64_t rows, const Ours
   const auto theirs = [&] { pool->ParallelFor(rows, eigen_rows); };
   ours();
   theirs();
-  double our_seconds = 0, eigen_seconds = 0;
+  double our_seconds = 0, eigen_seconds = 0, peak = 0;
   for (auto _ : state) {
     const double seconds = Seconds(ours);
     our_seconds += seconds;
     eigen_seconds += Seconds(theirs);
+    peak += MeasureFmaPeak(pool);
     state.SetIterationTime(seconds);
   }
+  peak /= static_cast<double>(state.iterations());
   const double flops = 2.0 * state.range(0) * state.range(1) * state.range(2) * state.iterations();
   state.counters["GFLOP/s"] = flops / our_seconds / 1e9;
   state.counters["eigen_GFLOP/s"] = flops / eigen_seconds / 1e9;
   state.counters["vs_eigen"] = eigen_seconds / our_seconds;
+  state.counters["peak_GFLOP/s"] = peak / 1e9;
+  state.counters["of_peak"] = flops / our_seconds / peak;
 }
 
 void BM_Forward(benchmark::State& state) {

@@ -9,17 +9,11 @@
 #define MEGATRON_OPS_NORM_H_
 
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/norm_options.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron::ops {
-
-struct Norm {
-  enum Kind { kLayerNorm, kRmsNorm };
-  Kind kind = kLayerNorm;
-  float epsilon = 1e-5f;
-  bool zero_centered_gamma = false;  // the scale is 1 + gamma ("layernorm 1p")
-};
 
 // The parameters of one norm and the statistics that forward writes and backward reads.
 struct NormTensors {

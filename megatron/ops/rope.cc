@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/rope_kernels.h"

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/allocation_counter.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/ops/tolerances.h"

@@ -6,6 +6,7 @@
 
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/comm_stream.h"
 #include "megatron/optim/comm_worker.h"

@@ -29,9 +29,10 @@ constexpr int64_t kRows = 30, kColumns = 5;
 // signs of its weights, so that a missing or stale weight changes the result.
 class Model {
  public:
+  // `unit` is that of the optimizer's rule.
   Model(const ProcessGroups& groups, DataSharding sharding, const DataParallelOptions& how,
-        DType dtype = DType::kFloat32)
-      : groups_(groups), dtype_(dtype), how_(how), sharding_(sharding) {}
+        DType dtype = DType::kFloat32, ShardUnit unit = ShardUnit::kElement)
+      : groups_(groups), dtype_(dtype), how_(how), sharding_(sharding), unit_(unit) {}
 
   void Build(const Stream& stream, const WholeBlockSizes& sizes) {
     model_ = std::make_unique<TestModel>(OptimizerOptions(), dtype_);
@@ -47,6 +48,7 @@ class Model {
     model_->buffer_options.data = {groups_.data_context.size(), groups_.data_context.rank()};
     model_->buffer_options.expert_data = {groups_.expert_data.size(), groups_.expert_data.rank()};
     model_->buffer_options.sharding = sharding_;
+    if (unit_ == ShardUnit::kParameter) model_->rule = std::make_unique<NormedMomentumRule>();
     model_->Build(stream.device());
     model_->Connect(groups_, stream, how_, sizes);
   }
@@ -85,6 +87,7 @@ class Model {
   const DType dtype_;
   const DataParallelOptions how_;
   const DataSharding sharding_;
+  const ShardUnit unit_;
   std::unique_ptr<TestModel> model_;
   std::vector<std::vector<Parameter*>> blocks_;
 };
@@ -100,11 +103,12 @@ struct Case {
   DataParallelOptions how;
   int micro_batches = kMicroBatches;
   DType dtype = DType::kFloat32;
+  ShardUnit unit = ShardUnit::kElement;
 };
 
 absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
                               const ProcessGroups& planned) {
-  Model plan(planned, c.sharding, c.how, c.dtype);
+  Model plan(planned, c.sharding, c.how, c.dtype, c.unit);
   plan.Build(Stream::Meta(), {});
   plan.model().parallel->StartStep(c.micro_batches);
   for (int m = 0; m < c.micro_batches; ++m) plan.RunMicroBatch(m, Stream::Meta());
@@ -114,7 +118,7 @@ absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
   const Stream stream = Stream::Cpu(&pool);
   Outcome outcome;
   outcome.whole = plan.model().parallel->HighWater();
-  Model model(groups, c.sharding, c.how, c.dtype);
+  Model model(groups, c.sharding, c.how, c.dtype, c.unit);
   model.Build(stream, outcome.whole);
   model.model().buffers->InitializeWeights(4, stream);
   for (int step = 0; step < kSteps; ++step) {
@@ -165,27 +169,34 @@ void ExpectSame(const Outcome& a, const Outcome& b) {
 }
 
 // The gradients are small fractions: their sums are exact in any order.
+absl::Status CompareShardings(ShardUnit unit) {
+  return RunCases([unit](const auto& train) {
+    for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Case c;
+      c.dtype = dtype;
+      c.unit = unit;
+      const Outcome plain = train(c);
+      EXPECT_GT(plain.norms[0], 1);
+      for (auto sharding : {DataSharding::kNone, DataSharding::kStates, DataSharding::kGradients,
+                            DataSharding::kWeights}) {
+        for (int overlap = 0; overlap < 4; ++overlap) {
+          SCOPED_TRACE(absl::StrCat("sharding ", static_cast<int>(sharding), " overlap ", overlap));
+          c.sharding = sharding;
+          c.how.overlap_grad_reduce = (overlap & 1) != 0;
+          c.how.overlap_param_gather = (overlap & 2) != 0;
+          ExpectSame(train(c), plain);
+        }
+      }
+    }
+  });
+}
+
 TEST(DataParallelTest, EveryShardingWithOverlapOrWithoutTrainsTheSameBits) {
-  EXPECT_THAT(RunCases([](const auto& train) {
-                for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-                  Case c;
-                  c.dtype = dtype;
-                  const Outcome plain = train(c);
-                  EXPECT_GT(plain.norms[0], 1);
-                  for (auto sharding : {DataSharding::kNone, DataSharding::kStates,
-                                        DataSharding::kGradients, DataSharding::kWeights}) {
-                    for (int overlap = 0; overlap < 4; ++overlap) {
-                      SCOPED_TRACE(absl::StrCat("sharding ", static_cast<int>(sharding),
-                                                " overlap ", overlap));
-                      c.sharding = sharding;
-                      c.how.overlap_grad_reduce = (overlap & 1) != 0;
-                      c.how.overlap_param_gather = (overlap & 2) != 0;
-                      ExpectSame(train(c), plain);
-                    }
-                  }
-                }
-              }),
-              IsOk());
+  EXPECT_THAT(CompareShardings(ShardUnit::kElement), IsOk());
+}
+
+TEST(DataParallelTest, EveryShardingTrainsTheSameBitsByARuleForWholeParameters) {
+  EXPECT_THAT(CompareShardings(ShardUnit::kParameter), IsOk());
 }
 
 // Elements of a block. The matrix of 33 * 5 = 165 elements and the bias of 7, which begins at a

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "glog/logging.h"
 
 namespace megatron {
@@ -49,10 +50,49 @@ std::vector<int> GroupBlocks(const std::vector<Parameter*>& parameters, int64_t 
   return bucket_groups;
 }
 
+int64_t AlignedSize(const FlatParameter& flat) {
+  return RoundUp(flat.parameter->sharding.local_shape.numel(), kParameterAlignment);
+}
+
+// Whole parameters, sorted by the shard that each of them goes to.
+struct WholeShards {
+  std::vector<FlatParameter> parameters;
+  std::vector<int> shards;  // the shard of each
+  int64_t shard_size = 0;
+};
+
+// Gives each parameter to one of `count` shards, which get about as many elements each.
+WholeShards ShareOut(absl::Span<const FlatParameter> parameters, int count) {
+  std::vector<const FlatParameter*> by_size;
+  for (const FlatParameter& flat : parameters) by_size.push_back(&flat);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [](const FlatParameter* a, const FlatParameter* b) {
+                     return AlignedSize(*a) > AlignedSize(*b);
+                   });
+  std::vector<int64_t> sizes(count, 0);
+  std::vector<std::vector<const FlatParameter*>> members(count);
+  for (const FlatParameter* flat : by_size) {
+    const size_t least = std::min_element(sizes.begin(), sizes.end()) - sizes.begin();
+    sizes[least] += AlignedSize(*flat);
+    members[least].push_back(flat);
+  }
+  WholeShards whole;
+  whole.shard_size = *std::max_element(sizes.begin(), sizes.end());
+  for (int shard = 0; shard < count; ++shard) {
+    // Within a shard, the order of registration stays.
+    std::sort(members[shard].begin(), members[shard].end());
+    for (const FlatParameter* flat : members[shard]) {
+      whole.parameters.push_back(*flat);
+      whole.shards.push_back(shard);
+    }
+  }
+  return whole;
+}
+
 class Planner {
  public:
-  Planner(const std::vector<Parameter*>& parameters, int64_t bucket_size)
-      : parameters_(parameters) {
+  Planner(const std::vector<Parameter*>& parameters, int64_t bucket_size, ShardUnit unit)
+      : parameters_(parameters), unit_(unit) {
     layout_.bucket_group_of_block = GroupBlocks(parameters, bucket_size);
   }
 
@@ -89,19 +129,41 @@ class Planner {
       bucket.first_parameter = static_cast<int>(layout_.parameters.size());
       buckets.push_back(bucket);
     }
-    const int64_t begin = RoundUp(end_, kParameterAlignment);
-    end_ = begin + parameter->sharding.local_shape.numel();
-    layout_.parameters.push_back({parameter, {begin, end_}, static_cast<int>(buckets.size()) - 1});
+    layout_.parameters.push_back({parameter, {}, static_cast<int>(buckets.size()) - 1});
     buckets.back().last_parameter = static_cast<int>(layout_.parameters.size());
   }
 
-  // Ends the last bucket of the section, if it has one.
+  // Gives the parameters of the section's last bucket, if it has one, their elements, and ends it.
   void Close(size_t first_bucket, const DataRank& data) {
     if (layout_.buckets.size() == first_bucket) return;
-    FlatRange& range = layout_.buckets.back().range;
-    end_ = range.begin +
-           RoundUp(end_ - range.begin, std::lcm<int64_t>(data.size, kParameterAlignment));
-    range.end = end_;
+    Bucket& bucket = layout_.buckets.back();
+    if (unit_ == ShardUnit::kParameter) {
+      PlaceInShards(bucket, data.size);
+    } else {
+      for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i)
+        Place(&layout_.parameters[i]);
+    }
+    end_ = bucket.range.begin +
+           RoundUp(end_ - bucket.range.begin, std::lcm<int64_t>(data.size, kParameterAlignment));
+    bucket.range.end = end_;
+  }
+
+  void PlaceInShards(const Bucket& bucket, int count) {
+    const int num_parameters = bucket.last_parameter - bucket.first_parameter;
+    const auto first = layout_.parameters.begin() + bucket.first_parameter;
+    const WholeShards whole = ShareOut(absl::MakeConstSpan(&*first, num_parameters), count);
+    for (int i = 0; i < num_parameters; ++i) {
+      end_ = std::max(end_, bucket.range.begin + whole.shards[i] * whole.shard_size);
+      first[i] = whole.parameters[i];
+      Place(&first[i]);
+    }
+    end_ = bucket.range.begin + count * whole.shard_size;
+  }
+
+  void Place(FlatParameter* flat) {
+    const int64_t begin = RoundUp(end_, kParameterAlignment);
+    end_ = begin + flat->parameter->sharding.local_shape.numel();
+    flat->range = {begin, end_};
   }
 
   void SetShard(const DataRank& data, Bucket* bucket) {
@@ -114,6 +176,7 @@ class Planner {
   }
 
   const std::vector<Parameter*>& parameters_;
+  const ShardUnit unit_;
   FlatLayout layout_;
   int64_t section_begin_ = 0, end_ = 0, shard_end_ = 0;
 };
@@ -126,8 +189,8 @@ FlatRange Common(const FlatRange& a, const FlatRange& b) {
 }
 
 FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
-                      const DataRank& experts, int64_t bucket_size) {
-  Planner planner(parameters, bucket_size);
+                      const DataRank& experts, int64_t bucket_size, ShardUnit unit) {
+  Planner planner(parameters, bucket_size, unit);
   FlatLayout& layout = planner.layout();
   planner.AddSection(Section::kCopies, dense);
   layout.optimized_begin = planner.end();

@@ -15,6 +15,11 @@
 // multiple of lcm(data-parallel ranks, 128) elements. The elements between parameters are zero and
 // stay zero.
 //
+// A shard may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters: the
+// larger a parameter, the earlier it is given to the shard of its bucket that has the fewest
+// elements so far, and all shards are padded to the size of the largest. Such buckets should hold
+// many parameters, or the padding is large.
+//
 // A rank that holds only its shards stores them one behind the other, in the order of buckets.
 #ifndef MEGATRON_OPTIM_FLAT_LAYOUT_H_
 #define MEGATRON_OPTIM_FLAT_LAYOUT_H_
@@ -33,6 +38,9 @@ struct FlatRange {
 };
 // Returns the elements that are in both ranges; a range of size 0 if there are none.
 FlatRange Common(const FlatRange& a, const FlatRange& b);
+
+// What a shard is made of: elements of any parameters, or whole parameters.
+enum class ShardUnit { kElement, kParameter };
 
 // A parameter and its elements in the layout.
 struct FlatParameter {
@@ -59,8 +67,9 @@ struct DataRank {
 
 struct FlatLayout {
   std::vector<int> bucket_group_of_block;  // ascending
-  std::vector<FlatParameter>
-      parameters;               // sorted by falling block: in reverse order of registration
+  // Ascending by range.begin. That is the reverse order of registration, but within a bucket whose
+  // shards hold whole parameters, the order of shards goes first.
+  std::vector<FlatParameter> parameters;
   std::vector<Bucket> buckets;  // ascending by range.begin
   // The sections: copies are [0, optimized_begin), dense parameters [optimized_begin,
   // experts_begin) and experts [experts_begin, num_elements).
@@ -73,7 +82,8 @@ struct FlatLayout {
 // The parameters of a block are registered one after the other. With bucket_size 0 each block is a
 // bucket group.
 FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
-                      const DataRank& experts, int64_t bucket_size = 0);
+                      const DataRank& experts, int64_t bucket_size = 0,
+                      ShardUnit unit = ShardUnit::kElement);
 
 }  // namespace megatron
 

@@ -1,5 +1,6 @@
 #include "megatron/optim/flat_layout.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -97,6 +98,55 @@ TEST(FlatLayoutTest, ABucketGroupTakesBlocksUntilItHasTheBucketSize) {
   parameters[2]->tied = true;
   EXPECT_EQ(PlanLayout(parameters, {}, {}, 1000).bucket_group_of_block,
             (std::vector<int>{0, 0, 1, 2, 2}));
+}
+
+TEST(FlatLayoutTest, AWholeParameterIsInOneShard) {
+  Model model;
+  std::vector<Parameter*> parameters;
+  int64_t elements = 0, largest = 0;
+  for (int64_t size : {640, 64, 1, 320, 333, 128, 512, 65, 200, 7}) {
+    AppendBlock({model.Add({size})}, &parameters);
+    elements += (size + 63) / 64 * 64;
+    largest = std::max(largest, size);
+  }
+  for (int ranks : {1, 2, 3, 8}) {
+    SCOPED_TRACE(ranks);
+    std::vector<int> holders(parameters.size(), 0);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const FlatLayout layout =
+          PlanLayout(parameters, {ranks, rank}, {}, /*bucket_size=*/1 << 20, ShardUnit::kParameter);
+      ASSERT_EQ(layout.buckets.size(), 1u);
+      const Bucket& bucket = layout.buckets[0];
+      EXPECT_EQ(bucket.shard.size() * ranks, bucket.range.size());
+      EXPECT_LE(bucket.shard.size(), elements / ranks + largest);
+      ASSERT_EQ(layout.parameters.size(), parameters.size());
+      int64_t end = 0;
+      for (const FlatParameter& flat : layout.parameters) {
+        EXPECT_GE(flat.range.begin, end);
+        EXPECT_EQ(flat.range.begin % 64, 0);
+        end = flat.range.end;
+        EXPECT_EQ(flat.range.size(), flat.parameter->sharding.local_shape.numel());
+        const int64_t here = Common(flat.range, bucket.shard).size();
+        EXPECT_TRUE(here == 0 || here == flat.range.size()) << flat.parameter->name;
+        if (here > 0) ++holders[std::stoi(flat.parameter->name) - 1];
+      }
+      EXPECT_LE(end, bucket.range.end);
+    }
+    for (const int count : holders) EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(FlatLayoutTest, OnOneRankWholeParametersStandAsOthersDo) {
+  Model model;
+  std::vector<Parameter*> parameters;
+  for (int64_t size : {500, 40, 64, 100}) AppendBlock({model.Add({size})}, &parameters);
+  const FlatLayout cut = PlanLayout(parameters, {}, {}, 1000);
+  const FlatLayout whole = PlanLayout(parameters, {}, {}, 1000, ShardUnit::kParameter);
+  EXPECT_EQ(whole.num_elements, cut.num_elements);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_EQ(whole.parameters[i].parameter, cut.parameters[i].parameter);
+    EXPECT_EQ(whole.parameters[i].range.begin, cut.parameters[i].range.begin);
+  }
 }
 
 TEST(FlatLayoutTest, ExpertsAreShardedOverTheirOwnRanks) {

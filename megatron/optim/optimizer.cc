@@ -76,15 +76,34 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
       sums_(statistics_.At(0, DType::kFloat32, {kNumStatistics}), "optimizer statistics"),
       count_(statistics_.At(kCountOffset, DType::kInt64, {1}), "optimizer statistics") {
   CHECK_EQ(buffers->num_states(), rule_->states().size());
-  for (const Bucket& bucket : buffers->buckets()) {
-    const FlatRange here = buffers->optimizer_range(bucket);
+  CHECK(buffers->options().unit == rule_->unit());
+  if (rule_->unit() == ShardUnit::kParameter) {
+    PlanWholeParameters();
+  } else {
+    PlanRanges();
+  }
+}
+
+void Optimizer::PlanWholeParameters() {
+  for (const FlatParameter& flat : buffers_->parameters()) {
+    const Bucket& bucket = buffers_->bucket_of(flat);
+    const FlatRange here = Common(flat.range, buffers_->optimizer_range(bucket));
+    if (here.size() == 0) continue;
+    CHECK_EQ(here.size(), flat.range.size()) << flat.parameter->name;
+    optimizer_ranges_.push_back({&bucket, here, {{0, here.size()}}, {flat.parameter}});
+  }
+}
+
+void Optimizer::PlanRanges() {
+  for (const Bucket& bucket : buffers_->buckets()) {
+    const FlatRange here = buffers_->optimizer_range(bucket);
     if (here.size() == 0) continue;
     if (optimizer_ranges_.empty() || optimizer_ranges_.back().range.end != here.begin)
       optimizer_ranges_.push_back({&bucket, {here.begin, here.begin}, {}, {}});
     OptimizerRange& whole = optimizer_ranges_.back();
     whole.range.end = here.end;
     for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
-      const FlatParameter& flat = buffers->parameters()[i];
+      const FlatParameter& flat = buffers_->parameters()[i];
       const FlatRange common = Common(flat.range, here);
       if (common.size() == 0) continue;
       whole.segments.push_back({common.begin - whole.range.begin, common.end - whole.range.begin});
@@ -142,6 +161,7 @@ void Optimizer::Update(const StepOptions& options, double grad_scale, const Stre
     if (buffers_->has_masters()) update.weights = buffers_->Weights(*whole.bucket, whole.range);
     update.grad_scale = static_cast<float>(grad_scale);
     update.step = applied_steps_;
+    if (rule_->unit() == ShardUnit::kParameter) update.parameter = whole.parameters.front();
     rule_->Update(update, stream);
   }
 }

@@ -56,7 +56,7 @@ struct StepResult {
 
 class Optimizer {
  public:
-  // The buffers must outlive the optimizer and have the states of the rule.
+  // The buffers must outlive the optimizer and have the states and the unit of the rule.
   Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* buffers,
             MemoryLedger* ledger);
 
@@ -80,7 +80,8 @@ class Optimizer {
   void set_applied_steps(int64_t steps) { applied_steps_ = steps; }
 
  private:
-  // The optimizer ranges of buckets that stand one behind the other, which are updated at once.
+  // What is updated at once: the optimizer ranges of buckets that stand one behind the other, or one
+  // parameter.
   struct OptimizerRange {
     const Bucket* bucket;  // the first bucket
     FlatRange range;
@@ -88,6 +89,8 @@ class Optimizer {
     std::vector<ops::OptimizerSegment> segments;
     std::vector<const Parameter*> parameters;
   };
+  void PlanRanges();
+  void PlanWholeParameters();
   void Update(const StepOptions& options, double grad_scale, const Stream& stream);
 
   const std::unique_ptr<const UpdateRule> rule_;

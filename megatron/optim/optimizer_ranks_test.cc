@@ -1,6 +1,7 @@
 // The optimizer on several ranks: sums over ranks, elements that count once, common decisions.
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -32,9 +33,10 @@ absl::StatusOr<ProcessGroups> GroupsOf(const ParallelSizes& sizes, const Process
 // `data`.
 struct Shard {
   Shard(int tensor, int tensor_size, const ParameterBuffersOptions& buffers = {},
-        const OptimizerOptions& optimizer = {})
-      : model(optimizer, buffers.model_dtype) {
+        std::unique_ptr<UpdateRule> rule = nullptr)
+      : model({}, buffers.model_dtype) {
     model.buffer_options = buffers;
+    model.rule = std::move(rule);
     matrix = model.Add("matrix", SplitOverTensor({8, 5}, 0, tensor_size, tensor));
     norm = model.Add("norm", Replicated({6}, {Axis::kTensor}), /*decays=*/false);
     bias = model.Add("bias", Replicated({5}), /*decays=*/false);
@@ -82,17 +84,22 @@ std::vector<float> Values(const Tensor& tensor) {
   return values;
 }
 
-OptimizerOptions Optimizing(OptimizerOptions::Kind kind) {
+using MakeRule = std::unique_ptr<UpdateRule> (*)();
+
+template <OptimizerOptions::Kind kind>
+std::unique_ptr<UpdateRule> RuleOf() {
   OptimizerOptions options;
   options.kind = kind;
-  return options;
+  return MakeUpdateRule(options);
 }
 
-constexpr OptimizerOptions::Kind kKinds[] = {OptimizerOptions::kAdamW, OptimizerOptions::kSgd,
-                                             OptimizerOptions::kLion};
+std::unique_ptr<UpdateRule> WholeParameterRule() { return std::make_unique<NormedMomentumRule>(); }
 
-absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size,
-                              OptimizerOptions::Kind kind, ParameterBuffersOptions buffers = {}) {
+constexpr MakeRule kRules[] = {RuleOf<OptimizerOptions::kAdamW>, RuleOf<OptimizerOptions::kSgd>,
+                               RuleOf<OptimizerOptions::kLion>};
+
+absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size, MakeRule make_rule,
+                              ParameterBuffersOptions buffers = {}) {
   ParallelSizes sizes;
   sizes.tensor = tensor_size;
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups, GroupsOf(sizes, world));
@@ -101,7 +108,7 @@ absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size,
   const Stream stream = Stream::Cpu(&pool);
   const int tensor = groups.tensor.rank(), data = groups.data.rank();
   buffers.data = {groups.data.size(), data};
-  Shard shard(tensor, tensor_size, buffers, Optimizing(kind));
+  Shard shard(tensor, tensor_size, buffers, make_rule());
   shard.model.buffers->InitializeWeights(9, stream);
   shard.model.Connect(groups, stream);
   Outcome outcome;
@@ -128,16 +135,17 @@ void ExpectClose(const std::vector<float>& actual, absl::Span<const float> expec
   for (size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-6) << i;
 }
 
-void ExpectTheSameOnEveryLayout(OptimizerOptions::Kind kind) {
-  const absl::StatusOr<Outcome> serial = Train(ProcessGroup(), 1, kind);
+void ExpectTheSameOnEveryLayout(MakeRule make_rule,
+                                const std::vector<std::pair<int, int>>& layouts) {
+  const absl::StatusOr<Outcome> serial = Train(ProcessGroup(), 1, make_rule);
   ASSERT_THAT(serial, IsOk());
-  for (auto [world_size, tensor_size] : {std::pair(2, 2), {2, 1}, {4, 2}}) {
+  for (auto [world_size, tensor_size] : layouts) {
     SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
     std::vector<Outcome> outcomes(world_size);
     const int size = tensor_size;
     ASSERT_THAT(RunRanks(world_size,
                          [&](int rank, const ProcessGroup& world) -> absl::Status {
-                           absl::StatusOr<Outcome> outcome = Train(world, size, kind);
+                           absl::StatusOr<Outcome> outcome = Train(world, size, make_rule);
                            if (outcome.ok()) outcomes[rank] = *outcome;
                            return outcome.status();
                          }),
@@ -161,13 +169,15 @@ void ExpectTheSameOnEveryLayout(OptimizerOptions::Kind kind) {
 }
 
 TEST(OptimizerRanksTest, EveryLayoutTrainsTheSameWeights) {
-  for (OptimizerOptions::Kind kind : kKinds) {
-    SCOPED_TRACE(kind);
-    ExpectTheSameOnEveryLayout(kind);
+  for (MakeRule make_rule : kRules) {
+    SCOPED_TRACE(make_rule()->name());
+    ExpectTheSameOnEveryLayout(make_rule, {{2, 2}, {2, 1}, {4, 2}});
   }
+  // The tests' rule for whole parameters does not sum its norms over tensor-parallel ranks.
+  ExpectTheSameOnEveryLayout(WholeParameterRule, {{2, 1}});
 }
 
-void ExpectTheSameBitsOfShardedStates(OptimizerOptions::Kind kind) {
+void ExpectTheSameBitsOfShardedStates(MakeRule make_rule) {
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (auto [world_size, tensor_size] : {std::pair(1, 1), {2, 1}, {3, 1}, {4, 2}}) {
       SCOPED_TRACE(testing::Message() << "tensor " << tensor_size << " of " << world_size);
@@ -177,10 +187,10 @@ void ExpectTheSameBitsOfShardedStates(OptimizerOptions::Kind kind) {
                              ParameterBuffersOptions buffers;
                              buffers.model_dtype = dtype;
                              MEGATRON_ASSIGN_OR_RETURN(const Outcome whole,
-                                                       Train(world, size, kind, buffers));
+                                                       Train(world, size, make_rule, buffers));
                              buffers.sharding = DataSharding::kStates;
                              MEGATRON_ASSIGN_OR_RETURN(const Outcome sharded,
-                                                       Train(world, size, kind, buffers));
+                                                       Train(world, size, make_rule, buffers));
                              EXPECT_EQ(sharded.grad_norms, whole.grad_norms);
                              EXPECT_EQ(sharded.parameters_norm, whole.parameters_norm);
                              EXPECT_EQ(sharded.zeros, whole.zeros);
@@ -195,10 +205,11 @@ void ExpectTheSameBitsOfShardedStates(OptimizerOptions::Kind kind) {
 }
 
 TEST(OptimizerRanksTest, ShardedStatesTrainTheSameBits) {
-  for (OptimizerOptions::Kind kind : kKinds) {
-    SCOPED_TRACE(kind);
-    ExpectTheSameBitsOfShardedStates(kind);
+  for (MakeRule make_rule : kRules) {
+    SCOPED_TRACE(make_rule()->name());
+    ExpectTheSameBitsOfShardedStates(make_rule);
   }
+  ExpectTheSameBitsOfShardedStates(WholeParameterRule);
 }
 
 TEST(OptimizerRanksTest, ExpertsAreSummedAndCountedInTheirOwnGrid) {

@@ -37,7 +37,8 @@ struct ParameterBuffersOptions {
   std::vector<OptimizerState> states;  // UpdateRule::states()
   DataRank data, expert_data;          // the ranks that share dense parameters, and experts
   DataSharding sharding = DataSharding::kNone;
-  int64_t bucket_size = 0;  // the same as in PlanLayout; 0 where gradients are sharded
+  int64_t bucket_size = 0;               // the same as in PlanLayout; 0 where gradients are sharded
+  ShardUnit unit = ShardUnit::kElement;  // UpdateRule::unit()
 };
 
 // The master weights and optimizer states that this rank has of one parameter.
@@ -65,7 +66,8 @@ class ParameterBuffers {
   const Bucket& bucket_of(const FlatParameter& flat) const { return layout_.buckets[flat.bucket]; }
   const FlatLayout& layout() const { return layout_; }
   int bucket_group_of(int block) const { return layout_.bucket_group_of_block[block]; }
-  // The states of the optimizer range; those of dense parameters in order of registration.
+  // The states of the optimizer range, from the last element of the layout to the first: those of
+  // dense parameters in order of registration where shards may cut parameters.
   std::vector<ParameterState> States() const;
 
   // The elements of the bucket whose masters and states are on this rank; none of copies.

@@ -3,6 +3,7 @@
 #ifndef MEGATRON_OPTIM_TEST_MODEL_H_
 #define MEGATRON_OPTIM_TEST_MODEL_H_
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,11 +11,36 @@
 #include <vector>
 
 #include "glog/logging.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/make_update_rule.h"
 #include "megatron/optim/optimizer.h"
 
 namespace megatron {
+
+// Momentum, divided by its norm over the whole parameter: a rule whose parameters shards may not cut.
+class NormedMomentumRule : public UpdateRule {
+ public:
+  std::string name() const override { return "normed_momentum"; }
+  std::vector<OptimizerState> states() const override { return {{"momentum_buffer"}}; }
+  ShardUnit unit() const override { return ShardUnit::kParameter; }
+
+  void Update(const UpdateRange& range, const Stream& stream) const override {
+    if (stream.is_meta()) return;
+    const int64_t size = range.parameter->sharding.local_shape.numel();
+    CHECK_EQ(range.gradients.numel(), size) << range.parameter->name;
+    const float* gradients = range.gradients.data<float>();
+    float* momentum = range.states[0].data<float>();
+    double squares = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      momentum[i] = 0.5f * momentum[i] + range.grad_scale * gradients[i];
+      squares += static_cast<double>(momentum[i]) * momentum[i];
+    }
+    const float lr = range.segments[0].lr / static_cast<float>(std::sqrt(squares) + 1e-6);
+    for (int64_t i = 0; i < size; ++i) range.masters.data<float>()[i] -= lr * momentum[i];
+    if (!range.weights.empty()) ops::Copy(stream, range.masters, range.weights);
+  }
+};
 
 struct TestModel {
   explicit TestModel(const OptimizerOptions& options = {}, DType dtype = DType::kFloat32)
@@ -35,8 +61,9 @@ struct TestModel {
     for (const auto& parameter : parameters) pointers.push_back(parameter.get());
     buffer_options.model_dtype = dtype;
     buffer_options.device = device;
-    std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options);
+    if (rule == nullptr) rule = MakeUpdateRule(options);
     buffer_options.states = rule->states();
+    buffer_options.unit = rule->unit();
     buffers = std::make_unique<ParameterBuffers>(pointers, buffer_options, &ledger);
     optimizer = std::make_unique<Optimizer>(std::move(rule), buffers.get(), &ledger);
   }
@@ -59,8 +86,10 @@ struct TestModel {
   }
 
   OptimizerOptions options;
+  std::unique_ptr<UpdateRule> rule;  // in place of that of the options; Build takes it
   DType dtype;
-  ParameterBuffersOptions buffer_options;  // Build sets the dtype, the device and the states
+  // Build sets the dtype, the device, the states and the unit.
+  ParameterBuffersOptions buffer_options;
   MemoryLedger ledger;
   std::vector<std::unique_ptr<Parameter>> parameters;
   std::unique_ptr<ParameterBuffers> buffers;

@@ -1,8 +1,9 @@
 // UpdateRule: how an optimizer turns gradients into new weights.
 //
-// A rule declares the states it keeps for each element of the parameters and updates a range of
-// elements at a time. It knows nothing of ranks, sharding, clipping, loss scales and checkpoints:
-// Optimizer, ParameterBuffers and training_checkpoint.h serve all rules alike.
+// A rule declares the states it keeps for each element of the parameters, and updates a range of
+// elements at a time, or a parameter at a time if it needs the whole matrix (Muon's
+// orthogonalization, LAMB's norms). It knows nothing of data-parallel ranks, sharding, clipping, loss
+// scales and checkpoints: Optimizer, ParameterBuffers and training_checkpoint.h serve all rules alike.
 #ifndef MEGATRON_OPTIM_UPDATE_RULE_H_
 #define MEGATRON_OPTIM_UPDATE_RULE_H_
 
@@ -13,7 +14,9 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "megatron/ops/optimizer.h"
+#include "megatron/optim/flat_layout.h"
 #include "megatron/optim/optimizer_state.h"
+#include "megatron/tensor/parameter.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
@@ -29,6 +32,9 @@ struct UpdateRange {
   Tensor weights;        // the model's copy of the masters; empty if the masters are the weights
   float grad_scale = 1;  // factor on the gradients: unscaling and clipping
   int64_t step = 1;      // number of this update, counted from 1
+  // The parameter whose elements these are, if the rule updates a parameter at a time; else null. Its
+  // local_shape is the shape of the matrix, of which tensor-parallel ranks hold a part each.
+  const Parameter* parameter = nullptr;
 };
 
 class UpdateRule {
@@ -38,8 +44,10 @@ class UpdateRule {
   // The value of optimizer.optimizer that chooses this rule. Checkpoints record it.
   virtual std::string name() const = 0;
   virtual std::vector<OptimizerState> states() const = 0;
-  // Updates masters and states, and rounds the masters to the weights. The result for an element
-  // does not depend on how elements are cut into ranges.
+  // What Update gets at a time: a range of elements, or all that this rank holds of one parameter.
+  virtual ShardUnit unit() const { return ShardUnit::kElement; }
+  // Updates masters and states, and rounds the masters to the weights. Where the unit is an element,
+  // the result for it does not depend on how elements are cut into ranges.
   virtual void Update(const UpdateRange& range, const Stream& stream) const = 0;
 };
 

@@ -14,19 +14,44 @@ MatrixProduct Weights(const char* name, double tokens, int64_t out, int64_t in) 
   return product;
 }
 
+MatrixProduct Activations(const char* name, double m, double n, double k) {
+  MatrixProduct product;
+  product.name = name;
+  product.m = m;
+  product.n = n;
+  product.k = k;
+  product.weight_matrices = 0;
+  return product;
+}
+
 // The scores of all heads together, and what they give.
 MatrixProducts ScoreProducts(const LayerShape& layer, double tokens, double seen) {
   const double width = static_cast<double>(layer.query_width);
-  return {{"scores", tokens, seen, width, 1, /*has_weights=*/false},
-          {"values", tokens, width, seen, 1, /*has_weights=*/false}};
+  return {Activations("scores", tokens, seen, width), Activations("values", tokens, width, seen)};
 }
 
 MatrixProducts MlpOfWidth(const LayerShape& layer, double tokens, int64_t width) {
-  return {Weights("fc1", tokens, layer.is_gated ? 2 * width : width, layer.hidden),
-          Weights("fc2", tokens, layer.hidden, width)};
+  MatrixProducts products = {
+      Weights("fc1", tokens, layer.is_gated ? 2 * width : width, layer.hidden),
+      Weights("fc2", tokens, layer.hidden, width)};
+  products[0].is_mlp_input = true;
+  return products;
+}
+
+// Sums the counts of the products that are chosen.
+template <typename Chosen>
+double MultiplyAddsIf(const MatrixProducts& products, const Chosen& chosen) {
+  double sum = 0;
+  for (const MatrixProduct& product : products)
+    if (chosen(product)) sum += MultiplyAdds(product);
+  return sum;
 }
 
 }  // namespace
+
+double CausallySeen(double tokens, FlopsConvention convention) {
+  return convention == FlopsConvention::kClassic ? tokens : tokens / 2;
+}
 
 MatrixProducts SelfAttentionProducts(const LayerShape& layer, double tokens, double seen) {
   return Joined({Weights("query", tokens, layer.query_width, layer.hidden),
@@ -46,9 +71,12 @@ MatrixProducts MlpProducts(const LayerShape& layer, double tokens) {
   return MlpOfWidth(layer, tokens, layer.ffn);
 }
 
-MatrixProducts MixtureProducts(const LayerShape& layer, double tokens, double experts) {
+MatrixProducts MixtureProducts(const LayerShape& layer, double tokens) {
   MatrixProducts products = MlpOfWidth(layer, tokens, layer.expert_ffn);
-  for (MatrixProduct& product : products) product.count = experts;
+  for (MatrixProduct& product : products) {
+    product.count = static_cast<double>(layer.experts_per_token);
+    product.weight_matrices = static_cast<double>(layer.num_experts);
+  }
   products.push_back(Weights("router", tokens, layer.num_experts, layer.hidden));
   if (layer.shared_expert_ffn == 0) return products;
   return Joined(std::move(products), MlpOfWidth(layer, tokens, layer.shared_expert_ffn));
@@ -68,28 +96,26 @@ double MultiplyAdds(const MatrixProduct& product) {
 }
 
 double MultiplyAdds(const MatrixProducts& products) {
-  return WeightMultiplyAdds(products) + ActivationMultiplyAdds(products);
+  return MultiplyAddsIf(products, [](const MatrixProduct&) { return true; });
 }
 
 double WeightMultiplyAdds(const MatrixProducts& products) {
-  double sum = 0;
-  for (const MatrixProduct& product : products)
-    if (product.has_weights) sum += MultiplyAdds(product);
-  return sum;
+  return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.weight_matrices > 0; });
 }
 
 double ActivationMultiplyAdds(const MatrixProducts& products) {
-  double sum = 0;
-  for (const MatrixProduct& product : products)
-    if (!product.has_weights) sum += MultiplyAdds(product);
-  return sum;
+  return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.weight_matrices == 0; });
 }
 
-double Flops(const MatrixProduct& product) { return 2 * MultiplyAdds(product); }
+double MlpInputMultiplyAdds(const MatrixProducts& products) {
+  return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.is_mlp_input; });
+}
 
-double Bytes(const MatrixProduct& product, double element_bytes) {
-  return product.count * element_bytes *
-         (product.m * product.k + product.k * product.n + product.m * product.n);
+int64_t CountWeights(const MatrixProducts& products) {
+  double sum = 0;
+  for (const MatrixProduct& product : products)
+    sum += product.weight_matrices * product.n * product.k;
+  return static_cast<int64_t>(sum);
 }
 
 }  // namespace megatron

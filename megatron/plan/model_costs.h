@@ -1,5 +1,5 @@
-// The matrix products of a transformer, by name and shape: what FLOPs, bytes and the times of
-// schedules are counted from.
+// The matrix products of a transformer, by name and shape. FLOPs, numbers of weights and the times
+// of schedules are counted from them.
 //
 //   double flops = 2 * MultiplyAdds(SelfAttentionProducts(layer, tokens, seen)) + ...
 //
@@ -21,7 +21,8 @@ struct LayerShape {
   int64_t ffn = 0;
   bool is_gated = false;  // the MLP's first product has two halves
   // The experts of a mixture, in place of the MLP.
-  int64_t num_experts = 0;  // 0: there is none
+  int64_t num_experts = 0;        // 0: there is none
+  int64_t experts_per_token = 0;  // number of experts that each token goes to
   int64_t expert_ffn = 0;
   int64_t shared_expert_ffn = 0;  // 0: none is shared
 };
@@ -33,19 +34,34 @@ struct MatrixProduct {
   double n = 0;
   double k = 0;
   double count = 1;
-  bool has_weights = true;  // else both operands are activations
+  // Number of different weight matrices; 0: both operands are activations.
+  double weight_matrices = 1;
+  bool is_mlp_input = false;  // the first product of an MLP, which recomputing the MLP does again
 };
 using MatrixProducts = std::vector<MatrixProduct>;
 
-// Attention over `tokens` tokens, each of which sees `seen` on average: half of the sequence under
-// a causal mask.
+// Whether attention is counted at keys that the causal mask hides.
+enum class FlopsConvention {
+  // Attention as if each position saw all others: Megatron up to 0.12, its README's tables and
+  // Narayanan et al. (2021),
+  // 72 B L s h^2 (1 + s/6h + V/12hL) per step of a plain GPT. For comparison with published
+  // figures.
+  kClassic,
+  // Attention counted where the causal mask lets it be: half of that. Megatron 0.20, and this
+  // program's log.
+  kCausalHalved,
+};
+
+// Returns how many of `tokens` tokens each of them sees on average under a causal mask.
+double CausallySeen(double tokens, FlopsConvention convention);
+
+// Attention over `tokens` tokens, each of which sees `seen` on average.
 MatrixProducts SelfAttentionProducts(const LayerShape& layer, double tokens, double seen);
 // Attention of `tokens` tokens to all of the `read` tokens of an encoder.
 MatrixProducts CrossAttentionProducts(const LayerShape& layer, double tokens, double read);
-// An MLP whose first product is named "fc1".
 MatrixProducts MlpProducts(const LayerShape& layer, double tokens);
-// The router, `experts` experts for each token, and the shared expert.
-MatrixProducts MixtureProducts(const LayerShape& layer, double tokens, double experts);
+// The router, the experts of each token, and the shared expert.
+MatrixProducts MixtureProducts(const LayerShape& layer, double tokens);
 // The head over a vocabulary of `padded_vocab_size`.
 MatrixProducts HeadProducts(const LayerShape& layer, double tokens, int64_t padded_vocab_size);
 
@@ -57,11 +73,12 @@ double MultiplyAdds(const MatrixProducts& products);
 // Those of the products with weights, and of the others.
 double WeightMultiplyAdds(const MatrixProducts& products);
 double ActivationMultiplyAdds(const MatrixProducts& products);
+// Those of the first products of MLPs and experts.
+double MlpInputMultiplyAdds(const MatrixProducts& products);
 
-// A multiplication and an addition count as one FLOP each.
-double Flops(const MatrixProduct& product);
-// The bytes that the product reads and writes, at so many bytes an element.
-double Bytes(const MatrixProduct& product, double element_bytes);
+// Returns the number of trained weights in the matrices: those of all experts, whatever number of
+// them a token goes to.
+int64_t CountWeights(const MatrixProducts& products);
 
 }  // namespace megatron
 

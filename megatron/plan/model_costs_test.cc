@@ -52,17 +52,38 @@ TEST(ModelCostsTest, AGateDoublesTheFirstProductOfAnMlp) {
 TEST(ModelCostsTest, AMixtureCountsTheExpertsOfAToken) {
   LayerShape layer = Layer();
   layer.num_experts = 8;
+  layer.experts_per_token = 2;
   layer.expert_ffn = 32;
-  EXPECT_EQ(MultiplyAdds(MixtureProducts(layer, 3, 2)), 3 * (2 * 2 * 64 * 32 + 8 * 64));
+  EXPECT_EQ(MultiplyAdds(MixtureProducts(layer, 3)), 3 * (2 * 2 * 64 * 32 + 8 * 64));
   layer.shared_expert_ffn = 48;
-  EXPECT_EQ(MultiplyAdds(MixtureProducts(layer, 3, 2)),
-            3 * (2 * 2 * 64 * 32 + 8 * 64 + 2 * 64 * 48));
+  EXPECT_EQ(MultiplyAdds(MixtureProducts(layer, 3)), 3 * (2 * 2 * 64 * 32 + 8 * 64 + 2 * 64 * 48));
 }
 
-TEST(ModelCostsTest, FlopsAndBytesFollowFromTheShape) {
-  const MatrixProduct head = HeadProducts(Layer(), 10, 1000)[0];
-  EXPECT_EQ(Flops(head), 2.0 * 10 * 1000 * 64);
-  EXPECT_EQ(Bytes(head, 2), 2.0 * (10 * 64 + 64 * 1000 + 10 * 1000));
+TEST(ModelCostsTest, EveryExpertHasWeightsAndNoTokenAddsAny) {
+  LayerShape layer = Layer();
+  layer.num_experts = 8;
+  layer.experts_per_token = 2;
+  layer.expert_ffn = 32;
+  layer.shared_expert_ffn = 48;
+  EXPECT_EQ(CountWeights(MixtureProducts(layer, 3)), 8 * 2 * 64 * 32 + 8 * 64 + 2 * 64 * 48);
+  EXPECT_EQ(CountWeights(SelfAttentionProducts(layer, 10, 5)), 64 * (64 + 2 * 16 + 64));
+  EXPECT_EQ(CountWeights(HeadProducts(layer, 10, 1000)), 64 * 1000);
+}
+
+TEST(ModelCostsTest, TheInputOfAnMlpIsTheFirstProductOfEachMlpAndExpert) {
+  LayerShape layer = Layer();
+  EXPECT_EQ(MlpInputMultiplyAdds(SelfAttentionProducts(layer, 3, 3)), 0);
+  EXPECT_EQ(MlpInputMultiplyAdds(MlpProducts(layer, 3)), 3 * 64 * 256);
+  layer.num_experts = 8;
+  layer.experts_per_token = 2;
+  layer.expert_ffn = 32;
+  layer.shared_expert_ffn = 48;
+  EXPECT_EQ(MlpInputMultiplyAdds(MixtureProducts(layer, 3)), 3 * (2 * 64 * 32 + 64 * 48));
+}
+
+TEST(ModelCostsTest, ACausalMaskShowsHalfOfTheTokensUnlessItIsIgnored) {
+  EXPECT_EQ(CausallySeen(10, FlopsConvention::kCausalHalved), 5);
+  EXPECT_EQ(CausallySeen(10, FlopsConvention::kClassic), 10);
 }
 
 }  // namespace

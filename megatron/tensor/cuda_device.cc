@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "glog/logging.h"
+#include "megatron/tensor/tensor.h"
 
 namespace megatron {
 namespace {

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "megatron/tensor/tensor.h"
-
 namespace megatron {
+
+class Tensor;
 
 // 0 if the driver is missing too.
 int CudaDeviceCount();

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "glog/logging.h"
+#include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
 namespace {

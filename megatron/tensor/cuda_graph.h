@@ -21,9 +21,9 @@
 
 #include <cstdint>
 
-#include "megatron/tensor/cuda_device.h"
-
 namespace megatron {
+
+class CudaStream;
 
 class CudaGraph {
  public:

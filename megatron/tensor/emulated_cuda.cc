@@ -38,6 +38,7 @@ struct Blocks {
 
 using Clock = std::chrono::steady_clock;
 
+bool kernels_are_emulated = false;  // set before main
 std::atomic<bool> events_are_late{false};
 std::atomic<int64_t> allocations{0}, host_waits{0};
 
@@ -153,7 +154,9 @@ ThreadPool* PoolOf(const CudaStream& stream) { return static_cast<ThreadPool*>(s
 
 }  // namespace
 
-__attribute__((weak)) bool KernelsAreEmulated() { return false; }
+bool KernelsAreEmulated() { return kernels_are_emulated; }
+
+bool EmulateKernels() { return kernels_are_emulated = true; }
 
 int CudaDeviceCount() { return 1; }
 

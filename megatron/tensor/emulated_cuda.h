@@ -25,6 +25,8 @@ inline constexpr char kEmulatedKernelsName[] = "emulated kernels";
 // the CPU's ops. It addresses the device's memory itself, so that this is within the host's reach
 // then.
 bool KernelsAreEmulated();
+// Makes it so. Must be called before main; the result only serves to initialize a variable.
+bool EmulateKernels();
 
 // Streams are never behind the host here. While events are late they look as if they were: no event
 // that was recorded is reached.

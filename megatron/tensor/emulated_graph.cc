@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "glog/logging.h"
+#include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
 namespace {

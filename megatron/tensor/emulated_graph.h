@@ -11,10 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/cuda_graph.h"
 
 namespace megatron {
+
+class CudaStream;
 
 struct EmulatedOperation {
   std::string text;  // its name and its operands: two with equal ones do the same

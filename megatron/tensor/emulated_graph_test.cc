@@ -1,6 +1,7 @@
 #include "megatron/tensor/emulated_graph.h"
 
 #include "gtest/gtest.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/memory.h"
 

@@ -12,21 +12,14 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <string>
+
+#include "megatron/tensor/float8_format.h"
 
 namespace megatron {
-
-enum class Float8Format : uint8_t {
-  kE4M3,  // up to 448 in steps of 1/8 to 1/16 of a number, from 2^-9
-  kE5M2   // up to 57344 in steps of 1/4 to 1/8, from 2^-16
-};
 
 constexpr float Float8Max(Float8Format format) {
   return format == Float8Format::kE4M3 ? 448.0f : 57344.0f;
 }
-
-const char* Name(Float8Format format);  // "e4m3", "e5m2"
-bool FromName(const std::string& name, Float8Format* format);
 
 // Exact.
 float Float8ToFloat(Float8Format format, uint8_t code);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "glog/logging.h"
+#include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
 
@@ -14,6 +15,13 @@ void Transport(const Stream& stream, const Tensor& in, const Tensor& out) {
   if (stream.is_meta() || in.bytes() == 0 || in.raw() == out.raw()) return;
   std::memcpy(out.raw(), in.raw(), in.bytes());
 }
+
+HostMirror::HostMirror() = default;
+HostMirror::HostMirror(HostMirror&&) noexcept = default;
+HostMirror& HostMirror::operator=(HostMirror&&) noexcept = default;
+HostMirror::~HostMirror() { Finish(); }
+
+void HostMirror::Free::operator()(void* memory) const { CudaFreeHost(memory); }
 
 HostMirror::HostMirror(const Tensor& tensor, const std::string& name)
     : device_(tensor), host_(tensor) {

@@ -18,11 +18,12 @@
 #include <memory>
 #include <string>
 
-#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
+
+class CudaEvent;
 
 // Copies between tensors of equal dtype and shape, both contiguous and each on the stream's device
 // or on the CPU. With CUDA on one side it returns when it has happened.
@@ -30,12 +31,12 @@ void Transport(const Stream& stream, const Tensor& in, const Tensor& out);
 
 class HostMirror {
  public:
-  HostMirror() = default;
+  HostMirror();
   // `tensor` is contiguous and outlives this. `name` is for the message when memory is short.
   HostMirror(const Tensor& tensor, const std::string& name);
-  HostMirror(HostMirror&&) = default;
-  HostMirror& operator=(HostMirror&&) = default;
-  ~HostMirror() { Finish(); }
+  HostMirror(HostMirror&&) noexcept;
+  HostMirror& operator=(HostMirror&&) noexcept;
+  ~HostMirror();
 
   const Tensor& host() const { return host_; }
   // The host's copy of a part of the mirrored tensor's memory, with any dtype and shape.
@@ -51,7 +52,7 @@ class HostMirror {
 
  private:
   struct Free {
-    void operator()(void* memory) const { CudaFreeHost(memory); }
+    void operator()(void* memory) const;
   };
   void Start(const Stream& stream, const Tensor& in, const Tensor& out) const;
 

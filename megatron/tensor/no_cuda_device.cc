@@ -1,5 +1,6 @@
-// The form of cuda_device.cc in a build without CUDA. Its symbols are weak, so that a test may link
-// a device of its own (emulated_cuda.h).
+// The form of cuda_device.cc in a build without CUDA. A test may link a device of its own instead
+// (emulated_cuda.h): it defines all of these functions, and the linker takes this object from its
+// archive only for functions that are not defined yet.
 #include <cstdlib>
 
 #include "glog/logging.h"
@@ -15,32 +16,30 @@ namespace {
 
 }  // namespace
 
-#define MEGATRON_WEAK __attribute__((weak))
-
-MEGATRON_WEAK int CudaDeviceCount() { return 0; }
-MEGATRON_WEAK CudaDeviceFacts CudaFacts(int) { NoCuda(); }
-MEGATRON_WEAK void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
-MEGATRON_WEAK void CudaFree(int, void*) { NoCuda(); }
-MEGATRON_WEAK void* CudaAllocateHost(int64_t, const std::string&) { NoCuda(); }
-MEGATRON_WEAK void CudaFreeHost(void*) { NoCuda(); }
-MEGATRON_WEAK CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
-MEGATRON_WEAK CudaStream::~CudaStream() {}
-MEGATRON_WEAK void* CudaStream::Workspace(int64_t) { NoCuda(); }
-MEGATRON_WEAK void CudaStream::KeepWorkspaces() { NoCuda(); }
-MEGATRON_WEAK void CudaStream::FreeWorkspaces() {}
-MEGATRON_WEAK void CudaStream::Synchronize() { NoCuda(); }
-MEGATRON_WEAK CudaEvent::CudaEvent(int, bool) { NoCuda(); }
-MEGATRON_WEAK CudaEvent::~CudaEvent() {}
-MEGATRON_WEAK void CudaEvent::Record(const CudaStream&) { NoCuda(); }
-MEGATRON_WEAK bool CudaEvent::Reached() const { NoCuda(); }
-MEGATRON_WEAK void CudaEvent::Wait() const { NoCuda(); }
-MEGATRON_WEAK void CudaEvent::HoldBack(const CudaStream&) const { NoCuda(); }
-MEGATRON_WEAK int64_t CudaEvent::Nanoseconds(const CudaEvent&, const CudaEvent&) { NoCuda(); }
-MEGATRON_WEAK void PushCudaRange(const std::string&) { NoCuda(); }
-MEGATRON_WEAK void PopCudaRange() { NoCuda(); }
-MEGATRON_WEAK void StartCudaProfiler() { NoCuda(); }
-MEGATRON_WEAK void StopCudaProfiler() { NoCuda(); }
-MEGATRON_WEAK void CopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
-MEGATRON_WEAK void EnqueueCopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
+int CudaDeviceCount() { return 0; }
+CudaDeviceFacts CudaFacts(int) { NoCuda(); }
+void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
+void CudaFree(int, void*) { NoCuda(); }
+void* CudaAllocateHost(int64_t, const std::string&) { NoCuda(); }
+void CudaFreeHost(void*) { NoCuda(); }
+CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
+CudaStream::~CudaStream() {}
+void* CudaStream::Workspace(int64_t) { NoCuda(); }
+void CudaStream::KeepWorkspaces() { NoCuda(); }
+void CudaStream::FreeWorkspaces() {}
+void CudaStream::Synchronize() { NoCuda(); }
+CudaEvent::CudaEvent(int, bool) { NoCuda(); }
+CudaEvent::~CudaEvent() {}
+void CudaEvent::Record(const CudaStream&) { NoCuda(); }
+bool CudaEvent::Reached() const { NoCuda(); }
+void CudaEvent::Wait() const { NoCuda(); }
+void CudaEvent::HoldBack(const CudaStream&) const { NoCuda(); }
+int64_t CudaEvent::Nanoseconds(const CudaEvent&, const CudaEvent&) { NoCuda(); }
+void PushCudaRange(const std::string&) { NoCuda(); }
+void PopCudaRange() { NoCuda(); }
+void StartCudaProfiler() { NoCuda(); }
+void StopCudaProfiler() { NoCuda(); }
+void CopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
+void EnqueueCopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }
 
 }  // namespace megatron

@@ -1,5 +1,7 @@
 #include "megatron/tensor/stream.h"
 
+#include "megatron/base/thread_pool.h"
+
 namespace megatron {
 
 // A pool of one has no threads of its own and no state that a loop changes, so that threads can

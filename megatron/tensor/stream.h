@@ -11,12 +11,12 @@
 #ifndef MEGATRON_TENSOR_STREAM_H_
 #define MEGATRON_TENSOR_STREAM_H_
 
-#include "megatron/base/thread_pool.h"
 #include "megatron/tensor/device.h"
 
 namespace megatron {
 
 class CudaStream;
+class ThreadPool;
 class Tracer;
 
 class Stream {

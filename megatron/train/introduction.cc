@@ -74,13 +74,13 @@ std::string DescribePrecision(const TransformerOptions& transformer) {
 std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
   const ModelOptions& model = options.trainer.model;
   const TransformerOptions& transformer = model.transformer;
-  const bool encodes = model.kind == ModelKind::kT5;
+  const int64_t encoder_layers = model.num_encoder_layers;
   return absl::StrFormat(
       "model: %s of %s%d layers, hidden %d, %d heads, sequence %s%d, %s: %s parameters",
       absl::AsciiStrToUpper(config::ModelType::Type_Name(config.model_type())),
-      encodes ? absl::StrCat(model.num_encoder_layers, " + ") : "", transformer.num_layers,
+      encoder_layers > 0 ? absl::StrCat(encoder_layers, " + ") : "", transformer.num_layers,
       transformer.hidden_size, transformer.num_attention_heads,
-      encodes ? absl::StrCat(options.data.seq_length, " + ") : "",
+      encoder_layers > 0 ? absl::StrCat(options.trainer.packing.encoder_seq_length, " + ") : "",
       options.trainer.packing.seq_length, DescribePrecision(transformer),
       FormatCount(CountParameters(config, model.padded_vocab_size)));
 }

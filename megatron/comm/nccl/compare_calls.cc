@@ -10,7 +10,9 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/call_match.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/tcp/tcp_frame.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {

@@ -5,9 +5,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "megatron/comm/communicator.h"
 
 namespace megatron {
+
+class Communicator;
+struct CollectiveCall;
 
 // Collective. `number` counts the group's calls. The error names what each rank calls; it is the
 // communicator's own where that has failed.

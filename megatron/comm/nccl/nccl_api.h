@@ -12,7 +12,7 @@
 #include <array>
 #include <string>
 
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 

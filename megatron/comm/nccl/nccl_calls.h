@@ -3,7 +3,7 @@
 #define MEGATRON_COMM_NCCL_NCCL_CALLS_H_
 
 #include "absl/types/span.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 #include "megatron/comm/nccl/nccl_api.h"
 
 namespace megatron {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/host_staging.h"
 #include "megatron/comm/nccl/compare_calls.h"
 #include "megatron/comm/nccl/nccl_calls.h"

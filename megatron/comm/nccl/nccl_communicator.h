@@ -30,10 +30,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "megatron/comm/communicator.h"
 #include "megatron/comm/nccl/nccl_api.h"
 
 namespace megatron {
+
+class Communicator;
 
 struct NcclWorldOptions {
   int device = 0;  // used by this rank only

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/communicator_conformance.h"
 #include "megatron/comm/nccl/fake_nccl.h"
 #include "megatron/comm/thread/run_ranks.h"

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/communicator_conformance.h"
 #include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/comm/nccl/nccl_communicator.h"

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "megatron/base/patient_lock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 
 namespace megatron {
 namespace {

@@ -21,11 +21,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "megatron/comm/communicator.h"
 #include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
+
+class Communicator;
 
 struct NcclGroupOptions {
   int device = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "megatron/comm/communicator.h"
 
 namespace megatron {
 

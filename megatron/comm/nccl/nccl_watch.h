@@ -11,10 +11,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "megatron/comm/communicator.h"
 #include "megatron/comm/nccl/nccl_group.h"
 
 namespace megatron {
+
+class Communicator;
 
 // Threads: all methods may be called by any thread.
 class NcclWatch {

@@ -10,8 +10,10 @@
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/comm/call_match.h"
 #include "megatron/comm/host_reduce.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {

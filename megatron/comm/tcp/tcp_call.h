@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 #include "megatron/comm/tcp/tcp_frame.h"
 #include "megatron/comm/tcp/tcp_group.h"
 
 namespace megatron {
+
+class Stream;
 
 class TcpCall {
  public:

@@ -11,11 +11,13 @@
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/socket/hmac_sha256.h"
 #include "megatron/comm/tcp/tcp_call.h"
 #include "megatron/comm/tcp/tcp_exchange.h"
 #include "megatron/comm/tcp/tcp_group.h"
 #include "megatron/comm/tcp/tcp_mesh.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {

@@ -32,7 +32,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "megatron/comm/communicator.h"
 #include "megatron/comm/socket/job_secret.h"
 #include "megatron/comm/store/store.h"
 #include "megatron/comm/tcp/tcp_connect.h"
@@ -40,6 +39,8 @@
 #include "megatron/comm/world.h"
 
 namespace megatron {
+
+class Communicator;
 
 // One rank's part in a world. Threads: all methods may be called by any thread. Those of World that
 // take a rank are asked about this one.

@@ -3,7 +3,7 @@
 #define MEGATRON_COMM_TCP_TCP_EXCHANGE_H_
 
 #include "absl/status/status.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 #include "megatron/comm/tcp/tcp_group.h"
 
 namespace megatron {

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 
 namespace megatron {
 

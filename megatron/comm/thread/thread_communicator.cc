@@ -9,9 +9,12 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/comm/call_match.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/host_reduce.h"
 #include "megatron/comm/thread/thread_group.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {

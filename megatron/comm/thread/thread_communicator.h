@@ -24,11 +24,12 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "megatron/comm/communicator.h"
 #include "megatron/comm/watch/deadlock.h"
 #include "megatron/comm/world.h"
 
 namespace megatron {
+
+class Communicator;
 
 struct ThreadWorldOptions {
   // The longest time that one call waits for other ranks.

@@ -29,7 +29,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/collective.h"
 #include "megatron/comm/socket/first_error.h"
 #include "megatron/comm/watch/deadlock.h"
 #include "megatron/comm/world.h"

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/store/memory_store.h"
 #include "megatron/comm/tcp/tcp_communicator.h"

@@ -14,6 +14,7 @@
 
 #include "absl/types/span.h"
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/transformer_options.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/tensor/parameter.h"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "megatron/layers/mlp.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/experts.h"
 #include "megatron/layers/moe/routed_rows.h"
 #include "megatron/layers/moe/router_layer.h"

@@ -7,8 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "megatron/comm/process_group.h"
-#include "megatron/ops/moe/router.h"
+#include "megatron/ops/moe/router_options.h"
 
 namespace megatron {
 
@@ -48,15 +47,6 @@ struct MoeOptions {
   bool IsMoeLayer(int64_t layer) const {
     return num_experts > 0 && (layers.empty() || layers[layer]);
   }
-};
-
-// The ranks that share the experts of a pipeline stage.
-struct ExpertGroups {
-  ProcessGroup expert;  // these hold different experts
-  ProcessGroup tensor;  // these hold different parts of the same experts
-  // Both of them together: the tensor ranks of the first experts, then those of the next.
-  ProcessGroup model;
-  ProcessGroup data;  // a group of the dense grid: these hold the other samples of the global batch
 };
 
 }  // namespace megatron

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/layers/dropout_site.h"
 #include "megatron/layers/moe/capacity.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"

@@ -16,6 +16,7 @@
 #include "megatron/layers/moe/routed_rows.h"
 #include "megatron/layers/moe/router_state.h"
 #include "megatron/layers/transformer_options.h"
+#include "megatron/ops/moe/router.h"
 #include "megatron/tensor/parameter.h"
 
 namespace megatron {

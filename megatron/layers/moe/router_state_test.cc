@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/layers/moe/capacity.h"
 
 namespace megatron {

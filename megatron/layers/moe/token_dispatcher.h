@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_options.h"
 #include "megatron/ops/moe/grouped_linear.h"
 

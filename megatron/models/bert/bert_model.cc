@@ -11,7 +11,9 @@ std::unique_ptr<ModelStage> MakeBertStage(const ModelOptions& options, const Sta
     measures.push_back({MeasureKind::kSentenceOrderLoss, "sop loss", /*is_loss=*/true});
     measures.push_back({MeasureKind::kSentenceOrderAccuracy, "sop accuracy", /*is_loss=*/false});
   }
-  return std::make_unique<StackStage>(options, measures, setup);
+  ModelOptions with_head = options;
+  with_head.masked_lm_transform = with_head.output_bias = true;
+  return std::make_unique<StackStage>(with_head, measures, setup);
 }
 
 }  // namespace megatron

@@ -4,7 +4,9 @@
 #include <string>
 
 #include "glog/logging.h"
+#include "megatron/layers/dropout_site.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
 namespace {

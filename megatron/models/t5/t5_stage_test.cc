@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/models/model_harness.h"

@@ -3,6 +3,6 @@
 
 namespace megatron {
 
-bool KernelsAreEmulated() { return true; }
+[[maybe_unused]] const bool kernels_are_emulated = EmulateKernels();
 
 }  // namespace megatron

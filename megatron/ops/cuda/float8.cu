@@ -9,6 +9,7 @@
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/float8/quantize.h"
+#include "megatron/tensor/float8.h"
 
 namespace megatron::ops::cuda {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "megatron/tensor/float8.h"
+#include "megatron/tensor/float8_format.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron::ops {

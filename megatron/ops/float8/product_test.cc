@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/allocation_counter.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/ops/tolerances.h"
+#include "megatron/tensor/float8.h"
 
 namespace megatron::ops {
 namespace {

@@ -8,6 +8,7 @@
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cpu/workspace.h"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/tensor/float8.h"
 
 namespace megatron::ops {
 namespace {

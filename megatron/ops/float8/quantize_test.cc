@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/host_tensor.h"
+#include "megatron/tensor/float8.h"
 
 namespace megatron::ops {
 namespace {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/moe/router_token.h"

@@ -14,24 +14,11 @@
 
 #include <cstdint>
 
+#include "megatron/ops/moe/router_options.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron::ops {
-
-enum class RouterScore { kSoftmax, kSigmoid };
-
-struct Router {
-  RouterScore score = RouterScore::kSoftmax;
-  int topk = 2;
-  bool pre_softmax = false;  // only with kSoftmax
-  float scaling_factor = 1;  // factor of the probabilities
-  // Experts are chosen by logit + bias, however probabilities are computed.
-  bool choose_by_logit = false;
-  // Experts are chosen from the `group_topk` best of `num_groups` equal groups of consecutive
-  // experts. A group's score is the sum of its best topk / group_topk scores.
-  int num_groups = 1, group_topk = 1;
-};
 
 // Writes expert (=), in descending order of score, and probability (=). Experts are chosen by score
 // + bias, unless the bias is empty; probabilities never include the bias.
@@ -72,11 +59,6 @@ void RouterBackward(const Stream& stream, const Router& router, const Tensor& lo
 // sum is formed in double precision, in a fixed order.
 void AddRouterLosses(const Stream& stream, const Tensor& values_T2, double balance_factor,
                      double z_factor, const Tensor& sums_2);
-
-enum class DropPolicy {
-  kProbability,  // keeps the choices of greatest probability; if equal, those of earlier tokens
-  kPosition,     // keeps the choices of the first tokens
-};
 
 // Keeps `capacity` choices of each expert in each unit; the other choices become -1. The tokens
 // must be whole units: first_token is 0 and number_T is empty.

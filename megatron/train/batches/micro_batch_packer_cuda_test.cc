@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/train/batches/micro_batch_packer.h"
 

@@ -15,7 +15,6 @@
 #include "glog/logging.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
-#include "megatron/train/config/config_defaults.h"
 
 namespace megatron {
 
@@ -50,12 +49,13 @@ std::string WrongElement(const FieldRef& ref) {
 
 }  // namespace
 
-ConfigChecker::ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations)
+ConfigChecker::ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations,
+                             absl::FunctionRef<void(config::PretrainConfig*)> resolve)
     : raw_(config), resolved_(config), locations_(locations) {
   CheckRanges();
   // Values out of range are removed, so that no sum or product overflows.
   for (const std::string& path : out_of_range_) ClearField(&resolved_, path);
-  ResolveDefaults(&resolved_);
+  resolve(&resolved_);
 }
 
 FieldRef ConfigChecker::Ref(absl::string_view path) const { return Resolve(resolved_, path); }

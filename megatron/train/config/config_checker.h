@@ -1,5 +1,6 @@
 // ConfigChecker: gives the rules of a configuration its values, and collects their errors. The
-// rules that the schema states about single fields are checked here, the others in ../validate.
+// rules that the schema states about single fields are checked here, the others in ../validate and
+// ../recipes.
 
 #ifndef MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
 #define MEGATRON_TRAIN_CONFIG_CONFIG_CHECKER_H_
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/config/config_error.h"
@@ -25,9 +27,11 @@ namespace megatron {
 // default.
 class ConfigChecker {
  public:
-  // Keeps references to both arguments. Adds an error for each field that was written and lies
-  // outside its range, or names a value that is not available; such a field is not usable.
-  ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations);
+  // Keeps references to `config` and `locations`; `resolve` computes the fields that are unset.
+  // Adds an error for each field that was written and lies outside its range, or names a value that
+  // is not available; such a field is not usable.
+  ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations,
+                absl::FunctionRef<void(config::PretrainConfig*)> resolve);
 
   const config::PretrainConfig& raw() const { return raw_; }
   // Returns the configuration with its computed fields set, and without values out of range.

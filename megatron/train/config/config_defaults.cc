@@ -1,33 +1,15 @@
 #include "megatron/train/config/config_defaults.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/recipes/model_rules_of.h"
 
 namespace megatron {
 namespace {
-
-// Each size of the encoder has two names.
-void ResolveT5(config::ModelConfig* model) {
-  if (!model->has_num_layers() && model->has_encoder_num_layers())
-    model->set_num_layers(model->encoder_num_layers());
-  if (!model->has_encoder_num_layers() && model->has_num_layers())
-    model->set_encoder_num_layers(model->num_layers());
-  if (!model->has_decoder_num_layers() && model->has_encoder_num_layers())
-    model->set_decoder_num_layers(model->encoder_num_layers());
-  if (!model->has_seq_length() && model->has_encoder_seq_length())
-    model->set_seq_length(model->encoder_seq_length());
-  if (!model->has_encoder_seq_length() && model->has_seq_length())
-    model->set_encoder_seq_length(model->seq_length());
-  if (!model->has_softmax_scale() && model->kv_channels() > 0)
-    model->set_softmax_scale(1 / std::sqrt(static_cast<double>(model->kv_channels())));
-  if (!model->has_add_output_bias())
-    model->set_add_output_bias(!model->untie_embeddings_and_output_weights());
-}
 
 void ResolveModel(config::ModelConfig* model) {
   const int64_t hidden_size = model->hidden_size();
@@ -38,14 +20,14 @@ void ResolveModel(config::ModelConfig* model) {
   if (!model->has_kv_channels() && hidden_size > 0 && heads > 0)
     model->set_kv_channels(hidden_size / heads);
   if (!model->has_num_query_groups() && heads > 0) model->set_num_query_groups(heads);
-  if (model->model_type() == config::ModelType::t5) ResolveT5(model);
+  const ModelRules& rules = ModelRulesOf(*model);
+  rules.ResolveDefaults(model);
   if (!model->has_max_position_embeddings() && model->has_seq_length()) {
-    model->set_max_position_embeddings(std::max(model->seq_length(), model->decoder_seq_length()));
+    const SampleLengths lengths = rules.LengthsOf(*model);
+    model->set_max_position_embeddings(std::max(lengths.seq_length, lengths.encoder_seq_length));
   }
   if (model->has_num_experts() && !model->has_moe_ffn_hidden_size() && model->has_ffn_hidden_size())
     model->set_moe_ffn_hidden_size(model->ffn_hidden_size());
-  if (!model->has_num_tokentypes() && model->model_type() == config::ModelType::bert)
-    model->set_num_tokentypes(model->bert_binary_head() ? 2 : 0);
   if (!model->has_embedding_init_method_std())
     model->set_embedding_init_method_std(model->init_method_std());
 }

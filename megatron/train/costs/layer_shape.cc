@@ -10,9 +10,21 @@ LayerShape ToLayerShape(const config::ModelConfig& model) {
   layer.ffn = model.ffn_hidden_size();
   layer.is_gated = model.swiglu() || model.gated_linear_unit();
   layer.num_experts = model.num_experts();
+  layer.experts_per_token = model.moe_router_topk();
   layer.expert_ffn = model.moe_ffn_hidden_size();
   layer.shared_expert_ffn = model.moe_shared_expert_intermediate_size();
   return layer;
+}
+
+int64_t NormWeights(const config::ModelConfig& model, int64_t channels) {
+  return model.normalization() == config::Normalization::LayerNorm ? 2 * channels : channels;
+}
+
+int64_t LayerBiases(const config::ModelConfig& model) {
+  const LayerShape layer = ToLayerShape(model);
+  const int64_t qkv = layer.query_width + 2 * layer.key_value_width;
+  if (model.disable_bias_linear()) return model.add_qkv_bias() ? qkv : 0;
+  return qkv + (layer.is_gated ? 2 : 1) * layer.ffn + 2 * layer.hidden;
 }
 
 }  // namespace megatron

@@ -1,15 +1,24 @@
-// The layers of a configured model, as megatron/plan counts them.
+// The layers of a configured model, as megatron/plan counts them. All functions expect a complete
+// model (config_defaults.h).
 #ifndef MEGATRON_TRAIN_COSTS_LAYER_SHAPE_H_
 #define MEGATRON_TRAIN_COSTS_LAYER_SHAPE_H_
+
+#include <cstdint>
 
 #include "megatron/plan/model_costs.h"
 #include "megatron/train/config/config.pb.h"
 
 namespace megatron {
 
-// Expects a complete model (config_defaults.h). Layers with a mixture of experts and layers with an
-// MLP have the same shape.
+// Layers with a mixture of experts and layers with an MLP have the same shape.
 LayerShape ToLayerShape(const config::ModelConfig& model);
+
+// Returns the number of weights of a norm over `channels` channels: a gain each, and for a
+// LayerNorm a bias each.
+int64_t NormWeights(const config::ModelConfig& model, int64_t channels);
+
+// Returns the number of biases in a layer's self-attention and MLP.
+int64_t LayerBiases(const config::ModelConfig& model);
 
 }  // namespace megatron
 

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/emulated_graph.h"
 #include "megatron/tensor/trace/trace.h"

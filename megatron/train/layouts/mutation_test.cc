@@ -14,6 +14,7 @@
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 

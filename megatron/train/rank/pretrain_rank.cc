@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/train/failure/exit_status.h"

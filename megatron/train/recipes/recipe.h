@@ -1,6 +1,6 @@
 // Recipe: the options, the samples, the checks of tokenizer and prompt, and the end of a run of one
-// kind of model. The models themselves are in models/; rules for the configuration that depend on
-// the kind are in train/validate/, costs in train/trainer/flops.h.
+// kind of model. The models themselves are in models/. What a configuration means for a kind, its
+// rules and its costs are in model_rules.h.
 #ifndef MEGATRON_TRAIN_RECIPES_RECIPE_H_
 #define MEGATRON_TRAIN_RECIPES_RECIPE_H_
 
@@ -17,12 +17,6 @@
 #include "megatron/train/config/config.pb.h"
 
 namespace megatron {
-
-// The largest number of tokens of one sample.
-struct SampleLengths {
-  int64_t seq_length = 0;          // tokens for the stack that ends in the loss
-  int64_t encoder_seq_length = 0;  // tokens for the encoder in front of it; 0: there is none
-};
 
 // The prompt for the trained model at the end of a run, and the functions that show its answer.
 struct PromptTask {
@@ -43,9 +37,6 @@ class Recipe {
 
   // Sets the fields of *options that only this kind of model has, or that differ for it.
   virtual void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const = 0;
-  virtual SampleLengths LengthsOf(const config::ModelConfig& model) const {
-    return {model.seq_length(), 0};
-  }
   // Sets what the samples of a micro-batch hold besides their tokens.
   virtual void SetPacking(PackerOptions* options) const {}
   // Sets how samples are made of the data's tokens.

@@ -7,18 +7,6 @@
 
 namespace megatron {
 
-ModelKind ToModelKind(config::ModelType::Type type) {
-  switch (type) {
-    case config::ModelType::gpt:
-      return ModelKind::kGpt;
-    case config::ModelType::bert:
-      return ModelKind::kBert;
-    case config::ModelType::t5:
-      return ModelKind::kT5;
-  }
-  LOG(FATAL) << "unknown model_type " << static_cast<int>(type);
-}
-
 const Recipe& RecipeOf(ModelKind kind) {
   switch (kind) {
     case ModelKind::kGpt:

@@ -3,12 +3,10 @@
 #define MEGATRON_TRAIN_RECIPES_RECIPES_H_
 
 #include "megatron/models/model_kind.h"
-#include "megatron/train/config/config.pb.h"
 #include "megatron/train/recipes/recipe.h"
 
 namespace megatron {
 
-ModelKind ToModelKind(config::ModelType::Type type);
 const Recipe& RecipeOf(ModelKind kind);
 
 }  // namespace megatron

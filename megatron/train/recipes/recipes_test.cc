@@ -24,23 +24,10 @@ std::unique_ptr<Tokenizer> StoryTokenizer(int64_t extra_ids) {
 
 config::ModelConfig Model() {
   config::ModelConfig model;
-  model.set_seq_length(48);
-  model.set_decoder_seq_length(16);
   model.set_encoder_num_layers(3);
   model.set_decoder_num_layers(2);
   model.set_num_tokentypes(2);
   return model;
-}
-
-TEST(RecipesTest, OnlyT5HasAnEncoderInFront) {
-  for (const ModelKind kind : {ModelKind::kGpt, ModelKind::kBert}) {
-    const SampleLengths lengths = RecipeOf(kind).LengthsOf(Model());
-    EXPECT_EQ(lengths.seq_length, 48);
-    EXPECT_EQ(lengths.encoder_seq_length, 0);
-  }
-  const SampleLengths lengths = RecipeOf(ModelKind::kT5).LengthsOf(Model());
-  EXPECT_EQ(lengths.seq_length, 16);
-  EXPECT_EQ(lengths.encoder_seq_length, 48);
 }
 
 TEST(RecipesTest, BertIsAnEncoderAndT5HasBothStacks) {

@@ -18,10 +18,6 @@ class T5 : public Recipe {
     options->output_scale = static_cast<float>(model.output_scale());
   }
 
-  SampleLengths LengthsOf(const config::ModelConfig& model) const override {
-    return {model.decoder_seq_length(), model.seq_length()};
-  }
-
   void SetData(const config::PretrainConfig& config, DataOptions* options) const override {
     SentenceDataOptions sentences;
     sentences.model = ModelKind::kT5;

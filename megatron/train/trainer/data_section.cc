@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
 
 namespace megatron {
@@ -41,7 +42,7 @@ DataOptions ToDataOptions(const config::PretrainConfig& config) {
   options.mmap_bin_files = data.mmap_bin_files();
   options.cache_path = data.data_cache_path();
   options.fill_in_the_middle = ToFillInTheMiddle(config);
-  RecipeOf(ToModelKind(config.model().model_type())).SetData(config, &options);
+  RecipeOf(ModelRulesOf(config.model()).kind()).SetData(config, &options);
   options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
   options.data_sharding = data.data_sharding();
   options.micro_batch_size = training.micro_batch_size();

@@ -75,6 +75,25 @@ TEST(FlopsPerTokenTest, CountsOfExpertsThoseThatATokenGoesTo) {
                    6.0 * 3 * (3 * 128 * (2 * 96 + 64) + 8 * 128 - static_cast<double>(mlp)));
 }
 
+// BERT-Base with its heads, as its authors' (Hugging Face) weights: 110,106,428 numbers.
+TEST(CountParametersTest, CountsBert) {
+  const config::ModelConfig base =
+      Model("bert_345m", {"model.num_layers=12", "model.hidden_size=768",
+                          "model.num_attention_heads=12", "model.post_norm=true"});
+  EXPECT_EQ(CountParameters(base, 30522), 110106428);
+}
+
+// BERT's tokens see all others by either convention, and its head has a layer of its own.
+TEST(FlopsPerTokenTest, CountsBert) {
+  const config::ModelConfig bert = Model("bert_345m");
+  const double h = 1024, L = 24, s = 512, V = 30592;
+  for (const FlopsConvention convention :
+       {FlopsConvention::kClassic, FlopsConvention::kCausalHalved}) {
+    EXPECT_DOUBLE_EQ(FlopsPerToken(bert, 30592, convention),
+                     6 * (L * (12 * h * h + 2 * s * h) + h * h + V * h));
+  }
+}
+
 // T5 1.1 small as its authors' (Hugging Face) weights: 76,961,152 numbers, vocabulary 32,128.
 TEST(CountParametersTest, CountsT5) {
   const config::ModelConfig small =

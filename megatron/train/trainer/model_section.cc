@@ -3,8 +3,9 @@
 #include <cmath>
 
 #include "megatron/base/round_up.h"
+#include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
-#include "megatron/train/validate/layer_pattern.h"
 
 namespace megatron {
 namespace {
@@ -211,7 +212,7 @@ void SetParallelism(const config::PretrainConfig& config, TransformerOptions* op
 ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_size) {
   const config::ModelConfig& model = config.model();
   ModelOptions options;
-  options.kind = ToModelKind(model.model_type());
+  options.kind = ModelRulesOf(model).kind();
   options.transformer = ToTransformer(config);
   SetParallelism(config, &options.transformer);
   options.vocab_size = vocab_size;

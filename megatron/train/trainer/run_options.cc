@@ -4,10 +4,11 @@
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
 #include "megatron/train/trainer/data_section.h"
 #include "megatron/train/trainer/model_section.h"
-#include "megatron/train/validate/pipeline_config.h"
+#include "megatron/train/trainer/pipeline_section.h"
 
 namespace megatron {
 namespace {
@@ -141,8 +142,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
   options.bucket_size = config.parallel().ddp_bucket_size();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
-  const Recipe& recipe = RecipeOf(options.model.kind);
-  const SampleLengths lengths = recipe.LengthsOf(config.model());
+  const SampleLengths lengths = ModelRulesOf(config.model()).LengthsOf(config.model());
   if (config.has_generation()) {
     options.max_generation_context = lengths.seq_length;
     options.max_encoder_context = lengths.encoder_seq_length;
@@ -157,7 +157,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.packing.max_micro_batches = training.global_batch_size() / options.batch_size.granularity;
   options.packing.per_token_loss = training.calculate_per_token_loss();
   options.packing.num_workers = config.data().num_workers();
-  recipe.SetPacking(&options.packing);
+  RecipeOf(options.model.kind).SetPacking(&options.packing);
   if (config.parallel().sequence_parallel() && options.packing.lengths_vary())
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();

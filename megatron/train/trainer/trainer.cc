@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/layers/moe/expert_groups.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
@@ -104,6 +106,7 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.device = stream.device();
   std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options.optimizer);
   buffers.states = rule->states();
+  buffers.unit = rule->unit();
   buffers.data = {groups.data_context.size(), groups.data_context.rank()};
   buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
   if (groups.data_context.size() > 1) buffers.sharding = options.sharding;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/models/model_stage.h"

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/models/model_harness.h"
 

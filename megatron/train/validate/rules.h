@@ -1,25 +1,33 @@
 // The rules between fields, by subject. Each function adds an error to the checker for each broken
 // rule. Rules about a single field, and the conditions under which it has an effect, stand beside
-// the field in config.proto.
+// the field in config.proto; rules of one kind of model are in recipes/<kind>_rules.cc.
 
 #ifndef MEGATRON_TRAIN_VALIDATE_RULES_H_
 #define MEGATRON_TRAIN_VALIDATE_RULES_H_
 
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
 #include "megatron/train/config/config_checker.h"
 
 namespace megatron {
 
-// The network of any kind of model, and BERT's own fields.
+// The network, by the rules for any kind of model and by those of its own kind
+// (recipes/model_rules.h).
 void CheckModel(ConfigChecker& check);
-
-// T5's own fields, and what a T5 does not have.
-void CheckT5(ConfigChecker& check);
 
 // Mixtures of experts.
 void CheckExperts(ConfigChecker& check);
 
 // The division of the model and its samples over ranks, including the pipeline.
 void CheckParallel(ConfigChecker& check);
+
+// The fields that say how the model and the work on it are cut along the pipeline.
+void CheckPipeline(ConfigChecker& check);
+
+// Checks what an interleaved schedule needs of the field at `path`, a batch size that makes so many
+// micro-batches on each data-parallel rank.
+void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path, int64_t micro_batches);
 
 // Products of 8-bit floats.
 void CheckFloat8(ConfigChecker& check);

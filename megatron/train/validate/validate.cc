@@ -12,6 +12,7 @@
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_checker.h"
+#include "megatron/train/config/config_defaults.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -158,11 +159,10 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   config::PretrainConfig known = config;
   if (purpose == ConfigPurpose::kRun && !config.system().has_device() && CudaDeviceCount() == 0)
     known.mutable_system()->set_device(config::Device::cpu);
-  ConfigChecker check(known, locations);
+  ConfigChecker check(known, locations, ResolveDefaults);
   check.CheckRequired();
   check.CheckEffects();
   CheckModel(check);
-  CheckT5(check);
   CheckParallel(check);
   CheckGemms(check);
   CheckCudaGraphs(check);

@@ -2,7 +2,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "megatron/train/validate/layer_pattern.h"
+#include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -111,7 +112,7 @@ void CheckExperts(ConfigChecker& check) {
                 "needs model.disable_bias_linear: true; experts have no biases "
                 "(model.add_qkv_bias gives attention its own)");
   }
-  if (model.model_type() == config::ModelType::bert) CheckSamplesOfAnyLength(check);
+  if (ModelRulesOf(model).filling() != SampleFilling::kNone) CheckSamplesOfAnyLength(check);
   if (check.Usable({"model.num_layers"})) {
     const absl::Status pattern =
         ParseLayerPattern(model.moe_layer_freq(), model.num_layers()).status();

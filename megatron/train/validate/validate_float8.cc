@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/ops/float8/float8_tensor.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -49,11 +50,11 @@ void CheckEnds(ConfigChecker& check) {
   const config::PretrainConfig& config = check.resolved();
   const config::PrecisionConfig& precision = config.precision();
   if (!precision.first_last_layers_bf16()) return;
-  const bool t5 = config.model().model_type() == config::ModelType::t5;
-  if (!check.Usable({kStart, kEnd, t5 ? "model.decoder_num_layers" : "model.num_layers"})) return;
-  const int64_t layers =
-      t5 ? std::min(config.model().encoder_num_layers(), config.model().decoder_num_layers())
-         : config.model().num_layers();
+  int64_t layers = TotalLayers(config.model());
+  for (const StackLayers& stack : ModelRulesOf(config.model()).StacksOf(config.model())) {
+    if (!check.Usable({kStart, kEnd, stack.field})) return;
+    layers = std::min(layers, stack.num_layers);
+  }
   if (precision.num_layers_at_start_in_bf16() + precision.num_layers_at_end_in_bf16() >= layers) {
     check.Error(kEnds, absl::StrCat("leaves no layer for ", check.Named(kFormat), ": with ",
                                     check.Named(kStart), " and ", check.Named(kEnd), " all of ",

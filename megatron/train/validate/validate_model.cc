@@ -1,15 +1,13 @@
 #include <cstdint>
-#include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
 
 constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
-constexpr int64_t kShortestBertSample = 5;    // two pieces of a token and three special ones
 
 void CheckHeads(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
@@ -43,14 +41,8 @@ void CheckHeads(ConfigChecker& check) {
   }
 }
 
-void CheckPositions(ConfigChecker& check) {
+void CheckRotaryPositions(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
-  if (check.Usable({"model.seq_length", "model.max_position_embeddings"}) &&
-      model.seq_length() > model.max_position_embeddings()) {
-    check.Error("model.max_position_embeddings",
-                absl::StrCat("must be at least ", check.Named("model.seq_length")));
-  }
-  if (model.position_embedding_type() != config::PositionEmbedding::rope) return;
   if (!check.Usable({"model.kv_channels", "model.rotary_percent"})) return;
   const int64_t rotated =
       static_cast<int64_t>(static_cast<double>(model.kv_channels()) * model.rotary_percent());
@@ -61,23 +53,29 @@ void CheckPositions(ConfigChecker& check) {
   }
 }
 
-void CheckBert(ConfigChecker& check) {
+void CheckRelativePositions(ConfigChecker& check) {
+  constexpr char kBuckets[] = "model.relative_attention_num_buckets";
+  constexpr char kDistance[] = "model.relative_attention_max_distance";
   const config::ModelConfig& model = check.resolved().model();
-  const std::string type = absl::StrCat("with ", check.Named("model.model_type"));
-  if (model.model_type() != config::ModelType::bert) return;
-  if (model.bert_binary_head() && check.Usable({"model.num_tokentypes"}) &&
-      model.num_tokentypes() < 2) {
-    check.Error("model.num_tokentypes",
-                absl::StrCat("must be at least 2 with ", check.Named("model.bert_binary_head")));
+  if (check.Usable({kBuckets}) && model.relative_attention_num_buckets() % 2 != 0)
+    check.Error(kBuckets, "must be even: an encoder has a half for each side");
+  if (check.Usable({kBuckets, kDistance}) &&
+      model.relative_attention_max_distance() <= model.relative_attention_num_buckets() / 2) {
+    check.Error(kDistance, absl::StrCat("must be more than half of ", check.Named(kBuckets)));
   }
-  if (check.Usable({"model.seq_length"}) && model.seq_length() < kShortestBertSample) {
-    check.Error("model.seq_length",
-                absl::StrCat("must be at least ", kShortestBertSample, " ", type));
+}
+
+void CheckPositions(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  if (check.Usable({"model.seq_length", "model.max_position_embeddings"}) &&
+      model.seq_length() > model.max_position_embeddings()) {
+    check.Error("model.max_position_embeddings",
+                absl::StrCat("must be at least ", check.Named("model.seq_length")));
   }
-  if (check.resolved().has_generation() &&
-      !absl::StrContains(check.resolved().generation().prompt(), "[MASK]")) {
-    check.Error("generation.prompt", absl::StrCat("must hold a [MASK] ", type));
-  }
+  if (model.position_embedding_type() == config::PositionEmbedding::rope)
+    CheckRotaryPositions(check);
+  if (model.position_embedding_type() == config::PositionEmbedding::relative)
+    CheckRelativePositions(check);
 }
 
 }  // namespace
@@ -85,7 +83,7 @@ void CheckBert(ConfigChecker& check) {
 void CheckModel(ConfigChecker& check) {
   CheckHeads(check);
   CheckPositions(check);
-  CheckBert(check);
+  ModelRulesOf(check.resolved().model()).Check(check);
 }
 
 }  // namespace megatron

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/layers/context_slice.h"
-#include "megatron/train/validate/pipeline_config.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -22,10 +22,9 @@ void CheckLayout(ConfigChecker& check) {
     check.Error("model.num_query_groups",
                 absl::StrCat("must divide, or be divisible by, ", check.Named(kTensor)));
   }
-  // A T5's batches can be filled up, whatever the lengths of samples.
   if (check.resolved().parallel().sequence_parallel() &&
-      model.model_type() != config::ModelType::t5 && check.Usable({kTensor, "model.seq_length"}) &&
-      model.seq_length() % tensor != 0) {
+      ModelRulesOf(model).filling() != SampleFilling::kToAnyLength &&
+      check.Usable({kTensor, "model.seq_length"}) && model.seq_length() % tensor != 0) {
     check.Error("model.seq_length", absl::StrCat("must be divisible by ", check.Named(kTensor),
                                                  " with parallel.sequence_parallel: true"));
   }
@@ -102,12 +101,12 @@ void CheckTeams(ConfigChecker& check) {
 // Checks how samples and heads are divided over context-parallel ranks.
 void CheckContext(ConfigChecker& check) {
   constexpr char kContext[] = "parallel.context_parallel_size";
-  const config::ModelConfig& model = check.resolved().model();
   const config::ParallelConfig& parallel = check.resolved().parallel();
   const int64_t size = parallel.context_parallel_size();
   if (!check.Usable({kContext}) || size == 1) return;
-  if (model.model_type() == config::ModelType::bert) CheckStripes(check);
-  if (model.model_type() == config::ModelType::gpt) CheckChunks(check);
+  const SampleFilling filling = ModelRulesOf(check.resolved().model()).filling();
+  if (filling == SampleFilling::kToSeqLength) CheckStripes(check);
+  if (filling == SampleFilling::kNone) CheckChunks(check);
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a_p2p) return CheckTeams(check);
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a)
     CheckHeadsAreShared(check, size, check.Named(kContext));

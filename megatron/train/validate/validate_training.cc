@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "megatron/train/validate/pipeline_config.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {

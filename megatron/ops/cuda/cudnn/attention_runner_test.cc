@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cuda/agreement.h"
 

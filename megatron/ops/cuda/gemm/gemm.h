@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "megatron/tensor/dtype.h"
-#include "megatron/tensor/float8.h"
+#include "megatron/tensor/float8_format.h"
 
 namespace megatron::ops::cuda {
 

@@ -2,8 +2,8 @@
 // n-th layer from the first on; or a list with a 0 or 1 for each layer, made of lists that are
 // repeated by "*" and joined by "+", with or without parentheses around the whole: "[0]+[1]*23",
 // "([1,0]*6)".
-#ifndef MEGATRON_TRAIN_VALIDATE_LAYER_PATTERN_H_
-#define MEGATRON_TRAIN_VALIDATE_LAYER_PATTERN_H_
+#ifndef MEGATRON_TRAIN_CONFIG_LAYER_PATTERN_H_
+#define MEGATRON_TRAIN_CONFIG_LAYER_PATTERN_H_
 
 #include <cstdint>
 #include <vector>
@@ -17,4 +17,4 @@ absl::StatusOr<std::vector<bool>> ParseLayerPattern(absl::string_view text, int6
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TRAIN_VALIDATE_LAYER_PATTERN_H_
+#endif  // MEGATRON_TRAIN_CONFIG_LAYER_PATTERN_H_

@@ -1,4 +1,4 @@
-#include "megatron/train/validate/layer_pattern.h"
+#include "megatron/train/config/layer_pattern.h"
 
 #include <string>
 #include <vector>

@@ -24,7 +24,7 @@ std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides) {
   return ErrorsOf(kGood, overrides);
 }
 
-TEST(ValidateT5Test, AcceptsWhatWorks) {
+TEST(T5RulesTest, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({}), IsEmpty());
   EXPECT_THAT(
       ErrorsWith({"model.num_layers=", "model.encoder_num_layers=6", "model.decoder_num_layers=2",
@@ -50,7 +50,7 @@ TEST(ValidateT5Test, AcceptsWhatWorks) {
               IsEmpty());
 }
 
-TEST(ValidateT5Test, RefusesEachBrokenRuleByName) {
+TEST(T5RulesTest, RefusesEachBrokenRuleByName) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"model.decoder_seq_length="}, "model.decoder_seq_length: is required"},
       {{"model.decoder_seq_length=2"}, "must be at least 3"},
@@ -94,7 +94,7 @@ TEST(ValidateT5Test, RefusesEachBrokenRuleByName) {
   ExpectEachIsRefused(kGood, cases);
 }
 
-TEST(ValidateT5Test, OtherModelsHaveNoFieldsOfT5) {
+TEST(T5RulesTest, OtherModelsHaveNoFieldsOfT5) {
   for (const char* field :
        {"model.encoder_num_layers=4", "model.decoder_num_layers=4", "model.encoder_seq_length=32",
         "model.softmax_scale=1", "model.add_output_bias=true", "model.output_scale=2",

@@ -1,18 +1,16 @@
-#include "megatron/train/validate/pipeline_config.h"
-
 #include <algorithm>
 #include <initializer_list>
 #include <numeric>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "glog/logging.h"
+#include "absl/strings/str_join.h"
 #include "megatron/pipeline/pipeline_layout.h"
-#include "megatron/plan/model_costs.h"
-#include "megatron/train/costs/layer_shape.h"
+#include "megatron/pipeline/schedule_kind.h"
+#include "megatron/train/recipes/model_rules_of.h"
+#include "megatron/train/trainer/pipeline_section.h"
+#include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
@@ -33,47 +31,15 @@ constexpr char kSplit[] = "parallel.pipeline_model_parallel_split_rank";
 
 constexpr absl::string_view kSchedules[] = {"gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"};
 
-bool IsT5(const config::PretrainConfig& config) {
-  return config.model().model_type() == config::ModelType::t5;
-}
-
-// Those of an encoder come before the decoder's.
-int64_t LayersOf(const config::PretrainConfig& config) {
-  const config::ModelConfig& model = config.model();
-  return IsT5(config) ? model.encoder_num_layers() + model.decoder_num_layers()
-                      : model.num_layers();
-}
-
-// The number of layers that are shared out evenly over the parts; the embedding and the loss count
-// as one each where the fields say so.
-int64_t LayersToShare(const config::PretrainConfig& config) {
-  const config::ParallelConfig& parallel = config.parallel();
-  return LayersOf(config) + parallel.account_for_embedding_in_pipeline_split() +
-         parallel.account_for_loss_in_pipeline_split();
-}
-
-// Parts of the model on each rank, of fields that agree with each other.
-int64_t ChunksOf(const config::PretrainConfig& config) {
-  const config::ParallelConfig& parallel = config.parallel();
-  const int64_t stages = parallel.pipeline_model_parallel_size();
-  if (parallel.has_pipeline_model_parallel_layout()) {
-    const auto parts = ParsePipelineLayout(parallel.pipeline_model_parallel_layout());
-    return parts.ok() ? static_cast<int64_t>(parts->size()) / stages : 1;
-  }
-  if (parallel.pipeline_schedule() == "zb_v") return stages > 1 ? 2 : 1;
-  if (parallel.has_num_virtual_stages_per_pipeline_rank())
-    return parallel.num_virtual_stages_per_pipeline_rank();
-  if (parallel.has_num_layers_per_virtual_pipeline_stage()) {
-    return std::max<int64_t>(
-        1, LayersToShare(config) / (stages * parallel.num_layers_per_virtual_pipeline_stage()));
-  }
-  return 1;
+std::vector<StackLayers> StacksOf(const ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  return ModelRulesOf(model).StacksOf(model);
 }
 
 std::string NamedLayers(const ConfigChecker& check) {
-  if (!IsT5(check.resolved())) return check.Named(kLayers);
-  return absl::StrCat(check.Named("model.encoder_num_layers"), " and ",
-                      check.Named("model.decoder_num_layers"));
+  std::vector<std::string> named;
+  for (const StackLayers& stack : StacksOf(check)) named.push_back(check.Named(stack.field));
+  return absl::StrJoin(named, " and ");
 }
 
 // The field that makes several parts of each rank.
@@ -95,16 +61,15 @@ void CheckWrittenLayout(ConfigChecker& check) {
                                       " ranks cannot share evenly"));
   }
   const int64_t layers = std::accumulate(parts->begin(), parts->end(), int64_t{0});
-  if (layers != LayersOf(check.resolved()))
+  if (layers != TotalLayers(check.resolved().model()))
     check.Error(kLayout, absl::StrCat("has ", layers, " layers, not ", NamedLayers(check)));
 }
 
-// Ranks of the encoder, and of the decoder.
-void CheckSplit(ConfigChecker& check) {
+// Checks a cut between the pipeline ranks of the first stack and those of the second.
+void CheckSplit(ConfigChecker& check, const StackLayers& first, const StackLayers& second) {
   check.HaveNoEffect({kVirtualLayers, kVirtualStages, kEmbeddingCounts, kLossCounts},
                      absl::StrCat("with ", check.Named(kSplit)));
   if (!check.Usable({kSplit})) return;
-  const config::ModelConfig& model = check.resolved().model();
   const int64_t stages = check.resolved().parallel().pipeline_model_parallel_size();
   const int64_t split = check.resolved().parallel().pipeline_model_parallel_split_rank();
   if (split >= stages)
@@ -112,11 +77,11 @@ void CheckSplit(ConfigChecker& check) {
   if (check.resolved().parallel().pipeline_schedule() == "zb_v")
     return check.Error(kSplit, absl::StrCat("makes one part for each pipeline rank, and ",
                                             check.Named(kSchedule), " takes two"));
-  check.MustDivide(kSplit, "model.encoder_num_layers", split, model.encoder_num_layers());
-  if (check.Usable({"model.decoder_num_layers"}) && model.decoder_num_layers() % (stages - split))
-    check.Error(kSplit, absl::StrCat("leaves ", stages - split, " ranks for ",
-                                     check.Named("model.decoder_num_layers"),
-                                     ", which cannot share them evenly"));
+  check.MustDivide(kSplit, first.field, split, first.num_layers);
+  if (check.Usable({second.field}) && second.num_layers % (stages - split) != 0)
+    check.Error(kSplit,
+                absl::StrCat("leaves ", stages - split, " ranks for ", check.Named(second.field),
+                             ", which cannot share them evenly"));
 }
 
 void CheckUnevenEnds(ConfigChecker& check) {
@@ -166,7 +131,7 @@ void CheckEvenParts(ConfigChecker& check) {
   if (check.IsWritten(kVirtualStages) && !check.Usable({kVirtualStages})) return;
   const int64_t chunks = ChunksOf(check.resolved());
   if (things % (stages * chunks) == 0) return;
-  const bool counted = things != check.resolved().model().num_layers();
+  const bool counted = things != StacksOf(check).front().num_layers;
   check.Error(kLayers, absl::StrCat("must be divisible by ", check.Named(kStages),
                                     chunks > 1 ? absl::StrCat(" times ", chunks) : "",
                                     counted ? absl::StrCat(" as ", NamedThings(check)) : "",
@@ -216,9 +181,11 @@ void CheckGroup(ConfigChecker& check) {
 void CheckPipeline(ConfigChecker& check) {
   if (!check.Usable({kStages, kLayers})) return;
   if (check.resolved().parallel().pipeline_model_parallel_size() == 1) return;
-  if (IsT5(check.resolved())) {
-    check.HaveNoEffect({kFirst, kLast}, "with model.model_type: t5; " + std::string(kLayout) +
-                                            " says which part has how many layers");
+  const std::vector<StackLayers> stacks = StacksOf(check);
+  if (stacks.size() > 1) {
+    check.HaveNoEffect({kFirst, kLast},
+                       absl::StrCat("with model.model_type: ", check.ValueOf("model.model_type"),
+                                    "; ", kLayout, " says which part has how many layers"));
   }
   if (check.IsWritten(kTimeline) && check.resolved().system().device() == config::Device::cuda) {
     check.Error(kTimeline, absl::StrCat("is measured on the CPU only, not with ",
@@ -231,8 +198,8 @@ void CheckPipeline(ConfigChecker& check) {
   const bool virtual_stages = check.IsWritten(kVirtualLayers) || check.IsWritten(kVirtualStages);
   if (check.IsWritten(kLayout)) {
     CheckWrittenLayout(check);
-  } else if (IsT5(check.resolved()) && check.IsWritten(kSplit)) {
-    CheckSplit(check);
+  } else if (stacks.size() == 2 && check.IsWritten(kSplit)) {
+    CheckSplit(check, stacks[0], stacks[1]);
   } else if (virtual_stages || !(check.IsWritten(kFirst) || check.IsWritten(kLast))) {
     if (virtual_stages) {
       check.HaveNoEffect({kFirst, kLast}, absl::StrCat("with ", check.Named(FieldOfChunks(check))));
@@ -267,124 +234,6 @@ void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path,
                                    check.Named(kGroup), " leaves a group of less than ",
                                    check.Named(kStages)));
   }
-}
-
-ScheduleKind ToScheduleKind(const config::ParallelConfig& config) {
-  const std::string& name = config.pipeline_schedule();
-  if (name == "gpipe") return ScheduleKind::kGPipe;
-  if (name == "zb_h1") return ScheduleKind::kZeroBubbleH1;
-  return name == "zb_v" ? ScheduleKind::kZeroBubbleV : ScheduleKind::kOneForwardOneBackward;
-}
-
-StagePlacement ToPlacement(const config::PretrainConfig& config) {
-  const config::ParallelConfig& parallel = config.parallel();
-  StagePlacement placement;
-  placement.stages = static_cast<int>(parallel.pipeline_model_parallel_size());
-  placement.chunks = static_cast<int>(ChunksOf(config));
-  placement.order = OrderOf(ToScheduleKind(parallel));
-  const int64_t parts = int64_t{placement.stages} * placement.chunks;
-  if (parallel.has_pipeline_model_parallel_layout()) {
-    placement.layers = ParsePipelineLayout(parallel.pipeline_model_parallel_layout()).value();
-    return placement;
-  }
-  if (parallel.has_pipeline_model_parallel_split_rank()) {
-    const int64_t split = parallel.pipeline_model_parallel_split_rank();
-    placement.layers.assign(split, config.model().encoder_num_layers() / split);
-    placement.layers.resize(parts, config.model().decoder_num_layers() / (parts - split));
-    return placement;
-  }
-  const bool first = parallel.has_decoder_first_pipeline_num_layers(),
-             last = parallel.has_decoder_last_pipeline_num_layers();
-  if (!first && !last) {
-    if (LayersToShare(config) == LayersOf(config)) return placement;  // even
-    placement.layers.assign(parts, LayersToShare(config) / parts);
-    placement.layers.front() -= parallel.account_for_embedding_in_pipeline_split();
-    placement.layers.back() -= parallel.account_for_loss_in_pipeline_split();
-    return placement;
-  }
-  const int64_t ends = (first ? parallel.decoder_first_pipeline_num_layers() : 0) +
-                       (last ? parallel.decoder_last_pipeline_num_layers() : 0);
-  const int64_t others = parts - first - last;
-  placement.layers.assign(parts, others == 0 ? 0 : (config.model().num_layers() - ends) / others);
-  if (first) placement.layers.front() = parallel.decoder_first_pipeline_num_layers();
-  if (last) placement.layers.back() = parallel.decoder_last_pipeline_num_layers();
-  return placement;
-}
-
-namespace {
-
-constexpr double kEmptyPart = 0.5;  // in layers
-
-// The arithmetic that is done twice, in pairs of a multiplication and an addition.
-double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
-  if (recompute.recompute_granularity() == config::RecomputeGranularity::full)
-    return MultiplyAdds(layer);
-  double again = 0;
-  if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) return again;
-  for (int module : recompute.recompute_modules()) {
-    if (module == config::RecomputeModule::core_attn) again += ActivationMultiplyAdds(layer);
-    if (module != config::RecomputeModule::mlp) continue;
-    for (const MatrixProduct& product : layer) {
-      if (absl::string_view(product.name) == "fc1") again += MultiplyAdds(product);
-    }
-  }
-  return again;
-}
-
-// A product of activations has two gradients, both of which belong to the inputs' part, as does
-// what is recomputed.
-ActionCosts CostsOf(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
-  const double weights = WeightMultiplyAdds(layer), attention = ActivationMultiplyAdds(layer);
-  return {weights + attention, weights + 2 * attention + Recomputed(recompute, layer), weights};
-}
-
-// A layer over `tokens` tokens, each of which attends to `seen`.
-MatrixProducts LayerProducts(const LayerShape& layer, double tokens, double seen) {
-  return Joined(SelfAttentionProducts(layer, tokens, seen), MlpProducts(layer, tokens));
-}
-
-ActionCosts Sum(double a, const ActionCosts& x, double b, const ActionCosts& y) {
-  return {a * x.forward + b * y.forward, a * x.backward_input + b * y.backward_input,
-          a * x.backward_weight + b * y.backward_weight};
-}
-
-PartCosts ToT5Costs(const config::PretrainConfig& config) {
-  const config::ModelConfig& model = config.model();
-  const double read = static_cast<double>(model.seq_length());
-  const double written = static_cast<double>(model.decoder_seq_length());
-  const LayerShape layer = ToLayerShape(model);
-  const ActionCosts encoder = CostsOf(config.recompute(), LayerProducts(layer, read, read));
-  const ActionCosts decoder =
-      CostsOf(config.recompute(), Joined(LayerProducts(layer, written, written / 2),
-                                         CrossAttentionProducts(layer, written, read)));
-  const StagePlacement placement = ToPlacement(config);
-  const int64_t parts = int64_t{placement.stages} * placement.chunks;
-  std::vector<int64_t> layers = placement.layers;
-  if (layers.empty()) layers.assign(parts, LayersOf(config) / parts);
-  std::vector<ActionCosts> costs;
-  int64_t encoder_left = model.encoder_num_layers();
-  for (const int64_t count : layers) {
-    const int64_t encoders = std::min(count, encoder_left);
-    encoder_left -= encoders;
-    // A part that only embeds or measures takes some time too.
-    costs.push_back(count == 0 ? Sum(kEmptyPart, encoder, 0, decoder)
-                               : Sum(static_cast<double>(encoders), encoder,
-                                     static_cast<double>(count - encoders), decoder));
-  }
-  return PartCosts(std::move(costs));
-}
-
-}  // namespace
-
-PartCosts ToActionCosts(const config::PretrainConfig& config) {
-  if (IsT5(config)) return ToT5Costs(config);
-  const config::ModelConfig& model = config.model();
-  // A token attends to half of a sequence.
-  const MatrixProducts layer =
-      LayerProducts(ToLayerShape(model), 1, static_cast<double>(model.seq_length()) / 2);
-  const ActionCosts costs = CostsOf(config.recompute(), layer);
-  return ActionCosts{1, costs.backward_input / costs.forward,
-                     costs.backward_weight / costs.forward};
 }
 
 }  // namespace megatron

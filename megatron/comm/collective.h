@@ -1,0 +1,52 @@
+// One operation between the ranks of a group, with its buffers, as a value: backends compare calls
+// across ranks, number them and report them without knowing what each means. *Ranks* and *peers*
+// are numbers within the group.
+#ifndef MEGATRON_COMM_COLLECTIVE_H_
+#define MEGATRON_COMM_COLLECTIVE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/types/span.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+
+enum class Collective : uint8_t {
+  kAllReduce,      // `in` is reduced in place
+  kAllGather,      // `in` to `out`
+  kReduceScatter,  // `in` to `out`
+  kAllToAll,       // equal parts of `in` to `out`
+  kAllToAllV,      // parts of send_counts and receive_counts rows of `in` to `out`
+  kBroadcast,      // `in` is written in place, from root
+  kBarrier,
+  kExchange,  // sends, receives
+};
+
+const char* Name(ReduceOp op);            // "sum"
+const char* Name(Collective collective);  // "all-reduce"
+
+// A message of an exchange: the tensor to send to `peer`, or to receive from it.
+struct Transfer {
+  int peer = 0;
+  Tensor tensor;
+};
+
+// One operation. Tensors are contiguous. Spans and tensors need to live until Run returns.
+struct CollectiveCall {
+  Collective collective = Collective::kBarrier;
+  Tensor in, out;
+  ReduceOp reduce = ReduceOp::kSum;
+  int root = 0;
+  absl::Span<const int64_t> send_counts, receive_counts;
+  absl::Span<const Transfer> sends, receives;
+
+  // Returns what ranks must agree on, for messages: "all-reduce(sum) of fp32[2, 3]".
+  std::string Describe() const;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_COLLECTIVE_H_

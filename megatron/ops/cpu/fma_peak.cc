@@ -1,0 +1,31 @@
+#include "megatron/ops/cpu/fma_peak.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+
+#include "glog/logging.h"
+#include "megatron/ops/cpu/fma_peak_kernels.h"
+#include "megatron/ops/cpu/isa.h"
+
+namespace megatron::ops {
+
+double MeasureFmaPeak(ThreadPool* pool) {
+  const FmaPeakKernels& kernels =
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::kFmaPeakKernels : avx2::kFmaPeakKernels;
+  constexpr int64_t kRounds = 1 << 19;
+  const int64_t threads = pool->num_threads();
+  const auto start = std::chrono::steady_clock::now();
+  pool->ParallelFor(threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      float results[16];
+      kernels.run(kRounds, results);
+      CHECK(std::isfinite(results[0]));  // uses the results, so that they are computed
+    }
+  });
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return static_cast<double>(threads * kRounds * kernels.flops_per_round) / seconds;
+}
+
+}  // namespace megatron::ops

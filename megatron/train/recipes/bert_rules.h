@@ -1,0 +1,13 @@
+// What a configuration means for a BERT.
+#ifndef MEGATRON_TRAIN_RECIPES_BERT_RULES_H_
+#define MEGATRON_TRAIN_RECIPES_BERT_RULES_H_
+
+#include "megatron/train/recipes/model_rules.h"
+
+namespace megatron {
+
+const ModelRules& BertRules();
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_RECIPES_BERT_RULES_H_

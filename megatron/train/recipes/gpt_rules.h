@@ -1,0 +1,13 @@
+// What a configuration means for a GPT.
+#ifndef MEGATRON_TRAIN_RECIPES_GPT_RULES_H_
+#define MEGATRON_TRAIN_RECIPES_GPT_RULES_H_
+
+#include "megatron/train/recipes/model_rules.h"
+
+namespace megatron {
+
+const ModelRules& GptRules();
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_RECIPES_GPT_RULES_H_
