@@ -16,6 +16,7 @@
 #include "glog/logging.h"
 #include "megatron/train/config/config_reference.h"
 #include "megatron/train/failure/exit_code.h"
+#include "megatron/train/list_configs.h"
 #include "megatron/train/pretrain.h"
 
 namespace megatron {
@@ -38,6 +39,8 @@ std::string Usage(const PretrainProgram& program) {
       "memory, FLOPs; allocates nothing\n"
       "  --explain FIELD    prints what a field means, its range, its default and when it has an "
       "effect: --explain sequence_parallel; of a section (--explain parallel), lists its fields\n"
+      "  --list_configs     lists the shipped configurations: model, parameters, layout and what "
+      "each is\n"
       "\n"
       "docs/configuration.md explains every field.\n");
 }
@@ -47,8 +50,8 @@ int Refuse(const PretrainProgram& program, const std::string& message) {
   return kExitConfig;
 }
 
-int Explain(const PretrainProgram& program, const std::string& field) {
-  const absl::StatusOr<std::string> text = ExplainField(field);
+// Prints what was asked for, or why there is none.
+int Print(const absl::StatusOr<std::string>& text) {
   if (!text.ok()) {
     std::fprintf(stderr, "error: %s\n", std::string(text.status().message()).c_str());
     return kExitConfig;
@@ -97,7 +100,9 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
     } else if (args[i] == "--profile") {
       command.overrides.push_back("logging.profile=true");
     } else if (TakeValue(args, "--explain", &i, &value)) {
-      return Explain(program, value);
+      return Print(ExplainField(value));
+    } else if (args[i] == "--list_configs") {
+      return Print(ListConfigs());
     } else if (TakeValue(args, "--config", &i, &value)) {
       command.config = value;
     } else if (TakeValue(args, "--set", &i, &value)) {

@@ -35,6 +35,15 @@ int FreePort() {
   return LocalEndpoint(*listener)->port;
 }
 
+// What a process says of the launcher whose variables it reads.
+std::map<std::string, std::string> NamesOfVariables() {
+  return {{"explicit", "the MEGATRON_ variables"},
+          {"torchrun", "torchrun's variables"},
+          {"openmpi", "Open MPI's variables"},
+          {"pmi", "PMI's variables"},
+          {"slurm", "Slurm's variables"}};
+}
+
 // The variables that each launcher sets for rank `rank` of 2 on this machine.
 std::map<std::string, Variables> LaunchersOfTwo(const std::string& rank) {
   return {
@@ -140,7 +149,8 @@ TEST_F(PretrainProcessesTest, ProcessesRunUnderEveryLauncher) {
     EXPECT_EQ(outcomes[0].exit_code, kExitDone) << launcher << "\n" << outcomes[0].output;
     EXPECT_EQ(outcomes[1].exit_code, kExitDone) << launcher << "\n" << outcomes[1].output;
     EXPECT_EQ(outcomes[0].output, "");
-    EXPECT_TRUE(absl::StrContains(outcomes[1].output, "by " + launcher)) << outcomes[1].output;
+    const std::string told_by = absl::StrCat("from ", NamesOfVariables().at(launcher), "\n");
+    EXPECT_TRUE(absl::StrContains(outcomes[1].output, told_by)) << outcomes[1].output;
     ExpectEqualCheckpoints("threads", launcher);
   }
 }

@@ -12,10 +12,12 @@ import zipfile
 
 # The tests, the most valuable first. `build` adds all others that are tagged gpu; these need no
 # tag.
-TESTS = ("ops/cuda:kernels_test", "ops/cuda:large_tensors_test", "ops/cuda:layer_norm_test",
-         "train/layouts:cuda_placement_test", "ops/cuda:float8_kernels_test", "ops/cuda:moe_kernels_test",
-         "ops/cuda/hopper:attention_test", "optim:comm_stream_test",
+TESTS = ("ops/cuda/hopper:tiles_device_test", "ops/cuda/hopper:attention_test", "ops/cuda:kernels_test",
+         "ops/cuda:large_tensors_test", "ops/cuda:layer_norm_test", "train/layouts:cuda_placement_test",
+         "ops/cuda:float8_kernels_test", "ops/cuda:moe_kernels_test", "optim:comm_stream_test",
          "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
+# Tests that are built once more, with waits for barriers that give up and say so.
+_WATCHED = ("ops/cuda/hopper:tiles_device_test", "ops/cuda/hopper:attention_test")
 BENCHMARKS = ("ops/cuda:kernels_benchmark",)
 TRAINER = "train:pretrain_gpt"
 TOOLS = ("comm_bench", "plot_loss")
@@ -32,8 +34,9 @@ def tests(programs):
     return known + sorted(name for name in os.listdir(programs) if name.endswith("_test") and name not in known)
 
 
-def benchmarks():
-    return [_name(target) for target in BENCHMARKS]
+def watched(name):
+    """The program that is this test with waits for barriers that give up."""
+    return name + "_watched"
 
 
 def sanitizer(programs):
@@ -77,6 +80,18 @@ def _size(directory):
     return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(directory) for name in names)
 
 
+def _build_into(directory, root, flags, names):
+    """Builds targets, and copies their programs under the given names, without symbols."""
+    bazel = os.path.join(root, "bazelw")
+    subprocess.run([bazel, "build", *flags, *names], cwd=root, check=True)
+    where = subprocess.run([bazel, "info", *flags, "bazel-bin"], cwd=root, check=True, capture_output=True,
+                           text=True).stdout.strip()
+    for target, name in names.items():
+        program = os.path.join(directory, name)
+        subprocess.run(["strip", "-o", program, os.path.join(where, target[2:].replace(":", "/"))], check=True)
+        os.chmod(program, 0o755)  # Bazel's are for reading alone, and could not be unpacked over
+
+
 def build(root, directory):
     """Builds all programs and packs them into `directory`, which then holds all that the check needs."""
     os.makedirs(directory, exist_ok=True)
@@ -88,14 +103,10 @@ def build(root, directory):
     tagged = subprocess.run([bazel, "query", r'attr(tags, "\bgpu\b", tests(//megatron/...))'], cwd=root, check=True,
                             capture_output=True, text=True).stdout.split()
     targets += [target for target in tagged if target not in targets]
-    subprocess.run([bazel, "build", *flags, *targets], cwd=root, check=True)
-    where = subprocess.run([bazel, "info", *flags, "bazel-bin"], cwd=root, check=True, capture_output=True,
-                           text=True).stdout.strip()
     with tempfile.TemporaryDirectory() as scratch:
-        for target in targets:
-            program = os.path.join(scratch, _name(target))
-            subprocess.run(["strip", "-o", program, os.path.join(where, target[2:].replace(":", "/"))], check=True)
-            os.chmod(program, 0o755)  # Bazel's are for reading alone, and could not be unpacked over
+        _build_into(scratch, root, flags, {target: _name(target) for target in targets})
+        _build_into(scratch, root, [*flags, "--define=watch_barriers=1"],
+                    {"//megatron/" + target: watched(_name(target)) for target in _WATCHED})
         try:
             _pack_sanitizer(scratch)
         except (OSError, AttributeError, ValueError, subprocess.CalledProcessError) as error:

@@ -1,76 +1,63 @@
 """`gpu_check check`: whether what runs on the GPU is right, and how fast single kernels are."""
 
-import json
 import os
 import re
 
 import bundle
+import kernels
+import libraries
 import tables
+from google_tests import core_dumps, run_tests, run_together
 from session import Failure
 from trainer import read_metrics
 
-# The tests of each program, as a GoogleTest filter, that are small enough for a tool that makes
-# kernels about a hundred times slower.
+SANITIZER_TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
+# The tests of each program, as a GoogleTest filter, that are small enough for a tool that makes kernels about a
+# hundred times slower, and the tools that know the instructions of the program's kernels.
 _SANITIZED = (
-    ("layer_norm_test", "*"),
+    ("attention_test", "*GroupsOfHeads*:*QueriesThatSee*", ("memcheck", "synccheck")),
+    ("layer_norm_test", "*", SANITIZER_TOOLS),
     ("kernels_test", "*Activations*:*Gates*:*Copies*:*Sums*:*Dropout*:*Norms*:*Embeddings*:*Rope*:*CrossEntropy*"
-     ":*Optimizers*:*Attention*"),
-    ("float8_kernels_test", "*"),
-    ("moe_kernels_test", "*"),
-    ("comm_stream_test", "*"),
+     ":*Optimizers*:*Attention*", SANITIZER_TOOLS),
+    ("float8_kernels_test", "*", SANITIZER_TOOLS),
+    ("moe_kernels_test", "*", SANITIZER_TOOLS),
+    ("comm_stream_test", "*", SANITIZER_TOOLS),
 )
-SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-
-
-def _read_tests(path):
-    """Of GoogleTest's report: how many tests ran, and the names of those that did not or failed."""
-    try:
-        with open(path) as file:
-            suites = json.load(file)["testsuites"]
-    except (OSError, ValueError, KeyError):
-        raise Failure("no report of what was tested")
-    ran, skipped, failed = 0, [], []
-    for suite in suites:
-        for test in suite["testsuite"]:
-            name = "%s.%s" % (suite["name"], test["name"])
-            if test.get("failures"):
-                failed.append(name)
-            elif test.get("result") == "SKIPPED":
-                skipped.append(name)
-            elif test.get("status") == "RUN":
-                ran += 1
-    return ran, skipped, failed
-
-
-def run_tests(session, name, log, limit, prefix=(), filter="*"):
-    report = session.path(log + ".json")
-    if os.path.exists(report):
-        os.remove(report)
-    done = session.run([*prefix, session.program(name), "--gtest_output=json:" + report, "--gtest_filter=" + filter],
-                       log + ".log", limit, MEGATRON_REQUIRE_GPU="1")
-    failed = []
-    if done.code == 0 or os.path.exists(report):
-        ran, skipped, failed = _read_tests(report)
-    if failed:
-        raise Failure("%d tests failed: %s" % (len(failed), ", ".join(failed[:8])))
-    done.require_success()
-    if skipped:
-        raise Failure("%d tests were skipped: %s" % (len(skipped), ", ".join(skipped[:8])))
-    if ran == 0:
-        raise Failure("no test ran")
-    return {"tests": ran}
+# About how many seconds the tests of a program take; others take _SECONDS_OF_TESTS.
+_SECONDS_OF_PROGRAM = {"tiles_device_test": 5, "attention_test": 15, "kernels_test": 40, "large_tensors_test": 20,
+                       "cuda_placement_test": 25}
+_SECONDS_OF_TESTS = 10
+# Programs whose tests take little of the GPU and are many: so many run at a time.
+_AT_ONCE = {"attention_test": 4, "kernels_test": 4, "float8_kernels_test": 4, "moe_kernels_test": 4}
 
 
 def _sanitize(session, tool, name, filter):
     sanitizer = bundle.sanitizer(session.programs)
     if sanitizer is None:
         raise Failure("compute-sanitizer is not here")
-    log = "%s_%s" % (tool, name)
-    figures = run_tests(session, name, log, 100, [sanitizer, "--tool=" + tool, "--error-exitcode=1"], filter)
-    with open(session.path(log + ".log"), errors="replace") as file:
-        if not re.search("ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", file.read()):
-            raise Failure("%s did not say that there were no errors" % tool)
+    try:
+        figures, done = run_together(session, name, "%s_%s" % (tool, name), 100,
+                                     [sanitizer, "--tool=" + tool, "--error-exitcode=1"], filter)
+    except Failure as failure:
+        raise Failure(str(failure))  # no second look: this was one
+    if not re.search("ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", done.text()):
+        raise Failure("%s did not say that there were no errors" % tool)
     return figures
+
+
+def _three_steps(session):
+    """Whether training runs at all."""
+    metrics = session.path("three_steps.jsonl")
+    if os.path.exists(metrics):
+        os.remove(metrics)
+    session.run([session.program("pretrain_gpt"), "--config=gpt_demo", "--set=system.device=cuda",
+                 "--set=train.eval_iters=0", "--set=train.exit_interval=3", "--set=logging.metrics_file=" + metrics],
+                "three_steps.log", session.test_seconds,
+                **core_dumps(session, "three_steps")).require_success()
+    losses = [step["lm loss"] for step in read_metrics(metrics)]
+    if len(losses) != 3 or None in losses:
+        raise Failure("%d finite losses of 3" % sum(loss is not None for loss in losses))
+    return {"losses": losses}
 
 
 def _follows_cpu(session, name, tolerance, steps, options):
@@ -83,7 +70,8 @@ def _follows_cpu(session, name, tolerance, steps, options):
             os.remove(metrics)
         session.run([session.program("pretrain_gpt"), "--config=gpt_demo", "--set=system.device=" + device,
                      "--set=train.log_interval=10", "--set=train.eval_iters=0", "--set=train.exit_interval=%d" % steps,
-                     "--set=logging.metrics_file=" + metrics, *options], log + ".log", 120).require_success()
+                     "--set=logging.metrics_file=" + metrics, *options], log + ".log", 120,
+                    **core_dumps(session, log)).require_success()
         losses[device] = [step["lm loss"] for step in read_metrics(metrics)]
         if len(losses[device]) != steps or None in losses[device]:
             raise Failure("%d finite losses of %d on %s" %
@@ -105,7 +93,7 @@ def _graphs_change_nothing(session):
         session.run([session.program("pretrain_gpt"), "--config=gpt_demo", "--set=system.device=cuda",
                      "--set=system.cuda_graph_impl=" + graphs, "--set=precision.bf16=true", "--set=train.eval_iters=0",
                      "--set=train.exit_interval=50", "--set=logging.metrics_file=" + metrics],
-                    log + ".log", 90).require_success()
+                    log + ".log", 90, **core_dumps(session, log)).require_success()
         losses.append([step["lm loss"] for step in read_metrics(metrics)])
     if len(losses[0]) != 50 or None in losses[0]:
         raise Failure("%d finite losses of 50" % sum(loss is not None for loss in losses[0]))
@@ -114,44 +102,44 @@ def _graphs_change_nothing(session):
     return {"steps": 50}
 
 
-def _benchmark(session, name, watch):
-    report = session.path(name + ".json")
-    if os.path.exists(report):
-        os.remove(report)
-    done = session.run([session.program(name), "--benchmark_min_time=0.2", "--benchmark_out=" + report,
-                        "--benchmark_out_format=json"], name + ".log", 300)
-    try:
-        with open(report) as file:
-            rows = json.load(file)["benchmarks"]
-    except (OSError, ValueError, KeyError):
-        done.require_success()
-        raise Failure("it wrote no results")
-    broken = [row for row in rows if row.get("error_occurred") or row.get("skipped")]
-    for row in rows:
-        if row not in broken and row.get("run_type", "iteration") == "iteration":
-            session.record("kernel", row["name"], **tables.kernel_figures(row))
-    done.require_success()
-    if broken:
-        raise Failure("%d rows did not run: %s" % (len(broken), "; ".join(
-            "%s: %s" % (row["name"], row.get("error_message", "skipped")) for row in broken[:5])))
-    if not rows:
-        raise Failure("it has no rows")
-    return {"rows": len(rows), **watch.during(done.begin, done.end)}
+def _steps(session, device, watch):
+    """All steps, the most valuable first: what, name, about how many seconds it takes, and what is done."""
+    # Where one process has the GPU for itself, no two can run.
+    shared = device["compute_mode"] == "Default"
+    programs = bundle.tests(session.programs)
+
+    def tests(names):
+        return [("test", name, _SECONDS_OF_PROGRAM.get(name, _SECONDS_OF_TESTS),
+                 lambda name=name: run_tests(session, name, _AT_ONCE.get(name, 1) if shared else 1)) for name in names]
+
+    def benchmarks(names):
+        return [("benchmark", name, seconds, lambda name=name, filter=filter: kernels.measure(
+            session, name, filter, watch)) for name, filter, seconds in kernels.GROUPS if name in names]
+
+    steps = [("smoke", "libraries", 5,
+              lambda: libraries.require_libraries(session, [*programs, kernels.PROGRAM, "pretrain_gpt"])),
+             ("smoke", "one_product", 10, lambda: kernels.one_product(session)),
+             ("smoke", "three_steps", 15, lambda: _three_steps(session))]
+    steps += tests(programs[:3]) + benchmarks(("attention", "products", "memory")) + tests(programs[3:])
+    bf16 = ["--set=precision.bf16=true"]
+    steps += [("training", "fp32_as_on_the_cpu", 15, lambda: _follows_cpu(session, "fp32", 1e-4, 20, ())),
+              ("training", "bf16_as_on_the_cpu", 40, lambda: _follows_cpu(session, "bf16", 2e-2, 200, bf16)),
+              ("training", "fp8_as_on_the_cpu", 30, lambda: _follows_cpu(
+                  session, "fp8", 4e-2, 100, [*bf16, "--set=precision.fp8_format=hybrid"])),
+              ("training", "graphs_change_nothing", 20, lambda: _graphs_change_nothing(session))]
+    steps += benchmarks(("gemm_plans",))
+    steps.append(("ncu", "deciding_kernels", 60, lambda: kernels.profile(session)))
+    for tool in SANITIZER_TOOLS:
+        for name, filter, tools in _SANITIZED:
+            if tool in tools:
+                steps.append((tool, name, 40, lambda tool=tool, name=name, filter=filter: _sanitize(
+                    session, tool, name, filter)))
+    return steps
 
 
 def check(session, device, watch):
-    for name in bundle.tests(session.programs):
-        session.step("test", name, lambda: run_tests(session, name, name, 200))
-    session.step("training", "fp32_as_on_the_cpu", lambda: _follows_cpu(session, "fp32", 1e-4, 20, ()))
-    session.step("training", "bf16_as_on_the_cpu",
-                 lambda: _follows_cpu(session, "bf16", 2e-2, 200, ["--set=precision.bf16=true"]))
-    session.step("training", "fp8_as_on_the_cpu",
-                 lambda: _follows_cpu(session, "fp8", 4e-2, 100,
-                                      ["--set=precision.bf16=true", "--set=precision.fp8_format=hybrid"]))
-    session.step("training", "graphs_change_nothing", lambda: _graphs_change_nothing(session))
-    for name in bundle.benchmarks():
-        session.step("benchmark", name, lambda: _benchmark(session, name, watch), need=20)
-    for tool in SANITIZER_TOOLS:
-        for name, filter in _SANITIZED:
-            session.step(tool, name, lambda: _sanitize(session, tool, name, filter))
+    steps = _steps(session, device, watch)
+    session.plan([step[:3] for step in steps])
+    for what, name, _, action in steps:
+        session.step(what, name, action)
     return tables.kernel_table(session)

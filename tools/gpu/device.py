@@ -5,7 +5,8 @@ import subprocess
 import threading
 import time
 
-_FACTS = ("name", "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "memory.total")
+_FACTS = ("name", "driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "memory.total",
+          "compute_mode")
 _STATE = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "memory.used")
 
 
@@ -54,7 +55,7 @@ class Watch:
 
     def stop(self):
         self._over.set()
-        self._thread.join()
+        self._thread.join(5)  # it may be waiting for a driver that does not answer
 
     def idle_memory(self):
         """MiB that were taken before anything of ours ran."""

@@ -7,10 +7,12 @@ What it must not do is call something well that was not, so most tests break one
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,11 +20,14 @@ TOOLS = os.path.dirname(HERE)
 
 # Stands for every program. What it is called as says which; $STUB_DOES, a JSON object, says what goes wrong.
 STUB = r'''
-import json, os, signal, sys, time
+import json, os, re, signal, subprocess, sys, time
 name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
 does = json.loads(os.environ["STUB_DOES"])
 with open(os.environ["STUB_CALLS"], "a") as calls:
     calls.write(json.dumps([name] + arguments) + "\n")
+if "STUB_SEES" in os.environ:
+    with open(os.environ["STUB_SEES"], "a") as seen:
+        seen.write("%s %s\n" % (name, os.environ.get("LD_LIBRARY_PATH")))
 options = dict(a.split("=", 1) for a in (a[6:] if a.startswith("--set=") else a for a in arguments) if "=" in a)
 
 def write(path, value):
@@ -45,46 +50,129 @@ if name == "nvidia-smi":
         sys.exit(9)
     if "driver_version" in arguments[0]:
         for _ in range(does.get("gpus", 1)):
-            print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, 143771")
+            print("NVIDIA H200, 580.65.06, 1980, 3201, 700.00, 143771, " + does.get("compute_mode", "Default"))
     else:
         print("1755, 3201, 640.10, 61, 2048")
+elif name == "bazelw":
+    built = os.path.join(os.path.dirname(sys.argv[0]), "built")
+    if arguments[0] == "info":
+        print(built)
+    for target in arguments[1:] if arguments[0] == "build" else ():
+        if target.startswith("//"):
+            path = os.path.join(built, target[2:].replace(":", "/"))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(" ".join(a for a in arguments if a.startswith("--")))
+elif name == "strip":
+    with open(arguments[2]) as program, open(arguments[1], "w") as stripped:
+        stripped.write(program.read())
+elif name == "python":
+    print(does[name])
+elif name == "ldd":
+    print("\tlibc.so.6 => /lib/libc.so.6 (0x1)")
+    if does.get(name) == os.path.basename(arguments[0]):
+        print("\tlibnccl.so.2 => not found")
+elif name == "ncu":
+    if does.get(name) == "may not":
+        print("==ERROR== ERR_NVGPUCTRPERM - The user may not access NVIDIA GPU Performance Counters")
+        sys.exit(1)
+    if does.get(name) != "sees nothing":
+        print("    Duration                 us         41.02\n    Memory Throughput         %        71.20")
 elif name == "compute-sanitizer":
-    print("========= ERROR SUMMARY: %d errors" % (1 if does.get(name) == "finds" else 0), flush=True)
+    program = next(i for i, a in enumerate(arguments) if not a.startswith("-"))
+    finds = does.get(name) == "finds"
+    if finds:
+        print("========= Invalid __global__ read of size 4 bytes\n=========     at Forward(Maps)+0x130 in "
+              "attention_forward.cu:219\n=========     by thread (0,0,0) in block (3,0,0)")
+    print("========= ERROR SUMMARY: %d errors" % finds, flush=True)
     if does.get(name) == "silent":
         sys.exit(0)
-    program = next(i for i, a in enumerate(arguments) if not a.startswith("-"))
     os.execv(arguments[program], arguments[program:])
-elif name.endswith("_test"):
+elif name.endswith(("_test", "_test_watched")):
     what = does.get(name, "")
-    if what == "crashes":
-        end(-signal.SIGSEGV)
-    if what == "sleeps":
-        time.sleep(600)
-    test = {"name": "Works", "status": "RUN", "result": "SKIPPED" if what == "skips" else "COMPLETED"}
-    if what == "fails":
-        test["failures"] = [{"failure": "wrong"}]
-    suites = [] if what == "is empty" else [{"name": "Suite", "testsuite": [test]}]
+    if "--gtest_list_tests" in arguments:
+        if what != "is empty":
+            print("Suite.\n  Works\nOf/Suite.\n  Counts/0  # GetParam() = 3" + what.startswith("always") * "\n  Ends")
+        sys.exit(0)
+    tests = {"Suite.Works": "Suite", "Of/Suite.Counts/0": "Of/Suite", "Of/Suite.Ends": "Of/Suite"}
+    asked = options.get("--gtest_filter", "*")
+    tests = {test: suite for test, suite in tests.items() if asked == test or "*" in asked}
+    suites = []
+    for test, suite in tests.items():
+        print("[ RUN      ] " + test, flush=True)
+        if what == "always sleeps":
+            time.sleep(600)
+        row = {"name": test[len(suite) + 1:], "status": "RUN", "result": "COMPLETED"}
+        if test == "Suite.Works":
+            if what == "crashes":
+                end(-signal.SIGSEGV)
+            if what == "aborts":
+                print("F1122 00:00 attention.cu:7] Check failed: error == cudaSuccess attention: an illegal memory "
+                      "access\n*** Check failure stack trace: ***", flush=True)
+                print("\nblocking %s, dump in %s without %s" % (
+                    os.environ.get("CUDA_LAUNCH_BLOCKING"), os.environ.get("CUDA_COREDUMP_FILE"),
+                    os.environ.get("CUDA_COREDUMP_GENERATION_FLAGS")), flush=True)
+                end(-signal.SIGABRT)
+            if what == "sleeps":
+                if "STUB_PIDS" in os.environ:
+                    with open(os.environ["STUB_PIDS"], "w") as pids:
+                        pids.write("%d " % os.getpid())
+                time.sleep(600)
+            if what == "waits for a barrier":
+                print("block (3, 1, 0), warp 4 waits for the barrier at 0x428, phase 1", flush=True)
+                end(-signal.SIGABRT)
+            if what == "skips":
+                row.update(result="SKIPPED", skipped=[{"message": "no cuDNN"}])
+            if what == "fails":
+                row["failures"] = [{"failure": "kernels_test.cc:40\nelement 17 is 3, not 2.5: off by 0.5 "
+                                               + "and more " * 200}, {"failure": "another"}]
+        print("[       OK ] " + test)
+        suites.append({"name": suite, "testsuite": [row]})
+    if what == "is empty":
+        suites = []
     if what != "reports nothing":
         write(options["--gtest_output"][5:], {"testsuites": suites})
-    sys.exit(1 if what == "fails" else 0)
+    sys.exit(1 if what == "fails" and "Suite.Works" in tests else 0)
 elif name == "kernels_benchmark":
     what = does.get(name, "")
-    rows = [{"name": "BM_Gelu/real_time", "run_type": "iteration", "real_time": 80.0, "cpu_time": 1.0,
-             "time_unit": "us", "iterations": 10, "GB/s": 3600.0, "roofline": 0.87, "floor": 0.85},
-            {"name": "BM_Slow", "run_type": "iteration", "real_time": 2.5, "time_unit": "ms", "roofline": 0.4,
-             "floor": 0.75},
-            *({"name": "BM_Attention<AttentionKernel::k%s, 64>/real_time" % kernel, "run_type": "iteration",
-               "real_time": 1.0, "time_unit": "ms", "TFLOP/s": rate}
+    rows = [{"name": "BM_Linear/1024/1024/manual_time", "real_time": 60.0, "time_unit": "us", "TFLOP/s": 500.0},
+            {"name": "BM_Gelu/manual_time", "real_time": 80.0, "cpu_time": 1.0, "time_unit": "us", "iterations": 10,
+             "GB/s": 3600.0, "roofline": 0.87, "floor": 0.85},
+            {"name": "BM_Slow", "real_time": 2.5, "time_unit": "ms", "roofline": 0.4, "floor": 0.75},
+            *({"name": "BM_Attention<AttentionKernel::k%s, 64>/manual_time" % kernel, "real_time": 1.0,
+               "time_unit": "ms", "TFLOP/s": rate}
               for kernel, rate in (("Own", 200.0), ("Hopper", 310.0), ("Cudnn", 320.0), ("CudnnDeterministic", 400.0))),
-            {"name": "BM_Other", "run_type": "iteration", "real_time": 900.0, "time_unit": "ns", "bits": 7.0}]
-    if what == "skips":
-        rows[0] = {"name": "BM_Gelu", "run_type": "iteration", "error_occurred": True, "error_message": "no GPU",
-                   "real_time": 0.0, "time_unit": "ns"}
-    if what == "is empty":
-        rows = []
-    if what != "crashes early":
-        write(options["--benchmark_out"], {"benchmarks": rows})
-    end(-signal.SIGABRT if what.startswith("crashes") else 0)
+            {"name": "BM_GemmPlan/1024/1024/iterations:1", "real_time": 1.0, "time_unit": "ms", "plan": 0.99},
+            {"name": "BM_Other", "real_time": 900.0, "time_unit": "ns", "bits": 7.0}]
+    for row in rows:
+        row["run_type"] = "iteration"
+    filter = options["--benchmark_filter"]
+    rows = [row for row in rows if bool(re.search(filter.lstrip("-"), row["name"])) != filter.startswith("-")]
+    if "--benchmark_list_tests" in arguments:
+        print("\n".join(row["name"] for row in rows) if what != "is empty" else "")
+        sys.exit(0)
+    # A report as Google Benchmark writes it: row by row.
+    with open(options["--benchmark_out"], "w") as file:
+        file.write('{\n  "context": {"caches": []},\n  "benchmarks": [\n')
+        file.flush()
+        for i, row in enumerate(rows):
+            if what == "skips" and row["name"].startswith("BM_Gelu"):
+                row = {"name": row["name"], "run_type": "iteration", "error_occurred": True,
+                       "error_message": "no GPU", "real_time": 0.0, "time_unit": "ns"}
+            text = json.dumps(row, indent=4)
+            if what == "is cut off" and row["name"] == "BM_Slow":
+                file.write(",\n" + text[:40])
+                file.flush()
+                end(-signal.SIGKILL)
+            if what in ("crashes", "hangs") and row["name"] == "BM_Slow":
+                print("F1122 Check failed: an illegal memory access", flush=True)
+                time.sleep(600 if what == "hangs" else 0)
+                end(-signal.SIGABRT)
+            file.write((",\n" if i else "") + text)
+            file.flush()
+            print(row["name"], flush=True)
+        file.write("\n  ]\n}\n")
+    end(-signal.SIGABRT if what == "crashes late" else 0)
 elif name == "pretrain_gpt":
     shape, batch = options["--config"], int(options.get("train.micro_batch_size", 1))
     what = does.get(name, {}).get("%s.%d" % (shape, batch), does.get(name, {}).get(shape, ""))
@@ -136,7 +224,7 @@ elif name == "pretrain_gpt":
             if i == 4 and what == "crashes after 3 steps":
                 metrics.flush()
                 end(-signal.SIGSEGV)
-            if i == 4 and what == "stops after 3 steps":
+            if i == 4 and what == "stops after 3 steps" or i == 3 and what == "learns two steps":
                 break
             metrics.write(json.dumps({"iteration": i, "consumed_samples": i * batch, "lm loss": loss,
                                       "tokens_per_second": rate if pinned else 1.0, "mfu": 0.48}) + "\n")
@@ -159,8 +247,9 @@ elif name == "pytorch_gpu_speed.py":
 elif name == "plot_loss":
     write(options["--output"], "<svg/>")
 '''
-TESTS = ("kernels_test", "large_tensors_test", "layer_norm_test", "cuda_placement_test", "float8_kernels_test",
-         "moe_kernels_test", "attention_test", "comm_stream_test", "trace_test", "nccl_device_test")
+TESTS = ("tiles_device_test", "attention_test", "kernels_test", "large_tensors_test", "layer_norm_test",
+         "cuda_placement_test", "float8_kernels_test", "moe_kernels_test", "comm_stream_test", "trace_test",
+         "nccl_device_test")
 PROGRAMS = TESTS + ("kernels_benchmark", "pretrain_gpt", "comm_bench", "plot_loss")
 
 
@@ -177,12 +266,12 @@ class GpuCheckTest(unittest.TestCase):
             if module.endswith(".py"):
                 shutil.copy(os.path.join(HERE, module), os.path.join(self.bundle, "gpu"))
         # Nothing else is on PATH: a GPU that this machine may have stays unseen.
-        for program in ("bash", "dirname", "readlink", "sed"):
+        for program in ("bash", "dirname", "readlink"):
             os.symlink(shutil.which(program), os.path.join(bin, program))
         os.symlink(sys.executable, os.path.join(bin, "python3"))
         for name in PROGRAMS:
             self.stub(os.path.join(self.bundle, name))
-        for name in ("nvidia-smi", "compute-sanitizer"):
+        for name in ("nvidia-smi", "compute-sanitizer", "ldd"):
             self.stub(os.path.join(bin, name))
         with open(os.path.join(self.bundle, "pytorch_gpu_speed.py"), "w") as file:
             file.write(STUB)
@@ -195,19 +284,26 @@ class GpuCheckTest(unittest.TestCase):
 
     def gpu_check(self, *arguments, does=None, seconds=600, **environment):
         """Returns its exit code, what it printed, and its results."""
+        process, calls = self.start(*arguments, does=does, seconds=seconds, **environment)
+        text, _ = process.communicate()
+        return (process.returncode, text, *self.results(arguments, calls))
+
+    def start(self, *arguments, does=None, seconds=600, **environment):
         calls = os.path.join(self.root, "calls")
         open(calls, "w").close()
         variables = {"PATH": self.bin, "HOME": self.root, "CUDA_HOME": self.root, "STUB_DOES": json.dumps(does or {}),
-                     "STUB_CALLS": calls, "GPU_CHECK_SECONDS": str(seconds), **environment}
-        done = subprocess.run([os.path.join(self.bundle, "gpu_check"), *arguments], env=variables, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                     "STUB_CALLS": calls, **environment}
+        return subprocess.Popen([os.path.join(self.bundle, "gpu_check"), *arguments, "--seconds=%s" % seconds],
+                                env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), calls
+
+    def results(self, arguments, calls):
         rows = []
         if len(arguments) > 1 and os.path.exists(os.path.join(self.out, arguments[0] + ".jsonl")):
             with open(os.path.join(self.out, arguments[0] + ".jsonl")) as file:
                 rows = [json.loads(line) for line in file]
         with open(calls) as file:
             self.calls = [json.loads(line) for line in file]
-        return done.returncode, done.stdout, rows
+        return [rows]
 
     def row(self, rows, what, name):
         found, = [row for row in rows if row["what"] == what and row["name"] == name]
@@ -266,6 +362,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertTrue(done.stdout.startswith("Checks and times what runs on a GPU"), done.stdout)
             self.assertTrue(done.stdout.endswith("than sm_90a, comma-separated.\n"), done.stdout)
+            self.assertNotIn("#", done.stdout)
 
     def test_what_names_steps_is_not_taken_for_the_folder(self):
         for part, word in (("learn", "rest"), ("check", "test"), ("run", "links")):
@@ -277,8 +374,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_limit_that_is_no_time_is_refused_in_a_line(self):
         for seconds in ("abc", "", "nan", "inf", "0", "-5"):
             code, text, _ = self.gpu_check("check", self.out, seconds=seconds)
-            self.assertEqual((code, text), (20, "gpu_check: GPU_CHECK_SECONDS must be a number above 0, not '%s'\n" %
-                                            seconds))
+            self.assertEqual((code, text), (20, "gpu_check: --seconds must be a number above 0, not '%s'\n" % seconds))
 
     def test_a_folder_that_cannot_be_made_is_told_in_a_line(self):
         file = os.path.join(self.root, "file")
@@ -296,18 +392,40 @@ class GpuCheckTest(unittest.TestCase):
         code, text, _ = self.gpu_check("check", self.out)
         self.assertEqual(code, 0, text)
 
+    def test_a_bundle_holds_all_programs_and_some_tests_once_more_to_watch_barriers(self):
+        self.stub(os.path.join(self.root, "bazelw"))
+        self.stub(os.path.join(self.bin, "strip"))
+        os.makedirs(os.path.join(self.root, "tools", "interop"))
+        os.symlink(HERE, os.path.join(self.root, "tools", "gpu"))
+        for path in ("tools/gpu_check", "tools/interop/pytorch_gpu_speed.py"):
+            open(os.path.join(self.root, path), "w").close()
+        packed = os.path.join(self.root, "packed")
+        code, text, _ = self.gpu_check("build", packed)
+        self.assertEqual(code, 0, text)
+        with tarfile.open(os.path.join(packed, "programs.tar.gz")) as archive:
+            flags = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
+        common = "--config=cuda --define=cuda_archs=sm_90a"
+        for name in PROGRAMS:
+            self.assertEqual(flags[name], common)
+        self.assertEqual({name: flag for name, flag in flags.items() if name not in PROGRAMS},
+                         {name: common + " --define=watch_barriers=1" for name in
+                          ("tiles_device_test_watched", "attention_test_watched")})
+        self.assertIn("guard.py", os.listdir(os.path.join(packed, "gpu")))
+
     def test_what_there_is_no_time_for_is_named_and_done_later(self):
-        # The first test passes, the second lasts longer than there is time for.
-        code, text, rows = self.gpu_check("check", self.out, seconds=30, does={"layer_norm_test": "sleeps"})
+        # The first programs pass, one lasts longer than there is time for.
+        code, text, rows = self.gpu_check("check", self.out, seconds=24, does={"layer_norm_test": "sleeps"})
         self.assertEqual(code, 2, text)
-        self.assertIn("NOT RUN: test layer_norm_test: stopped", text)
-        self.assertIn("NOT RUN: benchmark kernels_benchmark", text)
-        self.assertEqual(self.row(rows, "test", "kernels_test")["verdict"], "passed")
+        self.assertRegex(text, r"plan: 2 steps, about 10 of 24 s\nleft out .*: smoke one_product \(10 s\), ")
+        self.assertIn("NOT RUN: test layer_norm_test: 2 tests were not run: no time", text)
+        self.assertRegex(text, "LEFT OUT: .*, test trace_test, .*, memcheck kernels_test, ")
+        self.assertRegex(self.row(rows, "test", "kernels_test")["why"], "it takes about 40 s; of 2[0-9] s that were")
+        self.assertEqual(self.row(rows, "test", "tiles_device_test")["verdict"], "passed")
         code, text, rows = self.gpu_check("check", self.out, "rest")
         self.assertEqual(code, 0, text)
-        self.assertFalse(any("--gtest_output=json:%s/kernels_test.json" % self.out in call for call in self.calls))
-        self.assertEqual(self.row(rows, "test", "kernels_test")["verdict"], "passed")
-        self.assertEqual(self.row(rows, "test", "layer_norm_test")["verdict"], "passed")
+        self.assertFalse(any(call[0] == "tiles_device_test" and "--gtest_list_tests" in call for call in self.calls))
+        for name in TESTS:
+            self.assertEqual(self.row(rows, "test", name)["verdict"], "passed")
 
     # check
 
@@ -319,9 +437,9 @@ class GpuCheckTest(unittest.TestCase):
             self.assertEqual(self.row(rows, "test", name)["verdict"], "passed")
         for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
             self.assertEqual(self.row(rows, tool, "kernels_test")["verdict"], "passed")
-        self.assertEqual(self.row(rows, "kernel", "BM_Gelu/real_time")["microseconds"], 80)
+        self.assertEqual(self.row(rows, "kernel", "BM_Gelu/manual_time")["microseconds"], 80)
         self.assertEqual(self.row(rows, "kernel", "BM_Slow")["microseconds"], 2500)
-        self.assertRegex(text, r"\| BM_Gelu/real_time +\| +80.0 \| +3600 GB/s \| 87.0 % \| 85.0 % \| +met \|")
+        self.assertRegex(text, r"\| BM_Gelu +\| +80.0 \| +3600 GB/s \| 87.0 % \| 85.0 % \| +met \|")
         self.assertRegex(text, r"\| BM_Slow +\| +2500.0 \| +\| 40.0 % \| 75.0 % \| MISSED \|")
         self.assertRegex(text, r"\| BM_Other +\| +0.9 \| +\| +\| +\| +\| +bits 7 \|")
         self.assertIn("Furthest from what is asked of them: BM_Slow (40.0 %)", text)
@@ -344,15 +462,17 @@ class GpuCheckTest(unittest.TestCase):
         self.expect_failures("check", ["test", "memcheck"], does, expected)
 
     def test_benchmarks_that_did_not_measure_have_failed(self):
-        for does, why in (("skips", "BM_Gelu: no GPU"), ("is empty", "no rows"),
-                          ("crashes early", "killed by signal 6"), ("crashes late", "killed by signal 6")):
+        groups = ("attention", "products", "memory", "gemm_plans")
+        for does, why, failing in (("skips", "1 rows did not run: BM_Gelu/manual_time: no GPU", ("memory",)),
+                                   ("is empty", "no rows", groups), ("crashes late", "killed by signal 6", groups)):
             self.expect_failures("check", ["benchmark"], {"kernels_benchmark": does},
-                                 [("benchmark", "kernels_benchmark", why)])
+                                 [("benchmark", group, why) for group in failing])
 
     def test_the_sanitizer_must_be_there_and_find_nothing(self):
         sanitized = [(tool, name) for tool in ("memcheck", "initcheck")
                      for name in ("kernels_test", "layer_norm_test", "float8_kernels_test", "moe_kernels_test",
                                   "comm_stream_test")]
+        sanitized.append(("memcheck", "attention_test"))
         for does, why in (("finds", "no errors"), ("silent", "no report")):
             self.expect_failures("check", ["memcheck", "initcheck"], {"compute-sanitizer": does},
                                  [(*step, why) for step in sanitized])
@@ -374,6 +494,178 @@ class GpuCheckTest(unittest.TestCase):
     def test_graphs_must_change_no_loss(self):
         self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": "differs with graphs"}},
                              [("training", "graphs_change_nothing", "losses with graphs differ")])
+
+    # What goes wrong while it runs, and what is kept of it.
+
+    def test_a_test_that_hangs_or_aborts_leaves_the_others_and_is_looked_into(self):
+        self.stub(os.path.join(self.bundle, "attention_test_watched"))
+        does = {"attention_test": "sleeps", "attention_test_watched": "waits for a barrier", "kernels_test": "aborts",
+                "layer_norm_test": "sleeps", "compute-sanitizer": "finds"}
+        text, rows = self.expect_failures("check", ["test", "--test-seconds=2"], does, [
+            ("test", "attention_test", "1 tests failed: Suite.Works: not done after 2 s, in test Suite.Works"),
+            ("test", "layer_norm_test", "1 tests failed: Suite.Works: not done after 2 s, in test Suite.Works"),
+            ("test", "kernels_test", "Suite.Works: killed by signal 6, no report of what was tested: F1122 00:00 "
+             "attention.cu:7] Check failed: error == cudaSuccess attention: an illegal memory access")])
+        for name in ("attention_test", "kernels_test", "layer_norm_test"):
+            self.assertEqual(self.row(rows, "test", name)["tests"], 1)  # the other one passed
+        said = {(row["of"][1], row["by"]): row["text"] for row in rows if row["what"] == "explanation"}
+        self.assertEqual(said, {
+            ("layer_norm_test", "CUDA_LAUNCH_BLOCKING=1"): "not done after 2 s, in test Suite.Works",
+            ("attention_test", "watched barriers"): "block (3, 1, 0), warp 4 waits for the barrier at 0x428, phase 1",
+            ("kernels_test", "CUDA_LAUNCH_BLOCKING=1"):
+                "killed by signal 6: F1122 00:00 attention.cu:7] Check failed: error == cudaSuccess attention: an "
+                "illegal memory access",
+            ("kernels_test", "memcheck"):
+                "Invalid __global__ read of size 4 bytes at Forward(Maps)+0x130 in attention_forward.cu:219 by thread "
+                "(0,0,0) in block (3,0,0) ERROR SUMMARY: 1 errors"})
+        self.assertIn("\n  Suite.Works, memcheck: Invalid __global__ read", text[text.index("FAILED: test kernels"):])
+        with open(os.path.join(self.out, "check", "kernels_test.log")) as log:
+            said_first = log.read()
+        self.assertIn("[       OK ] Of/Suite.Counts/0", said_first)
+        dump = "dump in %s/check/kernels_test.%%p.cudacore without skip_nonrelocated_elf_images," % self.out
+        self.assertIn("blocking None, " + dump, said_first)
+        again, = [row["log"] for row in rows if row["what"] == "explanation" and row["of"][1] == "kernels_test" and
+                  row["by"].startswith("CUDA")]
+        with open(os.path.join(self.out, "check", again)) as log:
+            self.assertIn("blocking 1, " + dump, log.read())
+
+    def test_a_program_whose_tests_all_hang_is_given_up(self):
+        does = {"float8_kernels_test": "always sleeps", "compute_mode": "Exclusive_Process"}
+        self.expect_failures("check", ["test", "--test-seconds=1"], does, [
+            ("test", "float8_kernels_test", "2 tests failed: Suite.Works: not done after 1 s, in test Suite.Works; "
+             "Of/Suite.Counts/0: not done after 1 s, in test Of/Suite.Counts/0; 1 tests were not run: others hung")])
+
+    def test_a_wrong_number_is_told_with_its_place_and_looked_into_by_memcheck_alone(self):
+        text, rows = self.expect_failures("check", ["test"], {"kernels_test": "fails"}, [
+            ("test", "kernels_test", "Suite.Works: kernels_test.cc:40 element 17 is 3, not 2.5: off by 0.5 and more")])
+        why = self.row(rows, "test", "kernels_test")["failures"]["Suite.Works"]
+        self.assertTrue(why.endswith(" ... (and 1 more)"), why)
+        self.assertLess(len(why), 620)
+        self.assertEqual([row["by"] for row in rows if row["what"] == "explanation"], ["memcheck"])
+        self.assertIn("memcheck: it finds nothing", text)
+
+    def test_each_test_has_a_process_of_its_own(self):
+        for mode in ("Default", "Exclusive_Process"):
+            code, text, _ = self.gpu_check("check", self.out, "test", does={"compute_mode": mode})
+            self.assertEqual(code, 0, text)
+            filters = [call[1] for call in self.calls if call[0] == "kernels_test" and len(call) == 3]
+            self.assertEqual(sorted(filters), ["--gtest_filter=Of/Suite.Counts/0", "--gtest_filter=Suite.Works"])
+
+    def test_rows_that_were_measured_outlast_a_crash_a_hang_and_a_kill(self):
+        for does, why in (("crashes", "killed by signal 6: F1122 Check failed"),
+                          ("hangs", "said nothing for 2 s, last it said: F1122 Check failed"),
+                          ("is cut off", "killed by signal 9")):
+            _, rows = self.expect_failures("check", ["benchmark", "--test-seconds=2"], {"kernels_benchmark": does}, [
+                ("benchmark", "memory", "1 rows did not run: BM_Slow: " + why)])
+            # One before and one behind it.
+            self.assertEqual([row["name"] for row in rows if row["what"] == "kernel" and row["group"] == "memory"],
+                             ["BM_Gelu/manual_time", "BM_Other"])
+            self.assertEqual(self.row(rows, "benchmark", "memory")["rows"], 2)
+
+    def test_rest_keeps_the_rows_of_the_groups_that_passed(self):
+        self.gpu_check("check", self.out, "benchmark", does={"kernels_benchmark": "crashes"})
+        code, text, rows = self.gpu_check("check", self.out, "rest")
+        self.assertEqual(code, 0, text)
+        names = [row["name"] for row in rows if row["what"] == "kernel"]
+        self.assertEqual(len(names), 9)
+        self.assertEqual(len(set(names)), 9)
+        code, text, rows = self.gpu_check("check", self.out, "smoke")
+        self.assertEqual([row["name"] for row in rows if row["what"] == "kernel"], names)
+
+    def test_a_library_that_is_missing_is_named_first(self):
+        self.expect_failures("check", ["smoke"], {"ldd": "pretrain_gpt"}, [
+            ("smoke", "libraries", "libnccl.so.2 => not found (pretrain_gpt)")])
+        self.expect_failures("check", ["smoke"], {"kernels_benchmark": "crashes late", "pretrain_gpt": {
+            "gpt_demo": "loses its loss"}}, [("smoke", "one_product", "killed by signal 6")])
+        self.expect_failures("check", ["smoke"], {"pretrain_gpt": {"gpt_demo": "learns two steps"}}, [
+            ("smoke", "three_steps", "2 finite losses of 3")])
+
+    def test_pythons_libraries_stand_behind_the_toolkits_and_pytorch_keeps_its_own(self):
+        python = os.path.join(self.root, "python")
+        self.stub(python)
+        packages = os.path.join(self.root, "nvidia", "cudnn", "lib")
+        os.makedirs(packages)
+        os.mkdir(os.path.join(self.root, "lib64"))
+        seen = os.path.join(self.root, "seen")
+        self.gpu_check("check", self.out, "smoke", PYTHON=python, LD_LIBRARY_PATH="/mine", STUB_SEES=seen,
+                       does={"python": packages})
+        with open(seen) as file:
+            self.assertIn("pretrain_gpt /mine:%s/lib64:%s\n" % (self.root, packages), file.read())
+        os.remove(seen)
+        self.gpu_check("time", self.out, "pytorch", LD_LIBRARY_PATH="/mine", STUB_SEES=seen)
+        with open(seen) as file:
+            self.assertIn("pytorch_gpu_speed.py /mine\n", file.read())
+
+    def test_what_ncu_sees_is_told_where_it_may_look(self):
+        code, text, rows = self.gpu_check("check", self.out, "ncu")
+        self.assertEqual((code, self.row(rows, "ncu", "deciding_kernels")["verdict"]), (0, "left out"), text)
+        self.stub(os.path.join(self.bin, "ncu"))
+        code, text, _ = self.gpu_check("check", self.out, "ncu")
+        self.assertEqual(code, 0, text)
+        self.assertIn("ncu norm_backward: Duration 41.02 us, Memory Throughput 71.20 %", text)
+        code, text, rows = self.gpu_check("check", self.out, "ncu", does={"ncu": "may not"})
+        self.assertEqual((code, self.row(rows, "ncu", "deciding_kernels")["verdict"]), (0, "left out"), text)
+        self.expect_failures("check", ["ncu"], {"ncu": "sees nothing"}, [
+            ("ncu", "deciding_kernels", "attention_forward: ncu saw no kernel Forward")])
+
+    def test_all_results_are_also_in_one_file(self):
+        self.gpu_check("check", self.out, "smoke", "test")
+        with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
+            names = archive.getnames()
+        for name in ("check.md", "check.jsonl", "check/kernels_test.log", "check/ldd.log"):
+            self.assertIn(name, names)
+        self.assertEqual(sorted(os.listdir(self.out)), ["check", "check.jsonl", "check.md", "check.tar.gz"])
+
+    def start_and_wait_for_a_sleeper(self):
+        """A check whose layer_norm_test sleeps; returns it, and the process that sleeps."""
+        pids = os.path.join(self.root, "pids")
+        process, calls = self.start("check", self.out, "test", does={"layer_norm_test": "sleeps"}, STUB_PIDS=pids)
+        self.addCleanup(process.stdout.close)
+        for _ in range(600):
+            if os.path.exists(pids):
+                with open(pids) as file:
+                    found = file.read().split()
+                if found:
+                    return process, int(found[0]), calls
+            time.sleep(0.1)
+        self.fail("nothing sleeps")
+
+    def expect_end_of(self, pid):
+        for _ in range(100):
+            try:
+                with open("/proc/%d/stat" % pid) as file:
+                    if file.read().rsplit(")", 1)[1].split()[0] == "Z":  # dead, and nobody has asked for its code
+                        return
+            except FileNotFoundError:
+                return
+            time.sleep(0.1)
+        self.fail("process %d still runs" % pid)
+
+    def test_who_ends_it_gets_what_there_is_and_no_program_stays_behind(self):
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            process, sleeper, calls = self.start_and_wait_for_a_sleeper()
+            process.send_signal(ending)
+            text, _ = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 128 + ending, text)
+            self.expect_end_of(sleeper)
+            rows, = self.results(("check", self.out), calls)
+            self.assertEqual(self.row(rows, "test", "kernels_test")["verdict"], "passed")
+            self.assertEqual(self.row(rows, "test", "layer_norm_test")["verdict"], "not run")
+            self.assertIn("stopped by " + ending.name, text)
+            with tarfile.open(os.path.join(self.out, "check.tar.gz")) as archive:
+                self.assertIn("check/kernels_test.log", archive.getnames())
+            os.remove(os.path.join(self.root, "pids"))
+
+    def test_a_kill_that_it_cannot_see_leaves_no_program_behind_either(self):
+        process, sleeper, _ = self.start_and_wait_for_a_sleeper()
+        process.kill()
+        process.wait()
+        self.expect_end_of(sleeper)
+        with open(os.path.join(self.out, "check.jsonl"), "a") as file:
+            file.write('{"what": "te')
+        code, text, _ = self.gpu_check("check", self.out, "rest")
+        self.assertEqual(code, 0, text)
+        self.assertFalse(any(call[0] == "kernels_test" and "--gtest_list_tests" in call for call in self.calls))
 
     # time
 

@@ -41,7 +41,7 @@ def _learn(session):
 
 
 def _picture(session):
-    picture = session.path("learn.svg")
+    picture = session.result_path("learn.svg")
     session.run([session.program("plot_loss"), "--output=" + picture, session.path("learn_metrics.jsonl")],
                 "plot_loss.log", 30).require_success()
     if not os.path.exists(picture):

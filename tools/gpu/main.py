@@ -1,10 +1,11 @@
 """What tools/gpu_check runs: reads its command line, and says first and last what was run on what."""
 
 import datetime
+import itertools
 import math
 import os
 import shlex
-import subprocess
+import signal
 import sys
 import tempfile
 
@@ -12,14 +13,18 @@ import bundle
 import correctness
 import device
 import learning
+import libraries
 import speed
+from explain import Explainer
 from session import Session
 
 _WRONG_ARGUMENTS = 20
-_USAGE = 64  # the same, and the usage is to be shown
+_KILLED = 128  # and the number of the signal
 _PARTS = ("check", "time", "learn")
+# Of --seconds and --test-seconds: the time of a part and of a test.
+_LIMITS = {"--seconds": 460, "--test-seconds": 60}
 # The parts that can be run alone.
-_KINDS = {"check": ("test", "training", "benchmark", *correctness.SANITIZER_TOOLS),
+_KINDS = {"check": ("smoke", "test", "training", "benchmark", "ncu", *correctness.SANITIZER_TOOLS),
           "time": ("training", "option", "profile", "pytorch", "links"), "learn": ("training", "picture")}
 
 
@@ -42,13 +47,28 @@ def _mistake(arguments):
     return "%s has no kind of step '%s'" % (command, wrong[0]) if wrong else ""
 
 
-def _seconds():
-    """How long a part may take; none where $GPU_CHECK_SECONDS is no time."""
-    try:
-        seconds = float(os.environ.get("GPU_CHECK_SECONDS", 460))
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds > 0 else None
+def _take_limits(arguments):
+    """Returns the numbers of `--seconds=N` and its like, the other words of the command line, and what is wrong."""
+    limits, others = dict(_LIMITS), []
+    for word in arguments:
+        name, equals, text = word.partition("=")
+        if name not in limits:
+            others.append(word)
+            continue
+        try:
+            limits[name] = float(text)
+        except ValueError:
+            limits[name] = math.nan
+        if not (math.isfinite(limits[name]) and limits[name] > 0):
+            return limits, others, "%s must be a number above 0, not '%s'" % (name, text)
+    return limits, others, ""
+
+
+def _print_usage(home, file):
+    """The comment that gpu_check begins with."""
+    with open(os.path.join(home, "gpu_check")) as script:
+        lines = itertools.takewhile(lambda line: line.startswith("#"), itertools.islice(script, 1, None))
+        print("".join(line[2:] or "\n" for line in lines), end="", file=file)
 
 
 def _make_folder(path):
@@ -62,22 +82,26 @@ def _make_folder(path):
         return False
 
 
-def _use_cudnn_of_python():
-    """Attention by cuDNN takes the library of Python's packages, where PyTorch has brought one."""
-    try:
-        code = "import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0])"
-        found = subprocess.run([os.environ.get("PYTHON", "python3"), "-c", code], capture_output=True, text=True)
-    except OSError:
-        return
-    folder = os.path.join(found.stdout.strip(), "lib")
-    if found.returncode == 0 and os.path.exists(os.path.join(folder, "libcudnn.so.9")):
-        paths = [folder] + [path for path in [os.environ.get("LD_LIBRARY_PATH")] if path]
-        os.environ["LD_LIBRARY_PATH"] = ":".join(paths)
+def _stop_on_signals(session):
+    """A first signal ends the part, which tells what there is until then; a second one ends the program."""
+    def stop(number, frame):
+        for ending in signals:
+            signal.signal(ending, signal.SIG_DFL)
+        session.stopped_by = number
+        session.stop("stopped by " + signal.Signals(number).name)
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for ending in signals:
+        signal.signal(ending, stop)
 
 
-def _run_part(part, programs, out, steps):
+def _run_part(part, programs, out, steps, limits):
     gpus = device.devices()
-    session = Session(programs, out, part, _seconds(), steps)
+    session = Session(programs, out, part, limits["--seconds"], steps, limits["--test-seconds"])
+    session.environment["LD_LIBRARY_PATH"] = libraries.library_path()
+    if part == "check":
+        session.explain = Explainer(session)
+    _stop_on_signals(session)
     facts = gpus[0]
     command = shlex.join(["gpu_check", part, out, *steps])
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -98,13 +122,14 @@ def _run_part(part, programs, out, steps):
     finally:
         watch.stop()
     text = "\n%s\n\n%s" % (heading, table)
-    with open(session.path(part + ".md"), "w") as file:
+    with open(session.result_path(part + ".md"), "w") as file:
         file.write(text.lstrip())
     print(text)
-    return session.finish()
+    code = session.finish()
+    return _KILLED + session.stopped_by if session.stopped_by else code
 
 
-def _run(parts, programs, out, steps=()):
+def _run(parts, programs, out, limits, steps=()):
     if not device.devices():
         print("no GPU here: nvidia-smi is absent or names none; nothing was run", file=sys.stderr)
         return 1
@@ -114,20 +139,26 @@ def _run(parts, programs, out, steps=()):
         print("no programs in %s: make a bundle with `gpu_check build DIR`, then run DIR/gpu_check %s" %
               (programs, parts[0] if len(parts) == 1 else "run"), file=sys.stderr)
         return 1
-    _use_cudnn_of_python()
-    codes = [_run_part(part, programs, out, steps) for part in parts]
+    codes = []
+    for part in parts:
+        codes.append(_run_part(part, programs, out, steps, limits))
+        if codes[-1] > _KILLED:
+            return codes[-1]
     return 1 if 1 in codes else max(codes)
 
 
 def main(home, arguments):
     """`home` is the folder of gpu_check itself: of a bundle, or tools/ of the sources."""
-    mistake = _mistake(arguments)
+    if "-h" in arguments or "--help" in arguments:
+        _print_usage(home, sys.stdout)
+        return 0
+    limits, arguments, wrong_limit = _take_limits(arguments)
+    mistake = wrong_limit or _mistake(arguments)
     if mistake:
-        print("gpu_check: %s\n" % mistake, file=sys.stderr)
-        return _USAGE
-    if _seconds() is None:
-        print("gpu_check: GPU_CHECK_SECONDS must be a number above 0, not '%s'" % os.environ["GPU_CHECK_SECONDS"],
-              file=sys.stderr)
+        print("gpu_check: %s" % mistake, file=sys.stderr)
+        if not wrong_limit:
+            print(file=sys.stderr)
+            _print_usage(home, sys.stderr)
         return _WRONG_ARGUMENTS
     command, out = (arguments + ["", ""])[:2]
     steps = tuple(arguments[2:])
@@ -139,13 +170,13 @@ def main(home, arguments):
         return 0
     if command:
         parts = _PARTS[:2] if command == "run" else (command,)
-        return _run(parts, home, os.path.abspath(out or "."), steps)
+        return _run(parts, home, os.path.abspath(out or "."), limits, steps)
     if not device.devices():  # fails early, before an hour of compiling
         print("no GPU here: nvidia-smi is absent or names none; nothing was built", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as programs:
         bundle.build(root, programs)
-        return _run(_PARTS[:2], programs, os.path.join(root, "gpu_check_results"))
+        return _run(_PARTS[:2], programs, os.path.join(root, "gpu_check_results"), limits)
 
 
 if __name__ == "__main__":

@@ -4,77 +4,155 @@ import datetime
 import itertools
 import json
 import os
-import signal
-import subprocess
+import tarfile
 import time
+
+from processes import Hung, Processes
+
+_MOST_TEXT = 600  # characters of one reason
+_MOST_TOLD = 8000  # characters of all reasons in the last lines
+_SECONDS_TO_END = 10  # for the tables
+_SECONDS_OF_ARCHIVE = 20  # it is written no more often while steps are done
+_LARGEST_FILE = 16 << 20  # bytes of a file in the archive
 
 
 class Failure(Exception):
-    """A step found something wrong; the text says what."""
+    """A step found something wrong; the text says what. `figures` stand in its row nonetheless.
+
+    `again`: the runs that crashed, hung or computed something wrong, for a second look; as of `Crash`.
+    """
+
+    def __init__(self, text, figures=None, again=()):
+        super().__init__(text)
+        self.figures, self.again = figures or {}, again
 
 
 class OutOfTime(Exception):
     """The part's time was up before a step was done."""
 
 
+class LeftOut(OutOfTime):
+    """It was up before the step began."""
+
+
+class NotHere(Exception):
+    """The machine lacks what a step needs and may lack."""
+
+
+class Crash:
+    """A run of one of our programs that somebody should look into."""
+
+    def __init__(self, name, command, hung=False, wrong=False):
+        self.name, self.command = name, command
+        self.hung, self.wrong = hung, wrong  # it did not end; it ended with a wrong result
+
+
+def shorten(text, most=_MOST_TEXT):
+    """Returns the text as one line of at most `most` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[:most - 4] + " ..."
+
+
 class Ran:
     """A program that has ended."""
 
-    def __init__(self, code, log, begin):
-        self.code, self.log, self.begin, self.end = code, log, begin, time.monotonic()
+    def __init__(self, command, code, log, offset, begin):
+        self.command, self.code, self.log, self.begin, self.end = command, code, log, begin, time.monotonic()
+        self._offset = offset
 
     def text(self):
         with open(self.log, errors="replace") as file:
+            file.seek(self._offset)
             return file.read()
 
     def last_words(self):
-        """The line that most likely says why it failed, and up to two behind it, where reasons often stand."""
-        lines = [line.strip() for line in self.text().strip().splitlines()]
-        for i, line in reversed(list(enumerate(lines))):
-            if any(word in line for word in ("Check failed", "out of memory", "ERROR", "FAILED", "rror:")):
-                # A paragraph ends with an empty line, or where glog's stack trace begins.
-                behind = itertools.takewhile(lambda other: other and not other.startswith(("***", "@")),
-                                             lines[i + 1:i + 3])
-                return " ".join(words[:200] for words in (line, *behind))
-        return lines[-1][:200] if lines else "no output"
+        return last_words(self.text())
 
     def require_success(self):
+        if self.code == 0:
+            return self
+        text, again = "exit code %d: %s" % (self.code, self.last_words()), []
         if self.code < 0:
-            raise Failure("killed by signal %d: %s" % (-self.code, self.last_words()))
-        if self.code != 0:
-            raise Failure("exit code %d: %s" % (self.code, self.last_words()))
-        return self
+            text = "killed by signal %d: %s" % (-self.code, self.last_words())
+            again = [Crash(os.path.basename(self.command[0]), self.command)]
+        raise Failure(text, again=again)
+
+
+def last_words(text):
+    """The line that most likely says why a program failed, and up to two behind it, where reasons often stand."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    # What was checked first failed first; other errors are told last.
+    found = next((i for i, line in enumerate(lines) if "Check failed" in line), None)
+    if found is None:
+        words = ("out of memory", "ERROR", "FAILED", "rror:")
+        found = next((i for i, line in reversed(list(enumerate(lines))) if any(word in line for word in words)), None)
+    if found is not None:
+        # A paragraph ends with an empty line, or where glog's stack trace begins.
+        behind = itertools.takewhile(lambda other: other and not other.startswith(("***", "@")),
+                                     lines[found + 1:found + 3])
+        return " ".join(words[:300] for words in (lines[found], *behind))
+    return lines[-1][:200] if lines else "no output"
+
+
+def last_test(text):
+    """Returns the test of GoogleTest that has begun and not ended; none where there is none."""
+    running = None
+    for line in text.splitlines():
+        if line.startswith("[ RUN      ]"):
+            running = line[12:].strip()
+        elif line.startswith(("[       OK ]", "[  FAILED  ]", "[  SKIPPED ]")):
+            running = None
+    return running
 
 
 class Session:
 
-    def __init__(self, programs, out, part, seconds, steps=()):
+    def __init__(self, programs, out, part, seconds, steps=(), test_seconds=60):
         """`steps`: the kinds of steps that are done, or ("rest",), those that an earlier session did not pass; all.
 
-        What an earlier session passed and this one does not do again keeps its rows.
+        What an earlier session passed and this one does not do again keeps its rows. `out` gets the results, and its
+        folder `part` the logs.
         """
-        self.programs, self.out, self.part = programs, out, part
+        self.programs, self.out, self.part, self.test_seconds = programs, out, part, test_seconds
         self.began, self.seconds = time.monotonic(), seconds
+        self.environment = {}  # of our own programs, besides that of this process
+        self.explain = None  # gets (what, name, Crash) of a failed step
         self.rows, self._before = [], {}
+        self._planned, self._left_out = {}, {}  # seconds by (what, name)
+        self.stopped_by = 0  # a signal
+        self._stopped = ""
+        self._archived, self._too_large = self.began, []
+        self._processes = Processes()
         rest = "rest" in steps
         self._kinds = () if rest else steps
-        os.makedirs(out, exist_ok=True)
+        os.makedirs(os.path.join(out, part), exist_ok=True)
         self.results = os.path.join(out, part + ".jsonl")
         before = self._read_results() if steps else []
         with open(self.results, "w"):
             pass
+        passed = {(row["what"], row["name"]) for row in before
+                  if row.get("verdict") == "passed" and (rest or not self.wants(row["what"]))}
         for row in before:
-            done = row.get("verdict") == "passed" and (rest or not self.wants(row["what"]))
-            if done:
-                self._before[row["what"], row["name"]] = row
-            if done or row["what"] == "device" or row["what"] == "kernel" and (rest or not self.wants("benchmark")):
+            key = (row["what"], row["name"])
+            # A kernel's figures are kept with the step that measured them, or if none are measured now.
+            kept = (not rest and not self.wants("benchmark") or ("benchmark", row.get("group")) in passed
+                    if row["what"] == "kernel" else row["what"] == "device")
+            if key in passed:
+                self._before[key] = row
+            if key in passed or kept:
                 self._keep(row)
 
     def _read_results(self):
         if not os.path.exists(self.results):
             return []
+        rows = []
         with open(self.results) as file:
-            return [json.loads(line) for line in file]
+            for line in file:
+                try:
+                    rows.append(json.loads(line))
+                except ValueError:  # who wrote it was killed
+                    break
+        return rows
 
     def _keep(self, row):
         self.rows.append(row)
@@ -86,14 +164,60 @@ class Session:
         return os.path.join(self.programs, name)
 
     def path(self, name):
+        """Returns the path of a log, or of another file that programs write and few people read."""
+        return os.path.join(self.out, self.part, name)
+
+    def result_path(self, name):
         return os.path.join(self.out, name)
 
     def left(self):
         return self.seconds - (time.monotonic() - self.began)
 
+    def stop(self, why):
+        """Ends what runs, and begins nothing new: a signal's handler may call this."""
+        self._stopped = self._stopped or why
+        self.seconds = 0
+        self._processes.kill_all()
+
     def wants(self, what):
         """Whether steps of this kind are done."""
         return not self._kinds or what in self._kinds
+
+    def plan(self, steps):
+        """Chooses, of all (what, name, seconds) of a part, the most valuable first, what there is time for.
+
+        A step that is left out is done in its turn nonetheless if those before it were so quick that it takes no time
+        from those behind it.
+        """
+        budget = self.seconds - _SECONDS_TO_END
+        for what, name, seconds in steps:
+            if not self.wants(what) or (what, name) in self._before:
+                continue
+            if seconds <= budget:
+                self._planned[what, name] = seconds
+                budget -= seconds
+            else:
+                self._left_out[what, name] = seconds
+        print("plan: %d steps, about %.0f of %.0f s" %
+              (len(self._planned), sum(self._planned.values()), self.seconds), flush=True)
+        if self._left_out:
+            print("left out unless others are quicker: %s" % ", ".join(
+                "%s %s (%d s)" % (*step, seconds) for step, seconds in self._left_out.items()), flush=True)
+
+    def forget(self, what, name):
+        """The plan keeps no more time for this step, which is done now or never."""
+        self._planned.pop((what, name), None)
+
+    def _require_time(self, key, need):
+        if self._stopped:
+            raise LeftOut(self._stopped)
+        left = self.left()
+        takes, others = self._left_out.get(key, need), sum(self._planned.values())
+        if key in self._left_out and left < takes + others + _SECONDS_TO_END:
+            raise LeftOut("it takes about %d s; of %.0f s that were left, %d were for others" %
+                          (takes, max(0, left), others))
+        if left < need:
+            raise LeftOut("%.0f s were left" % max(0, left))
 
     def record(self, what, name, **figures):
         return self._keep({"what": what, "name": name, **figures})
@@ -108,61 +232,109 @@ class Session:
         if not self.wants(what):
             return {"what": what, "name": name, "verdict": "left out"}
         begin = time.monotonic()
-        figures = {}
+        figures, again = {}, ()
+        self.forget(what, name)
         try:
-            if self.left() < need:
-                raise OutOfTime("%.0f s were left" % max(0, self.left()))
+            self._require_time((what, name), need)
             figures = action() or {}
             verdict, why = "passed", ""
         except Failure as failure:
-            verdict, why = "failed", str(failure)
+            verdict, why, figures, again = "failed", str(failure), failure.figures, failure.again
+        except LeftOut as reason:
+            return self.record(what, name, verdict="not run", begun=False, why=str(reason), seconds=0)
         except OutOfTime as reason:
             verdict, why = "not run", str(reason)
+        except NotHere as reason:
+            verdict, why = "left out", str(reason)
         seconds = round(time.monotonic() - begin, 1)
         reason = {"why": why} if why else {}
         print("%-8s %s %s (%.1f s)%s" % (verdict, what, name, seconds, ": " + why if why else ""), flush=True)
-        return self.record(what, name, verdict=verdict, **reason, seconds=seconds, **figures)
+        row = self.record(what, name, verdict=verdict, **reason, seconds=seconds, **figures)
+        for crash in again if self.explain else ():
+            self.explain(what, name, crash)
+        if time.monotonic() - self._archived > _SECONDS_OF_ARCHIVE:
+            self.archive()
+        return row
 
     def fail(self, what, name, failure):
         """For what is found outside of a step."""
         print("failed   %s %s: %s" % (what, name, failure), flush=True)
         return self.record(what, name, verdict="failed", why=str(failure))
 
-    def run(self, command, log, limit, **environment):
-        """Runs a program for at most `limit` seconds, with its output in the file `log`."""
+    def run(self, command, log, limit, append=False, ours=True, quiet=None, **environment):
+        """Runs a program for at most `limit` seconds, with its output in the file `log`.
+
+        It is given up sooner if it says nothing for `quiet` seconds. `ours`: it gets the environment of our programs.
+        """
         log = self.path(log)
         limit_here = min(limit, self.left())
         if limit_here < 1:
-            raise OutOfTime("no time was left for %s" % os.path.basename(command[0]))
+            raise OutOfTime(self._stopped or "no time was left for %s" % os.path.basename(command[0]))
         begin = time.monotonic()
-        with open(log, "w") as output:
+        variables = {**os.environ, **(self.environment if ours else {}), **environment}
+        with open(log, "a" if append else "w") as output:
+            offset = os.fstat(output.fileno()).st_size
             try:
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                           env={**os.environ, **environment}, start_new_session=True)
+                code = self._processes.run(command, output, variables, limit_here, quiet)
             except OSError as error:
                 raise Failure("%s does not start: %s" % (command[0], error.strerror))
-            try:
-                code = process.wait(timeout=limit_here)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                if limit_here < limit:
-                    raise OutOfTime("stopped after %.0f s, when time was up" % limit_here)
-                raise Failure("not done after %.0f s" % limit)
-            except BaseException:  # no process of ours stays on the GPU
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
-        return Ran(code, log, begin)
+            except Hung as hung:
+                text = Ran(command, 0, log, offset, begin).text()
+                test, lines = last_test(text), text.split("\n")
+                where = ("in test " + test if test else
+                         "last it said: " + next((line for line in reversed(lines) if line.strip()), "nothing"))
+                if limit_here < limit and time.monotonic() - begin >= limit_here:
+                    raise OutOfTime("stopped after %.0f s, when time was up, %s" % (limit_here, shorten(where, 200)))
+                raise Failure("%s, %s" % (hung, shorten(where, 300)),
+                              again=[Crash(os.path.basename(command[0]), command, hung=True)] if ours else [])
+        if self._stopped and code != 0:
+            raise OutOfTime(self._stopped)
+        return Ran(command, code, log, offset, begin)
+
+    def archive(self):
+        """Writes all results of this part, its logs included, into one file beside them."""
+        path = self.result_path(self.part + ".tar.gz")
+        with tarfile.open(path + ".new", "w:gz") as archive:
+            names = [name for name in sorted(os.listdir(self.out))
+                     if name.startswith(self.part + ".") and not name.endswith((".tar.gz", ".new"))]
+            for folder, _, files in os.walk(os.path.join(self.out, self.part)):
+                names += sorted(os.path.relpath(os.path.join(folder, file), self.out) for file in files)
+            for name in names:
+                if os.path.getsize(os.path.join(self.out, name)) <= _LARGEST_FILE:
+                    archive.add(os.path.join(self.out, name), name)
+                elif name not in self._too_large:
+                    self._too_large.append(name)
+                    print("not in the archive, for its size: %s" % name)
+        os.replace(path + ".new", path)
+        self._archived = time.monotonic()
 
     def finish(self):
         """Prints how it went. 0: all was done and passed, 1: something failed, 2: something was not run."""
         counts = {verdict: sum(row.get("verdict") == verdict for row in self.rows)
                   for verdict in ("passed", "failed", "not run")}
-        for row in self.rows:
-            if row.get("verdict") in ("failed", "not run"):
-                print("%s: %s %s: %s" % (row["verdict"].upper(), row["what"], row["name"], row.get("why", "")))
+        missing = [row for row in self.rows if row.get("verdict") == "not run"]
+        left_out = ["%s %s" % (row["what"], row["name"]) for row in missing if not row.get("begun", True)]
+        if left_out:
+            print("LEFT OUT: %s" % ", ".join(left_out))
+        for row in missing:
+            if row.get("begun", True):
+                print(shorten("NOT RUN: %s %s: %s" % (row["what"], row["name"], row["why"]), 300))
+        told = 0
+        for row in self.rows:  # what failed stands last
+            if row.get("verdict") != "failed":
+                continue
+            line = "FAILED: %s %s: %s" % (row["what"], row["name"], row.get("why", ""))
+            for other in self.rows:
+                if other["what"] == "explanation" and other["of"] == [row["what"], row["name"]]:
+                    line += "\n  %s, %s: %s" % (other["name"], other["by"], other["text"])
+            told += len(line)
+            print(line if told <= _MOST_TOLD else shorten(line, 200))
         targets = [row["target_met"] for row in self.rows if "target_met" in row]
         print("%s on %s: %d passed, %d failed, %d not run; targets: %d met, %d missed" %
               (self.part, datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), counts["passed"],
                counts["failed"], counts["not run"], targets.count(True), targets.count(False)))
+        if self._stopped:
+            print("%s: what is above is what there was until then" % self._stopped)
+        self.archive()
+        self._processes.close()
         return 1 if counts["failed"] else 2 if counts["not run"] else 0

@@ -16,6 +16,8 @@ _SECONDS_A_BATCH = 25
 _WORTHWHILE = 1.005  # below it is noise
 # The batch for trying graphs: so small that the time to enqueue matters, which graphs save.
 _FEW_SAMPLES = 2
+_IN_FP8 = "gpt_1664_in_fp8"
+_PEERS = sorted(SHAPES, key=lambda shape: -shape.peer_seconds)
 
 
 class _Timing:
@@ -105,6 +107,8 @@ class _Timing:
             return self.session.fail("plan", shape.name, failure)
         except OutOfTime:
             batch = shape.batches[0]  # reported as not run
+        finally:
+            self.session.forget("training", "%s.%d" % (shape.name, shape.batches[0]))
         return self.batch(shape, batch)
 
     def other_batches(self, shape):
@@ -164,7 +168,7 @@ def _peer(session, shape):
         os.remove(path)
     done = session.run([python, session.program(bundle.PEER), "--shape=" + shape.name,
                         "--seconds=%d" % shape.peer_seconds, "--json=" + path], "pytorch_%s.log" % shape.name,
-                       shape.peer_seconds + 120)
+                       shape.peer_seconds + 120, ours=False)
     done.require_success()
     try:
         with open(path) as file:
@@ -226,20 +230,37 @@ def _links(session, gpus):
                 "comm_bench.log", 120).require_success()
 
 
+def _plan(session, gpus):
+    """Steps in the order in which they are done, with about how many seconds each takes."""
+    first, *others = SHAPES
+    steps = [("training", "%s.%d" % (first.name, first.batches[0]), _SECONDS_A_BATCH)]
+    steps += [("option", name, 18) for name, _ in OPTIONS_TO_TRY]
+    steps += [("option", "cuda_graphs_few_samples", 20), ("profile", "two_steps", 15)]
+    steps += [("training", "%s.%d" % (shape.name, shape.batches[0]), _SECONDS_A_BATCH) for shape in others]
+    steps.append(("training", _IN_FP8, 20))
+    steps += [("pytorch", shape.name, shape.peer_seconds + 20) for shape in _PEERS]
+    if gpus > 1:
+        steps += [("training", "a_rank_a_gpu", 30), ("links", "nccl", 30)]
+    session.plan(steps)
+
+
 def time_training(session, device, watch, gpus):
     timing = _Timing(session, device, watch)
+    _plan(session, gpus)
     # First a row for each of our shapes, then PyTorch's, then what may still be better.
-    for shape in SHAPES:
-        row = timing.first(shape)
-        if shape is SHAPES[0] and row and row["verdict"] == "passed":
-            timing.try_options(shape, row)
+    first, *others = SHAPES
+    row = timing.first(first)
+    if row and row["verdict"] == "passed":
+        timing.try_options(first, row)
+    session.step("profile", "two_steps", lambda: _profile(session, timing, first), need=15)
+    for shape in others:
+        timing.first(shape)
     wide = next(shape for shape in SHAPES if shape.name == "gpt_1664")
-    session.step("training", "gpt_1664_in_fp8", lambda: _in_fp8(timing, wide), need=30)
-    session.step("profile", "two_steps", lambda: _profile(session, timing, SHAPES[0]), need=20)
-    for shape in sorted(SHAPES, key=lambda shape: -shape.peer_seconds):
+    session.step("training", _IN_FP8, lambda: _in_fp8(timing, wide), need=20)
+    for shape in _PEERS:
         session.step("pytorch", shape.name, lambda: _peer(session, shape), need=40)
     if gpus > 1:
-        session.step("training", "a_rank_a_gpu", lambda: _several_gpus(session, timing, SHAPES[0], gpus), need=30)
+        session.step("training", "a_rank_a_gpu", lambda: _several_gpus(session, timing, first, gpus), need=30)
         session.step("links", "nccl", lambda: _links(session, gpus), need=30)
     for shape in SHAPES:
         timing.other_batches(shape)

@@ -77,24 +77,36 @@ def _attention_beside_cudnn(session):
     return text
 
 
+def _shown_name(row):
+    """Without how Google Benchmark was told its time."""
+    return row["name"].replace("/manual_time", "")
+
+
 def kernel_table(session):
     beside_cudnn, rows = _attention_beside_cudnn(session), session.rows
-    state = "".join(_state(row) for row in rows if row["what"] == "benchmark")
+    state = next((_state(row) for row in rows if row["what"] == "benchmark"), "")
+    profiled = "".join(_profiled(row) for row in rows if row["what"] == "ncu")
     rows = [row for row in rows if row["what"] == "kernel"]
     if not rows:
-        return ""
+        return profiled
     lines = []
     for row in rows:
         rate = ("%.0f TFLOP/s" % row["TFLOP/s"] if "TFLOP/s" in row else
                 "%.0f GB/s" % row["GB/s"] if "GB/s" in row else "")
-        shown = ("TFLOP/s", "GB/s", "floor", "what", "name", "microseconds", "target_met", *_SHARES)
+        shown = ("TFLOP/s", "GB/s", "floor", "what", "name", "group", "microseconds", "target_met", *_SHARES)
         others = ", ".join("%s %.3g" % (name, value) for name, value in row.items() if name not in shown)
-        lines.append([row["name"], "%.1f" % row["microseconds"], rate, _percent(_share(row)),
+        lines.append([_shown_name(row), "%.1f" % row["microseconds"], rate, _percent(_share(row)),
                       _percent(row.get("floor")), _verdict(row.get("target_met")), others])
-    slowest = ", ".join("%s (%s)" % (row["name"], _percent(_share(row))) for row in _furthest(rows, 3))
-    return "%s\n\nFurthest from what is asked of them: %s%s.\n%s" % (
+    slowest = ", ".join("%s (%s)" % (_shown_name(row), _percent(_share(row))) for row in _furthest(rows, 3))
+    return "%s\n\nFurthest from what is asked of them: %s%s.\n%s%s" % (
         _table(["row", "µs", "rate", "share", "asked", "", "also"], lines), slowest or "nothing has a share", state,
-        beside_cudnn)
+        beside_cudnn, profiled)
+
+
+def _profiled(row):
+    """A line for each kernel that Nsight Compute looked at."""
+    return "".join("ncu %s: %s\n" % (name, ", ".join("%s %s" % shown for shown in figures.items()))
+                   for name, figures in row.get("kernels", {}).items())
 
 
 def _best(rows):

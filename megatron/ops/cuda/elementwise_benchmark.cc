@@ -18,38 +18,35 @@ namespace megatron::ops {
 namespace {
 
 void BM_GeluBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const Shape shape = {kTokens, kFfn};
-  const Tensor x = gpu.Normal(shape, kBf16), dy = gpu.Normal(shape, kBf16),
-               dx = gpu.Normal(shape, kBf16);
-  Measure(state, &gpu, 3 * 2.0 * kTokens * kFfn, 0,
-          [&] { ActivationBackward(gpu.stream(), Activation::kGeluTanh, dy, x, dx); });
+  Measure(state, {3 * 2.0 * kTokens * kFfn}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal(shape, kBf16), dy = gpu.Normal(shape, kBf16),
+                 dx = gpu.Normal(shape, kBf16);
+    return [=, &gpu] { ActivationBackward(gpu.stream(), Activation::kGeluTanh, dy, x, dx); };
+  });
 }
-BENCHMARK(BM_GeluBackward)->UseRealTime();
+BENCHMARK(BM_GeluBackward)->UseManualTime();
 
 void BM_SwiGluBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const Shape twice = {kTokens, 2 * kFfn};
-  const Tensor gate_up = gpu.Normal(twice, kBf16), d_gate_up = gpu.Normal(twice, kBf16),
-               dy = gpu.Normal({kTokens, kFfn}, kBf16);
-  Measure(state, &gpu, 5 * 2.0 * kTokens * kFfn, 0,
-          [&] { GateBackward(gpu.stream(), Activation::kSilu, dy, gate_up, d_gate_up); });
+  Measure(state, {5 * 2.0 * kTokens * kFfn}, [&](Gpu& gpu) {
+    const Tensor gate_up = gpu.Normal(twice, kBf16), d_gate_up = gpu.Normal(twice, kBf16),
+                 dy = gpu.Normal({kTokens, kFfn}, kBf16);
+    return [=, &gpu] { GateBackward(gpu.stream(), Activation::kSilu, dy, gate_up, d_gate_up); };
+  });
 }
-BENCHMARK(BM_SwiGluBackward)->UseRealTime();
+BENCHMARK(BM_SwiGluBackward)->UseManualTime();
 
 void BM_DropoutBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Tensor dy = gpu.Normal({kTokens, kHidden}, kBf16),
-               dx = gpu.Normal({kTokens, kHidden}, kBf16), dbias = gpu.Normal({kHidden}, kF32);
-  const Dropout dropout = {
-      0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
-  Measure(state, &gpu, 2 * 2.0 * kTokens * kHidden, 0,
-          [&] { DropoutBackward(gpu.stream(), dropout, dy, dx, dbias); });
+  Measure(state, {2 * 2.0 * kTokens * kHidden}, [&](Gpu& gpu) {
+    const Tensor dy = gpu.Normal({kTokens, kHidden}, kBf16),
+                 dx = gpu.Normal({kTokens, kHidden}, kBf16), dbias = gpu.Normal({kHidden}, kF32);
+    const Dropout dropout = {
+        0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
+    return [=, &gpu] { DropoutBackward(gpu.stream(), dropout, dy, dx, dbias); };
+  });
 }
-BENCHMARK(BM_DropoutBackward)->UseRealTime();
+BENCHMARK(BM_DropoutBackward)->UseManualTime();
 
 Norm NormOf(const benchmark::State& state) {
   Norm norm;
@@ -64,62 +61,61 @@ NormTensors TensorsOf(const Norm& norm, Gpu* gpu) {
 }
 
 void BM_Norm(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const Norm norm = NormOf(state);
-  const Tensor x = gpu.Normal({kTokens, kHidden}, kBf16), y = gpu.Normal({kTokens, kHidden}, kBf16);
-  const NormTensors tensors = TensorsOf(norm, &gpu);
-  Measure(state, &gpu, 2 * 2.0 * kTokens * kHidden, 0,
-          [&] { NormForward(gpu.stream(), norm, x, tensors, y); });
+  Measure(state, {2 * 2.0 * kTokens * kHidden}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal({kTokens, kHidden}, kBf16),
+                 y = gpu.Normal({kTokens, kHidden}, kBf16);
+    const NormTensors tensors = TensorsOf(norm, &gpu);
+    return [=, &gpu] { NormForward(gpu.stream(), norm, x, tensors, y); };
+  });
 }
-BENCHMARK(BM_Norm)->ArgName("rms")->Arg(Norm::kLayerNorm)->Arg(Norm::kRmsNorm)->UseRealTime();
+BENCHMARK(BM_Norm)->ArgName("rms")->Arg(Norm::kLayerNorm)->Arg(Norm::kRmsNorm)->UseManualTime();
 
 void BM_RmsNormBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   Norm norm;
   norm.kind = Norm::kRmsNorm;
   const Shape shape = {kTokens, kHidden};
-  const Tensor x = gpu.Normal(shape, kBf16), around = gpu.Normal(shape, kBf16),
-               dy = gpu.Normal(shape, kBf16), dx = gpu.Normal(shape, kBf16),
-               dgamma = gpu.Normal({kHidden}, kF32);
-  const NormTensors tensors = TensorsOf(norm, &gpu);
-  Measure(
-      state, &gpu, 4 * 2.0 * kTokens * kHidden, 0,
-      [&] { NormBackward(gpu.stream(), norm, dy, x, tensors, around, dx, dgamma, Tensor()); },
-      kNormBackwardFloor);
-}
-BENCHMARK(BM_RmsNormBackward)->UseRealTime();
-
-void BM_Rope(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Tensor x = gpu.Normal({kTokens, 16, 64}, kBf16), cos = gpu.Normal({2048, 32}, kF32),
-               sin = gpu.Normal({2048, 32}, kF32), position = gpu.Ids(2048);
-  Measure(state, &gpu, 2 * 2.0 * kTokens * 16 * 64, 0, [&] {
-    Rope(gpu.stream(), cos, sin, position, /*interleaved=*/false, /*inverse=*/false, x);
+  Measure(state, {4 * 2.0 * kTokens * kHidden, 0, kNormBackwardFloor}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal(shape, kBf16), around = gpu.Normal(shape, kBf16),
+                 dy = gpu.Normal(shape, kBf16), dx = gpu.Normal(shape, kBf16),
+                 dgamma = gpu.Normal({kHidden}, kF32);
+    const NormTensors tensors = TensorsOf(norm, &gpu);
+    return [=, &gpu] {
+      NormBackward(gpu.stream(), norm, dy, x, tensors, around, dx, dgamma, Tensor());
+    };
   });
 }
-BENCHMARK(BM_Rope)->UseRealTime();
+BENCHMARK(BM_RmsNormBackward)->UseManualTime();
+
+void BM_Rope(benchmark::State& state) {
+  Measure(state, {2 * 2.0 * kTokens * 16 * 64}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal({kTokens, 16, 64}, kBf16), cos = gpu.Normal({2048, 32}, kF32),
+                 sin = gpu.Normal({2048, 32}, kF32), position = gpu.Ids(2048);
+    return [=, &gpu] {
+      Rope(gpu.stream(), cos, sin, position, /*interleaved=*/false, /*inverse=*/false, x);
+    };
+  });
+}
+BENCHMARK(BM_Rope)->UseManualTime();
 
 constexpr int64_t kMany = int64_t{128} << 20;
 
 void BM_Cast(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  Tensor from = gpu.Normal({kMany}, kF32), to = gpu.Normal({kMany}, kBf16);
-  if (state.range(0) == 1) std::swap(from, to);
-  Measure(state, &gpu, 6.0 * kMany, 0, [&] { Copy(gpu.stream(), from, to); });
+  Measure(state, {6.0 * kMany}, [&](Gpu& gpu) {
+    Tensor from = gpu.Normal({kMany}, kF32), to = gpu.Normal({kMany}, kBf16);
+    if (state.range(0) == 1) std::swap(from, to);
+    return [=, &gpu] { Copy(gpu.stream(), from, to); };
+  });
 }
-BENCHMARK(BM_Cast)->ArgName("to_fp32")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(BM_Cast)->ArgName("to_fp32")->Arg(0)->Arg(1)->UseManualTime();
 
 void BM_SumOfSquares(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Tensor x = gpu.Normal({kMany}, kF32), sum = gpu.Allocate(kF32, {2});
-  Measure(state, &gpu, 4.0 * kMany, 0, [&] { SumOfSquares(gpu.stream(), 1, x, sum); });
+  Measure(state, {4.0 * kMany}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal({kMany}, kF32), sum = gpu.Allocate(kF32, {2});
+    return [=, &gpu] { SumOfSquares(gpu.stream(), 1, x, sum); };
+  });
 }
-BENCHMARK(BM_SumOfSquares)->UseRealTime();
+BENCHMARK(BM_SumOfSquares)->UseManualTime();
 
 // Two of eight experts for each token, chosen at random.
 struct Experts {
@@ -153,48 +149,49 @@ struct Experts {
 };
 
 void BM_Permute(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Experts experts(&gpu);
-  const Tensor x = gpu.Normal({kTokens, kHidden}, kBf16),
-               out = gpu.Normal({Experts::kRows, kHidden}, kBf16);
-  Measure(state, &gpu, 2.0 * (kTokens + Experts::kRows) * kHidden, 0,
-          [&] { Permute(gpu.stream(), x, experts.place, out); });
+  Measure(state, {2.0 * (kTokens + Experts::kRows) * kHidden}, [&](Gpu& gpu) {
+    const Experts experts(&gpu);
+    const Tensor x = gpu.Normal({kTokens, kHidden}, kBf16),
+                 out = gpu.Normal({Experts::kRows, kHidden}, kBf16);
+    return [=, &gpu] { Permute(gpu.stream(), x, experts.place, out); };
+  });
 }
-BENCHMARK(BM_Permute)->UseRealTime();
+BENCHMARK(BM_Permute)->UseManualTime();
 
 void BM_Unpermute(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Experts experts(&gpu);
-  const Tensor x = gpu.Normal({Experts::kRows, kHidden}, kBf16),
-               probability = gpu.Normal({kTokens, Experts::kChosen}, kF32),
-               y = gpu.Normal({kTokens, kHidden}, kBf16);
-  Measure(state, &gpu, 2.0 * (kTokens + Experts::kRows) * kHidden, 0,
-          [&] { Unpermute(gpu.stream(), x, experts.place, probability, y); });
+  Measure(state, {2.0 * (kTokens + Experts::kRows) * kHidden}, [&](Gpu& gpu) {
+    const Experts experts(&gpu);
+    const Tensor x = gpu.Normal({Experts::kRows, kHidden}, kBf16),
+                 probability = gpu.Normal({kTokens, Experts::kChosen}, kF32),
+                 y = gpu.Normal({kTokens, kHidden}, kBf16);
+    return [=, &gpu] { Unpermute(gpu.stream(), x, experts.place, probability, y); };
+  });
 }
-BENCHMARK(BM_Unpermute)->UseRealTime();
+BENCHMARK(BM_Unpermute)->UseManualTime();
 
 // Forward, input gradient and weight gradient of the experts' first products.
 void BM_GroupedLinear(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Experts experts(&gpu);
   const int64_t rows = Experts::kRows;
-  const Tensor x = gpu.Normal({rows, kHidden}, kBf16), y = gpu.Normal({rows, kFfn}, kBf16),
-               w = gpu.Normal({Experts::kExperts, kFfn, kHidden}, kBf16),
-               dw = gpu.Normal({Experts::kExperts, kFfn, kHidden}, kF32);
   const double weights = Experts::kExperts * static_cast<double>(kFfn * kHidden);
-  const bool of_weight = state.range(0) == 2;
-  Measure(state, &gpu, 2.0 * rows * (kHidden + kFfn) + (of_weight ? 8 : 2) * weights,
-          2.0 * rows * kHidden * kFfn, [&] {
-            if (state.range(0) == 0) GroupedLinearForward(gpu.stream(), experts.groups, x, w, y);
-            if (state.range(0) == 1)
-              GroupedLinearBackwardInput(gpu.stream(), experts.groups, y, w, x);
-            if (of_weight) GroupedLinearBackwardWeight(gpu.stream(), experts.groups, y, x, dw);
+  const int64_t gradient = state.range(0);  // none, the input's, the weight's
+  Measure(state,
+          {2.0 * rows * (kHidden + kFfn) + (gradient == 2 ? 8 : 2) * weights,
+           2.0 * rows * kHidden * kFfn},
+          [&](Gpu& gpu) {
+            const Experts experts(&gpu);
+            const Tensor x = gpu.Normal({rows, kHidden}, kBf16),
+                         y = gpu.Normal({rows, kFfn}, kBf16),
+                         w = gpu.Normal({Experts::kExperts, kFfn, kHidden}, kBf16),
+                         dw = gpu.Normal({Experts::kExperts, kFfn, kHidden}, kF32);
+            return [=, &gpu] {
+              if (gradient == 0) GroupedLinearForward(gpu.stream(), experts.groups, x, w, y);
+              if (gradient == 1) GroupedLinearBackwardInput(gpu.stream(), experts.groups, y, w, x);
+              if (gradient == 2)
+                GroupedLinearBackwardWeight(gpu.stream(), experts.groups, y, x, dw);
+            };
           });
 }
-BENCHMARK(BM_GroupedLinear)->ArgName("gradient")->DenseRange(0, 2)->UseRealTime();
+BENCHMARK(BM_GroupedLinear)->ArgName("gradient")->DenseRange(0, 2)->UseManualTime();
 
 }  // namespace
 }  // namespace megatron::ops

@@ -28,34 +28,39 @@ struct Operand {
 };
 
 void BM_Quantize(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t columns = state.range(0);
-  const Operand operand(&gpu, kTokens, columns, Float8Format::kE4M3);
   // x counts twice: it can be quantized when all of it was seen, and no sooner.
-  Measure(state, &gpu, 6.0 * kTokens * columns, 0, [&] { operand.Run(&gpu); });
+  Measure(state, {6.0 * kTokens * columns}, [&](Gpu& gpu) {
+    const Operand operand(&gpu, kTokens, columns, Float8Format::kE4M3);
+    return [=, &gpu] { operand.Run(&gpu); };
+  });
 }
-BENCHMARK(BM_Quantize)->Arg(kHidden)->Arg(kFfn)->UseRealTime();
+BENCHMARK(BM_Quantize)->Arg(kHidden)->Arg(kFfn)->UseManualTime();
 
 void BM_Float8Linear(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t in = state.range(0), out = state.range(1);
-  const Operand x(&gpu, kTokens, in, Float8Format::kE4M3), w(&gpu, out, in, Float8Format::kE4M3);
-  const Tensor bias = gpu.Normal({out}, kBf16), y = gpu.Normal({kTokens, out}, kBf16);
-  Measure(state, &gpu, 1.0 * in * (kTokens + out) + 2.0 * kTokens * out, 2.0 * kTokens * in * out,
-          [&] { Float8Product(gpu.stream(), x.codes.AsItIs(), w.codes.AsItIs(), bias, y); });
+  Measure(state, {1.0 * in * (kTokens + out) + 2.0 * kTokens * out, 2.0 * kTokens * in * out},
+          [&](Gpu& gpu) {
+            const Operand x(&gpu, kTokens, in, Float8Format::kE4M3),
+                w(&gpu, out, in, Float8Format::kE4M3);
+            const Tensor bias = gpu.Normal({out}, kBf16), y = gpu.Normal({kTokens, out}, kBf16);
+            return [=, &gpu] {
+              Float8Product(gpu.stream(), x.codes.AsItIs(), w.codes.AsItIs(), bias, y);
+            };
+          });
 }
 
 void BM_Float8LinearBackwardWeight(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t in = state.range(0), out = state.range(1);
-  const Operand x(&gpu, kTokens, in, Float8Format::kE4M3),
-      dy(&gpu, kTokens, out, Float8Format::kE5M2);
-  const Tensor dw = gpu.Normal({out, in}, kF32);
-  Measure(state, &gpu, 1.0 * kTokens * (in + out) + 8.0 * in * out, 2.0 * kTokens * in * out,
-          [&] { AddFloat8Product(gpu.stream(), dy.codes.Transposed(), x.codes.Transposed(), dw); });
+  Measure(state, {1.0 * kTokens * (in + out) + 8.0 * in * out, 2.0 * kTokens * in * out},
+          [&](Gpu& gpu) {
+            const Operand x(&gpu, kTokens, in, Float8Format::kE4M3),
+                dy(&gpu, kTokens, out, Float8Format::kE5M2);
+            const Tensor dw = gpu.Normal({out, in}, kF32);
+            return [=, &gpu] {
+              AddFloat8Product(gpu.stream(), dy.codes.Transposed(), x.codes.Transposed(), dw);
+            };
+          });
 }
 
 void LinearShapes(benchmark::internal::Benchmark* benchmark) {
@@ -63,7 +68,7 @@ void LinearShapes(benchmark::internal::Benchmark* benchmark) {
                                 std::pair{kHidden, kFfn}, std::pair{kFfn, kHidden}}) {
     benchmark->Args({in, out});
   }
-  benchmark->UseRealTime();
+  benchmark->UseManualTime();
 }
 BENCHMARK(BM_Float8Linear)->Apply(LinearShapes);
 BENCHMARK(BM_Float8LinearBackwardWeight)->Apply(LinearShapes);

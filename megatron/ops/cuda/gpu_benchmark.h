@@ -9,6 +9,8 @@
 #define MEGATRON_OPS_CUDA_GPU_BENCHMARK_H_
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -31,23 +33,28 @@ inline constexpr double kMemoryFloor = 0.85, kNormBackwardFloor = 0.75;
 
 inline constexpr int64_t kTokens = 8 * 2048, kHidden = 1024, kFfn = 4 * kHidden, kVocab = 50304;
 inline constexpr DType kBf16 = DType::kBFloat16, kF32 = DType::kFloat32;
-inline constexpr int kLaunches = 10;  // enqueued at once, so that their launches cost nothing
+inline constexpr int kLaunches = 20;  // timed at once, so that events and launches cost nothing
+// Operands in turn are so large together that the device's cache, of 60 MB on an H200, holds none
+// of them when it is used again.
+inline constexpr double kBytesInTurn = 150e6;
 
 // Tensors on the device, filled with normal values or with given integers.
 class Gpu {
  public:
   Tensor Normal(const Shape& shape, DType dtype) {
     const Tensor out = Allocate(dtype, shape);
-    // Repeats a block of values: drawing them all would take longer than the measurement.
-    std::vector<float> block(1 << 20);
-    FillNormal({static_cast<uint32_t>(buffers_.size()), 1}, 0, 1 << 20, block.data());
-    const int64_t count = shape.numel();
-    Buffer scratch(device(), int64_t{4} << 20, "values", nullptr);
-    for (int64_t begin = 0; begin < count; begin += 1 << 20) {
-      const int64_t size = std::min<int64_t>(1 << 20, count - begin);
-      const Tensor values = scratch.At(0, kF32, {size});
-      CopyOnCuda(&stream_, Tensor(block.data(), kF32, {size}), values);
-      Copy(stream(), values, out.Flatten().Slice(0, begin, begin + size));
+    const Tensor all = out.Flatten();
+    // Each tensor repeats a block of values of its own: drawing and sending them all would take
+    // longer than the measurement.
+    const int64_t count = shape.numel(), block = std::min(count, kDrawn / 2);
+    const auto first = static_cast<int64_t>(buffers_.size()) * 4093 % (kDrawn / 2);
+    Buffer scratch(device(), block * SizeOf(kF32), "values", nullptr);
+    const Tensor values = scratch.At(0, kF32, {block});
+    CopyOnCuda(&stream_, Tensor(Drawn() + first, kF32, {block}), values);
+    Copy(stream(), values, all.Slice(0, 0, block));
+    for (int64_t filled = block; filled < count; filled *= 2) {
+      const int64_t size = std::min(filled, count - filled);
+      Copy(stream(), all.Slice(0, 0, size), all.Slice(0, filled, filled + size));
     }
     stream_.Synchronize();
     return out;
@@ -76,36 +83,63 @@ class Gpu {
   void Synchronize() { stream_.Synchronize(); }
 
  private:
+  static constexpr int64_t kDrawn = 1 << 20;
+
+  // Returns kDrawn normal values, which are drawn once.
+  static float* Drawn() {
+    static std::vector<float>& values = *[] {
+      auto* const drawn = new std::vector<float>(kDrawn);
+      FillNormal({0, 1}, 0, kDrawn, drawn->data());
+      return drawn;
+    }();
+    return values.data();
+  }
   static Device device() { return {DeviceType::kCuda, 0}; }
   CudaStream stream_{0};
   std::vector<Buffer> buffers_;
 };
-
-// Counts each operand once. `floor` is the required share of the roofline for kernels without
-// operations.
-inline void Measure(benchmark::State& state, Gpu* gpu, double bytes, double operations,
-                    const std::function<void()>& op, double floor = kMemoryFloor) {
-  op();
-  gpu->Synchronize();
-  for (auto _ : state) {
-    for (int i = 0; i < kLaunches; ++i) op();
-    gpu->Synchronize();
-  }
-  using benchmark::Counter;
-  const auto flags = static_cast<Counter::Flags>(Counter::kIsIterationInvariantRate);
-  const double least_seconds =
-      std::max(bytes / kMemoryBytesPerSecond, operations / kMatrixOperationsPerSecond);
-  state.counters["GB/s"] = Counter(kLaunches * bytes / 1e9, flags);
-  if (operations > 0) state.counters["TFLOP/s"] = Counter(kLaunches * operations / 1e12, flags);
-  state.counters["roofline"] = Counter(kLaunches * least_seconds, flags);
-  if (operations == 0) state.counters["floor"] = floor;
-}
 
 // Whether there is a device; if not, skips the benchmark with a message.
 inline bool HasGpu(benchmark::State& state) {
   if (CudaDeviceCount() > 0) return true;
   state.SkipWithError("no GPU");
   return false;
+}
+
+// What a run of an op takes: bytes, each operand counted once, and operations. `floor` is the share
+// of the roofline that is required of kernels without operations.
+struct Work {
+  double bytes = 0, operations = 0;
+  double floor = kMemoryFloor;
+};
+
+// Measures an op. `make` takes operands from the device and returns the op on them; it is called
+// for as many operands as are used in turn. The benchmark is registered with UseManualTime().
+inline void Measure(benchmark::State& state, const Work& work,
+                    const std::function<std::function<void()>(Gpu& gpu)>& make) {
+  if (!HasGpu(state)) return;
+  Gpu gpu;
+  std::vector<std::function<void()>> ops;
+  const auto in_turn = static_cast<size_t>(std::ceil(kBytesInTurn / work.bytes));
+  while (ops.size() < std::min(in_turn, size_t{kLaunches})) ops.push_back(make(gpu));
+  for (const auto& op : ops) op();  // loads the kernels
+  CudaEvent begin(0, /*timed=*/true), end(0, /*timed=*/true);
+  while (state.KeepRunningBatch(kLaunches)) {
+    ops.back()();  // the device is busy until the host has enqueued what follows
+    begin.Record(*gpu.cuda());
+    for (size_t i = 0; i < kLaunches; ++i) ops[i % ops.size()]();
+    end.Record(*gpu.cuda());
+    end.Wait();
+    state.SetIterationTime(static_cast<double>(CudaEvent::Nanoseconds(begin, end)) * 1e-9);
+  }
+  using benchmark::Counter;
+  const auto flags = static_cast<Counter::Flags>(Counter::kIsIterationInvariantRate);
+  const double least_seconds =
+      std::max(work.bytes / kMemoryBytesPerSecond, work.operations / kMatrixOperationsPerSecond);
+  state.counters["GB/s"] = Counter(work.bytes / 1e9, flags);
+  if (work.operations > 0) state.counters["TFLOP/s"] = Counter(work.operations / 1e12, flags);
+  state.counters["roofline"] = Counter(least_seconds, flags);
+  if (work.operations == 0) state.counters["floor"] = work.floor;
 }
 
 }  // namespace megatron::ops

@@ -32,62 +32,71 @@ namespace megatron::ops {
 namespace {
 
 void BM_Linear(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t in = state.range(0), out = state.range(1);
-  const Tensor x = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
-               bias = gpu.Normal({out}, kBf16), y = gpu.Normal({kTokens, out}, kBf16);
-  Measure(state, &gpu, 2.0 * (kTokens * (in + out) + in * out), 2.0 * kTokens * in * out,
-          [&] { LinearForward(gpu.stream(), x, w, bias, y); });
+  Measure(state, {2.0 * (kTokens * (in + out) + in * out), 2.0 * kTokens * in * out},
+          [&](Gpu& gpu) {
+            const Tensor x = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
+                         bias = gpu.Normal({out}, kBf16), y = gpu.Normal({kTokens, out}, kBf16);
+            return [=, &gpu] { LinearForward(gpu.stream(), x, w, bias, y); };
+          });
 }
 
 void BM_LinearBackwardInput(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t in = state.range(0), out = state.range(1);
-  const Tensor dx = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
-               dy = gpu.Normal({kTokens, out}, kBf16);
-  Measure(state, &gpu, 2.0 * (kTokens * (in + out) + in * out), 2.0 * kTokens * in * out,
-          [&] { LinearBackwardInput(gpu.stream(), dy, w, dx); });
+  Measure(state, {2.0 * (kTokens * (in + out) + in * out), 2.0 * kTokens * in * out},
+          [&](Gpu& gpu) {
+            const Tensor dx = gpu.Normal({kTokens, in}, kBf16), w = gpu.Normal({out, in}, kBf16),
+                         dy = gpu.Normal({kTokens, out}, kBf16);
+            return [=, &gpu] { LinearBackwardInput(gpu.stream(), dy, w, dx); };
+          });
 }
 
 void BM_LinearBackwardWeight(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t in = state.range(0), out = state.range(1);
-  const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
-               dw = gpu.Normal({out, in}, kF32), dbias = gpu.Normal({out}, kF32);
-  Measure(state, &gpu, 2.0 * kTokens * (in + out) + 8.0 * in * out, 2.0 * kTokens * in * out,
-          [&] { LinearBackwardWeight(gpu.stream(), dy, x, dw, dbias); });
+  Measure(state, {2.0 * kTokens * (in + out) + 8.0 * in * out, 2.0 * kTokens * in * out},
+          [&](Gpu& gpu) {
+            const Tensor x = gpu.Normal({kTokens, in}, kBf16),
+                         dy = gpu.Normal({kTokens, out}, kBf16), dw = gpu.Normal({out, in}, kF32),
+                         dbias = gpu.Normal({out}, kF32);
+            return [=, &gpu] { LinearBackwardWeight(gpu.stream(), dy, x, dw, dbias); };
+          });
 }
 
 // Products with what cuBLASLt can do besides, each to be compared with ours:
 // BM_LinearBackwardWeight, BM_LinearGelu, BM_LinearBackwardInputGelu.
-void MeasureProduct(benchmark::State& state, Gpu* gpu, const cuda::LinearGemm& linear) {
-  const cuda::BlasProduct product(gpu->cuda()->blas(), linear.gemm, cuda::BlasProduct::kCandidates);
+void MeasureProduct(benchmark::State& state,
+                    const std::function<cuda::LinearGemm(Gpu& gpu)>& make_linear) {
+  if (!HasGpu(state)) return;
+  Gpu choosing;
+  const cuda::LinearGemm linear = make_linear(choosing);
+  const cuda::Gemm& gemm = linear.gemm;
+  const cuda::BlasProduct product(choosing.cuda()->blas(), gemm, cuda::BlasProduct::kCandidates);
   if (product.kernels().empty()) {
-    for (auto _ : state) continue;
+    for (auto _ : state) state.SetIterationTime(0);
     state.SetLabel("cuBLASLt has no such kernel");
     return;
   }
-  cuda::TimedProduct timed(&product, gpu->cuda(), linear.operands);
+  cuda::TimedProduct timed(&product, choosing.cuda(), linear.operands);
   const int fastest = cuda::TimeCandidates(&timed).fastest;
-  const cuda::Gemm& gemm = linear.gemm;
   const double bytes = SizeOf(gemm.in) * static_cast<double>(gemm.m + gemm.n) * gemm.k +
                        SizeOf(gemm.out) *
                            (linear.operands.aux != nullptr || gemm.accumulate ? 2.0 : 1.0) *
                            gemm.m * gemm.n;
-  Measure(state, gpu, bytes, 2.0 * gemm.m * gemm.n * gemm.k,
-          [&] { CHECK(product.Run(gpu->cuda(), fastest, linear.operands)) << gemm; });
+  Measure(state, {bytes, 2.0 * gemm.m * gemm.n * gemm.k}, [&](Gpu& gpu) {
+    const cuda::GemmOperands operands = make_linear(gpu).operands;
+    return [&gpu, &product, &gemm, fastest, operands] {
+      CHECK(product.Run(gpu.cuda(), fastest, operands)) << gemm;
+    };
+  });
 }
 
 void BM_BlasBackwardWeightAndBias(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t in = state.range(0), out = state.range(1);
-  const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
-               dw = gpu.Normal({out, in}, kF32), sums = gpu.Normal({out}, kF32);
-  MeasureProduct(state, &gpu, cuda::BackwardWeightAndBiasGemm(dy, x, dw, sums));
+  MeasureProduct(state, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
+                 dw = gpu.Normal({out, in}, kF32), sums = gpu.Normal({out}, kF32);
+    return cuda::BackwardWeightAndBiasGemm(dy, x, dw, sums);
+  });
 }
 
 // The two products of an MLP that have an activation beside them.
@@ -107,41 +116,39 @@ struct GeluOperands {
 };
 
 void BM_LinearGelu(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const GeluOperands at(&gpu);
-  Measure(state, &gpu, at.kBytes, at.kOperations, [&] {
-    LinearActivationForward(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_IH, at.bias_I,
-                            at.pre_TI, at.y_TI);
+  Measure(state, {GeluOperands::kBytes, GeluOperands::kOperations}, [&](Gpu& gpu) {
+    const GeluOperands at(&gpu);
+    return [=, &gpu] {
+      LinearActivationForward(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_IH, at.bias_I,
+                              at.pre_TI, at.y_TI);
+    };
   });
 }
 
 void BM_BlasLinearGelu(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const GeluOperands at(&gpu);
-  MeasureProduct(state, &gpu,
-                 cuda::ForwardGeluGemm(at.x_TH, at.w_IH, at.bias_I, at.pre_TI, at.y_TI));
+  MeasureProduct(state, [](Gpu& gpu) {
+    const GeluOperands at(&gpu);
+    return cuda::ForwardGeluGemm(at.x_TH, at.w_IH, at.bias_I, at.pre_TI, at.y_TI);
+  });
 }
 
 // The product with the derivative of the activation and the gradient of the bias in front of it.
 void BM_LinearBackwardInputGelu(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const GeluOperands at(&gpu);
-  Measure(state, &gpu, at.kBytes, at.kOperations, [&] {
-    LinearActivationBackwardInput(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_HI, at.pre_TI,
-                                  at.y_TI);
-    DropoutBackward(gpu.stream(), Dropout(), at.y_TI, at.y_TI, at.sums_I);
+  Measure(state, {GeluOperands::kBytes, GeluOperands::kOperations}, [&](Gpu& gpu) {
+    const GeluOperands at(&gpu);
+    return [=, &gpu] {
+      LinearActivationBackwardInput(gpu.stream(), Activation::kGeluTanh, at.x_TH, at.w_HI,
+                                    at.pre_TI, at.y_TI);
+      DropoutBackward(gpu.stream(), Dropout(), at.y_TI, at.y_TI, at.sums_I);
+    };
   });
 }
 
 void BM_BlasLinearBackwardInputGelu(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const GeluOperands at(&gpu);
-  MeasureProduct(state, &gpu,
-                 cuda::BackwardInputGeluGemm(at.x_TH, at.w_HI, at.pre_TI, at.y_TI, at.bias_I));
+  MeasureProduct(state, [](Gpu& gpu) {
+    const GeluOperands at(&gpu);
+    return cuda::BackwardInputGeluGemm(at.x_TH, at.w_HI, at.pre_TI, at.y_TI, at.bias_I);
+  });
 }
 
 #define MEGATRON_LINEAR_SHAPES   \
@@ -149,20 +156,22 @@ void BM_BlasLinearBackwardInputGelu(benchmark::State& state) {
       ->Args({kHidden, kHidden}) \
       ->Args({kHidden, kFfn})    \
       ->Args({kFfn, kHidden})
-BENCHMARK(BM_Linear)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTime();
-BENCHMARK(BM_LinearBackwardInput)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTime();
-BENCHMARK(BM_LinearBackwardWeight)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseRealTime();
-BENCHMARK(BM_BlasBackwardWeightAndBias)->MEGATRON_LINEAR_SHAPES->UseRealTime();
-BENCHMARK(BM_LinearGelu)->UseRealTime();
-BENCHMARK(BM_BlasLinearGelu)->UseRealTime();
-BENCHMARK(BM_LinearBackwardInputGelu)->UseRealTime();
-BENCHMARK(BM_BlasLinearBackwardInputGelu)->UseRealTime();
+BENCHMARK(BM_Linear)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseManualTime();
+BENCHMARK(BM_LinearBackwardInput)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->UseManualTime();
+BENCHMARK(BM_LinearBackwardWeight)
+    ->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})
+    ->UseManualTime();
+BENCHMARK(BM_BlasBackwardWeightAndBias)->MEGATRON_LINEAR_SHAPES->UseManualTime();
+BENCHMARK(BM_LinearGelu)->UseManualTime();
+BENCHMARK(BM_BlasLinearGelu)->UseManualTime();
+BENCHMARK(BM_LinearBackwardInputGelu)->UseManualTime();
+BENCHMARK(BM_BlasLinearBackwardInputGelu)->UseManualTime();
 
 // The kernel that the trainer takes with system.time_gemm_kernels, and cuBLASLt's first choice
 // (which it takes without), each as the share of the speed of the fastest of all kernels that the
 // library has.
 void ReportPlan(benchmark::State& state, Gpu* gpu, const cuda::LinearGemm& linear) {
-  constexpr int kAll = 512;
+  constexpr int kAll = 64;
   const cuda::GemmPlace place = cuda::PlaceOfDevice(0);
   cuda::GemmPlanner planner;
   cuda::GemmPlanning planning;
@@ -225,137 +234,131 @@ BENCHMARK(BM_GemmPlanBackwardWeight)
     ->Iterations(1);
 
 void BM_ResidualNorm(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const Shape shape = {kTokens, kHidden};
-  const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
-               sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
-               bias = gpu.Normal({kHidden}, kBf16);
-  const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
-                               gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
-  Measure(state, &gpu, 4 * 2.0 * kTokens * kHidden, 0, [&] {
-    ResidualNormForward(gpu.stream(), Norm(), Dropout(), x, bias, residual, sum, tensors, y);
+  Measure(state, {4 * 2.0 * kTokens * kHidden}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
+                 sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
+                 bias = gpu.Normal({kHidden}, kBf16);
+    const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
+                                 gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+    return [=, &gpu] {
+      ResidualNormForward(gpu.stream(), Norm(), Dropout(), x, bias, residual, sum, tensors, y);
+    };
   });
 }
-BENCHMARK(BM_ResidualNorm)->UseRealTime();
+BENCHMARK(BM_ResidualNorm)->UseManualTime();
 
 void BM_ResidualNormWithDropout(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const Shape shape = {kTokens, kHidden};
-  const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
-               sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
-               bias = gpu.Normal({kHidden}, kBf16);
-  const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
-                               gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
-  const Dropout dropout = {
-      0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
-  Measure(state, &gpu, 4 * 2.0 * kTokens * kHidden, 0, [&] {
-    ResidualNormForward(gpu.stream(), Norm(), dropout, x, bias, residual, sum, tensors, y);
+  Measure(state, {4 * 2.0 * kTokens * kHidden}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
+                 sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
+                 bias = gpu.Normal({kHidden}, kBf16);
+    const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
+                                 gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+    const Dropout dropout = {
+        0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
+    return [=, &gpu] {
+      ResidualNormForward(gpu.stream(), Norm(), dropout, x, bias, residual, sum, tensors, y);
+    };
   });
 }
-BENCHMARK(BM_ResidualNormWithDropout)->UseRealTime();
+BENCHMARK(BM_ResidualNormWithDropout)->UseManualTime();
 
 void BM_NormBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const Shape shape = {kTokens, kHidden};
-  const Tensor x = gpu.Normal(shape, kBf16), around = gpu.Normal(shape, kBf16),
-               dy = gpu.Normal(shape, kBf16), dx = gpu.Normal(shape, kBf16),
-               dgamma = gpu.Normal({kHidden}, kF32), dbeta = gpu.Normal({kHidden}, kF32);
-  const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
-                               gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
-  Measure(
-      state, &gpu, 4 * 2.0 * kTokens * kHidden, 0,
-      [&] { NormBackward(gpu.stream(), Norm(), dy, x, tensors, around, dx, dgamma, dbeta); },
-      kNormBackwardFloor);
+  Measure(state, {4 * 2.0 * kTokens * kHidden, 0, kNormBackwardFloor}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal(shape, kBf16), around = gpu.Normal(shape, kBf16),
+                 dy = gpu.Normal(shape, kBf16), dx = gpu.Normal(shape, kBf16),
+                 dgamma = gpu.Normal({kHidden}, kF32), dbeta = gpu.Normal({kHidden}, kF32);
+    const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
+                                 gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+    return [=, &gpu] {
+      NormBackward(gpu.stream(), Norm(), dy, x, tensors, around, dx, dgamma, dbeta);
+    };
+  });
 }
-BENCHMARK(BM_NormBackward)->UseRealTime();
+BENCHMARK(BM_NormBackward)->UseManualTime();
 
 void BM_Gelu(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Tensor x = gpu.Normal({kTokens, kFfn}, kBf16), y = gpu.Normal({kTokens, kFfn}, kBf16);
-  Measure(state, &gpu, 2 * 2.0 * kTokens * kFfn, 0,
-          [&] { ActivationForward(gpu.stream(), Activation::kGeluTanh, x, y); });
+  Measure(state, {2 * 2.0 * kTokens * kFfn}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal({kTokens, kFfn}, kBf16), y = gpu.Normal({kTokens, kFfn}, kBf16);
+    return [=, &gpu] { ActivationForward(gpu.stream(), Activation::kGeluTanh, x, y); };
+  });
 }
-BENCHMARK(BM_Gelu)->UseRealTime();
+BENCHMARK(BM_Gelu)->UseManualTime();
 
 void BM_SwiGlu(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Tensor gate_up = gpu.Normal({kTokens, 2 * kFfn}, kBf16),
-               y = gpu.Normal({kTokens, kFfn}, kBf16);
-  Measure(state, &gpu, 3 * 2.0 * kTokens * kFfn, 0,
-          [&] { GateForward(gpu.stream(), Activation::kSilu, gate_up, y); });
+  Measure(state, {3 * 2.0 * kTokens * kFfn}, [&](Gpu& gpu) {
+    const Tensor gate_up = gpu.Normal({kTokens, 2 * kFfn}, kBf16),
+                 y = gpu.Normal({kTokens, kFfn}, kBf16);
+    return [=, &gpu] { GateForward(gpu.stream(), Activation::kSilu, gate_up, y); };
+  });
 }
-BENCHMARK(BM_SwiGlu)->UseRealTime();
+BENCHMARK(BM_SwiGlu)->UseManualTime();
 
 void BM_BiasDropoutAdd(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const Shape shape = {kTokens, kHidden};
-  const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
-               bias = gpu.Normal({kHidden}, kBf16), out = gpu.Normal(shape, kBf16);
-  const Dropout dropout = {
-      0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
-  Measure(state, &gpu, 3 * 2.0 * kTokens * kHidden, 0,
-          [&] { BiasDropoutAdd(gpu.stream(), dropout, x, bias, residual, out); });
+  Measure(state, {3 * 2.0 * kTokens * kHidden}, [&](Gpu& gpu) {
+    const Tensor x = gpu.Normal(shape, kBf16), residual = gpu.Normal(shape, kBf16),
+                 bias = gpu.Normal({kHidden}, kBf16), out = gpu.Normal(shape, kBf16);
+    const Dropout dropout = {
+        0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
+    return [=, &gpu] { BiasDropoutAdd(gpu.stream(), dropout, x, bias, residual, out); };
+  });
 }
-BENCHMARK(BM_BiasDropoutAdd)->UseRealTime();
+BENCHMARK(BM_BiasDropoutAdd)->UseManualTime();
 
 // The gradient of a bias: the columns' sums.
 void BM_BiasBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t columns = state.range(0);
-  const Tensor dy = gpu.Normal({kTokens, columns}, kBf16), dbias = gpu.Normal({columns}, kF32);
-  Measure(state, &gpu, 2.0 * kTokens * columns, 0,
-          [&] { DropoutBackward(gpu.stream(), Dropout(), dy, dy, dbias); });
-}
-BENCHMARK(BM_BiasBackward)->Arg(kHidden)->Arg(kFfn)->UseRealTime();
-
-void BM_EmbeddingBackward(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const Tensor ids = gpu.Ids(state.range(0)), dy = gpu.Normal({kTokens, kHidden}, kBf16),
-               dtable = gpu.Normal({kVocab, kHidden}, kF32);
-  Measure(state, &gpu, kTokens * kHidden * (2.0 + 8.0), 0,
-          [&] { EmbeddingBackward(gpu.stream(), ids, dy, 0, dtable); });
-}
-BENCHMARK(BM_EmbeddingBackward)->Arg(kVocab)->Arg(200)->UseRealTime();
-
-void BM_CrossEntropy(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
-  const int64_t tokens = kTokens / 4;
-  const Tensor logits = gpu.Normal({tokens, kVocab}, kBf16),
-               labels = gpu.Ids(kVocab).Slice(0, 0, tokens), max = gpu.Normal({tokens}, kF32),
-               sum = gpu.Normal({tokens}, kF32), target = gpu.Normal({tokens}, kF32),
-               weight = gpu.Normal({tokens}, kF32);
-  const VocabRange range = {0, 50257};
-  Measure(state, &gpu, 3 * 2.0 * tokens * kVocab, 0, [&] {
-    CrossEntropyStatistics(gpu.stream(), logits, labels, range, max, sum, target);
-    CrossEntropyBackward(gpu.stream(), logits, labels, range, max, sum, weight);
+  Measure(state, {2.0 * kTokens * columns}, [&](Gpu& gpu) {
+    const Tensor dy = gpu.Normal({kTokens, columns}, kBf16), dbias = gpu.Normal({columns}, kF32);
+    return [=, &gpu] { DropoutBackward(gpu.stream(), Dropout(), dy, dy, dbias); };
   });
 }
-BENCHMARK(BM_CrossEntropy)->UseRealTime();
+BENCHMARK(BM_BiasBackward)->Arg(kHidden)->Arg(kFfn)->UseManualTime();
+
+void BM_EmbeddingBackward(benchmark::State& state) {
+  Measure(state, {kTokens * kHidden * (2.0 + 8.0)}, [&](Gpu& gpu) {
+    const Tensor ids = gpu.Ids(state.range(0)), dy = gpu.Normal({kTokens, kHidden}, kBf16),
+                 dtable = gpu.Normal({kVocab, kHidden}, kF32);
+    return [=, &gpu] { EmbeddingBackward(gpu.stream(), ids, dy, 0, dtable); };
+  });
+}
+BENCHMARK(BM_EmbeddingBackward)->Arg(kVocab)->Arg(200)->UseManualTime();
+
+void BM_CrossEntropy(benchmark::State& state) {
+  const int64_t tokens = kTokens / 4;
+  const VocabRange range = {0, 50257};
+  Measure(state, {3 * 2.0 * tokens * kVocab}, [&](Gpu& gpu) {
+    const Tensor logits = gpu.Normal({tokens, kVocab}, kBf16),
+                 labels = gpu.Ids(kVocab).Slice(0, 0, tokens), max = gpu.Normal({tokens}, kF32),
+                 sum = gpu.Normal({tokens}, kF32), target = gpu.Normal({tokens}, kF32),
+                 weight = gpu.Normal({tokens}, kF32);
+    return [=, &gpu] {
+      CrossEntropyStatistics(gpu.stream(), logits, labels, range, max, sum, target);
+      CrossEntropyBackward(gpu.stream(), logits, labels, range, max, sum, weight);
+    };
+  });
+}
+BENCHMARK(BM_CrossEntropy)->UseManualTime();
 
 void BM_AdamW(benchmark::State& state) {
-  if (!HasGpu(state)) return;
-  Gpu gpu;
   const int64_t count = int64_t{128} << 20;
-  const Tensor grad = gpu.Normal({count}, kF32), m = gpu.Normal({count}, kF32),
-               v = gpu.Allocate(kF32, {count}), master = gpu.Normal({count}, kF32),
-               out = gpu.Normal({count}, kBf16);
-  Copy(gpu.stream(), grad, v);
-  ActivationForward(gpu.stream(), Activation::kSquaredRelu, v.View({1, count}),
-                    v.View({1, count}));  // second moments are not negative
   const std::vector<OptimizerSegment> segments = {{0, count, 1e-4f, 0.1f}};
-  Measure(state, &gpu, count * (4.0 * 7 + 2), 0,
-          [&] { AdamWUpdate(gpu.stream(), AdamWOptions(), segments, grad, m, v, master, out); });
+  Measure(state, {count * (4.0 * 7 + 2)}, [&](Gpu& gpu) {
+    const Tensor grad = gpu.Normal({count}, kF32), m = gpu.Normal({count}, kF32),
+                 v = gpu.Allocate(kF32, {count}), master = gpu.Normal({count}, kF32),
+                 out = gpu.Normal({count}, kBf16);
+    Copy(gpu.stream(), grad, v);
+    ActivationForward(gpu.stream(), Activation::kSquaredRelu, v.View({1, count}),
+                      v.View({1, count}));  // second moments are not negative
+    return
+        [=, &gpu] { AdamWUpdate(gpu.stream(), AdamWOptions(), segments, grad, m, v, master, out); };
+  });
 }
-BENCHMARK(BM_AdamW)->UseRealTime();
+BENCHMARK(BM_AdamW)->UseManualTime();
 
 // A causal layer of 1024 channels in heads of kHeadDim, counted without the half that nobody
 // computes.
@@ -401,36 +404,40 @@ bool HasKernel(benchmark::State& state, AttentionKernel kernel) {
 template <AttentionKernel kKernel, int kHeadDim>
 void BM_Attention(benchmark::State& state) {
   if (!HasKernel(state, kKernel)) return;
-  Gpu gpu;
-  const AttentionOperands<kHeadDim> at(&gpu, kKernel);
-  Measure(state, &gpu, at.kBytes, at.kOperations,
-          [&] { AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse); });
+  using Operands = AttentionOperands<kHeadDim>;
+  Measure(state, {Operands::kBytes, Operands::kOperations}, [&](Gpu& gpu) {
+    const Operands at(&gpu, kKernel);
+    return [=, &gpu] { AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse); };
+  });
 }
-BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 64)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 128)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 64)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 128)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kCudnn, 64)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kCudnn, 128)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 64)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kOwn, 128)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 64)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kHopper, 128)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kCudnn, 64)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_Attention, AttentionKernel::kCudnn, 128)->UseManualTime();
 
 template <AttentionKernel kKernel, int kHeadDim>
 void BM_AttentionBackward(benchmark::State& state) {
   if (!HasKernel(state, kKernel)) return;
-  Gpu gpu;
-  const AttentionOperands<kHeadDim> at(&gpu, kKernel);
-  AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse);
-  Measure(state, &gpu, 2 * at.kBytes, 2.5 * at.kOperations, [&] {
-    AttentionBackward(gpu.stream(), at.attention, at.in, at.out, at.lse, at.dout, at.gradients);
+  using Operands = AttentionOperands<kHeadDim>;
+  Measure(state, {2 * Operands::kBytes, 2.5 * Operands::kOperations}, [&](Gpu& gpu) {
+    const Operands at(&gpu, kKernel);
+    AttentionForward(gpu.stream(), at.attention, at.in, at.out, at.lse);
+    return [=, &gpu] {
+      AttentionBackward(gpu.stream(), at.attention, at.in, at.out, at.lse, at.dout, at.gradients);
+    };
   });
 }
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 64)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 128)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 64)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 128)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnn, 64)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnn, 128)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnnDeterministic, 64)->UseRealTime();
-BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnnDeterministic, 128)->UseRealTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 64)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kOwn, 128)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 64)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kHopper, 128)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnn, 64)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnn, 128)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnnDeterministic, 64)->UseManualTime();
+BENCHMARK_TEMPLATE(BM_AttentionBackward, AttentionKernel::kCudnnDeterministic, 128)
+    ->UseManualTime();
 
 }  // namespace
 }  // namespace megatron::ops

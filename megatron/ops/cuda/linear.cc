@@ -15,15 +15,18 @@
 namespace megatron::ops::cuda {
 namespace {
 
-// cuBLASLt writes the bias's gradient and does not add it to what is there.
-void BackwardWeightAndBias(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
+// Returns false, and does nothing, if cuBLASLt cannot do both in one product. It writes the bias's
+// gradient and does not add it to what is there.
+bool BackwardWeightAndBias(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
                            const Tensor& dw_OI, const Tensor& dbias_O) {
   char* const workspace =
       static_cast<char*>(stream.cuda()->Workspace(BlasProduct::kWorkspaceBytes + dbias_O.bytes()));
   const Tensor sums_O(workspace + BlasProduct::kWorkspaceBytes, DType::kFloat32, dbias_O.shape(),
                       dbias_O.device());
-  RunPlanned(stream, BackwardWeightAndBiasGemm(dy_TO, x_TI, dw_OI, sums_O));
+  if (!RunPlannedIfPossible(stream, BackwardWeightAndBiasGemm(dy_TO, x_TI, dw_OI, sums_O)))
+    return false;
   OnCuda<ops::Add>(stream, sums_O, dbias_O);
+  return true;
 }
 
 }  // namespace
@@ -58,8 +61,9 @@ void LinearActivationBackwardInput(const Stream& stream, Activation activation, 
 void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
                           const Tensor& dw_OI, const Tensor& dbias_O) {
   if (dy_TO.dim(0) == 0) return;
-  if (!dbias_O.empty() && dw_OI.numel() > 0 && ProcessGemmPlanner().fuses_bias_gradients())
-    return BackwardWeightAndBias(stream, dy_TO, x_TI, dw_OI, dbias_O);
+  const bool fuses =
+      !dbias_O.empty() && dw_OI.numel() > 0 && ProcessGemmPlanner().fuses_bias_gradients();
+  if (fuses && BackwardWeightAndBias(stream, dy_TO, x_TI, dw_OI, dbias_O)) return;
   RunPlanned(stream, BackwardWeightGemm(dy_TO, x_TI, dw_OI));
   if (!dbias_O.empty()) AddColumnSums(stream, dy_TO, dbias_O);
 }

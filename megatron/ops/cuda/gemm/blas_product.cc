@@ -97,6 +97,7 @@ struct BlasProduct::Descriptions {
   ~Descriptions();
   void SetEpilogue(const Gemm& gemm);
   void FindAlgorithms(cublasLtHandle_t handle, const Gemm& gemm, int most);
+  void FindAlgorithmsWith(uint32_t reductions, cublasLtHandle_t handle, const Gemm& gemm, int most);
 
   cublasLtMatmulDesc_t operation;
   cublasLtMatrixLayout_t a, b, c;
@@ -147,6 +148,16 @@ BlasProduct::Descriptions::~Descriptions() {
 
 void BlasProduct::Descriptions::FindAlgorithms(cublasLtHandle_t handle, const Gemm& gemm,
                                                int most) {
+  // Parts of a sum are added up in fp32, by a separate step, if there is a kernel that does.
+  for (const uint32_t reductions : {static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
+                                                          CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE),
+                                    static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK)}) {
+    if (algorithms.empty()) FindAlgorithmsWith(reductions, handle, gemm, most);
+  }
+}
+
+void BlasProduct::Descriptions::FindAlgorithmsWith(uint32_t reductions, cublasLtHandle_t handle,
+                                                   const Gemm& gemm, int most) {
   cublasLtMatmulPreference_t preference;
   MEGATRON_CHECK_BLAS(cublasLtMatmulPreferenceCreate(&preference));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -154,10 +165,7 @@ void BlasProduct::Descriptions::FindAlgorithms(cublasLtHandle_t handle, const Ge
         cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
-  // Parts of a sum are added up in fp32, by a separate step.
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
-                            CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
   for (auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

@@ -26,7 +26,7 @@ class GemmCandidates {
  public:
   virtual ~GemmCandidates() = default;
 
-  // The library's first choice comes first; there is at least one.
+  // The library's first choice comes first. It may have none.
   virtual absl::Span<const GemmKernel> kernels() const = 0;
   // Returns how long a run of a kernel takes now, or infinity if it fails.
   virtual double Seconds(int candidate) = 0;
@@ -64,8 +64,10 @@ class GemmPlanner {
 
   bool fuses_bias_gradients() const { return fuse_bias_gradients_; }
 
-  // Returns the index of a candidate: the same kernel for one place and product in all calls.
-  // `may_time` is false if the device cannot be waited for.
+  static constexpr int kNoKernel = -1;
+
+  // Returns the index of a candidate: the same kernel for one place and product in all calls;
+  // kNoKernel if there is none. `may_time` is false if the device cannot be waited for.
   int Choose(const GemmPlace& place, const Gemm& gemm, bool may_time, GemmCandidates* candidates);
 
  private:

@@ -188,6 +188,20 @@ TEST(GemmPlannerTest, IfEveryRunFailsTheFirstIsChosenAndNoPlanIsKept) {
   EXPECT_FALSE(called);
 }
 
+// The caller may have another form of the product, as that of a weight's and a bias's gradients.
+TEST(GemmPlannerTest, AProductWithoutKernelsIsNotPlanned) {
+  GemmPlanning planning = Timing();
+  planning.plans = {PlanOf(Product(1), 101)};
+  bool called = false;
+  planning.on_new_plan = [&](absl::Span<const GemmPlan>) { called = true; };
+  GemmPlanner planner;
+  planner.Use(planning);
+  FakeCandidates none({});
+  EXPECT_EQ(planner.Choose(kHere, Product(1), true, &none), GemmPlanner::kNoKernel);
+  EXPECT_EQ(planner.Choose(kHere, Product(2), true, &none), GemmPlanner::kNoKernel);
+  EXPECT_FALSE(called);
+}
+
 TEST(GemmPlannerTest, NoMoreThanALimitOfProductsIsTimed) {
   GemmPlanner planner;
   planner.Use(Timing());

@@ -37,17 +37,26 @@ const Plan& PlanFor(CudaStream* stream, const Gemm& gemm, const GemmOperands& op
   plan->candidate = ProcessGemmPlanner().Choose(PlaceOfDevice(stream->device()), gemm,
                                                 MayWaitFor(*stream), &timed);
   std::lock_guard<std::mutex> lock(*mutex);
-  return *plans->emplace(key, std::move(plan)).first->second;
+  const auto [kept, is_new] = plans->emplace(key, std::move(plan));
+  LOG_IF(WARNING, is_new && kept->second->candidate == GemmPlanner::kNoKernel)
+      << "cuBLASLt has no kernel for a " << gemm;
+  return *kept->second;
 }
 
 }  // namespace
 
 void RunPlanned(const Stream& stream, const LinearGemm& linear) {
+  CHECK(RunPlannedIfPossible(stream, linear)) << "cuBLASLt has no kernel for a " << linear.gemm;
+}
+
+bool RunPlannedIfPossible(const Stream& stream, const LinearGemm& linear) {
   const Gemm& gemm = linear.gemm;
-  if (gemm.m == 0 || gemm.n == 0) return;
+  if (gemm.m == 0 || gemm.n == 0) return true;
   const Plan& plan = PlanFor(stream.cuda(), gemm, linear.operands);
+  if (plan.candidate == GemmPlanner::kNoKernel) return false;
   CHECK(plan.product.Run(stream.cuda(), plan.candidate, linear.operands))
       << "cublasLtMatmul: " << gemm;
+  return true;
 }
 
 }  // namespace megatron::ops::cuda

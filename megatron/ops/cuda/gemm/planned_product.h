@@ -10,6 +10,10 @@ namespace megatron::ops::cuda {
 // Threads: any. The first run of a product may wait for the device.
 void RunPlanned(const Stream& stream, const LinearGemm& linear);
 
+// Returns false, and does nothing, if cuBLASLt has no kernel for the product; the log says so once.
+// The answer is the same for all runs of a product.
+bool RunPlannedIfPossible(const Stream& stream, const LinearGemm& linear);
+
 }  // namespace megatron::ops::cuda
 
 #endif  // MEGATRON_OPS_CUDA_GEMM_PLANNED_PRODUCT_H_

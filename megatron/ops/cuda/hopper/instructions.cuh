@@ -23,6 +23,9 @@
 #include "megatron/ops/cuda/emulation/hopper.h"
 #else
 #include <cuda.h>
+#ifdef MEGATRON_WATCH_BARRIERS
+#include <cstdio>
+#endif
 #endif
 
 // Whether the bodies of kernels are compiled: for sm_90a, or for the emulation.
@@ -135,21 +138,54 @@ __device__ inline void ArriveExpecting(uint64_t* barrier, int bytes) {
       "r"(bytes)
       : "memory");
 }
+// Returns whether the phase of this parity is complete; the phase before the current one counts as
+// complete. The hardware waits a while before it says no.
+__device__ inline bool PhaseIsComplete(uint64_t* barrier, int parity) {
+  uint32_t complete;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(complete)
+      : "r"(SharedAddress(barrier)), "r"(parity)
+      : "memory");
+  return complete != 0;
+}
+
+#ifdef MEGATRON_WATCH_BARRIERS
+
+__device__ inline uint64_t Nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+// WaitForPhase in a build that looks for what hangs. After two seconds each warp says what it waits
+// for; a second later, when all have spoken, the kernel ends with an error. The barriers of a kernel
+// lie in the order of its class Buffers, 8 bytes each.
+__device__ inline void WaitForPhase(uint64_t* barrier, int parity) {
+  constexpr uint64_t kSecond = 1000000000;
+  const uint64_t begin = Nanoseconds();
+  bool said = threadIdx.x % kWarp != 0;
+  while (!PhaseIsComplete(barrier, parity)) {
+    const uint64_t waited = Nanoseconds() - begin;
+    if (waited > 3 * kSecond) __trap();
+    if (said || waited < 2 * kSecond) continue;
+    said = true;
+    printf("block (%u, %u, %u), warp %u waits for the barrier at shared address %u, phase %d\n",
+           blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x / kWarp, SharedAddress(barrier), parity);
+  }
+}
+
+#else
+
 // Waits until the phase of this parity is complete; the phase before the current one counts as
 // complete.
 __device__ inline void WaitForPhase(uint64_t* barrier, int parity) {
-  const uint32_t address = SharedAddress(barrier);
-  uint32_t complete;
-  do {
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(complete)
-        : "r"(address), "r"(parity)
-        : "memory");
-  } while (complete == 0);
+  while (!PhaseIsComplete(barrier, parity)) {
+  }
 }
+
+#endif
 
 // Copies a box of the tensor to shared memory. The barrier counts all its bytes, including those of
 // rows beyond the tensor, which are zeros.
@@ -162,6 +198,16 @@ __device__ inline void CopyBox(const TensorMap& map, int column, int head, int g
       : "memory");
 }
 
+#ifdef MEGATRON_WATCH_BARRIERS
+
+// Each thread keeps its registers: printf takes more than a copying warpgroup would have.
+template <int kRegisters>
+__device__ void GiveRegisters() {}
+template <int kRegisters>
+__device__ void TakeRegisters() {}
+
+#else
+
 // Sets the number of registers per thread; all warps of a warpgroup call it.
 template <int kRegisters>
 __device__ void GiveRegisters() {
@@ -171,6 +217,8 @@ template <int kRegisters>
 __device__ void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
+
+#endif
 
 // A fence between writes to registers and the products that read or add to them.
 __device__ inline void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -1,0 +1,606 @@
+#include "tools/from_megatron/deepspeed_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "megatron/base/quoted.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/config/config.pb.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kLargestJson = 1 << 20;
+constexpr int kDeepestJson = 20;
+constexpr int64_t kMostSamples = 1 << 20;  // three such numbers have a product below 2^63
+
+// A key that is not read by code. A block of keys ends with ".*"; its first row that names a key
+// counts.
+struct KeyRow {
+  absl::string_view key;
+  absl::string_view path;   // the field that is set, or empty
+  absl::string_view usual;  // the value, as JSON, that needs nothing here; empty if there is none
+  Effect effect;
+  absl::string_view why;
+};
+
+constexpr char kSent[] = "messages are sent in the way that docs/data_parallel.md describes";
+constexpr char kHost[] = "nothing is moved to the host or to disk: the run needs more GPU memory";
+constexpr char kWritten[] = "metrics.jsonl and logging.profile have what is measured";
+constexpr char kRecomputed[] = "a rank keeps the input of what it recomputes in its own memory";
+constexpr char kTorch[] = "it is about PyTorch or Python";
+constexpr char kQuantized[] = "weights and gradients are sent as they are";
+
+constexpr KeyRow kKeys[] = {
+    {"gradient_clipping", "optimizer.clip_grad", "", Effect::kNothing, ""},
+    {"steps_per_print", "train.log_interval", "", Effect::kNothing, ""},
+    {"wall_clock_breakdown", "", "false", Effect::kSpeed, kWritten},
+    {"memory_breakdown", "", "false", Effect::kSpeed, kWritten},
+    {"dump_state", "", "false", Effect::kSpeed, kWritten},
+    {"comms_logger.*", "", "", Effect::kSpeed, kWritten},
+    {"flops_profiler.*", "", "", Effect::kSpeed, kWritten},
+    {"tensorboard.*", "", "", Effect::kSpeed, kWritten},
+    {"wandb.*", "", "", Effect::kSpeed, kWritten},
+    {"comet.*", "", "", Effect::kSpeed, kWritten},
+    {"csv_monitor.*", "", "", Effect::kSpeed, kWritten},
+    {"prescale_gradients", "", "false", Effect::kRounding,
+     "gradients are weighted by their tokens before they are summed"},
+    {"gradient_predivide_factor", "", "1.0", Effect::kRounding,
+     "gradients are weighted by their tokens before they are summed"},
+    {"communication_data_type", "", "\"fp32\"", Effect::kRounding,
+     "gradients are sent in fp32, or in bf16 with parallel.grad_reduce_in_bf16"},
+    {"data_types.grad_accum_dtype", "", "\"fp32\"", Effect::kRounding,
+     "gradients are added up in fp32"},
+    {"sparse_gradients", "", "false", Effect::kSpeed, kSent},
+    {"disable_allgather", "", "false", Effect::kSpeed, kSent},
+    {"zero_allow_untested_optimizer", "", "", Effect::kNothing,
+     "every optimizer here can be sharded"},
+    {"zero_force_ds_cpu_optimizer", "", "false", Effect::kSpeed, kHost},
+    {"fp16.auto_cast", "", "false", Effect::kRounding,
+     "inputs are token ids; nothing is cast by itself"},
+    {"fp16.consecutive_hysteresis", "", "false", Effect::kResults,
+     "the count of overflows starts anew only when the loss scale has grown"},
+    {"fp16.fp16_master_weights_and_grads", "", "false", Effect::kRounding,
+     "master weights and gradients are fp32"},
+    {"bf16.immediate_grad_update", "", "", Effect::kSpeed, kSent},
+    {"bf16.check_grad_overflow", "", "", Effect::kNothing,
+     "a gradient that is not finite is never applied"},
+    {"amp.*", "", "", Effect::kRounding,
+     "Apex's mixed precision is not there: set precision.fp16 or precision.bf16"},
+    {"torch_autocast.*", "", "", Effect::kRounding,
+     "PyTorch's autocast is not there: set precision.fp16 or precision.bf16"},
+    {"zero_optimization.allgather_partitions", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.allgather_bucket_size", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.reduce_scatter", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.reduce_bucket_size", "", "", Effect::kSpeed,
+     "parallel.ddp_bucket_size divides the messages"},
+    {"zero_optimization.contiguous_gradients", "", "", Effect::kNothing,
+     "gradients are contiguous"},
+    {"zero_optimization.round_robin_gradients", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.use_multi_rank_bucket_allreduce", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.load_from_fp32_weights", "", "", Effect::kNothing,
+     "a checkpoint has the master weights"},
+    {"zero_optimization.elastic_checkpoint", "", "", Effect::kNothing,
+     "a checkpoint loads into every layout"},
+    {"zero_optimization.sub_group_size", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.stage3_*", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.param_persistence_threshold", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.ignore_unused_parameters", "", "", Effect::kNothing,
+     "every parameter is used"},
+    {"zero_optimization.legacy_stage1", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.memory_efficient_linear", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.zero_hpz_partition_size", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.mics_*", "", "", Effect::kSpeed, kSent},
+    {"zero_optimization.offload_optimizer.device", "", "\"none\"", Effect::kSpeed, kHost},
+    {"zero_optimization.offload_param.device", "", "\"none\"", Effect::kSpeed, kHost},
+    {"zero_optimization.offload_optimizer.*", "", "", Effect::kSpeed, kHost},
+    {"zero_optimization.offload_param.*", "", "", Effect::kSpeed, kHost},
+    {"zero_optimization.cpu_offload*", "", "false", Effect::kSpeed, kHost},
+    {"zero_optimization.zero_quantized_*", "", "false", Effect::kRounding, kQuantized},
+    {"zero_optimization.zeropp_loco_param.*", "", "", Effect::kRounding, kQuantized},
+    {"zero_optimization.zenflow.*", "", "", Effect::kResults,
+     "every gradient is applied in its own step"},
+    {"aio.*", "", "", Effect::kSpeed, kHost},
+    {"activation_checkpointing.profile", "", "false", Effect::kSpeed, kWritten},
+    {"activation_checkpointing.*", "", "false", Effect::kSpeed, kRecomputed},
+    {"checkpoint.*", "", "", Effect::kSpeed, "checkpoints are written as checkpoint.save says"},
+    {"nebula.*", "", "", Effect::kSpeed, "checkpoints are written as checkpoint.save says"},
+    {"datastates_ckpt.*", "", "", Effect::kSpeed,
+     "checkpoints are written as checkpoint.save says"},
+    {"use_node_local_storage", "", "false", Effect::kSpeed,
+     "checkpoints are written as checkpoint.save says"},
+    {"dataloader_drop_last", "", "", Effect::kNothing, "a batch that is not whole is not used"},
+    {"pipeline.*", "", "", Effect::kSpeed, "the pipeline is that of docs/pipeline.md"},
+    {"graph_harvesting", "", "false", Effect::kSpeed, "CUDA graphs are system.cuda_graph_impl"},
+    {"compile.*", "", "", Effect::kSpeed, kTorch},
+    {"timers.*", "", "", Effect::kSpeed, kWritten},
+    {"hybrid_engine.*", "", "", Effect::kNothing, "it is about inference"},
+    {"autotuning.*", "", "", Effect::kSpeed, "the layout is the configuration's"},
+    {"elasticity.*", "", "", Effect::kResults, "the batch size is the configuration's"},
+    {"curriculum_learning.*", "", "", Effect::kResults, "there is no curriculum"},
+    {"data_efficiency.*", "", "", Effect::kResults,
+     "there is no curriculum, and layers see all tokens"},
+    {"progressive_layer_drop.*", "", "", Effect::kResults, "no layer is left out"},
+    {"compression_training.*", "", "", Effect::kResults, "weights are not compressed"},
+    {"quantize_training.*", "", "", Effect::kResults, "weights are not quantized"},
+    {"eigenvalue.*", "", "", Effect::kResults, "weights are not quantized"},
+    {"sparse_attention.*", "", "", Effect::kResults, "attention sees all tokens in front"},
+    {"tensor_parallel.*", "", "", Effect::kSpeed,
+     "parallel.tensor_model_parallel_size divides layers"},
+    {"sequence_parallel_size", "", "1", Effect::kSpeed,
+     "parallel.context_parallel_size divides samples"},
+};
+
+// Blocks that do nothing unless they have "enabled": true.
+constexpr absl::string_view kSwitchedBlocks[] = {"amp",
+                                                 "autotuning",
+                                                 "comms_logger",
+                                                 "compile",
+                                                 "csv_monitor",
+                                                 "curriculum_learning",
+                                                 "data_efficiency",
+                                                 "eigenvalue",
+                                                 "elasticity",
+                                                 "flops_profiler",
+                                                 "hybrid_engine",
+                                                 "progressive_layer_drop",
+                                                 "quantize_training",
+                                                 "tensorboard",
+                                                 "torch_autocast",
+                                                 "wandb",
+                                                 "comet",
+                                                 "fp16",
+                                                 "bf16",
+                                                 "bfloat16",
+                                                 "nebula"};
+
+bool Covers(absl::string_view row, absl::string_view key) {
+  if (absl::ConsumeSuffix(&row, ".*")) {
+    return key == row || (absl::StartsWith(key, row) && key[row.size()] == '.');
+  }
+  if (absl::ConsumeSuffix(&row, "*")) return absl::StartsWith(key, row);
+  return key == row;
+}
+
+int LineOfByte(absl::string_view text, size_t byte) {
+  const absl::string_view front = text.substr(0, std::min(byte, text.size()));
+  return 1 + static_cast<int>(std::count(front.begin(), front.end(), '\n'));
+}
+
+// Finds out where a text stops being JSON.
+class ErrorFinder : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    byte = position;
+    return false;
+  }
+
+  size_t byte = 0;
+};
+
+absl::Status ParseDeepSpeed(absl::string_view text, Json* object) {
+  if (text.size() > kLargestJson) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it has ", text.size(), " bytes; at most ", kLargestJson, " are read"));
+  }
+  if (text.find('\0') != absl::string_view::npos)
+    return absl::InvalidArgumentError("it holds a zero byte");
+  std::vector<absl::flat_hash_set<std::string>> keys(1);
+  std::string wrong;
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) {
+      if (depth > kDeepestJson) wrong = "it is nested too deeply";
+      keys.resize(std::max<size_t>(keys.size(), depth + 2));
+      keys[depth + 1].clear();
+    } else if (event == Json::parse_event_t::array_start && depth > kDeepestJson) {
+      wrong = "it is nested too deeply";
+    } else if (event == Json::parse_event_t::key) {
+      const std::string key = parsed.get<std::string>();
+      keys.resize(std::max<size_t>(keys.size(), depth + 1));
+      if (!keys[depth].insert(key).second && wrong.empty())
+        wrong = absl::StrCat("it has the key ", Quoted(key), " twice");
+    }
+    return wrong.empty();
+  };
+  *object = Json::parse(text.begin(), text.end(), check, /*allow_exceptions=*/false);
+  if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
+  if (object->is_discarded()) {
+    ErrorFinder finder;
+    Json::sax_parse(text.begin(), text.end(), &finder);
+    return absl::InvalidArgumentError(
+        absl::StrCat("line ", LineOfByte(text, finder.byte), " is no JSON"));
+  }
+  if (!object->is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  return absl::OkStatus();
+}
+
+class Translation {
+ public:
+  Translation(absl::string_view source, int64_t data_parallel_size, ConfigBuilder* config,
+              Findings* findings)
+      : source_(source), ranks_(data_parallel_size), config_(*config), findings_(*findings) {}
+
+  absl::Status Apply(const Json& object) {
+    for (const auto& [key, value] : object.items())
+      MEGATRON_RETURN_IF_ERROR(ApplyEntry(key, value));
+    MEGATRON_RETURN_IF_ERROR(ApplyBatch(object));
+    if (!object.contains("gradient_clipping") || object["gradient_clipping"] == "auto") {
+      MEGATRON_RETURN_IF_ERROR(
+          config_.Set("optimizer.clip_grad", {"0"}, "DeepSpeed's default; here it is 1"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Wrong(absl::string_view key, absl::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat(key, " ", what));
+  }
+
+  void Find(Effect effect, const std::string& key, const Json& value, absl::string_view text) {
+    const std::string shown =
+        value.is_structured()
+            ? key
+            : absl::StrCat(key, ": ", value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    findings_.push_back({effect, std::string(source_), shown, std::string(text)});
+  }
+
+  std::string Origin(absl::string_view key) const { return absl::StrCat(source_, " ", key); }
+
+  // Sets the field to a number, a string or a bool.
+  absl::Status Set(absl::string_view path, const std::string& key, const Json& value) {
+    if (value == "auto") {
+      Find(Effect::kSaid, key, value, "it is left to the command line");
+      return absl::OkStatus();
+    }
+    if (value.is_structured() || value.is_null()) return Wrong(key, "has no simple value");
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const config::PretrainConfig before = config_.config();
+    const std::string origin = config_.IsSet(path) ? config_.Origin(path) : "";
+    const absl::Status status = config_.Set(path, {text}, Origin(key));
+    const bool from_flag = !origin.empty() && !absl::StartsWith(origin, source_) &&
+                           !absl::StartsWith(origin, "DeepSpeed");
+    if (from_flag && before.SerializeAsString() != config_.config().SerializeAsString())
+      Find(Effect::kSaid, key, value, absl::StrCat("it replaces ", path, " of ", origin));
+    if (absl::IsNotFound(status)) {
+      Find(Effect::kResults, key, value, status.message());
+      return absl::OkStatus();
+    }
+    return status.ok() ? status : Wrong(key, status.message());
+  }
+
+  static bool IsOff(const std::string& key, const Json& value) {
+    const bool switched = std::find(std::begin(kSwitchedBlocks), std::end(kSwitchedBlocks), key) !=
+                          std::end(kSwitchedBlocks);
+    return switched && value.is_object() && value.value("enabled", Json(false)) == false;
+  }
+
+  absl::Status ApplyEntry(const std::string& key, const Json& value) {
+    if (IsOff(key, value)) return absl::OkStatus();
+    if (key == "train_batch_size" || key == "train_micro_batch_size_per_gpu" ||
+        key == "gradient_accumulation_steps") {
+      return absl::OkStatus();  // ApplyBatch() reads them together
+    }
+    if (key == "steps_per_print" && config_.IsSet("train.log_interval"))
+      return absl::OkStatus();  // the log is that of --log-interval
+    if (key == "fp16") return ApplyFp16(value);
+    if (key == "bf16" || key == "bfloat16") return ApplyBf16(value);
+    if (key == "optimizer") return ApplyOptimizer(value);
+    if (key == "scheduler") return ApplyScheduler(value);
+    if (key == "zero_optimization") return ApplyZero(value);
+    return ApplyRest(key, value);
+  }
+
+  // Looks the key up in the table, and those below it.
+  absl::Status ApplyRest(const std::string& key, const Json& value) {
+    if (value.is_object()) {
+      for (const auto& [name, inner] : value.items())
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(absl::StrCat(key, ".", name), inner));
+      return absl::OkStatus();
+    }
+    for (const KeyRow& row : kKeys) {
+      if (!Covers(row.key, key)) continue;
+      if (value.is_null()) return absl::OkStatus();
+      if (!row.path.empty()) return Set(row.path, key, value);
+      if (value.is_structured() || row.usual.empty() ||
+          value.dump(-1, ' ', false, Json::error_handler_t::replace) != row.usual) {
+        Find(row.effect, key, value, row.why);
+      }
+      return absl::OkStatus();
+    }
+    Find(Effect::kResults, key, value, "no key of that name is known");
+    return absl::OkStatus();
+  }
+
+  absl::Status ApplyFp16(const Json& block) {
+    if (!block.is_object()) return Wrong("fp16", "is no object");
+    if (block.value("enabled", Json()) == "auto") {
+      Find(Effect::kSaid, "fp16.enabled", "auto", "it is left to the command line");
+      return absl::OkStatus();
+    }
+    MEGATRON_RETURN_IF_ERROR(config_.Set("precision.fp16", {}, Origin("fp16.enabled")));
+    const bool dynamic = block.value("loss_scale", Json(0)) == 0;
+    if (dynamic) {
+      const Json power = block.value("initial_scale_power", Json(16));
+      if (!power.is_number() || !(power >= 0 && power <= 64))
+        return Wrong("fp16.initial_scale_power", "is no number from 0 to 64");
+      MEGATRON_RETURN_IF_ERROR(Set("precision.initial_loss_scale", "fp16.initial_scale_power",
+                                   Json(std::ldexp(1.0, power.get<int>()))));
+    }
+    for (const auto& [name, value] : block.items()) {
+      const std::string key = absl::StrCat("fp16.", name);
+      if (name == "loss_scale") {
+        if (!dynamic) {
+          MEGATRON_RETURN_IF_ERROR(Set("precision.loss_scale", key, value));
+        }
+      } else if (name == "loss_scale_window" || name == "hysteresis" || name == "min_loss_scale") {
+        const std::string path = absl::StrCat("precision.", name);
+        if (dynamic) {
+          MEGATRON_RETURN_IF_ERROR(Set(path, key, value));
+        }
+      } else if (name != "enabled" && name != "initial_scale_power") {
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ApplyBf16(const Json& block) {
+    if (!block.is_object()) return Wrong("bf16", "is no object");
+    for (const auto& [name, value] : block.items()) {
+      const std::string key = absl::StrCat("bf16.", name);
+      if (name == "enabled") {
+        MEGATRON_RETURN_IF_ERROR(Set("precision.bf16", key, value));
+      } else {
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ApplyZero(const Json& block) {
+    if (!block.is_object()) return Wrong("zero_optimization", "is no object");
+    const Json stage = block.value("stage", Json(0));
+    if (!stage.is_number_integer() || stage < 0 || stage > 3)
+      return Wrong("zero_optimization.stage", "is none of 0, 1, 2 and 3");
+    MEGATRON_RETURN_IF_ERROR(
+        SetZeroStage(stage.get<int64_t>(), Origin("zero_optimization.stage"), &config_));
+    for (const auto& [name, value] : block.items()) {
+      const std::string key = absl::StrCat("zero_optimization.", name);
+      if (name == "stage") continue;
+      if (name != "overlap_comm") {
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+        continue;
+      }
+      MEGATRON_RETURN_IF_ERROR(Set("parallel.overlap_grad_reduce", key, value));
+    }
+    if (stage == 3 && !block.contains("overlap_comm")) {
+      MEGATRON_RETURN_IF_ERROR(config_.Set("parallel.overlap_grad_reduce", {},
+                                           "DeepSpeed's default for stage 3; here it is false"));
+    }
+    if (stage == 3) {
+      MEGATRON_RETURN_IF_ERROR(
+          config_.Set("parallel.overlap_param_gather", {}, Origin("zero_optimization.stage")));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ApplyOptimizer(const Json& block) {
+    if (!block.is_object() || !block.contains("type") || !block["type"].is_string())
+      return Wrong("optimizer", "has no type");
+    const std::string type = block["type"].get<std::string>();
+    const std::string name = absl::AsciiStrToLower(type);
+    const Json params = block.value("params", Json::object());
+    if (!params.is_object()) return Wrong("optimizer.params", "is no object");
+    const bool adam = name == "adam" || name == "adamw";
+    if (!adam && name != "lion" && name != "sgd") {
+      Find(Effect::kResults, "optimizer.type", type, "the optimizers are adam, sgd and lion");
+      return absl::OkStatus();
+    }
+    MEGATRON_RETURN_IF_ERROR(Set("optimizer.optimizer", "optimizer.type",
+                                 Json(adam             ? "adam"
+                                      : name == "lion" ? "lion"
+                                                       : "sgd")));
+    const std::string from_default = "DeepSpeed's default";
+    for (const auto& [path, value] : std::vector<std::pair<std::string, std::string>>{
+             {"optimizer.lr", name == "lion" ? "1e-4" : "1e-3"}, {"optimizer.weight_decay", "0"}}) {
+      MEGATRON_RETURN_IF_ERROR(config_.Set(path, {value}, from_default));
+    }
+    if (name == "sgd") {
+      MEGATRON_RETURN_IF_ERROR(config_.Set("optimizer.sgd_momentum", {"0"}, from_default));
+    }
+    for (const auto& [param, value] : params.items()) {
+      const std::string key = absl::StrCat("optimizer.params.", param);
+      if (param == "lr") {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.lr", key, value));
+      } else if (param == "weight_decay") {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.weight_decay", key, value));
+      } else if (param == "eps" && adam) {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.adam_eps", key, value));
+      } else if (param == "momentum" && name == "sgd") {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.sgd_momentum", key, value));
+      } else if (param == "betas" && name != "sgd") {
+        if (value == "auto") continue;
+        if (!value.is_array() || value.size() != 2) return Wrong(key, "is no list of two numbers");
+        const std::string prefix = adam ? "optimizer.adam_beta" : "optimizer.lion_beta";
+        MEGATRON_RETURN_IF_ERROR(Set(prefix + "1", key, value[0]));
+        MEGATRON_RETURN_IF_ERROR(Set(prefix + "2", key, value[1]));
+      } else if (param == "adam_w_mode" || param == "bias_correction") {
+        if (value == false)
+          Find(Effect::kResults, key, value, "adam is AdamW, with the correction of its moments");
+      } else if (param == "torch_adam" || param == "fused" || param == "foreach") {
+        Find(Effect::kNothing, key, value, "there is one implementation of each optimizer");
+      } else {
+        Find(Effect::kResults, key, value, "the optimizer has no such parameter");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ApplyScheduler(const Json& block) {
+    if (!block.is_object() || !block.contains("type") || !block["type"].is_string())
+      return Wrong("scheduler", "has no type");
+    const std::string type = block["type"].get<std::string>();
+    const Json params = block.value("params", Json::object());
+    if (!params.is_object()) return Wrong("scheduler.params", "is no object");
+    const bool constant = type == "WarmupLR", linear = type == "WarmupDecayLR",
+               cosine = type == "WarmupCosineLR";
+    if (!constant && !linear && !cosine) {
+      Find(Effect::kResults, "scheduler.type", type,
+           "the schedules are WarmupLR, WarmupDecayLR and WarmupCosineLR");
+      return absl::OkStatus();
+    }
+    MEGATRON_RETURN_IF_ERROR(Set("optimizer.lr_decay_style", "scheduler.type",
+                                 Json(constant ? "constant"
+                                      : linear ? "linear"
+                                               : "cosine")));
+    if (params.value("warmup_type", Json("log")) != "linear") {
+      Find(Effect::kResults, "scheduler.params.warmup_type",
+           params.value("warmup_type", Json("log")), "the learning rate rises in a straight line");
+    }
+    MEGATRON_RETURN_IF_ERROR(Set("optimizer.lr_warmup_iters", "scheduler.params.warmup_num_steps",
+                                 params.value("warmup_num_steps", Json(1000))));
+    if (!constant && params.contains("total_num_steps")) {
+      MEGATRON_RETURN_IF_ERROR(Set("optimizer.lr_decay_iters", "scheduler.params.total_num_steps",
+                                   params["total_num_steps"]));
+    }
+    if (cosine) {
+      const double lr = config_.config().optimizer().lr();
+      for (const auto& [name, path, unset] :
+           std::vector<std::tuple<std::string, std::string, double>>{
+               {"warmup_min_ratio", "optimizer.lr_warmup_init", 0.0},
+               {"cos_min_ratio", "optimizer.min_lr", 0.0001}}) {
+        const Json ratio = params.value(name, Json(unset));
+        if (!ratio.is_number()) return Wrong("scheduler.params." + name, "is no number");
+        MEGATRON_RETURN_IF_ERROR(
+            Set(path, "scheduler.params." + name, Json(ratio.get<double>() * lr)));
+      }
+    } else {
+      const Json lowest = params.value("warmup_min_lr", Json(0.0));
+      MEGATRON_RETURN_IF_ERROR(Set("optimizer.lr", "scheduler.params.warmup_max_lr",
+                                   params.value("warmup_max_lr", Json(0.001))));
+      MEGATRON_RETURN_IF_ERROR(
+          Set("optimizer.lr_warmup_init", "scheduler.params.warmup_min_lr", lowest));
+      if (linear) {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.min_lr", "scheduler.params.warmup_min_lr", lowest));
+      }
+    }
+    for (const auto& [name, value] : params.items()) {
+      if (name == "last_batch_iteration" || absl::StartsWith(name, "warmup_") ||
+          name == "total_num_steps" || name == "cos_min_ratio") {
+        continue;
+      }
+      Find(Effect::kResults, "scheduler.params." + name, value,
+           "the schedule has no such parameter");
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads a number of samples or steps; 0 if it is not there.
+  absl::Status ReadCount(const Json& object, const char* key, int64_t* count) {
+    *count = 0;
+    if (!object.contains(key)) return absl::OkStatus();
+    const Json& value = object[key];
+    if (value == "auto") {
+      Find(Effect::kSaid, key, value, "it is left to the command line");
+      return absl::OkStatus();
+    }
+    if (!value.is_number_integer() || value < 1 || value > kMostSamples)
+      return Wrong(key, absl::StrCat("is no whole number from 1 to ", kMostSamples));
+    *count = value.get<int64_t>();
+    return absl::OkStatus();
+  }
+
+  // global = micro * steps * ranks, of which any one may be missing.
+  absl::Status ApplyBatch(const Json& object) {
+    int64_t global, micro, steps;
+    MEGATRON_RETURN_IF_ERROR(ReadCount(object, "train_batch_size", &global));
+    MEGATRON_RETURN_IF_ERROR(ReadCount(object, "train_micro_batch_size_per_gpu", &micro));
+    MEGATRON_RETURN_IF_ERROR(ReadCount(object, "gradient_accumulation_steps", &steps));
+    const int64_t written = config_.config().train().micro_batch_size();
+    if (micro == 0 && written >= 1 && written <= kMostSamples) micro = written;
+    if (ranks_ == 0 && global > 0 && micro > 0 && steps > 0) {
+      if (global % (micro * steps) != 0) {
+        return Wrong("train_batch_size",
+                     "is no multiple of train_micro_batch_size_per_gpu times "
+                     "gradient_accumulation_steps");
+      }
+      ranks_ = global / (micro * steps);
+      MEGATRON_RETURN_IF_ERROR(config_.SetNumber("parallel.data_parallel_size", ranks_,
+                                                 Origin("train_batch_size and the two others")));
+    }
+    const int64_t ranks = std::max<int64_t>(ranks_, 1);
+    if (micro == 0 && global > 0) micro = global / (ranks * std::max<int64_t>(steps, 1));
+    if (global == 0 && micro > 0 && steps > 0) global = micro * steps * ranks;
+    if (global > 0 && steps > 0 && global != micro * steps * ranks) {
+      return Wrong("train_batch_size", absl::StrCat("is ", global,
+                                                    ", but train_micro_batch_size_per_gpu times "
+                                                    "gradient_accumulation_steps times ",
+                                                    ranks, " ranks is ", micro * steps * ranks));
+    }
+    if (micro > 0 && (object.contains("train_micro_batch_size_per_gpu") || global > 0)) {
+      MEGATRON_RETURN_IF_ERROR(config_.SetNumber("train.micro_batch_size", micro,
+                                                 Origin("train_micro_batch_size_per_gpu")));
+    }
+    if (global > 0) {
+      MEGATRON_RETURN_IF_ERROR(
+          config_.SetNumber("train.global_batch_size", global, Origin("train_batch_size")));
+    }
+    return absl::OkStatus();
+  }
+
+  const absl::string_view source_;
+  int64_t ranks_;
+  ConfigBuilder& config_;
+  Findings& findings_;
+};
+
+}  // namespace
+
+absl::Status SetZeroStage(int64_t stage, absl::string_view origin, ConfigBuilder* config) {
+  MEGATRON_RETURN_IF_ERROR(
+      config->Set("parallel.use_distributed_optimizer", {stage > 0 ? "true" : "false"}, origin));
+  config->Clear("parallel.data_parallel_sharding_strategy");
+  if (stage < 2) return absl::OkStatus();
+  return config->Set("parallel.data_parallel_sharding_strategy",
+                     {stage == 2 ? "optim_grads" : "optim_grads_params"}, origin);
+}
+
+absl::Status ApplyDeepSpeedConfig(absl::string_view json, absl::string_view source,
+                                  int64_t data_parallel_size, ConfigBuilder* config,
+                                  Findings* findings) {
+  Json object;
+  absl::Status status = ParseDeepSpeed(json, &object);
+  if (status.ok()) status = Translation(source, data_parallel_size, config, findings).Apply(object);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+}
+
+}  // namespace megatron

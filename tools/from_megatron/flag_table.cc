@@ -1,0 +1,555 @@
+#include "tools/from_megatron/flag_table.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/config_paths.h"
+
+namespace megatron {
+namespace {
+
+constexpr Effect kResults = Effect::kResults;
+constexpr Effect kRounding = Effect::kRounding;
+constexpr Effect kSaid = Effect::kSaid;
+constexpr Effect kSpeed = Effect::kSpeed;
+constexpr Effect kNothing = Effect::kNothing;
+
+constexpr char kKernels[] = "it chooses kernels, which the program does by itself";
+constexpr char kOneCheckpointFormat[] =
+    "checkpoints have one format here, which every layout loads";
+constexpr char kNoTensorBoard[] = "metrics.jsonl has the numbers of every step";
+constexpr char kMessages[] = "messages are sent in the way that docs/communication.md describes";
+constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
+constexpr char kOffload[] = "nothing is moved to the host: the run needs more memory on its GPUs";
+constexpr char kFp32State[] = "gradients, master weights and moments are fp32 always";
+constexpr char kDelayedScaling[] =
+    "it belongs to delayed scaling; scales here are those of the moment (tensorwise)";
+constexpr char kFp32[] = "it is computed in fp32 always";
+constexpr char kExpertMessages[] = "tokens reach their experts by one all-to-all";
+constexpr char kNoGenerator[] =
+    "dropout and the order of samples follow from the seed and the sample; no generator is saved";
+constexpr char kFaults[] = "ranks watch each other in the way that docs/operations.md describes";
+constexpr char kLoader[] = "data files are read in one way";
+constexpr char kMla[] = "there is no multi-latent attention";
+constexpr char kMtp[] = "there is no multi-token prediction";
+constexpr char kHybrid[] = "there are no state-space layers";
+constexpr char kYarn[] = "positions are not scaled by YaRN";
+constexpr char kWindow[] = "attention has no sliding window";
+constexpr char kEvaluation[] = "it changes how evaluations are done, which is the same here always";
+constexpr char kMup[] = "muP's scaling of widths is not there";
+constexpr char kMuon[] = "the optimizers are adam, sgd and lion";
+constexpr char kFsdp[] = "sharded weights are gathered and sent as docs/data_parallel.md describes";
+constexpr char kInference[] = "it is about inference";
+constexpr char kConvert[] = "it is read together with the batch size, below";
+
+constexpr FlagRow kRows[] = {
+    // Other names.
+    {"model-parallel-size", "", "parallel.tensor_model_parallel_size", "", kNothing, ""},
+    {"intra-layer-model-parallel-size", "", "parallel.tensor_model_parallel_size", "", kNothing,
+     ""},
+    {"batch-size", "", "train.micro_batch_size", "", kNothing, ""},
+    {"warmup", "", "optimizer.lr_warmup_fraction", "", kNothing, ""},
+    {"layernorm-epsilon", "", "model.norm_epsilon", "", kNothing, ""},
+    {"use-rotary-position-embeddings", "", "model.position_embedding_type", "rope", kNothing, ""},
+    {"topk", "", "model.moe_router_topk", "", kNothing, ""},
+    {"moe-loss-coeff", "", "model.moe_aux_loss_coeff", "", kNothing, ""},
+    {"fp8-hybrid", "", "precision.fp8_format", "hybrid", kNothing, ""},
+    {"fp8-e4m3", "", "precision.fp8_format", "e4m3", kNothing, ""},
+    {"ds-sequence-parallel-size", "", "parallel.context_parallel_size", "", kSaid,
+     "it is context parallelism by all-to-all"},
+    {"ds-sequence-parallel-size", "", "parallel.cp_comm_type", "a2a", kNothing, ""},
+    {"enable-zbh1-pipeline", "", "parallel.pipeline_schedule", "zb_h1", kNothing, ""},
+    {"enable-zbh1-exact-semantics", "", "", "", kNothing, "zb_h1 gives the results of 1f1b"},
+
+    // Switches that turn something off, or on under another name.
+    {"no-mmap-bin-files", "", "data.mmap_bin_files", "false", kNothing, ""},
+    {"no-data-sharding", "", "data.data_sharding", "false", kNothing, ""},
+    {"bert-no-binary-head", "", "model.bert_binary_head", "false", kNothing, ""},
+    {"no-fp8-wgrad", "", "precision.fp8_wgrad", "false", kNothing, ""},
+    {"no-bias-gelu-fusion", "", "model.activation_func", "gelu_erf", kSaid,
+     "Megatron computes the exact GELU without the fusion, and GELU by tanh with it"},
+    {"recompute-activations", "", "recompute.recompute_granularity", "selective", kNothing, ""},
+    {"checkpoint-activations", "", "recompute.recompute_granularity", "full", kNothing, ""},
+    {"activations-checkpoint-method", "", "recompute.recompute_method", "", kNothing, ""},
+    {"activations-checkpoint-method", "", "recompute.recompute_granularity", "full", kNothing, ""},
+    {"activations-checkpoint-num-layers", "", "recompute.recompute_num_layers", "", kNothing, ""},
+    {"checkpoint-num-layers", "", "recompute.recompute_num_layers", "", kNothing, ""},
+    {"dataloader-inter-document-masking", "", "data.reset_attention_mask", "true", kSaid,
+     "it is reset_attention_mask and reset_position_ids"},
+    {"dataloader-inter-document-masking", "", "data.reset_position_ids", "true", kNothing, ""},
+    {"distributed-backend", "gloo", "parallel.distributed_backend", "host", kNothing, ""},
+    {"distributed-backend", "nccl", "", "", kNothing,
+     "NCCL is taken wherever each rank has a GPU of its own"},
+
+    // Read by code, because they depend on each other.
+    {"train-samples", "", "", "", kNothing, kConvert},
+    {"lr-decay-samples", "", "", "", kNothing, kConvert},
+    {"lr-warmup-samples", "", "", "", kNothing, kConvert},
+    {"lr-wsd-decay-samples", "", "", "", kNothing, kConvert},
+    {"train-tokens", "", "", "", kNothing, kConvert},
+    {"lr-decay-tokens", "", "", "", kNothing, kConvert},
+    {"lr-warmup-tokens", "", "", "", kNothing, kConvert},
+    {"step-batch-size-schedule", "", "", "", kNothing, kConvert},
+    {"use-megatron-fsdp", "", "", "", kNothing, kConvert},
+    {"use-custom-fsdp", "", "", "", kNothing, kConvert},
+    {"use-torch-fsdp2", "", "", "", kNothing, kConvert},
+    {"torch-fsdp2-no-reshard-after-forward", "", "", "", kNothing, kConvert},
+    {"data-parallel-sharding-strategy", "", "", "", kNothing, kConvert},
+    {"zero-stage", "", "", "", kNothing, kConvert},
+    {"deepspeed-config", "", "", "", kNothing, kConvert},
+
+    // Kernels.
+    {"use-mcore-models", "", "", "", kNothing, "there is one implementation of each model"},
+    {"transformer-impl", "", "", "", kNothing, "there is one implementation of each model"},
+    {"attention-backend", "unfused", "", "", kRounding, kKernels},
+    {"attention-backend", "local", "", "", kRounding, kKernels},
+    {"use-flash-attn", "", "", "", kNothing, kKernels},
+    {"use-flash-attn-v2", "", "", "", kNothing, kKernels},
+    {"no-masked-softmax-fusion", "", "", "", kNothing, kKernels},
+    {"no-bias-swiglu-fusion", "", "", "", kNothing, kKernels},
+    {"no-bias-dropout-fusion", "", "", "", kNothing, kKernels},
+    {"no-rope-fusion", "", "", "", kNothing, kKernels},
+    {"apply-rope-fusion", "", "", "", kNothing, kKernels},
+    {"no-gradient-accumulation-fusion", "", "", "", kNothing, kKernels},
+    {"no-persist-layer-norm", "", "", "", kNothing, kKernels},
+    {"cross-entropy-loss-fusion", "", "", "", kNothing, kKernels},
+    {"cross-entropy-fusion-impl", "", "", "", kNothing, kKernels},
+    {"moe-grouped-gemm", "", "", "", kNothing, kKernels},
+    {"moe-permute-fusion", "", "", "", kNothing, kKernels},
+    {"moe-router-fusion", "", "", "", kNothing, kKernels},
+    {"moe-use-legacy-grouped-gemm", "", "", "", kNothing, kKernels},
+    {"cuda-graph-impl", "transformer_engine", "", "", kSpeed,
+     "CUDA graphs are system.cuda_graph_impl: local"},
+    {"cuda-graph-impl", "full_iteration", "", "", kSpeed,
+     "CUDA graphs are system.cuda_graph_impl: local"},
+    {"enable-cuda-graph", "", "system.cuda_graph_impl", "local", kNothing, ""},
+    {"external-cuda-graph", "", "", "", kSpeed, "CUDA graphs are system.cuda_graph_impl: local"},
+    {"cuda-graph-scope", "", "", "", kSpeed, "a graph is a pass through a pipeline stage"},
+    {"cuda-graph-modules", "", "", "", kSpeed, "a graph is a pass through a pipeline stage"},
+    {"tp-comm-*", "", "", "", kSpeed, kMessages},
+    {"disable-tp-comm-*", "", "", "", kSpeed, kMessages},
+    {"no-async-tensor-model-parallel-allreduce", "", "", "", kSpeed, kMessages},
+    {"manual-gc", "", "", "", kNothing, "there is no garbage collector"},
+    {"manual-gc-interval", "", "", "", kNothing, "there is no garbage collector"},
+    {"empty-unused-memory-level", "", "", "", kNothing, "there is no caching allocator to empty"},
+
+    // Precision.
+    {"attention-softmax-in-fp32", "", "", "", kNothing, kFp32},
+    {"accumulate-allreduce-grads-in-fp32", "", "", "", kNothing, kFp32},
+    {"apply-query-key-layer-scaling", "", "", "", kRounding,
+     "scores are not divided by the layer's number and multiplied by it again"},
+    {"fp16-lm-cross-entropy", "", "", "", kRounding, kFp32},
+    {"fp32-residual-connection", "", "", "", kRounding,
+     "the residual stream has the type of the activations"},
+    {"output-logit-dtype", "", "", "", kRounding, kFp32},
+    {"moe-router-dtype", "fp32", "", "", kNothing, kFp32},
+    {"moe-router-dtype", "", "", "", kRounding, kFp32},
+    {"disable-bf16-reduced-precision-matmul", "", "", "", kNothing, "products are summed in fp32"},
+    {"fp8-recipe", "delayed", "", "", kRounding,
+     "scales are those of the moment (fp8_recipe: tensorwise), not of earlier steps"},
+    {"fp8-recipe", "mxfp8", "", "", kRounding,
+     "a tensor has one scale (fp8_recipe: tensorwise), not one for each block"},
+    {"fp8-recipe", "blockwise", "", "", kRounding,
+     "a tensor has one scale (fp8_recipe: tensorwise), not one for each block"},
+    {"fp8-margin", "", "", "", kRounding, kDelayedScaling},
+    {"fp8-interval", "", "", "", kRounding, kDelayedScaling},
+    {"fp8-amax-history-len", "", "", "", kRounding, kDelayedScaling},
+    {"fp8-amax-compute-algo", "", "", "", kRounding, kDelayedScaling},
+    {"tp-only-amax-red", "", "", "", kRounding, kDelayedScaling},
+    {"fp8-param-gather", "", "", "", kSpeed, "weights are sent in bf16 and rounded by each rank"},
+    {"fp4-*", "", "", "", kRounding, "there are no 4-bit floats"},
+    {"use-precision-aware-optimizer", "", "", "", kRounding, kFp32State},
+    {"main-grads-dtype", "", "", "", kRounding, kFp32State},
+    {"main-params-dtype", "", "", "", kRounding, kFp32State},
+    {"exp-avg-dtype", "", "", "", kRounding, kFp32State},
+    {"exp-avg-sq-dtype", "", "", "", kRounding, kFp32State},
+    {"no-check-for-nan-in-loss-and-grad", "", "", "", kNothing,
+     "a gradient that is not finite is never applied"},
+    {"check-for-nan-in-loss-and-grad", "", "", "", kNothing,
+     "a gradient that is not finite is never applied"},
+
+    // The model: what is not there.
+    {"spec", "", "", "", kResults, "layers of the user's own are not read"},
+    {"no-position-embedding", "", "", "", kNothing, "position_embedding_type says it"},
+    {"rope-type", "rope", "", "", kNothing, "position_embedding_type says it"},
+    {"rope-type", "", "", "", kResults, kYarn},
+    {"yarn-*", "", "", "", kResults, kYarn},
+    {"mscale", "", "", "", kResults, kYarn},
+    {"mscale-all-dim", "", "", "", kResults, kYarn},
+    {"rotary-scaling-factor", "", "", "", kResults, kYarn},
+    {"no-rope-freq", "", "", "", kResults, "all layers have the same positions"},
+    {"squared-relu", "", "", "", kResults, "the MLP has no squared ReLU"},
+    {"quick-geglu", "", "", "", kResults, "the MLP has no gate by the quick GELU"},
+    {"glu-linear-offset", "", "", "", kResults, "nothing is added to the gated half of the MLP"},
+    {"activation-func-clamp-value", "", "", "", kResults, "activations are not clamped"},
+    {"softmax-type", "vanilla", "", "", kNothing, "the softmax is the usual one"},
+    {"softmax-type", "", "", "", kResults, "the softmax has no attention sink"},
+    {"window-size", "", "", "", kResults, kWindow},
+    {"window-attn-skip-freq", "", "", "", kResults, kWindow},
+    {"enable-gpt-oss", "", "", "", kResults, "gpt-oss's attention and experts are not there"},
+    {"qk-l2-norm", "", "", "", kResults, "queries and keys are normalized by qk_layernorm alone"},
+    {"qk-clip*", "", "", "", kResults, "the weights of queries and keys are not clipped"},
+    {"attention-output-gate", "", "", "", kResults, "attention has no gate at its output"},
+    {"apply-residual-connection-post-layernorm", "", "", "", kResults,
+     "the residual stream begins before the norm"},
+    {"init-method-xavier-uniform", "", "", "", kResults,
+     "weights start from a normal distribution"},
+    {"use-mup", "", "", "", kResults, kMup},
+    {"mup-*", "", "", "", kResults, kMup},
+    {"multi-latent-attention", "", "", "", kResults, kMla},
+    {"q-lora-rank", "", "", "", kResults, kMla},
+    {"kv-lora-rank", "", "", "", kResults, kMla},
+    {"qk-head-dim", "", "", "", kResults, kMla},
+    {"qk-pos-emb-head-dim", "", "", "", kResults, kMla},
+    {"v-head-dim", "", "", "", kResults, kMla},
+    {"mtp-*", "", "", "", kResults, kMtp},
+    {"hybrid-*", "", "", "", kResults, kHybrid},
+    {"mamba-*", "", "", "", kResults, kHybrid},
+    {"is-hybrid-model", "", "", "", kResults, kHybrid},
+    {"heterogeneous-*", "", "", "", kResults, "layers that differ from each other are not there"},
+    {"experimental-attention-variant*", "", "", "", kResults, "there is one kind of attention"},
+    {"no-initialization", "", "", "", kNothing, "weights are initialized where they are kept"},
+    {"use-cpu-initialization", "", "", "", kNothing,
+     "weights do not depend on the device or the layout"},
+    {"init-model-with-meta-device", "", "", "", kNothing,
+     "weights are made where they are kept, part by part"},
+    {"enable-experimental", "", "", "", kNothing, "nothing is hidden behind a switch"},
+    {"data-parallel-random-init", "", "", "", kResults,
+     "the ranks that share a model start with the same weights"},
+
+    // Experts.
+    {"moe-token-dispatcher-type", "", "", "", kSpeed, kExpertMessages},
+    {"moe-flex-dispatcher-backend", "", "", "", kSpeed, kExpertMessages},
+    {"moe-enable-deepep", "", "", "", kSpeed, kExpertMessages},
+    {"moe-shared-expert-overlap", "", "", "", kSpeed, kExpertMessages},
+    {"overlap-moe-expert-parallel-comm", "", "", "", kSpeed, kExpertMessages},
+    {"moe-layer-recompute", "", "", "", kSpeed, "experts are recomputed with whole layers alone"},
+    {"moe-per-layer-logging", "", "", "", kSpeed, kNoTensorBoard},
+    {"moe-router-force-load-balancing", "", "", "", kResults,
+     "the router's choice is never replaced by a random one"},
+    {"moe-shared-expert-gate", "", "", "", kResults, "the shared expert has no gate"},
+    {"moe-latent-size", "", "", "", kResults, "experts have the width of the layer"},
+    {"moe-use-upcycling", "", "", "", kResults, "experts are not made of a dense checkpoint"},
+    {"moe-router-topk-limited-devices", "", "", "", kResults,
+     "groups of experts are model.moe_router_num_groups"},
+
+    // The optimizer.
+    {"decoupled-lr", "", "", "", kResults,
+     "embedding and output matrix have the learning rate of all weights"},
+    {"decoupled-min-lr", "", "", "", kResults,
+     "embedding and output matrix have the learning rate of all weights"},
+    {"apply-wd-to-qk-layernorm", "", "", "", kResults, "norms do not decay"},
+    {"no-weight-decay-cond-type", "", "", "", kResults, "all but biases and norms decays"},
+    {"muon-*", "", "", "", kResults, kMuon},
+    {"soap-*", "", "", "", kResults, kMuon},
+    {"optimizer-cpu-offload", "", "", "", kSpeed, kOffload},
+    {"optimizer-offload-fraction", "", "", "", kSpeed, kOffload},
+    {"overlap-cpu-optimizer-d2h-h2d", "", "", "", kSpeed, kOffload},
+    {"cpu-offloading*", "", "", "", kSpeed, kOffload},
+    {"cpu-optimizer", "", "", "", kSpeed, kOffload},
+    {"fine-grained-activation-offloading", "", "", "", kSpeed, kOffload},
+    {"offload-modules", "", "", "", kSpeed, kOffload},
+    {"override-opt-param-scheduler", "", "", "", kNothing,
+     "the schedule is that of the configuration"},
+    {"use-checkpoint-opt-param-scheduler", "", "", "", kResults,
+     "the schedule is that of the configuration, not of the checkpoint"},
+
+    // The run.
+    {"distribute-saved-activations", "", "", "", kSpeed,
+     "each tensor-parallel rank keeps the input of a recomputed layer"},
+    {"num-microbatches-with-partial-activation-checkpoints", "", "", "", kSpeed,
+     "all micro-batches recompute alike"},
+    {"decrease-batch-size-if-needed", "", "", "", kResults,
+     "a batch size that cannot be shared out is refused"},
+    {"iterations-to-skip", "", "", "", kResults, "no iteration is skipped by its number"},
+    {"phase-transition-iterations", "", "", "", kResults, "a run has one phase"},
+    {"skip-train", "", "", "", kResults, "the program trains"},
+    {"full-validation", "", "", "", kSpeed, kEvaluation},
+    {"multiple-validation-sets", "", "", "", kSpeed, kEvaluation},
+    {"validation-set-names", "", "", "", kSpeed, kEvaluation},
+    {"start-eval-at-iter", "", "", "", kSpeed, kEvaluation},
+    {"eval-global-batch-size", "", "", "", kSpeed, kEvaluation},
+    {"eval-micro-batch-size", "", "", "", kSpeed, kEvaluation},
+    {"exit-signal-handler", "", "", "", kNothing,
+     "a run saves and ends on SIGTERM and SIGINT always"},
+    {"exit-signal", "", "", "", kSpeed, "the signals are SIGTERM and SIGINT"},
+    {"exit-signal-handler-for-dataloader", "", "", "", kNothing,
+     "samples are read by threads, which get no signals"},
+    {"adlr-autoresume*", "", "", "", kSpeed, kFaults},
+    {"rerun-mode", "", "", "", kSpeed, kFaults},
+    {"error-injection-*", "", "", "", kSpeed, kFaults},
+    {"check-for-spiky-loss", "", "", "", kSpeed, kFaults},
+    {"check-for-large-grads", "", "", "", kSpeed, kFaults},
+    {"check-weight-hash-across-dp-replicas-interval", "", "", "", kSpeed, kFaults},
+    {"log-straggler", "", "", "", kSpeed, kFaults},
+    {"straggler-*", "", "", "", kSpeed, kFaults},
+    {"disable-straggler-on-startup", "", "", "", kSpeed, kFaults},
+    {"gpu-sniff-test*", "", "", "", kSpeed, kFaults},
+    {"enable-ft-package", "", "", "", kSpeed, kFaults},
+    {"calc-ft-timeouts", "", "", "", kSpeed, kFaults},
+    {"inprocess-*", "", "", "", kSpeed, kFaults},
+    {"run-workload-inspector-server", "", "", "", kSpeed, kFaults},
+    {"flight-recorder-dump-path", "", "", "", kSpeed, kFaults},
+    {"kill-switch-file", "", "", "", kSpeed, "a run ends on SIGTERM"},
+    {"inference-*", "", "", "", kNothing, kInference},
+    {"max-tokens-to-oom", "", "", "", kNothing, kInference},
+
+    // Ranks and messages.
+    {"local-rank", "", "", "", kNothing, "the launcher's variables say it"},
+    {"lazy-mpu-init", "", "", "", kNothing, kGroups},
+    {"use-tp-pp-dp-mapping", "", "", "", kSpeed,
+     "the order of ranks is that of docs/parallelism.md"},
+    {"nccl-communicator-config-path", "", "", "", kSpeed, kGroups},
+    {"use-sharp", "", "", "", kSpeed, kGroups},
+    {"sharp-enabled-group", "", "", "", kSpeed, kGroups},
+    {"high-priority-stream-groups", "", "", "", kSpeed, kGroups},
+    {"disable-gloo-process-groups", "", "", "", kSpeed, kGroups},
+    {"enable-gloo-process-groups", "", "", "", kSpeed, kGroups},
+    {"pipeline-model-parallel-comm-backend", "", "", "", kSpeed, kGroups},
+    {"fake-process-group", "", "", "", kSpeed, "--dry_run plans a run without its ranks"},
+    {"no-overlap-p2p-communication", "", "", "", kSpeed, kMessages},
+    {"overlap-p2p-communication-warmup-flush", "", "", "", kSpeed, kMessages},
+    {"no-scatter-gather-tensors-in-pipeline", "", "", "", kSpeed, kMessages},
+    {"defer-embedding-wgrad-compute", "", "", "", kSpeed, kMessages},
+    {"wgrad-deferral-limit", "", "", "", kSpeed, kMessages},
+    {"delay-wgrad-compute", "", "", "", kSpeed, kMessages},
+    {"no-align-grad-reduce", "", "", "", kSpeed, kMessages},
+    {"no-align-param-gather", "", "", "", kSpeed, kMessages},
+    {"align-param-gather", "", "", "", kSpeed, kMessages},
+    {"overlap-param-gather-with-optimizer-step", "", "", "", kSpeed, kMessages},
+    {"ddp-num-buckets", "", "", "", kSpeed, "parallel.ddp_bucket_size divides the messages"},
+    {"ddp-pad-buckets-for-high-nccl-busbw", "", "", "", kSpeed, kMessages},
+    {"ddp-average-in-collective", "", "", "", kRounding,
+     "gradients are divided before they are summed, token by token"},
+    {"ddp-reduce-scatter-with-fp32-accumulation", "", "", "", kNothing, kFp32},
+    {"num-distributed-optimizer-instances", "", "", "", kSpeed,
+     "the optimizer's state is shared out over all data-parallel ranks"},
+    {"DDP-impl", "", "", "", kSpeed, kMessages},
+    {"no-contiguous-buffers-in-local-ddp", "", "", "", kSpeed, kMessages},
+    {"use-contiguous-buffers-in-local-ddp", "", "", "", kSpeed, kMessages},
+    {"use-nccl-ub", "", "", "", kSpeed, kFsdp},
+    {"fsdp-*", "", "", "", kSpeed, kFsdp},
+    {"megatron-fsdp-grad-comm-dtype", "", "", "", kRounding,
+     "parallel.grad_reduce_in_bf16 sends gradients in bf16"},
+    {"megatron-fsdp-main-grads-dtype", "", "", "", kRounding, kFp32State},
+    {"megatron-fsdp-*", "", "", "", kSpeed, kFsdp},
+    {"outer-dp-sharding-strategy", "", "", "", kSpeed, kFsdp},
+    {"hybrid-context-parallel", "", "", "", kSpeed,
+     "the ranks that share a sample are the same for all samples"},
+    {"max-seqlen-per-dp-cp-rank", "", "", "", kSpeed,
+     "the ranks that share a sample are the same for all samples"},
+    {"gtp-*", "", "", "", kSpeed, "weights are shared out over data-parallel ranks alone"},
+    {"expert-gtp-*", "", "", "", kSpeed, "weights are shared out over data-parallel ranks alone"},
+
+    // Data.
+    {"data-impl", "mmap", "", "", kNothing, kLoader},
+    {"data-args-path", "", "", "", kResults, "write its contents into data.data_path"},
+    {"no-create-attention-mask-in-dataloader", "", "", "", kNothing,
+     "no attention mask is made in memory"},
+    {"mid-level-dataset-surplus", "", "", "", kResults, "the surplus is 0.005, the default"},
+    {"num-dataset-builder-threads", "", "", "", kSpeed, kLoader},
+    {"dataloader-fast-cache-load", "", "", "", kSpeed, kLoader},
+    {"dataloader-defer-npy-index-mmap", "", "", "", kSpeed, kLoader},
+    {"per-dataset-sequences-path", "", "", "", kSpeed, kLoader},
+    {"object-storage-cache-path", "", "", "", kResults, "data files are files"},
+    {"enable-msc", "", "", "", kNothing, "data files are files"},
+    {"disable-msc", "", "", "", kNothing, "data files are files"},
+    {"sft", "", "", "", kResults, "there are no conversations to train on"},
+    {"sft-tokenizer-prompt-format", "", "", "", kResults, "there are no conversations to train on"},
+
+    // Checkpoints.
+    {"no-load-rng", "", "", "", kNothing, kNoGenerator},
+    {"no-save-rng", "", "", "", kNothing, kNoGenerator},
+    {"no-save-optim", "", "", "", kSpeed, "a checkpoint has the optimizer's state always"},
+    {"save-retain-interval", "", "", "", kSpeed, "checkpoint.keep_last removes old checkpoints"},
+    {"ckpt-format", "", "", "", kNothing, kOneCheckpointFormat},
+    {"auto-detect-ckpt-format", "", "", "", kNothing, kOneCheckpointFormat},
+    {"use-dist-ckpt", "", "", "", kNothing, kOneCheckpointFormat},
+    {"dist-ckpt-*", "", "", "", kNothing, kOneCheckpointFormat},
+    {"ckpt-fully-parallel-*", "", "", "", kNothing, kOneCheckpointFormat},
+    {"no-ckpt-fully-parallel-save", "", "", "", kNothing, kOneCheckpointFormat},
+    {"ckpt-assume-constant-structure", "", "", "", kNothing, kOneCheckpointFormat},
+    {"ckpt-convert-*", "", "", "", kNothing, kOneCheckpointFormat},
+    {"async-strategy", "", "", "", kNothing, kOneCheckpointFormat},
+    {"use-persistent-ckpt-worker", "", "", "", kNothing, kOneCheckpointFormat},
+    {"verify-integrity", "", "", "", kNothing, "checkpoints have checksums, which loading checks"},
+    {"exit-on-missing-checkpoint", "", "", "", kNothing,
+     "checkpoint.load must hold a checkpoint, unless it is checkpoint.save"},
+    {"ckpt-step", "", "", "", kResults,
+     "give checkpoint.load the directory of that iteration: .../iter_0001000"},
+    {"pretrained-checkpoint", "", "", "", kResults,
+     "give it as checkpoint.load, with checkpoint.finetune"},
+    {"use-checkpoint-args", "", "", "", kResults,
+     "the configuration must say the model; nothing is taken from the checkpoint"},
+    {"use-mp-args-from-checkpoint-args", "", "", "", kResults,
+     "the configuration must say the layout; nothing is taken from the checkpoint"},
+    {"override-ckpt-iteration", "", "", "", kResults, "the iteration is the checkpoint's"},
+    {"universal-checkpoint", "", "", "", kResults, "DeepSpeed's checkpoints are not read"},
+    {"non-persistent-*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
+    {"replication*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
+
+    // What is written.
+    {"tensorboard-*", "", "", "", kSpeed, kNoTensorBoard},
+    {"wandb-*", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-timers-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-batch-size-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-learning-rate-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-validation-ppl-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-memory-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-world-size-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-optimizer-states-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
+    {"no-log-*", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-memory-interval", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-device-memory-used", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-max-attention-logit", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-energy", "", "", "", kSpeed, kNoTensorBoard},
+    {"log-progress", "", "", "", kSpeed, kNoTensorBoard},
+    {"logging-level", "", "", "", kSpeed, "the log has one level"},
+    {"timing-log-level", "", "", "", kSpeed, "logging.profile says where the time goes"},
+    {"timing-log-option", "", "", "", kSpeed, "logging.profile says where the time goes"},
+    {"no-barrier-with-level-1-timing", "", "", "", kSpeed,
+     "logging.profile says where the time goes"},
+    {"use-pytorch-profiler", "", "", "", kSpeed,
+     "logging.profile writes a trace for ui.perfetto.dev"},
+    {"nvtx-ranges", "", "", "", kSpeed, "logging.profile writes a trace for ui.perfetto.dev"},
+    {"record-memory-history", "", "", "", kSpeed, "logging.profile prints memory by name"},
+    {"memory-snapshot-path", "", "", "", kSpeed, "logging.profile prints memory by name"},
+    {"otel-*", "", "", "", kSpeed, kNoTensorBoard},
+    {"save-params-interval", "", "", "", kSpeed, "only checkpoints are saved"},
+    {"save-wgrads-interval", "", "", "", kSpeed, "only checkpoints are saved"},
+    {"save-dgrads-interval", "", "", "", kSpeed, "only checkpoints are saved"},
+    {"save-activations-interval", "", "", "", kSpeed, "only checkpoints are saved"},
+    {"save-tokens-per-expert-interval", "", "", "", kSpeed, "only checkpoints are saved"},
+
+    // Megatron-DeepSpeed.
+    {"deepspeed", "", "", "", kNothing, "the data-parallel ranks do what its engine does"},
+    {"deepspeed-activation-checkpointing", "", "", "", kNothing,
+     "recompute.recompute_granularity says it"},
+    {"no-pipeline-parallel", "", "", "", kNothing, "parallel.pipeline_model_parallel_size says it"},
+    {"force-ds-sequence-parallel", "", "", "", kNothing, "parallel.cp_comm_type says it"},
+    {"data-efficiency-curriculum-learning", "", "", "", kResults, "there is no curriculum"},
+    {"curriculum-learning", "", "", "", kResults, "there is no curriculum"},
+    {"random-ltd", "", "", "", kResults, "layers see all tokens"},
+    {"kd", "", "", "", kResults, "there is no teacher model"},
+    {"mos", "", "", "", kResults, "there is no teacher model"},
+    {"reset-iteration", "", "", "", kResults, "checkpoint.finetune starts at iteration 0"},
+    {"load-tag", "", "", "", kResults, "DeepSpeed's checkpoints are not read"},
+    {"repeated-dataloader", "", "", "", kNothing, "samples are repeated as often as is needed"},
+};
+
+// Fields that no flag of Megatron's sets, and whole messages of such fields.
+constexpr absl::string_view kOurOwn[] = {
+    "checkpoint.keep_last",
+    "data.stories",
+    "generation",
+    "logging.metrics_file",
+    "logging.pipeline_timeline_file",
+    "logging.profile_dir",
+    "model.add_output_bias",
+    "model.gated_linear_unit",
+    "model.model_type",
+    "model.num_tokentypes",
+    "model.output_scale",
+    "model.post_norm",
+    "model.softmax_scale",
+    "model.use_scaled_init_method",
+    "optimizer.lion_beta1",
+    "optimizer.lion_beta2",
+    "parallel.check_collectives",
+    "parallel.data_parallel_size",
+    "parallel.heartbeat_timeout_seconds",
+    "parallel.pipeline_schedule",
+    "parallel.ranks_as",
+    "parallel.stuck_rank_timeout_seconds",
+    "parallel.sum_in_rank_order",
+    "system.device",
+    "system.fuse_bias_gradients",
+    "system.gemm_plan_file",
+    "system.num_threads",
+    "system.time_gemm_kernels",
+    "train.logits_chunk_tokens",
+};
+
+std::string WithUnderscores(absl::string_view name) {
+  return absl::StrReplaceAll(name, {{"-", "_"}});
+}
+
+// Returns whether the row's name stands for the flag. Both have underscores for dashes.
+bool Names(absl::string_view row, absl::string_view flag) {
+  if (absl::ConsumeSuffix(&row, "*")) return absl::StartsWith(flag, row);
+  return flag == row;
+}
+
+}  // namespace
+
+absl::Span<const FlagRow> AllFlagRows() { return kRows; }
+
+std::vector<const FlagRow*> FindRows(absl::string_view flag, absl::string_view value) {
+  const std::string name = WithUnderscores(flag);
+  std::vector<const FlagRow*> exact, prefix, fallback;
+  for (const FlagRow& row : AllFlagRows()) {
+    if (!Names(WithUnderscores(row.flag), name)) continue;
+    if (absl::EndsWith(row.flag, "*")) {
+      prefix.push_back(&row);
+    } else if (row.value.empty()) {
+      fallback.push_back(&row);
+    } else if (row.value == value) {
+      exact.push_back(&row);
+    }
+  }
+  if (!exact.empty()) return exact;
+  if (!fallback.empty() || !FindField(flag).empty()) return fallback;
+  return prefix;
+}
+
+std::string FindField(absl::string_view flag) {
+  static const std::vector<std::string>* const paths =
+      new std::vector<std::string>(AllPaths(*config::PretrainConfig::descriptor()));
+  const std::string name = WithUnderscores(flag);
+  for (const std::string& path : *paths) {
+    const size_t dot = path.rfind('.');
+    if (dot == std::string::npos || path.substr(dot + 1) != name) continue;
+    // The numbers of a ramp-up are values of its flag, not flags.
+    if (IsOurOwnField(path) || absl::StartsWith(path, "train.rampup_batch_size.")) continue;
+    return path;
+  }
+  return "";
+}
+
+std::vector<std::string> KnownFlags() {
+  std::vector<std::string> flags;
+  for (const FlagRow& row : AllFlagRows()) {
+    if (!absl::EndsWith(row.flag, "*")) flags.emplace_back(row.flag);
+  }
+  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor())) {
+    const std::string name = path.substr(path.rfind('.') + 1);
+    if (FindField(name) == path) flags.push_back(absl::StrReplaceAll(name, {{"_", "-"}}));
+  }
+  return flags;
+}
+
+absl::Span<const DefaultRow> DefaultRows() {
+  static constexpr DefaultRow kDefaults[] = {
+      {"train.calculate_per_token_loss", "false", "false", "false", "true"},
+      {"data.tokenizer_type", "GPT2BPETokenizer", "BertWordPieceLowerCase",
+       "BertWordPieceLowerCase", "ByteLevel"},
+      {"data.data_sharding", "true", "true", "true", "false"},
+      {"model.moe_router_load_balancing_type", "aux_loss", "aux_loss", "aux_loss", "seq_aux_loss"},
+  };
+  return kDefaults;
+}
+
+bool IsOurOwnField(absl::string_view path) {
+  return absl::c_any_of(kOurOwn, [&](absl::string_view own) {
+    return path == own || (absl::StartsWith(path, own) && path[own.size()] == '.');
+  });
+}
+
+}  // namespace megatron

@@ -1,0 +1,707 @@
+#include "tools/from_megatron/from_megatron.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "megatron/base/quoted.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/config/config_error.h"
+#include "megatron/train/config/config_nearest_name.h"
+#include "megatron/train/validate/validate.h"
+#include "tools/from_megatron/config_builder.h"
+#include "tools/from_megatron/deepspeed_config.h"
+#include "tools/from_megatron/flag_table.h"
+#include "tools/from_megatron/shell_reader.h"
+#include "tools/from_megatron/training_command.h"
+
+namespace megatron {
+namespace {
+
+constexpr size_t kLongestShown = 80;
+constexpr size_t kMostErrors = 20;
+constexpr size_t kMostFlags = 2000;
+constexpr int64_t kMostSamples = int64_t{1} << 53;  // samples are computed with as doubles, too
+
+struct Flag {
+  std::string name;                 // without dashes: "lr-decay-style"
+  std::vector<std::string> values;  // the words behind it
+  std::vector<std::string> unset;   // for each value, what it needs and the script does not say
+  int line = 0;
+};
+
+// A number of samples or tokens with its flag.
+struct Amount {
+  const Flag* flag = nullptr;
+  int64_t samples = 0;
+};
+
+std::string Shortened(std::string text) {
+  if (text.size() > kLongestShown) text = absl::StrCat(text.substr(0, kLongestShown), "...");
+  return text;
+}
+
+class Translator {
+ public:
+  explicit Translator(const FromMegatronInput& input) : input_(input) {}
+
+  absl::StatusOr<FromMegatronResult> Translate() {
+    if (!input_.script.empty()) {
+      MEGATRON_ASSIGN_OR_RETURN(script_,
+                                ReadShell(input_.script, {input_.arguments, input_.variables}),
+                                _ << "in " << input_.source);
+      MEGATRON_ASSIGN_OR_RETURN(command_, FindTrainingCommand(script_),
+                                _ << "in " << input_.source);
+      for (const ShellNote& note : script_.notes)
+        Find(Effect::kSaid, Where(note.line), "the script", note.text);
+      ReadFlags();
+    }
+    MEGATRON_RETURN_IF_ERROR(Errors());
+    MEGATRON_RETURN_IF_ERROR(ChooseModel());
+    for (const Flag& flag : flags_) Apply(flag);
+    ApplySharding();
+    ApplyBatchSchedule();
+    ApplyLayout();
+    MEGATRON_RETURN_IF_ERROR(ApplyDeepSpeed());
+    ApplyLengths();
+    if (!input_.script.empty()) ApplyDefaults();
+    MEGATRON_RETURN_IF_ERROR(Errors());
+    FromMegatronResult result;
+    result.errors = Validate();
+    LookAtTheRest();
+    return Finish(std::move(result));
+  }
+
+ private:
+  // ------------------------------------------------------------------ messages
+
+  std::string Where(int line) const { return absl::StrCat(input_.source, ":", line); }
+  std::string Where(const Flag& flag) const { return Where(flag.line); }
+
+  static std::string Shown(const Flag& flag) {
+    std::string text = absl::StrCat("--", flag.name);
+    if (!flag.values.empty()) absl::StrAppend(&text, " ", absl::StrJoin(flag.values, " "));
+    return Shortened(OneLine(text));
+  }
+
+  void Find(Effect effect, const std::string& where, const std::string& subject,
+            absl::string_view text) {
+    findings_.push_back({effect, where, subject, OneLine(text)});
+  }
+  void Find(Effect effect, const Flag& flag, absl::string_view text) {
+    Find(effect, Where(flag), Shown(flag), text);
+  }
+
+  void Error(const Flag& flag, absl::string_view message) {
+    errors_.push_back(absl::StrCat(Where(flag), ": ", Shown(flag), ": ", message));
+  }
+
+  absl::Status Errors() const {
+    if (errors_.empty()) return absl::OkStatus();
+    std::vector<std::string> shown(errors_.begin(),
+                                   errors_.begin() + std::min(errors_.size(), kMostErrors));
+    if (errors_.size() > shown.size())
+      shown.push_back(absl::StrCat("and ", errors_.size() - shown.size(), " more"));
+    return absl::InvalidArgumentError(absl::StrJoin(shown, "\n"));
+  }
+
+  // ------------------------------------------------------------------ flags
+
+  void ReadFlags() {
+    for (const ShellWord& word : command_.flags) {
+      absl::string_view text = word.text;
+      if (text == "--") continue;
+      if (absl::ConsumePrefix(&text, "--") && !text.empty()) {
+        Flag flag;
+        flag.line = word.line;
+        const size_t equals = text.find('=');
+        flag.name = absl::StrReplaceAll(text.substr(0, equals), {{"_", "-"}});
+        if (equals != absl::string_view::npos) {
+          flag.values.emplace_back(text.substr(equals + 1));
+          flag.unset.push_back(word.unset);
+        }
+        flags_.push_back(std::move(flag));
+      } else if (!flags_.empty() && !StandsAlone(word)) {
+        flags_.back().values.push_back(word.text);
+        flags_.back().unset.push_back(word.unset);
+      } else {
+        const std::string subject = Shortened(OneLine(word.text));
+        Find(word.unset.empty() ? Effect::kResults : Effect::kSaid, Where(word.line), subject,
+             word.unset.empty()
+                 ? "it is no flag"
+                 : absl::StrCat("it is ", script_.unset.at(word.unset), ": taken as empty"));
+      }
+    }
+    // argparse takes the last one of several.
+    std::map<std::string, const Flag*> last;
+    for (const Flag& flag : flags_) last[flag.name] = &flag;
+    std::vector<Flag> kept;
+    for (const Flag& flag : flags_) {
+      const Flag& later = *last[flag.name];
+      if (&later == &flag) {
+        kept.push_back(flag);
+      } else if (later.values != flag.values) {
+        Find(Effect::kSaid, flag, absl::StrCat("it is given again at line ", later.line));
+      }
+    }
+    flags_ = std::move(kept);
+    if (flags_.size() > kMostFlags)
+      errors_.push_back(absl::StrCat(Where(command_.line), " has ", flags_.size(), " flags"));
+  }
+
+  // "$EXTRA_ARGS" behind a switch is no value of it.
+  bool StandsAlone(const ShellWord& word) const {
+    if (word.unset.empty() || word.text != absl::StrCat("$", word.unset)) return false;
+    const Flag& flag = flags_.back();
+    const std::string path = FindField(flag.name);
+    if (!flag.values.empty()) return true;
+    if (!FindRows(flag.name, "").empty()) return !FindRows(flag.name, "")[0]->sets.empty();
+    ConfigBuilder builder;
+    return !path.empty() && builder.Set(path, {}, "").ok();
+  }
+
+  const Flag* Given(absl::string_view name) const {
+    for (const Flag& flag : flags_) {
+      if (flag.name == name) return &flag;
+    }
+    return nullptr;
+  }
+
+  absl::Status ChooseModel() {
+    std::string model = input_.model;
+    const std::string program = absl::AsciiStrToLower(command_.program);
+    for (const char* name : {"gpt", "bert", "t5"}) {
+      if (model.empty() && absl::StrContains(program, name)) model = name;
+    }
+    if (model.empty() && absl::StartsWith(program, "pretrain")) {
+      Find(Effect::kResults, Where(command_.line), command_.program,
+           "the models are GPT, BERT and T5; this takes it as a GPT");
+      model = "gpt";
+    }
+    if (model.empty() && Given("decoder-num-layers") != nullptr) model = "t5";
+    if (model.empty()) {
+      model = "gpt";
+      if (!input_.script.empty()) {
+        Find(Effect::kSaid, Where(command_.line), "the model",
+             "the command does not name it: taken as a GPT; --model=bert or --model=t5 says "
+             "another");
+      }
+    }
+    model_ = model;
+    const absl::Status status =
+        config_.Set("model.model_type", {model}, command_.program.empty() ? "" : command_.program);
+    if (status.ok()) return status;
+    return absl::InvalidArgumentError("--model is none of gpt, bert and t5");
+  }
+
+  void Apply(const Flag& flag) {
+    const std::string value = absl::StrJoin(flag.values, " ");
+    const std::vector<const FlagRow*> rows = FindRows(flag.name, value);
+    for (const FlagRow* row : rows) {
+      if (!row->path.empty()) {
+        SetField(
+            flag, row->path,
+            row->sets.empty() ? flag.values : std::vector<std::string>{std::string(row->sets)});
+        if (!row->sets.empty() && row->value.empty() && !flag.values.empty() && rows.size() == 1)
+          Error(flag, "takes no value");
+      }
+      if (!row->why.empty() && !ReadByCode(*row)) Find(row->effect, flag, row->why);
+    }
+    if (!rows.empty()) return;
+    const std::string path = FindField(flag.name);
+    if (!path.empty()) return SetField(flag, path, flag.values);
+    const std::string nearest = NearestName(flag.name, KnownFlags());
+    Find(Effect::kResults, flag,
+         absl::StrCat("no flag of that name is known",
+                      nearest.empty() ? "" : absl::StrCat("; the nearest is --", nearest)));
+  }
+
+  static bool ReadByCode(const FlagRow& row) {
+    return row.path.empty() && row.effect == Effect::kNothing &&
+           absl::StrContains(row.why, "read together");
+  }
+
+  void SetField(const Flag& flag, absl::string_view path, const std::vector<std::string>& values) {
+    for (const std::string& unset : flag.unset) {
+      if (unset.empty() || values != flag.values) continue;
+      const std::string message = absl::StrCat(
+          "the value is ", script_.unset.at(unset),
+          absl::ascii_isdigit(unset[0]) ? "; give the script's arguments behind its name"
+                                        : absl::StrCat("; give it by --variables=", unset, "=..."));
+      if (!HoldsText(path)) return Error(flag, message);
+      to_do_[std::string(path)] = {Effect::kToDo, Where(flag), Shown(flag),
+                                   OneLine(absl::StrCat(message, ", or write it into ", path))};
+    }
+    if (config_.IsSet(path) && config_.Origin(path) != OriginOf(flag))
+      Find(Effect::kSaid, flag, absl::StrCat("it replaces ", path, " of ", config_.Origin(path)));
+    const absl::Status status = config_.Set(path, values, OriginOf(flag));
+    const bool recomputes = absl::StartsWith(path, "recompute.");
+    if (absl::IsNotFound(status) && recomputes && values.size() > 1)
+      return SetKnownModules(flag, path, values);
+    if (absl::IsNotFound(status)) {
+      return Find(recomputes || ChoosesKernels(path) ? Effect::kSpeed : Effect::kResults, flag,
+                  status.message());
+    }
+    if (!status.ok()) Error(flag, status.message());
+  }
+
+  // Recomputation changes no result, so that modules without a counterpart may be kept.
+  void SetKnownModules(const Flag& flag, absl::string_view path,
+                       const std::vector<std::string>& values) {
+    std::vector<std::string> known;
+    for (const std::string& value : values) {
+      ConfigBuilder builder;
+      if (builder.Set(path, {value}, "").ok()) {
+        known.push_back(value);
+      } else {
+        Find(Effect::kSpeed, flag, absl::StrCat(Quoted(value), " is kept, not computed again"));
+      }
+    }
+    if (!known.empty()) SetField(flag, path, known);
+  }
+
+  std::string OriginOf(const Flag& flag) const {
+    return absl::StrCat(Where(flag), " --", OneLine(flag.name));
+  }
+
+  static bool HoldsText(absl::string_view path) {
+    ConfigBuilder builder;
+    return builder.Set(path, {"$"}, "").ok();
+  }
+
+  // Sets a field to what has been computed. `ConfigBuilder` takes every such value.
+  void Put(absl::string_view path, const std::string& value, absl::string_view origin) {
+    const absl::Status status = config_.Set(path, {value}, origin);
+    if (!status.ok()) errors_.push_back(absl::StrCat(path, " ", status.message()));
+  }
+  void Put(absl::string_view path, int64_t value, absl::string_view origin) {
+    Put(path, absl::StrCat(value), origin);
+  }
+
+  // ------------------------------------------------------------------ flags that depend on others
+
+  // Megatron shards gradients and weights by its FSDP or by PyTorch's.
+  void ApplySharding() {
+    const Flag* fsdp = Given("use-megatron-fsdp");
+    if (fsdp == nullptr) fsdp = Given("use-custom-fsdp");
+    const Flag* const torch = Given("use-torch-fsdp2");
+    const Flag* const strategy = Given("data-parallel-sharding-strategy");
+    if (const Flag* const stage = Given("zero-stage")) {
+      int64_t number;
+      if (stage->values.size() != 1 || !absl::SimpleAtoi(stage->values[0], &number) || number < 0 ||
+          number > 3) {
+        return Error(*stage, "expects 0, 1, 2 or 3");
+      }
+      const absl::Status status = SetZeroStage(number, OriginOf(*stage), &config_);
+      if (!status.ok()) Error(*stage, status.message());
+    }
+    if (fsdp == nullptr && torch == nullptr) {
+      if (strategy != nullptr)
+        Find(Effect::kNothing, *strategy, "it has no effect without --use-megatron-fsdp");
+      return;
+    }
+    const Flag& by = fsdp != nullptr ? *fsdp : *torch;
+    const bool keeps = torch != nullptr && Given("torch-fsdp2-no-reshard-after-forward") != nullptr;
+    std::string shared = keeps ? "optim_grads" : "optim_grads_params";
+    if (strategy != nullptr && fsdp != nullptr) shared = absl::StrJoin(strategy->values, " ");
+    const std::string origin = strategy != nullptr ? OriginOf(*strategy) : OriginOf(by);
+    if (shared == "no_shard") return Put("parallel.use_distributed_optimizer", "false", origin);
+    Put("parallel.use_distributed_optimizer", "true", OriginOf(by));
+    const absl::Status status =
+        config_.Set("parallel.data_parallel_sharding_strategy", {shared}, origin);
+    if (!status.ok()) Error(strategy != nullptr ? *strategy : by, status.message());
+  }
+
+  // A schedule of batch sizes "0:16 2.4B:320 4.8B:624" in tokens, as a ramp-up, if it is one.
+  void ApplyBatchSchedule() {
+    const Flag* const schedule = Given("step-batch-size-schedule");
+    if (schedule == nullptr) return;
+    std::vector<double> tokens;
+    std::vector<int64_t> sizes;
+    for (const absl::string_view entry :
+         absl::StrSplit(absl::StrJoin(schedule->values, " "), ' ', absl::SkipEmpty())) {
+      const std::pair<std::string, std::string> parts =
+          absl::StrSplit(entry, absl::MaxSplits(':', 1));
+      double from;
+      int64_t size;
+      std::string number = parts.first;
+      double unit = 1;
+      for (const auto& [suffix, value] :
+           {std::pair<const char*, double>{"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}}) {
+        if (!absl::EndsWith(number, suffix)) continue;
+        number.pop_back();
+        unit = value;
+        break;
+      }
+      if (!absl::SimpleAtod(number, &from) || !absl::SimpleAtoi(parts.second, &size) ||
+          !(from >= 0 && from * unit < 1e18) || size < 1 || size > (1 << 30)) {
+        return Error(*schedule, "expects pairs of tokens and batch sizes: \"0:16 2.4B:320\"");
+      }
+      tokens.push_back(from * unit);
+      sizes.push_back(size);
+    }
+    const int64_t steps = static_cast<int64_t>(sizes.size()) - 1;
+    const double length = static_cast<double>(config_.config().model().seq_length());
+    bool is_rampup = steps >= 1 && tokens[0] == 0 && length >= 1;
+    for (int64_t i = 1; is_rampup && i <= steps; ++i) {
+      is_rampup = sizes[i] - sizes[i - 1] == sizes[1] - sizes[0] && sizes[1] > sizes[0] &&
+                  std::fabs(tokens[i] - tokens[1] * static_cast<double>(i)) <= 1e-9 * tokens[i];
+    }
+    if (!is_rampup) {
+      return Find(Effect::kResults, *schedule,
+                  "train.rampup_batch_size grows by equal steps after equally many samples, and "
+                  "this schedule does not");
+    }
+    const int64_t samples = static_cast<int64_t>(std::llround(tokens[steps] / length));
+    const int64_t increment = sizes[1] - sizes[0];
+    const absl::Status status =
+        config_.Set("train.rampup_batch_size",
+                    {absl::StrCat(sizes[0]), absl::StrCat(increment), absl::StrCat(samples)},
+                    OriginOf(*schedule));
+    if (!status.ok()) return Error(*schedule, status.message());
+    if (!config_.IsSet("train.global_batch_size"))
+      Put("train.global_batch_size", sizes[steps], OriginOf(*schedule));
+    Find(Effect::kSaid, *schedule,
+         absl::StrCat("it is a ramp-up from ", sizes[0], " by ", increment, " at a time over ",
+                      samples, " samples; a size may begin one step earlier or later"));
+  }
+
+  // Megatron divides the processes by the sizes of the other axes.
+  void ApplyLayout() {
+    const config::ParallelConfig& parallel = config_.config().parallel();
+    int64_t others = 1;
+    for (const int64_t size :
+         {parallel.tensor_model_parallel_size(), parallel.pipeline_model_parallel_size(),
+          parallel.context_parallel_size()}) {
+      if (size < 1 || size > (1 << 20)) return;  // the validation says so
+      others *= size;
+    }
+    const int64_t world = input_.world_size > 0 ? input_.world_size : command_.world_size;
+    const std::string source = input_.world_size > 0
+                                   ? "--world_size"
+                                   : absl::StrCat(Where(command_.line), ", ", command_.launched);
+    if (world > 0 && world % others == 0) {
+      data_parallel_size_ = world / others;
+      Put("parallel.data_parallel_size", data_parallel_size_,
+          absl::StrCat(world, " ranks (", source, ") / ", others));
+    } else if (world > 0) {
+      errors_.push_back(
+          absl::StrCat(source, ": ", world, " ranks cannot be shared out over a layout of ", others,
+                       " (tensor x pipeline x context), nor by Megatron; --world_size=", others,
+                       " says another number"));
+    } else if (!input_.script.empty() && input_.deepspeed.empty()) {
+      Find(Effect::kSaid, Where(command_.line), "the number of ranks",
+           absl::StrCat("the command does not say it: data_parallel_size is 1, and the run has ",
+                        others, others == 1 ? " rank" : " ranks",
+                        "; --world_size says another number"));
+    }
+    // Megatron's padding grows with the tensor-parallel ranks.
+    const int64_t tensor = parallel.tensor_model_parallel_size();
+    const int64_t multiple = config_.config().model().make_vocab_size_divisible_by();
+    if (tensor > 1 && multiple >= 1 && multiple <= (1 << 20)) {
+      Put("model.make_vocab_size_divisible_by", multiple * tensor,
+          absl::StrCat("Megatron's ", multiple, " times ", tensor, " tensor-parallel ranks"));
+    }
+  }
+
+  absl::Status ApplyDeepSpeed() {
+    std::string text = input_.deepspeed;
+    std::string source = input_.deepspeed_source;
+    const Flag* const named = Given("deepspeed-config");
+    if (named != nullptr && text.empty()) {
+      const std::string name = absl::StrJoin(named->values, " ");
+      const auto written = script_.files.find(name);
+      if (written == script_.files.end()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            Where(*named), ": ", Shown(*named), ": give this file by --deepspeed_config=FILE"));
+      }
+      text = written->second;
+      source = name;
+    }
+    if (text.empty()) return absl::OkStatus();
+    return ApplyDeepSpeedConfig(text, source, data_parallel_size_, &config_, &findings_);
+  }
+
+  // Reads a flag that counts samples, or tokens where `per_sample` is their number.
+  Amount ReadAmount(const char* samples, const char* tokens) {
+    Amount amount;
+    amount.flag = Given(samples);
+    int64_t per_sample = 1;
+    if (amount.flag == nullptr && tokens != nullptr) {
+      amount.flag = Given(tokens);
+      per_sample = config_.config().model().seq_length();
+    }
+    if (amount.flag == nullptr) return amount;
+    int64_t number;
+    const std::string text = absl::StrJoin(amount.flag->values, " ");
+    const std::string unset = amount.flag->unset.empty() ? "" : amount.flag->unset[0];
+    if (!unset.empty()) {
+      Error(*amount.flag, absl::StrCat("the value is ", script_.unset.at(unset)));
+    } else if (!absl::SimpleAtoi(text, &number) || number < 0 || number > kMostSamples) {
+      Error(*amount.flag, absl::StrCat("expects a whole number of at most ", kMostSamples));
+    } else if (per_sample < 1) {
+      Error(*amount.flag, "needs --seq-length");
+    } else {
+      amount.samples = number / per_sample;
+      return amount;
+    }
+    return Amount();
+  }
+
+  // Lengths in samples become lengths in iterations.
+  void ApplyLengths() {
+    const Amount train = ReadAmount("train-samples", "train-tokens");
+    const Amount decay = ReadAmount("lr-decay-samples", "lr-decay-tokens");
+    const Amount warmup = ReadAmount("lr-warmup-samples", "lr-warmup-tokens");
+    const Amount wsd = ReadAmount("lr-wsd-decay-samples", nullptr);
+    if (train.flag == nullptr && decay.flag == nullptr && warmup.flag == nullptr &&
+        wsd.flag == nullptr) {
+      return;
+    }
+    const config::TrainConfig& training = config_.config().train();
+    int64_t batch = training.global_batch_size();
+    if (batch == 0 && training.micro_batch_size() >= 1 && training.micro_batch_size() <= (1 << 20))
+      batch = training.micro_batch_size() * std::max<int64_t>(data_parallel_size_, 1);
+    if (batch < 1 || batch > (int64_t{1} << 40)) return;  // the validation says so
+    if (train.flag != nullptr) {
+      const int64_t iterations = training.has_rampup_batch_size()
+                                     ? IterationsWithRampup(train.samples, batch)
+                                     : train.samples / batch;
+      Put("train.train_iters", iterations, OriginOf(*train.flag));
+      Find(Effect::kSaid, *train.flag, absl::StrCat("it is ", iterations, " iterations"));
+    }
+    PutIterations("optimizer.lr_decay_iters", decay, batch);
+    PutIterations("optimizer.lr_warmup_iters", warmup, batch);
+    PutIterations("optimizer.lr_wsd_decay_iters", wsd, batch);
+  }
+
+  void PutIterations(absl::string_view path, const Amount& amount, int64_t batch) {
+    if (amount.flag == nullptr) return;
+    const int64_t iterations = (amount.samples + batch / 2) / batch;
+    Put(path, iterations, OriginOf(*amount.flag));
+    const bool exact = iterations * batch == amount.samples;
+    Find(Effect::kSaid, *amount.flag,
+         absl::StrCat("it is ", exact ? "" : "about ", iterations, " iterations of ", batch,
+                      " samples"));
+  }
+
+  // Counts the iterations of a run whose batches grow, as Megatron does.
+  int64_t IterationsWithRampup(int64_t samples, int64_t batch) const {
+    const config::RampupBatchSize& rampup = config_.config().train().rampup_batch_size();
+    const int64_t start = rampup.start(), increment = rampup.increment();
+    const bool valid = start >= 1 && increment >= 1 && start < batch && rampup.samples() >= 1 &&
+                       rampup.samples() <= kMostSamples;
+    if (!valid) return samples / batch;  // the validation refuses the ramp-up
+    const int64_t steps = (batch - start) / increment;
+    if (steps < 1 || steps > 1000000) return samples / batch;
+    const double length = static_cast<double>(rampup.samples()) / static_cast<double>(steps);
+    int64_t consumed = 0, iterations = 0;
+    for (int64_t step = 0; step <= steps; ++step) {
+      // This size holds up to `end` samples; the last one begins behind rampup.samples().
+      const int64_t size = start + step * increment;
+      const int64_t end = std::min(
+          samples, step == steps
+                       ? rampup.samples() + 1
+                       : static_cast<int64_t>(std::ceil(length * static_cast<double>(step + 1))));
+      if (consumed >= end) continue;
+      const int64_t count = (end - consumed + size - 1) / size;
+      iterations += count;
+      consumed += count * size;
+    }
+    return iterations + std::max<int64_t>(samples - consumed, 0) / batch;
+  }
+
+  // ------------------------------------------------------------------ defaults
+
+  void ApplyDefaults() {
+    for (const DefaultRow& row : DefaultRows()) {
+      if (config_.IsSet(row.path)) continue;
+      const absl::string_view value = model_ == "bert" ? row.bert
+                                      : model_ == "t5" ? row.t5
+                                                       : row.gpt;
+      Put(row.path, std::string(value), absl::StrCat("Megatron's default; here it is ", row.ours));
+      defaults_.emplace_back(row.path);
+    }
+    const config::ParallelConfig& parallel = config_.config().parallel();
+    if (parallel.overlap_grad_reduce() && !config_.IsSet("parallel.ddp_bucket_size")) {
+      const int64_t ranks = std::max<int64_t>(data_parallel_size_, 1);
+      Put("parallel.ddp_bucket_size", std::max<int64_t>(40000000, 1000000 * ranks),
+          "Megatron's default; here it is 0");
+      defaults_.emplace_back("parallel.ddp_bucket_size");
+    }
+  }
+
+  // ------------------------------------------------------------------ validation
+
+  // Fields that choose kernels. A kernel that cannot be had is left out.
+  static bool ChoosesKernels(absl::string_view path) {
+    return path == "system.attention_backend" || path == "system.cuda_graph_impl" ||
+           path == "system.cuda_graph_warmup_steps";
+  }
+
+  // Removes the fields that have no effect in this run, which the programs refuse and Megatron
+  // accepts. Returns the errors that are left.
+  std::vector<std::string> Validate() {
+    while (true) {
+      std::vector<std::string> errors;
+      std::vector<std::string> removed;
+      for (const ConfigError& error :
+           megatron::Validate(config_.config(), config_.Locations(), ConfigPurpose::kDryRun)) {
+        const bool no_effect = absl::StartsWith(error.message, "has no effect");
+        if (!error.field.empty() && config_.IsSet(error.field) &&
+            (no_effect || ChoosesKernels(error.field))) {
+          const bool by_default =
+              std::find(defaults_.begin(), defaults_.end(), error.field) != defaults_.end();
+          if (!by_default) {
+            Find(no_effect ? Effect::kNothing : Effect::kRounding, config_.Origin(error.field),
+                 error.field,
+                 absl::string_view(error.message).substr(0, error.message.find("; --set")));
+          }
+          removed.push_back(error.field);
+        } else {
+          errors.push_back(ToString(error));
+        }
+      }
+      if (removed.empty()) return errors;
+      for (const std::string& path : removed) config_.Clear(path);
+    }
+  }
+
+  // What the validation cannot know.
+  void LookAtTheRest() {
+    const config::PretrainConfig& config = config_.config();
+    const config::CheckpointConfig& checkpoint = config.checkpoint();
+    const auto origin = [&](const char* path) { return config_.Origin(path); };
+    for (const auto& [path, finding] : to_do_) {
+      if (config_.IsSet(path)) findings_.push_back(finding);
+    }
+    if (input_.script.empty()) {
+      Find(Effect::kToDo, "", "the model, the data and the length of the run",
+           "they are not in a ds_config.json; give the command line, too, or write them");
+      return;
+    }
+    if (checkpoint.has_load() && checkpoint.load() != checkpoint.save()) {
+      Find(Effect::kSaid, origin("checkpoint.load"), "checkpoint.load",
+           "it must hold a checkpoint of this project (tools:import_hf makes one of a Hugging Face "
+           "model), and counts only until checkpoint.save holds one");
+    } else if (checkpoint.has_load()) {
+      Find(Effect::kSaid, origin("checkpoint.load"), "checkpoint.load",
+           "Megatron's checkpoints are not read; a directory without a checkpoint starts anew");
+    } else if (checkpoint.has_save()) {
+      Find(Effect::kDefault, origin("checkpoint.save"), "--load",
+           "a run continues from checkpoint.save by itself; Megatron starts anew without --load");
+    }
+    if (config.data().tokenizer_type() == config::Tokenizer::HuggingFaceTokenizer) {
+      Find(Effect::kToDo, origin("data.tokenizer_model"), "data.tokenizer_model",
+           "it must be a tokenizer.json or its directory; nothing is downloaded by name");
+    }
+    if (Given("eval-interval") == nullptr) {
+      Find(Effect::kDefault, "", "--eval-interval",
+           "it is 1000, as in older Megatrons; the newest have no default");
+    }
+    if (Given("data-cache-path") == nullptr && config.data().data_path_size() > 0) {
+      Find(Effect::kDefault, "", "--data-cache-path",
+           "the order of samples is computed in memory; Megatron writes it beside the data");
+    }
+    if (config.precision().fp8_format() != config::Fp8Format::none &&
+        Given("fp8-recipe") == nullptr) {
+      Find(Effect::kDefault, "", "--fp8-recipe",
+           "it is tensorwise; Megatron's default, delayed, is not there, and rounds otherwise");
+    }
+  }
+
+  // ------------------------------------------------------------------ the report
+
+  absl::StatusOr<FromMegatronResult> Finish(FromMegatronResult result) {
+    result.config = config_.config();
+    std::stable_sort(findings_.begin(), findings_.end(),
+                     [](const Finding& a, const Finding& b) { return a.effect < b.effect; });
+    const bool same = std::none_of(findings_.begin(), findings_.end(), [](const Finding& finding) {
+      return finding.effect == Effect::kResults;
+    });
+    result.is_same_run = same && result.errors.empty();
+    result.report = Report(result.errors);
+    const std::string source = input_.script.empty() ? input_.deepspeed_source : input_.source;
+    result.text =
+        absl::StrCat("# Made from ", OneLine(source), " by from_megatron. It runs by\n#",
+                     "   bazel run //megatron/train:pretrain_", model_, " -- --config=FILE\n");
+    for (const absl::string_view line :
+         absl::StrSplit(absl::StripSuffix(result.report, "\n"), '\n'))
+      absl::StrAppend(&result.text, line.empty() ? "#" : "# ", line, "\n");
+    absl::StrAppend(&result.text, "\n", config_.Text());
+    result.findings = std::move(findings_);
+    return result;
+  }
+
+  static absl::string_view Heading(Effect effect) {
+    switch (effect) {
+      case Effect::kResults:
+        return "It trains something else: these change what is learned, and have no counterpart";
+      case Effect::kToDo:
+        return "To do";
+      case Effect::kRounding:
+        return "Results differ by rounding";
+      case Effect::kSaid:
+        return "Said in another way";
+      case Effect::kDefault:
+        return "Left to defaults that differ";
+      case Effect::kSpeed:
+        return "No counterpart; they change time, memory or what is written";
+      case Effect::kNothing:
+        return "Nothing to do";
+    }
+    return "";
+  }
+
+  std::string Report(const std::vector<std::string>& errors) const {
+    std::string report;
+    if (!errors.empty()) {
+      report += "\nThe programs refuse it:\n";
+      for (const std::string& error : errors) absl::StrAppend(&report, "  ", OneLine(error), "\n");
+    }
+    const Finding* last = nullptr;
+    for (const Finding& finding : findings_) {
+      if (last == nullptr || last->effect != finding.effect)
+        absl::StrAppend(&report, "\n", Heading(finding.effect), ":\n");
+      absl::StrAppend(&report, "  ", finding.where.empty() ? "" : OneLine(finding.where) + ": ",
+                      OneLine(finding.subject), ": ", finding.text, "\n");
+      last = &finding;
+    }
+    return report;
+  }
+
+  const FromMegatronInput& input_;
+  ShellScript script_;
+  TrainingCommand command_;
+  std::string model_;
+  std::vector<Flag> flags_;
+  int64_t data_parallel_size_ = 0;  // 0: not known
+  ConfigBuilder config_;
+  std::vector<std::string> defaults_;     // the fields that have Megatron's default
+  std::map<std::string, Finding> to_do_;  // by the field that waits for a value
+  Findings findings_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+absl::StatusOr<FromMegatronResult> FromMegatron(const FromMegatronInput& input) {
+  return Translator(input).Translate();
+}
+
+}  // namespace megatron

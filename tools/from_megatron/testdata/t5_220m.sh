@@ -1,0 +1,41 @@
+# The flags and values of Megatron-LM's T5 of 220 million parameters.
+GPUS_PER_NODE=8
+python -m torch.distributed.launch --nproc_per_node=$GPUS_PER_NODE --nnodes=1 pretrain_t5.py \
+  --encoder-num-layers 12 \
+  --decoder-num-layers 12 \
+  --hidden-size 768 \
+  --num-attention-heads 12 \
+  --kv-channels 64 \
+  --ffn-hidden-size 3072 \
+  --encoder-seq-length 512 \
+  --decoder-seq-length 128 \
+  --max-position-embeddings 512 \
+  --micro-batch-size 64 \
+  --global-batch-size 512 \
+  --lr 0.0001 \
+  --train-iters 1000000 \
+  --lr-decay-iters 1000000 \
+  --lr-decay-style linear \
+  --min-lr 0.00001 \
+  --weight-decay 1e-2 \
+  --lr-warmup-fraction .01 \
+  --clip-grad 1.0 \
+  --bf16 \
+  --vocab-extra-ids 100 \
+  --init-method-std 0.015 \
+  --transformer-impl transformer_engine \
+  --tensor-model-parallel-size 1 \
+  --pipeline-model-parallel-size 1 \
+  --attention-backend auto \
+  --data-path data_text_sentence \
+  --vocab-file vocab.txt \
+  --tokenizer-type BertWordPieceCase \
+  --split 99982,9,9 \
+  --log-interval 100 \
+  --tensorboard-dir tb \
+  --save-interval 500 \
+  --eval-interval 1000 \
+  --eval-iters 10 \
+  --distributed-backend nccl \
+  --save out \
+  --load out

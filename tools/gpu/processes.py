@@ -1,0 +1,88 @@
+"""Processes of other programs: each in a group of its own, none of which outlives the GPU check."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+_GUARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guard.py")
+# A process that the driver holds does not end when it is killed. Nobody waits longer for it.
+_SECONDS_TO_DIE = 20
+
+
+class Hung(Exception):
+    """A process was killed; the text says why."""
+
+
+class Processes:
+    """Threads: any."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._groups = set()
+        self._guard = subprocess.Popen([sys.executable, "-IS", _GUARD], stdin=subprocess.PIPE, text=True,
+                                       start_new_session=True)
+
+    def run(self, command, output, environment, seconds, quiet_seconds=None):
+        """Returns the exit code, minus the signal that ended it. Raises OSError if it does not start.
+
+        Raises Hung if it takes longer, or writes nothing to `output`, a file, for `quiet_seconds`.
+        """
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+                                   start_new_session=True)
+        self._tell("+", process.pid)
+        try:
+            return self._wait(process, output, seconds, quiet_seconds)
+        finally:
+            self._kill(process.pid)  # also what a program that ended has left behind
+            if process.poll() is None:
+                try:
+                    process.wait(_SECONDS_TO_DIE)
+                except subprocess.TimeoutExpired:
+                    raise Hung("killed and not dead after %d s: the driver may hold it" % _SECONDS_TO_DIE)
+            self._tell("-", process.pid)
+
+    def _wait(self, process, output, seconds, quiet_seconds):
+        end = time.monotonic() + seconds
+        size, changed, pause = -1, time.monotonic(), 0.01
+        while True:
+            try:
+                return process.wait(pause)
+            except subprocess.TimeoutExpired:
+                pass
+            pause = min(0.2, 1.5 * pause)
+            now = time.monotonic()
+            if now >= end:
+                raise Hung("not done after %.0f s" % seconds)
+            written = os.fstat(output.fileno()).st_size
+            if written != size:
+                size, changed = written, now
+            elif quiet_seconds is not None and now - changed >= quiet_seconds:
+                raise Hung("said nothing for %.0f s" % quiet_seconds)
+
+    def kill_all(self):
+        """Also from a signal's handler: takes no lock."""
+        for group in list(self._groups):
+            self._kill(group)
+
+    def _tell(self, sign, group):
+        with self._lock:
+            (self._groups.add if sign == "+" else self._groups.discard)(group)
+            try:
+                self._guard.stdin.write("%s%d\n" % (sign, group))
+                self._guard.stdin.flush()
+            except BrokenPipeError:  # somebody killed the guard
+                pass
+
+    @staticmethod
+    def _kill(group):
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def close(self):
+        self._guard.stdin.close()
+        self._guard.wait(_SECONDS_TO_DIE)
