@@ -24,7 +24,8 @@ constexpr Effect kNothing = Effect::kNothing;
 constexpr char kKernels[] = "it chooses kernels, which the program does by itself";
 constexpr char kOneCheckpointFormat[] =
     "checkpoints have one format here, which every layout loads";
-constexpr char kNoTensorBoard[] = "metrics.jsonl has the numbers of every step";
+constexpr char kInMetrics[] =
+    "metrics.jsonl and TensorBoard's files have the numbers of every step";
 constexpr char kMessages[] = "messages are sent in the way that docs/communication.md describes";
 constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
 constexpr char kOffload[] = "nothing is moved to the host: the run needs more memory on its GPUs";
@@ -231,7 +232,7 @@ constexpr FlagRow kRows[] = {
     {"moe-shared-expert-overlap", "", "", "", kSpeed, kExpertMessages},
     {"overlap-moe-expert-parallel-comm", "", "", "", kSpeed, kExpertMessages},
     {"moe-layer-recompute", "", "", "", kSpeed, "experts are recomputed with whole layers alone"},
-    {"moe-per-layer-logging", "", "", "", kSpeed, kNoTensorBoard},
+    {"moe-per-layer-logging", "", "", "", kSpeed, kInMetrics},
     {"moe-router-force-load-balancing", "", "", "", kResults,
      "the router's choice is never replaced by a random one"},
     {"moe-shared-expert-gate", "", "", "", kResults, "the shared expert has no gate"},
@@ -396,21 +397,22 @@ constexpr FlagRow kRows[] = {
     {"replication*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
 
     // What is written.
-    {"tensorboard-*", "", "", "", kSpeed, kNoTensorBoard},
-    {"wandb-*", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-timers-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-batch-size-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-learning-rate-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-validation-ppl-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-memory-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-world-size-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-optimizer-states-to-tensorboard", "", "", "", kSpeed, kNoTensorBoard},
-    {"no-log-*", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-memory-interval", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-device-memory-used", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-max-attention-logit", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-energy", "", "", "", kSpeed, kNoTensorBoard},
-    {"log-progress", "", "", "", kSpeed, kNoTensorBoard},
+    {"tensorboard-log-interval", "", "", "", kSpeed, kInMetrics},
+    {"tensorboard-queue-size", "", "", "", kSpeed, "each step is written at once"},
+    {"wandb-*", "", "", "", kSpeed, kInMetrics},
+    {"log-timers-to-tensorboard", "", "", "", kSpeed, kInMetrics},
+    {"log-batch-size-to-tensorboard", "", "", "", kSpeed, kInMetrics},
+    {"log-learning-rate-to-tensorboard", "", "", "", kSpeed, kInMetrics},
+    {"log-validation-ppl-to-tensorboard", "", "", "", kSpeed, kInMetrics},
+    {"log-memory-to-tensorboard", "", "", "", kSpeed, kInMetrics},
+    {"log-world-size-to-tensorboard", "", "", "", kSpeed, kInMetrics},
+    {"log-optimizer-states-to-tensorboard", "", "", "", kSpeed, kInMetrics},
+    {"no-log-*", "", "", "", kSpeed, kInMetrics},
+    {"log-memory-interval", "", "", "", kSpeed, kInMetrics},
+    {"log-device-memory-used", "", "", "", kSpeed, kInMetrics},
+    {"log-max-attention-logit", "", "", "", kSpeed, kInMetrics},
+    {"log-energy", "", "", "", kSpeed, kInMetrics},
+    {"log-progress", "", "", "", kSpeed, kInMetrics},
     {"logging-level", "", "", "", kSpeed, "the log has one level"},
     {"timing-log-level", "", "", "", kSpeed, "logging.profile says where the time goes"},
     {"timing-log-option", "", "", "", kSpeed, "logging.profile says where the time goes"},
@@ -421,7 +423,7 @@ constexpr FlagRow kRows[] = {
     {"nvtx-ranges", "", "", "", kSpeed, "logging.profile writes a trace for ui.perfetto.dev"},
     {"record-memory-history", "", "", "", kSpeed, "logging.profile prints memory by name"},
     {"memory-snapshot-path", "", "", "", kSpeed, "logging.profile prints memory by name"},
-    {"otel-*", "", "", "", kSpeed, kNoTensorBoard},
+    {"otel-*", "", "", "", kSpeed, kInMetrics},
     {"save-params-interval", "", "", "", kSpeed, "only checkpoints are saved"},
     {"save-wgrads-interval", "", "", "", kSpeed, "only checkpoints are saved"},
     {"save-dgrads-interval", "", "", "", kSpeed, "only checkpoints are saved"},
