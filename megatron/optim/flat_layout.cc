@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 #include "glog/logging.h"
+#include "megatron/base/round_up.h"
 
 namespace megatron {
 namespace {
@@ -16,10 +17,6 @@ constexpr int64_t kSectionAlignment = 128;
 Section SectionOf(const Parameter& parameter) {
   if (parameter.tied && !parameter.owner) return Section::kCopies;
   return parameter.sharding.expert_grid ? Section::kExperts : Section::kDense;
-}
-
-int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
 }
 
 // Returns the bucket group of each block.
