@@ -53,9 +53,8 @@ class LayerStack {
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
   // Each layer is a block. Without this call before, ctx.blocks must be null.
   void AppendParameters(std::vector<Parameter*>* out);
-  // The blocks that forward and backward use first; kNone if there are no layers.
+  // The block that forward uses first; kNone if there are no layers.
   int first_block() const { return layers_.empty() ? WeightBlocks::kNone : first_block_; }
-  int last_block() const { return BlockBefore(num_layers()); }
   // The layers that have experts, in order.
   std::vector<MoeLayer*> moe_layers() const;
 

@@ -25,7 +25,8 @@ namespace {
 std::string Usage(const PretrainProgram& program) {
   return absl::StrCat(
       "Pretrains a ", program.model, ".\n\n  ", program.name,
-      " --config=FILE [--set FIELD=VALUE]... [--profile] [--dry_run]\n"
+      " --config=FILE [--set FIELD=VALUE]... [--profile] [--dry_run]\n  ", program.name,
+      " --explain FIELD | --list_configs\n"
       "\n"
       "  --config=FILE      a .textproto file, from where you stand, or the name of a shipped one "
       "(",

@@ -8,7 +8,7 @@
 namespace megatron::ops {
 namespace {
 
-// From a slow clock on a busy machine to two 512-bit units at 6 GHz.
+// The bounds are a slow clock on a busy machine, and two 512-bit units at 6 GHz.
 TEST(FmaPeakTest, IsThatOfAProcessor) {
   ThreadPool pool(1);
   double best = 0;

@@ -18,10 +18,10 @@ absl::Status CheckWorldSize(const LaunchEnvironment& launch,
       launch.world_size % model == 0
           ? absl::StrCat("parallel.data_parallel_size = ", launch.world_size / model, " would fit")
           : absl::StrCat("they would have to be a multiple of ", model);
-  return absl::InvalidArgumentError(
-      absl::StrCat(launch.world_size, " processes were started (", launch.Describe(),
-                   "), but 'parallel' asks for ", ranks, " ranks: ", way_out,
-                   "; MEGATRON_LAUNCH=single pays no attention to the launcher"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      launch.world_size, " processes were started (", launch.Describe(),
+      "), but 'parallel' asks for ", ranks, ranks == 1 ? " rank: " : " ranks: ", way_out,
+      "; with MEGATRON_LAUNCH=single each process ignores the launcher and runs all ranks"));
 }
 
 }  // namespace megatron
