@@ -29,6 +29,7 @@ class ConfigBuilder {
   bool IsSet(absl::string_view path) const;
   std::string Origin(absl::string_view path) const;
 
+  // A reference to a part of it ends with the next Set.
   const config::PretrainConfig& config() const { return config_; }
 
   // The origins as the places of the fields.

@@ -383,7 +383,7 @@ class Translator {
 
   // Megatron divides the processes by the sizes of the other axes.
   void ApplyLayout() {
-    const config::ParallelConfig& parallel = config_.config().parallel();
+    const config::ParallelConfig parallel = config_.config().parallel();
     int64_t others = 1;
     for (const int64_t size :
          {parallel.tensor_model_parallel_size(), parallel.pipeline_model_parallel_size(),
@@ -473,7 +473,7 @@ class Translator {
         wsd.flag == nullptr) {
       return;
     }
-    const config::TrainConfig& training = config_.config().train();
+    const config::TrainConfig training = config_.config().train();
     int64_t batch = training.global_batch_size();
     if (batch == 0 && training.micro_batch_size() >= 1 && training.micro_batch_size() <= (1 << 20))
       batch = training.micro_batch_size() * std::max<int64_t>(data_parallel_size_, 1);
@@ -502,7 +502,7 @@ class Translator {
 
   // Counts the iterations of a run whose batches grow, as Megatron does.
   int64_t IterationsWithRampup(int64_t samples, int64_t batch) const {
-    const config::RampupBatchSize& rampup = config_.config().train().rampup_batch_size();
+    const config::RampupBatchSize rampup = config_.config().train().rampup_batch_size();
     const int64_t start = rampup.start(), increment = rampup.increment();
     const bool valid = start >= 1 && increment >= 1 && start < batch && rampup.samples() >= 1 &&
                        rampup.samples() <= kMostSamples;
@@ -537,7 +537,7 @@ class Translator {
       Put(row.path, std::string(value), absl::StrCat("Megatron's default; here it is ", row.ours));
       defaults_.emplace_back(row.path);
     }
-    const config::ParallelConfig& parallel = config_.config().parallel();
+    const config::ParallelConfig parallel = config_.config().parallel();
     if (parallel.overlap_grad_reduce() && !config_.IsSet("parallel.ddp_bucket_size")) {
       const int64_t ranks = std::max<int64_t>(data_parallel_size_, 1);
       Put("parallel.ddp_bucket_size", std::max<int64_t>(40000000, 1000000 * ranks),
@@ -584,7 +584,7 @@ class Translator {
 
   // What the validation cannot know.
   void LookAtTheRest() {
-    const config::PretrainConfig& config = config_.config();
+    const config::PretrainConfig config = config_.config();
     const config::CheckpointConfig& checkpoint = config.checkpoint();
     const auto origin = [&](const char* path) { return config_.Origin(path); };
     for (const auto& [path, finding] : to_do_) {
