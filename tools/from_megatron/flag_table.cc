@@ -48,7 +48,6 @@ constexpr char kMup[] = "muP's scaling of widths is not there";
 constexpr char kMuon[] = "the optimizers are adam, sgd and lion";
 constexpr char kFsdp[] = "sharded weights are gathered and sent as docs/data_parallel.md describes";
 constexpr char kInference[] = "it is about inference";
-constexpr char kConvert[] = "it is read together with the batch size, below";
 
 constexpr FlagRow kRows[] = {
     // Other names.
@@ -90,21 +89,21 @@ constexpr FlagRow kRows[] = {
      "NCCL is taken wherever each rank has a GPU of its own"},
 
     // Read by code, because they depend on each other.
-    {"train-samples", "", "", "", kNothing, kConvert},
-    {"lr-decay-samples", "", "", "", kNothing, kConvert},
-    {"lr-warmup-samples", "", "", "", kNothing, kConvert},
-    {"lr-wsd-decay-samples", "", "", "", kNothing, kConvert},
-    {"train-tokens", "", "", "", kNothing, kConvert},
-    {"lr-decay-tokens", "", "", "", kNothing, kConvert},
-    {"lr-warmup-tokens", "", "", "", kNothing, kConvert},
-    {"step-batch-size-schedule", "", "", "", kNothing, kConvert},
-    {"use-megatron-fsdp", "", "", "", kNothing, kConvert},
-    {"use-custom-fsdp", "", "", "", kNothing, kConvert},
-    {"use-torch-fsdp2", "", "", "", kNothing, kConvert},
-    {"torch-fsdp2-no-reshard-after-forward", "", "", "", kNothing, kConvert},
-    {"data-parallel-sharding-strategy", "", "", "", kNothing, kConvert},
-    {"zero-stage", "", "", "", kNothing, kConvert},
-    {"deepspeed-config", "", "", "", kNothing, kConvert},
+    {"train-samples", "", "", "", kNothing, kReadWithOthers},
+    {"lr-decay-samples", "", "", "", kNothing, kReadWithOthers},
+    {"lr-warmup-samples", "", "", "", kNothing, kReadWithOthers},
+    {"lr-wsd-decay-samples", "", "", "", kNothing, kReadWithOthers},
+    {"train-tokens", "", "", "", kNothing, kReadWithOthers},
+    {"lr-decay-tokens", "", "", "", kNothing, kReadWithOthers},
+    {"lr-warmup-tokens", "", "", "", kNothing, kReadWithOthers},
+    {"step-batch-size-schedule", "", "", "", kNothing, kReadWithOthers},
+    {"use-megatron-fsdp", "", "", "", kNothing, kReadWithOthers},
+    {"use-custom-fsdp", "", "", "", kNothing, kReadWithOthers},
+    {"use-torch-fsdp2", "", "", "", kNothing, kReadWithOthers},
+    {"torch-fsdp2-no-reshard-after-forward", "", "", "", kNothing, kReadWithOthers},
+    {"data-parallel-sharding-strategy", "", "", "", kNothing, kReadWithOthers},
+    {"zero-stage", "", "", "", kNothing, kReadWithOthers},
+    {"deepspeed-config", "", "", "", kNothing, kReadWithOthers},
 
     // Kernels.
     {"use-mcore-models", "", "", "", kNothing, "there is one implementation of each model"},

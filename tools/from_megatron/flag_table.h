@@ -25,6 +25,9 @@ struct FlagRow {
   absl::string_view why;
 };
 
+// The `why` of flags that from_megatron.cc reads together with others, and reports itself.
+constexpr absl::string_view kReadWithOthers = "it is read together with other flags";
+
 // Returns the rows that count for the flag, without its dashes, and its value. Underscores count as
 // dashes.
 std::vector<const FlagRow*> FindRows(absl::string_view flag, absl::string_view value);

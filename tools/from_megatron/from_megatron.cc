@@ -88,7 +88,7 @@ class Translator {
   }
 
  private:
-  // ------------------------------------------------------------------ messages
+  // Messages.
 
   std::string Where(int line) const { return absl::StrCat(input_.source, ":", line); }
   std::string Where(const Flag& flag) const { return Where(flag.line); }
@@ -120,7 +120,7 @@ class Translator {
     return absl::InvalidArgumentError(absl::StrJoin(shown, "\n"));
   }
 
-  // ------------------------------------------------------------------ flags
+  // Flags.
 
   void ReadFlags() {
     for (const ShellWord& word : command_.flags) {
@@ -220,7 +220,7 @@ class Translator {
         if (!row->sets.empty() && row->value.empty() && !flag.values.empty() && rows.size() == 1)
           Error(flag, "takes no value");
       }
-      if (!row->why.empty() && !ReadByCode(*row)) Find(row->effect, flag, row->why);
+      if (!row->why.empty() && row->why != kReadWithOthers) Find(row->effect, flag, row->why);
     }
     if (!rows.empty()) return;
     const std::string path = FindField(flag.name);
@@ -229,11 +229,6 @@ class Translator {
     Find(Effect::kResults, flag,
          absl::StrCat("no flag of that name is known",
                       nearest.empty() ? "" : absl::StrCat("; the nearest is --", nearest)));
-  }
-
-  static bool ReadByCode(const FlagRow& row) {
-    return row.path.empty() && row.effect == Effect::kNothing &&
-           absl::StrContains(row.why, "read together");
   }
 
   void SetField(const Flag& flag, absl::string_view path, const std::vector<std::string>& values) {
@@ -293,7 +288,7 @@ class Translator {
     Put(path, absl::StrCat(value), origin);
   }
 
-  // ------------------------------------------------------------------ flags that depend on others
+  // Flags that depend on others.
 
   // Megatron shards gradients and weights by its FSDP or by PyTorch's.
   void ApplySharding() {
@@ -526,7 +521,7 @@ class Translator {
     return iterations + std::max<int64_t>(samples - consumed, 0) / batch;
   }
 
-  // ------------------------------------------------------------------ defaults
+  // Defaults.
 
   void ApplyDefaults() {
     for (const DefaultRow& row : DefaultRows()) {
@@ -546,7 +541,7 @@ class Translator {
     }
   }
 
-  // ------------------------------------------------------------------ validation
+  // Validation.
 
   // Fields that choose kernels. A kernel that cannot be had is left out.
   static bool ChoosesKernels(absl::string_view path) {
@@ -625,7 +620,7 @@ class Translator {
     }
   }
 
-  // ------------------------------------------------------------------ the report
+  // The report.
 
   absl::StatusOr<FromMegatronResult> Finish(FromMegatronResult result) {
     result.config = config_.config();

@@ -204,7 +204,7 @@ TEST(FromMegatronTest, DeepSeekOfMegatronNamesWhatIsNotThere) {
   EXPECT_EQ(result->config.model().moe_layer_freq(), "[0]*3+[1]*58");
 }
 
-// ---------------------------------------------------------------------- DeepSpeed
+// DeepSpeed.
 
 TEST(FromMegatronTest, ReadsADeepSpeedConfigAlone) {
   FromMegatronInput input;
@@ -314,7 +314,7 @@ TEST(FromMegatronTest, RefusesBadDeepSpeedConfigs) {
       "train_batch_size is 4, but");
 }
 
-// ---------------------------------------------------------------------- flags
+// Flags.
 
 TEST(FromMegatronTest, ASmallCommandLineIsTheSameRun) {
   const FromMegatronResult result = Small("");
@@ -486,7 +486,7 @@ TEST(FromMegatronTest, FsdpSharesWeightsOut) {
   EXPECT_EQ(strategy("--use-distributed-optimizer"), config::DataParallelSharding::optim);
 }
 
-// ---------------------------------------------------------------------- the tables
+// The tables.
 
 TEST(FlagTableTest, EveryRowNamesAFieldAndAValueThatItTakes) {
   for (const FlagRow& row : AllFlagRows()) {

@@ -100,7 +100,8 @@ struct Shell {
   std::vector<std::string> arguments;
   ShellScript script;
   std::map<std::string, Variable> variables;
-  std::map<std::string, std::string> sources;  // of variables that were given an unset value
+  // Where the value of each variable that was given an unset value would come from.
+  std::map<std::string, std::string> sources;
   std::vector<std::string> unset_names;
   std::vector<ShellWord> prefix;  // the words in front of a `bash -c` that is being read
   size_t expanded = 0;
@@ -120,7 +121,7 @@ class ShellReader {
   }
 
  private:
-  // ------------------------------------------------------------------ characters and errors
+  // Characters and errors.
 
   bool Ok() const { return shell_.status.ok(); }
   bool AtEnd() const { return pos_ >= in_.size(); }
@@ -177,7 +178,7 @@ class ShellReader {
     return result;
   }
 
-  // ------------------------------------------------------------------ blanks and keywords
+  // Blanks and keywords.
 
   void SkipBlanks() {
     while (true) {
@@ -243,7 +244,7 @@ class ShellReader {
     if (Ok() && !TakeWord(word)) Fail(absl::StrCat("expected '", word, "'"));
   }
 
-  // ------------------------------------------------------------------ lists of commands
+  // Lists of commands.
 
   // Reads commands up to one of `ends`, which is not taken. Returns whether the last one succeeded.
   bool ReadList(std::initializer_list<absl::string_view> ends) {
@@ -446,7 +447,7 @@ class ShellReader {
     }
   }
 
-  // ------------------------------------------------------------------ simple commands
+  // Simple commands.
 
   bool ReadSimpleCommand() {
     const int line = Line();
@@ -589,7 +590,7 @@ class ShellReader {
     return true;
   }
 
-  // ------------------------------------------------------------------ redirections
+  // Redirections.
 
   bool AtRedirection() const {
     size_t ahead = 0;
@@ -687,7 +688,7 @@ class ShellReader {
     return result;
   }
 
-  // ------------------------------------------------------------------ assignments
+  // Assignments.
 
   bool AtAssignment() const {
     if (!StartsName(Peek())) return false;
@@ -760,7 +761,7 @@ class ShellReader {
     variable = std::move(value);
   }
 
-  // ------------------------------------------------------------------ values that are not known
+  // Values that are not known.
 
   std::string Source(const std::string& name) const {
     const auto known = shell_.sources.find(name);
@@ -800,7 +801,7 @@ class ShellReader {
     text->push_back(mark);
   }
 
-  // ------------------------------------------------------------------ words
+  // Words.
 
   // The text of one word, whatever it expands to.
   Text ReadUnsplitWord() {
@@ -915,7 +916,7 @@ class ShellReader {
     }
   }
 
-  // ------------------------------------------------------------------ expansions
+  // Expansions.
 
   void AppendExpansion(Text* text) {
     const std::vector<Text> values = ReadExpansion(/*quoted=*/true);
@@ -1138,7 +1139,7 @@ class ShellReader {
     return number;
   }
 
-  // ------------------------------------------------------------------ conditions
+  // Conditions.
 
   bool ReadDoubleBrackets() {
     const int line = Line();
