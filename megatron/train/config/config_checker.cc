@@ -47,6 +47,13 @@ std::string WrongElement(const FieldRef& ref) {
   return "";
 }
 
+// Returns "a, b and c".
+std::string JoinWithAnd(const std::vector<std::string>& parts) {
+  const auto last = parts.empty() ? parts.end() : parts.end() - 1;
+  const std::string first = absl::StrJoin(parts.begin(), last, ", ");
+  return absl::StrCat(first, first.empty() ? "" : " and ", parts.empty() ? "" : parts.back());
+}
+
 }  // namespace
 
 ConfigChecker::ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations,
@@ -144,12 +151,13 @@ void ConfigChecker::CheckEffects() {
       std::vector<std::string> reasons;
       for (const Condition& condition : alternatives) {
         if (condition.path == path) continue;  // the error names this field already
-        reasons.push_back(IsPresent(Ref(condition.path)) ||
-                                  Ref(condition.path).field->has_default_value()
-                              ? absl::StrCat("with ", Named(condition.path))
-                              : absl::StrCat("without ", condition.path));
+        const FieldRef ref = Ref(condition.path);
+        const std::string reason = IsPresent(ref) || ref.field->has_default_value()
+                                       ? absl::StrCat("with ", Named(condition.path))
+                                       : absl::StrCat("without ", condition.path);
+        if (!absl::c_linear_search(reasons, reason)) reasons.push_back(reason);
       }
-      NoEffectError(path, absl::StrJoin(reasons, ", "));
+      NoEffectError(path, JoinWithAnd(reasons));
       break;  // the conditions after this one often follow from it
     }
   }

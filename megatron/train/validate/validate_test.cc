@@ -327,7 +327,7 @@ TEST(ValidateTest, RefusesFieldsThatNeedSeveralRanks) {
     EXPECT_THAT(ErrorsWith({setting, "parallel.tensor_model_parallel_size=2"}),
                 ElementsAre(HasSubstr(
                     "has no effect with parallel.data_parallel_size = 1 (default), with "
-                    "parallel.context_parallel_size = 1 (default), without model.num_experts")));
+                    "parallel.context_parallel_size = 1 (default) and without model.num_experts")));
     EXPECT_THAT(ErrorsWith({setting, "parallel.data_parallel_size=2"}), IsEmpty());
     EXPECT_THAT(ErrorsWith({setting, "parallel.context_parallel_size=2"}), IsEmpty());
     const std::vector<std::string> experts = {setting, "model.num_experts=4",
