@@ -562,8 +562,10 @@ class Translator {
             (no_effect || ChoosesKernels(error.field))) {
           const bool by_default =
               std::find(defaults_.begin(), defaults_.end(), error.field) != defaults_.end();
+          // Where a kernel would compute nothing, another one computes all.
+          const bool rounds = !no_effect || error.field == "system.attention_backend";
           if (!by_default) {
-            Find(no_effect ? Effect::kNothing : Effect::kRounding, config_.Origin(error.field),
+            Find(rounds ? Effect::kRounding : Effect::kNothing, config_.Origin(error.field),
                  error.field,
                  absl::string_view(error.message).substr(0, error.message.find("; --set")));
           }

@@ -50,7 +50,6 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"optimizer.lr_decay_style=WSD", {"optimizer.lr_wsd_decay_iters=4"}},
       {"parallel.cp_comm_type=a2a_p2p", {"parallel.hierarchical_context_parallel_sizes=[2, 1]"}},
       {"precision.fp8_format=e4m3", {"precision.bf16=true"}},
-      {"system.attention_backend=fused", {"precision.bf16=true", "model.attention_dropout=0"}},
   };
   return *needs;
 }
@@ -167,7 +166,6 @@ const std::map<std::string, Help>& Helps() {
       {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
       {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
       {"system.num_threads", {"77", {}}},
-      {"system.attention_backend", {"fused", {"precision.bf16=true", "model.attention_dropout=0"}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
       {"parallel.hierarchical_context_parallel_sizes",
        {"[2, 4]", {"parallel.context_parallel_size=8", "parallel.cp_comm_type=a2a_p2p"}}},

@@ -31,38 +31,6 @@ void CheckGemms(ConfigChecker& check) {
   }
 }
 
-// Checks that the chosen attention backend would compute at least some of a run's attention.
-void CheckAttentionBackend(ConfigChecker& check) {
-  constexpr absl::string_view kBackend = "system.attention_backend";
-  const config::PretrainConfig& config = check.resolved();
-  if (config.system().has_device() && config.system().device() == config::Device::cpu) return;
-  const config::AttentionBackend::Type backend = config.system().attention_backend();
-  if (backend == config::AttentionBackend::auto_) return;
-  const absl::string_view who =
-      backend == config::AttentionBackend::fused ? "cuDNN" : "the kernel for Hopper";
-  const auto refuse = [&](bool broken, absl::string_view why, absl::string_view path) {
-    if (broken) {
-      check.Error(kBackend, absl::StrCat(who, " ", why, "; it would have no effect with ",
-                                         check.Named(path)));
-    }
-  };
-  const config::ModelConfig& model = config.model();
-  if (!config.precision().bf16() && !config.precision().fp16()) {
-    check.Error(kBackend,
-                absl::StrCat(who, " does not take fp32; set precision.bf16 or precision.fp16"));
-  }
-  refuse(model.attention_dropout() > 0, "does not draw our dropout", "model.attention_dropout");
-  refuse(config.parallel().context_parallel_size() > 1 &&
-             config.parallel().cp_comm_type() != config::ContextParallelComm::a2a,
-         "has whole sequences alone, as parallel.cp_comm_type: a2a gives them",
-         "parallel.context_parallel_size");
-  refuse(model.position_embedding_type() == config::PositionEmbedding::relative,
-         "has no learned bias", "model.position_embedding_type");
-  refuse(backend == config::AttentionBackend::flash && model.kv_channels() != 64 &&
-             model.kv_channels() != 128,
-         "takes heads of 64 and 128", "model.kv_channels");
-}
-
 void CheckPrecision(ConfigChecker& check) {
   const config::PrecisionConfig& precision = check.resolved().precision();
   if (precision.fp16() && precision.bf16()) {
@@ -166,7 +134,6 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckParallel(check);
   CheckGemms(check);
   CheckCudaGraphs(check);
-  CheckAttentionBackend(check);
   CheckPrecision(check);
   CheckFloat8(check);
   CheckRecompute(check);
