@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -18,6 +20,7 @@
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/comm/watch/fault_monitor.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/train/config/config_parser.h"
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/failure/exit_status.h"
@@ -73,6 +76,14 @@ int DryRun(const PretrainCommand& command) {
   PrintLine(EffectiveConfigText(loaded->config, loaded->locations));
   PrintLine(FormatRunPlan(loaded->config, planned->options, planned->plan));
   return kExitDone;
+}
+
+// Returns whether the configuration asks for several ranks, whatever else may be wrong with it.
+bool HasSeveralRanks(const FoundConfig& found, const std::vector<std::string>& overrides) {
+  const ParsedConfig parsed = ParseConfig(found.text, found.source, overrides);
+  const config::ParallelConfig& parallel = parsed.config.parallel();
+  return parallel.tensor_model_parallel_size() > 1 || parallel.context_parallel_size() > 1 ||
+         parallel.pipeline_model_parallel_size() > 1 || parallel.data_parallel_size() > 1;
 }
 
 // This process of a run. Its ranks are threads, which share what does not change, or this process
@@ -155,9 +166,12 @@ FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) c
 }
 
 absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig() const {
+  MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(command_.config));
   std::vector<std::string> overrides = command_.overrides;
-  if (one_of_several()) overrides.push_back("parallel.ranks_as=processes");
-  return LoadConfig(command_.config, overrides, ConfigPurpose::kRun);
+  // A configuration of one rank refuses ranks_as. That it does not fit the launcher is said later.
+  if (one_of_several() && HasSeveralRanks(found, overrides))
+    overrides.push_back("parallel.ranks_as=processes");
+  return LoadConfigFromString(found.text, found.source, overrides, ConfigPurpose::kRun);
 }
 
 absl::Status PretrainProcess::Join(const RanksOptions& options) {

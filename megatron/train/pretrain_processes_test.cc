@@ -161,6 +161,9 @@ TEST_F(PretrainProcessesTest, ALaunchersWorldThatDoesNotFitIsRefusedOnce) {
   EXPECT_EQ(outcomes[0].output, "");
   EXPECT_TRUE(absl::StrContains(outcomes[1].output, "parallel.data_parallel_size = 1 would fit"))
       << outcomes[1].output;
+  const std::string of_one_rank = RunBy("torchrun", {})[1].output;
+  EXPECT_TRUE(absl::StrContains(of_one_rank, "parallel.data_parallel_size = 2 would fit"))
+      << of_one_rank;
 }
 
 TEST_F(PretrainProcessesTest, AWorldThatDoesNotFitIsRefusedBeforeTheOthersHaveCome) {

@@ -96,7 +96,7 @@ void CheckExpertLayout(ConfigChecker& check) {
   } else if (stage_ranks == ranks * parts &&
              parallel.context_parallel_size() * parallel.data_parallel_size() == 1) {
     check.HaveNoEffect({"parallel.use_distributed_optimizer", "parallel.overlap_grad_reduce",
-                        "parallel.grad_reduce_in_bf16"},
+                        "parallel.grad_reduce_in_bf16", "parallel.ddp_bucket_size"},
                        absl::StrCat("with ", check.Named(kData), " and ", check.Named(kContext),
                                     ": no weight has copies on other ranks"));
   }

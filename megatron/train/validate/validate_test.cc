@@ -160,7 +160,8 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{"system.deterministic_mode=true"}, "with system.attention_backend = auto (default)"},
       {{"system.fuse_bias_gradients=true", "system.device=cpu"},
        "with system.device = cpu (--set system.device=cpu)"},
-      {{"system.time_gemm_kernels=true", "parallel.ranks_as=processes"},
+      {{"system.time_gemm_kernels=true", "parallel.ranks_as=processes",
+        "parallel.data_parallel_size=2"},
        "parallel.ranks_as: threads"},
       {{"system.cuda_graph_impl=local", "system.device=cpu"},
        "with system.device = cpu (--set system.device=cpu)"},
@@ -324,8 +325,9 @@ TEST(ValidateTest, RefusesFieldsThatNeedSeveralRanks) {
       ErrorsWith({"parallel.sequence_parallel=true"}),
       ElementsAre("--set parallel.sequence_parallel=true: parallel.sequence_parallel = true: "
                   "has no effect with parallel.tensor_model_parallel_size = 1 (default)"));
-  for (const std::string field : {"use_distributed_optimizer", "overlap_grad_reduce"}) {
-    const std::string setting = absl::StrCat("parallel.", field, "=true");
+  for (const std::string field :
+       {"use_distributed_optimizer=true", "overlap_grad_reduce=true", "ddp_bucket_size=1000"}) {
+    const std::string setting = absl::StrCat("parallel.", field);
     EXPECT_THAT(ErrorsWith({setting, "parallel.tensor_model_parallel_size=2"}),
                 ElementsAre(HasSubstr(
                     "has no effect with parallel.data_parallel_size = 1 (default), with "
@@ -340,6 +342,24 @@ TEST(ValidateTest, RefusesFieldsThatNeedSeveralRanks) {
     EXPECT_THAT(ErrorsWith(copied), ElementsAre(HasSubstr("no weight has copies on other ranks")));
     copied.push_back("parallel.expert_tensor_parallel_size=1");
     EXPECT_THAT(ErrorsWith(copied), IsEmpty());
+  }
+}
+
+TEST(ValidateTest, RefusesHowRanksRunWhereThereIsOne) {
+  for (const std::string field : {"ranks_as=processes", "distributed_timeout_minutes=5",
+                                  "distributed_timeout_seconds_after_init=5",
+                                  "heartbeat_timeout_seconds=5", "stuck_rank_timeout_seconds=5"}) {
+    const std::string setting = absl::StrCat("parallel.", field);
+    EXPECT_THAT(ErrorsWith({setting}),
+                ElementsAre(HasSubstr(
+                    "has no effect with parallel.tensor_model_parallel_size = 1 (default), with "
+                    "parallel.context_parallel_size = 1 (default), with "
+                    "parallel.pipeline_model_parallel_size = 1 (default) and with "
+                    "parallel.data_parallel_size = 1 (default)")));
+    for (const std::string axis : {"tensor_model", "context", "pipeline_model", "data"}) {
+      EXPECT_THAT(ErrorsWith({setting, absl::StrCat("parallel.", axis, "_parallel_size=2")}),
+                  IsEmpty());
+    }
   }
 }
 
