@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/blend.h"
@@ -272,7 +273,8 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
 
 absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(const Files files,
-                            Files::Open(options.data_path, options.mmap_bin_files));
+                            Files::Open(options.data_path, options.mmap_bin_files),
+                            _.SetPrepend() << "data.data_path: ");
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   TrainingData data;
   data.description = files.Description();
@@ -286,26 +288,33 @@ absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const Text& t
   return data;
 }
 
+// Opens the files of a part that has its own. An error begins with the field that names them.
+absl::StatusOr<Files> OpenPart(const DataOptions& options, absl::string_view part,
+                               const std::vector<std::string>& path) {
+  MEGATRON_ASSIGN_OR_RETURN(
+      Files files, Files::Open(path, options.mmap_bin_files),
+      _.SetPrepend() << (options.per_split_data_args_path.empty()
+                             ? absl::StrCat("data.", part, "_data_path: ")
+                             : absl::StrCat("data.per_split_data_args_path: ", part, ": ")));
+  return files;
+}
+
 // Each part of the run has files of its own and takes all of their documents.
 absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const Text& text) {
-  MEGATRON_ASSIGN_OR_RETURN(const Files train,
-                            Files::Open(options.train_data_path, options.mmap_bin_files));
+  MEGATRON_ASSIGN_OR_RETURN(const Files train, OpenPart(options, "train", options.train_data_path));
   TrainingData data;
   data.description = train.Description();
   data.fingerprint = absl::StrCat("train ", train.Fingerprint());
   MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, text, Split::kTrain, {1, 0, 0}),
                             _ << "for data.train_data_path");
   if (options.run.eval_interval == 0) return data;
-  MEGATRON_ASSIGN_OR_RETURN(const Files valid,
-                            Files::Open(options.valid_data_path, options.mmap_bin_files),
-                            _ << "for data.valid_data_path");
+  MEGATRON_ASSIGN_OR_RETURN(const Files valid, OpenPart(options, "valid", options.valid_data_path));
   absl::StrAppend(&data.description, "; validation on ", valid.Description());
   absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
   MEGATRON_ASSIGN_OR_RETURN(data.valid, valid.PartOf(options, text, Split::kValid, {0, 1, 0}),
                             _ << "for data.valid_data_path");
   if (options.test_data_path.empty()) return data;
-  MEGATRON_ASSIGN_OR_RETURN(const Files test,
-                            Files::Open(options.test_data_path, options.mmap_bin_files));
+  MEGATRON_ASSIGN_OR_RETURN(const Files test, OpenPart(options, "test", options.test_data_path));
   absl::StrAppend(&data.description, "; test on ", test.Description());
   MEGATRON_ASSIGN_OR_RETURN(data.test, test.PartOf(options, text, Split::kTest, {0, 0, 1}),
                             _ << "for data.test_data_path");

@@ -18,7 +18,9 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class TrainingDataTest : public ::testing::Test {
  protected:
@@ -134,6 +136,18 @@ TEST_F(TrainingDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
   EXPECT_THAT(data->description, HasSubstr("; validation on "));
   options_.valid_data_path = {Write("valid", 4, 5)};
   EXPECT_NE(Open()->fingerprint, data->fingerprint);
+}
+
+TEST_F(TrainingDataTest, AFileThatIsNotThereIsNamedWithItsField) {
+  const auto error = [this] { return std::string(Open().status().message()); };
+  options_.data_path = {"missing"};
+  EXPECT_THAT(error(), AllOf(StartsWith("data.data_path: "), HasSubstr("missing")));
+  options_.data_path = {};
+  options_.train_data_path = {Write("there", 1, 5)};
+  options_.valid_data_path = {"missing"};
+  EXPECT_THAT(error(), AllOf(StartsWith("data.valid_data_path: "), HasSubstr("missing")));
+  options_.per_split_data_args_path = "list.json";
+  EXPECT_THAT(error(), StartsWith("data.per_split_data_args_path: valid: "));
 }
 
 std::vector<std::vector<int32_t>> Tokens(const SampleSource& source, int64_t samples) {

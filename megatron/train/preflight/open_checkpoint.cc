@@ -2,24 +2,37 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
 
+// Puts the field that gives the directory before an error, unless nothing was found: NothingToLoad
+// names it.
+absl::StatusOr<FoundCheckpoint> WithField(absl::string_view field,
+                                          absl::StatusOr<FoundCheckpoint> found) {
+  if (absl::IsNotFound(found.status())) return found;
+  MEGATRON_RETURN_IF_ERROR(found.status(), _.SetPrepend() << field << ": ");
+  return found;
+}
+
 absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(FileSystem& fs, const CheckpointOptions& options,
                                                  Restore* restore) {
   *restore = Restore::kEverything;
   if (!options.save.empty() && options.save != options.load) {
     absl::StatusOr<FoundCheckpoint> own = FindLatestCheckpoint(fs, options.save);
-    if (own.ok() || own.status().code() != absl::StatusCode::kNotFound) return own;
+    if (own.ok() || own.status().code() != absl::StatusCode::kNotFound)
+      return WithField("checkpoint.save", std::move(own));
   }
   if (options.load.empty()) return absl::NotFoundError("no checkpoint is asked for");
   if (options.no_load_optim) *restore = Restore::kWithoutOptimizer;
   if (options.finetune) *restore = Restore::kWeights;
-  return LocateCheckpoint(fs, options.load);
+  return WithField("checkpoint.load", LocateCheckpoint(fs, options.load));
 }
 
 absl::Status NothingToLoad(const CheckpointOptions& options, const absl::Status& status) {

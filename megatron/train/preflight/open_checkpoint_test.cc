@@ -12,6 +12,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 void Ignore(const std::string&) {}
 
@@ -56,6 +57,17 @@ TEST_F(OpenCheckpointTest, ADamagedCheckpointIsNotPassedOver) {
   EXPECT_EQ(ExitCodeOf(OpenCheckpoint(fs_, options, Ignore).status()), kExitCorruptCheckpoint);
   options.load = In("empty");
   EXPECT_EQ(ExitCodeOf(OpenCheckpoint(fs_, options, Ignore).status()), kExitCorruptCheckpoint);
+}
+
+TEST_F(OpenCheckpointTest, AnErrorNamesTheField) {
+  CheckpointOptions options;
+  options.load = In("damaged/latest_checkpointed_iteration.txt");
+  EXPECT_THAT(std::string(OpenCheckpoint(fs_, options, Ignore).status().message()),
+              StartsWith("checkpoint.load: "));
+  options.load = In("empty");
+  options.save = In("damaged");
+  EXPECT_THAT(std::string(OpenCheckpoint(fs_, options, Ignore).status().message()),
+              StartsWith("checkpoint.save: "));
 }
 
 }  // namespace
