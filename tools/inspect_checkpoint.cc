@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <iostream>
-#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/find_checkpoint.h"
@@ -116,14 +116,6 @@ absl::StatusOr<Stats> ComputeStats(const CheckpointReader& reader, const TensorE
   return stats;
 }
 
-std::string HumanBytes(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-}
-
 void PrintHeader(const CheckpointReader& reader) {
   const Manifest& manifest = reader.manifest();
   int64_t file_bytes = 0;
@@ -133,7 +125,7 @@ void PrintHeader(const CheckpointReader& reader) {
   absl::PrintF("checkpoint  %s\n", reader.directory());
   absl::PrintF("run         %s\n", manifest.run_id);
   absl::PrintF("iteration   %d\n", manifest.iteration);
-  absl::PrintF("shards      %d, %s\n", manifest.shard_count, HumanBytes(file_bytes));
+  absl::PrintF("shards      %d, %s\n", manifest.shard_count, FormatBytes(file_bytes));
   absl::PrintF("tensors     %d, %d elements\n", manifest.tensors.size(), elements);
 }
 
@@ -151,7 +143,7 @@ absl::Status PrintTensors(const CheckpointReader& reader) {
   for (const TensorEntry& tensor : reader.manifest().tensors) {
     const int64_t bytes = tensor.shape.numel() * SizeOf(tensor.dtype);
     absl::PrintF("%-64s %-5s %-20s %10s", tensor.name, Name(tensor.dtype),
-                 absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]"), HumanBytes(bytes));
+                 absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]"), FormatBytes(bytes));
     if (absl::GetFlag(FLAGS_stats)) {
       MEGATRON_ASSIGN_OR_RETURN(const Stats stats, ComputeStats(reader, tensor));
       const double count = static_cast<double>(std::max<int64_t>(stats.count, 1));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/checkpoint_directory.h"
 #include "megatron/checkpoint/manifest.h"
@@ -98,16 +99,15 @@ class Save {
 
   std::string NeededSpace() const {
     const absl::StatusOr<int64_t> free = fs_.FreeBytes(options_.directory);
-    return absl::StrCat("this rank's part of the checkpoint needs ", NeededBytes(), " bytes, '",
-                        options_.directory, "' has ",
-                        free.ok() ? absl::StrCat(*free) : "an unknown number", " free");
+    return absl::StrCat("this rank's part of the checkpoint needs ", FormatBytes(NeededBytes()),
+                        ", '", options_.directory, "' has ",
+                        free.ok() ? FormatBytes(*free) : "an unknown number of bytes", " free");
   }
 
   absl::Status CheckSpace() {
     const absl::StatusOr<int64_t> free = fs_.FreeBytes(options_.directory);
     if (!free.ok() || *free >= NeededBytes()) return absl::OkStatus();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("saving iteration ", state_.iteration, ": ", NeededSpace()));
+    return absl::ResourceExhaustedError(NeededSpace());
   }
 
   std::string PartPath(int rank) const {

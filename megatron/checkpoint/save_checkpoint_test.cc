@@ -163,7 +163,7 @@ TEST(SaveCheckpointTest, TooLittleSpaceIsToldBeforeWritingWithBothFigures) {
   fs.set_free_bytes(1000);
   EXPECT_THAT(SaveCheckpoint(fs, Options(), TestState(2).Whole()),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("needs "), HasSubstr("'/save' has 1000 free"))));
+                       AllOf(HasSubstr("needs "), HasSubstr("'/save' has 1000 B free"))));
   EXPECT_THAT(fs.List("/save"),
               IsOkAndHolds(ElementsAre("iter_0000001", "latest_checkpointed_iteration.txt")));
 }

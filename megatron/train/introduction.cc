@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
@@ -22,20 +23,20 @@ std::vector<std::string> Advice(const RunOptions& options, int ranks) {
   std::vector<std::string> lines;
   const int cores = AvailableCores();
   if (options.num_threads > cores) {
-    lines.push_back(absl::StrFormat(
-        "WARNING: system.num_threads = %d on %d cores: threads will wait for each other",
-        options.num_threads, cores));
+    lines.push_back(
+        absl::StrFormat("WARNING: system.num_threads = %d on %s: threads will wait for each other",
+                        options.num_threads, FormatQuantity(cores, "core")));
   }
   if (ranks > cores && ranks > 1) {
-    lines.push_back(absl::StrFormat("WARNING: %d ranks share %d cores: fewer ranks are faster here",
-                                    ranks, cores));
+    lines.push_back(absl::StrFormat("WARNING: %d ranks share %s: fewer ranks are faster here",
+                                    ranks, FormatQuantity(cores, "core")));
   }
   const int devices = CudaDeviceCount();
   const ParallelSizes& sizes = options.parallel;
   if (options.device == DeviceType::kCuda && ranks > devices) {
     const bool cut = sizes.tensor * sizes.pipeline > 1;
-    lines.push_back(absl::StrFormat("WARNING: %d ranks share %d GPU%s: %s faster here", ranks,
-                                    devices, devices == 1 ? "" : "s",
+    lines.push_back(absl::StrFormat("WARNING: %d ranks share %s: %s faster here", ranks,
+                                    FormatQuantity(devices, "GPU"),
                                     cut ? "tensor 1 x pipeline 1 is" : "fewer ranks are"));
   }
   return lines;
@@ -52,8 +53,8 @@ std::string DescribeDevice(const PretrainRun& run, int ranks) {
     return absl::StrFormat("device: %d x %s; %s%s%s", std::min(CudaDeviceCount(), ranks),
                            CudaFacts(0).name, all, links.empty() ? "" : ", ", links);
   }
-  return absl::StrFormat("device: cpu (%s), %d threads; %s", ops::IsaName(),
-                         ranks * run.threads_per_rank, all);
+  return absl::StrFormat("device: cpu (%s), %s; %s", ops::IsaName(),
+                         FormatQuantity(ranks * run.threads_per_rank, "thread"), all);
 }
 
 std::string DescribeAttention(ops::AttentionKernel kernel) {
@@ -105,10 +106,10 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
       "all ranks",
       FormatBytes(here.bytes), FormatBytes(run.plan.rank_bytes())));
   const std::string& save = options.checkpoint.save;
-  lines.push_back(absl::StrFormat("training: %d iterations of %d samples, checkpoints %s",
-                                  options.loop.train_iters,
-                                  options.trainer.batch_size.global_batch_size,
-                                  save.empty() ? "off (set checkpoint.save)" : "in " + save));
+  lines.push_back(absl::StrFormat(
+      "training: %s of %s, checkpoints %s", FormatQuantity(options.loop.train_iters, "iteration"),
+      FormatQuantity(options.trainer.batch_size.global_batch_size, "sample"),
+      save.empty() ? "off (set checkpoint.save)" : "in " + save));
   return lines;
 }
 

@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/config/config_error.h"
@@ -393,17 +394,16 @@ class Translator {
     if (world > 0 && world % others == 0) {
       data_parallel_size_ = world / others;
       Put("parallel.data_parallel_size", data_parallel_size_,
-          absl::StrCat(world, " ranks (", source, ") / ", others));
+          absl::StrCat(FormatQuantity(world, "rank"), " (", source, ") / ", others));
     } else if (world > 0) {
-      errors_.push_back(
-          absl::StrCat(source, ": ", world, " ranks cannot be shared out over a layout of ", others,
-                       " (tensor x pipeline x context), nor by Megatron; --world_size=", others,
-                       " says another number"));
+      errors_.push_back(absl::StrCat(
+          source, ": ", FormatQuantity(world, "rank"), " cannot be shared out over a layout of ",
+          others, " (tensor x pipeline x context), nor by Megatron; --world_size=", others,
+          " says another number"));
     } else if (!input_.script.empty() && input_.deepspeed.empty()) {
       Find(Effect::kSaid, Where(command_.line), "the number of ranks",
            absl::StrCat("the command does not say it: data_parallel_size is 1, and the run has ",
-                        others, others == 1 ? " rank" : " ranks",
-                        "; --world_size says another number"));
+                        FormatQuantity(others, "rank"), "; --world_size says another number"));
     }
     // Megatron's padding grows with the tensor-parallel ranks.
     const int64_t tensor = parallel.tensor_model_parallel_size();
@@ -478,7 +478,8 @@ class Translator {
                                      ? IterationsWithRampup(train.samples, batch)
                                      : train.samples / batch;
       Put("train.train_iters", iterations, OriginOf(*train.flag));
-      Find(Effect::kSaid, *train.flag, absl::StrCat("it is ", iterations, " iterations"));
+      Find(Effect::kSaid, *train.flag,
+           absl::StrCat("it is ", FormatQuantity(iterations, "iteration")));
     }
     PutIterations("optimizer.lr_decay_iters", decay, batch);
     PutIterations("optimizer.lr_warmup_iters", warmup, batch);
@@ -491,8 +492,8 @@ class Translator {
     Put(path, iterations, OriginOf(*amount.flag));
     const bool exact = iterations * batch == amount.samples;
     Find(Effect::kSaid, *amount.flag,
-         absl::StrCat("it is ", exact ? "" : "about ", iterations, " iterations of ", batch,
-                      " samples"));
+         absl::StrCat("it is ", exact ? "" : "about ", FormatQuantity(iterations, "iteration"),
+                      " of ", FormatQuantity(batch, "sample")));
   }
 
   // Counts the iterations of a run whose batches grow, as Megatron does.

@@ -435,7 +435,7 @@ TEST(FromMegatronTest, RefusesBadValuesWithTheirLines) {
 TEST(FromMegatronTest, TheLayoutMustFitTheRanks) {
   EXPECT_THAT(TranslateLine(absl::StrCat(kSmall, "--tensor-model-parallel-size 4")),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("1 ranks cannot be shared out over a layout of 4")));
+                       HasSubstr("1 rank cannot be shared out over a layout of 4")));
   FromMegatronInput input;
   input.source = "line";
   input.script = absl::StrCat(kSmall, "--tensor-model-parallel-size 4");

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/base/quantity.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {

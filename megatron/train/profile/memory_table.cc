@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/base/quantity.h"
 #include "megatron/tensor/cuda_device.h"
-#include "megatron/train/trainer/run_plan.h"
 
 namespace megatron {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/train/trainer/flops.h"
@@ -112,18 +113,6 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
   return plan;
 }
 
-std::string FormatBytes(int64_t bytes) {
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  double value = static_cast<double>(bytes);
-  const char* unit = "";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return absl::StrFormat("%.2f %s", value, unit);
-}
-
 std::string FormatCount(int64_t count) {
   std::string digits = absl::StrCat(count);
   for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, ",");
@@ -155,11 +144,11 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
   }
   const int ranks = options.num_ranks(), processes = options.ranks.processes ? ranks : 1;
   const std::string each = processes > 1 ? absl::StrCat(processes, " times ") : "";
-  absl::StrAppendFormat(text, "memory of the %s: %s = %d ranks %s + %sdata %s + %sprogram %s\n",
+  absl::StrAppendFormat(text, "memory of the %s: %s = %s %s + %sdata %s + %sprogram %s\n",
                         processes > 1 ? "processes" : "process",
-                        FormatBytes(plan.machine_bytes(ranks, processes)), ranks,
-                        FormatBytes(plan.rank_bytes()), each, FormatBytes(plan.data_bytes), each,
-                        FormatBytes(plan.program_bytes));
+                        FormatBytes(plan.machine_bytes(ranks, processes)),
+                        FormatQuantity(ranks, "rank"), FormatBytes(plan.rank_bytes()), each,
+                        FormatBytes(plan.data_bytes), each, FormatBytes(plan.program_bytes));
   if (plan.stages[0].sizes.graph_inputs > 0)
     absl::StrAppendFormat(text, "not counted: what CUDA takes for graphs themselves\n");
   if (options.device == DeviceType::kCuda && ranks > 1 &&
@@ -187,14 +176,15 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
   absl::StrAppendFormat(&text, "ranks: %d = %s\n", options.num_ranks(),
                         DescribeSizes(options.parallel));
   if (model.transformer.moe.num_experts > 0) {
-    absl::StrAppendFormat(&text, "experts: %d on %d ranks, each cut over %d\n",
-                          model.transformer.moe.num_experts, options.parallel.expert,
-                          options.parallel.expert_tensor);
+    absl::StrAppendFormat(
+        &text, "experts: %d on %s, each cut over %d\n", model.transformer.moe.num_experts,
+        FormatQuantity(options.parallel.expert, "rank"), options.parallel.expert_tensor);
   }
   absl::StrAppendFormat(&text, "parameters: %s (vocabulary %d, padded to %d)\n",
                         FormatCount(parameters), model.vocab_size, model.padded_vocab_size);
-  absl::StrAppendFormat(&text, "steps: %d of %d samples, %s tokens each, %s in all\n",
-                        options.loop.train_iters, options.trainer.batch_size.global_batch_size,
+  absl::StrAppendFormat(&text, "steps: %d of %s, %s tokens each, %s in all\n",
+                        options.loop.train_iters,
+                        FormatQuantity(options.trainer.batch_size.global_batch_size, "sample"),
                         FormatCount(tokens), FormatCount(tokens * options.loop.train_iters));
   absl::StrAppendFormat(&text,
                         "model FLOPs: %.4g a token and %.4g a step (causal attention counted once; "

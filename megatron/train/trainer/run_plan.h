@@ -46,8 +46,6 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);
 std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,
                           const RunPlan& plan);
 
-// Returns a text like "1.50 GiB".
-std::string FormatBytes(int64_t bytes);
 // Returns a text like "124,439,808".
 std::string FormatCount(int64_t count);
 
