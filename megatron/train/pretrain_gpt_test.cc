@@ -70,6 +70,21 @@ TEST_F(PretrainGptTest, AFailedSaveIsAWarningAndTheRunContinues) {
   }
 }
 
+TEST_F(PretrainGptTest, StepsWhoseGradientsAreNotFiniteAreCountedAtTheEnd) {
+  const auto run = [this](const std::string& loss_scale) {
+    return Run({"--set=precision.fp16=true", "--set=precision.loss_scale=" + loss_scale});
+  };
+  const Outcome skipped = run("1e12");
+  EXPECT_EQ(skipped.exit_code, kExitDone) << skipped.output;
+  EXPECT_TRUE(absl::StrContains(skipped.output,
+                                "WARNING: 12 of 12 iterations changed no weight, because their "
+                                "gradients were not finite\n"))
+      << skipped.output;
+  const Outcome good = run("1");
+  EXPECT_EQ(good.exit_code, kExitDone) << good.output;
+  EXPECT_FALSE(absl::StrContains(good.output, "changed no weight")) << good.output;
+}
+
 // The test set is the validation set here, so the losses must be the same.
 TEST_F(PretrainGptTest, AFinishedModelIsTestedBehindItsCheckpoint) {
   auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), Path("tokens"), TokenType::kU16);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
@@ -75,8 +76,10 @@ ExitCode TrainingLoop::Fail(const absl::Status& error) {
 ExitCode TrainingLoop::Run() {
   const ExitCode code = Train();
   // After a failure of this rank or another its device may never have done what it was given.
-  if (trainer_->groups().world.status().ok() && rank_.failure->Get().ok())
+  if (trainer_->groups().world.status().ok() && rank_.failure->Get().ok()) {
     PrintProfile(profile_.Leave(trainer_->progress().iteration));
+    WarnOfSkippedSteps();
+  }
   return code;
 }
 
@@ -160,6 +163,7 @@ std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
   TrainingProgress& progress = trainer_->progress();
   ++(options().precision.dynamic_loss_scale ? progress.skipped_iterations
                                             : progress.nan_iterations);
+  ++skipped_steps_;
   if (++consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
   return Fail(WithExitCode(
       absl::InternalError(absl::StrCat(
@@ -169,6 +173,15 @@ std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
           "): stopping without a checkpoint. A lower learning rate, a longer warm-up or bf16 may "
           "help.")),
       kExitNumeric));
+}
+
+void TrainingLoop::WarnOfSkippedSteps() {
+  const int64_t steps = trainer_->progress().iteration - first_iteration_;
+  // A dynamic loss scale is found by skipping steps, but not most of them.
+  const bool expected = options().precision.dynamic_loss_scale && 2 * skipped_steps_ <= steps;
+  if (skipped_steps_ == 0 || expected) return;
+  rank_.console->Warn(absl::StrCat(skipped_steps_, " of ", FormatQuantity(steps, "iteration"),
+                                   " changed no weight, because their gradients were not finite"));
 }
 
 bool TrainingLoop::EvaluationIsDue() const {

@@ -83,6 +83,8 @@ class TrainingLoop {
   absl::Status FinishSave();
   // Prints that the save that was started last has failed; `next` says when the next one is.
   void WarnOfFailedSave(const absl::Status& status, absl::string_view next);
+  // Prints how many steps of a run that ends well were skipped, where that is not as it should be.
+  void WarnOfSkippedSteps();
   // Saves and waits until everything is on disk.
   ExitCode SaveAndLeave(ExitCode code);
 
@@ -101,6 +103,7 @@ class TrainingLoop {
   int64_t saved_iteration_ = -1;
   int64_t last_evaluated_iteration_ = -1;
   int64_t consecutive_failures_ = 0;
+  int64_t skipped_steps_ = 0;  // number of steps of this program whose gradients were not finite
 };
 
 }  // namespace megatron
