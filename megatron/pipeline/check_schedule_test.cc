@@ -38,7 +38,7 @@ TEST(CheckScheduleTest, GPipeHasTheBubbleAndMemoryOfItsPaper) {
 TEST(CheckScheduleTest, OneForwardOneBackwardHasTheBubbleAndMemoryOfItsPaper) {
   for (int stages = 1; stages <= kMaxStages; ++stages) {
     for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
-      const auto report = CheckSchedule(OneForwardOneBackwardSchedule(stages, microbatches));
+      const auto report = CheckSchedule(InterleavedSchedule({stages, microbatches}));
       ASSERT_THAT(report, IsOk());
       EXPECT_DOUBLE_EQ(report->time, 3 * (microbatches + stages - 1));
       for (int s = 0; s < stages; ++s) {
@@ -106,8 +106,7 @@ TEST(CheckScheduleTest, SplitBackwardsNeverTakeLongerThan1F1B) {
     for (int stages = 1; stages <= kMaxStages; ++stages) {
       for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {
         const auto zero_bubble = CheckSchedule(ZeroBubbleSchedule(stages, microbatches), costs);
-        const auto plain =
-            CheckSchedule(OneForwardOneBackwardSchedule(stages, microbatches), costs);
+        const auto plain = CheckSchedule(InterleavedSchedule({stages, microbatches}), costs);
         ASSERT_THAT(zero_bubble, IsOk());
         ASSERT_THAT(plain, IsOk());
         EXPECT_LE(zero_bubble->time, plain->time + 1e-9)
@@ -134,10 +133,10 @@ TEST(CheckScheduleTest, PartsMayCostDifferently) {
 TEST(CheckScheduleTest, EveryScheduleIsRightForPartsOfAnyCost) {
   for (int stages = 1; stages <= 4; ++stages) {
     for (int microbatches = stages; microbatches <= 8; microbatches += stages) {
-      for (const Schedule& schedule : {GPipeSchedule(stages, microbatches),
-                                       OneForwardOneBackwardSchedule(stages, microbatches),
-                                       InterleavedSchedule({stages, microbatches, 2, 0}),
-                                       ZeroBubbleSchedule(stages, microbatches)}) {
+      for (const Schedule& schedule :
+           {GPipeSchedule(stages, microbatches), InterleavedSchedule({stages, microbatches}),
+            InterleavedSchedule({stages, microbatches, 2, 0}),
+            ZeroBubbleSchedule(stages, microbatches)}) {
         std::vector<ActionCosts> costs;
         for (int position = 0; position < schedule.positions(); ++position)
           costs.push_back({1.0 + position % 3, 1.5 + position % 2, 0.5});
@@ -230,7 +229,7 @@ std::string DrawSchedule(const ScheduleReport& report) {
 }
 
 TEST(CheckScheduleTest, SaysWhenEachStageRunsWhichAction) {
-  EXPECT_EQ(DrawSchedule(*CheckSchedule(OneForwardOneBackwardSchedule(3, 4))),
+  EXPECT_EQ(DrawSchedule(*CheckSchedule(InterleavedSchedule({3, 4}))),
             "F0 F1 F2 .  .  .  .  B0 B0 F3 B1 B1 .  B2 B2 .  B3 B3\n"
             ".  F0 F1 .  .  B0 B0 F2 B1 B1 F3 B2 B2 .  B3 B3 .  .\n"
             ".  .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 .  .  .  .\n");

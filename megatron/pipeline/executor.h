@@ -3,7 +3,7 @@
 // Every rank of `pipeline` calls it with the plan of its own stage (its rank) of one schedule. With
 // one stage and one chunk there are no messages and no edges, only calls of the Stage.
 //
-//   const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(stages, microbatches), stage);
+//   const StagePlan plan = PlanStage(InterleavedSchedule({stages, microbatches}), stage);
 //   ... plan.slots[chunk]: how many micro-batches the Stage must hold at once ...
 //   MEGATRON_RETURN_IF_ERROR(RunSchedule(plan, &stage, groups.pipeline, &edges, stream));
 #ifndef MEGATRON_PIPELINE_EXECUTOR_H_

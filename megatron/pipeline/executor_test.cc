@@ -192,7 +192,7 @@ Schedule SplitBackwards(Schedule schedule) {
 
 TEST(ExecutorTest, OneStageComputesTheDerivative) {
   // d loss / d w of a single part is the sum of its inputs.
-  const Result result = RunStages(OneForwardOneBackwardSchedule(1, 3));
+  const Result result = RunStages(InterleavedSchedule({1, 3}));
   float expected = 0;
   double loss = 0;
   for (int m = 0; m < 3; ++m) {
@@ -210,8 +210,8 @@ TEST(ExecutorTest, AnyNumberOfStagesGivesTheSerialResultBitForBit) {
     const Result serial = RunSerially(4, microbatches);
     EXPECT_NE(serial.loss, 0);
     EXPECT_EQ(RunStages(GPipeSchedule(4, microbatches)), serial) << microbatches;
-    EXPECT_EQ(RunStages(OneForwardOneBackwardSchedule(4, microbatches)), serial) << microbatches;
-    EXPECT_EQ(RunStages(SplitBackwards(OneForwardOneBackwardSchedule(4, microbatches))), serial);
+    EXPECT_EQ(RunStages(InterleavedSchedule({4, microbatches})), serial) << microbatches;
+    EXPECT_EQ(RunStages(SplitBackwards(InterleavedSchedule({4, microbatches}))), serial);
     EXPECT_EQ(RunStages(InterleavedSchedule({2, microbatches, 2, 0})), serial) << microbatches;
     EXPECT_EQ(RunStages(SplitBackwards(InterleavedSchedule({2, microbatches, 2, 3}))), serial);
     EXPECT_EQ(RunStages(ZeroBubbleSchedule(4, microbatches)), serial) << microbatches;
@@ -248,7 +248,7 @@ TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
 }
 
 TEST(ExecutorTest, StopsWhenAPeerFails) {
-  const Schedule schedule = OneForwardOneBackwardSchedule(2, 8);
+  const Schedule schedule = InterleavedSchedule({2, 8});
   const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& pipeline) {
     if (rank == 1) return absl::InternalError("lost");
     ThreadPool pool(1);

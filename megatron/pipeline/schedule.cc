@@ -87,10 +87,6 @@ std::vector<Action> PlanGPipe(int stage, int stages, int microbatches) {
   return actions;
 }
 
-std::vector<Action> Plan1F1B(int stage, int stages, int microbatches) {
-  return PlanInterleaved(stage, {stages, microbatches, 1, 0});
-}
-
 std::vector<Action> PlanInterleaved(int stage, InterleavedOptions options) {
   CheckStage(stage, options.stages, options.microbatches);
   options = WithGroup(options);
@@ -129,10 +125,6 @@ Schedule GPipeSchedule(int stages, int microbatches) {
   Schedule schedule{stages, 1, microbatches};
   for (int s = 0; s < stages; ++s) schedule.actions.push_back(PlanGPipe(s, stages, microbatches));
   return schedule;
-}
-
-Schedule OneForwardOneBackwardSchedule(int stages, int microbatches) {
-  return InterleavedSchedule({stages, microbatches, 1, 0});
 }
 
 Schedule InterleavedSchedule(const InterleavedOptions& options) {

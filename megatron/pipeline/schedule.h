@@ -84,14 +84,14 @@ struct Schedule {
 // Huang et al. 2019, "GPipe".
 std::vector<Action> PlanGPipe(int stage, int stages, int microbatches);
 
-// Forwards until the pipeline is full, then one forward and one backward in turn: stage s holds at
-// most stages - s micro-batches. Narayanan et al. 2019, "PipeDream" (with flush).
-std::vector<Action> Plan1F1B(int stage, int stages, int microbatches);
-
-// 1F1B over several chunks a stage: a bubble smaller by the number of chunks for more messages.
-// Micro-batches go in groups of `group` (0: as many as there are stages) through one chunk after
-// the other. The last group may be smaller, but not smaller than the number of stages. Narayanan et
-// al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters".
+// With one chunk 1F1B: forwards until the pipeline is full, then one forward and one backward in
+// turn, so that stage s holds at most stages - s micro-batches. Narayanan et al. 2019, "PipeDream"
+// (with flush).
+//
+// With several chunks a stage interleaved 1F1B: a bubble smaller by the number of chunks for more
+// messages. Micro-batches go in groups of `group` (0: as many as there are stages) through one
+// chunk after the other. The last group may be smaller, but not smaller than the number of stages.
+// Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters".
 struct InterleavedOptions {
   int stages = 1;
   int microbatches = 1;
@@ -111,7 +111,6 @@ std::vector<Action> PlanForwards(int stage, const InterleavedOptions& options);
 
 // The same for all stages.
 Schedule GPipeSchedule(int stages, int microbatches);
-Schedule OneForwardOneBackwardSchedule(int stages, int microbatches);
 Schedule InterleavedSchedule(const InterleavedOptions& options);
 Schedule ZeroBubbleSchedule(int stages, int microbatches);
 Schedule ForwardSchedule(const InterleavedOptions& options,

@@ -18,14 +18,14 @@ TEST(ScheduleTest, GPipeForwardsEverythingFirst) {
 }
 
 TEST(ScheduleTest, OneForwardOneBackwardFillsThePipelineFirst) {
-  EXPECT_EQ(Text(Plan1F1B(0, 3, 4)), "F0 F1 F2 B0 F3 B1 B2 B3");
-  EXPECT_EQ(Text(Plan1F1B(1, 3, 4)), "F0 F1 B0 F2 B1 F3 B2 B3");
-  EXPECT_EQ(Text(Plan1F1B(2, 3, 4)), "F0 B0 F1 B1 F2 B2 F3 B3");
+  EXPECT_EQ(Text(PlanInterleaved(0, {3, 4})), "F0 F1 F2 B0 F3 B1 B2 B3");
+  EXPECT_EQ(Text(PlanInterleaved(1, {3, 4})), "F0 F1 B0 F2 B1 F3 B2 B3");
+  EXPECT_EQ(Text(PlanInterleaved(2, {3, 4})), "F0 B0 F1 B1 F2 B2 F3 B3");
 }
 
 TEST(ScheduleTest, FewMicrobatchesNeverFillThePipeline) {
-  EXPECT_EQ(Text(Plan1F1B(0, 4, 2)), "F0 F1 B0 B1");
-  EXPECT_EQ(Text(Plan1F1B(0, 1, 2)), "F0 B0 F1 B1");
+  EXPECT_EQ(Text(PlanInterleaved(0, {4, 2})), "F0 F1 B0 B1");
+  EXPECT_EQ(Text(PlanInterleaved(0, {1, 2})), "F0 B0 F1 B1");
 }
 
 // Two stages of two chunks: warm-up is 2 (stages behind) + one group of 2 micro-batches, which is
@@ -35,14 +35,6 @@ TEST(ScheduleTest, InterleavingPassesGroupsThroughOneChunkAfterTheOther) {
             "F0 F1 F0.1 F1.1 F2 B0.1 F3 B1.1 F2.1 B0 F3.1 B1 B2.1 B3.1 B2 B3");
   EXPECT_EQ(Text(PlanInterleaved(1, {2, 4, 2, 0})),
             "F0 F1 F0.1 B0.1 F1.1 B1.1 F2 B0 F3 B1 F2.1 B2.1 F3.1 B3.1 B2 B3");
-}
-
-TEST(ScheduleTest, OneChunkIsPlainOneForwardOneBackward) {
-  for (int stages = 1; stages <= 4; ++stages) {
-    for (int stage = 0; stage < stages; ++stage) {
-      EXPECT_EQ(PlanInterleaved(stage, {stages, 6, 1, 0}), Plan1F1B(stage, stages, 6));
-    }
-  }
 }
 
 TEST(ScheduleTest, PartsGoRoundOrBackAndForth) {

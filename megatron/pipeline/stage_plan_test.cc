@@ -169,7 +169,7 @@ TEST(StagePlanTest, PlansOfEverySmallScheduleRunWithoutBuffering) {
     for (int microbatches = 1; microbatches <= 9; ++microbatches) {
       SCOPED_TRACE(testing::Message() << stages << " stages, " << microbatches << " micro-batches");
       EXPECT_EQ(PlanPlayer(GPipeSchedule(stages, microbatches)).Play(), "");
-      EXPECT_EQ(PlanPlayer(OneForwardOneBackwardSchedule(stages, microbatches)).Play(), "");
+      EXPECT_EQ(PlanPlayer(InterleavedSchedule({stages, microbatches})).Play(), "");
       EXPECT_EQ(PlanPlayer(ZeroBubbleSchedule(stages, microbatches)).Play(), "");
       EXPECT_EQ(PlanPlayer(ZeroBubbleVSchedule(stages, microbatches)).Play(), "");
       for (int chunks = 1; chunks <= 3; ++chunks) {
@@ -236,7 +236,7 @@ TEST(StagePlanTest, PlansOfRandomSchedulesRunWithoutBuffering) {
 }
 
 TEST(StagePlanTest, OneStageHasNoMessagesAndOneSlot) {
-  const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(1, 5), 0);
+  const StagePlan plan = PlanStage(InterleavedSchedule({1, 5}), 0);
   EXPECT_EQ(plan.steps.size(), 10u);
   for (const Step& step : plan.steps) EXPECT_FALSE(step.is_exchange());
   EXPECT_EQ(plan.slots, std::vector<int>({1}));
@@ -245,7 +245,7 @@ TEST(StagePlanTest, OneStageHasNoMessagesAndOneSlot) {
 
 TEST(StagePlanTest, OneForwardOneBackwardNeedsASlotPerStageBehind) {
   for (int stage = 0; stage < 4; ++stage) {
-    const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(4, 16), stage);
+    const StagePlan plan = PlanStage(InterleavedSchedule({4, 16}), stage);
     EXPECT_EQ(plan.slots, std::vector<int>({4 - stage}));
     // An input arrives during the backward before its forward.
     EXPECT_EQ(plan.input_slots, std::vector<int>({stage == 0 ? 0 : 4 - stage + 1}));
@@ -255,8 +255,7 @@ TEST(StagePlanTest, OneForwardOneBackwardNeedsASlotPerStageBehind) {
 // Stage s of ZB-H1 puts off s micro-batches, and one more while it takes the next.
 TEST(StagePlanTest, OnlySplitBackwardsHaveDeferredSlots) {
   for (int stage = 0; stage < 4; ++stage) {
-    EXPECT_EQ(PlanStage(OneForwardOneBackwardSchedule(4, 16), stage).deferred_slots,
-              std::vector<int>({0}));
+    EXPECT_EQ(PlanStage(InterleavedSchedule({4, 16}), stage).deferred_slots, std::vector<int>({0}));
     const StagePlan plan = PlanStage(ZeroBubbleSchedule(4, 16), stage);
     EXPECT_EQ(plan.deferred_slots, std::vector<int>({stage + 1}));
     EXPECT_EQ(plan.slots, std::vector<int>({4}));
@@ -281,7 +280,7 @@ TEST(StagePlanTest, ZeroBubbleVSendsNothingAtTheTurn) {
 
 TEST(StagePlanTest, SendsAndReceivesShareAnExchange) {
   // Stage 0 of 2 sends an input and receives a gradient at once in the middle of 1F1B.
-  const StagePlan plan = PlanStage(OneForwardOneBackwardSchedule(2, 4), 0);
+  const StagePlan plan = PlanStage(InterleavedSchedule({2, 4}), 0);
   int both = 0;
   for (const Step& step : plan.steps) {
     if (!step.sends.empty() && !step.receives.empty()) ++both;
@@ -314,7 +313,7 @@ std::vector<std::string> Outline(const StagePlan& plan) {
 TEST(StagePlanTest, RoundingOfTimesDelaysNoMessage) {
   for (int microbatches = 4; microbatches <= 12; ++microbatches) {
     for (const Schedule& schedule :
-         {OneForwardOneBackwardSchedule(4, microbatches), ZeroBubbleSchedule(4, microbatches),
+         {InterleavedSchedule({4, microbatches}), ZeroBubbleSchedule(4, microbatches),
           InterleavedSchedule({4, microbatches, 2, 4}), ZeroBubbleVSchedule(4, microbatches)}) {
       for (int stage = 0; stage < schedule.stages; ++stage) {
         EXPECT_EQ(Outline(PlanStage(schedule, stage, ActionCosts{0.1, 0.1, 0.1})),
