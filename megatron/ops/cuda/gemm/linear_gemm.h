@@ -35,6 +35,8 @@ LinearGemm BackwardWeightGemm(const Tensor& dy_TO, const Tensor& x_TI, const Ten
 // Also computes sums (fp32) = column sums of dy.
 LinearGemm BackwardWeightAndBiasGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI,
                                      const Tensor& sums_O);
+// No layer uses the next two: kernels_benchmark compares them with what layers use.
+//
 // pre = x w^T + bias, y = GELU(pre).
 LinearGemm ForwardGeluGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor& bias_O,
                            const Tensor& pre_TO, const Tensor& y_TO);
