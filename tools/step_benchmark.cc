@@ -1,7 +1,8 @@
 // Measures one training step of a model on this machine: its speed, the time of each operation, and
 // both in relation to the rate of the matrix products alone, ours and Eigen's, on the step's own
-// shapes, and to the peak of fused multiply-adds, in the same process. For BERT it also compares a step of packed samples of any length with
-// the step of as many samples that are padded to the longest.
+// shapes, and to the peak of fused multiply-adds, in the same process. For BERT it also compares a
+// step of packed samples of any length with the step of as many samples that are padded to the
+// longest.
 //
 //   bazel run //tools:step_benchmark -- --config=gpt2_124m --micro_batch_size=4 --seq_length=256
 //   bazel run //tools:step_benchmark -- --config=bert_345m --vocab_size=30522 --seq_length=512
@@ -18,6 +19,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/philox.h"
 #include "megatron/base/status_macros.h"
@@ -303,6 +305,8 @@ absl::StatusOr<LoadedConfig> LoadModel() {
   return LoadConfig(absl::GetFlag(FLAGS_config), overrides, ConfigPurpose::kRun);
 }
 
+int Rounds() { return std::max(1, absl::GetFlag(FLAGS_rounds)); }
+
 // `seconds` is the time of all runs of the part, `peak` is in GFLOP/s.
 void Print(const Part& part, double seconds, double step, double peak) {
   std::printf("  %-36s %9.1f ms %5.1f %%", part.name.c_str(), seconds * 1e3, 100 * seconds / step);
@@ -314,10 +318,9 @@ void Print(const Part& part, double seconds, double step, double peak) {
 // Steps of samples of any length and of samples that are all padded to the longest, in turn.
 absl::Status ComparePacked(Trainer* trainer, const RandomTokens& packed,
                            const RandomTokens& padded) {
-  const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
   std::vector<double> packed_steps, padded_steps;
   double tokens = 0, all_tokens = 0;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < Rounds(); ++round) {
     const int64_t first = trainer->progress().consumed_train_samples;
     absl::Status status;
     packed_steps.push_back(
@@ -340,6 +343,73 @@ absl::Status ComparePacked(Trainer* trainer, const RandomTokens& packed,
   return absl::OkStatus();
 }
 
+// Seconds of every round.
+struct Times {
+  std::vector<double> steps;
+  std::vector<double> products, eigen_products;      // those of all parts together
+  std::map<std::string, std::vector<double>> parts;  // by name
+  std::vector<double> peaks;                         // FLOP/s of multiply-adds alone
+};
+
+absl::StatusOr<Times> MeasureTimes(Trainer* trainer, const RandomTokens& source, StepParts* parts,
+                                   ThreadPool* pool) {
+  Times times;
+  absl::Status status;
+  auto step = [&] { status = trainer->Step(source, false, nullptr).status(); };
+  step();
+  for (Part& part : parts->parts()) part.run();
+  // Steps and products take turns, so that changes in the machine's speed affect both.
+  for (int round = 0; round < Rounds(); ++round) {
+    times.steps.push_back(Seconds(step));
+    MEGATRON_RETURN_IF_ERROR(status);
+    double products = 0, eigen_products = 0;
+    for (Part& part : parts->parts()) {
+      const double seconds = Seconds(part.run) * static_cast<double>(part.count);
+      times.parts[part.name].push_back(seconds);
+      if (part.eigen == nullptr) continue;
+      products += seconds;
+      eigen_products += Seconds(part.eigen) * static_cast<double>(part.count);
+      times.peaks.push_back(ops::MeasureFmaPeak(pool));
+    }
+    times.products.push_back(products);
+    times.eigen_products.push_back(eigen_products);
+  }
+  return times;
+}
+
+// Prints the rates of the step and of its products. `step_flops` are the model's.
+void PrintRates(const Times& times, const std::vector<Part>& parts, double tokens,
+                double step_flops) {
+  double product_flops = 0;
+  for (const Part& part : parts) product_flops += part.flops * static_cast<double>(part.count);
+  const double seconds = Median(times.steps), step_rate = step_flops / seconds * 1e-9;
+  const double our_rate = product_flops / Median(times.products) * 1e-9,
+               eigen_rate = product_flops / Median(times.eigen_products) * 1e-9,
+               peak = Median(times.peaks) * 1e-9;
+  std::printf("step: %.1f ms, %.1f tokens/s, %.1f model GFLOP/s\n", seconds * 1e3, tokens / seconds,
+              step_rate);
+  std::printf(
+      "matrix products alone, the step's shapes: %.1f GFLOP/s ours, %.1f Eigen's (fp32): ratio "
+      "%.3f\n",
+      our_rate, eigen_rate, our_rate / eigen_rate);
+  std::printf("step / better of the two: %.1f %%\n",
+              100 * step_rate / std::max(our_rate, eigen_rate));
+  std::printf(
+      "fused multiply-adds alone: %.1f GFLOP/s; products / peak: %.1f %%, step / peak: %.1f %%\n",
+      peak, 100 * our_rate / peak, 100 * step_rate / peak);
+}
+
+void PrintParts(const Times& times, const std::vector<Part>& parts) {
+  const double seconds = Median(times.steps), peak = Median(times.peaks) * 1e-9;
+  double rest = seconds;
+  for (const Part& part : parts) {
+    const double part_seconds = Median(times.parts.at(part.name));
+    Print(part, part_seconds, seconds, peak);
+    rest -= part_seconds;
+  }
+  Print({"the rest (activations, embedding, optimizer, data)"}, rest, seconds, peak);
+}
+
 absl::Status Benchmark(const std::vector<std::string>&) {
   MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
   MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadModel());
@@ -357,62 +427,18 @@ absl::Status Benchmark(const std::vector<std::string>&) {
   const ModelOptions& model = options.trainer.model;
   const RandomTokens source(length, length, model.vocab_size);
   StepParts parts(model, samples, length, &pool);
+  MEGATRON_ASSIGN_OR_RETURN(const Times times, MeasureTimes(trainer.get(), source, &parts, &pool));
 
-  const int rounds = std::max(1, absl::GetFlag(FLAGS_rounds));
-  std::vector<double> steps, ours, eigens, peaks;
-  std::map<std::string, std::vector<double>> times;
-  absl::Status status;
-  auto step = [&] { status = trainer->Step(source, false, nullptr).status(); };
-  step();
-  for (Part& part : parts.parts()) part.run();
-  // Steps and products take turns, so that changes in the machine's speed affect both.
-  for (int round = 0; round < rounds; ++round) {
-    steps.push_back(Seconds(step));
-    MEGATRON_RETURN_IF_ERROR(status);
-    double our = 0, eigen = 0;
-    for (Part& part : parts.parts()) {
-      const double seconds = Seconds(part.run) * static_cast<double>(part.count);
-      times[part.name].push_back(seconds);
-      if (part.eigen == nullptr) continue;
-      our += seconds;
-      eigen += Seconds(part.eigen) * static_cast<double>(part.count);
-      peaks.push_back(ops::MeasureFmaPeak(&pool));
-    }
-    ours.push_back(our);
-    eigens.push_back(eigen);
-  }
-
-  double gemm_flops = 0;
-  for (const Part& part : parts.parts()) gemm_flops += part.flops * static_cast<double>(part.count);
-  const double seconds = Median(steps), tokens = static_cast<double>(samples * length);
-  const double flops = tokens * FlopsPerToken(loaded.config.model(), model.padded_vocab_size,
-                                              FlopsConvention::kCausalHalved);
-  const double our_rate = gemm_flops / Median(ours) * 1e-9,
-               eigen_rate = gemm_flops / Median(eigens) * 1e-9;
   std::printf("%s, %s, %d x %d tokens, %s, %d threads; medians of %d\n",
               absl::GetFlag(FLAGS_config).c_str(), Name(model.transformer.dtype),
               static_cast<int>(samples), static_cast<int>(length), ops::IsaName(),
-              pool.num_threads(), rounds);
-  std::printf("step: %.1f ms, %.1f tokens/s, %.1f model GFLOP/s\n", seconds * 1e3, tokens / seconds,
-              flops / seconds * 1e-9);
-  std::printf(
-      "matrix products alone, the step's shapes: %.1f GFLOP/s ours, %.1f Eigen's (fp32): ratio "
-      "%.3f\n",
-      our_rate, eigen_rate, our_rate / eigen_rate);
-  const double peak = Median(peaks) * 1e-9;
-  std::printf("step / better of the two: %.1f %%\n",
-              100 * flops / seconds * 1e-9 / std::max(our_rate, eigen_rate));
-  std::printf(
-      "fused multiply-adds alone: %.1f GFLOP/s; products / peak: %.1f %%, step / peak: %.1f %%\n",
-      peak, 100 * our_rate / peak, 100 * flops / seconds * 1e-9 / peak);
-  double rest = seconds;
-  for (const Part& part : parts.parts()) {
-    const double part_seconds = Median(times[part.name]);
-    Print(part, part_seconds, seconds, peak);
-    rest -= part_seconds;
-  }
-  Print({"the rest (activations, embedding, optimizer, data)"}, rest, seconds, peak);
-  if (model.kind != ModelKind::kBert) return absl::OkStatus();
+              pool.num_threads(), Rounds());
+  const double tokens = static_cast<double>(samples * length);
+  PrintRates(times, parts.parts(), tokens,
+             tokens * FlopsPerToken(loaded.config.model(), model.padded_vocab_size,
+                                    FlopsConvention::kCausalHalved));
+  PrintParts(times, parts.parts());
+  if (!options.trainer.packing.lengths_vary()) return absl::OkStatus();
   int64_t shortest = absl::GetFlag(FLAGS_shortest_sample);
   if (shortest == 0) shortest = std::max<int64_t>(1, length / 4);
   return ComparePacked(trainer.get(), RandomTokens(shortest, length, model.vocab_size), source);
