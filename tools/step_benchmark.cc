@@ -347,7 +347,7 @@ absl::Status ComparePacked(Trainer* trainer, const RandomTokens& packed,
 struct Times {
   std::vector<double> steps;
   std::vector<double> products, eigen_products;      // those of all parts together
-  std::map<std::string, std::vector<double>> parts;  // by name
+  std::map<std::string, std::vector<double>> parts;  // those of each part, by its name
   std::vector<double> peaks;                         // FLOP/s of multiply-adds alone
 };
 
