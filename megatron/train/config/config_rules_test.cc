@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
@@ -52,8 +53,11 @@ TEST(ConfigRulesTest, EveryConditionNamesAFieldAndAValueThatItTakes) {
         double number;
         if (condition.kind == Condition::Kind::kAbove) {
           EXPECT_TRUE(absl::SimpleAtod(condition.value, &number)) << path;
+        } else if (!condition.value.empty() && field.enum_type() == nullptr) {
+          ASSERT_TRUE(absl::SimpleAtod(condition.value, &number)) << path;
+          EXPECT_EQ(absl::StrCat(number), condition.value) << path;  // they are compared as texts
+          EXPECT_TRUE(RangeOf(field).Contains(number)) << path;
         } else if (!condition.value.empty()) {
-          ASSERT_NE(field.enum_type(), nullptr) << path;
           EXPECT_NE(field.enum_type()->FindValueByName(condition.value), nullptr) << path;
         }
       }
