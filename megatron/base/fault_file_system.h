@@ -30,7 +30,7 @@ class FaultFileSystem : public WrappedFileSystem {
 
   // The number of operations since the last FailAt or ClearFault.
   int operation_count() const { return count_; }
-  // Whether an operation has failed since the last FailAt or ClearFault.
+  // Returns whether an operation has failed since the last FailAt or ClearFault.
   bool has_failed() const { return has_failed_; }
 
  private:

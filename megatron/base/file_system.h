@@ -38,7 +38,7 @@ class WritableFile {
   // If it fails, any prefix of `data` may have been written.
   virtual absl::Status Append(absl::string_view data) = 0;
   virtual absl::Status Sync() = 0;
-  // Must be the last call, and is called at most once.
+  // Closes the file. It must be the last call, and is called at most once.
   virtual absl::Status Close() = 0;
 };
 

@@ -40,8 +40,8 @@ class WrappedFileSystem : public FileSystem {
   friend class WrappedWritableFile;
   friend class WrappedRandomAccessFile;
 
-  // Called before each operation, also those of the files, on whatever thread it runs. If it fails,
-  // the operation is not done (except for a part of an Append), and End is not called.
+  // Begin is called before each operation, also those of the files, on whatever thread it runs. If
+  // it fails, the operation is not done (except for a part of an Append), and End is not called.
   virtual absl::Status Begin(const Operation& operation) = 0;
   virtual void End() {}
   // Returns the part of `data` that an Append writes although Begin has failed.

@@ -20,8 +20,8 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& fs, const std::string& path);
 // a shard's header. kNotFound where neither tells.
 absl::StatusOr<std::string> ReadRunId(FileSystem& fs, const std::string& directory);
 
-// Whether it is a directory, not a link, that holds files of a checkpoint only, by their names, or
-// nothing.
+// Returns whether `directory` is one, not a link, that holds files of a checkpoint only, by their
+// names, or nothing.
 bool HoldsOnlyCheckpointFiles(FileSystem& fs, const std::string& directory);
 
 // Removes a directory that HoldsOnlyCheckpointFiles; of any other removes nothing and fails.

@@ -22,7 +22,7 @@ struct ShardedTensor {
   Shape offset;  // start of the block in the global tensor
   // Ranks that hold the same block number themselves; only replica 0 writes.
   int replica = 0;
-  // Set only for saving, and only for a tensor that is too large to be in memory all at once:
+  // The writer of a tensor that is too large to be in memory all at once, which only saving has:
   // `tensor` is on the meta device, and when its turn comes this writes its values into memory of
   // that type and shape, which is zero.
   std::function<absl::Status(const Tensor& out)> source;

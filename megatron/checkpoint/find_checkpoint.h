@@ -14,7 +14,8 @@ namespace megatron {
 struct FoundCheckpoint {
   int64_t iteration = 0;
   std::string directory;  // the directory for CheckpointReader::Open
-  // For the log, what was wrong with the checkpoints that should have been taken instead.
+  // Lines for the log about what was wrong with the checkpoints that should have been taken
+  // instead.
   std::vector<std::string> warnings;
 };
 

@@ -58,7 +58,7 @@ struct Interval {
   const TensorEntry* tensor = nullptr;
 };
 
-// Whether the intervals fill the shard's file from the end of its header to its own end.
+// Checks that the intervals fill the shard's file from the end of its header to its own end.
 absl::Status CheckShard(const ShardEntry& shard, std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end(),
             [](const Interval& a, const Interval& b) { return a.begin < b.begin; });

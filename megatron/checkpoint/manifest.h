@@ -73,7 +73,7 @@ int64_t PieceBytes(const TensorEntry& tensor, const Piece& piece);
 // The entry of that name, or null.
 const TensorEntry* FindTensor(const Manifest& manifest, absl::string_view name);
 
-// Whether the manifest describes its shards without gap or overlap, each piece lies inside its
+// Checks that the manifest describes its shards without gap or overlap, each piece lies inside its
 // tensor, and no size overflows. Errors name the tensor or shard.
 absl::Status CheckManifest(const Manifest& manifest);
 // Also checks that every shard is there and that each tensor's elements are stored exactly once.

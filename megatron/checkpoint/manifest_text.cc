@@ -59,7 +59,7 @@ std::string ShapeText(const Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ","), "]");
 }
 
-// "[", each item on a line of its own, "]"; or with other brackets.
+// Appends "[", each item on a line of its own, "]"; or with other brackets.
 template <typename Items, typename Append>
 void AppendList(absl::string_view brackets, const Items& items, std::string* out, Append append) {
   out->push_back(brackets[0]);
@@ -157,7 +157,7 @@ class Scanner {
   int64_t Int() {
     const absl::string_view token = Token("-0123456789");
     int64_t value = 0;
-    // Only the canonical spelling: no leading zeros, no "-0".
+    // Only the canonical spelling is read: no leading zeros, no "-0".
     if (!absl::SimpleAtoi(token, &value) || absl::StrCat(value) != token) {
       Fail("expected an integer of at most 64 bits");
     }

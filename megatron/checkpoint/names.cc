@@ -30,8 +30,8 @@ absl::string_view Suffix(DirectoryKind kind) {
   return "";
 }
 
-// Whether `name` is the prefix, an index below a count, and the suffix, each number spelled as
-// "%05d".
+// Returns whether `name` is the prefix, an index below a count, and the suffix, each number spelled
+// as "%05d".
 bool ParseNumberedName(absl::string_view name, absl::string_view prefix, absl::string_view suffix,
                        int* index) {
   absl::string_view numbers = name;

@@ -27,15 +27,15 @@ struct IterationDirectory {
   DirectoryKind kind = DirectoryKind::kFinal;
 };
 
-// "iter_0001000", "iter_0001000.tmp", "iter_0001000.old"
+// Returns "iter_0001000", "iter_0001000.tmp" or "iter_0001000.old".
 std::string DirectoryName(int64_t iteration, DirectoryKind kind = DirectoryKind::kFinal);
-// False unless DirectoryName gives this name.
+// Returns false unless DirectoryName gives this name.
 bool ParseDirectoryName(absl::string_view name, IterationDirectory* directory);
 
 std::string ShardFileName(int index, int count);  // "shard_00003_of_00008.bin"
 std::string PartFileName(int index, int count);   // "part_00003_of_00008.json"
 
-// False unless ShardFileName(*index, any count) gives this name.
+// Returns false unless ShardFileName(*index, any count) gives this name.
 bool ParseShardFileName(absl::string_view name, int* index);
 bool IsShardOrPartFileName(absl::string_view name);
 

@@ -26,18 +26,18 @@ struct Rectangle {
   }
 };
 
-// "[0:4, 8:16]"
+// Returns "[0:4, 8:16]".
 std::string ToString(const Rectangle& rectangle);
 
-// Whether they have a common element; `common` is then set. Same rank.
+// Returns whether two rectangles of the same rank have a common element; `common` is then set.
 bool Intersect(const Rectangle& a, const Rectangle& b, Rectangle* common);
 
-// Whether start and extent are nowhere negative and the rectangle ends inside the shape. Any
-// integers are fine.
+// Returns whether start and extent are nowhere negative and the rectangle ends inside the shape.
+// Any integers are fine.
 bool IsInside(const Rectangle& rectangle, const Shape& shape);
 
-// Whether each element of the shape is in exactly one of the rectangles, which must be inside it
-// and not empty. n of them take O(n log n), however they lie.
+// Returns whether each element of the shape is in exactly one of the rectangles, which must be
+// inside it and not empty. n of them take O(n log n), however they lie.
 bool CoverExactlyOnce(const std::vector<Rectangle>& rectangles, const Shape& shape);
 
 // Elements [begin, end) of a tensor of this shape, counted in row-major order, as the fewest

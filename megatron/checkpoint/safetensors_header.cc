@@ -23,7 +23,8 @@ struct TypeInfo {
   int bits;
 };
 
-// Ascending in the order in which the format's library stores them from the last to the first.
+// The types ascend in the order in which the format's library stores them from the last to the
+// first.
 constexpr TypeInfo kTypes[] = {
     {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
     {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},
@@ -171,7 +172,7 @@ class HeaderHandler : public StrictJsonHandler {
   std::vector<int64_t> offsets_;
 };
 
-// -1 where the product overflows or isn't whole bytes.
+// Returns -1 where the product overflows or isn't whole bytes.
 int64_t TensorBytes(const SafetensorsTensor& tensor) {
   int64_t bits = FindType(tensor.dtype)->bits;
   for (int64_t dim : tensor.shape) {

@@ -83,7 +83,7 @@ class IndexHandler : public StrictJsonHandler {
   }
 
  private:
-  // Fine below other keys than the map's.
+  // Returns whether the value is allowed, which it is below other keys than the map's.
   bool Other(absl::string_view what) {
     return depth_ > 0 && !(depth_ == 1 && in_map_value_) && !in_map_ ? true : Unexpected(what);
   }

@@ -26,15 +26,16 @@ inline constexpr int64_t kMaxSafetensorsIndexBytes = int64_t{64} << 20;
 // Files by the tensors that are in them.
 using SafetensorsIndex = std::map<std::string, std::string>;
 
-// Made for hostile text: duplicate keys are refused, and names of files that are more than a name
-// (of letters, digits, '.', '_' and '-', ending in .safetensors). What "metadata" says is not
-// needed and not believed. kDataLoss says what is wrong.
+// Parses text that may be hostile: duplicate keys are refused, and names of files that are more
+// than a name (of letters, digits, '.', '_' and '-', ending in .safetensors). What "metadata" says
+// is not needed and not believed. kDataLoss says what is wrong.
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view text);
 
 // The text of the index file. `total_bytes` are those of all tensors.
 std::string SerializeSafetensorsIndex(const SafetensorsIndex& index, int64_t total_bytes);
 
-// "model-00001-of-00002.safetensors" for index 0 of 2; "model.safetensors" for the only one.
+// Returns "model-00001-of-00002.safetensors" for index 0 of 2; "model.safetensors" for the only
+// one.
 std::string SafetensorsShardName(size_t index, size_t count);
 
 // Shares tensors out over files, in order, each with at most `max_bytes` of them unless one tensor

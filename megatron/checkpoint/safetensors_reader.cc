@@ -22,7 +22,7 @@ absl::StatusOr<SafetensorsIndex> ReadIndex(const std::string& path) {
   return index;
 }
 
-// Whether the file's tensors are those that the index places there.
+// Checks that the file's tensors are those that the index places there.
 absl::Status CheckAgainstIndex(const SafetensorsIndex& index, const std::string& name,
                                const SafetensorsFile& file) {
   std::set<absl::string_view> expected;

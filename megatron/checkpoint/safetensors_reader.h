@@ -52,9 +52,9 @@ class SafetensorsModel {
  public:
   static absl::StatusOr<SafetensorsModel> Open(const std::string& directory);
 
-  // Ascending.
+  // Returns the names, ascending.
   std::vector<absl::string_view> Names() const;
-  // Null where there is none of that name.
+  // Returns null where there is none of that name.
   const SafetensorsTensor* Find(absl::string_view name) const;
   // `tensor` is one that Find returned.
   absl::string_view Bytes(const SafetensorsTensor& tensor) const;

@@ -50,7 +50,8 @@ absl::Status SaveByRanks(FileSystem& fs, const TestState& state, int world_size)
   return results[0];
 }
 
-// Whether the newest checkpoint is whole and holds the state of its iteration; that iteration.
+// Checks that the newest checkpoint is whole and holds the state of its iteration, which it
+// returns.
 absl::StatusOr<int64_t> LatestWholeIteration(FileSystem& fs) {
   const auto found = FindLatestCheckpoint(fs, "/save", Check::kContents);
   if (!found.ok()) return found.status();

@@ -26,10 +26,10 @@ struct ShardHeader {
   }
 };
 
-// "shard 3 of 8 of iteration 100 of run 0123abcd", for messages.
+// Returns "shard 3 of 8 of iteration 100 of run 0123abcd", for messages.
 std::string ToString(const ShardHeader& header);
 
-// Exactly kShardHeaderBytes.
+// Returns exactly kShardHeaderBytes.
 std::string EncodeShardHeader(const ShardHeader& header);
 
 // Any bytes are safe. kDataLoss where they are not a header that EncodeShardHeader gives.

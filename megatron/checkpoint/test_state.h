@@ -31,7 +31,7 @@ class TestState {
   CheckpointState ForRank(int rank, int world_size) const;
   CheckpointState Whole() const { return ForRank(0, 1); }
 
-  // Whether the checkpoint holds exactly this state.
+  // Checks that the checkpoint holds exactly this state.
   absl::Status Compare(const CheckpointReader& reader) const;
 
  private:

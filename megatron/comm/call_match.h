@@ -12,8 +12,8 @@
 
 namespace megatron {
 
-// Whether the calls of all ranks match: operation, dtype, shape, reduction, root, and the rows that
-// go between every two ranks.
+// Returns whether the calls of all ranks match: operation, dtype, shape, reduction, root, and the
+// rows that go between every two ranks.
 bool CallsMatch(int size, absl::FunctionRef<const CollectiveCall&(int rank)> call);
 
 // Call number `number` of a group, for a message about it.

@@ -38,7 +38,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual const std::string& name() const = 0;
 
-  // Whether Run takes tensors of this device type. The caller copies other tensors to the host.
+  // Returns whether Run takes tensors of this device type. The caller copies other tensors to the
+  // host.
   virtual bool TakesTensorsOf(DeviceType type) const { return type == DeviceType::kCpu; }
 
   // Runs or enqueues a call whose arguments have been checked. What `stream` does afterwards sees

@@ -17,7 +17,7 @@ constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
                              DType::kInt64,   DType::kUInt8,    DType::kUInt16};
 // None, one, fewer than ranks, one more than a cache line, and enough for several blocks, unevenly.
 constexpr int64_t kCounts[] = {0, 1, 2, 17, 1000, 4099};
-// Enough for backends to use their threads, or to cut messages.
+// A count large enough for backends to use their threads, or to cut messages.
 constexpr int64_t kLargeCount = 400009;
 
 template <typename Fn>

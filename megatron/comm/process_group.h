@@ -49,7 +49,7 @@ class ProcessGroup {
   int rank() const;
   std::string name() const;  // "self" for a group of this rank alone
   absl::Status status() const;
-  // Null for a group of this rank alone.
+  // Returns null for a group of this rank alone.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 
   // inout = the reduction of every rank's inout.

@@ -24,7 +24,7 @@ absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
   return absl::OkStatus();
 }
 
-// "tp2 x cp1 x pp4"
+// Returns "tp2 x cp1 x pp4".
 std::string Product(const std::array<int, kNumAxes>& sizes) {
   std::string text;
   for (Axis axis : kFastestFirst) {

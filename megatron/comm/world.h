@@ -29,8 +29,8 @@ class World {
 
   // The number of ranks.
   virtual int size() const = 0;
-  // Whether the ranks are processes. Then the monitor reports an Abort too; else whoever called
-  // Abort reports it.
+  // Returns whether the ranks are processes. Then the monitor reports an Abort too; else whoever
+  // called Abort reports it.
   virtual bool spans_processes() const = 0;
 
   // The first failure.
@@ -49,16 +49,16 @@ class World {
   virtual std::optional<std::map<int, std::string>> GatherStates(std::string state,
                                                                  absl::Time deadline) = 0;
 
-  // Whether any thread is in a call of a rank of this process.
+  // Returns whether any thread is in a call of a rank of this process.
   virtual bool InCall(int rank) const = 0;
   // The processor time of these threads. They wake up now and then, however long they wait.
   virtual absl::Duration CallersProcessorTime(int rank) const = 0;
-  // Whether another rank waits for a rank of this process. Other processes tell so with every
-  // heartbeat.
+  // Returns whether another rank waits for a rank of this process. Other processes tell so with
+  // every heartbeat.
   virtual bool IsAwaited(int rank) const = 0;
   // The calls that a rank of this process is in, and the ranks that they wait for.
   virtual std::vector<WaitingCall> WaitingCalls(int rank) const = 0;
-  // Whether nothing is in transit between these calls and the ranks of other processes.
+  // Returns whether nothing is in transit between these calls and the ranks of other processes.
   virtual bool Idle() const = 0;
   // Broadcasts to the other processes that a rank of this process is blocked in `calls`; empty: it
   // is not blocked.

@@ -18,7 +18,8 @@ struct Sample {
   std::vector<float> loss_mask;  // 1 if the prediction counts, else 0
   // Count from 0; again from 0 after each EOD if positions are reset.
   std::vector<int32_t> positions;
-  // Ascending, beginning with 0: attention reaches back to the last start and no further.
+  // The starts of documents, ascending, beginning with 0: attention reaches back to the last start
+  // and no further.
   std::vector<int32_t> document_starts;
 
   // BERT only.

@@ -80,7 +80,7 @@ void ForEachRun(const LayerContext& ctx, const Traveller& traveller, int rank, c
                       });
 }
 
-// For each rank, one tensor after the other: its tokens of one share of the groups,
+// Allocates, for each rank, one tensor after the other: its tokens of one share of the groups,
 // [T, G / M, ...].
 Tensor AllocateMessage(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
   int64_t elements = 0;

@@ -23,7 +23,7 @@ struct AttentionCoreOptions {
   bool causal = true;
   float scale = 0;     // factor of the scores; 0 means 1 / sqrt(head_size)
   bool cross = false;  // the keys are those of the encoder's tokens
-  // Whether each rank gets all keys at once, where ranks form no teams (context_slice.h).
+  // True if each rank gets all keys at once, where ranks form no teams (context_slice.h).
   bool gathers_keys = false;
   ops::AttentionKernel kernel = ops::AttentionKernel::kOwn;
 };
@@ -37,7 +37,7 @@ class AttentionCore {
 
   explicit AttentionCore(const AttentionCoreOptions& options) : options_(options) {}
 
-  // Whether Forward keeps what backward needs of `in`, so that the caller need not.
+  // Returns whether Forward keeps what backward needs of `in`, so that the caller need not.
   bool KeepsInputs(const LayerContext& ctx) const;
   // Writes out. Allocates in `arena` what backward needs besides `in` and `out`.
   void Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,

@@ -1,5 +1,5 @@
-// What one context-parallel rank of several computes in attention, without waiting for any message:
-// with C ranks the best is 1/C of what one rank alone does.
+// Speed of what one context-parallel rank of several computes in attention, without waiting for any
+// message: with C ranks the best is 1/C of what one rank alone does.
 
 #include <memory>
 #include <string>

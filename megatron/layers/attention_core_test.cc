@@ -46,7 +46,7 @@ struct Case {
   }
 };
 
-// What one rank, of a context group or alone, works on.
+// The tensors of one rank, of a context group or alone.
 struct Operands {
   HostTensor q, k, v, bias, out, dout, dq, dk, dv, dbias;
 
@@ -136,7 +136,7 @@ class Experiment {
 
   const Operands& whole() const { return whole_; }
 
-  // What every rank of `size` computes, put together.
+  // Returns the results of all ranks of `size`, put together.
   Operands OnRanks(int size, ContextParallel kind, Measured* measured = nullptr) {
     Operands gathered(case_, 1);
     std::vector<Operands> parts;

@@ -44,7 +44,7 @@ void ForEachTeamChunk(const ContextShard& shard, int team, int64_t tokens,
   ForEachContextChunk(shard.teams(), team, tokens, shard.sample_length, fn);
 }
 
-// Where the sequences begin among one team's tokens, and each token's place in its sequence.
+// Finds where the sequences begin among one team's tokens, and each token's place in its sequence.
 void PlaceTokens(const Tensor& cu_seqlens, const ContextShard& shard, int team,
                  const ContextBatch& context) {
   const int32_t* const begin = cu_seqlens.data<int32_t>();
@@ -91,7 +91,8 @@ void TakeSequences(const MicroBatch& whole, const ContextShard& shard, const Mic
   }
 }
 
-// Whether a team's samples and places are neither the rank's own nor those of the whole batch.
+// Returns whether a team's samples and places are neither the rank's own nor those of the whole
+// batch.
 bool HasTeamTokens(const ContextShard& shard) { return shard.team_size > 1 && shard.teams() > 1; }
 
 template <typename Part>

@@ -134,7 +134,7 @@ TEST(ContextSliceTest, OnMetaASliceHasTheSameShapes) {
   EXPECT_EQ(a.context.place_CT.shape(), b.context.place_CT.shape());
 }
 
-// (query, key) pairs that a mask leaves of rank's queries and source's keys.
+// Counts the (query, key) pairs that a mask leaves of rank's queries and source's keys.
 int64_t VisiblePairs(const ContextBatch& context, int rank, int source, bool causal = true) {
   int64_t pairs = 0;
   for (int64_t s = 0; s + 1 < context.cu_seqlens.dim(1); ++s) {

@@ -55,10 +55,10 @@ struct LayerContext {
   // alone, since every rank then has all tokens.
   ProcessGroup context_group;
 
-  // For a decoder with cross-attention: the encoder's output, with the rows of the residual stream,
+  // The encoder's output, for a decoder with cross-attention, with the rows of the residual stream,
   // and in backward its gradient, to which each layer adds.
   Tensor encoder_UH, encoder_gradient_UH;
-  // With relative positions: the bias that attention adds to scores (ops::AttentionInputs), and in
+  // The bias of relative positions, which attention adds to scores (ops::AttentionInputs), and in
   // backward its gradient, to which each layer adds.
   Tensor relative_bias_WN, relative_bias_gradient_WN;
 

@@ -17,7 +17,7 @@ using ops::HostTensor;
 constexpr int64_t kArenaBytes = 4 << 20;
 constexpr DType kF32 = DType::kFloat32;
 
-// Between one rank and two: the order of sums differs.
+// The tolerance between one rank and two, which sum in another order.
 constexpr double kRanksTolerance = 1e-5;
 
 HostTensor Rows(int64_t rows, int64_t width, uint32_t seed) {

@@ -25,7 +25,7 @@
 
 namespace megatron {
 
-// How a test calls a layer. What `forward` keeps, the others read.
+// The calls that a test makes to a layer. What `forward` keeps, the others read.
 struct LayerCalls {
   std::function<void(const LayerContext&, const Tensor& x, const Tensor& y)> forward;
   std::function<void(const LayerContext&, const Tensor& dy, const Tensor& dx)> backward;
@@ -101,7 +101,7 @@ class LayerHarness {
   // The values of the bound parameters, which a test may change.
   std::vector<ops::HostTensor>& values() { return values_; }
 
-  // What a forward and a backward give.
+  // The results of a forward and a backward.
   struct Results {
     std::vector<double> y, dx;
     std::vector<std::vector<double>> gradients;  // in the order of the parameters

@@ -20,7 +20,7 @@ namespace megatron {
 
 class LinearProducts {
  public:
-  // Whether the tensor-parallel ranks hold parts of x or of y, besides the weight.
+  // The side that is cut over the tensor-parallel ranks besides the weight: x or y.
   enum class Cut { kInput, kOutput };
 
   struct Saved {
@@ -30,7 +30,7 @@ class LinearProducts {
 
   LinearProducts(const Float8Options& options, Cut cut) : options_(options), cut_(cut) {}
 
-  // Whether BackwardWeight reads dy for more than a bias's gradient.
+  // Returns whether BackwardWeight reads dy for more than a bias's gradient.
   bool reads_dy() const { return !(options_.enabled && options_.weight_gradient); }
 
   // The products of ops/linear.h. What `saved` gets lies in ctx.saved.

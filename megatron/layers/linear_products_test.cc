@@ -35,9 +35,9 @@ Values NumbersOf(int mantissa_bits, int bias, double largest) {
   return numbers;
 }
 
-// What the values are after quantization, worked out without any code of the ops: scaled so that
-// the largest is the format's largest, rounded to the nearest number, of two the one whose place
-// among them is even.
+// Returns the values after quantization, worked out without any code of the ops: scaled so that the
+// largest is the format's largest, rounded to the nearest number, of two the one whose place among
+// them is even.
 Values Quantized(const Values& x, Float8Format format) {
   const bool e4m3 = format == Float8Format::kE4M3;
   const Values numbers = e4m3 ? NumbersOf(3, 7, 448) : NumbersOf(2, 15, 57344);

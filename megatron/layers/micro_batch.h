@@ -65,19 +65,19 @@ struct MicroBatch {
   int64_t num_samples = 1;
   float sample_weight = 0;
 
-  // For models that tell tokens or sequences apart by more than their place; else empty.
+  // The types of models that tell tokens or sequences apart by more than their place; else empty.
   Tensor token_type_T;       // int32
   Tensor sequence_label_S;   // int32: the class of each sequence
   Tensor sequence_weight_S;  // fp32: weight of its loss in the reported sum, 0 or 1
   // fp32: sequence_weight_S * loss scale / sequences of the global batch
   Tensor sequence_gradient_weight_S;
 
-  // For models with experts whose samples have any length; else empty.
+  // The samples of tokens, for models with experts whose samples have any length; else empty.
   Tensor
       sample_number_T;    // int32: the sample that a token belongs to; -1 for a token that fills up
   Tensor sample_share_S;  // fp32: 1 / tokens of each sample, wherever these are
 
-  // For models with an encoder, where everything above is the decoder's; else empty.
+  // The tokens of models with an encoder, where everything above is the decoder's; else empty.
   EncoderBatch encoder;
   SpanBatch spans;
 

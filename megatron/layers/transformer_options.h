@@ -40,7 +40,7 @@ struct RecomputeOptions {
   bool norm = false;            // the outputs of the two norms
 };
 
-// How attention reaches the tokens of other context-parallel ranks.
+// The ways in which attention reaches the tokens of other context-parallel ranks.
 enum class ContextParallel {
   kRing,          // keys and values go around
   kAllToAll,      // each rank has all tokens of some heads
@@ -94,7 +94,7 @@ struct TransformerOptions {
   ops::AttentionKernel attention_kernel = ops::AttentionKernel::kOwn;
   MoeOptions moe;
 
-  // How many of `ranks` context-parallel ranks exchange tokens for heads (context_slice.h).
+  // Returns how many of `ranks` context-parallel ranks exchange tokens for heads (context_slice.h).
   int TeamSize(int ranks) const {
     if (context_parallel == ContextParallel::kAllToAll) return ranks;
     return context_parallel == ContextParallel::kHierarchical ? context_team_size : 1;

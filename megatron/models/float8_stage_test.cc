@@ -44,7 +44,7 @@ Gradients Collect(ModelHarness& model) {
   return gradients;
 }
 
-// |a - b| / |b|.
+// Returns |a - b| / |b|.
 double Difference(const std::vector<float>& a, const std::vector<float>& b) {
   double distance = 0, norm = 0;
   for (size_t i = 0; i < a.size(); ++i) {

@@ -1,4 +1,4 @@
-// Which layers of a stack are recomputed in backward as a whole.
+// The choice of the layers of a stack that are recomputed in backward as a whole.
 #ifndef MEGATRON_MODELS_LAYER_RECOMPUTE_H_
 #define MEGATRON_MODELS_LAYER_RECOMPUTE_H_
 

@@ -64,9 +64,9 @@ class LmHead {
   Tensor Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
   // Returns the hidden states that are multiplied with the output matrix.
   Tensor Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const;
-  // Whether the gradient of the output matrix is deferred. The gradient of a matrix that the
-  // embedding uses, too, is complete when the embedding has added to it, which is not deferred; and
-  // nothing can be deferred once the logits are gone.
+  // Returns whether the gradient of the output matrix is deferred. The gradient of a matrix that
+  // the embedding uses, too, is complete when the embedding has added to it, which is not deferred;
+  // and nothing can be deferred once the logits are gone.
   bool PutsOff(const LayerContext& ctx) const {
     return ctx.defers() && chunk_ == 0 && !(shares_with_embedding_ && ctx.blocks != nullptr);
   }

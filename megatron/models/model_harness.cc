@@ -21,7 +21,7 @@ TransformerOptions SmallTransformer() {
   options.num_query_groups = 4;
   options.kv_channels = 8;
   options.hidden_dropout = options.attention_dropout = 0;
-  // Large enough that every path carries weight in the gradients.
+  // The weights are so large that every path carries weight in the gradients.
   options.init_std = options.output_init_std = 0.3f;
   return options;
 }

@@ -66,8 +66,8 @@ struct StepInputs {
   WeightBlocks* blocks = nullptr;
   const std::vector<MicroBatch>* batches = nullptr;  // the step's micro-batches, by number
   StageMode mode = StageMode::kTrain;
-  // Read with kPredict: the token, and the place of its logits (fp32 [padded vocabulary], whole on
-  // every tensor-parallel rank).
+  // The inputs of kPredict: the token, and the place of its logits (fp32 [padded vocabulary], whole
+  // on every tensor-parallel rank).
   int64_t predicted_token = 0;
   Tensor predicted_logits_V;
 };
@@ -79,7 +79,8 @@ class ModelStage : public Stage {
   const StagePlacement& placement() const { return setup_.placement; }
   int64_t padded_vocab_size() const { return options_.padded_vocab_size; }
 
-  // Must be called before the passes of every step, and before their specs are asked for.
+  // Starts a step. It must be called before the passes of every step, and before their specs are
+  // asked for.
   void StartStep(const StepInputs& inputs);
 
   // The measures of each batch, which the last stage takes.
@@ -87,7 +88,7 @@ class ModelStage : public Stage {
   // The sums (fp32 [measures, 2]) of the last stage, which adds to each measure's row the sum of
   // weight * value, and that of weight. The caller zeroes them.
   const Tensor& loss_sums() const { return loss_sums_; }
-  // Empty where no layer here has experts.
+  // Returns the state of the routers; it has none where no layer here has experts.
   RouterState& router_state() { return router_state_; }
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
 
@@ -139,7 +140,7 @@ class ModelStage : public Stage {
   StageSetup setup_;
   std::vector<MoeLayer*> moe_layers_;
   RouterState router_state_;
-  // Set on the first stage; if it is tied, set on the last stage, too, as a copy.
+  // The embedding of the first stage; if it is tied, the last stage has a copy of it.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
   std::unique_ptr<TokenEmbedding> embedding_;

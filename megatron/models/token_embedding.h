@@ -45,7 +45,7 @@ class TokenEmbedding {
               const Tensor& y_TH) const;
   void LookUpBackward(const LayerContext& ctx, const Tensor& ids_T, const Tensor& dy_TH,
                       Parameter* table) const;
-  // Null for an embedding that has nothing but the word table.
+  // Returns null for an embedding that has nothing but the word table.
   WeightBlocks* RestBlocks(const LayerContext& ctx) const {
     return rest_block_ == WeightBlocks::kNone ? nullptr : ctx.blocks;
   }

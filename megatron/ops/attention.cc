@@ -202,8 +202,8 @@ void RunPieces(const Stream& stream, const Pieces& pieces, const AttentionProble
   });
 }
 
-// Whether whole sequences and groups occupy all threads. Splitting them by blocks instead takes 7
-// products instead of 5.
+// Returns whether whole sequences and groups occupy all threads. Splitting them by blocks instead
+// takes 7 products instead of 5.
 bool EnoughSequences(const Stream& stream, const Attention& attention, int64_t groups) {
   const int32_t* q = attention.cu_seqlens_q.data<int32_t>();
   const int32_t* k = attention.cu_seqlens_k.data<int32_t>();

@@ -21,7 +21,7 @@ char* At(const Tensor& tensor, int64_t offset) {
   return static_cast<char*>(tensor.raw()) + offset * SizeOf(tensor.dtype());
 }
 
-// `count` contiguous elements.
+// Copies `count` contiguous elements.
 void CopyRun(const Tensor& in, int64_t in_offset, const Tensor& out, int64_t out_offset,
              int64_t count) {
   if (in.dtype() == out.dtype()) {

@@ -16,7 +16,7 @@ HostTensor::HostTensor(const Shape& shape, DType dtype)
 
 namespace {
 
-// Drawn from by all tests of a process.
+// The seed that all tests of a process draw from.
 uint32_t TestSeed() {
   static const uint32_t seed = [] {
     const char* const given = std::getenv("MEGATRON_TEST_SEED");

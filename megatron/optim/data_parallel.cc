@@ -199,7 +199,8 @@ void DataParallel::BeginGradients(int block) {
   const int index = buffers_->bucket_group_of(block);
   BucketGroup& bucket_group = bucket_groups_[index];
   if (!bucket_group.gradients.tensor.empty()) {
-    // Either begun and not ended, or the reduction of the micro-batch before is under way.
+    // The bucket group is begun and not ended, or its reduction for the micro-batch before is under
+    // way.
     const auto reducing =
         std::any_of(reductions_.begin(), reductions_.end(),
                     [&](const InFlight& reduction) { return reduction.bucket_group == index; });

@@ -39,7 +39,7 @@ struct FlatRange {
 // Returns the elements that are in both ranges; a range of size 0 if there are none.
 FlatRange Common(const FlatRange& a, const FlatRange& b);
 
-// What a shard is made of: elements of any parameters, or whole parameters.
+// The unit that shards are made of: elements of any parameters, or whole parameters.
 enum class ShardUnit { kElement, kParameter };
 
 // A parameter and its elements in the layout.
@@ -67,8 +67,8 @@ struct DataRank {
 
 struct FlatLayout {
   std::vector<int> bucket_group_of_block;  // ascending
-  // Ascending by range.begin. That is the reverse order of registration, but within a bucket whose
-  // shards hold whole parameters, the order of shards goes first.
+  // The parameters, ascending by range.begin. That is the reverse order of registration, but within
+  // a bucket whose shards hold whole parameters, the order of shards goes first.
   std::vector<FlatParameter> parameters;
   std::vector<Bucket> buckets;  // ascending by range.begin
   // The sections: copies are [0, optimized_begin), dense parameters [optimized_begin,

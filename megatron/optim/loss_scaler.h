@@ -40,11 +40,12 @@ class LossScaler {
   static absl::StatusOr<LossScaler> CreateDynamic(const DynamicLossScaleOptions& options);
 
   float scale() const { return static_cast<float>(state_.scale); }
-  // Called once a step, when it is known whether a gradient of any rank was infinite or NaN.
+  // Updates the scale once a step, when it is known whether a gradient of any rank was infinite or
+  // NaN.
   void Update(bool found_non_finite);
 
   const LossScalerState& state() const { return state_; }
-  // Has no effect on a constant scale.
+  // Sets the state, without effect on a constant scale.
   void set_state(const LossScalerState& state);
 
  private:

@@ -50,7 +50,7 @@ double DecayCoefficient(const OptimizerParamSchedule& schedule, int64_t step) {
 
 void CheckLearningRate(const OptimizerParamSchedule& schedule, std::vector<std::string>* problems) {
   const bool decays = schedule.lr_decay_style != LrDecayStyle::kConstant;
-  // Negated, so that NaN is refused too.
+  // The condition is negated, so that NaN is refused too.
   if (!(schedule.max_lr > 0 && std::isfinite(schedule.max_lr))) {
     problems->push_back(absl::StrCat("lr ", schedule.max_lr, " is not positive and finite"));
   }

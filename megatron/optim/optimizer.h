@@ -40,13 +40,13 @@ struct StepOptions {
   double weight_decay = 0;  // decay of the parameters that decay at all
   double loss_scale = 1;    // the gradients are divided by it
   double clip_grad = 0;     // gradients of a greater norm are scaled down to this one; 0: never
-  // Whether this rank wants to stop after the step. It travels with the norm, so that all ranks
+  // True if this rank wants to stop after the step. It travels with the norm, so that all ranks
   // learn of it in the same step.
   bool stop_requested = false;
 };
 
 struct StepResult {
-  // False: a gradient of some rank, or the norm, is infinite or NaN. Under a dynamic loss scale
+  // False if a gradient of some rank, or the norm, is infinite or NaN. Under a dynamic loss scale
   // that is expected now and then; otherwise the caller counts it and may stop the run.
   bool finite = true;
   bool applied = true;          // equal to `finite`: such gradients are never applied
@@ -80,8 +80,8 @@ class Optimizer {
   void set_applied_steps(int64_t steps) { applied_steps_ = steps; }
 
  private:
-  // What is updated at once: the optimizer ranges of buckets that stand one behind the other, or one
-  // parameter.
+  // The elements that are updated at once: the optimizer ranges of buckets that stand one behind
+  // the other, or one parameter.
   struct OptimizerRange {
     const Bucket* bucket;  // the first bucket
     FlatRange range;

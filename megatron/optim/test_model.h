@@ -68,7 +68,7 @@ struct TestModel {
     optimizer = std::make_unique<Optimizer>(std::move(rule), buffers.get(), &ledger);
   }
 
-  // Called after Build, by all ranks of the groups.
+  // Connects the groups. All ranks of them call it after Build.
   void Connect(const ProcessGroups& groups, const Stream& stream,
                const DataParallelOptions& how = {}, const WholeBlockSizes& sizes = {}) {
     auto created = DataParallel::Create(how, groups, sizes, buffers.get(), stream, &ledger);

@@ -44,7 +44,8 @@ class UpdateRule {
   // The value of optimizer.optimizer that chooses this rule. Checkpoints record it.
   virtual std::string name() const = 0;
   virtual std::vector<OptimizerState> states() const = 0;
-  // What Update gets at a time: a range of elements, or all that this rank holds of one parameter.
+  // Returns what Update gets at a time: a range of elements, or all that this rank holds of one
+  // parameter.
   virtual ShardUnit unit() const { return ShardUnit::kElement; }
   // Updates masters and states, and rounds the masters to the weights. Where the unit is an element,
   // the result for it does not depend on how elements are cut into ranges.

@@ -29,12 +29,12 @@ struct ScheduleReport {
   // The share that the schedule adds to the time for which the busiest stage computes: time / its
   // work - 1.
   double bubble = 0;
-  // For each stage, the most work items (a micro-batch on a chunk) that were forwarded and not yet
+  // The most work items (a micro-batch on a chunk) of each stage that were forwarded and not yet
   // entirely backwarded at once, which activation memory must hold.
   std::vector<int> in_flight;
 };
 
-// kFailedPrecondition with the stages and the action at fault, if the schedule is wrong.
+// Returns kFailedPrecondition with the stages and the action at fault, if the schedule is wrong.
 absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const PartCosts& costs = {});
 
 // The same of what was measured.

@@ -84,7 +84,7 @@ TEST(CheckScheduleTest, InterleavingRunsWithAnyGroupsNotSmallerThanThePipeline) 
   }
 }
 
-// Also the least that any schedule can take: the last stage starts `stages - 1` late.
+// This is also the least that any schedule can take: the last stage starts `stages - 1` late.
 TEST(CheckScheduleTest, SplitBackwardsLeaveAThirdOfTheBubble) {
   for (int stages = 1; stages <= kMaxStages; ++stages) {
     for (int microbatches = 1; microbatches <= kMaxMicrobatches; ++microbatches) {

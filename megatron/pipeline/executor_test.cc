@@ -30,7 +30,7 @@ class ProductStage : public Stage {
   ProductStage(const Schedule& schedule, int stage)
       : schedule_(schedule), stage_(stage), gradients_(schedule.chunks) {}
 
-  // Off: nothing is kept for a backward.
+  // Off means that nothing is kept for a backward.
   void set_training(bool training) { training_ = training; }
 
   double loss() const { return loss_; }

@@ -70,7 +70,7 @@ class Unroller {
     }
   }
 
-  // Once, or as often as the `*n` says that may follow.
+  // Appends once, or as often as the `*n` says that may follow.
   absl::Status AppendRepeated(absl::string_view letters, std::string* out) {
     int64_t times = 1;
     SkipBlanks();

@@ -12,7 +12,8 @@ void CheckStage(int stage, int stages, int microbatches) {
   CHECK_GE(microbatches, 1);
 }
 
-// `warmup` forwards, then one forward and one backward in turn, then the remaining backwards.
+// Returns `warmup` forwards, then one forward and one backward in turn, then the remaining
+// backwards.
 std::vector<Action> OneForwardOneBackward(int warmup, const std::vector<Action>& forwards,
                                           const std::vector<Action>& backwards) {
   const int count = static_cast<int>(forwards.size());

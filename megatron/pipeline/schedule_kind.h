@@ -29,8 +29,8 @@ Schedule MakeSchedule(const ScheduleOptions& options);
 // Forwards alone, over the same parts.
 Schedule MakeForwards(const ScheduleOptions& options);
 
-// Whether interleaved micro-batches fill groups: only the last may be smaller, and it may not be
-// smaller than the number of stages unless it is the only one.
+// Returns whether interleaved micro-batches fill groups: only the last may be smaller, and it may
+// not be smaller than the number of stages unless it is the only one.
 bool FillsGroups(int stages, int group, int microbatches);
 
 }  // namespace megatron

@@ -117,7 +117,7 @@ class Planner {
     return shortest;
   }
 
-  // False at the ends of the model.
+  // Returns false at the ends of the model.
   bool Neighbour(Place place, int step, Place* neighbour) const {
     const int position = schedule_.PositionAt(place.stage, place.chunk) + step;
     if (position < 0 || position >= schedule_.positions()) return false;
@@ -183,7 +183,7 @@ class Planner {
     for (SlotTable* table : {&items_, &inputs_, &deferred_}) table->Give(microbatch, chunk);
   }
 
-  // Whether nothing of the item comes after.
+  // Returns whether nothing of the item comes after.
   bool IsLast(const Action& action) const {
     if (action.kind == ActionKind::kForward) return forward_only_;
     return action.kind != ActionKind::kBackwardInput;

@@ -35,7 +35,7 @@ struct Message {
   }
 };
 
-// Either one exchange of messages or, if it has none, one action.
+// A step: either one exchange of messages or, if it has none, one action.
 struct Step {
   std::vector<Message> sends, receives;
 

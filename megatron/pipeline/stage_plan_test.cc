@@ -29,7 +29,7 @@ class PlanPlayer {
     for (int s = 0; s < schedule.stages; ++s) Open(s);
   }
 
-  // Empty, or what went wrong.
+  // Returns what went wrong, or nothing.
   std::string Play() {
     for (bool progress = true; progress;) {
       progress = false;

@@ -25,7 +25,7 @@ bool ParseCount(absl::string_view text, int least, int* value) {
   return absl::SimpleAtoi(text, value) && *value >= least && *value <= kMost;
 }
 
-// "I3.1"
+// Reads an action like "I3.1".
 bool ParseAction(absl::string_view text, Action* action) {
   const size_t kind = text.empty() ? text.npos : absl::string_view("FBIW").find(text[0]);
   if (kind == text.npos) return false;

@@ -20,7 +20,7 @@ struct MeasuredSchedule {
 };
 
 std::string TimelineText(const MeasuredSchedule& measured);
-// kInvalidArgument with the number of the line at fault. The schedule need not be right.
+// Returns kInvalidArgument with the number of the line at fault. The schedule need not be right.
 absl::StatusOr<MeasuredSchedule> ParseTimelineText(absl::string_view text);
 
 // The mean time of each kind of action in each part of the model. A backward that was whole counts

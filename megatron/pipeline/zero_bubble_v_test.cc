@@ -83,7 +83,7 @@ TEST(ZeroBubbleVTest, IsFasterThanZbH1ForAnyLikelyCosts) {
   }
 }
 
-// So that parameter gradients are summed in one order, whatever the schedule.
+// The order of sums of parameter gradients must not depend on the schedule.
 TEST(ZeroBubbleVTest, TakesTheMicroBatchesOfAChunkInOrder) {
   const Schedule schedule = ZeroBubbleVSchedule(4, 9);
   for (const auto& actions : schedule.actions) {

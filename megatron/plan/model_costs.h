@@ -40,7 +40,7 @@ struct MatrixProduct {
 };
 using MatrixProducts = std::vector<MatrixProduct>;
 
-// Whether attention is counted at keys that the causal mask hides.
+// The two ways to count attention at keys that the causal mask hides.
 enum class FlopsConvention {
   // Attention as if each position saw all others: Megatron up to 0.12, its README's tables and
   // Narayanan et al. (2021),

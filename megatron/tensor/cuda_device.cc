@@ -61,7 +61,7 @@ void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
       << "out of memory on cuda:" << device << ": " << bytes << " bytes for " << name;
   Check(error, "cudaMalloc");
   MEGATRON_CHECK_CUDA(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), cudaStreamLegacy));
-  // Not for the whole device, of which another thread may be capturing a stream.
+  // It does not wait for the whole device, of which another thread may be capturing a stream.
   MEGATRON_CHECK_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
   return memory;
 }

@@ -15,7 +15,7 @@ namespace megatron {
 
 class Tensor;
 
-// 0 if the driver is missing too.
+// Returns 0 if the driver is missing too.
 int CudaDeviceCount();
 
 struct CudaDeviceFacts {

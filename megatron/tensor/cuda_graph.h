@@ -32,7 +32,7 @@ class CudaGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // Once.
+  // Begins the capture, once.
   void BeginCapture(CudaStream* stream);
   void EndCapture(CudaStream* stream);
   bool captured() const { return captured_; }

@@ -63,7 +63,7 @@ class Waiting {
     const std::lock_guard<std::mutex> lock(mutex_);
     return ++recorded_;
   }
-  // Whether the host really waits.
+  // Returns whether the host really waits.
   bool For(const void* stream, int64_t number) {
     const std::lock_guard<std::mutex> lock(mutex_);
     int64_t& reached = reached_[stream];

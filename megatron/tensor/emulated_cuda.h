@@ -21,9 +21,9 @@ inline constexpr char kEmulatedDeviceName[] = "emulated";
 // The name of the emulated device that runs the kernels' own code.
 inline constexpr char kEmulatedKernelsName[] = "emulated kernels";
 
-// Whether the kernels' own code runs, emulated (//megatron/ops/cuda:emulated_kernels), rather than
-// the CPU's ops. It addresses the device's memory itself, so that this is within the host's reach
-// then.
+// Returns whether the kernels' own code runs, emulated (//megatron/ops/cuda:emulated_kernels),
+// rather than the CPU's ops. It addresses the device's memory itself, so that this is within the
+// host's reach then.
 bool KernelsAreEmulated();
 // Makes it so. Must be called before main; the result only serves to initialize a variable.
 bool EmulateKernels();

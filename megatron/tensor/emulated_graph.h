@@ -22,7 +22,7 @@ struct EmulatedOperation {
   std::function<void()> run;
 };
 
-// Whether this thread is capturing.
+// Returns whether this thread is capturing.
 bool IsBeingCaptured(const CudaStream& stream);
 void WriteDown(const CudaStream& stream, EmulatedOperation operation);
 // `what` is not allowed while this thread captures any stream.

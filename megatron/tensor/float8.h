@@ -21,7 +21,7 @@ constexpr float Float8Max(Float8Format format) {
   return format == Float8Format::kE4M3 ? 448.0f : 57344.0f;
 }
 
-// Exact.
+// Converts a code, exactly.
 float Float8ToFloat(Float8Format format, uint8_t code);
 
 // Rounds to nearest even; numbers beyond the largest become the largest. What is not finite becomes

@@ -43,7 +43,7 @@ class Stream {
     traced.tracer_ = tracer;
     return traced;
   }
-  // Null if the stream has no tracer.
+  // Returns null if the stream has no tracer.
   Tracer* tracer() const { return tracer_; }
 
  private:

@@ -54,7 +54,8 @@ class Shape {
 class Tensor {
  public:
   Tensor() = default;
-  // Contiguous. `data` is null on the meta device and nowhere else, unless there are no elements.
+  // Makes a contiguous tensor. `data` is null on the meta device and nowhere else, unless there are
+  // no elements.
   Tensor(void* data, DType dtype, const Shape& shape, Device device = {});
 
   bool empty() const { return !defined_; }

@@ -26,7 +26,8 @@ class WeightBlocks {
   // Lets backward add to the block's Parameter::grad until EndGradients. A block that is used
   // twice may begin twice.
   virtual void BeginGradients(int block) = 0;
-  // Once for each micro-batch, after the last use of the block in it.
+  // Ends the gradients of a block, once for each micro-batch, after the last use of the block in
+  // it.
   virtual void EndGradients(int block) = 0;
 };
 

@@ -23,7 +23,8 @@ std::vector<std::string> Records(absl::string_view file) {
   return records;
 }
 
-// From the tests of TensorBoard's data server, data/server/masked_crc.rs and tf_record.rs.
+// The bytes are from the tests of TensorBoard's data server, data/server/masked_crc.rs and
+// tf_record.rs.
 TEST(EventRecordsTest, AreTensorBoards) {
   std::string file;
   AppendRecord(

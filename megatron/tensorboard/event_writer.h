@@ -38,7 +38,7 @@ struct EventWriterOptions {
   std::function<absl::Time()> now = absl::Now;
 };
 
-// Used by one thread.
+// A writer that one thread uses.
 class EventWriter {
  public:
   using Keep = std::function<bool(const Event&)>;

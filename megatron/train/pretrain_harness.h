@@ -37,7 +37,7 @@ Outcome FinishProgram(pid_t pid, const std::string& log);
 
 // The processes that a process has started and that have not ended.
 std::vector<pid_t> ChildrenOf(pid_t pid);
-// Whether it has ended, collected or not.
+// Returns whether the process has ended, collected or not.
 bool HasEnded(pid_t pid);
 
 class PretrainProgramTest : public ::testing::Test {

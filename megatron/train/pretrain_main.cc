@@ -61,7 +61,7 @@ int Print(const absl::StatusOr<std::string>& text) {
   return kExitDone;
 }
 
-// "--name=value" or "--name", "value". Advances *i over what it takes.
+// Takes "--name=value" or "--name", "value". Advances *i over what it takes.
 bool TakeValue(const std::vector<std::string>& args, const std::string& name, size_t* i,
                std::string* value) {
   const std::string& arg = args[*i];

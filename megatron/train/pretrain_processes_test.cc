@@ -35,7 +35,7 @@ int FreePort() {
   return LocalEndpoint(*listener)->port;
 }
 
-// What a process says of the launcher whose variables it reads.
+// Returns what a process says of the launcher whose variables it reads.
 std::map<std::string, std::string> NamesOfVariables() {
   return {{"explicit", "the MEGATRON_ variables"},
           {"torchrun", "torchrun's variables"},

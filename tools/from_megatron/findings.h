@@ -1,4 +1,4 @@
-// What from_megatron has to say besides the configuration.
+// The findings of from_megatron: what it says besides the configuration.
 #ifndef MEGATRON_TOOLS_FROM_MEGATRON_FINDINGS_H_
 #define MEGATRON_TOOLS_FROM_MEGATRON_FINDINGS_H_
 
@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-// What a flag or a key means for the run, the gravest first.
+// The effects of a flag or a key on the run, the gravest first.
 enum class Effect {
   kResults,   // It changes what is learned, and the configuration cannot say it.
   kToDo,      // The configuration is not complete without the user.

@@ -88,7 +88,7 @@ constexpr FlagRow kRows[] = {
     {"distributed-backend", "nccl", "", "", kNothing,
      "NCCL is taken wherever each rank has a GPU of its own"},
 
-    // Read by code, because they depend on each other.
+    // These are read by code, because they depend on each other.
     {"train-samples", "", "", "", kNothing, kReadWithOthers},
     {"lr-decay-samples", "", "", "", kNothing, kReadWithOthers},
     {"lr-warmup-samples", "", "", "", kNothing, kReadWithOthers},
@@ -395,7 +395,7 @@ constexpr FlagRow kRows[] = {
     {"non-persistent-*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
     {"replication*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
 
-    // What is written.
+    // The flags of what is written.
     {"tensorboard-log-interval", "", "", "", kSpeed, kInMetrics},
     {"tensorboard-queue-size", "", "", "", kSpeed, "each step is written at once"},
     {"wandb-*", "", "", "", kSpeed, kInMetrics},

@@ -580,7 +580,7 @@ class Translator {
     }
   }
 
-  // What the validation cannot know.
+  // Finds what the validation cannot know.
   void LookAtTheRest() {
     const config::PretrainConfig config = config_.config();
     const config::CheckpointConfig& checkpoint = config.checkpoint();

@@ -29,8 +29,8 @@ struct ReferenceRun {
 
 std::vector<ReferenceRun> ReferenceRuns();
 
-// Whether Hugging Face has the model (BERT, and T5 as published); its weights then have the names
-// and the layout that they have there.
+// Returns whether Hugging Face has the model (BERT, and T5 as published); its weights then have the
+// names and the layout that they have there.
 bool IsHuggingFaces(const ReferenceRun& run);
 
 // The samples, in the order of training.

@@ -69,7 +69,7 @@ class SignalQueue {
 
   int fd() const { return fd_.fd(); }
   const sigset_t& old_mask() const { return old_mask_; }
-  // 0 if there is none.
+  // Returns 0 if there is none.
   int Next() const {
     signalfd_siginfo info;
     return read(fd_.fd(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo)
@@ -163,7 +163,7 @@ class Runner {
     const pid_t pid = fork();
     if (pid < 0) return Errno("fork");
     if (pid == 0) {
-      // Only what is safe between fork and exec.
+      // The child does only what is safe between fork and exec.
       setpgid(0, 0);  // so that a terminal's signals come through the launcher alone
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != launcher) _exit(1);

@@ -23,8 +23,8 @@ struct Child {
   EnvironmentMap environment;
   std::string prefix;  // prefix of each line it prints
   int inherited = -1;  // a descriptor that it gets too
-  // Not empty: it reads this from its standard input, and after that "signal N" for each signal
-  // that is passed on, until the end of the input tells it to end.
+  // If not empty, the child reads this from its standard input, and after that "signal N" for each
+  // signal that is passed on, until the end of the input tells it to end.
   std::string input;
 };
 
@@ -48,9 +48,9 @@ struct ChildrenOptions {
 };
 
 struct LaunchResult {
-  // 0 if all ended with 0; else the code of the child that failed first, consequences aside, or an
-  // orderly code. 128 + the signal for a child that a signal ended, or that asked a second time for
-  // the end of all.
+  // The exit code is 0 if all ended with 0; else the code of the child that failed first,
+  // consequences aside, or an orderly code. 128 + the signal for a child that a signal ended, or
+  // that asked a second time for the end of all.
   int exit_code = 0;
   int child = -1;               // index of the child that the code comes from; -1 if 0
   std::string name;             // name of that child
@@ -58,12 +58,12 @@ struct LaunchResult {
   bool is_consequence = false;  // its code says that it only missed another one
   // Names of the children that had to be killed: after the grace, or at once when asked twice.
   std::vector<std::string> killed;
-  // Not empty: it hung, and this is how.
+  // If not empty, the child hung, and this is how.
   std::string hang;
   bool asked_twice = false;  // asked by `signal` to end
-  // "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code is only a consequence is
-  // not called the cause where others had to be killed: "rank 1 did not end and was killed, after
-  // rank 0 had ended with code 30".
+  // Returns "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code is only a
+  // consequence is not called the cause where others had to be killed: "rank 1 did not end and was
+  // killed, after rank 0 had ended with code 30".
   std::string Describe() const;
 };
 

@@ -27,7 +27,7 @@ struct HostLaunchOptions {
   std::string master_addr;  // empty: the first host
   int master_port = 29500;
   std::string directory;  // working directory of the ranks; the same on all machines
-  // Set for the ranks, besides what each machine has itself.
+  // Variables of the ranks, besides what each machine has itself.
   std::vector<std::pair<std::string, std::string>> environment;
   ChildrenOptions children;
 };

@@ -36,7 +36,7 @@ class Reader {
  public:
   explicit Reader(const EnvironmentMap& environment) : environment_(environment) {}
 
-  // Null where none of the names is set.
+  // Returns null where none of the names is set.
   const std::pair<const std::string, std::string>* Find(const Variable& variable) const {
     for (const char* name : variable.names) {
       const auto found = environment_.find(name);
@@ -99,9 +99,9 @@ SourceVariables VariablesOf(LaunchSource source) {
   return {};
 }
 
-// Whether a source's launcher started this process. What it sets for other reasons does not count:
-// a batch script has Slurm's variables without being a task of a step; PMIX_RANK and SLURM_PROCID
-// both come from srun, and the world's size from Slurm then.
+// Returns whether a source's launcher started this process. What it sets for other reasons does not
+// count: a batch script has Slurm's variables without being a task of a step; PMIX_RANK and
+// SLURM_PROCID both come from srun, and the world's size from Slurm then.
 bool IsThere(LaunchSource source, const Reader& reader) {
   const SourceVariables variables = VariablesOf(source);
   if (source == LaunchSource::kSingle) return true;

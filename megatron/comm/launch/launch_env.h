@@ -44,8 +44,8 @@ struct LaunchEnvironment {
   // A socket that listens at the master's address already, which rank 0 has inherited; -1: none.
   int listener = -1;
 
-  // "rank 3 of 8 (local rank 1 of 2), rendezvous at node01:29500, from torchrun's variables;
-  // Slurm's variables are set, too"
+  // Returns "rank 3 of 8 (local rank 1 of 2), rendezvous at node01:29500, from torchrun's
+  // variables; Slurm's variables are set, too".
   std::string Describe() const;
 };
 

@@ -34,7 +34,7 @@ struct JobPlace {
 struct LaunchOptions {
   int ranks = 1;                     // ranks on this machine
   std::vector<std::string> command;  // the program, found along $PATH, and its arguments
-  // Besides what this process has and what the launcher sets.
+  // Variables of the ranks, besides what this process has and what the launcher sets.
   std::vector<std::pair<std::string, std::string>> environment;
   std::optional<JobPlace> job;  // unset: these ranks are all
   ChildrenOptions children;

@@ -1,4 +1,4 @@
-// Whether ranks make the same call, asked over a communicator of host tensors.
+// Comparison of the calls of all ranks, over a communicator of host tensors.
 #ifndef MEGATRON_COMM_NCCL_COMPARE_CALLS_H_
 #define MEGATRON_COMM_NCCL_COMPARE_CALLS_H_
 

@@ -41,7 +41,7 @@ bool Reduces(const CollectiveCall& call) {
   return call.collective == Collective::kAllReduce || call.collective == Collective::kReduceScatter;
 }
 
-// Whether all ranks know that there is nothing to do.
+// Returns whether all ranks know that there is nothing to do.
 bool MovesNothing(const CollectiveCall& call) {
   return call.collective != Collective::kExchange && call.collective != Collective::kAllToAllV &&
          call.in.bytes() == 0;

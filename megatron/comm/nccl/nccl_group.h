@@ -77,7 +77,7 @@ class NcclGroup {
   // Waits until the communicator is no longer in progress.
   absl::Status Settle(const std::string& what, absl::Duration patience);
   absl::Status Error(const std::string& what, NcclResult error, ncclComm* comm) const;
-  // "rank 1 of tp-0, call 17, all-reduce(sum) of fp32[4]"
+  // Returns "rank 1 of tp-0, call 17, all-reduce(sum) of fp32[4]".
   std::string Describe(const UnderWay& call) const;
   std::string CallText(uint64_t number, const std::string& what) const;
   void Retire(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

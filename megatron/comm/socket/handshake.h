@@ -58,7 +58,7 @@ class AcceptorHandshake {
 
   const Socket& socket() const { return socket_; }
   absl::Time started() const { return started_; }
-  // Once accepted.
+  // Returns what the other side said of the channel, once it is accepted.
   const ChannelId& id() const { return id_; }
   Socket Take() { return std::move(socket_); }
 

@@ -51,7 +51,7 @@ absl::StatusOr<Socket> AcceptTcp(const Socket& listener);
 
 // This side's address, with the number of the port.
 absl::StatusOr<Endpoint> LocalEndpoint(const Socket& socket);
-// "10.0.0.1:29500", or "?" for a connection that is gone.
+// Returns "10.0.0.1:29500", or "?" for a connection that is gone.
 std::string PeerText(const Socket& socket);
 
 absl::Status SendAll(const Socket& socket, absl::string_view bytes, absl::Time deadline);

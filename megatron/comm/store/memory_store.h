@@ -30,7 +30,7 @@ class MemoryStore : public Store {
   std::map<std::string, std::string, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
 };
 
-// kInvalidArgument if one is longer than a store takes.
+// Returns kInvalidArgument if one is longer than a store takes.
 absl::Status CheckStoreSizes(absl::string_view key, absl::string_view value);
 // Returns the error of a Wait whose time is over.
 absl::Status KeysAreMissing(absl::Duration timeout, const std::vector<std::string>& missing);

@@ -97,7 +97,7 @@ class TcpStoreServer::Loop {
     return next;
   }
 
-  // False if the client has gone, or sent what no client sends.
+  // Returns false if the client has gone, or sent what no client sends.
   bool Serve(Client* client) {
     if (!client->out.empty()) return Flush(client);
     char bytes[kReadBytes];

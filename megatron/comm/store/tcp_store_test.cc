@@ -70,7 +70,7 @@ std::shared_ptr<Store> NewServedStore() {
 
 INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformanceTest, ::testing::Values(NewServedStore));
 
-// True once the server has closed the connection.
+// Returns true once the server has closed the connection.
 bool IsClosed(const Socket& socket) {
   char byte;
   while (true) {

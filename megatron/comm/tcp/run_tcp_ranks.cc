@@ -95,7 +95,7 @@ absl::Status RunTcpRanksOnThreads(int size, const RankFunction& fn,
 absl::Status RunTcpRanksInProcesses(int size, const RankFunction& fn,
                                     const TcpWorldOptions& options) {
   const JobSecret secret = JobSecret::Random();
-  // Bound here, so that all know the port; rank 0 serves.
+  // The port is bound here, so that all know it; rank 0 serves.
   MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp({"127.0.0.1", 0}));
   MEGATRON_ASSIGN_OR_RETURN(const Endpoint endpoint, LocalEndpoint(listener));
   // The children, with the reading ends of their pipes.

@@ -95,7 +95,7 @@ class TcpCall {
 
   std::vector<Piece> send_, receive_;  // one for each peer, if data goes directly
   std::vector<CallMessage> messages_;  // one for each peer
-  // Whether each peer has arrived. Other threads read it when the world fails.
+  // True for each peer that has arrived. Other threads read it when the world fails.
   std::vector<std::atomic<bool>> arrived_;
   TcpOperation moving_;
   // Two of each, indexed by the parity of the segment.

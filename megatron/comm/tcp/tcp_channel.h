@@ -38,7 +38,7 @@ class TcpChannel {
   explicit TcpChannel(Socket socket) : socket_(std::move(socket)) {}
 
   const Socket& socket() const { return socket_; }
-  // Whether the other side has not ended it yet.
+  // Returns whether the other side has not ended the connection yet.
   bool open() const { return open_; }
 
   void Close() {
@@ -53,9 +53,9 @@ class TcpChannel {
   bool QueuesFor(const TcpOperation* operation) const;
   // Drops the queued frames without sending them.
   void DropQueued() { out_.clear(); }
-  // Whether all that was sent has reached the other side's machine, or never will.
+  // Returns whether all that was sent has reached the other side's machine, or never will.
   bool AllAcknowledged() const;
-  // Whether, besides, all that has arrived has been read.
+  // Returns whether, besides, all that has arrived has been read.
   bool Idle() const;
 
   // The place of a frame's bytes: memory of a caller, or, if null, a message.

@@ -96,7 +96,7 @@ class RankConnector {
       }
       std::vector<pollfd> entries;
       acceptor.AppendTo(&entries);
-      // Short, to notice when the other half has failed.
+      // The wait is short, to notice when the other half has failed.
       poll(entries.data(), entries.size(),
            PollMilliseconds(deadline_, std::min(acceptor.longest_wait(), kGlance)));
       for (AcceptedChannel& channel : acceptor.Accept()) Take(&channel);

@@ -24,8 +24,9 @@ struct TcpWorldOptions {
   std::string host = "127.0.0.1";
   // The longest time until all ranks have arrived.
   absl::Duration connect_deadline = absl::Minutes(5);
-  // Called with the ranks that have not arrived yet, first after this time, then when twice as much
-  // has passed, and so on. It is called on rank 0, to which all others connect. May be null.
+  // on_waiting is called with the ranks that have not arrived yet, first after this time, then when
+  // twice as much has passed, and so on. It is called on rank 0, to which all others connect. May
+  // be null.
   std::function<void(const std::vector<int>& missing)> on_waiting;
   absl::Duration first_notice = absl::Seconds(10);
   // The longest time that one wait of a call takes.

@@ -55,7 +55,7 @@ class TcpControl {
   // Tells that the data connection of `peer` has ended. It is lost unless it soon says goodbye.
   void DataEnded(int peer) { peers_[peer]->data_ended = true; }
   bool said_goodbye(int peer) const { return peers_[peer]->said_goodbye; }
-  // Whether another rank waits for this one, or did at its last heartbeat.
+  // Returns whether another rank waits for this one, or did at its last heartbeat.
   bool IsAwaited() const;
   // Sets the status broadcast, which goes to all ranks with every heartbeat until it is replaced;
   // "": there is none.
@@ -89,7 +89,7 @@ class TcpControl {
     // Its last status broadcast, and when it came. Guarded by mutex_.
     std::string broadcast;
     absl::Time broadcast_at;
-    // Whether the data connection had ended at the last tick. Used by the thread only.
+    // True if the data connection had ended at the last tick. Used by the thread only.
     bool data_had_ended = false;
     std::atomic<bool> data_ended{false};
     std::atomic<bool> said_goodbye{false};
@@ -118,7 +118,7 @@ class TcpControl {
   FirstError failure_;
 
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(fail_mutex_);  // also guards the channels
-  // Indexed by world rank; null for this rank.
+  // The peers by world rank; null for this rank.
   const std::vector<std::unique_ptr<Peer>> peers_;
   std::map<int, std::string> states_ ABSL_GUARDED_BY(mutex_);
   std::string own_broadcast_ ABSL_GUARDED_BY(mutex_);

@@ -108,7 +108,7 @@ class TcpExchange {
     return ranks;
   }
 
-  // Called by other threads.
+  // Returns the ranks that are still awaited; other threads call it.
   std::vector<int> OpenRanks() const {
     std::vector<int> ranks;
     for (int peer = 0; peer < group_.size(); ++peer) {

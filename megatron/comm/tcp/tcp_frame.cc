@@ -28,7 +28,7 @@ struct TensorSpec {
   }
 };
 
-// False for what is no tensor, or too large to exist.
+// Returns false for what is no tensor, or too large to exist.
 bool GetTensor(WireReader* reader, TensorSpec* spec) {
   const auto dtype = reader->Get<uint8_t>();
   if (dtype == kNoTensor) return reader->ok();

@@ -33,7 +33,7 @@ struct TcpGroup {
   std::string DescribeAll(const std::vector<int>& ranks) const;
   int RankOf(int world_rank) const;  // size(): it is no member
   std::vector<int> WorldRanksOf(const std::vector<int>& ranks) const;
-  // "rank 1 of tp-0 (world rank 3) was in call 17, all-reduce(sum) of fp32[4]"
+  // Returns "rank 1 of tp-0 (world rank 3) was in call 17, all-reduce(sum) of fp32[4]".
   std::string WasIn(const std::string& what) const;
   // Returns why waiting for `ranks` ended, after `what`: the world's failure, or a sentence about
   // them.

@@ -83,10 +83,10 @@ class TcpMesh {
   // Says goodbye, waits until everything sent has arrived, and ends all connections.
   void Leave();
 
-  // Whether `peer` has said that it makes no more calls.
+  // Returns whether `peer` has said that it makes no more calls.
   bool has_left(int peer) const;
-  // Whether nothing that this rank has sent is in transit, and it has read all that has arrived. It
-  // waits for no thread that hangs.
+  // Returns whether nothing that this rank has sent is in transit, and it has read all that has
+  // arrived. It waits for no thread that hangs.
   bool Idle() const;
 
   // Sends a message, which the receiver keeps until a call takes it.
@@ -150,7 +150,7 @@ class TcpMesh {
   mutable absl::Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // a failure has ended all calls
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  // Indexed by world rank; null for this rank. Their contents are guarded by mutex_.
+  // The peers by world rank; null for this rank. Their contents are guarded by mutex_.
   std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<MessageKey, std::string> messages_ ABSL_GUARDED_BY(mutex_);
   size_t message_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

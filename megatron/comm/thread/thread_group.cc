@@ -335,7 +335,7 @@ class ThreadGroup::ExchangeProgress {
     return peers;
   }
 
-  // Whether a message that it waits for has arrived.
+  // Returns whether a message that it waits for has arrived.
   bool CanAdvance() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(group_.mutex_) {
     for (size_t i = 0; i < sends_.size(); ++i) {
       if (sent_[i] != kDone && group_.channel(rank_, sends_[i].peer).message == nullptr)

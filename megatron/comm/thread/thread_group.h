@@ -71,7 +71,8 @@ class ThreadWorldState {
 
   const absl::Duration deadline_;
   std::vector<std::atomic<bool>> left_;
-  // Held while a failure is reported to the hook. It comes before all other locks of the world.
+  // A lock that is held while a failure is reported to the hook. It comes before all other locks of
+  // the world.
   absl::Mutex fail_mutex_;
   FailureHook failure_hook_ ABSL_GUARDED_BY(fail_mutex_);
   // The calls of each rank, by world rank. Written once, before failure_ is; then read by any
@@ -91,7 +92,7 @@ class ThreadGroup {
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::string& name() const { return name_; }
   ThreadWorldState& world() const { return *world_; }
-  // "rank 1 of tp-0 (world rank 3)"
+  // Returns "rank 1 of tp-0 (world rank 3)".
   std::string Describe(int rank) const;
 
   // Waits until all ranks have arrived with their next call. False if that failed: then no meeting
@@ -129,7 +130,7 @@ class ThreadGroup {
   // atomics at any time, the call during a meeting, and the rest under the mutex.
   struct Seat {
     const CollectiveCall* call = nullptr;
-    // Not null while the rank waits in Exchange.
+    // The ranks that the rank waits for in Exchange; null outside of it.
     const Ranks* exchanges_with = nullptr;
     const ExchangeProgress* exchange = nullptr;
     size_t splits = 0;

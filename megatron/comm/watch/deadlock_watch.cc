@@ -13,7 +13,8 @@ bool AllWait(const std::vector<WaitingCall>& calls) {
          absl::c_none_of(calls, [](const WaitingCall& call) { return call.awaited.empty(); });
 }
 
-// Whether the rank's own thread waits too: in a call, or for another thread that is in a call.
+// Returns whether the rank's own thread waits too: in a call, or for another thread that is in a
+// call.
 bool OwnThreadWaits(const RestingRank& rank, const std::vector<WaitingCall>& calls) {
   return rank.sleeps ||
          absl::c_any_of(calls, [&](const WaitingCall& call) { return call.thread == rank.thread; });

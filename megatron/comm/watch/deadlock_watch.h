@@ -31,8 +31,8 @@ class DeadlockWatch {
   // A rank counts as blocked after `patience`.
   DeadlockWatch(World* world, absl::Duration patience) : world_(*world), patience_(patience) {}
 
-  // Called now and then with the ranks of this process that rest. kFailedPrecondition: some ranks
-  // wait for each other.
+  // Looks for a deadlock, given the ranks of this process that rest. It is called now and then.
+  // kFailedPrecondition: some ranks wait for each other.
   absl::Status Look(const std::vector<RestingRank>& resting);
 
  private:

@@ -49,7 +49,7 @@ struct ProcessEnd {
 };
 
 struct FaultMonitorOptions {
-  // Zero: no rank is ever stuck or late, and deadlocks are not looked for.
+  // If zero, no rank is ever stuck or late, and deadlocks are not looked for.
   absl::Duration stuck_after = absl::Seconds(10);
   // A piece of work is late after this many times the longest of its phase; zero: never.
   int64_t late_factor = 10;
@@ -83,8 +83,8 @@ class FaultMonitor {
     const int rank_;
   };
 
-  // Called after the world has failed. Waits until the monitor has reported the failure. False: the
-  // caller is left to report it, because a rank of this process aborted the world.
+  // Waits until the monitor has reported the failure, after the world has failed. False: the caller
+  // is left to report it, because a rank of this process aborted the world.
   bool WaitUntilReported();
 
  private:
@@ -126,7 +126,8 @@ class FaultMonitor {
   // lock.
   absl::Mutex mutex_;
   std::map<int, Rank> ranks_ ABSL_GUARDED_BY(mutex_);
-  // Taken at the failure, before any call ended: what each rank was doing, and all threads' stacks.
+  // The report's parts, taken at the failure, before any call ended: what each rank was doing, and
+  // all threads' stacks.
   std::map<int, std::string> headings_ ABSL_GUARDED_BY(mutex_);
   std::string stacks_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -17,7 +17,7 @@ struct ProcessActivity {
 
 ProcessActivity ActivityOfGroup(pid_t process_group);
 
-// Whether one process is stopped. It does not look at any other.
+// Returns whether one process is stopped. It does not look at any other.
 bool IsStopped(pid_t process);
 
 }  // namespace megatron

@@ -51,7 +51,7 @@ struct FillInTheMiddleOptions {
 // Any number of threads may call the const methods.
 class FillInTheMiddle {
  public:
-  // kInvalidArgument if a rate is not in [0, 1], or if a spelling is not exactly one token.
+  // Returns kInvalidArgument if a rate is not in [0, 1], or if a spelling is not exactly one token.
   static absl::StatusOr<FillInTheMiddle> Create(std::shared_ptr<const Tokenizer> tokenizer,
                                                 const FillInTheMiddleOptions& options);
 

@@ -60,7 +60,8 @@ struct GptDatasetOptions {
 
 class GptDataset : public SampleSource {
  public:
-  // kInvalidArgument if the range has too few tokens for a sample, or an option is out of range.
+  // Returns kInvalidArgument if the range has too few tokens for a sample, or an option is out of
+  // range.
   static absl::StatusOr<std::unique_ptr<GptDataset>> Create(
       std::shared_ptr<const TokenSequences> sequences, const GptDatasetOptions& options);
 

@@ -62,8 +62,8 @@ absl::Status CheckSize(const GptIndexOptions& options, int64_t tokens_per_epoch)
   return absl::OkStatus();
 }
 
-// Whether so little of the last epoch is used that shuffling it with the others would take most of
-// its samples in place of theirs.
+// Returns whether so little of the last epoch is used that shuffling it with the others would take
+// most of its samples in place of theirs.
 bool SeparateFinalEpoch(const GptIndexOptions& options, const GptIndexPlan& plan) {
   if (plan.num_epochs == 1) return false;
   const int64_t before = SamplesIn(plan.num_epochs - 1, plan.tokens_per_epoch, options.seq_length);

@@ -33,7 +33,7 @@ struct GptIndexPlan {
   int64_t tokens_per_epoch = 0;
   int64_t num_epochs = 0;
   int64_t num_samples = 0;
-  // Whether the last epoch is shuffled on its own, which happens if fewer than 80 % of its samples
+  // True if the last epoch is shuffled on its own, which happens if fewer than 80 % of its samples
   // are needed. All other epochs are shuffled together.
   bool separate_final_epoch = false;
 };

@@ -64,7 +64,7 @@ class FileSource : public ByteSource {
   int64_t stored_bytes_read() const override { return bytes_read_; }
 
  private:
-  // Whether a read would return without waiting; the end and errors count as ready.
+  // Returns whether a read would return without waiting; the end and errors count as ready.
   bool IsReady() const {
     pollfd entry = {fd_, POLLIN, 0};
     return poll(&entry, 1, kPollMilliseconds) > 0;

@@ -25,7 +25,7 @@ constexpr size_t kMostZstdHeaderBytes = 18;
 
 bool IsGzip(absl::string_view head) { return absl::StartsWith(head, "\x1f\x8b"); }
 
-// Whether the input begins with a frame, or with one of the skippable frames that parallel
+// Returns whether the input begins with a frame, or with one of the skippable frames that parallel
 // compressors write first.
 bool IsZstd(absl::string_view head) {
   if (head.size() < kMagicBytes) return false;
@@ -43,7 +43,7 @@ class BufferedInput {
   // The bytes that were read and not yet consumed.
   absl::string_view data() const { return {buffer_.data() + begin_, end_ - begin_}; }
   void Consume(size_t count) { begin_ += count; }
-  // Whether the source has reached its end; data() may still hold bytes.
+  // Returns whether the source has reached its end; data() may still hold bytes.
   bool at_end() const { return at_end_; }
   int64_t stored_bytes_read() const { return source_->stored_bytes_read(); }
 

@@ -24,12 +24,12 @@ struct OrderedPipeline {
   // Fetches an item and returns its weight, at least 1, or 0 if there are no more. Called on a
   // thread of its own.
   std::function<absl::StatusOr<int64_t>(size_t slot)> fetch;
-  // Called on any of the workers' threads.
+  // work is called on any of the workers' threads.
   std::function<void(size_t slot)> work;
-  // Called on the caller's thread, in the order of the fetches.
+  // take is called on the caller's thread, in the order of the fetches.
   std::function<absl::Status(size_t slot)> take;
-  // Called on the caller's thread after every take and about every tenth of a second; an error ends
-  // the pipeline.
+  // tick is called on the caller's thread after every take and about every tenth of a second; an
+  // error ends the pipeline.
   std::function<absl::Status()> tick;
   // Makes a fetch that is waiting return. It is called while another thread may be inside of fetch.
   std::function<void()> stop_fetching;

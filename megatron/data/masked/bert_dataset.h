@@ -45,8 +45,8 @@ struct BertDatasetOptions : MaskedDatasetOptions {
 // Any number of threads may call the const methods.
 class BertDataset {
  public:
-  // kInvalidArgument if the documents give no sample, an option is out of range, or the vocabulary
-  // lacks [CLS], [SEP], [MASK] or a padding token.
+  // Returns kInvalidArgument if the documents give no sample, an option is out of range, or the
+  // vocabulary lacks [CLS], [SEP], [MASK] or a padding token.
   static absl::StatusOr<std::unique_ptr<BertDataset>> Create(
       std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
       WordPieces pieces, const BertDatasetOptions& options);

@@ -41,7 +41,7 @@ struct SampleForm {
 };
 
 struct MaskedCorpus {
-  // kInvalidArgument if the documents give no sample or an option is out of range.
+  // Returns kInvalidArgument if the documents give no sample or an option is out of range.
   static absl::StatusOr<MaskedCorpus> Create(std::shared_ptr<const TokenSequences> sentences,
                                              DocumentSentences document, WordPieces pieces,
                                              const MaskedDatasetOptions& options,

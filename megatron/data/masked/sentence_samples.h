@@ -57,7 +57,7 @@ struct SentenceSampleOptions {
 // A document of several sentences is left out if one of them has more tokens: it is no prose.
 constexpr int32_t kLongSentence = 512;
 
-// kInvalidArgument if no document can be used, or an option is out of range.
+// Returns kInvalidArgument if no document can be used, or an option is out of range.
 absl::StatusOr<std::vector<SentenceSample>> BuildSentenceSamples(
     const SentenceSampleOptions& options, DocumentSentences document,
     absl::FunctionRef<int32_t(int64_t sentence)> length);

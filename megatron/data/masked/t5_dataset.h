@@ -50,8 +50,8 @@ struct T5DatasetOptions : MaskedDatasetOptions {
 // Any number of threads may call the const methods.
 class T5Dataset {
  public:
-  // kInvalidArgument if the documents give no sample, an option is out of range, or the vocabulary
-  // lacks EOS, padding or sentinels.
+  // Returns kInvalidArgument if the documents give no sample, an option is out of range, or the
+  // vocabulary lacks EOS, padding or sentinels.
   static absl::StatusOr<std::unique_ptr<T5Dataset>> Create(
       std::shared_ptr<const TokenSequences> sentences, DocumentSentences document,
       WordPieces pieces, const T5DatasetOptions& options);

@@ -39,7 +39,7 @@ struct WordMaskingOptions {
   double probability = 0.15;
   // The number of words of the longest n-gram, in [1, 128].
   int32_t max_ngram = 3;
-  // Whether pieces are masked together with the word that they continue.
+  // True if pieces are masked together with the word that they continue.
   bool full_word = true;
   // The length n of an n-gram is drawn with a probability ∝ 1/n. The first option reverses the
   // order of these probabilities; the second makes them geometric with p = 0.2, cut at max_ngram
@@ -60,7 +60,7 @@ struct MaskedNgrams {
 
 class WordMasker {
  public:
-  // kInvalidArgument if an option is out of range.
+  // Returns kInvalidArgument if an option is out of range.
   static absl::StatusOr<WordMasker> Create(const WordMaskingOptions& options);
 
   // Chooses n-grams of `tokens`, which must be in the vocabulary of `pieces`. Calls mask(position)

@@ -230,8 +230,8 @@ class LineParser {
     return bracket == '[' || SkipKey(&raw);
   }
 
-  // Called after a value: closes the lists and objects that end here, and moves to the next value,
-  // if any.
+  // Closes, after a value, the lists and objects that end here, and moves to the next value, if
+  // any.
   bool LeaveFinished() {
     while (!nesting_.empty()) {
       SkipSpace();

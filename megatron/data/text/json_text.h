@@ -24,7 +24,7 @@ struct JsonText {
   bool is_list = false;
 };
 
-// Whether a line holds nothing but JSON's white space, which does not include form feeds.
+// Returns whether a line holds nothing but JSON's white space, which does not include form feeds.
 bool IsBlankJsonLine(absl::string_view line);
 
 // Extracts the values of `keys` from `line`, which must be one JSON object in UTF-8 with a string

@@ -83,7 +83,7 @@ bool IsSpace(int32_t c) {
 
 bool IsTerminator(int32_t c) { return c == '.' || c == '!' || c == '?' || c == 0x2026; }
 
-// Whether `c` ends a sentence without white space after it.
+// Returns whether `c` ends a sentence without white space after it.
 bool IsFullStop(int32_t c) {
   switch (c) {
     case 0x3002:  // ideographic, and its narrow form
@@ -130,7 +130,7 @@ bool IsCloser(int32_t c) {
   }
 }
 
-// Whether `c` may precede the first letter of a sentence.
+// Returns whether `c` may precede the first letter of a sentence.
 bool IsOpener(int32_t c) {
   switch (c) {
     case '"':
@@ -170,7 +170,7 @@ int32_t QuotationEnd(int32_t c) {
   }
 }
 
-// Whether `c` continues the sentence after a quotation: と, は and so on, and commas.
+// Returns whether `c` continues the sentence after a quotation: と, は and so on, and commas.
 bool ContinuesQuotation(int32_t c) {
   return (c >= 0x3041 && c <= 0x3096) || c == 0x3001 || c == 0xff0c || c == ',';
 }
@@ -185,7 +185,7 @@ bool IsUpperCase(int32_t c) {
   return utf8proc_category(c) == UTF8PROC_CATEGORY_LU;
 }
 
-// Whether a word consists of one or two letters between periods: U.S, a.m, Ph.D.
+// Returns whether a word consists of one or two letters between periods: U.S, a.m, Ph.D.
 bool IsAcronym(absl::string_view word) {
   if (word.find('.') == word.npos) return false;
   const std::vector<absl::string_view> parts = absl::StrSplit(word, '.');
@@ -196,7 +196,7 @@ bool IsAcronym(absl::string_view word) {
   });
 }
 
-// Whether a byte may affect the result; all others are skipped.
+// Returns whether a byte may affect the result; all others are skipped.
 bool MayMatter(char byte) {
   const unsigned char c = static_cast<unsigned char>(byte);
   return c >= 0x80 || c == '.' || c == '!' || c == '?' || c == '\n';
@@ -288,8 +288,8 @@ class Splitter {
     return lone_period && !PeriodEnds(position, next) ? 0 : end;
   }
 
-  // Whether the period ends a sentence if the next word is at `next` and does not begin with a
-  // small letter.
+  // Returns whether the period ends a sentence if the next word is at `next` and does not begin
+  // with a small letter.
   bool PeriodEnds(size_t period, size_t next) const {
     const absl::string_view word = WordBefore(period);
     const bool first = word.data() == text_.data() + begin_;

@@ -182,7 +182,7 @@ TEST(StoriesTest, TheHeroKeepsNamePronounAndTreasureThroughAStory) {
   }
 }
 
-// So a sample of which every forty bytes are new was not memorized.
+// A sample of which every forty bytes are new was not memorized.
 TEST(StoriesTest, HardlyAnyStorySharesFortyBytesWithOthers) {
   constexpr size_t kPiece = 40;
   std::unordered_set<std::string> pieces;

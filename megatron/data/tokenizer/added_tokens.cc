@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-// Whether a character is part of a word, like \w in regular expressions.
+// Returns whether a character is part of a word, like \w in regular expressions.
 bool IsWordChar(char32_t c) {
   return c == '_' || CharClasses::Get().Is(c, kLetter | kMark | kNumber);
 }

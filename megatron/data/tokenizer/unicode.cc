@@ -90,8 +90,8 @@ uint32_t ClassOfCategory(utf8proc_category_t category) {
   return kUnassigned;
 }
 
-// Whether a character is cased: upper, lower and title case, and Unicode's Other_Lowercase and
-// Other_Uppercase.
+// Returns whether a character is cased: upper, lower and title case, and Unicode's Other_Lowercase
+// and Other_Uppercase.
 bool IsCased(utf8proc_category_t category, char32_t c) {
   switch (category) {
     case UTF8PROC_CATEGORY_LU:
@@ -104,8 +104,8 @@ bool IsCased(utf8proc_category_t category, char32_t c) {
   }
 }
 
-// Whether a character is case-ignorable: some categories, and the punctuation that may occur within
-// a word.
+// Returns whether a character is case-ignorable: some categories, and the punctuation that may
+// occur within a word.
 bool IsCaseIgnorable(utf8proc_category_t category, char32_t c) {
   constexpr char32_t kWithinWords[] = {'\'',   '.',    ':',    0xb7,   0x387,  0x55f,
                                        0x5f4,  0x2018, 0x2019, 0x2024, 0x2027, 0xfe13,
@@ -238,8 +238,8 @@ void NormalizeSymbols(NormalizationForm form, std::vector<Symbol>* symbols) {
   if (IsComposed(form)) ComposeAll(symbols);
 }
 
-// Whether no text before `c` takes part in normalizing `c` and what follows, and `c` alone is
-// normalized.
+// Returns whether no text before `c` takes part in normalizing `c` and what follows, and `c` alone
+// is normalized.
 bool IsStable(NormalizationForm form, char32_t c, std::vector<Symbol>* scratch) {
   if (CombiningClass(c) != 0) return false;
   if (IsComposed(form) && ComposesWithPrevious(c)) return false;

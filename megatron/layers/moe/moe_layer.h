@@ -38,7 +38,7 @@ class MoeLayer {
   MoeLayer(const TransformerOptions& options, const std::string& name, int64_t layer,
            const ProcessGroup& tensor_group, const ExpertGroups& groups);
 
-  // "decoder.layers.0.mlp.router"
+  // Returns "decoder.layers.0.mlp.router".
   const std::string& router_name() const { return router_.name(); }
   void set_state(const RouterState::Layer& state) { router_.set_state(state); }
   RouterLayer& router() { return router_; }

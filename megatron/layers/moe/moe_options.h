@@ -36,7 +36,7 @@ struct MoeOptions {
   // An expert takes up to ceil(factor * topk * tokens / experts) tokens of each sample; unset: all.
   std::optional<double> capacity_factor;
   ops::DropPolicy drop_policy = ops::DropPolicy::kProbability;
-  // With a capacity: experts get as many rows as they can take, zeros among them, so that messages
+  // Experts with a capacity get as many rows as they can take, zeros among them, so that messages
   // have sizes that are known beforehand.
   bool pad_to_capacity = false;
   // In training, experts are chosen so that each sample's tokens choose all of them equally often

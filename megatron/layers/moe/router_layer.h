@@ -36,8 +36,8 @@ class RouterLayer {
               const ProcessGroup& tensor_group, const ProcessGroup& data_group);
 
   const std::string& name() const { return name_; }
-  // Is called with what each Forward decided and the biases that it used ([E], or with sinkhorn
-  // [samples, E]). Tests see by it how near a decision was.
+  // A function that is called with what each Forward decided and the biases that it used ([E], or
+  // with sinkhorn [samples, E]). Tests see by it how near a decision was.
   using Observer = std::function<void(const Saved& saved, const Tensor& bias)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   void set_state(const RouterState::Layer& state) { state_ = state; }

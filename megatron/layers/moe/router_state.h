@@ -28,8 +28,8 @@ class RouterState {
     Tensor losses_2;  // fp32, summed over all layers: balance and z loss, summed over samples
     Tensor bias_E;    // fp32; empty without expert_bias
     Tensor chosen_E;  // int64, +=; empty without expert_bias
-    // With BalanceUnit::kStep, this rank's choices in the step so far (int64, +=) and the number of
-    // micro-batches that they come from. Else empty.
+    // This rank's choices in the step so far (int64, +=) and the number of micro-batches that they
+    // come from, with BalanceUnit::kStep; else empty.
     Tensor so_far_E;
     int64_t* micro_batches = nullptr;
   };
@@ -49,13 +49,13 @@ class RouterState {
   Layer layer(int64_t index) const;
   const Tensor& losses_2() const { return losses_2_; }
   std::vector<Named> Tensors() const;
-  // Must be called after Tensors() were loaded.
+  // Sends the tensors. It must be called after Tensors() were loaded.
   void SendTensors(const Stream& stream) const;
 
   // Clears the sums. Must be called before the first micro-batch of a step.
   void StartStep(const Stream& stream);
-  // Must be called after the last micro-batch. `groups` are those over which tokens are shared out;
-  // together they are all ranks of the stage.
+  // Updates the biases. It must be called after the last micro-batch. `groups` are those over which
+  // tokens are shared out; together they are all ranks of the stage.
   void UpdateBiases(absl::Span<const ProcessGroup> groups, const Stream& stream);
 
  private:

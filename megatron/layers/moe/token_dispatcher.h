@@ -27,7 +27,7 @@ namespace megatron {
 
 class TokenDispatcher {
  public:
-  // Which rows go to which rank; tensors are allocated in ctx.saved.
+  // The ranks that rows go to; tensors are allocated in ctx.saved.
   struct Plan {
     Tensor place_NKC;
     std::vector<int64_t> sent, received;  // numbers of rows, by rank of the group
@@ -40,10 +40,10 @@ class TokenDispatcher {
   TokenDispatcher(const MoeOptions& options, const ExpertGroups& groups)
       : options_(options), groups_(groups) {}
 
-  // Whether this rank is alone, so that rows are received as they were sent.
+  // Returns whether this rank is alone, so that rows are received as they were sent.
   bool alone() const { return groups_.model.size() == 1; }
-  // Whether each expert is sent as many rows as it may take, zeros where no choice fills them, so
-  // that no rank has to be told how many there are.
+  // Returns whether each expert is sent as many rows as it may take, zeros where no choice fills
+  // them, so that no rank has to be told how many there are.
   bool pads() const { return options_.pad_to_capacity; }
 
   // `expert` has -1 for dropped choices. Ranks of a group work in step.

@@ -105,7 +105,7 @@ void SentenceOrderHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, c
   ops::LinearBackwardWeight(ctx.stream, dpooled_SH, saved.first_SH, pooler_weight_HH_.grad,
                             pooler_bias_H_.grad);
 
-  // Back to where they were looked up: a table's gradient is fp32.
+  // The gradients go back to where they were looked up: a table's gradient is fp32.
   const Tensor table_TH = allocate(DType::kFloat32, dx_TH.shape());
   ops::Zero(ctx.stream, table_TH);
   ops::EmbeddingBackward(ctx.stream, FirstTokens(ctx), dfirst_SH, FirstRow(ctx), table_TH);

@@ -35,7 +35,7 @@ class HfFields {
     errors_.push_back(absl::StrCat(prefix_, key, ": ", message));
   }
 
-  // Whether it is there and not null.
+  // Returns whether the field is there and not null.
   bool Has(const std::string& key) const {
     const auto found = json_.find(key);
     return found != json_.end() && !found->is_null();

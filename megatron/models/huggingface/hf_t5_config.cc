@@ -26,7 +26,7 @@ constexpr FeedForward kFeedForwards[] = {
     {"gated-silu", true, ops::Activation::kSilu, "silu"},
 };
 
-// Null where there is none.
+// Returns null where there is none.
 const FeedForward* FeedForwardOf(const TransformerOptions& layer) {
   const ops::Activation activation = layer.gated ? layer.gate : layer.activation;
   for (const FeedForward& candidate : kFeedForwards) {

@@ -50,8 +50,8 @@ void CopyFromHf(const HfTensor& tensor, int64_t element_size, const char* theirs
 // "transformer.". Empty for other models.
 std::string HfNameWithoutHead(const HfTensor& tensor);
 
-// Whether files may hold a tensor of this name that the model does not use: masks and frequencies
-// that old versions saved, which follow from the configuration, and the like.
+// Returns whether files may hold a tensor of this name that the model does not use: masks and
+// frequencies that old versions saved, which follow from the configuration, and the like.
 bool IsHfBuffer(absl::string_view name);
 
 // The output matrix, where it is not tied.

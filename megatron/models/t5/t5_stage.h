@@ -55,7 +55,8 @@ class T5Stage : public ModelStage {
   };
   struct Chunk {
     bool first = false, last = false;  // whether it is the model's first part, its last
-    // Whether its input is in front of the encoder's end, and its output behind it.
+    // in_encoder is true if its input is in front of the encoder's end, in_decoder if its output is
+    // behind it.
     bool in_encoder = false, in_decoder = false;
     std::unique_ptr<LayerStack> encoder, decoder;
     std::vector<Saved> saved;  // one entry a slot
@@ -93,7 +94,7 @@ class T5Stage : public ModelStage {
                        const Streams& din, Saved* saved);
 
   std::vector<Chunk> chunks_;
-  // Set on the first stage of a model with relative positions.
+  // The relative positions of the first stage of a model that has them; else null.
   std::unique_ptr<RelativePositions> encoder_positions_, decoder_positions_;
   std::unique_ptr<NormLayer> encoder_norm_;  // set on the stage with the encoder's end
   int encoder_norm_block_ = WeightBlocks::kNone;

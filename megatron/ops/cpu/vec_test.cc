@@ -15,7 +15,7 @@ const VecTestKernels& Kernels() {
   return ActiveIsa() == CpuIsa::kAvx512 ? avx512::kVecTestKernels : avx2::kVecTestKernels;
 }
 
-// |got - want| in units of the last place of want, which may be subnormal.
+// Returns |got - want| in units of the last place of want, which may be subnormal.
 double UlpError(float got, double want) {
   if (std::isnan(want)) return std::isnan(got) ? 0 : HUGE_VAL;
   const float rounded = static_cast<float>(want);

@@ -12,8 +12,8 @@
 namespace megatron::ops {
 namespace {
 
-// Around each operand on the device, of a value that no kernel writes by chance. On the emulated
-// device AddressSanitizer sees who reads there, too.
+// The size of the guard around each operand on the device, of a value that no kernel writes by
+// chance. On the emulated device AddressSanitizer sees who reads there, too.
 constexpr int64_t kGuardBytes = 4096;
 constexpr char kGuard = 0x5A;
 

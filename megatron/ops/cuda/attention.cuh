@@ -1,4 +1,5 @@
-// Shared by the attention kernels: their arguments, the visible keys of a query, and dropout.
+// Parts that the attention kernels share: their arguments, the visible keys of a query, and
+// dropout.
 #ifndef MEGATRON_OPS_CUDA_ATTENTION_CUH_
 #define MEGATRON_OPS_CUDA_ATTENTION_CUH_
 

@@ -390,7 +390,7 @@ void WithTypeAndHead(DType dtype, int head_dim, Body body) {
   with_head(static_cast<__half*>(nullptr));
 }
 
-// Whether rows can be read and written in pieces of 16 bytes.
+// Returns whether rows can be read and written in pieces of 16 bytes.
 bool HasAlignedRows(const Operand& x) {
   return x.data == nullptr || (IsAligned({x.data}) && x.token_stride % 8 == 0 &&
                                x.group_stride % 8 == 0 && x.head_stride % 8 == 0);

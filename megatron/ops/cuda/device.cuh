@@ -1,5 +1,5 @@
-// Shared by the kernels of this folder: dtypes on the device, vector loads, sums over a warp and a
-// block, launches.
+// Parts that the kernels of this folder share: dtypes on the device, vector loads, sums over a warp
+// and a block, launches.
 #ifndef MEGATRON_OPS_CUDA_DEVICE_CUH_
 #define MEGATRON_OPS_CUDA_DEVICE_CUH_
 

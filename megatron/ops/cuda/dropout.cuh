@@ -69,7 +69,7 @@ struct ResidualSum {
   int64_t tokens, columns;
   const T *x_TH, *bias_H, *residual_TH;
 
-  // Whether rows that are also written to `outs` can be processed in vectors of kVector<T>.
+  // Returns whether rows that are also written to `outs` can be processed in vectors of kVector<T>.
   bool TakesVectors(std::initializer_list<const void*> outs) const {
     return columns % kVector<T> == 0 && dropout.first_column % 4 == 0 &&
            IsAligned({x_TH, bias_H, residual_TH}) && IsAligned(outs);

@@ -1,5 +1,5 @@
-// Shared by the benchmarks of ops on a GPU: random operands on the device, and the rate as a share
-// of the hardware's.
+// Parts that the benchmarks of ops on a GPU share: random operands on the device, and the rate as a
+// share of the hardware's.
 //
 // Counters of a row: `GB/s`, `TFLOP/s`, `roofline` (the share of the bandwidth of the memory or of
 // the throughput of the matrix units, whichever bounds it), and `floor`, the share that is
@@ -99,15 +99,15 @@ class Gpu {
   std::vector<Buffer> buffers_;
 };
 
-// Whether there is a device; if not, skips the benchmark with a message.
+// Returns whether there is a device; if not, skips the benchmark with a message.
 inline bool HasGpu(benchmark::State& state) {
   if (CudaDeviceCount() > 0) return true;
   state.SkipWithError("no GPU");
   return false;
 }
 
-// What a run of an op takes: bytes, each operand counted once, and operations. `floor` is the share
-// of the roofline that is required of kernels without operations.
+// The work of one run of an op: bytes, each operand counted once, and operations. `floor` is the
+// share of the roofline that is required of kernels without operations.
 struct Work {
   double bytes = 0, operations = 0;
   double floor = kMemoryFloor;

@@ -388,7 +388,7 @@ struct AttentionOperands {
   Tensor out, dout, lse;
 };
 
-// Whether the device has the kernel; else the benchmark says so and is over.
+// Returns whether the device has the kernel; else the benchmark says so and is over.
 bool HasKernel(benchmark::State& state, AttentionKernel kernel) {
   if (!HasGpu(state)) return false;
   std::string why;

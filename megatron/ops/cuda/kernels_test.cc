@@ -247,7 +247,7 @@ TEST_P(CudaOpTest, NormGradientsOfRowsOfAnyWidth) {
         [&](const Stream& stream, At at) {
           const NormTensors tensors = {at[1], Tensor(), at[7], at[8]};
           NormBackward(stream, Norm(), at[2], at[0], tensors, at[4], at[3], at[5], at[6]);
-          // Into dy's place, without parameters.
+          // The result takes dy's place, and there are no parameters.
           NormBackward(stream, Norm(), at[2], at[0], tensors, Tensor(), at[2], Tensor(), Tensor());
         });
   }

@@ -33,7 +33,7 @@ class LargeTensorsTest : public ::testing::Test {
 
   Stream stream() { return Stream::Cuda(0, cuda_.get()); }
 
-  // Zeros.
+  // Allocates zeros.
   Tensor Allocate(DType dtype, const Shape& shape) {
     buffers_.emplace_back(Device{DeviceType::kCuda, 0}, shape.numel() * SizeOf(dtype), "large",
                           nullptr);

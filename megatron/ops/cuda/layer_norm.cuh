@@ -1,5 +1,6 @@
-// Shared by the kernels of LayerNorm and RMSNorm. A row belongs to a team of threads; each thread
-// asks for the same vectors of N neighbouring elements again and again: member, member + team, ...
+// Parts that the kernels of LayerNorm and RMSNorm share. A row belongs to a team of threads; each
+// thread asks for the same vectors of N neighbouring elements again and again: member, member +
+// team, ...
 #ifndef MEGATRON_OPS_CUDA_LAYER_NORM_CUH_
 #define MEGATRON_OPS_CUDA_LAYER_NORM_CUH_
 

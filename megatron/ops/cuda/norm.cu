@@ -75,8 +75,8 @@ void LaunchOf(const Stream& stream, const LayerNormForwardArgs& args, const Resi
   CheckLaunched("residual norm");
 }
 
-// Whether sum and norm can be computed in one kernel: both use vectors (else they would add up in
-// different orders), and a row of the sum fits into shared memory.
+// Returns whether sum and norm can be computed in one kernel: both use vectors (else they would add
+// up in different orders), and a row of the sum fits into shared memory.
 template <typename T>
 bool Fuses(const LayerNormForwardArgs& args, const ResidualSum<T>& sum, const T* sum_TH) {
   return TakesVectors<T>(args) && sum.TakesVectors({sum_TH}) &&

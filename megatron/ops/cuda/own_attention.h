@@ -8,7 +8,7 @@
 
 namespace megatron::ops::cuda {
 
-// Whether the current device and this build have what the kernels for Hopper need: compute
+// Returns whether the current device and this build have what the kernels for Hopper need: compute
 // capability 9.0 and code for sm_90a.
 bool HopperAttentionIsAvailable();
 

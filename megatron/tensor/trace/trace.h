@@ -99,7 +99,7 @@ void CountInTrace(const Stream& stream, const char* name, int64_t value);
 // Lasts from its construction to the end of its block.
 class TraceSpan {
  public:
-  // "forward", or "layer 3".
+  // `name` is "forward", or "layer 3".
   TraceSpan(const Stream& stream, const char* name, TraceDetails details = {})
       : TraceSpan(stream, name, kNoNumber, details) {}
   TraceSpan(const Stream& stream, const char* name, int64_t number, TraceDetails details = {})

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kOpen = -1;
 
-// "all-reduce group=tp-0 bytes=4096"
+// Returns "all-reduce group=tp-0 bytes=4096".
 std::string Text(const TracedSpan& span) {
   std::string text = span.name;
   for (const auto& [key, value] : span.texts) text += std::string(" ") + key + "=" + value;

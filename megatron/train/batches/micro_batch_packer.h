@@ -32,12 +32,12 @@ struct PackerOptions {
   SamplerLayout layout;
   int64_t seq_length = 0;
   int64_t max_micro_batches = 1;
-  // Whether the loss is the mean over the global batch's tokens; else it is the mean over
+  // True if the loss is the mean over the global batch's tokens; else it is the mean over
   // micro-batches of each one's own mean.
   bool per_token_loss = true;
-  // Whether samples have token types and a class.
+  // True if samples have token types and a class.
   bool has_classes = false;
-  // Whether tokens of samples of varied lengths have their sample's number, which experts read.
+  // True if tokens of samples of varied lengths have their sample's number, which experts read.
   bool has_sample_numbers = false;
   // The most tokens of a sample for an encoder, whose decoder has seq_length; 0: there are none.
   int64_t encoder_seq_length = 0;
@@ -49,7 +49,7 @@ struct PackerOptions {
   int context_parallel_size = 1, context_parallel_rank = 0, context_team_size = 1;
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
 
-  // Whether samples may be shorter than seq_length; each is one sequence then.
+  // Returns whether samples may be shorter than seq_length; each is one sequence then.
   bool lengths_vary() const { return has_classes || encoder_seq_length > 0; }
 };
 

@@ -47,7 +47,7 @@ struct DataOptions {
   std::optional<SentenceDataOptions> sentences;  // if set, replaces the stream of tokens
 
   bool cyclic = false;
-  // With `cyclic`: whether samples are read in Megatron's order, which depends on the following two
+  // With `cyclic`, true if samples are read in Megatron's order, which depends on the following two
   // numbers.
   bool data_sharding = false;
   int64_t micro_batch_size = 1;

@@ -20,7 +20,7 @@ struct ConfigDifference {
 // others, which follow from it.
 std::vector<ConfigDifference> DifferencesOf(absl::string_view first, absl::string_view other);
 
-// "model.num_layers is 4, on rank 0 2; ..." of the first few, of the other's rank.
+// Returns "model.num_layers is 4, on rank 0 2; ..." of the first few, of the other's rank.
 std::string DescribeDifferences(const std::vector<ConfigDifference>& differences);
 
 }  // namespace megatron

@@ -31,8 +31,8 @@ class ConfigLocations {
   bool IsSet(absl::string_view path) const { return where_.contains(path); }
   bool IsBroken(absl::string_view path) const { return broken_.contains(path); }
 
-  // "gpt.textproto:12:3" or "--set model.num_layers=4"; for a field that nobody wrote, the place of
-  // the innermost message around it that somebody wrote, or the source.
+  // Returns "gpt.textproto:12:3" or "--set model.num_layers=4"; for a field that nobody wrote, the
+  // place of the innermost message around it that somebody wrote, or the source.
   std::string Where(absl::string_view path) const;
 
   const std::string& source() const { return source_; }

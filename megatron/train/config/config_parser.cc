@@ -76,7 +76,8 @@ std::string UnknownFieldMessage(const Descriptor& type, absl::string_view name) 
                          : absl::StrCat("no such field; did you mean ", nearest, "?");
 }
 
-// "{start: ... increment: ... samples: ...}", with the values where there is one for each field.
+// Returns "{start: ... increment: ... samples: ...}", with the values where there is one for each
+// field.
 std::string MessageSpelling(const Descriptor& type, const std::vector<std::string>& values) {
   const int shown = std::min(type.field_count(), kMostShownFields);
   const bool complete = static_cast<int>(values.size()) == type.field_count();

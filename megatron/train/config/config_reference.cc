@@ -174,7 +174,7 @@ std::string DescribeType(const FieldDescriptor& field, const Style& style) {
   return text;
 }
 
-// "default 0.1", "required", "computed: ...", or "unset".
+// Returns "default 0.1", "required", "computed: ...", or "unset".
 std::string DescribeDefault(const FieldDescriptor& field, const Style& style) {
   if (RulesOf(field).required()) return "required";
   if (RulesOf(field).has_computed())
@@ -204,7 +204,7 @@ std::string Describe(const Condition& condition, const Style& style) {
   return "";
 }
 
-// "It has an effect only if ...", or nothing.
+// Returns "It has an effect only if ...", or nothing.
 std::string DescribeConditions(const FieldDescriptor& field, const Style& style) {
   std::vector<std::string> conditions;
   for (const std::vector<Condition>& alternatives : ConditionsOf(field)) {

@@ -27,7 +27,7 @@ absl::Status WithExitCodeOfRank(const absl::Status& status, ExitCode own);
 //   and 23, which is files, for all others.
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// Whether the error carries a code.
+// Returns whether the error carries a code.
 bool HasExitCode(const absl::Status& status);
 
 }  // namespace megatron

@@ -70,7 +70,7 @@ class GraphedStage : public StageWrapper {
   const std::vector<MicroBatch>& batches() const { return batches_; }
   void StartStep();
 
-  // Called before each launch, for tests; graphs then save nothing.
+  // Sets a function that is called before each launch, for tests; graphs then save nothing.
   void set_comparison(Comparison comparison) { comparison_ = std::move(comparison); }
   const Counts& counts() const { return counts_; }
 

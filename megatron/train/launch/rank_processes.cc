@@ -24,7 +24,7 @@ ExitCode CodeOf(const LaunchResult& result) {
   return static_cast<ExitCode>(result.exit_code);
 }
 
-// "rank 3", "ranks 2-3, 7"; of many the first.
+// Returns "rank 3" or "ranks 2-3, 7"; of many the first.
 std::string NameRanks(const std::vector<int>& ranks) {
   constexpr int kMostRuns = 8;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";

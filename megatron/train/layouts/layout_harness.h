@@ -92,7 +92,7 @@ struct LayoutRun {
   bool evaluate = false;
   int eval_interval = 0;               // steps between evaluations during training; 0: none
   const LossScaler* scaler = nullptr;  // null: a constant 1
-  // Called before each launch of a CUDA graph.
+  // A function that is called before each launch of a CUDA graph.
   GraphedStage::Comparison compare_graphs;
   DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
   // If set, wraps each rank's communicator.

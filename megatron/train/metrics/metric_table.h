@@ -13,7 +13,8 @@
 
 namespace megatron {
 
-// When TensorBoard gets the value. metrics.jsonl has the values of steps at every step.
+// The times at which TensorBoard gets the value. metrics.jsonl has the values of steps at every
+// step.
 enum class MetricRate { kEachStep, kEachLogLine, kEachEvaluation };
 
 enum class MetricAxis {

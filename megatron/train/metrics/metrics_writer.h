@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// What is known of a run when its writers are opened.
+// The facts of a run that are known when its writers are opened.
 struct RunStart {
   int64_t last_iteration = 0;    // the run goes on after this one; 0: it begins
   int64_t consumed_samples = 0;  // number of training samples up to there

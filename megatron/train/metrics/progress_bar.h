@@ -31,7 +31,7 @@ struct ProgressStyle {
 // Returns the line, without a line feed.
 std::string FormatProgress(const Progress& progress, const ProgressStyle& style);
 
-// Used by one thread.
+// A bar that one thread uses.
 class ProgressBar {
  public:
   // Draws on `stream` if it is a terminal. Colors the bar unless $NO_COLOR is set. A terminal whose

@@ -9,7 +9,8 @@
 
 namespace megatron {
 
-// Used by the rank's thread. The watchdog sees when the rank waits for a reader of its output.
+// The console that the rank's thread uses. The watchdog sees when the rank waits for a reader of
+// its output.
 class RankConsole {
  public:
   // One rank prints for all: only that one `prints`. `progress` must outlive this.

@@ -21,7 +21,7 @@ struct SpeedBasis {
   std::optional<double> peak_flops;
 };
 
-// Used by one thread; its steps follow each other.
+// A meter that one thread uses; its steps follow each other.
 class StepMeter {
  public:
   // `last_iteration` was the last one before this program began. `options` must outlive this.

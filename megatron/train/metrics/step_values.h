@@ -1,5 +1,5 @@
-// Which field of StepMetrics holds which metric. Whoever writes or reads steps goes through these
-// lists, so that no two files differ in what a value is called.
+// The metrics and the fields of StepMetrics that hold them. Whoever writes or reads steps goes
+// through these lists, so that no two files differ in what a value is called.
 //
 //   VisitValues(step, [&](const Metric& metric, const auto& field) { ... });
 //

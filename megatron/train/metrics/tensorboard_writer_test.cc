@@ -274,8 +274,8 @@ TEST_F(TensorboardWriterTest, AStepIsSmall) {
 }
 
 TEST_F(TensorboardWriterTest, AfterAKillEachTagHasOnePointPerStep) {
-  // Killed after `killed` steps, with a checkpoint at `saved`; the evaluations are at every third
-  // step.
+  // The run is killed after `killed` steps, with a checkpoint at `saved`; the evaluations are at
+  // every third step.
   const auto run = [this](int64_t saved, int64_t last) {
     const auto writer = OpenAt(saved);
     for (int64_t i = saved + 1; i <= last; ++i) {

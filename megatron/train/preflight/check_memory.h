@@ -13,7 +13,7 @@ namespace megatron {
 // The host memory that the run takes of this machine, of which it runs `ranks` ranks.
 int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks);
 
-// Whether this machine's memory, or that of its GPUs, is enough for `ranks` ranks of the run.
+// Checks that this machine's memory, or that of its GPUs, is enough for `ranks` ranks of the run.
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks);
 
 // The comparison alone: fails where more is planned than available, unless nobody knows how much

@@ -17,9 +17,9 @@ struct RunInputs {
   std::string checkpoint;  // the directory to start from; empty: from the beginning
 };
 
-// Whether all processes of a run are going to do the same. Collective. Each process gets the error
-// of its own difference to the first one. Errors carry kExitConfig, or kExitCorruptCheckpoint where
-// the checkpoints differ.
+// Checks that all processes of a run are going to do the same. Collective. Each process gets the
+// error of its own difference to the first one. Errors carry kExitConfig, or kExitCorruptCheckpoint
+// where the checkpoints differ.
 absl::Status CheckSameRun(const RunInputs& mine, const ProcessGroup& processes);
 
 }  // namespace megatron

@@ -8,9 +8,9 @@
 
 namespace megatron {
 
-// kInvalidArgument, with the field, where generation.prompt is no text that the model can read, and
-// where the vocabulary lacks the sentinels that a T5's data need: so neither is found out when
-// training has ended or a job has begun.
+// Returns kInvalidArgument, with the field, where generation.prompt is no text that the model can
+// read, and where the vocabulary lacks the sentinels that a T5's data need: so neither is found out
+// when training has ended or a job has begun.
 absl::Status CheckTokenizer(const RunOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace megatron

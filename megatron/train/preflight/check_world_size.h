@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// Whether a launcher has started as many processes as the configuration has ranks. A process that
-// runs alone starts as many as there are to be, and passes.
+// Checks that a launcher has started as many processes as the configuration has ranks. A process
+// that runs alone starts as many as there are to be, and passes.
 absl::Status CheckWorldSize(const LaunchEnvironment& launch,
                             const config::ParallelConfig& parallel);
 

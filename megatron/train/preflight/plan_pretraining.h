@@ -16,7 +16,7 @@
 
 namespace megatron {
 
-// Whether the program that trains `model_type` ("gpt") may train this configuration, whose file
+// Checks that the program that trains `model_type` ("gpt") may train this configuration, whose file
 // or name is `config_name`.
 absl::Status CheckModelType(const config::PretrainConfig& config, const std::string& config_name,
                             const std::string& model_type);

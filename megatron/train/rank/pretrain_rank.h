@@ -36,7 +36,8 @@ class PretrainRank {
   // This rank's current work, for its monitor.
   const RankProgress& progress() const { return progress_; }
 
-  // Whether this rank prints for all. It is the last one, as in Megatron: it knows the loss first.
+  // Returns whether this rank prints for all. It is the last one, as in Megatron: it knows the loss
+  // first.
   bool is_reporting_rank() const { return world_.rank() == world_.size() - 1; }
 
  private:

@@ -28,7 +28,7 @@ struct PieceOfWork {
   Phase phase;
 };
 
-// Called for each piece on the thread that does it. Tests put faults there.
+// A function that is called for each piece on the thread that does it. Tests put faults there.
 using PieceListener = std::function<void(const PieceOfWork&)>;
 
 // The inputs that the ranks of a process share; none of them changes while they run.

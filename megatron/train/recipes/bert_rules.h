@@ -1,4 +1,4 @@
-// What a configuration means for a BERT.
+// The rules by which a configuration is read for a BERT.
 #ifndef MEGATRON_TRAIN_RECIPES_BERT_RULES_H_
 #define MEGATRON_TRAIN_RECIPES_BERT_RULES_H_
 

@@ -1,4 +1,4 @@
-// What a configuration means for a GPT.
+// The rules by which a configuration is read for a GPT.
 #ifndef MEGATRON_TRAIN_RECIPES_GPT_RULES_H_
 #define MEGATRON_TRAIN_RECIPES_GPT_RULES_H_
 

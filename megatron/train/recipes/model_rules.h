@@ -23,8 +23,8 @@ struct SampleLengths {
   int64_t encoder_seq_length = 0;  // tokens for the encoder in front of it; 0: there is none
 };
 
-// Whether samples can be filled up with tokens that no loss counts, so that ranks can share them
-// out evenly.
+// The ways in which samples can be filled up with tokens that no loss counts, so that ranks can
+// share them out evenly.
 enum class SampleFilling {
   kNone,         // every sample has seq_length tokens
   kToSeqLength,  // a shorter sample is filled up, to at most seq_length tokens

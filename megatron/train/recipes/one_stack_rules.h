@@ -1,4 +1,4 @@
-// What the kinds of models that are one stack of layers have in common.
+// The rules that all kinds of models that are one stack of layers have in common.
 #ifndef MEGATRON_TRAIN_RECIPES_ONE_STACK_RULES_H_
 #define MEGATRON_TRAIN_RECIPES_ONE_STACK_RULES_H_
 

@@ -1,4 +1,4 @@
-// What a configuration means for a T5.
+// The rules by which a configuration is read for a T5.
 #ifndef MEGATRON_TRAIN_RECIPES_T5_RULES_H_
 #define MEGATRON_TRAIN_RECIPES_T5_RULES_H_
 

@@ -20,7 +20,7 @@ class Consensus {
  public:
   explicit Consensus(const ProcessGroup& group) : group_(group) {}
 
-  // Whether it is so on any rank. After a failure of the group: what is so here.
+  // Returns whether it is so on any rank, or, after a failure of the group, here.
   bool Any(bool mine);
 
   // The error of the first rank (by number) that has one, with its text cut to a kilobyte; the
@@ -31,7 +31,7 @@ class Consensus {
   // number in front. A failure of the group means that a rank was lost, or hangs.
   absl::Status FirstFailure(const absl::Status& mine);
 
-  // Whether all ranks give the same text. After a failure of the group: yes.
+  // Returns whether all ranks give the same text, and true after a failure of the group.
   bool Same(absl::string_view mine);
 
   // The text of the first rank, of any length; this rank's after a failure of the group.

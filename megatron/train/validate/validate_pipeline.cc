@@ -103,7 +103,7 @@ void CheckUnevenEnds(ConfigChecker& check) {
                            " other stages, which cannot share them evenly"));
 }
 
-// "model.num_layers = 12 and the embedding".
+// Returns "model.num_layers = 12 and the embedding".
 std::string NamedThings(const ConfigChecker& check) {
   const config::ParallelConfig& parallel = check.resolved().parallel();
   return absl::StrCat(
@@ -138,7 +138,7 @@ void CheckEvenParts(ConfigChecker& check) {
                                     ", or ", kLayout, " say where layers go"));
 }
 
-// Whether the schedule can work with as many parts as there are.
+// Checks that the schedule can work with as many parts as there are.
 void CheckScheduleName(ConfigChecker& check) {
   const std::string& name = check.resolved().parallel().pipeline_schedule();
   if (!check.IsWritten(kSchedule)) return;

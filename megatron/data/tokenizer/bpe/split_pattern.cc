@@ -63,7 +63,7 @@ class Cursor {
   bool IsNewline() const { return IsChar('\n') || IsChar('\r'); }
   bool IsSymbol() const { return !AtEnd() && !Is(kLetter | kNumber | kWhiteSpace); }
 
-  // Must not be called at the end.
+  // Moves to the next character. Must not be called at the end.
   void Next() {
     at_ += length_;
     Read();
@@ -129,7 +129,7 @@ const char* AfterCasedWord(Cursor at) {
   return at.at() == start ? nullptr : at.at();
 }
 
-// Whether U*l+ matches here, the alternative that is tried first.
+// Returns whether U*l+ matches here, the alternative that is tried first.
 bool EndsInSmallLetter(Cursor at) {
   bool caseless = false;
   for (; at.Is(kCapitals); at.Next()) caseless |= at.Is(kCaseless);

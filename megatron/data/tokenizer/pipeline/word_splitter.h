@@ -18,8 +18,8 @@ namespace megatron {
 struct Word {
   std::string text;
   size_t begin = 0;  // position in the section at which it begins
-  // Filled on request: for each byte of the text, and for its end, the position in the section from
-  // which it comes.
+  // The position in the section from which each byte of the text comes, and the position of its
+  // end; filled on request.
   std::vector<size_t> origins;
 };
 

@@ -40,13 +40,13 @@ class PrecompiledCharsmap {
   // The length in bytes of the longest replacement.
   size_t longest_replacement() const { return longest_replacement_; }
 
-  // Whether an ASCII character before another ASCII character is certainly unchanged.
+  // Returns whether an ASCII character before another ASCII character is certainly unchanged.
   bool Keeps(unsigned char c) const { return c < 128 && !changed_[c]; }
 
  private:
   template <bool kLongest>
   Rule Find(absl::string_view text) const;
-  // Whether a rule may replace ASCII's `c`, alone or followed by another ASCII character.
+  // Returns whether a rule may replace ASCII's `c`, alone or followed by another ASCII character.
   bool MayChange(unsigned char c) const;
 
   std::vector<uint32_t> units_;

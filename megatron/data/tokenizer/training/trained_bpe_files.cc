@@ -82,9 +82,9 @@ std::vector<absl::string_view> PartsOf(absl::string_view token, int32_t rank, co
   }
 }
 
-// Whether the token of `rank` is made of the two halves that trained merge number `merge` joins.
-// Inside of any text, the bytes of a token that nothing has merged with their surroundings are
-// merged as they are alone, so if this holds for all tokens, both rules merge alike.
+// Returns whether the token of `rank` is made of the two halves that trained merge number `merge`
+// joins. Inside of any text, the bytes of a token that nothing has merged with their surroundings
+// are merged as they are alone, so if this holds for all tokens, both rules merge alike.
 bool MergesAlike(const std::vector<std::string>& tokens, int32_t rank,
                  const std::pair<int32_t, int32_t>& merge, const Ranks& ranks) {
   if (merge.first < 0 || merge.second < 0) return false;  // a special token is spelled like a byte

@@ -17,8 +17,8 @@ bool IsAsciiPunctuation(char32_t c) {
          (c >= 123 && c <= 126);
 }
 
-// Whether a character is skipped when looking for a Σ's neighbours: it is case-ignorable, or is
-// removed before case matters.
+// Returns whether a character is skipped when looking for a Σ's neighbours: it is case-ignorable,
+// or is removed before case matters.
 bool IsCaseIgnorable(char32_t c) {
   if (CharClasses::Get().Is(c, kCaseIgnorable)) return true;
   return CharClasses::Get().Is(c, kControl) && !IsTab(c);
@@ -26,8 +26,8 @@ bool IsCaseIgnorable(char32_t c) {
 
 bool IsCased(char32_t c) { return CharClasses::Get().Is(c, kCased); }
 
-// Whether a Σ of text[at, at + 2) ends a word, as lower case defines it: a cased letter precedes it
-// and none follows it, apart from case-ignorable characters in between.
+// Returns whether a Σ of text[at, at + 2) ends a word, as lower case defines it: a cased letter
+// precedes it and none follows it, apart from case-ignorable characters in between.
 bool IsFinalSigma(absl::string_view text, size_t at, bool cased_before) {
   if (!cased_before) return false;
   for (size_t i = at + 2; i < text.size();) {

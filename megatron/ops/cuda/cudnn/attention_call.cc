@@ -19,7 +19,7 @@ int64_t PowerOfTwoFrom(int64_t count, int64_t least) {
   return power;
 }
 
-// Whether rows begin where cuDNN's kernels can load from.
+// Returns whether rows begin where cuDNN's kernels can load from.
 bool IsAligned(const Tensor& x) {
   if (reinterpret_cast<uintptr_t>(x.raw()) % kAlignment != 0) return false;
   for (int d = 0; d + 1 < x.rank(); ++d) {

@@ -61,7 +61,7 @@ struct CudnnAttention {
   int64_t length(CudnnRole role) const { return HasKeys(role) ? keys : queries; }
   int64_t width(CudnnRole role) const { return role == kLse ? 1 : head_dim; }
   CudnnRole end_role() const { return backward ? kCudnnRoles : kDout; }
-  // [sequences, heads, tokens, head size], and how far apart elements are in each.
+  // Returns [sequences, heads, tokens, head size], and how far apart elements are in each.
   std::array<int64_t, 4> Dims(CudnnRole role) const;
   std::array<int64_t, 4> StridesOf(CudnnRole role) const;
 
@@ -71,9 +71,9 @@ struct CudnnAttention {
 // Returns why cuDNN does not support the call, for a message; empty if it does.
 std::string WhyNotCudnn(const AttentionCall& call);
 
-// Whether the heads of x have equal distances, which cuDNN requires. If groups of queries stand
-// with their keys and values in one projection, they do not, and the queries are copied together
-// first.
+// Returns whether the heads of x have equal distances, which cuDNN requires. If groups of queries
+// stand with their keys and values in one projection, they do not, and the queries are copied
+// together first.
 bool HasOneHeadStride(const Tensor& x_TGRD);
 
 // Describes a call that cuDNN supports.

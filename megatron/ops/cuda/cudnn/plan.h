@@ -14,8 +14,8 @@ namespace megatron::ops::cuda {
 // The device pointers of one call's operands.
 struct CudnnPointers {
   std::array<void*, kCudnnRoles> tensors{};
-  // Only if packed: offsets, int64 [sequences + 1] of each tensor, in elements; lengths, int32
-  // [sequences].
+  // The arrays of packed sequences: offsets, int64 [sequences + 1] of each tensor, in elements;
+  // lengths, int32 [sequences].
   std::array<void*, kCudnnRoles> offsets{};
   void *query_lengths = nullptr, *key_lengths = nullptr;
   void* workspace = nullptr;

@@ -245,7 +245,7 @@ void RunWarp(const std::vector<unsigned>& warp) {
   }
 }
 
-// What the fibers wait for, as text for a person.
+// Describes what the fibers wait for, for a person.
 std::string Waits(const Multiprocessor& on) {
   std::set<std::string> waits;
   for (const Fiber& fiber : on.fibers) {

@@ -70,7 +70,7 @@ class TimedProduct : public GemmCandidates {
   bool prepared_ = false;
 };
 
-// Whether the host may wait for the stream: not while its work is recorded into a graph.
+// Returns whether the host may wait for the stream: not while its work is recorded into a graph.
 bool MayWaitFor(const CudaStream& stream);
 
 GemmPlace PlaceOfDevice(int device);

@@ -46,9 +46,10 @@ GemmTiming TimeCandidates(GemmCandidates* candidates);
 struct GemmPlanning {
   std::vector<GemmPlan> plans;
   bool time_products = false;  // time products without a plan
-  // Whether the product that computes the gradient of a weight also computes that of the bias.
+  // True if the product that computes the gradient of a weight also computes that of the bias.
   bool fuse_bias_gradients = false;
-  // Called with all plans when timing has added one; there is one call at a time.
+  // A function that is called with all plans when timing has added one; there is one call at a
+  // time.
   std::function<void(absl::Span<const GemmPlan>)> on_new_plan;
 };
 

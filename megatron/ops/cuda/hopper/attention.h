@@ -13,7 +13,7 @@
 
 namespace megatron::ops::cuda {
 
-// Whether the kernels support the operands; null operands are ignored.
+// Returns whether the kernels support the operands; null operands are ignored.
 bool HopperTakes(DType dtype, const AttentionArgs& args);
 
 void HopperAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args);

@@ -28,7 +28,7 @@
 #endif
 #endif
 
-// Whether the bodies of kernels are compiled: for sm_90a, or for the emulation.
+// The bodies of kernels are compiled for sm_90a and for the emulation alone.
 #if defined(MEGATRON_EMULATED_CUDA) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MEGATRON_HAS_HOPPER_INSTRUCTIONS
 #endif

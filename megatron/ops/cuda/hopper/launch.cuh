@@ -1,5 +1,5 @@
-// Shared by the attention kernels for Hopper, beside tiles: warpgroups, the visible keys of a
-// query, and launches.
+// Parts that the attention kernels for Hopper share, beside tiles: warpgroups, the visible keys of
+// a query, and launches.
 #ifndef MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
 #define MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
 
@@ -105,8 +105,8 @@ bool HasCode(Kernel kernel) {
 }
 #endif
 
-// Whether tensor maps and the stores of the kernels can address the operands, all of the 16-bit
-// dtype.
+// Returns whether tensor maps and the stores of the kernels can address the operands, all of the
+// 16-bit dtype.
 inline bool TakesOperands(const AttentionArgs& args) {
   for (const Operand* x :
        {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) {

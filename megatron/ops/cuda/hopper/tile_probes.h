@@ -32,7 +32,7 @@ void ProbeScores(const Stream& stream, const ProbedTile& tile, float* out);
 
 // The weight that ProbeWeightedSums gives row `from` of the tile in row `to` of its results.
 constexpr int ProbeWeight(int to, int from) { return (to * 7 + from) % 5 - 2; }
-// What ProbeWeightedSums adds to.
+// The number that ProbeWeightedSums adds to.
 constexpr float kProbeStart = 1000;
 
 // out [kProbeResults, head_dim], fp32 = kProbeStart + weights * tile: shows left operands in

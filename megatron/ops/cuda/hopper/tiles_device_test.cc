@@ -1,5 +1,5 @@
-// What each of the instructions that attention on Hopper is made of does, one at a time: on a
-// device of compute capability 9.0, and in the emulation. A failure names the first wrong element.
+// Tests of the instructions that attention on Hopper is made of, one at a time: on a device of
+// compute capability 9.0, and in the emulation. A failure names the first wrong element.
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -107,7 +107,7 @@ class TilesDeviceTest : public ::testing::TestWithParam<std::tuple<DType, int>> 
     return Run(ProbeWeightedSums, token, kProbeResults, head_dim());
   }
 
-  // What the tile from `token` on holds.
+  // Returns what the tile from `token` on holds.
   static Wanted TileFrom(int64_t token) {
     return [token](int row, int column) {
       const int64_t at = token + row;
