@@ -288,18 +288,25 @@ def find_config(folder):
 #
 #   open(run, name, config)    begins the run with the identifier `run`, or continues it
 #   configure(config)          replaces the configuration
-#   send(records, number, ms)  takes records, the first of which is the run's `number`-th; if it may
-#                              have had them before, both numbers are as they were: `ms` since 1970
-#   close(over)                ends the connection, and the run if it is over
+#   send(records, number, ms)  takes records, the first of which is the run's `number`-th; those that
+#                              it may have had before have their old numbers, and `ms` is as it was.
+#                              Returns how many of the last records are lost if it is killed now
+#   close(over)                ends the connection, and the run if it is over; nothing is lost then
 #   where(run)                 says where the run can be seen
 
 
 class Wandb:
-    """Weights & Biases. Its server ignores steps that it has, so a step of its own is a record's number."""
+    """Weights & Biases. Its server ignores steps that it has, so a step of its own is a record's number.
+
+    Its process writes a block of its file when the block is full, and dies with this one.
+    """
+
+    BLOCK_BYTES = 32768
 
     def __init__(self, project):
         import wandb
         self.wandb, self.project, self.run = wandb, project, None
+        self.sizes = collections.deque()  # the least bytes of each record that may not be in the file
 
     def open(self, run, name, config):
         self.run = self.wandb.init(project=self.project, id=run, config=config, resume="allow")
@@ -318,9 +325,15 @@ class Wandb:
             if record.samples is not None:
                 row["consumed_samples"] = record.samples
             self.run.log(row, step=step, commit=True)
+            self.sizes.append(sum(len(key) + 8 for key in row))
+        total = sum(self.sizes)
+        while total > self.BLOCK_BYTES + self.sizes[0]:
+            total -= self.sizes.popleft()
+        return len(self.sizes)
 
     def close(self, over):
         run, self.run = self.run, None
+        self.sizes.clear()
         if run is not None:
             run.finish()
 
@@ -371,6 +384,7 @@ class Mlflow:
                     metrics.append(self.mlflow.entities.Metric(name + " vs samples", value, ms, record.samples))
         for at in range(0, len(metrics), self.MOST_METRICS):
             self.client.log_batch(self.id, metrics=metrics[at:at + self.MOST_METRICS])
+        return 0
 
     def close(self, over):
         run, self.id = self.id, None
@@ -406,6 +420,7 @@ class Trackio:
         for warning in said:
             if re.search("could not be persisted|dropped|skipped metric", str(warning.message)):
                 raise OSError(str(warning.message))
+        return 0
 
     def close(self, over):
         pass
@@ -442,9 +457,9 @@ class State:
         """Begins another run."""
         self.run = secrets.token_hex(8)  # its identifier in the tracker
         self.first = None  # see beginning_of()
-        self.sent = {}  # the last iteration that was sent of each kind of record
-        self.number = 0  # the number of records sent
-        self.sending_ms = None  # the time of records that may have been sent
+        self.sent = {}  # the last iteration that the tracker has of each kind of record
+        self.number = 0  # the number of records that the tracker has
+        self.sending_ms = None  # the time of records that it may have
 
     def _load(self):
         try:
@@ -515,6 +530,7 @@ class Follower:
         self.folder, self.path = os.path.dirname(path), path
         self.tail, self.state, self.tracker, self.name = Tail(path), state, tracker, name
         self.pending = []  # records that were read and not sent
+        self.at_risk = collections.deque()  # records that were sent and are lost if the tracker is killed
         self.samples = (None, None)  # the last step's iteration and its consumed samples
         self.unsure_of_run = True  # no step of this file was read yet
         self.is_open = False
@@ -532,6 +548,7 @@ class Follower:
         if anew:
             self.unsure_of_run, self.samples = True, (None, None)
         last = dict(self.state.sent)
+        last.update((record.kind, record.iteration) for record in self.at_risk)
         for line in lines or ():
             record = parse_record(line)
             if record is None:
@@ -560,24 +577,32 @@ class Follower:
             self.state.first = beginning
         elif self.state.first[0] == beginning[0] and self.state.first != beginning:
             say("%s is of another run than before, which becomes another run of the tracker" % self.path)
+            pending, self.pending = self.pending, []
             self.close(over=True)
+            self.pending = pending
             self.state.begin()
             self.state.first = beginning
             last.clear()
             self.config_file = None
 
     def send(self):
-        """Sends what is pending; raises whatever the tracker raises, and can be called again then."""
+        """Sends what is pending; raises whatever the tracker raises. After close() it can be called again."""
         if self.state.sending_ms is None:
             self.state.sending_ms = int(time.time() * 1e3)
         self._save()
         self._open()
-        self.tracker.send(self.pending, self.state.number, self.state.sending_ms)
-        for record in self.pending:
+        number = self.state.number + len(self.at_risk)
+        count = self.tracker.send(self.pending, number, self.state.sending_ms)
+        self.at_risk.extend(self.pending)
+        self.pending, self.state.sending_ms = [], None
+        self._note(count)
+
+    def _note(self, count):
+        """Writes down that the tracker has what was sent, but for the last `count` records."""
+        while len(self.at_risk) > count:
+            record = self.at_risk.popleft()
             self.state.sent[record.kind] = record.iteration
-        self.state.number += len(self.pending)
-        self.state.sending_ms = None
-        self.pending = []
+            self.state.number += 1
         self._save()
 
     def _open(self):
@@ -598,13 +623,17 @@ class Follower:
                            "what this one sends" % (self.state.path, error.strerror))
 
     def close(self, over):
-        """Ends the connection to the tracker. An error of the tracker is printed once."""
-        if self.is_open:
-            self.is_open = False
-            try:
-                self.tracker.close(over)
-            except Exception as error:
-                self.warn_once("close", "the tracker does not end the run: %s" % error)
+        """Ends the connection to the tracker. What is lost with it is pending again."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        try:
+            self.tracker.close(over)
+            self._note(0)
+        except Exception as error:
+            self.pending[:0] = self.at_risk
+            self.at_risk.clear()
+            self.warn_once("close", "the tracker does not end the run: %s" % error)
 
 
 def follow(follower, once, stopped):
