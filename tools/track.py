@@ -334,8 +334,12 @@ class Wandb:
     def close(self, over):
         run, self.run = self.run, None
         self.sizes.clear()
-        if run is not None:
-            run.finish()
+        try:
+            if run is not None:
+                run.finish()
+        finally:
+            with contextlib.suppress(Exception, SystemExit):
+                self.wandb.teardown()  # ends its process, or forgets one that has gone
 
     def where(self, run):
         return "project %s, run %s" % (self.project, run)
@@ -608,9 +612,11 @@ class Follower:
     def _open(self):
         file, text = find_config(self.folder)
         if not self.is_open:
-            self.tracker.open(self.state.run, self.name, parse_config(text or ""))
             self.is_open = True
-            say(self.tracker.where(self.state.run))
+            self.tracker.open(self.state.run, self.name, parse_config(text or ""))
+            if self.state.run not in self.said:
+                self.said.add(self.state.run)
+                say(self.tracker.where(self.state.run))
         elif file is not None and file != self.config_file:
             self.tracker.configure(parse_config(text))
         self.config_file = file or self.config_file

@@ -82,6 +82,8 @@ class Run:
 def init(project, id, config, resume):
     assert resume == "allow"
     return Run(id, config)
+def teardown():
+    pass
 '''
 
 TRACKIO = r'''
