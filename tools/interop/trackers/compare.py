@@ -28,7 +28,7 @@ ENVIRONMENT = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "TRACKIO_DIR": f
                "MLFLOW_TRACKING_URI": f"sqlite:///{WORK}/mlflow.db", "MLFLOW_DISABLE_TELEMETRY": "true",
                "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 os.environ.update(ENVIRONMENT)
-TIMEOUT = 60
+TIMEOUT = 300
 
 passed = failed = 0
 
