@@ -44,12 +44,11 @@ LONGEST_LINE_BYTES = 1 << 20
 LONGEST_CARD_BYTES = 1 << 24
 MOST_EVENTS_BEFORE_CARD = 100
 
-# What a step's values say about the machine rather than about training.
-TIMES = ("elapsed_ms", "tokens_per_second", "tflops", "mfu")
-# Values without a second curve over consumed samples (the table of docs/metrics.md).
-ITERATIONS_ONLY = frozenset((
-    "load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "skipped",
-    "iteration-time", "tokens_per_second", "tflops", "mfu"))
+# Values with a second curve over consumed samples (the table of docs/metrics.md), and without evaluations'
+# endings. A step that is taken again has the same ones.
+BOTH_AXES = frozenset((
+    "lm loss", "lm accuracy", "exact span accuracy", "sop loss", "sop accuracy", "learning-rate", "grad-norm",
+    "params-norm", "num-zeros", "loss-scale", "batch-size"))
 # All three trackers take such names as they are.
 NAME = re.compile(r"[A-Za-z0-9][\w .-]*(/[A-Za-z0-9][\w .-]*)*", re.ASCII)
 LONGEST_NAME = 200
@@ -123,9 +122,14 @@ def values_of(record):
     return values
 
 
+def has_second_curve(name):
+    """Returns whether a value is drawn over consumed samples, too."""
+    return re.sub(" (validation|test)( ppl)?$", "", name) in BOTH_AXES
+
+
 def beginning_of(record):
     """Returns a step's iteration and a hash of what training has determined in it."""
-    trained = sorted((name, repr(value)) for name, value in record.items() if name not in TIMES)
+    trained = sorted((name, repr(value)) for name, value in record.items() if name in BOTH_AXES)
     return [record["iteration"], hashlib.sha256(repr(trained).encode()).hexdigest()[:16]]
 
 
@@ -384,7 +388,7 @@ class Mlflow:
         for record in records:
             for name, value in record.values.items():
                 metrics.append(self.mlflow.entities.Metric(name, value, ms, record.iteration))
-                if record.samples is not None and name not in ITERATIONS_ONLY:
+                if record.samples is not None and has_second_curve(name):
                     metrics.append(self.mlflow.entities.Metric(name + " vs samples", value, ms, record.samples))
         for at in range(0, len(metrics), self.MOST_METRICS):
             self.client.log_batch(self.id, metrics=metrics[at:at + self.MOST_METRICS])

@@ -544,8 +544,8 @@ class TrackTest(unittest.TestCase):
                 self.assertEqual(sent, [])
             else:
                 # Three values are not in TensorBoard as they are; the time is there in seconds.
-                self.assertEqual(sent, [{"elapsed_ms": "iteration-time"}.get(key, tag or key)])
-                self.assertEqual(sent[0] not in track.ITERATIONS_ONLY, bool(star), key)
+                self.assertEqual(sent, [{"elapsed_ms": "iteration-time"}.get(key, tag or key)], key)
+                self.assertEqual(track.has_second_curve(sent[0]), bool(star), key)
                 self.assertTrue(track.NAME.fullmatch(sent[0]))
 
     def test_any_bytes_are_read(self):
