@@ -4,13 +4,14 @@
 #   source tools/interop/python.bash
 #   use_tokenizer_packages     # or
 #   use_torch_packages         # or
-#   use_tensorboard_packages
+#   use_tensorboard_packages   # or
+#   use_tracker_packages
 #
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
 # empty folder, which goes when the script ends. An environment is made once, in
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
-# There are three: transformers wants an older tokenizers than the one that ours are compared with, and
-# whoever reads TensorBoard's files needs neither.
+# There are four: transformers wants an older tokenizers than the one that ours are compared with, and
+# whoever reads TensorBoard's files, or those of W&B, MLflow and trackio, needs neither.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch.
@@ -20,6 +21,23 @@ readonly TENSORBOARD_PACKAGES=(absl-py==2.5.1 grpcio==1.85.1 Markdown==3.11.3 Ma
   tensorboard-data-server==0.7.2 typing_extensions==4.16.0 Werkzeug==3.1.9)
 readonly TOKENIZER_PACKAGES=(numpy==2.2.6 sentencepiece==0.2.1 tiktoken==0.14.0 tokenizers==0.23.3)
 readonly TORCH_PACKAGES=(packaging==24.2 safetensors==0.4.5 transformers==4.46.3)
+# All that is imported; MLflow without its server, and with what its SQLite store needs.
+readonly TRACKER_PACKAGES=(alembic==1.20.1 annotated-doc==0.0.7 annotated-types==0.8.0 anyio==4.16.0
+  brotli==1.2.1 cachetools==7.3.2 certifi==2026.10.18 cffi==2.1.1 charset-normalizer==3.5.2
+  click==8.5.1 cloudpickle==3.1.2 cryptography==50.0.2 databricks-sdk==0.156.0 distro==1.9.0
+  fastapi==0.165.0 filelock==4.2.12 fsspec==2026.9.0 gitdb==4.0.12 GitPython==3.2.1
+  google-auth==2.62.2 googleapis-common-protos==1.76.0 gradio_client==2.7.2 h11==0.16.0
+  httpcore==1.0.9 httpcore2==2.16.2 httpx==0.28.1 httpx2==2.16.2 huggingface_hub==2.4.0 idna==3.20
+  importlib_metadata==9.1.0 Mako==1.4.3 MarkupSafe==3.0.4 mlflow-skinny==3.17.2 numpy==2.2.6
+  opentelemetry-api==1.45.2 opentelemetry-exporter-http-transport==0.66b2
+  opentelemetry-exporter-otlp-common==0.66b2 opentelemetry-exporter-otlp-proto-common==1.45.2
+  opentelemetry-exporter-otlp-proto-http==1.45.2 opentelemetry-proto==1.45.2 opentelemetry-sdk==1.45.2
+  opentelemetry-semantic-conventions==0.66b2 orjson==3.13.0 packaging==26.3 pillow==12.3.0
+  platformdirs==4.14.7 protobuf==7.36.2 pyasn1==0.6.5 pyasn1_modules==0.4.2 pycparser==3.12
+  pydantic==2.14.3 pydantic_core==2.50.4 python-dotenv==1.2.4 python-multipart==0.0.34 PyYAML==6.0.3
+  requests==2.34.2 smmap==5.0.3 sniffio==1.3.1 SQLAlchemy==2.1.9 sqlparse==0.6.1 starlette==1.10.0
+  tqdm==4.70.1 trackio==0.43.0 truststore==0.10.5 typing_extensions==4.16.0 typing-inspection==0.4.5
+  urllib3==2.8.0 uvicorn==0.54.0 wandb==0.31.0 xxhash==4.1.0 zipp==4.1.2)
 # Its dependencies are for training on GPUs; what is compared needs only numpy and PyTorch.
 readonly TORCH_PACKAGES_ALONE=(megatron-core==0.11.0)
 
@@ -84,20 +102,27 @@ use_environment() {
   [ -x "$venv_python" ] || give_up "there is no $venv_python"
 }
 
-use_tokenizer_packages() {
+# Sets base_python to any that can make environments.
+find_base_python() {
   local needed='import venv, ensurepip'
   base_python=$(find_python "$needed") ||
     { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
     give_up "no Python can make virtual environments, and python3-venv could not be installed"
+}
+
+use_tokenizer_packages() {
+  find_base_python
   use_environment tokenizers "" "${TOKENIZER_PACKAGES[@]}"
 }
 
 use_tensorboard_packages() {
-  local needed='import venv, ensurepip'
-  base_python=$(find_python "$needed") ||
-    { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
-    give_up "no Python can make virtual environments, and python3-venv could not be installed"
+  find_base_python
   use_environment tensorboard "" "${TENSORBOARD_PACKAGES[@]}"
+}
+
+use_tracker_packages() {
+  find_base_python
+  use_environment trackers "" --no-deps "${TRACKER_PACKAGES[@]}"
 }
 
 use_torch_packages() {
