@@ -1,4 +1,4 @@
-// Draws loss curves as one self-contained SVG picture: no scripts, no fonts, no style sheets.
+// Draws loss curves as one self-contained SVG picture: no scripts, no fonts, no other files.
 
 #ifndef TOOLS_PICTURES_PLOT_LOSS_SVG_H_
 #define TOOLS_PICTURES_PLOT_LOSS_SVG_H_
@@ -25,20 +25,11 @@ struct LossPlotOptions {
 };
 
 // Draws the training loss in a pale color with its smoothed curve over it, and the validation loss
-// as dots joined by a line, with a color per run. Curves of many points are thinned to what can be
-// seen: each column of the picture keeps its lowest and highest point.
+// as dots joined by a line, with a color per run.
 std::string LossPlotSvg(const std::vector<LossCurve>& curves, const LossPlotOptions& options);
 
 // Returns an HTML page that holds the picture, for viewing in a browser.
 std::string LossPlotHtml(const std::vector<LossCurve>& curves, const LossPlotOptions& options);
-
-// Returns the tick values in [low, high]: multiples of 1, 2 or 5 times a power of ten, about
-// `count` of them. With `log`, powers of ten, and their multiples by 2 and 5 if there are few. Both
-// ends must be finite, low < high, and low > 0 with `log`.
-std::vector<double> PlotTicks(double low, double high, int count, bool log);
-
-// Returns a short label: "0.5", "1500", "20k", "1.5M".
-std::string PlotTickLabel(double value);
 
 }  // namespace megatron
 

@@ -40,17 +40,17 @@ TEST(ScheduleSvgTest, PanelsLieUnderEachOtherOnOneScale) {
                        two = *CheckSchedule(GPipeSchedule(1, 2));
   const std::string svg = ScheduleSvg({{"first", two}, {"second", one}});
   EXPECT_EQ(Count(svg, ">stage 0</text>"), 2);
-  EXPECT_THAT(svg, HasSubstr("y=\"52\" width=\"84.00\""));
-  EXPECT_THAT(svg, HasSubstr("y=\"140\" width=\"42.00\""));
+  EXPECT_THAT(svg, HasSubstr("y=\"36\" width=\"86.7\""));   // one of six units
+  EXPECT_THAT(svg, HasSubstr("y=\"98\" width=\"173.3\""));  // the backward below
 }
 
 TEST(ScheduleSvgTest, BoxesLieWhereTheirTimesSay) {
   const std::string svg = ScheduleSvg({{"", *CheckSchedule(GPipeSchedule(1, 1))}});
   // One unit of forward and two of backward, from the left edge of the lanes on.
-  EXPECT_THAT(svg, HasSubstr("forward of micro-batch 0, 0 to 1</title><rect x=\"64.00\" y=\"52\" "
-                             "width=\"14.00\""));
-  EXPECT_THAT(svg, HasSubstr("backward of micro-batch 0, 1 to 3</title><rect x=\"78.00\" y=\"52\" "
-                             "width=\"28.00\""));
+  EXPECT_THAT(svg, HasSubstr("forward of micro-batch 0, 0 to 1</title><rect class=\"f5\" "
+                             "x=\"65.0\" y=\"6\" width=\"173.3\""));
+  EXPECT_THAT(svg, HasSubstr("backward of micro-batch 0, 1 to 3</title><rect class=\"f4\" "
+                             "x=\"238.3\" y=\"6\" width=\"346.7\""));
 }
 
 }  // namespace

@@ -1,0 +1,128 @@
+#include <cmath>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/pictures/lane_chart.h"
+#include "tools/pictures/line_chart.h"
+#include "tools/pictures/stack_chart.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+int Count(absl::string_view text, absl::string_view part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+LineChart LossChart() {
+  LineChart chart;
+  chart.frame.title = "lm <loss>";
+  chart.frame.description = "It falls & stays.";
+  chart.curves = {{"training", {{1, 4}, {2, 2}, {3, 1}}, CurveLook::kLine, 0},
+                  {"validation", {{2, 2.5}}, CurveLook::kDots, 1}};
+  chart.marks = {{2, "start 2"}, {99, "beyond the curve"}};
+  return chart;
+}
+
+TEST(LineChartTest, APictureInAPageHasItsWords) {
+  const std::string svg = LineChartInPage(LossChart(), "c1");
+  EXPECT_THAT(svg, AllOf(HasSubstr("role=\"img\""), HasSubstr("aria-labelledby=\"c1-title\""),
+                         HasSubstr("<title id=\"c1-title\">lm &lt;loss&gt;</title>"),
+                         HasSubstr("<desc id=\"c1-desc\">It falls &amp; stays.</desc>")));
+  EXPECT_THAT(svg, HasSubstr("<title>validation: 2.5 at 2</title>"));
+  EXPECT_THAT(svg, AllOf(HasSubstr("start 2"), Not(HasSubstr("beyond the curve"))));
+  EXPECT_THAT(svg, Not(HasSubstr("<style>")));
+}
+
+TEST(LineChartTest, APictureAloneHasItsColors) {
+  const std::string svg = LineChartAlone(LossChart());
+  EXPECT_THAT(svg, AllOf(HasSubstr("#0072b2"), Not(HasSubstr("var(")), HasSubstr(">training<")));
+}
+
+TEST(LineChartTest, CurvesDifferInMoreThanTheirColors) {
+  EXPECT_NE(CurveKey(CurveLook::kLine, 1), CurveKey(CurveLook::kDots, 1));
+  EXPECT_THAT(CurveKey(CurveLook::kLine, 1), HasSubstr("c1 d1"));
+  EXPECT_THAT(CurveKey(CurveLook::kLine, 7), HasSubstr("c1 d1"));
+}
+
+TEST(LineChartTest, NothingToDrawIsSaid) {
+  LineChart chart;
+  chart.curves = {{"", {{1, std::nan("")}}, CurveLook::kLine, 0}};
+  EXPECT_THAT(LineChartInPage(chart, "c1"), HasSubstr("no data"));
+}
+
+TEST(StackChartTest, PartsLieOnEachOther) {
+  StackChart chart;
+  chart.frame.width = 56 + 100 + 14;
+  chart.frame.height = 10 + 100 + 40;
+  chart.edges = {0, 10, 20};
+  chart.parts = {{"compute", {0.75, 0.5}}, {"waiting", {0.25, 0.5}}};
+  const std::string svg = StackChartInPage(chart, "s1");
+  EXPECT_THAT(svg, HasSubstr("class=\"f0\" fill-opacity=\"1.00\" d=\"M56 35l50 0l0 25l50 0l0 50"));
+  EXPECT_THAT(svg, HasSubstr("class=\"f1\" fill-opacity=\"1.00\" d=\"M56 10l50 0"));
+  EXPECT_THAT(svg, HasSubstr("<title>waiting</title>"));
+}
+
+TEST(StackChartTest, ManyPartsHaveOtherLooks) {
+  EXPECT_NE(StackKey(0), StackKey(kPictureColors));
+  EXPECT_NE(StackKey(0), StackKey(1));
+}
+
+LaneBox Box(double begin, double end, int color = 0) {
+  LaneBox box;
+  box.begin = begin;
+  box.end = end;
+  box.color = color;
+  return box;
+}
+
+TEST(LaneChartTest, ABoxLiesWhereItsTimesSay) {
+  LaneChart chart;
+  chart.frame.width = LaneMargins(2) + 100;
+  LaneBox forward = Box(0, 50, 5), wait = Box(20, 30, 3);
+  forward.label = "3";
+  forward.title = "forward 3";
+  wait.inner = true;
+  chart.panels = {{"", {{"r0", {forward, wait}}, {"r1", {Box(50, 100, 4)}}}}};
+  const std::string svg = LaneChartInPage(chart, "l1");
+  EXPECT_THAT(svg, HasSubstr("<title>forward 3</title><rect class=\"f5\" x=\"30.0\" y=\"6\" "
+                             "width=\"50.0\" height=\"26\"/><text class=\"inside\""));
+  EXPECT_THAT(svg,
+              HasSubstr("<rect class=\"f3\" x=\"50.0\" y=\"19\" width=\"10.0\" height=\"13\""));
+  EXPECT_THAT(svg, HasSubstr("<rect class=\"f4\" x=\"80.0\" y=\"38\""));
+}
+
+TEST(LaneChartTest, OfTooManyBoxesTheLongestStay) {
+  LaneChart chart;
+  chart.most_boxes = 10;
+  chart.panels = {{"", {{"", {}}, {"", {}}}}};
+  for (int i = 0; i < 1000; ++i)
+    chart.panels[0].lanes[i % 2].boxes.push_back(Box(i, i + (i % 100 == 0 ? 50.0 + i : 0.5)));
+  EXPECT_EQ(Count(LaneChartInPage(chart, "l1"), "<g>"), 10);
+}
+
+TEST(LaneChartTest, HostileTimesAreLeftOut) {
+  LaneChart chart;
+  chart.panels = {
+      {"", {{"", {Box(std::nan(""), 1), Box(2, 1), Box(0, INFINITY), Box(-1e300, 1)}}}}};
+  const std::string svg = LaneChartInPage(chart, "l1");
+  EXPECT_EQ(Count(svg, "<g>"), 0);
+  EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+}
+
+TEST(LaneChartTest, TheLegendNamesOnlyWhatIsThere) {
+  LaneChart chart;
+  chart.panels = {{"", {{"r0", {Box(0, 1, 5)}}}}};
+  chart.kinds = {{5, "forward"}, {4, "backward"}};
+  EXPECT_THAT(LaneChartAlone(chart), AllOf(HasSubstr(">forward<"), Not(HasSubstr(">backward<"))));
+}
+
+}  // namespace
+}  // namespace megatron
