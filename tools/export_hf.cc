@@ -128,9 +128,7 @@ absl::StatusOr<Source> OpenSource(FileSystem& fs, const std::string& argument) {
   MEGATRON_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(fs, found.directory));
   source.reader = std::make_unique<CheckpointReader>(std::move(reader));
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, source.reader->String("config"));
-  MEGATRON_ASSIGN_OR_RETURN(
-      const LoadedConfig loaded,
-      LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
+  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadSavedConfig(text, found.directory));
   const RunOptions options = ToRunOptions(loaded.config, /*vocab_size=*/1);
   source.model = options.trainer.model;
   MEGATRON_RETURN_IF_ERROR(TakeGeluOfHead(&source.model));

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -20,8 +21,12 @@
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/checkpoint/names.h"
+#include "nlohmann/json.hpp"
 #include "tools/common/tool_main.h"
 
+ABSL_FLAG(
+    bool, json, false,
+    "Prints one JSON object in place of the text. After an error nothing is printed to stdout.");
 ABSL_FLAG(bool, stats, false,
           "Reads the tensors and prints the L2 norm, mean, least and greatest value of each, and "
           "how many values are infinite or not numbers.");
@@ -31,6 +36,8 @@ ABSL_FLAG(bool, verify, false,
 
 namespace megatron {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // The part of a tensor that is in memory at a time.
 constexpr int64_t kBlockBytes = int64_t{64} << 20;
@@ -57,6 +64,9 @@ struct Stats {
     least = std::min(least, value);
     greatest = std::max(greatest, value);
   }
+
+  double norm() const { return std::sqrt(sum_of_squares); }
+  double mean() const { return sum / static_cast<double>(std::max<int64_t>(count, 1)); }
 };
 
 double ToDouble(float value) { return value; }
@@ -146,10 +156,8 @@ absl::Status PrintTensors(const CheckpointReader& reader) {
                  absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]"), FormatBytes(bytes));
     if (absl::GetFlag(FLAGS_stats)) {
       MEGATRON_ASSIGN_OR_RETURN(const Stats stats, ComputeStats(reader, tensor));
-      const double count = static_cast<double>(std::max<int64_t>(stats.count, 1));
       absl::PrintF("  norm %-12.6g mean %-13.6g least %-13.6g greatest %-13.6g not finite %d",
-                   std::sqrt(stats.sum_of_squares), stats.sum / count, stats.least, stats.greatest,
-                   stats.not_finite);
+                   stats.norm(), stats.mean(), stats.least, stats.greatest, stats.not_finite);
     }
     std::cout << "\n";
   }
@@ -163,8 +171,59 @@ absl::Status VerifyAll(const CheckpointReader& reader) {
     return absl::DataLossError(absl::StrCat("'", reader.directory(), "' has ", errors.size(),
                                             " damaged ", errors.size() == 1 ? "part" : "parts"));
   }
-  std::cout << "\nverified: every byte agrees with its checksum\n";
   return absl::OkStatus();
+}
+
+// The least and the greatest of no values are null.
+Json ToJson(const Stats& stats) {
+  Json json = {{"norm", stats.norm()},
+               {"mean", stats.mean()},
+               {"least", nullptr},
+               {"greatest", nullptr},
+               {"not_finite", stats.not_finite}};
+  if (stats.count > 0) {
+    json["least"] = stats.least;
+    json["greatest"] = stats.greatest;
+  }
+  return json;
+}
+
+absl::Status PrintJson(const CheckpointReader& reader) {
+  const Manifest& manifest = reader.manifest();
+  Json all = {{"checkpoint", reader.directory()}, {"run", manifest.run_id},
+              {"iteration", manifest.iteration},  {"shards", Json::array()},
+              {"tensors", Json::array()},         {"values", Json::object()}};
+  if (absl::GetFlag(FLAGS_verify)) all["verified"] = true;
+  for (const ShardEntry& shard : manifest.shards) all["shards"].push_back({{"bytes", shard.bytes}});
+  for (const TensorEntry& tensor : manifest.tensors) {
+    Json json = {{"name", tensor.name},
+                 {"dtype", Name(tensor.dtype)},
+                 {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())},
+                 {"bytes", tensor.shape.numel() * SizeOf(tensor.dtype)}};
+    if (absl::GetFlag(FLAGS_stats)) {
+      MEGATRON_ASSIGN_OR_RETURN(const Stats stats, ComputeStats(reader, tensor));
+      json["stats"] = ToJson(stats);
+    }
+    all["tensors"].push_back(std::move(json));
+  }
+  for (const auto& [name, value] : manifest.ints) all["values"][name] = value;
+  for (const auto& [name, value] : manifest.floats) all["values"][name] = value;
+  for (const auto& [name, value] : manifest.strings) all["values"][name] = value;
+  // Paths need not be UTF-8.
+  std::cout << all.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status PrintText(const CheckpointReader& reader) {
+  PrintHeader(reader);
+  PrintValues(reader.manifest());
+  // --verify comes first, so that --stats and --verify together report all the damage and not only
+  // the first.
+  if (absl::GetFlag(FLAGS_verify)) {
+    MEGATRON_RETURN_IF_ERROR(VerifyAll(reader));
+    std::cout << "\nverified: every byte agrees with its checksum\n";
+  }
+  return PrintTensors(reader);
 }
 
 // The argument may be one iteration's directory or the directory of all.
@@ -184,13 +243,11 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string directory,
                             AsArgument(FindDirectory(fs, arguments[0])));
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, directory));
-  PrintHeader(reader);
-  PrintValues(reader.manifest());
-  // --verify comes first, so that --stats and --verify together report all the damage and not only
-  // the first.
-  const absl::Status verified = absl::GetFlag(FLAGS_verify) ? VerifyAll(reader) : absl::OkStatus();
-  MEGATRON_RETURN_IF_ERROR(verified);
-  return PrintTensors(reader);
+  if (!absl::GetFlag(FLAGS_json)) return PrintText(reader);
+  if (absl::GetFlag(FLAGS_verify)) {
+    MEGATRON_RETURN_IF_ERROR(VerifyAll(reader));
+  }
+  return PrintJson(reader);
 }
 
 }  // namespace

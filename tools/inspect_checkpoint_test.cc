@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/save_checkpoint.h"
+#include "nlohmann/json.hpp"
 
 namespace megatron {
 namespace {
@@ -22,6 +23,8 @@ using ::absl_testing::IsOk;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
 
 class InspectCheckpointTest : public ::testing::Test {
  protected:
@@ -90,6 +93,37 @@ TEST_F(InspectCheckpointTest, VerifiesAndEndsWith22WhereABitIsFlipped) {
   EXPECT_EQ(Run("--verify " + RunDirectory()), 22);
   EXPECT_THAT(output_, AllOf(HasSubstr(Shard()), HasSubstr("'decoder.weight'")));
   EXPECT_EQ(Run("--stats " + RunDirectory()), 22);
+}
+
+TEST_F(InspectCheckpointTest, PrintsOneJsonObjectAndNothingElse) {
+  ASSERT_EQ(Run("--json --stats --verify " + RunDirectory()), 0) << output_;
+  const Json json = Json::parse(output_, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(json.is_object()) << output_;
+  EXPECT_EQ(json["run"], "0123456789abcdef");
+  EXPECT_EQ(json["iteration"], 10);
+  EXPECT_EQ(json["verified"], true);
+  EXPECT_EQ(json["shards"].size(), 1u);
+  EXPECT_EQ(json["values"]["consumed_train_samples"], 160);
+  ASSERT_EQ(json["tensors"].size(), 2u);
+  for (const Json& tensor : json["tensors"]) {
+    if (tensor["name"] != "decoder.weight") continue;
+    EXPECT_EQ(tensor["dtype"], "fp32");
+    EXPECT_EQ(tensor["shape"], Json::array({2, 3}));
+    EXPECT_EQ(tensor["bytes"], 24);
+    EXPECT_EQ(tensor["stats"]["norm"], 5);
+    EXPECT_EQ(tensor["stats"]["least"], -4);
+    EXPECT_EQ(tensor["stats"]["not_finite"], 1);
+  }
+}
+
+TEST_F(InspectCheckpointTest, ADamagedCheckpointHasNoJson) {
+  std::string contents = *ReadFileToString(fs_, Shard());
+  contents.back() ^= 1;
+  ASSERT_THAT(WriteFileAtomically(fs_, Shard(), contents), IsOk());
+  EXPECT_EQ(Run("--json --verify " + RunDirectory()), 22);
+  EXPECT_THAT(output_, Not(HasSubstr("{")));
+  EXPECT_EQ(Run("--json --stats " + RunDirectory()), 22);
+  EXPECT_THAT(output_, Not(HasSubstr("{")));
 }
 
 TEST_F(InspectCheckpointTest, OtherFailuresHaveTheirCodes) {

@@ -14,6 +14,7 @@
 #include "absl/flags/flag.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,9 +22,13 @@
 #include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/indexed/indexed_dataset.h"
+#include "nlohmann/json.hpp"
 #include "tools/common/tokenizer_flags.h"
 #include "tools/common/tool_main.h"
 
+ABSL_FLAG(
+    bool, json, false,
+    "Prints one JSON object in place of the text. After an error nothing is printed to stdout.");
 ABSL_FLAG(int64_t, documents, 3, "How many documents to print.");
 ABSL_FLAG(int64_t, first, 0, "The first document to print.");
 ABSL_FLAG(int64_t, max_tokens, 400, "Tokens to print of each document.");
@@ -35,6 +40,8 @@ ABSL_FLAG(std::string, fingerprint, "", "Fails where the dataset's fingerprint i
 
 namespace megatron {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 void PrintHeader(const IndexedDataset& dataset, const std::string& fingerprint) {
   const int64_t documents = dataset.num_documents();
@@ -58,62 +65,117 @@ int64_t DocumentLength(const IndexedDataset& dataset, int64_t document) {
   return length;
 }
 
-// Prints counts by powers of two, as bars.
-void PrintHistogram(absl::string_view title, int64_t count,
-                    absl::FunctionRef<int64_t(int64_t)> value) {
+// Counts of values from `low` to `high`, which are powers of two.
+struct Bucket {
+  uint64_t low = 0, high = 0;
+  int64_t count = 0;
+};
+
+struct Histogram {
+  std::string title;
+  std::vector<Bucket> buckets;  // those that are not empty
+};
+
+Histogram CountByPowersOfTwo(absl::string_view title, int64_t count,
+                             absl::FunctionRef<int64_t(int64_t)> value) {
   std::array<int64_t, 65> counts = {};
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t x = static_cast<uint64_t>(value(i));
     ++counts[x == 0 ? 0 : 64 - __builtin_clzll(x)];
   }
-  const int64_t most = *std::max_element(counts.begin(), counts.end());
-  if (most == 0) return;
-  std::cout << "\n" << title << "\n";
+  Histogram histogram = {std::string(title), {}};
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     const uint64_t low = i == 0 ? 0 : uint64_t{1} << (i - 1);
-    const uint64_t high = i == 0 ? 0 : low - 1 + low;
-    absl::PrintF("%11d - %-11d %11d %s\n", low, high, counts[i],
-                 std::string((counts[i] * 40 + most - 1) / most, '#'));
+    histogram.buckets.push_back({low, i == 0 ? 0 : low - 1 + low, counts[i]});
+  }
+  return histogram;
+}
+
+std::vector<Histogram> HistogramsOf(const IndexedDataset& dataset) {
+  std::vector<Histogram> histograms;
+  histograms.push_back(CountByPowersOfTwo("tokens in a document", dataset.num_documents(),
+                                          [&](int64_t i) { return DocumentLength(dataset, i); }));
+  // A dataset with several sequences in a document gets two more histograms.
+  if (dataset.num_sequences() <= dataset.num_documents()) return histograms;
+  histograms.push_back(CountByPowersOfTwo("tokens in a sequence", dataset.num_sequences(),
+                                          [&](int64_t i) { return dataset.SequenceLength(i); }));
+  histograms.push_back(
+      CountByPowersOfTwo("sequences in a document", dataset.num_documents(), [&](int64_t i) {
+        const auto [begin, end] = dataset.DocumentSequences(i);
+        return end - begin;
+      }));
+  return histograms;
+}
+
+// Prints counts as bars.
+void PrintHistogram(const Histogram& histogram) {
+  if (histogram.buckets.empty()) return;
+  int64_t most = 0;
+  for (const Bucket& bucket : histogram.buckets) most = std::max(most, bucket.count);
+  std::cout << "\n" << histogram.title << "\n";
+  for (const Bucket& bucket : histogram.buckets) {
+    absl::PrintF("%11d - %-11d %11d %s\n", bucket.low, bucket.high, bucket.count,
+                 std::string((bucket.count * 40 + most - 1) / most, '#'));
   }
 }
 
-void PrintHistograms(const IndexedDataset& dataset) {
-  PrintHistogram("tokens in a document", dataset.num_documents(),
-                 [&](int64_t i) { return DocumentLength(dataset, i); });
-  // A dataset with several sequences in a document gets two more histograms.
-  if (dataset.num_sequences() <= dataset.num_documents()) return;
-  PrintHistogram("tokens in a sequence", dataset.num_sequences(),
-                 [&](int64_t i) { return dataset.SequenceLength(i); });
-  PrintHistogram("sequences in a document", dataset.num_documents(), [&](int64_t i) {
-    const auto [begin, end] = dataset.DocumentSequences(i);
-    return end - begin;
-  });
+Json ToJson(const Histogram& histogram) {
+  Json buckets = Json::array();
+  for (const Bucket& bucket : histogram.buckets)
+    buckets.push_back({{"from", bucket.low}, {"to", bucket.high}, {"count", bucket.count}});
+  return buckets;
+}
+
+struct Document {
+  int64_t number = 0, tokens = 0;
+  int64_t num_sequences = 0;
+  std::vector<std::vector<int32_t>> sequences;  // as far as --max_tokens allows
+};
+
+absl::StatusOr<Document> ReadDocument(const IndexedDataset& dataset, int64_t number) {
+  int64_t left = absl::GetFlag(FLAGS_max_tokens);
+  const auto [begin, end] = dataset.DocumentSequences(number);
+  Document document = {number, DocumentLength(dataset, number), end - begin, {}};
+  for (int64_t i = begin; i < end && left > 0; ++i) {
+    std::vector<int32_t> tokens(
+        static_cast<size_t>(std::min<int64_t>(left, dataset.SequenceLength(i))));
+    MEGATRON_RETURN_IF_ERROR(dataset.ReadTokens(i, 0, absl::MakeSpan(tokens)));
+    left -= static_cast<int64_t>(tokens.size());
+    document.sequences.push_back(std::move(tokens));
+  }
+  return document;
 }
 
 // Prints the sequences of a document, each on a line, as text or as numbers.
-absl::Status PrintDocument(const IndexedDataset& dataset, int64_t document,
-                           const Tokenizer* tokenizer) {
-  int64_t left = absl::GetFlag(FLAGS_max_tokens);
-  const auto [begin, end] = dataset.DocumentSequences(document);
-  absl::PrintF("\ndocument %d, %d tokens in %d sequences\n", document,
-               DocumentLength(dataset, document), end - begin);
-  std::vector<int32_t> tokens;
-  for (int64_t i = begin; i < end && left > 0; ++i) {
-    tokens.resize(static_cast<size_t>(std::min<int64_t>(left, dataset.SequenceLength(i))));
-    MEGATRON_RETURN_IF_ERROR(dataset.ReadTokens(i, 0, absl::MakeSpan(tokens)));
-    left -= static_cast<int64_t>(tokens.size());
+void PrintDocument(const Document& document, const Tokenizer* tokenizer) {
+  absl::PrintF("\ndocument %d, %d tokens in %d sequences\n", document.number, document.tokens,
+               document.num_sequences);
+  for (const std::vector<int32_t>& tokens : document.sequences) {
     std::cout << (tokenizer == nullptr ? absl::StrJoin(tokens, " ") : tokenizer->Decode(tokens))
               << "\n";
   }
-  return absl::OkStatus();
 }
 
-absl::Status PrintDocuments(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
+Json ToJson(const Document& document, const Tokenizer* tokenizer) {
+  Json sequences = Json::array();
+  for (const std::vector<int32_t>& tokens : document.sequences)
+    sequences.push_back(tokenizer == nullptr ? Json(tokens) : Json(tokenizer->Decode(tokens)));
+  return {{"document", document.number},
+          {"tokens", document.tokens},
+          {"sequences", document.num_sequences},
+          {tokenizer == nullptr ? "ids" : "text", std::move(sequences)}};
+}
+
+// Calls `take` with each document that is to be shown.
+absl::Status ForEachDocument(const IndexedDataset& dataset,
+                             absl::FunctionRef<void(const Document&)> take) {
   const int64_t first = absl::GetFlag(FLAGS_first);
   const int64_t count = absl::GetFlag(FLAGS_documents);
-  for (int64_t i = first; i < dataset.num_documents() && i - first < count; ++i)
-    MEGATRON_RETURN_IF_ERROR(PrintDocument(dataset, i, tokenizer));
+  for (int64_t i = first; i < dataset.num_documents() && i - first < count; ++i) {
+    MEGATRON_ASSIGN_OR_RETURN(const Document document, ReadDocument(dataset, i));
+    take(document);
+  }
   return absl::OkStatus();
 }
 
@@ -123,12 +185,44 @@ absl::Status Verify(const IndexedDataset& dataset, const Tokenizer* tokenizer) {
   const int64_t vocab_size = tokenizer != nullptr
                                  ? tokenizer->vocab_size()
                                  : int64_t{std::numeric_limits<int32_t>::max()} + 1;
-  MEGATRON_RETURN_IF_ERROR(dataset.VerifyTokens(vocab_size));
+  return dataset.VerifyTokens(vocab_size);
+}
+
+absl::Status PrintText(const IndexedDataset& dataset, const std::string& fingerprint,
+                       const Tokenizer* tokenizer) {
+  PrintHeader(dataset, fingerprint);
+  for (const Histogram& histogram : HistogramsOf(dataset)) PrintHistogram(histogram);
+  MEGATRON_RETURN_IF_ERROR(ForEachDocument(
+      dataset, [&](const Document& document) { PrintDocument(document, tokenizer); }));
+  if (!absl::GetFlag(FLAGS_verify)) return absl::OkStatus();
+  MEGATRON_RETURN_IF_ERROR(Verify(dataset, tokenizer));
   absl::PrintF("\nverified: the index, the size of the .bin file, and that every token %s\n",
                tokenizer != nullptr
                    ? absl::StrCat("lies in a vocabulary of ", tokenizer->vocab_size())
                    : "is a number from 0 to 2^31 - 1");
   return absl::OkStatus();
+}
+
+absl::StatusOr<Json> Describe(const IndexedDataset& dataset, const std::string& fingerprint,
+                              const Tokenizer* tokenizer) {
+  Json all = {{"dataset", dataset.prefix()},
+              {"fingerprint", fingerprint},
+              {"tokens", dataset.num_tokens()},
+              {"dtype", std::string(TokenTypeName(dataset.token_type()))},
+              {"documents", dataset.num_documents()},
+              {"sequences", dataset.num_sequences()},
+              {"modes", dataset.has_modes()},
+              {"histograms", Json::object()},
+              {"shown", Json::array()}};
+  for (const Histogram& histogram : HistogramsOf(dataset))
+    all["histograms"][histogram.title] = ToJson(histogram);
+  MEGATRON_RETURN_IF_ERROR(ForEachDocument(dataset, [&](const Document& document) {
+    all["shown"].push_back(ToJson(document, tokenizer));
+  }));
+  if (!absl::GetFlag(FLAGS_verify)) return all;
+  MEGATRON_RETURN_IF_ERROR(Verify(dataset, tokenizer));
+  all["verified"] = true;
+  return all;
 }
 
 absl::Status CheckFlags(const std::vector<std::string>& arguments) {
@@ -157,17 +251,20 @@ absl::Status Main(const std::vector<std::string>& arguments) {
                             AsInput(IndexedDataset::Open(arguments[0])));
   MEGATRON_ASSIGN_OR_RETURN(const uint32_t fingerprint, dataset.ContentFingerprint());
   const std::string fingerprint_text = absl::StrFormat("%08x", fingerprint);
-  PrintHeader(dataset, fingerprint_text);
-  PrintHistograms(dataset);
-  MEGATRON_RETURN_IF_ERROR(PrintDocuments(dataset, tokenizer.get()));
-  if (absl::GetFlag(FLAGS_verify)) {
-    MEGATRON_RETURN_IF_ERROR(Verify(dataset, tokenizer.get()));
+  Json json;
+  if (absl::GetFlag(FLAGS_json)) {
+    MEGATRON_ASSIGN_OR_RETURN(json, Describe(dataset, fingerprint_text, tokenizer.get()));
+  } else {
+    MEGATRON_RETURN_IF_ERROR(PrintText(dataset, fingerprint_text, tokenizer.get()));
   }
   const std::string expected = absl::AsciiStrToLower(absl::GetFlag(FLAGS_fingerprint));
   if (!expected.empty() && expected != fingerprint_text) {
     return absl::DataLossError(absl::StrCat("'", dataset.prefix(), "' has the fingerprint ",
                                             fingerprint_text, ", not ", expected));
   }
+  // The bytes of a document and of a path need not be UTF-8.
+  if (!json.is_null())
+    std::cout << json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) << "\n";
   return absl::OkStatus();
 }
 

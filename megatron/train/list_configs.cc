@@ -53,6 +53,18 @@ std::string ConfigSummary(absl::string_view text) {
   return summary.substr(0, std::min({summary.find(". "), summary.find(": "), summary.size() - 1}));
 }
 
+absl::StatusOr<std::vector<std::string>> ConfigsOfModel(absl::string_view model_type) {
+  std::vector<std::string> names;
+  for (const ShippedConfig& shipped : ShippedConfigs()) {
+    MEGATRON_ASSIGN_OR_RETURN(
+        const LoadedConfig loaded,
+        LoadConfigFromString(shipped.text, shipped.name, {}, ConfigPurpose::kDryRun));
+    if (config::ModelType::Type_Name(loaded.config.model().model_type()) == model_type)
+      names.emplace_back(absl::StripSuffix(shipped.name, ".textproto"));
+  }
+  return names;
+}
+
 absl::StatusOr<std::string> ListConfigs() {
   std::vector<Row> rows = {{"NAME", "MODEL", "PARAMETERS", "LAYOUT", "WHAT IT IS"}};
   for (const ShippedConfig& shipped : ShippedConfigs()) {

@@ -15,6 +15,8 @@ namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -38,6 +40,11 @@ TEST(ListConfigsTest, EveryShippedConfigHasALineWithASummary) {
     EXPECT_THAT(ConfigSummary(shipped.text), Not(IsEmpty())) << shipped.name;
     EXPECT_TRUE(absl::EndsWith(lines[i + 1], ConfigSummary(shipped.text))) << lines[i + 1];
   }
+}
+
+TEST(ListConfigsTest, KnowsTheConfigurationsOfAKindOfModel) {
+  EXPECT_THAT(ConfigsOfModel("t5"), IsOkAndHolds(ElementsAre("t5_220m", "t5_770m", "t5_demo")));
+  EXPECT_THAT(ConfigsOfModel("none"), IsOkAndHolds(IsEmpty()));
 }
 
 TEST(ListConfigsTest, ALineSaysKindParametersAndLayout) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/comm/watch/fault_monitor.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/train/command_line/user_commands.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/configs/config_loader.h"
@@ -36,6 +38,7 @@
 #include "megatron/train/preflight/open_devices.h"
 #include "megatron/train/preflight/open_directories.h"
 #include "megatron/train/preflight/plan_pretraining.h"
+#include "megatron/train/preflight/plan_report.h"
 #include "megatron/train/preflight/resolve_paths.h"
 #include "megatron/train/rank/pretrain_rank.h"
 #include "megatron/train/trainer/consensus.h"
@@ -64,17 +67,27 @@ absl::StatusOr<LoadedConfig> ForThisProgram(const PretrainCommand& command,
   MEGATRON_RETURN_IF_ERROR(WithExitCode(read.status(), kExitConfig));
   MEGATRON_RETURN_IF_ERROR(CheckModelType(read->config, command.config, command.model_type));
   ResolvePaths(PosixFileSystem(), command.config, &read->config);
+  if (command.on_config != nullptr) {
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(command.on_config(read->config), kExitConfig));
+  }
   return read;
 }
 
-int DryRun(const PretrainCommand& command) {
+int PrintPlan(const PretrainCommand& command) {
   const absl::StatusOr<LoadedConfig> loaded = ForThisProgram(
       command, LoadConfig(command.config, command.overrides, ConfigPurpose::kDryRun));
   if (!loaded.ok()) return PrintError(loaded.status());
   const absl::StatusOr<PlannedPretraining> planned = PlanPretraining(loaded->config);
   if (!planned.ok()) return PrintError(planned.status());
-  PrintLine(EffectiveConfigText(loaded->config, loaded->locations));
-  PrintLine(FormatRunPlan(loaded->config, planned->options, planned->plan));
+  std::string report;
+  if (command.dry_run == DryRun::kFull) {
+    report = FormatFullPlan(*loaded, *planned);
+  } else {
+    const MachineMemory machine = MemoryOfThisMachine();
+    report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)
+                                              : FormatPlanScreen(*loaded, *planned, machine);
+  }
+  std::fwrite(report.data(), 1, report.size(), stdout);
   return kExitDone;
 }
 
@@ -213,6 +226,9 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   run.training.program_start = start_;
   run.device_calls = &device_calls_;
   run.on_piece = command_.on_piece;
+  run.user.commands = UserCommands::OfThisProcess(command_.program);
+  run.user.arguments = command_.arguments();
+  run.user.has_launcher = one_of_several() && std::getenv(kTypedProgramVariable) == nullptr;
   if (one_of_several()) run.local_rank = launch_.local_rank;
   const RunOptions& options = run.options();
   const int ranks_here = RanksHere(options);
@@ -255,8 +271,10 @@ int PretrainProcess::Run() {
   absl::StatusOr<Planned> planned = Plan(std::move(read));
   if (!planned.ok()) return Leave(planned.status());
   const RunOptions& options = planned->run.options;
-  if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1)
+  if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
+    setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
     return StartRanks(options.num_ranks(), command_.arguments(), options.ranks);
+  }
   const absl::StatusOr<PretrainRun> run = Prepare(planned->loaded.config, std::move(planned->run));
   if (!run.ok()) return Leave(run.status());
   if (is_reporting_rank()) {
@@ -326,7 +344,7 @@ int Pretrain(const PretrainCommand& command) {
   const absl::Time start = absl::Now();
   const absl::Status cpu = ops::CheckCpu();
   if (!cpu.ok()) return PrintError(WithExitCode(cpu, kExitConfig));
-  if (command.dry_run) return DryRun(command);
+  if (command.dry_run != DryRun::kOff) return PrintPlan(command);
   absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment());
   if (!launch.ok()) return PrintError(WithExitCode(launch.status(), kExitConfig));
   return PretrainProcess(command, *std::move(launch), start).Run();

@@ -23,7 +23,8 @@ class PretrainCudaTest : public PretrainProgramTest {
 
 std::string TextAtTheEnd(const Outcome& outcome) {
   const size_t begin = outcome.output.find("--- the model continues ---");
-  return begin == std::string::npos ? "" : outcome.output.substr(begin);
+  const size_t end = outcome.output.find("\nfinished at", begin);
+  return begin == std::string::npos ? "" : outcome.output.substr(begin, end - begin);
 }
 
 TEST_F(PretrainCudaTest, ADeviceThatIsThereIsUsedAndLeavesTheCpusBytes) {

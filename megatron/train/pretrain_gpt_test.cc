@@ -21,6 +21,7 @@
 #include "megatron/data/indexed/indexed_dataset_writer.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
+#include "nlohmann/json.hpp"
 
 namespace megatron {
 namespace {
@@ -225,6 +226,8 @@ TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
     kill(pid, signal_number);
     const Outcome outcome = FinishProgram(pid, log);
     EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+    EXPECT_EQ(CountOf(outcome.output, "by a signal"), 1) << outcome.output;
+    EXPECT_EQ(CountOf(outcome.output, "to continue:\n"), 1) << outcome.output;
     EXPECT_FALSE(Checkpoint(save).empty());
   }
 }
@@ -280,6 +283,7 @@ TEST_F(PretrainGptTest, AFinishedRunHasNothingToDo) {
   const Outcome again = Run({SaveTo("save")});
   EXPECT_EQ(again.exit_code, kExitDone);
   EXPECT_TRUE(absl::StrContains(again.output, "already at iteration 12 of 12")) << again.output;
+  EXPECT_FALSE(absl::StrContains(again.output, "finished at")) << again.output;
   EXPECT_EQ(ReadTextFile(Path("save/metrics.jsonl")), metrics);
   EXPECT_EQ(Checkpoint("save"), checkpoint);
 }
@@ -338,13 +342,62 @@ TEST_F(PretrainGptTest, ADamagedCheckpointIsNotTrained) {
 }
 
 TEST_F(PretrainGptTest, ADryRunWritesNothing) {
-  const Outcome outcome = Run({SaveTo("save"), "--dry_run"});
-  EXPECT_EQ(outcome.exit_code, kExitDone);
+  const Outcome screen = Run({SaveTo("save"), "--dry_run"});
+  EXPECT_EQ(screen.exit_code, kExitDone);
+  for (const char* text : {"\nparameters   ", "\nrank 0 ", "--dry_run=full"})
+    EXPECT_TRUE(absl::StrContains(screen.output, text)) << text << "\n" << screen.output;
+  const Outcome full = Run({SaveTo("save"), "--dry_run=full"});
+  EXPECT_EQ(full.exit_code, kExitDone);
   for (const char* text :
        {"parameters: ", "memory of rank 0 (pipeline stage 0)", "num_layers: 2  # "}) {
-    EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+    EXPECT_TRUE(absl::StrContains(full.output, text)) << text << "\n" << full.output;
   }
   EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());
+}
+
+TEST_F(PretrainGptTest, AJsonDryRunPrintsOneObjectAndNothingElse) {
+  const Outcome outcome = Run({"--dry_run", "--json", "--set=parallel.data_parallel_size=2"});
+  EXPECT_EQ(outcome.exit_code, kExitDone);
+  const auto json = nlohmann::json::parse(outcome.output, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(json.is_object()) << outcome.output;
+  EXPECT_EQ(json["layout"]["data"], 2);
+  EXPECT_EQ(json["config"]["model"]["num_layers"], 2);
+  const Outcome wrong = Run({"--dry_run", "--json", "--set=model.num_layers=-1"});
+  EXPECT_EQ(wrong.exit_code, kExitConfig);
+  EXPECT_FALSE(absl::StrContains(wrong.output, "{")) << wrong.output;
+}
+
+TEST_F(PretrainGptTest, AFinishedRunEndsWithItsFigures) {
+  const Outcome outcome =
+      Run({SaveTo("save"), "--set=generation={prompt: \"Sam\" tokens_to_generate: 12}"});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const size_t closing = outcome.output.find("\nfinished at iteration 12 of 12, ");
+  ASSERT_NE(closing, std::string::npos) << outcome.output;
+  EXPECT_GT(closing, outcome.output.find("--- the model continues ---"));
+  for (const char* text : {"  last loss ", ", validation ", " tokens/s, peak memory "})
+    EXPECT_TRUE(absl::StrContains(outcome.output.substr(closing), text)) << outcome.output;
+}
+
+TEST_F(PretrainGptTest, AStoppedRunNamesTheCommandThatContinuesIt) {
+  for (const std::vector<std::string>& ranks :
+       {std::vector<std::string>{},
+        std::vector<std::string>{"--set=parallel.data_parallel_size=2",
+                                 "--set=parallel.ranks_as=processes"}}) {
+    const std::string save = absl::StrCat("save", ranks.size());
+    const Outcome first = Run(Joined(
+        {SaveTo(save), "--set=train.exit_interval=5", "--set=generation.prompt=It's \"$HOME\""},
+        ranks));
+    ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+    const std::vector<std::string> parts = absl::StrSplit(first.output, "to continue:\n");
+    ASSERT_EQ(parts.size(), 2u) << first.output;
+    std::string command = parts[1].substr(0, parts[1].find('\n'));
+    if (!ranks.empty()) command = command.substr(command.find(']') + 1);  // "[rank 1]"
+    const Outcome second =
+        FinishProgram(StartProgram({"/bin/bash", "-c", command}, Path("log.txt")), Path("log.txt"));
+    EXPECT_EQ(second.exit_code, kExitDone) << second.output;
+    EXPECT_TRUE(absl::StrContains(second.output, "at iteration 5\n")) << second.output;
+    EXPECT_TRUE(absl::StrContains(second.output, "stopped at iteration 10 of 12")) << second.output;
+  }
 }
 
 TEST_F(PretrainGptTest, TrainingGoesOnWhenNobodyReadsWhatItPrints) {
@@ -356,6 +409,12 @@ TEST_F(PretrainGptTest, TrainingGoesOnWhenNobodyReadsWhatItPrints) {
       FinishProgram(StartProgram({"/bin/bash", "-c", script}, Path("log.txt")), Path("log.txt"));
   EXPECT_TRUE(absl::StrContains(outcome.output, "code 0")) << outcome.output;
   EXPECT_EQ(Checkpoint("save").size(), 2u);
+}
+
+std::string TextOfTheModel(const Outcome& outcome) {
+  const size_t begin = outcome.output.find("--- the model");
+  EXPECT_NE(begin, std::string::npos) << outcome.output;
+  return outcome.output.substr(begin, outcome.output.find("\nfinished at") - begin);
 }
 
 // Eight ranks: every axis, with all that goes with it.
@@ -380,17 +439,17 @@ TEST_F(PretrainGptTest, EightRanksTrainWhatOneTrainsAndOneRankPrints) {
   ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
   const Outcome together = Run(Joined(Joined({SaveTo("together")}, tell), EightRanks()));
   ASSERT_EQ(together.exit_code, kExitDone) << together.output;
-  for (const char* once : {"8 ranks = tensor 2 x pipeline 2 x data 2", "iteration       12/",
-                           "first step done", "validation loss at iteration 12",
-                           "saved checkpoint of iteration 12", "--- the model continues ---"}) {
+  for (const char* once :
+       {"8 ranks = tensor 2 x pipeline 2 x data 2", "iteration       12/", "first step done",
+        "validation loss at iteration 12", "saved checkpoint of iteration 12",
+        "--- the model continues ---", "finished at iteration 12"}) {
     EXPECT_EQ(CountOf(together.output, once), 1) << once << "\n" << together.output;
   }
   for (const char* number : {"lm loss: ", "lm loss value: "}) {
     const double want = NumberAfter(alone.output, number);
     EXPECT_NEAR(NumberAfter(together.output, number), want, 1e-5 * want) << number;
   }
-  EXPECT_EQ(together.output.substr(together.output.find("--- the model")),
-            alone.output.substr(alone.output.find("--- the model")));
+  EXPECT_EQ(TextOfTheModel(together), TextOfTheModel(alone));
   EXPECT_EQ(Checkpoint("together").size(), 9u);  // a shard of each rank, and the manifest
   EXPECT_EQ(CountOf(ReadTextFile(Path("together/metrics.jsonl")), "grad-norm"), 12);
 }
@@ -411,8 +470,7 @@ TEST_F(PretrainGptTest, RanksThatShareSamplesTrainAndTellWhatOneDoes) {
       const double want = NumberAfter(alone.output, number);
       EXPECT_NEAR(NumberAfter(together.output, number), want, 1e-5 * want) << number;
     }
-    EXPECT_EQ(together.output.substr(together.output.find("--- the model")),
-              alone.output.substr(alone.output.find("--- the model")));
+    EXPECT_EQ(TextOfTheModel(together), TextOfTheModel(alone));
   }
 }
 

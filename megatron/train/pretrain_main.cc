@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,65 +14,80 @@
 #include "absl/debugging/symbolize.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/command_line/command_line.h"
+#include "megatron/train/command_line/completion.h"
 #include "megatron/train/config/config_reference.h"
+#include "megatron/train/config/own_sections.h"
+#include "megatron/train/console/terminal.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/list_configs.h"
-#include "megatron/train/pretrain.h"
 
 namespace megatron {
 namespace {
 
-std::string Usage(const PretrainProgram& program) {
-  return absl::StrCat(
-      "Pretrains a ", program.model, ".\n\n  ", program.name,
-      " --config=FILE [--set FIELD=VALUE]... [--profile] [--dry_run]\n  ", program.name,
-      " --explain FIELD | --list_configs\n"
-      "\n"
-      "  --config=FILE      a .textproto file, from where you stand, or the name of a shipped one "
-      "(",
-      program.example,
-      ", ...)\n"
-      "  --set FIELD=VALUE  overrides one field, for example --set train.train_iters=50; may be "
-      "repeated\n"
-      "  --profile          writes when each part of some steps ran, and memory by name; the same "
-      "as --set logging.profile=true\n"
-      "  --dry_run          says what would run and what it would take: configuration, parameters, "
-      "memory, FLOPs; allocates nothing\n"
-      "  --explain FIELD    prints what a field means, its range, its default and when it has an "
-      "effect: --explain sequence_parallel; of a section (--explain parallel), lists its fields\n"
-      "  --list_configs     lists the shipped configurations: model, parameters, layout and what "
-      "each is\n"
-      "\n"
-      "docs/configuration.md explains every field.\n");
+constexpr int kWidestText = 100;
+
+ProgramName NameOf(const PretrainProgram& program) {
+  return {program.name, program.model, program.example};
 }
 
-int Refuse(const PretrainProgram& program, const std::string& message) {
-  std::fprintf(stderr, "error: %s\n\n%s", message.c_str(), Usage(program).c_str());
+size_t Columns() {
+  return static_cast<size_t>(std::min(TerminalColumns(stdout, kWidestText), kWidestText));
+}
+
+int PrintError(absl::string_view message) {
+  std::fprintf(stderr, "error: %s\n", std::string(message).c_str());
   return kExitConfig;
 }
 
-// Prints what was asked for, or why there is none.
-int Print(const absl::StatusOr<std::string>& text) {
-  if (!text.ok()) {
-    std::fprintf(stderr, "error: %s\n", std::string(text.status().message()).c_str());
-    return kExitConfig;
+absl::StatusOr<std::string> Explain(const std::vector<std::string>& fields) {
+  std::string text;
+  for (const std::string& field : fields) {
+    MEGATRON_ASSIGN_OR_RETURN(const std::string about, ExplainField(field, Columns()));
+    absl::StrAppend(&text, text.empty() ? "" : "\n", about);
   }
-  std::printf("%s", text->c_str());
-  return kExitDone;
+  return text;
 }
 
-// Takes "--name=value" or "--name", "value". Advances *i over what it takes.
-bool TakeValue(const std::vector<std::string>& args, const std::string& name, size_t* i,
-               std::string* value) {
-  const std::string& arg = args[*i];
-  if (arg.compare(0, name.size() + 1, name + "=") == 0) {
-    *value = arg.substr(name.size() + 1);
-    return true;
+absl::StatusOr<std::string> Completion(const PretrainProgram& program, const std::string& shell) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> configs,
+                            ConfigsOfModel(program.model_type));
+  return CompletionScript(shell, program.name, configs);
+}
+
+// Returns the text that was asked for; the action is not kRun.
+absl::StatusOr<std::string> TextFor(const PretrainProgram& program, const CommandLine& line) {
+  switch (line.action) {
+    case CommandLine::Action::kExplain:
+      return Explain(line.fields);
+    case CommandLine::Action::kListConfigs:
+      return ListConfigs();
+    case CommandLine::Action::kCompletion:
+      return Completion(program, line.shell);
+    default:
+      return Usage(NameOf(program), Columns());
   }
-  if (arg != name || *i + 1 >= args.size()) return false;
-  *value = args[++*i];
-  return true;
+}
+
+int RunCommand(const PretrainProgram& program, const std::string& typed, const CommandLine& line) {
+  if (line.action == CommandLine::Action::kRun) {
+    PretrainCommand command;
+    command.program = typed;
+    command.model_type = program.model_type;
+    command.config = line.config;
+    command.overrides = line.overrides;
+    command.dry_run = line.dry_run;
+    command.on_config = program.on_config;
+    command.on_piece = program.on_piece;
+    return Pretrain(command);
+  }
+  const absl::StatusOr<std::string> text = TextFor(program, line);
+  if (!text.ok()) return PrintError(text.status().message());
+  std::fwrite(text->data(), 1, text->size(), stdout);
+  return kExitDone;
 }
 
 // Whoever read the output has enough of it, as head has.
@@ -87,36 +103,15 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   signal(SIGPIPE, SIG_IGN);  // training does not end with its reader
   FLAGS_logtostderr = true;
-  const std::vector<std::string> args(argv + 1, argv + argc);
-  PretrainCommand command;
-  command.model_type = program.model_type;
-  command.on_piece = program.on_piece;
-  for (size_t i = 0; i < args.size(); ++i) {
-    std::string value;
-    if (args[i] == "--help" || args[i] == "-h") {
-      std::printf("%s", Usage(program).c_str());
-      return 0;
-    } else if (args[i] == "--dry_run") {
-      command.dry_run = true;
-    } else if (args[i] == "--profile") {
-      command.overrides.push_back("logging.profile=true");
-    } else if (TakeValue(args, "--explain", &i, &value)) {
-      return Print(ExplainField(value));
-    } else if (args[i] == "--list_configs") {
-      return Print(ListConfigs());
-    } else if (TakeValue(args, "--config", &i, &value)) {
-      command.config = value;
-    } else if (TakeValue(args, "--set", &i, &value)) {
-      command.overrides.push_back(value);
-    } else {
-      for (const char* flag : {"--explain", "--config", "--set"}) {
-        if (args[i] == flag) return Refuse(program, args[i] + " needs a value");
-      }
-      return Refuse(program, "unknown argument " + args[i]);
-    }
+  CheckOwnSections();
+  const absl::StatusOr<CommandLine> line =
+      ParseCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  if (!line.ok()) {
+    const int code = PrintError(line.status().message());
+    std::fprintf(stderr, "\n%s", Synopsis(NameOf(program)).c_str());
+    return code;
   }
-  if (command.config.empty()) return Refuse(program, "--config is missing");
-  const int code = Pretrain(command);
+  const int code = RunCommand(program, argv[0], *line);
   // A failed flush is an error: a plan that a full disk has cut off is no plan.
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (NobodyReads(STDOUT_FILENO)) return code;

@@ -184,10 +184,9 @@ elif name == "pretrain_gpt":
             print("error: the configuration has an error:\n  train.seed: no")
             sys.exit(20)
         gib = 200.0 if what == "does not fit" else 1.95
-        print("\nparameters: {:,} (vocabulary 50257, padded to 50304)".format(parameters))
-        print("model FLOPs: %.4g a token and 1e+14 a step (causal attention counted once; %.4g and 2e+14 if in full)" %
-              (flops, 1.125 * flops))
-        print("memory of rank 0 (pipeline stage 0): %.2f GiB, 5 parameters" % gib)
+        print(json.dumps({"parameters": parameters, "flops_per_token": flops,
+                          "flops_per_token_with_full_attention": 1.125 * flops,
+                          "memory": {"stages": [{"first_rank": 0, "bytes": gib * 2**30}]}}))
         sys.exit(0)
     if what == "runs out of memory":
         print("F1122 Check failed: out of memory on cuda:0: 99 bytes for activations")

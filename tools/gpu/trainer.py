@@ -3,25 +3,16 @@
 import json
 import math
 import os
-import re
 import shlex
 import statistics
 
 from session import Failure
 
 _GIB = 2**30
-_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 class OutOfMemory(Failure):
     pass
-
-
-def _find(pattern, text, what):
-    found = re.search(pattern, text)
-    if not found:
-        raise Failure("the trainer did not say %s" % what)
-    return found.groups()
 
 
 def read_metrics(path):
@@ -74,13 +65,14 @@ class Trainer:
     def plan(self, shape, batch, extra=()):
         """Parameters, model FLOPs a token and GiB, as --dry_run counts them."""
         text = self._run("%s.%d.plan.log" % (shape.name, batch), 60,
-                         [*shape.arguments(), *self.sizes(batch, 1), *extra, "--dry_run"]).text()
-        parameters, = _find(r"\nparameters: ([\d,]+) ", text, "how many parameters it has")
-        causal, = _find(r"\nmodel FLOPs: (\S+) a token", text, "how many FLOPs a token takes")
-        full, = _find(r"counted once; (\S+) and", text, "how many FLOPs a token takes with attention in full")
-        size, unit = _find(r"\nmemory of rank 0[^:]*: ([\d.]+) (\w+)", text, "how much memory it needs")
-        return {"parameters": int(parameters.replace(",", "")), "flops_causal": float(causal),
-                "flops_full": float(full), "planned_gib": float(size) * _UNITS[unit] / _GIB}
+                         [*shape.arguments(), *self.sizes(batch, 1), *extra, "--dry_run", "--json"]).text()
+        try:
+            plan = json.loads(text[text.index("{"):text.rindex("}") + 1])
+        except ValueError:
+            raise Failure("the trainer printed no plan") from None
+        return {"parameters": plan["parameters"], "flops_causal": plan["flops_per_token"],
+                "flops_full": plan["flops_per_token_with_full_attention"],
+                "planned_gib": plan["memory"]["stages"][0]["bytes"] / _GIB}
 
     def fits(self, plan):
         """Whether a plan fits, with what the driver and the libraries take."""

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "megatron/base/shell_command.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/socket/wire.h"
 
@@ -18,13 +18,6 @@ namespace {
 
 constexpr uint32_t kMaxJobBytes = 1 << 22;
 constexpr uint32_t kMaxStrings = 1 << 16;
-
-// Quotes text for the shell that ssh starts.
-std::string ShellQuoted(const std::vector<std::string>& words) {
-  return absl::StrJoin(words, " ", [](std::string* out, const std::string& word) {
-    absl::StrAppend(out, "'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-  });
-}
 
 bool IsThisMachine(const std::string& host) { return host == "localhost" || host == "127.0.0.1"; }
 
@@ -146,7 +139,7 @@ absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options) {
     } else {
       child.command = options.ssh;
       child.command.push_back(host.host);
-      child.command.push_back(ShellQuoted(options.agent));
+      child.command.push_back(ShellCommand(options.agent));
     }
     child.environment = ProcessEnvironment();
     child.input = input.Take();

@@ -134,7 +134,8 @@ void ConfigChecker::CheckRequired() {
     if (!RulesOf(*Ref(path).field).required()) continue;
     if (IsWritten(path) || IsPresent(Ref(path)) || locations_.IsBroken(path)) continue;
     const std::string parent = path.substr(0, path.rfind('.'));
-    if (parent.find('.') == std::string::npos) {
+    // A section that the program adds is there only if it is written.
+    if (parent.find('.') == std::string::npos && !Ref(parent).field->is_extension()) {
       Error(path, absl::StrCat("is required: ", Accepted(path)));
     } else if (IsWritten(parent)) {
       Error(path, absl::StrCat("is required by ", parent));

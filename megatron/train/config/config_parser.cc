@@ -18,6 +18,7 @@
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
 #include "megatron/train/config/config_nearest_name.h"
+#include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_rules.h"
 #include "megatron/train/config/config_syntax.h"
 
@@ -51,18 +52,17 @@ std::string Joined(absl::string_view parent, absl::string_view name) {
 
 std::vector<std::string> FieldNames(const Descriptor& type) {
   std::vector<std::string> names;
-  for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
+  for (const FieldDescriptor* field : FieldsOf(type)) names.push_back(field->name());
   return names;
 }
 
 // Returns the paths of all fields called `name`, in any message.
 void CollectPathsTo(absl::string_view name, const Descriptor& type, absl::string_view parent,
                     std::vector<std::string>* paths) {
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    const std::string path = Joined(parent, field.name());
-    if (field.name() == name) paths->push_back(path);
-    if (field.message_type() != nullptr) CollectPathsTo(name, *field.message_type(), path, paths);
+  for (const FieldDescriptor* field : FieldsOf(type)) {
+    const std::string path = Joined(parent, field->name());
+    if (field->name() == name) paths->push_back(path);
+    if (field->message_type() != nullptr) CollectPathsTo(name, *field->message_type(), path, paths);
   }
 }
 
@@ -129,7 +129,7 @@ class Binder {
 
   void BindField(const SyntaxField& field, absl::string_view parent, Message* message) {
     const std::string path = Joined(parent, field.name);
-    const FieldDescriptor* const known = message->GetDescriptor()->FindFieldByName(field.name);
+    const FieldDescriptor* const known = FindField(*message->GetDescriptor(), field.name);
     if (known == nullptr) {
       AddError(field.position, path, "",
                UnknownFieldMessage(*message->GetDescriptor(), field.name));
@@ -195,7 +195,7 @@ class Override {
     if (equals == std::string::npos) return Fail("", "", "expected path.to.field=value");
     path_ = std::string(absl::StripAsciiWhitespace(absl::string_view(text_).substr(0, equals)));
     value_ = std::string(absl::StripAsciiWhitespace(absl::string_view(text_).substr(equals + 1)));
-    if (FindField()) Replace();
+    if (FindTarget()) Replace();
   }
 
  private:
@@ -204,11 +204,11 @@ class Override {
   }
 
   // Walks to the message that holds the field, creating the ones on the way.
-  bool FindField() {
+  bool FindTarget() {
     const std::vector<std::string> names = absl::StrSplit(path_, '.');
     message_ = &parsed_.config;
     for (size_t i = 0; i < names.size(); ++i) {
-      field_ = message_->GetDescriptor()->FindFieldByName(names[i]);
+      field_ = FindField(*message_->GetDescriptor(), names[i]);
       if (field_ == nullptr) {
         Fail(path_, "", UnknownFieldMessage(*message_->GetDescriptor(), names[i]));
         return false;
@@ -295,10 +295,19 @@ class Override {
 }  // namespace
 
 ParsedConfig ParseConfig(absl::string_view text, absl::string_view source,
-                         const std::vector<std::string>& overrides) {
+                         const std::vector<std::string>& overrides,
+                         UnknownSections unknown_sections) {
   ParsedConfig parsed;
   parsed.locations = ConfigLocations(source);
-  const SyntaxTree tree = ParseSyntax(text);
+  SyntaxTree tree = ParseSyntax(text);
+  if (unknown_sections == UnknownSections::kIgnore) {
+    const auto is_unknown = [](const SyntaxField& field) {
+      return field.is_message &&
+             FindField(*config::PretrainConfig::descriptor(), field.name) == nullptr;
+    };
+    tree.fields.erase(std::remove_if(tree.fields.begin(), tree.fields.end(), is_unknown),
+                      tree.fields.end());
+  }
   Binder binder(&parsed, /*override_text=*/"");
   for (const SyntaxError& error : tree.errors)
     binder.AddError(error.position, "", "", error.message);

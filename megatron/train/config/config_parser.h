@@ -34,9 +34,15 @@ struct ParsedConfig {
   std::vector<ConfigError> errors;
 };
 
+enum class UnknownSections {
+  kRefuse,
+  kIgnore,  // passes over those that another program has added
+};
+
 // `source` names the text in messages: "gpt_demo.textproto".
 ParsedConfig ParseConfig(absl::string_view text, absl::string_view source,
-                         const std::vector<std::string>& overrides = {});
+                         const std::vector<std::string>& overrides = {},
+                         UnknownSections unknown_sections = UnknownSections::kRefuse);
 
 }  // namespace megatron
 

@@ -1,5 +1,6 @@
 #include "megatron/train/config/config_paths.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,11 @@ using google::protobuf::TextFormat;
 
 void AppendPaths(const Descriptor& type, const std::string& parent, bool with_messages,
                  std::vector<std::string>* paths) {
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    const std::string path = absl::StrCat(parent, parent.empty() ? "" : ".", field.name());
-    if (field.message_type() == nullptr || with_messages) paths->push_back(path);
-    if (field.message_type() != nullptr)
-      AppendPaths(*field.message_type(), path, with_messages, paths);
+  for (const FieldDescriptor* field : FieldsOf(type)) {
+    const std::string path = absl::StrCat(parent, parent.empty() ? "" : ".", field->name());
+    if (field->message_type() == nullptr || with_messages) paths->push_back(path);
+    if (field->message_type() != nullptr)
+      AppendPaths(*field->message_type(), path, with_messages, paths);
   }
 }
 
@@ -37,6 +37,28 @@ std::string ElementText(const FieldRef& ref, int index) {
 }
 
 }  // namespace
+
+std::vector<const FieldDescriptor*> FieldsOf(const Descriptor& type) {
+  std::vector<const FieldDescriptor*> fields;
+  for (int i = 0; i < type.field_count(); ++i) fields.push_back(type.field(i));
+  if (type.extension_range_count() == 0) return fields;
+  std::vector<const FieldDescriptor*> added;
+  type.file()->pool()->FindAllExtensions(&type, &added);
+  std::sort(added.begin(), added.end(), [](const FieldDescriptor* a, const FieldDescriptor* b) {
+    return a->number() < b->number();
+  });
+  fields.insert(fields.end(), added.begin(), added.end());
+  return fields;
+}
+
+const FieldDescriptor* FindField(const Descriptor& type, absl::string_view name) {
+  const FieldDescriptor* const known = type.FindFieldByName(std::string(name));
+  if (known != nullptr || type.extension_range_count() == 0) return known;
+  for (const FieldDescriptor* field : FieldsOf(type)) {
+    if (field->name() == name) return field;
+  }
+  return nullptr;
+}
 
 std::vector<std::string> LeafPaths(const Descriptor& type) {
   std::vector<std::string> paths;
@@ -55,7 +77,7 @@ FieldRef Resolve(const Message& root, absl::string_view path) {
   for (absl::string_view name : absl::StrSplit(path, '.')) {
     if (ref.field != nullptr)
       ref.message = &ref.message->GetReflection()->GetMessage(*ref.message, ref.field);
-    ref.field = ref.message->GetDescriptor()->FindFieldByName(std::string(name));
+    ref.field = FindField(*ref.message->GetDescriptor(), name);
     CHECK(ref.field != nullptr) << "the configuration has no field " << path;
   }
   return ref;
@@ -66,7 +88,7 @@ void ClearField(Message* root, absl::string_view path) {
   const FieldDescriptor* field = nullptr;
   for (absl::string_view name : absl::StrSplit(path, '.')) {
     if (field != nullptr) root = root->GetReflection()->MutableMessage(root, field);
-    field = root->GetDescriptor()->FindFieldByName(std::string(name));
+    field = FindField(*root->GetDescriptor(), name);
   }
   root->GetReflection()->ClearField(root, field);
 }

@@ -18,6 +18,17 @@ struct FieldRef {
   const google::protobuf::FieldDescriptor* field;
 };
 
+// Returns the fields of a message in the order of the schema. A configuration's end with the
+// sections that the program adds to it: the extensions of PretrainConfig that are linked, in the
+// order of their numbers.
+std::vector<const google::protobuf::FieldDescriptor*> FieldsOf(
+    const google::protobuf::Descriptor& type);
+
+// Returns the field of this name, or null. The name of a section that the program adds is that of
+// its extension, without the package.
+const google::protobuf::FieldDescriptor* FindField(const google::protobuf::Descriptor& type,
+                                                   absl::string_view name);
+
 // Returns the paths of all fields below `type` that hold values, in the order of the schema.
 std::vector<std::string> LeafPaths(const google::protobuf::Descriptor& type);
 

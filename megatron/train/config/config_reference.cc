@@ -25,6 +25,7 @@
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_rules.h"
 #include "megatron/train/config/page_part.h"
+#include "megatron/train/console/wrap_text.h"
 
 namespace megatron {
 namespace {
@@ -37,7 +38,8 @@ using google::protobuf::FileDescriptor;
 using google::protobuf::FileDescriptorProto;
 using google::protobuf::SourceLocation;
 
-constexpr size_t kColumns = 100;
+// The least room for sentences beside names.
+constexpr size_t kNarrowestProse = 30;
 
 constexpr char kSchemaText[] =
 #include "megatron/train/config/config_schema_text.inc"
@@ -66,6 +68,10 @@ const DescriptorPool& CommentedSchema() {
   return *pool;
 }
 
+bool IsInSchema(const FileDescriptor& file) {
+  return &file == config::PretrainConfig::descriptor()->file();
+}
+
 // Returns the comment above a field or a value of an enumeration, as one paragraph.
 template <typename Commented>
 std::string CommentOf(const Commented* commented) {
@@ -78,10 +84,12 @@ std::string CommentOf(const Commented* commented) {
 }
 
 std::string ProseOf(const FieldDescriptor& field) {
+  if (!IsInSchema(*field.file())) return RulesOf(field).help();
   return CommentOf(CommentedSchema().FindFieldByName(field.full_name()));
 }
 
 std::string ProseOf(const EnumValueDescriptor& value) {
+  if (!IsInSchema(*value.type()->file())) return "";
   return CommentOf(CommentedSchema()
                        .FindEnumTypeByName(value.type()->full_name())
                        ->FindValueByNumber(value.number()));
@@ -134,30 +142,6 @@ class Style {
 
   const bool markdown_;
 };
-
-// Breaks lines at spaces; lines after the first begin with `indent`. An operator ("+") stays
-// between its operands: at the beginning of a line Markdown would take it for the mark of a list.
-std::string Wrapped(absl::string_view text, absl::string_view indent) {
-  std::vector<std::string> pieces;
-  bool after_operator = false;
-  for (absl::string_view word : absl::StrSplit(text, ' ')) {
-    const bool is_operator = word.size() == 1 && absl::StrContains("+-*/", word);
-    if (!pieces.empty() && !pieces.back().empty() && (is_operator || after_operator)) {
-      absl::StrAppend(&pieces.back(), " ", word);
-    } else {
-      pieces.emplace_back(word);
-    }
-    after_operator = is_operator;
-  }
-  std::string out = pieces.front();
-  size_t column = out.size();
-  for (size_t i = 1; i < pieces.size(); ++i) {
-    const bool fits = column + 1 + pieces[i].size() <= kColumns;
-    absl::StrAppend(&out, fits ? " " : "\n", fits ? "" : indent, pieces[i]);
-    column = (fits ? column + 1 : indent.size()) + pieces[i].size();
-  }
-  return out;
-}
 
 std::string DescribeType(const FieldDescriptor& field, const Style& style) {
   std::string text = field.is_repeated() ? "a list; each element is " : "";
@@ -219,16 +203,16 @@ std::string DescribeConditions(const FieldDescriptor& field, const Style& style)
 
 // Appends a line for each value of an enumeration that has a comment.
 void AppendValues(const FieldDescriptor& field, const Style& style, absl::string_view mark,
-                  absl::string_view indent, std::string* text) {
+                  absl::string_view indent, size_t columns, std::string* text) {
   if (field.enum_type() == nullptr) return;
   for (int i = 0; i < field.enum_type()->value_count(); ++i) {
     const EnumValueDescriptor& value = *field.enum_type()->value(i);
     const std::string prose = ProseOf(value);
     if (prose.empty()) continue;
-    absl::StrAppend(
-        text,
-        Wrapped(absl::StrCat(mark, style.Code(value.name()), ": ", style.Prose(prose)), indent),
-        "\n");
+    absl::StrAppend(text,
+                    WrapText(absl::StrCat(mark, style.Code(value.name()), ": ", style.Prose(prose)),
+                             indent, columns),
+                    "\n");
   }
 }
 
@@ -243,8 +227,8 @@ void AppendFields(const Descriptor& type, absl::string_view parent, std::string*
          {style.Prose(ProseOf(field)), DescribeConditions(field, style)}) {
       if (!sentence.empty()) absl::StrAppend(&entry, " ", sentence);
     }
-    absl::StrAppend(text, Wrapped(entry, "  "), "\n");
-    AppendValues(field, style, "  - ", "    ", text);
+    absl::StrAppend(text, WrapText(entry, "  ", kReferenceColumns), "\n");
+    AppendValues(field, style, "  - ", "    ", kReferenceColumns, text);
     if (field.message_type() != nullptr)
       AppendFields(*field.message_type(), absl::StrCat(name, "."), text);
   }
@@ -257,35 +241,41 @@ std::string Reference() {
   for (int i = 0; i < schema.field_count(); ++i) {
     const FieldDescriptor& section = *schema.field(i);
     absl::StrAppend(&text, "\n### ", section.name(), "\n\n",
-                    Wrapped(style.Prose(ProseOf(section)), ""), "\n\n");
+                    WrapText(style.Prose(ProseOf(section)), "", kReferenceColumns), "\n\n");
     AppendFields(*section.message_type(), "", &text);
   }
   return text + "\n";
 }
 
-// Returns the text, cut at a word if it would not fit into one line that begins at `column`.
-std::string CutToLine(absl::string_view text, size_t column) {
-  constexpr absl::string_view kCut = " ...";
-  if (column + text.size() <= kColumns) return std::string(text);
-  text = text.substr(0, kColumns - column - kCut.size() + 1);
-  return absl::StrCat(text.substr(0, text.rfind(' ')), kCut);
+// Returns the text's first sentence without the full stop.
+std::string FirstSentence(absl::string_view text) {
+  const size_t end = text.find(". ");
+  return std::string(absl::StripSuffix(text.substr(0, end), "."));
 }
 
-// Appends a line for each field of a message: its name, and what its prose begins with.
-void AppendFieldList(const Descriptor& type, absl::string_view path, std::string* text) {
+// Appends an entry for each field of a message: its name, and the first sentence about it.
+void AppendFieldList(const Descriptor& type, absl::string_view path, size_t columns,
+                     std::string* text) {
   size_t width = 0;
   for (int i = 0; i < type.field_count(); ++i)
     width = std::max(width, type.field(i)->name().size());
+  // Beside long names little room is left on a narrow terminal; sentences then go below them.
+  const bool beside = width + 4 + kNarrowestProse <= columns;
+  const std::string indent(beside ? width + 4 : 6, ' ');
   absl::StrAppend(text, "\n");
   for (int i = 0; i < type.field_count(); ++i) {
     const std::string& name = type.field(i)->name();
-    const std::string start = absl::StrCat("  ", name, std::string(width + 2 - name.size(), ' '));
-    const std::string prose = ProseOf(*type.field(i));
-    const std::string sentence = prose.substr(0, prose.find(". "));
-    absl::StrAppend(text, start, CutToLine(absl::StripSuffix(sentence, "."), start.size()), "\n");
+    std::string start = absl::StrCat("  ", name, std::string(width + 2 - name.size(), ' '));
+    if (!beside) {
+      absl::StrAppend(text, "  ", name, "\n");
+      start = indent;
+    }
+    const std::string sentence = FirstSentence(ProseOf(*type.field(i)));
+    absl::StrAppend(text, WrapText(absl::StrCat(start, sentence), indent, columns), "\n");
   }
-  absl::StrAppend(text, "\n--explain ", path, ".", type.field(0)->name(),
-                  " prints all about one field.\n");
+  const std::string more =
+      absl::StrCat("--explain ", path, ".", type.field(0)->name(), " prints all about one field.");
+  absl::StrAppend(text, "\n", WrapText(more, "", columns), "\n");
 }
 
 std::string LastName(absl::string_view path) {
@@ -307,7 +297,7 @@ absl::StatusOr<std::string> WithReference(absl::string_view page) {
   return WithPart(page, "reference", Reference());
 }
 
-absl::StatusOr<std::string> ExplainField(absl::string_view name) {
+absl::StatusOr<std::string> ExplainField(absl::string_view name, size_t columns) {
   const std::vector<std::string> paths = AllPaths(*config::PretrainConfig::descriptor());
   std::vector<std::string> found;
   for (const std::string& path : paths) {
@@ -326,14 +316,16 @@ absl::StatusOr<std::string> ExplainField(absl::string_view name) {
   const bool is_section = field.containing_type() == config::PretrainConfig::descriptor();
   std::string text = absl::StrCat(path, "\n");
   if (!is_section) {
-    absl::StrAppend(&text, "  takes ", DescribeType(field, style), "\n  ",
-                    DescribeDefault(field, style), "\n");
+    for (const std::string& line : {absl::StrCat("  takes ", DescribeType(field, style)),
+                                    absl::StrCat("  ", DescribeDefault(field, style))}) {
+      absl::StrAppend(&text, WrapText(line, "    ", columns), "\n");
+    }
   }
-  AppendValues(field, style, "  ", "    ", &text);
+  AppendValues(field, style, "  ", "    ", columns, &text);
   for (const std::string& prose : {ProseOf(field), DescribeConditions(field, style)}) {
-    if (!prose.empty()) absl::StrAppend(&text, "\n", Wrapped(prose, ""), "\n");
+    if (!prose.empty()) absl::StrAppend(&text, "\n", WrapText(prose, "", columns), "\n");
   }
-  if (field.message_type() != nullptr) AppendFieldList(*field.message_type(), path, &text);
+  if (field.message_type() != nullptr) AppendFieldList(*field.message_type(), path, columns, &text);
   return text;
 }
 

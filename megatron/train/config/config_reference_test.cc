@@ -8,6 +8,7 @@
 #include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,7 +56,7 @@ TEST(ExplainFieldTest, ListsTheFieldsOfAMessage) {
               IsOkAndHolds(HasSubstr("  takes fields in braces: start, increment, samples\n")));
 }
 
-TEST(ExplainFieldTest, ListsTheFieldsOfASectionWithOneLineEach) {
+TEST(ExplainFieldTest, ListsTheFieldsOfASection) {
   const absl::StatusOr<std::string> text = ExplainField("optimizer");
   ASSERT_THAT(text, absl_testing::IsOk());
   EXPECT_THAT(*text, StartsWith("optimizer\n\n"));
@@ -72,6 +73,25 @@ TEST(ExplainFieldTest, ListsTheFieldsOfASectionWithOneLineEach) {
         << section.field(i)->name();
   }
   for (const std::string& line : lines) EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(ExplainFieldTest, PrintsWholeFirstSentencesAtAnyWidth) {
+  constexpr char kSentence[] =
+      "Each expert's score gets a bias, for the choice alone, that rises after steps in which the "
+      "expert was chosen less than the average and falls after others: balance without a loss\n";
+  for (const size_t columns : {100, 80, 60}) {
+    const absl::StatusOr<std::string> text = ExplainField("model", columns);
+    ASSERT_THAT(text, absl_testing::IsOk());
+    for (const absl::string_view line : absl::StrSplit(*text, '\n'))
+      EXPECT_LE(line.size(), columns) << line;
+    std::string joined = *text;
+    size_t size;
+    do {
+      size = joined.size();
+      joined = absl::StrReplaceAll(joined, {{"\n   ", " "}, {"  ", " "}});
+    } while (joined.size() < size);
+    EXPECT_THAT(joined, HasSubstr(absl::StrCat("moe_router_enable_expert_bias ", kSentence)));
+  }
 }
 
 TEST(ExplainFieldTest, AcceptsTheEndOfAPathThatNamesOneField) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
@@ -17,17 +18,6 @@ using google::protobuf::FieldDescriptor;
 
 // The upper end of a range that states none.
 constexpr double kAnyCount = 1e12;
-
-std::string DescribeEnum(const FieldDescriptor& field) {
-  const auto& unavailable = RulesOf(field).unavailable();
-  std::string text;
-  for (int i = 0; i < field.enum_type()->value_count(); ++i) {
-    const std::string& name = field.enum_type()->value(i)->name();
-    if (std::find(unavailable.begin(), unavailable.end(), name) != unavailable.end()) continue;
-    absl::StrAppend(&text, text.empty() ? "one of " : ", ", name);
-  }
-  return text;
-}
 
 std::string DescribeRange(absl::string_view kind, const FieldRange& range) {
   // Six digits would round 4294967295; fifteen write every limit exactly as in the schema.
@@ -69,6 +59,18 @@ FieldRange RangeOf(const FieldDescriptor& field) {
   return range;
 }
 
+std::vector<std::string> AcceptedNames(const FieldDescriptor& field) {
+  std::vector<std::string> names;
+  if (field.enum_type() == nullptr) return names;
+  const auto& unavailable = RulesOf(field).unavailable();
+  for (int i = 0; i < field.enum_type()->value_count(); ++i) {
+    const std::string& name = field.enum_type()->value(i)->name();
+    if (std::find(unavailable.begin(), unavailable.end(), name) == unavailable.end())
+      names.push_back(name);
+  }
+  return names;
+}
+
 std::string DescribeAccepted(const FieldDescriptor& field) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
@@ -76,7 +78,7 @@ std::string DescribeAccepted(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_STRING:
       return "a string in quotes";
     case FieldDescriptor::CPPTYPE_ENUM:
-      return DescribeEnum(field);
+      return absl::StrCat("one of ", absl::StrJoin(AcceptedNames(field), ", "));
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return "fields in braces";
     case FieldDescriptor::CPPTYPE_DOUBLE:

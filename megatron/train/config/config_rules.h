@@ -29,6 +29,9 @@ struct FieldRange {
 // has one.
 FieldRange RangeOf(const google::protobuf::FieldDescriptor& field);
 
+// Returns the names of an enumeration's values that are available; nothing for another field.
+std::vector<std::string> AcceptedNames(const google::protobuf::FieldDescriptor& field);
+
 // Returns the accepted values as words that follow "expects": "an integer from 1 to 100000", "true
 // or false", "one of adam, sgd". Values that are not available are left out.
 std::string DescribeAccepted(const google::protobuf::FieldDescriptor& field);

@@ -12,7 +12,6 @@
 namespace megatron {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
@@ -27,15 +26,13 @@ class Printer {
 
  private:
   void PrintFields(const Message& message, const std::string& parent, const std::string& indent) {
-    const Descriptor& type = *message.GetDescriptor();
-    for (int i = 0; i < type.field_count(); ++i) {
-      const FieldDescriptor& field = *type.field(i);
-      const std::string path = absl::StrCat(parent, parent.empty() ? "" : ".", field.name());
-      if (field.message_type() == nullptr) {
-        PrintValue({&message, &field}, path, indent);
-      } else if (IsPresent({&message, &field})) {
-        absl::StrAppend(&text_, indent, field.name(), " {\n");
-        PrintFields(message.GetReflection()->GetMessage(message, &field), path, indent + "  ");
+    for (const FieldDescriptor* field : FieldsOf(*message.GetDescriptor())) {
+      const std::string path = absl::StrCat(parent, parent.empty() ? "" : ".", field->name());
+      if (field->message_type() == nullptr) {
+        PrintValue({&message, field}, path, indent);
+      } else if (IsPresent({&message, field})) {
+        absl::StrAppend(&text_, indent, field->name(), " {\n");
+        PrintFields(message.GetReflection()->GetMessage(message, field), path, indent + "  ");
         absl::StrAppend(&text_, indent, "}\n");
       }
     }

@@ -110,16 +110,27 @@ absl::StatusOr<FoundConfig> FindConfig(const std::string& name) {
   return FindShipped(name, fs::absolute(path, error).string());
 }
 
-absl::StatusOr<LoadedConfig> LoadConfigFromString(absl::string_view text, absl::string_view source,
-                                                  const std::vector<std::string>& overrides,
-                                                  ConfigPurpose purpose) {
-  ParsedConfig parsed = ParseConfig(text, source, overrides);
+namespace {
+
+absl::StatusOr<LoadedConfig> Complete(ParsedConfig parsed, ConfigPurpose purpose) {
   std::vector<ConfigError> errors = std::move(parsed.errors);
   for (ConfigError& error : Validate(parsed.config, parsed.locations, purpose))
     errors.push_back(std::move(error));
   MEGATRON_RETURN_IF_ERROR(ToStatus(errors));
   ResolveDefaults(&parsed.config);
   return LoadedConfig{std::move(parsed.config), std::move(parsed.locations)};
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedConfig> LoadConfigFromString(absl::string_view text, absl::string_view source,
+                                                  const std::vector<std::string>& overrides,
+                                                  ConfigPurpose purpose) {
+  return Complete(ParseConfig(text, source, overrides), purpose);
+}
+
+absl::StatusOr<LoadedConfig> LoadSavedConfig(absl::string_view text, absl::string_view source) {
+  return Complete(ParseConfig(text, source, {}, UnknownSections::kIgnore), ConfigPurpose::kDryRun);
 }
 
 absl::StatusOr<LoadedConfig> LoadConfig(const std::string& name,

@@ -45,6 +45,10 @@ absl::StatusOr<LoadedConfig> LoadConfigFromString(absl::string_view text, absl::
                                                   const std::vector<std::string>& overrides,
                                                   ConfigPurpose purpose);
 
+// Does the same with the configuration that a checkpoint keeps. A section that another program has
+// added, and this one does not know, is passed over.
+absl::StatusOr<LoadedConfig> LoadSavedConfig(absl::string_view text, absl::string_view source);
+
 absl::StatusOr<LoadedConfig> LoadConfig(const std::string& name,
                                         const std::vector<std::string>& overrides,
                                         ConfigPurpose purpose);

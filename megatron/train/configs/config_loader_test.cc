@@ -52,6 +52,15 @@ class ConfigLoaderTest : public ::testing::Test {
   std::filesystem::path directory_;
 };
 
+TEST_F(ConfigLoaderTest, ASavedConfigurationMayHaveASectionOfAnotherProgram) {
+  const std::string text = absl::StrCat(kGood, "stranger { field: 1 }\n");
+  EXPECT_THAT(LoadSavedConfig(text, "iter_0000010"), IsOk());
+  EXPECT_THAT(LoadConfigFromString(text, "iter_0000010", {}, ConfigPurpose::kDryRun),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stranger: no such field")));
+  EXPECT_THAT(LoadSavedConfig(absl::StrCat(kGood, "stranger: 1\n"), "iter_0000010"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stranger: no such field")));
+}
+
 TEST_F(ConfigLoaderTest, FindsAFileWhereTheUserStands) {
   Write("mine.textproto", kGood);
   const auto loaded = LoadConfig("mine.textproto", {}, ConfigPurpose::kRun);

@@ -1,6 +1,5 @@
 #include "megatron/train/metrics/progress_bar.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "megatron/train/console/terminal.h"
 #include "megatron/train/metrics/log_line.h"
 
 namespace megatron {
@@ -31,13 +31,6 @@ std::string Bar(double share, int width, bool color) {
   if (done < width) bar += '>';
   bar.resize(static_cast<size_t>(width), ' ');
   return color ? absl::StrCat(kGreen, bar, kPlain) : bar;
-}
-
-int Columns(std::FILE* stream) {
-  winsize size = {};
-  if (ioctl(fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-    return ProgressStyle().columns;
-  return size.ws_col;
 }
 
 }  // namespace
@@ -72,7 +65,9 @@ void ProgressBar::Show(const Progress& progress) {
   const absl::Time now = absl::Now();
   if (now - last_ < kShortestPause) return;
   last_ = now;
-  absl::FPrintF(stream_, "%s%s", kEraseLine, FormatProgress(progress, {Columns(stream_), color_}));
+  absl::FPrintF(
+      stream_, "%s%s", kEraseLine,
+      FormatProgress(progress, {TerminalColumns(stream_, ProgressStyle().columns), color_}));
   std::fflush(stream_);
   drawn_ = true;
 }

@@ -10,8 +10,15 @@
 namespace megatron {
 namespace {
 
-// The bytes that the system could give this process without swapping; unset where it does not say.
-std::optional<int64_t> AvailableBytes() {
+int64_t FreeDeviceBytes() {
+  int64_t bytes = 0;
+  for (int device = 0; device < CudaDeviceCount(); ++device) bytes += CudaFacts(device).free_bytes;
+  return bytes;
+}
+
+}  // namespace
+
+std::optional<int64_t> AvailableHostBytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string name, unit;
   int64_t kilobytes = 0;
@@ -20,14 +27,6 @@ std::optional<int64_t> AvailableBytes() {
   }
   return std::nullopt;
 }
-
-int64_t FreeDeviceBytes() {
-  int64_t bytes = 0;
-  for (int device = 0; device < CudaDeviceCount(); ++device) bytes += CudaFacts(device).free_bytes;
-  return bytes;
-}
-
-}  // namespace
 
 int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks) {
   return plan.machine_bytes(ranks, options.ranks.processes ? ranks : 1);
@@ -47,7 +46,7 @@ absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ran
     return CheckFits(plan.rank_bytes() / options.num_ranks() * ranks, FreeDeviceBytes(),
                      /*on_gpus=*/true);
   }
-  return CheckFits(HostBytes(options, plan, ranks), AvailableBytes(), /*on_gpus=*/false);
+  return CheckFits(HostBytes(options, plan, ranks), AvailableHostBytes(), /*on_gpus=*/false);
 }
 
 }  // namespace megatron

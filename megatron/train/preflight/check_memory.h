@@ -10,6 +10,10 @@
 
 namespace megatron {
 
+// Returns the bytes that the system could give this process without swapping; nothing where it does
+// not say.
+std::optional<int64_t> AvailableHostBytes();
+
 // The host memory that the run takes of this machine, of which it runs `ranks` ranks.
 int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks);
 

@@ -6,12 +6,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/train/failure/exit_status.h"
+#include "megatron/train/rank/closing.h"
 #include "megatron/train/rank/generate_text.h"
+#include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/training_loop.h"
 
 namespace megatron {
@@ -118,7 +121,20 @@ ExitCode PretrainRank::Train() {
   rank.console = &console_;
   rank.progress = &progress_;
   rank.failure = failure_;
-  return TrainingLoop(run_.training, rank, fs_, trainer_.get()).Run();
+  TrainingLoop loop(run_.training, rank, fs_, trainer_.get());
+  const ExitCode code = loop.Run();
+  totals_ = loop.totals();
+  return code;
+}
+
+void PretrainRank::PrintClosing(ExitCode code) {
+  RunEnd end;
+  end.code = code;
+  end.iteration = trainer_->progress().iteration;
+  end.totals = totals_;
+  end.peak_bytes = Consensus(world_).Max(ledger_.peak_bytes());
+  end.elapsed = absl::Now() - run_.training.program_start;
+  if (world_.status().ok()) console_.Print(FormatClosing(run_, end));
 }
 
 ExitCode PretrainRank::Run() {
@@ -136,6 +152,7 @@ ExitCode PretrainRank::Run() {
   if (!failure_->Get().ok()) return code;  // the others do not come
   // While all ranks are here, one that hangs at the end is noticed.
   progress_.Enter(Phase::kLeave);
+  PrintClosing(code);
   world_.Barrier(Stream::Cpu(&pool_));
   status = world_.status();
   return status.ok() ? code : failure_->Set(WithExitCodeOfRank(status, kExitPeerLost));

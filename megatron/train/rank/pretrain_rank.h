@@ -18,6 +18,7 @@
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/reporting_file_system.h"
 #include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/rank/pretrain_run.h"
 #include "megatron/train/trainer/trainer.h"
 
@@ -49,6 +50,8 @@ class PretrainRank {
   absl::Status RestoreOrInitialize();
   absl::Status Prepare();
   ExitCode Train();
+  // Prints the last lines of a run whose ranks are all here.
+  void PrintClosing(ExitCode code);
 
   const PretrainRun& run_;
   ProcessGroup world_, saving_;
@@ -63,6 +66,7 @@ class PretrainRank {
   Stream stream_;
   std::unique_ptr<NcclWorld> nccl_;  // null where ranks do not talk by NCCL
   std::unique_ptr<Trainer> trainer_;
+  RunTotals totals_;  // set when training has ended
 };
 
 }  // namespace megatron

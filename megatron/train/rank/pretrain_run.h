@@ -6,11 +6,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "megatron/base/file_system.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/train/command_line/user_commands.h"
 #include "megatron/train/failure/run_lock.h"
 #include "megatron/train/preflight/device_links.h"
 #include "megatron/train/preflight/open_checkpoint.h"
@@ -21,6 +24,13 @@
 
 namespace megatron {
 
+// How the user has started the run.
+struct UserCall {
+  UserCommands commands;
+  std::vector<std::string> arguments;  // flags that start the same run
+  bool has_launcher = false;           // whether somebody else's program has started the ranks
+};
+
 // A piece of work that a rank is about to begin.
 struct PieceOfWork {
   const ProcessGroup& world;  // all ranks; world.rank() is this one
@@ -28,7 +38,8 @@ struct PieceOfWork {
   Phase phase;
 };
 
-// A function that is called for each piece on the thread that does it. Tests put faults there.
+// A function that is called for each piece on the thread that does it, so that a program can watch
+// its ranks.
 using PieceListener = std::function<void(const PieceOfWork&)>;
 
 // The inputs that the ranks of a process share; none of them changes while they run.
@@ -45,6 +56,7 @@ struct PretrainRun {
   DeviceLinks links;  // the connections between the GPUs of the ranks
   DeviceCalls* device_calls = nullptr;
   PieceListener on_piece;  // null: nobody listens
+  UserCall user;
 
   const RunOptions& options() const { return training.options; }
 };

@@ -29,6 +29,13 @@ bool Consensus::Any(bool mine) {
   return group_.status().ok() ? value != 0 : mine;
 }
 
+int64_t Consensus::Max(int64_t mine) {
+  if (group_.size() == 1) return mine;
+  int64_t value = mine;
+  group_.AllReduce(Tensor(&value, DType::kInt64, {1}), ReduceOp::kMax, Stream::Inline());
+  return group_.status().ok() ? value : mine;
+}
+
 Consensus::RankError Consensus::FirstRankError(const absl::Status& mine) {
   const Stream stream = Stream::Inline();
   int32_t first = mine.ok() ? group_.size() : group_.rank();

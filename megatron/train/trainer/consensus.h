@@ -23,6 +23,9 @@ class Consensus {
   // Returns whether it is so on any rank, or, after a failure of the group, here.
   bool Any(bool mine);
 
+  // The greatest of all ranks' numbers; after a failure of the group this rank's.
+  int64_t Max(int64_t mine);
+
   // The error of the first rank (by number) that has one, with its text cut to a kilobyte; the
   // group's own where that has failed.
   absl::Status FirstError(const absl::Status& mine);

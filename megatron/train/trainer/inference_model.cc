@@ -78,8 +78,7 @@ absl::StatusOr<std::unique_ptr<InferenceModel>> InferenceModel::Load(FileSystem&
   const std::string& iteration = found.directory;
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, iteration));
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, reader.String("config"));
-  MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded,
-                            LoadConfigFromString(text, iteration, {}, ConfigPurpose::kDryRun));
+  MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadSavedConfig(text, iteration));
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
                             CreateTokenizer(CheckpointTokenizer(
                                 fs, ToTokenizerOptions(loaded.config.data()), iteration)));

@@ -42,7 +42,7 @@ struct RunPlan {
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);
 
-// Returns the text that --dry_run prints.
+// Returns the part of --dry_run=full behind the configuration.
 std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,
                           const RunPlan& plan);
 

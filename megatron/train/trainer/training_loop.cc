@@ -141,6 +141,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   const absl::Time end = absl::Now();
   StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
+  totals_.Add(metrics);
   metrics.pipeline = &trainer_->measured_pipeline();
   if (metrics.interval) {
     metrics.memory_bytes = rank_.profile.ledger->current_bytes();
@@ -204,6 +205,7 @@ absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_s
   }
   EvaluationMetrics metrics = ToEvaluationMetrics(measured, trainer_->progress(), on_test_set);
   metrics.time = absl::Now();
+  totals_.Add(metrics);
   metrics_.WriteEvaluation(metrics);
   return absl::OkStatus();
 }

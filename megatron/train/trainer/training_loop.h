@@ -22,6 +22,7 @@
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/metrics/metrics_writers.h"
 #include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/profile/profile_window.h"
 #include "megatron/train/trainer/consensus.h"
@@ -57,6 +58,9 @@ class TrainingLoop {
   // Trains until done or told to stop. The returned code says why it ended; an error that ended it
   // is in the rank's failure.
   ExitCode Run();
+
+  // The figures of the steps and evaluations so far.
+  const RunTotals& totals() const { return totals_; }
 
  private:
   bool Done() const { return trainer_->progress().iteration >= options().loop.train_iters; }
@@ -97,6 +101,7 @@ class TrainingLoop {
   ProfileWindow profile_;
   int64_t first_iteration_ = 0;
   StepMeter meter_;
+  RunTotals totals_;
   MetricsWriters metrics_;
   int64_t saving_iteration_ = -1;  // the iteration of the save that was started last
   // The iteration of the newest checkpoint; -1: none was saved or loaded in the directory of saves.

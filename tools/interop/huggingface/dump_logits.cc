@@ -101,9 +101,7 @@ absl::Status Dump(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
                             CheckpointReader::Open(fs, found.directory));
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, reader.String("config"));
-  MEGATRON_ASSIGN_OR_RETURN(
-      const LoadedConfig loaded,
-      LoadConfigFromString(text, found.directory, {}, ConfigPurpose::kDryRun));
+  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadSavedConfig(text, found.directory));
   const int64_t vocab_size = absl::GetFlag(FLAGS_vocab_size);
   const ModelOptions options = ToRunOptions(loaded.config, vocab_size).trainer.model;
 

@@ -1,0 +1,61 @@
+#include "megatron/train/preflight/describe_run.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/quantity.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/tensor/cuda_device.h"
+
+namespace megatron {
+namespace {
+
+// Names the types of weights and of their products.
+std::string DescribePrecision(const TransformerOptions& transformer) {
+  const Float8Options& float8 = transformer.float8;
+  if (!float8.enabled) return Name(transformer.dtype);
+  return absl::StrCat(Name(transformer.dtype), " with products in FP8, gradients in ",
+                      Name(float8.gradient));
+}
+
+}  // namespace
+
+std::string DescribeModel(const config::ModelConfig& config, const RunOptions& options) {
+  const ModelOptions& model = options.trainer.model;
+  const TransformerOptions& transformer = model.transformer;
+  const int64_t encoder_layers = model.num_encoder_layers;
+  return absl::StrFormat(
+      "%s of %s%d layers, hidden %d, %d heads, sequence %s%d, %s",
+      absl::AsciiStrToUpper(config::ModelType::Type_Name(config.model_type())),
+      encoder_layers > 0 ? absl::StrCat(encoder_layers, " + ") : "", transformer.num_layers,
+      transformer.hidden_size, transformer.num_attention_heads,
+      encoder_layers > 0 ? absl::StrCat(options.trainer.packing.encoder_seq_length, " + ") : "",
+      options.trainer.packing.seq_length, DescribePrecision(transformer));
+}
+
+// Ranks that share cores or a GPU take turns, and send each other what one of them would have at
+// hand.
+std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
+  std::vector<std::string> lines;
+  const int cores = AvailableCores();
+  if (options.num_threads > cores) {
+    lines.push_back(
+        absl::StrFormat("system.num_threads = %d on %s: threads will wait for each other",
+                        options.num_threads, FormatQuantity(cores, "core")));
+  }
+  if (ranks > cores && ranks > 1) {
+    lines.push_back(absl::StrFormat("%d ranks share %s: fewer ranks are faster here", ranks,
+                                    FormatQuantity(cores, "core")));
+  }
+  const int devices = CudaDeviceCount();
+  const ParallelSizes& sizes = options.parallel;
+  if (options.device == DeviceType::kCuda && ranks > devices) {
+    const bool cut = sizes.tensor * sizes.pipeline > 1;
+    lines.push_back(absl::StrFormat("%d ranks share %s: %s faster here", ranks,
+                                    FormatQuantity(devices, "GPU"),
+                                    cut ? "tensor 1 x pipeline 1 is" : "fewer ranks are"));
+  }
+  return lines;
+}
+
+}  // namespace megatron

@@ -1,0 +1,426 @@
+#include "megatron/train/preflight/plan_report.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "megatron/base/quantity.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/train/config/config_paths.h"
+#include "megatron/train/config/config_rules.h"
+#include "megatron/train/config/config_text.h"
+#include "megatron/train/console/wrap_text.h"
+#include "megatron/train/preflight/check_memory.h"
+#include "megatron/train/preflight/describe_run.h"
+#include "megatron/train/trainer/flops.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kColumns = 80;
+constexpr size_t kMostLines = 40;
+constexpr size_t kMostWarnings = 4;
+constexpr size_t kMostStages = 4;
+constexpr size_t kLongestValue = 40;
+
+// The counts that all forms of the report share.
+struct Counts {
+  int64_t parameters = 0;
+  int64_t step_samples = 0, step_tokens = 0, tokens = 0;
+  int64_t micro_batches = 0;
+  bool grows = false;  // whether the batch size does; the counts are those of its last size
+};
+
+Counts CountsOf(const config::PretrainConfig& config, const RunOptions& options) {
+  Counts counts;
+  counts.parameters = CountParameters(config.model(), options.trainer.model.padded_vocab_size);
+  counts.step_samples = options.trainer.batch_size.global_batch_size;
+  counts.step_tokens = counts.step_samples * config.model().seq_length();
+  counts.tokens = counts.step_tokens * options.loop.train_iters;
+  counts.micro_batches = counts.step_samples / options.trainer.batch_size.granularity;
+  counts.grows = options.trainer.batch_size.samples > 0;
+  return counts;
+}
+
+// A kind of memory that the screen has a column for.
+enum Column { kWeights, kGradients, kOptimizer, kActivations, kOther, kColumnCount };
+
+Column ColumnOf(absl::string_view name) {
+  if (absl::StartsWith(name, "weights")) return kWeights;
+  if (absl::StartsWith(name, "gradients")) return kGradients;
+  if (absl::StartsWith(name, "activations")) return kActivations;
+  for (const absl::string_view state :
+       {"master weights", "exp_avg", "exp_avg_sq", "momentum_buffer", "optimizer statistics"}) {
+    if (name == state) return kOptimizer;
+  }
+  return kOther;
+}
+
+size_t WorstStage(const RunPlan& plan) {
+  const auto worst = std::max_element(
+      plan.stages.begin(), plan.stages.end(),
+      [](const RankPlan& a, const RankPlan& b) { return a.total_bytes() < b.total_bytes(); });
+  return static_cast<size_t>(worst - plan.stages.begin());
+}
+
+int64_t HostBytesOfAll(const PlannedPretraining& planned) {
+  return HostBytes(planned.options, planned.plan, planned.options.num_ranks());
+}
+
+// Returns whether the run's ranks find the memory that they take here; nothing if it is unknown. On
+// GPUs each rank is thought to have one of its own.
+std::optional<bool> Fits(const PlannedPretraining& planned, const MachineMemory& machine) {
+  if (planned.options.device == DeviceType::kCuda) {
+    if (machine.devices == 0) return std::nullopt;
+    return planned.plan.stages[WorstStage(planned.plan)].total_bytes() <= machine.device_bytes;
+  }
+  if (!machine.host_bytes) return std::nullopt;
+  return HostBytesOfAll(planned) <= *machine.host_bytes;
+}
+
+// Returns whether the field was written with another value than its default. Required fields, which
+// have no default, do not count.
+bool IsSetOtherwise(const LoadedConfig& loaded, const std::string& path) {
+  if (!loaded.locations.IsSet(path)) return false;
+  const FieldRef ref = Resolve(loaded.config, path);
+  if (RulesOf(*ref.field).required() || !IsPresent(ref)) return false;
+  if (!ref.field->has_default_value()) return true;
+  const Message& empty = *ref.message->GetReflection()->GetMessageFactory()->GetPrototype(
+      ref.message->GetDescriptor());
+  return ValueText(ref) != ValueText({&empty, ref.field});
+}
+
+std::vector<std::string> FieldsSetOtherwise(const LoadedConfig& loaded) {
+  std::vector<std::string> paths = LeafPaths(*config::PretrainConfig::descriptor());
+  paths.erase(
+      std::remove_if(paths.begin(), paths.end(),
+                     [&](const std::string& path) { return !IsSetOtherwise(loaded, path); }),
+      paths.end());
+  return paths;
+}
+
+std::vector<std::string> Warnings(const PlannedPretraining& planned, const MachineMemory& machine) {
+  std::vector<std::string> warnings;
+  const RunOptions& options = planned.options;
+  if (!Fits(planned, machine).value_or(true))
+    warnings.push_back("the memory that is available here is not enough");
+  if (options.checkpoint.save.empty())
+    warnings.push_back("nothing would be saved: checkpoint.save is not set");
+  if (options.device == DeviceType::kCuda && machine.devices == 0) {
+    warnings.push_back("there is no GPU here to compare with");
+    return warnings;
+  }
+  for (std::string& advice : AdviceFor(options, options.num_ranks()))
+    warnings.push_back(std::move(advice));
+  return warnings;
+}
+
+std::string Rounded(double value) { return absl::StrFormat("%.3g", value); }
+
+std::string DescribeLayout(const RunOptions& options, const config::ParallelConfig& config) {
+  const int ranks = options.num_ranks();
+  if (ranks == 1) return "1 rank";
+  std::string text = absl::StrCat(ranks, " ranks = ", DescribeSizes(options.parallel));
+  if (options.trainer.model.transformer.moe.num_experts > 0) {
+    absl::StrAppend(&text, ", ", options.trainer.model.transformer.moe.num_experts, " experts on ",
+                    options.parallel.expert);
+  }
+  if (config.sequence_parallel()) absl::StrAppend(&text, ", sequence parallel");
+  if (config.use_distributed_optimizer()) {
+    absl::StrAppend(
+        &text, ", sharded: ",
+        config::DataParallelSharding::Type_Name(config.data_parallel_sharding_strategy()));
+  }
+  return absl::StrCat(text, options.ranks.processes ? ", as processes" : ", as threads");
+}
+
+std::string DescribeData(const config::DataConfig& data) {
+  std::string source = "files";
+  if (data.mock_data()) source = "mock tokens";
+  if (data.has_stories()) source = absl::StrCat(data.stories().num_bytes(), " bytes of stories");
+  if (data.data_path_size() > 0) source = data.data_path(data.data_path_size() - 1);
+  if (data.data_path_size() > 2) absl::StrAppend(&source, " and others");
+  return absl::StrCat(source, ", ", config::Tokenizer::Type_Name(data.tokenizer_type()));
+}
+
+class Screen {
+ public:
+  Screen(const LoadedConfig& loaded, const PlannedPretraining& planned,
+         const MachineMemory& machine)
+      : loaded_(loaded), planned_(planned), options_(planned.options), machine_(machine) {}
+
+  std::string Format() {
+    absl::StrAppend(&text_, loaded_.locations.source(), ": nothing has been started\n\n");
+    AppendRun();
+    AppendMemory();
+    const std::string end = absl::StrCat(
+        WarningLines(), "\n--dry_run=full prints every field, and what the memory is for\n");
+    const size_t used = LinesOf(text_) + LinesOf(end);
+    AppendFields(used < kMostLines ? kMostLines - used : 0);
+    return absl::StrCat(text_, end);
+  }
+
+ private:
+  void AppendRow(absl::string_view name, absl::string_view value) {
+    const std::string line = absl::StrFormat("%-12s %s", name, value);
+    absl::StrAppend(&text_, WrapText(line, std::string(13, ' '), kColumns), "\n");
+  }
+
+  void AppendRun() {
+    const config::PretrainConfig& config = loaded_.config;
+    const Counts counts = CountsOf(config, options_);
+    const ModelOptions& model = options_.trainer.model;
+    const double flops = planned_.speed.flops_per_token;
+    const double step_tokens = static_cast<double>(counts.step_tokens);
+    const double tokens = static_cast<double>(counts.tokens);
+    AppendRow("model", DescribeModel(config.model(), options_));
+    AppendRow("parameters",
+              absl::StrFormat("%s; vocabulary %s, padded to %s", FormatCount(counts.parameters),
+                              FormatCount(model.vocab_size), FormatCount(model.padded_vocab_size)));
+    AppendRow("layout", DescribeLayout(options_, config.parallel()));
+    AppendRow("batch", absl::StrFormat("%sglobal %d = micro-batch %d x accumulation %d x data %d",
+                                       counts.grows ? "grows to " : "", counts.step_samples,
+                                       options_.trainer.packing.layout.micro_batch_size,
+                                       counts.micro_batches, options_.parallel.data));
+    AppendRow(
+        "training",
+        absl::StrFormat("%s steps of %s tokens; %s%s tokens, %s a parameter",
+                        FormatCount(options_.loop.train_iters), FormatCount(counts.step_tokens),
+                        counts.grows ? "at most " : "", Rounded(tokens),
+                        Rounded(tokens / static_cast<double>(counts.parameters))));
+    AppendRow("data", DescribeData(config.data()));
+    AppendRow("model FLOPs",
+              absl::StrCat(Rounded(flops), " a token, ", Rounded(flops * step_tokens), " a step, ",
+                           Rounded(flops * tokens), " in all"));
+    AppendRow("device", options_.device == DeviceType::kCuda
+                            ? "cuda"
+                            : absl::StrCat("cpu, ", options_.num_threads, " threads"));
+    if (!options_.checkpoint.save.empty())
+      AppendRow("checkpoints", absl::StrCat("in ", options_.checkpoint.save));
+  }
+
+  void AppendStage(size_t stage) {
+    const RankPlan& part = planned_.plan.stages[stage];
+    std::array<int64_t, kColumnCount> bytes = {};
+    for (const auto& [name, held] : part.memory) bytes[ColumnOf(name)] += held;
+    const int64_t first = static_cast<int64_t>(stage) * planned_.plan.ranks_per_stage;
+    const int64_t last = first + planned_.plan.ranks_per_stage - 1;
+    const std::string ranks =
+        first == last ? absl::StrCat("rank ", first) : absl::StrCat("ranks ", first, "-", last);
+    absl::StrAppendFormat(&text_, "%-12s", ranks);
+    for (const int64_t held : bytes) absl::StrAppendFormat(&text_, " %10s", FormatBytes(held));
+    absl::StrAppendFormat(&text_, " %11s\n", FormatBytes(part.total_bytes()));
+  }
+
+  // Of a long pipeline it prints the first and the last stage, and the worst between them.
+  void AppendMemory() {
+    absl::StrAppendFormat(&text_, "\n%-12s %10s %10s %10s %10s %10s %11s\n", "memory of", "weights",
+                          "gradients", "optimizer", "activation", "other", "each rank");
+    const size_t stages = planned_.plan.stages.size();
+    const size_t worst = WorstStage(planned_.plan);
+    for (size_t stage = 0; stage < stages; ++stage) {
+      if (stages <= kMostStages || stage == 0 || stage + 1 == stages || stage == worst)
+        AppendStage(stage);
+    }
+    if (stages > kMostStages)
+      absl::StrAppend(&text_, "(", stages, " pipeline stages; the others need no more)\n");
+    std::string sum;
+    if (options_.device == DeviceType::kCuda) {
+      sum = "not counted: the CUDA context, NCCL and cuDNN";
+      if (machine_.devices > 0) {
+        absl::StrAppend(&sum, "; free on a GPU here: ", FormatBytes(machine_.device_bytes));
+      }
+    } else {
+      sum = absl::StrCat("all ranks, data and program: ", FormatBytes(HostBytesOfAll(planned_)));
+      if (machine_.host_bytes)
+        absl::StrAppend(&sum, "; available here: ", FormatBytes(*machine_.host_bytes));
+    }
+    absl::StrAppend(&text_, WrapText(sum, "  ", kColumns), "\n");
+  }
+
+  // Prints a heading, and then as many sections as fit into the lines.
+  void AppendFields(size_t lines) {
+    std::vector<std::pair<std::string, std::vector<std::string>>> sections;
+    size_t left = 0;
+    for (const std::string& path : FieldsSetOtherwise(loaded_)) {
+      const size_t dot = path.find('.');
+      if (sections.empty() || sections.back().first != path.substr(0, dot))
+        sections.push_back({path.substr(0, dot), {}});
+      std::string value = ValueText(Resolve(loaded_.config, path));
+      if (value.size() > kLongestValue) value = value.substr(0, kLongestValue - 3) + "...";
+      sections.back().second.push_back(absl::StrCat(path.substr(dot + 1), "=", value));
+      ++left;
+    }
+    if (sections.empty() || lines < 4) return;
+    absl::StrAppend(&text_, "\nset, and not to the default:\n");
+    const size_t last_line = LinesOf(text_) + lines - 3;  // a line is kept for the rest
+    for (const auto& [section, fields] : sections) {
+      const std::string line = absl::StrFormat("%-12s %s", section, absl::StrJoin(fields, ", "));
+      const std::string wrapped = WrapText(line, std::string(13, ' '), kColumns) + "\n";
+      if (LinesOf(text_) + LinesOf(wrapped) > last_line) {
+        absl::StrAppend(&text_, "and ", left, " more\n");
+        return;
+      }
+      absl::StrAppend(&text_, wrapped);
+      left -= fields.size();
+    }
+  }
+
+  std::string WarningLines() const {
+    std::vector<std::string> warnings = Warnings(planned_, machine_);
+    if (warnings.size() > kMostWarnings) warnings.resize(kMostWarnings);
+    std::string text = warnings.empty() ? "" : "\n";
+    for (const std::string& warning : warnings)
+      absl::StrAppend(&text, WrapText(absl::StrCat("WARNING: ", warning), "  ", kColumns), "\n");
+    return text;
+  }
+
+  static size_t LinesOf(absl::string_view text) {
+    return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+  const LoadedConfig& loaded_;
+  const PlannedPretraining& planned_;
+  const RunOptions& options_;
+  const MachineMemory& machine_;
+  std::string text_;
+};
+
+// Returns a value, or one element of a repeated field if `index` is not negative.
+Json ValueJson(const FieldRef& ref, int index) {
+  const google::protobuf::Reflection& of = *ref.message->GetReflection();
+  const Message& message = *ref.message;
+  const FieldDescriptor* const field = ref.field;
+  const bool one = index < 0;
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return one ? of.GetBool(message, field) : of.GetRepeatedBool(message, field, index);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return one ? of.GetDouble(message, field) : of.GetRepeatedDouble(message, field, index);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return one ? of.GetInt64(message, field) : of.GetRepeatedInt64(message, field, index);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return one ? of.GetEnum(message, field)->name()
+                 : of.GetRepeatedEnum(message, field, index)->name();
+    default:
+      return one ? of.GetString(message, field) : of.GetRepeatedString(message, field, index);
+  }
+}
+
+// Returns an object of the fields that have a value or a default.
+Json FieldsJson(const Message& message) {
+  Json fields = Json::object();
+  for (const FieldDescriptor* field : FieldsOf(*message.GetDescriptor())) {
+    const FieldRef ref = {&message, field};
+    if (field->message_type() != nullptr) {
+      if (IsPresent(ref))
+        fields[field->name()] = FieldsJson(message.GetReflection()->GetMessage(message, field));
+    } else if (field->is_repeated()) {
+      if (!IsPresent(ref)) continue;
+      Json list = Json::array();
+      for (int i = 0; i < message.GetReflection()->FieldSize(message, field); ++i)
+        list.push_back(ValueJson(ref, i));
+      fields[field->name()] = std::move(list);
+    } else if (IsPresent(ref) || field->has_default_value()) {
+      fields[field->name()] = ValueJson(ref, -1);
+    }
+  }
+  return fields;
+}
+
+Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine) {
+  const RunPlan& plan = planned.plan;
+  Json stages = Json::array();
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const RankPlan& part = plan.stages[stage];
+    const int64_t first = static_cast<int64_t>(stage) * plan.ranks_per_stage;
+    stages.push_back({{"first_rank", first},
+                      {"last_rank", first + plan.ranks_per_stage - 1},
+                      {"parameters", part.parameters},
+                      {"bytes", part.total_bytes()},
+                      {"kinds", part.memory},
+                      {"activations_of_a_micro_batch", part.activations}});
+  }
+  Json memory = {{"stages", std::move(stages)},       {"all_ranks_bytes", plan.rank_bytes()},
+                 {"data_bytes", plan.data_bytes},     {"program_bytes", plan.program_bytes},
+                 {"host_bytes_available", nullptr},   {"devices", machine.devices},
+                 {"device_bytes_available", nullptr}, {"fits", nullptr}};
+  if (machine.host_bytes) memory["host_bytes_available"] = *machine.host_bytes;
+  if (machine.devices > 0) memory["device_bytes_available"] = machine.device_bytes;
+  if (const std::optional<bool> fits = Fits(planned, machine)) memory["fits"] = *fits;
+  return memory;
+}
+
+Json LayoutJson(const RunOptions& options) {
+  const ParallelSizes& sizes = options.parallel;
+  return {
+      {"ranks", options.num_ranks()},        {"tensor", sizes.tensor}, {"context", sizes.context},
+      {"pipeline", sizes.pipeline},          {"data", sizes.data},     {"expert", sizes.expert},
+      {"expert_tensor", sizes.expert_tensor}};
+}
+
+}  // namespace
+
+MachineMemory MemoryOfThisMachine() {
+  MachineMemory machine;
+  machine.host_bytes = AvailableHostBytes();
+  machine.devices = CudaDeviceCount();
+  for (int device = 0; device < machine.devices; ++device) {
+    const int64_t free = CudaFacts(device).free_bytes;
+    machine.device_bytes = device == 0 ? free : std::min(machine.device_bytes, free);
+  }
+  return machine;
+}
+
+std::string FormatPlanScreen(const LoadedConfig& loaded, const PlannedPretraining& planned,
+                             const MachineMemory& machine) {
+  return Screen(loaded, planned, machine).Format();
+}
+
+std::string FormatFullPlan(const LoadedConfig& loaded, const PlannedPretraining& planned) {
+  return absl::StrCat(EffectiveConfigText(loaded.config, loaded.locations), "\n",
+                      FormatRunPlan(loaded.config, planned.options, planned.plan));
+}
+
+std::string FormatPlanJson(const LoadedConfig& loaded, const PlannedPretraining& planned,
+                           const MachineMemory& machine) {
+  const RunOptions& options = planned.options;
+  const Counts counts = CountsOf(loaded.config, options);
+  const ModelOptions& model = options.trainer.model;
+  const double tokens = static_cast<double>(counts.step_tokens);
+  const Json report = {{"source", loaded.locations.source()},
+                       {"parameters", counts.parameters},
+                       {"vocab_size", model.vocab_size},
+                       {"padded_vocab_size", model.padded_vocab_size},
+                       {"layout", LayoutJson(options)},
+                       {"device", options.device == DeviceType::kCuda ? "cuda" : "cpu"},
+                       {"steps", options.loop.train_iters},
+                       {"samples_per_step", counts.step_samples},
+                       {"tokens_per_step", counts.step_tokens},
+                       {"micro_batches_per_step", counts.micro_batches},
+                       {"tokens", counts.tokens},
+                       {"flops_per_token", planned.speed.flops_per_token},
+                       {"flops_per_step", planned.speed.flops_per_token * tokens},
+                       {"flops_per_token_with_full_attention", planned.speed.full_flops_per_token},
+                       {"memory", MemoryJson(planned, machine)},
+                       {"set", FieldsSetOtherwise(loaded)},
+                       {"warnings", Warnings(planned, machine)},
+                       {"config", FieldsJson(loaded.config)}};
+  // Paths need not be UTF-8.
+  return report.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace megatron

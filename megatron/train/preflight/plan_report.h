@@ -1,0 +1,37 @@
+// What --dry_run prints: what would run, and what it would take of this machine.
+#ifndef MEGATRON_TRAIN_PREFLIGHT_PLAN_REPORT_H_
+#define MEGATRON_TRAIN_PREFLIGHT_PLAN_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/preflight/plan_pretraining.h"
+
+namespace megatron {
+
+// The memory with which a plan is compared.
+struct MachineMemory {
+  std::optional<int64_t> host_bytes;  // available bytes, if the system tells
+  int devices = 0;                    // number of GPUs
+  int64_t device_bytes = 0;           // free bytes of the GPU that has the least
+};
+
+MachineMemory MemoryOfThisMachine();
+
+// Returns one screen: at most 40 lines of at most 80 columns, but for long words.
+std::string FormatPlanScreen(const LoadedConfig& loaded, const PlannedPretraining& planned,
+                             const MachineMemory& machine);
+
+// Returns the effective configuration with the place of each value, and every kind of memory of
+// every pipeline stage.
+std::string FormatFullPlan(const LoadedConfig& loaded, const PlannedPretraining& planned);
+
+// Returns one JSON object; docs/operations.md describes it.
+std::string FormatPlanJson(const LoadedConfig& loaded, const PlannedPretraining& planned,
+                           const MachineMemory& machine);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PREFLIGHT_PLAN_REPORT_H_

@@ -1,0 +1,175 @@
+#include "megatron/train/preflight/plan_report.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/config/config_paths.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/configs/config_shipped.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+struct Planned {
+  LoadedConfig loaded;
+  PlannedPretraining run;
+};
+
+Planned Plan(const std::string& name, const std::vector<std::string>& overrides = {}) {
+  Planned planned;
+  auto loaded = LoadConfig(name, overrides, ConfigPurpose::kDryRun);
+  EXPECT_THAT(loaded, IsOk());
+  if (!loaded.ok()) return planned;
+  planned.loaded = *std::move(loaded);
+  auto run = PlanPretraining(planned.loaded.config);
+  EXPECT_THAT(run, IsOk());
+  if (run.ok()) planned.run = *std::move(run);
+  return planned;
+}
+
+MachineMemory Host(int64_t bytes) {
+  MachineMemory machine;
+  machine.host_bytes = bytes;
+  return machine;
+}
+
+std::string ScreenOf(const Planned& planned, const MachineMemory& machine = Host(64 * kGiB)) {
+  return FormatPlanScreen(planned.loaded, planned.run, machine);
+}
+
+Json JsonOf(const Planned& planned, const MachineMemory& machine = Host(64 * kGiB)) {
+  return Json::parse(FormatPlanJson(planned.loaded, planned.run, machine));
+}
+
+TEST(PlanScreenTest, EveryShippedConfigurationFitsOnOneScreen) {
+  for (const ShippedConfig& shipped : ShippedConfigs()) {
+    SCOPED_TRACE(shipped.name);
+    const std::string screen = ScreenOf(Plan(std::string(shipped.name)));
+    const std::vector<std::string> lines = absl::StrSplit(screen, '\n');
+    EXPECT_LE(lines.size(), 41u) << screen;  // the last is empty
+    for (const std::string& line : lines) EXPECT_LE(line.size(), 80u) << line;
+  }
+}
+
+TEST(PlanScreenTest, SaysWhatRunsAndWhatItTakes) {
+  const std::string screen = ScreenOf(Plan("gpt3_857m", {"system.device=cpu"}));
+  for (const char* text :
+       {"GPT of 24 layers, hidden 1024, 16 heads, sequence 2048, fp16", "355,919,872; vocabulary",
+        "4 ranks = tensor 2 x pipeline 2 x data 1",
+        "global 16 = micro-batch 4 x accumulation 4 x data 1", "nothing would be saved",
+        "available here: 64.00 GiB", "--dry_run=full"}) {
+    EXPECT_THAT(screen, HasSubstr(text));
+  }
+  EXPECT_THAT(screen, AllOf(ContainsRegex("\nranks 0-1 +[0-9.]+ [MG]iB "),
+                            ContainsRegex("\nranks 2-3 +[0-9.]+ [MG]iB ")));
+}
+
+TEST(PlanScreenTest, ListsWhatIsNotTheDefault) {
+  const std::string screen =
+      ScreenOf(Plan("gpt_demo", {"optimizer.clip_grad=0.5", "optimizer.weight_decay=0.01",
+                                 "logging.log_params_norm=true"}));
+  EXPECT_THAT(screen, AllOf(HasSubstr("clip_grad=0.5"), HasSubstr("log_params_norm=true"),
+                            Not(HasSubstr("weight_decay=")), Not(HasSubstr("num_layers="))));
+}
+
+TEST(PlanScreenTest, LongListsOfFieldsAndLongValuesAreCut) {
+  Planned planned = Plan("gpt_demo");
+  std::vector<std::string> overrides = {absl::StrCat("generation.prompt=", std::string(60, 'x'))};
+  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
+    const FieldRef ref = Resolve(config::PretrainConfig::default_instance(), path);
+    if (ref.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_BOOL)
+      overrides.push_back(absl::StrCat(path, "=", ValueText(ref) == "true" ? "false" : "true"));
+  }
+  ParsedConfig parsed = ParseConfig("", "x", overrides);
+  // The plan stays that of gpt_demo; only the list of fields comes from here.
+  planned.loaded.locations = parsed.locations;
+  planned.loaded.config.MergeFrom(parsed.config);
+  const std::string screen = ScreenOf(planned);
+  EXPECT_LE(std::count(screen.begin(), screen.end(), '\n'), 40) << screen;
+  EXPECT_THAT(screen, ContainsRegex("\nand [0-9]+ more\n"));
+  planned.loaded.locations = ConfigLocations("x");
+  planned.loaded.locations.Set("generation.prompt", "x");
+  EXPECT_THAT(ScreenOf(planned),
+              HasSubstr("generation   prompt=\"" + std::string(36, 'x') + "...\n"));
+}
+
+TEST(PlanScreenTest, SaysWhereMemoryIsShort) {
+  const Planned planned = Plan("gpt2_124m", {"system.device=cpu", "checkpoint.save=x"});
+  EXPECT_THAT(ScreenOf(planned, Host(kGiB)), HasSubstr("available here is not enough"));
+  EXPECT_THAT(ScreenOf(planned), Not(HasSubstr("not enough")));
+  const Planned on_gpu = Plan("gpt2_124m", {"system.device=cuda", "checkpoint.save=x"});
+  EXPECT_THAT(ScreenOf(on_gpu), HasSubstr("no GPU here"));
+  MachineMemory machine = Host(kGiB);
+  machine.devices = 1;
+  machine.device_bytes = kGiB;
+  EXPECT_THAT(ScreenOf(on_gpu, machine),
+              AllOf(HasSubstr("free on a GPU here: 1.00 GiB"), HasSubstr("not enough")));
+  machine.device_bytes = 80 * kGiB;
+  EXPECT_THAT(ScreenOf(on_gpu, machine), Not(HasSubstr("not enough")));
+}
+
+TEST(PlanScreenTest, OfALongPipelinePrintsTheEndsAndTheWorst) {
+  const std::string screen =
+      ScreenOf(Plan("gpt_demo", {"model.num_layers=16", "parallel.pipeline_model_parallel_size=16",
+                                 "system.device=cpu"}));
+  EXPECT_THAT(screen, AllOf(ContainsRegex("\nrank 0 "), ContainsRegex("\nrank 15 "),
+                            HasSubstr("(16 pipeline stages"), Not(ContainsRegex("\nrank 7 "))));
+}
+
+TEST(PlanJsonTest, HasTheNumbersOfThePlan) {
+  const Planned planned = Plan("gpt3_857m", {"system.device=cpu", "checkpoint.save=x"});
+  const Json json = JsonOf(planned);
+  EXPECT_EQ(json["parameters"], 355919872);
+  EXPECT_EQ(json["layout"]["ranks"], 4);
+  EXPECT_EQ(json["layout"]["tensor"], 2);
+  EXPECT_EQ(json["tokens_per_step"], json["samples_per_step"].get<int64_t>() * 2048);
+  ASSERT_EQ(json["memory"]["stages"].size(), 2u);
+  EXPECT_EQ(json["memory"]["stages"][1]["first_rank"], 2);
+  EXPECT_EQ(json["memory"]["stages"][0]["bytes"], planned.run.plan.stages[0].total_bytes());
+  EXPECT_EQ(json["memory"]["stages"][0]["kinds"]["weights"],
+            planned.run.plan.stages[0].memory.at("weights"));
+  EXPECT_EQ(json["memory"]["all_ranks_bytes"], planned.run.plan.rank_bytes());
+  EXPECT_EQ(json["memory"]["fits"], true);
+  EXPECT_EQ(json["flops_per_token"], planned.run.speed.flops_per_token);
+  EXPECT_EQ(json["config"]["model"]["num_layers"], 24);
+  EXPECT_EQ(json["config"]["optimizer"]["optimizer"], "adam");
+}
+
+TEST(PlanJsonTest, SaysWhatIsSetAndWarns) {
+  const Json json = JsonOf(Plan("gpt_demo", {"optimizer.clip_grad=0.5", "data.split=\"8,2\"",
+                                             "recompute.recompute_granularity=selective"}),
+                           Host(1));
+  EXPECT_THAT(json["set"], ::testing::Contains("optimizer.clip_grad"));
+  EXPECT_EQ(json["config"]["optimizer"]["clip_grad"], 0.5);
+  EXPECT_EQ(json["config"]["recompute"]["recompute_modules"], Json::array({"core_attn"}));
+  EXPECT_EQ(json["memory"]["fits"], false);
+  EXPECT_GE(json["warnings"].size(), 2u);
+}
+
+TEST(PlanJsonTest, WhatIsUnknownIsNull) {
+  const Json json = JsonOf(Plan("gpt_demo", {"system.device=cpu"}), MachineMemory());
+  EXPECT_TRUE(json["memory"]["fits"].is_null());
+  EXPECT_TRUE(json["memory"]["host_bytes_available"].is_null());
+}
+
+}  // namespace
+}  // namespace megatron
