@@ -1,6 +1,8 @@
 // Activations, casts, sums and fills: each element is computed separately.
 #include "megatron/ops/activation.h"
 #include "megatron/ops/cuda/activation.cuh"
+#include "megatron/ops/cuda/column_sums.cuh"
+#include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/elementwise.h"
@@ -51,8 +53,9 @@ struct SlopeMap {
   Activation activation;
   const T *dy, *x;
   T* dx;
+  // Writes a vector of dx and returns it.
   template <int N>
-  __device__ void Apply(int64_t i) const {
+  __device__ Vector<T, N> Write(int64_t i) const {
     auto gradients = Load<T, N>(dy, i);
     const auto values = Load<T, N>(x, i);
     WithActivation(activation, [&](auto constant) {
@@ -63,8 +66,22 @@ struct SlopeMap {
       }
     });
     Store<T, N>(dx, i, gradients);
+    return gradients;
+  }
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    Write<N>(i);
   }
 };
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads)
+    SlopeAndSums(SlopeMap<T> map, int64_t rows, int64_t columns, float* partial) {
+  __shared__ SumsOfWarps<N> sums;
+  SumSlice<T, N>(rows, columns, sums, partial, [&](int64_t row, int64_t i) {
+    return map.template Write<N>(row * (columns / N) + i);
+  });
+}
 
 // The elements are those of y; gate and up of a row lie `features` apart.
 template <typename T>
@@ -237,6 +254,29 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
   });
 }
 
+void ActivationBackwardAndBias(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                               const Tensor& x_TI, const Tensor& dx_TI, const Tensor& dbias_I) {
+  const int64_t rows = x_TI.dim(0), columns = x_TI.dim(1);
+  if (x_TI.numel() == 0) return;
+  const int64_t slices = SlicesOf(rows);
+  float* const partial = static_cast<float*>(
+      stream.cuda()->Workspace(slices * columns * static_cast<int64_t>(sizeof(float))));
+  WithType(x_TI.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    constexpr int N = kVector<T>;
+    const SlopeMap<T> map = {activation, As(type, dy_TI), As(type, x_TI), As(type, dx_TI)};
+    if (columns % N == 0 && IsAligned({dy_TI.raw(), x_TI.raw(), dx_TI.raw()})) {
+      SlopeAndSums<T, N><<<GridOfSlices(rows, columns, N), kThreads, 0, Handle(stream)>>>(
+          map, rows, columns, partial);
+    } else {
+      SlopeAndSums<T, 1><<<GridOfSlices(rows, columns, 1), kThreads, 0, Handle(stream)>>>(
+          map, rows, columns, partial);
+    }
+  });
+  CheckLaunched("slope and column sums");
+  AddSlices(partial, slices, columns, dbias_I.data<float>(), Handle(stream));
+}
+
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
                  const Tensor& y_TI) {
   WithType(y_TI.dtype(), [&](auto* type) {
@@ -288,6 +328,7 @@ void Zero(const Stream& stream, const Tensor& out) {
 
 MEGATRON_CUDA_KERNEL(ActivationForward);
 MEGATRON_CUDA_KERNEL(ActivationBackward);
+MEGATRON_CUDA_KERNEL(ActivationBackwardAndBias);
 MEGATRON_CUDA_KERNEL(GateForward);
 MEGATRON_CUDA_KERNEL(GateBackward);
 MEGATRON_CUDA_KERNEL(Copy);

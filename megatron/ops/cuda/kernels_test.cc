@@ -80,6 +80,17 @@ TEST_P(CudaOpTest, ActivationsAndTheirGradients) {
   }
 }
 
+TEST_P(CudaOpTest, GradientsOfActivationsAndOfTheBiasesInFront) {
+  for (const Shape& shape : {Shape{1, 8}, Shape{33, 7}, Shape{150, 264}, Shape{1100, 40}}) {
+    HostTensor x = Normal(shape, 1), dy = Normal(shape, 2), dx = Normal(shape, 3),
+               dbias = HostTensor::Normal({shape[1]}, kF32, 4);
+    ExpectAgreement({&x, &dy, &dx, &dbias}, SumTolerance(dtype()), [](const Stream& s, At at) {
+      ActivationBackwardAndBias(s, Activation::kGeluTanh, at[1], at[0], at[2], at[3]);
+      ActivationBackwardAndBias(s, Activation::kSquaredRelu, at[1], at[0], at[1], at[3]);
+    });
+  }
+}
+
 TEST_P(CudaOpTest, GatesAndTheirGradients) {
   for (int64_t features : {1, 33, 256}) {
     HostTensor gate_up = Normal({19, 2 * features}, 1), y = Normal({19, features}, 2),

@@ -59,13 +59,13 @@ OpTraffic::OpTraffic()
           op.by_memory[memory].written += bytes.written;
         }
       }) {
-  StandInFrontOf<ActivationForward, ActivationBackward, GateForward, GateBackward, AttentionForward,
-                 AttentionBackward, BiasBackward, CrossEntropyStatistics, CrossEntropyLoss,
-                 CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale,
-                 EmbeddingForward, EmbeddingBackward, LinearForward, LinearActivationForward,
-                 LinearBackwardInput, LinearActivationBackwardInput, LinearBackwardWeight,
-                 NormForward, ResidualNormForward, NormBackward, Rope, WeightedSum, AdamWUpdate,
-                 SumOfSquares>();
+  StandInFrontOf<ActivationForward, ActivationBackward, ActivationBackwardAndBias, GateForward,
+                 GateBackward, AttentionForward, AttentionBackward, BiasBackward,
+                 CrossEntropyStatistics, CrossEntropyLoss, CrossEntropyBackward, BiasDropoutAdd,
+                 DropoutBackward, Copy, Add, Scale, EmbeddingForward, EmbeddingBackward,
+                 LinearForward, LinearActivationForward, LinearBackwardInput,
+                 LinearActivationBackwardInput, LinearBackwardWeight, NormForward,
+                 ResidualNormForward, NormBackward, Rope, WeightedSum, AdamWUpdate, SumOfSquares>();
 }
 
 }  // namespace megatron::ops::cuda
