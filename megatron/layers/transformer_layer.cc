@@ -111,7 +111,8 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
 }
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
-                                const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+                                const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved,
+                                const BiasGradients& biases) {
   const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return BackwardPostNorm(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);
@@ -129,25 +130,30 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
   Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
 
-  const Tensor dmlp_TH =
-      BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH, MlpBiasGradient());
+  const Tensor dmlp_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
+                                        biases.output_is_done ? Tensor() : MlpBiasGradient());
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
-  mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm);
-
+  Tensor dbias_H = attention_.output().bias_gradient();
   if (cross_ != nullptr) {
+    const Tensor dcross_bias_H = cross_->output().bias_gradient();
+    mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm,
+                       WithSum(ctx, dcross_bias_H));
     const Tensor dcross_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kCrossAttentionOutput),
-                                            dsum_TH, cross_->output().bias_gradient());
+                                            dsum_TH, WithBranch(ctx, dcross_bias_H));
     cross_->Backward(ctx, dcross_TH, dnormed_TH, &saved->cross);
     const Tensor dattention_sum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
-    cross_norm_->Backward(ctx, dnormed_TH, dsum_TH, dattention_sum_TH, saved->cross_norm);
+    cross_norm_->Backward(ctx, dnormed_TH, dsum_TH, dattention_sum_TH, saved->cross_norm,
+                          WithSum(ctx, dbias_H));
     dsum_TH = dattention_sum_TH;
+  } else {
+    mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm, WithSum(ctx, dbias_H));
   }
 
   const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
-                                              dsum_TH, attention_.output().bias_gradient());
+                                              dsum_TH, WithBranch(ctx, dbias_H));
   attention_.Backward(ctx, rotary, dattention_TH, dnormed_TH, &saved->attention);
-  attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm);
+  attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm, biases.below_H);
 }
 
 void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
@@ -179,16 +185,19 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
   }
   const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
-  mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm);
-  const Tensor dmlp_TH =
-      BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dsum_TH, MlpBiasGradient());
+  mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm,
+                     WithSum(ctx, MlpBiasGradient()));
+  const Tensor dmlp_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dsum_TH,
+                                        WithBranch(ctx, MlpBiasGradient()));
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
   ops::Add(ctx.stream, dsum_TH, dnormed_TH);
 
-  attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm);
+  const Tensor dbias_H = attention_.output().bias_gradient();
+  attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm,
+                           WithSum(ctx, dbias_H));
   const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
-                                              dsum_TH, attention_.output().bias_gradient());
+                                              dsum_TH, WithBranch(ctx, dbias_H));
   attention_.Backward(ctx, rotary, dattention_TH, dx_TH, &saved->attention);
   ops::Add(ctx.stream, dsum_TH, dx_TH);
 }

@@ -97,6 +97,11 @@ void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary
   }
 }
 
+Tensor LayerStack::BiasGradientBelow(const LayerContext& ctx, int64_t i) const {
+  const bool is_there = ctx.blocks == nullptr || ctx.blocks->keeps_gradients();
+  return i > 0 && i < num_layers() && is_there ? layers_[i - 1]->OutputBiasGradient(ctx) : Tensor();
+}
+
 void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* rotary,
                                  const Segment& segment, const Tensor& dy_TH, const Tensor& dx_TH,
                                  Saved* saved) {
@@ -120,7 +125,8 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
         i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
     const WeightsInUse weights(ctx.blocks, BlockOf(i), BlockBefore(i));
     const GradientsInUse gradients(ctx.blocks, BlockOf(i), /*last=*/!ctx.defers());
-    layers_[i]->Backward(ctx, rotary, from_TH, to_TH, &saved->layers[i]);
+    layers_[i]->Backward(ctx, rotary, from_TH, to_TH, &saved->layers[i],
+                         {BiasGradientBelow(ctx, i), !BiasGradientBelow(ctx, i + 1).empty()});
     from_TH = to_TH;
   }
 }

@@ -72,6 +72,9 @@ class LayerStack {
   Tensor AllocateHidden(Arena* arena, const Tensor& like_TH, const char* name) const {
     return arena->Allocate(like_TH.dtype(), like_TH.shape(), name);
   }
+  // The gradient of the last bias of the layer below, if it comes with the gradient of layer i's
+  // input; else empty.
+  Tensor BiasGradientBelow(const LayerContext& ctx, int64_t i) const;
   // Reads saved->layer_input[begin].
   void ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary, const Segment& segment,
                       const Tensor& y_TH, Saved* saved) const;

@@ -28,6 +28,9 @@ class WeightBlocks {
   virtual void BeginGradients(int block) = 0;
   // Once for each micro-batch, after the last use of the block in it.
   virtual void EndGradients(int block) = 0;
+
+  // Whether all gradients may be added to at any time before EndGradients.
+  virtual bool keeps_gradients() const = 0;
 };
 
 class WeightsInUse {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "megatron/ops/cuda/column_sums.cuh"
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
@@ -13,10 +15,18 @@ __global__ void __launch_bounds__(kThreads)
                  [&](int64_t row, int64_t i) { return Load<T, N>(x + row * stride, i); });
 }
 
+constexpr int kMostSums = 3;
+struct Sums {
+  float* of[kMostSums] = {};
+};
+
 // Each warp takes every kWarps-th slice of 32 columns; the first warp adds up the sums of the
 // warps.
 __global__ void __launch_bounds__(kThreads)
-    AddSlicesKernel(const float* partial, int64_t slices, int64_t columns, float* sums) {
+    AddSlicesKernel(const float* partial, int64_t slices, int64_t columns, Sums outs) {
+  float* const sums = outs.of[blockIdx.y];
+  if (sums == nullptr) return;
+  partial += blockIdx.y * slices * columns;
   __shared__ float of_warp[kWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
@@ -35,9 +45,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void AddSlices(const float* partial, int64_t slices, int64_t columns, float* sums,
-               CUstream_st* stream) {
-  AddSlicesKernel<<<Blocks(columns, kWarp), kThreads, 0, stream>>>(partial, slices, columns, sums);
+void AddSlices(const float* partial, int64_t slices, int64_t columns,
+               std::initializer_list<float*> sums, CUstream_st* stream) {
+  CHECK_LE(sums.size(), size_t{kMostSums});
+  Sums outs;
+  std::copy(sums.begin(), sums.end(), outs.of);
+  const dim3 grid(Blocks(columns, kWarp), static_cast<unsigned>(sums.size()));
+  AddSlicesKernel<<<grid, kThreads, 0, stream>>>(partial, slices, columns, outs);
   CheckLaunched("sum of slices");
 }
 
@@ -59,7 +73,7 @@ void AddColumnSums(const Stream& stream, const Tensor& x_TH, const Tensor& sums_
     }
   });
   CheckLaunched("column sums");
-  AddSlices(partial, slices, columns, sums_H.data<float>(), Handle(stream));
+  AddSlices(partial, slices, columns, {sums_H.data<float>()}, Handle(stream));
 }
 
 }  // namespace megatron::ops::cuda

@@ -274,7 +274,7 @@ void ActivationBackwardAndBias(const Stream& stream, Activation activation, cons
     }
   });
   CheckLaunched("slope and column sums");
-  AddSlices(partial, slices, columns, dbias_I.data<float>(), Handle(stream));
+  AddSlices(partial, slices, columns, {dbias_I.data<float>()}, Handle(stream));
 }
 
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,

@@ -252,12 +252,13 @@ TEST_P(CudaOpTest, NormGradientsOfRowsOfAnyWidth) {
                dgamma = HostTensor::Normal({size.hidden}, kF32, 5),
                dbeta = HostTensor::Normal({size.hidden}, kF32, 6),
                mean = HostTensor::Normal({size.rows}, kF32, 7),
-               rstd = Positive({size.rows}, kF32, 8);
+               rstd = Positive({size.rows}, kF32, 8),
+               dbias = HostTensor::Normal({size.hidden}, kF32, 9);
     ExpectAgreement(
-        {&x, &gamma, &dy, &dx, &around, &dgamma, &dbeta, &mean, &rstd}, 4 * SumTolerance(dtype()),
-        [&](const Stream& stream, At at) {
+        {&x, &gamma, &dy, &dx, &around, &dgamma, &dbeta, &mean, &rstd, &dbias},
+        4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
           const NormTensors tensors = {at[1], Tensor(), at[7], at[8]};
-          NormBackward(stream, Norm(), at[2], at[0], tensors, at[4], at[3], at[5], at[6]);
+          NormBackward(stream, Norm(), at[2], at[0], tensors, at[4], at[3], at[5], at[6], at[9]);
           // Into dy's place, without parameters.
           NormBackward(stream, Norm(), at[2], at[0], tensors, Tensor(), at[2], Tensor(), Tensor());
         });

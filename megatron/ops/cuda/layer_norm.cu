@@ -14,6 +14,10 @@ namespace {
 constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kMostSlices = 3 * kMultiprocessors;
 
+// The widest row, in vectors, that 128 threads hold in registers. They have registers for the sums of
+// dx, too.
+constexpr int64_t kMostVectorsOf128 = 512;
+
 // Number of blocks with rows in registers that fit on a multiprocessor.
 constexpr int BlocksAtOnce(int threads) { return threads == 128 ? 3 : 1; }
 
@@ -60,9 +64,10 @@ struct BackwardRow {
   __device__ float Scaled(T gradient, T weight) const {
     return ToFloat(gradient) * NormScale(ToFloat(weight), args.shape.zero_centered_gamma);
   }
+  // Writes a vector of dx and returns it.
   template <int N>
-  __device__ void Finish(int64_t i, const Vector<T, N>& dys, const Vector<T, N>& xs, float mean_g,
-                         float mean_gn) const {
+  __device__ Vector<T, N> Finish(int64_t i, const Vector<T, N>& dys, const Vector<T, N>& xs,
+                                 float mean_g, float mean_gn) const {
     const auto gammas = Gamma<N>(i);
     Vector<T, N> out = {};
     if (args.dresidual_TH != nullptr) {
@@ -74,6 +79,7 @@ struct BackwardRow {
       out.values[j] = FromFloat<T>(through + ToFloat(out.values[j]));
     }
     Store<T, N>(static_cast<T*>(args.dx_TH) + At(args.dx_rows), i, out);
+    return out;
   }
 };
 
@@ -104,11 +110,12 @@ __device__ RowSums TeamMeans(RowSums sums, float width, RowSums* partial) {
 
 // The block's sums of the parameters' gradients.
 struct Slice {
-  float *dgamma, *dbeta;
+  float *dgamma, *dbeta, *dbias;
 
   __device__ explicit Slice(const LayerNormBackwardArgs& args)
       : dgamma(args.workspace + blockIdx.x * args.shape.hidden),
-        dbeta(dgamma + gridDim.x * args.shape.hidden) {}
+        dbeta(dgamma + gridDim.x * args.shape.hidden),
+        dbias(dbeta + gridDim.x * args.shape.hidden) {}
 };
 
 // The sums over teams of their vectors of a parameter's gradient, in order.
@@ -147,18 +154,19 @@ __device__ void AddTeams(const float (&sums)[K][N], int vectors, float* out) {
 }
 
 // The whole backward pass at once. A team of kTeam threads holds a row in registers, K vectors per
-// thread. A thread has the same columns in all rows, so the gradients of the parameters add up in
-// registers, too.
+// thread. A thread has the same columns in all rows, so the gradients of the parameters and the sums
+// of dx add up in registers, too.
 template <typename T, int kBlock, int kTeam, int K, bool kFlat>
 __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
     Backward(LayerNormBackwardArgs args) {
   constexpr int N = kVector<T>, kTeams = kBlock / kTeam;
+  constexpr bool kSumsDx = kFlat && kBlock == 128;
   __shared__ RowSums partial[kBlock / kWarp];
   const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
   const int64_t rows = args.x_rows.rows();
   const int vectors = static_cast<int>(args.shape.hidden / N);
   const float width = static_cast<float>(args.shape.hidden);
-  float dgamma[K][N] = {}, dbeta[K][N] = {};
+  float dgamma[K][N] = {}, dbeta[K][N] = {}, dbias[K][N] = {};
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kTeams; first < rows;
        first += static_cast<int64_t>(gridDim.x) * kTeams) {
     // A team without a row takes part in the barriers of its block.
@@ -194,13 +202,18 @@ __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = member + k * kTeam;
-      if (i < here) row.Finish(i, dys[k], xs[k], args.shape.rms ? 0 : means.g, means.gn);
+      if (i >= here) continue;
+      const auto dxs = row.Finish(i, dys[k], xs[k], args.shape.rms ? 0 : means.g, means.gn);
+#pragma unroll
+      for (int j = 0; kSumsDx && j < N; ++j) dbias[k][j] += ToFloat(dxs.values[j]);
     }
   }
   if (args.workspace == nullptr) return;
   const Slice slice(args);
-  AddTeams<kBlock, kTeam, K, N>(dgamma, vectors, slice.dgamma);
-  AddTeams<kBlock, kTeam, K, N>(dbeta, vectors, slice.dbeta);
+  if (args.dgamma_H != nullptr) AddTeams<kBlock, kTeam, K, N>(dgamma, vectors, slice.dgamma);
+  if (args.dbeta_H != nullptr) AddTeams<kBlock, kTeam, K, N>(dbeta, vectors, slice.dbeta);
+  if (kSumsDx && args.dbias_H != nullptr)
+    AddTeams<kBlock, kTeam, K, N>(dbias, vectors, slice.dbias);
 }
 
 // The backward pass of rows that no team can hold: each block has one row, which it reads twice,
@@ -246,6 +259,10 @@ bool TakesVectors(const LayerNormBackwardArgs& args) {
          IsAligned(args.dresidual_TH, args.dresidual_rows, sizeof(T)) && IsAligned({args.gamma_H});
 }
 
+bool IsFlat(const LayerNormBackwardArgs& args) {
+  return args.x_rows.sizes[0] * args.x_rows.sizes[1] == 1;
+}
+
 template <typename T, int N, int kTeam>
 void ForwardBy(const LayerNormForwardArgs& args, cudaStream_t stream) {
   const unsigned blocks = Blocks(args.x_rows.rows(), kThreads / kTeam);
@@ -286,26 +303,27 @@ template <typename T>
 int64_t BackwardSlices(const LayerNormBackwardArgs& args, cudaStream_t stream) {
   if (!TakesVectors<T>(args)) return BackwardByBlocks<T, 1>(args, stream);
   const int64_t vectors = args.shape.hidden / kVector<T>;
-  const bool flat = args.x_rows.sizes[0] * args.x_rows.sizes[1] == 1;
+  const bool flat = IsFlat(args);
   if (vectors <= 32 && !flat) return BackwardBy<T, 128, 32, 1, /*kFlat=*/false>(args, stream);
   if (vectors > 2048 || !flat) return BackwardByBlocks<T, kVector<T>>(args, stream);
   if (vectors <= 32) return BackwardBy<T, 128, 32, 1>(args, stream);
   if (vectors <= 128) return BackwardBy<T, 128, 32, 4>(args, stream);
   if (vectors <= 256) return BackwardBy<T, 128, 64, 4>(args, stream);
-  if (vectors <= 512) return BackwardBy<T, 128, 128, 4>(args, stream);
+  if (vectors <= kMostVectorsOf128) return BackwardBy<T, 128, 128, 4>(args, stream);
   if (vectors <= 1024) return BackwardBy<T, 256, 256, 4>(args, stream);
   return BackwardBy<T, 512, 512, 4>(args, stream);
 }
 
 template <typename T>
 void BackwardOf(LayerNormBackwardArgs args, cudaStream_t stream) {
-  if (args.dgamma_H == nullptr && args.dbeta_H == nullptr) args.workspace = nullptr;
+  CHECK(args.dbias_H == nullptr || LayerNormBackwardSumsDx(args));
+  const bool sums = args.dgamma_H != nullptr || args.dbeta_H != nullptr || args.dbias_H != nullptr;
+  if (!sums) args.workspace = nullptr;
   const int64_t slices = BackwardSlices<T>(args, stream), hidden = args.shape.hidden;
   CheckLaunched("layer norm backward");
-  const float* const sums = args.workspace;
-  if (args.dgamma_H != nullptr) AddSlices(sums, slices, hidden, args.dgamma_H, stream);
-  if (args.dbeta_H != nullptr)
-    AddSlices(sums + slices * hidden, slices, hidden, args.dbeta_H, stream);
+  if (sums) {
+    AddSlices(args.workspace, slices, hidden, {args.dgamma_H, args.dbeta_H, args.dbias_H}, stream);
+  }
 }
 
 }  // namespace
@@ -324,7 +342,15 @@ void LaunchLayerNormForward(const LayerNormForwardArgs& args, cudaStream_t strea
   }
 }
 
-int64_t LayerNormBackwardWorkspace(int64_t hidden) { return 2 * kMostSlices * hidden; }
+int64_t LayerNormBackwardWorkspace(int64_t hidden) { return 3 * kMostSlices * hidden; }
+
+bool LayerNormBackwardSumsDx(const LayerNormBackwardArgs& args) {
+  const int64_t bytes = SizeOf(args.shape.dtype);
+  const bool vectors = args.shape.dtype == DType::kFloat32    ? TakesVectors<float>(args)
+                       : args.shape.dtype == DType::kBFloat16 ? TakesVectors<__nv_bfloat16>(args)
+                                                              : TakesVectors<__half>(args);
+  return vectors && IsFlat(args) && args.shape.hidden * bytes <= kMostVectorsOf128 * kVectorBytes;
+}
 
 void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, cudaStream_t stream) {
   if (args.x_rows.rows() == 0) return;

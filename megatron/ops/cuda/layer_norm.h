@@ -59,6 +59,7 @@ struct LayerNormBackwardArgs {
   void* dx_TH = nullptr;               // =, may be dy_TH or dresidual_TH
   float* dgamma_H = nullptr;           // +=, may be null
   float* dbeta_H = nullptr;            // +=, may be null
+  float* dbias_H = nullptr;            // += column sums of dx, may be null
   float* workspace = nullptr;          // LayerNormBackwardWorkspace() floats
 };
 
@@ -66,6 +67,8 @@ struct LayerNormBackwardArgs {
 void LaunchLayerNormForward(const LayerNormForwardArgs& args, CUstream_st* stream);
 
 int64_t LayerNormBackwardWorkspace(int64_t hidden);
+// Whether the kernel for these operands computes dbias; else that has to be null.
+bool LayerNormBackwardSumsDx(const LayerNormBackwardArgs& args);
 void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, CUstream_st* stream);
 
 }  // namespace megatron::ops::cuda
