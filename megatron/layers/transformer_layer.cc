@@ -76,15 +76,32 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
 
 void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rotary,
                                const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
-  const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return ForwardPostNorm(ctx, rotary, x_TH, y_TH, saved);
+  Arena::Scope scope(ctx.scratch);
+  const Tensor branch_TH = ctx.scratch->Allocate(dtype_, x_TH.shape(), "branch");
+  AddLast(ctx, ForwardBranches(ctx, rotary, LastSum(), x_TH, branch_TH, saved), y_TH);
+}
+
+void TransformerLayer::AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH) {
+  ops::BiasDropoutAdd(ctx.stream, sum.dropout, sum.branch_TH, sum.bias_H, sum.residual_TH, y_TH);
+}
+
+TransformerLayer::LastSum TransformerLayer::ForwardBranches(
+    const LayerContext& ctx, const RotaryTables* rotary, const LastSum& below, const Tensor& x_TH,
+    const Tensor& branch_TH, Saved* saved) const {
+  const TraceSpan span(ctx.stream, name_.c_str());
+  CHECK(!post_norm_);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = x_TH.shape();
   Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
-  const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
 
   const Tensor normed_TH = norm_arena->Allocate(dtype_, shape, "norm output");
-  attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
+  if (below.branch_TH.empty()) {
+    attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
+  } else {
+    attention_norm_.ForwardResidual(ctx, below.dropout, below.branch_TH, below.bias_H,
+                                    below.residual_TH, x_TH, normed_TH, &saved->attention_norm);
+  }
   attention_.Forward(ctx, rotary, normed_TH, branch_TH, &saved->attention);
 
   // The residual to which the next norm adds the branch, and the bias that goes with it.
@@ -106,8 +123,7 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
                             mlp_input_TH, &saved->mlp_norm);
   if (mlp_) mlp_->Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, mlp_input_TH, branch_TH, &saved->moe);
-  ops::BiasDropoutAdd(ctx.stream, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(),
-                      sum_TH, y_TH);
+  return {Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(), sum_TH};
 }
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -158,6 +174,7 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
 
 void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
                                        const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  const TraceSpan span(ctx.stream, name_.c_str());
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = x_TH.shape();
   const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");

@@ -29,6 +29,8 @@ class WeightBlocks {
   // Once for each micro-batch, after the last use of the block in it.
   virtual void EndGradients(int block) = 0;
 
+  // Whether all weights stay available after Release.
+  virtual bool keeps_weights() const = 0;
   // Whether all gradients may be added to at any time before EndGradients.
   virtual bool keeps_gradients() const = 0;
 };
