@@ -1,16 +1,17 @@
-# Sourced by the scripts beside it: the Python packages that they compare with, from the Python package
-# index, each version pinned here.
+# Sourced by the scripts beside it, and by tools/gpu/hopper_code.sh: the Python packages that they use,
+# from the Python package index, each version pinned here.
 #
 #   source tools/interop/python.bash
 #   use_tokenizer_packages     # or
 #   use_torch_packages         # or
-#   use_tensorboard_packages
+#   use_tensorboard_packages   # or
+#   use_nvdisasm
 #
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
 # empty folder, which goes when the script ends. An environment is made once, in
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
-# There are three: transformers wants an older tokenizers than the one that ours are compared with, and
-# whoever reads TensorBoard's files needs neither.
+# There are four: transformers wants an older tokenizers than the one that ours are compared with, and
+# whoever reads TensorBoard's files or machine code needs neither.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch.
@@ -84,20 +85,29 @@ use_environment() {
   [ -x "$venv_python" ] || give_up "there is no $venv_python"
 }
 
-use_tokenizer_packages() {
+# Sets base_python to any that can make environments.
+find_base_python() {
   local needed='import venv, ensurepip'
   base_python=$(find_python "$needed") ||
     { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
     give_up "no Python can make virtual environments, and python3-venv could not be installed"
+}
+
+use_tokenizer_packages() {
+  find_base_python
   use_environment tokenizers "" "${TOKENIZER_PACKAGES[@]}"
 }
 
 use_tensorboard_packages() {
-  local needed='import venv, ensurepip'
-  base_python=$(find_python "$needed") ||
-    { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
-    give_up "no Python can make virtual environments, and python3-venv could not be installed"
+  find_base_python
   use_environment tensorboard "" "${TENSORBOARD_PACKAGES[@]}"
+}
+
+# A disassembler of GPU code, by its hash: only a file of requirements can have one.
+use_nvdisasm() {
+  local pins=tools/gpu/nvdisasm.txt
+  find_base_python
+  use_environment "nvdisasm-$(sha256sum <"$pins" | cut -c1-8)" "" --require-hashes -r "$pins"
 }
 
 use_torch_packages() {
