@@ -116,6 +116,24 @@ TEST_P(CudaOpTest, CopiesConvertAndKeepStrides) {
   }
 }
 
+// With dims that are one dim, of one element, and whose vectors are aligned or not.
+TEST_P(CudaOpTest, CopiesOfSlices) {
+  for (int64_t first : {0, 3, 8}) {
+    for (int64_t width : {8, 13, 64}) {
+      const Shape shape = {5, 1, 3, 4, width};
+      HostTensor in = Normal({5, 1, 3, 6, 72}, 1), out = Normal({5, 1, 3, 4, 80}, 2),
+                 packed = Normal(shape, 3), bytes({7, 48}, DType::kUInt8),
+                 part({7, 32}, DType::kUInt8);
+      ExpectAgreement({&in, &out, &packed, &bytes, &part}, 0, [&](const Stream& stream, At at) {
+        const Tensor slice = at[0].Slice(3, 1, 5).Slice(4, first, first + width);
+        Copy(stream, slice, at[1].Slice(4, 16, 16 + width));
+        Copy(stream, slice, at[2]);
+        Copy(stream, at[3].Slice(1, first, first + 32), at[4]);
+      });
+    }
+  }
+}
+
 TEST_P(CudaOpTest, SumsScalesAndZeros) {
   for (int64_t size : kSizes) {
     HostTensor x = Normal({size}, 1), y = Normal({size}, 2), z = Normal({size}, 3),
@@ -299,6 +317,36 @@ TEST_P(CudaOpTest, EmbeddingsAndTheirGradients) {
                         EmbeddingForward(stream, at[0], at[1], first_row, true, at[3]);
                         EmbeddingBackward(stream, at[0], at[4], first_row, at[5]);
                       });
+    }
+  }
+}
+
+// Runs that end in the piece where they begin, that reach into the next, and that fill many.
+TEST_P(CudaOpTest, EmbeddingGradientsOfFrequentTokens) {
+  for (int64_t frequent : {0, 60, 130, 700}) {
+    HostTensor ids = Cyclic(900, 7, 23), dy = Normal({900, 300}, 1),
+               dtable = HostTensor::Normal({20, 300}, kF32, 2);
+    for (int64_t i = 0; i < frequent; ++i) ids.Set(i * 3 % 900, i % 2 == 0 ? 5 : 21);
+    ExpectAgreement({&ids, &dy, &dtable}, SumTolerance(dtype()), [&](const Stream& s, At at) {
+      EmbeddingBackward(s, at[0], at[1], /*first_row=*/2, at[2]);
+    });
+  }
+}
+
+TEST_P(CudaOpTest, RopeOfAlignedHeads) {
+  HostTensor cos({50, 16}, kF32), sin({50, 16}, kF32);
+  std::vector<double> frequencies;
+  for (int i = 0; i < 16; ++i) frequencies.push_back(1.0 / (1 + i));
+  FillRopeTables(frequencies.data(), cos, sin);
+  for (bool interleaved : {false, true}) {
+    for (bool inverse : {false, true}) {
+      HostTensor position = Cyclic(23, 3, 50), x = Normal({23, 2, 3, 40}, 1),
+                 packed = Normal({23, 40, 48}, 2);
+      ExpectAgreement(
+          {&cos, &sin, &position, &x, &packed}, tolerance(), [&](const Stream& stream, At at) {
+            Rope(stream, at[0], at[1], at[2], interleaved, inverse, at[3]);
+            Rope(stream, at[0], at[1], at[2], interleaved, inverse, at[4].Slice(2, 8, 48));
+          });
     }
   }
 }
