@@ -191,6 +191,28 @@ TEST_P(CudaOpTest, BackwardWithoutDropoutOnlySumsTheBias) {
                   });
 }
 
+// The gradient of a bias that is added to the residual stream has the same bits, whether the backward
+// of the norm behind computes it or a pass of its own.
+TEST_P(CudaOpTest, BiasGradientsOfNormsAreThoseOfAPassOfTheirOwn) {
+  for (const Shape& shape : {Shape{1700, 24}, Shape{37, 1032}, Shape{5, 1664}, Shape{9, 4104}}) {
+    HostTensor x = Normal(shape, 1), gamma = Positive({shape[1]}, dtype(), 2),
+               dy = Normal(shape, 3), dx = Poisoned(shape),
+               dbias = HostTensor::Normal({shape[1]}, kF32, 4),
+               alone = HostTensor::Normal({shape[1]}, kF32, 4),
+               mean = HostTensor::Normal({shape[0]}, kF32, 5), rstd = Positive({shape[0]}, kF32, 6);
+    ExpectAgreement({&x, &gamma, &dy, &dx, &dbias, &alone, &mean, &rstd}, 4 * SumTolerance(dtype()),
+                    [](const Stream& stream, At at) {
+                      const NormTensors tensors = {at[1], Tensor(), at[6], at[7]};
+                      NormBackward(stream, Norm(), at[2], at[0], tensors, Tensor(), at[3], Tensor(),
+                                   Tensor(), at[4]);
+                      DropoutBackward(stream, Dropout(), at[3], at[3], at[5]);
+                      // The difference is zero, and so is what it may be off.
+                      Scale(stream, -1, at[5]);
+                      Add(stream, at[5], at[4]);
+                    });
+  }
+}
+
 TEST_P(CudaOpTest, NormsAndTheirGradients) {
   for (Norm::Kind kind : {Norm::kLayerNorm, Norm::kRmsNorm}) {
     for (bool zero_centered : {false, true}) {

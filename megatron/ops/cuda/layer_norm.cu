@@ -216,6 +216,27 @@ __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
     AddTeams<kBlock, kTeam, K, N>(dbias, vectors, slice.dbias);
 }
 
+// Sums rows in the order in which Backward sums those of dx.
+template <typename T, int kTeam, int K>
+__global__ void __launch_bounds__(128)
+    SumRows(const T* x, int64_t rows, int64_t hidden, float* partial) {
+  constexpr int kBlock = 128, N = kVector<T>, kTeams = kBlock / kTeam;
+  const int member = threadIdx.x % kTeam, vectors = static_cast<int>(hidden / N);
+  float sums[K][N] = {};
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kTeams + threadIdx.x / kTeam; row < rows;
+       row += static_cast<int64_t>(gridDim.x) * kTeams) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = member + k * kTeam;
+      if (i >= vectors) continue;
+      const auto values = Load<T, N>(x + row * hidden, i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sums[k][j] += ToFloat(values.values[j]);
+    }
+  }
+  AddTeams<kBlock, kTeam, K, N>(sums, vectors, partial + blockIdx.x * hidden);
+}
+
 // The backward pass of rows that no team can hold: each block has one row, which it reads twice,
 // and the gradients of the parameters add up in the workspace. Each element is read before its
 // place in dx is written.
@@ -281,13 +302,35 @@ void ForwardOf(const LayerNormForwardArgs& args, cudaStream_t stream) {
   CheckLaunched("layer norm forward");
 }
 
+// The number of blocks that share the rows.
+template <int kBlock, int kTeam>
+int64_t SlicesOf(int64_t rows) {
+  constexpr int kTeams = kBlock / kTeam;
+  return std::min(kMultiprocessors * BlocksAtOnce(kBlock), (rows + kTeams - 1) / kTeams);
+}
+
 template <typename T, int kBlock, int kTeam, int K, bool kFlat = true>
 int64_t BackwardBy(const LayerNormBackwardArgs& args, cudaStream_t stream) {
-  constexpr int kTeams = kBlock / kTeam;
-  const int64_t slices =
-      std::min(kMultiprocessors * BlocksAtOnce(kBlock), (args.x_rows.rows() + kTeams - 1) / kTeams);
+  const int64_t slices = SlicesOf<kBlock, kTeam>(args.x_rows.rows());
   Backward<T, kBlock, kTeam, K, kFlat><<<static_cast<unsigned>(slices), kBlock, 0, stream>>>(args);
   return slices;
+}
+
+template <typename T, int kTeam, int K>
+int64_t SumRowsBy(const T* x, int64_t rows, int64_t hidden, float* partial, cudaStream_t stream) {
+  const int64_t slices = SlicesOf<128, kTeam>(rows);
+  SumRows<T, kTeam, K><<<static_cast<unsigned>(slices), 128, 0, stream>>>(x, rows, hidden, partial);
+  return slices;
+}
+
+// As many teams of as many threads as BackwardSlices takes.
+template <typename T>
+int64_t SumRowsOf(const T* x, int64_t rows, int64_t hidden, float* partial, cudaStream_t stream) {
+  const int64_t vectors = hidden / kVector<T>;
+  if (vectors <= 32) return SumRowsBy<T, 32, 1>(x, rows, hidden, partial, stream);
+  if (vectors <= 128) return SumRowsBy<T, 32, 4>(x, rows, hidden, partial, stream);
+  if (vectors <= 256) return SumRowsBy<T, 64, 4>(x, rows, hidden, partial, stream);
+  return SumRowsBy<T, 128, 4>(x, rows, hidden, partial, stream);
 }
 
 template <typename T, int N>
@@ -350,6 +393,23 @@ bool LayerNormBackwardSumsDx(const LayerNormBackwardArgs& args) {
                        : args.shape.dtype == DType::kBFloat16 ? TakesVectors<__nv_bfloat16>(args)
                                                               : TakesVectors<__half>(args);
   return vectors && IsFlat(args) && args.shape.hidden * bytes <= kMostVectorsOf128 * kVectorBytes;
+}
+
+bool AddColumnSumsAsLayerNorm(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H) {
+  const int64_t rows = x_TH.dim(0), hidden = x_TH.dim(1);
+  const int64_t bytes = hidden * SizeOf(x_TH.dtype());
+  if (!IsAligned({x_TH.raw()}) || bytes % kVectorBytes != 0 ||
+      bytes > kMostVectorsOf128 * kVectorBytes) {
+    return false;
+  }
+  float* const partial = static_cast<float*>(
+      stream.cuda()->Workspace(kMostSlices * hidden * static_cast<int64_t>(sizeof(float))));
+  WithType(x_TH.dtype(), [&](auto* type) {
+    const int64_t slices = SumRowsOf(As(type, x_TH), rows, hidden, partial, Handle(stream));
+    CheckLaunched("column sums");
+    AddSlices(partial, slices, hidden, {sums_H.data<float>()}, Handle(stream));
+  });
+  return true;
 }
 
 void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, cudaStream_t stream) {
