@@ -13,8 +13,8 @@
 //   if (!ctx.defers()) BackwardWeight(ctx, saved);
 // inside the scope of its scratch memory. So the same calls are made, each parameter's in the same
 // order, and the bits are the same. What comes out of the same pass as dx (the parameters of norms,
-// biases that are fused into dropout) is never put off. dx and dy need not outlive Backward, nor
-// what is kept BackwardWeight. A layer without weights has no BackwardWeight.
+// biases in front of dropout or of an activation) is never put off. dx and dy need not outlive
+// Backward, nor what is kept BackwardWeight. A layer without weights has no BackwardWeight.
 //
 // Under *sequence parallelism* (V. Korthikanti et al., arXiv 2205.05198) each tensor-parallel rank
 // holds some of the rows of the residual stream, and norms, dropout and residual sums work on

@@ -96,12 +96,16 @@ void LinearProducts::ForwardActivation(const LayerContext& ctx, ops::Activation 
 void LinearProducts::BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                              const Tensor& dy_TO, const Tensor& w_OI,
                                              const Tensor& pre_TI, const Tensor& dx_TI,
-                                             Saved* saved) const {
-  if (!options_.enabled) {
+                                             const Tensor& dbias_I, Saved* saved) const {
+  if (!options_.enabled && dbias_I.empty()) {
     return ops::LinearActivationBackwardInput(ctx.stream, activation, dy_TO, w_OI, pre_TI, dx_TI);
   }
   BackwardInput(ctx, dy_TO, w_OI, dx_TI, saved);
-  ops::ActivationBackward(ctx.stream, activation, dx_TI, pre_TI, dx_TI);
+  if (dbias_I.empty()) {
+    ops::ActivationBackward(ctx.stream, activation, dx_TI, pre_TI, dx_TI);
+  } else {
+    ops::ActivationBackwardAndBias(ctx.stream, activation, dx_TI, pre_TI, dx_TI, dbias_I);
+  }
 }
 
 }  // namespace megatron

@@ -43,13 +43,14 @@ class LinearProducts {
                      const Tensor& dx_TI, Saved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& x_TI,
                       const Tensor& dw_OI, const Tensor& dbias_O, const Saved& saved) const;
-  // The same with the activation behind the product, or in front of it.
+  // The same with the activation behind the product, or in front of it. dbias += column sums of dx,
+  // unless it is empty (ops::ActivationBackwardAndBias).
   void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
                          const Tensor& w_OI, const Tensor& bias_O, const Tensor& pre_TO,
                          const Tensor& y_TO, Saved* saved) const;
   void BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                const Tensor& dy_TO, const Tensor& w_OI, const Tensor& pre_TI,
-                               const Tensor& dx_TI, Saved* saved) const;
+                               const Tensor& dx_TI, const Tensor& dbias_I, Saved* saved) const;
 
  private:
   Float8Options options_;

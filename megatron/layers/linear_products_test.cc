@@ -201,11 +201,21 @@ TEST(LinearProductsTest, ActivationsAreThoseOfWhatIsStored) {
   }
   products.Reserve(ctx, fused.dy, &kept);
   products.BackwardInputActivation(ctx, ops::Activation::kSquaredRelu, fused.dy, fused.w, fused.x,
-                                   fused.dx, &kept);
+                                   fused.dx, Tensor(), &kept);
   products.BackwardInput(ctx, fused.dy, fused.w, plain.dx, &kept);
   for (int64_t i = 0; i < fused.dx.numel(); ++i) {
     const double slope = 2 * std::max(0.0, fused.x.Get(i));
     ASSERT_NEAR(fused.dx.Get(i), plain.dx.Get(i) * slope, std::fabs(plain.dx.Get(i) * slope) / 128);
+  }
+  const std::vector<double> dx = fused.dx.Values();
+  HostTensor sums({kIn}, DType::kFloat32);
+  products.BackwardInputActivation(ctx, ops::Activation::kSquaredRelu, fused.dy, fused.w, fused.x,
+                                   fused.dx, sums, &kept);
+  EXPECT_EQ(fused.dx.Values(), dx);
+  for (int64_t i = 0; i < kIn; ++i) {
+    double want = 0;
+    for (int64_t t = 0; t < kTokens; ++t) want += dx[t * kIn + i];
+    EXPECT_NEAR(sums.Get(i), want, 1e-4);
   }
 }
 

@@ -79,7 +79,11 @@ void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& d
     fc2_.BackwardInput(ctx, dy_TH, dactivated_TI, &saved->fc2);
     ops::GateBackward(ctx.stream, gate_, dactivated_TI, saved->pre_TI, dpre_TI);
   } else {
-    fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TI, dpre_TI, &saved->fc2);
+    const Tensor dbias_I =
+        ops::ActivationBackwardSumsForFree(ctx.stream) ? fc1_.bias_gradient() : Tensor();
+    saved->fc1.bias_is_done = !dbias_I.empty();
+    fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TI, dpre_TI, dbias_I,
+                                 &saved->fc2);
   }
   fc1_.BackwardInput(ctx, dpre_TI, dx_TH, &saved->fc1);
   if (!ctx.defers()) BackwardWeight(ctx, saved);

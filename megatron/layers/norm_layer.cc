@@ -46,9 +46,9 @@ void NormLayer::Recompute(const LayerContext& ctx, const Saved& saved, const Ten
 }
 
 void NormLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dresidual_TH,
-                         const Tensor& dx_TH, const Saved& saved) {
+                         const Tensor& dx_TH, const Saved& saved, const Tensor& dbias_H) {
   ops::NormBackward(ctx.stream, norm_, dy_TH, saved.x_TH, Tensors(saved), dresidual_TH, dx_TH,
-                    weight_.grad, is_layer_norm() ? bias_.grad : Tensor());
+                    weight_.grad, is_layer_norm() ? bias_.grad : Tensor(), dbias_H);
 }
 
 void NormLayer::AppendParameters(std::vector<Parameter*>* out) {

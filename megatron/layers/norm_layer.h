@@ -36,9 +36,10 @@ class NormLayer {
   // Writes y once more from what the first Forward saved.
   void Recompute(const LayerContext& ctx, const Saved& saved, const Tensor& y_TH) const;
   // Computes dx = gradient through the norm + dresidual (may be empty), and adds to the parameters'
-  // gradients, which come out of the same pass.
+  // gradients, which come out of the same pass; so do the column sums of dx, which are added to
+  // dbias unless that is empty.
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dresidual_TH,
-                const Tensor& dx_TH, const Saved& saved);
+                const Tensor& dx_TH, const Saved& saved, const Tensor& dbias_H = Tensor());
 
   void AppendParameters(std::vector<Parameter*>* out);
 

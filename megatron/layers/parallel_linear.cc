@@ -90,7 +90,7 @@ void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearS
   Arena::Scope scope(ctx.scratch);
   products_.BackwardWeight(ctx, saved.dy_TO, Gather(ctx, saved.x_TI),
                            weight_.grad.View({output_size(), input_size_}),
-                           has_bias_ ? bias_.grad.Flatten() : Tensor(), saved.products);
+                           saved.bias_is_done ? Tensor() : bias_gradient(), saved.products);
 }
 
 void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
@@ -134,9 +134,10 @@ void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_
 
 void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                                 const Tensor& dy_TO, const Tensor& pre_TI,
-                                                const Tensor& dx_TI, LinearSaved* saved) const {
+                                                const Tensor& dx_TI, const Tensor& dbias_I,
+                                                LinearSaved* saved) const {
   products_.BackwardInputActivation(ctx, activation, KeepGradient(ctx, dy_TO, saved), weight_.data,
-                                    pre_TI, dx_TI, &saved->products);
+                                    pre_TI, dx_TI, dbias_I, &saved->products);
 }
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {

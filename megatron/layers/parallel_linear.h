@@ -46,6 +46,9 @@ struct LinearSaved {
   // A column layer's dy as it came. A row layer's dy of all tokens, or where ctx.defers() as it
   // came.
   Tensor dy_TO;
+  // Whether the caller of a column layer has added the bias's gradient, so that BackwardWeight does
+  // not.
+  bool bias_is_done = false;
   LinearProducts::Saved products;
 };
 
@@ -67,6 +70,7 @@ class ColumnParallelLinear {
                      LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
 
+  Tensor bias_gradient() const { return has_bias_ ? bias_.grad.Flatten() : Tensor(); }
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
@@ -92,10 +96,11 @@ class RowParallelLinear {
   // then; where ctx.defers(), BackwardWeight gathers them again.
   void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
                      LinearSaved* saved) const;
-  // Writes dx, the gradient in front of the activation that made x from `pre`.
+  // Writes dx, the gradient in front of the activation that made x from `pre`, and adds its column
+  // sums to dbias, unless that is empty.
   void BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                const Tensor& dy_TO, const Tensor& pre_TI, const Tensor& dx_TI,
-                               LinearSaved* saved) const;
+                               const Tensor& dbias_I, LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
 
   Tensor bias() const { return has_bias_ ? bias_.data : Tensor(); }

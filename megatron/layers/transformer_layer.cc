@@ -76,15 +76,32 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
 
 void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rotary,
                                const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
-  const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return ForwardPostNorm(ctx, rotary, x_TH, y_TH, saved);
+  Arena::Scope scope(ctx.scratch);
+  const Tensor branch_TH = ctx.scratch->Allocate(dtype_, x_TH.shape(), "branch");
+  AddLast(ctx, ForwardBranches(ctx, rotary, LastSum(), x_TH, branch_TH, saved), y_TH);
+}
+
+void TransformerLayer::AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH) {
+  ops::BiasDropoutAdd(ctx.stream, sum.dropout, sum.branch_TH, sum.bias_H, sum.residual_TH, y_TH);
+}
+
+TransformerLayer::LastSum TransformerLayer::ForwardBranches(
+    const LayerContext& ctx, const RotaryTables* rotary, const LastSum& below, const Tensor& x_TH,
+    const Tensor& branch_TH, Saved* saved) const {
+  const TraceSpan span(ctx.stream, name_.c_str());
+  CHECK(!post_norm_);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = x_TH.shape();
   Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
-  const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
 
   const Tensor normed_TH = norm_arena->Allocate(dtype_, shape, "norm output");
-  attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
+  if (below.branch_TH.empty()) {
+    attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
+  } else {
+    attention_norm_.ForwardResidual(ctx, below.dropout, below.branch_TH, below.bias_H,
+                                    below.residual_TH, x_TH, normed_TH, &saved->attention_norm);
+  }
   attention_.Forward(ctx, rotary, normed_TH, branch_TH, &saved->attention);
 
   // The residual to which the next norm adds the branch, and the bias that goes with it.
@@ -106,12 +123,12 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
                             mlp_input_TH, &saved->mlp_norm);
   if (mlp_) mlp_->Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, mlp_input_TH, branch_TH, &saved->moe);
-  ops::BiasDropoutAdd(ctx.stream, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(),
-                      sum_TH, y_TH);
+  return {Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(), sum_TH};
 }
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
-                                const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+                                const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved,
+                                const ResidualBiasGradients& biases) {
   const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return BackwardPostNorm(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);
@@ -129,29 +146,35 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
   Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
 
-  const Tensor dmlp_TH =
-      BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH, MlpBiasGradient());
+  const Tensor dmlp_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
+                                        biases.output_is_done ? Tensor() : MlpBiasGradient());
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
-  mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm);
-
+  Tensor dbias_H = attention_.output().bias_gradient();
   if (cross_ != nullptr) {
+    const Tensor dcross_bias_H = cross_->output().bias_gradient();
+    mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm,
+                       WithSum(ctx, dcross_bias_H));
     const Tensor dcross_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kCrossAttentionOutput),
-                                            dsum_TH, cross_->output().bias_gradient());
+                                            dsum_TH, WithBranch(ctx, dcross_bias_H));
     cross_->Backward(ctx, dcross_TH, dnormed_TH, &saved->cross);
     const Tensor dattention_sum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
-    cross_norm_->Backward(ctx, dnormed_TH, dsum_TH, dattention_sum_TH, saved->cross_norm);
+    cross_norm_->Backward(ctx, dnormed_TH, dsum_TH, dattention_sum_TH, saved->cross_norm,
+                          WithSum(ctx, dbias_H));
     dsum_TH = dattention_sum_TH;
+  } else {
+    mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm, WithSum(ctx, dbias_H));
   }
 
   const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
-                                              dsum_TH, attention_.output().bias_gradient());
+                                              dsum_TH, WithBranch(ctx, dbias_H));
   attention_.Backward(ctx, rotary, dattention_TH, dnormed_TH, &saved->attention);
-  attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm);
+  attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm, biases.below_H);
 }
 
 void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
                                        const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  const TraceSpan span(ctx.stream, name_.c_str());
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = x_TH.shape();
   const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
@@ -179,16 +202,19 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
   }
   const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
-  mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm);
-  const Tensor dmlp_TH =
-      BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dsum_TH, MlpBiasGradient());
+  mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm,
+                     WithSum(ctx, MlpBiasGradient()));
+  const Tensor dmlp_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dsum_TH,
+                                        WithBranch(ctx, MlpBiasGradient()));
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
   ops::Add(ctx.stream, dsum_TH, dnormed_TH);
 
-  attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm);
+  const Tensor dbias_H = attention_.output().bias_gradient();
+  attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm,
+                           WithSum(ctx, dbias_H));
   const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
-                                              dsum_TH, attention_.output().bias_gradient());
+                                              dsum_TH, WithBranch(ctx, dbias_H));
   attention_.Backward(ctx, rotary, dattention_TH, dx_TH, &saved->attention);
   ops::Add(ctx.stream, dsum_TH, dx_TH);
 }

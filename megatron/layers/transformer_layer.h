@@ -25,6 +25,12 @@
 
 namespace megatron {
 
+// The gradients of biases that come with those of the residual stream between two layers.
+struct ResidualBiasGradients {
+  Tensor below_H;               // OutputBiasGradient() of the layer whose output x is, or empty
+  bool output_is_done = false;  // whether the layer above has added to this one's
+};
+
 class TransformerLayer {
  public:
   struct Saved {
@@ -42,9 +48,27 @@ class TransformerLayer {
   // x must live as long as *saved.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                const Tensor& y_TH, Saved* saved) const;
+  // The sum that ends a layer, y = residual + dropout(branch + bias), before it is computed. Without a
+  // branch there is none.
+  struct LastSum {
+    ops::Dropout dropout;
+    Tensor branch_TH, bias_H, residual_TH;
+  };
+  // A pre-norm layer but for its last sum, which the caller has computed by AddLast or by the layer
+  // above, in one pass with its norm: `below`, if there is one, is that of x, which is written then.
+  // branch_TH is memory for the sum's branch; it may be that of `below`.
+  LastSum ForwardBranches(const LayerContext& ctx, const RotaryTables* rotary, const LastSum& below,
+                          const Tensor& x_TH, const Tensor& branch_TH, Saved* saved) const;
+  static void AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH);
+  bool post_norm() const { return post_norm_; }
+
+  // The gradient of the bias that is added last, if it is the column sums of dy; else empty.
+  Tensor OutputBiasGradient(const LayerContext& ctx) const {
+    return post_norm_ ? Tensor() : WithSum(ctx, MlpBiasGradient());
+  }
   // Writes dx and adds to the parameters' gradients.
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
-                const Tensor& dx_TH, Saved* saved);
+                const Tensor& dx_TH, Saved* saved, const ResidualBiasGradients& biases = {});
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   void AppendParameters(std::vector<Parameter*>* out);
@@ -62,6 +86,18 @@ class TransformerLayer {
 
   ops::Dropout Dropout(const LayerContext& ctx, DropoutSite site) const {
     return DropoutAt(ctx, hidden_dropout_, dropout_layer_, site);
+  }
+
+  // The gradient of a branch's bias comes with the gradient of the residual stream, whose column
+  // sums it is, or, where dropout lies between them, with the gradient of the branch.
+  Tensor WithSum(const LayerContext& ctx, const Tensor& dbias_H) const {
+    return Drops(ctx) ? Tensor() : dbias_H;
+  }
+  Tensor WithBranch(const LayerContext& ctx, const Tensor& dbias_H) const {
+    return Drops(ctx) ? dbias_H : Tensor();
+  }
+  bool Drops(const LayerContext& ctx) const {
+    return Dropout(ctx, DropoutSite::kMlpOutput).probability > 0;
   }
 
   std::string name_;  // "decoder.layers.3"

@@ -50,15 +50,32 @@ std::vector<MoeLayer*> LayerStack::moe_layers() const {
   return moe;
 }
 
+// The layer above reads a bias of the layer below, whose weights it may not have otherwise.
+Tensor LayerStack::AllocateBranch(const LayerContext& ctx, const Tensor& like_TH) const {
+  const bool has_weights = ctx.blocks == nullptr || ctx.blocks->keeps_weights();
+  if (layers_[0]->post_norm() || !has_weights) return Tensor();
+  return AllocateHidden(ctx.scratch, like_TH, "branch");
+}
+
 void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary,
-                                const Segment& segment, const Tensor& y_TH, Saved* saved) const {
+                                const Segment& segment, bool ends, const Tensor& branch_TH,
+                                const Tensor& y_TH, TransformerLayer::LastSum* sum,
+                                Saved* saved) const {
   for (int64_t i = segment.begin; i < segment.end; ++i) {
     const bool last = i + 1 == segment.end;
+    const Tensor in_TH = saved->layer_input[i];
     const Tensor out_TH = last ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
     const WeightsInUse weights(ctx.blocks, BlockOf(i), last ? segment.next : BlockOf(i + 1));
-    layers_[i]->Forward(ctx, rotary, saved->layer_input[i], out_TH, &saved->layers[i]);
+    if (branch_TH.empty()) {
+      layers_[i]->Forward(ctx, rotary, in_TH, out_TH, &saved->layers[i]);
+    } else {
+      *sum = layers_[i]->ForwardBranches(ctx, rotary, *sum, in_TH, branch_TH, &saved->layers[i]);
+    }
     if (!last) saved->layer_input[i + 1] = out_TH;
   }
+  if (branch_TH.empty() || !ends) return;
+  TransformerLayer::AddLast(ctx, *sum, y_TH);
+  *sum = {};
 }
 
 void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -68,13 +85,18 @@ void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, co
   saved->layers.resize(layers_.size());
   LayerContext recomputing = ctx;
   recomputing.saved = ctx.recompute;
+  Arena::Scope branch_scope(ctx.scratch);
+  const Tensor branch_TH = AllocateBranch(ctx, y_TH);
+  TransformerLayer::LastSum sum;
   Tensor from_TH = x_TH;
   for (const Segment& segment : segments_) {
     const bool leaves = segment.end == num_layers();
     const Tensor to_TH = leaves ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
     saved->layer_input[segment.begin] = from_TH;
     Arena::Scope scope(ctx.recompute);
-    ForwardSegment(segment.recompute ? recomputing : ctx, rotary, segment, to_TH, saved);
+    // What a sum reads of a recomputed segment goes with it.
+    ForwardSegment(segment.recompute ? recomputing : ctx, rotary, segment,
+                   /*ends=*/leaves || segment.recompute, branch_TH, to_TH, &sum, saved);
     from_TH = to_TH;
   }
 }
@@ -97,6 +119,11 @@ void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary
   }
 }
 
+Tensor LayerStack::BiasGradientBelow(const LayerContext& ctx, int64_t i) const {
+  const bool is_there = ctx.blocks == nullptr || ctx.blocks->keeps_gradients();
+  return i > 0 && i < num_layers() && is_there ? layers_[i - 1]->OutputBiasGradient(ctx) : Tensor();
+}
+
 void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* rotary,
                                  const Segment& segment, const Tensor& dy_TH, const Tensor& dx_TH,
                                  Saved* saved) {
@@ -105,14 +132,17 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
   // The recomputation ends with the layer that the backward begins with: it is held over both.
   const WeightsInUse last_layer(ctx.blocks, BlockOf(segment.end - 1));
   if (segment.recompute) {
+    Arena::Scope output_scope(ctx.scratch);
     LayerContext recomputing = ctx;
     recomputing.saved = ctx.defers() ? ctx.deferred : ctx.recompute;
     // The output itself is not needed any more, but has to be written somewhere.
     Segment alone = segment;
     alone.next = WeightBlocks::kNone;
     const TraceSpan span(ctx.stream, "recompute");
-    ForwardSegment(recomputing, rotary, alone,
-                   AllocateHidden(ctx.scratch, dy_TH, "recomputed output"), saved);
+    TransformerLayer::LastSum sum;
+    const Tensor out_TH = AllocateHidden(ctx.scratch, dy_TH, "recomputed output");
+    ForwardSegment(recomputing, rotary, alone, /*ends=*/true, AllocateBranch(ctx, dy_TH), out_TH,
+                   &sum, saved);
   }
   Tensor from_TH = dy_TH;
   for (int64_t i = segment.end - 1; i >= segment.begin; --i) {
@@ -120,7 +150,8 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
         i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
     const WeightsInUse weights(ctx.blocks, BlockOf(i), BlockBefore(i));
     const GradientsInUse gradients(ctx.blocks, BlockOf(i), /*last=*/!ctx.defers());
-    layers_[i]->Backward(ctx, rotary, from_TH, to_TH, &saved->layers[i]);
+    layers_[i]->Backward(ctx, rotary, from_TH, to_TH, &saved->layers[i],
+                         {BiasGradientBelow(ctx, i), !BiasGradientBelow(ctx, i + 1).empty()});
     from_TH = to_TH;
   }
 }

@@ -72,9 +72,17 @@ class LayerStack {
   Tensor AllocateHidden(Arena* arena, const Tensor& like_TH, const char* name) const {
     return arena->Allocate(like_TH.dtype(), like_TH.shape(), name);
   }
-  // Reads saved->layer_input[begin].
+  // The gradient of the last bias of the layer below, if it comes with the gradient of layer i's
+  // input; else empty.
+  Tensor BiasGradientBelow(const LayerContext& ctx, int64_t i) const;
+  // Returns memory for the branches of layers whose last sum is computed by the layer above; empty
+  // where layers compute their own.
+  Tensor AllocateBranch(const LayerContext& ctx, const Tensor& like_TH) const;
+  // Reads saved->layer_input[begin], or writes it if *sum is the last sum of the layer below. *sum
+  // becomes that of the segment's last layer, or none, and y is written, if `ends`.
   void ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary, const Segment& segment,
-                      const Tensor& y_TH, Saved* saved) const;
+                      bool ends, const Tensor& branch_TH, const Tensor& y_TH,
+                      TransformerLayer::LastSum* sum, Saved* saved) const;
   void BackwardSegment(const LayerContext& ctx, const RotaryTables* rotary, const Segment& segment,
                        const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
 

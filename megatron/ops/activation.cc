@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glog/logging.h"
+#include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/elementwise_kernels.h"
 #include "megatron/ops/cpu/isa.h"
@@ -56,6 +57,24 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
     Kernels().activate_backward(activation, x_TI.dtype(), At(dy_TI, begin), At(x_TI, begin),
                                 At(dx_TI, begin), count);
   });
+}
+
+void ActivationBackwardAndBias(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                               const Tensor& x_TI, const Tensor& dx_TI, const Tensor& dbias_I) {
+  CheckFloating(x_TI);
+  const Shape shape = {x_TI.dim(0), x_TI.dim(1)};
+  for (const Tensor& tensor : {x_TI, dy_TI, dx_TI})
+    CheckContiguous(stream, tensor, x_TI.dtype(), shape);
+  CheckContiguous(stream, dbias_I, DType::kFloat32, {shape[1]});
+  if (RunsOnCuda(stream)) {
+    return OnCuda<ActivationBackwardAndBias>(stream, activation, dy_TI, x_TI, dx_TI, dbias_I);
+  }
+  ActivationBackward(stream, activation, dy_TI, x_TI, dx_TI);
+  BiasBackward(stream, dx_TI, dbias_I);
+}
+
+bool ActivationBackwardSumsForFree(const Stream& stream) {
+  return RunsOnCuda(stream) && cuda_kernel<ActivationBackwardAndBias> != nullptr;
 }
 
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,

@@ -16,6 +16,14 @@ void ActivationForward(const Stream& stream, Activation activation, const Tensor
 void ActivationBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
                         const Tensor& x_TI, const Tensor& dx_TI);
 
+// The same with dbias (fp32) += column sums of dx: the gradient of the bias of the layer that
+// computed x.
+void ActivationBackwardAndBias(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                               const Tensor& x_TI, const Tensor& dx_TI, const Tensor& dbias_I);
+// Whether that costs no more than ActivationBackward, as on a GPU. On the CPU, a bias's gradient is
+// best computed with its weight's (linear.h).
+bool ActivationBackwardSumsForFree(const Stream& stream);
+
 // Each row of gate_up holds all gates, then all ups. Forward: y = activation(gate) * up, which is
 // SwiGLU with kSilu (N. Shazeer, arXiv 2002.05202). Backward writes d_gate_up (=).
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,

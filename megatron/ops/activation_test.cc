@@ -123,6 +123,20 @@ TEST_F(ActivationTest, OutputsMayReplaceInputs) {
 
 const Activation kGates[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu};
 
+TEST_F(ActivationTest, TheGradientOfTheBiasInFrontIsTheColumnsSums) {
+  for (DType dtype : kDTypes) {
+    const HostTensor x = HostTensor::Normal({21, 19}, dtype, 1),
+                     dy = HostTensor::Normal({21, 19}, dtype, 2), dx({21, 19}, dtype),
+                     both({21, 19}, dtype), dbias = HostTensor::Normal({19}, DType::kFloat32, 3);
+    std::vector<double> want = dbias.Values();
+    ActivationBackward(stream_, Activation::kGeluTanh, dy, x, dx);
+    for (int64_t i = 0; i < dx.numel(); ++i) want[i % 19] += dx.Get(i);
+    ActivationBackwardAndBias(stream_, Activation::kGeluTanh, dy, x, both, dbias);
+    EXPECT_EQ(both.Values(), dx.Values());
+    ExpectNear(dbias, want, OpTolerance(DType::kFloat32));
+  }
+}
+
 TEST_F(ActivationTest, GateForwardIsTheFormula) {
   for (DType dtype : kDTypes) {
     for (Activation gate : kGates) {

@@ -1,6 +1,7 @@
 #include "megatron/ops/norm.h"
 
 #include "glog/logging.h"
+#include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/row_kernels.h"
 #include "megatron/ops/cpu/rows.h"
@@ -98,7 +99,7 @@ void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& 
 
 void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, const Tensor& x_TH,
                   const NormTensors& tensors, const Tensor& dresidual_TH, const Tensor& dx_TH,
-                  const Tensor& dgamma_H, const Tensor& dbeta_H) {
+                  const Tensor& dgamma_H, const Tensor& dbeta_H, const Tensor& dbias_H) {
   const Shape& shape = x_TH.shape();
   CheckNorm(stream, norm, x_TH, tensors);
   CheckRows(stream, dy_TH, x_TH.dtype(), shape);
@@ -106,9 +107,13 @@ void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, c
   CheckRows(stream, dx_TH, x_TH.dtype(), shape);
   if (!dgamma_H.empty()) CheckContiguous(stream, dgamma_H, DType::kFloat32, {shape[-1]});
   if (!dbeta_H.empty()) CheckContiguous(stream, dbeta_H, DType::kFloat32, {shape[-1]});
+  if (!dbias_H.empty()) {
+    CheckContiguous(stream, dx_TH, dx_TH.dtype(), {shape[0], shape[1]});
+    CheckContiguous(stream, dbias_H, DType::kFloat32, {shape[1]});
+  }
   if (RunsOnCuda(stream)) {
     return OnCuda<NormBackward>(stream, norm, dy_TH, x_TH, tensors, dresidual_TH, dx_TH, dgamma_H,
-                                dbeta_H);
+                                dbeta_H, dbias_H);
   }
   if (!RunsOnCpu(stream)) return;
   const RowNorm row_norm = NormOfRows(norm, x_TH, tensors);
@@ -127,6 +132,7 @@ void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, c
     float* outs[2] = {static_cast<float*>(dgamma_H.raw()), static_cast<float*>(dbeta_H.raw())};
     ParallelRowsWithSums(stream.pool(), Rows(x_TH), {shape[-1], {outs[0], outs[1]}}, backward);
   }
+  if (!dbias_H.empty()) BiasBackward(stream, dx_TH, dbias_H);
 }
 
 }  // namespace megatron::ops

@@ -137,6 +137,19 @@ TEST_F(NormTest, SixteenBitBackwardFollowsFp32) {
   }
 }
 
+TEST_F(NormTest, TheSumsOfDxAreThoseOfTheBiasAlone) {
+  const Operands o(700, 33, DType::kBFloat16);
+  NormForward(stream_, Norm(), o.x, o.tensors(Norm()), o.y);
+  const HostTensor dy = HostTensor::Normal({700, 33}, DType::kBFloat16, 4);
+  const HostTensor dx({700, 33}, DType::kBFloat16);
+  const HostTensor dgamma({33}, DType::kFloat32), dbeta({33}, DType::kFloat32);
+  const HostTensor dbias = HostTensor::Normal({33}, DType::kFloat32, 5);
+  const HostTensor want = HostTensor::Normal({33}, DType::kFloat32, 5);
+  NormBackward(stream_, Norm(), dy, o.x, o.tensors(Norm()), Tensor(), dx, dgamma, dbeta, dbias);
+  DropoutBackward(stream_, Dropout(), dx, dx, want);
+  EXPECT_EQ(dbias.Bytes(), want.Bytes());
+}
+
 TEST_F(NormTest, BackwardAccumulatesParameterGradientsAndMayOverwriteItsInput) {
   const Operands o(700, 33, DType::kFloat32);
   const Norm norm;

@@ -71,6 +71,8 @@ class DataParallel : public WeightBlocks {
   void Release(int block) override;
   void BeginGradients(int block) override;
   void EndGradients(int block) override;
+  bool keeps_weights() const override { return !shards_weights(); }
+  bool keeps_gradients() const override { return !shards_gradients(); }
 
   // The high-water marks of the pools so far.
   WholeBlockSizes HighWater() const;

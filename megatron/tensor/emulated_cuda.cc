@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
@@ -28,6 +29,7 @@ namespace {
 struct Block {
   size_t bytes = 0;
   char* accessible = nullptr;
+  std::string name;
 };
 
 struct Blocks {
@@ -174,7 +176,7 @@ void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
       KernelsAreEmulated() ? TakeFromHeap(size) : MapTwice(size, name);
   Blocks& blocks = AllBlocks();
   std::lock_guard<std::mutex> lock(blocks.mutex);
-  blocks.by_address[address] = {size, accessible};
+  blocks.by_address[address] = {size, accessible, name};
   return address;
 }
 
@@ -284,6 +286,15 @@ void StopCudaProfiler() {}
 void MakeEmulatedEventsLate(bool late) { events_are_late = late; }
 
 EmulatedCudaCounts CountsOfEmulatedCuda() { return {allocations, host_waits}; }
+
+std::vector<EmulatedMemory> MemoryOfEmulatedCuda() {
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  std::vector<EmulatedMemory> memory;
+  for (const auto& [begin, block] : blocks.by_address)
+    memory.push_back({begin, block.bytes, block.name});
+  return memory;
+}
 
 void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   CheckCopy(*stream, in, out);

@@ -8,7 +8,10 @@
 #ifndef MEGATRON_TENSOR_EMULATED_CUDA_H_
 #define MEGATRON_TENSOR_EMULATED_CUDA_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
@@ -38,6 +41,15 @@ struct EmulatedCudaCounts {
   int64_t allocations = 0, host_waits = 0;
 };
 EmulatedCudaCounts CountsOfEmulatedCuda();
+
+// A piece of the device's memory, and the name under which it was taken.
+struct EmulatedMemory {
+  const char* begin = nullptr;
+  size_t bytes = 0;
+  std::string name;
+};
+// What is taken now, in ascending order of addresses.
+std::vector<EmulatedMemory> MemoryOfEmulatedCuda();
 
 // The same memory as a CPU tensor, for what plays the device. Empty stays empty.
 Tensor EmulatedView(const Tensor& tensor);

@@ -29,6 +29,11 @@ class WeightBlocks {
   // Ends the gradients of a block, once for each micro-batch, after the last use of the block in
   // it.
   virtual void EndGradients(int block) = 0;
+
+  // Whether all weights stay available after Release.
+  virtual bool keeps_weights() const = 0;
+  // Whether all gradients may be added to at any time before EndGradients.
+  virtual bool keeps_gradients() const = 0;
 };
 
 class WeightsInUse {

@@ -1,17 +1,18 @@
-# Sourced by the scripts beside it: the Python packages that they compare with, from the Python package
-# index, each version pinned here.
+# Sourced by the scripts beside it, and by tools/gpu/hopper_code.sh: the Python packages that they use,
+# from the Python package index, each version pinned here.
 #
 #   source tools/interop/python.bash
 #   use_tokenizer_packages     # or
 #   use_torch_packages         # or
 #   use_tensorboard_packages   # or
-#   use_tracker_packages
+#   use_tracker_packages       # or
+#   use_nvdisasm
 #
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
 # empty folder, which goes when the script ends. An environment is made once, in
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
 # There are four: transformers wants an older tokenizers than the one that ours are compared with, and
-# whoever reads TensorBoard's files, or those of W&B, MLflow and trackio, needs neither.
+# whoever reads TensorBoard's files, those of W&B, MLflow and trackio, or machine code, needs neither.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch.
@@ -123,6 +124,13 @@ use_tensorboard_packages() {
 use_tracker_packages() {
   find_base_python
   use_environment trackers "" --no-deps "${TRACKER_PACKAGES[@]}"
+}
+
+# A disassembler of GPU code, by its hash: only a file of requirements can have one.
+use_nvdisasm() {
+  local pins=tools/gpu/nvdisasm.txt
+  find_base_python
+  use_environment "nvdisasm-$(sha256sum <"$pins" | cut -c1-8)" "" --require-hashes -r "$pins"
 }
 
 use_torch_packages() {

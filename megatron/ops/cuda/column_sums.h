@@ -3,6 +3,7 @@
 #define MEGATRON_OPS_CUDA_COLUMN_SUMS_H_
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
@@ -15,9 +16,10 @@ namespace megatron::ops::cuda {
 // The order of the sum depends only on the sizes.
 void AddColumnSums(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H);
 
-// The last step of such a sum: sums += the rows of partial [slices, columns].
-void AddSlices(const float* partial, int64_t slices, int64_t columns, float* sums,
-               CUstream_st* stream);
+// The last step of such sums: each of `sums` += the rows of its matrix in partial [sums, slices,
+// columns]; null: dropped. There are at most three.
+void AddSlices(const float* partial, int64_t slices, int64_t columns,
+               std::initializer_list<float*> sums, CUstream_st* stream);
 
 }  // namespace megatron::ops::cuda
 

@@ -45,14 +45,14 @@ __global__ void __launch_bounds__(kThreads)
   float max = -INFINITY, sum = 0;
   ForEachLogit<T, N>(row, rows.counted, [&](float x) {
     if (x > max) {
-      sum *= expf(max - x);
+      sum *= Exp<T>(max - x);
       max = x;
     }
     // Minus infinity must not be subtracted from itself.
-    sum += expf(x - fmaxf(max, kLowest));
+    sum += Exp<T>(x - fmaxf(max, kLowest));
   });
   const float row_max = BlockMax(max, partial);
-  const float rescaled = sum * expf(max - fmaxf(row_max, kLowest));
+  const float rescaled = sum * Exp<T>(max - fmaxf(row_max, kLowest));
   const float row_sum = BlockSum(max == -INFINITY ? 0.0f : rescaled, partial);
   if (threadIdx.x != 0) return;
   max_T[token] = row_max;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) Gradient(LossRows rows, T* logits, c
   const int64_t label = rows.LabelColumn(token);
   const auto gradient = [&](float x, int64_t column) {
     if (weight == 0 || column >= rows.counted) return 0.0f;  // even if a logit is NaN
-    return expf(x - max) * scale - (column == label ? weight : 0.0f);
+    return Exp<T>(x - max) * scale - (column == label ? weight : 0.0f);
   };
   const int64_t vectors = rows.columns / N;
   for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {

@@ -41,6 +41,25 @@ __device__ inline __half FromFloat<__half>(float x) {
   return __float2half_rn(x);
 }
 
+// exp(x) and x / y for results in T. Where those have 16 bits, the device's fast forms do: their
+// errors are far below a rounding (docs/numerics.md).
+template <typename T>
+__device__ float Exp(float x) {
+  if constexpr (sizeof(T) == 2) {
+    return __expf(x);
+  } else {
+    return expf(x);
+  }
+}
+template <typename T>
+__device__ float Quotient(float x, float y) {
+  if constexpr (sizeof(T) == 2) {
+    return __fdividef(x, y);
+  } else {
+    return x / y;
+  }
+}
+
 // The elements that one thread loads or stores at once.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Vector {

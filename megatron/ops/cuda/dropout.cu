@@ -2,6 +2,7 @@
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/dropout.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/cuda/layer_norm.h"
 #include "megatron/ops/dropout.h"
 
 namespace megatron::ops::cuda {
@@ -105,7 +106,8 @@ void DropoutBackward(const Stream& stream, const Dropout& dropout, const Tensor&
     });
     CheckLaunched("dropout backward");
   }
-  if (!dbias_H.empty()) AddColumnSums(stream, dx_TH, dbias_H);
+  if (dbias_H.empty() || AddColumnSumsAsLayerNorm(stream, dx_TH, dbias_H)) return;
+  AddColumnSums(stream, dx_TH, dbias_H);
 }
 
 MEGATRON_CUDA_KERNEL(Jitter);

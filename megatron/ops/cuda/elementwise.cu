@@ -1,6 +1,10 @@
 // Activations, casts, sums and fills: each element is computed separately.
+#include <limits>
+
 #include "megatron/ops/activation.h"
 #include "megatron/ops/cuda/activation.cuh"
+#include "megatron/ops/cuda/column_sums.cuh"
+#include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/elementwise.h"
@@ -40,7 +44,7 @@ struct ActivateMap {
     auto values = Load<T, N>(x, i);
     WithActivation(activation, [&](auto constant) {
       constexpr Activation kActivation = decltype(constant)::kActivation;
-      for (T& value : values.values) value = FromFloat<T>(Activate<kActivation>(ToFloat(value)));
+      for (T& value : values.values) value = FromFloat<T>(Activate<kActivation, T>(ToFloat(value)));
     });
     Store<T, N>(y, i, values);
   }
@@ -51,20 +55,36 @@ struct SlopeMap {
   Activation activation;
   const T *dy, *x;
   T* dx;
+  // Writes a vector of dx and returns it.
   template <int N>
-  __device__ void Apply(int64_t i) const {
+  __device__ Vector<T, N> Write(int64_t i) const {
     auto gradients = Load<T, N>(dy, i);
     const auto values = Load<T, N>(x, i);
     WithActivation(activation, [&](auto constant) {
       constexpr Activation kActivation = decltype(constant)::kActivation;
       for (int j = 0; j < N; ++j) {
-        gradients.values[j] = FromFloat<T>(ToFloat(gradients.values[j]) *
-                                           ActivationSlope<kActivation>(ToFloat(values.values[j])));
+        gradients.values[j] =
+            FromFloat<T>(ToFloat(gradients.values[j]) *
+                         ActivationSlope<kActivation, T>(ToFloat(values.values[j])));
       }
     });
     Store<T, N>(dx, i, gradients);
+    return gradients;
+  }
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    Write<N>(i);
   }
 };
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads)
+    SlopeAndSums(SlopeMap<T> map, int64_t rows, int64_t columns, float* partial) {
+  __shared__ SumsOfWarps<N> sums;
+  SumSlice<T, N>(rows, columns, sums, partial, [&](int64_t row, int64_t i) {
+    return map.template Write<N>(row * (columns / N) + i);
+  });
+}
 
 // The elements are those of y; gate and up of a row lie `features` apart.
 template <typename T>
@@ -81,8 +101,8 @@ struct GateMap {
     WithActivation(activation, [&](auto constant) {
       constexpr Activation kActivation = decltype(constant)::kActivation;
       for (int j = 0; j < N; ++j) {
-        values.values[j] =
-            FromFloat<T>(Activate<kActivation>(ToFloat(values.values[j])) * ToFloat(ups.values[j]));
+        values.values[j] = FromFloat<T>(Activate<kActivation, T>(ToFloat(values.values[j])) *
+                                        ToFloat(ups.values[j]));
       }
     });
     Store<T, N>(y, i, values);
@@ -105,8 +125,8 @@ struct GateSlopeMap {
       for (int j = 0; j < N; ++j) {
         const float gate = ToFloat(gates.values[j]), up = ToFloat(ups.values[j]);
         const float d = ToFloat(gradients.values[j]);
-        gates.values[j] = FromFloat<T>(d * up * ActivationSlope<kActivation>(gate));
-        ups.values[j] = FromFloat<T>(d * Activate<kActivation>(gate));
+        gates.values[j] = FromFloat<T>(d * up * ActivationSlope<kActivation, T>(gate));
+        ups.values[j] = FromFloat<T>(d * Activate<kActivation, T>(gate));
       }
     });
     Store<T, N>(d_gate_up + at, 0, gates);
@@ -154,23 +174,60 @@ struct ScaleMap {
   }
 };
 
+// The dims of a copy, of which neighbours are one dim where that is possible.
 struct Strides {
   int rank = 0;
   int64_t sizes[Shape::kMaxRank], in[Shape::kMaxRank], out[Shape::kMaxRank];
+
+  Strides(const Tensor& from, const Tensor& to) {
+    for (int d = 0; d < from.rank(); ++d) {
+      if (from.dim(d) != 1) Append(from.dim(d), from.stride(d), to.stride(d));
+    }
+    if (rank == 0) Append(1, 1, 1);
+  }
+  // Whether n neighbours in the last dim can be copied at once.
+  bool TakesVectors(int64_t n) const {
+    int64_t bits = sizes[rank - 1];
+    for (int d = 0; d + 1 < rank; ++d) bits |= in[d] | out[d];
+    return bits % n == 0 && in[rank - 1] == 1 && out[rank - 1] == 1;
+  }
+  // Makes n neighbours one element.
+  void UseVectors(int64_t n) {
+    sizes[rank - 1] /= n;
+    for (int d = 0; d + 1 < rank; ++d) {
+      in[d] /= n;
+      out[d] /= n;
+    }
+  }
+
+ private:
+  void Append(int64_t size, int64_t from, int64_t to) {
+    if (rank > 0 && in[rank - 1] == size * from && out[rank - 1] == size * to) {
+      sizes[rank - 1] *= size;
+    } else {
+      sizes[rank++] = size;
+    }
+    in[rank - 1] = from;
+    out[rank - 1] = to;
+  }
 };
 
-template <typename From, typename To>
+// Index has to hold the number of elements. Dividing 32 bits takes much less time than dividing 64.
+template <typename Index, typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     CopyStrided(const From* in, To* out, Strides strides, int64_t count) {
-  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   int64_t from = 0, to = 0;
-  for (int d = strides.rank - 1; d >= 0; --d) {
-    const int64_t index = i % strides.sizes[d];
+  Index rest = static_cast<Index>(i);
+  for (int d = strides.rank - 1; d > 0; --d) {
+    const Index size = static_cast<Index>(strides.sizes[d]), index = rest % size;
     from += index * strides.in[d];
     to += index * strides.out[d];
-    i /= strides.sizes[d];
+    rest /= size;
   }
+  from += rest * strides.in[0];
+  to += rest * strides.out[0];
   if constexpr (std::is_same_v<From, To>) {
     out[to] = in[from];
   } else {
@@ -179,30 +236,35 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename From, typename To>
-void LaunchCopyStrided(const Stream& stream, const Tensor& in, const Tensor& out) {
-  Strides strides;
-  strides.rank = in.rank();
-  for (int d = 0; d < in.rank(); ++d) {
-    strides.sizes[d] = in.dim(d);
-    strides.in[d] = in.stride(d);
-    strides.out[d] = out.stride(d);
-  }
-  CopyStrided<<<Blocks(in.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
-      static_cast<const From*>(in.raw()), static_cast<To*>(out.raw()), strides, in.numel());
+void LaunchCopyStrided(const Stream& stream, const void* in, void* out, const Strides& strides) {
+  int64_t count = 1;
+  for (int d = 0; d < strides.rank; ++d) count *= strides.sizes[d];
+  const auto kernel = count <= std::numeric_limits<uint32_t>::max()
+                          ? CopyStrided<uint32_t, From, To>
+                          : CopyStrided<uint64_t, From, To>;
+  kernel<<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(
+      static_cast<const From*>(in), static_cast<To*>(out), strides, count);
   CheckLaunched("strided copy");
 }
 
 void CopySameType(const Stream& stream, const Tensor& in, const Tensor& out) {
   if (in.is_contiguous() && out.is_contiguous()) return CopyOnCuda(stream.cuda(), in, out);
+  Strides strides(in, out);
+  const int64_t vector = kVectorBytes / SizeOf(in.dtype());
+  if (strides.TakesVectors(vector) && IsAligned({in.raw(), out.raw()})) {
+    strides.UseVectors(vector);
+    using Line = Vector<uint64_t, 2>;
+    return LaunchCopyStrided<Line, Line>(stream, in.raw(), out.raw(), strides);
+  }
   switch (SizeOf(in.dtype())) {
     case 1:
-      return LaunchCopyStrided<uint8_t, uint8_t>(stream, in, out);
+      return LaunchCopyStrided<uint8_t, uint8_t>(stream, in.raw(), out.raw(), strides);
     case 2:
-      return LaunchCopyStrided<uint16_t, uint16_t>(stream, in, out);
+      return LaunchCopyStrided<uint16_t, uint16_t>(stream, in.raw(), out.raw(), strides);
     case 4:
-      return LaunchCopyStrided<uint32_t, uint32_t>(stream, in, out);
+      return LaunchCopyStrided<uint32_t, uint32_t>(stream, in.raw(), out.raw(), strides);
     default:
-      return LaunchCopyStrided<uint64_t, uint64_t>(stream, in, out);
+      return LaunchCopyStrided<uint64_t, uint64_t>(stream, in.raw(), out.raw(), strides);
   }
 }
 
@@ -210,7 +272,7 @@ template <typename From, typename To>
 void Convert(const Stream& stream, const Tensor& in, const Tensor& out, From* in_type,
              To* out_type) {
   if (!in.is_contiguous() || !out.is_contiguous()) {
-    return LaunchCopyStrided<From, To>(stream, in, out);
+    return LaunchCopyStrided<From, To>(stream, in.raw(), out.raw(), Strides(in, out));
   }
   using Larger = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
   Launch<Larger>(stream, in.numel(), in.numel(), {in.raw(), out.raw()},
@@ -235,6 +297,29 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
     Launch<T>(stream, x_TI.numel(), x_TI.numel(), {dy_TI.raw(), x_TI.raw(), dx_TI.raw()},
               SlopeMap<T>{activation, As(type, dy_TI), As(type, x_TI), As(type, dx_TI)});
   });
+}
+
+void ActivationBackwardAndBias(const Stream& stream, Activation activation, const Tensor& dy_TI,
+                               const Tensor& x_TI, const Tensor& dx_TI, const Tensor& dbias_I) {
+  const int64_t rows = x_TI.dim(0), columns = x_TI.dim(1);
+  if (x_TI.numel() == 0) return;
+  const int64_t slices = SlicesOf(rows);
+  float* const partial = static_cast<float*>(
+      stream.cuda()->Workspace(slices * columns * static_cast<int64_t>(sizeof(float))));
+  WithType(x_TI.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    constexpr int N = kVector<T>;
+    const SlopeMap<T> map = {activation, As(type, dy_TI), As(type, x_TI), As(type, dx_TI)};
+    if (columns % N == 0 && IsAligned({dy_TI.raw(), x_TI.raw(), dx_TI.raw()})) {
+      SlopeAndSums<T, N><<<GridOfSlices(rows, columns, N), kThreads, 0, Handle(stream)>>>(
+          map, rows, columns, partial);
+    } else {
+      SlopeAndSums<T, 1><<<GridOfSlices(rows, columns, 1), kThreads, 0, Handle(stream)>>>(
+          map, rows, columns, partial);
+    }
+  });
+  CheckLaunched("slope and column sums");
+  AddSlices(partial, slices, columns, {dbias_I.data<float>()}, Handle(stream));
 }
 
 void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
@@ -288,6 +373,7 @@ void Zero(const Stream& stream, const Tensor& out) {
 
 MEGATRON_CUDA_KERNEL(ActivationForward);
 MEGATRON_CUDA_KERNEL(ActivationBackward);
+MEGATRON_CUDA_KERNEL(ActivationBackwardAndBias);
 MEGATRON_CUDA_KERNEL(GateForward);
 MEGATRON_CUDA_KERNEL(GateBackward);
 MEGATRON_CUDA_KERNEL(Copy);

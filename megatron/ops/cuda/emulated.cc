@@ -1,5 +1,5 @@
-// The ops of the emulated device, except matrix products (emulated_linear.cc). A new op is one more
-// name here.
+// The ops of the emulated device, except products of 8-bit floats (emulated_float8_product.cc). A new
+// op is one more name here.
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/bias_gradient.h"
@@ -9,6 +9,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/float8/quantize.h"
+#include "megatron/ops/linear.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/ops/moe/router.h"
@@ -26,8 +27,9 @@ namespace {
                     AttentionForward, AttentionBackward, BiasBackward, CrossEntropyStatistics,
                     RescaleSum, CrossEntropyLoss, CrossEntropyHits, CrossEntropyBackward,
                     BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero, EmbeddingForward,
-                    EmbeddingBackward, AbsMax, Quantize, NormForward, ResidualNormForward,
-                    NormBackward, Rope, WeightedSum>();
+                    EmbeddingBackward, AbsMax, Quantize, LinearForward, LinearActivationForward,
+                    LinearBackwardInput, LinearActivationBackwardInput, LinearBackwardWeight,
+                    NormForward, ResidualNormForward, NormBackward, Rope, WeightedSum>();
 
 // Graphs contain neither updates of weights nor experts.
 [[maybe_unused]] const bool outside_graphs =

@@ -80,6 +80,17 @@ TEST_P(CudaOpTest, ActivationsAndTheirGradients) {
   }
 }
 
+TEST_P(CudaOpTest, GradientsOfActivationsAndOfTheBiasesInFront) {
+  for (const Shape& shape : {Shape{1, 8}, Shape{33, 7}, Shape{150, 264}, Shape{1100, 40}}) {
+    HostTensor x = Normal(shape, 1), dy = Normal(shape, 2), dx = Normal(shape, 3),
+               dbias = HostTensor::Normal({shape[1]}, kF32, 4);
+    ExpectAgreement({&x, &dy, &dx, &dbias}, SumTolerance(dtype()), [](const Stream& s, At at) {
+      ActivationBackwardAndBias(s, Activation::kGeluTanh, at[1], at[0], at[2], at[3]);
+      ActivationBackwardAndBias(s, Activation::kSquaredRelu, at[1], at[0], at[1], at[3]);
+    });
+  }
+}
+
 TEST_P(CudaOpTest, GatesAndTheirGradients) {
   for (int64_t features : {1, 33, 256}) {
     HostTensor gate_up = Normal({19, 2 * features}, 1), y = Normal({19, features}, 2),
@@ -100,6 +111,24 @@ TEST_P(CudaOpTest, CopiesConvertAndKeepStrides) {
       ExpectAgreement({&in, &out, &wide}, OpTolerance(to), [&](const Stream& stream, At at) {
         Copy(stream, at[0], at[1]);
         Copy(stream, at[0], at[2].Slice(1, size, 2 * size));
+      });
+    }
+  }
+}
+
+// With dims that are one dim, of one element, and whose vectors are aligned or not.
+TEST_P(CudaOpTest, CopiesOfSlices) {
+  for (int64_t first : {0, 3, 8}) {
+    for (int64_t width : {8, 13, 64}) {
+      const Shape shape = {5, 1, 3, 4, width};
+      HostTensor in = Normal({5, 1, 3, 6, 72}, 1), out = Normal({5, 1, 3, 4, 80}, 2),
+                 packed = Normal(shape, 3), bytes({7, 48}, DType::kUInt8),
+                 part({7, 32}, DType::kUInt8);
+      ExpectAgreement({&in, &out, &packed, &bytes, &part}, 0, [&](const Stream& stream, At at) {
+        const Tensor slice = at[0].Slice(3, 1, 5).Slice(4, first, first + width);
+        Copy(stream, slice, at[1].Slice(4, 16, 16 + width));
+        Copy(stream, slice, at[2]);
+        Copy(stream, at[3].Slice(1, first, first + 32), at[4]);
       });
     }
   }
@@ -160,6 +189,28 @@ TEST_P(CudaOpTest, BackwardWithoutDropoutOnlySumsTheBias) {
                     DropoutBackward(stream, Dropout(), at[0], at[1], at[2]);
                     DropoutBackward(stream, Dropout(), at[0], at[0], at[3]);
                   });
+}
+
+// The gradient of a bias that is added to the residual stream has the same bits, whether the backward
+// of the norm behind computes it or a pass of its own.
+TEST_P(CudaOpTest, BiasGradientsOfNormsAreThoseOfAPassOfTheirOwn) {
+  for (const Shape& shape : {Shape{1700, 24}, Shape{37, 1032}, Shape{5, 1664}, Shape{9, 4104}}) {
+    HostTensor x = Normal(shape, 1), gamma = Positive({shape[1]}, dtype(), 2),
+               dy = Normal(shape, 3), dx = Poisoned(shape),
+               dbias = HostTensor::Normal({shape[1]}, kF32, 4),
+               alone = HostTensor::Normal({shape[1]}, kF32, 4),
+               mean = HostTensor::Normal({shape[0]}, kF32, 5), rstd = Positive({shape[0]}, kF32, 6);
+    ExpectAgreement({&x, &gamma, &dy, &dx, &dbias, &alone, &mean, &rstd}, 4 * SumTolerance(dtype()),
+                    [](const Stream& stream, At at) {
+                      const NormTensors tensors = {at[1], Tensor(), at[6], at[7]};
+                      NormBackward(stream, Norm(), at[2], at[0], tensors, Tensor(), at[3], Tensor(),
+                                   Tensor(), at[4]);
+                      DropoutBackward(stream, Dropout(), at[3], at[3], at[5]);
+                      // The difference is zero, and so is what it may be off.
+                      Scale(stream, -1, at[5]);
+                      Add(stream, at[5], at[4]);
+                    });
+  }
 }
 
 TEST_P(CudaOpTest, NormsAndTheirGradients) {
@@ -241,12 +292,13 @@ TEST_P(CudaOpTest, NormGradientsOfRowsOfAnyWidth) {
                dgamma = HostTensor::Normal({size.hidden}, kF32, 5),
                dbeta = HostTensor::Normal({size.hidden}, kF32, 6),
                mean = HostTensor::Normal({size.rows}, kF32, 7),
-               rstd = Positive({size.rows}, kF32, 8);
+               rstd = Positive({size.rows}, kF32, 8),
+               dbias = HostTensor::Normal({size.hidden}, kF32, 9);
     ExpectAgreement(
-        {&x, &gamma, &dy, &dx, &around, &dgamma, &dbeta, &mean, &rstd}, 4 * SumTolerance(dtype()),
-        [&](const Stream& stream, At at) {
+        {&x, &gamma, &dy, &dx, &around, &dgamma, &dbeta, &mean, &rstd, &dbias},
+        4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
           const NormTensors tensors = {at[1], Tensor(), at[7], at[8]};
-          NormBackward(stream, Norm(), at[2], at[0], tensors, at[4], at[3], at[5], at[6]);
+          NormBackward(stream, Norm(), at[2], at[0], tensors, at[4], at[3], at[5], at[6], at[9]);
           // The result takes dy's place, and there are no parameters.
           NormBackward(stream, Norm(), at[2], at[0], tensors, Tensor(), at[2], Tensor(), Tensor());
         });
@@ -287,6 +339,36 @@ TEST_P(CudaOpTest, EmbeddingsAndTheirGradients) {
                         EmbeddingForward(stream, at[0], at[1], first_row, true, at[3]);
                         EmbeddingBackward(stream, at[0], at[4], first_row, at[5]);
                       });
+    }
+  }
+}
+
+// Runs that end in the piece where they begin, that reach into the next, and that fill many.
+TEST_P(CudaOpTest, EmbeddingGradientsOfFrequentTokens) {
+  for (int64_t frequent : {0, 60, 130, 700}) {
+    HostTensor ids = Cyclic(900, 7, 23), dy = Normal({900, 300}, 1),
+               dtable = HostTensor::Normal({20, 300}, kF32, 2);
+    for (int64_t i = 0; i < frequent; ++i) ids.Set(i * 3 % 900, i % 2 == 0 ? 5 : 21);
+    ExpectAgreement({&ids, &dy, &dtable}, SumTolerance(dtype()), [&](const Stream& s, At at) {
+      EmbeddingBackward(s, at[0], at[1], /*first_row=*/2, at[2]);
+    });
+  }
+}
+
+TEST_P(CudaOpTest, RopeOfAlignedHeads) {
+  HostTensor cos({50, 16}, kF32), sin({50, 16}, kF32);
+  std::vector<double> frequencies;
+  for (int i = 0; i < 16; ++i) frequencies.push_back(1.0 / (1 + i));
+  FillRopeTables(frequencies.data(), cos, sin);
+  for (bool interleaved : {false, true}) {
+    for (bool inverse : {false, true}) {
+      HostTensor position = Cyclic(23, 3, 50), x = Normal({23, 2, 3, 40}, 1),
+                 packed = Normal({23, 40, 48}, 2);
+      ExpectAgreement(
+          {&cos, &sin, &position, &x, &packed}, tolerance(), [&](const Stream& stream, At at) {
+            Rope(stream, at[0], at[1], at[2], interleaved, inverse, at[3]);
+            Rope(stream, at[0], at[1], at[2], interleaved, inverse, at[4].Slice(2, 8, 48));
+          });
     }
   }
 }

@@ -4,6 +4,7 @@
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/layer_norm.cuh"
 #include "megatron/ops/cuda/layer_norm.h"
+#include "megatron/ops/cuda/tensor_core.cuh"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -13,6 +14,10 @@ namespace {
 // on the device.
 constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kMostSlices = 3 * kMultiprocessors;
+
+// The widest row, in vectors, that 128 threads hold in registers. They have registers for the sums of
+// dx, too, and shared memory for the next row.
+constexpr int64_t kMostVectorsOf128 = 512;
 
 // Number of blocks with rows in registers that fit on a multiprocessor.
 constexpr int BlocksAtOnce(int threads) { return threads == 128 ? 3 : 1; }
@@ -60,20 +65,24 @@ struct BackwardRow {
   __device__ float Scaled(T gradient, T weight) const {
     return ToFloat(gradient) * NormScale(ToFloat(weight), args.shape.zero_centered_gamma);
   }
+  // Zeros if there is none.
   template <int N>
-  __device__ void Finish(int64_t i, const Vector<T, N>& dys, const Vector<T, N>& xs, float mean_g,
-                         float mean_gn) const {
+  __device__ Vector<T, N> Dresidual(int64_t i) const {
+    if (args.dresidual_TH == nullptr) return {};
+    return Load<T, N>(static_cast<const T*>(args.dresidual_TH) + At(args.dresidual_rows), i);
+  }
+  // Writes a vector of dx and returns it. `out` is that of dresidual.
+  template <int N>
+  __device__ Vector<T, N> Finish(int64_t i, const Vector<T, N>& dys, const Vector<T, N>& xs,
+                                 Vector<T, N> out, float mean_g, float mean_gn) const {
     const auto gammas = Gamma<N>(i);
-    Vector<T, N> out = {};
-    if (args.dresidual_TH != nullptr) {
-      out = Load<T, N>(static_cast<const T*>(args.dresidual_TH) + At(args.dresidual_rows), i);
-    }
     for (int j = 0; j < N; ++j) {
       const float g = Scaled(dys.values[j], gammas.values[j]);
       const float through = rstd * (g - mean_g - Normalized(xs.values[j]) * mean_gn);
       out.values[j] = FromFloat<T>(through + ToFloat(out.values[j]));
     }
     Store<T, N>(static_cast<T*>(args.dx_TH) + At(args.dx_rows), i, out);
+    return out;
   }
 };
 
@@ -104,11 +113,12 @@ __device__ RowSums TeamMeans(RowSums sums, float width, RowSums* partial) {
 
 // The block's sums of the parameters' gradients.
 struct Slice {
-  float *dgamma, *dbeta;
+  float *dgamma, *dbeta, *dbias;
 
   __device__ explicit Slice(const LayerNormBackwardArgs& args)
       : dgamma(args.workspace + blockIdx.x * args.shape.hidden),
-        dbeta(dgamma + gridDim.x * args.shape.hidden) {}
+        dbeta(dgamma + gridDim.x * args.shape.hidden),
+        dbias(dbeta + gridDim.x * args.shape.hidden) {}
 };
 
 // The sums over teams of their vectors of a parameter's gradient, in order.
@@ -146,61 +156,169 @@ __device__ void AddTeams(const float (&sums)[K][N], int vectors, float* out) {
   }
 }
 
+// The vectors of a thread's next row, on their way to shared memory while the thread computes the row
+// before. It reads its own copies alone, and so waits for no other thread. Requests alternate: dy and
+// x, then the residual's gradient, which is needed later.
+template <typename T, int kBlock, int kTeam, int K>
+class NextRow {
+ public:
+  static constexpr int N = kVector<T>, kVectors = 3 * K * kBlock;
+
+  __device__ NextRow(const LayerNormBackwardArgs& args, Vector<T, N>* memory)
+      : args_(args), memory_(memory) {}
+
+  __device__ void AskForDyAndX(int64_t row) {
+    Ask(0, row, args_.dy_TH, args_.dy_rows);
+    Ask(1, row, args_.x_TH, args_.x_rows);
+    CommitCopies();
+  }
+  __device__ void AskForDresidual(int64_t row) {
+    if (args_.dresidual_TH != nullptr) Ask(2, row, args_.dresidual_TH, args_.dresidual_rows);
+    CommitCopies();
+  }
+  // Waits for all but the last request.
+  __device__ void Wait() const { WaitForCopies<1>(); }
+
+  __device__ const Vector<T, N>& Dy(int k) const { return *Place(0, k); }
+  __device__ const Vector<T, N>& X(int k) const { return *Place(1, k); }
+  __device__ Vector<T, N> Dresidual(int k) const {
+    if (args_.dresidual_TH == nullptr) return {};
+    return *Place(2, k);
+  }
+
+ private:
+  __device__ Vector<T, N>* Place(int tensor, int k) const {
+    return memory_ + (tensor * K + k) * kBlock + threadIdx.x;
+  }
+  __device__ void Ask(int tensor, int64_t row, const void* from, const RowLayout& rows) {
+    if (row >= args_.x_rows.rows()) return;
+    const T* const begin = static_cast<const T*>(from) + row * rows.strides[2];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int64_t column = (threadIdx.x % kTeam + k * kTeam) * N;
+      if (column < args_.shape.hidden) CopyAsync(Place(tensor, k), begin + column, /*there=*/true);
+    }
+  }
+
+  const LayerNormBackwardArgs& args_;
+  Vector<T, N>* const memory_;
+};
+
+// A thread's sums over its rows. It has the same columns in all of them.
+template <int K, int N>
+struct ColumnsOfThread {
+  float dgamma[K][N] = {}, dbeta[K][N] = {}, dbias[K][N] = {};
+
+  // Adds a vector of a row to the gradients of the parameters, and returns its part of the row's
+  // sums.
+  template <typename T, bool kFlat>
+  __device__ RowSums Add(int k, const BackwardRow<T, kFlat>& row, const Vector<T, N>& gammas,
+                         const Vector<T, N>& dys, const Vector<T, N>& xs, RowSums sums) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float g = row.Scaled(dys.values[j], gammas.values[j]);
+      const float n = row.Normalized(xs.values[j]);
+      sums.g += g;
+      sums.gn = fmaf(g, n, sums.gn);
+      dgamma[k][j] = fmaf(ToFloat(dys.values[j]), n, dgamma[k][j]);
+      dbeta[k][j] += ToFloat(dys.values[j]);
+    }
+    return sums;
+  }
+  template <typename T>
+  __device__ void AddDx(int k, const Vector<T, N>& dxs) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) dbias[k][j] += ToFloat(dxs.values[j]);
+  }
+  // Writes the block's slice of the sums.
+  template <int kBlock, int kTeam, bool kSumsDx>
+  __device__ void Write(const LayerNormBackwardArgs& args, int vectors) const {
+    if (args.workspace == nullptr) return;
+    const Slice slice(args);
+    if (args.dgamma_H != nullptr) AddTeams<kBlock, kTeam, K, N>(dgamma, vectors, slice.dgamma);
+    if (args.dbeta_H != nullptr) AddTeams<kBlock, kTeam, K, N>(dbeta, vectors, slice.dbeta);
+    if (kSumsDx && args.dbias_H != nullptr)
+      AddTeams<kBlock, kTeam, K, N>(dbias, vectors, slice.dbias);
+  }
+};
+
 // The whole backward pass at once. A team of kTeam threads holds a row in registers, K vectors per
-// thread. A thread has the same columns in all rows, so the gradients of the parameters add up in
-// registers, too.
+// thread, and its sums over rows.
 template <typename T, int kBlock, int kTeam, int K, bool kFlat>
 __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
     Backward(LayerNormBackwardArgs args) {
   constexpr int N = kVector<T>, kTeams = kBlock / kTeam;
+  constexpr bool kAhead = kFlat && kBlock == 128;
+  using Next = NextRow<T, kBlock, kTeam, K>;
   __shared__ RowSums partial[kBlock / kWarp];
+  __shared__ Vector<T, N> memory[kAhead ? Next::kVectors : 1];
   const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
-  const int64_t rows = args.x_rows.rows();
+  const int64_t rows = args.x_rows.rows(), stride = static_cast<int64_t>(gridDim.x) * kTeams;
   const int vectors = static_cast<int>(args.shape.hidden / N);
   const float width = static_cast<float>(args.shape.hidden);
-  float dgamma[K][N] = {}, dbeta[K][N] = {};
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kTeams; first < rows;
-       first += static_cast<int64_t>(gridDim.x) * kTeams) {
+  ColumnsOfThread<K, N> columns;
+  Next next(args, memory);
+  int64_t first = static_cast<int64_t>(blockIdx.x) * kTeams;
+  if constexpr (kAhead) {
+    next.AskForDyAndX(first + team);
+    next.AskForDresidual(first + team);
+  }
+  for (; first < rows; first += stride) {
     // A team without a row takes part in the barriers of its block.
     const int here = first + team < rows ? vectors : 0;
     const BackwardRow<T, kFlat> row(args, min(first + team, rows - 1));
     Vector<T, N> dys[K], xs[K];
+    RowSums sums = {0, 0};
+    if constexpr (kAhead) next.Wait();
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = member + k * kTeam;
       dys[k] = xs[k] = {};
-      if (i < here) {
-        dys[k] = row.template Dy<N>(i);
-        xs[k] = row.template X<N>(i);
-      }
+      if (i >= here) continue;
+      dys[k] = kAhead ? next.Dy(k) : row.template Dy<N>(i);
+      xs[k] = kAhead ? next.X(k) : row.template X<N>(i);
     }
-    RowSums sums = {0, 0};
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = member + k * kTeam;
+      if (i < here) sums = columns.Add(k, row, row.template Gamma<N>(i), dys[k], xs[k], sums);
+    }
+    if constexpr (kAhead) next.AskForDyAndX(first + team + stride);
+    const RowSums means = TeamMeans<kTeam>(sums, width, partial);
+    if constexpr (kAhead) next.Wait();
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = member + k * kTeam;
       if (i >= here) continue;
-      const auto gammas = row.template Gamma<N>(i);
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float g = row.Scaled(dys[k].values[j], gammas.values[j]);
-        const float n = row.Normalized(xs[k].values[j]);
-        sums.g += g;
-        sums.gn = fmaf(g, n, sums.gn);
-        dgamma[k][j] = fmaf(ToFloat(dys[k].values[j]), n, dgamma[k][j]);
-        dbeta[k][j] += ToFloat(dys[k].values[j]);
-      }
+      const auto around = kAhead ? next.Dresidual(k) : row.template Dresidual<N>(i);
+      const auto dxs = row.Finish(i, dys[k], xs[k], around, args.shape.rms ? 0 : means.g, means.gn);
+      if constexpr (kAhead) columns.AddDx(k, dxs);
     }
-    const RowSums means = TeamMeans<kTeam>(sums, width, partial);
+    if constexpr (kAhead) next.AskForDresidual(first + team + stride);
+  }
+  if constexpr (kAhead) WaitForCopies<0>();
+  columns.template Write<kBlock, kTeam, kAhead>(args, vectors);
+}
+
+// Sums rows in the order in which Backward sums those of dx.
+template <typename T, int kTeam, int K>
+__global__ void __launch_bounds__(128)
+    SumRows(const T* x, int64_t rows, int64_t hidden, float* partial) {
+  constexpr int kBlock = 128, N = kVector<T>, kTeams = kBlock / kTeam;
+  const int member = threadIdx.x % kTeam, vectors = static_cast<int>(hidden / N);
+  float sums[K][N] = {};
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kTeams + threadIdx.x / kTeam; row < rows;
+       row += static_cast<int64_t>(gridDim.x) * kTeams) {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = member + k * kTeam;
-      if (i < here) row.Finish(i, dys[k], xs[k], args.shape.rms ? 0 : means.g, means.gn);
+      if (i >= vectors) continue;
+      const auto values = Load<T, N>(x + row * hidden, i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sums[k][j] += ToFloat(values.values[j]);
     }
   }
-  if (args.workspace == nullptr) return;
-  const Slice slice(args);
-  AddTeams<kBlock, kTeam, K, N>(dgamma, vectors, slice.dgamma);
-  AddTeams<kBlock, kTeam, K, N>(dbeta, vectors, slice.dbeta);
+  AddTeams<kBlock, kTeam, K, N>(sums, vectors, partial + blockIdx.x * hidden);
 }
 
 // The backward pass of rows that no team can hold: each block has one row, which it reads twice,
@@ -232,8 +350,8 @@ __global__ void __launch_bounds__(kThreads) BackwardOfWideRows(LayerNormBackward
     }
     const RowSums means = TeamMeans<kThreads>(sums, width, partial);
     for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
-      row.Finish(i, row.template Dy<N>(i), row.template X<N>(i), args.shape.rms ? 0 : means.g,
-                 means.gn);
+      row.Finish(i, row.template Dy<N>(i), row.template X<N>(i), row.template Dresidual<N>(i),
+                 args.shape.rms ? 0 : means.g, means.gn);
     }
   }
 }
@@ -244,6 +362,10 @@ bool TakesVectors(const LayerNormBackwardArgs& args) {
          IsAligned(args.x_TH, args.x_rows, sizeof(T)) &&
          IsAligned(args.dx_TH, args.dx_rows, sizeof(T)) &&
          IsAligned(args.dresidual_TH, args.dresidual_rows, sizeof(T)) && IsAligned({args.gamma_H});
+}
+
+bool IsFlat(const LayerNormBackwardArgs& args) {
+  return args.x_rows.sizes[0] * args.x_rows.sizes[1] == 1;
 }
 
 template <typename T, int N, int kTeam>
@@ -264,13 +386,35 @@ void ForwardOf(const LayerNormForwardArgs& args, cudaStream_t stream) {
   CheckLaunched("layer norm forward");
 }
 
+// The number of blocks that share the rows.
+template <int kBlock, int kTeam>
+int64_t SlicesOf(int64_t rows) {
+  constexpr int kTeams = kBlock / kTeam;
+  return std::min(kMultiprocessors * BlocksAtOnce(kBlock), (rows + kTeams - 1) / kTeams);
+}
+
 template <typename T, int kBlock, int kTeam, int K, bool kFlat = true>
 int64_t BackwardBy(const LayerNormBackwardArgs& args, cudaStream_t stream) {
-  constexpr int kTeams = kBlock / kTeam;
-  const int64_t slices =
-      std::min(kMultiprocessors * BlocksAtOnce(kBlock), (args.x_rows.rows() + kTeams - 1) / kTeams);
+  const int64_t slices = SlicesOf<kBlock, kTeam>(args.x_rows.rows());
   Backward<T, kBlock, kTeam, K, kFlat><<<static_cast<unsigned>(slices), kBlock, 0, stream>>>(args);
   return slices;
+}
+
+template <typename T, int kTeam, int K>
+int64_t SumRowsBy(const T* x, int64_t rows, int64_t hidden, float* partial, cudaStream_t stream) {
+  const int64_t slices = SlicesOf<128, kTeam>(rows);
+  SumRows<T, kTeam, K><<<static_cast<unsigned>(slices), 128, 0, stream>>>(x, rows, hidden, partial);
+  return slices;
+}
+
+// As many teams of as many threads as BackwardSlices takes.
+template <typename T>
+int64_t SumRowsOf(const T* x, int64_t rows, int64_t hidden, float* partial, cudaStream_t stream) {
+  const int64_t vectors = hidden / kVector<T>;
+  if (vectors <= 32) return SumRowsBy<T, 32, 1>(x, rows, hidden, partial, stream);
+  if (vectors <= 128) return SumRowsBy<T, 32, 4>(x, rows, hidden, partial, stream);
+  if (vectors <= 256) return SumRowsBy<T, 64, 4>(x, rows, hidden, partial, stream);
+  return SumRowsBy<T, 128, 4>(x, rows, hidden, partial, stream);
 }
 
 template <typename T, int N>
@@ -286,26 +430,27 @@ template <typename T>
 int64_t BackwardSlices(const LayerNormBackwardArgs& args, cudaStream_t stream) {
   if (!TakesVectors<T>(args)) return BackwardByBlocks<T, 1>(args, stream);
   const int64_t vectors = args.shape.hidden / kVector<T>;
-  const bool flat = args.x_rows.sizes[0] * args.x_rows.sizes[1] == 1;
+  const bool flat = IsFlat(args);
   if (vectors <= 32 && !flat) return BackwardBy<T, 128, 32, 1, /*kFlat=*/false>(args, stream);
   if (vectors > 2048 || !flat) return BackwardByBlocks<T, kVector<T>>(args, stream);
   if (vectors <= 32) return BackwardBy<T, 128, 32, 1>(args, stream);
   if (vectors <= 128) return BackwardBy<T, 128, 32, 4>(args, stream);
   if (vectors <= 256) return BackwardBy<T, 128, 64, 4>(args, stream);
-  if (vectors <= 512) return BackwardBy<T, 128, 128, 4>(args, stream);
+  if (vectors <= kMostVectorsOf128) return BackwardBy<T, 128, 128, 4>(args, stream);
   if (vectors <= 1024) return BackwardBy<T, 256, 256, 4>(args, stream);
   return BackwardBy<T, 512, 512, 4>(args, stream);
 }
 
 template <typename T>
 void BackwardOf(LayerNormBackwardArgs args, cudaStream_t stream) {
-  if (args.dgamma_H == nullptr && args.dbeta_H == nullptr) args.workspace = nullptr;
+  CHECK(args.dbias_H == nullptr || LayerNormBackwardSumsDx(args));
+  const bool sums = args.dgamma_H != nullptr || args.dbeta_H != nullptr || args.dbias_H != nullptr;
+  if (!sums) args.workspace = nullptr;
   const int64_t slices = BackwardSlices<T>(args, stream), hidden = args.shape.hidden;
   CheckLaunched("layer norm backward");
-  const float* const sums = args.workspace;
-  if (args.dgamma_H != nullptr) AddSlices(sums, slices, hidden, args.dgamma_H, stream);
-  if (args.dbeta_H != nullptr)
-    AddSlices(sums + slices * hidden, slices, hidden, args.dbeta_H, stream);
+  if (sums) {
+    AddSlices(args.workspace, slices, hidden, {args.dgamma_H, args.dbeta_H, args.dbias_H}, stream);
+  }
 }
 
 }  // namespace
@@ -324,7 +469,32 @@ void LaunchLayerNormForward(const LayerNormForwardArgs& args, cudaStream_t strea
   }
 }
 
-int64_t LayerNormBackwardWorkspace(int64_t hidden) { return 2 * kMostSlices * hidden; }
+int64_t LayerNormBackwardWorkspace(int64_t hidden) { return 3 * kMostSlices * hidden; }
+
+bool LayerNormBackwardSumsDx(const LayerNormBackwardArgs& args) {
+  const int64_t bytes = SizeOf(args.shape.dtype);
+  const bool vectors = args.shape.dtype == DType::kFloat32    ? TakesVectors<float>(args)
+                       : args.shape.dtype == DType::kBFloat16 ? TakesVectors<__nv_bfloat16>(args)
+                                                              : TakesVectors<__half>(args);
+  return vectors && IsFlat(args) && args.shape.hidden * bytes <= kMostVectorsOf128 * kVectorBytes;
+}
+
+bool AddColumnSumsAsLayerNorm(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H) {
+  const int64_t rows = x_TH.dim(0), hidden = x_TH.dim(1);
+  const int64_t bytes = hidden * SizeOf(x_TH.dtype());
+  if (!IsAligned({x_TH.raw()}) || bytes % kVectorBytes != 0 ||
+      bytes > kMostVectorsOf128 * kVectorBytes) {
+    return false;
+  }
+  float* const partial = static_cast<float*>(
+      stream.cuda()->Workspace(kMostSlices * hidden * static_cast<int64_t>(sizeof(float))));
+  WithType(x_TH.dtype(), [&](auto* type) {
+    const int64_t slices = SumRowsOf(As(type, x_TH), rows, hidden, partial, Handle(stream));
+    CheckLaunched("column sums");
+    AddSlices(partial, slices, hidden, {sums_H.data<float>()}, Handle(stream));
+  });
+  return true;
+}
 
 void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, cudaStream_t stream) {
   if (args.x_rows.rows() == 0) return;

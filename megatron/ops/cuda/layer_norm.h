@@ -12,6 +12,8 @@
 #include <cstdint>
 
 #include "megatron/tensor/dtype.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
 
 struct CUstream_st;
 
@@ -59,6 +61,7 @@ struct LayerNormBackwardArgs {
   void* dx_TH = nullptr;               // =, may be dy_TH or dresidual_TH
   float* dgamma_H = nullptr;           // +=, may be null
   float* dbeta_H = nullptr;            // +=, may be null
+  float* dbias_H = nullptr;            // += column sums of dx, may be null
   float* workspace = nullptr;          // LayerNormBackwardWorkspace() floats
 };
 
@@ -66,6 +69,12 @@ struct LayerNormBackwardArgs {
 void LaunchLayerNormForward(const LayerNormForwardArgs& args, CUstream_st* stream);
 
 int64_t LayerNormBackwardWorkspace(int64_t hidden);
+// Whether the kernel for these operands computes dbias; else that has to be null.
+bool LayerNormBackwardSumsDx(const LayerNormBackwardArgs& args);
+// sums (fp32) += column sums of x, contiguous, in the order in which the backward sums those of dx: so
+// it does not matter to a bias whether its gradient comes with that of a norm. Returns false, and does
+// nothing, where the backward does not sum dx either.
+bool AddColumnSumsAsLayerNorm(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H);
 void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, CUstream_st* stream);
 
 }  // namespace megatron::ops::cuda

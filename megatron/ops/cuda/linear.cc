@@ -4,7 +4,7 @@
 #include "glog/logging.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/cuda/column_sums.h"
-#include "megatron/ops/cuda/gemm/blas_product.h"
+#include "megatron/ops/cuda/gemm/gemm.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/ops/cuda/gemm/linear_gemm.h"
 #include "megatron/ops/cuda/gemm/planned_product.h"
@@ -20,8 +20,8 @@ namespace {
 bool BackwardWeightAndBias(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
                            const Tensor& dw_OI, const Tensor& dbias_O) {
   char* const workspace =
-      static_cast<char*>(stream.cuda()->Workspace(BlasProduct::kWorkspaceBytes + dbias_O.bytes()));
-  const Tensor sums_O(workspace + BlasProduct::kWorkspaceBytes, DType::kFloat32, dbias_O.shape(),
+      static_cast<char*>(stream.cuda()->Workspace(kGemmWorkspaceBytes + dbias_O.bytes()));
+  const Tensor sums_O(workspace + kGemmWorkspaceBytes, DType::kFloat32, dbias_O.shape(),
                       dbias_O.device());
   if (!RunPlannedIfPossible(stream, BackwardWeightAndBiasGemm(dy_TO, x_TI, dw_OI, sums_O)))
     return false;

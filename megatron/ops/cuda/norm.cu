@@ -1,5 +1,6 @@
 // The ops of ops/norm.h, by the launchers of layer_norm.h, and a kernel for the residual sum
 // followed by the norm: x and the residual are read once, the sum and its norm are written once.
+#include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/dropout.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
@@ -111,7 +112,7 @@ void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& 
 
 void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, const Tensor& x_TH,
                   const NormTensors& tensors, const Tensor& dresidual_TH, const Tensor& dx_TH,
-                  const Tensor& dgamma_H, const Tensor& dbeta_H) {
+                  const Tensor& dgamma_H, const Tensor& dbeta_H, const Tensor& dbias_H) {
   LayerNormBackwardArgs args;
   args.shape = ShapeOf(norm, x_TH);
   args.dy_rows = LayoutOf(dy_TH);
@@ -130,7 +131,10 @@ void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, c
   const int64_t workspace = LayerNormBackwardWorkspace(args.shape.hidden);
   args.workspace = static_cast<float*>(
       stream.cuda()->Workspace(workspace * static_cast<int64_t>(sizeof(float))));
+  const bool sums_dx = LayerNormBackwardSumsDx(args);
+  if (sums_dx) args.dbias_H = FloatsOf(dbias_H);
   LaunchLayerNormBackward(args, Handle(stream));
+  if (!sums_dx && !dbias_H.empty()) AddColumnSums(stream, dx_TH, dbias_H);
 }
 
 MEGATRON_CUDA_KERNEL(NormForward);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/rope.h"
@@ -36,6 +38,56 @@ __global__ void __launch_bounds__(kThreads) Rotate(RopeArgs args, T* x) {
   second = FromFloat<T>(b * cos + a * sin);
 }
 
+// Reads whole vectors of four floats, or the half of one.
+template <int N>
+__device__ void LoadFloats(const float* from, float (&out)[N]) {
+  constexpr int kPart = N < 4 ? N : 4;
+  for (int i = 0; i < N / kPart; ++i) {
+    const auto part = Load<float, kPart>(from, i);
+    for (int j = 0; j < kPart; ++j) out[i * kPart + j] = part.values[j];
+  }
+}
+
+// Each block has one token, and its threads the pairs of vectors of 16 bytes, one of each half of a
+// head, or, interleaved, the vectors.
+template <typename T, bool kInterleaved>
+__global__ void __launch_bounds__(kThreads) RotateVectors(RopeArgs args, T* x) {
+  constexpr int N = kVector<T>, kPairs = kInterleaved ? N / 2 : N;
+  const int64_t token = blockIdx.x;
+  const int64_t row = args.position_T[token] * args.pairs;
+  const float sign = args.inverse ? -1.0f : 1.0f;
+  const int vectors = static_cast<int>(args.pairs) / kPairs;
+  const int inner_heads = static_cast<int>(args.inner_heads);
+  const int count = static_cast<int>(args.outer_heads) * inner_heads * vectors;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int vector = i % vectors, head = i / vectors;
+    T* const at = x + token * args.token_stride + head / inner_heads * args.outer_stride +
+                  head % inner_heads * args.inner_stride;
+    float cos[kPairs], sin[kPairs];
+    LoadFloats(args.cos_SP + row + vector * kPairs, cos);
+    LoadFloats(args.sin_SP + row + vector * kPairs, sin);
+    auto first = Load<T, N>(at, vector);
+    auto second = kInterleaved ? first : Load<T, N>(at + args.pairs, vector);
+    for (int p = 0; p < kPairs; ++p) {
+      T& a = first.values[kInterleaved ? 2 * p : p];
+      T& b = kInterleaved ? first.values[2 * p + 1] : second.values[p];
+      const float from_a = ToFloat(a), from_b = ToFloat(b), s = sign * sin[p];
+      a = FromFloat<T>(from_a * cos[p] - from_b * s);
+      b = FromFloat<T>(from_b * cos[p] + from_a * s);
+    }
+    Store<T, N>(at, vector, first);
+    if (!kInterleaved) Store<T, N>(at + args.pairs, vector, second);
+  }
+}
+
+template <typename T>
+bool TakesVectors(const RopeArgs& args, const T* x) {
+  constexpr int N = kVector<T>;
+  const int64_t strides = args.token_stride | args.outer_stride | args.inner_stride;
+  const int64_t pairs = args.interleaved ? N / 2 : N;
+  return args.pairs % pairs == 0 && strides % N == 0 && IsAligned({args.cos_SP, args.sin_SP, x});
+}
+
 }  // namespace
 
 // A position has to be a row of the tables; unlike on the CPU, nothing checks it.
@@ -57,6 +109,17 @@ void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
   const int64_t count = args.tokens * args.outer_heads * args.inner_heads * args.pairs;
   if (count == 0) return;
   WithType(x.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    if (TakesVectors<T>(args, As(type, x))) {
+      const int64_t vectors =
+          count / args.pairs * (args.pairs * (interleaved ? 2 : 1) / kVector<T>);
+      const int64_t of_token = vectors / args.tokens;
+      const int threads =
+          static_cast<int>(std::min<int64_t>(kThreads, (of_token + kWarp - 1) / kWarp * kWarp));
+      const auto kernel = interleaved ? RotateVectors<T, true> : RotateVectors<T, false>;
+      kernel<<<Blocks(args.tokens, 1), threads, 0, Handle(stream)>>>(args, As(type, x));
+      return;
+    }
     Rotate<<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(args, As(type, x));
   });
   CheckLaunched("rope");

@@ -118,6 +118,7 @@ struct Machine {
   size_t shared_bytes = 0;
   const std::function<void()>* thread = nullptr;
   std::map<const void*, size_t> allowed_shared;  // keyed by kernel
+  LaunchObserver* observer = nullptr;
 };
 
 Machine& TheMachine() {
@@ -367,6 +368,19 @@ size_t SharedLimit(const void* kernel, size_t dynamic_bytes) {
   return most > 0 ? kMostSharedBytes : kSharedBytesUnasked;
 }
 
+void ObserveLaunches(LaunchObserver* observer) {
+  std::lock_guard<std::mutex> lock(TheMachine().mutex);
+  TheMachine().observer = observer;
+}
+
+void RunLibraryKernel(const std::function<void()>& kernel) {
+  Machine& machine = TheMachine();
+  std::lock_guard<std::mutex> lock(machine.mutex);
+  if (machine.observer != nullptr) machine.observer->Begin();
+  kernel();
+  if (machine.observer != nullptr) machine.observer->End();
+}
+
 void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<void()>& thread,
              size_t shared_limit) {
   Machine& machine = TheMachine();
@@ -382,6 +396,7 @@ void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::functio
   std::vector<uint64_t> blocks(uint64_t{grid.x} * grid.y * grid.z);
   std::iota(blocks.begin(), blocks.end(), 0u);
   std::shuffle(blocks.begin(), blocks.end(), random);
+  if (machine.observer != nullptr) machine.observer->Begin();
   for (Multiprocessor* on : {&machine.watched[0], &machine.watched[1], &machine.unwatched}) {
     on->shared.Clear(shared_limit);
     Release(&on->order[on->blocks % 2]);
@@ -396,6 +411,7 @@ void RunGrid(dim3 grid, dim3 block_size, size_t shared_bytes, const std::functio
   for (const Multiprocessor& on : machine.watched) {
     for (const char& turn : on.order) Acquire(&turn);
   }
+  if (machine.observer != nullptr) machine.observer->End();
 }
 
 }  // namespace megatron::emulation

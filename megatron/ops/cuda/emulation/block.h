@@ -114,6 +114,19 @@ const void* Address(Kernel* kernel) {
   return reinterpret_cast<const void*>(kernel);
 }
 
+// Is told of each launch; the default is nobody. Kernels run one at a time, each between the two
+// calls.
+class LaunchObserver {
+ public:
+  virtual ~LaunchObserver() = default;
+  virtual void Begin() = 0;
+  virtual void End() = 0;
+};
+void ObserveLaunches(LaunchObserver* observer);  // null: nobody
+
+// Runs what stands for a kernel of a library: a launch without threads.
+void RunLibraryKernel(const std::function<void()>& kernel);
+
 void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread,
              size_t shared_limit = kMostSharedBytes);
 

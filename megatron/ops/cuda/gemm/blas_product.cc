@@ -164,7 +164,7 @@ void BlasProduct::Descriptions::FindAlgorithmsWith(uint32_t reductions, cublasLt
     MEGATRON_CHECK_BLAS(
         cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
   for (auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -180,7 +180,7 @@ void BlasProduct::Descriptions::FindAlgorithmsWith(uint32_t reductions, cublasLt
   results.resize(static_cast<size_t>(found));
   for (const cublasLtMatmulHeuristicResult_t& result : results) {
     if (result.state == CUBLAS_STATUS_SUCCESS &&
-        result.workspaceSize <= static_cast<size_t>(kWorkspaceBytes))
+        result.workspaceSize <= static_cast<size_t>(kGemmWorkspaceBytes))
       algorithms.push_back(result.algo);
   }
 }
@@ -196,7 +196,7 @@ BlasProduct::~BlasProduct() = default;
 
 bool BlasProduct::Run(CudaStream* stream, int candidate, const GemmOperands& operands) const {
   const Descriptions& at = *descriptions_;
-  void* const workspace = stream->Workspace(kWorkspaceBytes);
+  void* const workspace = stream->Workspace(kGemmWorkspaceBytes);
   const float alpha = 1, beta = gemm_.accumulate ? 1 : 0;
   std::lock_guard<std::mutex> lock(turn_);
   const void* const vector = operands.bias != nullptr ? operands.bias : operands.sums;
@@ -211,7 +211,7 @@ bool BlasProduct::Run(CudaStream* stream, int candidate, const GemmOperands& ope
       cublasLtMatmul(static_cast<cublasLtHandle_t>(stream->blas()), at.operation, &alpha,
                      operands.a, at.a, operands.b, at.b, &beta, operands.c, at.c, operands.c, at.c,
                      &at.algorithms[static_cast<size_t>(candidate)], workspace,
-                     static_cast<size_t>(kWorkspaceBytes), Handle(*stream));
+                     static_cast<size_t>(kGemmWorkspaceBytes), Handle(*stream));
   return status == CUBLAS_STATUS_SUCCESS;
 }
 

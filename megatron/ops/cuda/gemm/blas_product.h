@@ -21,10 +21,6 @@ class BlasProduct {
   // Number of candidates, which is enough for most products. A plan names one of them.
   static constexpr int kCandidates = 32;
 
-  // Bytes at the start of the stream's workspace that cuBLASLt uses. Hopper's kernels want this
-  // much to choose freely.
-  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-
   // `handle` is a cublasLtHandle_t. There may be no kernels. No kernel splits the sum so that its
   // order or rounding depends on which block is first: all repeat bit for bit.
   BlasProduct(void* handle, const Gemm& gemm, int most_candidates);

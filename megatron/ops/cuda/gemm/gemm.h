@@ -13,6 +13,10 @@
 
 namespace megatron::ops::cuda {
 
+// Bytes at the start of the stream's workspace that cuBLASLt uses. Hopper's kernels want this much
+// to choose freely.
+constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
+
 // Work that is fused into the product. GELU is cuBLASLt's: the approximation with tanh, of sums
 // that are not rounded.
 enum class GemmEpilogue {

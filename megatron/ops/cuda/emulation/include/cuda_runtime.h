@@ -60,6 +60,9 @@ X __shfl_xor_sync(unsigned mask, X x, int lanes) {
 
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __expf(float x) { return std::exp(x); }
+// Hardware multiplies by an approximate reciprocal, which is zero for the largest numbers.
+inline float __fdividef(float x, float y) { return std::fabs(y) > 0x1p126f ? x * 0 : x / y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 template <typename A, typename B>

@@ -1,0 +1,146 @@
+// Counts what a training step launches on a GPU, and the bytes of device memory that its kernels
+// read and write, so that neither grows unseen. The kernels' own code runs, on the CPU.
+#include "megatron/ops/cuda/op_traffic.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <ostream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "gtest/gtest.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+// The step is one micro-batch of 8 samples.
+constexpr int64_t kTokens = 8 * CountingSource::kLength, kHidden = 128;
+
+// What one op does in a step: bytes of activations a token, and bytes of all other memory (weights,
+// gradients, the workspace of sums).
+struct Traffic {
+  int64_t launches = 0;
+  double read = 0, written = 0;
+  int64_t other = 0;
+
+  Traffic& operator+=(const Traffic& more) {
+    launches += more.launches;
+    read += more.read;
+    written += more.written;
+    other += more.other;
+    return *this;
+  }
+  Traffic operator-(const Traffic& less) const {
+    return {launches - less.launches, read - less.read, written - less.written, other - less.other};
+  }
+  friend bool operator==(const Traffic& a, const Traffic& b) {
+    return a.launches == b.launches && a.read == b.read && a.written == b.written &&
+           a.other == b.other;
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Traffic& x) {
+  return out << absl::StrFormat("{%d, %g, %g, %d}", x.launches, x.read, x.written, x.other);
+}
+
+using Table = std::map<std::string, Traffic>;  // by op
+
+Traffic Sum(const Table& table) {
+  Traffic sum;
+  for (const auto& [op, traffic] : table) sum += traffic;
+  return sum;
+}
+
+void Print(const char* title, const Table& table) {
+  std::printf("%-32s %8s %14s %14s %12s\n", title, "launches", "read/token", "written/token",
+              "other bytes");
+  const auto row = [](const std::string& name, const Traffic& x) {
+    std::printf("%-32s %8d %14.1f %14.1f %12d\n", name.c_str(), static_cast<int>(x.launches),
+                x.read, x.written, static_cast<int>(x.other));
+  };
+  for (const auto& [op, traffic] : table) row(op, traffic);
+  row("sum", Sum(table));
+}
+
+// The ops of a step of a model with so many layers.
+Table OfStep(const ModelOptions& model, int64_t layers) {
+  TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
+  TransformerOptions& transformer = options.model.transformer;
+  transformer.num_layers = layers;
+  transformer.hidden_dropout = transformer.attention_dropout = 0;
+  LayoutRun how;
+  how.layout.micro_batch_size = 8;
+  how.steps = 1;
+  how.device = DeviceType::kCuda;
+  const ops::cuda::OpTraffic counted;
+  TrainOnLayout(options, how, CountingSource());
+  Table table;
+  for (const auto& [name, op] : counted.ops()) {
+    Traffic& traffic = table[name];
+    traffic.launches = op.launches;
+    for (const auto& [memory, bytes] : op.by_memory) {
+      if (absl::StartsWith(memory, "activations/")) {
+        traffic.read += static_cast<double>(bytes.read) / kTokens;
+        traffic.written += static_cast<double>(bytes.written) / kTokens;
+      } else {
+        traffic.other += bytes.read + bytes.written;
+      }
+    }
+  }
+  return table;
+}
+
+// What one layer more adds.
+Table OfLayer(const ModelOptions& model) {
+  const Table shorter = OfStep(model, 2), longer = OfStep(model, 3);
+  Table layer;
+  for (const auto& [op, traffic] : longer) {
+    const auto found = shorter.find(op);
+    const Traffic more = traffic - (found == shorter.end() ? Traffic() : found->second);
+    if (!(more == Traffic())) layer[op] = more;
+  }
+  return layer;
+}
+
+// The proportions of GPT-2, with heads of 32.
+ModelOptions Gpt2() {
+  ModelOptions model = SmallGpt2();
+  TransformerOptions& transformer = model.transformer;
+  transformer.dtype = DType::kBFloat16;
+  transformer.hidden_size = kHidden;
+  transformer.ffn_hidden_size = 4 * kHidden;
+  transformer.kv_channels = kHidden / transformer.num_attention_heads;
+  return model;
+}
+
+// Not of interest here: what is done once a step to the parameters, which have one tensor.
+Table WithoutOptimizer(Table table) {
+  table.erase("AdamWUpdate");
+  table.erase("SumOfSquares");
+  return table;
+}
+
+// A row of the residual stream has 256 bytes. Products have no bytes here.
+TEST(OpTrafficTest, ALayerOfGpt2LaunchesAndMovesNoMoreThanThis) {
+  const Table layer = WithoutOptimizer(OfLayer(Gpt2()));
+  Print("a layer of GPT-2", layer);
+  const Table want = {{"ActivationBackwardAndBias", {2, 2048, 1024, 69632}},
+                      {"ActivationForward", {1, 1024, 1024, 0}},
+                      {"AttentionBackward", {3, 2592, 768, 6216}},
+                      {"AttentionForward", {1, 768, 272, 36}},
+                      {"LinearActivationForward", {1, 0, 0, 0}},
+                      {"LinearBackwardInput", {4, 0, 0, 0}},
+                      {"LinearBackwardWeight", {6, 768, 0, 52224}},
+                      {"LinearForward", {3, 0, 0, 0}},
+                      {"NormBackward", {4, 1552, 512, 203264}},
+                      {"ResidualNormForward", {2, 1024, 1040, 1536}}};
+  EXPECT_EQ(layer, want);
+  EXPECT_EQ(Sum(layer).launches, 27);
+}
+
+}  // namespace
+}  // namespace megatron
