@@ -11,7 +11,7 @@
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
 # empty folder, which goes when the script ends. An environment is made once, in
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
-# There are four: transformers wants an older tokenizers than the one that ours are compared with, and
+# There are several: transformers wants an older tokenizers than the one that ours are compared with, and
 # whoever reads TensorBoard's files, those of W&B, MLflow and trackio, or machine code, needs neither.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/base/quantity.h"
 #include "megatron/pipeline/check_schedule.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "tools/pictures/lane_chart.h"

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "glog/logging.h"
+#include "megatron/base/quantity.h"
 #include "megatron/train/metrics/metric_table.h"
 #include "megatron/train/metrics/step_metrics.h"
 #include "megatron/train/trainer/run_plan.h"
