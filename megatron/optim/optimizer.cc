@@ -11,7 +11,7 @@ namespace megatron {
 namespace {
 
 // The numbers that all ranks add up before they decide about a step.
-enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kNumStatistics };
+enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kLogRequested, kNumStatistics };
 constexpr int64_t kCountOffset = 16;  // offset in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 24;
 
@@ -120,6 +120,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   if (values != nullptr) {
     values[kSumOfSquares] = values[kNonFinite] = 0;
     values[kStopRequested] = options.stop_requested ? 1 : 0;
+    values[kLogRequested] = options.log_requested ? 1 : 0;
   }
   sums_.StartSend(stream);
   ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
@@ -135,6 +136,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     result.grad_norm = std::sqrt(static_cast<double>(values[kSumOfSquares]));
     result.finite = values[kNonFinite] == 0 && std::isfinite(result.grad_norm);
     result.stop_requested = values[kStopRequested] != 0;
+    result.log_requested = values[kLogRequested] != 0;
   }
   result.applied = result.finite;
   if (!result.applied) return result;

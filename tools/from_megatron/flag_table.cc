@@ -450,6 +450,7 @@ constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
     "data.stories",
     "generation",
+    "logging.log_interval_seconds",
     "logging.metrics_file",
     "logging.pipeline_timeline_file",
     "logging.profile_dir",

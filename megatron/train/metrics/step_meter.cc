@@ -27,10 +27,12 @@ std::vector<NamedValue> LossesOf(const StepMetrics& step) {
 
 }  // namespace
 
-// Megatron logs each iteration that is a multiple of the interval, and the first one that the
-// program runs.
-bool StepMeter::IsLogged(int64_t iteration) const {
-  return iteration % options_.loop.log_interval == 0 || iteration == last_iteration_ + 1;
+// The first iteration of a program is slower than those that follow. Three show how fast a run will
+// be.
+bool StepMeter::IsLogged(int64_t iteration, bool requested) const {
+  constexpr int64_t kFirstIterations = 3;
+  return requested || iteration % options_.loop.log_interval == 0 ||
+         iteration <= last_iteration_ + kFirstIterations;
 }
 
 Speed StepMeter::SpeedOf(double seconds, double tokens, int64_t iteration) const {
@@ -103,7 +105,8 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   step.world_size = options_.num_ranks();
   step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), tokens, step.iteration);
   AddToInterval(step, elapsed);
-  if (IsLogged(step.iteration)) step.interval = FinishInterval(tokens, step.iteration);
+  if (IsLogged(step.iteration, report.update.log_requested))
+    step.interval = FinishInterval(tokens, step.iteration);
   return step;
 }
 

@@ -65,8 +65,8 @@ struct StepMetrics {
   // Memory by the ledger of the rank that writes, now and at its peak; set at iterations that are
   // logged.
   std::optional<int64_t> memory_bytes, peak_memory_bytes;
-  // Set at iterations that are logged: each multiple of logging.log_interval, and the first one of
-  // this program.
+  // Set at iterations that are logged: each multiple of train.log_interval, the first three of this
+  // program, and those that logging.log_interval_seconds asks for.
   std::optional<IntervalMetrics> interval;
   // The times at which the parts of the step's pipeline ran; null without
   // logging.pipeline_timeline_file. Valid until the next step.

@@ -183,6 +183,7 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   options.log_interval = training.log_interval();
   options.exit_interval = training.exit_interval();
   options.exit_duration_minutes = training.exit_duration_in_mins();
+  options.log_time = absl::Seconds(config.logging().log_interval_seconds());
   options.log_throughput = config.logging().log_throughput();
   options.metrics_file = config.logging().metrics_file();
   options.tensorboard_dir = config.logging().tensorboard_dir();

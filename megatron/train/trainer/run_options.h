@@ -26,8 +26,9 @@ struct LoopOptions {
   int64_t eval_interval = 0;  // 0: no evaluation
   int64_t eval_iters = 0;
   int64_t log_interval = 100;
-  int64_t exit_interval = 0;          // 0: never
-  int64_t exit_duration_minutes = 0;  // 0: never
+  absl::Duration log_time = absl::ZeroDuration();  // the most time between log lines; zero: any
+  int64_t exit_interval = 0;                       // 0: never
+  int64_t exit_duration_minutes = 0;               // 0: never
   bool log_throughput = false;
   std::string metrics_file;            // empty: none
   std::string tensorboard_dir;         // empty: none

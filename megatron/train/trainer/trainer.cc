@@ -340,8 +340,8 @@ void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
 }
 
-absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_requested,
-                                         const std::function<void()>& before_update) {
+absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
+                                         const std::function<StepRequests()>& before_update) {
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
@@ -368,9 +368,10 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
   }
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   rank_progress_->Enter(Phase::kSave);
+  StepRequests requests;
   if (before_update) {
     const TraceSpan span(stream_, "wait for checkpoint");
-    before_update();
+    requests = before_update();
   }
   rank_progress_->Enter(Phase::kUpdate);
   StepOptions step;
@@ -378,7 +379,8 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
   step.weight_decay = scheduler_.weight_decay();
   step.loss_scale = scaler_.scale();
   step.clip_grad = options_.clip_grad;
-  step.stop_requested = stop_requested;
+  step.stop_requested = requests.stop;
+  step.log_requested = requests.log;
   const TraceSpan update_span(stream_, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
   if (report.update.applied) data_parallel_->ShareWeights();

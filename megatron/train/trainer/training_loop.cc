@@ -49,6 +49,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       profile_(rank.profile, trainer->stream(), fs),
       first_iteration_(trainer->progress().iteration),
       meter_(run.options, run.speed, first_iteration_),
+      last_logged_(absl::Now()),
       metrics_(/*writers=*/{}, rank.console) {
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
@@ -123,11 +124,21 @@ ExitCode TrainingLoop::Train() {
   return test && code == kExitDone && !consensus_.Any(StopSignal() != 0) ? Test() : code;
 }
 
+// The first rank's clock decides for all.
+StepRequests TrainingLoop::Requests() const {
+  const absl::Duration most = options().loop.log_time;
+  StepRequests requests;
+  requests.stop = StopSignal() != 0;
+  requests.log = trainer_->groups().world.rank() == 0 && most > absl::ZeroDuration() &&
+                 absl::Now() - last_logged_ >= most;
+  return requests;
+}
+
 std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time start = absl::Now();
-  const bool stop = StopSignal() != 0;
-  const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, stop, [this] {
+  const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
+    return Requests();
   });
   if (!report.ok()) return Fail(StepError(report.status()));
   if (trainer_->progress().iteration == first_iteration_ + 1) {
@@ -140,6 +151,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
   metrics.pipeline = &trainer_->measured_pipeline();
   if (metrics.interval) {
+    last_logged_ = end;
     metrics.memory_bytes = rank_.profile.ledger->current_bytes();
     metrics.peak_memory_bytes = rank_.profile.ledger->peak_bytes();
   }

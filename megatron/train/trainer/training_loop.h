@@ -68,6 +68,8 @@ class TrainingLoop {
   RunStart MetricsStart() const;
   // Prints what the profile has to say, or why it could not be written.
   void PrintProfile(const absl::StatusOr<std::string>& profiled);
+  // Returns the requests of this rank in the step that is under way.
+  StepRequests Requests() const;
   // Each returns the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
@@ -95,6 +97,7 @@ class TrainingLoop {
   ProfileWindow profile_;
   int64_t first_iteration_ = 0;
   StepMeter meter_;
+  absl::Time last_logged_;  // time of the last log line; before the first one, the loop's start
   MetricsWriters metrics_;
   int64_t saving_iteration_ = -1;  // the iteration of the save that was started last
   // The iteration of the newest checkpoint; -1: none was saved or loaded in the directory of saves.
