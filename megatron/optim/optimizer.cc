@@ -6,6 +6,7 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -122,13 +123,16 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     values[kStopRequested] = options.stop_requested ? 1 : 0;
     values[kLogRequested] = options.log_requested ? 1 : 0;
   }
-  sums_.StartSend(stream);
-  ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
-    ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
-                      statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
-  });
-  groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
-  sums_.Fetch(stream);
+  {
+    const TraceSpan span(stream, TimeCategory::kOptimizer, "gradient norm");
+    sums_.StartSend(stream);
+    ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
+      ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
+                        statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+    });
+    groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
+    sums_.Fetch(stream);
+  }
   if (absl::Status status = groups.world.status(); !status.ok()) return status;
 
   StepResult result;
@@ -148,6 +152,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
 }
 
 void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
+  const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
   for (OptimizerRange& whole : optimizer_ranges_) {
     for (size_t i = 0; i < whole.segments.size(); ++i) {
       whole.segments[i].lr = static_cast<float>(options.lr);

@@ -80,6 +80,7 @@ IntervalMetrics StepMeter::FinishInterval(double tokens, int64_t iteration) {
   metrics.losses = finished.sums;
   for (NamedValue& mean : metrics.losses) mean.value /= static_cast<double>(finished.advanced);
   metrics.speed = SpeedOf(absl::ToDoubleSeconds(finished.elapsed) / iterations, tokens, iteration);
+  metrics.iterations = finished.advanced + finished.skipped;
   metrics.skipped_iterations = finished.skipped;
   metrics.nan_iterations = finished.nans;
   return metrics;

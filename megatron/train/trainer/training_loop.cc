@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
@@ -27,6 +28,11 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
   save.directory = options.save;
   save.keep = static_cast<int>(options.keep_last);
   return save;
+}
+
+RankTimesMeter::Place PlaceOf(const Trainer& trainer) {
+  const StagePlacement& placement = trainer.options().placement;
+  return {placement.stage, placement.stages};
 }
 
 // A step fails because of the data, or else because of another rank.
@@ -50,6 +56,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       first_iteration_(trainer->progress().iteration),
       meter_(run.options, run.speed, first_iteration_),
       last_logged_(absl::Now()),
+      times_meter_(rank.trace, PlaceOf(*trainer)),
       metrics_(/*writers=*/{}, rank.console) {
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
@@ -78,7 +85,15 @@ ExitCode TrainingLoop::Run() {
   // After a failure of this rank or another its device may never have done what it was given.
   if (trainer_->groups().world.status().ok() && rank_.failure->Get().ok())
     PrintProfile(profile_.Leave(trainer_->progress().iteration));
+  PrintCommunication();
   return code;
+}
+
+void TrainingLoop::PrintCommunication() {
+  const ProcessGroup& world = trainer_->groups().world;
+  if (world.size() == 1 || !world.status().ok() || !rank_.failure->Get().ok()) return;
+  const auto calls = GatherCalls(CallsOf(rank_.trace->Times()), world);
+  if (world.status().ok()) rank_.console->Print(FormatCommunicationTable(calls));
 }
 
 // Each rank that is profiled prints for itself.
@@ -154,6 +169,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     last_logged_ = end;
     metrics.memory_bytes = rank_.profile.ledger->current_bytes();
     metrics.peak_memory_bytes = rank_.profile.ledger->peak_bytes();
+    ReportTimes(&metrics);
   }
   metrics_.WriteStep(metrics);
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
@@ -162,6 +178,22 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     leaving = consensus_.Any(StopSignal() != 0);
   }
   return SaveOrLeave(leaving);
+}
+
+void TrainingLoop::ReportTimes(StepMetrics* metrics) {
+  RankTimes mine = times_meter_.Take();
+  mine.held_bytes = *metrics->memory_bytes;
+  mine.peak_bytes = *metrics->peak_memory_bytes;
+  for (const auto& [name, bytes] : rank_.profile.planned) mine.planned_bytes += bytes;
+  const Device device = trainer_->stream().device();
+  if (device.type == DeviceType::kCuda) {
+    const CudaDeviceFacts facts = CudaFacts(device.index);
+    mine.device_used_bytes = facts.total_bytes - facts.free_bytes;
+    mine.device_bytes = facts.total_bytes;
+  }
+  times_ = MakeTimeReport(GatherRankTimes(mine, trainer_->groups().world),
+                          metrics->interval->iterations);
+  AddTimes(times_, options().loop.timing_log_level, metrics);
 }
 
 std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
@@ -258,7 +290,7 @@ void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_vie
 }
 
 void TrainingLoop::StartSave() {
-  const TraceSpan span(trainer_->stream(), "start checkpoint");
+  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "start checkpoint");
   rank_.progress->Enter(Phase::kSave);
   const absl::Status status = FinishSave();
   if (!status.ok()) WarnOfFailedSave(status, "now");
@@ -269,7 +301,7 @@ void TrainingLoop::StartSave() {
 
 absl::Status TrainingLoop::FinishSave() {
   if (!writer_->in_progress()) return absl::OkStatus();
-  const TraceSpan span(trainer_->stream(), "finish checkpoint");
+  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "finish checkpoint");
   rank_.progress->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
   rank_.progress->Enter(Phase::kUpdate);
