@@ -323,15 +323,13 @@ absl::Status ComparePacked(Trainer* trainer, const RandomTokens& packed,
   for (int round = 0; round < Rounds(); ++round) {
     const int64_t first = trainer->progress().consumed_train_samples;
     absl::Status status;
-    packed_steps.push_back(
-        Seconds([&] { status = trainer->Step(packed, false, nullptr).status(); }));
+    packed_steps.push_back(Seconds([&] { status = trainer->Step(packed).status(); }));
     MEGATRON_RETURN_IF_ERROR(status);
     for (int64_t i = first; i < trainer->progress().consumed_train_samples; ++i) {
       tokens += static_cast<double>(packed.LengthOf(i));
       all_tokens += static_cast<double>(padded.LengthOf(i));
     }
-    padded_steps.push_back(
-        Seconds([&] { status = trainer->Step(padded, false, nullptr).status(); }));
+    padded_steps.push_back(Seconds([&] { status = trainer->Step(padded).status(); }));
     MEGATRON_RETURN_IF_ERROR(status);
   }
   const double share = Median(packed_steps) / Median(padded_steps);
@@ -355,7 +353,7 @@ absl::StatusOr<Times> MeasureTimes(Trainer* trainer, const RandomTokens& source,
                                    ThreadPool* pool) {
   Times times;
   absl::Status status;
-  auto step = [&] { status = trainer->Step(source, false, nullptr).status(); };
+  auto step = [&] { status = trainer->Step(source).status(); };
   step();
   for (Part& part : parts->parts()) part.run();
   // Steps and products take turns, so that changes in the machine's speed affect both.

@@ -56,6 +56,24 @@ const char* Name(Collective collective) {
   return "?";
 }
 
+double BusBandwidthFactor(Collective collective, int ranks) {
+  const double n = ranks;
+  switch (collective) {
+    case Collective::kAllReduce:
+      return 2 * (n - 1) / n;
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+    case Collective::kAllToAllV:
+      return (n - 1) / n;
+    case Collective::kBroadcast:
+    case Collective::kBarrier:
+    case Collective::kExchange:
+      return 1;
+  }
+  return 1;
+}
+
 std::string CollectiveCall::Describe() const {
   const std::string name = Name(collective);
   switch (collective) {

@@ -28,6 +28,11 @@ enum class Collective : uint8_t {
 const char* Name(ReduceOp op);            // "sum"
 const char* Name(Collective collective);  // "all-reduce"
 
+// Returns how many times the size of a call, as nccl-tests define it, a link has to carry of it in
+// the best algorithm. The size of a call is that of the whole tensor: of `out` for kAllGather, else
+// of what the rank gives.
+double BusBandwidthFactor(Collective collective, int ranks);
+
 // A message of an exchange: the tensor to send to `peer`, or to receive from it.
 struct Transfer {
   int peer = 0;

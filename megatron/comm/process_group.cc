@@ -1,7 +1,9 @@
 #include "megatron/comm/process_group.h"
 
 #include <numeric>
+#include <utility>
 
+#include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/host_staging.h"
@@ -65,6 +67,17 @@ bool Overlaps(const Tensor& a, const Tensor& b) {
   return a_begin < b_begin + b.bytes() && b_begin < a_begin + a.bytes();
 }
 
+// Returns the axis of a group with this name (process_groups.cc).
+TimeCategory CategoryOf(absl::string_view name) {
+  const absl::string_view axis = name.substr(0, name.find('-'));
+  if (axis == "tp") return TimeCategory::kTensorParallel;
+  if (axis == "cp") return TimeCategory::kContextParallel;
+  if (axis == "dp" || axis == "edp") return TimeCategory::kDataParallel;
+  if (axis == "pp" || axis == "embedding") return TimeCategory::kPipelineParallel;
+  if (axis == "ep" || axis == "etp") return TimeCategory::kExpertParallel;
+  return TimeCategory::kWorld;
+}
+
 int64_t BytesGiven(const CollectiveCall& call) {
   int64_t bytes = call.in.bytes();
   for (const Transfer& transfer : call.sends) bytes += transfer.tensor.bytes();
@@ -77,6 +90,11 @@ void CopyAlone(const Tensor& in, const Tensor& out, const Stream& stream) {
 }
 
 }  // namespace
+
+ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator)
+    : communicator_(std::move(communicator)) {
+  if (communicator_ != nullptr) category_ = CategoryOf(communicator_->name());
+}
 
 ProcessGroup ProcessGroup::ForPlanning(int size, int rank, const std::string& name) {
   CHECK(rank >= 0 && rank < size) << rank << " of " << size;
@@ -97,8 +115,8 @@ void ProcessGroup::Run(const CollectiveCall& call, const Stream& stream) const {
     if (!call.out.empty()) CopyAlone(call.in, call.out, stream);
     return;
   }
-  const TraceSpan span(stream, Name(call.collective),
-                       {{"group", communicator_->name()}, {"bytes", BytesGiven(call)}});
+  const TraceSpan span(stream, category_, Name(call.collective),
+                       TraceCall{communicator_->name(), size(), BytesGiven(call)});
   if (communicator_->TakesTensorsOf(stream.device().type)) {
     communicator_->Run(call, stream);
   } else {

@@ -24,13 +24,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "megatron/comm/collective.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
+#include "megatron/tensor/trace/time_category.h"
 
 namespace megatron {
 
@@ -39,8 +39,7 @@ class Communicator;
 class ProcessGroup {
  public:
   ProcessGroup() = default;
-  explicit ProcessGroup(std::shared_ptr<Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  explicit ProcessGroup(std::shared_ptr<Communicator> communicator);
   // Returns rank `rank` of a group of any size without its other ranks, for planning. It works on
   // meta streams only.
   static ProcessGroup ForPlanning(int size, int rank, const std::string& name);
@@ -80,6 +79,7 @@ class ProcessGroup {
   void Run(const CollectiveCall& call, const Stream& stream) const;
 
   std::shared_ptr<Communicator> communicator_;
+  TimeCategory category_ = TimeCategory::kWorld;  // the axis of the group, for traces
 };
 
 }  // namespace megatron

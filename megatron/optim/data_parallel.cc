@@ -89,6 +89,12 @@ int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
   return 0;
 }
 
+void DataParallel::WaitFor(int64_t job) {
+  if (lane_ == nullptr || job == 0) return;
+  const TraceSpan span(stream_, TimeCategory::kDataParallel, "wait for communication");
+  lane_->Wait(job);
+}
+
 void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream) {
   if (kind == kReduce) {
     Reduce(bucket_groups_[index], groups, stream);
@@ -179,7 +185,7 @@ void DataParallel::Acquire(int block, int next) {
     if (next != kNone && options_.overlap_param_gather)
       StartGather(buffers_->bucket_group_of(next));
   }
-  if (lane_ != nullptr) lane_->Wait(bucket_group.gather_job);
+  WaitFor(bucket_group.gather_job);
   if (shards_weights() && bucket_group.users++ == 0)
     Bind(&Parameter::data, bucket_group, bucket_group.weights.tensor);
 }
@@ -244,7 +250,7 @@ void DataParallel::StartReduce(int index) {
 void DataParallel::LimitReductions(size_t most) {
   for (; reductions_.size() > most; reductions_.erase(reductions_.begin())) {
     BucketGroup& bucket_group = bucket_groups_[reductions_.front().bucket_group];
-    if (lane_ != nullptr) lane_->Wait(reductions_.front().job);
+    WaitFor(reductions_.front().job);
     gradients_pool_.Free(&bucket_group.gradients);
     gradients_pool_.Free(&bucket_group.rounded);
   }
@@ -286,7 +292,7 @@ void DataParallel::FinalizeGradients() {
   for (BucketGroup& bucket_group : bucket_groups_) {
     bucket_group.reduced = false;
     bucket_group.ends = 0;
-    if (lane_ != nullptr) lane_->Wait(bucket_group.gather_job);
+    WaitFor(bucket_group.gather_job);
   }
   for (const FlatParameter& flat : buffers_->parameters()) SumPartialGradient(flat);
 }

@@ -110,6 +110,8 @@ class DataParallel : public WeightBlocks {
   // Gives the job, which concerns bucket group `index`, to the lane or runs it now. Returns the
   // lane's number for it, or 0.
   int64_t Submit(JobKind kind, int index, bool overlap);
+  // Waits until the lane has done the job; 0 is none.
+  void WaitFor(int64_t job);
   void Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream);
   void Reduce(const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream) const;

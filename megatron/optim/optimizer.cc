@@ -6,12 +6,13 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
 
 // The numbers that all ranks add up before they decide about a step.
-enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kNumStatistics };
+enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kLogRequested, kNumStatistics };
 constexpr int64_t kCountOffset = 16;  // offset in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 24;
 
@@ -120,14 +121,18 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   if (values != nullptr) {
     values[kSumOfSquares] = values[kNonFinite] = 0;
     values[kStopRequested] = options.stop_requested ? 1 : 0;
+    values[kLogRequested] = options.log_requested ? 1 : 0;
   }
-  sums_.StartSend(stream);
-  ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
-    ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
-                      statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
-  });
-  groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
-  sums_.Fetch(stream);
+  {
+    const TraceSpan span(stream, TimeCategory::kOptimizer, "gradient norm");
+    sums_.StartSend(stream);
+    ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
+      ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
+                        statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+    });
+    groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
+    sums_.Fetch(stream);
+  }
   if (absl::Status status = groups.world.status(); !status.ok()) return status;
 
   StepResult result;
@@ -135,6 +140,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     result.grad_norm = std::sqrt(static_cast<double>(values[kSumOfSquares]));
     result.finite = values[kNonFinite] == 0 && std::isfinite(result.grad_norm);
     result.stop_requested = values[kStopRequested] != 0;
+    result.log_requested = values[kLogRequested] != 0;
   }
   result.applied = result.finite;
   if (!result.applied) return result;
@@ -146,6 +152,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
 }
 
 void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
+  const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
   for (OptimizerRange& whole : optimizer_ranges_) {
     for (size_t i = 0; i < whole.segments.size(); ++i) {
       whole.segments[i].lr = static_cast<float>(options.lr);

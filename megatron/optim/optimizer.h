@@ -43,6 +43,8 @@ struct StepOptions {
   // True if this rank wants to stop after the step. It travels with the norm, so that all ranks
   // learn of it in the same step.
   bool stop_requested = false;
+  // Whether this rank wants the step to be logged; it travels likewise.
+  bool log_requested = false;
 };
 
 struct StepResult {
@@ -52,6 +54,7 @@ struct StepResult {
   bool applied = true;          // equal to `finite`: such gradients are never applied
   double grad_norm = 0;         // L2 norm of the unscaled gradients before clipping
   bool stop_requested = false;  // whether any rank requested it
+  bool log_requested = false;   // whether any rank requested it
 };
 
 class Optimizer {

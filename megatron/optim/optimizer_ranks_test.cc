@@ -250,7 +250,7 @@ TEST(OptimizerRanksTest, ExpertsAreSummedAndCountedInTheirOwnGrid) {
 }
 
 TEST(OptimizerRanksTest, RanksDecideAlike) {
-  // Rank 1 alone has a bad gradient in step 0 and wants to stop in step 1.
+  // Rank 1 alone has a bad gradient in step 0 and wants to stop in step 1, rank 0 alone to log step 2.
   EXPECT_THAT(RunRanks(2,
                        [&](int rank, const ProcessGroup& world) -> absl::Status {
                          ThreadPool pool(1);
@@ -265,11 +265,13 @@ TEST(OptimizerRanksTest, RanksDecideAlike) {
                          for (int step : {0, 1, 2}) {
                            StepOptions options;
                            options.stop_requested = step == 1 && rank == 1;
+                           options.log_requested = step == 2 && rank == 0;
                            MEGATRON_ASSIGN_OR_RETURN(
                                const StepResult result,
                                shard.model.optimizer->Step(options, groups, stream));
                            EXPECT_EQ(result.applied, step > 0);
                            EXPECT_EQ(result.stop_requested, step == 1);
+                           EXPECT_EQ(result.log_requested, step == 2);
                            grad[0] = good;
                          }
                          return absl::OkStatus();

@@ -54,6 +54,23 @@ const char* SpanName(ActionKind kind) {
   return "";
 }
 
+// Returns the name of Megatron's timer of an exchange.
+const char* ExchangeName(const Step& step) {
+  bool forward_send = false, backward_send = false, forward_recv = false, backward_recv = false;
+  for (const Message& message : step.sends)
+    (message.gradient ? backward_send : forward_send) = true;
+  for (const Message& message : step.receives)
+    (message.gradient ? backward_recv : forward_recv) = true;
+  const bool sends = forward_send || backward_send, receives = forward_recv || backward_recv;
+  if ((forward_send && backward_send) || (forward_recv && backward_recv))
+    return "forward-backward-send-forward-backward-recv";
+  if (!receives) return forward_send ? "forward-send" : "backward-send";
+  if (!sends) return forward_recv ? "forward-recv" : "backward-recv";
+  if (forward_send)
+    return forward_recv ? "forward-send-forward-recv" : "forward-send-backward-recv";
+  return forward_recv ? "backward-send-forward-recv" : "backward-send-backward-recv";
+}
+
 class Runner {
  public:
   Runner(const StagePlan& plan, Stage* stage, const ProcessGroup& pipeline, Arena* arena,
@@ -122,7 +139,8 @@ class Runner {
 
   void Act(const Step& step) {
     const auto [kind, microbatch, chunk] = step.action;
-    const TraceSpan span(stream_, SpanName(kind), microbatch, {{"chunk", chunk}});
+    const TraceSpan span(stream_, TimeCategory::kCompute, SpanName(kind), microbatch,
+                         {{"chunk", chunk}});
     const double start = timeline_ == nullptr ? 0 : Now();
     if (kind == ActionKind::kForward) {
       Forward(step);
@@ -159,6 +177,7 @@ class Runner {
 
   // Edges are tuples: each message is as many transfers as its edge has tensors.
   void Exchange(const Step& step) {
+    const TraceSpan span(stream_, TimeCategory::kPipelineParallel, ExchangeName(step));
     absl::InlinedVector<Transfer, 4> sends, receives;
     for (const Message& message : step.sends) {
       const auto specs = message.gradient ? stage_.InputSpecs(message.microbatch, message.chunk)

@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -214,6 +215,17 @@ TEST_F(PretrainGptTest, KilledAtAnyMomentItEndsWithTheSameBytes) {
     if (absl::EndsWith(file, ".bin")) {
       EXPECT_TRUE(killed[file] == bytes) << file << ", seed " << seed;
     }
+  }
+}
+
+TEST_F(PretrainGptTest, LogsTheFirstStepsAndThenByTheFirstRanksClock) {
+  for (const auto& [seconds, lines] :
+       std::vector<std::pair<const char*, int>>{{"0", 3}, {"1e-6", 12}}) {
+    const Outcome outcome =
+        Run({"--set=train.log_interval=1000", "--set=parallel.data_parallel_size=2",
+             absl::StrCat("--set=logging.log_interval_seconds=", seconds)});
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    EXPECT_EQ(CountOf(outcome.output, "elapsed time per iteration"), lines) << outcome.output;
   }
 }
 

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/collective.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
@@ -293,17 +294,19 @@ int64_t CommBenchResult::wrong() const {
 }
 
 double BusBandwidthFactor(BenchOperation operation, int ranks) {
-  const double n = ranks;
   switch (operation) {
     case BenchOperation::kAllReduce:
-      return 2 * (n - 1) / n;
+      return BusBandwidthFactor(Collective::kAllReduce, ranks);
     case BenchOperation::kAllGather:
+      return BusBandwidthFactor(Collective::kAllGather, ranks);
     case BenchOperation::kReduceScatter:
+      return BusBandwidthFactor(Collective::kReduceScatter, ranks);
     case BenchOperation::kAllToAll:
-      return (n - 1) / n;
+      return BusBandwidthFactor(Collective::kAllToAll, ranks);
     case BenchOperation::kBroadcast:
+      return BusBandwidthFactor(Collective::kBroadcast, ranks);
     case BenchOperation::kSendRecv:
-      return 1;
+      return BusBandwidthFactor(Collective::kExchange, ranks);
   }
   return 1;
 }

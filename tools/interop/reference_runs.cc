@@ -185,8 +185,7 @@ absl::StatusOr<ReferenceResult> Train(const ReferenceRun& run, const Stream& str
   ReferenceResult result;
   result.initial_weights = Weights(run, *trainer);
   for (int64_t i = 0; i < run.train_iters; ++i) {
-    MEGATRON_ASSIGN_OR_RETURN(const StepReport report,
-                              trainer->Step(source, /*stop_requested=*/false, nullptr));
+    MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer->Step(source));
     if (!report.update.applied) return absl::InternalError(run.name + " diverged");
     result.losses.push_back(static_cast<float>(report.loss));
     result.grad_norms.push_back(static_cast<float>(report.update.grad_norm));

@@ -6,12 +6,12 @@
 
 namespace megatron {
 
-Trace::Trace() = default;
+Trace::Trace(Clock clock) : clock_(std::move(clock)) {}
 Trace::~Trace() = default;
 
 Stream Trace::Follow(const Stream& stream, const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  tracers_.push_back(std::make_unique<Tracer>(this, stream, name));
+  tracers_.push_back(std::make_unique<Tracer>(this, stream, name, clock_));
   return stream.TracedBy(tracers_.back().get());
 }
 
@@ -34,6 +34,13 @@ std::vector<TracedStream> Trace::Stop() {
   return streams;
 }
 
+std::vector<StreamTimes> Trace::Times() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<StreamTimes> times;
+  for (const auto& tracer : tracers_) times.push_back(tracer->Times());
+  return times;
+}
+
 void CountInTrace(const Stream& stream, const char* name, int64_t value) {
   if (stream.tracer() != nullptr) stream.tracer()->Count(name, value);
 }
@@ -47,8 +54,13 @@ void TraceSpan::Begin(const char* name, int64_t number, TraceDetails details) {
   index_ = place.index;
 }
 
+void TraceSpan::Time(TimeCategory category, const char* name, const TraceCall* call) {
+  timed_ = tracer_->BeginTimed(category, name, call);
+}
+
 void TraceSpan::End() {
   if (recording_ != 0) tracer_->End({recording_, index_});
+  if (timed_.counts) tracer_->EndTimed(timed_);
 }
 
 }  // namespace megatron

@@ -126,6 +126,127 @@ TEST_F(TraceTest, StreamsOfOtherThreadsMayBeBusyWhenItStops) {
   thread.join();
 }
 
+// A clock that the test moves.
+class TimedSpanTest : public testing::Test {
+ protected:
+  TimedSpanTest() : pool_(1), plain_(Stream::Cpu(&pool_)), trace_([this] { return now_; }) {}
+
+  int64_t In(const StreamTimes& times, TimeCategory category) {
+    return times.by_category[static_cast<int>(category)];
+  }
+  static const SpanTotal& Named(const StreamTimes& times, const std::string& name) {
+    for (const SpanTotal& total : times.spans) {
+      if (total.name == name) return total;
+    }
+    ADD_FAILURE() << name;
+    static const SpanTotal none;
+    return none;
+  }
+
+  ThreadPool pool_;
+  Stream plain_;
+  int64_t now_ = 1000;
+  Trace trace_;
+};
+
+TEST_F(TimedSpanTest, AMomentCountsForTheInnermostAndASpanForItsWholeTime) {
+  const Stream stream = trace_.Follow(plain_, "compute");
+  now_ += 1;
+  {
+    const TraceSpan step(stream, TimeCategory::kOther, "step", 7);
+    now_ += 2;
+    const TraceSpan forward(stream, TimeCategory::kCompute, "forward", 0, {{"chunk", 0}});
+    now_ += 30;
+    const TraceSpan layer(stream, "layer", 3);
+    now_ += 10;
+    {
+      const std::string group = "tp-0";
+      const TraceSpan call(stream, TimeCategory::kTensorParallel, "all-reduce",
+                           TraceCall{group, 2, 64});
+      now_ += 400;
+    }
+    now_ += 5;
+    const StreamTimes during = trace_.Times().at(0);
+    EXPECT_EQ(In(during, TimeCategory::kCompute), 45);
+    EXPECT_EQ(Named(during, "forward").count, 0);
+  }
+  now_ += 5000;
+  const StreamTimes times = trace_.Times().at(0);
+  EXPECT_EQ(times.name, "compute");
+  EXPECT_EQ(In(times, TimeCategory::kHost), 5001);
+  EXPECT_EQ(In(times, TimeCategory::kOther), 2);
+  EXPECT_EQ(In(times, TimeCategory::kCompute), 45);
+  EXPECT_EQ(In(times, TimeCategory::kTensorParallel), 400);
+  EXPECT_EQ(Named(times, "step").nanoseconds, 447);
+  EXPECT_EQ(Named(times, "forward").nanoseconds, 445);
+  EXPECT_EQ(Named(times, "all-reduce").bytes, 64);
+  EXPECT_EQ(Named(times, "all-reduce").group, "tp-0");
+  EXPECT_EQ(times.spans.size(), 3u);
+}
+
+TEST_F(TimedSpanTest, NothingIsToldApartWithinAnEvaluation) {
+  const Stream stream = trace_.Follow(plain_, "compute");
+  {
+    const TraceSpan evaluate(stream, TimeCategory::kEvaluation, "evaluate");
+    now_ += 3;
+    const TraceSpan forward(stream, TimeCategory::kCompute, "forward", 0);
+    now_ += 40;
+  }
+  const TraceSpan forward(stream, TimeCategory::kCompute, "forward", 0);
+  now_ += 500;
+  const StreamTimes times = trace_.Times().at(0);
+  EXPECT_EQ(In(times, TimeCategory::kEvaluation), 43);
+  EXPECT_EQ(In(times, TimeCategory::kCompute), 500);
+}
+
+TEST_F(TraceTest, TimesAreReadWhileOtherThreadsAreInSpans) {
+  const Stream stream = trace_.Follow(plain_, "compute");
+  const Stream beside = Trace::FollowBeside(stream, plain_, "communication");
+  std::atomic<bool> stop{false};
+  std::thread thread([&] {
+    const std::string group = "dp-0";
+    for (int64_t i = 0; !stop; ++i)
+      const TraceSpan span(beside, TimeCategory::kDataParallel, i % 2 == 0 ? "all-gather" : "send",
+                           TraceCall{group, 2, i});
+  });
+  int64_t last = 0;
+  for (int i = 0; i < 100 || last == 0; ++i) {
+    const std::vector<StreamTimes> times = trace_.Times();
+    ASSERT_EQ(times.size(), 2u);
+    const int64_t now = times[1].by_category[static_cast<int>(TimeCategory::kDataParallel)];
+    EXPECT_GE(now, last);
+    last = now;
+  }
+  stop = true;
+  thread.join();
+}
+
+// More marks than are kept between two readings.
+TEST_F(TraceTest, ADevicesSpansAreTimedByItsEvents) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "there is no GPU";
+  CudaStream cuda(0);
+  const Stream stream = trace_.Follow(Stream::Cuda(0, &cuda), "compute");
+  {
+    const TraceSpan step(stream, TimeCategory::kOther, "step", 1);
+    for (int i = 0; i < 300; ++i) {
+      const TraceSpan span(stream, TimeCategory::kCompute, "forward", i);
+      if (i % 100 == 0) Work();
+    }
+  }
+  cuda.Synchronize();
+  const StreamTimes times = trace_.Times().at(0);
+  ASSERT_EQ(times.spans.size(), 2u);
+  EXPECT_EQ(times.spans[0].name, "step");
+  EXPECT_EQ(times.spans[0].count, 1);
+  EXPECT_EQ(times.spans[1].count, 300);
+  const int64_t compute = times.by_category[static_cast<int>(TimeCategory::kCompute)];
+  EXPECT_EQ(times.spans[1].nanoseconds, compute);
+  EXPECT_EQ(times.spans[0].nanoseconds,
+            compute + times.by_category[static_cast<int>(TimeCategory::kOther)]);
+  if (CudaFacts(0).name != kEmulatedDeviceName) return;
+  EXPECT_GE(compute, 3 * 2'000'000);
+}
+
 // The emulated device has done its work when the call returns: its times lie within the host's.
 TEST_F(TraceTest, SpansOfADeviceAreTimedOnItsStreamToo) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "there is no GPU";

@@ -19,6 +19,16 @@ std::string Text(const TracedSpan& span) {
 
 }  // namespace
 
+Tracer::Tracer(Trace* trace, const Stream& stream, const std::string& name,
+               const Trace::Clock& clock)
+    : trace_(trace),
+      stream_(stream),
+      name_(name),
+      clock_(clock),
+      times_(TimeCategory::kHost, on_device() ? 0 : Moment()) {
+  if (on_device()) marks_ = std::make_unique<DeviceMarks>(stream);
+}
+
 void Tracer::Start(int64_t recording, Clock::time_point zero) {
   const std::lock_guard<std::mutex> lock(mutex_);
   zero_ = zero;
@@ -98,6 +108,50 @@ void Tracer::End(const Place& place) {
 void Tracer::Count(const char* name, int64_t value) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (recording() != 0) traced_.counts.push_back({name, Now(), value});
+}
+
+int64_t Tracer::Moment() const {
+  if (clock_) return clock_();
+  return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+}
+
+TimedSpan Tracer::BeginTimed(TimeCategory category, const char* name, const TraceCall* call) {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  TimedSpan span;
+  if (category_ == TimeCategory::kEvaluation) return span;
+  span.counts = true;
+  span.outer = std::exchange(category_, category);
+  span.place = times_.Find(name, call);
+  if (call != nullptr) span.bytes = call->bytes;
+  if (on_device()) {
+    span.begin = marks_->Begin(category, &times_);
+  } else {
+    span.begin = Moment();
+    times_.Turn(span.begin, category);
+  }
+  return span;
+}
+
+void Tracer::EndTimed(const TimedSpan& span) {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  category_ = span.outer;
+  if (on_device()) {
+    marks_->End(span.outer, {span.place, span.begin, span.bytes}, &times_);
+    return;
+  }
+  const int64_t now = Moment();
+  times_.Turn(now, span.outer);
+  times_.Add(span.place, now - span.begin, span.bytes);
+}
+
+StreamTimes Tracer::Times() {
+  const std::lock_guard<std::mutex> lock(times_mutex_);
+  if (on_device()) {
+    marks_->Read(&times_);
+  } else {
+    times_.Turn(Moment(), times_.category());
+  }
+  return {name_, times_.by_category(), times_.Totals()};
 }
 
 }  // namespace megatron

@@ -9,9 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/stream.h"
+#include "megatron/tensor/trace/device_marks.h"
+#include "megatron/tensor/trace/span_times.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -20,8 +23,8 @@ class Tracer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Tracer(Trace* trace, const Stream& stream, const std::string& name)
-      : trace_(trace), stream_(stream), name_(name) {}
+  // `clock` is null for the machine's.
+  Tracer(Trace* trace, const Stream& stream, const std::string& name, const Trace::Clock& clock);
 
   Trace* trace() const { return trace_; }
 
@@ -39,6 +42,10 @@ class Tracer {
   void End(const Place& place);
   void Count(const char* name, int64_t value);
 
+  TimedSpan BeginTimed(TimeCategory category, const char* name, const TraceCall* call);
+  void EndTimed(const TimedSpan& span);
+  StreamTimes Times();
+
  private:
   struct Moments {
     explicit Moments(int device) : begin(device, true), end(device, true) {}
@@ -47,12 +54,15 @@ class Tracer {
 
   bool on_device() const { return stream_.device().type == DeviceType::kCuda; }
   int64_t Now() const { return std::chrono::nanoseconds(Clock::now() - zero_).count(); }
+  // Returns the time by the clock of timed spans.
+  int64_t Moment() const;
   void EndOpenSpans();
   void ReadDeviceTimes();
 
   Trace* const trace_;
   const Stream stream_;
   const std::string name_;
+  const Trace::Clock clock_;
   std::atomic<int64_t> recording_{0};
 
   std::mutex mutex_;  // Start and Stop may come while another thread is in a span
@@ -61,6 +71,11 @@ class Tracer {
   std::deque<Moments> moments_;      // one entry a span; kept for the next recording
   std::unique_ptr<CudaEvent> base_;  // reached at base_time_
   int64_t base_time_ = 0;
+
+  std::mutex times_mutex_;                       // Times may come while another thread is in a span
+  TimeCategory category_ = TimeCategory::kHost;  // category of the work that is given now
+  SpanTimes times_;
+  std::unique_ptr<DeviceMarks> marks_;  // null on the host
 };
 
 }  // namespace megatron

@@ -228,7 +228,7 @@ class LayoutRank {
       if (how_.eval_interval > 0 && i > 0 && i % how_.eval_interval == 0) {
         MEGATRON_RETURN_IF_ERROR(trainer_->Evaluate(source, 1).status());
       }
-      MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source, false, nullptr));
+      MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source));
       outcome->losses.push_back(report.loss);
       outcome->norms.push_back(report.update.grad_norm);
       outcome->balances.push_back(report.load_balancing_loss);

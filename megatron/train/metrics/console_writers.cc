@@ -1,12 +1,23 @@
 #include "megatron/train/metrics/console_writers.h"
 
+#include <string>
+
 #include "megatron/train/metrics/log_line.h"
 #include "megatron/train/metrics/progress_bar.h"
+#include "megatron/train/metrics/time_report.h"
 
 namespace megatron {
 
 absl::Status LogLineWriter::WriteStep(const StepMetrics& step) {
-  if (step.interval.has_value()) console_.PrintLine(FormatLogLine(step));
+  if (!step.interval.has_value()) return absl::OkStatus();
+  console_.PrintLine(FormatLogLine(step));
+  if (step.times == nullptr) return absl::OkStatus();
+  console_.PrintLine(FormatTimeLine(*step.times));
+  const int64_t peak_bytes = PeakBytes(*step.times);
+  if (peak_bytes > peak_bytes_) console_.PrintLine(FormatMemoryLine(*step.times));
+  peak_bytes_ = peak_bytes;
+  const std::string timers = FormatTimers(*step.times, level_, option_);
+  if (!timers.empty()) console_.PrintLine(timers);
   return absl::OkStatus();
 }
 

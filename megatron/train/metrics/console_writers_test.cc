@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/train/metrics/log_line.h"
+#include "megatron/train/metrics/time_report.h"
 
 namespace megatron {
 namespace {
@@ -38,7 +39,7 @@ std::string StdoutOf(const std::function<void()>& body) {
 TEST(LogLineWriterTest, PrintsTheStepsThatAreLogged) {
   RankProgress progress;
   RankConsole console(/*prints=*/true, &progress);
-  LogLineWriter writer(&console);
+  LogLineWriter writer(&console, /*timing_log_level=*/0, TimerOption::kMinMax);
   StepMetrics step = Step();
   EXPECT_EQ(StdoutOf([&] { EXPECT_THAT(writer.WriteStep(step), IsOk()); }), "");
   step.interval.emplace();
@@ -47,10 +48,37 @@ TEST(LogLineWriterTest, PrintsTheStepsThatAreLogged) {
             FormatLogLine(step) + "\n");
 }
 
+TimeReport Report(int64_t peak_bytes) {
+  RankTimes times;
+  times.by_category[static_cast<int>(TimeCategory::kCompute)] = 1'000'000;
+  times.timers[TimerOfSpan("optimizer")] = 500'000;
+  times.peak_bytes = peak_bytes;
+  return MakeTimeReport({times}, /*iterations=*/1);
+}
+
+TEST(LogLineWriterTest, TimesStandBelowTheLineAndMemoryWhereItsPeakHasRisen) {
+  RankProgress progress;
+  RankConsole console(/*prints=*/true, &progress);
+  LogLineWriter writer(&console, /*timing_log_level=*/1, TimerOption::kMax);
+  StepMetrics step = Step();
+  step.interval.emplace();
+  const auto printed = [&](const TimeReport& report) {
+    step.times = &report;
+    return StdoutOf([&] { EXPECT_THAT(writer.WriteStep(step), IsOk()); });
+  };
+  const TimeReport first = Report(1000), higher = Report(2000);
+  const std::string log = FormatLogLine(step) + "\n", times = FormatTimeLine(first) + "\n",
+                    timers = FormatTimers(first, 1, TimerOption::kMax) + "\n";
+  EXPECT_THAT(timers, HasSubstr("optimizer"));
+  EXPECT_EQ(printed(first), log + times + FormatMemoryLine(first) + "\n" + timers);
+  EXPECT_EQ(printed(first), log + times + timers);
+  EXPECT_EQ(printed(higher), log + times + FormatMemoryLine(higher) + "\n" + timers);
+}
+
 TEST(LogLineWriterTest, PrintsEvaluations) {
   RankProgress progress;
   RankConsole console(/*prints=*/true, &progress);
-  LogLineWriter writer(&console);
+  LogLineWriter writer(&console, /*timing_log_level=*/0, TimerOption::kMinMax);
   EvaluationMetrics evaluation;
   evaluation.iteration = 6;
   EXPECT_EQ(StdoutOf([&] { EXPECT_THAT(writer.WriteEvaluation(evaluation), IsOk()); }),

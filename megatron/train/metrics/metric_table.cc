@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/train/metrics/timers.h"
 
 namespace megatron {
 namespace {
@@ -33,6 +34,42 @@ constexpr Metric kMeasures[] = {
     {"z_loss", "z_loss", "", kIterations, kStep, "experts",
      "Mean square of the routers' log-sum-exp, without its coefficient."},
 };
+
+constexpr Metric Share(const char* name, const char* help) {
+  return {name, name, "share of time", kIterations, kLogLine, "where the time goes", help};
+}
+
+// Indexed by TimeCategory.
+constexpr Metric kShares[] = {
+    Share("share/other", "Work within steps that is not told apart."),
+    Share("share/compute", "Forward and backward passes."),
+    Share("share/tp", "Calls of tensor-parallel groups for which computing waits."),
+    Share("share/cp", "Calls of context-parallel groups for which computing waits."),
+    Share("share/ep", "Calls of expert-parallel groups for which computing waits."),
+    Share("share/dp", "Calls of data-parallel groups for which computing waits."),
+    Share("share/pp", "Exchanges between pipeline stages, as far as they are not waiting."),
+    Share("share/world", "Calls of all ranks, which decide about a step together."),
+    Share("share/bubble",
+          "Waiting for other stages of the pipeline: the time by which calls take longer than the "
+          "fastest one of their size."),
+    Share("share/optimizer", "The norm of the gradients, and the update."),
+    Share("share/data", "Packing samples, and waiting for those who read them."),
+    Share("share/checkpoint", "Saving, as far as training waits for it."),
+    Share("share/evaluation", "Evaluations."),
+    Share("share/host", "What happens between steps: decisions, metrics and what is printed."),
+};
+static_assert(sizeof(kShares) / sizeof(kShares[0]) == kNumTimeCategories);
+
+// Megatron's timers as metrics.
+const std::vector<Metric>& TimerMetrics() {
+  static const auto* const metrics = [] {
+    auto* const timers = new std::vector<Metric>;
+    for (const Timer& timer : Timers())
+      timers->push_back({"", timer.tag, "s", kIterations, kLogLine, "", timer.help});
+    return timers;
+  }();
+  return *metrics;
+}
 
 }  // namespace
 
@@ -171,6 +208,27 @@ const Metric kPeakMemory = {"",
                             "memory",
                             "The most memory that the last rank has held for these."};
 
+const Metric kCommunicationShare =
+    Share("share/all-communication", "All of the communication for which computing waits.");
+const Metric kHiddenShare =
+    Share("share/hidden-communication",
+          "Communication while a rank computes, as a share beside all others.");
+const Metric kSlowestRank = {
+    "slowest-rank",
+    "slowest-rank",
+    "",
+    kIterations,
+    kLogLine,
+    "",
+    "Number of the rank whose own work takes longest beside that of the ranks of its stage."};
+const Metric kSlowestExcess = {"slowest-rank-excess",
+                               "slowest-rank-excess",
+                               "share",
+                               kIterations,
+                               kLogLine,
+                               "slowest rank",
+                               "Share by which its work takes longer than their median."};
+
 const Metric kPerplexity = {"lm loss validation ppl",
                             "lm loss validation ppl",
                             "",
@@ -191,8 +249,14 @@ absl::Span<const Metric* const> AllMetrics() {
           &metric::kLossScale, &metric::kBatchSize, &metric::kSkipped, &metric::kElapsed,
           &metric::kIterationTime, &metric::kTokensPerSecond, &metric::kTflops,
           &metric::kThroughput, &metric::kMfu, &metric::kWorldSize, &metric::kSkippedIterations,
-          &metric::kNanIterations, &metric::kMemory, &metric::kPeakMemory, &metric::kPerplexity})
+          &metric::kNanIterations, &metric::kMemory, &metric::kPeakMemory})
       metrics->push_back(metric);
+    for (const Metric& share : kShares) metrics->push_back(&share);
+    for (const Metric* metric : {&metric::kCommunicationShare, &metric::kHiddenShare,
+                                 &metric::kSlowestRank, &metric::kSlowestExcess})
+      metrics->push_back(metric);
+    for (const Metric& timer : TimerMetrics()) metrics->push_back(&timer);
+    metrics->push_back(&metric::kPerplexity);
     return metrics;
   }();
   return *all;
@@ -203,6 +267,15 @@ absl::Span<const Metric> ModelMeasures() { return kMeasures; }
 const Metric* FindMeasure(absl::string_view name) {
   for (const Metric& measure : kMeasures) {
     if (measure.key == name) return &measure;
+  }
+  return nullptr;
+}
+
+const Metric& ShareMetric(TimeCategory category) { return kShares[static_cast<int>(category)]; }
+
+const Metric* FindTimer(absl::string_view tag) {
+  for (const Metric& timer : TimerMetrics()) {
+    if (timer.tag == tag) return &timer;
   }
   return nullptr;
 }

@@ -10,11 +10,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "megatron/tensor/trace/time_category.h"
 
 namespace megatron {
 
 // The times at which TensorBoard gets the value. metrics.jsonl has the values of steps at every
-// step.
+// step, and those of log lines at the steps that are logged.
 enum class MetricRate { kEachStep, kEachLogLine, kEachEvaluation };
 
 enum class MetricAxis {
@@ -39,7 +40,8 @@ extern const Metric kIteration, kConsumedSamples, kLearningRate, kGradNorm, kPar
     kLossScale, kBatchSize, kSkipped, kElapsed, kIterationTime, kTokensPerSecond, kTflops,
     kThroughput, kMfu;
 // Values of the steps that are logged.
-extern const Metric kWorldSize, kSkippedIterations, kNanIterations, kMemory, kPeakMemory;
+extern const Metric kWorldSize, kSkippedIterations, kNanIterations, kMemory, kPeakMemory,
+    kCommunicationShare, kHiddenShare, kSlowestRank, kSlowestExcess;
 // Values of evaluations, besides the measures of the model.
 extern const Metric kPerplexity;
 
@@ -52,6 +54,11 @@ absl::Span<const Metric* const> AllMetrics();
 absl::Span<const Metric> ModelMeasures();
 // Returns the one with this name; null if there is none.
 const Metric* FindMeasure(absl::string_view name);
+
+// Returns the share of time that goes into the category, "share/compute".
+const Metric& ShareMetric(TimeCategory category);
+// Returns the timer with this tag, "optimizer-time"; null if there is none.
+const Metric* FindTimer(absl::string_view tag);
 
 // Returns the name of a measure's mean over an evaluation: "lm loss validation".
 std::string EvaluationName(absl::string_view measure, bool on_test_set);

@@ -42,7 +42,8 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
   if (!options.tensorboard_dir.empty())
     writers.push_back(std::make_unique<TensorboardWriter>(fs, options.tensorboard_dir, start));
   writers.push_back(std::make_unique<ProgressBarWriter>(console));
-  writers.push_back(std::make_unique<LogLineWriter>(console));
+  writers.push_back(std::make_unique<LogLineWriter>(console, options.timing_log_level,
+                                                    options.timing_log_option));
   if (!options.pipeline_timeline_file.empty()) {
     writers.push_back(std::make_unique<PipelineTimelineWriter>(fs, options.pipeline_timeline_file));
   }

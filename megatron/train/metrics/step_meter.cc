@@ -27,10 +27,12 @@ std::vector<NamedValue> LossesOf(const StepMetrics& step) {
 
 }  // namespace
 
-// Megatron logs each iteration that is a multiple of the interval, and the first one that the
-// program runs.
-bool StepMeter::IsLogged(int64_t iteration) const {
-  return iteration % options_.loop.log_interval == 0 || iteration == last_iteration_ + 1;
+// The first iteration of a program is slower than those that follow. Three show how fast a run will
+// be.
+bool StepMeter::IsLogged(int64_t iteration, bool requested) const {
+  constexpr int64_t kFirstIterations = 3;
+  return requested || iteration % options_.loop.log_interval == 0 ||
+         iteration <= last_iteration_ + kFirstIterations;
 }
 
 Speed StepMeter::SpeedOf(double seconds, double tokens, int64_t iteration) const {
@@ -78,6 +80,7 @@ IntervalMetrics StepMeter::FinishInterval(double tokens, int64_t iteration) {
   metrics.losses = finished.sums;
   for (NamedValue& mean : metrics.losses) mean.value /= static_cast<double>(finished.advanced);
   metrics.speed = SpeedOf(absl::ToDoubleSeconds(finished.elapsed) / iterations, tokens, iteration);
+  metrics.iterations = finished.advanced + finished.skipped;
   metrics.skipped_iterations = finished.skipped;
   metrics.nan_iterations = finished.nans;
   return metrics;
@@ -103,7 +106,8 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   step.world_size = options_.num_ranks();
   step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), tokens, step.iteration);
   AddToInterval(step, elapsed);
-  if (IsLogged(step.iteration)) step.interval = FinishInterval(tokens, step.iteration);
+  if (IsLogged(step.iteration, report.update.log_requested))
+    step.interval = FinishInterval(tokens, step.iteration);
   return step;
 }
 

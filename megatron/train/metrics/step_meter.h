@@ -42,7 +42,7 @@ class StepMeter {
     absl::Duration elapsed = absl::ZeroDuration();
   };
 
-  bool IsLogged(int64_t iteration) const;
+  bool IsLogged(int64_t iteration, bool requested) const;
   Speed SpeedOf(double seconds, double tokens, int64_t iteration) const;
   void AddToInterval(const StepMetrics& step, absl::Duration elapsed);
   IntervalMetrics FinishInterval(double tokens, int64_t iteration);

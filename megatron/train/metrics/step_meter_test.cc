@@ -81,19 +81,21 @@ TEST(StepMeterTest, TellsLossesFromOtherValues) {
   EXPECT_EQ(step.interval->losses[0].name, "lm loss");
 }
 
-TEST(StepMeterTest, LogsTheFirstIterationAndEachIntervalsLast) {
+TEST(StepMeterTest, LogsTheFirstIterationsEachIntervalsLastAndThoseRequested) {
   const RunOptions options = Options();
-  StepMeter meter(options, {}, /*last_iteration=*/5);
-  for (int64_t iteration = 6; iteration <= 13; ++iteration) {
-    EXPECT_EQ(MeasureStep(&meter, iteration, Report(3)).interval.has_value(),
-              iteration == 6 || iteration % 4 == 0)
+  StepMeter meter(options, {}, /*last_iteration=*/6);
+  for (int64_t iteration = 7; iteration <= 21; ++iteration) {
+    StepReport report = Report(3);
+    report.update.log_requested = iteration == 14;
+    EXPECT_EQ(MeasureStep(&meter, iteration, report).interval.has_value(),
+              iteration <= 9 || iteration == 14 || iteration % 4 == 0)
         << iteration;
   }
 }
 
 TEST(StepMeterTest, AnIntervalsMeansLeaveSkippedIterationsOut) {
   const RunOptions options = Options();
-  StepMeter meter(options, {}, /*last_iteration=*/-1);
+  StepMeter meter(options, {}, /*last_iteration=*/-3);
   MeasureStep(&meter, 1, Report(1), 1);
   MeasureStep(&meter, 2, Report(100, /*finite=*/false), 2);
   MeasureStep(&meter, 3, Report(kInf, /*finite=*/false), 3);

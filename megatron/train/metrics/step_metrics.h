@@ -3,16 +3,19 @@
 #ifndef MEGATRON_TRAIN_METRICS_STEP_METRICS_H_
 #define MEGATRON_TRAIN_METRICS_STEP_METRICS_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "megatron/tensor/trace/time_category.h"
 
 namespace megatron {
 
 struct MeasuredSchedule;
+struct TimeReport;
 
 // The name of `loss` below in the log line and in files, which is Megatron's.
 constexpr char kLmLossName[] = "lm loss";
@@ -41,8 +44,20 @@ struct IntervalMetrics {
   // Means of the losses over the iterations that were not skipped; empty if all were.
   std::vector<NamedValue> losses;
   Speed speed;
+  int64_t iterations = 0;
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;  // skipped ones whose loss was not finite
+};
+
+// Where the time since the last log line went, with evaluations and saves: shares from 0 to 1, as
+// means over ranks. Unset: no rank has such communication.
+struct TimeShares {
+  std::array<std::optional<double>, kNumTimeCategories> categories;  // their sum is 1
+  std::optional<double> communication;                               // of all groups together
+  std::optional<double> hidden;  // communication beside computing, which is in no category
+  // The rank whose own work takes longest beside that of its peers, and by which share it does.
+  std::optional<int64_t> slowest_rank;
+  std::optional<double> slowest_excess;
 };
 
 struct StepMetrics {
@@ -65,9 +80,14 @@ struct StepMetrics {
   // Memory by the ledger of the rank that writes, now and at its peak; set at iterations that are
   // logged.
   std::optional<int64_t> memory_bytes, peak_memory_bytes;
-  // The values of iterations that are logged: each multiple of logging.log_interval, and the first
-  // one of this program.
+  // The values of iterations that are logged: each multiple of train.log_interval, the first three
+  // of this program, and those that logging.log_interval_seconds asks for.
   std::optional<IntervalMetrics> interval;
+  TimeShares time_shares;  // set at iterations that are logged
+  // All of the ranks' times; null at iterations that are not logged. Valid until the next step.
+  const TimeReport* times = nullptr;
+  // Megatron's timers: TensorBoard's name and seconds per iteration, by logging.timing_log_level.
+  std::vector<NamedValue> timers = {};
   // The times at which the parts of the step's pipeline ran; null without
   // logging.pipeline_timeline_file. Valid until the next step.
   const MeasuredSchedule* pipeline = nullptr;

@@ -34,6 +34,12 @@ void VisitValues(Step& step, const Visitor& visit) {
   visit(metric::kTokensPerSecond, step.speed.tokens_per_second);
   visit(metric::kTflops, step.speed.model_tflops);
   visit(metric::kMfu, step.speed.mfu);
+  for (int i = 0; i < kNumTimeCategories; ++i)
+    visit(ShareMetric(static_cast<TimeCategory>(i)), step.time_shares.categories[i]);
+  visit(metric::kCommunicationShare, step.time_shares.communication);
+  visit(metric::kHiddenShare, step.time_shares.hidden);
+  visit(metric::kSlowestRank, step.time_shares.slowest_rank);
+  visit(metric::kSlowestExcess, step.time_shares.slowest_excess);
 }
 
 }  // namespace megatron

@@ -195,6 +195,8 @@ absl::Status TensorboardWriter::WriteStep(const StepMetrics& step) {
     if (step.world_size > 0) Add(metric::kWorldSize, static_cast<double>(step.world_size));
     Add(metric::kSkippedIterations, static_cast<double>(step.interval->skipped_iterations));
     Add(metric::kNanIterations, static_cast<double>(step.interval->nan_iterations));
+    for (const NamedValue& timer : step.timers)
+      AddNamed(timer.name, FindTimer(timer.name), timer.value);
     if (step.memory_bytes) Add(metric::kMemory, static_cast<double>(*step.memory_bytes));
     if (step.peak_memory_bytes)
       Add(metric::kPeakMemory, static_cast<double>(*step.peak_memory_bytes));

@@ -180,6 +180,9 @@ TEST_F(TensorboardWriterTest, AStepThatIsLoggedHasMore) {
   step.params_norm = 7;
   step.num_zeros = 9;
   step.speed.mfu = 0.5;
+  step.time_shares.categories[static_cast<int>(TimeCategory::kCompute)] = 0.75;
+  step.time_shares.slowest_rank = 5;
+  step.timers = {{"optimizer-time", 0.25}};
   ASSERT_THAT(OpenAt(0)->WriteStep(step), IsOk());
   const Curves curves = AllPoints(Events());
   for (const auto& [tag, value] : std::map<std::string, float>{{"world-size", 2},
@@ -190,10 +193,14 @@ TEST_F(TensorboardWriterTest, AStepThatIsLoggedHasMore) {
                                                                {"load_balancing_loss", 1.5},
                                                                {"params-norm", 7},
                                                                {"num-zeros", 9},
-                                                               {"mfu", 0.5}}) {
+                                                               {"mfu", 0.5},
+                                                               {"share/compute", 0.75},
+                                                               {"slowest-rank", 5},
+                                                               {"optimizer-time", 0.25}}) {
     ASSERT_THAT(curves, Contains(Key(tag)));
     EXPECT_THAT(curves.at(tag), ElementsAre(Pair(1, value))) << tag;
   }
+  EXPECT_THAT(curves, Not(Contains(Key("share/tp"))));
 }
 
 TEST_F(TensorboardWriterTest, EvaluationsHaveLossesAndPerplexities) {

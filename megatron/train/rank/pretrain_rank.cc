@@ -36,7 +36,7 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
     cuda_ = std::make_unique<CudaStream>(device);
     stream_ = Stream::Cuda(device, cuda_.get());
   }
-  if (profiled()) stream_ = trace_.Follow(stream_, "compute");
+  stream_ = trace_.Follow(stream_, "compute");
 }
 
 PretrainRank::~PretrainRank() {
@@ -118,6 +118,7 @@ ExitCode PretrainRank::Train() {
   rank.profile.trace = profiled() ? &trace_ : nullptr;
   rank.profile.ledger = &ledger_;
   rank.profile.planned = run_.plan.stages[trainer_->options().placement.stage].memory;
+  rank.trace = &trace_;
   rank.console = &console_;
   rank.progress = &progress_;
   rank.failure = failure_;

@@ -280,8 +280,10 @@ std::string Describe(const RunOptions& o) {
               o.tokenizer.tiktoken_pattern, o.tokenizer.tiktoken_num_special_tokens,
               absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
          Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,
-              o.loop.exit_interval, o.loop.exit_duration_minutes, o.loop.log_throughput,
-              o.loop.metrics_file, o.loop.tensorboard_dir, o.loop.pipeline_timeline_file) +
+              absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
+              o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.timing_log_level,
+              o.loop.timing_log_option, o.loop.metrics_file, o.loop.tensorboard_dir,
+              o.loop.pipeline_timeline_file) +
          Line(o.profile.enabled, o.profile.start, o.profile.end,
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,

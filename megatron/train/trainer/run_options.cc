@@ -174,6 +174,18 @@ DeviceType DeviceOf(const config::SystemConfig& config) {
   return cuda ? DeviceType::kCuda : DeviceType::kCpu;
 }
 
+TimerOption ToTimerOption(config::TimingLogOption::Type option) {
+  switch (option) {
+    case config::TimingLogOption::max:
+      return TimerOption::kMax;
+    case config::TimingLogOption::minmax:
+      return TimerOption::kMinMax;
+    case config::TimingLogOption::all:
+      return TimerOption::kAll;
+  }
+  return TimerOption::kMinMax;
+}
+
 LoopOptions ToLoop(const config::PretrainConfig& config) {
   const config::TrainConfig& training = config.train();
   LoopOptions options;
@@ -183,7 +195,10 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   options.log_interval = training.log_interval();
   options.exit_interval = training.exit_interval();
   options.exit_duration_minutes = training.exit_duration_in_mins();
+  options.log_time = absl::Seconds(config.logging().log_interval_seconds());
   options.log_throughput = config.logging().log_throughput();
+  options.timing_log_level = static_cast<int>(config.logging().timing_log_level());
+  options.timing_log_option = ToTimerOption(config.logging().timing_log_option());
   options.metrics_file = config.logging().metrics_file();
   options.tensorboard_dir = config.logging().tensorboard_dir();
   options.pipeline_timeline_file = config.logging().pipeline_timeline_file();

@@ -15,6 +15,7 @@
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/train/batches/training_data.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/metrics/timers.h"
 #include "megatron/train/profile/profile_options.h"
 #include "megatron/train/trainer/trainer.h"
 
@@ -26,9 +27,12 @@ struct LoopOptions {
   int64_t eval_interval = 0;  // 0: no evaluation
   int64_t eval_iters = 0;
   int64_t log_interval = 100;
-  int64_t exit_interval = 0;          // 0: never
-  int64_t exit_duration_minutes = 0;  // 0: never
+  absl::Duration log_time = absl::ZeroDuration();  // the most time between log lines; zero: any
+  int64_t exit_interval = 0;                       // 0: never
+  int64_t exit_duration_minutes = 0;               // 0: never
   bool log_throughput = false;
+  int timing_log_level = 0;  // see Timer
+  TimerOption timing_log_option = TimerOption::kMinMax;
   std::string metrics_file;            // empty: none
   std::string tensorboard_dir;         // empty: none
   std::string pipeline_timeline_file;  // empty: none

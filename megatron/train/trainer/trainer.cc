@@ -238,7 +238,7 @@ int64_t Trainer::MoeLayers() const {
 int64_t Trainer::NumSums() const { return ReportShape(*stage_).numel(); }
 
 void Trainer::StartMeasuring(bool router_losses) {
-  const TraceSpan span(stream_, "measure");
+  const TraceSpan span(stream_, TimeCategory::kCompute, "measure");
   const Tensor sums = report_.At(0, DType::kFloat32, ReportShape(*stage_));
   if (options_.placement.last()) {
     ops::Copy(stream_, stage_->loss_sums(), sums);
@@ -336,41 +336,48 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches) {
 // Runs while the GPU is busy with this step.
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
-  const TraceSpan span(stream_, "read ahead");
+  const TraceSpan span(stream_, TimeCategory::kData, "read ahead");
   packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
 }
 
-absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_requested,
-                                         const std::function<void()>& before_update) {
+absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
+                                         const std::function<StepRequests()>& before_update) {
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
   rank_progress_->SetIteration(progress_.iteration + 1);
-  const TraceSpan step_span(stream_, "step", progress_.iteration + 1);
+  const TraceSpan step_span(stream_, TimeCategory::kOther, "step", progress_.iteration + 1);
   rank_progress_->Enter(Phase::kData);
   {
-    const TraceSpan span(stream_, "data");
+    const TraceSpan span(stream_, TimeCategory::kData, "data");
     MEGATRON_RETURN_IF_ERROR(
         packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
                      groups_.data, stream_));
   }
-  data_parallel_->StartStep(micro_batches);
-  if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
-  stage_->router_state().StartStep(stream_);
-  MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
+  {
+    const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
+    data_parallel_->StartStep(micro_batches);
+    if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+    stage_->router_state().StartStep(stream_);
+  }
+  {
+    const TraceSpan span(stream_, TimeCategory::kOther, "forward-backward");
+    MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
+  }
   rank_progress_->Enter(Phase::kReduce);
   StartMeasuring(/*router_losses=*/true);
   ReadAhead(source, report.global_batch_size);
   {
-    const TraceSpan span(stream_, "reduce gradients");
+    const TraceSpan span(stream_, TimeCategory::kDataParallel, "reduce gradients");
     data_parallel_->FinalizeGradients();
   }
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   rank_progress_->Enter(Phase::kSave);
+  StepRequests requests;
   if (before_update) {
-    const TraceSpan span(stream_, "wait for checkpoint");
-    before_update();
+    const TraceSpan span(stream_, TimeCategory::kCheckpoint, "wait for checkpoint");
+    requests = before_update();
   }
   rank_progress_->Enter(Phase::kUpdate);
   StepOptions step;
@@ -378,10 +385,14 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source, bool stop_r
   step.weight_decay = scheduler_.weight_decay();
   step.loss_scale = scaler_.scale();
   step.clip_grad = options_.clip_grad;
-  step.stop_requested = stop_requested;
-  const TraceSpan update_span(stream_, "optimizer");
+  step.stop_requested = requests.stop;
+  step.log_requested = requests.log;
+  const TraceSpan update_span(stream_, TimeCategory::kOptimizer, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
-  if (report.update.applied) data_parallel_->ShareWeights();
+  if (report.update.applied) {
+    const TraceSpan span(stream_, TimeCategory::kDataParallel, "share weights");
+    data_parallel_->ShareWeights();
+  }
   if (report.update.applied)
     stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
   if (options_.log_num_zeros_in_grad)
@@ -402,7 +413,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   const int64_t batch = options_.batch_size.global_batch_size;
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
-  const TraceSpan span(stream_, "evaluate");
+  const TraceSpan span(stream_, TimeCategory::kEvaluation, "evaluate");
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   for (int64_t i = 0; i < iterations; ++i) {
     rank_progress_->Enter(Phase::kEvaluate);

@@ -100,6 +100,12 @@ struct StepReport : Measured {
   int64_t num_zeros = 0;
 };
 
+// The requests of a rank in a step. StepReport::update says what any rank has requested.
+struct StepRequests {
+  bool stop = false;  // end the run after the step
+  bool log = false;   // log the step
+};
+
 class Trainer {
  public:
   ~Trainer();
@@ -123,10 +129,10 @@ class Trainer {
   // Reports to `progress` what this rank is doing, from now on.
   void ReportTo(RankProgress* progress) { rank_progress_ = progress; }
 
-  // Trains one iteration on `source`'s next samples. `before_update` runs between the last use of
-  // the old weights and their update.
-  absl::StatusOr<StepReport> Step(const SampleSource& source, bool stop_requested,
-                                  const std::function<void()>& before_update);
+  // Trains one iteration on `source`'s next samples. `before_update`, unless null, runs between the
+  // last use of the old weights and their update, and returns this rank's requests.
+  absl::StatusOr<StepReport> Step(const SampleSource& source,
+                                  const std::function<StepRequests()>& before_update = nullptr);
   // Measures the next `iterations` global batches of `source`.
   absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
 

@@ -86,7 +86,7 @@ std::unique_ptr<Trainer> Make(const TrainerOptions& options, const LossScaler& s
 Curve Train(Trainer* trainer, int steps) {
   Curve curve;
   for (int i = 0; i < steps; ++i) {
-    const auto report = trainer->Step(Source(), false, nullptr);
+    const auto report = trainer->Step(Source());
     CHECK_EQ(report.status(), absl::OkStatus());
     curve.losses.push_back(report->loss);
     curve.norms.push_back(report->update.grad_norm);
@@ -212,7 +212,7 @@ TEST(TrainerTest, SteadyStepsAllocateNothingAndMemoryIsWhatWasPlanned) {
     Train(trainer.get(), 2);
     EXPECT_EQ(ledger.peak_bytes(), planned.peak_bytes() + arenas);
     const int64_t before = ops::AllocationCount();
-    const auto report = trainer->Step(Source(), false, nullptr);
+    const auto report = trainer->Step(Source());
     EXPECT_EQ(ops::AllocationCount(), before);
     EXPECT_TRUE(report.ok());
   }
@@ -231,7 +231,7 @@ TEST(TrainerTest, Fp16StartsByFindingItsLossScale) {
   int skipped = 0;
   double loss = 0;
   for (int i = 0; i < 80; ++i) {
-    const auto report = trainer->Step(Source(), false, nullptr);
+    const auto report = trainer->Step(Source());
     ASSERT_TRUE(report.ok());
     if (!report->update.applied) ++skipped;
     loss = report->loss;
@@ -257,7 +257,7 @@ TEST(TrainerTest, ANanNeverReachesTheWeights) {
   const float good = last.data<float>()[0];
   last.data<float>()[0] = std::nanf("");
   std::vector<float> before(weights.data<float>(), weights.data<float>() + weights.numel());
-  const auto report = trainer->Step(Source(), false, nullptr);
+  const auto report = trainer->Step(Source());
   ASSERT_TRUE(report.ok());
   EXPECT_FALSE(report->update.finite);
   EXPECT_FALSE(report->update.applied);
@@ -267,7 +267,7 @@ TEST(TrainerTest, ANanNeverReachesTheWeights) {
     }
   }
   last.data<float>()[0] = good;
-  EXPECT_TRUE(trainer->Step(Source(), false, nullptr)->update.applied);
+  EXPECT_TRUE(trainer->Step(Source())->update.applied);
 }
 
 }  // namespace

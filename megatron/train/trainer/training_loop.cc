@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
@@ -28,6 +29,11 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
   save.directory = options.save;
   save.keep = static_cast<int>(options.keep_last);
   return save;
+}
+
+RankTimesMeter::Place PlaceOf(const Trainer& trainer) {
+  const StagePlacement& placement = trainer.options().placement;
+  return {placement.stage, placement.stages};
 }
 
 // A step fails because of the data, or else because of another rank.
@@ -50,6 +56,8 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       profile_(rank.profile, trainer->stream(), fs),
       first_iteration_(trainer->progress().iteration),
       meter_(run.options, run.speed, first_iteration_),
+      last_logged_(absl::Now()),
+      times_meter_(rank.trace, PlaceOf(*trainer)),
       metrics_(/*writers=*/{}, rank.console) {
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
@@ -80,7 +88,15 @@ ExitCode TrainingLoop::Run() {
     PrintProfile(profile_.Leave(trainer_->progress().iteration));
     WarnOfSkippedSteps();
   }
+  PrintCommunication();
   return code;
+}
+
+void TrainingLoop::PrintCommunication() {
+  const ProcessGroup& world = trainer_->groups().world;
+  if (world.size() == 1 || !world.status().ok() || !rank_.failure->Get().ok()) return;
+  const auto calls = GatherCalls(CallsOf(rank_.trace->Times()), world);
+  if (world.status().ok()) rank_.console->Print(FormatCommunicationTable(calls));
 }
 
 // Each rank that is profiled prints for itself.
@@ -126,11 +142,21 @@ ExitCode TrainingLoop::Train() {
   return test && code == kExitDone && !consensus_.Any(StopSignal() != 0) ? Test() : code;
 }
 
+// The first rank's clock decides for all.
+StepRequests TrainingLoop::Requests() const {
+  const absl::Duration most = options().loop.log_time;
+  StepRequests requests;
+  requests.stop = StopSignal() != 0;
+  requests.log = trainer_->groups().world.rank() == 0 && most > absl::ZeroDuration() &&
+                 absl::Now() - last_logged_ >= most;
+  return requests;
+}
+
 std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time start = absl::Now();
-  const bool stop = StopSignal() != 0;
-  const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, stop, [this] {
+  const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
+    return Requests();
   });
   if (!report.ok()) return Fail(StepError(report.status()));
   if (trainer_->progress().iteration == first_iteration_ + 1) {
@@ -144,8 +170,10 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   totals_.Add(metrics);
   metrics.pipeline = &trainer_->measured_pipeline();
   if (metrics.interval) {
+    last_logged_ = end;
     metrics.memory_bytes = rank_.profile.ledger->current_bytes();
     metrics.peak_memory_bytes = rank_.profile.ledger->peak_bytes();
+    ReportTimes(&metrics);
   }
   metrics_.WriteStep(metrics);
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
@@ -154,6 +182,22 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     leaving = consensus_.Any(StopSignal() != 0);
   }
   return SaveOrLeave(leaving);
+}
+
+void TrainingLoop::ReportTimes(StepMetrics* metrics) {
+  RankTimes mine = times_meter_.Take();
+  mine.held_bytes = *metrics->memory_bytes;
+  mine.peak_bytes = *metrics->peak_memory_bytes;
+  for (const auto& [name, bytes] : rank_.profile.planned) mine.planned_bytes += bytes;
+  const Device device = trainer_->stream().device();
+  if (device.type == DeviceType::kCuda) {
+    const CudaDeviceFacts facts = CudaFacts(device.index);
+    mine.device_used_bytes = facts.total_bytes - facts.free_bytes;
+    mine.device_bytes = facts.total_bytes;
+  }
+  times_ = MakeTimeReport(GatherRankTimes(mine, trainer_->groups().world),
+                          metrics->interval->iterations);
+  AddTimes(times_, options().loop.timing_log_level, metrics);
 }
 
 std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
@@ -261,7 +305,7 @@ void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_vie
 }
 
 void TrainingLoop::StartSave() {
-  const TraceSpan span(trainer_->stream(), "start checkpoint");
+  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "start checkpoint");
   rank_.progress->Enter(Phase::kSave);
   const absl::Status status = FinishSave();
   if (!status.ok()) WarnOfFailedSave(status, "now");
@@ -272,7 +316,7 @@ void TrainingLoop::StartSave() {
 
 absl::Status TrainingLoop::FinishSave() {
   if (!writer_->in_progress()) return absl::OkStatus();
-  const TraceSpan span(trainer_->stream(), "finish checkpoint");
+  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "finish checkpoint");
   rank_.progress->Enter(Phase::kSave);
   const absl::Status status = writer_->Wait();
   rank_.progress->Enter(Phase::kUpdate);

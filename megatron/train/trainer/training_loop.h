@@ -17,13 +17,17 @@
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/async_checkpoint_writer.h"
 #include "megatron/comm/watch/rank_progress.h"
+#include "megatron/tensor/trace/trace.h"
 #include "megatron/train/batches/training_data.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
+#include "megatron/train/metrics/communication_table.h"
 #include "megatron/train/metrics/metrics_writers.h"
 #include "megatron/train/metrics/rank_console.h"
+#include "megatron/train/metrics/rank_times.h"
 #include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/metrics/step_meter.h"
+#include "megatron/train/metrics/time_report.h"
 #include "megatron/train/profile/profile_window.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/run_options.h"
@@ -47,6 +51,7 @@ class TrainingLoop {
   struct Rank {
     ProcessGroup saving;  // all ranks, for the thread that writes checkpoints
     ProfileWindow::Context profile;
+    Trace* trace = nullptr;  // follows the trainer's stream first
     RankConsole* console = nullptr;
     RankProgress* progress = nullptr;  // receives reports of what the rank is doing
     FirstFailure* failure = nullptr;
@@ -72,6 +77,12 @@ class TrainingLoop {
   RunStart MetricsStart() const;
   // Prints what the profile has to say, or why it could not be written.
   void PrintProfile(const absl::StatusOr<std::string>& profiled);
+  // Prints the table of all calls between ranks, if there were any and no rank has failed.
+  void PrintCommunication();
+  // Gives a step that is logged its times and memory, those of all ranks.
+  void ReportTimes(StepMetrics* metrics);
+  // Returns the requests of this rank in the step that is under way.
+  StepRequests Requests() const;
   // Each returns the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
@@ -102,6 +113,9 @@ class TrainingLoop {
   int64_t first_iteration_ = 0;
   StepMeter meter_;
   RunTotals totals_;
+  absl::Time last_logged_;  // time of the last log line; before the first one, the loop's start
+  RankTimesMeter times_meter_;
+  TimeReport times_;  // those of the last log line
   MetricsWriters metrics_;
   int64_t saving_iteration_ = -1;  // the iteration of the save that was started last
   // The iteration of the newest checkpoint; -1: none was saved or loaded in the directory of saves.
