@@ -234,35 +234,42 @@ TEST_F(LinearTest, BitsDoNotDependOnTheNumberOfThreads) {
 }
 
 TEST_F(LinearTest, ATokenAloneGetsTheBitsItGetsInABatch) {
-  const HostTensor x = HostTensor::Normal({100, 800}, DType::kFloat32, 1);
-  const HostTensor w = HostTensor::Normal({70, 800}, DType::kFloat32, 2);
-  const HostTensor batch({100, 70}, DType::kFloat32), alone({1, 70}, DType::kFloat32);
-  LinearForward(stream_, x, w, Tensor(), batch);
-  for (int64_t t = 0; t < 100; ++t) {
-    LinearForward(stream_, x.tensor().Slice(0, t, t + 1), w, Tensor(), alone);
-    for (int64_t o = 0; o < 70; ++o) ASSERT_EQ(alone.Get(o), batch.Get(t * 70 + o));
+  for (DType dtype : kDTypes) {
+    const HostTensor x = HostTensor::Normal({100, 800}, dtype, 1);
+    const HostTensor w = HostTensor::Normal({70, 800}, dtype, 2);
+    const HostTensor batch({100, 70}, dtype), alone({1, 70}, dtype);
+    LinearForward(stream_, x, w, Tensor(), batch);
+    for (int64_t t = 0; t < 100; ++t) {
+      LinearForward(stream_, x.tensor().Slice(0, t, t + 1), w, Tensor(), alone);
+      for (int64_t o = 0; o < 70; ++o) {
+        ASSERT_EQ(alone.Get(o), batch.Get(t * 70 + o)) << dtype << " " << t << " " << o;
+      }
+    }
   }
 }
 
 TEST_F(LinearTest, TakesRowsWithAStride) {
-  const HostTensor wide_x = HostTensor::Normal({9, 50}, DType::kFloat32, 1);
-  const HostTensor w = HostTensor::Normal({20, 33}, DType::kFloat32, 2);
-  HostTensor x({9, 33}, DType::kFloat32);
-  for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, wide_x.Get(i / 33 * 50 + 7 + i % 33));
-  const HostTensor y({9, 20}, DType::kFloat32), wide_y({9, 64}, DType::kFloat32);
-  const Tensor strided_x = wide_x.tensor().Slice(1, 7, 40),
-               strided_y = wide_y.tensor().Slice(1, 11, 31);
-  LinearForward(stream_, x, w, Tensor(), y);
-  LinearForward(stream_, strided_x, w, Tensor(), strided_y);
-  for (int64_t i = 0; i < wide_y.numel(); ++i) {
-    const int64_t column = i % 64 - 11;
-    const bool inside = column >= 0 && column < 20;
-    ASSERT_EQ(wide_y.Get(i), inside ? y.Get(i / 64 * 20 + column) : 0) << i;
+  for (DType dtype : kDTypes) {
+    SCOPED_TRACE(dtype);
+    const HostTensor wide_x = HostTensor::Normal({9, 50}, dtype, 1);
+    const HostTensor w = HostTensor::Normal({20, 33}, dtype, 2);
+    HostTensor x({9, 33}, dtype);
+    for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, wide_x.Get(i / 33 * 50 + 7 + i % 33));
+    const HostTensor y({9, 20}, dtype), wide_y({9, 64}, dtype);
+    const Tensor strided_x = wide_x.tensor().Slice(1, 7, 40),
+                 strided_y = wide_y.tensor().Slice(1, 11, 31);
+    LinearForward(stream_, x, w, Tensor(), y);
+    LinearForward(stream_, strided_x, w, Tensor(), strided_y);
+    for (int64_t i = 0; i < wide_y.numel(); ++i) {
+      const int64_t column = i % 64 - 11;
+      const bool inside = column >= 0 && column < 20;
+      ASSERT_EQ(wide_y.Get(i), inside ? y.Get(i / 64 * 20 + column) : 0) << i;
+    }
+    const HostTensor dw({20, 33}, DType::kFloat32), strided_dw({20, 33}, DType::kFloat32);
+    LinearBackwardWeight(stream_, y, x, dw, Tensor());
+    LinearBackwardWeight(stream_, strided_y, strided_x, strided_dw, Tensor());
+    EXPECT_EQ(strided_dw.Bytes(), dw.Bytes());
   }
-  const HostTensor dw({20, 33}, DType::kFloat32), strided_dw({20, 33}, DType::kFloat32);
-  LinearBackwardWeight(stream_, y, x, dw, Tensor());
-  LinearBackwardWeight(stream_, strided_y, strided_x, strided_dw, Tensor());
-  EXPECT_EQ(strided_dw.Bytes(), dw.Bytes());
 }
 
 TEST_F(LinearTest, NoInputFeaturesGiveTheBias) {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "megatron/base/aligned_memory.h"
 #include "megatron/base/round_up.h"
 #include "megatron/tensor/cuda_device.h"
 
@@ -54,7 +55,7 @@ Buffer::Buffer(Device device, int64_t bytes, const std::string& name, MemoryLedg
     data_ = CudaAllocate(device.index, Aligned(bytes), name);
   }
   if (device.type == DeviceType::kCpu && bytes > 0) {
-    data_ = std::aligned_alloc(kAlignment, Aligned(bytes));
+    data_ = AllocateAligned(Aligned(bytes), kAlignment);
     CHECK(data_ != nullptr) << "out of memory: " << bytes << " bytes for " << name;
     std::memset(data_, 0, Aligned(bytes));
   }

@@ -239,7 +239,9 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_ASSIGN_OR_RETURN(run.training.data,
                             Agree(OpenData(*run.fs, options.data, *run.tokenizer)));
   const std::string& fingerprint = run.training.data.fingerprint;
-  run.training.description = {RunIdentity(config, fingerprint), EffectiveConfigText(config)};
+  const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
+  run.training.description = {RunIdentity(config, fingerprint), EffectiveConfigText(config),
+                              instruction_set};
   MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
   // The first process has taken the lock; the others join it.
   MEGATRON_ASSIGN_OR_RETURN(
@@ -249,10 +251,14 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
     if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
   };
   MEGATRON_ASSIGN_OR_RETURN(run.start, Agree(OpenCheckpoint(*run.fs, options.checkpoint, warn)));
+  if (run.start.checkpoint != nullptr && run.start.restore != Restore::kWeights) {
+    const std::string other = OtherInstructionSet(*run.start.checkpoint, run.training.description);
+    if (!other.empty()) warn(other);
+  }
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
-  MEGATRON_RETURN_IF_ERROR(
-      Agree(CheckSameRun({config, fingerprint, gemm_plans, checkpoint}, processes_)));
+  MEGATRON_RETURN_IF_ERROR(Agree(
+      CheckSameRun({config, fingerprint, gemm_plans, checkpoint, instruction_set}, processes_)));
   return run;
 }
 

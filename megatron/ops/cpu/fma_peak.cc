@@ -10,22 +10,38 @@
 
 namespace megatron::ops {
 
-double MeasureFmaPeak(ThreadPool* pool) {
-  const FmaPeakKernels& kernels =
-      ActiveIsa() == CpuIsa::kAvx512 ? avx512::kFmaPeakKernels : avx2::kFmaPeakKernels;
-  constexpr int64_t kRounds = 1 << 19;
+namespace {
+
+const FmaPeakKernels& Kernels(DType dtype) {
+  if (dtype == DType::kBFloat16) {
+    switch (ActiveBf16Products()) {
+      case Bf16Products::kAvx512Bf16:
+        return avx512_bf16::kFmaPeakKernels;
+      case Bf16Products::kAmx:
+        return amx_bf16::kFmaPeakKernels;
+      case Bf16Products::kWidened:
+        break;
+    }
+  }
+  return ActiveIsa() == CpuIsa::kAvx512 ? avx512::kFmaPeakKernels : avx2::kFmaPeakKernels;
+}
+
+}  // namespace
+
+double MeasureFmaPeak(ThreadPool* pool, DType dtype) {
+  const FmaPeakKernels& kernels = Kernels(dtype);
   const int64_t threads = pool->num_threads();
   const auto start = std::chrono::steady_clock::now();
   pool->ParallelFor(threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float results[16];
-      kernels.run(kRounds, results);
+      kernels.run(kernels.rounds, results);
       CHECK(std::isfinite(results[0]));  // uses the results, so that they are computed
     }
   });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return static_cast<double>(threads * kRounds * kernels.flops_per_round) / seconds;
+  return static_cast<double>(threads * kernels.rounds * kernels.flops_per_round) / seconds;
 }
 
 }  // namespace megatron::ops

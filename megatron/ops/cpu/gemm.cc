@@ -4,6 +4,7 @@
 
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/workspace.h"
+#include "megatron/tensor/dtype.h"
 
 namespace megatron::ops {
 namespace {
@@ -38,12 +39,25 @@ Cut ChooseCut(const Gemm& gemm, const GemmKernels& kernels, int64_t threads) {
   return best;
 }
 
+const GemmKernels& Kernels(DType dtype) {
+  if (dtype == DType::kBFloat16) {
+    switch (ActiveBf16Products()) {
+      case Bf16Products::kAvx512Bf16:
+        return avx512_bf16::kGemmKernels;
+      case Bf16Products::kAmx:
+        return amx_bf16::kGemmKernels;
+      case Bf16Products::kWidened:
+        break;
+    }
+  }
+  return ActiveIsa() == CpuIsa::kAvx512 ? avx512::kGemmKernels : avx2::kGemmKernels;
+}
+
 }  // namespace
 
 void RunGemm(ThreadPool* pool, const Gemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0) return;
-  const GemmKernels& kernels =
-      ActiveIsa() == CpuIsa::kAvx512 ? avx512::kGemmKernels : avx2::kGemmKernels;
+  const GemmKernels& kernels = Kernels(gemm.dtype);
   const int64_t row_panels = CeilDiv(gemm.m, kernels.panel_rows);
   const int64_t column_panels = CeilDiv(gemm.n, kernels.panel_columns);
   const Cut cut = ChooseCut(gemm, kernels, pool->num_threads());

@@ -1,93 +1,28 @@
-// Legend: M rows, N columns, K the summed dim; a tile is a panel of A times a panel of B, an array
-// of [kPanelRows][kPanelColumns] floats.
+// Legend: M rows, N columns, K the summed dim; gemm_pack.h has panels and steps, gemm_multiply.h
+// tiles.
 #include "megatron/ops/cpu/gemm_kernels.h"
 
 #include "megatron/ops/cpu/activation_vec.h"
+#include "megatron/ops/cpu/gemm_multiply.h"
 #include "megatron/ops/cpu/gemm_pack.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-constexpr int kTileFloats = kPanelRows * kPanelColumns;
 // A block of B stays in the second-level cache while all of A passes. A group of A's panels is
 // packed together, so that whole cache lines are read. The sums of a block are kept in memory
 // between blocks of K.
 constexpr int64_t kBlockColumnPanels = 384 / kPanelColumns;
-constexpr int64_t kGroupRowPanels = 8;
-constexpr int64_t kBlockRowPanels = 96;
+constexpr int64_t kGroupRowPanels = kPanelRows > kLanes ? 4 : 8;
+constexpr int64_t kBlockRowPanels = kPanelRows > kLanes ? 32 : 96;
+constexpr int64_t kBlockK = kBlockSteps * kStepElements;
 
 constexpr int64_t kFloatsA = kGroupRowPanels * kPanelFloatsA;
 constexpr int64_t kFloatsB = kBlockColumnPanels * kPanelFloatsB;
 constexpr int64_t kFloatsTiles = kBlockRowPanels * kBlockColumnPanels * kTileFloats;
 
-// Number of steps of K by which the panel of B is prefetched.
-constexpr int kPrefetchSteps = 16;
-
 int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// tile (=, or += if `add`) A's panel times B's panel, for kRows rows of it.
-template <int kRows, int kRowStride, int kStepStride>
-void Multiply(int64_t depth, const float* a, const float* b, bool add, float* tile) {
-  Vec sums[kRows][kPanelVecs];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kPanelVecs; ++j) sums[i][j] = Zero();
-  }
-  for (int64_t k = 0; k < depth; ++k) {
-    Vec row[kPanelVecs];
-#pragma GCC unroll 4
-    for (int j = 0; j < kPanelVecs; ++j) {
-      row[j] = Load(b + j * kLanes);
-      __builtin_prefetch(b + j * kLanes + kPrefetchSteps * kPanelColumns);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const Vec x = Set(a[i * kRowStride]);
-#pragma GCC unroll 4
-      for (int j = 0; j < kPanelVecs; ++j) sums[i][j] = Fma(x, row[j], sums[i][j]);
-    }
-    a += kStepStride;
-    b += kPanelColumns;
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kPanelVecs; ++j) {
-      float* out = tile + i * kPanelColumns + j * kLanes;
-      Store(out, add ? Load(out) + sums[i][j] : sums[i][j]);
-    }
-  }
-}
-
-using MultiplyFunction = void (*)(int64_t, const float*, const float*, bool, float*);
-
-// The inner kernels, by number of rows.
-template <int kRowStride, int kStepStride>
-struct Multiplies {
-  static constexpr MultiplyFunction kFunctions[kPanelRows + 1] = {
-      nullptr,
-      Multiply<1, kRowStride, kStepStride>,
-      Multiply<2, kRowStride, kStepStride>,
-      Multiply<3, kRowStride, kStepStride>,
-      Multiply<4, kRowStride, kStepStride>,
-      Multiply<5, kRowStride, kStepStride>,
-      Multiply<6, kRowStride, kStepStride>,
-#if defined(MEGATRON_ISA_AVX512)
-      Multiply<7, kRowStride, kStepStride>,
-      Multiply<8, kRowStride, kStepStride>,
-      Multiply<9, kRowStride, kStepStride>,
-      Multiply<10, kRowStride, kStepStride>,
-      Multiply<11, kRowStride, kStepStride>,
-      Multiply<12, kRowStride, kStepStride>,
-      Multiply<13, kRowStride, kStepStride>,
-      Multiply<14, kRowStride, kStepStride>,
-#endif
-  };
-};
-using LongMultiplies = Multiplies<kLongStride, 1>;
-using ShortMultiplies = Multiplies<1, kLanes>;
 
 // The place of a finished tile in the result.
 struct Place {
@@ -229,26 +164,26 @@ void PackB(const Gemm& gemm, const Place& block, int64_t k, int64_t depth, float
   }
 }
 
-// One group of A's panels times all panels of B's block, for one block of K.
-struct Step {
+struct BlockOfK {
   int64_t depth;
-  bool first, last;  // block of K
+  bool first, last;
 };
+
+// One group of A's panels times all panels of B's block, for one block of K.
 template <typename T>
-void RunGroup(const Gemm& gemm, const Place& group, const Step& step, const float* a,
+void RunGroup(const Gemm& gemm, const Place& group, const BlockOfK& of_k, const float* a,
               const float* b, float* tiles) {
-  const bool long_rows = gemm.a.row_stride != 1;
-  const MultiplyFunction* multiplies =
-      long_rows ? LongMultiplies::kFunctions : ShortMultiplies::kFunctions;
+  const int64_t steps = (of_k.depth + kStepElements - 1) / kStepElements;
   for (int64_t i = 0; i < group.rows; i += kPanelRows) {
     const int64_t rows = Smaller(kPanelRows, group.rows - i);
+    const MultiplyFunction multiply = MultiplyFor(rows, gemm.a.row_stride != 1);
     for (int64_t j = 0; j < group.columns; j += kPanelColumns) {
       const int64_t columns = Smaller(kPanelColumns, group.columns - j);
       const Place place = {group.m + i, group.n + j, rows, columns};
-      if (step.last) PrefetchResult<T>(gemm, place);
-      multiplies[rows](step.depth, a, b + j / kPanelColumns * kPanelFloatsB, !step.first, tiles);
-      if (step.last) Finish<T>(gemm, place, tiles);
-      if (!(step.first && step.last)) tiles += kTileFloats;
+      if (of_k.last) PrefetchResult<T>(gemm, place);
+      multiply(steps, a, b + j / kPanelColumns * kPanelFloatsB, !of_k.first, tiles);
+      if (of_k.last) Finish<T>(gemm, place, tiles);
+      if (!(of_k.first && of_k.last)) tiles += kTileFloats;
     }
     a += kPanelFloatsA;
   }
@@ -264,14 +199,14 @@ void RunBlock(const Gemm& gemm, const Place& block, float* workspace) {
   int64_t k = 0;
   do {  // runs once even if K is 0: the result is then the epilogue of 0
     const int64_t depth = Smaller(kBlockK, gemm.k - k);
-    const Step step = {depth, k == 0, k + depth == gemm.k};
+    const BlockOfK of_k = {depth, k == 0, k + depth == gemm.k};
     PackB<T>(gemm, block, k, depth, b);
     for (int64_t i = 0; i < block.rows; i += kGroupRows) {
       const Place group = {block.m + i, block.n, Smaller(kGroupRows, block.rows - i),
                            block.columns};
       PackA<T>(gemm, group, k, depth, a);
-      const bool kept = !(step.first && step.last);
-      RunGroup<T>(gemm, group, step, a, b,
+      const bool kept = !(of_k.first && of_k.last);
+      RunGroup<T>(gemm, group, of_k, a, b,
                   tiles + (kept ? i / kPanelRows * column_panels * kTileFloats : 0));
     }
     k += depth;
@@ -294,6 +229,12 @@ void RunRegion(const Gemm& gemm, const GemmRegion& region, float* workspace) {
 }
 
 void Run(const Gemm& gemm, const GemmRegion& region, float* workspace) {
+#if defined(MEGATRON_ISA_BF16_PRODUCTS)
+#if defined(MEGATRON_ISA_AMX)
+  const MatrixRegisters registers;
+#endif
+  RunRegion<BFloat16>(gemm, region, workspace);
+#else
   switch (gemm.dtype) {
     case DType::kFloat32:
       return RunRegion<float>(gemm, region, workspace);
@@ -304,6 +245,7 @@ void Run(const Gemm& gemm, const GemmRegion& region, float* workspace) {
     default:
       __builtin_trap();  // the ops check dtypes
   }
+#endif
 }
 
 }  // namespace

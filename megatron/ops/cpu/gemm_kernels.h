@@ -58,6 +58,13 @@ extern const GemmKernels kGemmKernels;
 namespace avx512 {
 extern const GemmKernels kGemmKernels;
 }
+// These multiply bf16 matrices only.
+namespace avx512_bf16 {
+extern const GemmKernels kGemmKernels;
+}
+namespace amx_bf16 {
+extern const GemmKernels kGemmKernels;
+}
 
 }  // namespace megatron::ops
 

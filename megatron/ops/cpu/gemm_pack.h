@@ -1,8 +1,10 @@
-// Packing of matrix operands into panels: fp32, in the order in which the inner kernel reads.
+// Packing of matrix operands into panels, in the order in which the inner kernel reads.
 //
-// Legend: M rows of A, N columns of B, K the summed dim. A panel is kPanelRows rows of A or
-// kPanelColumns columns of B, all for one block of at most kBlockK of K. Only gemm_kernels.cc
-// includes it (see vec.h).
+// Legend: M rows of A, N columns of B, K the summed dim. A *step* is what the inner kernel takes of K
+// at once, in the bits of one float: an element widened to fp32 or, for products of bf16, a pair of
+// elements with the first one in the low half. A panel is kPanelRows rows of A or kPanelColumns
+// columns of B, all for one block of at most kBlockSteps of K. Operands end with zeros where K ends
+// within a step. Only sources of gemm_kernels include it (see vec.h).
 #ifndef MEGATRON_OPS_CPU_GEMM_PACK_H_
 #define MEGATRON_OPS_CPU_GEMM_PACK_H_
 
@@ -10,8 +12,10 @@
 
 namespace megatron::ops::MEGATRON_ISA {
 
-constexpr int kBlockK = 384;
-#if defined(MEGATRON_ISA_AVX512)
+constexpr int kBlockSteps = 384;
+#if defined(MEGATRON_ISA_AMX)
+constexpr int kPanelRows = 32;
+#elif defined(MEGATRON_ISA_AVX512)
 constexpr int kPanelRows = 14;
 #else
 constexpr int kPanelRows = 6;
@@ -19,70 +23,77 @@ constexpr int kPanelRows = 6;
 constexpr int kPanelVecs = 2;
 constexpr int kPanelColumns = kPanelVecs * kLanes;
 
-// A panel of A is kPanelRows rows of kLongStride floats if K is contiguous in memory, else kBlockK
-// rows of kLanes floats. The extra cache line keeps panels and rows in different cache sets.
-constexpr int kLongStride = kBlockK + 16;
-constexpr int kPanelFloatsA = kBlockK * 16 + 16;
-constexpr int kPanelFloatsB = kBlockK * kPanelColumns;
-static_assert(kPanelRows * kLongStride <= kPanelFloatsA && kPanelRows <= kLanes, "");
+// The inner kernel reads K in multiples of so many steps, of which those beyond K are zero.
+#if defined(MEGATRON_ISA_AMX)
+constexpr int kStepMultiple = kLanes;
+#else
+constexpr int kStepMultiple = 1;
+#endif
+
+// A panel of A has kPanelRows rows of kLongStride steps (*long*), or kBlockSteps rows of kLanes steps
+// of different rows of A (*short*): what needs no transposition, except that AMX wants long ones. The
+// extra cache line keeps panels and rows in different cache sets.
+constexpr int kLongStride = kBlockSteps + 16;
+constexpr int kPanelFloatsA = (kPanelRows > kLanes ? kPanelRows : kLanes) * kLongStride;
+constexpr int kPanelFloatsB = kBlockSteps * kPanelColumns;
+static_assert(kBlockSteps % kLanes == 0, "");
 
 template <typename T>
 MEGATRON_INLINE Vec LoadUpTo(const T* p, int64_t available) {
   return available >= kLanes ? Load(p) : LoadPartial(p, static_cast<int>(available));
 }
 
-// One row of A or column of B: `count` contiguous elements.
-template <typename T>
-static inline void Widen(const T* in, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; i += kLanes) Store(out + i, LoadUpTo(in + i, count - i));
+#if defined(MEGATRON_ISA_BF16_PRODUCTS)
+
+constexpr int kStepElements = 2;
+
+// Returns kLanes steps of elements that are contiguous along K.
+MEGATRON_INLINE Vec LoadAlong(const BFloat16* p, int64_t available) {
+  if (available >= kStepElements * kLanes) {
+    return {_mm512_castsi512_ps(_mm512_loadu_si512(p))};
+  }
+  return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16((__mmask32{1} << available) - 1, p))};
 }
 
-// Packs `rows` rows of A, each contiguous along K.
+// Returns elements in the low halves of 32 bits.
+MEGATRON_INLINE __m512i LoadWordsUpTo(const BFloat16* p, int64_t available) {
+  return _mm512_cvtepu16_epi32(
+      available >= kLanes ? LoadWords(p) : LoadWordsPartial(p, static_cast<int>(available)));
+}
+
+// Returns one step of each of up to kLanes rows or columns. `left` elements of K are left.
+MEGATRON_INLINE Vec LoadAcross(const BFloat16* p, int64_t stride, int64_t available, int64_t left) {
+  const __m512i first = LoadWordsUpTo(p, available);
+  if (left == 1) return {_mm512_castsi512_ps(first)};
+  const __m512i second = LoadWordsUpTo(p + stride, available);
+  return {_mm512_castsi512_ps(_mm512_or_si512(first, _mm512_slli_epi32(second, 16)))};
+}
+
+#else
+
+constexpr int kStepElements = 1;
+
+template <typename T>
+MEGATRON_INLINE Vec LoadAlong(const T* p, int64_t available) {
+  return LoadUpTo(p, available);
+}
+
+template <typename T>
+MEGATRON_INLINE Vec LoadAcross(const T* p, int64_t /*stride*/, int64_t available,
+                               int64_t /*left*/) {
+  return LoadUpTo(p, available);
+}
+
+#endif
+
+// Packs `rows` rows of A, each contiguous along K, into long panels.
 template <typename T>
 static inline void PackRowsOfA(const T* a, int64_t row_stride, int64_t rows, int64_t depth,
                                float* panels) {
   for (int64_t i = 0; i < rows; ++i) {
-    float* panel = panels + i / kPanelRows * kPanelFloatsA;
-    Widen(a + i * row_stride, depth, panel + i % kPanelRows * kLongStride);
-  }
-}
-
-// Packs at most kMaxPanels panels of an A that is contiguous along M, and adds up the sums of rows
-// if asked.
-template <int kMaxPanels, typename T>
-static inline void PackColumnsOfA(const T* a, int64_t column_stride, int64_t rows, int64_t depth,
-                                  float* panels, float* row_sums) {
-  const int64_t count = (rows + kPanelRows - 1) / kPanelRows;
-  Vec sums[kMaxPanels];
-  for (Vec& sum : sums) sum = Zero();
-  for (int64_t k = 0; k < depth; ++k) {
-    for (int64_t p = 0; p < count; ++p) {
-      const int64_t first = p * kPanelRows;
-      const Vec column = LoadUpTo(a + k * column_stride + first, rows - first);
-      Store(panels + p * kPanelFloatsA + k * kLanes, column);
-      sums[p] = sums[p] + column;
-    }
-  }
-  if (row_sums == nullptr) return;
-  for (int64_t p = 0; p < count; ++p) {
-    const int64_t first = p * kPanelRows;
-    const int in_panel = static_cast<int>(rows - first < kPanelRows ? rows - first : kPanelRows);
-    StorePartial(row_sums + first, LoadPartial(row_sums + first, in_panel) + sums[p], in_panel);
-  }
-}
-
-// Packs `columns` columns of B, which is contiguous along N.
-template <typename T>
-static inline void PackRowsOfB(const T* b, int64_t row_stride, int64_t columns, int64_t depth,
-                               float* panels) {
-  for (int64_t k = 0; k < depth; ++k) {
-    for (int64_t n = 0; n < columns; n += kPanelColumns) {
-      float* out = panels + n / kPanelColumns * kPanelFloatsB + k * kPanelColumns;
-      for (int i = 0; i < kPanelVecs; ++i) {
-        const int64_t left = columns - n - i * kLanes;
-        Store(out + i * kLanes,
-              left <= 0 ? Zero() : LoadUpTo(b + k * row_stride + n + i * kLanes, left));
-      }
+    float* out = panels + i / kPanelRows * kPanelFloatsA + i % kPanelRows * kLongStride;
+    for (int64_t k = 0; k < depth; k += kStepElements * kLanes) {
+      Store(out + k / kStepElements, LoadAlong(a + i * row_stride + k, depth - k));
     }
   }
 }
@@ -149,23 +160,113 @@ MEGATRON_INLINE void Transpose(Vec square[kLanes]) {
 }
 #endif
 
-// Packs `columns` columns of B, each contiguous along K. Writes up to kLanes - 1 rows past `depth`.
+// Adds the elements of a step to the sums of rows.
+template <typename T>
+MEGATRON_INLINE Vec AddStep(Vec sums, const T* a, int64_t column_stride, int64_t available,
+                            int64_t left) {
+  sums = sums + LoadUpTo(a, available);
+  if (kStepElements == 1 || left == 1) return sums;
+  return sums + LoadUpTo(a + column_stride, available);
+}
+
+// Adds the sums of `rows` rows, in groups of kGroupRows, to row_sums.
+template <int kGroupRows>
+MEGATRON_INLINE void AddRowSums(const Vec* sums, int64_t rows, float* row_sums) {
+  for (int64_t first = 0; first < rows; first += kGroupRows) {
+    const int count = static_cast<int>(rows - first < kGroupRows ? rows - first : kGroupRows);
+    StorePartial(row_sums + first, LoadPartial(row_sums + first, count) + sums[first / kGroupRows],
+                 count);
+  }
+}
+
+// Packs at most kMaxPanels panels of an A that is contiguous along M, and adds up the sums of rows
+// if asked.
+#if defined(MEGATRON_ISA_AMX)
+template <int kMaxPanels, typename T>
+static inline void PackColumnsOfA(const T* a, int64_t column_stride, int64_t rows, int64_t depth,
+                                  float* panels, float* row_sums) {
+  static_assert(kPanelRows % kLanes == 0, "");
+  Vec sums[kMaxPanels * kPanelRows / kLanes];
+  for (Vec& sum : sums) sum = Zero();
+  for (int64_t k = 0; k < depth; k += kStepElements * kLanes) {
+    for (int64_t m = 0; m < rows; m += kLanes) {
+      Vec square[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const int64_t left = depth - k - i * kStepElements;
+        const T* const step = a + (depth - left) * column_stride + m;
+        square[i] = left > 0 ? LoadAcross(step, column_stride, rows - m, left) : Zero();
+        if (row_sums != nullptr && left > 0) {
+          sums[m / kLanes] = AddStep(sums[m / kLanes], step, column_stride, rows - m, left);
+        }
+      }
+      Transpose(square);
+      float* const out = panels + m / kPanelRows * kPanelFloatsA + m % kPanelRows * kLongStride +
+                         k / kStepElements;
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) Store(out + i * kLongStride, square[i]);
+    }
+  }
+  if (row_sums != nullptr) AddRowSums<kLanes>(sums, rows, row_sums);
+}
+#else
+template <int kMaxPanels, typename T>
+static inline void PackColumnsOfA(const T* a, int64_t column_stride, int64_t rows, int64_t depth,
+                                  float* panels, float* row_sums) {
+  static_assert(kPanelRows <= kLanes, "");
+  const int64_t count = (rows + kPanelRows - 1) / kPanelRows;
+  Vec sums[kMaxPanels];
+  for (Vec& sum : sums) sum = Zero();
+  for (int64_t k = 0; k < depth; k += kStepElements) {
+    for (int64_t p = 0; p < count; ++p) {
+      const int64_t first = p * kPanelRows;
+      const T* const step = a + k * column_stride + first;
+      const Vec column = LoadAcross(step, column_stride, rows - first, depth - k);
+      if (row_sums != nullptr) {
+        sums[p] = AddStep(sums[p], step, column_stride, rows - first, depth - k);
+      }
+      Store(panels + p * kPanelFloatsA + k / kStepElements * kLanes, column);
+    }
+  }
+  if (row_sums != nullptr) AddRowSums<kPanelRows>(sums, rows, row_sums);
+}
+#endif
+
+// Packs `columns` columns of B, which is contiguous along N.
+template <typename T>
+static inline void PackRowsOfB(const T* b, int64_t row_stride, int64_t columns, int64_t depth,
+                               float* panels) {
+  for (int64_t k = 0; k < depth || k / kStepElements % kStepMultiple != 0; k += kStepElements) {
+    for (int64_t n = 0; n < columns; n += kPanelColumns) {
+      float* out = panels + n / kPanelColumns * kPanelFloatsB + k / kStepElements * kPanelColumns;
+      for (int i = 0; i < kPanelVecs; ++i) {
+        const int64_t available = k < depth ? columns - n - i * kLanes : 0;
+        Store(out + i * kLanes, available <= 0 ? Zero()
+                                               : LoadAcross(b + k * row_stride + n + i * kLanes,
+                                                            row_stride, available, depth - k));
+      }
+    }
+  }
+}
+
+// Packs `columns` columns of B, each contiguous along K. Writes up to kLanes - 1 steps past `depth`.
 template <typename T>
 static inline void PackColumnsOfB(const T* b, int64_t column_stride, int64_t columns, int64_t depth,
                                   float* panels) {
-  static_assert(kBlockK % kLanes == 0, "");
   const int64_t padded = (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
   for (int64_t n = 0; n < padded; n += kLanes) {
     float* out = panels + n / kPanelColumns * kPanelFloatsB + n % kPanelColumns;
-    for (int64_t k = 0; k < depth; k += kLanes) {
+    for (int64_t k = 0; k < depth; k += kStepElements * kLanes) {
       Vec square[kLanes];
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
-        square[i] = n + i < columns ? LoadUpTo(b + (n + i) * column_stride + k, depth - k) : Zero();
+        square[i] =
+            n + i < columns ? LoadAlong(b + (n + i) * column_stride + k, depth - k) : Zero();
       }
       Transpose(square);
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) Store(out + (k + i) * kPanelColumns, square[i]);
+      for (int i = 0; i < kLanes; ++i) {
+        Store(out + (k / kStepElements + i) * kPanelColumns, square[i]);
+      }
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "glog/logging.h"
+#include "megatron/base/aligned_memory.h"
 
 namespace megatron::ops {
 namespace {
@@ -16,9 +17,8 @@ class Block {
   float* AtLeast(int64_t count) {
     if (count > count_) {
       std::free(data_);
-      const int64_t bytes =
-          (count * int64_t{sizeof(float)} + kAlignment - 1) / kAlignment * kAlignment;
-      data_ = static_cast<float*>(std::aligned_alloc(kAlignment, bytes));
+      const int64_t bytes = count * int64_t{sizeof(float)};
+      data_ = static_cast<float*>(AllocateAligned(bytes, kAlignment));
       CHECK(data_ != nullptr) << "no memory for a workspace of " << bytes << " bytes";
       count_ = count;
     }

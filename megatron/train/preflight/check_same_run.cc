@@ -34,6 +34,16 @@ absl::Status CheckSameRun(const RunInputs& mine, const ProcessGroup& processes) 
                             "checkpoint.load must be directories that all machines share"),
                         kExitCorruptCheckpoint);
   }
+  if (!consensus.Same(mine.instruction_set)) {
+    const std::string first = consensus.OfFirst(mine.instruction_set);
+    if (first == mine.instruction_set) return absl::OkStatus();  // another rank has the error
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(
+            "computes with ", mine.instruction_set, ", and rank 0 with ", first,
+            ": copies of weights would drift apart; MEGATRON_CPU_ISA=avx2 on all machines, or "
+            "another instruction set that all have, makes them alike")),
+        kExitConfig);
+  }
   return absl::OkStatus();
 }
 

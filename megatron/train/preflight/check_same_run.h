@@ -13,8 +13,9 @@ namespace megatron {
 struct RunInputs {
   config::PretrainConfig config;
   std::string data_fingerprint;
-  std::string gemm_plans;  // the plans as text
-  std::string checkpoint;  // the directory to start from; empty: from the beginning
+  std::string gemm_plans;       // the plans as text
+  std::string checkpoint;       // the directory to start from; empty: from the beginning
+  std::string instruction_set;  // of the CPU that computes; empty on other devices
 };
 
 // Checks that all processes of a run are going to do the same. Collective. Each process gets the

@@ -25,6 +25,7 @@ std::vector<absl::Status> CheckWith(const std::function<void(RunInputs*)>& chang
     inputs.config.mutable_train()->set_seed(1);
     inputs.config.mutable_system()->set_num_threads(rank + 1);
     inputs.data_fingerprint = "data";
+    inputs.instruction_set = "avx512";
     if (rank == 2) change(&inputs);
     results[rank] = CheckSameRun(inputs, processes);
     return absl::OkStatus();
@@ -53,6 +54,15 @@ TEST(CheckSameRunTest, OtherPlansAndCheckpointsAreRefusedByAll) {
     EXPECT_EQ(ExitCodeOf(status), kExitConfig);
   for (const absl::Status& status : CheckWith([](RunInputs* i) { i->checkpoint = "iter_1"; }))
     EXPECT_EQ(ExitCodeOf(status), kExitCorruptCheckpoint);
+}
+
+TEST(CheckSameRunTest, TheProcessWithAnotherInstructionSetNamesBoth) {
+  const auto results = CheckWith([](RunInputs* inputs) { inputs->instruction_set = "avx2"; });
+  EXPECT_THAT(results[0], IsOk());
+  EXPECT_THAT(results[1], IsOk());
+  EXPECT_EQ(ExitCodeOf(results[2]), kExitConfig);
+  EXPECT_THAT(std::string(results[2].message()),
+              HasSubstr("computes with avx2, and rank 0 with avx512"));
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ void AppendBlocks(const std::string& prefix, const Parameter& parameter, const F
 }
 
 constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
+constexpr char kInstructionSet[] = "instruction_set";
 
 std::string StatePrefix(absl::string_view state) {
   return absl::StrCat("optimizer.state.", state, ".");
@@ -240,7 +241,17 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
                    {"optimizer", trainer.optimizer().rule().name()}};
+  if (!run.instruction_set.empty()) state.strings[kInstructionSet] = run.instruction_set;
   return state;
+}
+
+std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescription& run) {
+  // Checkpoints of earlier versions do not say.
+  const std::string saved = reader.String(kInstructionSet).value_or("");
+  if (saved.empty() || run.instruction_set.empty() || saved == run.instruction_set) return "";
+  return absl::StrCat(reader.directory(), ": was computed with ", saved,
+                      ", and this run computes with ", run.instruction_set,
+                      "; MEGATRON_CPU_ISA=", saved, " continues with the same bits");
 }
 
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,

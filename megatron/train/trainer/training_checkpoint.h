@@ -16,10 +16,11 @@
 
 namespace megatron {
 
-// The identity of a run and its configuration, which a checkpoint records.
+// What a checkpoint records of the run that saved it.
 struct RunDescription {
-  std::string identity;     // RunIdentity()
-  std::string config_text;  // EffectiveConfigText()
+  std::string identity;         // RunIdentity()
+  std::string config_text;      // EffectiveConfigText()
+  std::string instruction_set;  // of the CPU that computed; empty on other devices
 };
 
 // Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of
@@ -35,6 +36,10 @@ enum class Restore {
   kWithoutOptimizer,  // weights, progress and schedule; optimizer states start at zero
   kWeights,           // a new run from these weights, in whatever precision they were trained
 };
+// Returns a warning if the CPU that saved the checkpoint computed with another instruction set than
+// this run, so that bits will differ from those of a run that was not stopped; else an empty string.
+std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescription& run);
+
 // All ranks call it; each reads its part, whatever layout saved the checkpoint. Returns
 // kFailedPrecondition with all differences if the checkpoint is of another model or, unless only
 // weights are wanted, of another run. After an error the trainer's contents are undefined.

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/models/model_harness.h"
 
@@ -52,15 +54,19 @@ class TrainingCheckpointTest : public ::testing::Test {
     }
   }
 
-  // Restores the state into the trainer through a file.
-  absl::Status RestoreFrom(const CheckpointState& state, Trainer* trainer) {
+  absl::StatusOr<CheckpointReader> Save(const CheckpointState& state) {
     SaveOptions save;
     save.directory = absl::StrCat(::testing::TempDir(), "/", "training_checkpoint_", ++saved_);
-    absl::Status status = SaveCheckpoint(PosixFileSystem(), save, state);
+    const absl::Status status = SaveCheckpoint(PosixFileSystem(), save, state);
     if (!status.ok()) return status;
     const auto found = LocateCheckpoint(PosixFileSystem(), save.directory);
     if (!found.ok()) return found.status();
-    const auto reader = CheckpointReader::Open(PosixFileSystem(), found->directory);
+    return CheckpointReader::Open(PosixFileSystem(), found->directory);
+  }
+
+  // Restores the state into the trainer through a file.
+  absl::Status RestoreFrom(const CheckpointState& state, Trainer* trainer) {
+    const absl::StatusOr<CheckpointReader> reader = Save(state);
     if (!reader.ok()) return reader.status();
     return RestoreCheckpoint(*reader, Restore::kEverything, description_, trainer);
   }
@@ -125,6 +131,20 @@ TEST_F(TrainingCheckpointTest, ACheckpointWithTheFormerNameOfAStateStillLoads) {
   const auto loaded = MakeTrainer(OptimizerOptions::kSgd);
   ASSERT_THAT(RestoreFrom(state, loaded.get()), IsOk());
   ExpectSameStates(*saved, *loaded);
+}
+
+TEST_F(TrainingCheckpointTest, AnotherInstructionSetThanTheCheckpointsIsNamed) {
+  const auto trainer = MakeTrainer(OptimizerOptions::kAdamW);
+  const RunDescription avx2 = {"a run", "config", "avx2"}, amx = {"a run", "config", "amx_bf16"};
+  const absl::StatusOr<CheckpointReader> of_avx2 = Save(MakeCheckpointState(*trainer, avx2));
+  ASSERT_THAT(of_avx2.status(), IsOk());
+  EXPECT_THAT(OtherInstructionSet(*of_avx2, amx),
+              HasSubstr("computed with avx2, and this run computes with amx_bf16"));
+  EXPECT_EQ(OtherInstructionSet(*of_avx2, avx2), "");
+  EXPECT_EQ(OtherInstructionSet(*of_avx2, description_), "");  // another device
+  const absl::StatusOr<CheckpointReader> silent = Save(MakeCheckpointState(*trainer, description_));
+  ASSERT_THAT(silent.status(), IsOk());
+  EXPECT_EQ(OtherInstructionSet(*silent, amx), "");
 }
 
 TEST_F(TrainingCheckpointTest, ACheckpointOfAnotherOptimizerIsRefused) {
