@@ -89,10 +89,9 @@ bool WantsLogScale(const PlotPoints& points) {
   for (const auto& point : points) values.push_back(point.second);
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   const double least = *low, most = *high;
-  if (least <= 0) return false;
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
-  return most > kFarFromMost * *middle || *middle > kFarFromMost * least;
+  return least > 0 && most > kFarFromMost * *middle;
 }
 
 PlotPoints ThinnedPoints(const PlotPoints& points, const PlotAxis& x_axis) {

@@ -29,7 +29,7 @@ PlotPoints SmoothedPoints(const PlotPoints& points);
 bool IsNoisy(const PlotPoints& points);
 
 // Returns whether the curve is easier to read on a logarithmic scale: all of it is positive, and
-// some of it lies far above or below most of it.
+// some of it lies far above most of it.
 bool WantsLogScale(const PlotPoints& points);
 
 // Returns the lowest and the highest point of each column of pixels, in their order.

@@ -84,6 +84,13 @@ bool IsConstant(const std::vector<Source>& sources) {
   });
 }
 
+bool IsPositive(const std::vector<Source>& sources) {
+  return std::all_of(sources.begin(), sources.end(), [](const Source& source) {
+    return std::all_of(source.points.begin(), source.points.end(),
+                       [](const auto& point) { return point.second > 0; });
+  });
+}
+
 // A sentence for who does not see the curve.
 std::string Describe(const Source& source) {
   const auto by_value = [](const auto& a, const auto& b) { return a.second < b.second; };
@@ -291,19 +298,17 @@ void MetricFigures::AddCurves(const std::string& base, std::vector<Block>* block
   chart.marks = MarksOf(runs_);
   Figure figure;
   figure.title = base;
-  bool smoothed = false;
-  chart.log_y = true;
+  bool smoothed = false, has_far_values = false;
   for (Source& source : sources) {
     for (auto& point : source.points) point.second *= scale.factor;
     const CurveLook look = LookOf(source, runs_.size());
     smoothed = smoothed || look == CurveLook::kSmoothed || look == CurveLook::kSmoothedOnly;
-    if (!source.validation)
-      chart.log_y = chart.log_y && IsNoisy(source.points) && WantsLogScale(source.points);
+    if (!source.validation) has_far_values |= WantsLogScale(source.points);
     chart.frame.description += Describe(source);
     chart.curves.push_back({source.name, source.points, look, source.number});
     if (sources.size() > 1) figure.legend.push_back({CurveKey(look, source.number), source.name});
   }
-  chart.log_y = chart.log_y && !sources.front().validation;
+  chart.log_y = has_far_values && IsPositive(sources);
   chart.frame.title = absl::StrCat(base, " over iterations");
   figure.svg = LineChartInPage(chart, NextId());
   figure.caption = absl::StrCat(metric == nullptr ? "" : metric->help,
