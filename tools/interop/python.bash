@@ -4,6 +4,7 @@
 #   source tools/interop/python.bash
 #   use_tokenizer_packages     # or
 #   use_torch_packages         # or
+#   use_index_torch            # or
 #   use_tensorboard_packages   # or
 #   use_tracker_packages       # or
 #   use_nvdisasm
@@ -11,12 +12,15 @@
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
 # empty folder, which goes when the script ends. An environment is made once, in
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
-# There are several: transformers wants an older tokenizers than the one that ours are compared with, and
-# whoever reads TensorBoard's files, those of W&B, MLflow and trackio, or machine code, needs neither.
+# There are several: transformers wants an older tokenizers than the one that ours are compared with,
+# whoever reads TensorBoard's files, those of W&B, MLflow and trackio, or machine code, needs neither,
+# and speed is compared with the index's PyTorch alone.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
-# python3-torch is installed, or, without apt or the right to use it, the index's torch.
+# python3-torch is installed, or, without apt or the right to use it, the index's torch. use_index_torch
+# takes the index's always: a download of gigabytes, since it brings the libraries for GPUs along.
 
+readonly INDEX_TORCH_PACKAGES=(numpy==2.2.6 torch==2.9.1)
 readonly TENSORBOARD_PACKAGES=(absl-py==2.5.1 grpcio==1.85.1 Markdown==3.11.3 MarkupSafe==3.0.4
   numpy==2.2.6 packaging==26.3 pillow==13.0.0 protobuf==7.36.2 tensorboard==2.21.0
   tensorboard-data-server==0.7.2 typing_extensions==4.16.0 Werkzeug==3.1.9)
@@ -103,22 +107,31 @@ use_environment() {
   [ -x "$venv_python" ] || give_up "there is no $venv_python"
 }
 
-# Sets base_python to any that can make environments.
-find_base_python() {
-  local needed='import venv, ensurepip'
+# Sets venv_python to an environment of its own packages alone: $1 is its name, then its packages.
+use_own_packages() {
+  local name=$1 needed='import venv, ensurepip'
+  shift
   base_python=$(find_python "$needed") ||
     { install_debian python3-venv && base_python=$(find_python "$needed"); } ||
     give_up "no Python can make virtual environments, and python3-venv could not be installed"
+  use_environment "$name" "" "$@"
 }
 
-use_tokenizer_packages() {
-  find_base_python
-  use_environment tokenizers "" "${TOKENIZER_PACKAGES[@]}"
+use_tokenizer_packages() { use_own_packages tokenizers "${TOKENIZER_PACKAGES[@]}"; }
+
+use_tensorboard_packages() { use_own_packages tensorboard "${TENSORBOARD_PACKAGES[@]}"; }
+
+use_tracker_packages() { use_own_packages trackers --no-deps "${TRACKER_PACKAGES[@]}"; }
+
+# A disassembler of GPU code, by its hash: only a file of requirements can have one.
+use_nvdisasm() {
+  local pins=tools/gpu/nvdisasm.txt
+  use_own_packages "nvdisasm-$(sha256sum <"$pins" | cut -c1-8)" --require-hashes -r "$pins"
 }
 
-use_tensorboard_packages() {
-  find_base_python
-  use_environment tensorboard "" "${TENSORBOARD_PACKAGES[@]}"
+use_index_torch() {
+  use_own_packages index-torch "${INDEX_TORCH_PACKAGES[@]}"
+  "$venv_python" -c 'import torch' >&2 || give_up "the index's PyTorch does not start here"
 }
 
 use_tracker_packages() {
