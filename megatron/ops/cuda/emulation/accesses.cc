@@ -76,6 +76,14 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
+int __tsan_atomic32_load(const volatile int* at, int) {
+  return __atomic_load_n(at, __ATOMIC_SEQ_CST);
+}
+int __tsan_atomic32_fetch_add(volatile int* at, int more, int) {
+  return __atomic_fetch_add(at, more, __ATOMIC_SEQ_CST);
+}
+// glog's headers call it.
+void AnnotateBenignRaceSized(const char*, int, const volatile void*, long, const char*) {}
 
 void __tsan_read_range(void* at, size_t bytes) {
   megatron::emulation::Note(at, bytes, megatron::emulation::kRead);
