@@ -128,7 +128,7 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
                                 const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved,
-                                const BiasGradients& biases) {
+                                const ResidualBiasGradients& biases) {
   const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return BackwardPostNorm(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);

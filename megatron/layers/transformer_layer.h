@@ -25,6 +25,12 @@
 
 namespace megatron {
 
+// The gradients of biases that come with those of the residual stream between two layers.
+struct ResidualBiasGradients {
+  Tensor below_H;               // OutputBiasGradient() of the layer whose output x is, or empty
+  bool output_is_done = false;  // whether the layer above has added to this one's
+};
+
 class TransformerLayer {
  public:
   struct Saved {
@@ -56,18 +62,13 @@ class TransformerLayer {
   static void AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH);
   bool post_norm() const { return post_norm_; }
 
-  // The gradients of biases that come with those of the residual stream between two layers.
-  struct BiasGradients {
-    Tensor below_H;               // OutputBiasGradient() of the layer whose output x is, or empty
-    bool output_is_done = false;  // whether the layer above has added to this one's
-  };
   // The gradient of the bias that is added last, if it is the column sums of dy; else empty.
   Tensor OutputBiasGradient(const LayerContext& ctx) const {
     return post_norm_ ? Tensor() : WithSum(ctx, MlpBiasGradient());
   }
   // Writes dx and adds to the parameters' gradients.
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
-                const Tensor& dx_TH, Saved* saved, const BiasGradients& biases = {});
+                const Tensor& dx_TH, Saved* saved, const ResidualBiasGradients& biases = {});
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
   void AppendParameters(std::vector<Parameter*>* out);
