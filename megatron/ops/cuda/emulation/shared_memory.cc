@@ -15,7 +15,10 @@ constexpr size_t kMemoryBytes = size_t{320} << 10;
 
 }  // namespace
 
-SharedMemory::SharedMemory() : memory_(new char[kMemoryBytes]) { Clear(0); }
+SharedMemory::SharedMemory() : memory_(new char[kMemoryBytes]) {
+  variables_.reserve(16);  // here and not by a fiber, since another fiber frees it
+  Clear(0);
+}
 
 void SharedMemory::Clear(size_t limit) {
   variables_.clear();
