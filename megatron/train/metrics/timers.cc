@@ -11,8 +11,6 @@
 namespace megatron {
 namespace {
 
-constexpr double kLeastPrinted = 0.005;  // milliseconds; less is printed as 0.00
-
 constexpr char kExchange[] =
     "Time in exchanges with neighbouring stages, of the kind that the name says.";
 
@@ -71,7 +69,7 @@ std::vector<std::pair<int, double>> ValuesOf(int timer,
                                              absl::Span<const std::vector<double>> milliseconds) {
   std::vector<std::pair<int, double>> values;
   for (size_t rank = 0; rank < milliseconds.size(); ++rank) {
-    if (milliseconds[rank][timer] >= kLeastPrinted)
+    if (milliseconds[rank][timer] > 0)
       values.emplace_back(static_cast<int>(rank), milliseconds[rank][timer]);
   }
   return values;
