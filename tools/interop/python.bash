@@ -134,18 +134,6 @@ use_index_torch() {
   "$venv_python" -c 'import torch' >&2 || give_up "the index's PyTorch does not start here"
 }
 
-use_tracker_packages() {
-  find_base_python
-  use_environment trackers "" --no-deps "${TRACKER_PACKAGES[@]}"
-}
-
-# A disassembler of GPU code, by its hash: only a file of requirements can have one.
-use_nvdisasm() {
-  local pins=tools/gpu/nvdisasm.txt
-  find_base_python
-  use_environment "nvdisasm-$(sha256sum <"$pins" | cut -c1-8)" "" --require-hashes -r "$pins"
-}
-
 use_torch_packages() {
   local torch=() needed='import numpy, torch, venv, ensurepip'
   base_python=$(find_python "$needed") ||
