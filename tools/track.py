@@ -66,10 +66,10 @@ class Failure(Exception):
         self.code = code
 
 
-def say(message, file=None):
-    """Prints a line. A reader that has ended is no reason to end."""
-    with contextlib.suppress(OSError, ValueError):
-        print("track: " + message, file=file or sys.stderr, flush=True)
+def say(message, descriptor=2):
+    """Prints a line, to stderr by default. A reader that has ended is no reason to end."""
+    with contextlib.suppress(OSError):
+        os.write(descriptor, ("track: %s\n" % message).encode(errors="replace"))
 
 
 # ---- metrics.jsonl ------------------------------------------------------------------------------
@@ -714,7 +714,7 @@ def run_track(options):
     if not state.sent and options.once:
         raise Failure(NO_METRICS, "%s holds no metrics" % path)
     say("%s has %d steps and evaluations, up to iteration %d" %
-        (options.to, state.number, max(state.sent.values(), default=0)), sys.stdout)
+        (options.to, state.number, max(state.sent.values(), default=0)), descriptor=1)
     return SIGNALLED + numbers[0] if numbers else 0
 
 
