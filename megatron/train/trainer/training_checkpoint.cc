@@ -240,6 +240,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
                    {"optimizer", trainer.optimizer().rule().name()}};
+  if (!run.kernels.empty()) state.strings["kernels"] = run.kernels;
   return state;
 }
 

@@ -20,6 +20,7 @@ namespace megatron {
 struct RunDescription {
   std::string identity;     // RunIdentity()
   std::string config_text;  // EffectiveConfigText()
+  std::string kernels;      // DescribeKernels() (preflight/open_devices.h); empty on the CPU
 };
 
 // Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of

@@ -11,6 +11,7 @@
 #include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/train/attention/attention_limits.h"
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/validate/rules.h"
@@ -23,44 +24,31 @@ constexpr int64_t kMostPlannedRanks = 1 << 20;
 
 void CheckGemms(ConfigChecker& check) {
   constexpr absl::string_view kTime = "system.time_gemm_kernels";
-  if (check.resolved().system().time_gemm_kernels() &&
-      check.resolved().parallel().ranks_as() == config::RanksAs::processes) {
+  if (!check.resolved().system().time_gemm_kernels()) return;
+  if (check.resolved().parallel().ranks_as() == config::RanksAs::processes) {
     check.Error(kTime,
                 "ranks that are processes would each choose kernels of their own; time them in a "
                 "run with parallel.ranks_as: threads, then give all its system.gemm_plan_file");
+  }
+  if (check.resolved().system().deterministic_mode()) {
+    check.Error(kTime, absl::StrCat("kernels chosen by time may be others in each run, against ",
+                                    check.Named("system.deterministic_mode"),
+                                    "; time them in a run without it, then give its "
+                                    "system.gemm_plan_file"));
   }
 }
 
 // Checks that the chosen attention backend would compute at least some of a run's attention.
 void CheckAttentionBackend(ConfigChecker& check) {
-  constexpr absl::string_view kBackend = "system.attention_backend";
   const config::PretrainConfig& config = check.resolved();
   if (config.system().has_device() && config.system().device() == config::Device::cpu) return;
-  const config::AttentionBackend::Type backend = config.system().attention_backend();
-  if (backend == config::AttentionBackend::auto_) return;
-  const absl::string_view who =
-      backend == config::AttentionBackend::fused ? "cuDNN" : "the kernel for Hopper";
-  const auto refuse = [&](bool broken, absl::string_view why, absl::string_view path) {
-    if (broken) {
-      check.Error(kBackend, absl::StrCat(who, " ", why, "; it would have no effect with ",
-                                         check.Named(path)));
-    }
-  };
-  const config::ModelConfig& model = config.model();
-  if (!config.precision().bf16() && !config.precision().fp16()) {
-    check.Error(kBackend,
-                absl::StrCat(who, " does not take fp32; set precision.bf16 or precision.fp16"));
+  for (const AttentionLimit& limit : LimitsOf(config.system().attention_backend(), config)) {
+    check.Error(
+        "system.attention_backend",
+        limit.field.empty()
+            ? absl::StrCat(limit.why, "; set precision.bf16 or precision.fp16")
+            : absl::StrCat(limit.why, "; it would have no effect with ", check.Named(limit.field)));
   }
-  refuse(model.attention_dropout() > 0, "does not draw our dropout", "model.attention_dropout");
-  refuse(config.parallel().context_parallel_size() > 1 &&
-             config.parallel().cp_comm_type() != config::ContextParallelComm::a2a,
-         "has whole sequences alone, as parallel.cp_comm_type: a2a gives them",
-         "parallel.context_parallel_size");
-  refuse(model.position_embedding_type() == config::PositionEmbedding::relative,
-         "has no learned bias", "model.position_embedding_type");
-  refuse(backend == config::AttentionBackend::flash && model.kv_channels() != 64 &&
-             model.kv_channels() != 128,
-         "takes heads of 64 and 128", "model.kv_channels");
 }
 
 void CheckPrecision(ConfigChecker& check) {
