@@ -4,6 +4,7 @@
 What it must not do is call something well that was not, so most tests break one thing.
 """
 
+import concurrent.futures
 import json
 import os
 import shutil
@@ -797,5 +798,21 @@ class GpuCheckTest(unittest.TestCase):
                                  [("training", "stories", why)])
 
 
+def run(case):
+    result = unittest.TestResult()
+    case.run(result)
+    print("%s %s" % ("ok    " if result.wasSuccessful() else "FAILED", case.id()), flush=True)
+    return result
+
+
 if __name__ == "__main__":
-    unittest.main()
+    # The cases share nothing, and most of their time they wait: for a limit, or for a process to end.
+    cases = [case for case in unittest.defaultTestLoader.loadTestsFromTestCase(GpuCheckTest)
+             if len(sys.argv) == 1 or case.id().split(".")[-1] in sys.argv[1:]]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(run, cases))
+    failures = [failure for result in results for failure in result.errors + result.failures]
+    for case, trace in failures:
+        print("\n%s\n%s" % (case.id(), trace))
+    print("%d passed, %d failed" % (len(cases) - len(failures), len(failures)))
+    sys.exit(1 if failures or not cases else 0)

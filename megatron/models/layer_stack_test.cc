@@ -1,0 +1,110 @@
+#include "megatron/models/layer_stack.h"
+
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/layers/layer_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kHidden = 8;
+const std::vector<int> kLengths = {4, 2};
+
+LayerStackOptions Options(int64_t num_layers, const LayerRecompute& recompute = {}) {
+  LayerStackOptions options;
+  options.num_layers = num_layers;
+  options.recompute = recompute;
+  TransformerOptions& transformer = options.transformer;
+  transformer.num_layers = 6;
+  transformer.hidden_size = kHidden;
+  transformer.ffn_hidden_size = 12;
+  transformer.num_attention_heads = transformer.num_query_groups = 2;
+  transformer.kv_channels = 4;
+  transformer.hidden_dropout = transformer.attention_dropout = 0;
+  return options;
+}
+
+LayerCalls MakeStack(const LayerStackOptions& options, const ProcessGroup& group = {}) {
+  return CallsOf(std::make_shared<LayerStack>(options, group), /*rotary=*/nullptr);
+}
+
+TEST(LayerStackTest, GradientsOfTwoLayersAreThoseOfFiniteDifferences) {
+  LayerHarness harness(kLengths);
+  ExpectGradients(&harness, MakeStack(Options(2)), kHidden);
+}
+
+TEST(LayerStackTest, RecomputationChangesNoBit) {
+  const LayerCalls kept = MakeStack(Options(5));
+  for (const LayerRecompute& recompute :
+       {LayerRecompute{LayerRecompute::kUniform, 1}, LayerRecompute{LayerRecompute::kUniform, 2},
+        LayerRecompute{LayerRecompute::kUniform, 9}, LayerRecompute{LayerRecompute::kBlock, 3}}) {
+    SCOPED_TRACE(testing::Message()
+                 << "method " << recompute.method << ", " << recompute.num_layers << " layers");
+    ExpectSameBits(kLengths, kept, MakeStack(Options(5, recompute)), kHidden);
+  }
+}
+
+TEST(LayerStackTest, GradientsThatAreDeferredWithRecomputationAreTheSameBits) {
+  LayerHarness harness(kLengths);
+  ExpectGradients(&harness, MakeStack(Options(2, {LayerRecompute::kUniform, 2})), kHidden);
+}
+
+TEST(LayerStackTest, ForwardOnlyGivesWhatForwardGives) {
+  for (const int64_t num_layers : {0, 1, 2, 3}) {
+    SCOPED_TRACE(num_layers);
+    LayerHarness harness(kLengths);
+    const auto stack = std::make_shared<LayerStack>(Options(num_layers), ProcessGroup());
+    const LayerCalls calls = CallsOf(stack, /*rotary=*/nullptr);
+    harness.Bind(calls.parameters);
+    const ops::HostTensor x = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 1);
+    const ops::HostTensor y(x.tensor().shape(), DType::kFloat32);
+    const ops::HostTensor only(x.tensor().shape(), DType::kFloat32);
+    harness.Forward(calls, x, y);
+    stack->ForwardOnly(harness.context(), nullptr, x, only);
+    EXPECT_EQ(only.Values(), y.Values());
+  }
+}
+
+TEST(LayerStackTest, AStackWithoutLayersGivesItsInputAndItsGradient) {
+  LayerHarness harness(kLengths);
+  const ops::HostTensor x = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor dy = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 2);
+  const LayerHarness::Results results = harness.Run(MakeStack(Options(0)), x, dy);
+  EXPECT_EQ(results.y, x.Values());
+  EXPECT_EQ(results.dx, dy.Values());
+}
+
+TEST(LayerStackTest, LayersThatAreCutOverTwoStacksAreThoseOfOne) {
+  const ops::HostTensor x = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor between(x.tensor().shape(), DType::kFloat32);
+  const ops::HostTensor cut(x.tensor().shape(), DType::kFloat32);
+  const ops::HostTensor whole(x.tensor().shape(), DType::kFloat32);
+  const auto forward = [](const LayerStackOptions& options, const Tensor& x, const Tensor& y) {
+    LayerHarness harness(kLengths);
+    const LayerCalls calls = MakeStack(options);
+    harness.Bind(calls.parameters);
+    harness.Forward(calls, x, y);
+  };
+  forward(Options(3), x, whole);
+  forward(Options(1), x, between);
+  LayerStackOptions rest = Options(2);
+  rest.first_layer = 1;
+  forward(rest, between, cut);
+  EXPECT_EQ(cut.Values(), whole.Values());
+}
+
+TEST(LayerStackTest, TwoTensorParallelRanksEqualOne) {
+  ExpectTwoRanksEqualOne(
+      {5, 3},
+      [](const ProcessGroup& group, bool sequence_parallel) {
+        LayerStackOptions options = Options(2, {LayerRecompute::kUniform, 1});
+        options.transformer.sequence_parallel = sequence_parallel;
+        return MakeStack(options, group);
+      },
+      kHidden);
+}
+
+}  // namespace
+}  // namespace megatron
