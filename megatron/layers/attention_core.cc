@@ -9,7 +9,7 @@ namespace megatron {
 
 ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
   ops::Attention attention;
-  attention.kernel = options_.kernel;
+  attention.kernels = options_.kernels;
   attention.scale = options_.scale != 0 ? options_.scale
                                         : 1.0f / std::sqrt(static_cast<float>(options_.head_size));
   attention.causal = options_.causal;

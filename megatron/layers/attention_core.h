@@ -25,7 +25,7 @@ struct AttentionCoreOptions {
   bool cross = false;  // the keys are those of the encoder's tokens
   // True if each rank gets all keys at once, where ranks form no teams (context_slice.h).
   bool gathers_keys = false;
-  ops::AttentionKernel kernel = ops::AttentionKernel::kOwn;
+  ops::AttentionKernels kernels;
 };
 
 class AttentionCore {

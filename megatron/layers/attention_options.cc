@@ -24,7 +24,7 @@ AttentionCoreOptions SelfAttentionCore(const TransformerOptions& options, int64_
   core.causal = options.causal;
   core.scale = options.softmax_scale;
   core.gathers_keys = options.context_parallel == ContextParallel::kGather;
-  core.kernel = options.attention_kernel;
+  core.kernels = options.attention_kernels;
   return core;
 }
 

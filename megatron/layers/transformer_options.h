@@ -91,7 +91,7 @@ struct TransformerOptions {
   ContextParallel context_parallel =
       ContextParallel::kRing;  // used where there are context-parallel ranks
   int context_team_size = 1;   // number of ranks in a team of kHierarchical
-  ops::AttentionKernel attention_kernel = ops::AttentionKernel::kOwn;
+  ops::AttentionKernels attention_kernels;
   MoeOptions moe;
 
   // Returns how many of `ranks` context-parallel ranks exchange tokens for heads (context_slice.h).

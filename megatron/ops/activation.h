@@ -20,7 +20,7 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
 // computed x.
 void ActivationBackwardAndBias(const Stream& stream, Activation activation, const Tensor& dy_TI,
                                const Tensor& x_TI, const Tensor& dx_TI, const Tensor& dbias_I);
-// Whether that costs no more than ActivationBackward, as on a GPU. On the CPU, a bias's gradient is
+// Returns whether that costs no more than ActivationBackward, as on a GPU. On the CPU, a bias's gradient is
 // best computed with its weight's (linear.h).
 bool ActivationBackwardSumsForFree(const Stream& stream);
 

@@ -317,4 +317,9 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   if (bias_sums > 0) AddBiasSums(stream, attention, problem, gradients.bias_WN);
 }
 
+bool HopperAttentionIsAvailable() {
+  return cuda_kernel<&HopperAttentionIsAvailable> != nullptr &&
+         cuda_kernel<&HopperAttentionIsAvailable>();
+}
+
 }  // namespace megatron::ops

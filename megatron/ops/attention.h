@@ -28,7 +28,7 @@
 namespace megatron::ops {
 
 struct Attention {
-  AttentionKernel kernel = AttentionKernel::kOwn;
+  AttentionKernels kernels;
   float scale = 1;
   // A query sees the keys of its own sequence: all of them or, if causal, those up to its own
   // position. Positions are counted from the sequence's end, so equal lengths give the usual
@@ -73,6 +73,9 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients);
+
+// Returns whether the current CUDA device and this build have what AttentionKernel::kHopper needs.
+bool HopperAttentionIsAvailable();
 
 }  // namespace megatron::ops
 

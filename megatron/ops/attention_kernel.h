@@ -6,10 +6,17 @@ namespace megatron::ops {
 
 // The kernels of a CUDA device. The CPU has one kernel and ignores this.
 enum class AttentionKernel {
-  kOwn,
-  kHopper,  // cuda/hopper, for compute capability 9.0, if it supports the call; else kOwn
-  kCudnn,   // cuDNN (cuda/cudnn), if it supports the call; else kOwn
+  kOwn,                 // our own for any call on any device (cuda)
+  kHopper,              // our own for compute capability 9.0 (cuda/hopper)
+  kCudnn,               // cuDNN's (cuda/cudnn)
   kCudnnDeterministic,  // kCudnn with gradients of the same bits in every run; takes more memory
+};
+
+// The kernels that are tried for a call, in this order; kOwn computes what neither supports.
+struct AttentionKernels {
+  AttentionKernel first = AttentionKernel::kOwn, second = AttentionKernel::kOwn;
+
+  bool Has(AttentionKernel kernel) const { return first == kernel || second == kernel; }
 };
 
 }  // namespace megatron::ops

@@ -6,8 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "megatron/base/quantity.h"
 #include "megatron/ops/cpu/isa.h"
-#include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/train/attention/choose_attention.h"
 #include "megatron/train/preflight/describe_run.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/run_options.h"
@@ -31,11 +31,13 @@ std::string DescribeDevice(const PretrainRun& run, int ranks) {
                          FormatQuantity(ranks * run.threads_per_rank, "thread"), all);
 }
 
-std::string DescribeAttention(ops::AttentionKernel kernel) {
-  return absl::StrCat("attention: cuDNN ", ops::cuda::CudnnVersion().value_or("is not here"),
-                      kernel == ops::AttentionKernel::kCudnnDeterministic
-                          ? ", deterministic"
-                          : "; two runs may differ in their last bits");
+// Names the kernels in the order in which they are tried, and those that are not among them.
+std::string DescribeAttention(const AttentionChoice& choice) {
+  std::string line = absl::StrCat("attention: ", choice.order);
+  if (choice.kernels.Has(ops::AttentionKernel::kCudnn))
+    absl::StrAppend(&line, "; with cuDNN's gradients two runs may differ in their last bits");
+  for (const std::string& why : choice.left_out) absl::StrAppend(&line, "; not ", why);
+  return line;
 }
 
 }  // namespace
@@ -50,9 +52,7 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
     lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
   }
   lines.push_back(DescribeDevice(run, here.ranks));
-  const ops::AttentionKernel kernel = options.trainer.model.transformer.attention_kernel;
-  if (kernel == ops::AttentionKernel::kCudnn || kernel == ops::AttentionKernel::kCudnnDeterministic)
-    lines.push_back(DescribeAttention(kernel));
+  if (!run.attention.order.empty()) lines.push_back(DescribeAttention(run.attention));
   const int64_t vocab_size = options.trainer.model.padded_vocab_size;
   lines.push_back(absl::StrCat("model: ", DescribeModel(config.model(), options), ": ",
                                FormatCount(CountParameters(config.model(), vocab_size)),

@@ -31,6 +31,7 @@
 #include "megatron/train/introduction.h"
 #include "megatron/train/launch/rank_processes.h"
 #include "megatron/train/preflight/check_memory.h"
+#include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
 #include "megatron/train/preflight/check_world_size.h"
 #include "megatron/train/preflight/open_checkpoint.h"
@@ -235,18 +236,24 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   run.threads_per_rank = std::max(1, options.num_threads / ranks_here);
   MEGATRON_ASSIGN_OR_RETURN(run.links, Agree(OpenDeviceLinks(options, launch_, processes_)));
   run.training.speed.peak_flops = PeakFlops(options, ranks_here);
-  MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans, Agree(OpenGemmPlans(*run.fs, options)));
+  MEGATRON_ASSIGN_OR_RETURN(run.attention, Agree(OpenAttention(*run.fs, config, options)));
+  run.training.options.trainer.model.transformer.attention_kernels = run.attention.kernels;
   MEGATRON_ASSIGN_OR_RETURN(run.training.data,
                             Agree(OpenData(*run.fs, options.data, *run.tokenizer)));
   const std::string& fingerprint = run.training.data.fingerprint;
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
-  run.training.description = {RunIdentity(config, fingerprint), EffectiveConfigText(config),
-                              instruction_set};
+  run.training.description.identity = RunIdentity(config, fingerprint);
+  run.training.description.config_text = EffectiveConfigText(config);
+  run.training.description.instruction_set = instruction_set;
   MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
   // The first process has taken the lock; the others join it.
   MEGATRON_ASSIGN_OR_RETURN(
       run.save_lock, Agree(launch_.rank == 0 ? absl::StatusOr<RunLock>(std::move(run.save_lock))
                                              : JoinSaveDirectory(options.checkpoint)));
+  // The plans may lie in the directory of checkpoints, which is there now.
+  MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans, Agree(OpenGemmPlans(*run.fs, options)));
+  std::string& kernels = run.training.description.kernels;
+  kernels = DescribeKernels(options, run.attention, gemm_plans);
   const auto warn = [this](const std::string& warning) {
     if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
   };
@@ -257,8 +264,12 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   }
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
-  MEGATRON_RETURN_IF_ERROR(Agree(
-      CheckSameRun({config, fingerprint, gemm_plans, checkpoint, instruction_set}, processes_)));
+  MEGATRON_RETURN_IF_ERROR(
+      Agree(CheckSameRun({config, fingerprint, gemm_plans, run.attention.order, checkpoint,
+                          instruction_set},
+                         processes_)));
+  MEGATRON_RETURN_IF_ERROR(
+      Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
   return run;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
 
@@ -72,6 +73,55 @@ TEST_F(PretrainCudaTest, PlansOfKernelsMustBeThereAndADeviceForThem) {
   EXPECT_EQ(on_cpu.exit_code, kExitConfig);
   EXPECT_TRUE(absl::StrContains(on_cpu.output, "has no effect with system.device = cpu"))
       << on_cpu.output;
+}
+
+TEST_F(PretrainCudaTest, OneRankTimesProductsAndKeepsTheirPlansWithItsCheckpoints) {
+  const Outcome run = RunOnCuda({SaveTo("saved"), "--set=train.exit_interval=1"});
+  ASSERT_EQ(run.exit_code, kExitDone) << run.output;
+  EXPECT_NE(ReadTextFile(Path("saved/gemm_plans.textproto")), "");
+  const Outcome deterministic = RunOnCuda({SaveTo("deterministic"), "--set=train.exit_interval=1",
+                                           "--set=system.deterministic_mode=true"});
+  ASSERT_EQ(deterministic.exit_code, kExitDone) << deterministic.output;
+  EXPECT_EQ(ReadTextFile(Path("deterministic/gemm_plans.textproto")), "");
+}
+
+TEST_F(PretrainCudaTest, AttentionsKernelsAreNamedAndARunThatGoesOnWithOthersSaysSo) {
+  const Arguments half = {SaveTo("cuda"), "--set=precision.bf16=true",
+                          "--set=model.kv_channels=64"};
+  const Outcome first = RunOnCuda(Joined(half, {"--set=train.exit_interval=5"}));
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  EXPECT_TRUE(
+      absl::StrContains(first.output, "attention: flash, local; not fused: cuDNN is not here"))
+      << first.output;
+  const Outcome same = RunOnCuda(Joined(half, {"--set=train.exit_interval=8"}));
+  ASSERT_EQ(same.exit_code, kExitDone) << same.output;
+  EXPECT_FALSE(absl::StrContains(same.output, "other kernels")) << same.output;
+
+  const Arguments local = Joined(half, {"--set=system.attention_backend=local"});
+  const Outcome refused = RunOnCuda(Joined(local, {"--set=system.deterministic_mode=true"}));
+  EXPECT_EQ(refused.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(refused.output, "system.deterministic_mode refuses that"))
+      << refused.output;
+  const Outcome other = RunOnCuda(local);
+  ASSERT_EQ(other.exit_code, kExitDone) << other.output;
+  EXPECT_TRUE(absl::StrContains(other.output, "attention saved by flash, local, now local"))
+      << other.output;
+}
+
+TEST_F(PretrainCudaTest, AFileOrdersAttentionsKernels) {
+  const Arguments run = {absl::StrCat("--set=system.attention_plan_file=", Path("attention")),
+                         "--set=precision.bf16=true", "--set=model.kv_channels=64",
+                         "--set=train.exit_interval=1"};
+  const Outcome missing = RunOnCuda(run);
+  EXPECT_EQ(missing.exit_code, kExitConfig);
+  EXPECT_TRUE(absl::StrContains(missing.output, "system.attention_plan_file")) << missing.output;
+  const absl::Status written = WriteFileAtomically(
+      PosixFileSystem(), Path("attention"),
+      "place { gpu: \"emulated\" heads { kv_channels: 64 kernel { backend: local } } }");
+  ASSERT_TRUE(written.ok()) << written;
+  const Outcome ordered = RunOnCuda(run);
+  EXPECT_EQ(ordered.exit_code, kExitDone) << ordered.output;
+  EXPECT_TRUE(absl::StrContains(ordered.output, "attention: local\n")) << ordered.output;
 }
 
 TEST_F(PretrainCudaTest, AttentionByCudnnIsRefusedWhereThereIsNone) {

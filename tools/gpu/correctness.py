@@ -3,6 +3,7 @@
 import os
 import re
 
+import attention_plans
 import bundle
 import kernels
 import libraries
@@ -91,7 +92,8 @@ def _graphs_change_nothing(session):
         if os.path.exists(metrics):
             os.remove(metrics)
         session.run([session.program("pretrain_gpt"), "--config=gpt_demo", "--set=system.device=cuda",
-                     "--set=system.cuda_graph_impl=" + graphs, "--set=precision.bf16=true", "--set=train.eval_iters=0",
+                     "--set=system.cuda_graph_impl=" + graphs, "--set=system.deterministic_mode=true",
+                     "--set=precision.bf16=true", "--set=train.eval_iters=0",
                      "--set=train.exit_interval=50", "--set=logging.metrics_file=" + metrics],
                     log + ".log", 90, **core_dumps(session, log)).require_success()
         losses.append([step["lm loss"] for step in read_metrics(metrics)])
@@ -142,4 +144,5 @@ def check(session, device, watch):
     session.plan([step[:3] for step in steps])
     for what, name, _, action in steps:
         session.step(what, name, action)
-    return tables.kernel_table(session)
+    plans = attention_plans.write(session, device["name"])
+    return tables.kernel_table(session) + ("\n" + plans if plans else "")

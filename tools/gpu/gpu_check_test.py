@@ -18,6 +18,9 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOOLS = os.path.dirname(HERE)
+# //megatron/train/attention:attention_plan_file_test reads it.
+ATTENTION_PLANS = os.path.join(os.path.dirname(TOOLS), "megatron", "train", "attention", "testdata",
+                               "attention_plans.textproto")
 
 # Stands for every program. What it is called as says which; $STUB_DOES, a JSON object, says what goes wrong.
 STUB = r'''
@@ -143,6 +146,9 @@ elif name == "kernels_benchmark":
             *({"name": "BM_Attention<AttentionKernel::k%s, 64>/manual_time" % kernel, "real_time": 1.0,
                "time_unit": "ms", "TFLOP/s": rate}
               for kernel, rate in (("Own", 200.0), ("Hopper", 310.0), ("Cudnn", 320.0), ("CudnnDeterministic", 400.0))),
+            *({"name": "BM_AttentionBackward<AttentionKernel::k%s, 64>/manual_time" % kernel, "real_time": time,
+               "time_unit": "ms"}
+              for kernel, time in (("Own", 9.0), ("Hopper", 2.5), ("Cudnn", 2.0), ("CudnnDeterministic", 1.5))),
             {"name": "BM_GemmPlan/1024/1024/iterations:1", "real_time": 1.0, "time_unit": "ms", "plan": 0.99},
             {"name": "BM_Other", "real_time": 900.0, "time_unit": "ns", "bits": 7.0}]
     for row in rows:
@@ -567,10 +573,25 @@ class GpuCheckTest(unittest.TestCase):
         code, text, rows = self.gpu_check("check", self.out, "rest")
         self.assertEqual(code, 0, text)
         names = [row["name"] for row in rows if row["what"] == "kernel"]
-        self.assertEqual(len(names), 9)
-        self.assertEqual(len(set(names)), 9)
+        self.assertEqual(len(names), 13)
+        self.assertEqual(len(set(names)), 13)
         code, text, rows = self.gpu_check("check", self.out, "smoke")
         self.assertEqual([row["name"] for row in rows if row["what"] == "kernel"], names)
+
+    def test_the_order_of_attentions_kernels_is_written_as_the_trainer_reads_it(self):
+        code, text, _ = self.gpu_check("check", self.out, "benchmark")
+        self.assertEqual(code, 0, text)
+        path = os.path.join(self.out, "attention_plans.textproto")
+        self.assertIn("--set=system.attention_plan_file=" + path, text)
+        with open(path) as written, open(ATTENTION_PLANS) as read:
+            self.assertEqual(written.read(), read.read())
+
+    def test_kernels_of_attention_that_are_wrong_are_not_in_the_order(self):
+        self.gpu_check("check", self.out, "test", "benchmark", does={"attention_test": "fails"})
+        with open(os.path.join(self.out, "attention_plans.textproto")) as written:
+            text = written.read()
+        self.assertNotIn("flash", text)
+        self.assertIn("fused", text)
 
     def test_a_library_that_is_missing_is_named_first(self):
         self.expect_failures("check", ["smoke"], {"ldd": "pretrain_gpt"}, [

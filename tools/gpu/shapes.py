@@ -38,7 +38,6 @@ SHAPES = (
 # rest.
 GRAPHS = "--set=system.cuda_graph_impl=local"
 OPTIONS_TO_TRY = (
-    ("own_attention_for_hopper", ["--set=system.attention_backend=flash"]),
     ("attention_by_cudnn", ["--set=system.attention_backend=fused"]),
     ("fused_bias_gradients", ["--set=system.fuse_bias_gradients=true"]),
     ("logits_in_chunks", ["--set=train.logits_chunk_tokens=8192"]),

@@ -436,8 +436,7 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
   return args;
 }
 
-bool UsesHopper(const Attention& attention, DType dtype, const AttentionArgs& args) {
-  if (attention.kernel != AttentionKernel::kHopper) return false;
+bool HopperRuns(DType dtype, const AttentionArgs& args) {
   if (HopperTakes(dtype, args) && HopperAttentionIsAvailable()) return true;
   LOG_FIRST_N(WARNING, 1) << "attention's kernels for Hopper were asked for, but "
                           << (HopperAttentionIsAvailable()
@@ -474,22 +473,29 @@ void WithColumns(int head_dim, Body body) {
 
 }  // namespace
 
-void OwnAttentionForward(const Stream& stream, const Attention& attention,
+bool OwnAttentionForward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
                          const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR) {
   const AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
   const DType dtype = in.q_TGRD.dtype();
-  if (UsesHopper(attention, dtype, args)) return HopperAttentionForward(stream, dtype, args);
-  if (args.bias == nullptr && TensorCoresTake(dtype, args))
-    return TensorCoreAttentionForward(stream, dtype, args);
-  WithType(in.q_TGRD.dtype(), [&](auto* type) {
+  if (kernel == AttentionKernel::kHopper) {
+    if (!HopperRuns(dtype, args)) return false;
+    HopperAttentionForward(stream, dtype, args);
+    return true;
+  }
+  if (args.bias == nullptr && TensorCoresTake(dtype, args)) {
+    TensorCoreAttentionForward(stream, dtype, args);
+    return true;
+  }
+  WithType(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     WithColumns(args.head_dim, [&](auto columns) {
       Launch(Forward<T, columns.value>, stream, args, args.queries, args.groups * args.group_heads);
     });
   });
+  return true;
 }
 
-void OwnAttentionBackward(const Stream& stream, const Attention& attention,
+bool OwnAttentionBackward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
                           const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
                           const Tensor& dout_TGRD, const AttentionInputs& gradients) {
   AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
@@ -497,6 +503,7 @@ void OwnAttentionBackward(const Stream& stream, const Attention& attention,
   args.dq = OperandOf(gradients.q_TGRD);
   args.dk = OperandOf(gradients.k_UGD);
   args.dv = OperandOf(gradients.v_UGD);
+  if (kernel == AttentionKernel::kHopper && !HopperRuns(in.q_TGRD.dtype(), args)) return false;
   const int64_t heads = args.groups * args.group_heads, width = 2 * args.bias_reach + 1;
   const int64_t query_blocks = Blocks(args.queries, kWarps);
   const int64_t bias_floats = args.bias != nullptr ? query_blocks * heads * width : 0;
@@ -506,7 +513,7 @@ void OwnAttentionBackward(const Stream& stream, const Attention& attention,
   WithType(in.q_TGRD.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     LaunchDelta<T>(stream, args, heads);
-    if (UsesHopper(attention, in.q_TGRD.dtype(), args))
+    if (kernel == AttentionKernel::kHopper)
       return HopperAttentionBackward(stream, in.q_TGRD.dtype(), args);
     if (args.bias == nullptr && TensorCoresTake(in.q_TGRD.dtype(), args))
       return TensorCoreAttentionBackward(stream, in.q_TGRD.dtype(), args);
@@ -515,10 +522,11 @@ void OwnAttentionBackward(const Stream& stream, const Attention& attention,
       Launch(BackwardKey<T, columns.value>, stream, args, args.keys, args.groups);
     });
   });
-  if (bias_floats == 0) return;
+  if (bias_floats == 0) return true;
   AddBiasSums<<<Blocks(heads * width, kThreads), kThreads, 0, Handle(stream)>>>(
       args.bias_sums, query_blocks, heads, width, gradients.bias_WN.data<float>());
   CheckLaunched("attention's bias");
+  return true;
 }
 
 }  // namespace megatron::ops::cuda

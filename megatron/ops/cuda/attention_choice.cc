@@ -1,6 +1,8 @@
-// Attention on a CUDA device: by cuDNN if it is chosen and supports the call, else by our own
-// kernels.
+// Attention on a CUDA device, by the first of the chosen kernels that supports the call.
+#include <initializer_list>
+
 #include "megatron/ops/attention.h"
+#include "megatron/ops/cuda/cudnn/attention_call.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/cuda/own_attention.h"
@@ -8,32 +10,40 @@
 namespace megatron::ops::cuda {
 namespace {
 
-bool AsksForCudnn(const Attention& attention) {
-  return attention.kernel == AttentionKernel::kCudnn ||
-         attention.kernel == AttentionKernel::kCudnnDeterministic;
+// Returns false, having enqueued nothing, if the kernel does not support the call.
+bool RunWith(AttentionKernel kernel, const Stream& stream, const AttentionCall& call) {
+  if (kernel == AttentionKernel::kCudnn || kernel == AttentionKernel::kCudnnDeterministic)
+    return RunCudnnAttention(stream, call);
+  if (!call.backward()) {
+    return OwnAttentionForward(kernel, stream, call.attention, call.in, call.out_TGRD,
+                               call.lse_TGR);
+  }
+  return OwnAttentionBackward(kernel, stream, call.attention, call.in, call.out_TGRD, call.lse_TGR,
+                              call.dout_TGRD, call.gradients);
+}
+
+void Run(const Stream& stream, const AttentionCall& call) {
+  const AttentionKernels& kernels = call.attention.kernels;
+  for (AttentionKernel kernel : {kernels.first, kernels.second, AttentionKernel::kOwn}) {
+    if (RunWith(kernel, stream, call)) return;
+  }
 }
 
 }  // namespace
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
-  if (AsksForCudnn(attention) && RunCudnnAttention(stream, {attention, in, out_TGRD, lse_TGR})) {
-    return;
-  }
-  OwnAttentionForward(stream, attention, in, out_TGRD, lse_TGR);
+  Run(stream, {attention, in, out_TGRD, lse_TGR});
 }
 
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients) {
-  if (AsksForCudnn(attention) &&
-      RunCudnnAttention(stream, {attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients})) {
-    return;
-  }
-  OwnAttentionBackward(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
+  Run(stream, {attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients});
 }
 
 MEGATRON_CUDA_KERNEL(AttentionForward);
 MEGATRON_CUDA_KERNEL(AttentionBackward);
+MEGATRON_CUDA_KERNEL(HopperAttentionIsAvailable);
 
 }  // namespace megatron::ops::cuda

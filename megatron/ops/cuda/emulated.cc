@@ -31,6 +31,10 @@ namespace {
                     LinearBackwardInput, LinearActivationBackwardInput, LinearBackwardWeight,
                     NormForward, ResidualNormForward, NormBackward, Rope, WeightedSum>();
 
+// The emulated device counts as one that the kernels for Hopper run on.
+[[maybe_unused]] const bool hopper_is_available =
+    RegisterCudaKernel<&HopperAttentionIsAvailable>(+[] { return true; });
+
 // Graphs contain neither updates of weights nor experts.
 [[maybe_unused]] const bool outside_graphs =
     EmulateOutsideGraphs<Jitter, GroupedLinearForward, GroupedLinearBackwardInput,

@@ -32,8 +32,8 @@ inline Dropout View(Dropout dropout) {
 }
 
 inline Attention View(Attention attention) {
-  CHECK(attention.kernel != AttentionKernel::kCudnn &&
-        attention.kernel != AttentionKernel::kCudnnDeterministic)
+  CHECK(!attention.kernels.Has(AttentionKernel::kCudnn) &&
+        !attention.kernels.Has(AttentionKernel::kCudnnDeterministic))
       << "cuDNN is not emulated";
   attention.cu_seqlens_q = View(attention.cu_seqlens_q);
   attention.cu_seqlens_k = View(attention.cu_seqlens_k);
@@ -119,8 +119,9 @@ class OperandText {
     AddAll(x.probability, x.key.lo, x.key.hi, x.sample_T, x.position_T, x.first_column);
   }
   void Add(const Attention& x) {
-    AddAll(x.kernel, x.scale, x.causal, x.place_q_T, x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k,
-           x.max_seqlen_q, x.max_seqlen_k, x.dropout, x.add_to_queries, x.add_to_keys);
+    AddAll(x.kernels.first, x.kernels.second, x.scale, x.causal, x.place_q_T, x.place_k_U,
+           x.cu_seqlens_q, x.cu_seqlens_k, x.max_seqlen_q, x.max_seqlen_k, x.dropout,
+           x.add_to_queries, x.add_to_keys);
   }
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN); }
   void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }

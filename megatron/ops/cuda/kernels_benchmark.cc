@@ -375,7 +375,7 @@ struct AttentionOperands {
     lse = gpu->Normal({kTokens, kHeads, 1}, kF32);
     std::vector<int32_t> begins;
     for (int32_t s = 0; s <= 8; ++s) begins.push_back(2048 * s);
-    attention.kernel = kernel;
+    attention.kernels = {kernel};
     attention.scale = 0.125f;
     attention.cu_seqlens_q = attention.cu_seqlens_k = gpu->Of(begins, DType::kInt32);
     attention.max_seqlen_q = attention.max_seqlen_k = 2048;

@@ -523,7 +523,7 @@ TEST_P(CudaOpTest, CudnnComputesWhatTheOpDoes) {
     ExpectAgreement({&qkv, &out, &dout, &d_qkv, &lse, &cu}, 2 * SumTolerance(dtype()),
                     [&](const Stream& stream, At at) {
                       Attention attention;
-                      attention.kernel = AttentionKernel::kCudnnDeterministic;
+                      attention.kernels = {AttentionKernel::kCudnnDeterministic};
                       attention.scale = 0.1f;
                       attention.causal = c.causal;
                       attention.cu_seqlens_q = attention.cu_seqlens_k = at[5];

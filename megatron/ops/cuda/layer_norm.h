@@ -69,7 +69,7 @@ struct LayerNormBackwardArgs {
 void LaunchLayerNormForward(const LayerNormForwardArgs& args, CUstream_st* stream);
 
 int64_t LayerNormBackwardWorkspace(int64_t hidden);
-// Whether the kernel for these operands computes dbias; else that has to be null.
+// Returns whether the kernel for these operands computes dbias; else that has to be null.
 bool LayerNormBackwardSumsDx(const LayerNormBackwardArgs& args);
 // sums (fp32) += column sums of x, contiguous, in the order in which the backward sums those of dx: so
 // it does not matter to a bias whether its gradient comes with that of a norm. Returns false, and does

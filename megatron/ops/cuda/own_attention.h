@@ -12,9 +12,11 @@ namespace megatron::ops::cuda {
 // capability 9.0 and code for sm_90a.
 bool HopperAttentionIsAvailable();
 
-void OwnAttentionForward(const Stream& stream, const Attention& attention,
+// Compute the call with `kernel`: kOwn or kHopper. Return false, having enqueued nothing, if the
+// kernels for Hopper do not support the call or are not available.
+bool OwnAttentionForward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
                          const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR);
-void OwnAttentionBackward(const Stream& stream, const Attention& attention,
+bool OwnAttentionBackward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
                           const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
                           const Tensor& dout_TGRD, const AttentionInputs& gradients);
 

@@ -14,10 +14,11 @@ namespace megatron {
 // of that (the gate makes three matrices of two), rounded down to a multiple of 64 that is not 0.
 int64_t DefaultFfnHiddenSize(int64_t hidden_size, bool swiglu);
 
-// Sets each field that config.proto calls `computed`, but for system.device and
-// parallel.distributed_backend, which the machine decides, if the field is unset and the fields it
-// follows from are set. Doing it twice does what doing it once does. Every section is present
-// afterwards but `generation`, whose presence means something.
+// Sets each field that config.proto calls `computed`, if it is unset and the fields it follows from
+// are set. The exceptions are system.device and parallel.distributed_backend, which the machine
+// decides, and system.time_gemm_kernels and system.gemm_plan_file, which a machine without a GPU
+// refuses. Doing it twice does what doing it once does. Every section is present afterwards but
+// `generation`, whose presence means something.
 void ResolveDefaults(config::PretrainConfig* config);
 
 }  // namespace megatron

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
-#include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/train/config/text_proto.h"
 #include "megatron/train/gemm/gemm_plans.pb.h"
 
 namespace megatron {
@@ -29,19 +29,6 @@ static_assert(static_cast<int>(GemmEpilogue::kBias) == GemmPlanFile::BIAS &&
                   static_cast<int>(GemmEpilogue::kGeluSlope) == GemmPlanFile::GELU_SLOPE &&
                   static_cast<int>(GemmEpilogue::kBiasGradient) == GemmPlanFile::BIAS_GRADIENT,
               "renumbered");
-
-class FirstError : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, google::protobuf::io::ColumnNumber column,
-                const std::string& message) override {
-    if (text_.empty())
-      text_ = absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 absl::StatusOr<Gemm> ToGemm(const GemmPlanFile::Product& product) {
   Gemm gemm;
@@ -112,12 +99,7 @@ void FromKernel(const GemmKernel& kernel, GemmPlanFile::Kernel* out) {
 
 absl::StatusOr<std::vector<GemmPlan>> ParseGemmPlans(absl::string_view text) {
   GemmPlanFile file;
-  FirstError error;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&error);
-  parser.SetRecursionLimit(8);
-  if (!parser.ParseFromString(std::string(text), &file))
-    return absl::InvalidArgumentError(error.text());
+  MEGATRON_RETURN_IF_ERROR(ParseTextProto(text, &file));
   std::vector<GemmPlan> plans;
   for (const GemmPlanFile::Place& place : file.place()) {
     for (const GemmPlanFile::Plan& plan : place.plan()) {

@@ -28,6 +28,13 @@ absl::Status CheckSameRun(const RunInputs& mine, const ProcessGroup& processes) 
         absl::FailedPreconditionError("the ranks read different plans from system.gemm_plan_file"),
         kExitConfig);
   }
+  if (!consensus.Same(mine.attention)) {
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the ranks' machines offer different kernels for attention: this rank's choice is ",
+            mine.attention, "; set system.attention_backend to one that all have")),
+        kExitConfig);
+  }
   if (!consensus.Same(mine.checkpoint)) {
     return WithExitCode(absl::FailedPreconditionError(
                             "the ranks see different checkpoints: checkpoint.save and "

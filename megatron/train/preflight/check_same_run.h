@@ -14,6 +14,7 @@ struct RunInputs {
   config::PretrainConfig config;
   std::string data_fingerprint;
   std::string gemm_plans;       // the plans as text
+  std::string attention;        // the order of attention's kernels
   std::string checkpoint;       // the directory to start from; empty: from the beginning
   std::string instruction_set;  // of the CPU that computes; empty on other devices
 };

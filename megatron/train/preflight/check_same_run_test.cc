@@ -49,8 +49,10 @@ TEST(CheckSameRunTest, TheProcessWithAnotherConfigurationSaysWhatDiffers) {
             kExitConfig);
 }
 
-TEST(CheckSameRunTest, OtherPlansAndCheckpointsAreRefusedByAll) {
+TEST(CheckSameRunTest, OtherPlansKernelsAndCheckpointsAreRefusedByAll) {
   for (const absl::Status& status : CheckWith([](RunInputs* i) { i->gemm_plans = "plan"; }))
+    EXPECT_EQ(ExitCodeOf(status), kExitConfig);
+  for (const absl::Status& status : CheckWith([](RunInputs* i) { i->attention = "flash, local"; }))
     EXPECT_EQ(ExitCodeOf(status), kExitConfig);
   for (const absl::Status& status : CheckWith([](RunInputs* i) { i->checkpoint = "iter_1"; }))
     EXPECT_EQ(ExitCodeOf(status), kExitCorruptCheckpoint);

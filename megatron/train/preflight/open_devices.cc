@@ -1,7 +1,14 @@
 #include "megatron/train/preflight/open_devices.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/crc32c.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/ops/attention.h"
+#include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/configs/config_loader.h"
@@ -35,6 +42,40 @@ absl::StatusOr<std::string> OpenGemmPlans(FileSystem& fs, const RunOptions& opti
   GemmOptions gemms = options.gemms;
   if (!gemms.plan_file.empty()) gemms.plan_file = PathFromWhereTheUserStands(gemms.plan_file);
   return WithExitCode(PlanGemms(fs, gemms, &ops::cuda::ProcessGemmPlanner()), kExitConfig);
+}
+
+absl::StatusOr<AttentionChoice> OpenAttention(FileSystem& fs, const config::PretrainConfig& config,
+                                              const RunOptions& options) {
+  if (options.device != DeviceType::kCuda) return AttentionChoice();
+  train::AttentionPlanFile plans;
+  if (!options.attention.plan_file.empty()) {
+    absl::StatusOr<train::AttentionPlanFile> read =
+        ReadAttentionPlans(fs, PathFromWhereTheUserStands(options.attention.plan_file));
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(read.status(), kExitConfig),
+                             _ << "system.attention_plan_file");
+    plans = *std::move(read);
+  }
+  AttentionDevice device;
+  device.gpu = CudaFacts(0).name;
+  device.flash = ops::HopperAttentionIsAvailable();
+  // Only a run that may use the library loads it.
+  if (options.attention.backend == config::AttentionBackend::auto_ ||
+      options.attention.backend == config::AttentionBackend::fused) {
+    device.cudnn = ops::cuda::CudnnVersion().value_or("");
+  }
+  return ChooseAttention(config, options, device, plans);
+}
+
+std::string DescribeKernels(const RunOptions& options, const AttentionChoice& attention,
+                            const std::string& gemm_plans) {
+  if (options.device != DeviceType::kCuda) return "";
+  const GemmOptions& gemms = options.gemms;
+  const std::string products = gemms.time_kernels ? "the fastest"
+                               : gemms.plan_file.empty()
+                                   ? "cuBLASLt's first choice"
+                                   : absl::StrFormat("plans %08x", Crc32c(gemm_plans));
+  return absl::StrCat("attention: ", attention.order, "\nproducts: ", products,
+                      gemms.fuse_bias_gradients ? ", with gradients of biases" : "", "\n");
 }
 
 }  // namespace megatron

@@ -10,6 +10,8 @@
 #include "megatron/base/file_system.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/train/attention/choose_attention.h"
+#include "megatron/train/config/config.pb.h"
 #include "megatron/train/preflight/device_links.h"
 #include "megatron/train/trainer/run_options.h"
 
@@ -28,6 +30,16 @@ std::optional<double> PeakFlops(const RunOptions& options, int ranks_here);
 // Reads the plans for matrix products that system.gemm_plan_file names. Returns them as text.
 // Errors carry kExitConfig.
 absl::StatusOr<std::string> OpenGemmPlans(FileSystem& fs, const RunOptions& options);
+
+// Chooses attention's kernels by what this machine offers and by system.attention_plan_file. Errors
+// carry kExitConfig.
+absl::StatusOr<AttentionChoice> OpenAttention(FileSystem& fs, const config::PretrainConfig& config,
+                                              const RunOptions& options);
+
+// Returns the kernels that were chosen, in lines "name: value", as checkpoints record them; empty
+// on the CPU. `gemm_plans` is the text of OpenGemmPlans.
+std::string DescribeKernels(const RunOptions& options, const AttentionChoice& attention,
+                            const std::string& gemm_plans);
 
 }  // namespace megatron
 

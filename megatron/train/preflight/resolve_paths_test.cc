@@ -30,6 +30,7 @@ const std::map<std::string, std::string>& ResolvedLater() {
                                              {"data.test_data_path", "OpenData"},
                                              {"data.per_split_data_args_path", "OpenData"},
                                              {"data.data_cache_path", "OpenData"},
+                                             {"system.attention_plan_file", "OpenAttention"},
                                              {"system.gemm_plan_file", "OpenGemmPlans"}};
   return *fields;
 }

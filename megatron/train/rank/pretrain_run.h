@@ -13,6 +13,7 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/train/attention/choose_attention.h"
 #include "megatron/train/command_line/user_commands.h"
 #include "megatron/train/failure/run_lock.h"
 #include "megatron/train/preflight/device_links.h"
@@ -53,6 +54,7 @@ struct PretrainRun {
   int threads_per_rank = 1;
   // This process's rank on its machine; unset when ranks are threads.
   std::optional<int> local_rank;
+  AttentionChoice attention;
   DeviceLinks links;  // the connections between the GPUs of the ranks
   DeviceCalls* device_calls = nullptr;
   PieceListener on_piece;  // null: nobody listens

@@ -166,6 +166,9 @@ const std::map<std::string, Help>& Helps() {
       {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
       {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
       {"system.num_threads", {"77", {}}},
+      {"system.attention_backend", {"fused", {"precision.bf16=true", "model.attention_dropout=0"}}},
+      // It is true by itself with one rank.
+      {"system.time_gemm_kernels", {"true", {"parallel.data_parallel_size=2"}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
       {"parallel.hierarchical_context_parallel_sizes",
        {"[2, 4]", {"parallel.context_parallel_size=8", "parallel.cp_comm_type=a2a_p2p"}}},
@@ -214,7 +217,7 @@ std::string Describe(const TransformerOptions& o) {
               o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
               o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
               o.recompute.norm, o.sequence_parallel, o.context_parallel, o.context_team_size,
-              o.attention_kernel, o.causal, o.post_norm, o.relative_positions.buckets,
+              o.causal, o.post_norm, o.relative_positions.buckets,
               o.relative_positions.max_distance, o.softmax_scale, o.float8.enabled,
               o.float8.gradient, o.float8.weight_gradient, o.float8.first_layers_without,
               o.float8.last_layers_without);
@@ -293,9 +296,9 @@ std::string Describe(const RunOptions& o) {
               o.generation.sampling.temperature, o.generation.sampling.top_k,
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
               o.gemms.plan_file, o.gemms.time_kernels, o.gemms.fuse_bias_gradients,
-              o.ranks.processes, o.ranks.backend, o.ranks.sum_in_rank_order,
-              o.ranks.check_collectives, absl::FormatDuration(o.ranks.start_timeout),
-              absl::FormatDuration(o.ranks.timeout),
+              o.attention.backend, o.attention.plan_file, o.deterministic, o.ranks.processes,
+              o.ranks.backend, o.ranks.sum_in_rank_order, o.ranks.check_collectives,
+              absl::FormatDuration(o.ranks.start_timeout), absl::FormatDuration(o.ranks.timeout),
               absl::FormatDuration(o.ranks.heartbeat_timeout),
               absl::FormatDuration(o.ranks.stuck_timeout));
 }
@@ -375,8 +378,7 @@ TEST(ConfigEffectTest, UnsupportedFieldsAreRefusedByName) {
       {"system.device", {"system.device=cuda"}},
       {"is not available; expects one of tensorwise",
        {"precision.bf16=true", "precision.fp8_format=e4m3", "precision.fp8_recipe=delayed"}},
-      {"auto, flash, fused", {"system.attention_backend=unfused"}},
-      {"auto, flash, fused", {"system.attention_backend=local"}},
+      {"auto, flash, fused, local", {"system.attention_backend=unfused"}},
       {"p2p, a2a, allgather, a2a_p2p", {"parallel.cp_comm_type=\"a2a+p2p\""}},
       {"makes 512 ranks", {"parallel.data_parallel_size=512", "train.global_batch_size=1024"}}};
   for (const auto& [text, overrides] : refused) {

@@ -187,16 +187,7 @@ ContextParallel ToContextParallel(config::ContextParallelComm::Type type) {
   }
 }
 
-ops::AttentionKernel ToAttentionKernel(const config::SystemConfig& config) {
-  if (config.attention_backend() == config::AttentionBackend::flash)
-    return ops::AttentionKernel::kHopper;
-  if (config.attention_backend() != config::AttentionBackend::fused)
-    return ops::AttentionKernel::kOwn;
-  return config.deterministic_mode() ? ops::AttentionKernel::kCudnnDeterministic
-                                     : ops::AttentionKernel::kCudnn;
-}
-
-// Sets the model's parallelism and kernels.
+// Sets the model's parallelism.
 void SetParallelism(const config::PretrainConfig& config, TransformerOptions* options) {
   const config::ParallelConfig& parallel = config.parallel();
   options->sequence_parallel = parallel.sequence_parallel();
@@ -204,7 +195,6 @@ void SetParallelism(const config::PretrainConfig& config, TransformerOptions* op
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a_p2p) {
     options->context_team_size = static_cast<int>(parallel.hierarchical_context_parallel_sizes(0));
   }
-  options->attention_kernel = ToAttentionKernel(config.system());
 }
 
 }  // namespace

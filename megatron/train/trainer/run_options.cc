@@ -1,6 +1,7 @@
 #include "megatron/train/trainer/run_options.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
@@ -227,6 +228,26 @@ CheckpointOptions ToCheckpoint(const config::CheckpointConfig& config) {
   return options;
 }
 
+// A file that the user names is followed alone. Several ranks need one file for all.
+bool TimesProducts(const config::PretrainConfig& config, int ranks) {
+  const config::SystemConfig& system = config.system();
+  if (system.has_time_gemm_kernels()) return system.time_gemm_kernels();
+  return ranks == 1 && config.parallel().ranks_as() == config::RanksAs::threads &&
+         !system.has_gemm_plan_file() && !system.deterministic_mode();
+}
+
+GemmOptions ToGemms(const config::PretrainConfig& config, int ranks) {
+  const config::SystemConfig& system = config.system();
+  const std::string& save = config.checkpoint().save();
+  GemmOptions options;
+  options.plan_file = system.gemm_plan_file();
+  options.time_kernels = TimesProducts(config, ranks);
+  options.fuse_bias_gradients = system.fuse_bias_gradients();
+  if (!system.has_gemm_plan_file() && options.time_kernels && !save.empty())
+    options.plan_file = absl::StrCat(absl::StripSuffix(save, "/"), "/gemm_plans.textproto");
+  return options;
+}
+
 GenerationOptions ToGeneration(const config::PretrainConfig& config) {
   const config::GenerationConfig& generation = config.generation();
   GenerationOptions options;
@@ -300,8 +321,9 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())
                             : AvailableCores();
-  options.gemms = {config.system().gemm_plan_file(), config.system().time_gemm_kernels(),
-                   config.system().fuse_bias_gradients()};
+  options.gemms = ToGemms(config, options.num_ranks());
+  options.attention = {config.system().attention_backend(), config.system().attention_plan_file()};
+  options.deterministic = config.system().deterministic_mode();
   options.ranks = ToRanksOptions(config.parallel());
   options.profile = ToProfile(config.logging());
   return options;

@@ -83,6 +83,12 @@ struct GemmOptions {
   bool fuse_bias_gradients = false;
 };
 
+// The choice of attention's kernels on a GPU.
+struct AttentionOptions {
+  config::AttentionBackend::Type backend = config::AttentionBackend::auto_;
+  std::string plan_file;  // empty: none
+};
+
 struct RunOptions {
   TrainerOptions trainer;  // those of the first rank on every axis
   ParallelSizes parallel;
@@ -96,6 +102,9 @@ struct RunOptions {
   DeviceType device = DeviceType::kCpu;
   int num_threads = 1;  // number of threads of all ranks of a machine together
   GemmOptions gemms;
+  // What it chooses depends on the GPU, and is set where that is known.
+  AttentionOptions attention;
+  bool deterministic = false;  // a run on a GPU has the same bits each time
   RanksOptions ranks;
   ProfileOptions profile;
 

@@ -242,6 +242,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
                    {"config", run.config_text},
                    {"optimizer", trainer.optimizer().rule().name()}};
   if (!run.instruction_set.empty()) state.strings[kInstructionSet] = run.instruction_set;
+  if (!run.kernels.empty()) state.strings["kernels"] = run.kernels;
   return state;
 }
 

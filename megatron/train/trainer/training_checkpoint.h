@@ -20,6 +20,7 @@ namespace megatron {
 struct RunDescription {
   std::string identity;         // RunIdentity()
   std::string config_text;      // EffectiveConfigText()
+  std::string kernels;          // DescribeKernels() (preflight/open_devices.h); empty on the CPU
   std::string instruction_set;  // of the CPU that computed; empty on other devices
 };
 

@@ -11,6 +11,7 @@
 #include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/train/attention/attention_limits.h"
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/validate/rules.h"
@@ -23,11 +24,30 @@ constexpr int64_t kMostPlannedRanks = 1 << 20;
 
 void CheckGemms(ConfigChecker& check) {
   constexpr absl::string_view kTime = "system.time_gemm_kernels";
-  if (check.resolved().system().time_gemm_kernels() &&
-      check.resolved().parallel().ranks_as() == config::RanksAs::processes) {
+  if (!check.resolved().system().time_gemm_kernels()) return;
+  if (check.resolved().parallel().ranks_as() == config::RanksAs::processes) {
     check.Error(kTime,
                 "ranks that are processes would each choose kernels of their own; time them in a "
                 "run with parallel.ranks_as: threads, then give all its system.gemm_plan_file");
+  }
+  if (check.resolved().system().deterministic_mode()) {
+    check.Error(kTime, absl::StrCat("kernels chosen by time may be others in each run, against ",
+                                    check.Named("system.deterministic_mode"),
+                                    "; time them in a run without it, then give its "
+                                    "system.gemm_plan_file"));
+  }
+}
+
+// Checks that the chosen attention backend would compute at least some of a run's attention.
+void CheckAttentionBackend(ConfigChecker& check) {
+  const config::PretrainConfig& config = check.resolved();
+  if (config.system().has_device() && config.system().device() == config::Device::cpu) return;
+  for (const AttentionLimit& limit : LimitsOf(config.system().attention_backend(), config)) {
+    check.Error(
+        "system.attention_backend",
+        limit.field.empty()
+            ? absl::StrCat(limit.why, "; set precision.bf16 or precision.fp16")
+            : absl::StrCat(limit.why, "; it would have no effect with ", check.Named(limit.field)));
   }
 }
 

@@ -128,7 +128,7 @@ CudnnAttention Describe(const AttentionCall& call) {
   description.dtype = q.dtype();
   description.backward = call.backward();
   description.deterministic =
-      call.backward() && attention.kernel == AttentionKernel::kCudnnDeterministic;
+      call.backward() && attention.kernels.Has(AttentionKernel::kCudnnDeterministic);
   description.causal = attention.causal;
   description.scale = attention.scale;
   description.query_heads = q.dim(1) * q.dim(2);

@@ -27,7 +27,7 @@ class AttentionCallTest : public ::testing::Test {
     call_.in = Views(qkv_, heads);
     call_.out_TGRD = out_;
     call_.lse_TGR = lse_;
-    call_.attention.kernel = AttentionKernel::kCudnn;
+    call_.attention.kernels = {AttentionKernel::kCudnn};
     call_.attention.scale = 0.125f;
     SetLengths({0, 8, 16}, 8);
     backward_ = call_;
@@ -84,10 +84,11 @@ TEST_F(AttentionCallTest, BackwardDescribesTheGradientsToo) {
 }
 
 TEST_F(AttentionCallTest, DeterminismIsBackwardsAlone) {
-  call_.attention.kernel = backward_.attention.kernel = AttentionKernel::kCudnnDeterministic;
+  call_.attention.kernels = backward_.attention.kernels = {AttentionKernel::kHopper,
+                                                           AttentionKernel::kCudnnDeterministic};
   EXPECT_FALSE(Describe(call_).deterministic);
   EXPECT_TRUE(Describe(backward_).deterministic);
-  backward_.attention.kernel = AttentionKernel::kCudnn;
+  backward_.attention.kernels = {AttentionKernel::kCudnn};
   EXPECT_FALSE(Describe(backward_).deterministic);
 }
 

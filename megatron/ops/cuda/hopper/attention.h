@@ -1,9 +1,9 @@
 // Attention on Hopper (compute capability 9.0): tiles are loaded by TMA, products are wgmma's.
 //
 // The kernels take bf16 and fp16, heads of 64 and 128 channels, causal or not, grouped queries and
-// packed sequences; neither dropout nor bias, nor keys that arrive in parts. No row is written by
-// two blocks, so there are no atomics, and sums have one order, which does not depend on other
-// sequences. The kernels run if HopperAttentionIsAvailable (../own_attention.h).
+// packed sequences, with or without dropout; neither a bias nor keys that arrive in parts. No row
+// is written by two blocks, so there are no atomics, and sums have one order, which does not depend
+// on other sequences. The kernels run if HopperAttentionIsAvailable (../own_attention.h).
 #ifndef MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 #define MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 

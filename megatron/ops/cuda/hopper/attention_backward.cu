@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "megatron/ops/cuda/hopper/attention.h"
+#include "megatron/ops/cuda/hopper/dropout.cuh"
 #include "megatron/ops/cuda/hopper/launch.cuh"
 #include "megatron/ops/cuda/hopper/tiles.cuh"
 
@@ -19,9 +20,9 @@ namespace {
 
 // Two tiles of the block's own side stay in shared memory; pairs of tiles of the other side pass
 // through a ring.
-template <int kHead, int kOtherRows>
+template <int kHeadDim, int kOtherRows, int kRingStages>
 struct Shape : WarpgroupShape<2> {
-  static constexpr int kOther = kOtherRows, kStages = 2;
+  static constexpr int kHead = kHeadDim, kOther = kOtherRows, kStages = kRingStages;
   using Own = Tile<Shape::kRows, kHead>;
   using Passing = Tile<kOther, kHead>;
   static constexpr int kRowNumbers = 2 * kOther;  // floats of lse and delta per stage
@@ -29,9 +30,9 @@ struct Shape : WarpgroupShape<2> {
                                       kStages * kRowNumbers * static_cast<int>(sizeof(float));
 };
 template <int kHead>
-using QueryShape = Shape<kHead, kHead == 64 ? 128 : 64>;
+using QueryShape = Shape<kHead, kHead == 64 ? 128 : 64, kHead == 64 ? 3 : 2>;
 template <int kHead>
-using KeyShape = Shape<kHead, 64>;
+using KeyShape = Shape<kHead, 64, kHead == 64 ? 4 : 2>;
 
 template <typename Of>
 struct Buffers {
@@ -92,10 +93,9 @@ __device__ int Tiles(int64_t rows) {
   return rows > 0 ? static_cast<int>((rows + Of::kOther - 1) / Of::kOther) : 0;
 }
 
-template <typename T, int kHead>
-__device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<QueryShape<kHead>>& buffers,
-                            const Head& head, const RowsOfBlock& rows, const KeysOfSequence& keys) {
-  using Of = QueryShape<kHead>;
+template <typename T, bool kDropout, typename Of>
+__device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<Of>& buffers, const Head& head,
+                            const RowsOfBlock& rows, const KeysOfSequence& keys) {
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, in_own = group * kGroupRows;
   const int64_t first = rows.begin + in_own, row = rows.begin + RowOf(group);
   const int64_t last = min(first + kGroupRows, rows.end) - 1;
@@ -109,14 +109,23 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<QueryShape<
   }
 
   const float scale = args.scale * kLog2E;
-  float dq[kHead / 8][4], p[Of::kOther / 8][4], ds[Of::kOther / 8][4];
+  float dq[Of::kHead / 8][4], p[Of::kOther / 8][4], ds[Of::kOther / 8][4];
   uint32_t packed[Of::kOther / 16][4];
+  PhiloxKey key;
+  DrawnQuery drawn;
+  Kept<Of::kOther / 8> kept = {};
+  if constexpr (kDropout) {
+    key = DropoutKey(args, blockIdx.y);
+    drawn = DrawnQuery(args, min(row + 8 * (threadIdx.x % 2), rows.end - 1));
+  }
   SetZero(dq);
   if (mine > 0) WaitForPhase(buffers.own_full, 0);
   for (int tile = 0; tile < mine; ++tile) {
     buffers.ring.WaitUntilFull(tile);
     MultiplyRows<T>(buffers.Own(0), in_own, buffers.Passing(0, tile), p);
     MultiplyRows<T>(buffers.Own(1), in_own, buffers.Passing(1, tile), ds);
+    if constexpr (kDropout)
+      kept = KeysKeptBy<Of::kOther / 8>(args, key, drawn, int64_t{tile} * Of::kOther);
     WaitForProducts<1>();
     Settle(p);
     if (tile > 0) buffers.ring.Release(tile - 1);
@@ -135,7 +144,10 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<QueryShape<
 #pragma unroll
     for (int n = 0; n < Of::kOther / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) ds[n][i] = p[n][i] * (ds[n][i] - delta[i / 2]);
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kDropout) ds[n][i] = kept.Has(n, i) ? ds[n][i] * args.dropout_scale : 0;
+        ds[n][i] = p[n][i] * (ds[n][i] - delta[i / 2]);
+      }
     }
     Pack<T>(ds, packed);
     AddWeightedRows<T>(packed, buffers.Passing(0, tile), dq);
@@ -155,11 +167,10 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<QueryShape<
 
 // The gradient of queries. Grid: x counts tiles of queries, those with the most keys first; y
 // counts groups * group_heads.
-template <typename T, int kHead>
-__global__ void __launch_bounds__(QueryShape<kHead>::kThreads, 1)
+template <typename T, typename Of, bool kDropout>
+__global__ void __launch_bounds__(Of::kThreads, 1)
     BackwardQuery(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {
 #ifdef MEGATRON_HAS_HOPPER_INSTRUCTIONS
-  using Of = QueryShape<kHead>;
   extern __shared__ __align__(16) char memory[];
   __shared__ uint64_t barriers[Buffers<Of>::kBarriers];
   const int64_t block = int64_t{gridDim.x} - 1 - blockIdx.x;
@@ -181,18 +192,17 @@ __global__ void __launch_bounds__(QueryShape<kHead>::kThreads, 1)
     }
   } else {
     TakeRegisters<Of::kConsumerRegisters>();
-    ConsumeKeys<T, kHead>(args, buffers, head, rows, keys);
+    ConsumeKeys<T, kDropout>(args, buffers, head, rows, keys);
   }
 #endif
 }
 
 // Copies tiles of queries and of the gradient of their outputs, and loads their lse and delta. One
 // warp runs this.
-template <int kHead>
+template <typename Of>
 __device__ void ProduceQueries(const Maps& maps, const AttentionArgs& args,
-                               const Buffers<KeyShape<kHead>>& buffers, const RowsOfBlock& rows,
+                               const Buffers<Of>& buffers, const RowsOfBlock& rows,
                                const QueriesOfSequence& queries) {
-  using Of = KeyShape<kHead>;
   const int64_t group = blockIdx.y, begin = queries.FirstThatSees(rows.begin);
   const int of_head = Tiles<Of>(queries.end - begin), lane = threadIdx.x % kWarp;
   if (of_head == 0) return;
@@ -200,23 +210,39 @@ __device__ void ProduceQueries(const Maps& maps, const AttentionArgs& args,
   for (int tile = 0; tile < of_head * args.group_heads; ++tile) {
     const int64_t head = tile / of_head, first = begin + int64_t{tile % of_head} * Of::kOther;
     buffers.ring.WaitUntilEmpty(tile);
+    // The copies fly while the numbers are loaded.
+    if (lane == 0) CopyPassing(maps, buffers, tile, head, group, first);
     for (int i = lane; i < Of::kOther; i += kWarp) {
       const bool inside = first + i < queries.end;
       buffers.RowNumbers(0, tile)[i] = inside ? FiniteLse(args, first + i, {group, head}) : 0.0f;
       buffers.RowNumbers(1, tile)[i] = inside ? args.Delta(first + i, group, head) : 0.0f;
     }
-    if (lane == 0) {
-      CopyPassing(maps, buffers, tile, head, group, first);
-    } else {
-      Arrive(buffers.ring.full + tile % Of::kStages);
-    }
+    Arrive(buffers.ring.full + tile % Of::kStages);
   }
 }
 
-template <typename T, int kHead>
-__device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<KeyShape<kHead>>& buffers,
+// The numbers of a lane's two columns of tile n: loaded at once, or each when it is needed.
+template <bool kAtOnce>
+struct ColumnPair {
+  const float* numbers;
+  int n;
+  Vector<float, 2> loaded;
+
+  __device__ ColumnPair(const float* numbers, int n) : numbers(numbers), n(n) {
+    if constexpr (kAtOnce) loaded = Load<float, 2>(numbers, ColumnOf(n, 0) / 2);
+  }
+  __device__ float operator[](int i) const {
+    if constexpr (kAtOnce) return loaded.values[i % 2];
+    return numbers[ColumnOf(n, i)];
+  }
+};
+
+template <typename T, bool kDropout, typename Of>
+__device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<Of>& buffers,
                                const RowsOfBlock& rows, const QueriesOfSequence& queries) {
-  using Of = KeyShape<kHead>;
+  constexpr int kHead = Of::kHead;
+  // With wide heads the sums of products leave no registers for more.
+  constexpr bool kHasRegisters = kHead == 64;
   constexpr int kColumns = Of::kOther / 8;
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, in_own = group * kGroupRows;
   const int64_t first = rows.begin + in_own, row = rows.begin + RowOf(group);
@@ -228,20 +254,34 @@ __device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<KeyShape
   const float scale = args.scale * kLog2E;
   float dk[kHead / 8][4], dv[kHead / 8][4], p[kColumns][4], ds[kColumns][4];
   uint32_t packed_p[kColumns / 2][4], packed_ds[kColumns / 2][4];
+  PhiloxKey key;
+  Kept<kColumns> kept = {};
+  const auto draw = [&](int64_t begin_of_tile) {
+    if constexpr (kDropout) {
+      const int64_t row_key = row - args.cu_seqlens_k[rows.sequence];
+      kept = QueriesThatKeep<kColumns>(args, key, row_key, begin_of_tile, queries.end);
+    }
+  };
   SetZero(dk);
   SetZero(dv);
   if (of_head > 0) WaitForPhase(buffers.own_full, 0);
   for (int tile = 0; tile < of_head * args.group_heads; ++tile) {
     const int64_t begin_of_tile = begin + int64_t{tile % of_head} * Of::kOther;
+    if constexpr (kDropout) {
+      if (tile % of_head == 0)
+        key = DropoutKey(args, blockIdx.y * args.group_heads + tile / of_head);
+    }
     buffers.ring.WaitUntilFull(tile);
     if (begin_of_tile + Of::kOther <= mine || mine >= queries.end) {
       buffers.ring.Release(tile);
       continue;
     }
+    if constexpr (!kHasRegisters) draw(begin_of_tile);
     MultiplyRows<T>(buffers.Own(0), in_own, buffers.Passing(0, tile), p);
     MultiplyRows<T>(buffers.Own(1), in_own, buffers.Passing(1, tile), ds);
     const float* const lse = buffers.RowNumbers(0, tile);
     const float* const delta = buffers.RowNumbers(1, tile);
+    if constexpr (kHasRegisters) draw(begin_of_tile);
     WaitForProducts<1>();
     Settle(p);
     if (begin_of_tile < all_from || begin_of_tile + Of::kOther > queries.end) {
@@ -253,15 +293,22 @@ __device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<KeyShape
     }
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
+      const ColumnPair<kHasRegisters> of_columns(lse, n);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) p[n][i] = Exp2(fmaf(p[n][i], scale, -lse[ColumnOf(n, i)]));
+      for (int i = 0; i < 4; ++i) p[n][i] = Exp2(fmaf(p[n][i], scale, -of_columns[i]));
     }
     WaitForProducts<0>();
     Settle(ds);
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
+      const ColumnPair<kHasRegisters> of_columns(delta, n);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) ds[n][i] = p[n][i] * (ds[n][i] - delta[ColumnOf(n, i)]);
+      for (int i = 0; i < 4; ++i) {
+        const bool dropped = kDropout && !kept.Has(n, i);
+        if constexpr (kDropout) ds[n][i] = dropped ? 0 : ds[n][i] * args.dropout_scale;
+        ds[n][i] = p[n][i] * (ds[n][i] - of_columns[i]);
+        if (dropped) p[n][i] = 0;
+      }
     }
     Pack<T>(p, packed_p);
     Pack<T>(ds, packed_ds);
@@ -275,42 +322,42 @@ __device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<KeyShape
   for (int r = 0; r < 2; ++r) {
     if (row + 8 * r >= rows.end) continue;
     StoreRow(args.dk.Row<T>(row + 8 * r, blockIdx.y, 0), r, dk, args.scale);
-    StoreRow(args.dv.Row<T>(row + 8 * r, blockIdx.y, 0), r, dv, 1.0f);
+    StoreRow(args.dv.Row<T>(row + 8 * r, blockIdx.y, 0), r, dv,
+             kDropout ? args.dropout_scale : 1.0f);
   }
 }
 
 // The gradients of keys and values. Grid: x counts tiles of keys, y counts groups.
-template <typename T, int kHead>
-__global__ void __launch_bounds__(KeyShape<kHead>::kThreads, 1)
+template <typename T, typename Of, bool kDropout>
+__global__ void __launch_bounds__(Of::kThreads, 1)
     BackwardKey(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {
 #ifdef MEGATRON_HAS_HOPPER_INSTRUCTIONS
-  using Of = KeyShape<kHead>;
   extern __shared__ __align__(16) char memory[];
   __shared__ uint64_t barriers[Buffers<Of>::kBarriers];
   const RowsOfBlock rows = FindRows(args.cu_seqlens_k, args.sequences, blockIdx.x, Of::kRows);
   if (rows.begin >= rows.end) return;
   const QueriesOfSequence queries(args, rows.sequence);
   const Buffers<Of> buffers(AlignToAtoms(memory), barriers);
-  if (threadIdx.x == 0) buffers.Init(kWarp);
+  if (threadIdx.x == 0) buffers.Init(kWarp + 1);
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     GiveRegisters<Of::kProducerRegisters>();
-    if (threadIdx.x < kWarp) ProduceQueries<kHead>(maps, args, buffers, rows, queries);
+    if (threadIdx.x < kWarp) ProduceQueries(maps, args, buffers, rows, queries);
   } else {
     TakeRegisters<Of::kConsumerRegisters>();
-    ConsumeQueries<T, kHead>(args, buffers, rows, queries);
+    ConsumeQueries<T, kDropout>(args, buffers, rows, queries);
   }
 #endif
 }
 
-template <typename Of, typename Kernel>
-void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, const Maps& maps,
-            int64_t rows, int64_t heads) {
+template <typename Of, auto kKernel>
+void Launch(const Stream& stream, const AttentionArgs& args, const Maps& maps, int64_t rows,
+            int64_t heads) {
   if (rows == 0 || heads == 0) return;
-  AllowShared(kernel, Of::kSharedBytes);
+  AllowShared<kKernel, Of::kSharedBytes>();
   const int64_t blocks = BlocksOfSequences(rows, args.sequences, Of::kRows);
-  kernel<<<dim3(Blocks(blocks, 1), static_cast<unsigned>(heads)), Of::kThreads,
-           Of::kSharedBytes + kSlack, Handle(stream)>>>(maps, args);
+  kKernel<<<dim3(Blocks(blocks, 1), static_cast<unsigned>(heads)), Of::kThreads,
+            Of::kSharedBytes + kSlack, Handle(stream)>>>(maps, args);
   CheckLaunched("attention's gradients on Hopper");
 }
 
@@ -320,7 +367,7 @@ void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, cons
 void HopperAttentionBackward(const Stream& stream, DType dtype, const AttentionArgs& args) {
   using hopper::MapOfKeys;
   using hopper::MapOfQueries;
-  hopper::WithTypeAndHead(dtype, args.head_dim, [&](auto* type, auto head) {
+  hopper::WithVariant(dtype, args, [&](auto* type, auto head, auto dropout) {
     using T = std::remove_pointer_t<decltype(type)>;
     using OfQueries = hopper::QueryShape<head.value>;
     using OfKeys = hopper::KeyShape<head.value>;
@@ -328,15 +375,16 @@ void HopperAttentionBackward(const Stream& stream, DType dtype, const AttentionA
       return MapOfQueries(dtype, args, x, rows);
     };
     const auto keys = [&](const Operand& x, int rows) { return MapOfKeys(dtype, args, x, rows); };
-    hopper::Launch<OfQueries>(
-        hopper::BackwardQuery<T, head.value>, stream, args,
+    hopper::Launch<OfQueries, hopper::BackwardQuery<T, OfQueries, dropout.value>>(
+        stream, args,
         {{queries(args.q, OfQueries::kRows), queries(args.dout, OfQueries::kRows)},
          {keys(args.k, OfQueries::kOther), keys(args.v, OfQueries::kOther)}},
         args.queries, args.groups * args.group_heads);
-    hopper::Launch<OfKeys>(hopper::BackwardKey<T, head.value>, stream, args,
-                           {{keys(args.k, OfKeys::kRows), keys(args.v, OfKeys::kRows)},
-                            {queries(args.q, OfKeys::kOther), queries(args.dout, OfKeys::kOther)}},
-                           args.keys, args.groups);
+    hopper::Launch<OfKeys, hopper::BackwardKey<T, OfKeys, dropout.value>>(
+        stream, args,
+        {{keys(args.k, OfKeys::kRows), keys(args.v, OfKeys::kRows)},
+         {queries(args.q, OfKeys::kOther), queries(args.dout, OfKeys::kOther)}},
+        args.keys, args.groups);
   });
 }
 

@@ -21,6 +21,7 @@ struct Case {
   int64_t groups, heads, head_dim;
   bool causal;
   std::vector<double> cu_q, cu_k;
+  float dropout = 0;
 };
 
 class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInterface<DType> {
@@ -37,6 +38,17 @@ class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInt
   static HostTensor Ints(const std::vector<double>& values) {
     return HostTensor::Of({static_cast<int64_t>(values.size())}, DType::kInt32, values);
   }
+  // The samples and positions of queries, which say what is dropped.
+  static HostTensor Samples(int64_t queries) {
+    HostTensor samples({queries}, DType::kInt64);
+    for (int64_t t = 0; t < queries; ++t) samples.Set(t, static_cast<double>(t / 3));
+    return samples;
+  }
+  static HostTensor Positions(int64_t queries) {
+    HostTensor positions({queries}, DType::kInt32);
+    for (int64_t t = 0; t < queries; ++t) positions.Set(t, static_cast<double>(7 * t % 97));
+    return positions;
+  }
   static Attention AttentionOf(const Case& c, const Tensor& cu_q, const Tensor& cu_k) {
     Attention attention;
     attention.scale = 0.2f;
@@ -45,7 +57,7 @@ class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInt
     attention.cu_seqlens_k = cu_k;
     attention.max_seqlen_q = static_cast<int64_t>(c.cu_q.back());
     attention.max_seqlen_k = static_cast<int64_t>(c.cu_k.back());
-    attention.kernel = AttentionKernel::kHopper;
+    attention.kernels = {AttentionKernel::kHopper};
     return attention;
   }
   void ExpectForwardAndBackwardAgree(const Case& c);
@@ -59,16 +71,18 @@ void HopperAttentionTest::ExpectForwardAndBackwardAgree(const Case& c) {
   const Shape packed = {std::max(queries, keys), c.groups, c.heads + 2, c.head_dim};
   HostTensor qkv = Normal(packed, 1), d_qkv = Normal(packed, 2), out = Normal(q_shape, 3),
              dout = Normal(q_shape, 4), cu_q = Ints(c.cu_q), cu_k = Ints(c.cu_k),
-             lse = HostTensor::Normal({queries, c.groups, c.heads}, DType::kFloat32, 5);
+             lse = HostTensor::Normal({queries, c.groups, c.heads}, DType::kFloat32, 5),
+             samples = Samples(queries), positions = Positions(queries);
   const auto views = [&](const Tensor& x) {
     return AttentionInputs{x.Slice(0, 0, queries).Slice(2, 0, c.heads),
                            x.Slice(0, 0, keys).Select(2, c.heads),
                            x.Slice(0, 0, keys).Select(2, c.heads + 1),
                            {}};
   };
-  ExpectAgreement({&qkv, &d_qkv, &out, &dout, &lse, &cu_q, &cu_k}, 2 * 4 * OpTolerance(GetParam()),
-                  [&](const Stream& stream, At at) {
-                    const Attention attention = AttentionOf(c, at[5], at[6]);
+  ExpectAgreement({&qkv, &d_qkv, &out, &dout, &lse, &cu_q, &cu_k, &samples, &positions},
+                  2 * 4 * OpTolerance(GetParam()), [&](const Stream& stream, At at) {
+                    Attention attention = AttentionOf(c, at[5], at[6]);
+                    attention.dropout = {c.dropout, {5, 6}, at[7], at[8], /*first_column=*/3};
                     AttentionForward(stream, attention, views(at[0]), at[2], at[4]);
                     AttentionBackward(stream, attention, views(at[0]), at[2], at[4], at[3],
                                       views(at[1]));
@@ -103,6 +117,50 @@ TEST_P(HopperAttentionTest, SequencesOfWholeTilesAgreeWithTheCpu) {
   for (int64_t head_dim : {64, 128}) {
     ExpectForwardAndBackwardAgree({1, 1, head_dim, true, {0, 384}, {0, 384}});
   }
+}
+
+TEST_P(HopperAttentionTest, DropoutAgreesWithTheCpu) {
+  for (bool causal : {true, false}) {
+    for (int64_t head_dim : {64, 128}) {
+      ExpectForwardAndBackwardAgree(
+          {2, 1, head_dim, causal, {0, 1, 71, 71, 111}, {0, 3, 73, 75, 120}, 0.3f});
+      ExpectForwardAndBackwardAgree({1, 1, head_dim, causal, {0, 300, 309}, {0, 300, 309}, 0.3f});
+    }
+  }
+  ExpectForwardAndBackwardAgree({2, 3, 64, true, {0, 40, 107}, {0, 40, 107}, 0.3f});
+}
+
+// Queries that are zero weigh all keys alike. With values that are the rows of the identity, column
+// j of a query's output is zero if key j was dropped, and the gradient of value j has the same for
+// each query.
+TEST_P(HopperAttentionTest, DropoutDropsTheKeysThatTheCpuDrops) {
+  const Shape shape = {64, 1, 1, 64}, k_shape = {64, 1, 64};
+  HostTensor q(shape, GetParam()),
+      k = Normal(k_shape, 1), v(k_shape, GetParam()), out(shape, GetParam()),
+      dout(shape, GetParam()), dq(shape, GetParam()), dk(k_shape, GetParam()),
+      dv(k_shape, GetParam()), lse({64, 1, 1}, DType::kFloat32), cu = Ints({0, 64}),
+      samples = Samples(64), positions = Positions(64);
+  for (int64_t t = 0; t < 64; ++t) {
+    v.Set(65 * t, 1);
+    dout.Set(65 * t, 1);
+  }
+  ExpectAgreement(
+      {&q, &k, &v, &out, &dout, &dq, &dk, &dv, &lse, &cu, &samples, &positions},
+      8 * OpTolerance(GetParam()), [&](const Stream& stream, At at) {
+        Attention attention = AttentionOf({1, 1, 64, false, {0, 64}, {0, 64}}, at[9], at[9]);
+        attention.dropout = {0.5f, {17, 4}, at[10], at[11], /*first_column=*/0};
+        const AttentionInputs in = {at[0], at[1], at[2], {}};
+        AttentionForward(stream, attention, in, at[3], at[8]);
+        AttentionBackward(stream, attention, in, at[3], at[8], at[4], {at[5], at[6], at[7], {}});
+      });
+  int kept = 0;
+  for (int64_t t = 0; t < 64; ++t) {
+    for (int64_t j = 0; j < 64; ++j) {
+      kept += out.Get(64 * t + j) != 0 ? 1 : 0;
+      EXPECT_EQ(out.Get(64 * t + j), dv.Get(64 * j + t)) << "query " << t << ", key " << j;
+    }
+  }
+  EXPECT_NEAR(kept, 64 * 64 / 2, 200);
 }
 
 // Their lse is minus infinity, which cannot be compared, so it is overwritten.

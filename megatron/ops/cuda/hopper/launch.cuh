@@ -3,6 +3,7 @@
 #ifndef MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
 #define MEGATRON_OPS_CUDA_HOPPER_LAUNCH_CUH_
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -24,6 +25,10 @@ struct WarpgroupShape {
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 };
+
+// Bytes of shared memory that a block can have, and those of its barriers.
+constexpr int kMostShared = 227 << 10;
+constexpr int kStaticShared = 256;
 
 // A query head: its group and its index in the group.
 struct Head {
@@ -81,16 +86,22 @@ inline TensorMap MapOfKeys(DType dtype, const AttentionArgs& args, const Operand
 }
 
 #ifdef MEGATRON_EMULATED_CUDA
+inline int CurrentDevice() { return 0; }
 inline bool DeviceIsHopper() { return true; }
 template <typename Kernel>
 bool HasCode(Kernel) {
   return true;
 }
 #else
-inline bool DeviceIsHopper() {
-  int device, major;
+inline int CurrentDevice() {
+  int device;
   CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
-  CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), cudaSuccess);
+  return device;
+}
+inline bool DeviceIsHopper() {
+  int major;
+  CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, CurrentDevice()),
+           cudaSuccess);
   return major == 9;
 }
 // Code for other architectures than sm_90a has no body, and so no barriers.
@@ -104,6 +115,13 @@ bool HasCode(Kernel kernel) {
   return attributes.sharedSizeBytes > 0;
 }
 #endif
+
+// Returns the current device as one bit of a set of devices.
+inline uint64_t DeviceBit() {
+  const int device = CurrentDevice();
+  CHECK_LT(device, 64);
+  return uint64_t{1} << device;
+}
 
 // Returns whether tensor maps and the stores of the kernels can address the operands, all of the
 // 16-bit dtype.
@@ -119,11 +137,17 @@ inline bool TakesOperands(const AttentionArgs& args) {
   return !args.add_to_queries && !args.add_to_keys;
 }
 
-template <typename Kernel>
-void AllowShared(Kernel kernel, int bytes) {
+// Lets the kernel have kBytes of dynamic shared memory, and kSlack, on the current device.
+template <auto kKernel, int kBytes>
+void AllowShared() {
+  static_assert(kBytes + kSlack + kStaticShared <= kMostShared, "more than a block can have");
+  static std::atomic<uint64_t> allowed{0};
+  const uint64_t device = DeviceBit();
+  if ((allowed & device) != 0) return;
   CHECK_EQ(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes + kSlack),
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes + kSlack),
       cudaSuccess);
+  allowed |= device;
 }
 
 // Calls body with the dtype and the head dim as types.
@@ -135,6 +159,15 @@ void WithTypeAndHead(DType dtype, int head_dim, Body body) {
   };
   if (dtype == DType::kBFloat16) return with_head(static_cast<__nv_bfloat16*>(nullptr));
   with_head(static_cast<__half*>(nullptr));
+}
+
+// Calls body with the dtype, the head dim, and whether there is dropout, as types.
+template <typename Body>
+void WithVariant(DType dtype, const AttentionArgs& args, Body body) {
+  WithTypeAndHead(dtype, args.head_dim, [&](auto* type, auto head) {
+    if (args.dropout_threshold == 0) return body(type, head, std::false_type());
+    body(type, head, std::true_type());
+  });
 }
 
 }  // namespace megatron::ops::cuda::hopper

@@ -88,8 +88,8 @@ void Launch(const Stream& stream, const ProbedTile& of, float* out) {
     constexpr int kHead = head_dim.value, kBytes = Tile<kProbeRows, kHead>::kBytes;
     const Operand x = {of.data, false, of.heads * kHead, of.heads * kHead, kHead};
     const TensorMap map = MakeTensorMap({of.dtype, &x, kHead, of.heads, 1, of.tokens, kProbeRows});
-    const auto kernel = Run<T, kHead, kProbe>;
-    AllowShared(kernel, kBytes);
+    constexpr auto kernel = Run<T, kHead, kProbe>;
+    AllowShared<kernel, kBytes>();
     kernel<<<dim3(1), kWarpgroup, kBytes + kSlack, Handle(stream)>>>(
         map, static_cast<int>(of.head), static_cast<int>(of.token), out);
     CheckLaunched("a probe of tiles");
