@@ -20,8 +20,8 @@ void ActivationBackward(const Stream& stream, Activation activation, const Tenso
 // computed x.
 void ActivationBackwardAndBias(const Stream& stream, Activation activation, const Tensor& dy_TI,
                                const Tensor& x_TI, const Tensor& dx_TI, const Tensor& dbias_I);
-// Returns whether that costs no more than ActivationBackward, as on a GPU. On the CPU, a bias's gradient is
-// best computed with its weight's (linear.h).
+// Returns whether that costs no more than ActivationBackward, as on a GPU. On the CPU, a bias's
+// gradient is best computed with its weight's (linear.h).
 bool ActivationBackwardSumsForFree(const Stream& stream);
 
 // Each row of gate_up holds all gates, then all ups. Forward: y = activation(gate) * up, which is
