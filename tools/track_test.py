@@ -19,7 +19,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "track.py")
 METRICS_PAGE = os.path.join(os.path.dirname(HERE), "docs", "metrics.md")
-TIMEOUT = 300
+TIMEOUT = 120
 
 sys.dont_write_bytecode = True
 _spec = importlib.util.spec_from_file_location("track", PROGRAM)
