@@ -154,6 +154,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckParallel(check);
   CheckGemms(check);
   CheckCudaGraphs(check);
+  CheckAttentionBackend(check);
   CheckPrecision(check);
   CheckFloat8(check);
   CheckRecompute(check);
