@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
-#include "tools/pictures/plot_loss_svg.h"
+#include "tools/pictures/plot_axis.h"
 
 namespace megatron {
 namespace {

@@ -75,7 +75,7 @@ TEST(PlanScreenTest, SaysWhatRunsAndWhatItTakes) {
   for (const char* text :
        {"GPT of 24 layers, hidden 1024, 16 heads, sequence 2048, fp16", "355,919,872; vocabulary",
         "4 ranks = tensor 2 x pipeline 2 x data 1",
-        "global 16 = micro-batch 4 x accumulation 4 x data 1", "nothing would be saved",
+        "global 16 = micro-batch 1 x accumulation 16 x data 1", "nothing would be saved",
         "available here: 64.00 GiB", "--dry_run=full"}) {
     EXPECT_THAT(screen, HasSubstr(text));
   }
