@@ -135,7 +135,9 @@ TEST_F(TrainingCheckpointTest, ACheckpointWithTheFormerNameOfAStateStillLoads) {
 
 TEST_F(TrainingCheckpointTest, AnotherInstructionSetThanTheCheckpointsIsNamed) {
   const auto trainer = MakeTrainer(OptimizerOptions::kAdamW);
-  const RunDescription avx2 = {"a run", "config", "avx2"}, amx = {"a run", "config", "amx_bf16"};
+  RunDescription avx2 = description_, amx = description_;
+  avx2.instruction_set = "avx2";
+  amx.instruction_set = "amx_bf16";
   const absl::StatusOr<CheckpointReader> of_avx2 = Save(MakeCheckpointState(*trainer, avx2));
   ASSERT_THAT(of_avx2.status(), IsOk());
   EXPECT_THAT(OtherInstructionSet(*of_avx2, amx),
