@@ -146,7 +146,7 @@ const std::vector<CommandLineFlag>& CommandLineFlags() {
       {"--config", Value::kRequired, "FILE",
        "a .textproto file, from where you stand, or the name of a shipped one"},
       {"--set", Value::kRequired, "FIELD=VALUE",
-       "overrides one field, for example --set train.train_iters=50; may be repeated"},
+       "overrides one field, for example --set train.train_iters=500; may be repeated"},
       {"--profile", Value::kNone, "",
        "writes when each part of some steps ran, and memory by name; the same as --set "
        "logging.profile=true"},

@@ -66,6 +66,7 @@ UserCommands UserCommands::OfThisProcess(const std::string& program) {
   here.working_directory = Variable("BUILD_WORKING_DIRECTORY");
   here.run_workspace = Variable("BUILD_WORKSPACE_DIRECTORY");
   here.search_path = Variable("PATH");
+  here.instruction_set = Variable("MEGATRON_CPU_ISA");
   std::error_code error;
   if (here.working_directory.empty()) here.working_directory = fs::current_path(error).string();
   return UserCommands(std::move(here));
@@ -85,7 +86,9 @@ std::string UserCommands::Self(const std::vector<std::string>& arguments) const 
   std::vector<std::string> words = {here_.typed_program};
   if (!here_.run_workspace.empty() && !label.empty()) words = BazelRun(here_.run_workspace, label);
   words.insert(words.end(), arguments.begin(), arguments.end());
-  return ShellCommand(words);
+  const std::string& isa = here_.instruction_set;
+  return absl::StrCat(isa.empty() ? "" : absl::StrCat("MEGATRON_CPU_ISA=", isa, " "),
+                      ShellCommand(words));
 }
 
 std::optional<std::vector<std::string>> UserCommands::FindTool(const std::string& name) const {

@@ -20,6 +20,7 @@ class UserCommands {
     std::string working_directory;  // where the user stands; it is absolute
     std::string run_workspace;      // the workspace whose `bazel run` has started the program
     std::string search_path;        // $PATH
+    std::string instruction_set;    // $MEGATRON_CPU_ISA, on which results depend; often empty
   };
 
   // Commands for nobody: there are no tools.

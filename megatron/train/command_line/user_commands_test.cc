@@ -95,6 +95,9 @@ TEST_F(UserCommandsTest, AProgramByItsNameHasToolsByTheirNames) {
   UserCommands::Surroundings here = In("somewhere", "pretrain_gpt");
   here.search_path = "/nowhere:" + (root_ / "bin").string();
   EXPECT_EQ(UserCommands(here).Self({}), "pretrain_gpt");
+  here.instruction_set = "avx2";
+  EXPECT_EQ(UserCommands(here).Self({"--config=a"}),
+            "MEGATRON_CPU_ISA=avx2 pretrain_gpt --config=a");
   EXPECT_THAT(UserCommands(here).Tool("plot_loss", {}), Optional(Eq("plot_loss")));
   EXPECT_EQ(UserCommands(here).Tool("export_hf", {}), std::nullopt);
 }
