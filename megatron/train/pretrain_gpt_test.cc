@@ -361,7 +361,7 @@ TEST_F(PretrainGptTest, ADryRunWritesNothing) {
   const Outcome full = Run({SaveTo("save"), "--dry_run=full"});
   EXPECT_EQ(full.exit_code, kExitDone);
   for (const char* text :
-       {"parameters: ", "memory of rank 0 (pipeline stage 0)", "num_layers: 2  # "}) {
+       {"\n# parameters: ", "# memory of rank 0 (pipeline stage 0)", "num_layers: 2  # "}) {
     EXPECT_TRUE(absl::StrContains(full.output, text)) << text << "\n" << full.output;
   }
   EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());

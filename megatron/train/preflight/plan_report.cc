@@ -10,9 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "google/protobuf/descriptor.h"
 #include "megatron/base/quantity.h"
+#include "megatron/optim/make_update_rule.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_rules.h"
@@ -58,15 +61,15 @@ Counts CountsOf(const config::PretrainConfig& config, const RunOptions& options)
 // A kind of memory that the screen has a column for.
 enum Column { kWeights, kGradients, kOptimizer, kActivations, kOther, kColumnCount };
 
-Column ColumnOf(absl::string_view name) {
+Column ColumnOf(absl::string_view name, const std::vector<OptimizerState>& states) {
   if (absl::StartsWith(name, "weights")) return kWeights;
   if (absl::StartsWith(name, "gradients")) return kGradients;
   if (absl::StartsWith(name, "activations")) return kActivations;
-  for (const absl::string_view state :
-       {"master weights", "exp_avg", "exp_avg_sq", "momentum_buffer", "optimizer statistics"}) {
-    if (name == state) return kOptimizer;
-  }
-  return kOther;
+  if (name == "master weights" || name == "optimizer statistics") return kOptimizer;
+  const bool is_state = std::any_of(states.begin(), states.end(), [&](const OptimizerState& state) {
+    return name == state.name;
+  });
+  return is_state ? kOptimizer : kOther;
 }
 
 size_t WorstStage(const RunPlan& plan) {
@@ -215,7 +218,8 @@ class Screen {
   void AppendStage(size_t stage) {
     const RankPlan& part = planned_.plan.stages[stage];
     std::array<int64_t, kColumnCount> bytes = {};
-    for (const auto& [name, held] : part.memory) bytes[ColumnOf(name)] += held;
+    const auto states = MakeUpdateRule(options_.trainer.optimizer)->states();
+    for (const auto& [name, held] : part.memory) bytes[ColumnOf(name, states)] += held;
     const int64_t first = static_cast<int64_t>(stage) * planned_.plan.ranks_per_stage;
     const int64_t last = first + planned_.plan.ranks_per_stage - 1;
     const std::string ranks =
@@ -391,8 +395,12 @@ std::string FormatPlanScreen(const LoadedConfig& loaded, const PlannedPretrainin
 }
 
 std::string FormatFullPlan(const LoadedConfig& loaded, const PlannedPretraining& planned) {
-  return absl::StrCat(EffectiveConfigText(loaded.config, loaded.locations), "\n",
-                      FormatRunPlan(loaded.config, planned.options, planned.plan));
+  // The plan is a comment, so that --config accepts the whole text.
+  std::string text = absl::StrCat(EffectiveConfigText(loaded.config, loaded.locations), "\n");
+  const std::string plan = FormatRunPlan(loaded.config, planned.options, planned.plan);
+  for (const absl::string_view line : absl::StrSplit(absl::StripSuffix(plan, "\n"), '\n'))
+    absl::StrAppend(&text, line.empty() ? "#" : "# ", line, "\n");
+  return text;
 }
 
 std::string FormatPlanJson(const LoadedConfig& loaded, const PlannedPretraining& planned,
