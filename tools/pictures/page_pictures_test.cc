@@ -63,7 +63,7 @@ TEST(StackChartTest, PartsLieOnEachOther) {
   chart.frame.width = 56 + 100 + 14;
   chart.frame.height = 10 + 100 + 40;
   chart.edges = {0, 10, 20};
-  chart.parts = {{"compute", {0.75, 0.5}}, {"waiting", {0.25, 0.5}}};
+  chart.parts = {{"compute", {0.75, 0.5}, 0}, {"waiting", {0.25, 0.5}, 1}};
   const std::string svg = StackChartInPage(chart, "s1");
   EXPECT_THAT(svg, HasSubstr("class=\"f0\" fill-opacity=\"1.00\" d=\"M56 35l50 0l0 25l50 0l0 50"));
   EXPECT_THAT(svg, HasSubstr("class=\"f1\" fill-opacity=\"1.00\" d=\"M56 10l50 0"));

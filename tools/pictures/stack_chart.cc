@@ -77,7 +77,7 @@ std::string StackChartInPage(const StackChart& chart, absl::string_view id) {
     AppendSteps(chart.edges, above, &outline);
     AppendSteps(chart.edges, below, &lower);
     outline.insert(outline.end(), lower.rbegin(), lower.rend());
-    absl::StrAppend(&svg, "<path ", FillOf(static_cast<int>(number)), " d=\"",
+    absl::StrAppend(&svg, "<path ", FillOf(chart.parts[number].color), " d=\"",
                     PlotPath(outline, x_axis, y_axis), "z\"><title>",
                     MarkupText(chart.parts[number].name), "</title></path>\n");
     below = std::move(above);

@@ -14,6 +14,7 @@ namespace megatron {
 struct StackedPart {
   std::string name;
   std::vector<double> values;  // one for each interval, at least 0
+  int color = 0;               // as for StackKey
 };
 
 struct StackChart {

@@ -35,7 +35,7 @@ const PlotPoints& PointsOf(const RunRecord& run, absl::string_view key) {
 // A curve of a metric: training or validation, of one run.
 struct Source {
   const RunRecord* run;
-  int number;  // of the run
+  int number;  // of the run, or of a part of a whole
   bool validation;
   PlotPoints points;
   std::string name;
@@ -239,14 +239,16 @@ Figure SharesOf(const RunRecord& run, size_t runs, const std::vector<Source>& pa
   figure.title = runs == 1 ? "Shares of a step" : absl::StrCat("Shares of a step, ", run.name);
   figure.values.caption = figure.title;
   figure.values.columns = {"part", "mean", "lowest", "highest"};
-  for (size_t i = 0; i < parts.size(); ++i) {
-    StackedPart part = {parts[i].name, MeansBetween(parts[i].points, chart.edges)};
+  for (const Source& source : parts) {
+    const int color = source.number;
+    StackedPart part = {source.name, MeansBetween(source.points, chart.edges), color};
     const Interval all =
-        IntervalsOf(parts[i].points, chart.edges.front(), chart.edges.back(), 1).front();
+        IntervalsOf(source.points, chart.edges.front(), chart.edges.back(), 1).front();
     const std::string mean = Percent(all.sum / all.count);
     figure.values.rows.push_back({part.name, mean, Percent(all.low), Percent(all.high)});
     absl::StrAppend(&chart.frame.description, part.name, " ", mean, " on average. ");
-    figure.legend.push_back({StackKey(static_cast<int>(i)), part.name});
+    if (all.high <= 0) continue;  // the table has it
+    figure.legend.push_back({StackKey(color), part.name});
     chart.parts.push_back(std::move(part));
   }
   chart.frame.title = figure.title;
@@ -324,10 +326,13 @@ void MetricFigures::AddShares(const std::vector<std::string>& bases, std::vector
   for (const std::string& whole : wholes) {
     for (const RunRecord& run : runs_) {
       std::vector<Source> sources;
+      int number = 0;  // of the part among those of all runs, so that it has one color
       for (const std::string& base : bases) {
+        if (WholeOf(base) != whole || !IsPart(base)) continue;
         const PlotPoints& points = PointsOf(run, base);
-        if (WholeOf(base) == whole && IsPart(base) && !points.empty())
-          sources.push_back({&run, 0, false, points, base.substr(whole.size())});
+        if (!points.empty())
+          sources.push_back({&run, number, false, points, base.substr(whole.size())});
+        ++number;
       }
       if (sources.size() < 2) continue;
       if (figures_ >= kMostFigures) {

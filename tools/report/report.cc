@@ -202,7 +202,8 @@ class Author {
     std::vector<TableCell> cells = {"all"};
     for (int64_t sum : sums) cells.emplace_back(FormatBytes(sum));
     table.rows.push_back(std::move(cells));
-    table.note = "What --dry_run=full plans for this configuration. All ranks of a stage are alike.";
+    table.note =
+        "What --dry_run=full plans for this configuration. All ranks of a stage are alike.";
     return table;
   }
 
