@@ -700,10 +700,15 @@ def run_track(options):
     path = os.path.abspath(path)
     name = options.name or os.path.basename(os.path.dirname(path))
     state_path = options.state or os.path.join(os.path.dirname(path), "tracking_%s.json" % options.to)
-    if not os.path.isdir(os.path.dirname(path)) or options.once and not os.path.exists(path):
+    if options.once and not os.path.exists(path):
         raise Failure(NO_METRICS, "there is no %s" % path)
     tracker = load_tracker(options.to, options.project)
     stopped, numbers = catch_signals()
+    if not os.path.isdir(os.path.dirname(path)):
+        say("waits for %s" % path)
+    while not os.path.isdir(os.path.dirname(path)):
+        if stopped.wait(POLL_SECONDS):
+            return SIGNALLED + numbers[0]
     with lock(state_path + ".lock"):
         follower = Follower(path, State(state_path), tracker, name)
         if not os.path.exists(path):
