@@ -8,8 +8,8 @@
 namespace megatron {
 
 // Returns a block of `bytes` bytes whose address is a multiple of `alignment`, a power of two, or
-// null if there is no memory. std::free gives it back. A block of 2 MiB or more begins at a multiple
-// of 2 MiB, and the system is asked for large pages.
+// null if there is no memory. std::free gives it back. A block of 2 MiB or more begins at a
+// multiple of 2 MiB, and the system is asked for large pages.
 void* AllocateAligned(int64_t bytes, int64_t alignment);
 
 }  // namespace megatron

@@ -133,8 +133,8 @@ inline void ExpectGradients(LayerHarness* harness, const LayerCalls& calls, int6
   ExpectGradients(harness, calls, width, width);
 }
 
-// Fails where two layers with the same parameters, such as one that recomputes and one that does not,
-// differ in a bit of their outputs or gradients.
+// Fails where two layers with the same parameters, such as one that recomputes and one that does
+// not, differ in a bit of their outputs or gradients.
 void ExpectSameBits(const std::vector<int>& lengths, const LayerCalls& one, const LayerCalls& other,
                     int64_t width);
 

@@ -48,15 +48,15 @@ class TransformerLayer {
   // x must live as long as *saved.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                const Tensor& y_TH, Saved* saved) const;
-  // The sum that ends a layer, y = residual + dropout(branch + bias), before it is computed. Without a
-  // branch there is none.
+  // The sum that ends a layer, y = residual + dropout(branch + bias), before it is computed.
+  // Without a branch there is none.
   struct LastSum {
     ops::Dropout dropout;
     Tensor branch_TH, bias_H, residual_TH;
   };
   // A pre-norm layer but for its last sum, which the caller has computed by AddLast or by the layer
-  // above, in one pass with its norm: `below`, if there is one, is that of x, which is written then.
-  // branch_TH is memory for the sum's branch; it may be that of `below`.
+  // above, in one pass with its norm: `below`, if there is one, is that of x, which is written
+  // then. branch_TH is memory for the sum's branch; it may be that of `below`.
   LastSum ForwardBranches(const LayerContext& ctx, const RotaryTables* rotary, const LastSum& below,
                           const Tensor& x_TH, const Tensor& branch_TH, Saved* saved) const;
   static void AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH);

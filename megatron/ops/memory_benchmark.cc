@@ -1,6 +1,6 @@
-// Ops that are bound by memory, beside the memory bandwidth of the same threads in the same process:
-// `of_bandwidth` is the rate of the op divided by the bandwidth, which is the rate of scaling a
-// tensor in place. Both are measured in turn.
+// Ops that are bound by memory, beside the memory bandwidth of the same threads in the same
+// process: `of_bandwidth` is the rate of the op divided by the bandwidth, which is the rate of
+// scaling a tensor in place. Both are measured in turn.
 //
 // A rate counts each byte of the tensors once, whether it is read, written or both: processors read
 // a line before they write it. Tensors have 256 MiB.

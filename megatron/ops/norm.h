@@ -34,8 +34,8 @@ void ResidualNormForward(const Stream& stream, const Norm& norm, const Dropout& 
 
 // dx = gradient through the norm + dresidual, the gradient that flows around the norm (unless
 // empty). dx may be the memory of dy or of dresidual. dgamma and dbeta (fp32) +=; either may be
-// empty. dbias (fp32) += column sums of dx [T, H], unless it is empty: the gradient of a bias that was
-// added to x. Then dx is contiguous.
+// empty. dbias (fp32) += column sums of dx [T, H], unless it is empty: the gradient of a bias that
+// was added to x. Then dx is contiguous.
 void NormBackward(const Stream& stream, const Norm& norm, const Tensor& dy_TH, const Tensor& x_TH,
                   const NormTensors& tensors, const Tensor& dresidual_TH, const Tensor& dx_TH,
                   const Tensor& dgamma_H, const Tensor& dbeta_H, const Tensor& dbias_H = Tensor());

@@ -15,8 +15,8 @@
 // multiple of lcm(data-parallel ranks, 128) elements. The elements between parameters are zero and
 // stay zero.
 //
-// A shard may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters: the
-// larger a parameter, the earlier it is given to the shard of its bucket that has the fewest
+// A shard may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters:
+// the larger a parameter, the earlier it is given to the shard of its bucket that has the fewest
 // elements so far, and all shards are padded to the size of the largest. Such buckets should hold
 // many parameters, or the padding is large.
 //

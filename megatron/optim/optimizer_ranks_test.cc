@@ -250,7 +250,8 @@ TEST(OptimizerRanksTest, ExpertsAreSummedAndCountedInTheirOwnGrid) {
 }
 
 TEST(OptimizerRanksTest, RanksDecideAlike) {
-  // Rank 1 alone has a bad gradient in step 0 and wants to stop in step 1, rank 0 alone to log step 2.
+  // Rank 1 alone has a bad gradient in step 0 and wants to stop in step 1, rank 0 alone to log step
+  // 2.
   EXPECT_THAT(RunRanks(2,
                        [&](int rank, const ProcessGroup& world) -> absl::Status {
                          ThreadPool pool(1);

@@ -18,7 +18,8 @@
 
 namespace megatron {
 
-// Momentum, divided by its norm over the whole parameter: a rule whose parameters shards may not cut.
+// Momentum, divided by its norm over the whole parameter: a rule whose parameters shards may not
+// cut.
 class NormedMomentumRule : public UpdateRule {
  public:
   std::string name() const override { return "normed_momentum"; }

@@ -2,8 +2,9 @@
 //
 // A rule declares the states it keeps for each element of the parameters, and updates a range of
 // elements at a time, or a parameter at a time if it needs the whole matrix (Muon's
-// orthogonalization, LAMB's norms). It knows nothing of data-parallel ranks, sharding, clipping, loss
-// scales and checkpoints: Optimizer, ParameterBuffers and training_checkpoint.h serve all rules alike.
+// orthogonalization, LAMB's norms). It knows nothing of data-parallel ranks, sharding, clipping,
+// loss scales and checkpoints: Optimizer, ParameterBuffers and training_checkpoint.h serve all
+// rules alike.
 #ifndef MEGATRON_OPTIM_UPDATE_RULE_H_
 #define MEGATRON_OPTIM_UPDATE_RULE_H_
 
@@ -32,8 +33,8 @@ struct UpdateRange {
   Tensor weights;        // the model's copy of the masters; empty if the masters are the weights
   float grad_scale = 1;  // factor on the gradients: unscaling and clipping
   int64_t step = 1;      // number of this update, counted from 1
-  // The parameter whose elements these are, if the rule updates a parameter at a time; else null. Its
-  // local_shape is the shape of the matrix, of which tensor-parallel ranks hold a part each.
+  // The parameter whose elements these are, if the rule updates a parameter at a time; else null.
+  // Its local_shape is the shape of the matrix, of which tensor-parallel ranks hold a part each.
   const Parameter* parameter = nullptr;
 };
 
@@ -47,8 +48,8 @@ class UpdateRule {
   // Returns what Update gets at a time: a range of elements, or all that this rank holds of one
   // parameter.
   virtual ShardUnit unit() const { return ShardUnit::kElement; }
-  // Updates masters and states, and rounds the masters to the weights. Where the unit is an element,
-  // the result for it does not depend on how elements are cut into ranges.
+  // Updates masters and states, and rounds the masters to the weights. Where the unit is an
+  // element, the result for it does not depend on how elements are cut into ranges.
   virtual void Update(const UpdateRange& range, const Stream& stream) const = 0;
 };
 

@@ -264,10 +264,9 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   }
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
-  MEGATRON_RETURN_IF_ERROR(
-      Agree(CheckSameRun({config, fingerprint, gemm_plans, run.attention.order, checkpoint,
-                          instruction_set},
-                         processes_)));
+  MEGATRON_RETURN_IF_ERROR(Agree(CheckSameRun(
+      {config, fingerprint, gemm_plans, run.attention.order, checkpoint, instruction_set},
+      processes_)));
   MEGATRON_RETURN_IF_ERROR(
       Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
   return run;

@@ -10,8 +10,8 @@ namespace megatron::ops {
 
 // Measures for about a millisecond on all threads of the pool at once, and returns FLOP/s. A fused
 // multiply-add counts as two. The peak is that of products of matrices of the dtype: of fp32
-// arithmetic, or of the processor's products of bf16 if they are in use. Clock rates change while a program runs, so a caller measures it in
-// turn with what it compares.
+// arithmetic, or of the processor's products of bf16 if they are in use. Clock rates change while a
+// program runs, so a caller measures it in turn with what it compares.
 double MeasureFmaPeak(ThreadPool* pool, DType dtype = DType::kFloat32);
 
 }  // namespace megatron::ops

@@ -7,8 +7,8 @@
 //
 // With the processor's own products of bf16 (Bf16Products in isa.h) a block has 768 elements of k.
 // AVX512-BF16 takes them in pairs, the second of a pair before the first, each by a fused
-// multiply-add. AMX takes 32 at a time: it sums the even and the odd ones apart, adds both sums, and
-// adds that to the block's. Both take numbers below 2^-126 for zero, as operands and as sums.
+// multiply-add. AMX takes 32 at a time: it sums the even and the odd ones apart, adds both sums,
+// and adds that to the block's. Both take numbers below 2^-126 for zero, as operands and as sums.
 //
 // (The scheme of packed panels is that of Goto and van de Geijn, "Anatomy of High-Performance
 // Matrix Multiplication".)

@@ -1,5 +1,5 @@
-// The inner kernels of the matrix product: a panel of A times a panel of B (gemm_pack.h), which is a
-// *tile*, an array of [kPanelRows][kPanelColumns] floats.
+// The inner kernels of the matrix product: a panel of A times a panel of B (gemm_pack.h), which is
+// a *tile*, an array of [kPanelRows][kPanelColumns] floats.
 //
 // Only sources of gemm_kernels include it (see vec.h).
 #ifndef MEGATRON_OPS_CPU_GEMM_MULTIPLY_H_
@@ -21,8 +21,8 @@ using MultiplyFunction = void (*)(int64_t steps, const float* a, const float* b,
 
 #if defined(MEGATRON_ISA_AMX)
 
-// Multiplies 16 rows, or 32 if kTwo. Matrix registers 0 to 3 are sums, 4 and 5 are of A, 6 and 7 are
-// of B.
+// Multiplies 16 rows, or 32 if kTwo. Matrix registers 0 to 3 are sums, 4 and 5 are of A, 6 and 7
+// are of B.
 template <bool kTwo>
 void MultiplyRows(int64_t steps, const float* a, const float* b, bool add, float* tile) {
   constexpr int kStrideA = kLongStride * sizeof(float), kStrideB = kPanelColumns * sizeof(float);

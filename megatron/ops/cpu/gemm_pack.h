@@ -1,8 +1,8 @@
 // Packing of matrix operands into panels, in the order in which the inner kernel reads.
 //
-// Legend: M rows of A, N columns of B, K the summed dim. A *step* is what the inner kernel takes of K
-// at once, in the bits of one float: an element widened to fp32 or, for products of bf16, a pair of
-// elements with the first one in the low half. A panel is kPanelRows rows of A or kPanelColumns
+// Legend: M rows of A, N columns of B, K the summed dim. A *step* is what the inner kernel takes of
+// K at once, in the bits of one float: an element widened to fp32 or, for products of bf16, a pair
+// of elements with the first one in the low half. A panel is kPanelRows rows of A or kPanelColumns
 // columns of B, all for one block of at most kBlockSteps of K. Operands end with zeros where K ends
 // within a step. Only sources of gemm_kernels include it (see vec.h).
 #ifndef MEGATRON_OPS_CPU_GEMM_PACK_H_
@@ -30,9 +30,9 @@ constexpr int kStepMultiple = kLanes;
 constexpr int kStepMultiple = 1;
 #endif
 
-// A panel of A has kPanelRows rows of kLongStride steps (*long*), or kBlockSteps rows of kLanes steps
-// of different rows of A (*short*): what needs no transposition, except that AMX wants long ones. The
-// extra cache line keeps panels and rows in different cache sets.
+// A panel of A has kPanelRows rows of kLongStride steps (*long*), or kBlockSteps rows of kLanes
+// steps of different rows of A (*short*): what needs no transposition, except that AMX wants long
+// ones. The extra cache line keeps panels and rows in different cache sets.
 constexpr int kLongStride = kBlockSteps + 16;
 constexpr int kPanelFloatsA = (kPanelRows > kLanes ? kPanelRows : kLanes) * kLongStride;
 constexpr int kPanelFloatsB = kBlockSteps * kPanelColumns;
@@ -248,7 +248,8 @@ static inline void PackRowsOfB(const T* b, int64_t row_stride, int64_t columns, 
   }
 }
 
-// Packs `columns` columns of B, each contiguous along K. Writes up to kLanes - 1 steps past `depth`.
+// Packs `columns` columns of B, each contiguous along K. Writes up to kLanes - 1 steps past
+// `depth`.
 template <typename T>
 static inline void PackColumnsOfB(const T* b, int64_t column_stride, int64_t columns, int64_t depth,
                                   float* panels) {

@@ -23,8 +23,8 @@ enum class CpuIsa { kAvx2, kAvx512 };
 enum class Bf16Products { kWidened, kAvx512Bf16, kAmx };
 
 // Returns an error if the kernels cannot run here. It is kFailedPrecondition if the processor lacks
-// AVX2, FMA or what the override asks for, and kInvalidArgument if the override is unknown. Programs
-// call it before anything else.
+// AVX2, FMA or what the override asks for, and kInvalidArgument if the override is unknown.
+// Programs call it before anything else.
 absl::Status CheckCpu();
 
 // These CHECK-fail if CheckCpu fails.

@@ -1,5 +1,5 @@
-// The first step of sums of columns, for kernels that sum what they compute: each block sums a slice
-// of the rows of some columns. AddSlices (column_sums.h) is the last step.
+// The first step of sums of columns, for kernels that sum what they compute: each block sums a
+// slice of the rows of some columns. AddSlices (column_sums.h) is the last step.
 #ifndef MEGATRON_OPS_CUDA_COLUMN_SUMS_CUH_
 #define MEGATRON_OPS_CUDA_COLUMN_SUMS_CUH_
 
@@ -25,9 +25,9 @@ inline dim3 GridOfSlices(int64_t rows, int64_t columns, int n) {
 template <int N>
 using SumsOfWarps = float[kWarps][kWarp * N];
 
-// Writes the block's row of `partial` [gridDim.y, columns]. values(row, i) returns columns [N i, N i
-// + N) of a row; it is called once for each of them. Each warp takes a row of the tile, and each of
-// its threads a vector. The sums of the warps are added up in order.
+// Writes the block's row of `partial` [gridDim.y, columns]. values(row, i) returns columns [N i, N
+// i + N) of a row; it is called once for each of them. Each warp takes a row of the tile, and each
+// of its threads a vector. The sums of the warps are added up in order.
 template <typename T, int N, typename Values>
 __device__ void SumSlice(int64_t rows, int64_t columns, SumsOfWarps<N>& sums, float* partial,
                          Values values) {

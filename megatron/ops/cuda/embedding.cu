@@ -28,9 +28,9 @@ __global__ void __launch_bounds__(kThreads) Count(int64_t tokens, int32_t* out) 
   if (i < tokens) out[i] = static_cast<int32_t>(i);
 }
 
-// Tokens sorted by id, equal ids in ascending order of token, are a sequence of runs. It is cut into
-// pieces of so many tokens, so that a token that occurs in every second place does not keep one block
-// busy while others are done.
+// Tokens sorted by id, equal ids in ascending order of token, are a sequence of runs. It is cut
+// into pieces of so many tokens, so that a token that occurs in every second place does not keep
+// one block busy while others are done.
 constexpr int64_t kPiece = 64;
 
 struct Runs {
@@ -50,8 +50,8 @@ struct Runs {
 };
 
 // Each block has a piece, and each of its threads a column. A run inside the piece is added to its
-// row. Of the others the sums are written, one of the run that comes from the piece before and one of
-// a run that begins here: partial [pieces, 2, columns].
+// row. Of the others the sums are written, one of the run that comes from the piece before and one
+// of a run that begins here: partial [pieces, 2, columns].
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AddPieces(Runs runs, const T* dy, float* dtable, float* partial) {

@@ -1,5 +1,5 @@
-// The ops of the emulated device, except products of 8-bit floats (emulated_float8_product.cc). A new
-// op is one more name here.
+// The ops of the emulated device, except products of 8-bit floats (emulated_float8_product.cc). A
+// new op is one more name here.
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/bias_gradient.h"

@@ -191,8 +191,8 @@ TEST_P(CudaOpTest, BackwardWithoutDropoutOnlySumsTheBias) {
                   });
 }
 
-// The gradient of a bias that is added to the residual stream has the same bits, whether the backward
-// of the norm behind computes it or a pass of its own.
+// The gradient of a bias that is added to the residual stream has the same bits, whether the
+// backward of the norm behind computes it or a pass of its own.
 TEST_P(CudaOpTest, BiasGradientsOfNormsAreThoseOfAPassOfTheirOwn) {
   for (const Shape& shape : {Shape{1700, 24}, Shape{37, 1032}, Shape{5, 1664}, Shape{9, 4104}}) {
     HostTensor x = Normal(shape, 1), gamma = Positive({shape[1]}, dtype(), 2),

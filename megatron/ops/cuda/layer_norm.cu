@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kMostSlices = 3 * kMultiprocessors;
 
-// The widest row, in vectors, that 128 threads hold in registers. They have registers for the sums of
-// dx, too, and shared memory for the next row.
+// The widest row, in vectors, that 128 threads hold in registers. They have registers for the sums
+// of dx, too, and shared memory for the next row.
 constexpr int64_t kMostVectorsOf128 = 512;
 
 // Number of blocks with rows in registers that fit on a multiprocessor.
@@ -156,9 +156,9 @@ __device__ void AddTeams(const float (&sums)[K][N], int vectors, float* out) {
   }
 }
 
-// The vectors of a thread's next row, on their way to shared memory while the thread computes the row
-// before. It reads its own copies alone, and so waits for no other thread. Requests alternate: dy and
-// x, then the residual's gradient, which is needed later.
+// The vectors of a thread's next row, on their way to shared memory while the thread computes the
+// row before. It reads its own copies alone, and so waits for no other thread. Requests alternate:
+// dy and x, then the residual's gradient, which is needed later.
 template <typename T, int kBlock, int kTeam, int K>
 class NextRow {
  public:

@@ -71,9 +71,9 @@ void LaunchLayerNormForward(const LayerNormForwardArgs& args, CUstream_st* strea
 int64_t LayerNormBackwardWorkspace(int64_t hidden);
 // Returns whether the kernel for these operands computes dbias; else that has to be null.
 bool LayerNormBackwardSumsDx(const LayerNormBackwardArgs& args);
-// sums (fp32) += column sums of x, contiguous, in the order in which the backward sums those of dx: so
-// it does not matter to a bias whether its gradient comes with that of a norm. Returns false, and does
-// nothing, where the backward does not sum dx either.
+// sums (fp32) += column sums of x, contiguous, in the order in which the backward sums those of dx:
+// so it does not matter to a bias whether its gradient comes with that of a norm. Returns false,
+// and does nothing, where the backward does not sum dx either.
 bool AddColumnSumsAsLayerNorm(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H);
 void LaunchLayerNormBackward(const LayerNormBackwardArgs& args, CUstream_st* stream);
 

@@ -16,8 +16,8 @@ enum class TimeCategory : uint8_t {
   kDataParallel,
   kPipelineParallel,
   kWorld,
-  // Waiting for other stages of the pipeline. No span has this category: a part of kPipelineParallel
-  // and kWorld is counted under it later (train/metrics/rank_times.h).
+  // Waiting for other stages of the pipeline. No span has this category: a part of
+  // kPipelineParallel and kWorld is counted under it later (train/metrics/rank_times.h).
   kBubble,
   kOptimizer,
   kData,

@@ -1,5 +1,5 @@
-// Writes the generated parts of the documentation of the source tree: the reference of all fields in
-// docs/configuration.md, and the table of metrics in docs/metrics.md.
+// Writes the generated parts of the documentation of the source tree: the reference of all fields
+// in docs/configuration.md, and the table of metrics in docs/metrics.md.
 
 #include <cstdio>
 #include <cstdlib>

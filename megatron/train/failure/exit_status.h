@@ -18,8 +18,8 @@ absl::StatusOr<T> WithExitCode(absl::StatusOr<T> value, ExitCode code) {
 }
 
 // The same for what a rank does together with others: an error that says that others have gone or
-// do not come (kUnavailable, kAborted; kDeadlineExceeded) means kExitPeerLost or kExitHang, whatever
-// this rank was doing. Others mean `own`.
+// do not come (kUnavailable, kAborted; kDeadlineExceeded) means kExitPeerLost or kExitHang,
+// whatever this rank was doing. Others mean `own`.
 absl::Status WithExitCodeOfRank(const absl::Status& status, ExitCode own);
 
 // The code that the error carries, or else that of its kind:

@@ -1,5 +1,5 @@
-// FirstFailure: the error that ends a run early, as the message that its process prints and its exit
-// code (exit_status.h).
+// FirstFailure: the error that ends a run early, as the message that its process prints and its
+// exit code (exit_status.h).
 #ifndef MEGATRON_TRAIN_FAILURE_FAILURE_H_
 #define MEGATRON_TRAIN_FAILURE_FAILURE_H_
 
@@ -14,7 +14,8 @@ namespace megatron {
 // The first failure among several ranks; the failures of the others follow from it. Thread-safe.
 class FirstFailure {
  public:
-  // Keeps the error if there was none before. Returns the exit code of `error`, with which the caller ends.
+  // Keeps the error if there was none before. Returns the exit code of `error`, with which the
+  // caller ends.
   ExitCode Set(const absl::Status& error) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_.ok()) failure_ = error;

@@ -41,8 +41,8 @@ class MetricsWriters {
 };
 
 // Opens what the options ask for. The rank that prints for all has writers, the others have none.
-// Fails if the file of metrics or of the pipeline's timeline can't be opened; TensorBoard's files
-// are opened at the first step, and an error of theirs ends nothing.
+// Fails if the file of metrics can't be opened; TensorBoard's files are opened at the first step,
+// and an error of theirs ends nothing.
 absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, const RunStart& start,
                                                   FileSystem& fs, RankConsole* console);
 

@@ -1,5 +1,5 @@
-// Writes when each part of a pipeline ran (pipeline/timeline_text.h) to one file, which every logged
-// step replaces.
+// Writes when each part of a pipeline ran (pipeline/timeline_text.h) to one file, which every
+// logged step replaces.
 #ifndef MEGATRON_TRAIN_METRICS_PIPELINE_TIMELINE_WRITER_H_
 #define MEGATRON_TRAIN_METRICS_PIPELINE_TIMELINE_WRITER_H_
 

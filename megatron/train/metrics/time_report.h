@@ -39,9 +39,9 @@ TimeReport MakeTimeReport(std::vector<RankTimes> ranks, int64_t iterations);
 // Gives the step the figures that metrics have of it: the shares, and the timers up to this level.
 void AddTimes(const TimeReport& report, int timing_log_level, StepMetrics* step);
 
-// Returns " time (%): compute 71.2 (68.0 to 75.1) | tp 8.1 | ... | slowest: rank 3 on gpu08, +10.2".
-// A share that would be 0.0 on all ranks is left out, and so are the least and the most where ranks
-// differ by less than half a percent.
+// Returns " time (%): compute 71.2 (68.0 to 75.1) | tp 8.1 | ... | slowest: rank 3 on gpu08,
+// +10.2". A share that would be 0.0 on all ranks is left out, and so are the least and the most
+// where ranks differ by less than half a percent.
 std::string FormatTimeLine(const TimeReport& report);
 
 // Returns " memory of a rank (MiB): held 812.0 | peak 924.5, rank 3 on gpu08 | planned 924.5 |".

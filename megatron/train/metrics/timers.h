@@ -34,8 +34,8 @@ int TimerOfSpan(absl::string_view span);
 constexpr int kSaveTimer = 0;
 
 // Returns Megatron's text, without a line feed at the end, of the timers up to this level. Rank r's
-// timer t took `milliseconds[r][t]` per iteration; a rank's 0 is left out, as by Megatron, and so is a
-// timer that no rank has. Empty if all are.
+// timer t took `milliseconds[r][t]` per iteration; a rank's 0 is left out, as by Megatron, and so
+// is a timer that no rank has. Empty if all are.
 std::string FormatTimers(absl::Span<const std::vector<double>> milliseconds, int level,
                          TimerOption option);
 

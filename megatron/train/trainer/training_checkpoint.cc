@@ -250,7 +250,7 @@ std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescrip
   // Checkpoints of earlier versions do not say.
   const std::string saved = reader.String(kInstructionSet).value_or("");
   if (saved.empty() || run.instruction_set.empty() || saved == run.instruction_set) return "";
-  return absl::StrCat(reader.directory(), ": was computed with ", saved,
+  return absl::StrCat(reader.directory(), " was computed with ", saved,
                       ", and this run computes with ", run.instruction_set,
                       "; MEGATRON_CPU_ISA=", saved, " continues with the same bits");
 }

@@ -38,7 +38,8 @@ enum class Restore {
   kWeights,           // a new run from these weights, in whatever precision they were trained
 };
 // Returns a warning if the CPU that saved the checkpoint computed with another instruction set than
-// this run, so that bits will differ from those of a run that was not stopped; else an empty string.
+// this run, so that bits will differ from those of a run that was not stopped; else an empty
+// string.
 std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescription& run);
 
 // All ranks call it; each reads its part, whatever layout saved the checkpoint. Returns

@@ -145,7 +145,8 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
        "no effect with model.attention_dropout = 0.1"},
       {{"system.attention_backend=fused", "precision.bf16=true", "model.attention_dropout=0",
         "parallel.context_parallel_size=2"},
-       "no effect with parallel.context_parallel_size = 2 (--set parallel.context_parallel_size=2)"},
+       "no effect with parallel.context_parallel_size = 2 (--set "
+       "parallel.context_parallel_size=2)"},
       {{"system.attention_backend=fused", "precision.fp16=true", "model.attention_dropout=0",
         "model.position_embedding_type=relative", "model.model_type=t5",
         "model.decoder_seq_length=16"},

@@ -14,7 +14,8 @@
 
 namespace megatron::ops::cuda::hopper {
 
-// Which of the lane's sums are kept: bit 4 (n % 8) + i of word n / 8 is that of element i of tile n.
+// Which of the lane's sums are kept: bit 4 (n % 8) + i of word n / 8 is that of element i of tile
+// n.
 template <int kTiles>
 struct Kept {
   static_assert(kTiles % 8 == 0, "whole words");

@@ -160,8 +160,8 @@ __device__ inline uint64_t Nanoseconds() {
   return now;
 }
 // WaitForPhase in a build that looks for what hangs. After two seconds each warp says what it waits
-// for; a second later, when all have spoken, the kernel ends with an error. The barriers of a kernel
-// lie in the order of its class Buffers, 8 bytes each.
+// for; a second later, when all have spoken, the kernel ends with an error. The barriers of a
+// kernel lie in the order of its class Buffers, 8 bytes each.
 __device__ inline void WaitForPhase(uint64_t* barrier, int parity) {
   constexpr uint64_t kSecond = 1000000000;
   const uint64_t begin = Nanoseconds();
