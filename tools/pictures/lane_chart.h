@@ -43,7 +43,7 @@ struct LaneChart {
   std::string x_label;
   std::vector<LanePanel> panels;
   std::vector<LaneKind> kinds;   // for the legend of a picture alone
-  size_t most_boxes = SIZE_MAX;  // of all lanes; the narrowest are left out
+  size_t most_boxes = SIZE_MAX;  // a limit for all lanes; the narrowest boxes are left out
 };
 
 // Pixels beside the boxes of a picture whose longest name of a lane has so many letters.

@@ -15,7 +15,7 @@ namespace megatron::report {
 namespace {
 
 constexpr size_t kRowsOfValues = 10;       // intervals in the table of a curve
-constexpr size_t kMostIntervals = 120;     // of stacked shares
+constexpr size_t kMostIntervals = 120;     // steps of stacked shares
 constexpr size_t kMostRunsWithPoints = 2;  // more runs are drawn smoothed alone
 
 const MetricColumn* ColumnOf(const RunRecord& run, absl::string_view key) {
@@ -35,7 +35,7 @@ const PlotPoints& PointsOf(const RunRecord& run, absl::string_view key) {
 // A curve of a metric: training or validation, of one run.
 struct Source {
   const RunRecord* run;
-  int number;  // of the run, or of a part of a whole
+  int number;  // the run's number, or that of a part of a whole
   bool validation;
   PlotPoints points;
   std::string name;
@@ -326,7 +326,7 @@ void MetricFigures::AddShares(const std::vector<std::string>& bases, std::vector
   for (const std::string& whole : wholes) {
     for (const RunRecord& run : runs_) {
       std::vector<Source> sources;
-      int number = 0;  // of the part among those of all runs, so that it has one color
+      int number = 0;  // the part's place among those of all runs, so that it has one color
       for (const std::string& base : bases) {
         if (WholeOf(base) != whole || !IsPart(base)) continue;
         const PlotPoints& points = PointsOf(run, base);

@@ -33,7 +33,7 @@ class MetricFigures {
   std::string NextId();
 
   const std::vector<RunRecord>& runs_;
-  std::vector<std::string> bases_;  // of all runs, in the table's order
+  std::vector<std::string> bases_;  // those of all runs, in the table's order
   int figures_ = 0, left_out_ = 0;
 };
 

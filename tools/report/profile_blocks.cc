@@ -22,8 +22,8 @@ namespace megatron::report {
 namespace {
 
 constexpr int kWide = 1080;           // pixels of a picture as wide as the page
-constexpr size_t kMostBoxes = 1200;   // of a picture
-constexpr size_t kMostLanes = 32;     // of a picture, and curves of memory
+constexpr size_t kMostBoxes = 1200;   // boxes of a picture
+constexpr size_t kMostLanes = 32;     // lanes of a picture, and curves of memory
 constexpr size_t kMostKinds = 16;     // columns of the table of parts
 constexpr size_t kMostCalls = 40;     // rows of the table of communication
 constexpr double kNoticeable = 0.05;  // milliseconds; smaller differences are not marked
@@ -175,7 +175,7 @@ std::vector<Block> StepBlocks(const RunProfile& profile, const std::string& of_r
 std::vector<Block> CommunicationBlocks(const RunProfile& profile, const std::string& of_run) {
   struct Totals {
     CommunicationTotals all;
-    double steps = 0;  // of all ranks that call
+    double steps = 0;  // the sum over the ranks that call
     double least = INFINITY, most = 0;
     int ranks = 0;
   };

@@ -24,7 +24,7 @@ struct RunEvents {
   std::vector<ProgramStart> starts;
   // Metrics of metric_table.h that TensorBoard alone gets, by their tags.
   std::vector<MetricColumn> columns;
-  std::string config_text;  // of the last start; empty if there is none
+  std::string config_text;  // the last start's; empty if there is none
 };
 
 // Reads the files of the run that wrote last. A folder that is missing has no events.

@@ -97,7 +97,7 @@ class Reader {
 
   RunMetrics metrics_;
   std::vector<int64_t> steps_;            // iterations of the steps, ascending
-  std::map<std::string, size_t> places_;  // of columns, by key
+  std::map<std::string, size_t> places_;  // columns' places, by key
 };
 
 }  // namespace

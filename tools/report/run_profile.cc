@@ -26,7 +26,7 @@ constexpr double kMostMilliseconds = 1e12;
 struct Span {
   int64_t thread = 0;
   std::string name;
-  std::string group;  // of a call with other ranks
+  std::string group;  // the group of a call with other ranks
   double bytes = 0;
   double begin = 0, end = 0;
 };

@@ -39,7 +39,7 @@ struct RankProfile {
   // Milliseconds of a step by kind of part. A call with other ranks counts as communication only,
   // so that all kinds together are the step. What no part covers is "other".
   std::map<std::string, double> milliseconds;
-  std::vector<StepPart> parts;  // of the last step, in the order in which they began
+  std::vector<StepPart> parts;  // those of the last step, in the order in which they began
   // By operation and axis: {"all-reduce", "tp"}.
   std::map<std::pair<std::string, std::string>, CommunicationTotals> communication;
   std::map<std::string, PlotPoints> counters;  // (milliseconds, value) by name

@@ -8,7 +8,7 @@ namespace megatron::ops {
 
 struct FmaPeakKernels {
   int64_t flops_per_round;
-  int64_t rounds;  // that take about a millisecond
+  int64_t rounds;  // rounds that take about a millisecond
   // Does so many rounds and writes 16 numbers that depend on all of them.
   void (*run)(int64_t rounds, float* out);
 };

@@ -30,7 +30,7 @@ class OwnSectionTest : public PretrainProgramTest {
 TEST_F(OwnSectionTest, TheProgramDoesWhatItsSectionSays) {
   const Outcome outcome = Train({"--set=heartbeat.file=" + File(), "--set=heartbeat.interval=5"});
   EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
-  EXPECT_EQ(ReadTextFile(File()), "10\n");  // of 12 iterations
+  EXPECT_EQ(ReadTextFile(File()), "10\n");  // the run has 12 iterations
 }
 
 TEST_F(OwnSectionTest, RanksThatAreProcessesHaveTheSectionToo) {

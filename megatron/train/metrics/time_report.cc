@@ -47,7 +47,7 @@ int64_t Median(std::vector<int64_t> values) {
 }
 
 void FindSlowest(TimeReport* report) {
-  std::map<int64_t, std::vector<int64_t>> work;  // of the ranks of a stage
+  std::map<int64_t, std::vector<int64_t>> work;  // each stage: its ranks' own work
   for (const RankTimes& rank : report->ranks) work[rank.stage].push_back(rank.work());
   const bool alone = work.size() == report->ranks.size();
   if (alone) {

@@ -16,7 +16,7 @@ struct RunEnd {
   ExitCode code = kExitDone;
   int64_t iteration = 0;
   RunTotals totals;
-  int64_t peak_bytes = 0;  // of the rank that held the most
+  int64_t peak_bytes = 0;  // the most that a rank has held
   absl::Duration elapsed;  // time since the program started
 };
 
