@@ -45,7 +45,7 @@ struct RankTimes {
 class RankTimesMeter {
  public:
   struct Place {
-    int stage = 0, stages = 1;  // place in the pipeline
+    int stage = 0, stages = 1;  // this rank's stage, and how many there are
   };
 
   // The trace's first stream is the one that computes. `trace` must outlive this.

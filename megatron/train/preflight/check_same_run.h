@@ -16,7 +16,7 @@ struct RunInputs {
   std::string gemm_plans;       // the plans as text
   std::string attention;        // the order of attention's kernels
   std::string checkpoint;       // the directory to start from; empty: from the beginning
-  std::string instruction_set;  // the CPU's that computes; empty on other devices
+  std::string instruction_set;  // as "avx512"; empty on devices other than the CPU
 };
 
 // Checks that all processes of a run are going to do the same. Collective. Each process gets the

@@ -21,7 +21,7 @@ struct RunDescription {
   std::string identity;         // RunIdentity()
   std::string config_text;      // EffectiveConfigText()
   std::string kernels;          // DescribeKernels() (preflight/open_devices.h); empty on the CPU
-  std::string instruction_set;  // the CPU's that computed; empty on other devices
+  std::string instruction_set;  // as "avx512"; empty on devices other than the CPU
 };
 
 // Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of
