@@ -17,7 +17,7 @@ class MetricFigures {
   explicit MetricFigures(const std::vector<RunRecord>& runs);
 
   // Returns the pictures of a group: a picture for each metric that changes, with all runs in it.
-  // Of kShares there is a picture for each run and each whole.
+  // kShares has a picture for each run and each whole.
   std::vector<Block> Of(MetricGroup group);
 
   // Returns the metrics that never changed, with their values; no rows if all did.

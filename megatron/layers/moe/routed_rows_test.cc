@@ -48,7 +48,7 @@ TEST(RoutedRowsTest, RanksShareTheRowsAndGatherThemInOrder) {
   }
 }
 
-// Of two context-parallel ranks, the first holds the first and the last quarter of each sample.
+// The first of two context-parallel ranks holds the first and the last quarter of each sample.
 TEST(RoutedRowsTest, RowsOfContextParallelRanksAreGatheredInTheOrderOfTheSamples) {
   const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& group) {
     LayerHarness harness({4});

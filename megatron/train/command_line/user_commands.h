@@ -17,7 +17,7 @@ class UserCommands {
   struct Surroundings {
     std::string typed_program;      // the program as the user has called it
     std::string program_file;       // the file that runs
-    std::string working_directory;  // where the user stands; it is absolute
+    std::string working_directory;  // the absolute path of where the user stands
     std::string run_workspace;      // the workspace whose `bazel run` has started the program
     std::string search_path;        // $PATH
     std::string instruction_set;    // $MEGATRON_CPU_ISA, on which results depend; often empty

@@ -229,7 +229,7 @@ class Screen {
     absl::StrAppendFormat(&text_, " %11s\n", FormatBytes(part.total_bytes()));
   }
 
-  // Of a long pipeline it prints the first and the last stage, and the worst between them.
+  // Prints the first and the last stage of a long pipeline, and the worst between them.
   void AppendMemory() {
     absl::StrAppendFormat(&text_, "\n%-12s %10s %10s %10s %10s %10s %11s\n", "memory of", "weights",
                           "gradients", "optimizer", "activation", "other", "each rank");
