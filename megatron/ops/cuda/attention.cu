@@ -234,65 +234,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   if (lane == 0) args.Lse(query, group, head) = lse;
 }
 
-// delta = out . dout; each warp has one row.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) Delta(AttentionArgs args) {
-  const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-  const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
-  if (query >= args.queries) return;
-  const T* const out = args.out.Row<const T>(query, group, head);
-  const T* const dout = args.dout.Row<const T>(query, group, head);
-  float sum = 0;
-  for (int d = threadIdx.x % kWarp; d < args.head_dim; d += kWarp) {
-    sum = fmaf(ToFloat(out[d]), ToFloat(dout[d]), sum);
-  }
-  sum = WarpSum(sum);
-  if (threadIdx.x % kWarp == 0) args.Delta(query, group, head) = sum;
-}
-
-// The same by vectors of 16 bytes; a few lanes have each row.
-constexpr int kLanesOfRow = 8;
-constexpr int kRowsOfBlock = kThreads / kLanesOfRow;
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) DeltaByVectors(AttentionArgs args) {
-  constexpr int N = kVector<T>;
-  const int lane = threadIdx.x % kLanesOfRow;
-  const int64_t query = static_cast<int64_t>(blockIdx.x) * kRowsOfBlock + threadIdx.x / kLanesOfRow;
-  const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
-  const bool active = query < args.queries;
-  float sum = 0;
-  for (int i = lane; active && i < args.head_dim / N; i += kLanesOfRow) {
-    const auto outs = Load<T, N>(args.out.Row<const T>(query, group, head), i);
-    const auto douts = Load<T, N>(args.dout.Row<const T>(query, group, head), i);
-    for (int j = 0; j < N; ++j) sum = fmaf(ToFloat(outs.values[j]), ToFloat(douts.values[j]), sum);
-  }
-  for (int lanes = kLanesOfRow / 2; lanes > 0; lanes /= 2)
-    sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-  if (active && lane == 0) args.Delta(query, group, head) = sum;
-}
-
-template <typename T>
-bool TakesVectors(const Operand& operand) {
-  return IsAligned({operand.data}) &&
-         (operand.token_stride | operand.group_stride | operand.head_stride) % kVector<T> == 0;
-}
-
-template <typename T>
-void LaunchDelta(const Stream& stream, const AttentionArgs& args, int64_t heads) {
-  if (args.queries == 0 || heads == 0) return;
-  const auto grid = [&](int rows) {
-    return dim3(Blocks(args.queries, rows), static_cast<unsigned>(heads));
-  };
-  if (args.head_dim % kVector<T> == 0 && TakesVectors<T>(args.out) && TakesVectors<T>(args.dout)) {
-    DeltaByVectors<T><<<grid(kRowsOfBlock), kThreads, 0, Handle(stream)>>>(args);
-  } else {
-    Delta<T><<<grid(kWarps), kThreads, 0, Handle(stream)>>>(args);
-  }
-  CheckLaunched("attention's row sums");
-}
-
-// The grid is that of Forward.
+// Also computes delta, for BackwardKey. The grid is that of Forward.
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   extern __shared__ __align__(16) float memory[];
@@ -311,7 +253,11 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
     LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
     LoadRow(args.dout.Row<const T>(query, group, head), args.head_dim, shared.own_second);
     lse = args.Lse(query, group, head);
-    delta = args.Delta(query, group, head);
+    const T* const out = args.out.Row<const T>(query, group, head);
+    for (int d = lane; d < args.head_dim; d += kWarp)
+      delta = fmaf(ToFloat(out[d]), shared.own_second[d], delta);
+    delta = WarpSum(delta);
+    if (lane == 0) args.Delta(query, group, head) = delta;
   }
 
   float dq[kColumns] = {};
@@ -512,7 +458,6 @@ bool OwnAttentionBackward(AttentionKernel kernel, const Stream& stream, const At
   if (bias_floats > 0) args.bias_sums = args.delta + lse_TGR.numel();
   WithType(in.q_TGRD.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    LaunchDelta<T>(stream, args, heads);
     if (kernel == AttentionKernel::kHopper)
       return HopperAttentionBackward(stream, in.q_TGRD.dtype(), args);
     if (args.bias == nullptr && TensorCoresTake(in.q_TGRD.dtype(), args))

@@ -158,7 +158,7 @@ class HeadDropout {
 };
 
 // The kernels of attention_tensor_core.cu. TensorCoresTake says whether they support the operands;
-// it ignores null operands. Backward needs delta.
+// it ignores null operands. Backward needs room for delta.
 bool TensorCoresTake(DType dtype, const AttentionArgs& args);
 void TensorCoreAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args);
 void TensorCoreAttentionBackward(const Stream& stream, DType dtype, const AttentionArgs& args);

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "megatron/ops/cuda/attention.cuh"
+#include "megatron/ops/cuda/attention_delta.cuh"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/tensor_core.cuh"
 
@@ -249,7 +250,7 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
   }
 }
 
-// The grid is that of Forward.
+// Also computes delta, for BackwardKey. The grid is that of Forward.
 template <typename T, int kHead>
 __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs args) {
   constexpr int kTiles = kKeyTile<kHead> / 8;
@@ -266,9 +267,9 @@ __global__ void __launch_bounds__(kBlockThreads) BackwardQuery(AttentionArgs arg
   LoadRows(args.dout, group, head, args.queries, keys, &dout);
   float lse[2] = {}, delta[2] = {};
   for (int r = 0; r < 2; ++r) {
-    if (mine.row[r] >= args.queries) continue;
-    lse[r] = args.Lse(mine.row[r], group, head) * kLog2E;
-    delta[r] = args.Delta(mine.row[r], group, head);
+    const bool is_there = mine.row[r] < args.queries;
+    delta[r] = ComputeDelta<T, kHead>(args, mine.row[r], group, head, is_there);
+    if (is_there) lse[r] = args.Lse(mine.row[r], group, head) * kLog2E;
   }
 
   const float scale = args.scale * kLog2E;

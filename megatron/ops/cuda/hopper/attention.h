@@ -2,8 +2,9 @@
 //
 // The kernels take bf16 and fp16, heads of 64 and 128 channels, causal or not, grouped queries and
 // packed sequences, with or without dropout; neither a bias nor keys that arrive in parts. No row
-// is written by two blocks, so there are no atomics, and sums have one order, which does not depend
-// on other sequences. The kernels run if HopperAttentionIsAvailable (../own_attention.h).
+// is written by two blocks, so sums need no atomics, and have one order, which does not depend on
+// other sequences. Blocks of the forward pass take tiles of queries by a counter, which is the only
+// atomic. The kernels run if HopperAttentionIsAvailable (../own_attention.h).
 #ifndef MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 #define MEGATRON_OPS_CUDA_HOPPER_ATTENTION_H_
 
@@ -17,7 +18,7 @@ namespace megatron::ops::cuda {
 bool HopperTakes(DType dtype, const AttentionArgs& args);
 
 void HopperAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args);
-// args.delta must be set.
+// args.delta is room for what the first kernel leaves to the second.
 void HopperAttentionBackward(const Stream& stream, DType dtype, const AttentionArgs& args);
 
 }  // namespace megatron::ops::cuda

@@ -9,6 +9,7 @@
 // The method is that of J. Shah et al., "FlashAttention-3", arXiv 2407.08608.
 #include <cmath>
 
+#include "megatron/ops/cuda/attention_delta.cuh"
 #include "megatron/ops/cuda/hopper/attention.h"
 #include "megatron/ops/cuda/hopper/dropout.cuh"
 #include "megatron/ops/cuda/hopper/launch.cuh"
@@ -103,9 +104,9 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<Of>& buffer
   const int mine = first < rows.end ? Tiles<Of>(keys.EndSeenBy(last) - keys.first) : 0;
   float lse[2] = {}, delta[2] = {};
   for (int r = 0; r < 2; ++r) {
-    if (row + 8 * r >= rows.end) continue;
-    lse[r] = FiniteLse(args, row + 8 * r, head);
-    delta[r] = args.Delta(row + 8 * r, head.group, head.head);
+    const bool is_there = row + 8 * r < rows.end;
+    delta[r] = ComputeDelta<T, Of::kHead>(args, row + 8 * r, head.group, head.head, is_there);
+    if (is_there) lse[r] = FiniteLse(args, row + 8 * r, head);
   }
 
   const float scale = args.scale * kLog2E;
@@ -159,13 +160,14 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<Of>& buffer
     buffers.ring.WaitUntilFull(tile);
     buffers.ring.Release(tile);
   }
+#pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (row + 8 * r >= rows.end) continue;
-    StoreRow(args.dq.Row<T>(row + 8 * r, head.group, head.head), r, dq, args.scale);
+    StoreRow(row + 8 * r < rows.end, args.dq.Row<T>(row + 8 * r, head.group, head.head), r, dq,
+             args.scale);
   }
 }
 
-// The gradient of queries. Grid: x counts tiles of queries, those with the most keys first; y
+// The gradient of queries, and delta for the other kernel. Grid: x counts tiles of queries, those with the most keys first; y
 // counts groups * group_heads.
 template <typename T, typename Of, bool kDropout>
 __global__ void __launch_bounds__(Of::kThreads, 1)
@@ -319,10 +321,11 @@ __device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<Of>& buf
     Settle(dk);
     buffers.ring.Release(tile);
   }
+#pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (row + 8 * r >= rows.end) continue;
-    StoreRow(args.dk.Row<T>(row + 8 * r, blockIdx.y, 0), r, dk, args.scale);
-    StoreRow(args.dv.Row<T>(row + 8 * r, blockIdx.y, 0), r, dv,
+    const bool is_there = row + 8 * r < rows.end;
+    StoreRow(is_there, args.dk.Row<T>(row + 8 * r, blockIdx.y, 0), r, dk, args.scale);
+    StoreRow(is_there, args.dv.Row<T>(row + 8 * r, blockIdx.y, 0), r, dv,
              kDropout ? args.dropout_scale : 1.0f);
   }
 }

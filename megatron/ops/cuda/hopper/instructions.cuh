@@ -84,6 +84,8 @@ void WaitForProducts() {
 template <int kTiles>
 void Settle(float (&)[kTiles][4]) {}
 inline float Exp2(float x) { return exp2f(x); }
+inline int FetchAndIncrement(int* counter) { return (*counter)++; }
+inline int ThreadAnew() { return static_cast<int>(threadIdx.x); }
 
 template <typename T, bool kTransposed, int kTiles>
 void Multiply(emulation::Product product, uint64_t right, float (&sums)[kTiles][4],
@@ -239,6 +241,17 @@ __device__ void Settle(float (&sums)[kTiles][4]) {
     for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[n][i])::"memory");
   }
 }
+
+// Returns threadIdx.x. What is computed from it is computed where it is needed: the compiler keeps
+// it in no register in between.
+__device__ inline int ThreadAnew() {
+  int thread;
+  asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
+  return thread;
+}
+
+// Returns what was there before, to one thread of all blocks.
+__device__ inline int FetchAndIncrement(int* counter) { return atomicAdd(counter, 1); }
 
 __device__ inline float Exp2(float x) {
   float y;

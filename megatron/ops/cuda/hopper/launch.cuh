@@ -88,6 +88,7 @@ inline TensorMap MapOfKeys(DType dtype, const AttentionArgs& args, const Operand
 #ifdef MEGATRON_EMULATED_CUDA
 inline int CurrentDevice() { return 0; }
 inline bool DeviceIsHopper() { return true; }
+inline int Multiprocessors() { return 3; }
 template <typename Kernel>
 bool HasCode(Kernel) {
   return true;
@@ -103,6 +104,19 @@ inline bool DeviceIsHopper() {
   CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, CurrentDevice()),
            cudaSuccess);
   return major == 9;
+}
+// Asks the driver once for each device.
+inline int Multiprocessors() {
+  constexpr int kDevices = 64;
+  static std::atomic<int> counts[kDevices] = {};
+  const int device = CurrentDevice();
+  CHECK_LT(device, kDevices);
+  if (counts[device] == 0) {
+    int count;
+    CHECK_EQ(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
+    counts[device] = count;
+  }
+  return counts[device];
 }
 // Code for other architectures than sm_90a has no body, and so no barriers.
 template <typename Kernel>

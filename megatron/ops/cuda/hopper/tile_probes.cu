@@ -25,7 +25,12 @@ __device__ void StoreCopy(const Tile<kProbeRows, kHead>& tile, float* out) {
 
 template <int kTiles>
 __device__ void StoreSums(const float (&sums)[kTiles][4], float* out) {
-  for (int i = 0; i < 2; ++i) StoreRow(out + (RowOf(0) + 8 * i) * 8 * kTiles, i, sums, 1.0f);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      out[(RowOf(0) + i / 2 * 8) * 8 * kTiles + ColumnOf(n, i)] = sums[n][i];
+  }
 }
 
 template <typename T, int kHead>

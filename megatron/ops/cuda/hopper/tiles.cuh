@@ -119,14 +119,41 @@ __device__ void HideAllBut(int64_t begin, int64_t end, int r, float (&scores)[kT
   }
 }
 
-// Row i of the lane = factor * sums.
-template <typename T, int kTiles>
-__device__ void StoreRow(T* row, int i, const float (&sums)[kTiles][4], float factor) {
+// Word j of lane t of the quad becomes word t of lane j. All lanes of the warp must call it.
+__device__ inline void TransposeInQuad(uint32_t (&words)[4]) {
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    const Vector<T, 2> pair = {
-        {FromFloat<T>(sums[n][2 * i] * factor), FromFloat<T>(sums[n][2 * i + 1] * factor)}};
-    Store<T, 2>(row, ColumnOf(n, 0) / 2, pair);
+  for (int distance = 1; distance <= 2; distance *= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(distance)) != 0;
+#pragma unroll
+    for (int low = 0; low < 4; ++low) {
+      if ((low & distance) != 0) continue;
+      const int high = low + distance;
+      const uint32_t of_other =
+          __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[high], distance);
+      words[low] = upper ? of_other : words[low];
+      words[high] = upper ? words[high] : of_other;
+    }
+  }
+}
+
+// Row i of the lane = factor * sums, if it is there. A quad has 8 elements of each of four tiles of
+// a row, in pairs; after an exchange each of its lanes has all 8 of one tile, which it stores at
+// once. All lanes of the warp must call it. Rows are 16-byte aligned.
+template <typename T, int kTiles>
+__device__ void StoreRow(bool is_there, T* row, int i, const float (&sums)[kTiles][4],
+                         float factor) {
+  static_assert(sizeof(T) == 2 && kTiles % 4 == 0);
+#pragma unroll
+  for (int n = 0; n < kTiles; n += 4) {
+    uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      words[j] = PackPair<T>(sums[n + j][2 * i] * factor, sums[n + j][2 * i + 1] * factor);
+    TransposeInQuad(words);
+    if (is_there) {
+      Store<uint32_t, 4>(reinterpret_cast<uint32_t*>(row), n + threadIdx.x % 4,
+                         {{words[0], words[1], words[2], words[3]}});
+    }
   }
 }
 
