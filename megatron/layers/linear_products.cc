@@ -97,8 +97,9 @@ void LinearProducts::BackwardInputActivation(const LayerContext& ctx, ops::Activ
                                              const Tensor& dy_TO, const Tensor& w_OI,
                                              const Tensor& pre_TI, const Tensor& dx_TI,
                                              const Tensor& dbias_I, Saved* saved) const {
-  if (!options_.enabled && dbias_I.empty()) {
-    return ops::LinearActivationBackwardInput(ctx.stream, activation, dy_TO, w_OI, pre_TI, dx_TI);
+  if (!options_.enabled) {
+    return ops::LinearActivationBackwardInput(ctx.stream, activation, dy_TO, w_OI, pre_TI, dx_TI,
+                                              dbias_I);
   }
   BackwardInput(ctx, dy_TO, w_OI, dx_TI, saved);
   if (dbias_I.empty()) {

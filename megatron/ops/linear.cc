@@ -1,6 +1,7 @@
 #include "megatron/ops/linear.h"
 
 #include "glog/logging.h"
+#include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/gemm.h"
 #include "megatron/ops/cuda/kernel_table.h"
@@ -93,16 +94,20 @@ void LinearBackwardInput(const Stream& stream, const Tensor& dy_TO, const Tensor
 }
 
 void LinearActivationBackwardInput(const Stream& stream, Activation activation, const Tensor& dy_TO,
-                                   const Tensor& w_OI, const Tensor& pre_TI, const Tensor& dx_TI) {
+                                   const Tensor& w_OI, const Tensor& pre_TI, const Tensor& dx_TI,
+                                   const Tensor& dbias_I) {
   Gemm gemm = BackwardInputGemm(stream, dy_TO, w_OI, dx_TI);
   CheckRows(stream, pre_TI, gemm.dtype, gemm.m, gemm.n);
+  CheckBias(stream, dbias_I, DType::kFloat32, gemm.n);
   gemm.epilogue = GemmEpilogue::kSlope;
   gemm.activation = activation;
   gemm.pre = Result(pre_TI);
   if (RunsOnCuda(stream)) {
-    return OnCuda<LinearActivationBackwardInput>(stream, activation, dy_TO, w_OI, pre_TI, dx_TI);
+    return OnCuda<LinearActivationBackwardInput>(stream, activation, dy_TO, w_OI, pre_TI, dx_TI,
+                                                 dbias_I);
   }
   if (RunsOnCpu(stream)) RunGemm(stream.pool(), gemm);
+  if (!dbias_I.empty()) BiasBackward(stream, dx_TI, dbias_I);
 }
 
 void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,

@@ -28,9 +28,10 @@ void LinearBackwardInput(const Stream& stream, const Tensor& dy_TO, const Tensor
                          const Tensor& dx_TI);
 
 // dx = (dy w) * activation'(pre): the gradient of the input of the activation in front of this
-// layer.
+// layer. dbias (fp32) += column sums of dx, unless dbias is empty.
 void LinearActivationBackwardInput(const Stream& stream, Activation activation, const Tensor& dy_TO,
-                                   const Tensor& w_OI, const Tensor& pre_TI, const Tensor& dx_TI);
+                                   const Tensor& w_OI, const Tensor& pre_TI, const Tensor& dx_TI,
+                                   const Tensor& dbias_I);
 
 // dw += dy^T x. dbias += column sums of dy, unless dbias is empty.
 void LinearBackwardWeight(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,

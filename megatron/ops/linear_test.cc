@@ -149,7 +149,7 @@ TEST_F(LinearTest, BackwardInputMultipliesByTheSlope) {
       const HostTensor w = HostTensor::Normal({size.out, size.in}, dtype, 2);
       const HostTensor pre = HostTensor::Normal({size.tokens, size.in}, dtype, 5);
       const HostTensor dx({size.tokens, size.in}, dtype);
-      LinearActivationBackwardInput(stream_, activation, dy, w, pre, dx);
+      LinearActivationBackwardInput(stream_, activation, dy, w, pre, dx, Tensor());
       std::vector<double> want = Product(dy.Values(), size.out, 1, w.Values(), size.in, 1,
                                          {size.tokens, size.out, size.in});
       const std::vector<double> slope = Zip(Slope, activation, pre.Values());
@@ -202,7 +202,7 @@ TEST_F(LinearTest, BackwardIsTheDerivativeOfForward) {
     loss();
     const HostTensor dx({5, 7}, DType::kFloat32), dw({3, 7}, DType::kFloat32),
         dbias({3}, DType::kFloat32);
-    LinearActivationBackwardInput(stream_, activation, dy, w, pre, dx);
+    LinearActivationBackwardInput(stream_, activation, dy, w, pre, dx, Tensor());
     LinearBackwardWeight(stream_, dy, after, dw, dbias);
     ExpectNear(dx, FiniteDifference(&x, loss), kFiniteDifferenceTolerance);
     ExpectNear(dw, FiniteDifference(&w, loss), kFiniteDifferenceTolerance);

@@ -470,6 +470,7 @@ constexpr absl::string_view kOurOwn[] = {
     "system.attention_plan_file",
     "system.device",
     "system.fuse_bias_gradients",
+    "system.fuse_gelu",
     "system.gemm_plan_file",
     "system.num_threads",
     "system.time_gemm_kernels",

@@ -15,6 +15,12 @@ __global__ void __launch_bounds__(kThreads)
                  [&](int64_t row, int64_t i) { return Load<T, N>(x + row * stride, i); });
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads) AddRowKernel(const T* x, int64_t columns, float* sums) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (column < columns) sums[column] += ToFloat(x[column]);
+}
+
 constexpr int kMostSums = 3;
 struct Sums {
   float* of[kMostSums] = {};
@@ -53,6 +59,17 @@ void AddSlices(const float* partial, int64_t slices, int64_t columns,
   const dim3 grid(Blocks(columns, kWarp), static_cast<unsigned>(sums.size()));
   AddSlicesKernel<<<grid, kThreads, 0, stream>>>(partial, slices, columns, outs);
   CheckLaunched("sum of slices");
+}
+
+void AddRow(const Stream& stream, const Tensor& x_H, const Tensor& sums_H) {
+  const int64_t columns = x_H.numel();
+  if (columns == 0) return;
+  WithType(x_H.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    AddRowKernel<T><<<Blocks(columns, kThreads), kThreads, 0, Handle(stream)>>>(
+        As(type, x_H), columns, sums_H.data<float>());
+  });
+  CheckLaunched("sum of rows");
 }
 
 void AddColumnSums(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H) {

@@ -16,6 +16,9 @@ namespace megatron::ops::cuda {
 // The order of the sum depends only on the sizes.
 void AddColumnSums(const Stream& stream, const Tensor& x_TH, const Tensor& sums_H);
 
+// sums (fp32) += x, of any floating dtype: the same for one row, without the workspace.
+void AddRow(const Stream& stream, const Tensor& x_H, const Tensor& sums_H);
+
 // The last step of such sums: each of `sums` += the rows of its matrix in partial [sums, slices,
 // columns]; null: dropped. There are at most three.
 void AddSlices(const float* partial, int64_t slices, int64_t columns,

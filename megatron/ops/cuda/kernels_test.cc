@@ -427,16 +427,18 @@ TEST_P(CudaOpTest, LinearLayersAndTheirGradients) {
                dy = Normal({size.tokens, size.out}, 7), dx = Normal({size.tokens, size.in}, 8),
                dact = Normal({size.tokens, size.in}, 9),
                dw = HostTensor::Normal({size.out, size.in}, kF32, 10),
-               dbias = HostTensor::Normal({size.out}, kF32, 11);
-    ExpectAgreement(
-        {&x, &w, &bias, &y, &pre, &act, &dy, &dx, &dact, &dw, &dbias}, 2 * SumTolerance(dtype()),
-        [](const Stream& stream, At at) {
-          LinearForward(stream, at[0], at[1], at[2], at[3]);
-          LinearActivationForward(stream, Activation::kGeluTanh, at[0], at[1], at[2], at[4], at[5]);
-          LinearBackwardInput(stream, at[6], at[1], at[7]);
-          LinearActivationBackwardInput(stream, Activation::kGeluTanh, at[6], at[1], at[0], at[8]);
-          LinearBackwardWeight(stream, at[6], at[0], at[9], at[10]);
-        });
+               dbias = HostTensor::Normal({size.out}, kF32, 11),
+               dbias_before = HostTensor::Normal({size.in}, kF32, 12);
+    ExpectAgreement({&x, &w, &bias, &y, &pre, &act, &dy, &dx, &dact, &dw, &dbias, &dbias_before},
+                    2 * SumTolerance(dtype()), [](const Stream& stream, At at) {
+                      LinearForward(stream, at[0], at[1], at[2], at[3]);
+                      LinearActivationForward(stream, Activation::kGeluTanh, at[0], at[1], at[2],
+                                              at[4], at[5]);
+                      LinearBackwardInput(stream, at[6], at[1], at[7]);
+                      LinearActivationBackwardInput(stream, Activation::kGeluTanh, at[6], at[1],
+                                                    at[0], at[8], at[11]);
+                      LinearBackwardWeight(stream, at[6], at[0], at[9], at[10]);
+                    });
   }
 }
 

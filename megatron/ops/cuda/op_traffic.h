@@ -5,7 +5,7 @@
 //   traffic.ops().at("NormForward").launches
 //
 // A kernel belongs to the op that launches it, and not to those that call that op. Products of
-// cuBLASLt are launches whose bytes are not known; copies and fills of memory are none.
+// cuBLASLt are launches, of whose bytes only those of epilogues are known; copies and fills of memory are none.
 #ifndef MEGATRON_OPS_CUDA_OP_TRAFFIC_H_
 #define MEGATRON_OPS_CUDA_OP_TRAFFIC_H_
 

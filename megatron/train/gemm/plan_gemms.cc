@@ -13,6 +13,18 @@ namespace {
 
 using ops::cuda::GemmPlan;
 
+ops::cuda::FuseGelu ToFuseGelu(config::FuseGelu::Type type) {
+  switch (type) {
+    case config::FuseGelu::backward:
+      return ops::cuda::FuseGelu::kBackward;
+    case config::FuseGelu::both:
+      return ops::cuda::FuseGelu::kBoth;
+    case config::FuseGelu::none:
+      break;
+  }
+  return ops::cuda::FuseGelu::kNone;
+}
+
 absl::StatusOr<std::vector<GemmPlan>> ReadPlans(FileSystem& fs, const GemmOptions& options) {
   if (options.plan_file.empty()) return std::vector<GemmPlan>();
   absl::StatusOr<std::vector<GemmPlan>> plans = ReadGemmPlans(fs, options.plan_file);
@@ -30,6 +42,7 @@ absl::StatusOr<std::string> PlanGemms(FileSystem& fs, const GemmOptions& options
   ops::cuda::GemmPlanning planning;
   planning.time_products = options.time_kernels;
   planning.fuse_bias_gradients = options.fuse_bias_gradients;
+  planning.fuse_gelu = ToFuseGelu(options.fuse_gelu);
   MEGATRON_ASSIGN_OR_RETURN(planning.plans, ReadPlans(fs, options));
   std::string text = GemmPlansText(planning.plans);
   if (options.time_kernels && !options.plan_file.empty()) {

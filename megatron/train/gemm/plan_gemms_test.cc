@@ -53,6 +53,17 @@ TEST(PlanGemmsTest, ANextRunUsesTheKernelsTimedByTheFirst) {
   EXPECT_EQ(Choose(&pinned, 0), 1) << "chosen by time, not by the file";
 }
 
+TEST(PlanGemmsTest, ThePlannerIsToldWhatProductsComputeBeside) {
+  MemoryFileSystem fs;
+  GemmPlanner planner;
+  ASSERT_TRUE(PlanGemms(fs, {"", false, true, config::FuseGelu::backward}, &planner).ok());
+  EXPECT_TRUE(planner.fuses_bias_gradients());
+  EXPECT_EQ(planner.fuse_gelu(), ops::cuda::FuseGelu::kBackward);
+  ASSERT_TRUE(PlanGemms(fs, {"", false, false, config::FuseGelu::both}, &planner).ok());
+  EXPECT_FALSE(planner.fuses_bias_gradients());
+  EXPECT_EQ(planner.fuse_gelu(), ops::cuda::FuseGelu::kBoth);
+}
+
 TEST(PlanGemmsTest, WithoutTimingNothingIsWrittenAndTheFirstKernelTaken) {
   MemoryFileSystem fs;
   GemmPlanner planner;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/ops/cuda/gemm/gemm_planner.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {
@@ -124,22 +125,60 @@ Table WithoutOptimizer(Table table) {
   return table;
 }
 
-// A row of the residual stream has 256 bytes. Products have no bytes here.
+// What one layer of GPT-2 does, with the GELU in products or not.
+Table OfGpt2Layer(const char* title, const ops::cuda::GemmPlanning& planning) {
+  ops::cuda::ProcessGemmPlanner().Use(planning);
+  Table layer = WithoutOptimizer(OfLayer(Gpt2()));
+  ops::cuda::ProcessGemmPlanner().Use({});
+  Print(title, layer);
+  return layer;
+}
+
+// Rows of the residual stream that are read and written a token by all but products. Attention's
+// products are in kernels of their own, which are left out whole.
+double RowsBesideProducts(Table layer) {
+  constexpr double kRow = 2 * kHidden;
+  constexpr double kMeansAndDeviations = 2 * 4 * 4;  // two norms, in fp32, forward and backward
+  layer.erase("AttentionForward");
+  layer.erase("AttentionBackward");
+  const Traffic sum = Sum(layer);
+  return (sum.read + sum.written - kMeansAndDeviations) / kRow;
+}
+
+// A row of the residual stream has 256 bytes. Products have no bytes here, but those of their
+// epilogues.
 TEST(OpTrafficTest, ALayerOfGpt2LaunchesAndMovesNoMoreThanThis) {
-  const Table layer = WithoutOptimizer(OfLayer(Gpt2()));
-  Print("a layer of GPT-2", layer);
+  const Table layer = OfGpt2Layer("a layer of GPT-2", {});
   const Table want = {{"ActivationBackwardAndBias", {2, 2048, 1024, 69632}},
                       {"ActivationForward", {1, 1024, 1024, 0}},
                       {"AttentionBackward", {2, 2336, 768, 4168}},
                       {"AttentionForward", {1, 768, 272, 36}},
+                      {"LinearActivationBackwardInput", {1, 0, 0, 0}},
                       {"LinearActivationForward", {1, 0, 0, 0}},
-                      {"LinearBackwardInput", {4, 0, 0, 0}},
+                      {"LinearBackwardInput", {3, 0, 0, 0}},
                       {"LinearBackwardWeight", {6, 768, 0, 52224}},
                       {"LinearForward", {3, 0, 0, 0}},
                       {"NormBackward", {4, 1552, 512, 203264}},
                       {"ResidualNormForward", {2, 1024, 1040, 1536}}};
   EXPECT_EQ(layer, want);
   EXPECT_EQ(Sum(layer).launches, 26);
+  EXPECT_EQ(RowsBesideProducts(layer), 39);
+}
+
+TEST(OpTrafficTest, GeluAndBiasesInProductsTakeOffLaunchesAndBytes) {
+  ops::cuda::GemmPlanning planning;
+  planning.fuse_gelu = ops::cuda::FuseGelu::kBoth;
+  const Table both = OfGpt2Layer("fuse_gelu: both", planning);
+  EXPECT_EQ(Sum(both).launches, 24);
+  EXPECT_EQ(RowsBesideProducts(both), 27);
+  planning.fuse_bias_gradients = true;
+  const Table and_biases = OfGpt2Layer("fuse_gelu: both, fuse_bias_gradients", planning);
+  EXPECT_EQ(Sum(and_biases).launches, 23);
+  EXPECT_EQ(RowsBesideProducts(and_biases), 24);
+  planning.fuse_gelu = ops::cuda::FuseGelu::kBackward;
+  const Table backward = OfGpt2Layer("fuse_gelu: backward, fuse_bias_gradients", planning);
+  EXPECT_EQ(Sum(backward).launches, 24);
+  EXPECT_EQ(RowsBesideProducts(backward), 28);
 }
 
 }  // namespace

@@ -74,8 +74,12 @@ std::string DescribeKernels(const RunOptions& options, const AttentionChoice& at
                                : gemms.plan_file.empty()
                                    ? "cuBLASLt's first choice"
                                    : absl::StrFormat("plans %08x", Crc32c(gemm_plans));
-  return absl::StrCat("attention: ", attention.order, "\nproducts: ", products,
-                      gemms.fuse_bias_gradients ? ", with gradients of biases" : "", "\n");
+  const bool gelu = gemms.fuse_gelu != config::FuseGelu::none;
+  return absl::StrCat(
+      "attention: ", attention.order, "\nproducts: ", products,
+      gemms.fuse_bias_gradients ? ", with gradients of biases" : "",
+      gelu ? absl::StrCat(", with GELU: ", config::FuseGelu::Type_Name(gemms.fuse_gelu)) : "",
+      "\n");
 }
 
 }  // namespace megatron

@@ -81,6 +81,7 @@ struct GemmOptions {
   std::string plan_file;  // empty: none
   bool time_kernels = false;
   bool fuse_bias_gradients = false;
+  config::FuseGelu::Type fuse_gelu = config::FuseGelu::none;
 };
 
 // The choice of attention's kernels on a GPU.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/ops/cuda/emulation/library_accesses.h"
 #include "megatron/tensor/emulated_cuda.h"
 
 namespace megatron::emulation {
@@ -43,9 +44,15 @@ void Note(const void* address, size_t bytes, char kind) {
 
 AccessCounter::AccessCounter(Callback on_launch) : on_launch_(std::move(on_launch)) {
   ObserveLaunches(this);
+  library_access_callback = [](const void* address, size_t bytes, bool writes) {
+    Note(address, bytes, writes ? kWritten : kRead);
+  };
 }
 
-AccessCounter::~AccessCounter() { ObserveLaunches(nullptr); }
+AccessCounter::~AccessCounter() {
+  library_access_callback = nullptr;
+  ObserveLaunches(nullptr);
+}
 
 void AccessCounter::Begin() {
   for (const EmulatedMemory& memory : MemoryOfEmulatedCuda())

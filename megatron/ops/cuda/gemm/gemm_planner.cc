@@ -53,6 +53,7 @@ void GemmPlanner::Use(GemmPlanning planning) {
   decided_.clear();
   time_products_ = planning.time_products;
   fuse_bias_gradients_ = planning.fuse_bias_gradients;
+  fuse_gelu_ = planning.fuse_gelu;
   timed_ = 0;
   on_new_plan_ = std::move(planning.on_new_plan);
 }

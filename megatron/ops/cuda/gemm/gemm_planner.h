@@ -43,11 +43,19 @@ struct GemmTiming {
 // candidate wins unless another is faster by more than noise.
 GemmTiming TimeCandidates(GemmCandidates* candidates);
 
+// The products that have the GELU beside them as an epilogue. Each value includes those before it.
+enum class FuseGelu {
+  kNone,
+  kBackward,  // the product that computes the gradient behind a GELU
+  kBoth,      // and the product in front of a GELU
+};
+
 struct GemmPlanning {
   std::vector<GemmPlan> plans;
   bool time_products = false;  // time products without a plan
   // True if the product that computes the gradient of a weight also computes that of the bias.
   bool fuse_bias_gradients = false;
+  FuseGelu fuse_gelu = FuseGelu::kNone;
   // A function that is called with all plans when timing has added one; there is one call at a
   // time.
   std::function<void(absl::Span<const GemmPlan>)> on_new_plan;
@@ -64,6 +72,7 @@ class GemmPlanner {
   void Use(GemmPlanning planning);
 
   bool fuses_bias_gradients() const { return fuse_bias_gradients_; }
+  FuseGelu fuse_gelu() const { return fuse_gelu_; }
 
   static constexpr int kNoKernel = -1;
 
@@ -84,6 +93,7 @@ class GemmPlanner {
   std::map<Key, GemmPlan> plans_;
   std::map<Key, GemmKernel> decided_;
   bool time_products_ = false, fuse_bias_gradients_ = false;
+  FuseGelu fuse_gelu_ = FuseGelu::kNone;
   int timed_ = 0;
   std::function<void(absl::Span<const GemmPlan>)> on_new_plan_;
 };

@@ -35,12 +35,10 @@ LinearGemm BackwardWeightGemm(const Tensor& dy_TO, const Tensor& x_TI, const Ten
 // Also computes sums (fp32) = column sums of dy.
 LinearGemm BackwardWeightAndBiasGemm(const Tensor& dy_TO, const Tensor& x_TI, const Tensor& dw_OI,
                                      const Tensor& sums_O);
-// No layer uses the next two: kernels_benchmark compares them with what layers use.
-//
-// pre = x w^T + bias, y = GELU(pre).
+// pre = x w^T + bias, y = GELU(pre), of sums that are not rounded.
 LinearGemm ForwardGeluGemm(const Tensor& x_TI, const Tensor& w_OI, const Tensor& bias_O,
                            const Tensor& pre_TO, const Tensor& y_TO);
-// dx = (dy w) * GELU'(pre), sums (of dx's dtype) = column sums of dx.
+// dx = (dy w) * GELU'(pre), sums (of dx's dtype) = column sums of dx; empty sums mean none.
 LinearGemm BackwardInputGeluGemm(const Tensor& dy_TO, const Tensor& w_OI, const Tensor& pre_TI,
                                  const Tensor& dx_TI, const Tensor& sums_I);
 
