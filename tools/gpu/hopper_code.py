@@ -1,6 +1,6 @@
-"""Checks the machine code of the kernels that a cuda_library compiles for Hopper: each multiplies on
-the matrix units (HGMMA), waits for them no earlier than its source says (ptxas reports otherwise by
-messages C7510 and their like), and keeps nothing in local memory (STL, LDL, spills).
+"""Checks the machine code of kernels that are compiled for Hopper: each keeps nothing in local memory
+(STL, LDL, spills). Those in a folder `hopper` multiply on the matrix units (HGMMA), and wait for them
+no earlier than their source says (ptxas reports otherwise by messages C7510 and their like).
 
     hopper_code.py ACTIONS EXECUTION_ROOT SCRATCH
 
@@ -26,7 +26,7 @@ def run(command, **options):
 
 
 def compile_again(action, root, scratch):
-    """Returns what ptxas says, and the machine code of each kernel."""
+    """Returns the source, what ptxas says, and the machine code of each kernel."""
     arguments = action["arguments"]
     source = pathlib.Path(arguments[arguments.index("-c") + 1])
     cubin = scratch / (source.name + ".cubin")
@@ -37,10 +37,10 @@ def compile_again(action, root, scratch):
     text = run([NVDISASM, "-c", cubin]).stdout
     # A kernel's code begins with its section.
     kernels = re.split(r"^\s*\.section\s+\.text\.(\S+?),", text, flags=re.MULTILINE)[1:]
-    return source.name, messages, dict(zip(kernels[::2], kernels[1::2]))
+    return source, messages, dict(zip(kernels[::2], kernels[1::2]))
 
 
-def faults_of(messages, kernels):
+def faults_of(source, messages, kernels):
     """Returns sentences, none if all is as it should be."""
     faults = [f"ptxas: {line}" for line in messages.splitlines() if re.search(r"\bC75\d\d\b", line)]
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", messages)
@@ -51,7 +51,7 @@ def faults_of(messages, kernels):
         instructions = re.findall(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", code)
         operations = {instruction.split(".")[0] for instruction in instructions}
         faults += [f"{name}: {operation}" for operation in ("LDL", "STL") if operation in operations]
-        if "HGMMA" not in operations:
+        if "HGMMA" not in operations and source.parent.name == "hopper":
             faults.append(f"{name}: no HGMMA among {len(instructions)} instructions")
     return faults
 
@@ -61,10 +61,12 @@ def main():
     passed = failed = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         compilations = json.loads(actions.read_text())["actions"]
-        for name, messages, kernels in pool.map(lambda action: compile_again(action, root, scratch),
-                                                compilations):
-            faults = faults_of(messages, kernels)
-            print(f"{name}: {len(kernels)} kernels; {'as it should be' if not faults else 'WRONG'}")
+        for source, messages, kernels in pool.map(lambda action: compile_again(action, root, scratch),
+                                                  compilations):
+            faults = faults_of(source, messages, kernels)
+            most = max(map(int, re.findall(r"Used (\d+) registers", messages)), default=0)
+            print(f"{source.name}: {len(kernels)} kernels, up to {most} registers; "
+                  f"{'as it should be' if not faults else 'WRONG'}")
             for fault in faults:
                 print(f"  {fault}")
             passed += not faults
