@@ -92,12 +92,19 @@ cudaEvent_t Event(void* event) { return static_cast<cudaEvent_t>(event); }
 
 }  // namespace
 
+// What is asked of the library.
+struct BlasProduct::Search {
+  int most;
+  int64_t workspace_bytes;
+};
+
 struct BlasProduct::Descriptions {
   explicit Descriptions(const Gemm& gemm);
   ~Descriptions();
   void SetEpilogue(const Gemm& gemm);
-  void FindAlgorithms(cublasLtHandle_t handle, const Gemm& gemm, int most);
-  void FindAlgorithmsWith(uint32_t reductions, cublasLtHandle_t handle, const Gemm& gemm, int most);
+  void FindAlgorithms(cublasLtHandle_t handle, const Gemm& gemm, const Search& search);
+  void FindAlgorithmsWith(uint32_t reductions, cublasLtHandle_t handle, const Gemm& gemm,
+                          const Search& search);
 
   cublasLtMatmulDesc_t operation;
   cublasLtMatrixLayout_t a, b, c;
@@ -147,47 +154,52 @@ BlasProduct::Descriptions::~Descriptions() {
 }
 
 void BlasProduct::Descriptions::FindAlgorithms(cublasLtHandle_t handle, const Gemm& gemm,
-                                               int most) {
-  // Parts of a sum are added up in fp32, by a separate step, if there is a kernel that does.
-  for (const uint32_t reductions : {static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
-                                                          CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE),
-                                    static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_MASK)}) {
-    if (algorithms.empty()) FindAlgorithmsWith(reductions, handle, gemm, most);
+                                               const Search& search) {
+  // Parts of a sum are added up in fp32, by a separate step, if there is a kernel that does. Results
+  // in fp32 are added up in fp32 by two schemes.
+  uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (gemm.out == DType::kFloat32) in_fp32 |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  for (const uint32_t reductions : {in_fp32, uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK}}) {
+    if (algorithms.empty()) FindAlgorithmsWith(reductions, handle, gemm, search);
   }
 }
 
 void BlasProduct::Descriptions::FindAlgorithmsWith(uint32_t reductions, cublasLtHandle_t handle,
-                                                   const Gemm& gemm, int most) {
+                                                   const Gemm& gemm, const Search& search) {
   cublasLtMatmulPreference_t preference;
   MEGATRON_CHECK_BLAS(cublasLtMatmulPreferenceCreate(&preference));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
     MEGATRON_CHECK_BLAS(
         cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(search.workspace_bytes));
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
   for (auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     set(attribute, static_cast<uint32_t>(gemm.alignment));
   }
-  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(search.most));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, operation, a, b, c, c, preference, most, results.data(), &found);
+      handle, operation, a, b, c, c, preference, search.most, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) MEGATRON_CHECK_BLAS(status);
   MEGATRON_CHECK_BLAS(cublasLtMatmulPreferenceDestroy(preference));
   results.resize(static_cast<size_t>(found));
   for (const cublasLtMatmulHeuristicResult_t& result : results) {
     if (result.state == CUBLAS_STATUS_SUCCESS &&
-        result.workspaceSize <= static_cast<size_t>(kGemmWorkspaceBytes))
+        result.workspaceSize <= static_cast<size_t>(search.workspace_bytes))
       algorithms.push_back(result.algo);
   }
 }
 
-BlasProduct::BlasProduct(void* handle, const Gemm& gemm, int most_candidates)
-    : gemm_(gemm), descriptions_(std::make_unique<Descriptions>(gemm)) {
-  descriptions_->FindAlgorithms(static_cast<cublasLtHandle_t>(handle), gemm, most_candidates);
+BlasProduct::BlasProduct(void* handle, const Gemm& gemm, int most_candidates,
+                         int64_t workspace_bytes)
+    : gemm_(gemm),
+      workspace_bytes_(workspace_bytes),
+      descriptions_(std::make_unique<Descriptions>(gemm)) {
+  descriptions_->FindAlgorithms(static_cast<cublasLtHandle_t>(handle), gemm,
+                                {most_candidates, workspace_bytes});
   for (const cublasLtMatmulAlgo_t& algorithm : descriptions_->algorithms)
     kernels_.push_back(KernelOf(algorithm));
 }
@@ -196,7 +208,7 @@ BlasProduct::~BlasProduct() = default;
 
 bool BlasProduct::Run(CudaStream* stream, int candidate, const GemmOperands& operands) const {
   const Descriptions& at = *descriptions_;
-  void* const workspace = stream->Workspace(kGemmWorkspaceBytes);
+  void* const workspace = stream->Workspace(workspace_bytes_);
   const float alpha = 1, beta = gemm_.accumulate ? 1 : 0;
   std::lock_guard<std::mutex> lock(turn_);
   const void* const vector = operands.bias != nullptr ? operands.bias : operands.sums;
@@ -211,7 +223,7 @@ bool BlasProduct::Run(CudaStream* stream, int candidate, const GemmOperands& ope
       cublasLtMatmul(static_cast<cublasLtHandle_t>(stream->blas()), at.operation, &alpha,
                      operands.a, at.a, operands.b, at.b, &beta, operands.c, at.c, operands.c, at.c,
                      &at.algorithms[static_cast<size_t>(candidate)], workspace,
-                     static_cast<size_t>(kGemmWorkspaceBytes), Handle(*stream));
+                     static_cast<size_t>(workspace_bytes_), Handle(*stream));
   return status == CUBLAS_STATUS_SUCCESS;
 }
 

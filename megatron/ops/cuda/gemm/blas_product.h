@@ -22,8 +22,10 @@ class BlasProduct {
   static constexpr int kCandidates = 32;
 
   // `handle` is a cublasLtHandle_t. There may be no kernels. No kernel splits the sum so that its
-  // order or rounding depends on which block is first: all repeat bit for bit.
-  BlasProduct(void* handle, const Gemm& gemm, int most_candidates);
+  // order or rounding depends on which block is first: all repeat bit for bit. Kernels may use
+  // `workspace_bytes` of the stream's workspace.
+  BlasProduct(void* handle, const Gemm& gemm, int most_candidates,
+              int64_t workspace_bytes = kGemmWorkspaceBytes);
   ~BlasProduct();
   BlasProduct(const BlasProduct&) = delete;
   BlasProduct& operator=(const BlasProduct&) = delete;
@@ -36,8 +38,10 @@ class BlasProduct {
 
  private:
   struct Descriptions;
+  struct Search;
 
   const Gemm gemm_;
+  const int64_t workspace_bytes_;
   std::unique_ptr<Descriptions> descriptions_;
   std::vector<GemmKernel> kernels_;
   mutable std::mutex turn_;  // a run points the description at its own vectors and scales
