@@ -10,6 +10,7 @@ import libraries
 import tables
 from google_tests import core_dumps, run_tests, run_together
 from session import Failure
+from shapes import FUSED_GELU
 from trainer import read_metrics
 
 SANITIZER_TOOLS = ("memcheck", "synccheck", "racecheck", "initcheck")
@@ -61,8 +62,8 @@ def _three_steps(session):
     return {"losses": losses}
 
 
-def _follows_cpu(session, name, tolerance, steps, options):
-    """The demo's losses on the CPU and on the GPU."""
+def _follows_cpu(session, name, tolerance, steps, options, gpu_options=()):
+    """The demo's losses on the CPU and on the GPU; `gpu_options` are for the latter alone."""
     losses = {}
     for device in ("cpu", "cuda"):
         log = "%s_%s" % (name, device)
@@ -71,7 +72,8 @@ def _follows_cpu(session, name, tolerance, steps, options):
             os.remove(metrics)
         session.run([session.program("pretrain_gpt"), "--config=gpt_demo", "--set=system.device=" + device,
                      "--set=train.log_interval=10", "--set=train.eval_iters=0", "--set=train.exit_interval=%d" % steps,
-                     "--set=logging.metrics_file=" + metrics, *options], log + ".log", 120,
+                     "--set=logging.metrics_file=" + metrics, *options,
+                     *(gpu_options if device == "cuda" else ())], log + ".log", 120,
                     **core_dumps(session, log)).require_success()
         losses[device] = [step["lm loss"] for step in read_metrics(metrics)]
         if len(losses[device]) != steps or None in losses[device]:
@@ -128,6 +130,8 @@ def _steps(session, device, watch):
               ("training", "bf16_as_on_the_cpu", 40, lambda: _follows_cpu(session, "bf16", 2e-2, 200, bf16)),
               ("training", "fp8_as_on_the_cpu", 30, lambda: _follows_cpu(
                   session, "fp8", 4e-2, 100, [*bf16, "--set=precision.fp8_format=hybrid"])),
+              ("training", "fused_gelu_as_on_the_cpu", 30, lambda: _follows_cpu(
+                  session, "fused_gelu", 2e-2, 100, bf16, [FUSED_GELU + "both", "--set=system.fuse_bias_gradients=true"])),
               ("training", "graphs_change_nothing", 20, lambda: _graphs_change_nothing(session))]
     steps += benchmarks(("gemm_plans",))
     steps.append(("ncu", "deciding_kernels", 60, lambda: kernels.profile(session)))

@@ -216,6 +216,8 @@ elif name == "pretrain_gpt":
         rate = 50000.0
     before = calls_of("nvidia-smi")
     pinned = plans and "system.time_gemm_kernels" not in options
+    if does.get("gelu") == "gains" and "system.fuse_gelu" in options:
+        rate, pinned = rate * (1.1 if options["system.fuse_gelu"] == "both" else 1.05), True
     while does.get("watched") and pinned and calls_of("nvidia-smi") < before + 6:
         time.sleep(0.1)
     with open(options.get("logging.metrics_file", os.devnull), "w") as metrics:
@@ -492,10 +494,10 @@ class GpuCheckTest(unittest.TestCase):
             self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": does}},
                                  [("training", name, why) for name in
                                   ("fp32_as_on_the_cpu", "bf16_as_on_the_cpu", "fp8_as_on_the_cpu",
-                                   "graphs_change_nothing")])
+                                   "fused_gelu_as_on_the_cpu", "graphs_change_nothing")])
         why = "losses differ by 0.1"
         self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": "differs from the CPU"}},
-                             [("training", name + "_as_on_the_cpu", why) for name in ("fp32", "bf16", "fp8")])
+                             [("training", name + "_as_on_the_cpu", why) for name in ("fp32", "bf16", "fp8", "fused_gelu")])
 
     def test_graphs_must_change_no_loss(self):
         self.expect_failures("check", ["training"], {"pretrain_gpt": {"gpt_demo": "differs with graphs"}},
@@ -628,6 +630,17 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual((code, self.row(rows, "ncu", "deciding_kernels")["verdict"]), (0, "left out"), text)
         self.expect_failures("check", ["ncu"], {"ncu": "sees nothing"}, [
             ("ncu", "deciding_kernels", "attention_forward: ncu saw no kernel Forward")])
+        named = subprocess.run([sys.executable, "-c", "import kernels; print(*(name for _, name, _ in kernels.DECIDING))"],
+                               cwd=HERE, check=True, capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(named), 6)
+        sources = ""
+        for folder, _, files in os.walk(os.path.join(os.path.dirname(TOOLS), "megatron", "ops", "cuda")):
+            for file in files:
+                if file.endswith(".cu"):
+                    with open(os.path.join(folder, file)) as source:
+                        sources += source.read()
+        for name in named:
+            self.assertRegex(sources, r"__global__ void( __launch_bounds__\([^{;]*?\))?\s+%s\(" % name)
 
     def test_all_results_are_also_in_one_file(self):
         self.gpu_check("check", self.out, "smoke", "test")
@@ -712,6 +725,21 @@ class GpuCheckTest(unittest.TestCase):
         row = self.row(rows, "option", "cuda_graphs_few_samples")
         self.assertEqual((row["batch"], row["speedup"]), (2, 1.0))
         self.assertEqual(self.row(rows, "option", "cuda_graphs")["verdict"], "passed")
+
+    def test_options_that_make_training_faster_go_to_the_models_that_take_them(self):
+        _, _, rows = self.gpu_check("time", self.out, "training", "option", does={"gelu": "gains"})
+        self.assertGreater(self.row(rows, "option", "fused_gelu_in_backward")["speedup"], 1)
+        self.assertGreater(self.row(rows, "option", "fused_gelu")["speedup"], 1)
+
+        def gelu_of(name):
+            runs = [row["command"].split() for row in rows if row["name"] == name]
+            self.assertEqual(len(runs), 1)
+            return [option for option in runs[0] if "fuse_gelu" in option]
+
+        self.assertEqual(gelu_of("gpt3_857m.16.with_options"), ["--set=system.fuse_gelu=both"])
+        self.assertEqual(gelu_of("gpt_1664.16"), ["--set=system.fuse_gelu=both"])
+        self.assertEqual(gelu_of("gpt_1664_in_fp8"), [])
+        self.assertEqual(gelu_of("llama_1500m.16"), [])
 
     def test_timed_runs_read_the_kernels_that_a_run_before_them_chose(self):
         self.gpu_check("time", self.out, "training")

@@ -19,6 +19,7 @@ class Shape:
     mfu: Optional[float] = None  # lower bound, with causal attention counted once
     llm_c: Optional[float] = None  # tokens/s of llm.c, as published
     ratio: float = 1.15  # lower bound of the rate relative to PyTorch compiled
+    has_gelu: bool = True  # its products may compute GELU
 
     def arguments(self):
         return ["--config=" + self.name, *self.options]
@@ -30,16 +31,19 @@ SHAPES = (
     Shape("gpt3_857m", _ONE_RANK_IN_BF16, (16, 32, 8), 60, tokens_per_second=190e3),
     Shape("gpt_1664", (), (16, 8, 32), 45, tokens_per_second=92e3),
     Shape("gpt2_124m", ("--set=precision.bf16=true",), (32, 64, 16), 50, llm_c=218e3),
-    Shape("llama_1500m", (), (16, 8, 4), 40, mfu=0.55),
+    Shape("llama_1500m", (), (16, 8, 4), 40, mfu=0.55, has_gelu=False),
 )
 
 # Options of the trainer that may make it faster and change no result beyond rounding, by name. Each is tried on the
 # first shape; those that make it faster are taken for what follows. Graphs are last: what they save depends on the
-# rest.
+# rest. Of two values of one setting, the later takes the place of the earlier.
+FUSED_GELU = "--set=system.fuse_gelu="
 GRAPHS = "--set=system.cuda_graph_impl=local"
 OPTIONS_TO_TRY = (
     ("attention_by_cudnn", ["--set=system.attention_backend=fused"]),
     ("fused_bias_gradients", ["--set=system.fuse_bias_gradients=true"]),
+    ("fused_gelu_in_backward", [FUSED_GELU + "backward"]),
+    ("fused_gelu", [FUSED_GELU + "both"]),
     ("logits_in_chunks", ["--set=train.logits_chunk_tokens=8192"]),
     ("cuda_graphs", [GRAPHS]),
 )

@@ -7,7 +7,7 @@ import re
 import bundle
 import tables
 from session import Failure, OutOfTime
-from shapes import GRAPHS, OPTIONS_TO_TRY, SHAPES
+from shapes import FUSED_GELU, GRAPHS, OPTIONS_TO_TRY, SHAPES
 from trainer import OutOfMemory, Trainer
 
 _STEPS = 20
@@ -20,6 +20,12 @@ _IN_FP8 = "gpt_1664_in_fp8"
 _PEERS = sorted(SHAPES, key=lambda shape: -shape.peer_seconds)
 
 
+def _with(options, more):
+    """The options, and `more` in place of other values of the same settings."""
+    fields = {option.rpartition("=")[0] for option in more}
+    return [option for option in options if option.rpartition("=")[0] not in fields] + list(more)
+
+
 class _Timing:
 
     def __init__(self, session, device, watch):
@@ -29,13 +35,18 @@ class _Timing:
         self.tried = {}  # batches by shape
         self.plans = {}  # results of trainer.plan() by shape and batch
 
-    def options_without_graphs(self):
+    def options_of(self, shape, in_fp8=False):
+        """Those of the options that the shape's model takes."""
+        return [option for option in self.options
+                if shape.has_gelu and not in_fp8 or not option.startswith(FUSED_GELU)]
+
+    def options_without_graphs(self, shape):
         """For a profile, in which a graph hides its layers, and to compare with."""
-        return [option for option in self.options if option != GRAPHS]
+        return [option for option in self.options_of(shape) if option != GRAPHS]
 
     def plan(self, shape, batch):
         if (shape.name, batch) not in self.plans:
-            self.plans[shape.name, batch] = self.trainer.plan(shape, batch, self.options)
+            self.plans[shape.name, batch] = self.trainer.plan(shape, batch, self.options_of(shape))
         return self.plans[shape.name, batch]
 
     def _kernels(self, shape, batch):
@@ -54,7 +65,7 @@ class _Timing:
         if os.path.exists(path):
             os.remove(path)  # the file is of another build
         self.trainer.train(shape, batch, 3, "%s.%d.gemms" % (shape.name, batch),
-                           [*self.options, option, "--set=system.time_gemm_kernels=true"])
+                           [*self.options_of(shape), option, "--set=system.time_gemm_kernels=true"])
         if not os.path.exists(path):
             raise Failure("system.time_gemm_kernels wrote no file")
         return option
@@ -82,7 +93,7 @@ class _Timing:
             try:
                 self.plan(shape, batch)  # fails sooner than training
                 kernels = self._choose_kernels(shape, batch)
-                return {"shape": shape.name, **self._time(shape, batch, [*self.options, kernels], name)}
+                return {"shape": shape.name, **self._time(shape, batch, [*self.options_of(shape), kernels], name)}
             except OutOfMemory as short:
                 raise Failure("planned %.1f GiB: %s" % (self.plan(shape, batch)["planned_gib"], short))
 
@@ -137,13 +148,14 @@ class _Timing:
         for name, option in OPTIONS_TO_TRY:
 
             def action():
-                figures = self._time(shape, base["batch"], [*self.options, *option, *kernels], "option_" + name)
+                options = [*_with(self.options_of(shape), option), *kernels]
+                figures = self._time(shape, base["batch"], options, "option_" + name)
                 return {**figures, "speedup": figures["tokens_per_second"] / best}
 
             row = self.session.step("option", name, action, need=_SECONDS_A_BATCH)
             if row["verdict"] == "passed" and row["speedup"] > _WORTHWHILE:
                 best = row["tokens_per_second"]
-                self.options += option
+                self.options = _with(self.options, option)
                 self.plans.clear()
         self.session.step("option", "cuda_graphs_few_samples", lambda: self._graphs_of_few_samples(shape),
                           need=2 * _SECONDS_A_BATCH)
@@ -155,7 +167,7 @@ class _Timing:
         rates = []
         for name, extra in (("without_graphs", []), ("with_graphs", [GRAPHS])):
             figures, _ = self.trainer.train(shape, _FEW_SAMPLES, _STEPS, "%s.%d.%s" % (shape.name, _FEW_SAMPLES, name),
-                                            [*self.options_without_graphs(), *extra])
+                                            [*self.options_without_graphs(shape), *extra])
             rates.append(figures["tokens_per_second"])
         return {**figures, "without": rates[0], "speedup": rates[1] / rates[0]}
 
@@ -188,7 +200,7 @@ def _profile(session, timing, shape):
     batch = shape.batches[0]
     folder = session.path("profile")
     session.run([session.program("pretrain_gpt"), *shape.arguments(), *Trainer.sizes(batch, 1),
-                 *timing.options_without_graphs(), *timing.known_kernels(shape, batch), "--set=train.exit_interval=12",
+                 *timing.options_without_graphs(shape), *timing.known_kernels(shape, batch), "--set=train.exit_interval=12",
                  "--profile", "--set=logging.profile_dir=" + folder],
                 "profile.log", 90).require_success()
     try:
@@ -211,7 +223,7 @@ def _profile(session, timing, shape):
 
 def _in_fp8(timing, shape):
     """The same shape with FP8 products, which are other products: their kernels are timed in its first step."""
-    extra = [*timing.options, "--set=precision.fp8_format=hybrid", "--set=system.time_gemm_kernels=true"]
+    extra = [*timing.options_of(shape, in_fp8=True), "--set=precision.fp8_format=hybrid", "--set=system.time_gemm_kernels=true"]
     figures, _ = timing.trainer.train(shape, shape.batches[0], _STEPS, shape.name + "_in_fp8", extra)
     return figures
 
