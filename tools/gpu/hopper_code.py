@@ -1,6 +1,7 @@
 """Checks the machine code of kernels that are compiled for Hopper: each keeps nothing in local memory
-(STL, LDL, spills). Those in a folder `hopper` multiply on the matrix units (HGMMA), and wait for them
-no earlier than their source says (ptxas reports otherwise by messages C7510 and their like).
+(STL, LDL, spills), but the one for rows that no team of threads can hold. Those in a folder `hopper`
+multiply on the matrix units (HGMMA), and wait for them no earlier than their source says (ptxas
+reports otherwise by messages C7510 and their like).
 
     hopper_code.py ACTIONS EXECUTION_ROOT SCRATCH
 
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 
+MAY_SPILL = "BackwardOfWideRows"
 NVDISASM = pathlib.Path(sysconfig.get_paths()["purelib"], "nvidia/cu13/bin/nvdisasm")
 
 
@@ -43,11 +45,15 @@ def compile_again(action, root, scratch):
 def faults_of(source, messages, kernels):
     """Returns sentences, none if all is as it should be."""
     faults = [f"ptxas: {line}" for line in messages.splitlines() if re.search(r"\bC75\d\d\b", line)]
-    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", messages)
+    spills = re.findall(r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads",
+                        messages, re.DOTALL)
     if not kernels or len(spills) != len(kernels):
         faults.append(f"{len(kernels)} kernels, and what ptxas says of {len(spills)}")
-    faults += [f"a kernel spills: {spill} bytes" for spill in spills if spill != ("0", "0")]
+    faults += [f"{name} spills {stores} and {loads} bytes" for name, stores, loads in spills
+               if (stores, loads) != ("0", "0") and MAY_SPILL not in name]
     for name, code in kernels.items():
+        if MAY_SPILL in name:
+            continue
         instructions = re.findall(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", code)
         operations = {instruction.split(".")[0] for instruction in instructions}
         faults += [f"{name}: {operation}" for operation in ("LDL", "STL") if operation in operations]

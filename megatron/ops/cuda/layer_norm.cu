@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
@@ -204,6 +205,27 @@ class NextRow {
   Vector<T, N>* const memory_;
 };
 
+// A vector that stays in registers, its elements two by two (kPairs) or as the compiler likes. It
+// gives each element of bf16 a register of its own.
+template <typename T, bool kPairs>
+class HeldVector {
+ public:
+  static constexpr int N = kVector<T>;
+
+  __device__ HeldVector() : held_{} {}
+  __device__ explicit HeldVector(const Vector<T, N>& vector) {
+    memcpy(&held_, &vector, sizeof(held_));
+  }
+  __device__ Vector<T, N> Get() const {
+    Vector<T, N> vector;
+    memcpy(&vector, &held_, sizeof(vector));
+    return vector;
+  }
+
+ private:
+  std::conditional_t<kPairs, Vector<uint32_t, kVectorBytes / 4>, Vector<T, N>> held_;
+};
+
 // A thread's sums over its rows. It has the same columns in all of them.
 template <int K, int N>
 struct ColumnsOfThread {
@@ -250,6 +272,7 @@ __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
   constexpr int N = kVector<T>, kTeams = kBlock / kTeam;
   constexpr bool kAhead = kFlat && kBlock == 128;
   using Next = NextRow<T, kBlock, kTeam, K>;
+  using Held = HeldVector<T, std::is_same_v<T, __nv_bfloat16> || kBlock == 512>;
   __shared__ RowSums partial[kBlock / kWarp];
   __shared__ Vector<T, N> memory[kAhead ? Next::kVectors : 1];
   const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
@@ -267,21 +290,21 @@ __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
     // A team without a row takes part in the barriers of its block.
     const int here = first + team < rows ? vectors : 0;
     const BackwardRow<T, kFlat> row(args, min(first + team, rows - 1));
-    Vector<T, N> dys[K], xs[K];
+    Held dys[K], xs[K];
     RowSums sums = {0, 0};
     if constexpr (kAhead) next.Wait();
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = member + k * kTeam;
-      dys[k] = xs[k] = {};
       if (i >= here) continue;
-      dys[k] = kAhead ? next.Dy(k) : row.template Dy<N>(i);
-      xs[k] = kAhead ? next.X(k) : row.template X<N>(i);
+      dys[k] = Held(kAhead ? next.Dy(k) : row.template Dy<N>(i));
+      xs[k] = Held(kAhead ? next.X(k) : row.template X<N>(i));
     }
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int i = member + k * kTeam;
-      if (i < here) sums = columns.Add(k, row, row.template Gamma<N>(i), dys[k], xs[k], sums);
+      if (i >= here) continue;
+      sums = columns.Add(k, row, row.template Gamma<N>(i), dys[k].Get(), xs[k].Get(), sums);
     }
     if constexpr (kAhead) next.AskForDyAndX(first + team + stride);
     const RowSums means = TeamMeans<kTeam>(sums, width, partial);
@@ -291,7 +314,8 @@ __global__ void __launch_bounds__(kBlock, BlocksAtOnce(kBlock))
       const int i = member + k * kTeam;
       if (i >= here) continue;
       const auto around = kAhead ? next.Dresidual(k) : row.template Dresidual<N>(i);
-      const auto dxs = row.Finish(i, dys[k], xs[k], around, args.shape.rms ? 0 : means.g, means.gn);
+      const auto dxs =
+          row.Finish(i, dys[k].Get(), xs[k].Get(), around, args.shape.rms ? 0 : means.g, means.gn);
       if constexpr (kAhead) columns.AddDx(k, dxs);
     }
     if constexpr (kAhead) next.AskForDresidual(first + team + stride);
