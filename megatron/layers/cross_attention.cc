@@ -74,13 +74,15 @@ void CrossAttention::Backward(const LayerContext& ctx, const Tensor& dy_TH, cons
       ctx.kept()->Allocate(dtype_, saved->kv_UN2D.shape(), "attention gradient");
   core_.Backward(ctx, Inputs(saved->q_TND, saved->kv_UN2D), WithGroups(saved->context_TND),
                  WithGroups(dcontext_TND), Inputs(dq_TND, dkv_UN2D), saved->core);
-  q_.BackwardInput(ctx, Flat(dq_TND), dx_TH, &saved->q);
+  const AsyncCall reducing = q_.BackwardInput(ctx, Flat(dq_TND), dx_TH, &saved->q);
   const Tensor dencoder_UH =
       ctx.scratch->Allocate(dtype_, ctx.encoder_gradient_UH.shape(), "encoder gradient");
-  kv_.BackwardInput(ctx, dkv_UN2D.View({dkv_UN2D.dim(0), heads_ * 2 * head_size_}), dencoder_UH,
-                    &saved->kv);
-  ops::Add(ctx.stream, dencoder_UH, ctx.encoder_gradient_UH);
+  const AsyncCall reducing_encoder = kv_.BackwardInput(
+      ctx, dkv_UN2D.View({dkv_UN2D.dim(0), heads_ * 2 * head_size_}), dencoder_UH, &saved->kv);
   if (!ctx.defers()) BackwardWeight(ctx, saved);
+  reducing.Wait();
+  reducing_encoder.Wait();
+  ops::Add(ctx.stream, dencoder_UH, ctx.encoder_gradient_UH);
 }
 
 void CrossAttention::BackwardWeight(const LayerContext& ctx, Saved* saved) {

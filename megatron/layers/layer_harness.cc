@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/ops/finite_difference.h"
 #include "megatron/ops/tolerances.h"
@@ -214,6 +215,14 @@ void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& ma
                     BlockOf(want.gradients[IndexOf(parameter.name, whole)], parameter.sharding),
                     kRanksTolerance);
       }
+      absl::StatusOr<ProcessGroup> async = WithAsyncCalls(group, harness.context().stream);
+      if (!async.ok()) return async.status();
+      harness.context().tensor_group = *async;
+      const LayerHarness::Results beside =
+          harness.Run(calls, SomeRows(x, first, rows), SomeRows(dy, first, rows));
+      EXPECT_EQ(beside.y, got.y);
+      EXPECT_EQ(beside.dx, got.dx);
+      EXPECT_EQ(beside.gradients, got.gradients);
       return absl::OkStatus();
     });
     EXPECT_EQ(status, absl::OkStatus());

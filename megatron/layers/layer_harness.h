@@ -143,8 +143,9 @@ using MakeLayer =
     std::function<LayerCalls(const ProcessGroup& tensor_group, bool sequence_parallel)>;
 
 // Fails where two tensor-parallel ranks, with sequence parallelism and without, compute another
-// output or other gradients than one rank does. Each rank's gradients are compared with its block
-// of one rank's. x and y are rows of the residual stream.
+// output or other gradients than one rank does, or other bits where they communicate beside
+// computing. Each rank's gradients are compared with its block of one rank's. x and y are rows of
+// the residual stream.
 void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& make, int64_t width);
 
 }  // namespace megatron

@@ -85,8 +85,9 @@ void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& d
     fc2_.BackwardInputActivation(ctx, activation_, dy_TH, saved->pre_TI, dpre_TI, dbias_I,
                                  &saved->fc2);
   }
-  fc1_.BackwardInput(ctx, dpre_TI, dx_TH, &saved->fc1);
+  const AsyncCall reducing = fc1_.BackwardInput(ctx, dpre_TI, dx_TH, &saved->fc1);
   if (!ctx.defers()) BackwardWeight(ctx, saved);
+  reducing.Wait();
 }
 
 void Mlp::BackwardWeight(const LayerContext& ctx, Saved* saved) {

@@ -76,19 +76,20 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
                               y_TO, &saved->products);
 }
 
-void ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
-                                         const Tensor& dx_TI, LinearSaved* saved) const {
+AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
+                                              const Tensor& dx_TI, LinearSaved* saved) const {
   saved->dy_TO = dy_TO;
   products_.Reserve(ctx, dy_TO, &saved->products);
-  Arena::Scope scope(ctx.scratch);
+  if (!ctx.defers()) saved->gathering = StartGather(ctx, saved->x_TI, &saved->all_TI);
   const Tensor summand_TI = SummandOf(ctx, dx_TI);
   products_.BackwardInput(ctx, dy_TO, weight_OI(), summand_TI, &saved->products);
-  Reduce(ctx, summand_TI, dx_TI);
+  return StartReduce(ctx, summand_TI, dx_TI);
 }
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
-  products_.BackwardWeight(ctx, saved.dy_TO, Gather(ctx, saved.x_TI),
+  if (!ctx.defers()) saved.gathering.Wait();
+  products_.BackwardWeight(ctx, saved.dy_TO, ctx.defers() ? Gather(ctx, saved.x_TI) : saved.all_TI,
                            weight_.grad.View({output_size(), input_size_}),
                            saved.bias_is_done ? Tensor() : bias_gradient(), saved.products);
 }

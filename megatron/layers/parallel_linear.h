@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/linear_products.h"
 #include "megatron/ops/linear.h"
@@ -43,6 +44,10 @@ struct LinearOptions {
 struct LinearSaved {
   // A column layer's x as it came, not gathered.
   Tensor x_TI;
+  // All rows of a column layer's x, and the call that gathers them, from BackwardInput to
+  // BackwardWeight where !ctx.defers().
+  Tensor all_TI;
+  AsyncCall gathering;
   // A column layer's dy as it came. A row layer's dy of all tokens, or where ctx.defers() as it
   // came.
   Tensor dy_TO;
@@ -63,11 +68,12 @@ class ColumnParallelLinear {
   // Writes pre and y = activation(pre).
   void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
                          const Tensor& pre_TO, const Tensor& y_TO, LinearSaved* saved) const;
-  // Writes dx, summed over the tensor-parallel ranks. dy must live until BackwardWeight has run;
-  // both calls must have the same ctx.defers(). Whatever else it keeps lies in ctx.kept(), where
-  // the caller's scope must hold it until then.
-  void BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI,
-                     LinearSaved* saved) const;
+  // Starts to write dx, summed over the tensor-parallel ranks, which is there once the result has
+  // been waited for: behind BackwardWeight, whose product hides the sum's time. dy must live until
+  // BackwardWeight has run; both calls must have the same ctx.defers(). Whatever else it keeps lies
+  // in ctx.kept() and, until both are done, in ctx.scratch, where the caller's scope must hold it.
+  [[nodiscard]] AsyncCall BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
+                                        const Tensor& dx_TI, LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
 
   Tensor bias_gradient() const { return has_bias_ ? bias_.grad.Flatten() : Tensor(); }

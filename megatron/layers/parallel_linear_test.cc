@@ -18,6 +18,16 @@ LinearOptions Options() {
   return options;
 }
 
+AsyncCall BackwardInput(const ColumnParallelLinear& linear, const LayerContext& ctx,
+                        const Tensor& dy, const Tensor& dx, LinearSaved* saved) {
+  return linear.BackwardInput(ctx, dy, dx, saved);
+}
+AsyncCall BackwardInput(const RowParallelLinear& linear, const LayerContext& ctx, const Tensor& dy,
+                        const Tensor& dx, LinearSaved* saved) {
+  linear.BackwardInput(ctx, dy, dx, saved);
+  return AsyncCall();
+}
+
 // A linear layer's backward is two calls in any case: for the input, and for the weight.
 template <typename Linear>
 LayerCalls CallsOfLinear(const std::shared_ptr<Linear>& linear, const std::string& left_out = "") {
@@ -27,8 +37,9 @@ LayerCalls CallsOfLinear(const std::shared_ptr<Linear>& linear, const std::strin
     linear->Forward(ctx, x, y, saved.get());
   };
   calls.backward = [=](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
-    linear->BackwardInput(ctx, dy, dx, saved.get());
+    const AsyncCall reducing = BackwardInput(*linear, ctx, dy, dx, saved.get());
     if (!ctx.defers()) linear->BackwardWeight(ctx, *saved);
+    reducing.Wait();
   };
   calls.backward_weight = [=](const LayerContext& ctx) { linear->BackwardWeight(ctx, *saved); };
   calls.parameters = ParametersOf(linear.get(), left_out);

@@ -1,4 +1,6 @@
 // The forms of context_attention.h in which keys and values arrive rank by rank.
+#include "absl/container/inlined_vector.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/context_attention.h"
 #include "megatron/ops/elementwise.h"
 
@@ -53,19 +55,35 @@ ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2UGD,
 class Ring {
  public:
   Ring(const LayerContext& ctx, const ContextAttention& attention)
-      : group_(ctx.context_group), team_size_(attention.queries->team_size) {}
+      : group_(ctx.context_group), stream_(ctx.stream), team_size_(attention.queries->team_size) {}
 
   int size() const { return group_.size() / team_size_; }
   // A team.
   int SourceAt(int step) const { return (group_.rank() / team_size_ - step + size()) % size(); }
-  void Pass(const Tensor& mine, const Tensor& next, const Stream& stream) const {
-    const Transfer send = {(group_.rank() + team_size_) % group_.size(), mine};
-    const Transfer receive = {(group_.rank() - team_size_ + group_.size()) % group_.size(), next};
-    group_.Exchange({&send, 1}, {&receive, 1}, stream);
+  // A tensor to send, and where the one of the rank before is to go.
+  struct Message {
+    Tensor mine, next;
+  };
+  using Messages = absl::InlinedVector<Message, 2>;
+  // Starts to send and to receive them at once.
+  AsyncCall Pass(const Messages& messages) const {
+    if (messages.empty()) return AsyncCall();
+    const int to = (group_.rank() + team_size_) % group_.size();
+    const int from = (group_.rank() - team_size_ + group_.size()) % group_.size();
+    return StartAsync(group_, stream_, TimeCategory::kContextParallel,
+                      [=](const ProcessGroup& group, const Stream& stream) {
+                        absl::InlinedVector<Transfer, 2> sends, receives;
+                        for (const Message& message : messages) {
+                          sends.push_back({to, message.mine});
+                          receives.push_back({from, message.next});
+                        }
+                        group.Exchange(sends, receives, stream);
+                      });
   }
 
  private:
   const ProcessGroup& group_;
+  const Stream& stream_;
   const int team_size_;
 };
 
@@ -94,11 +112,14 @@ void RingAttentionForward(const LayerContext& ctx, const ContextAttention& atten
   Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
   for (int step = 0; step < ring.size(); ++step) {
-    if (step + 1 < ring.size()) ring.Pass(keys, next, ctx.stream);
+    Ring::Messages messages;
+    if (step + 1 < ring.size()) messages.push_back({keys, next});
+    const AsyncCall passing = ring.Pass(messages);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = step > 0;
     ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), sum_TGRD,
                           lse_TGR);
+    passing.Wait();
     std::swap(keys, next);
   }
   FromFp32(ctx.stream, sum_TGRD, out_TGRD);
@@ -113,22 +134,32 @@ void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& atte
   const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
   Tensor keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  // The sums that arrive, and this rank's summand: of this step, and with what arrived added, of the
+  // step before, which is being sent.
+  const Tensor arriving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
   Tensor dkeys = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
-  Tensor dnext = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
+  Tensor leaving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
   CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
   for (int step = 0; step < ring.size(); ++step) {
-    if (step + 1 < ring.size()) ring.Pass(keys, next, ctx.stream);
+    Ring::Messages messages;
+    if (step + 1 < ring.size()) messages.push_back({keys, next});
+    if (step > 0) messages.push_back({leaving, arriving});
+    const AsyncCall passing = ring.Pass(messages);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
-    block.add_to_queries = block.add_to_keys = step > 0;
+    block.add_to_queries = step > 0;
     ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), out_TGRD,
                            lse_TGR, dout_TGRD, WithKeys(dq_TGRD, dkeys, gradients.bias_WN));
-    // After the last step the gradients that come are those of this rank's own keys.
-    ring.Pass(dkeys, dnext, ctx.stream);
+    passing.Wait();
+    if (step > 0) ops::Add(ctx.stream, arriving, dkeys);
     std::swap(keys, next);
-    std::swap(dkeys, dnext);
+    std::swap(dkeys, leaving);
   }
+  // What arrives now are the gradients of this rank's own keys.
+  Ring::Messages last;
+  last.push_back({leaving, arriving});
+  ring.Pass(last).Wait();
   FromFp32(ctx.stream, dq_TGRD, gradients.q_TGRD);
-  TakeGradients(ctx.stream, dkeys, gradients);
+  TakeGradients(ctx.stream, arriving, gradients);
 }
 
 void GatherAttentionForward(const LayerContext& ctx, const ContextAttention& attention,

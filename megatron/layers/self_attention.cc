@@ -152,14 +152,19 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
     k_norm_.Backward(ctx, dk_TGD, Tensor(), dk_TGD, saved->k_norm);
   }
   const Tensor dpacked_TO = Packed(dqkv_TGSD);
-  qkv_.BackwardInput(ctx, OwnColumns(dpacked_TO), dx_TH, &saved->qkv);
+  const AsyncCall reducing = qkv_.BackwardInput(ctx, OwnColumns(dpacked_TO), dx_TH, &saved->qkv);
+  AsyncCall reducing_shared;
+  Tensor dshared_TH;
   if (kv_ != nullptr) {
-    const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dx_TH.shape(), "attention gradient");
+    dshared_TH = ctx.scratch->Allocate(dtype_, dx_TH.shape(), "attention gradient");
     saved->kv.x_TI = saved->qkv.x_TI;
-    kv_->BackwardInput(ctx, SharedColumns(dpacked_TO), dshared_TH, &saved->kv);
-    ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), dshared_TH, Tensor(), dx_TH, dx_TH);
+    reducing_shared = kv_->BackwardInput(ctx, SharedColumns(dpacked_TO), dshared_TH, &saved->kv);
   }
   if (!ctx.defers()) BackwardWeight(ctx, saved);
+  reducing.Wait();
+  reducing_shared.Wait();
+  if (kv_ != nullptr)
+    ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), dshared_TH, Tensor(), dx_TH, dx_TH);
 }
 
 void SelfAttention::BackwardWeight(const LayerContext& ctx, Saved* saved) {

@@ -6,20 +6,38 @@
 // (M. Shoeybi et al., "Megatron-LM", arXiv 1909.08053, f and g); under sequence parallelism they
 // are an all-gather and a reduce-scatter of rows. The same sums are formed in the same order. With
 // one tensor-parallel rank all of them do nothing.
+//
+// StartGather and StartReduce are the same beside computing (comm/overlap/async_group.h).
 #ifndef MEGATRON_LAYERS_TENSOR_PARALLEL_H_
 #define MEGATRON_LAYERS_TENSOR_PARALLEL_H_
 
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 
 namespace megatron {
 
+// Returns the memory for all rows of x: x itself, or memory of ctx.scratch.
+inline Tensor AllRowsOf(const LayerContext& ctx, const Tensor& x_TH) {
+  if (!ctx.sequence_parallel) return x_TH;
+  return ctx.scratch->Allocate(x_TH.dtype(), {x_TH.dim(0) * ctx.tensor_group.size(), x_TH.dim(1)},
+                               "gathered rows");
+}
+
 // Returns all rows of x: x itself, or a copy gathered in ctx.scratch.
 inline Tensor Gather(const LayerContext& ctx, const Tensor& x_TH) {
-  if (!ctx.sequence_parallel) return x_TH;
-  const Tensor all_TH = ctx.scratch->Allocate(
-      x_TH.dtype(), {x_TH.dim(0) * ctx.tensor_group.size(), x_TH.dim(1)}, "gathered rows");
-  ctx.tensor_group.AllGather(x_TH, all_TH, ctx.stream);
+  const Tensor all_TH = AllRowsOf(ctx, x_TH);
+  if (ctx.sequence_parallel) ctx.tensor_group.AllGather(x_TH, all_TH, ctx.stream);
   return all_TH;
+}
+
+// Starts to write all rows of x to *all_TH, which becomes AllRowsOf(ctx, x).
+inline AsyncCall StartGather(const LayerContext& ctx, const Tensor& x_TH, Tensor* all_TH) {
+  *all_TH = AllRowsOf(ctx, x_TH);
+  if (!ctx.sequence_parallel) return AsyncCall();
+  return StartAsync(ctx.tensor_group, ctx.stream, TimeCategory::kTensorParallel,
+                    [x_TH, all = *all_TH](const ProcessGroup& group, const Stream& stream) {
+                      group.AllGather(x_TH, all, stream);
+                    });
 }
 
 // Returns the memory for this rank's summand of all rows, whose sum is to be written to y: y
@@ -37,6 +55,20 @@ inline void Reduce(const LayerContext& ctx, const Tensor& summand_TH, const Tens
   } else {
     ctx.tensor_group.AllReduce(y_TH, ReduceOp::kSum, ctx.stream);
   }
+}
+
+// Starts to do what Reduce does.
+inline AsyncCall StartReduce(const LayerContext& ctx, const Tensor& summand_TH,
+                             const Tensor& y_TH) {
+  return StartAsync(ctx.tensor_group, ctx.stream, TimeCategory::kTensorParallel,
+                    [summand_TH, y_TH, scatters = ctx.sequence_parallel](const ProcessGroup& group,
+                                                                         const Stream& stream) {
+                      if (scatters) {
+                        group.ReduceScatter(summand_TH, y_TH, stream);
+                      } else {
+                        group.AllReduce(y_TH, ReduceOp::kSum, stream);
+                      }
+                    });
 }
 
 }  // namespace megatron

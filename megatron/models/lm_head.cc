@@ -161,9 +161,10 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
   } else {
     RunChunks(ctx, *saved, summand_TH);
   }
-  Reduce(ctx, summand_TH, d_TH);
-  if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, d_TH);
+  const AsyncCall reducing = StartReduce(ctx, summand_TH, d_TH);
   if (chunk_ == 0 && !PutsOff(ctx)) AddWordsGradient(ctx, *saved);
+  reducing.Wait();
+  if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, d_TH);
   if (transform_ != nullptr) {
     const Tensor dnormed_TH = next(norm_ == nullptr);
     transform_->Backward(ctx, d_TH, dnormed_TH, saved->transform);

@@ -1,29 +1,16 @@
 #include "megatron/optim/data_parallel.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/comm/communicator.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/ops/elementwise.h"
-#include "megatron/optim/comm_stream.h"
-#include "megatron/optim/comm_worker.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
-
-// Returns a group of the same ranks for the calls of another thread.
-absl::StatusOr<ProcessGroup> Clone(const ProcessGroup& group) {
-  if (group.size() == 1) return group;
-  std::vector<int> ranks(group.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator,
-                            group.communicator()->Split({ranks}, group.name() + "-overlap"));
-  return ProcessGroup(std::move(communicator));
-}
 
 // Returns the range counted from the bucket's begin.
 FlatRange Within(const FlatRange& range, const Bucket& bucket) {
@@ -41,8 +28,8 @@ absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
     ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger) {
   ProcessGroups worker_groups = groups;
   if ((options.overlap_grad_reduce || options.overlap_param_gather) && !stream.is_meta()) {
-    MEGATRON_ASSIGN_OR_RETURN(worker_groups.data_context, Clone(groups.data_context));
-    MEGATRON_ASSIGN_OR_RETURN(worker_groups.expert_data, Clone(groups.expert_data));
+    MEGATRON_ASSIGN_OR_RETURN(worker_groups.data_context, CloneForLane(groups.data_context));
+    MEGATRON_ASSIGN_OR_RETURN(worker_groups.expert_data, CloneForLane(groups.expert_data));
   }
   return std::unique_ptr<DataParallel>(
       new DataParallel(options, groups, worker_groups, sizes, buffers, stream, ledger));
@@ -69,29 +56,23 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
     bucket_groups_[bucket.bucket_group].elements += bucket.range.size();
   }
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
-  const auto run = [this](const CommLane::Job& job, const Stream& stream) {
-    Run(static_cast<JobKind>(job.kind), job.bucket_group, worker_groups_, stream);
-  };
-  if (stream.device().type == DeviceType::kCuda) {
-    lane_ = std::make_unique<CommStream>(stream, run);
-  } else {
-    const Stream beside = Trace::FollowBeside(stream, Stream::Inline(), "communication");
-    lane_ =
-        std::make_unique<CommWorker>([run, beside](const CommLane::Job& job) { run(job, beside); });
-  }
+  lane_ = MakeCommLane(stream, "communication");
 }
 
 DataParallel::~DataParallel() = default;
 
 int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
-  if (overlap && lane_ != nullptr) return lane_->Add({kind, index});
+  if (overlap && lane_ != nullptr) {
+    return lane_->Add(
+        [this, kind, index](const Stream& stream) { Run(kind, index, worker_groups_, stream); });
+  }
   Run(kind, index, groups_, stream_);
   return 0;
 }
 
 void DataParallel::WaitFor(int64_t job) {
   if (lane_ == nullptr || job == 0) return;
-  const TraceSpan span(stream_, TimeCategory::kDataParallel, "wait for communication");
+  const TraceSpan span(stream_, TimeCategory::kDataParallel, kWaitForLane);
   lane_->Wait(job);
 }
 

@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "megatron/comm/overlap/comm_lane.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/optim/block_pool.h"
-#include "megatron/optim/comm_lane.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/tensor/weight_blocks.h"
 

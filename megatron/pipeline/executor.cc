@@ -1,14 +1,17 @@
 #include "megatron/pipeline/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -76,23 +79,34 @@ class Runner {
   Runner(const StagePlan& plan, Stage* stage, const ProcessGroup& pipeline, Arena* arena,
          const Stream& stream)
       : plan_(plan), stage_(*stage), pipeline_(pipeline), arena_(arena), stream_(stream) {
+    int64_t outgoing_bytes = 0;
     for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
       const int64_t input = plan.has_input(chunk) ? LargestEdge(chunk, &Stage::InputSpecs) : 0;
       const int64_t output = plan.has_output(chunk) ? LargestEdge(chunk, &Stage::OutputSpecs) : 0;
       inputs_.push_back(Allocate(plan.input_slots[chunk], input, "pipeline/inputs"));
       gradients_.push_back(Allocate(plan.gradient_slots[chunk], output, "pipeline/gradients"));
-      outgoing_bytes_ = std::max({outgoing_bytes_, input, output});
+      receiving_inputs_.emplace_back(plan.input_slots[chunk]);
+      receiving_gradients_.emplace_back(plan.gradient_slots[chunk]);
+      outgoing_bytes = std::max({outgoing_bytes, input, output});
     }
-    if (plan.stages > 1) outgoing_ = Allocate(1, outgoing_bytes_, "pipeline/outgoing")[0];
+    if (plan.stages > 1) outgoing_ = Allocate(kOutgoing, outgoing_bytes, "pipeline/outgoing");
   }
 
   absl::Status Run() {
     for (const Step& step : plan_.steps) {
       if (step.is_exchange()) {
         Exchange(step);
-        if (absl::Status status = pipeline_.status(); !status.ok()) return status;
       } else {
+        Await(step);
+        if (!pipeline_.status().ok()) break;
         Act(step);
+      }
+    }
+    // What was received has been waited for where it was used, but for a failure.
+    for (AsyncCall& call : sending_) Await(&call);
+    for (auto* receiving : {&receiving_inputs_, &receiving_gradients_}) {
+      for (std::vector<AsyncCall>& calls : *receiving) {
+        for (AsyncCall& call : calls) Await(&call);
       }
     }
     return pipeline_.status();
@@ -109,6 +123,9 @@ class Runner {
   using Clock = std::chrono::steady_clock;
   using Specs = std::vector<TensorSpec> (Stage::*)(int, int) const;
   using Blocks = absl::InlinedVector<Tensor, 8>;
+  using Calls = absl::InlinedVector<std::vector<AsyncCall>, 1>;
+  // A result is written to one block while that in the other is sent.
+  static constexpr int kOutgoing = 2;
 
   int64_t LargestEdge(int chunk, Specs specs) const {
     int64_t bytes = 0;
@@ -137,6 +154,23 @@ class Runner {
 
   double Now() const { return std::chrono::duration<double>(Clock::now() - zero_).count(); }
 
+  static void Await(AsyncCall* call) {
+    call->Wait();
+    *call = AsyncCall();
+  }
+
+  // Waits for what the action reads, and for the place of its result.
+  void Await(const Step& step) {
+    const auto [kind, microbatch, chunk] = step.action;
+    if (kind == ActionKind::kBackwardWeight) return;
+    const bool forward = kind == ActionKind::kForward;
+    if (forward && plan_.has_input(chunk)) Await(&receiving_inputs_[chunk][step.input_slot]);
+    if (!forward && plan_.has_output(chunk))
+      Await(&receiving_gradients_[chunk][step.gradient_slot]);
+    const bool has_result = forward ? plan_.has_output(chunk) : plan_.has_input(chunk);
+    if (has_result && step.result_slot < 0) Await(&sending_[next_]);
+  }
+
   void Act(const Step& step) {
     const auto [kind, microbatch, chunk] = step.action;
     const TraceSpan span(stream_, TimeCategory::kCompute, SpanName(kind), microbatch,
@@ -154,8 +188,9 @@ class Runner {
     const auto [kind, microbatch, chunk] = step.action;
     Tensors outputs;
     if (plan_.has_output(chunk)) {
-      outputs = Place(stage_.OutputSpecs(microbatch, chunk),
-                      step.result_slot < 0 ? outgoing_ : inputs_[chunk + 1][step.result_slot]);
+      outputs =
+          Place(stage_.OutputSpecs(microbatch, chunk),
+                step.result_slot < 0 ? outgoing_[next_] : inputs_[chunk + 1][step.result_slot]);
     }
     const Tensors inputs = Inputs(microbatch, chunk, step.input_slot);
     stage_.Forward({microbatch, chunk, step.slot}, inputs, outputs, stream_);
@@ -169,20 +204,20 @@ class Runner {
     if (plan_.has_input(chunk)) {
       input_gradients =
           Place(stage_.InputSpecs(microbatch, chunk),
-                step.result_slot < 0 ? outgoing_ : gradients_[chunk - 1][step.result_slot]);
+                step.result_slot < 0 ? outgoing_[next_] : gradients_[chunk - 1][step.result_slot]);
     }
     stage_.Backward(item, OutputGradients(microbatch, chunk, step.gradient_slot), input_gradients,
                     stream_);
   }
 
-  // Edges are tuples: each message is as many transfers as its edge has tensors.
+  // Starts an exchange. Edges are tuples: each message is as many transfers as its edge has tensors.
   void Exchange(const Step& step) {
-    const TraceSpan span(stream_, TimeCategory::kPipelineParallel, ExchangeName(step));
     absl::InlinedVector<Transfer, 4> sends, receives;
     for (const Message& message : step.sends) {
       const auto specs = message.gradient ? stage_.InputSpecs(message.microbatch, message.chunk)
                                           : stage_.OutputSpecs(message.microbatch, message.chunk);
-      for (const Tensor& tensor : Place(specs, outgoing_)) sends.push_back({message.peer, tensor});
+      for (const Tensor& tensor : Place(specs, outgoing_[next_]))
+        sends.push_back({message.peer, tensor});
     }
     for (const Message& message : step.receives) {
       const Tensors tensors = message.gradient
@@ -190,7 +225,20 @@ class Runner {
                                   : Inputs(message.microbatch, message.chunk, message.slot);
       for (const Tensor& tensor : tensors) receives.push_back({message.peer, tensor});
     }
-    pipeline_.Exchange(sends, receives, stream_);
+    const AsyncCall call = StartAsync(
+        pipeline_, stream_, TimeCategory::kPipelineParallel,
+        [name = ExchangeName(step), sends = std::move(sends), receives = std::move(receives)](
+            const ProcessGroup& group, const Stream& stream) {
+          const TraceSpan span(stream, TimeCategory::kPipelineParallel, name);
+          group.Exchange(sends, receives, stream);
+        });
+    for (const Message& message : step.receives) {
+      (message.gradient ? receiving_gradients_ : receiving_inputs_)[message.chunk][message.slot] =
+          call;
+    }
+    if (step.sends.empty()) return;
+    sending_[next_] = call;
+    next_ = (next_ + 1) % kOutgoing;
   }
 
   const StagePlan& plan_;
@@ -199,9 +247,11 @@ class Runner {
   Arena* const arena_;
   const Stream& stream_;
   absl::InlinedVector<Blocks, 1> inputs_, gradients_;  // indexed by chunk and slot
-  int64_t outgoing_bytes_ = 0;
-  Tensor outgoing_;
-  Timeline* timeline_ = nullptr;  // null: nothing is measured
+  Calls receiving_inputs_, receiving_gradients_;       // likewise; the calls that fill the slots
+  Blocks outgoing_;
+  std::array<AsyncCall, kOutgoing> sending_;  // the calls that send from these blocks
+  int next_ = 0;                              // the block of the next result
+  Timeline* timeline_ = nullptr;              // null: nothing is measured
   Clock::time_point zero_;
 };
 

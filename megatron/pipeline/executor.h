@@ -24,7 +24,8 @@ namespace megatron {
 
 // Takes the memory of edges from `arena` (null if there are none) and gives it back at the end; on
 // the meta device this measures what a real run needs. Stops early with the group's status if an
-// exchange fails.
+// exchange fails. Where the group has a lane (comm/overlap/async_group.h), exchanges run beside the
+// stage: an action waits for what it reads, and for the place of its result.
 absl::Status RunSchedule(const StagePlan& plan, Stage* stage, const ProcessGroup& pipeline,
                          Arena* arena, const Stream& stream);
 

@@ -6,7 +6,9 @@
 
 #include "absl/status/status_matchers.h"
 #include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/pipeline/zero_bubble_v.h"
 
@@ -142,13 +144,17 @@ struct Result {
   }
 };
 
-Result RunStages(const Schedule& schedule) {
+Result RunStages(const Schedule& schedule, bool beside) {
   Result result;
   result.gradients.resize(schedule.stages * schedule.chunks);
   const absl::Status status =
-      RunRanks(schedule.stages, [&](int rank, const ProcessGroup& pipeline) {
+      RunRanks(schedule.stages, [&](int rank, const ProcessGroup& world) -> absl::Status {
         ThreadPool pool(1);
         const Stream stream = Stream::Cpu(&pool);
+        ProcessGroup pipeline = world;
+        if (beside) {
+          MEGATRON_ASSIGN_OR_RETURN(pipeline, WithAsyncCalls(world, stream));
+        }
         MemoryLedger ledger;
         Arena arena(stream.device(), 1 << 16, "edges", &ledger);
         ProductStage stage(schedule, rank);
@@ -165,6 +171,13 @@ Result RunStages(const Schedule& schedule) {
         return ran;
       });
   EXPECT_THAT(status, IsOk());
+  return result;
+}
+
+// Messages beside computing give the same bits.
+Result RunStages(const Schedule& schedule) {
+  const Result result = RunStages(schedule, /*beside=*/false);
+  EXPECT_EQ(RunStages(schedule, /*beside=*/true), result);
   return result;
 }
 
@@ -237,8 +250,8 @@ TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
         RunSchedule(plan, &stage, ProcessGroup::ForPlanning(2, rank, "pp-0"), &arena, stream),
         IsOk());
     EXPECT_EQ(stage.max_slot() + 1, *std::max_element(plan.slots.begin(), plan.slots.end()));
-    // Two tensors of at most 5 rows of 3 floats, each in 128 bytes, for each slot and one to send.
-    int edges = 1;
+    // Two tensors of at most 5 rows of 3 floats, each in 128 bytes, for each slot and two to send.
+    int edges = 2;
     for (int chunk = 0; chunk < 2; ++chunk) {
       if (plan.has_input(chunk)) edges += plan.input_slots[chunk];
       if (plan.has_output(chunk)) edges += plan.gradient_slots[chunk];
@@ -249,19 +262,22 @@ TEST(ExecutorTest, TheMetaDeviceMeasuresWhatARunNeeds) {
 
 TEST(ExecutorTest, StopsWhenAPeerFails) {
   const Schedule schedule = InterleavedSchedule({2, 8});
-  const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& pipeline) {
-    if (rank == 1) return absl::InternalError("lost");
-    ThreadPool pool(1);
-    const Stream stream = Stream::Cpu(&pool);
-    MemoryLedger ledger;
-    Arena arena(stream.device(), 1 << 16, "edges", &ledger);
-    ProductStage stage(schedule, rank);
-    const absl::Status ran =
-        RunSchedule(PlanStage(schedule, rank), &stage, pipeline, &arena, stream);
-    EXPECT_EQ(ran.code(), absl::StatusCode::kInternal);
-    return absl::OkStatus();
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal));
+  for (const bool beside : {false, true}) {
+    const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& world) {
+      ThreadPool pool(1);
+      const Stream stream = Stream::Cpu(&pool);
+      const ProcessGroup pipeline = beside ? *WithAsyncCalls(world, stream) : world;
+      if (rank == 1) return absl::InternalError("lost");
+      MemoryLedger ledger;
+      Arena arena(stream.device(), 1 << 16, "edges", &ledger);
+      ProductStage stage(schedule, rank);
+      const absl::Status ran =
+          RunSchedule(PlanStage(schedule, rank), &stage, pipeline, &arena, stream);
+      EXPECT_EQ(ran.code(), absl::StatusCode::kInternal);
+      return absl::OkStatus();
+    });
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal));
+  }
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 // when it is received, until then too, and the gradient of its output a *gradient slot* until its
 // backward, or the first part of it. A backward in two parts has a *deferred slot* from the first
 // to the end of the second, where the Stage keeps what that needs. Always the lowest free number of
-// the chunk is taken. What is sent is gone after its exchange: one buffer is enough for all of it.
+// the chunk is taken. What is sent is gone after its exchange: no slots are planned for it.
 #ifndef MEGATRON_PIPELINE_STAGE_PLAN_H_
 #define MEGATRON_PIPELINE_STAGE_PLAN_H_
 

@@ -18,6 +18,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_graph.h"
+#include "megatron/tensor/emulated_order.h"
 #include "megatron/tensor/emulated_transfers.h"
 
 namespace megatron {
@@ -55,6 +56,7 @@ struct Recorded {
   const void* stream;
   int64_t transfers;  // number of operations of the stream before it
   int64_t number;     // number among all recorded events
+  EmulatedPoint point;
 };
 
 // The recorded points of streams that the host has waited for. A wait for an earlier point of the
@@ -140,6 +142,14 @@ void CheckCopy(const CudaStream& stream, const Tensor& in, const Tensor& out) {
   CHECK(in.device() == here || out.device() == here) << in << " to " << out;
 }
 
+// Only the device's side of a copy is checked.
+void OrderCopy(const CudaStream& stream, const Tensor& in, const Tensor& out) {
+  std::vector<EmulatedAccess> accesses;
+  if (in.device().type == DeviceType::kCuda) accesses.push_back(ReadOf(in));
+  if (out.device().type == DeviceType::kCuda) accesses.push_back(WriteOf(out));
+  OrderOperation(stream, "copy", accesses);
+}
+
 void CheckPageLocked(const Tensor& tensor) {
   Blocks& blocks = AllBlocks();
   std::lock_guard<std::mutex> lock(blocks.mutex);
@@ -187,13 +197,16 @@ void CudaFree(int, void* memory) {
   const auto found = blocks.by_address.find(static_cast<char*>(memory));
   CHECK(found != blocks.by_address.end()) << memory;
   const auto [address, block] = *found;
+  ForgetMemory(address, static_cast<int64_t>(block.bytes));
   blocks.by_address.erase(found);
   if (address == block.accessible) return std::free(address);
   munmap(block.accessible, block.bytes);
   munmap(address, block.bytes);
 }
 
-CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1)) {}
+CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1)) {
+  StartOrder(handle_);
+}
 
 void* CudaAllocateHost(int64_t bytes, const std::string& name) {
   ++allocations;
@@ -214,6 +227,7 @@ void CudaFreeHost(void* memory) {
 
 CudaStream::~CudaStream() {
   Transfers().End(handle_);
+  EndOrder(handle_);
   delete PoolOf(*this);
   FreeWorkspaces();
 }
@@ -241,6 +255,7 @@ void CudaStream::Synchronize() {
   CheckCapturesNothing("the host waits");
   ++host_waits;
   HostWaiting().For(handle_, HostWaiting().Next());
+  OrderHostAfter(PointOf(handle_));
   Transfers().Finish(handle_, Transfers().Last(handle_));
 }
 
@@ -251,7 +266,8 @@ void CudaEvent::Record(const CudaStream& stream) {
   CHECK(!IsBeingCaptured(stream)) << "an event is recorded while its stream is captured";
   if (handle_ == nullptr) handle_ = new Recorded;
   *static_cast<Recorded*>(handle_) = {Clock::now(), stream.handle(),
-                                      Transfers().Last(stream.handle()), HostWaiting().Next()};
+                                      Transfers().Last(stream.handle()), HostWaiting().Next(),
+                                      PointOf(stream.handle())};
 }
 
 bool CudaEvent::Reached() const {
@@ -267,11 +283,13 @@ void CudaEvent::Wait() const {
   if (handle_ == nullptr) return;
   const Recorded& recorded = RecordedIn(*this);
   if (HostWaiting().For(recorded.stream, recorded.number)) ++host_waits;
+  OrderHostAfter(recorded.point);
   Transfers().Finish(recorded.stream, recorded.transfers);
 }
 
 void CudaEvent::HoldBack(const CudaStream& stream) const {
   CHECK(!IsBeingCaptured(stream)) << "a stream that is captured waits for another";
+  if (handle_ != nullptr) OrderAfter(RecordedIn(*this).point, stream.handle());
 }
 
 int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {
@@ -300,7 +318,8 @@ void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   CheckCopy(*stream, in, out);
   if (in.bytes() == 0) return;
   if (in.device() != out.device()) stream->Synchronize();
-  const auto copy = [in, out] {
+  const auto copy = [stream, in, out] {
+    OrderCopy(*stream, in, out);
     std::memmove(EmulatedView(out).raw(), EmulatedView(in).raw(), static_cast<size_t>(in.bytes()));
   };
   if (!IsBeingCaptured(*stream)) return copy();
@@ -317,6 +336,7 @@ void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) 
   CHECK(!IsBeingCaptured(*stream)) << "a copy to or from the host while the stream is captured";
   const bool receives = out.device().type == DeviceType::kCpu;
   CheckPageLocked(receives ? out : in);
+  OrderCopy(*stream, in, out);
   if (receives) {
     Transfers().Receive(stream->handle(), EmulatedView(in).raw(), out.raw(), bytes);
   } else {

@@ -83,8 +83,9 @@ TEST_F(PretrainTimesTest, ARunOfSeveralRanksEndsWithTheTableOfItsCalls) {
     const std::vector<std::string> cells = absl::StrSplit(line, ' ', absl::SkipEmpty());
     if (cells.size() == 10 && cells[1] == "2") rows[absl::StrCat(cells[0], " ", cells[2])] = cells;
   }
-  for (const char* row : {"tp all-gather", "tp reduce-scatter", "pp exchange",
-                          "dp-cp-overlap reduce-scatter", "dp-cp all-gather"})
+  for (const char* row :
+       {"tp all-gather", "tp reduce-scatter", "tp-overlap all-gather", "tp-overlap reduce-scatter",
+        "pp-overlap exchange", "dp-cp-overlap reduce-scatter", "dp-cp all-gather"})
     EXPECT_EQ(rows.count(row), 1) << row << "\n" << outcome.output;
   // Each of the 12 steps gathers as often as the others.
   EXPECT_EQ(std::stoi(rows["dp-cp all-gather"].at(3)) % 12, 0) << outcome.output;

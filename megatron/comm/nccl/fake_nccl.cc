@@ -10,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/comm/host_reduce.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
+#include "megatron/tensor/emulated_order.h"
 
 // One rank's communicator.
 struct ncclComm {
@@ -286,22 +288,29 @@ NcclResult FakeNccl::GroupEnd() {
   return kNcclInProgress;
 }
 
-NcclResult FakeNccl::AllReduce(const Tensor& inout, ReduceOp op, ncclComm* comm, const Stream&) {
+NcclResult FakeNccl::AllReduce(const Tensor& inout, ReduceOp op, ncclComm* comm,
+                               const Stream& stream) {
   CHECK(NcclReduces(inout.dtype())) << inout;
+  OrderOperation(*stream.cuda(), "all-reduce", {WriteOf(inout)});
   return Meet(comm, {Meeting::kAllReduce, inout, inout, op});
 }
 
 NcclResult FakeNccl::ReduceScatter(const Tensor& in, const Tensor& out, ReduceOp op, ncclComm* comm,
-                                   const Stream&) {
+                                   const Stream& stream) {
   CHECK(NcclReduces(in.dtype())) << in;
+  OrderOperation(*stream.cuda(), "reduce-scatter", {ReadOf(in), WriteOf(out)});
   return Meet(comm, {Meeting::kReduceScatter, in, out, op});
 }
 
-NcclResult FakeNccl::AllGather(const Tensor& in, const Tensor& out, ncclComm* comm, const Stream&) {
+NcclResult FakeNccl::AllGather(const Tensor& in, const Tensor& out, ncclComm* comm,
+                               const Stream& stream) {
+  OrderOperation(*stream.cuda(), "all-gather", {ReadOf(in), WriteOf(out)});
   return Meet(comm, {Meeting::kAllGather, in, out});
 }
 
-NcclResult FakeNccl::Broadcast(const Tensor& inout, int root, ncclComm* comm, const Stream&) {
+NcclResult FakeNccl::Broadcast(const Tensor& inout, int root, ncclComm* comm,
+                               const Stream& stream) {
+  OrderOperation(*stream.cuda(), "broadcast", {WriteOf(inout)});
   return Meet(comm, {Meeting::kBroadcast, inout, inout, ReduceOp::kSum, root});
 }
 
@@ -326,11 +335,13 @@ NcclResult FakeNccl::Post(ncclComm* comm, int from, int to, const Tensor& tensor
   return group_depth > 0 ? kNcclSuccess : kNcclInProgress;
 }
 
-NcclResult FakeNccl::Send(const Tensor& tensor, int peer, ncclComm* comm, const Stream&) {
+NcclResult FakeNccl::Send(const Tensor& tensor, int peer, ncclComm* comm, const Stream& stream) {
+  OrderOperation(*stream.cuda(), "send", {ReadOf(tensor)});
   return Post(comm, comm->rank, peer, tensor, /*sends=*/true);
 }
 
-NcclResult FakeNccl::Receive(const Tensor& tensor, int peer, ncclComm* comm, const Stream&) {
+NcclResult FakeNccl::Receive(const Tensor& tensor, int peer, ncclComm* comm, const Stream& stream) {
+  OrderOperation(*stream.cuda(), "receive", {WriteOf(tensor)});
   return Post(comm, peer, comm->rank, tensor, /*sends=*/false);
 }
 

@@ -3,7 +3,8 @@
 // It is as late as NCCL may be: whatever needs other ranks is in progress until they have come, and
 // hangs if they never do or call something else. It sums in the opposite order of ranks and rounds
 // at every step, so that nothing can rest on an order of ours. Whoever uses a communicator after
-// its end, or makes a call that NCCL does not allow, dies of a CHECK.
+// its end, or makes a call that NCCL does not allow, dies of a CHECK; so does who makes a call that
+// events do not order with what other streams do to its memory (tensor/emulated_order.h).
 #ifndef MEGATRON_COMM_NCCL_FAKE_NCCL_H_
 #define MEGATRON_COMM_NCCL_FAKE_NCCL_H_
 

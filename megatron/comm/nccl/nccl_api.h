@@ -68,7 +68,8 @@ class NcclApi {
 // NCCL has no 16-bit integers.
 inline bool NcclReduces(DType dtype) { return dtype != DType::kUInt16; }
 
-// The real one; null in a build without --config=cuda.
+// The real one; null in a build without --config=cuda. The first call sets
+// NCCL_LAUNCH_ORDER_IMPLICIT=1 in the environment, unless it is set there.
 NcclApi* NcclLibrary();
 
 }  // namespace megatron

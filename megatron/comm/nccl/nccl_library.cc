@@ -1,5 +1,6 @@
 #include <nccl.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -162,8 +163,14 @@ class Library : public NcclApi {
 
 }  // namespace
 
+// A rank's groups enqueue on several streams. In the order of the host their kernels cannot wait for
+// each other in a circle over the ranks. NCCL reads the variable when it makes its first
+// communicator.
 NcclApi* NcclLibrary() {
-  static Library& library = *new Library;
+  static Library& library = *[] {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+    return new Library;
+  }();
   return &library;
 }
 

@@ -40,12 +40,19 @@ void MoeLayer::Share(const LayerContext& ctx, const Tensor& x_TH) const {
   ctx.tensor_group.AllReduce(x_TH, ReduceOp::kSum, ctx.stream);
 }
 
-void MoeLayer::AddShared(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
-                         Saved* saved) const {
-  if (shared_ == nullptr) return;
-  const Tensor shared_TH = ctx.scratch->Allocate(dtype_, y_TH.shape(), "shared expert");
+Tensor MoeLayer::Shared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
+  if (shared_ == nullptr) return Tensor();
+  const Tensor shared_TH = ctx.scratch->Allocate(dtype_, x_TH.shape(), "shared expert");
   shared_->Forward(ctx, x_TH, shared_TH, &saved->shared);
-  ops::Add(ctx.stream, shared_TH, y_TH);
+  return shared_TH;
+}
+
+Tensor MoeLayer::SharedGradient(const LayerContext& ctx, const Tensor& dy_TH, Saved* saved) {
+  if (shared_ == nullptr) return Tensor();
+  const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dy_TH.shape(), "shared expert gradient");
+  saved->shared.fc1.x_TI = saved->x_TH;
+  shared_->Backward(ctx, dy_TH, dshared_TH, &saved->shared);
+  return dshared_TH;
 }
 
 void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
@@ -64,14 +71,17 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
       sent_arena->Allocate(dtype_, {plan.num_sent(), hidden_size_}, "rows of experts");
   if (dispatcher_.pads()) ops::Zero(ctx.stream, sent_SH);
   ops::Permute(ctx.stream, x_NH, plan.place_NKC, sent_SH);
-  const Tensor in_RH = dispatcher_.ToExperts(ctx, plan, sent_SH, ctx.saved);
+  Tensor in_RH;
+  const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, sent_SH, ctx.saved, &in_RH);
+  const Tensor shared_TH = Shared(ctx, x_TH, saved);
+  sending.Wait();
   const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");
   experts_.Forward(ctx, plan.groups, in_RH, out_RH, &saved->experts);
   saved->returned_SH = dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved);
   ops::Unpermute(ctx.stream, saved->returned_SH, plan.place_NKC, saved->router.probability_NK,
                  Routed(ctx, y_TH));
   Share(ctx, y_TH);
-  AddShared(ctx, x_TH, y_TH, saved);
+  if (shared_ != nullptr) ops::Add(ctx.stream, shared_TH, y_TH);
 }
 
 void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
@@ -89,18 +99,17 @@ void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tens
   if (dispatcher_.pads()) ops::Zero(ctx.stream, dreturned_SH);
   ops::UnpermuteBackward(ctx.stream, Routed(ctx, dy_TH), saved->returned_SH, plan.place_NKC,
                          saved->router.probability_NK, dreturned_SH, dprobability_NK);
-  const Tensor dout_RH = dispatcher_.ToExperts(ctx, plan, dreturned_SH, ctx.kept());
+  Tensor dout_RH;
+  const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, dreturned_SH, ctx.kept(), &dout_RH);
+  const Tensor dshared_TH = SharedGradient(ctx, dy_TH, saved);
+  sending.Wait();
   const Tensor din_RH = ctx.scratch->Allocate(dtype_, dout_RH.shape(), "rows of gradients");
   experts_.Backward(ctx, plan.groups, dout_RH, din_RH, &saved->experts);
   const Tensor dsent_SH = dispatcher_.FromExperts(ctx, plan, din_RH, ctx.scratch);
   ops::PermuteBackward(ctx.stream, dsent_SH, plan.place_NKC, dx_NH);
   router_.Backward(ctx, dprobability_NK, dx_NH, saved->router);
   Share(ctx, dx_TH);
-  if (shared_ == nullptr) return;
-  const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dx_TH.shape(), "shared expert gradient");
-  saved->shared.fc1.x_TI = saved->x_TH;
-  shared_->Backward(ctx, dy_TH, dshared_TH, &saved->shared);
-  ops::Add(ctx.stream, dshared_TH, dx_TH);
+  if (shared_ != nullptr) ops::Add(ctx.stream, dshared_TH, dx_TH);
 }
 
 void MoeLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {

@@ -54,8 +54,9 @@ class MoeLayer {
   Tensor Routed(const LayerContext& ctx, const Tensor& x_TH) const;
   // Gives all tensor-parallel ranks the rows that each has written of x.
   void Share(const LayerContext& ctx, const Tensor& x_TH) const;
-  void AddShared(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
-                 Saved* saved) const;
+  // The shared expert's result and its gradient of x, in ctx.scratch; empty if there is none.
+  Tensor Shared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
+  Tensor SharedGradient(const LayerContext& ctx, const Tensor& dy_TH, Saved* saved);
 
   DType dtype_;
   int64_t hidden_size_;

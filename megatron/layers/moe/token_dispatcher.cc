@@ -101,13 +101,17 @@ void TokenDispatcher::MakePlan(const LayerContext& ctx, const Tensor& expert_NK,
   }
 }
 
-Tensor TokenDispatcher::ToExperts(const LayerContext& ctx, const Plan& plan, const Tensor& sent_SH,
-                                  Arena* arena) const {
-  if (alone()) return sent_SH;
-  const Tensor rows_RH =
+AsyncCall TokenDispatcher::ToExperts(const LayerContext& ctx, const Plan& plan,
+                                     const Tensor& sent_SH, Arena* arena, Tensor* rows_RH) const {
+  *rows_RH = sent_SH;
+  if (alone()) return AsyncCall();
+  *rows_RH =
       arena->Allocate(sent_SH.dtype(), {plan.num_received(), sent_SH.dim(1)}, "rows of experts");
-  groups_.model.AllToAllV(sent_SH, plan.sent, rows_RH, plan.received, ctx.stream);
-  return rows_RH;
+  return StartAsync(
+      groups_.model, ctx.stream, TimeCategory::kExpertParallel,
+      [&plan, sent_SH, rows = *rows_RH](const ProcessGroup& group, const Stream& stream) {
+        group.AllToAllV(sent_SH, plan.sent, rows, plan.received, stream);
+      });
 }
 
 Tensor TokenDispatcher::FromExperts(const LayerContext& ctx, const Plan& plan,

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_options.h"
@@ -48,11 +49,12 @@ class TokenDispatcher {
 
   // `expert` has -1 for dropped choices. Ranks of a group work in step.
   void MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const;
-  // Returns the rows that all ranks send to this rank's experts, allocated in `arena`; where
-  // alone(), the rows that were sent.
-  Tensor ToExperts(const LayerContext& ctx, const Plan& plan, const Tensor& sent_SH,
-                   Arena* arena) const;
-  // The way back, for results or gradients.
+  // Starts to write *rows, the rows that all ranks send to this rank's experts, allocated in `arena`;
+  // where alone(), they are the rows that were sent. `plan` lives until the call has been waited
+  // for.
+  [[nodiscard]] AsyncCall ToExperts(const LayerContext& ctx, const Plan& plan,
+                                    const Tensor& sent_SH, Arena* arena, Tensor* rows_RH) const;
+  // Returns the rows of the way back, of results or gradients.
   Tensor FromExperts(const LayerContext& ctx, const Plan& plan, const Tensor& rows_RH,
                      Arena* arena) const;
 

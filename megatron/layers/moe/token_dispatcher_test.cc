@@ -62,7 +62,8 @@ void SendThereAndBack(const MoeOptions& options, const ProcessGroup& world, bool
   const ops::HostTensor sent({plan.num_sent(), kHidden}, DType::kFloat32);
   ops::Zero(ctx.stream, sent);
   ops::Permute(ctx.stream, x, plan.place_NKC, sent);
-  const Tensor rows = dispatcher.ToExperts(ctx, plan, sent, ctx.saved);
+  Tensor rows;
+  dispatcher.ToExperts(ctx, plan, sent, ctx.saved, &rows).Wait();
   ASSERT_EQ(rows.dim(0), plan.num_received());
   int64_t end = 0;
   for (const ops::RowGroup& group : plan.groups) {

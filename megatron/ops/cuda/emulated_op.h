@@ -19,11 +19,12 @@
 #include "megatron/ops/optimizer.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/emulated_graph.h"
+#include "megatron/tensor/emulated_order.h"
 
 namespace megatron::ops::cuda {
 
 // View returns the operand with its tensors where the host can access them.
-inline Tensor View(const Tensor& tensor) { return EmulatedView(tensor); }
+inline Tensor View(const Tensor& tensor) { return EmulatedOperand(tensor); }
 
 inline Dropout View(Dropout dropout) {
   dropout.sample_T = View(dropout.sample_T);
@@ -141,14 +142,19 @@ struct EmulatedOp<op> {
   // Runs the op now or, if the stream is being captured, with every launch of the graph, which
   // keeps the operands by value.
   static void RunOrCapture(const Stream& stream, Operands... operands) {
-    const auto run = [stream, operands...] { op(EmulatingStream(stream), View(operands)...); };
+    const auto run = [stream, operands...] { RunNow(stream, operands...); };
     if (!IsBeingCaptured(*stream.cuda())) return run();
     WriteDown(*stream.cuda(), {OperandText(CudaOpName<op>(), operands...).str(), run});
   }
 
-  // Runs an op that has operands which a graph cannot keep.
+  // Runs the op, also one that has operands which a graph cannot keep.
   static void RunNow(const Stream& stream, Operands... operands) {
-    op(EmulatingStream(stream), View(operands)...);
+    OrderedOperation operation(*stream.cuda(), CudaOpName<op>());
+    const auto run = [&](const auto&... views) {
+      operation.Start();
+      op(EmulatingStream(stream), views...);
+    };
+    run(View(operands)...);
   }
 };
 

@@ -2,15 +2,22 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 #include <type_traits>
 
 #include "absl/strings/match.h"
+#include "megatron/comm/overlap/async_group.h"
 
 namespace megatron {
 namespace {
 
 static_assert(std::is_trivially_copyable_v<RankTimes>);
+
+void MoveToBubble(TimeCategory from, int64_t waiting, RankTimes* times) {
+  times->by_category[static_cast<int>(from)] -= waiting;
+  times->by_category[static_cast<int>(TimeCategory::kBubble)] += waiting;
+}
 
 template <typename Array>
 void Subtract(const Array& less, Array* from) {
@@ -40,39 +47,50 @@ int64_t RankTimes::work() const {
 RankTimesMeter::RankTimesMeter(Trace* trace, const Place& place)
     : trace_(trace), place_(place), last_(SinceTheStart()) {}
 
-RankTimes RankTimesMeter::SinceTheStart() const {
+RankTimesMeter::Sums RankTimesMeter::SinceTheStart() const {
   const std::vector<StreamTimes> streams = trace_->Times();
-  RankTimes times;
-  if (streams.empty()) return times;
+  Sums sums;
+  RankTimes& times = sums.times;
+  if (streams.empty()) return sums;
   const StreamTimes& compute = streams.front();
   times.by_category = compute.by_category;
-  const auto move_to_bubble = [&](TimeCategory from, int64_t waiting) {
-    times.by_category[static_cast<int>(from)] -= waiting;
-    times.by_category[static_cast<int>(TimeCategory::kBubble)] += waiting;
-  };
   for (const SpanTotal& span : compute.spans) {
-    const int timer = TimerOfSpan(span.name);
-    if (timer >= 0 && span.group.empty()) times.timers[timer] += span.nanoseconds;
     if (absl::StartsWith(span.group, "pp-"))
-      move_to_bubble(TimeCategory::kPipelineParallel, span.waiting);
+      MoveToBubble(TimeCategory::kPipelineParallel, span.waiting, &times);
     if (place_.stages > 1 && span.group == "world")
-      move_to_bubble(TimeCategory::kWorld, span.waiting);
+      MoveToBubble(TimeCategory::kWorld, span.waiting, &times);
+    if (span.name == kWaitForStages) sums.stages_waited += span.nanoseconds;
+    if (span.name == kWaitForStages || span.name == kWaitForLane) sums.waited += span.nanoseconds;
   }
-  times.timers[kSaveTimer] = times[TimeCategory::kCheckpoint];
   for (size_t i = 1; i < streams.size(); ++i) {
     RankTimes beside;
     beside.by_category = streams[i].by_category;
-    times.hidden += beside.communication();
+    sums.beside += beside.communication();
+    for (const SpanTotal& span : streams[i].spans) {
+      if (absl::StartsWith(span.group, "pp-"))
+        sums.stages_beside += span.nanoseconds - span.waiting;
+    }
   }
-  return times;
+  // Messages have their timers on whatever stream they move.
+  for (const StreamTimes& stream : streams) {
+    for (const SpanTotal& span : stream.spans) {
+      const int timer = TimerOfSpan(span.name);
+      if (timer >= 0 && span.group.empty()) times.timers[timer] += span.nanoseconds;
+    }
+  }
+  times.timers[kSaveTimer] = times[TimeCategory::kCheckpoint];
+  return sums;
 }
 
 RankTimes RankTimesMeter::Take() {
-  const RankTimes now = SinceTheStart();
-  RankTimes times = now;
-  Subtract(last_.by_category, &times.by_category);
-  Subtract(last_.timers, &times.timers);
-  times.hidden -= last_.hidden;
+  const Sums now = SinceTheStart();
+  RankTimes times = now.times;
+  Subtract(last_.times.by_category, &times.by_category);
+  Subtract(last_.times.timers, &times.timers);
+  const auto since = [&](int64_t Sums::*sum) { return now.*sum - last_.*sum; };
+  times.hidden = std::max<int64_t>(since(&Sums::beside) - since(&Sums::waited), 0);
+  const int64_t waiting = since(&Sums::stages_waited) - since(&Sums::stages_beside);
+  MoveToBubble(TimeCategory::kPipelineParallel, std::max<int64_t>(waiting, 0), &times);
   times.stage = place_.stage;
   gethostname(times.host.data(), times.host.size() - 1);
   last_ = now;

@@ -21,9 +21,12 @@ namespace megatron {
 struct RankTimes {
   // Every moment counts once. Of a pipeline's communication, the part that is waiting counts as
   // kBubble: the time by which calls took longer than the fastest one of their size. With several
-  // stages so does the waiting of calls of all ranks, which end a step.
+  // stages so does the waiting of calls of all ranks, which end a step. Of the time that computing
+  // waits for messages beside it, that part is waiting which exceeds their transfer: the end of a
+  // message, which is not hidden, is its transfer.
   std::array<int64_t, kNumTimeCategories> by_category = {};
-  int64_t hidden = 0;  // communication beside computing, on a thread or stream of its own
+  // Communication on a thread or stream of its own, less the time for which computing waited for it.
+  int64_t hidden = 0;
   std::array<int64_t, kNumTimers> timers = {};
   int64_t stage = 0;  // the rank's pipeline stage
   // Memory by the ledger, as it is, at its peak, and as it was planned; and of the rank's GPU, that
@@ -55,11 +58,19 @@ class RankTimesMeter {
   RankTimes Take();
 
  private:
-  RankTimes SinceTheStart() const;
+  // Times since the trace began. Messages beside computing are neither hidden nor waiting yet.
+  struct Sums {
+    RankTimes times;
+    // Communication beside computing, and the time for which computing waited for it.
+    int64_t beside = 0, waited = 0;
+    // The same of messages between stages, beside being the transfer alone.
+    int64_t stages_beside = 0, stages_waited = 0;
+  };
+  Sums SinceTheStart() const;
 
   Trace* const trace_;
   const Place place_;
-  RankTimes last_;
+  Sums last_;
 };
 
 // Returns what all ranks give, by rank; after a failure of the group only what this one gives.

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/train/metrics/time_report.h"
 
@@ -114,6 +115,33 @@ TEST(RankTimesTest, CommunicationBesideComputingIsHidden) {
   EXPECT_EQ(times.hidden, 40);
   EXPECT_EQ(times.communication(), 0);
   EXPECT_EQ(times.total(), 40);  // the computing stream had nothing to do meanwhile
+}
+
+TEST(RankTimesTest, CommunicationThatComputingWaitsForIsNotHidden) {
+  FakeRank rank;
+  rank.CallBeside(TimeCategory::kTensorParallel, "tp-0-overlap-0", 40);
+  rank.Work(TimeCategory::kTensorParallel, kWaitForLane, 15);
+  const RankTimes times = rank.Take();
+  EXPECT_EQ(times.hidden, 25);
+  EXPECT_EQ(times[TimeCategory::kTensorParallel], 15);
+  EXPECT_EQ(times[TimeCategory::kBubble], 0);
+}
+
+TEST(RankTimesTest, OfWaitingForMessagesBesideComputingAllButTheirTransferIsTheBubble) {
+  FakeRank rank({/*stage=*/1, /*stages=*/2});
+  for (const int64_t time : {10, 30, 10}) {
+    rank.CallBeside(TimeCategory::kPipelineParallel, "pp-3-overlap-0", time);
+    rank.Work(TimeCategory::kPipelineParallel, kWaitForStages, time);
+  }
+  const RankTimes times = rank.Take();
+  EXPECT_EQ(times[TimeCategory::kPipelineParallel], 30);
+  EXPECT_EQ(times[TimeCategory::kBubble], 20);
+  EXPECT_EQ(times.hidden, 0);
+  // Messages that come while the rank computes are hidden, and no earlier waiting is made up for.
+  rank.CallBeside(TimeCategory::kPipelineParallel, "pp-3-overlap-0", 10);
+  const RankTimes later = rank.Take();
+  EXPECT_EQ(later.hidden, 10);
+  EXPECT_EQ(later[TimeCategory::kBubble], 0);
 }
 
 TEST(RankTimesTest, AllRanksGetTheTimesOfAll) {

@@ -11,6 +11,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/train/trainer/flops.h"
+#include "megatron/train/trainer/lanes.h"
 
 namespace megatron {
 namespace {
@@ -18,7 +19,9 @@ namespace {
 // Counts, besides the groups, those that trainers make from them: the ranks that share a query
 // group, and separate groups for overlapping communication.
 int CountCommunicators(const TrainerOptions& options, const ProcessGroups& groups) {
-  int count = CountGroups(groups);
+  ProcessGroups mine = groups;
+  int count = CountGroups(groups) +
+              static_cast<int>(GroupsWithLanes(options.model.transformer, &mine).size());
   if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
   if (options.data_parallel.overlap_grad_reduce || options.data_parallel.overlap_param_gather) {
     for (const ProcessGroup* group : {&groups.data_context, &groups.expert_data})

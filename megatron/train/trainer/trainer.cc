@@ -12,6 +12,7 @@
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/reporting_stage.h"
 #include "megatron/train/profile/counted_stage.h"
+#include "megatron/train/trainer/lanes.h"
 
 namespace megatron {
 namespace {
@@ -76,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
   ProcessGroups all = groups;
   MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
+  MEGATRON_RETURN_IF_ERROR(AddLanes(options.model.transformer, stream, &all));
   std::unique_ptr<Trainer> trainer(
       new Trainer(options, scaler, scheduler, ramp, all, sizes, stream, ledger));
   MEGATRON_ASSIGN_OR_RETURN(

@@ -1,6 +1,4 @@
-#include "megatron/optim/comm_stream.h"
-
-#include <utility>
+#include "megatron/comm/overlap/comm_stream.h"
 
 #include "glog/logging.h"
 #include "megatron/tensor/trace/trace.h"
@@ -12,21 +10,19 @@ constexpr int kEvents = 64;
 
 }  // namespace
 
-CommStream::CommStream(const Stream& compute, std::function<void(const Job&, const Stream&)> run)
+CommStream::CommStream(const Stream& compute, const std::string& name)
     : compute_(compute),
-      run_(std::move(run)),
       cuda_(compute.device().index),
-      stream_(Trace::FollowBeside(compute, Stream::Cuda(compute.device().index, &cuda_),
-                                  "communication")),
+      stream_(Trace::FollowBeside(compute, Stream::Cuda(compute.device().index, &cuda_), name)),
       given_(compute.device().index) {
   for (int i = 0; i < kEvents; ++i)
     done_.push_back(std::make_unique<CudaEvent>(compute.device().index));
 }
 
-int64_t CommStream::Add(const Job& job) {
+int64_t CommStream::Add(Job job) {
   given_.Record(*compute_.cuda());
   given_.HoldBack(cuda_);
-  run_(job, stream_);
+  job(stream_);
   done_[++added_ % kEvents]->Record(cuda_);
   return added_;
 }

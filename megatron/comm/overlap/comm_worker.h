@@ -1,33 +1,35 @@
 // A lane on a thread, which runs jobs while the caller computes. Wait blocks the calling thread;
 // after it the caller sees what the job wrote.
-#ifndef MEGATRON_OPTIM_COMM_WORKER_H_
-#define MEGATRON_OPTIM_COMM_WORKER_H_
+#ifndef MEGATRON_COMM_OVERLAP_COMM_WORKER_H_
+#define MEGATRON_COMM_OVERLAP_COMM_WORKER_H_
 
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "megatron/optim/comm_lane.h"
+#include "megatron/comm/overlap/comm_lane.h"
 
 namespace megatron {
 
 class CommWorker : public CommLane {
  public:
-  explicit CommWorker(std::function<void(const Job&)> run);
+  // Jobs get a stream of the thread alone, which is traced beside `compute`. `name` is for the
+  // reader of a trace.
+  CommWorker(const Stream& compute, const std::string& name);
   ~CommWorker() override;
   CommWorker(const CommWorker&) = delete;
   CommWorker& operator=(const CommWorker&) = delete;
 
-  int64_t Add(const Job& job) override;
+  int64_t Add(Job job) override;
   void Wait(int64_t number) override;
 
  private:
   void Work();
 
-  const std::function<void(const Job&)> run_;
+  const Stream stream_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Job> jobs_;  // job `number` is at index number - 1 - removed_
@@ -39,4 +41,4 @@ class CommWorker : public CommLane {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_OPTIM_COMM_WORKER_H_
+#endif  // MEGATRON_COMM_OVERLAP_COMM_WORKER_H_

@@ -4,25 +4,27 @@
 //
 // Ranks that add jobs in the same order, and whose jobs use groups that nobody else uses, can wait
 // for each other's jobs without a deadlock.
-#ifndef MEGATRON_OPTIM_COMM_LANE_H_
-#define MEGATRON_OPTIM_COMM_LANE_H_
+#ifndef MEGATRON_COMM_OVERLAP_COMM_LANE_H_
+#define MEGATRON_COMM_OVERLAP_COMM_LANE_H_
 
 #include <cstdint>
+#include <functional>
+
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 
 class CommLane {
  public:
-  // The lane's owner gives these numbers their meaning.
-  struct Job {
-    int kind = 0, bucket_group = 0;
-  };
+  // Communicates on the stream that it is given.
+  using Job = std::function<void(const Stream&)>;
 
   // Runs the remaining jobs, then ends.
   virtual ~CommLane() = default;
 
-  // Returns the job's number, counted from 1.
-  virtual int64_t Add(const Job& job) = 0;
+  // Adds a job that begins after all work that the computing stream was given before. Returns its
+  // number, counted from 1.
+  virtual int64_t Add(Job job) = 0;
   // Makes everything that the caller does on its stream from now on happen after the job of this
   // number. Number 0 stands for no job.
   virtual void Wait(int64_t number) = 0;
@@ -30,4 +32,4 @@ class CommLane {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_OPTIM_COMM_LANE_H_
+#endif  // MEGATRON_COMM_OVERLAP_COMM_LANE_H_

@@ -1,11 +1,13 @@
-#include "megatron/optim/comm_worker.h"
+#include "megatron/comm/overlap/comm_worker.h"
 
 #include <utility>
 
+#include "megatron/tensor/trace/trace.h"
+
 namespace megatron {
 
-CommWorker::CommWorker(std::function<void(const Job&)> run)
-    : run_(std::move(run)), thread_([this] { Work(); }) {}
+CommWorker::CommWorker(const Stream& compute, const std::string& name)
+    : stream_(Trace::FollowBeside(compute, Stream::Inline(), name)), thread_([this] { Work(); }) {}
 
 CommWorker::~CommWorker() {
   {
@@ -16,7 +18,7 @@ CommWorker::~CommWorker() {
   thread_.join();
 }
 
-int64_t CommWorker::Add(const Job& job) {
+int64_t CommWorker::Add(Job job) {
   int64_t number;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -24,7 +26,7 @@ int64_t CommWorker::Add(const Job& job) {
       removed_ = done_;
       jobs_.clear();
     }
-    jobs_.push_back(job);
+    jobs_.push_back(std::move(job));
     number = removed_ + static_cast<int64_t>(jobs_.size());
   }
   changed_.notify_all();
@@ -42,9 +44,9 @@ void CommWorker::Work() {
     const auto waiting = [&] { return done_ < removed_ + static_cast<int64_t>(jobs_.size()); };
     changed_.wait(lock, [&] { return stop_ || waiting(); });
     if (!waiting()) return;
-    const Job job = jobs_[done_ - removed_];
+    const Job job = std::move(jobs_[done_ - removed_]);
     lock.unlock();
-    run_(job);
+    job(stream_);
     lock.lock();
     ++done_;
     changed_.notify_all();

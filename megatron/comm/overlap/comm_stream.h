@@ -1,14 +1,14 @@
-// A lane on a second CUDA stream, beside the one that computes. A job begins after all work that
-// the computing stream was given before Add. The host enqueues it in Add and never waits.
-#ifndef MEGATRON_OPTIM_COMM_STREAM_H_
-#define MEGATRON_OPTIM_COMM_STREAM_H_
+// A lane on a second CUDA stream, beside the one that computes. The host enqueues a job in Add and
+// never waits.
+#ifndef MEGATRON_COMM_OVERLAP_COMM_STREAM_H_
+#define MEGATRON_COMM_OVERLAP_COMM_STREAM_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "megatron/optim/comm_lane.h"
+#include "megatron/comm/overlap/comm_lane.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/stream.h"
 
@@ -16,14 +16,14 @@ namespace megatron {
 
 class CommStream : public CommLane {
  public:
-  CommStream(const Stream& compute, std::function<void(const Job&, const Stream&)> run);
+  // `name` is for the reader of a trace.
+  CommStream(const Stream& compute, const std::string& name);
 
-  int64_t Add(const Job& job) override;
+  int64_t Add(Job job) override;
   void Wait(int64_t number) override;
 
  private:
   const Stream compute_;
-  const std::function<void(const Job&, const Stream&)> run_;
   CudaStream cuda_;
   const Stream stream_;  // a stream on cuda_
   CudaEvent given_;      // follows the computing stream's work before the last Add
@@ -35,4 +35,4 @@ class CommStream : public CommLane {
 
 }  // namespace megatron
 
-#endif  // MEGATRON_OPTIM_COMM_STREAM_H_
+#endif  // MEGATRON_COMM_OVERLAP_COMM_STREAM_H_

@@ -1,4 +1,4 @@
-#include "megatron/optim/comm_worker.h"
+#include "megatron/comm/overlap/comm_worker.h"
 
 #include <vector>
 
@@ -10,10 +10,11 @@ namespace {
 
 TEST(CommWorkerTest, RunsJobsInTheOrderGiven) {
   std::vector<int> done;
-  CommWorker worker([&](const CommWorker::Job& job) { done.push_back(job.bucket_group); });
+  CommWorker worker(Stream::Inline(), "lane");
   int64_t last = 0;
   for (int round = 0; round < 50; ++round) {
-    for (int i = 0; i < 4; ++i) last = worker.Add({0, 4 * round + i});
+    for (int i = 0; i < 4; ++i)
+      last = worker.Add([&, number = 4 * round + i](const Stream&) { done.push_back(number); });
     if (round % 3 == 0) worker.Wait(last - 1);
   }
   worker.Wait(last);
@@ -25,14 +26,14 @@ TEST(CommWorkerTest, RunsJobsInTheOrderGiven) {
 TEST(CommWorkerTest, TheDestructorRunsAllJobs) {
   int done = 0;
   {
-    CommWorker worker([&](const CommWorker::Job&) { ++done; });
-    for (int i = 0; i < 10; ++i) worker.Add({});
+    CommWorker worker(Stream::Inline(), "lane");
+    for (int i = 0; i < 10; ++i) worker.Add([&](const Stream&) { ++done; });
   }
   EXPECT_EQ(done, 10);
 }
 
 TEST(CommWorkerTest, WaitingForJobZeroReturnsAtOnce) {
-  CommWorker worker([](const CommWorker::Job&) {});
+  CommWorker worker(Stream::Inline(), "lane");
   worker.Wait(0);
 }
 

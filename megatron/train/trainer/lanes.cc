@@ -1,0 +1,36 @@
+#include "megatron/train/trainer/lanes.h"
+
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/overlap/async_group.h"
+
+namespace megatron {
+namespace {
+
+// Returns whether keys and values go around a ring of ranks or of teams.
+bool HasRing(const TransformerOptions& transformer, int ranks) {
+  return transformer.context_parallel != ContextParallel::kGather &&
+         transformer.TeamSize(ranks) < ranks;
+}
+
+}  // namespace
+
+std::vector<ProcessGroup*> GroupsWithLanes(const TransformerOptions& transformer,
+                                           ProcessGroups* groups) {
+  std::vector<ProcessGroup*> with_lanes;
+  if (groups->tensor.size() > 1) with_lanes.push_back(&groups->tensor);
+  if (HasRing(transformer, groups->context.size())) with_lanes.push_back(&groups->context);
+  if (groups->pipeline.size() > 1) with_lanes.push_back(&groups->pipeline);
+  if (transformer.moe.shared_ffn_hidden_size > 0 && groups->expert_model.size() > 1)
+    with_lanes.push_back(&groups->expert_model);
+  return with_lanes;
+}
+
+absl::Status AddLanes(const TransformerOptions& transformer, const Stream& compute,
+                      ProcessGroups* groups) {
+  for (ProcessGroup* group : GroupsWithLanes(transformer, groups)) {
+    MEGATRON_ASSIGN_OR_RETURN(*group, WithAsyncCalls(*group, compute));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace megatron
