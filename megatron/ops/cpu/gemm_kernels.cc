@@ -10,19 +10,26 @@
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-// A block of B stays in the second-level cache while all of A passes. A group of A's panels is
-// packed together, so that whole cache lines are read. The sums of a block are kept in memory
-// between blocks of K.
-constexpr int64_t kBlockColumnPanels = 384 / kPanelColumns;
-constexpr int64_t kGroupRowPanels = kPanelRows > kLanes ? 4 : 8;
+// A block of B is packed, and a group of A's panels, whole cache lines at a time; then each panel of
+// one is multiplied by each of the other. The sums of a block are kept in memory between blocks of K.
+#if defined(MEGATRON_ISA_AVX512)
+// A panel of A stays in the first-level cache while the block of B passes, which stays in the second
+// level.
+constexpr bool kColumnsOutside = false;
+constexpr int64_t kBlockColumns = 384, kGroupRowPanels = kPanelRows > kLanes ? 4 : 8;
 constexpr int64_t kBlockRowPanels = kPanelRows > kLanes ? 32 : 96;
+#else
+// A panel of B stays in the first-level cache while the group of A passes, which stays in the second
+// level; a block of B may be larger.
+constexpr bool kColumnsOutside = true;
+constexpr int64_t kBlockColumns = 768, kGroupRowPanels = 16, kBlockRowPanels = 176;
+#endif
+constexpr int64_t kBlockColumnPanels = kBlockColumns / kPanelColumns;
 constexpr int64_t kBlockK = kBlockSteps * kStepElements;
 
 constexpr int64_t kFloatsA = kGroupRowPanels * kPanelFloatsA;
 constexpr int64_t kFloatsB = kBlockColumnPanels * kPanelFloatsB;
 constexpr int64_t kFloatsTiles = kBlockRowPanels * kBlockColumnPanels * kTileFloats;
-
-int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The place of a finished tile in the result.
 struct Place {
@@ -33,6 +40,13 @@ struct Place {
 // Calls body(i, j, lanes) for each (partial) vector of the tile.
 template <typename Body>
 MEGATRON_INLINE void ForEachVec(const Place& place, Body body) {
+  if (place.rows == kPanelRows && place.columns == kPanelColumns) {
+    for (int64_t i = 0; i < kPanelRows; ++i) {
+#pragma GCC unroll 4
+      for (int64_t j = 0; j < kPanelColumns; j += kLanes) body(i, j, kPanelColumns - j);
+    }
+    return;
+  }
   for (int64_t i = 0; i < place.rows; ++i) {
     for (int64_t j = 0; j < place.columns; j += kLanes) body(i, j, place.columns - j);
   }
@@ -174,18 +188,21 @@ template <typename T>
 void RunGroup(const Gemm& gemm, const Place& group, const BlockOfK& of_k, const float* a,
               const float* b, float* tiles) {
   const int64_t steps = (of_k.depth + kStepElements - 1) / kStepElements;
-  for (int64_t i = 0; i < group.rows; i += kPanelRows) {
-    const int64_t rows = Smaller(kPanelRows, group.rows - i);
-    const MultiplyFunction multiply = MultiplyFor(rows, gemm.a.row_stride != 1);
-    for (int64_t j = 0; j < group.columns; j += kPanelColumns) {
-      const int64_t columns = Smaller(kPanelColumns, group.columns - j);
-      const Place place = {group.m + i, group.n + j, rows, columns};
+  const int64_t row_panels = (group.rows + kPanelRows - 1) / kPanelRows;
+  const int64_t column_panels = (group.columns + kPanelColumns - 1) / kPanelColumns;
+  for (int64_t outer = 0; outer < (kColumnsOutside ? column_panels : row_panels); ++outer) {
+    for (int64_t inner = 0; inner < (kColumnsOutside ? row_panels : column_panels); ++inner) {
+      const int64_t i = kColumnsOutside ? inner : outer, j = kColumnsOutside ? outer : inner;
+      const Place place = {group.m + i * kPanelRows, group.n + j * kPanelColumns,
+                           Smaller(kPanelRows, group.rows - i * kPanelRows),
+                           Smaller(kPanelColumns, group.columns - j * kPanelColumns)};
       if (of_k.last) PrefetchResult<T>(gemm, place);
-      multiply(steps, a, b + j / kPanelColumns * kPanelFloatsB, !of_k.first, tiles);
+      if (!of_k.first) Prefetch(tiles, kTileFloats);
+      MultiplyFor(place.rows, gemm.a.row_stride != 1)(steps, a + i * kPanelFloatsA,
+                                                      b + j * kPanelFloatsB, !of_k.first, tiles);
       if (of_k.last) Finish<T>(gemm, place, tiles);
       if (!(of_k.first && of_k.last)) tiles += kTileFloats;
     }
-    a += kPanelFloatsA;
   }
 }
 
@@ -217,7 +234,6 @@ template <typename T>
 void RunRegion(const Gemm& gemm, const GemmRegion& region, float* workspace) {
   const int64_t m_end = Smaller(gemm.m, region.end_row_panel * kPanelRows);
   const int64_t n_end = Smaller(gemm.n, region.end_column_panel * kPanelColumns);
-  constexpr int64_t kBlockColumns = kBlockColumnPanels * kPanelColumns;
   // With only one block of K, nothing is kept between blocks, and B is packed once for all rows.
   const int64_t block_rows = gemm.k <= kBlockK ? gemm.m : kBlockRowPanels * kPanelRows;
   for (int64_t n = region.first_column_panel * kPanelColumns; n < n_end; n += kBlockColumns) {

@@ -76,7 +76,7 @@ MEGATRON_INLINE Vec MultiplyAdd(Vec a, Vec b, Vec c) { return PairFma(a, b, c); 
 MEGATRON_INLINE Vec MultiplyAdd(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
 #endif
 
-// Number of steps by which the panel of B is prefetched.
+// Number of steps by which the panel of B is fetched ahead.
 constexpr int kPrefetchSteps = 16;
 
 template <int kRows, int kRowStride, int kStepStride>
@@ -92,7 +92,9 @@ void MultiplyRows(int64_t steps, const float* a, const float* b, bool add, float
 #pragma GCC unroll 4
     for (int j = 0; j < kPanelVecs; ++j) {
       row[j] = Load(b + j * kLanes);
-      __builtin_prefetch(b + j * kLanes + kPrefetchSteps * kPanelColumns);
+      if (j * kLanes % kLineFloats == 0) {
+        __builtin_prefetch(b + j * kLanes + kPrefetchSteps * kPanelColumns);
+      }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
@@ -139,7 +141,7 @@ struct Multiplies {
 
 MEGATRON_INLINE MultiplyFunction MultiplyFor(int64_t rows, bool long_panel) {
   return (long_panel ? Multiplies<kLongStride, 1>::kFunctions
-                     : Multiplies<1, kLanes>::kFunctions)[rows];
+                     : Multiplies<1, kShortStride>::kFunctions)[rows];
 }
 
 #endif

@@ -30,13 +30,26 @@ constexpr int kStepMultiple = kLanes;
 constexpr int kStepMultiple = 1;
 #endif
 
-// A panel of A has kPanelRows rows of kLongStride steps (*long*), or kBlockSteps rows of kLanes
+// A panel of A has kPanelRows rows of kLongStride steps (*long*), or kBlockSteps rows of kShortStride
 // steps of different rows of A (*short*): what needs no transposition, except that AMX wants long
-// ones. The extra cache line keeps panels and rows in different cache sets.
+// ones. Short rows are stored in whole vectors, each over the end of the one before it. The extra
+// cache line keeps panels and rows in different cache sets.
 constexpr int kLongStride = kBlockSteps + 16;
-constexpr int kPanelFloatsA = (kPanelRows > kLanes ? kPanelRows : kLanes) * kLongStride;
+#if defined(MEGATRON_ISA_AVX512)
+constexpr int kShortStride = kLanes;
 constexpr int kPanelFloatsB = kBlockSteps * kPanelColumns;
+#else
+constexpr int kShortStride = kPanelRows;
+constexpr int kPanelFloatsB = kBlockSteps * kPanelColumns + 16;
+#endif
+constexpr int kPanelFloatsA = (kPanelRows > kShortStride ? kPanelRows : kShortStride) * kLongStride;
 static_assert(kBlockSteps % kLanes == 0, "");
+
+// What is fetched ahead of what is packed.
+constexpr int kPrefetchedRows = 8, kPrefetchedColumns = 16;
+constexpr int kLineFloats = 16;  // a cache line
+
+MEGATRON_INLINE int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 template <typename T>
 MEGATRON_INLINE Vec LoadUpTo(const T* p, int64_t available) {
@@ -86,6 +99,13 @@ MEGATRON_INLINE Vec LoadAcross(const T* p, int64_t /*stride*/, int64_t available
 
 #endif
 
+// Fetches the cache lines of `count` elements, which may lie beyond an operand's end.
+template <typename T>
+MEGATRON_INLINE void Prefetch(const T* p, int64_t count) {
+  constexpr int64_t kLine = kLineFloats * sizeof(float) / sizeof(T);
+  for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(p + i);
+}
+
 // Packs `rows` rows of A, each contiguous along K, into long panels.
 template <typename T>
 static inline void PackRowsOfA(const T* a, int64_t row_stride, int64_t rows, int64_t depth,
@@ -93,6 +113,7 @@ static inline void PackRowsOfA(const T* a, int64_t row_stride, int64_t rows, int
   for (int64_t i = 0; i < rows; ++i) {
     float* out = panels + i / kPanelRows * kPanelFloatsA + i % kPanelRows * kLongStride;
     for (int64_t k = 0; k < depth; k += kStepElements * kLanes) {
+      __builtin_prefetch(a + (i + kPrefetchedRows) * row_stride + k);
       Store(out + k / kStepElements, LoadAlong(a + i * row_stride + k, depth - k));
     }
   }
@@ -217,6 +238,7 @@ static inline void PackColumnsOfA(const T* a, int64_t column_stride, int64_t row
   Vec sums[kMaxPanels];
   for (Vec& sum : sums) sum = Zero();
   for (int64_t k = 0; k < depth; k += kStepElements) {
+    Prefetch(a + (k + kPrefetchedRows) * column_stride, rows);
     for (int64_t p = 0; p < count; ++p) {
       const int64_t first = p * kPanelRows;
       const T* const step = a + k * column_stride + first;
@@ -224,7 +246,7 @@ static inline void PackColumnsOfA(const T* a, int64_t column_stride, int64_t row
       if (row_sums != nullptr) {
         sums[p] = AddStep(sums[p], step, column_stride, rows - first, depth - k);
       }
-      Store(panels + p * kPanelFloatsA + k / kStepElements * kLanes, column);
+      Store(panels + p * kPanelFloatsA + k / kStepElements * kShortStride, column);
     }
   }
   if (row_sums != nullptr) AddRowSums<kPanelRows>(sums, rows, row_sums);
@@ -236,6 +258,7 @@ template <typename T>
 static inline void PackRowsOfB(const T* b, int64_t row_stride, int64_t columns, int64_t depth,
                                float* panels) {
   for (int64_t k = 0; k < depth || k / kStepElements % kStepMultiple != 0; k += kStepElements) {
+    Prefetch(b + (k + kPrefetchedRows) * row_stride, columns);
     for (int64_t n = 0; n < columns; n += kPanelColumns) {
       float* out = panels + n / kPanelColumns * kPanelFloatsB + k / kStepElements * kPanelColumns;
       for (int i = 0; i < kPanelVecs; ++i) {
@@ -248,25 +271,38 @@ static inline void PackRowsOfB(const T* b, int64_t row_stride, int64_t columns, 
   }
 }
 
-// Packs `columns` columns of B, each contiguous along K. Writes up to kLanes - 1 steps past
-// `depth`.
+// Packs kLanes columns of B, each contiguous along K, by kLanes steps.
+template <typename T>
+MEGATRON_INLINE void PackSquareOfB(const T* b, int64_t column_stride, int64_t columns,
+                                   int64_t depth, float* out) {
+  Vec square[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    const T* const column = b + i * column_stride;
+    __builtin_prefetch(column + kPrefetchedColumns * column_stride);
+    square[i] = i < columns ? LoadAlong(column, depth) : Zero();
+  }
+  Transpose(square);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) Store(out + i * kPanelColumns, square[i]);
+}
+
+// Packs `columns` columns of B, each contiguous along K, in squares that fill cache lines on both
+// sides. Writes up to kLanes - 1 steps past `depth`.
 template <typename T>
 static inline void PackColumnsOfB(const T* b, int64_t column_stride, int64_t columns, int64_t depth,
                                   float* panels) {
+  constexpr int kSquareElements = kStepElements * kLanes;
   const int64_t padded = (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
-  for (int64_t n = 0; n < padded; n += kLanes) {
-    float* out = panels + n / kPanelColumns * kPanelFloatsB + n % kPanelColumns;
-    for (int64_t k = 0; k < depth; k += kStepElements * kLanes) {
-      Vec square[kLanes];
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) {
-        square[i] =
-            n + i < columns ? LoadAlong(b + (n + i) * column_stride + k, depth - k) : Zero();
-      }
-      Transpose(square);
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) {
-        Store(out + (k / kStepElements + i) * kPanelColumns, square[i]);
+  for (int64_t line = 0; line < padded; line += kLineFloats) {
+    for (int64_t first = 0; first < depth; first += kStepElements * kLineFloats) {
+      const int64_t end = Smaller(depth, first + kStepElements * kLineFloats);
+      for (int64_t n = line; n < line + kLineFloats; n += kLanes) {
+        for (int64_t k = first; k < end; k += kSquareElements) {
+          PackSquareOfB(b + n * column_stride + k, column_stride, columns - n, depth - k,
+                        panels + n / kPanelColumns * kPanelFloatsB + n % kPanelColumns +
+                            k / kStepElements * kPanelColumns);
+        }
       }
     }
   }
