@@ -56,7 +56,7 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                                            const ProcessGroup& tensor_group)
     : input_size_(options.input_size),
       has_bias_(options.bias),
-      products_(options.float8, LinearProducts::Cut::kOutput),
+      products_(options.float8, LinearProducts::Cut::kOutput, options.name + ".weight"),
       weight_(MakeWeight(options, WithInputs(OutputSharding(options, tensor_group), input_size_))),
       bias_(MakeBias(options, OutputSharding(options, tensor_group))) {}
 
@@ -100,7 +100,7 @@ void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
 
 RowParallelLinear::RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group)
     : has_bias_(options.bias),
-      products_(options.float8, LinearProducts::Cut::kInput),
+      products_(options.float8, LinearProducts::Cut::kInput, options.name + ".weight"),
       weight_(MakeWeight(options, SplitOverTensor(Append(options.output_shape, options.input_size),
                                                   1, tensor_group.size(), tensor_group.rank()))),
       bias_(MakeBias(options,
