@@ -314,7 +314,9 @@ StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode m
 
 absl::Status Trainer::RunPipeline(int64_t micro_batches) {
   const StagePlan& plan = PlanFor(micro_batches);
-  const bool graphed = graphed_stage_ != nullptr;
+  // A graph would keep the scales of the moment, which a step has as long as there are no others.
+  const Float8History& history = stage_->float8_history();
+  const bool graphed = graphed_stage_ != nullptr && (history.empty() || history.known());
   if (graphed) graphed_stage_->StartStep();
   stage_->StartStep(
       InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain));
@@ -360,6 +362,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     data_parallel_->StartStep(micro_batches);
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
     stage_->router_state().StartStep(stream_);
+    stage_->float8_history().StartStep(stream_);
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOther, "forward-backward");
@@ -372,6 +375,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     const TraceSpan span(stream_, TimeCategory::kDataParallel, "reduce gradients");
     data_parallel_->FinalizeGradients();
   }
+  stage_->float8_history().StartReduce({groups_.tensor, groups_.data_context}, stream_);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   rank_progress_->Enter(Phase::kSave);
   StepRequests requests;
@@ -393,8 +397,10 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     const TraceSpan span(stream_, TimeCategory::kDataParallel, "share weights");
     data_parallel_->ShareWeights();
   }
-  if (report.update.applied)
+  if (report.update.applied) {
     stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
+    stage_->float8_history().Record(stream_);
+  }
   if (options_.log_num_zeros_in_grad)
     report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);
