@@ -120,6 +120,45 @@ TEST(BlockwiseTest, RanksWithWholeBlocksComputeWhatOneRankComputes) {
   ExpectNear(whole.dw, sum, ops::OpTolerance(kF32));
 }
 
+// Backward does not read an input whose codes are kept, and computes the same bits.
+TEST(KeptCodesTest, GiveTheSameGradients) {
+  for (const Float8Options& options : {Enabled(), Blockwise()}) {
+    Layer plain = Random(kF32, 150, 272, 144), kept = Random(kF32, 150, 272, 144);
+    TrainAlone(options, &plain);
+    ThreadPool pool(1);
+    Arena saved({}, 1 << 20, "saved", nullptr), scratch({}, 1 << 20, "scratch", nullptr);
+    LayerContext ctx = {ProcessGroup(), Stream::Cpu(&pool), &saved, &scratch, nullptr};
+    const LinearProducts products(options, Cut::kOutput, "layer.weight", /*keep_codes=*/true);
+    ASSERT_TRUE(products.keeps_codes(ctx));
+    LinearProducts::Saved of_forward;
+    products.Forward(ctx, kept.x, kept.w, kept.bias, kept.y, &of_forward);
+    products.Reserve(ctx, kept.dy, &of_forward);
+    products.BackwardInput(ctx, kept.dy, kept.w, kept.dx, &of_forward);
+    products.BackwardWeight(ctx, kept.dy, Tensor(), kept.dw, kept.dbias, of_forward);
+    EXPECT_EQ(kept.y.Bytes(), plain.y.Bytes());
+    EXPECT_EQ(kept.dx.Bytes(), plain.dx.Bytes());
+    EXPECT_EQ(kept.dw.Bytes(), plain.dw.Bytes());
+  }
+}
+
+TEST(KeptCodesTest, AreKeptOnlyWhereTheyTakeLessMemoryThanTheInput) {
+  ThreadPool pool(1);
+  LayerContext ctx = {ProcessGroup(), Stream::Cpu(&pool), nullptr, nullptr, nullptr};
+  const auto keeps = [&](const Float8Options& options, Cut cut) {
+    return LinearProducts(options, cut, "layer.weight", /*keep_codes=*/true).keeps_codes(ctx);
+  };
+  Float8Options in_bf16 = Enabled();
+  in_bf16.weight_gradient = false;
+  EXPECT_FALSE(keeps(in_bf16, Cut::kInput));
+  EXPECT_FALSE(keeps(Float8Options(), Cut::kInput));
+  EXPECT_TRUE(keeps(Enabled(), Cut::kOutput));
+  ctx.sequence_parallel = true;
+  EXPECT_FALSE(keeps(Enabled(), Cut::kOutput));
+  EXPECT_TRUE(keeps(Enabled(), Cut::kInput));
+  ctx.training = false;
+  EXPECT_FALSE(keeps(Enabled(), Cut::kInput));
+}
+
 // A history and the products of one layer that has it.
 struct Delayed {
   explicit Delayed(Cut cut = Cut::kOutput, const Float8HistoryOptions& history_options = {})

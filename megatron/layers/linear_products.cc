@@ -21,13 +21,24 @@ Tensor Part(const Tensor& amax_2, int64_t operand) {
   return amax_2.empty() ? Tensor() : amax_2.Slice(0, operand, operand + 1);
 }
 
+// Two forms of a tensor with one scale have the same.
+void ShareScale(ops::Float8Matrix* form, const ops::Float8Matrix& other) {
+  if (form->scaling == Float8Scaling::kTensor) form->inverse_scales = other.inverse_scales;
+}
+
 }  // namespace
 
-LinearProducts::LinearProducts(const Float8Options& options, Cut cut, const std::string& name)
-    : options_(options), cut_(cut) {
+LinearProducts::LinearProducts(const Float8Options& options, Cut cut, const std::string& name,
+                               bool keep_codes)
+    : options_(options), cut_(cut), keep_codes_(keep_codes && !reads_dy()) {
   const bool delayed = options.enabled && options.recipe == Float8Recipe::kDelayed;
   history_ = delayed ? CHECK_NOTNULL(options.history) : nullptr;
   if (delayed) index_ = history_->Add(name);
+}
+
+// The rows that a rank keeps of x under sequence parallelism take no more memory than codes of all.
+bool LinearProducts::keeps_codes(const LayerContext& ctx) const {
+  return keep_codes_ && ctx.training && !(cut_ == Cut::kOutput && ctx.sequence_parallel);
 }
 
 ops::Float8Matrix LinearProducts::Allocate(Arena* arena, Operand operand, const Tensor& x_RC,
@@ -84,13 +95,6 @@ void LinearProducts::Quantize(const LayerContext& ctx, Operand operand, const Te
   ops::QuantizeAndMeasure(ctx.stream, x_RC, amax_1, out, seen);
 }
 
-ops::Float8Matrix LinearProducts::Measured(const LayerContext& ctx, Operand operand,
-                                           const Tensor& x_RC, const Saved& saved) const {
-  const ops::Float8Matrix out = Allocate(ctx.scratch, operand, x_RC, Form::kAsItIs);
-  Quantize(ctx, operand, x_RC, Part(saved.amax_2, operand), /*measures=*/ctx.training, out, {});
-  return out;
-}
-
 ops::Float8Matrix LinearProducts::Transposed(const LayerContext& ctx, Operand operand,
                                              const Tensor& x_RC, const Saved& saved) const {
   const ops::Float8Matrix out = Allocate(ctx.scratch, operand, x_RC, Form::kTransposed);
@@ -103,8 +107,16 @@ void LinearProducts::Forward(const LayerContext& ctx, const Tensor& x_TI, const 
   if (!options_.enabled) return ops::LinearForward(ctx.stream, x_TI, w_OI, bias_O, y_TO);
   Arena::Scope scope(ctx.scratch);
   saved->amax_2 = AmaxOfInputs(ctx, x_TI, w_OI);
-  const ops::Float8Matrix x_TI8 = Measured(ctx, kInput, x_TI, *saved);
-  ops::Float8Product(ctx.stream, x_TI8, Measured(ctx, kWeight, w_OI, *saved), bias_O, y_TO);
+  ops::Float8Matrix x8 = Allocate(ctx.scratch, kInput, x_TI, Form::kAsItIs);
+  saved->x_IT = {};
+  if (keeps_codes(ctx)) {
+    saved->x_IT = Allocate(ctx.saved, kInput, x_TI, Form::kTransposed);
+    ShareScale(&x8, saved->x_IT);
+  }
+  const ops::Float8Matrix w8 = Allocate(ctx.scratch, kWeight, w_OI, Form::kAsItIs);
+  Quantize(ctx, kInput, x_TI, Part(saved->amax_2, kInput), ctx.training, x8, saved->x_IT);
+  Quantize(ctx, kWeight, w_OI, Part(saved->amax_2, kWeight), ctx.training, w8, {});
+  ops::Float8Product(ctx.stream, x8, w8, bias_O, y_TO);
 }
 
 void LinearProducts::Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved* saved) const {
@@ -118,8 +130,7 @@ void LinearProducts::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
   Arena::Scope scope(ctx.scratch);
   const Tensor amax = AmaxOfGradient(ctx, dy_TO);
   ops::Float8Matrix dy = Allocate(ctx.scratch, kGradient, dy_TO, Form::kAsItIs);
-  // With one scale, both forms have the same.
-  if (!reads_dy() && !blockwise()) dy.inverse_scales = saved->dy_OT.inverse_scales;
+  if (!reads_dy()) ShareScale(&dy, saved->dy_OT);
   Quantize(ctx, kGradient, dy_TO, amax, /*measures=*/true, dy, saved->dy_OT);
   ops::Float8Product(ctx.stream, dy, Transposed(ctx, kWeight, w_OI, *saved), Tensor(), dx_TI);
 }
@@ -129,7 +140,9 @@ void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO
                                     const Saved& saved) const {
   if (reads_dy()) return ops::LinearBackwardWeight(ctx.stream, dy_TO, x_TI, dw_OI, dbias_O);
   Arena::Scope scope(ctx.scratch);
-  ops::AddFloat8Product(ctx.stream, saved.dy_OT, Transposed(ctx, kInput, x_TI, saved), dw_OI);
+  const bool kept = !saved.x_IT.codes.empty();
+  const ops::Float8Matrix x_IT = kept ? saved.x_IT : Transposed(ctx, kInput, x_TI, saved);
+  ops::AddFloat8Product(ctx.stream, saved.dy_OT, x_IT, dw_OI);
   if (!dbias_O.empty()) ops::BiasBackward(ctx.stream, dy_TO, dbias_O);
 }
 

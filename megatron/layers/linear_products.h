@@ -29,14 +29,19 @@ class LinearProducts {
 
   struct Saved {
     Tensor amax_2;  // what the scales of x and of the weight are made of; none with kBlockwise
-    ops::Float8Matrix dy_OT;  // for the weight's gradient
+    ops::Float8Matrix x_IT, dy_OT;  // for the weight's gradient; x only where codes are kept
   };
 
-  // `name` is that of the weight; Float8History knows the layer by it.
-  LinearProducts(const Float8Options& options, Cut cut, const std::string& name);
+  // `name` is that of the weight; Float8History knows the layer by it. With `keep_codes`, forward
+  // keeps the codes of x for BackwardWeight, where it needs no more of x than those.
+  LinearProducts(const Float8Options& options, Cut cut, const std::string& name,
+                 bool keep_codes = false);
 
   // Returns whether BackwardWeight reads dy for more than a bias's gradient.
   bool reads_dy() const { return !(options_.enabled && options_.weight_gradient); }
+
+  // Returns whether x need not outlive Forward; BackwardWeight then does not read it.
+  bool keeps_codes(const LayerContext& ctx) const;
 
   // The products of ops/linear.h. What `saved` gets lies in ctx.saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
@@ -73,14 +78,13 @@ class LinearProducts {
   void Quantize(const LayerContext& ctx, Operand operand, const Tensor& x_RC, const Tensor& amax_1,
                 bool measures, const ops::Float8Matrix& as_it_is,
                 const ops::Float8Matrix& transposed) const;
-  // Return a form in ctx.scratch.
-  ops::Float8Matrix Measured(const LayerContext& ctx, Operand operand, const Tensor& x_RC,
-                             const Saved& saved) const;
+  // Returns the transposed form in ctx.scratch.
   ops::Float8Matrix Transposed(const LayerContext& ctx, Operand operand, const Tensor& x_RC,
                                const Saved& saved) const;
 
   Float8Options options_;
   Cut cut_;
+  bool keep_codes_;
   Float8History* history_;  // null: scales are not made of earlier steps
   int64_t index_ = 0;       // the layer's number in the history
 };

@@ -38,10 +38,12 @@ struct LinearOptions {
   bool sequence_parallel = false;  // whether a row layer's bias meets this rank's rows only
   float init_std = 0.02f;
   Float8Options float8;
+  // Whether codes of the input are kept for backward, where that is done in FP8, and not the input.
+  bool keep_codes = false;
 };
 
 struct LinearSaved {
-  // A column layer's x as it came, not gathered.
+  // A column layer's x as it came, not gathered. Empty where codes are kept in its place.
   Tensor x_TI;
   // A column layer's dy as it came. A row layer's dy of all tokens, or where ctx.defers() as it
   // came.
@@ -56,6 +58,8 @@ class ColumnParallelLinear {
  public:
   ColumnParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group);
 
+  // Returns whether x need not outlive Forward.
+  bool keeps_codes(const LayerContext& ctx) const { return products_.keeps_codes(ctx); }
   int64_t output_size() const { return weight_.sharding.local_shape.numel() / input_size_; }
 
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
@@ -86,6 +90,8 @@ class ColumnParallelLinear {
 class RowParallelLinear {
  public:
   RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group);
+
+  bool keeps_codes(const LayerContext& ctx) const { return products_.keeps_codes(ctx); }
 
   // Writes y without the bias, which the caller fuses into what follows: see bias() and
   // bias_gradient().
