@@ -10,7 +10,7 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kOperands = 3;
+constexpr int64_t kOperands = 3, kWeight = 1;
 
 }  // namespace
 
@@ -38,6 +38,12 @@ Float8History::Layer Float8History::layer(int64_t index) const {
   return {amax_L3_.Select(0, index), seen_L3_.Select(0, index)};
 }
 
+Tensor Float8History::AmaxOfWeight(const std::string& name) const {
+  const auto found = std::find(names_.begin(), names_.end(), name);
+  if (!known_ || found == names_.end()) return Tensor();
+  return amax_L3_.Select(0, found - names_.begin()).Slice(0, kWeight, kWeight + 1);
+}
+
 std::vector<Float8History::Named> Float8History::Tensors() const {
   std::vector<Named> tensors;
   for (size_t i = 0; i < names_.size(); ++i)
@@ -63,15 +69,17 @@ float* Float8History::HistoryOf(int64_t layer) const {
   return history_LH3_.data<float>() + layer * options_.length * kOperands;
 }
 
-void Float8History::Record(const Stream& stream) {
+void Float8History::Record(const Stream& stream, const std::map<std::string, float>& weights) {
   if (empty() || stream.is_meta()) return;
   host_seen_.Finish();
   for (int64_t layer = 0; layer < history_LH3_.dim(0); ++layer) {
     const float* const seen = host_seen_.host().data<float>() + layer * kOperands;
     float* const history = HistoryOf(layer);
-    float added[kOperands];
+    float added[kOperands] = {seen[0], seen[1], seen[2]};
+    const auto weight = weights.find(names_[static_cast<size_t>(layer)]);
+    if (weight != weights.end()) added[kWeight] = weight->second;
     for (int64_t i = 0; i < kOperands; ++i)
-      added[i] = seen[i] > 0 && std::isfinite(seen[i]) ? seen[i] : history[i];
+      added[i] = added[i] > 0 && std::isfinite(added[i]) ? added[i] : history[i];
     std::copy_backward(history, history + (options_.length - 1) * kOperands,
                        history + options_.length * kOperands);
     std::copy_n(added, kOperands, history);

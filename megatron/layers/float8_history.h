@@ -15,6 +15,7 @@
 #define MEGATRON_LAYERS_FLOAT8_HISTORY_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ class Float8History {
   // moment.
   bool known() const { return known_; }
   Layer layer(int64_t index) const;
+  // Returns what the scale of a weight is made of (fp32 [1]); empty where that is not known.
+  Tensor AmaxOfWeight(const std::string& name) const;
 
   // The tensors that are to be saved, or loaded before Restored() is called.
   std::vector<Named> Tensors() const;
@@ -62,7 +65,9 @@ class Float8History {
   // `groups` together are all ranks that have parts of the operands. The host has the result when
   // it has waited for the stream.
   void StartReduce(absl::Span<const ProcessGroup> groups, const Stream& stream) const;
-  void Record(const Stream& stream);
+  // `weights`: the largest magnitudes of weights that this rank may not have whole, by name; they
+  // count in place of those of the passes.
+  void Record(const Stream& stream, const std::map<std::string, float>& weights = {});
 
  private:
   float* HistoryOf(int64_t layer) const;

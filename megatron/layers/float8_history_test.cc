@@ -74,6 +74,18 @@ TEST_F(Float8HistoryTest, StepsThatWereNotAppliedAndMagnitudesThatAreNoneChangeN
   EXPECT_EQ(Amax(history), (Values{1, 2, 4}));
 }
 
+TEST_F(Float8HistoryTest, AWeightsMagnitudeMayComeFromElsewhere) {
+  Float8History history = Make({});
+  EXPECT_TRUE(history.AmaxOfWeight("a.weight").empty());
+  history.StartStep(stream_);
+  for (int i = 0; i < 3; ++i) history.layer(0).seen_3.data<float>()[i] = 4;
+  history.StartReduce({}, stream_);
+  history.Record(stream_, {{"a.weight", 7}, {"c.weight", 9}});
+  EXPECT_EQ(Amax(history), (Values{4, 7, 4}));
+  EXPECT_EQ(*history.AmaxOfWeight("a.weight").data<float>(), 7);
+  EXPECT_TRUE(history.AmaxOfWeight("c.weight").empty());
+}
+
 TEST_F(Float8HistoryTest, WhatWasSavedGoesOnWithTheSameScales) {
   Float8History history = Make({3, false, 1}), other = Make({3, false, 1});
   EXPECT_EQ(history.Tensors()[1].name, "b.weight");

@@ -4,6 +4,8 @@
 #define MEGATRON_LAYERS_FLOAT8_OPTIONS_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "megatron/tensor/float8_format.h"
 
@@ -32,6 +34,8 @@ struct Float8Options {
   int64_t first_layers_without = 0, last_layers_without = 0;
   bool power_of_two_scales = true;  // with kBlockwise
   Float8HistoryOptions history_options;
+  // Where set, layers append the names of the weights that their products quantize.
+  std::vector<std::string>* weights = nullptr;
   // The history of the stage that has the layers; it outlives them. Set with kDelayed.
   Float8History* history = nullptr;
 };

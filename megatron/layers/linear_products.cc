@@ -34,6 +34,7 @@ LinearProducts::LinearProducts(const Float8Options& options, Cut cut, const std:
   const bool delayed = options.enabled && options.recipe == Float8Recipe::kDelayed;
   history_ = delayed ? CHECK_NOTNULL(options.history) : nullptr;
   if (delayed) index_ = history_->Add(name);
+  if (options.enabled && options.weights != nullptr) options.weights->push_back(name);
 }
 
 // The rows that a rank keeps of x under sequence parallelism take no more memory than codes of all.

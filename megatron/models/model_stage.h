@@ -93,6 +93,8 @@ class ModelStage : public Stage {
   RouterState& router_state() { return router_state_; }
   // What the scales of FP8 products are made of; empty unless they are delayed.
   Float8History& float8_history() { return float8_history_; }
+  // The names of the weights that FP8 products quantize.
+  const std::vector<std::string>& float8_weights() const { return float8_weights_; }
   // Must be called once, when the layers are there, before all else. MakeStage does it.
   void AllocateFloat8History() { float8_history_.Allocate(setup_.device, setup_.ledger); }
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
@@ -147,6 +149,7 @@ class ModelStage : public Stage {
   std::vector<MoeLayer*> moe_layers_;
   RouterState router_state_;
   Float8History float8_history_;
+  std::vector<std::string> float8_weights_;
   // The embedding of the first stage; if it is tied, the last stage has a copy of it.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied

@@ -75,6 +75,25 @@ TEST_F(PretrainFloat8Test, AStoppedRunContinuesBitForBit) {
   }
 }
 
+TEST_F(PretrainFloat8Test, WeightsGatheredAsCodesGiveTheSameBits) {
+  const std::pair<const char*, Arguments> cases[] = {
+      {"optim", Fp8("hybrid")}, {"optim_grads_params", Fp8("hybrid")}, {"optim_grads", Delayed()}};
+  for (const auto& [strategy, fp8] : cases) {
+    SCOPED_TRACE(strategy);
+    const Arguments shared = Joined(
+        fp8, {"--set=parallel.data_parallel_size=2", "--set=parallel.tensor_model_parallel_size=2",
+              "--set=parallel.use_distributed_optimizer=true",
+              absl::StrCat("--set=parallel.data_parallel_sharding_strategy=", strategy)});
+    const std::string plain = absl::StrCat("plain_", strategy),
+                      codes = absl::StrCat("codes_", strategy);
+    ASSERT_EQ(Run(Joined({SaveTo(plain)}, shared)).exit_code, kExitDone);
+    const Outcome outcome =
+        Run(Joined(shared, {SaveTo(codes), "--set=precision.fp8_param_gather=true"}));
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    ExpectEqualCheckpoints(plain, codes);
+  }
+}
+
 // Scales are those of all micro-batches, and so do not depend on their size; a checkpoint of ranks
 // that share the model is continued by one that has it all.
 TEST_F(PretrainFloat8Test, DelayedScalesDependOnNoLayout) {

@@ -154,7 +154,6 @@ constexpr FlagRow kRows[] = {
     {"fp8-interval", "", "", "", kNothing, "scales follow every step"},
     {"tp-only-amax-red", "", "", "", kRounding,
      "delayed scales are made of the largest magnitudes over all ranks"},
-    {"fp8-param-gather", "", "", "", kSpeed, "weights are sent in bf16 and rounded by each rank"},
     {"fp4-*", "", "", "", kRounding, "there are no 4-bit floats"},
     {"use-precision-aware-optimizer", "", "", "", kRounding, kFp32State},
     {"main-grads-dtype", "", "", "", kRounding, kFp32State},

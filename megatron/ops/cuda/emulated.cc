@@ -8,6 +8,7 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/float8/flat.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/float8/quantize_blocks.h"
 #include "megatron/ops/linear.h"
@@ -41,7 +42,7 @@ namespace {
                          GroupedLinearBackwardWeight, PlaceByExpert, Permute, PermuteBackward,
                          Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward,
                          AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate,
-                         LionUpdate, SumOfSquares, CountZeros>();
+                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

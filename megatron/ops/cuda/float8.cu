@@ -7,6 +7,7 @@
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/float8.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/float8/flat.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/tensor/float8.h"
 
@@ -113,6 +114,23 @@ __global__ void __launch_bounds__(kThreads) QuantizeTile(QuantizeArgs args) {
   }
 }
 
+// A run of elements may begin anywhere in memory.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    Encode(const T* x, const float* amax, float largest_code, int64_t count, uint8_t* codes) {
+  const float scale = ScaleOf(largest_code, *amax);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) codes[i] = Code(__NV_E4M3, ToFloat(x[i]) * scale);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    Decode(const uint8_t* codes, const float* amax, float largest_code, int64_t count, T* x) {
+  const float inverse = 1 / ScaleOf(largest_code, *amax);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) x[i] = FromFloat<T>(ValueOfE4M3(codes[i]) * inverse);
+}
+
 // Raises *largest, unless it is null, to the largest magnitude.
 void LaunchQuantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
                     const Float8Tensor& out, float* largest) {
@@ -175,6 +193,30 @@ void QuantizeAndMeasure(const Stream& stream, const Tensor& x_RC, const Tensor& 
   LaunchQuantize(stream, x_RC, amax_1, out, largest_1.data<float>());
 }
 
+void EncodeFloat8(const Stream& stream, const Tensor& x_N, const Tensor& amax_1,
+                  const Tensor& codes_N) {
+  const int64_t count = x_N.numel();
+  if (count == 0) return;
+  WithType(x_N.dtype(), [&](auto* type) {
+    Encode<<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(
+        As(type, x_N), amax_1.data<float>(), Float8Max(Float8Format::kE4M3), count,
+        codes_N.data<uint8_t>());
+  });
+  CheckLaunched("codes of a run");
+}
+
+void DecodeFloat8(const Stream& stream, const Tensor& codes_N, const Tensor& amax_1,
+                  const Tensor& x_N) {
+  const int64_t count = x_N.numel();
+  if (count == 0) return;
+  WithType(x_N.dtype(), [&](auto* type) {
+    Decode<<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(
+        codes_N.data<uint8_t>(), amax_1.data<float>(), Float8Max(Float8Format::kE4M3), count,
+        As(type, x_N));
+  });
+  CheckLaunched("values of a run");
+}
+
 void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias_O) {
   AddColumnSums(stream, dy_TO, dbias_O);
 }
@@ -182,6 +224,8 @@ void BiasBackward(const Stream& stream, const Tensor& dy_TO, const Tensor& dbias
 MEGATRON_CUDA_KERNEL(AbsMax);
 MEGATRON_CUDA_KERNEL(Quantize);
 MEGATRON_CUDA_KERNEL(QuantizeAndMeasure);
+MEGATRON_CUDA_KERNEL(EncodeFloat8);
+MEGATRON_CUDA_KERNEL(DecodeFloat8);
 MEGATRON_CUDA_KERNEL(BiasBackward);
 
 }  // namespace megatron::ops::cuda

@@ -27,6 +27,14 @@ __device__ inline uint8_t Code(__nv_fp8_interpretation_t format, float x) {
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, format);
 }
 
+__device__ inline float ValueOfE4M3(uint8_t code) {
+  const int magnitude = code & 0x7f, exponent = magnitude >> 3, fraction = magnitude & 7;
+  if (magnitude == 0x7f) return nanf("");
+  const float value = exponent == 0 ? ldexpf(static_cast<float>(fraction), -9)
+                                    : ldexpf(static_cast<float>(8 + fraction), exponent - 10);
+  return (code & 0x80) != 0 ? -value : value;
+}
+
 }  // namespace megatron::ops::cuda
 
 #endif  // MEGATRON_OPS_CUDA_FLOAT8_CUH_

@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cuda/agreement.h"
+#include "megatron/ops/float8/flat.h"
 #include "megatron/ops/float8/product.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/float8/quantize_blocks.h"
@@ -113,6 +114,15 @@ TEST_P(Float8KernelsTest, CodesAndScalesOfPartsAreTheSameInBothForms) {
       }
     }
   }
+}
+
+TEST_P(Float8KernelsTest, RunsOfElementsAreTheSame) {
+  HostTensor x = HostTensor::Normal({1001}, GetParam(), 1), amax = HostTensor::Of({1}, kF32, {1.7}),
+             codes({1001}, kCodes), decoded({1001}, GetParam());
+  ExpectAgreement({&x, &amax, &codes, &decoded}, 0, [](const Stream& stream, At at) {
+    EncodeFloat8(stream, at[0].Slice(0, 1, 1001), at[1], at[2].Slice(0, 1, 1001));
+    DecodeFloat8(stream, at[2], at[1], at[3]);
+  });
 }
 
 TEST_P(Float8KernelsTest, BiasGradients) {

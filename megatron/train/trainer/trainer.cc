@@ -82,6 +82,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       trainer->data_parallel_,
       DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
                            trainer->buffers_.get(), stream, ledger));
+  const Float8History* const history = &trainer->stage_->float8_history();
+  trainer->data_parallel_->SetFloat8Weights(
+      {trainer->stage_->float8_weights(),
+       [history](const std::string& name) { return history->AmaxOfWeight(name); }},
+      ledger);
   return trainer;
 }
 
@@ -394,13 +399,13 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   const TraceSpan update_span(stream_, TimeCategory::kOptimizer, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
   if (report.update.applied) {
+    // Weights that are sent as codes have the scales of the next step.
+    stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
     const TraceSpan span(stream_, TimeCategory::kDataParallel, "share weights");
     data_parallel_->ShareWeights();
   }
-  if (report.update.applied) {
+  if (report.update.applied)
     stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
-    stage_->float8_history().Record(stream_);
-  }
   if (options_.log_num_zeros_in_grad)
     report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);

@@ -110,6 +110,10 @@ void CheckFloat8(ConfigChecker& check) {
   }
   CheckSizes(check);
   if (precision.fp8_recipe() == config::Fp8Recipe::blockwise) CheckBlocks(check);
+  if (precision.fp8_param_gather() && precision.fp8_recipe() == config::Fp8Recipe::blockwise) {
+    check.Error("precision.fp8_param_gather",
+                absl::StrCat("is not available with ", check.Named(kRecipe)));
+  }
   CheckEnds(check);
 }
 
