@@ -1,75 +1,139 @@
 #include "megatron/layers/linear_products.h"
 
+#include "glog/logging.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/float8/product.h"
 #include "megatron/ops/float8/quantize.h"
+#include "megatron/ops/float8/quantize_blocks.h"
 
 namespace megatron {
 namespace {
 
 constexpr Float8Format kOperandFormat = Float8Format::kE4M3;  // the format of x and of weights
 
-Tensor AllocateScale(Arena* arena) { return arena->Allocate(DType::kFloat32, {1}, "fp8 scales"); }
-Tensor AllocateCodes(Arena* arena, int64_t rows, int64_t columns) {
-  return arena->Allocate(DType::kUInt8, {rows, columns}, "fp8 codes");
-}
-Tensor AllocateTransposed(Arena* arena, const Tensor& x_RC) {
-  return AllocateCodes(arena, x_RC.dim(1), ops::Float8Padded(x_RC.dim(0)));
+Tensor AllocateScales(Arena* arena, const Shape& shape) {
+  return arena->Allocate(DType::kFloat32, shape, "fp8 scales");
 }
 
-// Room in ctx.scratch for products that sum over x's columns and over its rows.
-ops::Float8Matrix Quantized(const LayerContext& ctx, const Tensor& x_RC, const Tensor& amax_1) {
-  const ops::Float8Tensor out = {kOperandFormat,
-                                 AllocateCodes(ctx.scratch, x_RC.dim(0), x_RC.dim(1)), Tensor(),
-                                 AllocateScale(ctx.scratch)};
-  ops::Quantize(ctx.stream, x_RC, amax_1, out);
-  return out.AsItIs();
+// The part of amax_2 that belongs to an operand; nothing of nothing.
+Tensor Part(const Tensor& amax_2, int64_t operand) {
+  return amax_2.empty() ? Tensor() : amax_2.Slice(0, operand, operand + 1);
 }
-ops::Float8Matrix QuantizedTransposed(const LayerContext& ctx, const Tensor& x_RC,
-                                      const Tensor& amax_1) {
-  const ops::Float8Tensor out = {kOperandFormat, Tensor(), AllocateTransposed(ctx.scratch, x_RC),
-                                 AllocateScale(ctx.scratch)};
-  ops::Quantize(ctx.stream, x_RC, amax_1, out);
-  return out.Transposed();
+
+// Two forms of a tensor with one scale have the same.
+void ShareScale(ops::Float8Matrix* form, const ops::Float8Matrix& other) {
+  if (form->scaling == Float8Scaling::kTensor) form->inverse_scales = other.inverse_scales;
 }
 
 }  // namespace
+
+LinearProducts::LinearProducts(const Float8Options& options, Cut cut, const std::string& name,
+                               bool keep_codes)
+    : options_(options), cut_(cut), keep_codes_(keep_codes && !reads_dy()) {
+  const bool delayed = options.enabled && options.recipe == Float8Recipe::kDelayed;
+  history_ = delayed ? CHECK_NOTNULL(options.history) : nullptr;
+  if (delayed) index_ = history_->Add(name);
+  if (options.enabled && options.weights != nullptr) options.weights->push_back(name);
+}
+
+// The rows that a rank keeps of x under sequence parallelism take no more memory than codes of all.
+bool LinearProducts::keeps_codes(const LayerContext& ctx) const {
+  return keep_codes_ && ctx.training && !(cut_ == Cut::kOutput && ctx.sequence_parallel);
+}
+
+ops::Float8Matrix LinearProducts::Allocate(Arena* arena, Operand operand, const Tensor& x_RC,
+                                           Form form) const {
+  const bool as_it_is = form == Form::kAsItIs;
+  const int64_t rows = as_it_is ? x_RC.dim(0) : x_RC.dim(1);
+  const int64_t columns = as_it_is ? x_RC.dim(1) : ops::Float8Padded(x_RC.dim(0));
+  ops::Float8Matrix matrix;
+  matrix.format = operand == kGradient ? options_.gradient : kOperandFormat;
+  if (blockwise())
+    matrix.scaling = operand == kWeight ? Float8Scaling::kBlocks : Float8Scaling::kVectors;
+  matrix.codes = arena->Allocate(DType::kUInt8, {rows, columns}, "fp8 codes");
+  matrix.inverse_scales =
+      AllocateScales(arena, ops::Float8ScalesShape(matrix.scaling, rows, columns));
+  return matrix;
+}
+
+Tensor LinearProducts::AmaxOfInputs(const LayerContext& ctx, const Tensor& x_TI,
+                                    const Tensor& w_OI) const {
+  if (blockwise()) return Tensor();
+  if (predicts()) return history_->layer(index_).amax_3.Slice(0, kInput, kWeight + 1);
+  const Tensor amax_2 = AllocateScales(ctx.saved, {2});
+  const Tensor amax_x = Part(amax_2, kInput), amax_w = Part(amax_2, kWeight);
+  ops::AbsMax(ctx.stream, x_TI, amax_x);
+  ops::AbsMax(ctx.stream, w_OI, amax_w);
+  ctx.tensor_group.AllReduce(amax_2, ReduceOp::kMax, ctx.stream);
+  ctx.context_group.AllReduce(amax_x, ReduceOp::kMax, ctx.stream);
+  return amax_2;
+}
+
+Tensor LinearProducts::AmaxOfGradient(const LayerContext& ctx, const Tensor& dy_TO) const {
+  if (blockwise()) return Tensor();
+  if (predicts()) return history_->layer(index_).amax_3.Slice(0, kGradient, kGradient + 1);
+  const Tensor amax = AllocateScales(ctx.scratch, {1});
+  ops::AbsMax(ctx.stream, dy_TO, amax);
+  if (cut_ == Cut::kOutput) ctx.tensor_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
+  ctx.context_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
+  return amax;
+}
+
+void LinearProducts::Quantize(const LayerContext& ctx, Operand operand, const Tensor& x_RC,
+                              const Tensor& amax_1, bool measures,
+                              const ops::Float8Matrix& as_it_is,
+                              const ops::Float8Matrix& transposed) const {
+  if (blockwise()) {
+    return ops::QuantizeBlocks(ctx.stream, x_RC, options_.power_of_two_scales, as_it_is,
+                               transposed);
+  }
+  const ops::Float8Matrix& either = as_it_is.codes.empty() ? transposed : as_it_is;
+  const ops::Float8Tensor out = {either.format, as_it_is.codes, transposed.codes,
+                                 either.inverse_scales};
+  if (!measures || history_ == nullptr) return ops::Quantize(ctx.stream, x_RC, amax_1, out);
+  const Tensor seen = history_->layer(index_).seen_3.Slice(0, operand, operand + 1);
+  ops::QuantizeAndMeasure(ctx.stream, x_RC, amax_1, out, seen);
+}
+
+ops::Float8Matrix LinearProducts::Transposed(const LayerContext& ctx, Operand operand,
+                                             const Tensor& x_RC, const Saved& saved) const {
+  const ops::Float8Matrix out = Allocate(ctx.scratch, operand, x_RC, Form::kTransposed);
+  Quantize(ctx, operand, x_RC, Part(saved.amax_2, operand), /*measures=*/false, {}, out);
+  return out;
+}
 
 void LinearProducts::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
                              const Tensor& bias_O, const Tensor& y_TO, Saved* saved) const {
   if (!options_.enabled) return ops::LinearForward(ctx.stream, x_TI, w_OI, bias_O, y_TO);
   Arena::Scope scope(ctx.scratch);
-  saved->amax_2 = ctx.saved->Allocate(DType::kFloat32, {2}, "fp8 scales");
-  const Tensor amax_x = saved->amax_2.Slice(0, 0, 1), amax_w = saved->amax_2.Slice(0, 1, 2);
-  ops::AbsMax(ctx.stream, x_TI, amax_x);
-  ops::AbsMax(ctx.stream, w_OI, amax_w);
-  ctx.tensor_group.AllReduce(saved->amax_2, ReduceOp::kMax, ctx.stream);
-  ctx.context_group.AllReduce(amax_x, ReduceOp::kMax, ctx.stream);
-  ops::Float8Product(ctx.stream, Quantized(ctx, x_TI, amax_x), Quantized(ctx, w_OI, amax_w), bias_O,
-                     y_TO);
+  saved->amax_2 = AmaxOfInputs(ctx, x_TI, w_OI);
+  ops::Float8Matrix x8 = Allocate(ctx.scratch, kInput, x_TI, Form::kAsItIs);
+  saved->x_IT = {};
+  if (keeps_codes(ctx)) {
+    saved->x_IT = Allocate(ctx.saved, kInput, x_TI, Form::kTransposed);
+    ShareScale(&x8, saved->x_IT);
+  }
+  const ops::Float8Matrix w8 = Allocate(ctx.scratch, kWeight, w_OI, Form::kAsItIs);
+  Quantize(ctx, kInput, x_TI, Part(saved->amax_2, kInput), ctx.training, x8, saved->x_IT);
+  Quantize(ctx, kWeight, w_OI, Part(saved->amax_2, kWeight), ctx.training, w8, {});
+  ops::Float8Product(ctx.stream, x8, w8, bias_O, y_TO);
 }
 
 void LinearProducts::Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved* saved) const {
-  if (!options_.enabled) return;
-  saved->dy.format = options_.gradient;
-  saved->dy.inverse_scale_1 = AllocateScale(ctx.kept());
-  if (!reads_dy()) saved->dy.codes_CS = AllocateTransposed(ctx.kept(), dy_TO);
+  saved->dy_OT = {};
+  if (!reads_dy()) saved->dy_OT = Allocate(ctx.kept(), kGradient, dy_TO, Form::kTransposed);
 }
 
 void LinearProducts::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& w_OI,
                                    const Tensor& dx_TI, Saved* saved) const {
   if (!options_.enabled) return ops::LinearBackwardInput(ctx.stream, dy_TO, w_OI, dx_TI);
   Arena::Scope scope(ctx.scratch);
-  const Tensor amax = AllocateScale(ctx.scratch);
-  ops::AbsMax(ctx.stream, dy_TO, amax);
-  if (cut_ == Cut::kOutput) ctx.tensor_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
-  ctx.context_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
-  ops::Float8Tensor dy = saved->dy;
-  dy.codes_RC = AllocateCodes(ctx.scratch, dy_TO.dim(0), dy_TO.dim(1));
-  ops::Quantize(ctx.stream, dy_TO, amax, dy);
-  ops::Float8Product(ctx.stream, dy.AsItIs(),
-                     QuantizedTransposed(ctx, w_OI, saved->amax_2.Slice(0, 1, 2)), Tensor(), dx_TI);
+  const Tensor amax = AmaxOfGradient(ctx, dy_TO);
+  ops::Float8Matrix dy = Allocate(ctx.scratch, kGradient, dy_TO, Form::kAsItIs);
+  if (!reads_dy()) ShareScale(&dy, saved->dy_OT);
+  Quantize(ctx, kGradient, dy_TO, amax, /*measures=*/true, dy, saved->dy_OT);
+  ops::Float8Product(ctx.stream, dy, Transposed(ctx, kWeight, w_OI, *saved), Tensor(), dx_TI);
 }
 
 void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO,
@@ -77,8 +141,9 @@ void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO
                                     const Saved& saved) const {
   if (reads_dy()) return ops::LinearBackwardWeight(ctx.stream, dy_TO, x_TI, dw_OI, dbias_O);
   Arena::Scope scope(ctx.scratch);
-  const ops::Float8Matrix x_IT = QuantizedTransposed(ctx, x_TI, saved.amax_2.Slice(0, 0, 1));
-  ops::AddFloat8Product(ctx.stream, saved.dy.Transposed(), x_IT, dw_OI);
+  const bool kept = !saved.x_IT.codes.empty();
+  const ops::Float8Matrix x_IT = kept ? saved.x_IT : Transposed(ctx, kInput, x_TI, saved);
+  ops::AddFloat8Product(ctx.stream, saved.dy_OT, x_IT, dw_OI);
   if (!dbias_O.empty()) ops::BiasBackward(ctx.stream, dy_TO, dbias_O);
 }
 

@@ -1,15 +1,19 @@
 // The matrix products of a linear layer: in the dtype of its weight, or in 8-bit floats (*FP8*).
 //
-// For a product in FP8 both operands are quantized, each with one scale, from its largest magnitude
-// (ops/float8). Where ranks hold parts of one tensor, cut along features or by the micro-batch's
-// tokens, that is the largest of all parts: so the codes do not depend on the layout. Only the
-// operands are FP8: results, biases and their gradients, and sums of weight gradients are what they
-// are without it.
+// For a product in FP8 both operands are quantized (ops/float8). The recipe (float8_options.h) says
+// what scales are made of; where that is the tensor's own largest magnitude, and ranks hold parts of
+// the tensor, cut along features or by the micro-batch's tokens, it is the largest of all parts: so
+// the codes do not depend on the layout. Only the operands are FP8: results, biases and their
+// gradients, and sums of weight gradients are what they are without it.
 //
 // Legend: T tokens, I input features, O output features, both of this rank.
 #ifndef MEGATRON_LAYERS_LINEAR_PRODUCTS_H_
 #define MEGATRON_LAYERS_LINEAR_PRODUCTS_H_
 
+#include <cstdint>
+#include <string>
+
+#include "megatron/layers/float8_history.h"
 #include "megatron/layers/float8_options.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/ops/float8/float8_tensor.h"
@@ -24,14 +28,20 @@ class LinearProducts {
   enum class Cut { kInput, kOutput };
 
   struct Saved {
-    Tensor amax_2;         // the largest magnitudes of x and of the weight
-    ops::Float8Tensor dy;  // transposed, for the weight's gradient
+    Tensor amax_2;  // what the scales of x and of the weight are made of; none with kBlockwise
+    ops::Float8Matrix x_IT, dy_OT;  // for the weight's gradient; x only where codes are kept
   };
 
-  LinearProducts(const Float8Options& options, Cut cut) : options_(options), cut_(cut) {}
+  // `name` is that of the weight; Float8History knows the layer by it. With `keep_codes`, forward
+  // keeps the codes of x for BackwardWeight, where it needs no more of x than those.
+  LinearProducts(const Float8Options& options, Cut cut, const std::string& name,
+                 bool keep_codes = false);
 
   // Returns whether BackwardWeight reads dy for more than a bias's gradient.
   bool reads_dy() const { return !(options_.enabled && options_.weight_gradient); }
+
+  // Returns whether x need not outlive Forward; BackwardWeight then does not read it.
+  bool keeps_codes(const LayerContext& ctx) const;
 
   // The products of ops/linear.h. What `saved` gets lies in ctx.saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
@@ -53,8 +63,30 @@ class LinearProducts {
                                const Tensor& dx_TI, const Tensor& dbias_I, Saved* saved) const;
 
  private:
+  enum Operand { kInput, kWeight, kGradient };
+  enum class Form { kAsItIs, kTransposed };
+
+  bool blockwise() const { return options_.recipe == Float8Recipe::kBlockwise; }
+  // Whether scales are made of earlier steps.
+  bool predicts() const { return history_ != nullptr && history_->known(); }
+  ops::Float8Matrix Allocate(Arena* arena, Operand operand, const Tensor& x_RC, Form form) const;
+  // Return what scales are made of.
+  Tensor AmaxOfInputs(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI) const;
+  Tensor AmaxOfGradient(const LayerContext& ctx, const Tensor& dy_TO) const;
+  // Writes the codes of x in the forms that have room for them. `measures`: the history, if there
+  // is one, gets to know the operand's largest magnitude.
+  void Quantize(const LayerContext& ctx, Operand operand, const Tensor& x_RC, const Tensor& amax_1,
+                bool measures, const ops::Float8Matrix& as_it_is,
+                const ops::Float8Matrix& transposed) const;
+  // Returns the transposed form in ctx.scratch.
+  ops::Float8Matrix Transposed(const LayerContext& ctx, Operand operand, const Tensor& x_RC,
+                               const Saved& saved) const;
+
   Float8Options options_;
   Cut cut_;
+  bool keep_codes_;
+  Float8History* history_;  // null: scales are not made of earlier steps
+  int64_t index_ = 0;       // the layer's number in the history
 };
 
 }  // namespace megatron

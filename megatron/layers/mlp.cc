@@ -16,6 +16,7 @@ LinearOptions Fc1(const TransformerOptions& options, const std::string& name) {
   linear.bias = options.linear_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
+  linear.keep_codes = !options.post_norm && !options.recompute.norm && !options.recompute.mlp;
   return linear;
 }
 
@@ -28,6 +29,7 @@ LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
   linear.float8 = options.float8;
+  linear.keep_codes = !options.recompute.mlp;
   return linear;
 }
 
@@ -48,7 +50,8 @@ Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Are
   const int64_t tokens = ctx.batch->num_tokens(), width = fc1_.output_size();
   saved->pre_TI = arena->Allocate(dtype_, {tokens, width}, "mlp pre-activation");
   const Tensor activated_TI =
-      arena->Allocate(dtype_, {tokens, gated_ ? width / 2 : width}, "mlp activation");
+      (fc2_.keeps_codes(ctx) ? ctx.scratch : arena)
+          ->Allocate(dtype_, {tokens, gated_ ? width / 2 : width}, "mlp activation");
   if (gated_) {
     fc1_.Forward(ctx, x_TH, saved->pre_TI, &saved->fc1);
     ops::GateForward(ctx.stream, gate_, saved->pre_TI, activated_TI);
@@ -75,7 +78,7 @@ void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& d
   const Tensor dpre_TI = ctx.kept()->Allocate(dtype_, saved->pre_TI.shape(), "mlp gradient");
   if (gated_) {
     const Tensor dactivated_TI =
-        ctx.scratch->Allocate(dtype_, saved->fc2.x_TI.shape(), "mlp gradient");
+        ctx.scratch->Allocate(dtype_, {dpre_TI.dim(0), dpre_TI.dim(1) / 2}, "mlp gradient");
     fc2_.BackwardInput(ctx, dy_TH, dactivated_TI, &saved->fc2);
     ops::GateBackward(ctx.stream, gate_, dactivated_TI, saved->pre_TI, dpre_TI);
   } else {

@@ -26,11 +26,14 @@ class Mlp {
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
+  // Returns whether x need not outlive Forward.
+  bool keeps_codes(const LayerContext& ctx) const { return fc1_.keeps_codes(ctx); }
   const RowParallelLinear& output() const { return fc2_; }
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
-  // Writes pre and returns the activated tensor, both allocated in `arena`.
+  // Writes pre and returns the activated tensor, both allocated in `arena`, or the latter in
+  // ctx.scratch where fc2 keeps its codes.
   Tensor ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Arena* arena,
                              Saved* saved) const;
 

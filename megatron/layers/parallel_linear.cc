@@ -56,14 +56,15 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                                            const ProcessGroup& tensor_group)
     : input_size_(options.input_size),
       has_bias_(options.bias),
-      products_(options.float8, LinearProducts::Cut::kOutput),
+      products_(options.float8, LinearProducts::Cut::kOutput, options.name + ".weight",
+                options.keep_codes),
       weight_(MakeWeight(options, WithInputs(OutputSharding(options, tensor_group), input_size_))),
       bias_(MakeBias(options, OutputSharding(options, tensor_group))) {}
 
 void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                                    LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  saved->x_TI = x_TI;
+  saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
   products_.Forward(ctx, Gather(ctx, x_TI), weight_OI(), bias_O(), y_TO, &saved->products);
 }
 
@@ -71,7 +72,7 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
                                              const Tensor& x_TI, const Tensor& pre_TO,
                                              const Tensor& y_TO, LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  saved->x_TI = x_TI;
+  saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
   products_.ForwardActivation(ctx, activation, Gather(ctx, x_TI), weight_OI(), bias_O(), pre_TO,
                               y_TO, &saved->products);
 }
@@ -101,7 +102,8 @@ void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
 
 RowParallelLinear::RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group)
     : has_bias_(options.bias),
-      products_(options.float8, LinearProducts::Cut::kInput),
+      products_(options.float8, LinearProducts::Cut::kInput, options.name + ".weight",
+                options.keep_codes),
       weight_(MakeWeight(options, SplitOverTensor(Append(options.output_shape, options.input_size),
                                                   1, tensor_group.size(), tensor_group.rank()))),
       bias_(MakeBias(options,
@@ -113,7 +115,7 @@ RowParallelLinear::RowParallelLinear(const LinearOptions& options, const Process
 void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                                 LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  saved->x_TI = x_TI;
+  saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
   const Tensor summand_TO = SummandOf(ctx, y_TO);
   products_.Forward(ctx, x_TI, weight_.data, Tensor(), summand_TO, &saved->products);
   Reduce(ctx, summand_TO, y_TO);

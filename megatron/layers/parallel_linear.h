@@ -39,10 +39,12 @@ struct LinearOptions {
   bool sequence_parallel = false;  // whether a row layer's bias meets this rank's rows only
   float init_std = 0.02f;
   Float8Options float8;
+  // Whether codes of the input are kept for backward, where that is done in FP8, and not the input.
+  bool keep_codes = false;
 };
 
 struct LinearSaved {
-  // A column layer's x as it came, not gathered.
+  // A column layer's x as it came, not gathered. Empty where codes are kept in its place.
   Tensor x_TI;
   // All rows of a column layer's x, and the call that gathers them, from BackwardInput to
   // BackwardWeight where !ctx.defers().
@@ -61,6 +63,8 @@ class ColumnParallelLinear {
  public:
   ColumnParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group);
 
+  // Returns whether x need not outlive Forward.
+  bool keeps_codes(const LayerContext& ctx) const { return products_.keeps_codes(ctx); }
   int64_t output_size() const { return weight_.sharding.local_shape.numel() / input_size_; }
 
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
@@ -92,6 +96,8 @@ class ColumnParallelLinear {
 class RowParallelLinear {
  public:
   RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group);
+
+  bool keeps_codes(const LayerContext& ctx) const { return products_.keeps_codes(ctx); }
 
   // Writes y without the bias, which the caller fuses into what follows: see bias() and
   // bias_gradient().

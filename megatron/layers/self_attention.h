@@ -48,6 +48,8 @@ class SelfAttention {
                 const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
 
+  // Returns whether x need not outlive Forward.
+  bool keeps_codes(const LayerContext& ctx) const { return qkv_.keeps_codes(ctx); }
   const RowParallelLinear& output() const { return proj_; }
   void AppendParameters(std::vector<Parameter*>* out);
 

@@ -95,7 +95,8 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
   const Shape& shape = x_TH.shape();
   Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
 
-  const Tensor normed_TH = norm_arena->Allocate(dtype_, shape, "norm output");
+  const Tensor normed_TH = (attention_.keeps_codes(ctx) ? ctx.scratch : norm_arena)
+                               ->Allocate(dtype_, shape, "norm output");
   if (below.branch_TH.empty()) {
     attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
   } else {
@@ -118,7 +119,8 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
     site = DropoutSite::kCrossAttentionOutput;
   }
   const Tensor sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
-  const Tensor mlp_input_TH = norm_arena->Allocate(dtype_, shape, "norm output");
+  const Tensor mlp_input_TH = (mlp_ && mlp_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
+                                  ->Allocate(dtype_, shape, "norm output");
   mlp_norm_.ForwardResidual(ctx, Dropout(ctx, site), branch_TH, bias_H, residual_TH, sum_TH,
                             mlp_input_TH, &saved->mlp_norm);
   if (mlp_) mlp_->Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);

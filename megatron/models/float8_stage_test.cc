@@ -125,6 +125,23 @@ TEST(Float8StageTest, RecomputationGivesTheSameBits) {
   }
 }
 
+// Forward keeps a byte, and not four, of each input of QKV, fc1 and fc2, and a few scales.
+TEST(Float8StageTest, ForwardKeepsCodesAndNotInputs) {
+  const ModelOptions options = Models()[0];
+  HostBatch batch = RandomBatch({32, 16}, options.vocab_size, 2);
+  const auto kept = [&](const ModelOptions& of) {
+    return MeasureStage(of, 1, batch.View()).slots[0].bytes;
+  };
+  const TransformerOptions& transformer = options.transformer;
+  const int64_t inputs = 2 * transformer.hidden_size + transformer.ffn_hidden_size;
+  const int64_t saving = 3 * 48 * inputs * transformer.num_layers;
+  const int64_t scales = 12 * Buffer::kAlignment * transformer.num_layers;
+  EXPECT_LE(kept(options), kept(Without(options)) - saving + scales);
+  ModelOptions recomputing = options;
+  recomputing.transformer.recompute = {false, true, true};
+  EXPECT_LT(kept(recomputing), kept(options));
+}
+
 // They differ by roundings of fp32 alone, which take an element to another code now and then.
 TEST(Float8StageTest, TensorParallelRanksComputeWhatOneRankComputes) {
   for (const ModelOptions& model : Models()) {

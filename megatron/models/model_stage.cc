@@ -8,7 +8,13 @@ namespace megatron {
 
 ModelStage::ModelStage(const ModelOptions& options, const Measures& measures,
                        const StageSetup& setup)
-    : options_(options), measures_(measures), setup_(setup) {
+    : options_(options),
+      measures_(measures),
+      setup_(setup),
+      float8_history_(options.transformer.float8.history_options) {
+  Float8Options& float8 = options_.transformer.float8;
+  float8.weights = &float8_weights_;
+  if (float8.recipe == Float8Recipe::kDelayed) float8.history = &float8_history_;
   const int64_t layers = options.num_encoder_layers + options.transformer.num_layers;
   StagePlacement& placement = setup_.placement;
   const int parts = placement.stages * placement.chunks;

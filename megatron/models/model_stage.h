@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "megatron/comm/process_group.h"
+#include "megatron/layers/float8_history.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/micro_batch.h"
 #include "megatron/layers/moe/expert_groups.h"
@@ -90,6 +91,12 @@ class ModelStage : public Stage {
   const Tensor& loss_sums() const { return loss_sums_; }
   // Returns the state of the routers; it has none where no layer here has experts.
   RouterState& router_state() { return router_state_; }
+  // What the scales of FP8 products are made of; empty unless they are delayed.
+  Float8History& float8_history() { return float8_history_; }
+  // The names of the weights that FP8 products quantize.
+  const std::vector<std::string>& float8_weights() const { return float8_weights_; }
+  // Must be called once, when the layers are there, before all else. MakeStage does it.
+  void AllocateFloat8History() { float8_history_.Allocate(setup_.device, setup_.ledger); }
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
 
  protected:
@@ -105,6 +112,7 @@ class ModelStage : public Stage {
   // Gives `layers`, the stage's layers that have experts in order, what their routers keep.
   void SetExperts(const std::vector<MoeLayer*>& layers);
 
+  // The options, with the stage's history of FP8.
   const ModelOptions& options() const { return options_; }
   const ProcessGroup& tensor_group() const { return setup_.tensor_group; }
   TokenEmbedding* embedding() const {
@@ -140,6 +148,8 @@ class ModelStage : public Stage {
   StageSetup setup_;
   std::vector<MoeLayer*> moe_layers_;
   RouterState router_state_;
+  Float8History float8_history_;
+  std::vector<std::string> float8_weights_;
   // The embedding of the first stage; if it is tied, the last stage has a copy of it.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied

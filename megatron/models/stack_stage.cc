@@ -10,8 +10,8 @@ StackStage::StackStage(const ModelOptions& options, const Measures& measures,
   std::vector<MoeLayer*> experts;
   for (int c = 0; c < setup.placement.chunks; ++c) {
     const Part part = PartOf(c);
-    const LayerStackOptions stack = {options.transformer, options.layer_recompute, part.begin,
-                                     part.end - part.begin};
+    const LayerStackOptions stack = {this->options().transformer, options.layer_recompute,
+                                     part.begin, part.end - part.begin};
     Chunk chunk;
     chunk.first = part.first;
     chunk.last = part.last;

@@ -124,9 +124,23 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
     const FlatRange range = {begin, begin + bucket->range.size()};
     const Tensor whole = shards_weights() ? Cut(bucket_group.weights.tensor, range)
                                           : buffers_->Weights(*bucket, bucket->range);
-    GroupOf(groups, *bucket).AllGather(buffers_->Weights(*bucket, bucket->shard), whole, stream);
+    const ProcessGroup& group = GroupOf(groups, *bucket);
+    if (float8_gather_ != nullptr && float8_gather_->measured() && group.size() > 1) {
+      float8_gather_->Gather(*bucket, whole, group, stream);
+    } else {
+      group.AllGather(buffers_->Weights(*bucket, bucket->shard), whole, stream);
+    }
     begin = range.end;
   }
+}
+
+void DataParallel::SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger) {
+  if (options_.float8_param_gather && buffers_->shards(DataSharding::kStates))
+    float8_gather_ = std::make_unique<Float8Gather>(weights, buffers_, ledger);
+}
+
+std::map<std::string, float> DataParallel::LargestFloat8Weights() const {
+  return float8_gather_ == nullptr ? std::map<std::string, float>() : float8_gather_->Largest();
 }
 
 void DataParallel::StartStep(int64_t micro_batches) {
@@ -287,6 +301,8 @@ void DataParallel::ShareWeights() {
     if (range.size() > 0)
       groups_.tied_embedding.Broadcast(buffers_->Weights(bucket, range), /*root=*/0, stream_);
   }
+  if (sharded && float8_gather_ != nullptr)
+    float8_gather_->Measure({groups_.tensor, groups_.data_context}, stream_);
   if (!sharded || shards_weights()) {
     CHECK(weights_pool_.empty());
     return;

@@ -24,13 +24,16 @@
 #define MEGATRON_OPTIM_DATA_PARALLEL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/overlap/comm_lane.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/optim/block_pool.h"
+#include "megatron/optim/float8_gather.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/tensor/weight_blocks.h"
 
@@ -41,6 +44,9 @@ struct DataParallelOptions {
   bool overlap_param_gather = false;
   // Gradients are rounded to bf16, summed in fp32, and the sums are rounded to bf16.
   bool grad_reduce_in_bf16 = false;
+  // Weights of which FP8 products need only codes are gathered as codes (float8_gather.h), where
+  // weights are gathered at all.
+  bool float8_param_gather = false;
 };
 
 // The most bytes of gathered weights and of whole gradients that exist at a time.
@@ -63,6 +69,11 @@ class DataParallel : public WeightBlocks {
   // data-parallel and context ranks, over the axes in which a parameter is `partial`, and over the
   // copies of tied weights. The other gradients on this rank are undefined then.
   void FinalizeGradients();
+  // Says which weights float8_param_gather concerns. It is called once, before the first step.
+  void SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger);
+  // Returns the largest magnitudes of those weights when they were last sent, by name; none where
+  // weights are not sent as codes.
+  std::map<std::string, float> LargestFloat8Weights() const;
   // Sends updated weights to the other ranks that store them: to copies of tied weights, and to the
   // other data-parallel ranks where states are sharded and weights are not.
   void ShareWeights();
@@ -134,6 +145,7 @@ class DataParallel : public WeightBlocks {
   Stream stream_;
   std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
+  std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are
   int64_t micro_batches_ = 0;
   std::vector<InFlight> reductions_;  // sorted by the order in which they started
   std::unique_ptr<CommLane> lane_;    // last, since it uses the others until it has ended

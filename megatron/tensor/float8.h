@@ -32,6 +32,9 @@ uint8_t FloatToFloat8(Float8Format format, float value);
 // It is 1 where amax is 0 or not finite, and never infinite.
 float Float8Scale(Float8Format format, float amax);
 
+// The largest power of two that is not above `scale`, a positive normal number.
+float Float8PowerOfTwoBelow(float scale);
+
 // Implementation details follow.
 
 namespace float8_internal {
@@ -80,6 +83,10 @@ inline float Float8Scale(Float8Format format, float amax) {
   if (!(amax > 0) || !std::isfinite(amax)) return 1;
   const float scale = Float8Max(format) / amax;
   return std::isfinite(scale) ? scale : std::numeric_limits<float>::max();
+}
+
+inline float Float8PowerOfTwoBelow(float scale) {
+  return float8_internal::FromBits(float8_internal::Bits(scale) & 0xff800000u);
 }
 
 }  // namespace megatron

@@ -30,8 +30,6 @@ constexpr char kMessages[] = "messages are sent in the way that docs/communicati
 constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
 constexpr char kOffload[] = "nothing is moved to the host: the run needs more memory on its GPUs";
 constexpr char kFp32State[] = "gradients, master weights and moments are fp32 always";
-constexpr char kDelayedScaling[] =
-    "it belongs to delayed scaling; scales here are those of the moment (tensorwise)";
 constexpr char kFp32[] = "it is computed in fp32 always";
 constexpr char kExpertMessages[] = "tokens reach their experts by one all-to-all";
 constexpr char kNoGenerator[] =
@@ -151,18 +149,11 @@ constexpr FlagRow kRows[] = {
     {"moe-router-dtype", "fp32", "", "", kNothing, kFp32},
     {"moe-router-dtype", "", "", "", kRounding, kFp32},
     {"disable-bf16-reduced-precision-matmul", "", "", "", kNothing, "products are summed in fp32"},
-    {"fp8-recipe", "delayed", "", "", kRounding,
-     "scales are those of the moment (fp8_recipe: tensorwise), not of earlier steps"},
-    {"fp8-recipe", "mxfp8", "", "", kRounding,
-     "a tensor has one scale (fp8_recipe: tensorwise), not one for each block"},
-    {"fp8-recipe", "blockwise", "", "", kRounding,
-     "a tensor has one scale (fp8_recipe: tensorwise), not one for each block"},
-    {"fp8-margin", "", "", "", kRounding, kDelayedScaling},
-    {"fp8-interval", "", "", "", kRounding, kDelayedScaling},
-    {"fp8-amax-history-len", "", "", "", kRounding, kDelayedScaling},
-    {"fp8-amax-compute-algo", "", "", "", kRounding, kDelayedScaling},
-    {"tp-only-amax-red", "", "", "", kRounding, kDelayedScaling},
-    {"fp8-param-gather", "", "", "", kSpeed, "weights are sent in bf16 and rounded by each rank"},
+    {"fp8-recipe", "mxfp8", "precision.fp8_recipe", "tensorwise", kRounding,
+     "a tensor has one scale, not one for each 32 numbers"},
+    {"fp8-interval", "", "", "", kNothing, "scales follow every step"},
+    {"tp-only-amax-red", "", "", "", kRounding,
+     "delayed scales are made of the largest magnitudes over all ranks"},
     {"fp4-*", "", "", "", kRounding, "there are no 4-bit floats"},
     {"use-precision-aware-optimizer", "", "", "", kRounding, kFp32State},
     {"main-grads-dtype", "", "", "", kRounding, kFp32State},
@@ -467,6 +458,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.ranks_as",
     "parallel.stuck_rank_timeout_seconds",
     "parallel.sum_in_rank_order",
+    "precision.fp8_power_of_two_scales",
     "system.attention_plan_file",
     "system.device",
     "system.fuse_bias_gradients",
@@ -542,6 +534,7 @@ absl::Span<const DefaultRow> DefaultRows() {
        "BertWordPieceLowerCase", "ByteLevel"},
       {"data.data_sharding", "true", "true", "true", "false"},
       {"model.moe_router_load_balancing_type", "aux_loss", "aux_loss", "aux_loss", "seq_aux_loss"},
+      {"precision.fp8_recipe", "delayed", "delayed", "delayed", "tensorwise"},
   };
   return kDefaults;
 }

@@ -616,11 +616,6 @@ class Translator {
       Find(Effect::kDefault, "", "--data-cache-path",
            "the order of samples is computed in memory; Megatron writes it beside the data");
     }
-    if (config.precision().fp8_format() != config::Fp8Format::none &&
-        Given("fp8-recipe") == nullptr) {
-      Find(Effect::kDefault, "", "--fp8-recipe",
-           "it is tensorwise; Megatron's default, delayed, is not there, and rounds otherwise");
-    }
   }
 
   // The report.

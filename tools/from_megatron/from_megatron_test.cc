@@ -529,8 +529,7 @@ TEST(FlagTableTest, EveryDefaultThatDiffersIsInTheTable) {
     EXPECT_TRUE(defaults.emplace(words[0], words[1]).second) << line;
   }
   std::set<std::string> in_table = {"parallel.ddp_bucket_size",  // these two are read by code
-                                    "parallel.data_parallel_sharding_strategy",
-                                    "precision.fp8_recipe"};  // named, as it is not available
+                                    "parallel.data_parallel_sharding_strategy"};
   for (const DefaultRow& row : DefaultRows()) in_table.emplace(row.path);
   const config::PretrainConfig empty;
   for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {

@@ -8,7 +8,9 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/float8/flat.h"
 #include "megatron/ops/float8/quantize.h"
+#include "megatron/ops/float8/quantize_blocks.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/permute.h"
@@ -22,14 +24,13 @@
 namespace megatron::ops::cuda {
 namespace {
 
-[[maybe_unused]] const bool in_graphs =
-    EmulateInGraphs<ActivationForward, ActivationBackward, GateForward, GateBackward,
-                    AttentionForward, AttentionBackward, BiasBackward, CrossEntropyStatistics,
-                    RescaleSum, CrossEntropyLoss, CrossEntropyHits, CrossEntropyBackward,
-                    BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero, EmbeddingForward,
-                    EmbeddingBackward, AbsMax, Quantize, LinearForward, LinearActivationForward,
-                    LinearBackwardInput, LinearActivationBackwardInput, LinearBackwardWeight,
-                    NormForward, ResidualNormForward, NormBackward, Rope, WeightedSum>();
+[[maybe_unused]] const bool in_graphs = EmulateInGraphs<
+    ActivationForward, ActivationBackward, GateForward, GateBackward, AttentionForward,
+    AttentionBackward, BiasBackward, CrossEntropyStatistics, RescaleSum, CrossEntropyLoss,
+    CrossEntropyHits, CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero,
+    EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
+    LinearForward, LinearActivationForward, LinearBackwardInput, LinearActivationBackwardInput,
+    LinearBackwardWeight, NormForward, ResidualNormForward, NormBackward, Rope, WeightedSum>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =
@@ -41,7 +42,7 @@ namespace {
                          GroupedLinearBackwardWeight, PlaceByExpert, Permute, PermuteBackward,
                          Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward,
                          AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate,
-                         LionUpdate, SumOfSquares, CountZeros>();
+                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

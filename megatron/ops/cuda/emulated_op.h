@@ -53,7 +53,7 @@ inline NormTensors View(const NormTensors& tensors) {
 }
 
 inline Float8Matrix View(const Float8Matrix& matrix) {
-  return {matrix.format, View(matrix.codes), View(matrix.inverse_scale_1)};
+  return {matrix.format, View(matrix.codes), View(matrix.inverse_scales), matrix.scaling};
 }
 
 inline Float8Tensor View(const Float8Tensor& tensor) {
@@ -127,7 +127,7 @@ class OperandText {
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN); }
   void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }
   void Add(const NormTensors& x) { AddAll(x.gamma_H, x.beta_H, x.mean_T, x.rstd_T); }
-  void Add(const Float8Matrix& x) { AddAll(x.format, x.codes, x.inverse_scale_1); }
+  void Add(const Float8Matrix& x) { AddAll(x.format, x.codes, x.inverse_scales, x.scaling); }
   void Add(const Float8Tensor& x) { AddAll(x.format, x.codes_RC, x.codes_CS, x.inverse_scale_1); }
   void Add(const VocabRange& x) { AddAll(x.first_column, x.vocab_size); }
 

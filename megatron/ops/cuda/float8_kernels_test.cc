@@ -4,8 +4,10 @@
 #include "gtest/gtest.h"
 #include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cuda/agreement.h"
+#include "megatron/ops/float8/flat.h"
 #include "megatron/ops/float8/product.h"
 #include "megatron/ops/float8/quantize.h"
+#include "megatron/ops/float8/quantize_blocks.h"
 #include "megatron/ops/tolerances.h"
 
 namespace megatron::ops {
@@ -75,6 +77,52 @@ TEST_F(AgreementTest, CodesOfEveryBf16AreTheSame) {
       });
     }
   }
+}
+
+TEST_P(Float8KernelsTest, MeasuringRaisesTheMaximum) {
+  for (const Shape& shape : {Shape{1, 16}, Shape{150, 208}}) {
+    HostTensor x = HostTensor::Normal(shape, GetParam(), 1), amax = HostTensor::Of({1}, kF32, {3}),
+               inverse({1}, kF32), codes(shape, kCodes),
+               transposed({shape[1], Float8Padded(shape[0])}, kCodes),
+               low = HostTensor::Of({1}, kF32, {0.01}), high = HostTensor::Of({1}, kF32, {100});
+    ExpectAgreement(
+        {&x, &amax, &inverse, &codes, &transposed, &low, &high}, 0,
+        [](const Stream& stream, At at) {
+          for (int i : {5, 6}) {
+            QuantizeAndMeasure(stream, at[0], at[1], {kE5M2, at[3], at[4], at[2]}, at[i]);
+          }
+        });
+  }
+}
+
+TEST_P(Float8KernelsTest, CodesAndScalesOfPartsAreTheSameInBothForms) {
+  for (Float8Scaling scaling : {Float8Scaling::kVectors, Float8Scaling::kBlocks}) {
+    for (const Shape& shape : {Shape{1, 16}, Shape{37, 144}, Shape{128, 128}, Shape{260, 400}}) {
+      const Shape across = {shape[1], Float8Padded(shape[0])};
+      HostTensor x = HostTensor::Normal(shape, GetParam(), 1), codes(shape, kCodes),
+                 transposed(across, kCodes),
+                 scales(Float8ScalesShape(scaling, shape[0], shape[1]), kF32),
+                 scales_across(Float8ScalesShape(scaling, across[0], across[1]), kF32);
+      for (bool power_of_two : {false, true}) {
+        const Float8Format format = power_of_two ? kE4M3 : kE5M2;
+        ExpectAgreement({&x, &codes, &transposed, &scales, &scales_across}, 0,
+                        [&](const Stream& stream, At at) {
+                          QuantizeBlocks(stream, at[0], power_of_two,
+                                         {format, at[1], at[3], scaling},
+                                         {format, at[2], at[4], scaling});
+                        });
+      }
+    }
+  }
+}
+
+TEST_P(Float8KernelsTest, RunsOfElementsAreTheSame) {
+  HostTensor x = HostTensor::Normal({1001}, GetParam(), 1), amax = HostTensor::Of({1}, kF32, {1.7}),
+             codes({1001}, kCodes), decoded({1001}, GetParam());
+  ExpectAgreement({&x, &amax, &codes, &decoded}, 0, [](const Stream& stream, At at) {
+    EncodeFloat8(stream, at[0].Slice(0, 1, 1001), at[1], at[2].Slice(0, 1, 1001));
+    DecodeFloat8(stream, at[2], at[1], at[3]);
+  });
 }
 
 TEST_P(Float8KernelsTest, BiasGradients) {

@@ -13,9 +13,12 @@
 namespace megatron::ops {
 namespace {
 
+bool HasOneScale(const Float8Matrix& matrix) { return matrix.scaling == Float8Scaling::kTensor; }
+
 void CheckMatrix(const Stream& stream, const Float8Matrix& matrix, int64_t rows, int64_t columns) {
   CheckContiguous(stream, matrix.codes, DType::kUInt8, {rows, columns});
-  CheckContiguous(stream, matrix.inverse_scale_1, DType::kFloat32, {1});
+  CheckContiguous(stream, matrix.inverse_scales, DType::kFloat32,
+                  Float8ScalesShape(matrix.scaling, rows, columns));
 }
 
 void CheckProduct(const Stream& stream, const Float8Matrix& a, const Float8Matrix& b,
@@ -23,6 +26,7 @@ void CheckProduct(const Stream& stream, const Float8Matrix& a, const Float8Matri
   const int64_t m = c.dim(0), n = c.dim(1), k = a.codes.dim(1);
   CHECK(n % kFloat8Alignment == 0 && k % kFloat8Alignment == 0) << n << " " << k;
   CHECK(a.format == Float8Format::kE4M3 || b.format == Float8Format::kE4M3);
+  CHECK_EQ(HasOneScale(a), HasOneScale(b));
   CheckMatrix(stream, a, m, k);
   CheckMatrix(stream, b, n, k);
   CheckContiguous(stream, c, c.dtype(), {m, n});
@@ -69,8 +73,64 @@ void Run(const Stream& stream, const Float8Matrix& a, const Float8Matrix& b, Gem
   gemm.dtype = DTypeOf<T>::value;
   gemm.a = {values, gemm.k, 1};
   gemm.b = {values + count_a, 1, gemm.k};
-  gemm.scale = *a.inverse_scale_1.data<float>() * *b.inverse_scale_1.data<float>();
+  gemm.scale = *a.inverse_scales.data<float>() * *b.inverse_scales.data<float>();
   RunGemm(stream.pool(), gemm);
+}
+
+// Writes the values of the codes with the scales of their parts.
+void DecodeParts(const Stream& stream, const Float8Matrix& matrix, float* values) {
+  std::array<float, 256> value_of;
+  for (size_t code = 0; code < value_of.size(); ++code)
+    value_of[code] = Float8ToFloat(matrix.format, static_cast<uint8_t>(code));
+  const int64_t columns = matrix.codes.dim(1), pitch = matrix.inverse_scales.dim(1);
+  const bool vectors = matrix.scaling == Float8Scaling::kVectors;
+  const auto* const codes = matrix.codes.data<uint8_t>();
+  const float* const scales = matrix.inverse_scales.data<float>();
+  ParallelElements(stream.pool(), matrix.codes.dim(0), 1, [&](int64_t begin, int64_t count) {
+    for (int64_t r = begin; r < begin + count; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const int64_t block = c / kFloat8Block;
+        const float scale =
+            vectors ? scales[block * pitch + r] : scales[r / kFloat8Block * pitch + block];
+        values[r * columns + c] = value_of[codes[r * columns + c]] * scale;
+      }
+    }
+  });
+}
+
+// c = sums + bias.
+template <typename T>
+void Round(const Stream& stream, const float* sums, const Tensor& bias_N, const Tensor& c_MN) {
+  const int64_t columns = c_MN.dim(1);
+  const T* const bias = bias_N.empty() ? nullptr : bias_N.data<T>();
+  T* const c = c_MN.data<T>();
+  ParallelElements(stream.pool(), c_MN.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
+    for (int64_t i = begin; i < begin + count; ++i)
+      c[i] = FromFloat<T>(sums[i] + (bias == nullptr ? 0 : ToFloat(bias[i % columns])));
+  });
+}
+
+// Runs the product of matrices that have scales for parts.
+void RunParts(const Stream& stream, const Float8Matrix& a, const Float8Matrix& b,
+              const Tensor& bias_N, const Tensor& c_MN, Gemm gemm) {
+  gemm.k = a.codes.dim(1);
+  const int64_t count_a = gemm.m * gemm.k, count_b = gemm.n * gemm.k;
+  const bool rounds = c_MN.dtype() != DType::kFloat32;
+  float* const values =
+      Workspace(WorkspaceKind::kShared, count_a + count_b + (rounds ? c_MN.numel() : 0));
+  DecodeParts(stream, a, values);
+  DecodeParts(stream, b, values + count_a);
+  gemm.a = {values, gemm.k, 1};
+  gemm.b = {values + count_a, 1, gemm.k};
+  float* const sums = values + count_a + count_b;
+  if (rounds) {
+    gemm.c.data = sums;
+  } else {
+    gemm.bias = bias_N.raw();
+  }
+  RunGemm(stream.pool(), gemm);
+  if (c_MN.dtype() == DType::kBFloat16) Round<BFloat16>(stream, sums, bias_N, c_MN);
+  if (c_MN.dtype() == DType::kFloat16) Round<Float16>(stream, sums, bias_N, c_MN);
 }
 
 Gemm ResultIn(const Tensor& c_MN) {
@@ -91,6 +151,7 @@ void Float8Product(const Stream& stream, const Float8Matrix& a_MK, const Float8M
   if (RunsOnCuda(stream)) return OnCuda<Float8Product>(stream, a_MK, b_NK, bias_N, c_MN);
   if (!RunsOnCpu(stream)) return;
   Gemm gemm = ResultIn(c_MN);
+  if (!HasOneScale(a_MK)) return RunParts(stream, a_MK, b_NK, bias_N, c_MN, gemm);
   gemm.bias = bias_N.raw();
   switch (c_MN.dtype()) {
     case DType::kBFloat16:
@@ -110,6 +171,7 @@ void AddFloat8Product(const Stream& stream, const Float8Matrix& a_MK, const Floa
   if (!RunsOnCpu(stream)) return;
   Gemm gemm = ResultIn(c_MN);
   gemm.epilogue = GemmEpilogue::kAccumulate;
+  if (!HasOneScale(a_MK)) return RunParts(stream, a_MK, b_NK, Tensor(), c_MN, gemm);
   Run<BFloat16>(stream, a_MK, b_NK, gemm);
 }
 

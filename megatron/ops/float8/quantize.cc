@@ -52,14 +52,8 @@ void QuantizeRows(const T* x, const Float8Tensor& out, int64_t rows, int64_t col
   }
 }
 
-}  // namespace
-
-void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1) {
-  CheckFloating(x_RC);
-  CheckContiguous(stream, x_RC, x_RC.dtype(), x_RC.shape());
-  CheckContiguous(stream, amax_1, DType::kFloat32, {1});
-  if (RunsOnCuda(stream)) return OnCuda<AbsMax>(stream, x_RC, amax_1);
-  if (!RunsOnCpu(stream)) return;
+// Returns the largest |x|, ignoring NaN; 0 if there are no elements.
+float LargestOf(const Stream& stream, const Tensor& x_RC) {
   const int64_t pieces = (x_RC.numel() + kElementGrain - 1) / kElementGrain;
   float* const largest = Workspace(WorkspaceKind::kShared, pieces);
   WithElements(x_RC, [&](const auto* x) {
@@ -75,11 +69,11 @@ void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1) {
       }
     });
   });
-  *amax_1.data<float>() = pieces == 0 ? 0 : *std::max_element(largest, largest + pieces);
+  return pieces == 0 ? 0 : *std::max_element(largest, largest + pieces);
 }
 
-void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
-              const Float8Tensor& out) {
+void CheckQuantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+                   const Float8Tensor& out) {
   CheckFloating(x_RC);
   const int64_t rows = x_RC.dim(0), columns = x_RC.dim(1);
   CHECK_EQ(columns % kFloat8Alignment, 0) << x_RC;
@@ -88,8 +82,11 @@ void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
   CheckForm(stream, out.codes_RC, {rows, columns});
   CheckForm(stream, out.codes_CS, {columns, Float8Padded(rows)});
   CheckContiguous(stream, out.inverse_scale_1, DType::kFloat32, {1});
-  if (RunsOnCuda(stream)) return OnCuda<Quantize>(stream, x_RC, amax_1, out);
-  if (!RunsOnCpu(stream)) return;
+}
+
+void QuantizeOnCpu(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+                   const Float8Tensor& out) {
+  const int64_t rows = x_RC.dim(0), columns = x_RC.dim(1);
   const float scale = Float8Scale(out.format, *amax_1.data<float>());
   *out.inverse_scale_1.data<float>() = 1 / scale;
   WithElements(x_RC, [&](const auto* x) {
@@ -99,6 +96,34 @@ void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
                          QuantizeRows(x, out, rows, columns, scale, r, r + kRowsAtOnce);
                      });
   });
+}
+
+}  // namespace
+
+void AbsMax(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1) {
+  CheckFloating(x_RC);
+  CheckContiguous(stream, x_RC, x_RC.dtype(), x_RC.shape());
+  CheckContiguous(stream, amax_1, DType::kFloat32, {1});
+  if (RunsOnCuda(stream)) return OnCuda<AbsMax>(stream, x_RC, amax_1);
+  if (RunsOnCpu(stream)) *amax_1.data<float>() = LargestOf(stream, x_RC);
+}
+
+void Quantize(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+              const Float8Tensor& out) {
+  CheckQuantize(stream, x_RC, amax_1, out);
+  if (RunsOnCuda(stream)) return OnCuda<Quantize>(stream, x_RC, amax_1, out);
+  if (RunsOnCpu(stream)) QuantizeOnCpu(stream, x_RC, amax_1, out);
+}
+
+void QuantizeAndMeasure(const Stream& stream, const Tensor& x_RC, const Tensor& amax_1,
+                        const Float8Tensor& out, const Tensor& largest_1) {
+  CheckQuantize(stream, x_RC, amax_1, out);
+  CheckContiguous(stream, largest_1, DType::kFloat32, {1});
+  if (RunsOnCuda(stream)) return OnCuda<QuantizeAndMeasure>(stream, x_RC, amax_1, out, largest_1);
+  if (!RunsOnCpu(stream)) return;
+  float* const largest = largest_1.data<float>();
+  *largest = std::max(*largest, LargestOf(stream, x_RC));
+  QuantizeOnCpu(stream, x_RC, amax_1, out);
 }
 
 }  // namespace megatron::ops

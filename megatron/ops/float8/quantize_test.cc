@@ -146,6 +146,22 @@ TEST_F(QuantizeTest, NonFiniteElementsBecomeNanAndDoNotChangeOthers) {
   }
 }
 
+TEST_F(QuantizeTest, MeasuringRaisesTheMaximumAndGivesTheSameCodes) {
+  HostTensor x = HostTensor::Normal({37, 48}, DType::kBFloat16, 1);
+  x.Set(40, -9);
+  const HostTensor amax = HostTensor::Of({1}, DType::kFloat32, {3}), codes({37, 48}, DType::kUInt8),
+                   again({37, 48}, DType::kUInt8), inverse({1}, DType::kFloat32);
+  HostTensor largest = HostTensor::Of({1}, DType::kFloat32, {2});
+  Quantize(stream_, x, amax, {Float8Format::kE4M3, codes, Tensor(), inverse});
+  QuantizeAndMeasure(stream_, x, amax, {Float8Format::kE4M3, again, Tensor(), inverse}, largest);
+  EXPECT_EQ(again.Bytes(), codes.Bytes());
+  EXPECT_EQ(largest.Get(0), 9);
+  EXPECT_EQ(inverse.Get(0), 1 / (448.0f / 3));
+  largest.Set(0, 12);
+  QuantizeAndMeasure(stream_, x, amax, {Float8Format::kE4M3, again, Tensor(), inverse}, largest);
+  EXPECT_EQ(largest.Get(0), 12);
+}
+
 TEST_F(QuantizeTest, ZerosStayZeros) {
   const HostTensor x({16, 16}, DType::kBFloat16), amax({1}, DType::kFloat32),
       codes = HostTensor({16, 16}, DType::kUInt8), inverse({1}, DType::kFloat32);

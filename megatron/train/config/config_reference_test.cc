@@ -48,7 +48,8 @@ TEST(ExplainFieldTest, PrintsWhatTheValuesOfAnEnumerationMean) {
 }
 
 TEST(ExplainFieldTest, LeavesOutValuesThatAreNotAvailable) {
-  EXPECT_THAT(ExplainField("fp8_recipe"), IsOkAndHolds(HasSubstr("  takes one of tensorwise\n")));
+  EXPECT_THAT(ExplainField("fp8_recipe"),
+              IsOkAndHolds(HasSubstr("  takes one of tensorwise, delayed, blockwise\n")));
 }
 
 TEST(ExplainFieldTest, ListsTheFieldsOfAMessage) {

@@ -30,6 +30,11 @@ static_assert(static_cast<int>(GemmEpilogue::kBias) == GemmPlanFile::BIAS &&
                   static_cast<int>(GemmEpilogue::kBiasGradient) == GemmPlanFile::BIAS_GRADIENT,
               "renumbered");
 
+static_assert(static_cast<int>(Float8Scaling::kTensor) == GemmPlanFile::TENSOR &&
+                  static_cast<int>(Float8Scaling::kVectors) == GemmPlanFile::VECTORS &&
+                  static_cast<int>(Float8Scaling::kBlocks) == GemmPlanFile::BLOCKS,
+              "renumbered");
+
 absl::StatusOr<Gemm> ToGemm(const GemmPlanFile::Product& product) {
   Gemm gemm;
   gemm.m = product.m();
@@ -44,6 +49,8 @@ absl::StatusOr<Gemm> ToGemm(const GemmPlanFile::Product& product) {
     return absl::InvalidArgumentError(absl::StrCat("no formats: a_format: \"", product.a_format(),
                                                    "\" b_format: \"", product.b_format(), "\""));
   }
+  gemm.a_scaling = static_cast<Float8Scaling>(product.a_scaling());
+  gemm.b_scaling = static_cast<Float8Scaling>(product.b_scaling());
   gemm.transpose_a = product.transpose_a();
   gemm.transpose_b = product.transpose_b();
   gemm.lda = product.lda();
@@ -65,6 +72,10 @@ void FromGemm(const Gemm& gemm, GemmPlanFile::Product* product) {
   if (gemm.in == DType::kUInt8) {
     product->set_a_format(Name(gemm.a_format));
     product->set_b_format(Name(gemm.b_format));
+    if (gemm.a_scaling != Float8Scaling::kTensor)
+      product->set_a_scaling(static_cast<GemmPlanFile::Scaling>(gemm.a_scaling));
+    if (gemm.b_scaling != Float8Scaling::kTensor)
+      product->set_b_scaling(static_cast<GemmPlanFile::Scaling>(gemm.b_scaling));
   }
   if (gemm.transpose_a) product->set_transpose_a(true);
   if (gemm.transpose_b) product->set_transpose_b(true);

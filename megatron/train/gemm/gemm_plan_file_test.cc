@@ -13,6 +13,7 @@ namespace {
 using ops::cuda::Gemm;
 using ops::cuda::GemmPlan;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 GemmPlan PlanOf(const std::string& gpu, int64_t m) {
   GemmPlan plan;
@@ -64,9 +65,15 @@ TEST(GemmPlanFileTest, PlansOfFloat8NameTheFormats) {
   plan.gemm.b_format = Float8Format::kE5M2;
   const std::string text = GemmPlansText({plan});
   EXPECT_THAT(text, HasSubstr("a_format: \"e4m3\""));
+  EXPECT_THAT(text, Not(HasSubstr("scaling")));
   const auto read = ParseGemmPlans(text);
   ASSERT_TRUE(read.ok()) << read.status();
   ExpectEqual(read->at(0), plan);
+  plan.gemm.a_scaling = Float8Scaling::kBlocks;
+  plan.gemm.b_scaling = Float8Scaling::kVectors;
+  const auto parts = ParseGemmPlans(GemmPlansText({plan}));
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  ExpectEqual(parts->at(0), plan);
   plan.gemm.a_format = Float8Format::kE5M2;
   EXPECT_FALSE(read->at(0).gemm == plan.gemm);
 }

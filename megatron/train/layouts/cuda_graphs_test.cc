@@ -93,6 +93,19 @@ TEST_F(CudaGraphsTest, HalfPrecisionTrainsTheSame) {
   ExpectSameWithGraphs(options, {}, source_);
 }
 
+// The first step of delayed scales has those of the moment, and is not captured.
+TEST_F(CudaGraphsTest, EveryRecipeOfFloat8TrainsTheSame) {
+  for (const Float8Recipe recipe :
+       {Float8Recipe::kTensorwise, Float8Recipe::kDelayed, Float8Recipe::kBlockwise}) {
+    TrainerOptions options = Options(SmallLlama());
+    options.model.transformer.dtype = DType::kBFloat16;
+    options.model.transformer.ffn_hidden_size = 64;
+    options.model.transformer.float8.enabled = true;
+    options.model.transformer.float8.recipe = recipe;
+    ExpectSameWithGraphs(options, {}, source_);
+  }
+}
+
 TEST_F(CudaGraphsTest, ALossScaleThatChangesReachesTheGraphs) {
   TrainerOptions options = Options(SmallGpt2());
   options.model.transformer.dtype = DType::kFloat16;

@@ -14,7 +14,10 @@ namespace {
 std::string DescribePrecision(const TransformerOptions& transformer) {
   const Float8Options& float8 = transformer.float8;
   if (!float8.enabled) return Name(transformer.dtype);
-  return absl::StrCat(Name(transformer.dtype), " with products in FP8, gradients in ",
+  const char* const recipe = float8.recipe == Float8Recipe::kDelayed     ? " (delayed)"
+                             : float8.recipe == Float8Recipe::kBlockwise ? " (blockwise)"
+                                                                         : "";
+  return absl::StrCat(Name(transformer.dtype), " with products in FP8", recipe, ", gradients in ",
                       Name(float8.gradient));
 }
 

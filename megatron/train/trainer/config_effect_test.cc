@@ -180,9 +180,7 @@ const std::map<std::string, Help>& Helps() {
 }
 
 // Fields that this version never reads, and never accepts for a run.
-bool IsOnlyRefused(const std::string& path) {
-  return path == "system.device" || path == "precision.fp8_recipe";
-}
+bool IsOnlyRefused(const std::string& path) { return path == "system.device"; }
 
 template <typename T>
 std::string AsText(const T& value) {
@@ -220,7 +218,9 @@ std::string Describe(const TransformerOptions& o) {
               o.causal, o.post_norm, o.relative_positions.buckets,
               o.relative_positions.max_distance, o.softmax_scale, o.float8.enabled,
               o.float8.gradient, o.float8.weight_gradient, o.float8.first_layers_without,
-              o.float8.last_layers_without);
+              o.float8.last_layers_without, o.float8.recipe, o.float8.power_of_two_scales,
+              o.float8.history_options.length, o.float8.history_options.most_recent,
+              o.float8.history_options.margin);
 }
 
 std::string Describe(const TrainerOptions& o) {
@@ -234,8 +234,9 @@ std::string Describe(const TrainerOptions& o) {
               o.model.output_bias, o.model.output_scale, o.model.logits_chunk) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
-              o.data_parallel.grad_reduce_in_bf16, o.bucket_size, o.max_generation_context,
-              o.placement.order, o.pipeline_schedule, o.microbatch_group) +
+              o.data_parallel.grad_reduce_in_bf16, o.data_parallel.float8_param_gather,
+              o.bucket_size, o.max_generation_context, o.placement.order, o.pipeline_schedule,
+              o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.optimizer.lion_beta1,
               o.optimizer.lion_beta2, o.clip_grad, o.log_params_norm, o.log_num_zeros_in_grad) +
@@ -377,8 +378,8 @@ TEST(ConfigEffectTest, EveryFieldChangesTheRunOrIsRefused) {
 TEST(ConfigEffectTest, UnsupportedFieldsAreRefusedByName) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
       {"system.device", {"system.device=cuda"}},
-      {"is not available; expects one of tensorwise",
-       {"precision.bf16=true", "precision.fp8_format=e4m3", "precision.fp8_recipe=delayed"}},
+      {"is not available; expects one of tensorwise, delayed, blockwise",
+       {"precision.bf16=true", "precision.fp8_format=e4m3", "precision.fp8_recipe=mxfp8"}},
       {"auto, flash, fused, local", {"system.attention_backend=unfused"}},
       {"p2p, a2a, allgather, a2a_p2p", {"parallel.cp_comm_type=\"a2a+p2p\""}},
       {"makes 512 ranks", {"parallel.data_parallel_size=512", "train.global_batch_size=1024"}}};

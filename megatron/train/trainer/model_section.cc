@@ -22,12 +22,29 @@ DType ModelDType(const config::PrecisionConfig& config) {
   return config.fp16() ? DType::kFloat16 : DType::kFloat32;
 }
 
+Float8Recipe ToRecipe(config::Fp8Recipe::Type recipe) {
+  switch (recipe) {
+    case config::Fp8Recipe::delayed:
+      return Float8Recipe::kDelayed;
+    case config::Fp8Recipe::blockwise:
+      return Float8Recipe::kBlockwise;
+    default:
+      return Float8Recipe::kTensorwise;
+  }
+}
+
 Float8Options ToFloat8(const config::PrecisionConfig& config) {
   Float8Options options;
   options.enabled = config.fp8_format() != config::Fp8Format::none;
   options.gradient =
       config.fp8_format() == config::Fp8Format::e4m3 ? Float8Format::kE4M3 : Float8Format::kE5M2;
+  options.recipe = ToRecipe(config.fp8_recipe());
   options.weight_gradient = config.fp8_wgrad();
+  options.power_of_two_scales = config.fp8_power_of_two_scales();
+  options.history_options.length = config.fp8_amax_history_len();
+  options.history_options.most_recent =
+      config.fp8_amax_compute_algo() == config::Fp8AmaxComputeAlgo::most_recent;
+  options.history_options.margin = static_cast<int>(config.fp8_margin());
   if (config.first_last_layers_bf16()) {
     options.first_layers_without = config.num_layers_at_start_in_bf16();
     options.last_layers_without = config.num_layers_at_end_in_bf16();

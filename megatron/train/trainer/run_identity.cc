@@ -32,6 +32,13 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
     config::PrecisionConfig* const precision = identity.mutable_precision();
     precision->set_fp8_format(config.precision().fp8_format());
     precision->set_fp8_recipe(config.precision().fp8_recipe());
+    if (config.precision().fp8_recipe() == config::Fp8Recipe::delayed) {
+      precision->set_fp8_margin(config.precision().fp8_margin());
+      precision->set_fp8_amax_history_len(config.precision().fp8_amax_history_len());
+      precision->set_fp8_amax_compute_algo(config.precision().fp8_amax_compute_algo());
+    }
+    if (config.precision().fp8_recipe() == config::Fp8Recipe::blockwise)
+      precision->set_fp8_power_of_two_scales(config.precision().fp8_power_of_two_scales());
     precision->set_fp8_wgrad(config.precision().fp8_wgrad());
     precision->set_first_last_layers_bf16(config.precision().first_last_layers_bf16());
     precision->set_num_layers_at_start_in_bf16(config.precision().num_layers_at_start_in_bf16());

@@ -84,6 +84,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       trainer->data_parallel_,
       DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
                            trainer->buffers_.get(), stream, ledger));
+  const Float8History* const history = &trainer->stage_->float8_history();
+  trainer->data_parallel_->SetFloat8Weights(
+      {trainer->stage_->float8_weights(),
+       [history](const std::string& name) { return history->AmaxOfWeight(name); }},
+      ledger);
   return trainer;
 }
 
@@ -316,7 +321,9 @@ StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode m
 
 absl::Status Trainer::RunPipeline(int64_t micro_batches) {
   const StagePlan& plan = PlanFor(micro_batches);
-  const bool graphed = graphed_stage_ != nullptr;
+  // A graph would keep the scales of the moment, which a step has as long as there are no others.
+  const Float8History& history = stage_->float8_history();
+  const bool graphed = graphed_stage_ != nullptr && (history.empty() || history.known());
   if (graphed) graphed_stage_->StartStep();
   stage_->StartStep(
       InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain));
@@ -362,6 +369,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     data_parallel_->StartStep(micro_batches);
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
     stage_->router_state().StartStep(stream_);
+    stage_->float8_history().StartStep(stream_);
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOther, "forward-backward");
@@ -374,6 +382,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     const TraceSpan span(stream_, TimeCategory::kDataParallel, "reduce gradients");
     data_parallel_->FinalizeGradients();
   }
+  stage_->float8_history().StartReduce({groups_.tensor, groups_.data_context}, stream_);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   rank_progress_->Enter(Phase::kSave);
   StepRequests requests;
@@ -392,6 +401,8 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   const TraceSpan update_span(stream_, TimeCategory::kOptimizer, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
   if (report.update.applied) {
+    // Weights that are sent as codes have the scales of the next step.
+    stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
     const TraceSpan span(stream_, TimeCategory::kDataParallel, "share weights");
     data_parallel_->ShareWeights();
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/checkpoint/names.h"
@@ -83,6 +84,42 @@ std::vector<ShardedTensor> RouterBlocks(Trainer& trainer) {
     blocks.push_back(block);
   }
   return blocks;
+}
+
+constexpr char kHistoryPrefix[] = "optimizer.state.fp8_amax_history.";
+
+// Returns the history of the operands of FP8 products, which is the same on all ranks of a stage.
+std::vector<ShardedTensor> HistoryBlocks(Trainer& trainer) {
+  std::vector<ShardedTensor> blocks;
+  for (const Float8History::Named& history : trainer.stage().float8_history().Tensors()) {
+    ShardedTensor block;
+    block.name = kHistoryPrefix + history.name;
+    block.tensor = history.tensor;
+    block.global_shape = history.tensor.shape();
+    block.offset = {0, 0};
+    block.replica = trainer.groups().tensor.rank() +
+                    trainer.groups().tensor.size() * trainer.groups().data_context.rank();
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+// A run that begins with other states of the optimizer begins with no history either.
+absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Trainer* trainer) {
+  const std::vector<ShardedTensor> blocks = HistoryBlocks(*trainer);
+  if (blocks.empty()) return absl::OkStatus();
+  const bool has = FindTensor(reader.manifest(), blocks[0].name) != nullptr;
+  if (what != Restore::kEverything || !has) {
+    LOG_IF(WARNING, trainer->groups().world.rank() == 0)
+        << reader.directory() << (has ? ": its" : ": has no")
+        << " largest magnitudes of earlier steps (precision.fp8_recipe = delayed)"
+        << (has ? " are not taken over" : "")
+        << "; the scales of the first step are those of the moment";
+    return absl::OkStatus();
+  }
+  for (const ShardedTensor& block : blocks) MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  trainer->stage().float8_history().Restored(trainer->stream());
+  return absl::OkStatus();
 }
 
 // Returns the blocks of masters to load. The model's weights are not loaded: they are the rounded
@@ -227,6 +264,9 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   for (const ShardedTensor& block : RouterBlocks(trainer)) {
     if (block.replica == 0) state.tensors.push_back(block);
   }
+  for (const ShardedTensor& block : HistoryBlocks(trainer)) {
+    if (block.replica == 0) state.tensors.push_back(block);
+  }
   const LossScalerState& scaler = trainer.scaler().state();
   state.ints = {{"iteration", progress.iteration},
                 {"consumed_train_samples", progress.consumed_train_samples},
@@ -270,6 +310,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   trainer->stage().router_state().SendTensors(trainer->stream());
   MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, MasterBlocks(*trainer, reader), trainer));
   trainer->buffers().CopyMastersToWeights(trainer->stream());
+  MEGATRON_RETURN_IF_ERROR(RestoreHistory(reader, what, trainer));
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
   if (what == Restore::kWeights) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));

@@ -2,7 +2,8 @@
 //
 // Weights have Megatron's names. Master weights are optimizer.state.fp32_param.NAME, and a state of
 // the update rule is optimizer.state.STATE.NAME, with the rule's own name for it: exp_avg and
-// exp_avg_sq for AdamW, as in Megatron, momentum_buffer for SGD.
+// exp_avg_sq for AdamW, as in Megatron, momentum_buffer for SGD. The history of FP8's delayed scales
+// is optimizer.state.fp8_amax_history.NAME for the layer whose weight is NAME.
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/ops/float8/float8_tensor.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
@@ -11,6 +12,7 @@ namespace megatron {
 namespace {
 
 constexpr char kFormat[] = "precision.fp8_format";
+constexpr char kRecipe[] = "precision.fp8_recipe";
 constexpr char kEnds[] = "precision.first_last_layers_bf16";
 constexpr char kStart[] = "precision.num_layers_at_start_in_bf16";
 constexpr char kEnd[] = "precision.num_layers_at_end_in_bf16";
@@ -46,6 +48,40 @@ void CheckSizes(ConfigChecker& check) {
     MustBeAligned(check, "model.kv_channels", (heads + 2 * groups) / ranks * model.kv_channels());
 }
 
+// Blocks of 128 features must not lie on two ranks: they would have two scales.
+void CheckBlocks(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
+  const auto check_cut = [&](absl::string_view path, int64_t features) {
+    if (features % ranks != 0 || features / ranks % kFloat8Block == 0) return;
+    check.Error(path, absl::StrCat("is cut into ", features / ranks,
+                                   " features for each of several ranks: ", check.Named(kRecipe),
+                                   " needs a multiple of ", kFloat8Block));
+  };
+  if (!check.Usable({kTensor, "model.ffn_hidden_size", "model.kv_channels",
+                     "model.num_attention_heads", "model.num_query_groups"})) {
+    return;
+  }
+  if (ranks > 1) {
+    const int64_t heads = model.num_attention_heads();
+    check_cut("model.ffn_hidden_size", model.ffn_hidden_size());
+    check_cut("model.kv_channels", heads * model.kv_channels());
+    check_cut("model.kv_channels", (heads + 2 * model.num_query_groups()) * model.kv_channels());
+  }
+  const config::SystemConfig& system = check.resolved().system();
+  if (system.has_device() ? system.device() != config::Device::cuda : CudaDeviceCount() == 0)
+    return;
+  const int64_t length = model.seq_length();
+  const int64_t context = check.resolved().parallel().context_parallel_size();
+  if (model.model_type() != config::ModelType::gpt) {
+    check.Error(kRecipe, "is available on a GPU with model.model_type: gpt alone");
+  } else if (check.Usable({"model.seq_length"}) && length % (4 * context) != 0) {
+    check.Error("model.seq_length", absl::StrCat("gives a rank ", length / context,
+                                                 " tokens of a sample: ", check.Named(kRecipe),
+                                                 " needs a multiple of 4 on a GPU"));
+  }
+}
+
 void CheckEnds(ConfigChecker& check) {
   const config::PretrainConfig& config = check.resolved();
   const config::PrecisionConfig& precision = config.precision();
@@ -73,6 +109,11 @@ void CheckFloat8(ConfigChecker& check) {
                                       check.Named("model.num_experts")));
   }
   CheckSizes(check);
+  if (precision.fp8_recipe() == config::Fp8Recipe::blockwise) CheckBlocks(check);
+  if (precision.fp8_param_gather() && precision.fp8_recipe() == config::Fp8Recipe::blockwise) {
+    check.Error("precision.fp8_param_gather",
+                absl::StrCat("is not available with ", check.Named(kRecipe)));
+  }
   CheckEnds(check);
 }
 

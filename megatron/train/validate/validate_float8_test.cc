@@ -9,9 +9,11 @@
 namespace megatron {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr char kGood[] =
@@ -38,15 +40,37 @@ TEST(ValidateFloat8Test, AcceptsWhatWorks) {
               IsEmpty());
   EXPECT_THAT(ErrorsWith({"parallel.context_parallel_size=2"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"model.model_type=bert"}), IsEmpty());
+  EXPECT_THAT(
+      ErrorsWith({"precision.fp8_recipe=delayed", "precision.fp8_margin=1",
+                  "precision.fp8_amax_history_len=1024", "precision.fp8_amax_compute_algo=max"}),
+      IsEmpty());
+  EXPECT_THAT(
+      ErrorsWith({"precision.fp8_recipe=blockwise", "precision.fp8_power_of_two_scales=false"}),
+      IsEmpty());
+  EXPECT_THAT(ErrorsWith({"precision.fp8_recipe=blockwise", "parallel.tensor_model_parallel_size=2",
+                          "model.kv_channels=128", "model.ffn_hidden_size=256"}),
+              IsEmpty());
 }
 
 TEST(ValidateFloat8Test, RefusesUnsupportedSettings) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"precision.bf16=false"}, "needs precision.bf16: true"},
       {{"precision.bf16=false", "precision.fp16=true"}, "needs precision.bf16: true"},
-      {{"precision.fp8_recipe=delayed"}, "precision.fp8_recipe = delayed"},
-      {{"precision.fp8_recipe=mxfp8"}, "is not available; expects one of tensorwise"},
-      {{"precision.fp8_recipe=blockwise"}, "is not available; expects one of tensorwise"},
+      {{"precision.fp8_recipe=mxfp8"},
+       "is not available; expects one of tensorwise, delayed, blockwise"},
+      {{"precision.fp8_param_gather=true"},
+       "has no effect with parallel.use_distributed_optimizer = false"},
+      {{"precision.fp8_param_gather=true", "parallel.use_distributed_optimizer=true",
+        "parallel.data_parallel_size=2", "precision.fp8_recipe=blockwise"},
+       "is not available with precision.fp8_recipe = blockwise"},
+      {{"precision.fp8_margin=1"}, "has no effect with precision.fp8_recipe = tensorwise"},
+      {{"precision.fp8_recipe=blockwise", "precision.fp8_amax_history_len=4"},
+       "has no effect with precision.fp8_recipe = blockwise"},
+      {{"precision.fp8_recipe=delayed", "precision.fp8_power_of_two_scales=false"},
+       "has no effect with precision.fp8_recipe = delayed"},
+      {{"precision.fp8_recipe=blockwise", "parallel.tensor_model_parallel_size=2",
+        "model.kv_channels=128", "model.ffn_hidden_size=320"},
+       "is cut into 160 features for each of several ranks"},
       {{"model.num_experts=4", "model.disable_bias_linear=true"}, "not available with experts"},
       {{"model.hidden_size=72", "model.kv_channels=16"}, "with 72 features on a rank"},
       {{"model.ffn_hidden_size=72"}, "with 72 features on a rank"},
@@ -69,8 +93,21 @@ TEST(ValidateFloat8Test, RefusesUnsupportedSettings) {
     EXPECT_THAT(ErrorsWith(overrides), ElementsAre(HasSubstr(message))) << message;
 }
 
+// A machine without a GPU refuses the device besides.
+TEST(ValidateFloat8Test, OnAGpuBlocksNeedAMultipleOfFourTokens) {
+  const ConfigOverrides base = {"system.device=cuda", "precision.fp8_recipe=blockwise"};
+  const auto errors_with = [&](const std::string& more) {
+    ConfigOverrides overrides = base;
+    overrides.push_back(more);
+    return ErrorsWith(overrides);
+  };
+  EXPECT_THAT(errors_with("model.model_type=bert"), Contains(HasSubstr("model_type: gpt alone")));
+  EXPECT_THAT(errors_with("model.seq_length=30"), Contains(HasSubstr("30 tokens of a sample")));
+  EXPECT_THAT(errors_with("model.seq_length=36"), Not(Contains(HasSubstr("tokens of a sample"))));
+}
+
 TEST(ValidateFloat8Test, ReportsAllErrorsAtOnce) {
-  EXPECT_THAT(ErrorsWith({"precision.bf16=false", "precision.fp8_recipe=delayed",
+  EXPECT_THAT(ErrorsWith({"precision.bf16=false", "precision.fp8_recipe=mxfp8",
                           "model.ffn_hidden_size=72"}),
               SizeIs(3));
 }

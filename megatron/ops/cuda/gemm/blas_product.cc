@@ -43,6 +43,17 @@ cudaDataType TypeOf(DType dtype, Float8Format format) {
   return format == Float8Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
 
+cublasLtMatmulMatrixScale_t ScaleMode(Float8Scaling scaling) {
+  switch (scaling) {
+    case Float8Scaling::kVectors:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Float8Scaling::kBlocks:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+
 cublasLtEpilogue_t EpilogueOf(const Gemm& gemm) {
   const bool vector = gemm.bias_alignment > 0;
   switch (gemm.epilogue) {
@@ -119,6 +130,8 @@ BlasProduct::Descriptions::Descriptions(const Gemm& gemm) {
   if (gemm.in == DType::kUInt8) {  // addresses as of the epilogue
     for (auto scale : {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER})
       Set(operation, scale, uintptr_t{16});
+    Set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, ScaleMode(gemm.a_scaling));
+    Set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, ScaleMode(gemm.b_scaling));
     // Sums are kept in fp32; by default Hopper's matrix units would use fewer bits.
     Set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0});
   }

@@ -10,6 +10,7 @@
 
 #include "megatron/tensor/dtype.h"
 #include "megatron/tensor/float8_format.h"
+#include "megatron/tensor/float8_scaling.h"
 
 namespace megatron::ops::cuda {
 
@@ -32,8 +33,9 @@ struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::kFloat32, out = DType::kFloat32;
   // The formats if `in` is kUInt8, which stands for 8-bit floats. Each operand then has an inverse
-  // scale.
+  // scale, or one for each part.
   Float8Format a_format = Float8Format::kE4M3, b_format = Float8Format::kE4M3;
+  Float8Scaling a_scaling = Float8Scaling::kTensor, b_scaling = Float8Scaling::kTensor;
   bool transpose_a = false, transpose_b = false;
   int64_t lda = 0, ldb = 0, ldc = 0;
   bool accumulate = false;
@@ -44,8 +46,9 @@ struct Gemm {
   int64_t bias_alignment = 0;  // alignment of the bias or the sums; 0: neither
 
   auto Key() const {
-    return std::make_tuple(m, n, k, in, out, a_format, b_format, transpose_a, transpose_b, lda, ldb,
-                           ldc, accumulate, epilogue, alignment, bias_alignment);
+    return std::make_tuple(m, n, k, in, out, a_format, b_format, a_scaling, b_scaling, transpose_a,
+                           transpose_b, lda, ldb, ldc, accumulate, epilogue, alignment,
+                           bias_alignment);
   }
   friend bool operator<(const Gemm& x, const Gemm& y) { return x.Key() < y.Key(); }
   friend bool operator==(const Gemm& x, const Gemm& y) { return x.Key() == y.Key(); }
@@ -54,7 +57,8 @@ struct Gemm {
 inline std::ostream& operator<<(std::ostream& out, const Gemm& gemm) {
   out << "product of " << gemm.m << " x " << gemm.n << " x " << gemm.k << " in ";
   if (gemm.in != DType::kUInt8) return out << Name(gemm.in);
-  return out << Name(gemm.a_format) << " and " << Name(gemm.b_format);
+  return out << Name(gemm.a_format) << " and " << Name(gemm.b_format)
+             << (gemm.a_scaling == Float8Scaling::kTensor ? "" : " with scales of parts");
 }
 
 // The configuration of an algorithm of cuBLASLt (cublasLtMatmulAlgoConfigAttributes_t).

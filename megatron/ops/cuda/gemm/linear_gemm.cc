@@ -76,12 +76,14 @@ LinearGemm Float8Gemm(const Float8Matrix& a_MK, const Float8Matrix& b_NK, const 
   gemm.out = c_MN.dtype();
   gemm.a_format = b_NK.format;
   gemm.b_format = a_MK.format;
+  gemm.a_scaling = b_NK.scaling;
+  gemm.b_scaling = a_MK.scaling;
   gemm.transpose_a = true;
   gemm.lda = gemm.ldb = gemm.k;
   gemm.ldc = gemm.m;
   GemmOperands at = {b_NK.codes.raw(), a_MK.codes.raw(), bias_N.raw(), c_MN.raw()};
-  at.a_inverse_scale = b_NK.inverse_scale_1.raw();
-  at.b_inverse_scale = a_MK.inverse_scale_1.raw();
+  at.a_inverse_scale = b_NK.inverse_scales.raw();
+  at.b_inverse_scale = a_MK.inverse_scales.raw();
   return WithAlignment(gemm, at);
 }
 

@@ -115,6 +115,11 @@ TEST_F(LinearGemmTest, AProductOfFloat8IsOneOfRowsWithRows) {
   const HostTensor x = Random({3, 32}, 5), y = Random({16, 32}, 6);
   product.operands.a = y.tensor().raw();
   product.operands.b = x.tensor().raw();
+  EXPECT_EQ(product.gemm.a_scaling, Float8Scaling::kTensor);
+  Float8Matrix parts = b_NK;
+  parts.scaling = Float8Scaling::kBlocks;
+  EXPECT_EQ(Float8Gemm(a_MK, parts, bias, c).gemm.a_scaling, Float8Scaling::kBlocks);
+  EXPECT_EQ(Float8Gemm(parts, a_MK, bias, c).gemm.b_scaling, Float8Scaling::kBlocks);
   const LinearGemm sum = Float8AddGemm(a_MK, b_NK, c);
   EXPECT_FALSE(product.gemm.accumulate);
   EXPECT_TRUE(sum.gemm.accumulate);

@@ -1,0 +1,162 @@
+#include "megatron/optim/float8_gather.h"
+
+#include <algorithm>
+#include <set>
+
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/float8/flat.h"
+#include "megatron/ops/float8/quantize.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kMessageAlignment = 16;
+
+FlatRange ShardOf(const Bucket& bucket, int64_t rank) {
+  const int64_t size = bucket.shard.size();
+  return {rank * size, (rank + 1) * size};
+}
+
+int64_t RanksOf(const Bucket& bucket) {
+  return bucket.shard.size() == 0 ? 1 : bucket.range.size() / bucket.shard.size();
+}
+
+}  // namespace
+
+Float8Gather::Float8Gather(const Float8Weights& weights, const ParameterBuffers* buffers,
+                           MemoryLedger* ledger)
+    : buffers_(buffers), predicted_(weights.predicted) {
+  const std::set<std::string> names(weights.names.begin(), weights.names.end());
+  for (const FlatParameter& flat : buffers->parameters()) {
+    if (names.count(flat.parameter->name) == 0) continue;
+    const int number = static_cast<int>(number_of_.size());
+    number_of_.emplace(flat.parameter, number);
+  }
+  const Device device = buffers->options().device;
+  const auto count = static_cast<int64_t>(number_of_.size());
+  const int64_t bytes = count * SizeOf(DType::kFloat32);
+  buffer_ = Buffer(device, 2 * bytes, "fp8 scales", ledger);
+  largest_ = buffer_.At(0, DType::kFloat32, {count});
+  amax_ = buffer_.At(bytes, DType::kFloat32, {count});
+  host_largest_ = HostMirror(largest_, "fp8 scales");
+  int64_t most = 0;
+  for (const Bucket& bucket : buffers->buckets())
+    most = std::max(most, BytesOf(bucket) * RanksOf(bucket));
+  messages_ = Buffer(device, most, "fp8 weights", ledger);
+}
+
+void Float8Gather::Measure(absl::Span<const ProcessGroup> groups, const Stream& stream) {
+  measured_ = true;
+  if (number_of_.empty()) return;
+  host_largest_.Finish();
+  ops::Zero(stream, largest_);
+  for (const FlatParameter& flat : buffers_->parameters()) {
+    const auto found = number_of_.find(flat.parameter);
+    if (found == number_of_.end()) continue;
+    const Bucket& bucket = buffers_->bucket_of(flat);
+    const FlatRange mine = Common(flat.range, bucket.shard);
+    const int number = found->second;
+    if (mine.size() > 0) {
+      ops::AbsMax(stream, buffers_->Weights(bucket, mine), largest_.Slice(0, number, number + 1));
+    }
+  }
+  for (const ProcessGroup& group : groups) group.AllReduce(largest_, ReduceOp::kMax, stream);
+  host_largest_.StartFetch(stream);
+  ops::Copy(stream, largest_, amax_);
+  if (predicted_ == nullptr) return;
+  for (const auto& [parameter, number] : number_of_) {
+    const Tensor predicted = predicted_(parameter->name);
+    if (!predicted.empty()) ops::Copy(stream, predicted, Amax(number));
+  }
+}
+
+std::map<std::string, float> Float8Gather::Largest() const {
+  std::map<std::string, float> largest;
+  if (!measured_ || host_largest_.host().raw() == nullptr) return largest;
+  host_largest_.Finish();
+  for (const auto& [parameter, number] : number_of_)
+    largest[parameter->name] = host_largest_.host().data<float>()[number];
+  return largest;
+}
+
+std::vector<Float8Gather::Run> Float8Gather::RunsOf(const Bucket& bucket,
+                                                    const FlatRange& shard) const {
+  std::vector<Run> runs;
+  const auto append = [&](const FlatRange& range, int weight) {
+    const FlatRange common = Common(range, shard);
+    if (common.size() > 0) runs.push_back({common, weight});
+  };
+  int64_t at = 0;
+  for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+    const FlatParameter& flat = buffers_->parameters()[i];
+    const auto found = number_of_.find(flat.parameter);
+    if (found == number_of_.end()) continue;
+    const FlatRange range = {flat.range.begin - bucket.range.begin,
+                             flat.range.end - bucket.range.begin};
+    append({at, range.begin}, -1);
+    append(range, found->second);
+    at = range.end;
+  }
+  append({at, bucket.range.size()}, -1);
+  return runs;
+}
+
+int64_t Float8Gather::BytesOf(const std::vector<Run>& runs, int64_t element_bytes) {
+  int64_t bytes = 0;
+  for (const Run& run : runs) bytes += run.range.size() * (run.weight < 0 ? element_bytes : 1);
+  return bytes;
+}
+
+// Ranks send messages of one size, that of the longest.
+int64_t Float8Gather::BytesOf(const Bucket& bucket) const {
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < RanksOf(bucket); ++rank) {
+    most = std::max(most, BytesOf(RunsOf(bucket, ShardOf(bucket, rank)),
+                                  SizeOf(buffers_->options().model_dtype)));
+  }
+  return (most + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
+}
+
+// Elements that are sent as they are come first in a message, so that they are aligned.
+void Float8Gather::Convert(const std::vector<Run>& runs, int64_t origin, const Tensor& elements,
+                           int64_t message, bool back, const Stream& stream) const {
+  const DType dtype = buffers_->options().model_dtype;
+  int64_t at = message;
+  for (const bool codes : {false, true}) {
+    for (const Run& run : runs) {
+      if ((run.weight >= 0) != codes) continue;
+      const int64_t size = run.range.size();
+      const Tensor part = elements.Slice(0, run.range.begin - origin, run.range.end - origin);
+      const int64_t bytes = size * (codes ? 1 : SizeOf(dtype));
+      const Tensor sent = messages_.At(at, codes ? DType::kUInt8 : dtype, {size});
+      at += bytes;
+      if (!codes) {
+        back ? ops::Copy(stream, sent, part) : ops::Copy(stream, part, sent);
+      } else if (back) {
+        ops::DecodeFloat8(stream, sent, Amax(run.weight), part);
+      } else {
+        ops::EncodeFloat8(stream, part, Amax(run.weight), sent);
+      }
+    }
+  }
+}
+
+void Float8Gather::Gather(const Bucket& bucket, const Tensor& whole, const ProcessGroup& group,
+                          const Stream& stream) const {
+  const int64_t bytes = BytesOf(bucket);
+  const Tensor all = messages_.At(0, DType::kUInt8, {bytes * group.size()});
+  const Tensor mine = all.Slice(0, group.rank() * bytes, (group.rank() + 1) * bytes);
+  const FlatRange shard = ShardOf(bucket, group.rank());
+  const Tensor weights = buffers_->Weights(bucket, bucket.shard);
+  Convert(RunsOf(bucket, shard), shard.begin, weights, group.rank() * bytes, /*back=*/false,
+          stream);
+  group.AllGather(mine, all, stream);
+  for (int64_t rank = 0; rank < group.size(); ++rank) {
+    if (rank == group.rank()) continue;
+    Convert(RunsOf(bucket, ShardOf(bucket, rank)), 0, whole, rank * bytes, /*back=*/true, stream);
+  }
+  const Tensor own = whole.Slice(0, shard.begin, shard.end);
+  if (own.raw() != weights.raw()) ops::Copy(stream, weights, own);
+}
+
+}  // namespace megatron

@@ -1,0 +1,94 @@
+#include "megatron/optim/float8_gather.h"
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/comm/thread/run_ranks.h"
+#include "megatron/ops/float8/flat.h"
+#include "megatron/ops/float8/quantize.h"
+#include "megatron/ops/host_tensor.h"
+#include "megatron/optim/test_model.h"
+
+namespace megatron {
+namespace {
+
+using ops::HostTensor;
+
+// Returns the codes of the tensor by its own largest magnitude, as a product's operand has them.
+std::vector<char> CodesOf(const Tensor& x, const Stream& stream) {
+  const HostTensor amax({1}, DType::kFloat32), codes({x.numel()}, DType::kUInt8);
+  ops::AbsMax(stream, x.Flatten(), amax);
+  ops::EncodeFloat8(stream, x.Flatten(), amax, codes);
+  return codes.Bytes();
+}
+std::vector<char> BytesOf(const Tensor& x) {
+  std::vector<char> bytes(static_cast<size_t>(x.numel() * SizeOf(x.dtype())));
+  std::memcpy(bytes.data(), x.raw(), bytes.size());
+  return bytes;
+}
+
+// Weights that shards cut, with a bias between them that is sent as it is.
+TEST(Float8GatherTest, ReceiversGetTheCodesOfTheOwnersWeights) {
+  for (int ranks : {2, 3}) {
+    for (const DataSharding sharding : {DataSharding::kStates, DataSharding::kWeights}) {
+      ASSERT_TRUE(RunRanks(ranks, [&](int rank, const ProcessGroup& world) {
+                    ThreadPool pool(1);
+                    const Stream stream = Stream::Cpu(&pool);
+                    TestModel whole({}, DType::kBFloat16), cut({}, DType::kBFloat16);
+                    for (TestModel* model : {&whole, &cut}) {
+                      model->Add("a.weight", Replicated({48, 16}));
+                      model->Add("a.bias", Replicated({50}));
+                      model->Add("b.weight", Replicated({7, 32}));
+                    }
+                    cut.buffer_options.sharding = sharding;
+                    cut.buffer_options.data = {world.size(), rank};
+                    for (TestModel* model : {&whole, &cut}) {
+                      model->Build();
+                      model->buffers->InitializeWeights(5, stream);
+                    }
+                    Float8Gather gather({{"a.weight", "b.weight", "of another stage"}, nullptr},
+                                        cut.buffers.get(), nullptr);
+                    EXPECT_FALSE(gather.measured());
+                    gather.Measure({world}, stream);
+                    EXPECT_TRUE(gather.measured());
+                    EXPECT_EQ(gather.Largest().size(), 2u);
+                    const Bucket& bucket = cut.buffers->buckets()[0];
+                    const HostTensor gathered({bucket.range.size()}, DType::kBFloat16);
+                    gather.Gather(bucket, gathered, world, stream);
+                    const Bucket& all = whole.buffers->buckets()[0];
+                    for (size_t i = 0; i < 3; ++i) {
+                      const FlatParameter& to = cut.buffers->parameters()[i];
+                      const FlatParameter& from = whole.buffers->parameters()[i];
+                      const Tensor got = gathered.tensor().Slice(0, to.range.begin, to.range.end),
+                                   want = whole.buffers->Weights(all, from.range);
+                      EXPECT_EQ(CodesOf(got, stream), CodesOf(want, stream));
+                      const FlatRange mine = Common(to.range, bucket.shard);
+                      const bool exact =
+                          to.parameter->name == "a.bias" || mine.size() == to.range.size();
+                      EXPECT_EQ(BytesOf(got) == BytesOf(want), exact) << to.parameter->name;
+                    }
+                    return world.status();
+                  }).ok());
+    }
+  }
+}
+
+TEST(Float8GatherTest, AMessageHasOneByteForEachElementOfAWeight) {
+  TestModel model({}, DType::kBFloat16);
+  model.Add("a.weight", Replicated({64, 64}));
+  model.Add("a.bias", Replicated({64}));
+  model.buffer_options.sharding = DataSharding::kStates;
+  model.buffer_options.data = {2, 0};
+  model.Build();
+  const Bucket& bucket = model.buffers->buckets()[0];
+  const Float8Gather codes({{"a.weight"}, nullptr}, model.buffers.get(), nullptr),
+      none({}, model.buffers.get(), nullptr);
+  EXPECT_EQ(none.BytesOf(bucket), 2 * bucket.shard.size());
+  EXPECT_LT(codes.BytesOf(bucket), bucket.shard.size() + 2 * 128);
+}
+
+}  // namespace
+}  // namespace megatron
