@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "absl/strings/match.h"
+#include "megatron/comm/collective.h"
 
 namespace megatron {
 namespace {
@@ -53,8 +54,11 @@ RankTimes RankTimesMeter::SinceTheStart() const {
   for (const SpanTotal& span : compute.spans) {
     const int timer = TimerOfSpan(span.name);
     if (timer >= 0 && span.group.empty()) times.timers[timer] += span.nanoseconds;
+    // The last stage broadcasts a few numbers, for which the others wait, always.
+    const bool is_broadcast = span.name == Name(Collective::kBroadcast);
     if (absl::StartsWith(span.group, "pp-"))
-      move_to_bubble(TimeCategory::kPipelineParallel, span.waiting);
+      move_to_bubble(TimeCategory::kPipelineParallel,
+                     is_broadcast ? span.nanoseconds : span.waiting);
     if (place_.stages > 1 && span.group == "world")
       move_to_bubble(TimeCategory::kWorld, span.waiting);
   }

@@ -20,8 +20,9 @@ namespace megatron {
 // Ranks send each other its bytes. Times are nanoseconds.
 struct RankTimes {
   // Every moment counts once. Of a pipeline's communication, the part that is waiting counts as
-  // kBubble: the time by which calls took longer than the fastest one of their size. With several
-  // stages so does the waiting of calls of all ranks, which end a step.
+  // kBubble: the time by which exchanges took longer than the fastest one of their size, and the
+  // broadcast of the loss. With several stages so does the waiting of calls of all ranks, which end
+  // a step.
   std::array<int64_t, kNumTimeCategories> by_category = {};
   int64_t hidden = 0;  // communication beside computing, on a thread or stream of its own
   std::array<int64_t, kNumTimers> timers = {};
