@@ -84,7 +84,10 @@ int PrintPlan(const PretrainCommand& command) {
   if (command.dry_run == DryRun::kFull) {
     report = FormatFullPlan(*loaded, *planned);
   } else {
-    const MachineMemory machine = MemoryOfThisMachine();
+    MachineMemory machine = MemoryOfThisMachine();
+    // A plan may be for another machine, with devices that this one lacks.
+    const auto here = LoadConfig(command.config, command.overrides, ConfigPurpose::kRun);
+    machine.refusal = std::string(here.status().message());
     report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)
                                               : FormatPlanScreen(*loaded, *planned, machine);
   }

@@ -87,6 +87,17 @@ TEST_F(PretrainGptTest, StepsWhoseGradientsAreNotFiniteAreCountedAtTheEnd) {
   EXPECT_FALSE(absl::StrContains(good.output, "changed no weight")) << good.output;
 }
 
+TEST_F(PretrainGptTest, TheStepThatEndsARunForItsNumbersIsRecorded) {
+  const Outcome outcome =
+      Run({"--set=precision.fp16=true", "--set=precision.loss_scale=1e12",
+           "--set=train.train_iters=60", "--set=train.eval_interval=0", SaveTo("save")});
+  EXPECT_EQ(outcome.exit_code, kExitNumeric) << outcome.output;
+  EXPECT_EQ(CountOf(ReadTextFile(Path("save/metrics.jsonl")), "\"skipped\":true"), 50);
+  // All steps since the last line were skipped.
+  EXPECT_EQ(CountOf(outcome.output, " | lm loss: "), CountOf(outcome.output, "elapsed time per"))
+      << outcome.output;
+}
+
 // The test set is the validation set here, so the losses must be the same.
 TEST_F(PretrainGptTest, AFinishedModelIsTestedBehindItsCheckpoint) {
   auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), Path("tokens"), TokenType::kU16);

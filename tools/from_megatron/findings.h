@@ -27,6 +27,9 @@ struct Finding {
 
 using Findings = std::vector<Finding>;
 
+// Returns the text for the user: the errors, then the findings, which are sorted by their effects.
+std::string FindingsReport(const Findings& findings, const std::vector<std::string>& errors);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_TOOLS_FROM_MEGATRON_FINDINGS_H_

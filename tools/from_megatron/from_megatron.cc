@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,8 +26,10 @@
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/config/config_nearest_name.h"
 #include "megatron/train/validate/validate.h"
+#include "tools/from_megatron/batch_sizes.h"
 #include "tools/from_megatron/config_builder.h"
 #include "tools/from_megatron/deepspeed_config.h"
+#include "tools/from_megatron/flag.h"
 #include "tools/from_megatron/flag_table.h"
 #include "tools/from_megatron/shell_reader.h"
 #include "tools/from_megatron/training_command.h"
@@ -34,28 +37,14 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kLongestShown = 80;
 constexpr size_t kMostErrors = 20;
 constexpr size_t kMostFlags = 2000;
-constexpr int64_t kMostSamples = int64_t{1} << 53;  // samples are computed with as doubles, too
-
-struct Flag {
-  std::string name;                 // without dashes: "lr-decay-style"
-  std::vector<std::string> values;  // the words behind it
-  std::vector<std::string> unset;   // for each value, what it needs and the script does not say
-  int line = 0;
-};
 
 // A number of samples or tokens with its flag.
 struct Amount {
   const Flag* flag = nullptr;
   int64_t samples = 0;
 };
-
-std::string Shortened(std::string text) {
-  if (text.size() > kLongestShown) text = absl::StrCat(text.substr(0, kLongestShown), "...");
-  return text;
-}
 
 class Translator {
  public:
@@ -93,12 +82,6 @@ class Translator {
 
   std::string Where(int line) const { return absl::StrCat(input_.source, ":", line); }
   std::string Where(const Flag& flag) const { return Where(flag.line); }
-
-  static std::string Shown(const Flag& flag) {
-    std::string text = absl::StrCat("--", flag.name);
-    if (!flag.values.empty()) absl::StrAppend(&text, " ", absl::StrJoin(flag.values, " "));
-    return Shortened(OneLine(text));
-  }
 
   void Find(Effect effect, const std::string& where, const std::string& subject,
             absl::string_view text) {
@@ -327,38 +310,14 @@ class Translator {
   void ApplyBatchSchedule() {
     const Flag* const schedule = Given("step-batch-size-schedule");
     if (schedule == nullptr) return;
-    std::vector<double> tokens;
-    std::vector<int64_t> sizes;
-    for (const absl::string_view entry :
-         absl::StrSplit(absl::StrJoin(schedule->values, " "), ' ', absl::SkipEmpty())) {
-      const std::pair<std::string, std::string> parts =
-          absl::StrSplit(entry, absl::MaxSplits(':', 1));
-      double from;
-      int64_t size;
-      std::string number = parts.first;
-      double unit = 1;
-      for (const auto& [suffix, value] :
-           {std::pair<const char*, double>{"K", 1e3}, {"M", 1e6}, {"B", 1e9}, {"T", 1e12}}) {
-        if (!absl::EndsWith(number, suffix)) continue;
-        number.pop_back();
-        unit = value;
-        break;
-      }
-      if (!absl::SimpleAtod(number, &from) || !absl::SimpleAtoi(parts.second, &size) ||
-          !(from >= 0 && from * unit < 1e18) || size < 1 || size > (1 << 30)) {
-        return Error(*schedule, "expects pairs of tokens and batch sizes: \"0:16 2.4B:320\"");
-      }
-      tokens.push_back(from * unit);
-      sizes.push_back(size);
-    }
-    const int64_t steps = static_cast<int64_t>(sizes.size()) - 1;
+    const std::optional<BatchSchedule> parsed =
+        ParseBatchSchedule(absl::StrJoin(schedule->values, " "));
+    if (!parsed)
+      return Error(*schedule, "expects pairs of tokens and batch sizes: \"0:16 2.4B:320\"");
+    const auto& [tokens, sizes] = *parsed;
     const double length = static_cast<double>(config_.config().model().seq_length());
-    bool is_rampup = steps >= 1 && tokens[0] == 0 && length >= 1;
-    for (int64_t i = 1; is_rampup && i <= steps; ++i) {
-      is_rampup = sizes[i] - sizes[i - 1] == sizes[1] - sizes[0] && sizes[1] > sizes[0] &&
-                  std::fabs(tokens[i] - tokens[1] * static_cast<double>(i)) <= 1e-9 * tokens[i];
-    }
-    if (!is_rampup) {
+    const size_t steps = sizes.size() - 1;
+    if (!(length >= 1) || !IsRampup(*parsed)) {
       return Find(Effect::kResults, *schedule,
                   "train.rampup_batch_size grows by equal steps after equally many samples, and "
                   "this schedule does not");
@@ -474,9 +433,10 @@ class Translator {
       batch = training.micro_batch_size() * std::max<int64_t>(data_parallel_size_, 1);
     if (batch < 1 || batch > (int64_t{1} << 40)) return;  // the validation says so
     if (train.flag != nullptr) {
-      const int64_t iterations = training.has_rampup_batch_size()
-                                     ? IterationsWithRampup(train.samples, batch)
-                                     : train.samples / batch;
+      const int64_t iterations =
+          training.has_rampup_batch_size()
+              ? IterationsWithRampup(training.rampup_batch_size(), train.samples, batch)
+              : train.samples / batch;
       Put("train.train_iters", iterations, OriginOf(*train.flag));
       Find(Effect::kSaid, *train.flag,
            absl::StrCat("it is ", FormatQuantity(iterations, "iteration")));
@@ -495,34 +455,6 @@ class Translator {
          absl::StrCat("it is ", exact ? "" : "about ", FormatQuantity(iterations, "iteration"),
                       " of ", FormatQuantity(batch, "sample")));
   }
-
-  // Counts the iterations of a run whose batches grow, as Megatron does.
-  int64_t IterationsWithRampup(int64_t samples, int64_t batch) const {
-    const config::RampupBatchSize rampup = config_.config().train().rampup_batch_size();
-    const int64_t start = rampup.start(), increment = rampup.increment();
-    const bool valid = start >= 1 && increment >= 1 && start < batch && rampup.samples() >= 1 &&
-                       rampup.samples() <= kMostSamples;
-    if (!valid) return samples / batch;  // the validation refuses the ramp-up
-    const int64_t steps = (batch - start) / increment;
-    if (steps < 1 || steps > 1000000) return samples / batch;
-    const double length = static_cast<double>(rampup.samples()) / static_cast<double>(steps);
-    int64_t consumed = 0, iterations = 0;
-    for (int64_t step = 0; step <= steps; ++step) {
-      // This size holds up to `end` samples; the last one begins behind rampup.samples().
-      const int64_t size = start + step * increment;
-      const int64_t end = std::min(
-          samples, step == steps
-                       ? rampup.samples() + 1
-                       : static_cast<int64_t>(std::ceil(length * static_cast<double>(step + 1))));
-      if (consumed >= end) continue;
-      const int64_t count = (end - consumed + size - 1) / size;
-      iterations += count;
-      consumed += count * size;
-    }
-    return iterations + std::max<int64_t>(samples - consumed, 0) / batch;
-  }
-
-  // Defaults.
 
   void ApplyDefaults() {
     for (const DefaultRow& row : DefaultRows()) {
@@ -618,8 +550,6 @@ class Translator {
     }
   }
 
-  // The report.
-
   absl::StatusOr<FromMegatronResult> Finish(FromMegatronResult result) {
     result.config = config_.config();
     std::stable_sort(findings_.begin(), findings_.end(),
@@ -628,7 +558,7 @@ class Translator {
       return finding.effect == Effect::kResults;
     });
     result.is_same_run = same && result.errors.empty();
-    result.report = Report(result.errors);
+    result.report = FindingsReport(findings_, result.errors);
     const std::string source = input_.script.empty() ? input_.deepspeed_source : input_.source;
     result.text =
         absl::StrCat("# Made from ", OneLine(source), " by from_megatron. It runs by\n#",
@@ -639,43 +569,6 @@ class Translator {
     absl::StrAppend(&result.text, "\n", config_.Text());
     result.findings = std::move(findings_);
     return result;
-  }
-
-  static absl::string_view Heading(Effect effect) {
-    switch (effect) {
-      case Effect::kResults:
-        return "It trains something else: these change what is learned, and have no counterpart";
-      case Effect::kToDo:
-        return "To do";
-      case Effect::kRounding:
-        return "Results differ by rounding";
-      case Effect::kSaid:
-        return "Said in another way";
-      case Effect::kDefault:
-        return "Left to defaults that differ";
-      case Effect::kSpeed:
-        return "No counterpart; they change time, memory or what is written";
-      case Effect::kNothing:
-        return "Nothing to do";
-    }
-    return "";
-  }
-
-  std::string Report(const std::vector<std::string>& errors) const {
-    std::string report;
-    if (!errors.empty()) {
-      report += "\nThe programs refuse it:\n";
-      for (const std::string& error : errors) absl::StrAppend(&report, "  ", OneLine(error), "\n");
-    }
-    const Finding* last = nullptr;
-    for (const Finding& finding : findings_) {
-      if (last == nullptr || last->effect != finding.effect)
-        absl::StrAppend(&report, "\n", Heading(finding.effect), ":\n");
-      absl::StrAppend(&report, "  ", finding.where.empty() ? "" : OneLine(finding.where) + ": ",
-                      OneLine(finding.subject), ": ", finding.text, "\n");
-      last = &finding;
-    }
-    return report;
   }
 
   const FromMegatronInput& input_;

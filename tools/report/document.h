@@ -41,9 +41,10 @@ struct Figure {
   std::string title;
   std::string svg;
   std::vector<LegendEntry> legend;
-  std::string caption;  // sentences that say what there is to see
-  Table values;         // the same in numbers
-  bool wide = false;    // as wide as the page, and scrolled where that is narrow
+  std::string caption;          // sentences that say what there is to see
+  Table values;                 // the same in numbers
+  bool wide = false;            // as wide as the page, and scrolled where that is narrow
+  bool values_in_text = false;  // Markdown has its values
 };
 
 struct Preformatted {
@@ -51,7 +52,7 @@ struct Preformatted {
   std::string text;
 };
 
-// Markdown has the sentences and tables alone.
+// Markdown has the sentences and tables alone, and the values of some pictures.
 using Block = std::variant<Paragraph, Table, Figure, Preformatted>;
 
 struct Section {

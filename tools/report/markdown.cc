@@ -69,7 +69,9 @@ class Writer {
     if (!table.note.empty()) Append("\n", Line(table.note), "\n");
   }
 
-  void WriteBlock(const Figure&) {}
+  void WriteBlock(const Figure& figure) {
+    if (figure.values_in_text) WriteBlock(figure.values);
+  }
   void WriteBlock(const Preformatted&) {}
 
   std::string text_;

@@ -39,6 +39,7 @@ struct Source {
   bool validation;
   PlotPoints points;
   std::string name;
+  std::string key = "";  // the metric's name, of a part of a whole
 };
 
 std::vector<Source> SourcesOf(const std::vector<RunRecord>& runs, const std::string& base) {
@@ -191,6 +192,15 @@ double Share(double value) { return std::clamp(value, 0.0, 100.0); }
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * Share(share)); }
 
+// Returns the mean of a share over the run; nothing if the run does not have it.
+std::string MeanPercent(const RunRecord& run, const std::string& key) {
+  const PlotPoints& points = PointsOf(run, key);
+  if (points.empty()) return "";
+  double sum = 0;
+  for (const auto& point : points) sum += Share(point.second);
+  return Percent(sum / static_cast<double>(points.size()));
+}
+
 CurveLook LookOf(const Source& source, size_t runs) {
   if (source.validation) return CurveLook::kDots;
   if (!IsNoisy(source.points)) return CurveLook::kLine;
@@ -238,14 +248,18 @@ Figure SharesOf(const RunRecord& run, size_t runs, const std::vector<Source>& pa
   Figure figure;
   figure.title = runs == 1 ? "Shares of a step" : absl::StrCat("Shares of a step, ", run.name);
   figure.values.caption = figure.title;
-  figure.values.columns = {"part", "mean", "lowest", "highest"};
+  figure.values.columns = {"part", "mean", "lowest", "highest", "least rank", "most rank"};
+  figure.values_in_text = true;
   for (const Source& source : parts) {
     const int color = source.number;
     StackedPart part = {source.name, MeansBetween(source.points, chart.edges), color};
     const Interval all =
         IntervalsOf(source.points, chart.edges.front(), chart.edges.back(), 1).front();
     const std::string mean = Percent(all.sum / all.count);
-    figure.values.rows.push_back({part.name, mean, Percent(all.low), Percent(all.high)});
+    const std::string whole = WholeOf(source.key);
+    figure.values.rows.push_back({part.name, mean, Percent(all.low), Percent(all.high),
+                                  MeanPercent(run, absl::StrCat(whole, kLeastPart, part.name)),
+                                  MeanPercent(run, absl::StrCat(whole, kMostPart, part.name))});
     absl::StrAppend(&chart.frame.description, part.name, " ", mean, " on average. ");
     if (all.high <= 0) continue;  // the table has it
     figure.legend.push_back({StackKey(color), part.name});
@@ -331,7 +345,7 @@ void MetricFigures::AddShares(const std::vector<std::string>& bases, std::vector
         if (WholeOf(base) != whole || !IsPart(base)) continue;
         const PlotPoints& points = PointsOf(run, base);
         if (!points.empty())
-          sources.push_back({&run, number, false, points, base.substr(whole.size())});
+          sources.push_back({&run, number, false, points, base.substr(whole.size()), base});
         ++number;
       }
       if (sources.size() < 2) continue;
@@ -343,7 +357,7 @@ void MetricFigures::AddShares(const std::vector<std::string>& bases, std::vector
     }
   }
   for (const std::string& base : bases) {
-    if (!IsPart(base)) AddCurves(base, blocks);
+    if (!IsPart(base) && !IsPartOfARank(base)) AddCurves(base, blocks);
   }
 }
 
@@ -352,7 +366,7 @@ Table MetricFigures::Constants() const {
   table.caption = "Metrics that never changed";
   table.columns = {"metric", "value", "unit"};
   for (const std::string& base : bases_) {
-    if (GroupOf(base) == MetricGroup::kHidden) continue;
+    if (GroupOf(base) == MetricGroup::kHidden || IsPartOfARank(base)) continue;
     const std::vector<Source> sources = SourcesOf(runs_, base);
     if (sources.empty() || !IsConstant(sources)) continue;
     const Metric* const metric = FindMetric(base);

@@ -81,7 +81,14 @@ bool IsShareOfAWhole(const Metric& metric, absl::Span<const Metric* const> table
 
 bool IsPart(absl::string_view base) {
   base.remove_prefix(Prefix(base).size());
-  return !absl::StartsWith(base, "all-") && !absl::StartsWith(base, "hidden-");
+  return !absl::StartsWith(base, "all-") && !absl::StartsWith(base, "hidden-") &&
+         !absl::StartsWith(base, kLeastPart) && !absl::StartsWith(base, kMostPart);
+}
+
+bool IsPartOfARank(absl::string_view base) {
+  if (GroupOf(base) != MetricGroup::kShares) return false;
+  base.remove_prefix(Prefix(base).size());
+  return absl::StartsWith(base, kLeastPart) || absl::StartsWith(base, kMostPart);
 }
 
 std::vector<std::string> InTableOrder(std::vector<std::string> keys) {

@@ -44,8 +44,12 @@ std::string WholeOf(absl::string_view base);
 bool IsShareOfAWhole(const Metric& metric, absl::Span<const Metric* const> table);
 
 // Returns whether a metric of kShares is a part of its whole. Shares called "all-..." are sums of
-// parts, and shares called "hidden-..." lie beside them.
+// parts, shares called "hidden-..." lie beside them, and those of IsPartOfARank repeat them.
 bool IsPart(absl::string_view base);
+
+// Returns whether it is the least or the most of a part on any rank: "share/least-compute".
+bool IsPartOfARank(absl::string_view base);
+inline constexpr char kLeastPart[] = "least-", kMostPart[] = "most-";
 
 // Returns the keys in the order of the table; others follow, sorted.
 std::vector<std::string> InTableOrder(std::vector<std::string> keys);

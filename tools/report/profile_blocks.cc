@@ -17,6 +17,7 @@
 #include "tools/pictures/schedule_svg.h"
 #include "tools/pictures/stack_chart.h"
 #include "tools/report/numbers.h"
+#include "tools/report/rank_blocks.h"
 
 namespace megatron::report {
 namespace {
@@ -76,13 +77,6 @@ double TimeOf(const RankProfile& rank, const std::string& kind) {
   return found == rank.milliseconds.end() ? 0 : found->second;
 }
 
-// Returns how warm a cell is whose median over ranks is `median`: 5 %, 10 %, 25 % and 50 % above.
-int HeatOf(double value, double median) {
-  if (value - median < kNoticeable) return 0;
-  const double above = median > 0 ? value / median - 1 : 1;
-  return (above > 0.05) + (above > 0.1) + (above > 0.25) + (above > 0.5);
-}
-
 Table TimesTable(const RunProfile& profile, const std::string& of_run) {
   const std::vector<std::string> kinds = KindsOf(profile);
   Table table;
@@ -103,7 +97,7 @@ Table TimesTable(const RunProfile& profile, const std::string& of_run) {
     for (const std::string& kind : kinds) {
       const double time = TimeOf(rank, kind);
       cells.emplace_back(absl::StrFormat("%.2f", time),
-                         profile.ranks.size() > 1 ? HeatOf(time, medians[kind]) : 0);
+                         profile.ranks.size() > 1 ? HeatOf(time, medians[kind], kNoticeable) : 0);
     }
     cells.emplace_back(absl::StrFormat("%.2f", step));
     table.rows.push_back(std::move(cells));

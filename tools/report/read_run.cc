@@ -12,6 +12,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/train/metrics/rank_times_writer.h"
 #include "tools/report/planned_memory.h"
 
 namespace megatron::report {
@@ -83,6 +84,12 @@ void Note(const absl::Status& status, absl::string_view what, RunRecord* run) {
   run->warnings.push_back(absl::StrCat(what, " could not be read: ", status.message(), "."));
 }
 
+absl::Status ReadRanks(FileSystem& fs, const std::string& metrics, RunRecord* run) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(fs, RankTimesPath(metrics)));
+  MEGATRON_ASSIGN_OR_RETURN(run->ranks, ParseRunRanks(text));
+  return absl::OkStatus();
+}
+
 // Reads all but the metrics.
 void ReadRest(FileSystem& fs, const std::string& directory, RunRecord* run) {
   Note(ReadCheckpoint(fs, directory, run), "The checkpoint", run);
@@ -148,6 +155,7 @@ absl::StatusOr<RunRecord> ReadRun(FileSystem& fs, const std::string& path) {
     return absl::DataLossError(absl::StrCat(Quoted(metrics), " has no record of metrics"));
   const std::vector<absl::string_view> parts = absl::StrSplit(directory, '/', absl::SkipEmpty());
   run.name = parts.empty() || parts.back() == "." ? path : std::string(parts.back());
+  Note(ReadRanks(fs, metrics, &run), "The times of ranks", &run);
   ReadRest(fs, directory, &run);
   return run;
 }

@@ -15,6 +15,7 @@
 #include "tools/report/run_events.h"
 #include "tools/report/run_metrics.h"
 #include "tools/report/run_profile.h"
+#include "tools/report/run_ranks.h"
 
 namespace megatron::report {
 
@@ -38,6 +39,7 @@ struct RunRecord {
   RunProfile profile;
   std::optional<RunCheckpoint> checkpoint;
   std::optional<MeasuredSchedule> pipeline;
+  std::optional<RunRanks> ranks;            // unset for a run of one rank
   std::vector<StageMemory> planned_memory;  // by pipeline stage; empty if it is not known
   std::vector<std::string> warnings;        // sentences: files that could not be read, and why
 };

@@ -19,6 +19,7 @@
 #include "tools/report/metric_figures.h"
 #include "tools/report/numbers.h"
 #include "tools/report/profile_blocks.h"
+#include "tools/report/rank_blocks.h"
 #include "tools/report/summary.h"
 
 namespace megatron::report {
@@ -131,6 +132,7 @@ class Author {
     }
     for (size_t i = 0; i < runs_.size(); ++i) {
       const RunRecord& run = runs_[i];
+      if (run.ranks) Append(RankBlocks(*run.ranks, OfRun(run)), &section.blocks);
       Append(StepBlocks(run.profile, OfRun(run), IdOf(i)), &section.blocks);
       if (run.profile.ranks.empty()) {
         missing_.push_back(
@@ -151,8 +153,10 @@ class Author {
 
   void AddCommunication() {
     Section& section = Add("communication", "Communication");
-    for (const RunRecord& run : runs_)
+    for (const RunRecord& run : runs_) {
+      if (run.ranks) Append(CallBlocks(*run.ranks, OfRun(run)), &section.blocks);
       Append(CommunicationBlocks(run.profile, OfRun(run)), &section.blocks);
+    }
   }
 
   void AddMemory() {

@@ -1,7 +1,7 @@
-// Tests that no metrics and no profile crash the report, and that its pages keep what they are
+// Tests that no metrics, no profile and no times of ranks crash the report, and that its pages keep what they are
 // given as text.
 //
-// The input is metrics.jsonl, perhaps followed by a zero byte and a trace.
+// The input is metrics.jsonl, perhaps followed by a zero byte and a trace or the times of ranks.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,6 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<megatron::report::RankProfile> profile =
       megatron::report::ParseRankProfile(input.substr(std::min(end + 1, size)));
   if (profile.ok()) runs[0].profile.ranks = {*profile, *profile};
+  const auto ranks = megatron::report::ParseRunRanks(input.substr(std::min(end + 1, size)));
+  if (ranks.ok()) runs[0].ranks = *ranks;
   runs[0].config = megatron::report::ParseRunConfig(input);
   if (size % 2 == 1) runs.push_back(runs[0]);
   const megatron::report::Document report = megatron::report::ReportOf(runs);

@@ -80,6 +80,22 @@ TEST(ReportTest, TheTextOfASmallRun) {
   EXPECT_THAT(text, HasSubstr("| loss-scale | 1 |  |\n"));
 }
 
+TEST(ReportTest, TheTextHasTheSharesOfAStepWithTheLeastAndTheMostOfAllRanks) {
+  std::string metrics;
+  for (const double compute : {0.5, 0.7}) {
+    absl::StrAppendFormat(&metrics,
+                          "{\"iteration\":%d,\"consumed_samples\":8,\"share/compute\":%g,"
+                          "\"share/dp\":%g,\"share/least-compute\":%g,\"share/most-compute\":%g}\n",
+                          compute == 0.5 ? 1 : 2, compute, 1 - compute, compute - 0.1,
+                          compute + 0.2);
+  }
+  const std::string text = MarkdownOf(ReportOf({RunOf("small", metrics)}));
+  EXPECT_THAT(text, HasSubstr("| part | mean | lowest | highest | least rank | most rank |\n"));
+  EXPECT_THAT(text, HasSubstr("| compute | 60.0 % | 50.0 % | 70.0 % | 50.0 % | 80.0 % |\n"));
+  EXPECT_THAT(text, HasSubstr("| dp | 40.0 % | 30.0 % | 50.0 % |  |  |\n"));
+  EXPECT_THAT(text, Not(HasSubstr("least-compute")));
+}
+
 TEST(ReportTest, SeveralRunsShareThePictures) {
   RunRecord small = RunOf("small", Metrics(20)), large = RunOf("large", Metrics(40));
   small.config = ParseRunConfig("model { num_layers: 2 } optimizer { lr: 0.001 }");

@@ -381,6 +381,7 @@ class Runner {
     }
     for (const Running& child : running_) {
       for (const auto& output : child.outputs) output->Finish();
+      if (result_.output_error == 0) result_.output_error = child.outputs[0]->error();
     }
   }
 

@@ -61,6 +61,7 @@ struct LaunchResult {
   // If not empty, the child hung, and this is how.
   std::string hang;
   bool asked_twice = false;  // asked by `signal` to end
+  int output_error = 0;      // error number of a line on `output` that could not be written, or 0
   // Returns "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code is only a
   // consequence is not called the cause where others had to be killed: "rank 1 did not end and was
   // killed, after rank 0 had ended with code 30".

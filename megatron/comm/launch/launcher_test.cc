@@ -91,6 +91,20 @@ TEST(LauncherTest, RanksGetTheirNumbersAndPrefixes) {
                            "[rank 1] no newline", "[rank 2] 2/2 of 3", "[rank 2] no newline"));
 }
 
+TEST(LauncherTest, OutputThatCannotBeWrittenIsTold) {
+  LaunchOptions options;
+  options.ranks = 2;
+  options.command = {"sh", "-c", "echo text"};
+  options.children.output = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  if (options.children.output < 0) GTEST_SKIP() << "this machine has no /dev/full";
+  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+  close(options.children.output);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->exit_code, 0);
+  EXPECT_EQ(result->output_error, ENOSPC);
+  EXPECT_EQ(LaunchShell(2, "echo text").result.output_error, 0);
+}
+
 TEST(LauncherTest, LongOutputArrivesWhole) {
   const Launched launched = LaunchShell(2, "seq 1 20000");
   EXPECT_EQ(launched.result.exit_code, 0);

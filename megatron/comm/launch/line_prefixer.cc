@@ -11,13 +11,15 @@ namespace {
 
 constexpr size_t kLongestLine = 1 << 16;
 
-void WriteAll(int fd, absl::string_view text) {
+// Returns the error of a write, or 0.
+int WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return;  // nobody reads any more; the ranks go on
+    if (written < 0) return errno;
     text.remove_prefix(written);
   }
+  return 0;
 }
 
 }  // namespace
@@ -46,7 +48,8 @@ void LinePrefixer::Append(absl::string_view bytes) {
 }
 
 void LinePrefixer::Print() {
-  WriteAll(to_, absl::StrCat(prefix_, line_, "\n"));
+  const int error = WriteAll(to_, absl::StrCat(prefix_, line_, "\n"));
+  if (error_ == 0) error_ = error;
   line_.clear();
 }
 

@@ -20,6 +20,10 @@ class LinePrefixer {
   // -1 after the end.
   int fd() const { return from_.fd(); }
 
+  // Returns the error number of the first line that could not be written, or 0. The lines after it
+  // are read and tried all the same: the process goes on.
+  int error() const { return error_; }
+
   // Passes on what there is; the end closes it.
   void Read();
   // Passes on a line that has no end yet.
@@ -33,6 +37,7 @@ class LinePrefixer {
   const std::string prefix_;
   const int to_;
   std::string line_;
+  int error_ = 0;
 };
 
 }  // namespace megatron

@@ -23,7 +23,7 @@ Stream Trace::FollowBeside(const Stream& followed, const Stream& stream, const s
 void Trace::Start() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++recordings_;
-  const Tracer::Clock::time_point zero = Tracer::Clock::now();
+  const int64_t zero = tracers_.empty() ? 0 : tracers_.front()->Moment();
   for (const auto& tracer : tracers_) tracer->Start(recordings_, zero);
 }
 

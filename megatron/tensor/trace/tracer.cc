@@ -29,7 +29,7 @@ Tracer::Tracer(Trace* trace, const Stream& stream, const std::string& name,
   if (on_device()) marks_ = std::make_unique<DeviceMarks>(stream);
 }
 
-void Tracer::Start(int64_t recording, Clock::time_point zero) {
+void Tracer::Start(int64_t recording, int64_t zero) {
   const std::lock_guard<std::mutex> lock(mutex_);
   zero_ = zero;
   traced_ = TracedStream();

@@ -30,8 +30,11 @@ class Tracer {
 
   // Recordings are numbered from 1; 0: there is none now.
   int64_t recording() const { return recording_.load(std::memory_order_relaxed); }
-  void Start(int64_t recording, Clock::time_point zero);
+  // `zero` is a moment.
+  void Start(int64_t recording, int64_t zero);
   TracedStream Stop();
+  // Returns the time by the clock, in nanoseconds.
+  int64_t Moment() const;
 
   // The place of a span; a recording of 0 means none.
   struct Place {
@@ -53,9 +56,8 @@ class Tracer {
   };
 
   bool on_device() const { return stream_.device().type == DeviceType::kCuda; }
-  int64_t Now() const { return std::chrono::nanoseconds(Clock::now() - zero_).count(); }
-  // Returns the time by the clock of timed spans.
-  int64_t Moment() const;
+  // Returns the time since the recording began.
+  int64_t Now() const { return Moment() - zero_; }
   void EndOpenSpans();
   void ReadDeviceTimes();
 
@@ -66,7 +68,7 @@ class Tracer {
   std::atomic<int64_t> recording_{0};
 
   std::mutex mutex_;  // Start and Stop may come while another thread is in a span
-  Clock::time_point zero_;
+  int64_t zero_ = 0;
   TracedStream traced_;
   std::deque<Moments> moments_;      // one entry a span; kept for the next recording
   std::unique_ptr<CudaEvent> base_;  // reached at base_time_

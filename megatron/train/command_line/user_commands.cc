@@ -104,9 +104,9 @@ std::optional<std::vector<std::string>> UserCommands::FindTool(const std::string
     }
     return std::nullopt;
   }
-  // A folder of programs, or Bazel's folders.
-  for (const fs::path& tool : {typed.parent_path() / name,
-                               typed.parent_path().parent_path().parent_path() / "tools" / name}) {
+  // A folder of programs, or Bazel's folders, where a large tool has one of its own.
+  const fs::path folder = typed.parent_path().parent_path().parent_path() / "tools";
+  for (const fs::path& tool : {typed.parent_path() / name, folder / name, folder / name / name}) {
     if (IsProgram(user / tool)) return std::vector<std::string>{WithDirectory(tool)};
   }
   if (LabelOf(here_.program_file).empty()) return std::nullopt;

@@ -85,6 +85,9 @@ TEST_F(UserCommandsTest, AProgramInBazelsFoldersHasToolsThere) {
   here.program_file = kBuilt;
   EXPECT_THAT(UserCommands(here).Tool("export_hf", {"x"}),
               Optional(Eq("bazel-bin/tools/export_hf x")));
+  MakeProgram("bazel-bin/tools/report/report");
+  EXPECT_THAT(UserCommands(here).Tool("report", {"x"}),
+              Optional(Eq("bazel-bin/tools/report/report x")));
   // One that is not built yet is built by Bazel.
   EXPECT_THAT(UserCommands(here).Tool("plot_loss", {"x"}),
               Optional(Eq("./bazelw run //tools:plot_loss -- x")));

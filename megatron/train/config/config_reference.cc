@@ -38,6 +38,9 @@ using google::protobuf::FileDescriptor;
 using google::protobuf::FileDescriptorProto;
 using google::protobuf::SourceLocation;
 
+// Fields that contain a word are offered if the word is so long, and they are so few.
+constexpr size_t kShortestPart = 3, kMostOffered = 20;
+
 // The least room for sentences beside names.
 constexpr size_t kNarrowestProse = 30;
 
@@ -285,10 +288,17 @@ std::string LastName(absl::string_view path) {
 absl::Status UnknownField(absl::string_view name, const std::vector<std::string>& paths) {
   std::vector<std::string> candidates = paths;
   for (const std::string& path : paths) candidates.push_back(LastName(path));
+  std::vector<std::string> containing;
+  for (const std::string& path : paths) {
+    if (name.size() >= kShortestPart && absl::StrContains(path, name)) containing.push_back(path);
+  }
+  std::string offer;
+  if (!containing.empty() && containing.size() <= kMostOffered)
+    offer = absl::StrCat("; these contain it: ", absl::StrJoin(containing, ", "));
   const std::string nearest = NearestName(name, candidates);
+  if (!nearest.empty()) absl::StrAppend(&offer, "; did you mean ", nearest, "?");
   return absl::NotFoundError(absl::StrCat(
-      "there is no field ", name,
-      nearest.empty() ? "; docs/configuration.md lists them" : "; did you mean " + nearest + "?"));
+      "there is no field ", name, offer.empty() ? "; docs/configuration.md lists them" : offer));
 }
 
 }  // namespace

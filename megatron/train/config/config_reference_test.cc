@@ -22,6 +22,7 @@ using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(ExplainFieldTest, PrintsTypeRangeUnitDefaultConditionAndProse) {
@@ -114,6 +115,13 @@ TEST(ExplainFieldTest, SuggestsTheNearestName) {
   EXPECT_THAT(ExplainField("num_layer"),
               StatusIs(absl::StatusCode::kNotFound, EndsWith("did you mean num_layers?")));
   EXPECT_THAT(ExplainField("?"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(ExplainFieldTest, OffersTheFieldsThatContainAWord) {
+  EXPECT_THAT(ExplainField("zeros").status().message(),
+              HasSubstr("these contain it: logging.log_num_zeros_in_grad"));
+  // A word that is in many names helps nobody.
+  EXPECT_THAT(ExplainField("_s").status().message(), Not(HasSubstr("these contain it")));
 }
 
 TEST(WithReferenceTest, ReplacesWhatIsBetweenTheMarks) {

@@ -3,7 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -77,7 +79,12 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments,
   if (result->signal != 0 || !result->killed.empty() || !result->hang.empty()) {
     std::fprintf(stderr, "error: %s\n", result->Describe().c_str());
   }
-  return CodeOf(*result);
+  const ExitCode code = CodeOf(*result);
+  // A reader that has gone away is no error, as for ranks that are threads.
+  if (result->output_error == 0 || result->output_error == EPIPE) return code;
+  std::fprintf(stderr, "error: the output could not be written: %s\n",
+               std::strerror(result->output_error));
+  return code == kExitDone ? kExitIo : code;
 }
 
 absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,

@@ -70,20 +70,33 @@ struct Row {
   }
 };
 
-std::string FormatRow(const std::string& group, const Row& row) {
-  double transfer = 0;
-  for (const CallTimes& rank : row.ranks)
-    transfer += row.Fastest() * Row::Amount(rank) / static_cast<double>(row.ranks.size());
-  const double bytes = row.Mean(&CallTimes::bytes), time = row.Mean(&CallTimes::nanoseconds);
-  std::string text =
-      absl::StrFormat("%14s  %5d  %14s  %9.0f  %10.1f  %9.2f  %9.2f  %9.2f", group, row.group_size,
-                      Name(row.operation), row.Mean(&CallTimes::calls), bytes / kMiB, time * 1e-9,
-                      transfer * 1e-9, std::max(0.0, time - transfer) * 1e-9);
-  if (bytes == 0 || transfer == 0) return text;
-  const double algbw = bytes / transfer;
-  absl::StrAppendFormat(
-      &text, "  %7.2f  %7.2f", algbw,
-      algbw * BusBandwidthFactor(row.operation, static_cast<int>(row.group_size)));
+CommunicationRow MeansOf(const std::string& group, const Row& row) {
+  CommunicationRow means;
+  means.group = group;
+  means.operation = Name(row.operation);
+  means.ranks = row.group_size;
+  means.calls = row.Mean(&CallTimes::calls);
+  means.bytes = row.Mean(&CallTimes::bytes);
+  means.time = row.Mean(&CallTimes::nanoseconds) * 1e-9;
+  for (const CallTimes& rank : row.ranks) {
+    means.transfer +=
+        row.Fastest() * Row::Amount(rank) / static_cast<double>(row.ranks.size()) * 1e-9;
+  }
+  means.waiting = std::max(0.0, means.time - means.transfer);
+  if (means.bytes == 0 || means.transfer == 0) return means;
+  means.algorithm_bandwidth = means.bytes / means.transfer;
+  means.bus_bandwidth = means.algorithm_bandwidth *
+                        BusBandwidthFactor(row.operation, static_cast<int>(row.group_size));
+  return means;
+}
+
+std::string FormatRow(const CommunicationRow& row) {
+  std::string text = absl::StrFormat("%14s  %5d  %14s  %9.0f  %10.1f  %9.2f  %9.2f  %9.2f",
+                                     row.group, row.ranks, row.operation, row.calls,
+                                     row.bytes / kMiB, row.time, row.transfer, row.waiting);
+  if (row.algorithm_bandwidth == 0) return text;
+  absl::StrAppendFormat(&text, "  %7.2f  %7.2f", row.algorithm_bandwidth * 1e-9,
+                        row.bus_bandwidth * 1e-9);
   return text;
 }
 
@@ -130,7 +143,7 @@ std::vector<std::vector<CallTimes>> GatherCalls(const std::vector<CallTimes>& mi
   return ranks;
 }
 
-std::string FormatCommunicationTable(absl::Span<const std::vector<CallTimes>> ranks) {
+std::vector<CommunicationRow> CommunicationRows(absl::Span<const std::vector<CallTimes>> ranks) {
   std::map<std::pair<std::string, std::string>, Row> rows;
   for (const std::vector<CallTimes>& rank : ranks) {
     for (const CallTimes& call : rank) {
@@ -142,6 +155,12 @@ std::string FormatCommunicationTable(absl::Span<const std::vector<CallTimes>> ra
       row.ranks.push_back(call);
     }
   }
+  std::vector<CommunicationRow> means;
+  for (const auto& [key, row] : rows) means.push_back(MeansOf(key.first, row));
+  return means;
+}
+
+std::string FormatCommunicationTable(const std::vector<CommunicationRow>& rows) {
   if (rows.empty()) return "";
   std::string text = absl::StrFormat(
       "# communication of the run, as means over ranks\n"
@@ -149,7 +168,7 @@ std::string FormatCommunicationTable(absl::Span<const std::vector<CallTimes>> ra
       "#%13s  %5s  %14s  %9s  %10s  %9s  %9s  %9s  %7s  %7s\n",
       "group", "ranks", "operation", "calls", "size", "time", "transfer", "waiting", "algbw",
       "busbw", "", "", "", "", "(MiB)", "(s)", "(s)", "(s)", "(GB/s)", "(GB/s)");
-  for (const auto& [key, row] : rows) absl::StrAppend(&text, FormatRow(key.first, row), "\n");
+  for (const CommunicationRow& row : rows) absl::StrAppend(&text, FormatRow(row), "\n");
   return text;
 }
 

@@ -35,9 +35,18 @@ std::vector<CallTimes> CallsOf(absl::Span<const StreamTimes> streams);
 std::vector<std::vector<CallTimes>> GatherCalls(const std::vector<CallTimes>& mine,
                                                 const ProcessGroup& world);
 
-// Returns the table, with a row for each group and operation, in which calls, bytes and times are
-// means over the ranks that have any. Empty if there was no call.
-std::string FormatCommunicationTable(absl::Span<const std::vector<CallTimes>> ranks);
+// One group and operation: means over the ranks that have such calls. Times are in seconds.
+struct CommunicationRow {
+  std::string group, operation;
+  int64_t ranks = 1;  // size of the group
+  double calls = 0, bytes = 0;
+  double time = 0, transfer = 0, waiting = 0;
+  double algorithm_bandwidth = 0, bus_bandwidth = 0;  // bytes a second of `transfer`; 0: unknown
+};
+std::vector<CommunicationRow> CommunicationRows(absl::Span<const std::vector<CallTimes>> ranks);
+
+// Returns the table. Empty if there is no row.
+std::string FormatCommunicationTable(const std::vector<CommunicationRow>& rows);
 
 }  // namespace megatron
 

@@ -61,7 +61,7 @@ TEST(CommunicationTableTest, TransferIsThatOfTheFastestRankAndTheRestIsWaiting) 
   const std::vector<std::vector<CallTimes>> ranks = {
       {Call(1000, 8'000'000'000, 2 * second, 2 * second)},
       {Call(1000, 8'000'000'000, 5 * second, 4 * second)}};
-  EXPECT_EQ(FormatCommunicationTable(ranks),
+  EXPECT_EQ(FormatCommunicationTable(CommunicationRows(ranks)),
             "# communication of the run, as means over ranks\n"
             "#        group  ranks       operation      calls        size       time   transfer"
             "    waiting    algbw    busbw\n"
@@ -72,7 +72,8 @@ TEST(CommunicationTableTest, TransferIsThatOfTheFastestRankAndTheRestIsWaiting) 
 }
 
 TEST(CommunicationTableTest, ARunWithoutCallsHasNoTable) {
-  EXPECT_EQ(FormatCommunicationTable(std::vector<std::vector<CallTimes>>(2)), "");
+  EXPECT_EQ(FormatCommunicationTable(CommunicationRows(std::vector<std::vector<CallTimes>>(2))),
+            "");
   EXPECT_THAT(CallsOf({}), IsEmpty());
 }
 

@@ -29,6 +29,8 @@ std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
   for (const NamedValue& loss : interval.losses) {
     if (loss.value >= 0) absl::StrAppendFormat(&line, " %s: %.6E |", loss.name, loss.value);
   }
+  // All iterations were skipped, and the loss may say why: "NAN".
+  if (interval.losses.empty()) absl::StrAppendFormat(&line, " %s: %.6E |", kLmLossName, step.loss);
   absl::StrAppendFormat(&line, " loss scale: %.1f |", step.loss_scale);
   if (step.grad_norm) absl::StrAppendFormat(&line, " grad norm: %.3f |", *step.grad_norm);
   if (step.num_zeros) absl::StrAppendFormat(&line, " num zeros: %d |", *step.num_zeros);

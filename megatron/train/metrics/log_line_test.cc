@@ -69,6 +69,13 @@ TEST(LogLineTest, PutsOptionalFieldsWhereMegatronDoes) {
           " number of nan iterations:   1 | tokens/s: "));
 }
 
+TEST(LogLineTest, OfSkippedIterationsTheLastLossIsThere) {
+  StepMetrics step = Step();
+  step.interval->losses.clear();
+  step.loss = kNan;
+  EXPECT_THAT(FormatLogLine(step, absl::UTCTimeZone()), testing::HasSubstr(" | lm loss: NAN | "));
+}
+
 TEST(LogLineTest, NamesTheShareOfThePeakWhereItIsKnown) {
   StepMetrics step = Step();
   step.interval->speed = {0, 1e6, 408.84, 0.4134, 0.465, std::nullopt, absl::Hours(30)};

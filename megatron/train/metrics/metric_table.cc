@@ -60,6 +60,41 @@ constexpr Metric kShares[] = {
 };
 static_assert(sizeof(kShares) / sizeof(kShares[0]) == kNumTimeCategories);
 
+// The least and the most of each share on any rank.
+struct ShareRange {
+  std::string least_name, most_name;
+  Metric least, most;
+};
+
+// Indexed by TimeCategory.
+const std::vector<ShareRange>& ShareRanges() {
+  static const auto* const ranges = [] {
+    auto* const made = new std::vector<ShareRange>(kNumTimeCategories);
+    for (int i = 0; i < kNumTimeCategories; ++i) {
+      ShareRange& range = (*made)[i];
+      const char* const name = Name(static_cast<TimeCategory>(i));
+      range.least_name = absl::StrCat("share/least-", name);
+      range.most_name = absl::StrCat("share/most-", name);
+      range.least = {range.least_name.c_str(),
+                     "",
+                     "share of time",
+                     kIterations,
+                     kLogLine,
+                     "",
+                     "The same on the rank where it is least."};
+      range.most = {range.most_name.c_str(),
+                    "",
+                    "share of time",
+                    kIterations,
+                    kLogLine,
+                    "",
+                    "The same on the rank where it is most."};
+    }
+    return made;
+  }();
+  return *ranges;
+}
+
 // Megatron's timers as metrics.
 const std::vector<Metric>& TimerMetrics() {
   static const auto* const metrics = [] {
@@ -252,6 +287,10 @@ absl::Span<const Metric* const> AllMetrics() {
           &metric::kNanIterations, &metric::kMemory, &metric::kPeakMemory})
       metrics->push_back(metric);
     for (const Metric& share : kShares) metrics->push_back(&share);
+    for (const ShareRange& range : ShareRanges()) {
+      metrics->push_back(&range.least);
+      metrics->push_back(&range.most);
+    }
     for (const Metric* metric : {&metric::kCommunicationShare, &metric::kHiddenShare,
                                  &metric::kSlowestRank, &metric::kSlowestExcess})
       metrics->push_back(metric);
@@ -272,6 +311,14 @@ const Metric* FindMeasure(absl::string_view name) {
 }
 
 const Metric& ShareMetric(TimeCategory category) { return kShares[static_cast<int>(category)]; }
+
+const Metric& LeastShareMetric(TimeCategory category) {
+  return ShareRanges()[static_cast<int>(category)].least;
+}
+
+const Metric& MostShareMetric(TimeCategory category) {
+  return ShareRanges()[static_cast<int>(category)].most;
+}
 
 const Metric* FindTimer(absl::string_view tag) {
   for (const Metric& timer : TimerMetrics()) {

@@ -57,6 +57,9 @@ const Metric* FindMeasure(absl::string_view name);
 
 // Returns the share of time that goes into the category, "share/compute".
 const Metric& ShareMetric(TimeCategory category);
+// Return the least and the most of it on any rank, "share/least-compute". TensorBoard lacks them.
+const Metric& LeastShareMetric(TimeCategory category);
+const Metric& MostShareMetric(TimeCategory category);
 // Returns the timer with this tag, "optimizer-time"; null if there is none.
 const Metric* FindTimer(absl::string_view tag);
 

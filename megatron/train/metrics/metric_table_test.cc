@@ -50,11 +50,13 @@ TEST(MetricTableTest, EveryKeyOfMetricsJsonlIsThere) {
   EXPECT_EQ(object.size(), 14);
   for (const auto& [key, value] : object.items()) EXPECT_THAT(keys, Contains(key));
   step.time_shares.categories.fill(0.5);
+  step.time_shares.least.fill(0.25);
+  step.time_shares.most.fill(0.75);
   step.time_shares.communication = step.time_shares.hidden = 0.5;
   step.time_shares.slowest_rank = 3;
   step.time_shares.slowest_excess = 0.5;
   const auto logged = nlohmann::json::parse(ToJsonLine(step));
-  EXPECT_EQ(logged.size(), 14 + kNumTimeCategories + 4);
+  EXPECT_EQ(logged.size(), 14 + 3 * kNumTimeCategories + 4);
   for (const auto& [key, value] : logged.items()) EXPECT_THAT(keys, Contains(key));
   keys.insert(EvaluationName(kLmLossName, /*on_test_set=*/false));
   const auto evaluation = nlohmann::json::parse(ToJsonLine(EvaluationMetrics()));

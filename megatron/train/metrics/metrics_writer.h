@@ -12,6 +12,8 @@
 
 namespace megatron {
 
+struct RunSummary;
+
 // The facts of a run that are known when its writers are opened.
 struct RunStart {
   int64_t last_iteration = 0;    // the run goes on after this one; 0: it begins
@@ -38,6 +40,9 @@ class MetricsWriter {
   // Makes durable what was written. Called before a checkpoint commits, so that no step of the
   // checkpoint is missing, and at the end of training.
   virtual absl::Status Sync() { return absl::OkStatus(); }
+
+  // Takes what is known at the end of a run of several ranks, after the last Sync.
+  virtual absl::Status WriteSummary(const RunSummary&) { return absl::OkStatus(); }
 };
 
 }  // namespace megatron

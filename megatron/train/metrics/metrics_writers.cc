@@ -7,6 +7,7 @@
 #include "megatron/train/metrics/console_writers.h"
 #include "megatron/train/metrics/jsonl_writer.h"
 #include "megatron/train/metrics/pipeline_timeline_writer.h"
+#include "megatron/train/metrics/rank_times_writer.h"
 #include "megatron/train/metrics/tensorboard_writer.h"
 
 namespace megatron {
@@ -24,6 +25,10 @@ void MetricsWriters::Sync() {
   for (size_t i = 0; i < writers_.size(); ++i) LogFirstError(i, writers_[i]->Sync());
 }
 
+void MetricsWriters::WriteSummary(const RunSummary& summary) {
+  for (size_t i = 0; i < writers_.size(); ++i) LogFirstError(i, writers_[i]->WriteSummary(summary));
+}
+
 void MetricsWriters::LogFirstError(size_t writer, const absl::Status& status) {
   if (status.ok() || !logged_.emplace(writer, absl::IsInvalidArgument(status)).second) return;
   console_->WarnOwn(absl::StrCat("metrics could not be written: ", status.message(),
@@ -38,6 +43,7 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<MetricsWriter> jsonl,
                               JsonlWriter::Open(fs, options.metrics_file, start.last_iteration));
     writers.push_back(std::move(jsonl));
+    writers.push_back(std::make_unique<RankTimesWriter>(fs, RankTimesPath(options.metrics_file)));
   }
   if (!options.tensorboard_dir.empty())
     writers.push_back(std::make_unique<TensorboardWriter>(fs, options.tensorboard_dir, start));

@@ -31,6 +31,7 @@ class MetricsWriters {
   void WriteStep(const StepMetrics& step);
   void WriteEvaluation(const EvaluationMetrics& evaluation);
   void Sync();
+  void WriteSummary(const RunSummary& summary);
 
  private:
   void LogFirstError(size_t writer, const absl::Status& status);

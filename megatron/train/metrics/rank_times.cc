@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "absl/strings/match.h"
+#include "megatron/comm/collective.h"
 #include "megatron/comm/overlap/async_group.h"
 
 namespace megatron {
@@ -55,8 +56,11 @@ RankTimesMeter::Sums RankTimesMeter::SinceTheStart() const {
   const StreamTimes& compute = streams.front();
   times.by_category = compute.by_category;
   for (const SpanTotal& span : compute.spans) {
+    // The last stage broadcasts a few numbers, for which the others wait, always.
+    const bool is_broadcast = span.name == Name(Collective::kBroadcast);
     if (absl::StartsWith(span.group, "pp-"))
-      MoveToBubble(TimeCategory::kPipelineParallel, span.waiting, &times);
+      MoveToBubble(TimeCategory::kPipelineParallel, is_broadcast ? span.nanoseconds : span.waiting,
+                   &times);
     if (place_.stages > 1 && span.group == "world")
       MoveToBubble(TimeCategory::kWorld, span.waiting, &times);
     if (span.name == kWaitForStages) sums.stages_waited += span.nanoseconds;

@@ -20,10 +20,10 @@ namespace megatron {
 // Ranks send each other its bytes. Times are nanoseconds.
 struct RankTimes {
   // Every moment counts once. Of a pipeline's communication, the part that is waiting counts as
-  // kBubble: the time by which calls took longer than the fastest one of their size. With several
-  // stages so does the waiting of calls of all ranks, which end a step. Of the time that computing
-  // waits for messages beside it, that part is waiting which exceeds their transfer: the end of a
-  // message, which is not hidden, is its transfer.
+  // kBubble: the time by which exchanges took longer than the fastest one of their size, and the
+  // broadcast of the loss. With several stages so does the waiting of calls of all ranks, which end
+  // a step. Of the time that computing waits for messages beside it, that part is waiting which
+  // exceeds their transfer: the end of a message, which is not hidden, is its transfer.
   std::array<int64_t, kNumTimeCategories> by_category = {};
   // Communication on a thread or stream of its own, less the time for which computing waited for it.
   int64_t hidden = 0;

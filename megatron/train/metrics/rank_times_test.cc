@@ -40,6 +40,11 @@ class FakeRank {
   void Call(TimeCategory category, const std::string& group, int64_t nanoseconds) {
     Call(stream_, category, group, nanoseconds);
   }
+  void Broadcast(const std::string& group, int64_t nanoseconds) {
+    const TraceSpan span(stream_, TimeCategory::kPipelineParallel, "broadcast",
+                         TraceCall{group, 2, 8});
+    now_ += nanoseconds;
+  }
   void CallBeside(TimeCategory category, const std::string& group, int64_t nanoseconds) {
     Call(beside_, category, group, nanoseconds);
   }
@@ -106,6 +111,14 @@ TEST(RankTimesTest, WaitingForStagesIsTheBubble) {
   EXPECT_EQ(times.total(), 135);
   // Without a pipeline, ranks that wait for each other are no bubble.
   EXPECT_EQ(alone.Take()[TimeCategory::kWorld], 45);
+}
+
+TEST(RankTimesTest, TheBroadcastOfTheLossIsWaiting) {
+  FakeRank rank({/*stage=*/0, /*stages=*/2});
+  for (int step = 0; step < 3; ++step) rank.Broadcast("pp-0", 40);
+  const RankTimes times = rank.Take();
+  EXPECT_EQ(times[TimeCategory::kPipelineParallel], 0);
+  EXPECT_EQ(times[TimeCategory::kBubble], 120);
 }
 
 TEST(RankTimesTest, CommunicationBesideComputingIsHidden) {

@@ -32,7 +32,7 @@ std::vector<NamedValue> LossesOf(const StepMetrics& step) {
 bool StepMeter::IsLogged(int64_t iteration, bool requested) const {
   constexpr int64_t kFirstIterations = 3;
   return requested || iteration % options_.loop.log_interval == 0 ||
-         iteration <= last_iteration_ + kFirstIterations;
+         iteration <= last_iteration_ + kFirstIterations || iteration == options_.loop.train_iters;
 }
 
 Speed StepMeter::SpeedOf(double seconds, double tokens, int64_t iteration) const {

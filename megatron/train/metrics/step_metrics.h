@@ -53,8 +53,10 @@ struct IntervalMetrics {
 // means over ranks. Unset: no rank has such communication.
 struct TimeShares {
   std::array<std::optional<double>, kNumTimeCategories> categories;  // their sum is 1
-  std::optional<double> communication;                               // the sum of all groups
-  std::optional<double> hidden;  // communication beside computing, which is in no category
+  // The least and the most of all ranks; unset if there is one rank.
+  std::array<std::optional<double>, kNumTimeCategories> least, most;
+  std::optional<double> communication;  // the sum of all groups
+  std::optional<double> hidden;         // communication beside computing, which is in no category
   // The rank whose own work takes longest beside that of its peers, and by which share it does.
   std::optional<int64_t> slowest_rank;
   std::optional<double> slowest_excess;

@@ -36,6 +36,10 @@ void VisitValues(Step& step, const Visitor& visit) {
   visit(metric::kMfu, step.speed.mfu);
   for (int i = 0; i < kNumTimeCategories; ++i)
     visit(ShareMetric(static_cast<TimeCategory>(i)), step.time_shares.categories[i]);
+  for (int i = 0; i < kNumTimeCategories; ++i) {
+    visit(LeastShareMetric(static_cast<TimeCategory>(i)), step.time_shares.least[i]);
+    visit(MostShareMetric(static_cast<TimeCategory>(i)), step.time_shares.most[i]);
+  }
   visit(metric::kCommunicationShare, step.time_shares.communication);
   visit(metric::kHiddenShare, step.time_shares.hidden);
   visit(metric::kSlowestRank, step.time_shares.slowest_rank);

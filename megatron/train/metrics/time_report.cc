@@ -23,6 +23,7 @@ static_assert(sizeof(kOrder) / sizeof(kOrder[0]) == kNumTimeCategories);
 
 constexpr double kMiB = 1 << 20;
 constexpr double kLeastPrinted = 0.0005;  // the least share that is not printed as 0.0
+constexpr double kLeastExcess = 0.02;     // the least excess that is more than noise
 
 // Returns the share of time that `part(rank)` takes.
 template <typename Part>
@@ -114,7 +115,11 @@ void AddTimes(const TimeReport& report, int timing_log_level, StepMetrics* step)
   for (int i = 0; i < kNumTimeCategories; ++i) {
     const auto category = static_cast<TimeCategory>(i);
     const bool between_ranks = IsCommunication(category) || category == TimeCategory::kBubble;
-    if (report.shares[i].most > 0 || !between_ranks) shares.categories[i] = report.shares[i].mean;
+    if (report.shares[i].most == 0 && between_ranks) continue;
+    shares.categories[i] = report.shares[i].mean;
+    if (report.ranks.size() == 1) continue;
+    shares.least[i] = report.shares[i].least;
+    shares.most[i] = report.shares[i].most;
   }
   if (report.ranks.size() > 1) {
     shares.communication = report.communication.mean;
@@ -141,6 +146,7 @@ std::string FormatTimeLine(const TimeReport& report) {
   absl::StrAppend(&text, FormatShare("all communication", report.communication));
   if (report.hidden.most >= kLeastPrinted)
     absl::StrAppend(&text, FormatShare("hidden", report.hidden));
+  if (report.slowest_excess < kLeastExcess) return text;
   absl::StrAppendFormat(&text, " slowest: %s, +%.1f",
                         RankName(report, static_cast<size_t>(report.slowest_rank)),
                         report.slowest_excess * 100);

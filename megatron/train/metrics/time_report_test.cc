@@ -11,6 +11,7 @@ namespace megatron {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 RankTimes Rank(int64_t compute, int64_t tensor_parallel, int64_t host) {
   RankTimes times;
@@ -28,6 +29,13 @@ TEST(TimeReportTest, TheLineHasTheSharesAndTheSlowestRank) {
             " time (%): compute 75.0 (70.0 to 80.0) | tp 23.0 (18.0 to 28.0) | host 2.0 |"
             " all communication 23.0 (18.0 to 28.0) | hidden 5.0 | slowest: rank 1 on gpu08,"
             " +14.3");
+}
+
+TEST(TimeReportTest, ADifferenceThatIsNoiseNamesNoRank) {
+  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(500, 0, 0), Rank(509, 0, 0)}, 1)),
+              Not(HasSubstr("slowest")));
+  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(500, 0, 0), Rank(511, 0, 0)}, 1)),
+              HasSubstr("slowest: rank 1"));
 }
 
 TEST(TimeReportTest, OneRankIsComparedWithNone) {
@@ -62,6 +70,10 @@ TEST(TimeReportTest, MetricsHaveTheMeansOfAllRanks) {
   EXPECT_DOUBLE_EQ(share(TimeCategory::kTensorParallel).value(), 0.23);
   EXPECT_EQ(share(TimeCategory::kCheckpoint), 0);
   EXPECT_FALSE(share(TimeCategory::kExpertParallel).has_value());
+  constexpr int kCompute = static_cast<int>(TimeCategory::kCompute);
+  EXPECT_DOUBLE_EQ(step.time_shares.least[kCompute].value(), 0.7);
+  EXPECT_DOUBLE_EQ(step.time_shares.most[kCompute].value(), 0.8);
+  EXPECT_FALSE(step.time_shares.most[static_cast<int>(TimeCategory::kExpertParallel)].has_value());
   EXPECT_DOUBLE_EQ(step.time_shares.communication.value(), 0.23);
   EXPECT_EQ(step.time_shares.slowest_rank, 1);
   ASSERT_EQ(step.timers.size(), 1u);

@@ -126,6 +126,8 @@ std::vector<std::string> Warnings(const PlannedPretraining& planned, const Machi
     warnings.push_back("there is no GPU here to compare with");
     return warnings;
   }
+  if (!machine.refusal.empty())
+    warnings.push_back(absl::StrCat("a run here would be refused: ", machine.refusal));
   for (std::string& advice : AdviceFor(options, options.num_ranks()))
     warnings.push_back(std::move(advice));
   return warnings;

@@ -127,6 +127,13 @@ TEST(PlanScreenTest, SaysWhereMemoryIsShort) {
   EXPECT_THAT(ScreenOf(on_gpu, machine), Not(HasSubstr("not enough")));
 }
 
+TEST(PlanScreenTest, SaysWhyARunHereWouldBeRefused) {
+  MachineMemory machine = Host(64 * kGiB);
+  machine.refusal = "system.fuse_bias_gradients = true: has no effect on the CPU";
+  EXPECT_THAT(ScreenOf(Plan("gpt_demo", {}), machine),
+              HasSubstr("a run here would be refused: system.fuse_bias_gradients"));
+}
+
 TEST(PlanScreenTest, OfALongPipelinePrintsTheEndsAndTheWorst) {
   const std::string screen =
       ScreenOf(Plan("gpt_demo", {"model.num_layers=16", "parallel.pipeline_model_parallel_size=16",

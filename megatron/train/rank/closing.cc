@@ -86,8 +86,9 @@ std::vector<std::string> NextCommands(const PretrainRun& run) {
   };
   add(TryCommand(run, checkpoints));
   if (!options.loop.metrics_file.empty()) {
-    add(user.Tool("plot_loss",
-                  {"--output=loss.svg", user.PathFromHere(options.loop.metrics_file)}));
+    const std::string metrics = user.PathFromHere(options.loop.metrics_file);
+    const bool beside = metrics == absl::StrCat(checkpoints, "/metrics.jsonl");
+    add(user.Tool("report", {beside ? checkpoints : metrics}));
   }
   add(CanBeExported(options)
           ? user.Tool("export_hf", {absl::StrCat("--output=", checkpoints, "-hf"), checkpoints})

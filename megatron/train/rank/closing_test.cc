@@ -31,7 +31,7 @@ class ClosingTest : public ::testing::Test {
   ClosingTest() {
     fs::create_directories(root_);
     for (const char* tool :
-         {"generate_text", "fill_mask", "plot_loss", "export_hf", "inspect_checkpoint"}) {
+         {"generate_text", "fill_mask", "report", "export_hf", "inspect_checkpoint"}) {
       std::ofstream(root_ / tool) << "#!/bin/sh\n";
       fs::permissions(root_ / tool, fs::perms::owner_all);
     }
@@ -80,7 +80,7 @@ TEST_F(ClosingTest, AFinishedRunSaysWhatCameOfItAndWhatToDoNext) {
             "  last loss 1.25, 12,345 tokens/s, MFU 45.6 %, peak memory 3.00 MiB\n"
             "next:\n"
             "  ./generate_text '--prompt=Sam ' run\n"
-            "  ./plot_loss --output=loss.svg run/metrics.jsonl\n"
+            "  ./report run\n"
             "  ./inspect_checkpoint run\n");
 }
 

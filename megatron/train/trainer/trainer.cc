@@ -63,6 +63,13 @@ bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
          !options.data_parallel.overlap_grad_reduce && !options.data_parallel.overlap_param_gather;
 }
 
+// Returns the category of the time that gradients and weights take between data-parallel ranks:
+// alone, a rank still scales and copies.
+TimeCategory DataCategory(const ProcessGroups& groups) {
+  const bool alone = groups.data_context.size() == 1 && groups.expert_data.size() == 1;
+  return alone ? TimeCategory::kOptimizer : TimeCategory::kDataParallel;
+}
+
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
   return {groups.expert, groups.expert_tensor, groups.expert_model, groups.data};
 }
@@ -156,6 +163,14 @@ StagePlan Trainer::MakePlan(int64_t micro_batches) const {
 const StagePlan& Trainer::PlanFor(int64_t micro_batches) {
   if (plan_.microbatches != micro_batches || plan_.steps.empty()) plan_ = MakePlan(micro_batches);
   return plan_;
+}
+
+std::vector<StagePlan> Trainer::PlansOfAllStages() const {
+  const Schedule schedule = MakeSchedule(ScheduleFor(plan_.microbatches));
+  std::vector<StagePlan> plans;
+  for (int stage = 0; stage < schedule.stages; ++stage)
+    plans.push_back(PlanStage(schedule, stage, options_.action_costs));
+  return plans;
 }
 
 StagePlan Trainer::PlanForward(int64_t micro_batches) const {
@@ -379,7 +394,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   StartMeasuring(/*router_losses=*/true);
   ReadAhead(source, report.global_batch_size);
   {
-    const TraceSpan span(stream_, TimeCategory::kDataParallel, "reduce gradients");
+    const TraceSpan span(stream_, DataCategory(groups_), "reduce gradients");
     data_parallel_->FinalizeGradients();
   }
   stage_->float8_history().StartReduce({groups_.tensor, groups_.data_context}, stream_);
@@ -403,7 +418,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   if (report.update.applied) {
     // Weights that are sent as codes have the scales of the next step.
     stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
-    const TraceSpan span(stream_, TimeCategory::kDataParallel, "share weights");
+    const TraceSpan span(stream_, DataCategory(groups_), "share weights");
     data_parallel_->ShareWeights();
   }
   if (report.update.applied)

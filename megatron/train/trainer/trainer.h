@@ -139,6 +139,9 @@ class Trainer {
   // Returns the times that the last step measured, with TrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
 
+  // Returns the plans of all stages for a step of as many micro-batches as the last one had.
+  std::vector<StagePlan> PlansOfAllStages() const;
+
   TrainingProgress& progress() { return progress_; }
   ParameterBuffers& buffers() { return *buffers_; }
   Optimizer& optimizer() { return *optimizer_; }

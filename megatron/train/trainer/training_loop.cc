@@ -11,10 +11,12 @@
 #include "absl/time/clock.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/rank_grid.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/metrics/run_summary.h"
 #include "megatron/train/trainer/run_identity.h"
 
 namespace megatron {
@@ -58,6 +60,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       meter_(run.options, run.speed, first_iteration_),
       last_logged_(absl::Now()),
       times_meter_(rank.trace, PlaceOf(*trainer)),
+      sampler_(rank.trace),
       metrics_(/*writers=*/{}, rank.console) {
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
@@ -88,15 +91,40 @@ ExitCode TrainingLoop::Run() {
     PrintProfile(profile_.Leave(trainer_->progress().iteration));
     WarnOfSkippedSteps();
   }
-  PrintCommunication();
+  WriteSummary();
   return code;
 }
 
-void TrainingLoop::PrintCommunication() {
+void TrainingLoop::WriteSummary() {
   const ProcessGroup& world = trainer_->groups().world;
   if (world.size() == 1 || !world.status().ok() || !rank_.failure->Get().ok()) return;
   const auto calls = GatherCalls(CallsOf(rank_.trace->Times()), world);
-  if (world.status().ok()) rank_.console->Print(FormatCommunicationTable(calls));
+  const auto steps = GatherStepTimes(sampler_.samples(), world);
+  if (!world.status().ok() || !rank_.console->prints()) return;
+  RunSummary summary;
+  summary.communication = CommunicationRows(calls);
+  rank_.console->Print(FormatCommunicationTable(summary.communication));
+  summary.what_if = ReplaySteps(steps);
+  if (summary.what_if) {
+    std::vector<std::string> hosts;
+    for (const RankTimes& rank : times_.ranks) hosts.emplace_back(rank.host.data());
+    summary.savings = SavingsOf(*summary.what_if, hosts);
+    rank_.console->Print(FormatWhatIf(*summary.what_if, summary.savings));
+  }
+  metrics_.WriteSummary(summary);
+}
+
+std::optional<WhatIf> TrainingLoop::ReplaySteps(
+    const std::vector<std::vector<StepTimes>>& steps) const {
+  const int ranks = trainer_->groups().world.size();
+  if (steps.front().empty()) return std::nullopt;
+  // A run whose ranks have met has sizes that multiply to their number.
+  WhatIfInput input;
+  input.dense = *RankGrid::Create(options().parallel, ranks);
+  input.expert = *RankGrid::CreateExpert(options().parallel, ranks);
+  input.plans = trainer_->PlansOfAllStages();
+  input.steps = steps;
+  return ComputeWhatIf(input);
 }
 
 // Each rank that is profiled prints for itself.
@@ -142,6 +170,14 @@ ExitCode TrainingLoop::Train() {
   return test && code == kExitDone && !consensus_.Any(StopSignal() != 0) ? Test() : code;
 }
 
+// A profile records with the same trace.
+bool TrainingLoop::MaySample() const {
+  const ProfileOptions& profile = options().profile;
+  const int64_t done = trainer_->progress().iteration;
+  const bool profiled = profile.enabled && done >= profile.start && done < profile.end;
+  return trainer_->groups().world.size() > 1 && !profiled;
+}
+
 // The first rank's clock decides for all.
 StepRequests TrainingLoop::Requests() const {
   const absl::Duration most = options().loop.log_time;
@@ -154,17 +190,20 @@ StepRequests TrainingLoop::Requests() const {
 
 std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time start = absl::Now();
+  const bool sampled = MaySample();
+  if (sampled) sampler_.Begin();
   const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
     return Requests();
   });
+  if (sampled) sampler_.End();
   if (!report.ok()) return Fail(StepError(report.status()));
   if (trainer_->progress().iteration == first_iteration_ + 1) {
     rank_.console->PrintLine(
         absl::StrFormat("first step done %.2f s after the start",
                         absl::ToDoubleSeconds(absl::Now() - run_.program_start)));
   }
-  if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
+  CountSkipped(*report);
   const absl::Time end = absl::Now();
   StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
   totals_.Add(metrics);
@@ -176,6 +215,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     ReportTimes(&metrics);
   }
   metrics_.WriteStep(metrics);
+  if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
   if (!leaving && EvaluationIsDue()) {
     if (const std::optional<ExitCode> code = Evaluate()) return code;
@@ -200,16 +240,21 @@ void TrainingLoop::ReportTimes(StepMetrics* metrics) {
   AddTimes(times_, options().loop.timing_log_level, metrics);
 }
 
-std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
+void TrainingLoop::CountSkipped(const StepReport& report) {
   if (report.update.finite) {
     consecutive_failures_ = 0;
-    return std::nullopt;
+    return;
   }
   TrainingProgress& progress = trainer_->progress();
   ++(options().precision.dynamic_loss_scale ? progress.skipped_iterations
                                             : progress.nan_iterations);
   ++skipped_steps_;
-  if (++consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
+  ++consecutive_failures_;
+}
+
+std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
+  if (consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
+  const TrainingProgress& progress = trainer_->progress();
   return Fail(WithExitCode(
       absl::InternalError(absl::StrCat(
           "gradients were not finite in ", consecutive_failures_,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -27,7 +28,9 @@
 #include "megatron/train/metrics/rank_times.h"
 #include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/metrics/step_meter.h"
+#include "megatron/train/metrics/step_times.h"
 #include "megatron/train/metrics/time_report.h"
+#include "megatron/train/metrics/what_if.h"
 #include "megatron/train/profile/profile_window.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/run_options.h"
@@ -77,15 +80,20 @@ class TrainingLoop {
   RunStart MetricsStart() const;
   // Prints what the profile has to say, or why it could not be written.
   void PrintProfile(const absl::StatusOr<std::string>& profiled);
-  // Prints the table of all calls between ranks, if there were any and no rank has failed.
-  void PrintCommunication();
+  // Prints and writes the table of all calls between ranks, and what slow ranks and calls cost,
+  // unless there is one rank or one has failed.
+  void WriteSummary();
+  std::optional<WhatIf> ReplaySteps(const std::vector<std::vector<StepTimes>>& steps) const;
   // Gives a step that is logged its times and memory, those of all ranks.
   void ReportTimes(StepMetrics* metrics);
+  // Returns whether the times of the step that comes may be recorded.
+  bool MaySample() const;
   // Returns the requests of this rank in the step that is under way.
   StepRequests Requests() const;
   // Each returns the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
+  void CountSkipped(const StepReport& report);
   bool EvaluationIsDue() const;
   std::optional<ExitCode> SaveOrLeave(bool stop_requested);
 
@@ -115,6 +123,7 @@ class TrainingLoop {
   RunTotals totals_;
   absl::Time last_logged_;  // time of the last log line; before the first one, the loop's start
   RankTimesMeter times_meter_;
+  StepSampler sampler_;
   TimeReport times_;  // those of the last log line
   MetricsWriters metrics_;
   int64_t saving_iteration_ = -1;  // the iteration of the save that was started last

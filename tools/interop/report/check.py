@@ -10,9 +10,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from small_runs import SmallRuns
 
 BIN, WORK, PICTURES = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else ""
 TIMEOUT = 60
@@ -24,42 +26,13 @@ RANKS = ["--set=" + field for field in (
     "parallel.pipeline_model_parallel_size=2", "parallel.data_parallel_size=2", "logging.profile=true",
     "logging.profile_ranks=[0, 1, 2, 3]")]
 
-passed = failed = 0
+runs = SmallRuns(BIN, WORK, RUN, TIMEOUT)
+check, start, wait_for = runs.check, runs.start, runs.wait_for
 
 
-def check(what, condition):
-    global passed, failed
-    print(("passed: " if condition else "FAILED: ") + what, flush=True)
-    passed, failed = passed + bool(condition), failed + (not condition)
-
-
-def start(run, *more):
-    os.makedirs(os.path.join(WORK, run), exist_ok=True)
-    log = open(os.path.join(WORK, run + ".log"), "a")
-    return subprocess.Popen([f"{BIN}/megatron/train/pretrain_gpt", *RUN, f"--set=checkpoint.save={WORK}/{run}", *more],
-                            stdout=log, stderr=log)
-
-
-def steps(run):
-    try:
-        with open(f"{WORK}/{run}/metrics.jsonl") as file:
-            return file.read().count('"consumed_samples"')
-    except FileNotFoundError:
-        return 0
-
-
-def wait_for(condition):
-    end = time.time() + TIMEOUT
-    while not condition():
-        if time.time() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def report(name, *runs):
+def report(name, *names):
     page = f"{WORK}/{name}.html"
-    answer = subprocess.run([f"{BIN}/tools/report/report", f"--output={page}", *[f"{WORK}/{run}" for run in runs]],
+    answer = subprocess.run([f"{BIN}/tools/report/report", f"--output={page}", *[f"{WORK}/{run}" for run in names]],
                             capture_output=True, text=True)
     check(f"{name}: a report is written", answer.returncode == 0 and os.path.getsize(page) < 1000000)
     with open(f"{WORK}/{name}.md") as file:
@@ -224,7 +197,7 @@ def main():
     os.makedirs(WORK)
     check("a run ends well", start("plain", "--set=logging.tensorboard_dir=\"\"").wait() == 0)
     first = start("ranks", *RANKS, f"--set=logging.pipeline_timeline_file={WORK}/ranks/timeline.txt")
-    check("a run on four ranks is killed", wait_for(lambda: steps("ranks") >= 26 or first.poll() is not None))
+    check("a run on four ranks is killed", wait_for(lambda: len(runs.steps("ranks")) >= 26 or first.poll() is not None))
     first.send_signal(signal.SIGKILL)
     first.wait()
     check("it is continued", start("ranks", *RANKS, f"--set=logging.pipeline_timeline_file={WORK}/ranks/timeline.txt").wait() == 0)
@@ -237,15 +210,15 @@ def main():
     check_keyboard(browser, page)
     page, text = report("ranks", "ranks")
     check("ranks: the text has two starts", "| starts | 2 |" in text)
-    check_page(browser, "ranks", page, ["Milliseconds of a step, by rank", "A step on each rank", "communication pp",
+    check_page(browser, "ranks", page, ["Percent of a rank's time", "Own work of each rank", "A step took",
+                                        "Calls with other ranks in the whole run", "Milliseconds of a step, by rank", "A step on each rank", "communication pp",
                                         "Calls with other ranks in a step", "A step of the pipeline", "Starts of the program",
                                         "mem-max-allocated-bytes", "bytes held in the profiled steps"])
     page, text = report("both", "plain", "ranks")
     check("both: the text compares", "| parallel.pipeline_model_parallel_size | 1 | 2 |" in text)
     check_page(browser, "both", page, ["A comparison of 2 runs.", "plain, training", "Where the configurations differ"])
     browser.stop()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    runs.finish()
 
 
 main()

@@ -9,15 +9,16 @@ import json
 import math
 import os
 import re
-import signal
 import struct
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 
 from tensorboard.backend.event_processing import event_accumulator
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from small_runs import SmallRuns
 
 BIN, WORK = sys.argv[1], sys.argv[2]
 ITERATIONS, EVALUATE, SAVE, LOG = 40, 5, 8, 4
@@ -34,50 +35,13 @@ BOTH_AXES = ["lm loss", "learning-rate", "batch-size", "loss-scale", "grad-norm"
 ONE_AXIS = ["seq_load_balancing_loss", "z_loss", "iteration-time", "throughput", "tokens_per_second"]
 LOGGED = ["world-size", "skipped-iterations", "nan-iterations", "mem-allocated-bytes", "mem-max-allocated-bytes"]
 
-passed = failed = 0
-
-
-def check(what, condition):
-    global passed, failed
-    print(("passed: " if condition else "FAILED: ") + what, flush=True)
-    passed, failed = passed + bool(condition), failed + (not condition)
-
-
-def start(run, *more):
-    os.makedirs(os.path.join(WORK, run), exist_ok=True)
-    log = open(os.path.join(WORK, run + ".log"), "a")
-    return subprocess.Popen([f"{BIN}/megatron/train/pretrain_gpt", *RUN, f"--set=checkpoint.save={WORK}/{run}", *more],
-                            stdout=log, stderr=log)
-
-
-def log_of(run):
-    with open(os.path.join(WORK, run + ".log")) as file:
-        return file.read()
+runs = SmallRuns(BIN, WORK, RUN, TIMEOUT)
+check, start, wait_for, kill_after = runs.check, runs.start, runs.wait_for, runs.kill_after
 
 
 def rows(run):
     """The steps and the evaluations of metrics.jsonl."""
-    try:
-        with open(f"{WORK}/{run}/metrics.jsonl") as file:
-            objects = [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return [], []
-    return [o for o in objects if "lm loss" in o], [o for o in objects if "lm loss validation" in o]
-
-
-def wait_for(condition):
-    end = time.time() + TIMEOUT
-    while not condition():
-        if time.time() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def kill_after(process, run, iteration):
-    reached = wait_for(lambda: any(step["iteration"] >= iteration for step in rows(run)[0]) or process.poll() is not None)
-    process.send_signal(signal.SIGKILL)
-    return reached and process.wait() == -signal.SIGKILL
+    return runs.steps(run), [row for row in runs.rows(run) if "lm loss validation" in row]
 
 
 def float32(value):
@@ -261,12 +225,11 @@ def main():
         file.write("text")
     code = start("unwritable", f"--set=logging.tensorboard_dir={WORK}/a_file", "--set=train.train_iters=12").wait()
     check("a run whose folder cannot be made ends well", code == 0 and len(rows("unwritable")[0]) == 12)
-    check("it says so once", log_of("unwritable").count("metrics could not be written") == 1)
+    check("it says so once", runs.log_of("unwritable").count("metrics could not be written") == 1)
     code = start("off", '--set=logging.tensorboard_dir=""', "--set=train.train_iters=4").wait()
     check("it can be switched off", code == 0 and not files("off") and len(rows("off")[0]) == 4)
 
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    runs.finish()
 
 
 main()

@@ -12,7 +12,9 @@ import signal
 import struct
 import subprocess
 import sys
-import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from small_runs import SmallRuns
 
 BIN, WORK = sys.argv[1], sys.argv[2]
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "track.py")
@@ -31,46 +33,13 @@ ENVIRONMENT = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "TRACKIO_DIR": f
 os.environ.update(ENVIRONMENT)
 TIMEOUT = 300
 
-passed = failed = 0
-
-
-def check(what, condition):
-    global passed, failed
-    print(("passed: " if condition else "FAILED: ") + what, flush=True)
-    passed, failed = passed + bool(condition), failed + (not condition)
-
-
-def train(run, *more):
-    log = open(os.path.join(WORK, run + ".log"), "a")
-    return subprocess.Popen([f"{BIN}/megatron/train/pretrain_gpt", *RUN, f"--set=checkpoint.save={WORK}/{run}", *more],
-                            stdout=log, stderr=log)
+runs = SmallRuns(BIN, WORK, RUN, TIMEOUT)
+check, rows, wait_for, log_of = runs.check, runs.rows, runs.wait_for, runs.log_of
 
 
 def follow(to, run, *more):
     log = open(os.path.join(WORK, f"{run}_{to}.log"), "a")
     return subprocess.Popen([sys.executable, PROGRAM, "--to=" + to, *more, run], cwd=WORK, stdout=log, stderr=log)
-
-
-def log_of(name):
-    with open(os.path.join(WORK, name + ".log")) as file:
-        return file.read()
-
-
-def rows(run):
-    try:
-        with open(f"{WORK}/{run}/metrics.jsonl") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-
-
-def wait_for(condition):
-    end = time.time() + TIMEOUT
-    while not condition():
-        if time.time() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def state(to, run):
@@ -210,7 +179,7 @@ def follow_a_run_that_is_killed():
     """Training is killed and continued, and then each follower, too."""
     os.mkdir(f"{WORK}/killed")
     followers = {to: follow(to, "killed") for to in TRACKERS}
-    training = train("killed")
+    training = runs.start("killed")
     reached = wait_for(lambda: len(rows("killed")) >= KILL or training.poll() is not None)
     training.send_signal(signal.SIGKILL)
     check("a run is killed", reached and training.wait() == -signal.SIGKILL)
@@ -221,7 +190,7 @@ def follow_a_run_that_is_killed():
     for to, follower in followers.items():
         follower.kill()
         follower.wait()
-    check("the run is continued", train("killed").wait() == 0)
+    check("the run is continued", runs.start("killed").wait() == 0)
     followers = {to: follow(to, "killed", "--once") for to in TRACKERS}
     for to, follower in followers.items():
         check(f"{to}: the follower, started again, ends well", follower.wait(TIMEOUT) == 0)
@@ -256,8 +225,7 @@ def main():
     os.makedirs(WORK)
     follow_a_run_that_is_killed()
     send_odd_numbers()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    runs.finish()
 
 
 main()
