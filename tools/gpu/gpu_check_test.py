@@ -393,7 +393,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertRegex(text, "^gpu_check: cannot write to the folder %s: [^\n]+\n$" % folder)
 
     def test_programs_are_unpacked(self):
-        with tarfile.open(os.path.join(self.bundle, "programs.tar.gz"), "w:gz") as archive:
+        with tarfile.open(os.path.join(self.bundle, "programs.tar.xz"), "w:xz") as archive:
             for name in PROGRAMS:
                 archive.add(os.path.join(self.bundle, name), name)
                 os.remove(os.path.join(self.bundle, name))
@@ -410,7 +410,7 @@ class GpuCheckTest(unittest.TestCase):
         packed = os.path.join(self.root, "packed")
         code, text, _ = self.gpu_check("build", packed)
         self.assertEqual(code, 0, text)
-        with tarfile.open(os.path.join(packed, "programs.tar.gz")) as archive:
+        with tarfile.open(os.path.join(packed, "programs.tar.xz")) as archive:
             flags = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
         common = "--config=cuda --define=cuda_archs=sm_90a"
         for name in PROGRAMS:
