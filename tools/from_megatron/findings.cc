@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "megatron/base/quoted.h"
+#include "tools/from_megatron/config_builder.h"
 
 namespace megatron {
 namespace {
