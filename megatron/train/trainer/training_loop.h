@@ -25,6 +25,7 @@
 #include "megatron/train/metrics/metrics_writers.h"
 #include "megatron/train/metrics/rank_console.h"
 #include "megatron/train/metrics/rank_times.h"
+#include "megatron/train/metrics/run_event.h"
 #include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/metrics/time_report.h"
@@ -43,6 +44,7 @@ struct TrainingRun {
   RunDescription description;
   SpeedBasis speed;
   absl::Time program_start;
+  RunEventListener on_event;  // hears what the rank that prints for all has to tell; null: nobody
 };
 
 class TrainingLoop {
@@ -75,6 +77,8 @@ class TrainingLoop {
   ExitCode Fail(const absl::Status& error);
   ExitCode Train();
   RunStart MetricsStart() const;
+  // Tells an event of the run to its writers and its listener, once for all ranks.
+  void Tell(RunEventKind kind, int64_t iteration, const std::string& message);
   // Prints what the profile has to say, or why it could not be written.
   void PrintProfile(const absl::StatusOr<std::string>& profiled);
   // Prints the table of all calls between ranks, if there were any and no rank has failed.
