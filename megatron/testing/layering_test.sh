@@ -21,7 +21,8 @@ optim: ops comm
 data: base
 checkpoint: tensor comm
 plan: base
-train: layers models pipeline optim data checkpoint plan tensorboard
+http: comm
+train: layers models pipeline optim data checkpoint plan tensorboard http
 '
 root=$(dirname "$(readlink -f "$1")")
 cd "$root"

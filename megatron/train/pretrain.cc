@@ -3,9 +3,11 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +32,8 @@
 #include "megatron/train/failure/stop_signals.h"
 #include "megatron/train/introduction.h"
 #include "megatron/train/launch/rank_processes.h"
+#include "megatron/train/metrics/event_command.h"
+#include "megatron/train/metrics/run_event.h"
 #include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
@@ -48,6 +52,8 @@
 
 namespace megatron {
 namespace {
+
+constexpr int64_t kUnknownIteration = -1;
 
 // Returns the exit code.
 int PrintError(const absl::Status& error) {
@@ -137,13 +143,22 @@ class PretrainProcess {
   absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
   absl::StatusOr<PretrainRun> Prepare(const config::PretrainConfig& config,
                                       PlannedPretraining planned);
+  // Makes the command hear of the run's events, if the user has one.
+  void OpenEventCommand(TrainingRun* run);
   int RunRanks(const PretrainRun& run);
   int RunThreads(const PretrainRun& run);
   int RunOneOfSeveral(const PretrainRun& run);
 
-  FaultMonitorOptions MonitorOptions(const RanksOptions& ranks) const;
+  // Returns the failure that ends this process after its world has failed.
+  absl::Status FailureOf(const absl::Status& world) const;
+  FaultMonitorOptions MonitorOptions(const RanksOptions& ranks);
   // Prints the error, which all processes know, once. Returns the exit code.
   int Leave(const absl::Status& error) const;
+  // Tells the run's listener, if there is one, that the run has lost a rank or ends.
+  void Tell(RunEventKind kind, int64_t iteration, const std::string& message,
+            std::optional<int> exit_code) const;
+  // Tells the end of the run, unless that has been told.
+  void TellEnd(int code, int64_t iteration, const absl::Status& failure);
 
   bool one_of_several() const { return launch_.world_size > 1; }
   int RanksHere(const RunOptions& options) const {
@@ -157,6 +172,8 @@ class PretrainProcess {
   std::unique_ptr<TcpJob> job_;  // null: this process is not one rank of several
   FirstFailure failure_;         // the first failure among the ranks of this process
   DeviceCalls device_calls_;     // outlives the monitor, which asks it
+  std::unique_ptr<EventCommand> event_command_;  // null: none; outlives the monitor
+  std::atomic<bool> told_end_{false};
   std::unique_ptr<FaultMonitor> monitor_;
   ProcessGroup processes_;
 };
@@ -170,14 +187,49 @@ int PretrainProcess::Leave(const absl::Status& error) const {
   return ExitCodeOf(error);
 }
 
-FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) const {
+void PretrainProcess::Tell(RunEventKind kind, int64_t iteration, const std::string& message,
+                           std::optional<int> exit_code) const {
+  if (event_command_ == nullptr) return;
+  RunEvent event;
+  event.kind = kind;
+  event.time = absl::Now();
+  event.iteration = iteration;
+  event.message = message;
+  event.exit_code = exit_code;
+  event_command_->Raise(event);
+}
+
+void PretrainProcess::TellEnd(int code, int64_t iteration, const absl::Status& failure) {
+  if (told_end_.exchange(true)) return;
+  Tell(RunEventKind::kEnd, iteration,
+       failure.ok() ? absl::StrCat("training ends with code ", code)
+                    : std::string(failure.message()),
+       code);
+}
+
+absl::Status PretrainProcess::FailureOf(const absl::Status& world) const {
+  const absl::Status failure = failure_.Get();
+  return failure.ok() ? WithExitCodeOfRank(world, kExitPeerLost) : failure;
+}
+
+FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) {
   FaultMonitorOptions options;
   options.stuck_after = ranks.stuck_timeout;
   options.device_calls = [this](int rank) { return device_calls_.Of(rank); };
   options.process_end = [this](const absl::Status& reason) -> ProcessEnd {
-    absl::Status failure = failure_.Get();
-    if (failure.ok()) failure = WithExitCodeOfRank(reason, kExitPeerLost);
+    const absl::Status failure = FailureOf(reason);
+    // Ranks that are threads, one of which does not end.
+    if (!one_of_several()) TellEnd(ExitCodeOf(failure), kUnknownIteration, failure);
+    if (event_command_ != nullptr) event_command_->Finish();
     return {ExitCodeOf(failure), std::string(failure.message())};
+  };
+  options.on_report = [this](const absl::Status& reason, int64_t iteration) {
+    const absl::Status failure = FailureOf(reason);
+    const int code = ExitCodeOf(failure);
+    if (code == kExitPeerLost || code == kExitHang)
+      Tell(RunEventKind::kRankLost, iteration, std::string(reason.message()), std::nullopt);
+    TellEnd(code, iteration, failure);
+    if (event_command_ != nullptr) event_command_->Finish();
   };
   return options;
 }
@@ -247,6 +299,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);
   run.training.description.config_text = EffectiveConfigText(config);
+  OpenEventCommand(&run.training);
   run.training.description.instruction_set = instruction_set;
   MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
   // The first process has taken the lock; the others join it.
@@ -273,6 +326,22 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_RETURN_IF_ERROR(
       Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
   return run;
+}
+
+void PretrainProcess::OpenEventCommand(TrainingRun* run) {
+  if (run->options.loop.on_event.empty()) return;
+  EventCommandOptions options;
+  options.command = run->options.loop.on_event;
+  options.run_id = RunId(run->description.identity);
+  options.save = run->options.checkpoint.save;
+  // A launcher ends a rank that stays behind the others without doing anything.
+  const absl::Duration stuck = run->options.ranks.stuck_timeout;
+  if (one_of_several() && stuck > absl::ZeroDuration())
+    options.last_wait = std::min(options.last_wait, stuck / 4);
+  event_command_ = std::make_unique<EventCommand>(std::move(options));
+  run->on_event = [command = event_command_.get()](const RunEvent& event) {
+    command->Raise(event);
+  };
 }
 
 int PretrainProcess::Run() {
@@ -309,8 +378,10 @@ int PretrainProcess::Run() {
 
 int PretrainProcess::RunRanks(const PretrainRun& run) {
   if (run.options().num_ranks() > 1) return RunThreads(run);
-  const ExitCode code = PretrainRank(run, ProcessGroup(), &failure_).Run();
+  PretrainRank rank(run, ProcessGroup(), &failure_);
+  const ExitCode code = rank.Run();
   const absl::Status first = failure_.Get();
+  TellEnd(code, rank.progress().iteration(), first);
   return first.ok() ? code : Leave(first);
 }
 
@@ -320,6 +391,7 @@ int PretrainProcess::RunThreads(const PretrainRun& run) {
   ThreadWorld world(run.options().num_ranks(), options);
   FaultMonitor monitor(&world, MonitorOptions(run.options().ranks));
   ExitCode code = kExitDone;
+  std::atomic<int64_t> iteration{0};
   auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
     pthread_setname_np(pthread_self(),
                        absl::StrCat("rank ", number).c_str());  // the name is for reports
@@ -327,6 +399,7 @@ int PretrainProcess::RunThreads(const PretrainRun& run) {
     const FaultMonitor::Watch watch(&monitor, number, &rank.progress());
     const ExitCode left = rank.Run();
     if (rank.is_reporting_rank()) code = left;
+    iteration = std::max<int64_t>(iteration, rank.progress().iteration());
     // An error ends the others, whatever they wait for, and before this rank's own end waits for
     // them.
     const absl::Status first = failure_.Get();
@@ -336,8 +409,10 @@ int PretrainProcess::RunThreads(const PretrainRun& run) {
   };
   const absl::Status status = megatron::RunRanks(&world, run_rank);
   const bool told = !status.ok() && monitor.WaitUntilReported();
-  const absl::Status first = failure_.Get();
-  if (first.ok()) return status.ok() ? code : Leave(WithExitCode(status, kExitPeerLost));
+  const absl::Status first =
+      failure_.Get().ok() ? WithExitCode(status, kExitPeerLost) : failure_.Get();
+  TellEnd(first.ok() ? code : ExitCodeOf(first), iteration, first);
+  if (first.ok()) return code;
   return told ? ExitCodeOf(first) : Leave(first);
 }
 
@@ -346,7 +421,10 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
   const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.progress());
   const ExitCode code = rank.Run();
   const absl::Status first = failure_.Get();
-  if (first.ok()) return code;
+  if (first.ok()) {
+    if (is_reporting_rank()) TellEnd(code, rank.progress().iteration(), first);
+    return code;
+  }
   job_->world().Abort(absl::AbortedError(first.message()));
   return Leave(first);
 }

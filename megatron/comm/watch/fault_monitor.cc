@@ -228,6 +228,7 @@ void FaultMonitor::Remember(const absl::Status& reason) {
   for (const auto& [number, rank] : ranks_) {
     headings_[number] = absl::StrCat(Describe(number), ", process ", getpid(), ": ",
                                      Describe(*rank.progress), "\n");
+    iteration_ = std::max(iteration_, rank.progress->iteration());
   }
 }
 
@@ -251,13 +252,26 @@ std::string FaultMonitor::OwnState() {
   return text + stacks;
 }
 
+void FaultMonitor::TellReported(const absl::Status& reason) {
+  if (!options_.on_report) return;
+  int64_t iteration;
+  {
+    absl::MutexLock lock(&mutex_);
+    iteration = iteration_;
+  }
+  options_.on_report(reason, iteration);
+}
+
 void FaultMonitor::Report(const absl::Status& reason) {
   const bool aborted = reason.code() == absl::StatusCode::kAborted;
   const bool left_to_aborter = aborted && !world_.spans_processes();
   if (!left_to_aborter) {
     const auto states =
         world_.GatherStates(aborted ? "" : OwnState(), absl::Now() + options_.gather_time);
-    if (states.has_value()) Print(ReportText(reason, *states, world_));
+    if (states.has_value()) {
+      Print(ReportText(reason, *states, world_));
+      TellReported(reason);
+    }
   }
   absl::MutexLock lock(&mutex_);
   left_to_aborter_ = left_to_aborter;

@@ -62,6 +62,10 @@ struct FaultMonitorOptions {
   // Chooses how the process ends after the world has failed with `reason`. The message is printed
   // only if the report left it to whoever called Abort. Null: exit code 1 and the reason's message.
   std::function<ProcessEnd(const absl::Status& reason)> process_end;
+  // Hears of the world's failure in the one process that prints the report, after it is printed and
+  // before any process ends because of it. `iteration` is the latest that a rank of this process
+  // has begun. Null: nobody.
+  std::function<void(const absl::Status& reason, int64_t iteration)> on_report;
 };
 
 class FaultMonitor {
@@ -116,6 +120,7 @@ class FaultMonitor {
   void Remember(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string OwnState() ABSL_LOCKS_EXCLUDED(mutex_);
   void Report(const absl::Status& reason);
+  void TellReported(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   [[noreturn]] void EndProcess(const absl::Status& reason);
   // Waits for `time`, or until the monitor ends: then true.
   bool StoppedWithin(absl::Duration time) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -130,6 +135,7 @@ class FaultMonitor {
   // all threads' stacks.
   std::map<int, std::string> headings_ ABSL_GUARDED_BY(mutex_);
   std::string stacks_ ABSL_GUARDED_BY(mutex_);
+  int64_t iteration_ ABSL_GUARDED_BY(mutex_) = 0;  // the latest of these ranks
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool reported_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_to_aborter_ ABSL_GUARDED_BY(mutex_) = false;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "megatron/train/metrics/run_event.h"
 #include "megatron/train/metrics/step_metrics.h"
 
 namespace megatron {
@@ -36,6 +37,7 @@ class MetricsWriter {
   // Takes a step's values: at every step, and with `interval` where the step is logged.
   virtual absl::Status WriteStep(const StepMetrics& step) = 0;
   virtual absl::Status WriteEvaluation(const EvaluationMetrics& evaluation) = 0;
+  virtual absl::Status WriteEvent(const RunEvent& /*event*/) { return absl::OkStatus(); }
 
   // Makes durable what was written. Called before a checkpoint commits, so that no step of the
   // checkpoint is missing, and at the end of training.

@@ -7,6 +7,7 @@
 #include "megatron/train/metrics/console_writers.h"
 #include "megatron/train/metrics/jsonl_writer.h"
 #include "megatron/train/metrics/pipeline_timeline_writer.h"
+#include "megatron/train/metrics/prometheus_writer.h"
 #include "megatron/train/metrics/rank_times_writer.h"
 #include "megatron/train/metrics/tensorboard_writer.h"
 
@@ -19,6 +20,10 @@ void MetricsWriters::WriteStep(const StepMetrics& step) {
 void MetricsWriters::WriteEvaluation(const EvaluationMetrics& evaluation) {
   for (size_t i = 0; i < writers_.size(); ++i)
     LogFirstError(i, writers_[i]->WriteEvaluation(evaluation));
+}
+
+void MetricsWriters::WriteEvent(const RunEvent& event) {
+  for (size_t i = 0; i < writers_.size(); ++i) LogFirstError(i, writers_[i]->WriteEvent(event));
 }
 
 void MetricsWriters::Sync() {
@@ -35,6 +40,29 @@ void MetricsWriters::LogFirstError(size_t writer, const absl::Status& status) {
                                  "; training continues, and further such errors are not printed"));
 }
 
+namespace {
+
+std::unique_ptr<MetricsWriter> OpenPrometheus(const LoopOptions& options, const RunStart& start,
+                                              FileSystem& fs, RankConsole* console) {
+  PrometheusOptions prometheus;
+  prometheus.textfile = options.prometheus_textfile;
+  prometheus.silence_limit = options.silence_limit;
+  auto writer = std::make_unique<PrometheusWriter>(fs, prometheus, start);
+  if (options.metrics_port < 0) return writer;
+  const absl::StatusOr<std::string> address =
+      writer->Listen(static_cast<int>(options.metrics_port));
+  if (address.ok()) {
+    console->PrintOwn(absl::StrCat("metrics for Prometheus: ", *address, "/metrics\n"));
+  } else {
+    console->WarnOwn(absl::StrCat("logging.metrics_port: ", options.metrics_port,
+                                  " cannot be opened: ", address.status().message(),
+                                  "; training continues without it"));
+  }
+  return writer;
+}
+
+}  // namespace
+
 absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, const RunStart& start,
                                                   FileSystem& fs, RankConsole* console) {
   MetricsWriters::List writers;
@@ -47,6 +75,8 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
   }
   if (!options.tensorboard_dir.empty())
     writers.push_back(std::make_unique<TensorboardWriter>(fs, options.tensorboard_dir, start));
+  if (!options.prometheus_textfile.empty() || options.metrics_port >= 0)
+    writers.push_back(OpenPrometheus(options, start, fs, console));
   writers.push_back(std::make_unique<ProgressBarWriter>(console));
   writers.push_back(std::make_unique<LogLineWriter>(console, options.timing_log_level,
                                                     options.timing_log_option));

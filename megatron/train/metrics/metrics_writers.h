@@ -30,6 +30,7 @@ class MetricsWriters {
 
   void WriteStep(const StepMetrics& step);
   void WriteEvaluation(const EvaluationMetrics& evaluation);
+  void WriteEvent(const RunEvent& event);
   void Sync();
   void WriteSummary(const RunSummary& summary);
 
@@ -43,7 +44,7 @@ class MetricsWriters {
 
 // Opens what the options ask for. The rank that prints for all has writers, the others have none.
 // Fails if the file of metrics can't be opened; TensorBoard's files are opened at the first step,
-// and an error of theirs ends nothing.
+// and an error of theirs, of Prometheus's file or of its port ends nothing.
 absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, const RunStart& start,
                                                   FileSystem& fs, RankConsole* console);
 

@@ -21,6 +21,7 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
   if (logging->has_tensorboard_dir()) resolve(logging->mutable_tensorboard_dir());
   if (logging->has_pipeline_timeline_file()) resolve(logging->mutable_pipeline_timeline_file());
+  if (logging->has_prometheus_textfile()) resolve(logging->mutable_prometheus_textfile());
   if (logging->has_profile_dir()) resolve(logging->mutable_profile_dir());
   // The checkpoint keeps these, for programs that are started elsewhere.
   auto resolve_fully = [](std::string* path) {

@@ -50,7 +50,8 @@ const std::set<std::string>& NoPaths() {
                                 "data.fim_data.fim_suffix_token",
                                 "data.fim_data.fim_pad_token",
                                 "data.fim_data.fim_eod_token",
-                                "generation.prompt"};
+                                "generation.prompt",
+                                "logging.on_event"};
   return *fields;
 }
 

@@ -287,7 +287,8 @@ std::string Describe(const RunOptions& o) {
               absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
               o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.timing_log_level,
               o.loop.timing_log_option, o.loop.metrics_file, o.loop.tensorboard_dir,
-              o.loop.pipeline_timeline_file) +
+              o.loop.pipeline_timeline_file, o.loop.on_event, o.loop.prometheus_textfile,
+              o.loop.metrics_port) +
          Line(o.profile.enabled, o.profile.start, o.profile.end,
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,

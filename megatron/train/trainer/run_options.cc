@@ -204,6 +204,9 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   options.metrics_file = config.logging().metrics_file();
   options.tensorboard_dir = config.logging().tensorboard_dir();
   options.pipeline_timeline_file = config.logging().pipeline_timeline_file();
+  options.on_event = config.logging().on_event();
+  options.prometheus_textfile = config.logging().prometheus_textfile();
+  if (config.logging().has_metrics_port()) options.metrics_port = config.logging().metrics_port();
   return options;
 }
 
@@ -327,6 +330,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.attention = {config.system().attention_backend(), config.system().attention_plan_file()};
   options.deterministic = config.system().deterministic_mode();
   options.ranks = ToRanksOptions(config.parallel());
+  options.loop.silence_limit = options.ranks.timeout;
   options.profile = ToProfile(config.logging());
   return options;
 }

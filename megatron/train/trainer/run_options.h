@@ -36,6 +36,11 @@ struct LoopOptions {
   std::string metrics_file;            // empty: none
   std::string tensorboard_dir;         // empty: none
   std::string pipeline_timeline_file;  // empty: none
+  std::string on_event;                // a shell's command; empty: none
+  std::string prometheus_textfile;     // empty: none
+  int64_t metrics_port = -1;           // 0: any free one; -1: none
+  // The time without progress after which the run is unhealthy at that port.
+  absl::Duration silence_limit = absl::Minutes(10);
 };
 
 struct CheckpointOptions {

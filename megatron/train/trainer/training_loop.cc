@@ -147,11 +147,25 @@ RunStart TrainingLoop::MetricsStart() const {
   return start;
 }
 
+void TrainingLoop::Tell(RunEventKind kind, int64_t iteration, const std::string& message) {
+  if (!rank_.console->prints()) return;
+  RunEvent event;
+  event.kind = kind;
+  event.time = absl::Now();
+  event.iteration = iteration;
+  event.message = message;
+  metrics_.WriteEvent(event);
+  if (run_.on_event) run_.on_event(event);
+}
+
 ExitCode TrainingLoop::Train() {
   absl::StatusOr<MetricsWriters> metrics =
       OpenMetricsWriters(options().loop, MetricsStart(), fs_, rank_.console);
   if (!metrics.ok()) return Fail(WithExitCode(metrics.status(), kExitIo));
   metrics_ = *std::move(metrics);
+  Tell(RunEventKind::kStart, first_iteration_,
+       absl::StrCat("training starts after iteration ", first_iteration_, " of ",
+                    options().loop.train_iters));
   if (Done()) {
     rank_.console->PrintLine(absl::StrCat("already at iteration ", first_iteration_, " of ",
                                           options().loop.train_iters, ": nothing to do"));
@@ -253,8 +267,15 @@ void TrainingLoop::CountSkipped(const StepReport& report) {
 }
 
 std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
-  if (consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
   const TrainingProgress& progress = trainer_->progress();
+  // A dynamic loss scale is found by steps whose gradients overflow.
+  if (consecutive_failures_ == 1 &&
+      !(options().precision.dynamic_loss_scale && std::isfinite(report.loss))) {
+    Tell(
+        RunEventKind::kNan, progress.iteration,
+        absl::StrCat("gradients are not finite, and the step is skipped (loss ", report.loss, ")"));
+  }
+  if (consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
   return Fail(WithExitCode(
       absl::InternalError(absl::StrCat(
           "gradients were not finite in ", consecutive_failures_,
@@ -341,12 +362,14 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
 }
 
 void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_view next) {
-  rank_.console->Warn(absl::StrCat(
+  const std::string message = absl::StrCat(
       "the checkpoint of iteration ", saving_iteration_, " was not saved: ", status.message(),
       "; training continues, the next save is ", next, ", and ",
       saved_iteration_ < 0
           ? "no checkpoint has been saved since the start"
-          : absl::StrCat("the newest checkpoint is of iteration ", saved_iteration_)));
+          : absl::StrCat("the newest checkpoint is of iteration ", saved_iteration_));
+  rank_.console->Warn(message);
+  Tell(RunEventKind::kSaveFailed, saving_iteration_, message);
 }
 
 void TrainingLoop::StartSave() {
@@ -367,8 +390,10 @@ absl::Status TrainingLoop::FinishSave() {
   rank_.progress->Enter(Phase::kUpdate);
   if (!status.ok()) return status;
   saved_iteration_ = saving_iteration_;
-  rank_.console->PrintLine(absl::StrCat("saved checkpoint of iteration ", saved_iteration_, " to ",
-                                        options().checkpoint.save));
+  const std::string message = absl::StrCat("saved checkpoint of iteration ", saved_iteration_,
+                                           " to ", options().checkpoint.save);
+  rank_.console->PrintLine(message);
+  Tell(RunEventKind::kSaved, saved_iteration_, message);
   return absl::OkStatus();
 }
 
@@ -384,10 +409,10 @@ ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
   if (saved_iteration_ != iteration && !is_being_saved) StartSave();
   const absl::Status status = FinishSave();
   if (status.ok()) return code;
-  return Fail(WithExitCode(
-      absl::Status(status.code(), absl::StrCat("the checkpoint of iteration ", iteration,
-                                               " was not saved: ", status.message())),
-      kExitIo));
+  const std::string message =
+      absl::StrCat("the checkpoint of iteration ", iteration, " was not saved: ", status.message());
+  Tell(RunEventKind::kSaveFailed, iteration, message);
+  return Fail(WithExitCode(absl::Status(status.code(), message), kExitIo));
 }
 
 }  // namespace megatron

@@ -26,6 +26,7 @@
 #include "megatron/train/metrics/metrics_writers.h"
 #include "megatron/train/metrics/rank_console.h"
 #include "megatron/train/metrics/rank_times.h"
+#include "megatron/train/metrics/run_event.h"
 #include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/metrics/step_times.h"
@@ -46,6 +47,7 @@ struct TrainingRun {
   RunDescription description;
   SpeedBasis speed;
   absl::Time program_start;
+  RunEventListener on_event;  // hears what the rank that prints for all has to tell; null: nobody
 };
 
 class TrainingLoop {
@@ -78,6 +80,8 @@ class TrainingLoop {
   ExitCode Fail(const absl::Status& error);
   ExitCode Train();
   RunStart MetricsStart() const;
+  // Tells an event of the run to its writers and its listener, once for all ranks.
+  void Tell(RunEventKind kind, int64_t iteration, const std::string& message);
   // Prints what the profile has to say, or why it could not be written.
   void PrintProfile(const absl::StatusOr<std::string>& profiled);
   // Prints and writes the table of all calls between ranks, and what slow ranks and calls cost,

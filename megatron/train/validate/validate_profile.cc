@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/train/config/config.pb.h"
@@ -36,6 +37,9 @@ void CheckProfiledRanks(ConfigChecker& check) {
 
 void CheckProfile(ConfigChecker& check) {
   const config::LoggingConfig& logging = check.resolved().logging();
+  // The collector passes over other names without a word.
+  if (logging.has_prometheus_textfile() && !absl::EndsWith(logging.prometheus_textfile(), ".prom"))
+    check.Error("logging.prometheus_textfile", "expects the name of a file that ends in .prom");
   if (!logging.profile()) return;
   if (logging.profile_dir().empty())
     check.Error("logging.profile_dir", "expects the name of a directory");

@@ -52,6 +52,7 @@ TEST(ValidateProfileTest, RefusesEachBrokenRuleByName) {
       {{"logging.profile=false", "logging.profile_dir=x"},
        "with logging.profile = false (--set logging.profile=false)"},
       {{"logging.profile_dir=\"\""}, "expects the name of a directory"},
+      {{"logging.prometheus_textfile=x.txt"}, "expects the name of a file that ends in .prom"},
       {{"logging.profile_step_end=10"}, "must be more than logging.profile_step_start"},
       {{"logging.profile_step_start=100", "logging.profile_step_end=101"},
        "must be less than train.train_iters"},

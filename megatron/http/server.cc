@@ -1,0 +1,189 @@
+#include "megatron/http/server.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "megatron/base/status_macros.h"
+
+namespace megatron::http {
+namespace {
+
+constexpr absl::Duration kLook = absl::Milliseconds(100);
+constexpr absl::Duration kLinger = absl::Milliseconds(500);
+
+// Waits until there is something to read. Returns false at the deadline.
+bool WaitToRead(const Socket& socket, absl::Time deadline) {
+  while (absl::Now() < deadline) {
+    pollfd entry = {socket.fd(), POLLIN, 0};
+    if (poll(&entry, 1, PollMilliseconds(deadline, absl::Seconds(1))) > 0) return true;
+  }
+  return false;
+}
+
+enum class Received { kBytes, kEnd, kLate };
+
+// Appends what has come, at least a byte.
+Received Receive(const Socket& socket, absl::Time deadline, std::string* received) {
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = recv(socket.fd(), buffer, sizeof(buffer), 0);
+    if (got > 0) {
+      received->append(buffer, got);
+      return Received::kBytes;
+    }
+    if (got == 0 || (errno != EAGAIN && errno != EINTR)) return Received::kEnd;
+    if (!WaitToRead(socket, deadline)) return Received::kLate;
+  }
+}
+
+// Ends the connection so that the client can read the last answer: closing while bytes of the
+// client are unread would take that away from it.
+void Leave(const Socket& socket) {
+  shutdown(socket.fd(), SHUT_WR);
+  const absl::Time deadline = absl::Now() + kLinger;
+  std::string rest;
+  while (absl::Now() < deadline && Receive(socket, deadline, &rest) == Received::kBytes)
+    rest.clear();
+  shutdown(socket.fd(), SHUT_RDWR);
+}
+
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
+
+// Returns whether the field Host names this machine itself, with or without a port.
+bool NamesLoopback(absl::string_view host) {
+  if (absl::StartsWith(host, "[")) return absl::StartsWith(host, "[::1]");
+  return IsLoopback(host.substr(0, host.find(':')));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      Handler handler) {
+  MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp(options.listen));
+  MEGATRON_ASSIGN_OR_RETURN(Endpoint endpoint, LocalEndpoint(listener));
+  return std::unique_ptr<Server>(
+      new Server(options, std::move(handler), std::move(listener), std::move(endpoint)));
+}
+
+Server::Server(const ServerOptions& options, Handler handler, Socket listener, Endpoint endpoint)
+    : options_(options),
+      handler_(std::move(handler)),
+      listener_(std::move(listener)),
+      endpoint_(std::move(endpoint)),
+      thread_([this] { Accept(); }) {}
+
+Server::~Server() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+    // Whoever waits for its connection sees its end.
+    for (const Connection& connection : connections_) shutdown(connection.socket.fd(), SHUT_RDWR);
+  }
+  thread_.join();
+  std::list<Connection> rest;
+  {
+    absl::MutexLock lock(&mutex_);
+    rest.swap(connections_);
+  }
+  for (Connection& connection : rest) connection.thread.join();
+}
+
+void Server::Accept() {
+  for (;;) {
+    pollfd entry = {listener_.fd(), POLLIN, 0};
+    poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(kLook)));
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stop_) return;
+    }
+    JoinFinished();
+    absl::StatusOr<Socket> accepted = AcceptTcp(listener_);
+    if (!accepted.ok()) {
+      absl::SleepFor(kLook);  // this process has no descriptor left, for now
+    } else if (accepted->valid()) {
+      Open(*std::move(accepted));
+    }
+  }
+}
+
+void Server::Open(Socket socket) {
+  absl::MutexLock lock(&mutex_);
+  if (static_cast<int>(connections_.size()) >= options_.connections) {
+    const Response full = ErrorResponse(503, "there are too many connections; try again later");
+    // Nobody waits for a client that does not read.
+    SendAll(socket, ResponseText(full, false, false), absl::Now()).IgnoreError();
+    return;
+  }
+  Connection& connection = connections_.emplace_back(std::move(socket));
+  connection.thread = std::thread([this, &connection] { Serve(&connection); });
+}
+
+void Server::JoinFinished() {
+  std::list<Connection> finished;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto it = connections_.begin(); it != connections_.end();) {
+      const auto next = std::next(it);
+      if (it->done) finished.splice(finished.end(), connections_, it);
+      it = next;
+    }
+  }
+  for (Connection& connection : finished) connection.thread.join();
+}
+
+void Server::Serve(Connection* connection) {
+  std::string received;
+  while (ServeOne(connection->socket, &received)) {
+  }
+  Leave(connection->socket);
+  absl::MutexLock lock(&mutex_);
+  connection->done = true;
+}
+
+bool Server::ServeOne(const Socket& socket, std::string* received) const {
+  absl::Time deadline =
+      absl::Now() + (received->empty() ? options_.idle_time : options_.request_time);
+  bool begun = !received->empty(), continued = false;
+  ParsedRequest parsed = ParseRequest(*received, options_.limits);
+  while (parsed.state == ParsedRequest::State::kIncomplete) {
+    if (parsed.expects_continue && !std::exchange(continued, true)) {
+      const absl::Time sent_by = absl::Now() + options_.send_time;
+      if (!SendAll(socket, "HTTP/1.1 100 Continue\r\n\r\n", sent_by).ok()) return false;
+    }
+    const Received got = Receive(socket, deadline, received);
+    if (got == Received::kEnd || (got == Received::kLate && !begun)) return false;
+    if (got == Received::kLate) {
+      parsed.state = ParsedRequest::State::kBad;
+      parsed.status = 408;
+      parsed.reason = "the request took too long";
+      break;
+    }
+    if (!std::exchange(begun, true)) deadline = absl::Now() + options_.request_time;
+    parsed = ParseRequest(*received, options_.limits);
+  }
+  const bool bad = parsed.state == ParsedRequest::State::kBad;
+  const bool keep_alive = !bad && parsed.request.keep_alive;
+  const Response response =
+      bad ? ErrorResponse(parsed.status, parsed.reason) : Answer(parsed.request);
+  received->erase(0, parsed.bytes);
+  const std::string text = ResponseText(response, parsed.request.method == "HEAD", keep_alive);
+  return SendAll(socket, text, absl::Now() + options_.send_time).ok() && keep_alive;
+}
+
+Response Server::Answer(const Request& request) const {
+  const absl::string_view host = request.Field("host");
+  if (IsLoopback(options_.listen.host) && !host.empty() && !NamesLoopback(host))
+    return ErrorResponse(400, "the field Host does not name this machine");
+  return handler_(request);
+}
+
+}  // namespace megatron::http

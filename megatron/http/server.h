@@ -1,0 +1,83 @@
+// A small server of HTTP/1.1 for programs that do something else: metrics, health, later texts.
+//
+//   Handler handler = [](const Request& request) -> Response { ... };
+//   MEGATRON_ASSIGN_OR_RETURN(auto server, Server::Start(options, handler));
+//   ... server->endpoint().port ...
+//
+// Each connection has a thread. There are at most `connections`; one more is told 503 and closed.
+// A connection that sends its request too slowly, sends nothing, or does not read its answer is
+// closed at a deadline, so that nobody keeps a place for ever. Handlers are called on these
+// threads, several at once, for every request that can be read; HEAD is GET whose body is not sent.
+//
+// It binds to loopback unless told otherwise, and then a request must say so too: its Host is
+// "localhost" or a loopback address. So no web page in a browser of this machine can reach it under
+// a name of its own (DNS rebinding).
+#ifndef MEGATRON_HTTP_SERVER_H_
+#define MEGATRON_HTTP_SERVER_H_
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "megatron/comm/socket/socket.h"
+#include "megatron/http/request.h"
+#include "megatron/http/response.h"
+
+namespace megatron::http {
+
+struct ServerOptions {
+  Endpoint listen = {"127.0.0.1", 0};  // port 0: any free one
+  RequestLimits limits;
+  int connections = 16;
+  absl::Duration request_time = absl::Seconds(10);  // from a request's first byte to its last
+  absl::Duration idle_time = absl::Seconds(60);     // between requests
+  absl::Duration send_time = absl::Seconds(10);     // for an answer
+};
+
+using Handler = std::function<Response(const Request&)>;
+
+class Server {
+ public:
+  // Fails if the port is in use.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       Handler handler);
+  // Closes all connections, waits for handlers that run, and leaves no thread.
+  ~Server();
+
+  const Endpoint& endpoint() const { return endpoint_; }
+
+ private:
+  struct Connection {
+    explicit Connection(Socket s) : socket(std::move(s)) {}
+    const Socket socket;
+    std::thread thread;
+    bool done = false;  // guarded by mutex_: its thread needs only to be joined
+  };
+
+  Server(const ServerOptions& options, Handler handler, Socket listener, Endpoint endpoint);
+  void Accept();
+  void Open(Socket socket);
+  void JoinFinished();
+  void Serve(Connection* connection);
+  // Reads the next request into `received` and answers it. Returns false when the connection ends.
+  bool ServeOne(const Socket& socket, std::string* received) const;
+  Response Answer(const Request& request) const;
+
+  const ServerOptions options_;
+  const Handler handler_;
+  const Socket listener_;
+  const Endpoint endpoint_;
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // the last member: it uses the others
+};
+
+}  // namespace megatron::http
+
+#endif  // MEGATRON_HTTP_SERVER_H_

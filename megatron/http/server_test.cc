@@ -1,0 +1,205 @@
+#include "megatron/http/server.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+
+namespace megatron::http {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kGet[] = "GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n";
+constexpr char kGetAndClose[] =
+    "GET /hello HTTP/1.1\r\nHost: 127.0.0.1:9\r\nConnection: close\r\n\r\n";
+
+size_t ThreadsOfThisProcess() {
+  return PosixFileSystem().List("/proc/self/task").value_or(std::vector<std::string>()).size();
+}
+
+class ServerTest : public ::testing::Test {
+ protected:
+  ServerTest() {
+    options_.limits.body_bytes = 64;
+    options_.request_time = absl::Milliseconds(400);
+    options_.idle_time = absl::Milliseconds(800);
+    options_.send_time = absl::Milliseconds(400);
+  }
+
+  void Start() {
+    auto server = Server::Start(options_, [this](const Request& request) {
+      ++calls_;
+      Response response;
+      response.body = absl::StrCat(request.method, " ", request.path, " ", request.body, tail_);
+      return response;
+    });
+    ASSERT_THAT(server, ::absl_testing::IsOk());
+    server_ = *std::move(server);
+  }
+
+  Socket Connect() const {
+    auto socket = ConnectTcp(server_->endpoint(), absl::Now() + absl::Seconds(10));
+    EXPECT_THAT(socket, ::absl_testing::IsOk());
+    return *std::move(socket);
+  }
+
+  static void Send(const Socket& socket, absl::string_view text) {
+    EXPECT_THAT(SendAll(socket, text, absl::Now() + absl::Seconds(10)), ::absl_testing::IsOk());
+  }
+
+  // Reads until the text ends so, or the connection ends.
+  static std::string ReadUntil(const Socket& socket, absl::string_view end) {
+    std::string text;
+    char byte;
+    while (ReceiveAll(socket, &byte, 1, absl::Now() + absl::Seconds(20)).ok()) {
+      text += byte;
+      if (!end.empty() && absl::EndsWith(text, end)) break;
+    }
+    return text;
+  }
+  static std::string ReadAll(const Socket& socket) { return ReadUntil(socket, ""); }
+
+  // Returns the answer to the bytes, after which the connection has ended.
+  std::string Ask(absl::string_view bytes) const {
+    const Socket socket = Connect();
+    Send(socket, bytes);
+    return ReadAll(socket);
+  }
+
+  ServerOptions options_;
+  std::string tail_ = "|";
+  std::atomic<int> calls_{0};
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, AnswersSeveralRequestsOfAConnection) {
+  Start();
+  const Socket socket = Connect();
+  for (int i = 0; i < 3; ++i) {
+    Send(socket, kGet);
+    EXPECT_THAT(ReadUntil(socket, "|"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  }
+  // Two at once are answered in their order.
+  Send(socket, absl::StrCat(kGet, kGetAndClose));
+  const std::string both = ReadAll(socket);
+  EXPECT_THAT(both, HasSubstr("GET /hello |HTTP/1.1 200 OK"));
+  EXPECT_EQ(calls_, 5);
+}
+
+TEST_F(ServerTest, AHeadRequestHasNoBody) {
+  Start();
+  const std::string answer = Ask("HEAD / HTTP/1.1\r\nHost: [::1]:1\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 8\r\n"));
+  EXPECT_TRUE(absl::EndsWith(answer, "\r\n\r\n"));
+}
+
+TEST_F(ServerTest, AsksForTheBodyOfAClientThatWaits) {
+  Start();
+  const Socket socket = Connect();
+  Send(socket,
+       "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n"
+       "Expect: 100-continue\r\n\r\n");
+  EXPECT_EQ(ReadUntil(socket, "\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  Send(socket, "hi");
+  EXPECT_THAT(ReadAll(socket), HasSubstr("POST / hi|"));
+}
+
+TEST_F(ServerTest, MistakesAreAnsweredAndEndTheConnection) {
+  Start();
+  EXPECT_THAT(Ask("nonsense\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask(std::string(9000, 'x')), StartsWith("HTTP/1.1 431 "));
+  EXPECT_THAT(Ask("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65\r\n\r\n"),
+              StartsWith("HTTP/1.1 413 "));
+  EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(ServerTest, AnotherNameOfThisMachineIsRefused) {
+  Start();
+  EXPECT_THAT(Ask("GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"),
+              HasSubstr("Host does not name this machine"));
+  EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(ServerTest, SlowAndSilentClientsLoseTheirPlaces) {
+  options_.connections = 2;
+  Start();
+  const Socket slow = Connect(), silent = Connect();
+  std::thread drip([&slow] {
+    for (int i = 0; i < 10; ++i) {
+      SendAll(slow, "G", absl::Now()).IgnoreError();
+      absl::SleepFor(absl::Milliseconds(100));
+    }
+  });
+  EXPECT_THAT(ReadAll(slow), StartsWith("HTTP/1.1 408 "));
+  EXPECT_EQ(ReadAll(silent), "");
+  drip.join();
+  EXPECT_THAT(Ask(kGetAndClose), HasSubstr("200 OK"));
+}
+
+TEST_F(ServerTest, OneConnectionTooManyIsToldSo) {
+  options_.connections = 1;
+  options_.idle_time = absl::Seconds(60);
+  Start();
+  const Socket first = Connect();
+  Send(first, kGet);
+  EXPECT_THAT(ReadUntil(first, "|"), HasSubstr("200 OK"));
+  const Socket second = Connect();
+  EXPECT_THAT(ReadAll(second), StartsWith("HTTP/1.1 503 "));
+  Send(first, kGetAndClose);
+  EXPECT_THAT(ReadAll(first), HasSubstr("200 OK"));
+}
+
+TEST_F(ServerTest, AClientThatDoesNotReadLosesItsPlace) {
+  options_.connections = 1;
+  tail_ = std::string(64 << 20, 'x');
+  Start();
+  const Socket deaf = Connect();
+  Send(deaf, kGet);
+  for (int i = 0; i < 100 && calls_ < 2; ++i) {
+    absl::SleepFor(absl::Milliseconds(100));
+    const Socket next = Connect();
+    SendAll(next, kGetAndClose, absl::Now() + absl::Seconds(1)).IgnoreError();
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  EXPECT_GE(calls_, 2);
+}
+
+TEST_F(ServerTest, NoThreadOutlivesIt) {
+  options_.idle_time = absl::Seconds(600);
+  const size_t before = ThreadsOfThisProcess();
+  Start();
+  std::vector<Socket> sockets;
+  for (int i = 0; i < 5; ++i) sockets.push_back(Connect());
+  Send(sockets[0], kGet);
+  EXPECT_THAT(ReadUntil(sockets[0], "|"), HasSubstr("200 OK"));
+  EXPECT_GT(ThreadsOfThisProcess(), before);
+  const absl::Time start = absl::Now();
+  server_.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_EQ(ThreadsOfThisProcess(), before);
+  for (const Socket& socket : sockets) EXPECT_EQ(ReadAll(socket), "");
+}
+
+TEST_F(ServerTest, APortInUseIsAnError) {
+  Start();
+  ServerOptions second = options_;
+  second.listen = server_->endpoint();
+  const auto server = Server::Start(second, [](const Request&) { return Response(); });
+  ASSERT_FALSE(server.ok());
+  EXPECT_THAT(server.status().message(), HasSubstr("in use"));
+}
+
+}  // namespace
+}  // namespace megatron::http
