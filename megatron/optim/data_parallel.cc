@@ -10,6 +10,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/comm_stream.h"
 #include "megatron/optim/comm_worker.h"
+#include "megatron/optim/gradient_parts.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -112,6 +113,7 @@ void DataParallel::Reduce(const BucketGroup& bucket_group, const ProcessGroups& 
                                             : buffers_->Gradients(*bucket, bucket->range);
     const Tensor rounded =
         bucket_group.rounded.tensor.empty() ? Tensor() : Cut(bucket_group.rounded.tensor, range);
+    if (parts_ != nullptr) parts_->BeforeReduce(*bucket, whole, stream);
     ReduceBucket(*bucket, whole, rounded, GroupOf(groups, *bucket), stream);
     begin = range.end;
   }
@@ -223,6 +225,7 @@ void DataParallel::EndGradients(int block) {
   BucketGroup& bucket_group = bucket_groups_[index];
   ++bucket_group.ends;
   CHECK_LE(bucket_group.ends, micro_batches_ * bucket_group.blocks) << "block " << block;
+  if (parts_ != nullptr) parts_->AfterMicroBatch(block, stream_);
   if (shards_gradients()) {
     Bind(&Parameter::grad, bucket_group, Tensor());
     StartReduce(index);
