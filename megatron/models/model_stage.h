@@ -70,6 +70,8 @@ struct StepInputs {
   // on every tensor-parallel rank).
   int64_t predicted_token = 0;
   Tensor predicted_logits_V;
+  // Where set, forward passes of kTrain add to it.
+  ActivationMeter* activations = nullptr;
 };
 
 class ModelStage : public Stage {
@@ -90,6 +92,8 @@ class ModelStage : public Stage {
   const Tensor& loss_sums() const { return loss_sums_; }
   // Returns the state of the routers; it has none where no layer here has experts.
   RouterState& router_state() { return router_state_; }
+  // Counts the choices of the layers of moe_layers() in `load_L2E`; see RouterState.
+  void CountExpertLoad(const Tensor& load_L2E);
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
 
  protected:
