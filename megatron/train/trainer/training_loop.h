@@ -26,6 +26,7 @@
 #include "megatron/train/metrics/rank_console.h"
 #include "megatron/train/metrics/rank_times.h"
 #include "megatron/train/metrics/run_totals.h"
+#include "megatron/train/metrics/spike_detector.h"
 #include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/metrics/time_report.h"
 #include "megatron/train/profile/profile_window.h"
@@ -83,6 +84,8 @@ class TrainingLoop {
   void ReportTimes(StepMetrics* metrics);
   // Returns the requests of this rank in the step that is under way.
   StepRequests Requests() const;
+  // Compares the step with those before it, and warns of a spike.
+  void DetectSpikes(StepMetrics* metrics);
   // Each returns the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
@@ -113,6 +116,7 @@ class TrainingLoop {
   int64_t first_iteration_ = 0;
   StepMeter meter_;
   RunTotals totals_;
+  SpikeDetector spikes_;
   absl::Time last_logged_;  // time of the last log line; before the first one, the loop's start
   RankTimesMeter times_meter_;
   TimeReport times_;  // those of the last log line
