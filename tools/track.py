@@ -96,6 +96,8 @@ def parse_record(line):
     for name, value in record.items():
         if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
             return None
+        if isinstance(value, list):
+            continue  # values of single experts, which no tracker gets
         if value is not None and not isinstance(value, (bool, int, float)):
             return None
         if isinstance(value, int) and not -1 << 62 < value < 1 << 62:
@@ -117,7 +119,7 @@ def values_of(record):
     for name, value in record.items():
         if name == "elapsed_ms":
             values["iteration-time"] = to_float(value) / 1e3
-        elif name not in ("iteration", "consumed_samples"):
+        elif name not in ("iteration", "consumed_samples") and not isinstance(value, list):
             values[name] = to_float(value)
     return values
 

@@ -306,6 +306,12 @@ class TrackTest(unittest.TestCase):
             self.assertEqual(self.points("grad-norm")[0][2], math.inf, to)
             self.assertEqual(self.points()[1][1:], (2, 2.0), to)
 
+    def test_values_of_layers_are_sent_and_arrays_are_not(self):
+        self.write([step(1, **{"grad-norm/decoder.layers.0": 0.5, "expert-load/decoder.layers.0": [3, 1]})])
+        self.assertEqual(self.track("--to=wandb", "--once", "run")[0], 0)
+        self.assertEqual(self.points("grad-norm/decoder.layers.0")[0][2], 0.5)
+        self.assertEqual(self.points("expert-load/decoder.layers.0"), [])
+
     def test_a_line_is_sent_when_it_is_whole(self):
         text = lines([step(1), step(2)])
         self.write(text[:-30])

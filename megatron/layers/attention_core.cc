@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "megatron/layers/activation_meter.h"
 #include "megatron/layers/dropout_site.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -50,6 +52,30 @@ void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::At
   } else {
     RingAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
   }
+}
+
+// Attention itself is computed a second time, with sharper scores: this needs no kernel of its own,
+// and holds wherever the keys are.
+void AttentionCore::MeasureScores(const LayerContext& ctx, const ops::AttentionInputs& in) const {
+  const TraceSpan span(ctx.stream, "attention scores");
+  Arena::Scope scope(ctx.scratch);
+  AttentionCore sharp(*this);
+  sharp.options_.scale = ActivationMeter::kSharpness * Whole(ctx).scale;
+  sharp.options_.dropout = 0;
+  sharp.options_.kernels = {};
+  ops::AttentionInputs inputs = in;
+  if (in.bias_WN) {
+    inputs.bias_WN =
+        ctx.scratch->Allocate(DType::kFloat32, in.bias_WN.shape(), "relative positions");
+    ops::Copy(ctx.stream, in.bias_WN, inputs.bias_WN);
+    ops::Scale(ctx.stream, ActivationMeter::kSharpness, inputs.bias_WN);
+  }
+  const Tensor out_TGRD =
+      ctx.scratch->Allocate(in.q_TGRD.dtype(), in.q_TGRD.shape(), "attention output");
+  Saved saved;
+  sharp.Forward(ctx, ctx.scratch, inputs, out_TGRD, &saved);
+  ctx.activations->AddScores(ctx.stream, options_.layer,
+                             KeepsInputs(ctx) ? saved.all_to_all.lse_TGR : saved.lse_TGR);
 }
 
 void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs& in,

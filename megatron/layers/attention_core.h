@@ -42,6 +42,9 @@ class AttentionCore {
   // Writes out. Allocates in `arena` what backward needs besides `in` and `out`.
   void Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
                const Tensor& out_TGRD, Saved* saved) const;
+  // Adds the largest score of the pass to ctx.activations, which must be set: of all heads of this
+  // rank, and of the keys that a query sees, with the bias. Collective like Forward.
+  void MeasureScores(const LayerContext& ctx, const ops::AttentionInputs& in) const;
   // Writes the gradients of the inputs, from what Forward read and wrote.
   void Backward(const LayerContext& ctx, const ops::AttentionInputs& in, const Tensor& out_TGRD,
                 const Tensor& dout_TGRD, const ops::AttentionInputs& gradients,

@@ -34,6 +34,7 @@
 
 namespace megatron {
 
+class ActivationMeter;
 class WeightBlocks;
 
 struct LayerContext {
@@ -50,6 +51,9 @@ struct LayerContext {
   // The owner of weights and gradients; null where they are there all the time. Stages use it,
   // layers do not.
   WeightBlocks* blocks = nullptr;
+
+  // Where set, forward passes add the extremes of what they compute to it.
+  ActivationMeter* activations = nullptr;
 
   // The ranks that hold the other tokens of each sample. While text is generated it is this rank
   // alone, since every rank then has all tokens.

@@ -124,6 +124,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   }
   Rotate(ctx, rotary, /*inverse=*/false, saved->q_TGRD, saved->k_TGD);
   Attend(ctx, recompute_ ? ctx.scratch : ctx.saved, saved);
+  if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
   proj_.Forward(ctx, saved->context_TGRD.View({tokens, groups_ * heads_per_group_ * head_size_}),
                 y_TH, &saved->proj);
 }

@@ -61,6 +61,8 @@ class TransformerLayer {
                           const Tensor& x_TH, const Tensor& branch_TH, Saved* saved) const;
   static void AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH);
   bool post_norm() const { return post_norm_; }
+  // The number in the whole model, an encoder's layers before the decoder's.
+  int64_t number() const { return dropout_layer_; }
 
   // The gradient of the bias that is added last, if it is the column sums of dy; else empty.
   Tensor OutputBiasGradient(const LayerContext& ctx) const {

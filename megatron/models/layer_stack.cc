@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/layers/activation_meter.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/tensor/weight_blocks.h"
@@ -71,6 +72,9 @@ void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rot
     } else {
       *sum = layers_[i]->ForwardBranches(ctx, rotary, *sum, in_TH, branch_TH, &saved->layers[i]);
     }
+    // The layer has written its input, if that is the last sum of the layer below.
+    if (ctx.activations != nullptr && i > 0)
+      ctx.activations->AddOutput(ctx.stream, layers_[i - 1]->number(), in_TH);
     if (!last) saved->layer_input[i + 1] = out_TH;
   }
   if (branch_TH.empty() || !ends) return;
@@ -99,6 +103,8 @@ void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, co
                    /*ends=*/leaves || segment.recompute, branch_TH, to_TH, &sum, saved);
     from_TH = to_TH;
   }
+  if (ctx.activations != nullptr)
+    ctx.activations->AddOutput(ctx.stream, layers_.back()->number(), y_TH);
 }
 
 void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary,
@@ -135,6 +141,7 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
     Arena::Scope output_scope(ctx.scratch);
     LayerContext recomputing = ctx;
     recomputing.saved = ctx.defers() ? ctx.deferred : ctx.recompute;
+    recomputing.activations = nullptr;
     // The output itself is not needed any more, but has to be written somewhere.
     Segment alone = segment;
     alone.next = WeightBlocks::kNone;

@@ -1,9 +1,12 @@
 #include "megatron/models/layer_stack.h"
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/layers/activation_meter.h"
 #include "megatron/layers/layer_harness.h"
 
 namespace megatron {
@@ -64,6 +67,61 @@ TEST(LayerStackTest, ForwardOnlyGivesWhatForwardGives) {
     harness.Forward(calls, x, y);
     stack->ForwardOnly(harness.context(), nullptr, x, only);
     EXPECT_EQ(only.Values(), y.Values());
+  }
+}
+
+// Returns the output of the stack's first layers.
+std::vector<double> OutputOf(LayerStackOptions options, int64_t num_layers, const Tensor& x) {
+  options.num_layers = num_layers;
+  LayerHarness harness(kLengths);
+  const auto stack = std::make_shared<LayerStack>(options, ProcessGroup());
+  const LayerCalls calls = CallsOf(stack, /*rotary=*/nullptr);
+  harness.Bind(calls.parameters);
+  const ops::HostTensor y(x.shape(), DType::kFloat32);
+  harness.Forward(calls, x, y);
+  return y.Values();
+}
+
+// Backward passes, which recompute layers, get the meter too.
+TEST(LayerStackTest, TheMeterSeesTheOutputOfEachLayerOnce) {
+  constexpr int64_t kLayers = 4;
+  const ops::HostTensor x = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor dy = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 2);
+  for (const bool post_norm : {false, true}) {
+    for (const LayerRecompute& recompute :
+         {LayerRecompute{}, LayerRecompute{LayerRecompute::kUniform, 1},
+          LayerRecompute{LayerRecompute::kUniform, 3}, LayerRecompute{LayerRecompute::kBlock, 2}}) {
+      LayerStackOptions options = Options(kLayers, recompute);
+      options.transformer.post_norm = post_norm;
+      LayerCalls calls = MakeStack(options);
+      const ops::HostTensor squares({kLayers, 2}, DType::kFloat32);
+      const ops::HostTensor largest({kLayers, 1}, DType::kFloat32);
+      const ops::HostTensor scores({kLayers, 1}, DType::kFloat32);
+      const ops::HostTensor rows({kLayers}, DType::kInt64);
+      ActivationMeter meter({rows, squares, largest, scores}, /*adds=*/true, nullptr);
+      LayerHarness harness(kLengths);
+      harness.Bind(calls.parameters);
+      meter.StartStep(harness.context().stream);
+      const auto with_meter = [&](auto call) {
+        return [&meter, call](LayerContext ctx, const Tensor& in, const Tensor& out) {
+          ctx.activations = &meter;
+          call(ctx, in, out);
+        };
+      };
+      calls.forward = with_meter(calls.forward);
+      calls.backward = with_meter(calls.backward);
+      harness.Run(calls, x, dy);
+      for (int64_t layer = 0; layer < kLayers; ++layer) {
+        double sum = 0, most = 0;
+        for (const double value : OutputOf(options, layer + 1, x)) {
+          sum += value * value;
+          most = std::max(most, std::abs(value));
+        }
+        EXPECT_NEAR(squares.Values()[2 * layer], sum, 1e-5 * sum);
+        EXPECT_EQ(largest.Values()[layer], most);
+        EXPECT_EQ(rows.Values()[layer], 6);
+      }
+    }
   }
 }
 

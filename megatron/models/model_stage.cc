@@ -48,6 +48,12 @@ void ModelStage::SetExperts(const std::vector<MoeLayer*>& layers) {
   for (size_t i = 0; i < layers.size(); ++i) layers[i]->set_state(router_state_.layer(i));
 }
 
+void ModelStage::CountExpertLoad(const Tensor& load_L2E) {
+  router_state_.CountLoad(load_L2E);
+  for (size_t i = 0; i < moe_layers_.size(); ++i)
+    moe_layers_[i]->set_state(router_state_.layer(static_cast<int64_t>(i)));
+}
+
 std::unique_ptr<VocabParallelEmbedding> ModelStage::MakeTable(const std::string& name,
                                                               float init_std) const {
   return std::make_unique<VocabParallelEmbedding>(name, options_.padded_vocab_size,
@@ -114,6 +120,7 @@ LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) con
   ctx.training = training();
   ctx.sequence_parallel = sequence_parallel();
   ctx.blocks = step_.blocks;
+  if (training()) ctx.activations = step_.activations;
   if (step_.mode != StageMode::kPredict) ctx.context_group = setup_.context_group;
   return ctx;
 }

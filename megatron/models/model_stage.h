@@ -71,6 +71,8 @@ struct StepInputs {
   // on every tensor-parallel rank).
   int64_t predicted_token = 0;
   Tensor predicted_logits_V;
+  // Where set, forward passes of kTrain add to it.
+  ActivationMeter* activations = nullptr;
 };
 
 class ModelStage : public Stage {
@@ -97,6 +99,8 @@ class ModelStage : public Stage {
   const std::vector<std::string>& float8_weights() const { return float8_weights_; }
   // Must be called once, when the layers are there, before all else. MakeStage does it.
   void AllocateFloat8History() { float8_history_.Allocate(setup_.device, setup_.ledger); }
+  // Counts the choices of the layers of moe_layers() in `load_L2E`; see RouterState.
+  void CountExpertLoad(const Tensor& load_L2E);
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
 
  protected:

@@ -7,6 +7,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/optim/gradient_parts.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -93,6 +94,7 @@ void DataParallel::Reduce(const BucketGroup& bucket_group, const ProcessGroups& 
                                             : buffers_->Gradients(*bucket, bucket->range);
     const Tensor rounded =
         bucket_group.rounded.tensor.empty() ? Tensor() : Cut(bucket_group.rounded.tensor, range);
+    if (parts_ != nullptr) parts_->BeforeReduce(*bucket, whole, stream);
     ReduceBucket(*bucket, whole, rounded, GroupOf(groups, *bucket), stream);
     begin = range.end;
   }
@@ -218,6 +220,7 @@ void DataParallel::EndGradients(int block) {
   BucketGroup& bucket_group = bucket_groups_[index];
   ++bucket_group.ends;
   CHECK_LE(bucket_group.ends, micro_batches_ * bucket_group.blocks) << "block " << block;
+  if (parts_ != nullptr) parts_->AfterMicroBatch(block, stream_);
   if (shards_gradients()) {
     Bind(&Parameter::grad, bucket_group, Tensor());
     StartReduce(index);

@@ -39,6 +39,8 @@
 
 namespace megatron {
 
+class GradientParts;
+
 struct DataParallelOptions {
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
@@ -62,6 +64,9 @@ class DataParallel : public WeightBlocks {
       const DataParallelOptions& options, const ProcessGroups& groups, const WholeBlockSizes& sizes,
       ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger);
   ~DataParallel() override;
+
+  // Tells `parts`, unless it is null, of gradients before they are reduced. It must outlive this.
+  void set_parts(GradientParts* parts) { parts_ = parts; }
 
   // Zeroes the gradients. `micro_batches` is the number of EndGradients calls for each block.
   void StartStep(int64_t micro_batches);
@@ -147,6 +152,7 @@ class DataParallel : public WeightBlocks {
   BlockPool weights_pool_, gradients_pool_;
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are
   int64_t micro_batches_ = 0;
+  GradientParts* parts_ = nullptr;
   std::vector<InFlight> reductions_;  // sorted by the order in which they started
   std::unique_ptr<CommLane> lane_;    // last, since it uses the others until it has ended
 };

@@ -6,6 +6,7 @@
 
 #include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/optim/main_replica.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -15,18 +16,6 @@ namespace {
 enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kLogRequested, kNumStatistics };
 constexpr int64_t kCountOffset = 16;  // offset in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 24;
-
-bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups) {
-  const Sharding& sharding = parameter.sharding;
-  const bool cut_over_tensor = sharding.sharded.contains(Axis::kTensor);
-  if (!sharding.expert_grid) {
-    return groups.tensor.rank() %
-               (cut_over_tensor ? sharding.tensor_replicas : groups.tensor.size()) ==
-           0;
-  }
-  return (cut_over_tensor || groups.expert_tensor.rank() == 0) &&
-         (sharding.sharded.contains(Axis::kExpert) || groups.expert.rank() == 0);
-}
 
 // Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
 // replica. A range may include padding between parameters, which is zero in gradients and masters.
@@ -60,15 +49,6 @@ void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroup
 
 }  // namespace
 
-FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
-                           const ProcessGroups& groups) {
-  const Bucket& bucket = buffers.bucket_of(flat);
-  if (bucket.section == Section::kCopies || !IsMainReplica(*flat.parameter, groups)) {
-    return {flat.range.begin, flat.range.begin};
-  }
-  return Common(flat.range, bucket.shard);
-}
-
 Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* buffers,
                      MemoryLedger* ledger)
     : rule_(std::move(rule)),
@@ -91,7 +71,7 @@ void Optimizer::PlanWholeParameters() {
     const FlatRange here = Common(flat.range, buffers_->optimizer_range(bucket));
     if (here.size() == 0) continue;
     CHECK_EQ(here.size(), flat.range.size()) << flat.parameter->name;
-    optimizer_ranges_.push_back({&bucket, here, {{0, here.size()}}, {flat.parameter}});
+    optimizer_ranges_.push_back({&bucket, here, {{0, here.size()}}, {&flat}});
   }
 }
 
@@ -108,7 +88,7 @@ void Optimizer::PlanRanges() {
       const FlatRange common = Common(flat.range, here);
       if (common.size() == 0) continue;
       whole.segments.push_back({common.begin - whole.range.begin, common.end - whole.range.begin});
-      whole.parameters.push_back(flat.parameter);
+      whole.parameters.push_back(&flat);
     }
   }
 }
@@ -151,25 +131,62 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   return result;
 }
 
+void Optimizer::UpdateElements(const Bucket& bucket, const FlatRange& range,
+                               absl::Span<const ops::OptimizerSegment> segments,
+                               const Parameter* parameter, double grad_scale,
+                               const Stream& stream) {
+  UpdateRange update;
+  update.segments = segments;
+  update.gradients = buffers_->Gradients(bucket, range);
+  update.masters = buffers_->Masters(bucket, range);
+  for (size_t i = 0; i < buffers_->num_states(); ++i)
+    update.states.push_back(buffers_->State(i, bucket, range));
+  if (buffers_->has_masters()) update.weights = buffers_->Weights(bucket, range);
+  update.grad_scale = static_cast<float>(grad_scale);
+  update.step = applied_steps_;
+  update.parameter = parameter;
+  rule_->Update(update, stream);
+}
+
+// The result for an element does not depend on how elements are cut into ranges.
+void Optimizer::UpdateObserved(const OptimizerRange& whole, UpdateObserver* observer,
+                               double grad_scale, const Stream& stream) {
+  const bool whole_parameters = rule_->unit() == ShardUnit::kParameter;
+  for (size_t i = 0; i < whole.segments.size(); ++i) {
+    const FlatParameter& flat = *whole.parameters[i];
+    ops::OptimizerSegment segment = whole.segments[i];
+    FlatRange piece = {whole.range.begin + segment.begin, 0};
+    const int64_t end = whole.range.begin + segment.end;
+    const int64_t most = whole_parameters ? flat.range.size() : UpdateObserver::kMostElements;
+    for (; piece.begin < end; piece.begin = piece.end) {
+      piece.end = std::min(end, piece.begin + most);
+      segment.begin = 0;
+      segment.end = piece.size();
+      observer->BeforeUpdate(flat, piece, stream);
+      UpdateElements(buffers_->bucket_of(flat), piece, {&segment, 1},
+                     whole_parameters ? flat.parameter : nullptr, grad_scale, stream);
+      observer->AfterUpdate(flat, piece, stream);
+    }
+  }
+}
+
 void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
   const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
   for (OptimizerRange& whole : optimizer_ranges_) {
     for (size_t i = 0; i < whole.segments.size(); ++i) {
       whole.segments[i].lr = static_cast<float>(options.lr);
-      whole.segments[i].weight_decay =
-          whole.parameters[i]->weight_decay ? static_cast<float>(options.weight_decay) : 0;
+      whole.segments[i].weight_decay = whole.parameters[i]->parameter->weight_decay
+                                           ? static_cast<float>(options.weight_decay)
+                                           : 0;
     }
-    UpdateRange update;
-    update.segments = whole.segments;
-    update.gradients = buffers_->Gradients(*whole.bucket, whole.range);
-    update.masters = buffers_->Masters(*whole.bucket, whole.range);
-    for (size_t i = 0; i < buffers_->num_states(); ++i)
-      update.states.push_back(buffers_->State(i, *whole.bucket, whole.range));
-    if (buffers_->has_masters()) update.weights = buffers_->Weights(*whole.bucket, whole.range);
-    update.grad_scale = static_cast<float>(grad_scale);
-    update.step = applied_steps_;
-    if (rule_->unit() == ShardUnit::kParameter) update.parameter = whole.parameters.front();
-    rule_->Update(update, stream);
+    if (options.observer != nullptr) {
+      UpdateObserved(whole, options.observer, grad_scale, stream);
+    } else {
+      UpdateElements(
+          *whole.bucket, whole.range, whole.segments,
+          rule_->unit() == ShardUnit::kParameter ? whole.parameters.front()->parameter : nullptr,
+          grad_scale, stream);
+    }
   }
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
@@ -28,12 +29,20 @@
 
 namespace megatron {
 
-// Returns the elements of the parameter, in the layout, of which this rank is the main replica: the
-// one rank that counts them in sums over the world, and saves them. Of the ranks with the same
-// block, the first along the tensor and expert axes is the main replica, and along the data axis
-// each rank for its shard.
-FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
-                           const ProcessGroups& groups);
+// Sees the master weights around each part of an update, on the stream of the step.
+class UpdateObserver {
+ public:
+  // The most elements of a part, but for rules whose unit is a parameter.
+  static constexpr int64_t kMostElements = int64_t{1} << 20;
+
+  virtual ~UpdateObserver() = default;
+  // The part is elements `range` of the layout, of one parameter and of this rank's optimizer
+  // range.
+  virtual void BeforeUpdate(const FlatParameter& flat, const FlatRange& range,
+                            const Stream& stream) = 0;
+  virtual void AfterUpdate(const FlatParameter& flat, const FlatRange& range,
+                           const Stream& stream) = 0;
+};
 
 struct StepOptions {
   double lr = 0;
@@ -45,6 +54,8 @@ struct StepOptions {
   bool stop_requested = false;
   // Whether this rank wants the step to be logged; it travels likewise.
   bool log_requested = false;
+  // If set, sees the update, whose bits do not depend on it.
+  UpdateObserver* observer = nullptr;
 };
 
 struct StepResult {
@@ -90,11 +101,17 @@ class Optimizer {
     FlatRange range;
     // One segment for each parameter, counted from range.begin.
     std::vector<ops::OptimizerSegment> segments;
-    std::vector<const Parameter*> parameters;
+    std::vector<const FlatParameter*> parameters;
   };
   void PlanRanges();
   void PlanWholeParameters();
   void Update(const StepOptions& options, double grad_scale, const Stream& stream);
+  void UpdateObserved(const OptimizerRange& whole, UpdateObserver* observer, double grad_scale,
+                      const Stream& stream);
+  // `parameter` is UpdateRange::parameter.
+  void UpdateElements(const Bucket& bucket, const FlatRange& range,
+                      absl::Span<const ops::OptimizerSegment> segments, const Parameter* parameter,
+                      double grad_scale, const Stream& stream);
 
   const std::unique_ptr<const UpdateRule> rule_;
   ParameterBuffers* buffers_;

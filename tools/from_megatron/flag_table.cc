@@ -26,6 +26,7 @@ constexpr char kOneCheckpointFormat[] =
     "checkpoints have one format here, which every layout loads";
 constexpr char kInMetrics[] =
     "metrics.jsonl and TensorBoard's files have the numbers of every step";
+constexpr char kDiagnostics[] = "logging.diagnostics_interval measures layers and attention scores";
 constexpr char kMessages[] = "messages are sent in the way that docs/communication.md describes";
 constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
 constexpr char kOffload[] = "nothing is moved to the host: the run needs more memory on its GPUs";
@@ -221,7 +222,7 @@ constexpr FlagRow kRows[] = {
     {"moe-shared-expert-overlap", "", "", "", kSpeed, kExpertMessages},
     {"overlap-moe-expert-parallel-comm", "", "", "", kSpeed, kExpertMessages},
     {"moe-layer-recompute", "", "", "", kSpeed, "experts are recomputed with whole layers alone"},
-    {"moe-per-layer-logging", "", "", "", kSpeed, kInMetrics},
+    {"moe-per-layer-logging", "", "", "", kSpeed, kDiagnostics},
     {"moe-router-force-load-balancing", "", "", "", kResults,
      "the router's choice is never replaced by a random one"},
     {"moe-shared-expert-gate", "", "", "", kResults, "the shared expert has no gate"},
@@ -399,7 +400,7 @@ constexpr FlagRow kRows[] = {
     {"no-log-*", "", "", "", kSpeed, kInMetrics},
     {"log-memory-interval", "", "", "", kSpeed, kInMetrics},
     {"log-device-memory-used", "", "", "", kSpeed, kInMetrics},
-    {"log-max-attention-logit", "", "", "", kSpeed, kInMetrics},
+    {"log-max-attention-logit", "", "", "", kSpeed, kDiagnostics},
     {"log-energy", "", "", "", kSpeed, kInMetrics},
     {"log-progress", "", "", "", kSpeed, kInMetrics},
     {"logging-level", "", "", "", kSpeed, "the log has one level"},
@@ -437,6 +438,7 @@ constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
     "data.stories",
     "generation",
+    "logging.diagnostics_interval",
     "logging.log_interval_seconds",
     "logging.metrics_file",
     "logging.metrics_port",
@@ -444,6 +446,8 @@ constexpr absl::string_view kOurOwn[] = {
     "logging.pipeline_timeline_file",
     "logging.profile_dir",
     "logging.prometheus_textfile",
+    "logging.spike_threshold",
+    "logging.spike_window",
     "model.add_output_bias",
     "model.gated_linear_unit",
     "model.model_type",

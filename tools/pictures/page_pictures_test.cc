@@ -1,9 +1,11 @@
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/pictures/heat_map.h"
 #include "tools/pictures/lane_chart.h"
 #include "tools/pictures/line_chart.h"
 #include "tools/pictures/stack_chart.h"
@@ -122,6 +124,46 @@ TEST(LaneChartTest, TheLegendNamesOnlyWhatIsThere) {
   chart.panels = {{"", {{"r0", {Box(0, 1, 5)}}}}};
   chart.kinds = {{5, "forward"}, {4, "backward"}};
   EXPECT_THAT(LaneChartAlone(chart), AllOf(HasSubstr(">forward<"), Not(HasSubstr(">backward<"))));
+}
+
+HeatMap NormsOfLayers() {
+  HeatMap map;
+  map.frame.title = "grad-norm";
+  map.frame.description = "It grows.";
+  map.x_label = "iteration";
+  map.edges = {0, 100, 200, 300};
+  map.rows = {"layer <0>", "layer 1"};
+  map.values = {{1, 1, 1000}, {std::nan(""), std::numeric_limits<double>::infinity(), 30}};
+  return map;
+}
+
+TEST(HeatMapTest, NeighborsOfOneColorAreOneRectangle) {
+  HeatMap map = NormsOfLayers();
+  const std::string svg = HeatMapInPage(map, "h1");
+  EXPECT_THAT(svg, AllOf(HasSubstr(">layer &lt;0&gt;</text>"), HasSubstr(">iteration</text>"),
+                         HasSubstr("<title id=\"h1-title\">grad-norm</title>")));
+  // The lowest level has two ones and, on a linear scale, the 30.
+  EXPECT_EQ(Count(svg, "<path "), 3);
+  EXPECT_EQ(Count(svg, "h112.0v"), 3);
+  EXPECT_EQ(Count(svg, "h224.0v"), 1);
+}
+
+TEST(HeatMapTest, ALogarithmicScaleTellsSmallValuesApart) {
+  HeatMap map = NormsOfLayers();
+  map.log = true;
+  EXPECT_EQ(Count(HeatMapInPage(map, "h1"), "<path "), 4);
+  EXPECT_EQ(RangeOf(map).low, 1);
+  EXPECT_EQ(RangeOf(map).high, 1000);
+  map.values[0][0] = 0;  // has no place on it
+  EXPECT_EQ(RangeOf(map).low, 1);
+}
+
+TEST(HeatMapTest, EqualAndMissingValuesAreDrawn) {
+  HeatMap map = NormsOfLayers();
+  map.values = {{2, 2, 2}, {std::nan(""), std::nan(""), std::nan("")}};
+  EXPECT_EQ(Count(HeatMapInPage(map, "h1"), "<path "), 1);
+  map.values[0] = map.values[1];
+  EXPECT_EQ(Count(HeatMapInPage(map, "h1"), "<path "), 0);
 }
 
 }  // namespace

@@ -60,8 +60,10 @@ MetricGroup GroupOf(absl::string_view base) {
     const bool is_experts = absl::string_view(metric->chart) == "experts";
     return is_experts ? MetricGroup::kExperts : MetricGroup::kLoss;
   }
-  for (const Metric* training : {&metric::kLearningRate, &metric::kGradNorm, &metric::kParamsNorm,
-                                 &metric::kNumZeros, &metric::kLossScale, &metric::kBatchSize}) {
+  for (const Metric* training :
+       {&metric::kLearningRate, &metric::kGradNorm, &metric::kParamsNorm, &metric::kNumZeros,
+        &metric::kLossScale, &metric::kBatchSize, &metric::kLossScore, &metric::kGradNormScore,
+        &metric::kNoiseScale}) {
     if (metric == training) return MetricGroup::kTraining;
   }
   if (IsShareOfAWhole(*metric, AllMetrics())) return MetricGroup::kShares;

@@ -16,6 +16,7 @@
 #include "megatron/train/metrics/metric_table.h"
 #include "megatron/train/metrics/step_metrics.h"
 #include "megatron/train/trainer/run_plan.h"
+#include "tools/report/layer_figures.h"
 #include "tools/report/metric_figures.h"
 #include "tools/report/numbers.h"
 #include "tools/report/profile_blocks.h"
@@ -68,6 +69,7 @@ class Author {
     AddStepTime();
     AddCommunication();
     AddMemory();
+    AddLayers();
     AddExperts();
     AddMetrics("more", "More metrics", MetricGroup::kOther);
     AddConfiguration();
@@ -214,10 +216,33 @@ class Author {
   void AddExperts() {
     Section& section = Add("experts", "Experts");
     section.blocks = figures_.Of(MetricGroup::kExperts);
-    for (const RunRecord& run : runs_) {
-      if (!HasExperts(run)) continue;
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const RunRecord& run = runs_[i];
+      if (runs_.size() <= kMostRunsWithLayers)
+        Append(ExpertBlocks(run.metrics, OfRun(run), IdOf(i) + "-experts", runs_.size()),
+               &section.blocks);
+      if (!HasExperts(run) || !run.metrics.expert_load.empty()) continue;
+      missing_.push_back(About(run,
+                               "How often each expert is chosen: train with "
+                               "--set logging.diagnostics_interval=100."));
+    }
+  }
+
+  void AddLayers() {
+    Section& section = Add("layers", "Layers");
+    if (runs_.size() > kMostRunsWithLayers) {
       missing_.push_back(
-          About(run, "How many tokens each expert takes is not recorded; the balance losses are."));
+          absl::StrCat("Layers are drawn for at most ", kMostRunsWithLayers, " runs."));
+      return;
+    }
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const RunRecord& run = runs_[i];
+      Append(LayerBlocks(run.metrics, OfRun(run), IdOf(i) + "-layers", runs_.size()),
+             &section.blocks);
+      if (!run.metrics.layer_columns.empty()) continue;
+      missing_.push_back(About(run,
+                               "Norms and extremes of each layer: train with "
+                               "--set logging.diagnostics_interval=100."));
     }
   }
 

@@ -119,6 +119,60 @@ TEST(ReportTest, APipelineIsDrawnAsPredictedAndAsMeasured) {
                                    HasSubstr("As measured: "), HasSubstr(">stage 1</text>")));
 }
 
+// A run of `layers` layers with experts whose steps are measured.
+std::string MeasuredMetrics(int64_t steps, int64_t layers, int64_t experts) {
+  std::string text;
+  for (int64_t i = 1; i <= steps; ++i) {
+    absl::StrAppend(&text, "{\"iteration\":", i, ",\"consumed_samples\":", i, ",\"lm loss\":2");
+    for (const char* metric : {"grad-norm", "params-norm", "update-norm", "update-ratio",
+                               "output-rms", "output-max", "expert-load-max", "expert-entropy"}) {
+      for (int64_t layer = 0; layer < layers; ++layer)
+        absl::StrAppend(&text, ",\"", metric, "/decoder.layers.", layer, "\":",
+                        i == 2 && layer == 0 ? "null" : absl::StrCat((i * 31 + layer * 17) % 97));
+    }
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      absl::StrAppend(&text, ",\"expert-load/decoder.layers.", layer, "\":[1");
+      for (int64_t e = 1; e < experts; ++e) absl::StrAppend(&text, ",", e * layer % 50);
+      absl::StrAppend(&text, "]");
+    }
+    absl::StrAppend(&text, "}\n");
+  }
+  return text;
+}
+
+TEST(ReportTest, LayersAndExpertsOfAMeasuredRunAreHeatMaps) {
+  const std::string page = PageOf({RunOf("measured", MeasuredMetrics(4, 3, 4))});
+  EXPECT_THAT(page,
+              AllOf(HasSubstr(">grad-norm by layer</h3>"), HasSubstr(">update-ratio by layer</h3>"),
+                    HasSubstr("not finite"), HasSubstr(">expert-entropy by layer</h3>"),
+                    HasSubstr(">Load of experts at iteration 4</h3>")));
+  // Layer 2 was chosen 1, 2, 4 and 6 times.
+  EXPECT_THAT(MarkdownOf(ReportOf({RunOf("measured", MeasuredMetrics(4, 3, 4))})),
+              HasSubstr("| decoder.layers.2 | 13 | 3 | 46.2 % | 0 | 7.7 % |"));
+  EXPECT_THAT(page, Not(HasSubstr("diagnostics_interval")));
+  EXPECT_THAT(PageOf({RunOf("plain", Metrics(20))}), HasSubstr("diagnostics_interval=100"));
+}
+
+TEST(ReportTest, ManyLayersAndExpertsGiveASmallPage) {
+  std::vector<RunRecord> runs;
+  for (size_t i = 0; i < 2; ++i) {
+    runs.push_back(RunOf(absl::StrCat("run ", i), MeasuredMetrics(100, 96, 128)));
+    EXPECT_LT(PageOf(runs).size(), kMostPageBytes) << i;
+  }
+  runs.push_back(runs[0]);
+  EXPECT_THAT(PageOf(runs), HasSubstr("Layers are drawn for at most 2 runs."));
+}
+
+TEST(ReportTest, HostileLoadsOfExpertsGiveAPage) {
+  const RunRecord run = RunOf(
+      "loads",
+      "{\"iteration\":1,\"consumed_samples\":1,\"expert-load/<b>\":[0,0],\"expert-load/\":[1],"
+      "\"expert-load/a\":[],\"expert-load/b\":[-1],\"expert-load/c\":[1,\"x\"],"
+      "\"expert-load/d\":[[1]],\"expert-load/e\":[1e308,1e308],\"grad-norm/x\":null}\n");
+  EXPECT_EQ(run.metrics.expert_load.size(), 3);
+  EXPECT_THAT(PageOf({run}), AllOf(Not(HasSubstr("<b>")), HasSubstr("grad-norm by layer")));
+}
+
 TEST(ReportTest, ALongRunGivesASmallPage) {
   const std::string page = PageOf({RunOf("long", Metrics(1000000))});
   EXPECT_LT(page.size(), kMostPageBytes);

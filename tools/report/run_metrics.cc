@@ -50,6 +50,7 @@ class Reader {
       steps_.push_back(iteration);
     }
     for (const auto& [key, value] : record.items()) {
+      if (value.is_array()) ReadLoad(static_cast<double>(iteration), key, value);
       const bool is_value = value.is_number() || value.is_boolean() || value.is_null();
       if (key == metric::kIteration.key || !is_value || key.size() > kLongestKey) continue;
       MetricColumn* const column = ColumnOf(key);
@@ -62,6 +63,23 @@ class Reader {
                                                 : std::nan("");
       Append(static_cast<double>(iteration), number, column);
     }
+  }
+
+  void ReadLoad(double iteration, const std::string& key, const Json& array) {
+    const bool fits =
+        key.size() <= kLongestKey && !array.empty() && array.size() <= RunMetrics::kMostExperts;
+    if (FindLayerMetric(key) != &metric::kLayerExpertLoad || !fits) return;
+    LayerLoad load;
+    load.layer = std::string(LayerOf(key));
+    for (const Json& choices : array) {
+      const double number = choices.is_number() ? choices.get<double>() : -1;
+      if (!std::isfinite(number) || number < 0) return;
+      load.choices.push_back(number);
+    }
+    if (metrics_.expert_load_iteration != iteration) metrics_.expert_load.clear();
+    metrics_.expert_load_iteration = iteration;
+    if (metrics_.expert_load.size() < RunMetrics::kMostLoads)
+      metrics_.expert_load.push_back(std::move(load));
   }
 
   static void Append(double iteration, double value, MetricColumn* column) {
@@ -83,16 +101,21 @@ class Reader {
   void GoBackTo(int64_t iteration) {
     for (; !steps_.empty() && steps_.back() >= iteration; steps_.pop_back())
       ++metrics_.repeated_records;
-    for (MetricColumn& column : metrics_.columns) DropFrom(static_cast<double>(iteration), &column);
+    for (auto* const columns : {&metrics_.columns, &metrics_.layer_columns}) {
+      for (MetricColumn& column : *columns) DropFrom(static_cast<double>(iteration), &column);
+    }
   }
 
   MetricColumn* ColumnOf(const std::string& key) {
+    const bool of_layer = FindLayerMetric(key) != nullptr;
+    std::vector<MetricColumn>& columns = of_layer ? metrics_.layer_columns : metrics_.columns;
     const auto found = places_.find(key);
-    if (found != places_.end()) return &metrics_.columns[found->second];
-    if (metrics_.columns.size() == RunMetrics::kMostColumns) return nullptr;
-    places_.emplace(key, metrics_.columns.size());
-    metrics_.columns.emplace_back().key = key;
-    return &metrics_.columns.back();
+    if (found != places_.end()) return &columns[found->second];
+    if (columns.size() == (of_layer ? RunMetrics::kMostLayerColumns : RunMetrics::kMostColumns))
+      return nullptr;
+    places_.emplace(key, columns.size());
+    columns.emplace_back().key = key;
+    return &columns.back();
   }
 
   RunMetrics metrics_;

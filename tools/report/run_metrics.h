@@ -22,15 +22,27 @@ struct MetricColumn {
   std::vector<double> absent;  // iterations whose value was null or not finite, ascending
 };
 
+// How often each expert of a layer was chosen.
+struct LayerLoad {
+  std::string layer;
+  std::vector<double> choices;  // at least one; finite, and at least 0
+};
+
 struct RunMetrics {
   std::vector<MetricColumn> columns;
+  // Metrics of single layers (FindLayerMetric), in the order in which they came.
+  std::vector<MetricColumn> layer_columns;
+  std::vector<LayerLoad> expert_load;  // that of the last step that has it
+  double expert_load_iteration = 0;
   int64_t steps = 0;  // records of steps
   int64_t first_iteration = 0, last_iteration = 0;
   int64_t unreadable_lines = 0;
   int64_t repeated_records = 0;  // dropped because a step was taken again
-  int64_t ignored_keys = 0;      // keys beyond kMostColumns, counted once for each value
+  int64_t ignored_keys = 0;      // keys beyond the most columns, counted once for each value
 
-  static constexpr size_t kMostColumns = 128;
+  static constexpr size_t kMostColumns = 128, kMostLayerColumns = 4096;
+  // Layers beyond the first number have no load, nor have layers with more experts.
+  static constexpr size_t kMostLoads = 256, kMostExperts = 1024;
 
   // Returns the column of that key; null if there is none.
   const MetricColumn* Find(absl::string_view key) const;

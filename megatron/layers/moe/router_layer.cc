@@ -151,6 +151,15 @@ ops::RouterUnits RouterLayer::Units(const LayerContext& ctx, int64_t samples_of_
   return {0, samples_of_unit, number_T.Slice(0, mine.begin, mine.end)};
 }
 
+void RouterLayer::CountLoad(const LayerContext& ctx, const Saved& saved) const {
+  const ops::RouterUnits all = Units(ctx, ctx.batch->num_samples);
+  const auto add = [&](const Tensor& expert_NK, int64_t row) {
+    ops::CountChoices(ctx.stream, expert_NK, all, state_.load_2E.Slice(0, row, row + 1));
+  };
+  add(saved.chosen_NK, 0);
+  add(saved.expert_NK, 1);
+}
+
 RouterLayer::Losses RouterLayer::FindLosses(const LayerContext& ctx, const Saved& saved) const {
   const int64_t samples = ctx.batch->num_samples;
   // Where samples differ in length, it is share_U that divides by it.
@@ -203,6 +212,7 @@ void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_N
     ops::CountChoices(ctx.stream, saved.chosen_NK, Units(ctx, ctx.batch->num_samples),
                       state_.chosen_E.View({1, options_.num_experts}));
   }
+  if (!state_.load_2E.empty()) CountLoad(ctx, saved);
   ops::LinearBackwardWeight(ctx.stream, dlogits_NE, Input(ctx, saved.x_NH), weight_.grad, Tensor());
   const Tensor drouter_NH =
       ctx.scratch->Allocate(DType::kFloat32, dx_NH.shape(), "router input gradient");

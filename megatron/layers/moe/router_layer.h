@@ -57,6 +57,7 @@ class RouterLayer {
     double balance_factor = 0, z_factor = 0;
   };
 
+  void CountLoad(const LayerContext& ctx, const Saved& saved) const;
   // Returns x in fp32: x itself, or a copy in scratch memory.
   Tensor InFloat(const LayerContext& ctx, const Tensor& x) const;
   // Returns the tensor that is multiplied with the weight.

@@ -30,6 +30,7 @@ RouterState::RouterState(const MoeOptions& options, const std::vector<std::strin
 RouterState::Layer RouterState::layer(int64_t index) const {
   Layer layer;
   layer.losses_2 = losses_2_;
+  if (!load_L2E_.empty()) layer.load_2E = load_L2E_.Select(0, index);
   if (balances_steps()) {
     layer.so_far_E = so_far_LE_.Select(0, index);
     layer.micro_batches = &(*micro_batches_)[index];
@@ -55,6 +56,7 @@ void RouterState::SendTensors(const Stream& stream) const {
 void RouterState::StartStep(const Stream& stream) {
   if (empty()) return;
   ops::Zero(stream, losses_2_);
+  if (!load_L2E_.empty()) ops::Zero(stream, load_L2E_);
   if (balances_steps()) {
     ops::Zero(stream, so_far_LE_);
     micro_batches_->assign(micro_batches_->size(), 0);

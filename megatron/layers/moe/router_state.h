@@ -32,6 +32,8 @@ class RouterState {
     // come from, with BalanceUnit::kStep; else empty.
     Tensor so_far_E;
     int64_t* micro_batches = nullptr;
+    // The step's choices before and after drops (int64, +=); empty unless they are counted.
+    Tensor load_2E;
   };
   // A tensor that a checkpoint holds, in host memory, the same on all ranks of the stage.
   struct Named {
@@ -52,6 +54,10 @@ class RouterState {
   // Sends the tensors. It must be called after Tensors() were loaded.
   void SendTensors(const Stream& stream) const;
 
+  // Counts each expert's choices in `load_L2E` (int64 [num_layers(), 2, experts]) from now on. The
+  // layers must be given their parts anew.
+  void CountLoad(const Tensor& load_L2E) { load_L2E_ = load_L2E; }
+
   // Clears the sums. Must be called before the first micro-batch of a step.
   void StartStep(const Stream& stream);
   // Updates the biases. It must be called after the last micro-batch. `groups` are those over which
@@ -64,7 +70,7 @@ class RouterState {
   MoeOptions options_;
   std::vector<std::string> names_;
   Buffer buffer_;
-  Tensor losses_2_, bias_LE_, chosen_LE_, so_far_LE_;
+  Tensor losses_2_, bias_LE_, chosen_LE_, so_far_LE_, load_L2E_;
   std::shared_ptr<std::vector<int64_t>> micro_batches_;  // one entry a layer
   HostMirror host_bias_, host_chosen_;
 };

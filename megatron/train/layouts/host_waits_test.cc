@@ -57,5 +57,23 @@ TEST_F(HostWaitsTest, EachOptionalLoggedValueAddsOneWait) {
   EXPECT_EQ(counts.allocations, 0);
 }
 
+TEST_F(HostWaitsTest, AStepThatIsMeasuredWaitsOnceMore) {
+  TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  options.diagnostics_interval = 2;
+  const EmulatedCudaCounts counts = OfSteps(options, 6);  // steps 2 to 7
+  EXPECT_EQ(counts.host_waits, 6 + 3);
+  EXPECT_EQ(counts.allocations, 0);
+}
+
+TEST_F(HostWaitsTest, AStepThatIsMeasuredDoesWithoutGraphs) {
+  TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  options.cuda_graphs.enabled = true;
+  options.cuda_graphs.warmup_steps = 1;
+  options.diagnostics_interval = 3;
+  const EmulatedCudaCounts counts = OfSteps(options, 6);
+  EXPECT_EQ(counts.host_waits, 6 + 2);
+  EXPECT_EQ(counts.allocations, 0);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -163,6 +163,18 @@ class RouterMargin {
   double* const smallest_;
 };
 
+void ExpectEqual(const DiagnosticValues& got, const DiagnosticValues& want) {
+  ASSERT_EQ(got.layers.size(), want.layers.size());
+  for (size_t i = 0; i < got.layers.size(); ++i) {
+    EXPECT_EQ(got.layers[i].name, want.layers[i].name);
+    EXPECT_EQ(got.layers[i].value, want.layers[i].value) << got.layers[i].name;
+  }
+  ASSERT_EQ(got.experts.size(), want.experts.size());
+  for (size_t i = 0; i < got.experts.size(); ++i)
+    EXPECT_EQ(got.experts[i].choices, want.experts[i].choices);
+  EXPECT_EQ(got.noise_scale, want.noise_scale);
+}
+
 // One rank of the run.
 class LayoutRank {
  public:
@@ -233,6 +245,7 @@ class LayoutRank {
       outcome->norms.push_back(report.update.grad_norm);
       outcome->balances.push_back(report.load_balancing_loss);
       outcome->z_losses.push_back(report.z_loss);
+      outcome->diagnostics.push_back(report.diagnostics);
     }
     if (how_.evaluate) {
       MEGATRON_ASSIGN_OR_RETURN(const Measured measured, trainer_->Evaluate(source, 2));
@@ -401,6 +414,8 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
     EXPECT_EQ(outcome.balances, outcomes[0].balances);
     EXPECT_EQ(outcome.z_losses, outcomes[0].z_losses);
     EXPECT_EQ(outcome.evaluation, outcomes[0].evaluation);
+    for (size_t i = 0; i < outcome.diagnostics.size(); ++i)
+      ExpectEqual(outcome.diagnostics[i], outcomes[0].diagnostics[i]);
   }
   outcomes[0].state = gathering.Take();
   return std::move(outcomes[0]);

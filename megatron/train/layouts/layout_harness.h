@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "megatron/comm/counted_communicator.h"
 #include "megatron/data/sample.h"
+#include "megatron/train/metrics/diagnostic_values.h"
 #include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
@@ -107,7 +108,8 @@ struct LayoutOutcome {
   // of what it did not.
   double smallest_margin = 1;
   double evaluation = 0;
-  GraphedStage::Counts graphs;  // counts of the first rank
+  std::vector<DiagnosticValues> diagnostics;  // those of each step
+  GraphedStage::Counts graphs;                // counts of the first rank
   // The first rank's bytes by kind at its peak, and what it sent in its steps.
   std::map<std::string, int64_t> memory;
   std::shared_ptr<BytesSent> sent = std::make_shared<BytesSent>();

@@ -78,6 +78,10 @@ StepMetrics ReadStep(const Json& object) {
       step.others.push_back({measure.key, ReadNumber(object, measure.key)});
   }
   VisitValues(step, read);
+  for (const auto& [key, value] : object.items()) {
+    if (FindLayerMetric(key) != nullptr && !value.is_array())
+      step.diagnostics.layers.push_back({key, ReadNumber(object, key)});
+  }
   return step;
 }
 
@@ -166,6 +170,9 @@ std::string ToJsonLine(const StepMetrics& step) {
   object[kLmLossName] = Number(step.loss);
   for (const NamedValue& other : step.others) object[other.name] = Number(other.value);
   VisitValues(step, write);
+  for (const LayerValue& value : step.diagnostics.layers) object[value.name] = Number(value.value);
+  for (const ExpertLoad& load : step.diagnostics.experts)
+    object[LayerMetricName(metric::kLayerExpertLoad, load.layer)] = load.choices;
   return object.dump() + "\n";
 }
 

@@ -96,6 +96,26 @@ TEST_F(JsonlWriterTest, OtherValuesOfAModelHaveTheirNames) {
   EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy test\":0.25}"));
 }
 
+TEST_F(JsonlWriterTest, AStepThatIsMeasuredHasTheValuesOfItsLayers) {
+  StepMetrics step = Step(1);
+  step.loss_score = std::numeric_limits<double>::infinity();
+  step.grad_norm_score = -1.5;
+  step.diagnostics.noise_scale = 40;
+  step.diagnostics.layers = {{"grad-norm/decoder.layers.0", 0.5},
+                             {"output-rms/decoder.layers.0", std::nan("")}};
+  EXPECT_THAT(ToJsonLine(step),
+              HasSubstr("\"loss-z-score\":null,\"grad-norm-z-score\":-1.5,"
+                        "\"gradient-noise-scale\":40.0,"));
+  EXPECT_THAT(ToJsonLine(step), HasSubstr("\"tflops\":0.25,\"grad-norm/decoder.layers.0\":0.5,"
+                                          "\"output-rms/decoder.layers.0\":null}"));
+  const auto history = ParseMetrics(ToJsonLine(step));
+  ASSERT_THAT(history, IsOk());
+  EXPECT_EQ(ToJsonLine(history->steps[0]), ToJsonLine(step));
+  step.diagnostics.experts = {{"decoder.layers.0", {3, 0, 5}}};
+  EXPECT_THAT(ToJsonLine(step), HasSubstr(",\"expert-load/decoder.layers.0\":[3,0,5]}"));
+  EXPECT_THAT(ParseMetrics(ToJsonLine(step)), IsOk());
+}
+
 TEST_F(JsonlWriterTest, ReadsWhatItWrote) {
   StepMetrics skipped = Step(2);
   skipped.loss = std::numeric_limits<double>::infinity();

@@ -2,7 +2,10 @@
 
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "glog/logging.h"
 #include "megatron/train/metrics/timers.h"
 
 namespace megatron {
@@ -104,6 +107,12 @@ const std::vector<Metric>& TimerMetrics() {
     return timers;
   }();
   return *metrics;
+}
+
+constexpr absl::string_view kLayer = "LAYER";
+
+constexpr Metric OfLayer(const char* name, const char* unit, const char* help) {
+  return {name, name, unit, kIterations, kStep, "", help};
 }
 
 }  // namespace
@@ -264,6 +273,73 @@ const Metric kSlowestExcess = {"slowest-rank-excess",
                                "slowest rank",
                                "Share by which its work takes longer than their median."};
 
+const Metric kLossScore = {
+    "loss-z-score",
+    "loss-z-score",
+    "standard deviations",
+    kIterations,
+    kStep,
+    "",
+    "Distance of the loss from its mean over the last `logging.spike_window` steps; needs "
+    "`logging.spike_threshold`."};
+const Metric kGradNormScore = {"grad-norm-z-score",
+                               "grad-norm-z-score",
+                               "standard deviations",
+                               kIterations,
+                               kStep,
+                               "spikes",
+                               "The same of the norm of all gradients."};
+const Metric kMaxAttentionLogit = {
+    "max_attention_logit",
+    "max_attention_logit",
+    "",
+    kIterations,
+    kStep,
+    "",
+    "Largest attention score of the step, as the softmax takes it; exact to 0.02."};
+const Metric kNoiseScale = {
+    "gradient-noise-scale",
+    "gradient-noise-scale",
+    "samples",
+    kIterations,
+    kStep,
+    "",
+    "Batch size at which the noise of gradients is as large as the gradient, averaged over the "
+    "last 20 or so steps that were measured; there is none while noise hides the gradient."};
+const Metric kLayerGradNorm =
+    OfLayer("grad-norm/LAYER", "", "Norm of the layer's gradients, before clipping.");
+const Metric kLayerParamsNorm =
+    OfLayer("params-norm/LAYER", "", "Norm of the layer's parameters, after the update.");
+const Metric kLayerUpdateNorm =
+    OfLayer("update-norm/LAYER", "", "Norm of what the update has changed in the parameters.");
+const Metric kLayerUpdateRatio = OfLayer(
+    "update-ratio/LAYER", "", "Norm of the update over that of the parameters; 0.001 is usual.");
+const Metric kLayerOutputRms =
+    OfLayer("output-rms/LAYER", "", "Root mean square of the layer's output.");
+const Metric kLayerOutputMax =
+    OfLayer("output-max/LAYER", "", "Largest magnitude in the layer's output.");
+const Metric kLayerAttentionLogit =
+    OfLayer("max_attention_logit/LAYER", "",
+            "Largest score of the layer's self-attention; 0 if all are negative.");
+const Metric kLayerMostLoaded = OfLayer("expert-load-max/LAYER", "times the mean",
+                                        "Choices of the expert that is chosen most often.");
+const Metric kLayerLeastLoaded = OfLayer("expert-load-min/LAYER", "times the mean",
+                                         "Choices of the expert that is chosen least often.");
+const Metric kLayerDropped = OfLayer("expert-dropped/LAYER", "share",
+                                     "Share of the choices that were beyond experts' capacity.");
+const Metric kLayerExpertEntropy =
+    OfLayer("expert-entropy/LAYER", "",
+            "Entropy of the experts' shares of the choices, over that of equal shares: 1 if all "
+            "experts are chosen alike, 0 if one is chosen always.");
+const Metric kLayerExpertLoad = {
+    "expert-load/LAYER",
+    "",
+    "choices",
+    kIterations,
+    kStep,
+    "",
+    "Number of choices of each expert in the step, before any is dropped: an array."};
+
 const Metric kPerplexity = {"lm loss validation ppl",
                             "lm loss validation ppl",
                             "",
@@ -273,6 +349,19 @@ const Metric kPerplexity = {"lm loss validation ppl",
                             "Perplexity: e to the power of the validation loss, at most e^20."};
 
 }  // namespace metric
+
+namespace {
+
+absl::Span<const Metric* const> LayerMetrics() {
+  static constexpr const Metric* kMetrics[] = {
+      &metric::kLayerGradNorm,       &metric::kLayerParamsNorm,    &metric::kLayerUpdateNorm,
+      &metric::kLayerUpdateRatio,    &metric::kLayerOutputRms,     &metric::kLayerOutputMax,
+      &metric::kLayerAttentionLogit, &metric::kLayerMostLoaded,    &metric::kLayerLeastLoaded,
+      &metric::kLayerDropped,        &metric::kLayerExpertEntropy, &metric::kLayerExpertLoad};
+  return kMetrics;
+}
+
+}  // namespace
 
 absl::Span<const Metric* const> AllMetrics() {
   static const auto* const all = [] {
@@ -295,6 +384,10 @@ absl::Span<const Metric* const> AllMetrics() {
                                  &metric::kSlowestRank, &metric::kSlowestExcess})
       metrics->push_back(metric);
     for (const Metric& timer : TimerMetrics()) metrics->push_back(&timer);
+    for (const Metric* metric : {&metric::kLossScore, &metric::kGradNormScore,
+                                 &metric::kMaxAttentionLogit, &metric::kNoiseScale})
+      metrics->push_back(metric);
+    for (const Metric* metric : LayerMetrics()) metrics->push_back(metric);
     metrics->push_back(&metric::kPerplexity);
     return metrics;
   }();
@@ -309,6 +402,23 @@ const Metric* FindMeasure(absl::string_view name) {
   }
   return nullptr;
 }
+
+std::string LayerMetricName(const Metric& metric, absl::string_view layer) {
+  absl::string_view kind = metric.key;
+  CHECK(absl::ConsumeSuffix(&kind, kLayer)) << metric.key;
+  return absl::StrCat(kind, layer);
+}
+
+const Metric* FindLayerMetric(absl::string_view name) {
+  const absl::string_view kind = name.substr(0, name.find('/') + 1);
+  for (const Metric* metric : LayerMetrics()) {
+    const absl::string_view key = metric->key;
+    if (key.size() == kind.size() + kLayer.size() && absl::StartsWith(key, kind)) return metric;
+  }
+  return nullptr;
+}
+
+absl::string_view LayerOf(absl::string_view name) { return name.substr(name.find('/') + 1); }
 
 const Metric& ShareMetric(TimeCategory category) { return kShares[static_cast<int>(category)]; }
 

@@ -42,6 +42,14 @@ extern const Metric kIteration, kConsumedSamples, kLearningRate, kGradNorm, kPar
 // Values of the steps that are logged.
 extern const Metric kWorldSize, kSkippedIterations, kNanIterations, kMemory, kPeakMemory,
     kCommunicationShare, kHiddenShare, kSlowestRank, kSlowestExcess;
+// Values of the steps that logging.diagnostics_interval measures.
+extern const Metric kMaxAttentionLogit, kNoiseScale;
+// Those of each layer; see LayerMetricName.
+extern const Metric kLayerGradNorm, kLayerParamsNorm, kLayerUpdateNorm, kLayerUpdateRatio,
+    kLayerOutputRms, kLayerOutputMax, kLayerAttentionLogit, kLayerMostLoaded, kLayerLeastLoaded,
+    kLayerDropped, kLayerExpertEntropy, kLayerExpertLoad;
+// Values of every step with logging.spike_threshold.
+extern const Metric kLossScore, kGradNormScore;
 // Values of evaluations, besides the measures of the model.
 extern const Metric kPerplexity;
 
@@ -54,6 +62,14 @@ absl::Span<const Metric* const> AllMetrics();
 absl::Span<const Metric> ModelMeasures();
 // Returns the one with this name; null if there is none.
 const Metric* FindMeasure(absl::string_view name);
+
+// Returns the name of a metric of one layer: "grad-norm/decoder.layers.0". The table has these
+// metrics with "LAYER" in place of the layer.
+std::string LayerMetricName(const Metric& metric, absl::string_view layer);
+// Returns the table's metric of a layer with this name; null if there is none.
+const Metric* FindLayerMetric(absl::string_view name);
+// Returns the layer in the name of a metric of one: "decoder.layers.0".
+absl::string_view LayerOf(absl::string_view name);
 
 // Returns the share of time that goes into the category, "share/compute".
 const Metric& ShareMetric(TimeCategory category);

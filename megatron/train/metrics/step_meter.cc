@@ -103,6 +103,7 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   if (options_.trainer.log_params_norm) step.params_norm = report.params_norm;
   if (options_.trainer.log_num_zeros_in_grad) step.num_zeros = report.num_zeros;
   step.skipped = !report.update.finite;
+  step.diagnostics = report.diagnostics;
   step.world_size = options_.num_ranks();
   step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), tokens, step.iteration);
   AddToInterval(step, elapsed);

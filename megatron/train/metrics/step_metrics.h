@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "megatron/tensor/trace/time_category.h"
+#include "megatron/train/metrics/diagnostic_values.h"
 
 namespace megatron {
 
@@ -77,6 +78,10 @@ struct StepMetrics {
   std::optional<double> params_norm;  // set with logging.log_params_norm
   std::optional<int64_t> num_zeros;   // set with logging.log_num_zeros_in_grad
   bool skipped = false;
+  // Distances from the steps before in standard deviations; set with logging.spike_threshold once
+  // enough steps were taken.
+  std::optional<double> loss_score, grad_norm_score;
+  DiagnosticValues diagnostics = {};  // empty but at steps that are measured
   Speed speed;
   int64_t world_size = 0;  // number of ranks; 0: unknown
   // Memory by the ledger of the rank that writes, now and at its peak; set at iterations that are

@@ -30,6 +30,10 @@ void VisitValues(Step& step, const Visitor& visit) {
   visit(metric::kLossScale, step.loss_scale);
   visit(metric::kBatchSize, step.global_batch_size);
   visit(metric::kSkipped, step.skipped);
+  visit(metric::kLossScore, step.loss_score);
+  visit(metric::kGradNormScore, step.grad_norm_score);
+  visit(metric::kMaxAttentionLogit, step.diagnostics.max_attention_logit);
+  visit(metric::kNoiseScale, step.diagnostics.noise_scale);
   visit(metric::kElapsed, step.speed.elapsed_ms);
   visit(metric::kTokensPerSecond, step.speed.tokens_per_second);
   visit(metric::kTflops, step.speed.model_tflops);

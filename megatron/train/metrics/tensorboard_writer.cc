@@ -188,6 +188,8 @@ absl::Status TensorboardWriter::WriteStep(const StepMetrics& step) {
     const std::optional<double> value = ToDouble(field);
     if (value && !absl::string_view(metric.tag).empty()) Add(metric, *value);
   });
+  for (const LayerValue& value : step.diagnostics.layers)
+    AddNamed(value.name, FindLayerMetric(value.name), value.value);
   Add(metric::kIterationTime, step.speed.elapsed_ms / 1e3);
   if (step.world_size > 0)
     Add(metric::kThroughput, step.speed.model_tflops / static_cast<double>(step.world_size));

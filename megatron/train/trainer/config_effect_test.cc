@@ -239,7 +239,8 @@ std::string Describe(const TrainerOptions& o) {
               o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.sgd_momentum, o.optimizer.lion_beta1,
-              o.optimizer.lion_beta2, o.clip_grad, o.log_params_norm, o.log_num_zeros_in_grad) +
+              o.optimizer.lion_beta2, o.clip_grad, o.log_params_norm, o.log_num_zeros_in_grad,
+              o.diagnostics_interval) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
               s.weight_decay_steps, s.weight_decay_style) +
@@ -286,9 +287,9 @@ std::string Describe(const RunOptions& o) {
          Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,
               absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
               o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.timing_log_level,
-              o.loop.timing_log_option, o.loop.metrics_file, o.loop.tensorboard_dir,
-              o.loop.pipeline_timeline_file, o.loop.on_event, o.loop.prometheus_textfile,
-              o.loop.metrics_port) +
+              o.loop.timing_log_option, o.loop.spikes.threshold, o.loop.spikes.window,
+              o.loop.metrics_file, o.loop.tensorboard_dir, o.loop.pipeline_timeline_file,
+              o.loop.on_event, o.loop.prometheus_textfile, o.loop.metrics_port) +
          Line(o.profile.enabled, o.profile.start, o.profile.end,
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,

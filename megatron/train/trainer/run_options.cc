@@ -167,6 +167,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.cuda_graphs.warmup_steps = config.system().cuda_graph_warmup_steps();
   options.log_params_norm = config.logging().log_params_norm();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
+  options.diagnostics_interval = config.logging().diagnostics_interval();
   return options;
 }
 
@@ -199,6 +200,7 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   options.exit_duration_minutes = training.exit_duration_in_mins();
   options.log_time = absl::Seconds(config.logging().log_interval_seconds());
   options.log_throughput = config.logging().log_throughput();
+  options.spikes = {config.logging().spike_threshold(), config.logging().spike_window()};
   options.timing_log_level = static_cast<int>(config.logging().timing_log_level());
   options.timing_log_option = ToTimerOption(config.logging().timing_log_option());
   options.metrics_file = config.logging().metrics_file();

@@ -15,6 +15,7 @@
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/train/batches/training_data.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/metrics/spike_detector.h"
 #include "megatron/train/metrics/timers.h"
 #include "megatron/train/profile/profile_options.h"
 #include "megatron/train/trainer/trainer.h"
@@ -33,6 +34,7 @@ struct LoopOptions {
   bool log_throughput = false;
   int timing_log_level = 0;  // see Timer
   TimerOption timing_log_option = TimerOption::kMinMax;
+  SpikeOptions spikes;
   std::string metrics_file;            // empty: none
   std::string tensorboard_dir;         // empty: none
   std::string pipeline_timeline_file;  // empty: none

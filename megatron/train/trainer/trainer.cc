@@ -10,6 +10,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
 #include "megatron/tensor/trace/trace.h"
+#include "megatron/train/diagnostics/diagnostics.h"
 #include "megatron/train/failure/reporting_stage.h"
 #include "megatron/train/profile/counted_stage.h"
 #include "megatron/train/trainer/lanes.h"
@@ -70,6 +71,11 @@ TimeCategory DataCategory(const ProcessGroups& groups) {
   return alone ? TimeCategory::kOptimizer : TimeCategory::kDataParallel;
 }
 
+// Returns whether no pass of a micro-batch's gradients is put off behind those of the next one.
+bool GradientsComeInOrder(ScheduleKind schedule) {
+  return schedule != ScheduleKind::kZeroBubbleH1 && schedule != ScheduleKind::kZeroBubbleV;
+}
+
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
   return {groups.expert, groups.expert_tensor, groups.expert_model, groups.data};
 }
@@ -96,6 +102,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       {trainer->stage_->float8_weights(),
        [history](const std::string& name) { return history->AmaxOfWeight(name); }},
       ledger);
+  if (trainer->diagnostics_ != nullptr)
+    trainer->data_parallel_->set_parts(trainer->diagnostics_->parts());
   return trainer;
 }
 
@@ -127,6 +135,13 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.bucket_size = options.bucket_size;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
+  if (options.diagnostics_interval > 0) {
+    diagnostics_ = std::make_unique<Diagnostics>(
+        options.model,
+        DiagnosticsOptions{options.packing.max_micro_batches,
+                           GradientsComeInOrder(options.pipeline_schedule)},
+        groups, *buffers_, stage_.get(), stream, ledger);
+  }
   StageMemorySizes memory = sizes;
   if (stream.is_meta()) memory.slots.resize(options.placement.chunks);
   memory_ = std::make_unique<StageMemory>(stream.device(), memory, ledger);
@@ -209,8 +224,13 @@ StageMemorySizes Trainer::Measure() {
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
   for (const StagePlan& plan : plans) {
     const bool training = &plan != &plans.back();
-    stage_->StartStep(
-        InputsOf(packer_.batches(), training ? StageMode::kTrain : StageMode::kEvaluate));
+    StepInputs inputs =
+        InputsOf(packer_.batches(), training ? StageMode::kTrain : StageMode::kEvaluate);
+    if (diagnostics_ != nullptr) {
+      diagnostics_->StartPlanning();
+      inputs.activations = diagnostics_->activations();
+    }
+    stage_->StartStep(inputs);
     if (training) data_parallel_->StartStep(plan.microbatches);
     CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
              absl::OkStatus());
@@ -334,14 +354,24 @@ StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode m
   return inputs;
 }
 
-absl::Status Trainer::RunPipeline(int64_t micro_batches) {
+Diagnostics* Trainer::NextDiagnostics() const {
+  const bool measures =
+      diagnostics_ != nullptr && (progress_.iteration + 1) % options_.diagnostics_interval == 0;
+  return measures ? diagnostics_.get() : nullptr;
+}
+
+// A graph has no place for what a measured step does besides.
+absl::Status Trainer::RunPipeline(int64_t micro_batches, Diagnostics* diagnostics) {
   const StagePlan& plan = PlanFor(micro_batches);
   // A graph would keep the scales of the moment, which a step has as long as there are no others.
   const Float8History& history = stage_->float8_history();
-  const bool graphed = graphed_stage_ != nullptr && (history.empty() || history.known());
+  const bool graphed = graphed_stage_ != nullptr && diagnostics == nullptr &&
+                       (history.empty() || history.known());
   if (graphed) graphed_stage_->StartStep();
-  stage_->StartStep(
-      InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain));
+  StepInputs inputs =
+      InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain);
+  if (diagnostics != nullptr) inputs.activations = diagnostics->activations();
+  stage_->StartStep(inputs);
   Stage* inner = stage_.get();
   if (graphed) inner = graphed_stage_.get();
   ReportingStage reporting(inner, rank_progress_);
@@ -364,12 +394,35 @@ void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
 }
 
+absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnostics* diagnostics) {
+  if (diagnostics != nullptr) diagnostics->AddGradients();
+  StepOptions step;
+  step.lr = scheduler_.learning_rate();
+  step.weight_decay = scheduler_.weight_decay();
+  step.loss_scale = scaler_.scale();
+  step.clip_grad = options_.clip_grad;
+  step.stop_requested = requests.stop;
+  step.log_requested = requests.log;
+  if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
+  MEGATRON_ASSIGN_OR_RETURN(const StepResult result, optimizer_->Step(step, groups_, stream_));
+  if (!result.applied) return result;
+  // Weights that are sent as codes have the scales of the next step.
+  stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
+  {
+    const TraceSpan span(stream_, DataCategory(groups_), "share weights");
+    data_parallel_->ShareWeights();
+  }
+  stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
+  return result;
+}
+
 absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
                                          const std::function<StepRequests()>& before_update) {
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
+  Diagnostics* const diagnostics = NextDiagnostics();
   rank_progress_->SetIteration(progress_.iteration + 1);
   const TraceSpan step_span(stream_, TimeCategory::kOther, "step", progress_.iteration + 1);
   rank_progress_->Enter(Phase::kData);
@@ -381,6 +434,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
+    if (diagnostics != nullptr) diagnostics->StartStep(micro_batches, scaler_.scale());
     data_parallel_->StartStep(micro_batches);
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
     stage_->router_state().StartStep(stream_);
@@ -388,7 +442,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOther, "forward-backward");
-    MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches));
+    MEGATRON_RETURN_IF_ERROR(RunPipeline(micro_batches, diagnostics));
   }
   rank_progress_->Enter(Phase::kReduce);
   StartMeasuring(/*router_losses=*/true);
@@ -406,26 +460,13 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     requests = before_update();
   }
   rank_progress_->Enter(Phase::kUpdate);
-  StepOptions step;
-  step.lr = scheduler_.learning_rate();
-  step.weight_decay = scheduler_.weight_decay();
-  step.loss_scale = scaler_.scale();
-  step.clip_grad = options_.clip_grad;
-  step.stop_requested = requests.stop;
-  step.log_requested = requests.log;
   const TraceSpan update_span(stream_, TimeCategory::kOptimizer, "optimizer");
-  MEGATRON_ASSIGN_OR_RETURN(report.update, optimizer_->Step(step, groups_, stream_));
-  if (report.update.applied) {
-    // Weights that are sent as codes have the scales of the next step.
-    stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
-    const TraceSpan span(stream_, DataCategory(groups_), "share weights");
-    data_parallel_->ShareWeights();
-  }
-  if (report.update.applied)
-    stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
+  MEGATRON_ASSIGN_OR_RETURN(report.update, Update(requests, diagnostics));
   if (options_.log_num_zeros_in_grad)
     report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);
+  if (diagnostics != nullptr)
+    report.diagnostics = diagnostics->Finish(report.update.applied, report.global_batch_size);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   static_cast<Measured&>(report) = FinishMeasuring();
   ReportRouterLosses(&report);

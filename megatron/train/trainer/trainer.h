@@ -36,9 +36,11 @@
 #include "megatron/pipeline/timeline_text.h"
 #include "megatron/train/batches/micro_batch_packer.h"
 #include "megatron/train/graphs/graphed_stage.h"
+#include "megatron/train/metrics/diagnostic_values.h"
 
 namespace megatron {
 
+class Diagnostics;
 class ModelStage;
 enum class StageMode;
 struct StepInputs;
@@ -64,6 +66,8 @@ struct TrainerOptions {
   CudaGraphOptions cuda_graphs;     // used on a GPU
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
+  // Number of steps from one that is measured (diagnostics.h) to the next; 0: none is.
+  int64_t diagnostics_interval = 0;
 
   GeneratorLimits generation_limits() const {
     return {model.vocab_size, max_generation_context, max_encoder_context};
@@ -98,6 +102,7 @@ struct StepReport : Measured {
   int64_t global_batch_size = 0;
   double params_norm = 0;
   int64_t num_zeros = 0;
+  DiagnosticValues diagnostics;  // empty but after steps that are measured
 };
 
 // The requests of a rank in a step. StepReport::update says what any rank has requested.
@@ -173,7 +178,10 @@ class Trainer {
   StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
   StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
-  absl::Status RunPipeline(int64_t micro_batches);
+  // The diagnostics of the next step; null: it is not measured.
+  Diagnostics* NextDiagnostics() const;
+  absl::Status RunPipeline(int64_t micro_batches, Diagnostics* diagnostics);
+  absl::StatusOr<StepResult> Update(const StepRequests& requests, Diagnostics* diagnostics);
   // Sums over all ranks the sums of the last stage since they were zeroed, and in a step those of
   // the routers. The host has the result after its next wait for the stream, which it makes once in
   // a step.
@@ -198,6 +206,7 @@ class Trainer {
   std::unique_ptr<ParameterMirror> host_parameters_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<StageMemory> memory_;
+  std::unique_ptr<Diagnostics> diagnostics_;  // null: no step is measured
   MicroBatchPacker packer_;
   std::unique_ptr<GraphedStage> graphed_stage_;
   Buffer report_;

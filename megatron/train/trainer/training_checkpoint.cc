@@ -14,6 +14,7 @@
 #include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/models/make_stage.h"
+#include "megatron/optim/main_replica.h"
 #include "megatron/train/config/config_difference.h"
 #include "megatron/train/trainer/run_identity.h"
 #include "megatron/train/trainer/run_options.h"

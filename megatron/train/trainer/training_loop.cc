@@ -58,6 +58,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       profile_(rank.profile, trainer->stream(), fs),
       first_iteration_(trainer->progress().iteration),
       meter_(run.options, run.speed, first_iteration_),
+      spikes_(run.options.loop.spikes),
       last_logged_(absl::Now()),
       times_meter_(rank.trace, PlaceOf(*trainer)),
       sampler_(rank.trace),
@@ -221,6 +222,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time end = absl::Now();
   StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
   totals_.Add(metrics);
+  DetectSpikes(&metrics);
   metrics.pipeline = &trainer_->measured_pipeline();
   if (metrics.interval) {
     last_logged_ = end;
@@ -236,6 +238,14 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     leaving = consensus_.Any(StopSignal() != 0);
   }
   return SaveOrLeave(leaving);
+}
+
+// All ranks have the same loss and norm, and so see the same spikes.
+void TrainingLoop::DetectSpikes(StepMetrics* metrics) {
+  const SpikeScores scores = spikes_.Add(metrics->loss, metrics->grad_norm);
+  if (scores.loss) metrics->loss_score = scores.loss->score;
+  if (scores.grad_norm) metrics->grad_norm_score = scores.grad_norm->score;
+  if (scores.is_spike()) rank_.console->Warn(DescribeSpike(metrics->iteration, scores));
 }
 
 void TrainingLoop::ReportTimes(StepMetrics* metrics) {

@@ -28,6 +28,7 @@
 #include "megatron/train/metrics/rank_times.h"
 #include "megatron/train/metrics/run_event.h"
 #include "megatron/train/metrics/run_totals.h"
+#include "megatron/train/metrics/spike_detector.h"
 #include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/metrics/step_times.h"
 #include "megatron/train/metrics/time_report.h"
@@ -94,6 +95,8 @@ class TrainingLoop {
   bool MaySample() const;
   // Returns the requests of this rank in the step that is under way.
   StepRequests Requests() const;
+  // Compares the step with those before it, and warns of a spike.
+  void DetectSpikes(StepMetrics* metrics);
   // Each returns the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
@@ -125,6 +128,7 @@ class TrainingLoop {
   int64_t first_iteration_ = 0;
   StepMeter meter_;
   RunTotals totals_;
+  SpikeDetector spikes_;
   absl::Time last_logged_;  // time of the last log line; before the first one, the loop's start
   RankTimesMeter times_meter_;
   StepSampler sampler_;

@@ -1,0 +1,78 @@
+#include "megatron/optim/parameter_norms.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "glog/logging.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/optimizer.h"
+#include "megatron/optim/main_replica.h"
+
+namespace megatron {
+namespace {
+
+// Returns the most elements that an update shows at once.
+int64_t LargestPart(const ParameterBuffers& buffers) {
+  int64_t largest = 0;
+  for (const FlatParameter& flat : buffers.parameters())
+    largest = std::max(largest, flat.range.size());
+  return buffers.options().unit == ShardUnit::kParameter
+             ? largest
+             : std::min(largest, UpdateObserver::kMostElements);
+}
+
+}  // namespace
+
+ParameterNorms::ParameterNorms(const ParameterBuffers& buffers, const ProcessGroups& groups,
+                               std::vector<int> group_of, const Tensor& sums, MemoryLedger* ledger)
+    : buffers_(buffers),
+      groups_(groups),
+      group_of_(std::move(group_of)),
+      sums_(sums),
+      before_(buffers.options().device, LargestPart(buffers) * SizeOf(DType::kFloat32),
+              "diagnostics", ledger) {
+  CHECK_EQ(group_of_.size(), buffers.parameters().size());
+}
+
+Tensor ParameterNorms::SumOf(const FlatParameter& flat, Kind kind) const {
+  const auto index = &flat - buffers_.parameters().data();
+  return sums_.Select(0, group_of_[index]).Select(0, kind);
+}
+
+void ParameterNorms::AddGradients(float scale, const Stream& stream) const {
+  for (const FlatParameter& flat : buffers_.parameters()) {
+    const FlatRange mine = MainReplicaRange(buffers_, flat, groups_);
+    if (mine.size() == 0) continue;
+    ops::SumOfSquares(stream, scale, buffers_.Gradients(buffers_.bucket_of(flat), mine),
+                      SumOf(flat, kGradients));
+  }
+}
+
+void ParameterNorms::AddWeights(const Stream& stream) const {
+  for (const FlatParameter& flat : buffers_.parameters()) {
+    const FlatRange mine = MainReplicaRange(buffers_, flat, groups_);
+    if (mine.size() == 0) continue;
+    ops::SumOfSquares(stream, 1, buffers_.Masters(buffers_.bucket_of(flat), mine),
+                      SumOf(flat, kWeights));
+  }
+}
+
+void ParameterNorms::BeforeUpdate(const FlatParameter& flat, const FlatRange& range,
+                                  const Stream& stream) {
+  const FlatRange mine = Common(range, MainReplicaRange(buffers_, flat, groups_));
+  if (mine.size() == 0) return;
+  ops::Copy(stream, buffers_.Masters(buffers_.bucket_of(flat), mine),
+            before_.At(0, DType::kFloat32, {mine.size()}));
+}
+
+void ParameterNorms::AfterUpdate(const FlatParameter& flat, const FlatRange& range,
+                                 const Stream& stream) {
+  const FlatRange mine = Common(range, MainReplicaRange(buffers_, flat, groups_));
+  if (mine.size() == 0) return;
+  const Tensor change = before_.At(0, DType::kFloat32, {mine.size()});
+  ops::Scale(stream, -1, change);
+  ops::Add(stream, buffers_.Masters(buffers_.bucket_of(flat), mine), change);
+  ops::SumOfSquares(stream, 1, change, SumOf(flat, kUpdates));
+}
+
+}  // namespace megatron
