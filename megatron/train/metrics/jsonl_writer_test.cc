@@ -103,9 +103,8 @@ TEST_F(JsonlWriterTest, AStepThatIsMeasuredHasTheValuesOfItsLayers) {
   step.diagnostics.noise_scale = 40;
   step.diagnostics.layers = {{"grad-norm/decoder.layers.0", 0.5},
                              {"output-rms/decoder.layers.0", std::nan("")}};
-  EXPECT_THAT(ToJsonLine(step),
-              HasSubstr("\"loss-z-score\":null,\"grad-norm-z-score\":-1.5,"
-                        "\"gradient-noise-scale\":40.0,"));
+  EXPECT_THAT(ToJsonLine(step), HasSubstr("\"loss-z-score\":null,\"grad-norm-z-score\":-1.5,"
+                                          "\"gradient-noise-scale\":40.0,"));
   EXPECT_THAT(ToJsonLine(step), HasSubstr("\"tflops\":0.25,\"grad-norm/decoder.layers.0\":0.5,"
                                           "\"output-rms/decoder.layers.0\":null}"));
   const auto history = ParseMetrics(ToJsonLine(step));

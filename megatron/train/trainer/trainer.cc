@@ -365,8 +365,8 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches, Diagnostics* diagnostic
   const StagePlan& plan = PlanFor(micro_batches);
   // A graph would keep the scales of the moment, which a step has as long as there are no others.
   const Float8History& history = stage_->float8_history();
-  const bool graphed = graphed_stage_ != nullptr && diagnostics == nullptr &&
-                       (history.empty() || history.known());
+  const bool graphed =
+      graphed_stage_ != nullptr && diagnostics == nullptr && (history.empty() || history.known());
   if (graphed) graphed_stage_->StartStep();
   StepInputs inputs =
       InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain);
