@@ -82,11 +82,12 @@ TEST_F(PretrainDiagnosticsTest, AStepThatIsSkippedSaysWhereGradientsBroke) {
   EXPECT_GT(first["params-norm/decoder.layers.0"], 0) << first;
 }
 
-TEST_F(PretrainDiagnosticsTest, ASpikeIsOneLineWhateverTheNumberOfRanks) {
+TEST_F(PretrainDiagnosticsTest, ASpikeIsOneLineAndOneEventWhateverTheNumberOfRanks) {
   constexpr double kThreshold = 0.5;
   const Outcome outcome = Run(
       Joined({SaveTo("save"), "--set=logging.spike_window=4",
-              absl::StrCat("--set=logging.spike_threshold=", kThreshold), "--set=optimizer.lr=0.3"},
+              absl::StrCat("--set=logging.spike_threshold=", kThreshold), "--set=optimizer.lr=0.3",
+              absl::StrCat("--set=logging.on_event=\"cat >> ", Path("events"), "\"")},
              EightRanks()));
   ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
   int spikes = 0, scored = 0;
@@ -106,6 +107,7 @@ TEST_F(PretrainDiagnosticsTest, ASpikeIsOneLineWhateverTheNumberOfRanks) {
   EXPECT_GT(spikes, 0);
   EXPECT_EQ(CountOf(outcome.output, "standard deviations above its mean of ") > 0, spikes > 0);
   EXPECT_EQ(CountOf(outcome.output, "WARNING: iteration "), spikes) << outcome.output;
+  EXPECT_EQ(CountOf(ReadTextFile(Path("events")), "{\"event\":\"spike\""), spikes);
 }
 
 }  // namespace

@@ -245,7 +245,10 @@ void TrainingLoop::DetectSpikes(StepMetrics* metrics) {
   const SpikeScores scores = spikes_.Add(metrics->loss, metrics->grad_norm);
   if (scores.loss) metrics->loss_score = scores.loss->score;
   if (scores.grad_norm) metrics->grad_norm_score = scores.grad_norm->score;
-  if (scores.is_spike()) rank_.console->Warn(DescribeSpike(metrics->iteration, scores));
+  if (!scores.is_spike()) return;
+  const std::string description = DescribeSpike(metrics->iteration, scores);
+  rank_.console->Warn(description);
+  Tell(RunEventKind::kSpike, metrics->iteration, description);
 }
 
 void TrainingLoop::ReportTimes(StepMetrics* metrics) {
