@@ -1,7 +1,10 @@
 #include "megatron/pipeline/replay_plans.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "glog/logging.h"
@@ -14,12 +17,15 @@ using Queues = std::map<std::pair<int, int>, std::vector<size_t>>;
 
 class Player {
  public:
-  Player(const ExchangePartners& partners, const std::vector<StageTimes>& times)
-      : partners_(partners), times_(times), next_(times.size(), 0), arrivals_(times.size()) {
+  Player(const ExchangePartners& partners, const AwaitedExchanges* awaited,
+         const std::vector<StageTimes>& times)
+      : partners_(partners), awaited_(awaited), times_(times), stages_(times.size()) {
     CHECK_EQ(partners.size(), times.size());
     for (size_t stage = 0; stage < times.size(); ++stage) {
       CHECK_EQ(partners[stage].size(), times[stage].steps.size()) << "of stage " << stage;
-      arrivals_[stage].push_back(times[stage].start);
+      Progress& progress = stages_[stage];
+      progress.computed = progress.exchanged = times[stage].start;
+      progress.arrivals.push_back(times[stage].start);
     }
   }
 
@@ -30,33 +36,101 @@ class Player {
     }
     std::vector<double> ends;
     for (size_t stage = 0; stage < times_.size(); ++stage) {
-      CHECK_EQ(next_[stage], partners_[stage].size()) << "stage " << stage << " waits for ever";
-      ends.push_back(arrivals_[stage].back());
+      CHECK_EQ(stages_[stage].ends.size(), partners_[stage].size())
+          << "stage " << stage << " waits for ever";
+      ends.push_back(stages_[stage].arrivals.back());
     }
     return ends;
   }
 
  private:
+  // What a stage has done.
+  struct Progress {
+    double computed = 0, exchanged = 0;  // the ends of the last action and of the last exchange
+    std::vector<double> ends;            // of the steps that were played
+    std::vector<double> arrivals;        // the moments at which it comes to these and the next one
+  };
+
   bool PlayWhatIsReady(size_t stage) {
-    const size_t first = next_[stage];
-    for (size_t& next = next_[stage]; next < partners_[stage].size(); ++next) {
-      double begin = arrivals_[stage][next];
+    Progress& progress = stages_[stage];
+    const size_t first = progress.ends.size();
+    while (progress.ends.size() < partners_[stage].size()) {
+      const size_t next = progress.ends.size();
+      double begin = progress.arrivals[next];
       bool ready = true;
       for (const PlannedStep& partner : partners_[stage][next]) {
-        const std::vector<double>& others = arrivals_[partner.stage];
+        const std::vector<double>& others = stages_[partner.stage].arrivals;
         ready = ready && partner.step < others.size();
         if (ready) begin = std::max(begin, others[partner.step]);
       }
       if (!ready) break;
-      arrivals_[stage].push_back(begin + times_[stage].steps[next]);
+      End(stage, begin + times_[stage].steps[next]);
     }
-    return next_[stage] > first;
+    return progress.ends.size() > first;
+  }
+
+  bool IsExchange(size_t stage, size_t step) const { return !partners_[stage][step].empty(); }
+
+  // Ends the stage's next step at this moment.
+  void End(size_t stage, double end) {
+    Progress& progress = stages_[stage];
+    const bool beside = awaited_ != nullptr;
+    const bool exchange = IsExchange(stage, progress.ends.size());
+    if (exchange) progress.exchanged = end;
+    if (!exchange || !beside) progress.computed = end;
+    progress.ends.push_back(end);
+    const size_t next = progress.ends.size();
+    double arrival = progress.computed;
+    if (next == partners_[stage].size() || IsExchange(stage, next)) {
+      arrival = std::max(arrival, progress.exchanged);
+    } else if (beside) {
+      for (const size_t awaited : (*awaited_)[stage][next])
+        arrival = std::max(arrival, progress.ends[awaited]);
+    }
+    progress.arrivals.push_back(arrival);
   }
 
   const ExchangePartners& partners_;
+  const AwaitedExchanges* const awaited_;
   const std::vector<StageTimes>& times_;
-  std::vector<size_t> next_;                   // one entry a stage: its first step to be played
-  std::vector<std::vector<double>> arrivals_;  // the moments at which a stage comes to its steps
+  std::vector<Progress> stages_;
+};
+
+// The exchanges that a stage has begun beside its actions.
+class Begun {
+ public:
+  explicit Begun(const StagePlan& plan) : plan_(plan) {}
+
+  void Add(size_t number) {
+    const Step& step = plan_.steps[number];
+    for (const Message& message : step.receives)
+      receiving_[{message.gradient, message.chunk, message.slot}] = number;
+    if (step.sends.empty()) return;
+    sending_[next_] = number;
+    next_ = (next_ + 1) % kOutgoing;
+  }
+
+  // Returns those that fill what the action reads, and that send what it overwrites.
+  std::vector<size_t> AwaitedBy(const Step& step) {
+    const auto [kind, microbatch, chunk] = step.action;
+    std::vector<size_t> awaited;
+    if (kind == ActionKind::kBackwardWeight) return awaited;
+    const bool forward = kind == ActionKind::kForward;
+    const int slot = forward ? step.input_slot : step.gradient_slot;
+    if (const auto it = receiving_.find({!forward, chunk, slot}); it != receiving_.end())
+      awaited.push_back(it->second);
+    const bool has_result = forward ? plan_.has_output(chunk) : plan_.has_input(chunk);
+    if (has_result && step.result_slot < 0 && sending_[next_]) awaited.push_back(*sending_[next_]);
+    return awaited;
+  }
+
+ private:
+  static constexpr size_t kOutgoing = 2;  // blocks of results that are sent, as in RunSchedule
+
+  const StagePlan& plan_;
+  std::map<std::tuple<bool, int, int>, size_t> receiving_;  // by gradient, chunk and slot
+  std::array<std::optional<size_t>, kOutgoing> sending_;
+  size_t next_ = 0;  // the block of the next result
 };
 
 }  // namespace
@@ -85,9 +159,26 @@ ExchangePartners FindPartners(const std::vector<StagePlan>& plans) {
   return partners;
 }
 
-std::vector<double> ReplayPlans(const ExchangePartners& partners,
+AwaitedExchanges FindAwaited(const std::vector<StagePlan>& plans) {
+  AwaitedExchanges awaited(plans.size());
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    Begun begun(plans[stage]);
+    for (size_t i = 0; i < plans[stage].steps.size(); ++i) {
+      const Step& step = plans[stage].steps[i];
+      awaited[stage].emplace_back();
+      if (step.is_exchange()) {
+        begun.Add(i);
+      } else {
+        awaited[stage].back() = begun.AwaitedBy(step);
+      }
+    }
+  }
+  return awaited;
+}
+
+std::vector<double> ReplayPlans(const ExchangePartners& partners, const AwaitedExchanges* awaited,
                                 const std::vector<StageTimes>& times) {
-  return Player(partners, times).Play();
+  return Player(partners, awaited, times).Play();
 }
 
 }  // namespace megatron

@@ -26,23 +26,26 @@ struct PartTime {
   int64_t own() const { return time - calls; }
 };
 
-// One step of one rank. Its parts follow each other without a gap.
+// One step of one rank. Its parts follow each other; waiting for exchanges that run beside them is
+// in none of them.
 struct StepTimes {
   PartTime head;  // until the pipeline begins
-  std::vector<PartTime>
-      pipeline;   // the steps of the stage's plan (pipeline/stage_plan.h), in order
+  // The steps of the stage's plan (pipeline/stage_plan.h) in order: all of them, or the actions where
+  // exchanges run beside them.
+  std::vector<PartTime> pipeline;
+  std::vector<int64_t> beside;  // the times of the exchanges that run beside the actions, in order
   PartTime tail;  // from there until the norm of the gradients is known, for which all ranks wait
   PartTime rest;  // the update, and what follows it
   int64_t reduction = 0;  // the calls of the tail that reduce gradients
+  int64_t total = 0;      // the whole step
 
-  int64_t total() const;
   // The rank's own work, without calls.
   int64_t work() const;
 };
 
-// Reads the step that the recorded stream holds, the first of several. Nothing if there is none
-// with all of its parts.
-std::optional<StepTimes> ReadStepTimes(const TracedStream& stream);
+// Reads the step that the recorded streams hold, the first of several; the first stream computes.
+// Nothing if there is none with all of its parts.
+std::optional<StepTimes> ReadStepTimes(const std::vector<TracedStream>& streams);
 
 // Records steps of a rank, at most `most`, at equal distances that grow with the run. All ranks
 // record the same steps, if all make the same calls.

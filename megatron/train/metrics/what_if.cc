@@ -16,7 +16,8 @@ namespace {
 
 constexpr double kLeastSaving = 0.01;  // the least share of a step that is printed
 
-using Step = std::vector<const StepTimes*>;  // one step of all ranks
+// One step of all ranks, each with all steps of its plan in order.
+using Step = std::vector<StepTimes>;
 
 // Factors of what was measured.
 struct Changes {
@@ -61,7 +62,8 @@ class Replay {
       : input_(input),
         world_(input.dense.world_size()),
         stages_(input.dense.size(Axis::kPipeline)),
-        partners_(FindPartners(input.plans)) {
+        partners_(FindPartners(input.plans)),
+        awaited_(FindAwaited(input.plans)) {
     FindTeams();
     FindSteps();
   }
@@ -88,7 +90,7 @@ class Replay {
     double sum = 0;
     for (const Step& step : steps_) {
       int64_t longest = 0;
-      for (const StepTimes* rank : step) longest = std::max(longest, rank->total());
+      for (const StepTimes& rank : step) longest = std::max(longest, rank.total);
       sum += static_cast<double>(longest);
     }
     return sum / static_cast<double>(steps_.size());
@@ -131,12 +133,38 @@ class Replay {
     for (size_t i = 0; i < input_.steps.front().size(); ++i) {
       Step step;
       for (int rank = 0; rank < world_; ++rank) {
-        const StepTimes& times = input_.steps[rank][i];
-        if (times.pipeline.size() == input_.plans[StageOf(rank)].steps.size())
-          step.push_back(&times);
+        if (auto whole = InOrderOfPlan(input_.steps[rank][i], StageOf(rank)))
+          step.push_back(*std::move(whole));
       }
       if (static_cast<int>(step.size()) == world_) steps_.push_back(std::move(step));
     }
+  }
+
+  // Returns the step with the exchanges that ran beside it in their places; nothing if it followed
+  // another plan.
+  std::optional<StepTimes> InOrderOfPlan(const StepTimes& times, int stage) {
+    const std::vector<std::vector<PlannedStep>>& partners = partners_[stage];
+    if (times.beside.empty()) {
+      if (times.pipeline.size() != partners.size()) return std::nullopt;
+      return times;
+    }
+    if (times.pipeline.size() + times.beside.size() != partners.size()) return std::nullopt;
+    beside_ = true;
+    StepTimes whole = times;
+    whole.pipeline.clear();
+    size_t action = 0, exchange = 0;
+    for (const std::vector<PlannedStep>& partner : partners) {
+      const bool is_action = partner.empty();
+      if (is_action ? action == times.pipeline.size() : exchange == times.beside.size())
+        return std::nullopt;
+      if (is_action) {
+        whole.pipeline.push_back(times.pipeline[action++]);
+      } else {
+        const int64_t time = times.beside[exchange++];
+        whole.pipeline.push_back({time, /*calls=*/time});
+      }
+    }
+    return whole;
   }
 
   double StepWith(const Step& step, const Changes& changes) const {
@@ -151,19 +179,19 @@ class Replay {
     for (int stage = 0; stage < stages_; ++stage) {
       const std::vector<int>& team = teams_[stage][number];
       for (const int rank : team) {
-        const double idle = (1 - changes.work[rank]) * static_cast<double>(step[rank]->head.own());
+        const double idle = (1 - changes.work[rank]) * static_cast<double>(step[rank].head.own());
         times[stage].start =
-            std::max(times[stage].start, static_cast<double>(step[rank]->head.time) - idle);
+            std::max(times[stage].start, static_cast<double>(step[rank].head.time) - idle);
       }
       for (size_t i = 0; i < partners_[stage].size(); ++i) {
         times[stage].steps.push_back(
             partners_[stage][i].empty()
                 ? TogetherOf(team, changes,
-                             [&](int rank) -> const PartTime& { return step[rank]->pipeline[i]; })
+                             [&](int rank) -> const PartTime& { return step[rank].pipeline[i]; })
                 : MessageTime(step, number, stage, i) * changes.messages);
       }
     }
-    const std::vector<double> ends = ReplayPlans(partners_, times);
+    const std::vector<double> ends = ReplayPlans(partners_, beside_ ? &awaited_ : nullptr, times);
     return *std::max_element(ends.begin(), ends.end());
   }
 
@@ -172,7 +200,7 @@ class Replay {
     int64_t least = INT64_MAX;
     const auto look = [&](int of, size_t i) {
       for (const int rank : teams_[of][number])
-        least = std::min(least, step[rank]->pipeline[i].time);
+        least = std::min(least, step[rank].pipeline[i].time);
     };
     look(stage, exchange);
     for (const PlannedStep& partner : partners_[stage][exchange]) look(partner.stage, partner.step);
@@ -182,10 +210,10 @@ class Replay {
   double TailWith(const Step& step, const Changes& changes) const {
     int last = 0;
     for (int rank = 1; rank < world_; ++rank) {
-      if (step[rank]->tail.time < step[last]->tail.time) last = rank;
+      if (step[rank].tail.time < step[last].tail.time) last = rank;
     }
-    const double reduction = static_cast<double>(step[last]->reduction);
-    return static_cast<double>(step[last]->tail.time) - (1 - changes.reduction) * reduction;
+    const double reduction = static_cast<double>(step[last].reduction);
+    return static_cast<double>(step[last].tail.time) - (1 - changes.reduction) * reduction;
   }
 
   double RestWith(const Step& step, const Changes& changes) const {
@@ -193,8 +221,8 @@ class Replay {
     for (int rank = 0; rank < world_; ++rank) {
       // Ranks that share weights after the update end together.
       const std::vector<int> peers = input_.dense.PeersOf(rank, {Axis::kData, Axis::kContext});
-      const auto part = [&](int peer) -> const PartTime& { return step[peer]->rest; };
-      const bool share = step[rank]->rest.calls > 0;
+      const auto part = [&](int peer) -> const PartTime& { return step[peer].rest; };
+      const bool share = step[rank].rest.calls > 0;
       longest =
           std::max(longest, TogetherOf(share ? peers : std::vector<int>{rank}, changes, part));
     }
@@ -204,6 +232,8 @@ class Replay {
   const WhatIfInput& input_;
   const int world_, stages_;
   const ExchangePartners partners_;
+  const AwaitedExchanges awaited_;
+  bool beside_ = false;  // exchanges ran beside actions
   std::vector<std::vector<std::vector<int>>> teams_;
   std::vector<Step> steps_;
 };
@@ -214,7 +244,7 @@ struct Loads {
     const auto count = static_cast<double>(replay.steps().size());
     for (const Step& step : replay.steps()) {
       for (int rank = 0; rank < replay.world(); ++rank)
-        work[rank] += static_cast<double>(step[rank]->work()) / count;
+        work[rank] += static_cast<double>(step[rank].work()) / count;
       for (int stage = 0; stage < replay.stages(); ++stage) {
         for (const std::vector<int>& team : replay.teams(stage)) {
           const double time = CallsOf(step, team, replay.partners(stage)) / count;
@@ -231,7 +261,7 @@ struct Loads {
     for (const int rank : team) {
       int64_t calls = 0;
       for (size_t i = 0; i < partners.size(); ++i)
-        calls += partners[i].empty() ? step[rank]->pipeline[i].calls : 0;
+        calls += partners[i].empty() ? step[rank].pipeline[i].calls : 0;
       least = std::min(least, calls);
     }
     return static_cast<double>(least);
