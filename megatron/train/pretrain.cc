@@ -159,6 +159,8 @@ class PretrainProcess {
             std::optional<int> exit_code) const;
   // Tells the end of the run, unless that has been told.
   void TellEnd(int code, int64_t iteration, const absl::Status& failure);
+  // Waits a moment for the commands that still run.
+  void FinishEvents() const;
 
   bool one_of_several() const { return launch_.world_size > 1; }
   int RanksHere(const RunOptions& options) const {
@@ -173,6 +175,8 @@ class PretrainProcess {
   FirstFailure failure_;         // the first failure among the ranks of this process
   DeviceCalls device_calls_;     // outlives the monitor, which asks it
   std::unique_ptr<EventCommand> event_command_;  // null: none; outlives the monitor
+  // The same, for the monitor's threads, which may look before there is one.
+  std::atomic<EventCommand*> events_{nullptr};
   std::atomic<bool> told_end_{false};
   std::unique_ptr<FaultMonitor> monitor_;
   ProcessGroup processes_;
@@ -189,14 +193,19 @@ int PretrainProcess::Leave(const absl::Status& error) const {
 
 void PretrainProcess::Tell(RunEventKind kind, int64_t iteration, const std::string& message,
                            std::optional<int> exit_code) const {
-  if (event_command_ == nullptr) return;
+  EventCommand* const command = events_.load();
+  if (command == nullptr) return;
   RunEvent event;
   event.kind = kind;
   event.time = absl::Now();
   event.iteration = iteration;
   event.message = message;
   event.exit_code = exit_code;
-  event_command_->Raise(event);
+  command->Raise(event);
+}
+
+void PretrainProcess::FinishEvents() const {
+  if (EventCommand* const command = events_.load()) command->Finish();
 }
 
 void PretrainProcess::TellEnd(int code, int64_t iteration, const absl::Status& failure) {
@@ -220,7 +229,7 @@ FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) {
     const absl::Status failure = FailureOf(reason);
     // Ranks that are threads, one of which does not end.
     if (!one_of_several()) TellEnd(ExitCodeOf(failure), kUnknownIteration, failure);
-    if (event_command_ != nullptr) event_command_->Finish();
+    FinishEvents();
     return {ExitCodeOf(failure), std::string(failure.message())};
   };
   options.on_report = [this](const absl::Status& reason, int64_t iteration) {
@@ -229,7 +238,7 @@ FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) {
     if (code == kExitPeerLost || code == kExitHang)
       Tell(RunEventKind::kRankLost, iteration, std::string(reason.message()), std::nullopt);
     TellEnd(code, iteration, failure);
-    if (event_command_ != nullptr) event_command_->Finish();
+    FinishEvents();
   };
   return options;
 }
@@ -339,6 +348,7 @@ void PretrainProcess::OpenEventCommand(TrainingRun* run) {
   if (one_of_several() && stuck > absl::ZeroDuration())
     options.last_wait = std::min(options.last_wait, stuck / 4);
   event_command_ = std::make_unique<EventCommand>(std::move(options));
+  events_.store(event_command_.get());
   run->on_event = [command = event_command_.get()](const RunEvent& event) {
     command->Raise(event);
   };

@@ -158,6 +158,7 @@ Figure LoadFigure(const RunMetrics& metrics, const std::string& of_run, const st
   const size_t columns = (experts + each - 1) / each;
   for (size_t i = 0; i <= columns; ++i) map.edges.push_back(static_cast<double>(i * each));
   Figure figure;
+  figure.values_in_text = true;
   figure.title =
       absl::StrFormat("Load of experts at iteration %.0f%s", metrics.expert_load_iteration, of_run);
   figure.values.caption = figure.title;

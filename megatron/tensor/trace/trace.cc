@@ -11,13 +11,17 @@ Trace::~Trace() = default;
 
 Stream Trace::Follow(const Stream& stream, const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  tracers_.push_back(std::make_unique<Tracer>(this, stream, name, clock_));
+  tracers_.push_back(std::make_unique<Tracer>(this, /*main=*/nullptr, stream, name, clock_));
   return stream.TracedBy(tracers_.back().get());
 }
 
 Stream Trace::FollowBeside(const Stream& followed, const Stream& stream, const std::string& name) {
   if (followed.tracer() == nullptr) return stream;
-  return followed.tracer()->trace()->Follow(stream, name);
+  Trace* const trace = followed.tracer()->trace();
+  const std::lock_guard<std::mutex> lock(trace->mutex_);
+  trace->tracers_.push_back(
+      std::make_unique<Tracer>(trace, followed.tracer(), stream, name, trace->clock_));
+  return stream.TracedBy(trace->tracers_.back().get());
 }
 
 void Trace::Start() {

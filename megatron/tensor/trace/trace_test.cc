@@ -199,6 +199,27 @@ TEST_F(TimedSpanTest, NothingIsToldApartWithinAnEvaluation) {
   EXPECT_EQ(In(times, TimeCategory::kCompute), 500);
 }
 
+TEST_F(TimedSpanTest, WhatIsDoneBesideAnEvaluationIsNotCounted) {
+  const Stream stream = trace_.Follow(plain_, "compute");
+  const Stream beside = Trace::FollowBeside(stream, plain_, "communication");
+  const auto communicate = [&] {
+    const TraceSpan call(beside, TimeCategory::kPipelineParallel, "exchange", 0);
+    now_ += 7;
+  };
+  {
+    const TraceSpan evaluate(stream, TimeCategory::kEvaluation, "evaluate");
+    communicate();
+    {
+      const TraceSpan forward(stream, TimeCategory::kCompute, "forward", 0);
+      communicate();
+    }
+    communicate();
+  }
+  EXPECT_TRUE(trace_.Times().at(1).spans.empty());
+  communicate();
+  EXPECT_EQ(In(trace_.Times().at(1), TimeCategory::kPipelineParallel), 7);
+}
+
 TEST_F(TraceTest, TimesAreReadWhileOtherThreadsAreInSpans) {
   const Stream stream = trace_.Follow(plain_, "compute");
   const Stream beside = Trace::FollowBeside(stream, plain_, "communication");

@@ -19,9 +19,10 @@ std::string Text(const TracedSpan& span) {
 
 }  // namespace
 
-Tracer::Tracer(Trace* trace, const Stream& stream, const std::string& name,
+Tracer::Tracer(Trace* trace, const Tracer* main, const Stream& stream, const std::string& name,
                const Trace::Clock& clock)
     : trace_(trace),
+      main_(main),
       stream_(stream),
       name_(name),
       clock_(clock),
@@ -118,9 +119,11 @@ int64_t Tracer::Moment() const {
 TimedSpan Tracer::BeginTimed(TimeCategory category, const char* name, const TraceCall* call) {
   const std::lock_guard<std::mutex> lock(times_mutex_);
   TimedSpan span;
-  if (category_ == TimeCategory::kEvaluation) return span;
+  if (category_ == TimeCategory::kEvaluation || (main_ != nullptr && main_->evaluates()))
+    return span;
   span.counts = true;
   span.outer = std::exchange(category_, category);
+  if (category == TimeCategory::kEvaluation) evaluates_.store(true, std::memory_order_relaxed);
   span.place = times_.Find(name, call);
   if (call != nullptr) span.bytes = call->bytes;
   if (on_device()) {
@@ -135,6 +138,7 @@ TimedSpan Tracer::BeginTimed(TimeCategory category, const char* name, const Trac
 void Tracer::EndTimed(const TimedSpan& span) {
   const std::lock_guard<std::mutex> lock(times_mutex_);
   category_ = span.outer;
+  evaluates_.store(category_ == TimeCategory::kEvaluation, std::memory_order_relaxed);
   if (on_device()) {
     marks_->End(span.outer, {span.place, span.begin, span.bytes}, &times_);
     return;

@@ -23,8 +23,10 @@ class Tracer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `clock` is null for the machine's.
-  Tracer(Trace* trace, const Stream& stream, const std::string& name, const Trace::Clock& clock);
+  // `clock` is null for the machine's. `main` is the tracer of the stream beside which this one is,
+  // or null; what is done while that stream evaluates is not counted here either.
+  Tracer(Trace* trace, const Tracer* main, const Stream& stream, const std::string& name,
+         const Trace::Clock& clock);
 
   Trace* trace() const { return trace_; }
 
@@ -55,6 +57,7 @@ class Tracer {
     CudaEvent begin, end;
   };
 
+  bool evaluates() const { return evaluates_.load(std::memory_order_relaxed); }
   bool on_device() const { return stream_.device().type == DeviceType::kCuda; }
   // Returns the time since the recording began.
   int64_t Now() const { return Moment() - zero_; }
@@ -62,10 +65,12 @@ class Tracer {
   void ReadDeviceTimes();
 
   Trace* const trace_;
+  const Tracer* const main_;
   const Stream stream_;
   const std::string name_;
   const Trace::Clock clock_;
   std::atomic<int64_t> recording_{0};
+  std::atomic<bool> evaluates_{false};  // within a span of an evaluation
 
   std::mutex mutex_;  // Start and Stop may come while another thread is in a span
   int64_t zero_ = 0;

@@ -109,7 +109,9 @@ std::vector<ShardedTensor> HistoryBlocks(Trainer& trainer) {
 absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Trainer* trainer) {
   const std::vector<ShardedTensor> blocks = HistoryBlocks(*trainer);
   if (blocks.empty()) return absl::OkStatus();
-  const bool has = FindTensor(reader.manifest(), blocks[0].name) != nullptr;
+  const bool has = std::all_of(blocks.begin(), blocks.end(), [&](const ShardedTensor& block) {
+    return FindTensor(reader.manifest(), block.name) != nullptr;
+  });
   if (what != Restore::kEverything || !has) {
     LOG_IF(WARNING, trainer->groups().world.rank() == 0)
         << reader.directory() << (has ? ": its" : ": has no")

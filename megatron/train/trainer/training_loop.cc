@@ -270,6 +270,7 @@ void TrainingLoop::ReportTimes(StepMetrics* metrics) {
 void TrainingLoop::CountSkipped(const StepReport& report) {
   if (report.update.finite) {
     consecutive_failures_ = 0;
+    told_nan_ = false;
     return;
   }
   TrainingProgress& progress = trainer_->progress();
@@ -282,8 +283,9 @@ void TrainingLoop::CountSkipped(const StepReport& report) {
 std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
   const TrainingProgress& progress = trainer_->progress();
   // A dynamic loss scale is found by steps whose gradients overflow.
-  if (consecutive_failures_ == 1 &&
-      !(options().precision.dynamic_loss_scale && std::isfinite(report.loss))) {
+  const bool is_nan = consecutive_failures_ > 0 &&
+                      !(options().precision.dynamic_loss_scale && std::isfinite(report.loss));
+  if (is_nan && !std::exchange(told_nan_, true)) {
     Tell(
         RunEventKind::kNan, progress.iteration,
         absl::StrCat("gradients are not finite, and the step is skipped (loss ", report.loss, ")"));

@@ -139,6 +139,7 @@ class TrainingLoop {
   int64_t saved_iteration_ = -1;
   int64_t last_evaluated_iteration_ = -1;
   int64_t consecutive_failures_ = 0;
+  bool told_nan_ = false;      // in this row of failures
   int64_t skipped_steps_ = 0;  // number of steps of this program whose gradients were not finite
 };
 
