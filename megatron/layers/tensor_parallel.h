@@ -57,9 +57,13 @@ inline void Reduce(const LayerContext& ctx, const Tensor& summand_TH, const Tens
   }
 }
 
-// Starts to do what Reduce does.
+// Starts to do what Reduce does. On one rank it is done, without taking memory for a call.
 inline AsyncCall StartReduce(const LayerContext& ctx, const Tensor& summand_TH,
                              const Tensor& y_TH) {
+  if (ctx.tensor_group.size() == 1) {
+    Reduce(ctx, summand_TH, y_TH);
+    return AsyncCall();
+  }
   return StartAsync(ctx.tensor_group, ctx.stream, TimeCategory::kTensorParallel,
                     [summand_TH, y_TH, scatters = ctx.sequence_parallel](const ProcessGroup& group,
                                                                          const Stream& stream) {
