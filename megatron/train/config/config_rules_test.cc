@@ -16,6 +16,7 @@ namespace {
 
 using ::google::protobuf::FieldDescriptor;
 using ::testing::AnyOf;
+using ::testing::MatchesRegex;
 
 const FieldDescriptor& FieldAt(const std::string& path) {
   return *Resolve(config::PretrainConfig::default_instance(), path).field;
@@ -53,6 +54,9 @@ TEST(ConfigRulesTest, EveryConditionNamesAFieldAndAValueThatItTakes) {
         double number;
         if (condition.kind == Condition::Kind::kAbove) {
           EXPECT_TRUE(absl::SimpleAtod(condition.value, &number)) << path;
+        } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+          // Texts are compared in quotes.
+          EXPECT_THAT(condition.value, AnyOf("", MatchesRegex("\".*\""))) << path;
         } else if (!condition.value.empty() && field.enum_type() == nullptr) {
           ASSERT_TRUE(absl::SimpleAtod(condition.value, &number)) << path;
           EXPECT_EQ(absl::StrCat(number), condition.value) << path;  // they are compared as texts

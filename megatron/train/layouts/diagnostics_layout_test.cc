@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -122,7 +123,7 @@ TrainerOptions RunWithExperts() {
 TEST(DiagnosticsLayoutTest, ExpertsHaveOneRanksLoadInEveryLayout) {
   TrainerOptions run = RunWithExperts();
   for (const bool drops : {false, true}) {
-    if (drops) run.model.transformer.moe.capacity_factor = 1;
+    run.model.transformer.moe.capacity_factor = drops ? std::optional<double>(1) : std::nullopt;
     const LayoutOutcome one = Train(run, Layout(), 1);
     ASSERT_EQ(one.diagnostics[0].experts.size(), 2);
     const ExpertLoad& load = one.diagnostics[0].experts[0];
