@@ -1,0 +1,437 @@
+#include "megatron/plan/step_prediction.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/plan/collective_time.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kBytes = 2;  // of an element of a 16-bit format
+constexpr double kTera = 1e12;
+// A grouped product loses with few rows: with these it reaches half of its rate.
+constexpr double kHalfOfGroupedRows = 256;
+// Fused attention fills a GPU with so many heads of 4,096 positions to half.
+constexpr double kHalfOfHeads = 18;
+constexpr double kHalfOfHeadsBackward = 4;
+
+// What a layer costs in one micro-batch on one rank.
+struct LayerCosts {
+  double forward = 0;  // seconds
+  double backward = 0;
+  double attention_core = 0;  // forward seconds that selective recomputation runs again
+  double tensor_forward = 0;  // seconds of collectives
+  double tensor_backward = 0;
+  double context = 0;
+  double expert = 0;
+  double flops = 0;       // of the forward pass, as the model's FLOPs count them
+  double parameters = 0;  // of this rank, without experts
+  double expert_parameters = 0;
+  double saved_bytes = 0;  // held for the backward pass
+  double input_bytes = 0;  // held with full recomputation
+  double widest = 0;       // bytes of the backward pass's temporaries
+  double weight_shapes = 0;  // weights of one product of each shape
+};
+
+class Predictor {
+ public:
+  Predictor(const Hardware& gpu, const Implementation& program, const PlanModel& model,
+            const PlanLayout& layout)
+      : gpu_(gpu), program_(program), model_(model), l_(layout) {
+    tokens_ = double(l_.micro_batch) * l_.sequence / l_.cp;
+    tp_ = double(l_.tp);
+    sp_ = l_.is_sequence_parallel ? tp_ : 1;
+    peak_ = gpu.bf16_tflops() * kTera;
+    product_peak_ = peak_;
+    if (l_.precision == PlanPrecision::kFp8) {
+      product_peak_ = gpu.fp8_tflops() * kTera * program.low_precision_efficiency();
+    }
+    if (l_.precision == PlanPrecision::kFp4) {
+      product_peak_ = gpu.fp4_tflops() * kTera * program.low_precision_efficiency();
+    }
+    memory_rate_ = gpu.memory_gb_per_s() * 1e9 * program.memory_efficiency();
+  }
+
+  StepPrediction Predict() const;
+
+ private:
+  double query_width() const { return model_.heads() * model_.head_dim(); }
+  double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
+  bool has_experts() const { return model_.experts() > 0; }
+
+  double ProductSeconds(double m, double n, double k, double peak) const;
+  void AddProduct(LayerCosts* layer, double m, double n, double k) const;
+  void AddExperts(LayerCosts* layer) const;
+  void AddAttentionProducts(LayerCosts* layer) const;
+  void AddAttentionCore(LayerCosts* layer) const;
+  void AddElementwise(LayerCosts* layer, double ffn) const;
+  void AddCollectives(LayerCosts* layer, bool is_mixture) const;
+  void AddMemory(LayerCosts* layer, bool is_mixture) const;
+  LayerCosts Layer(bool is_mixture) const;
+
+  double MixtureShare() const {
+    return has_experts() ? 1 - double(model_.dense_layers()) / model_.layers() : 0;
+  }
+  LayerCosts MeanLayer() const;
+  double HeadSeconds() const;
+  double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
+  double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
+  double OptimizerSeconds(double parameters, double expert_parameters) const;
+  double MemoryBytes(const LayerCosts& layer) const;
+  double StateBytes(double parameters, double shards) const;
+
+  double data_shards() const { return double(l_.dp * l_.cp); }
+  double expert_shards() const {
+    return std::max<double>(1, double(l_.dp * l_.cp * l_.tp) / l_.ep);
+  }
+
+  const Hardware& gpu_;
+  const Implementation& program_;
+  const PlanModel& model_;
+  const PlanLayout& l_;
+  double tokens_ = 0;
+  double tp_ = 1;
+  double sp_ = 1;
+  double peak_ = 0;
+  double product_peak_ = 0;
+  double memory_rate_ = 0;
+};
+
+double Saturation(double size, double half) { return size / (size + half); }
+
+double Predictor::ProductSeconds(double m, double n, double k, double peak) const {
+  const double half = program_.product_half_size();
+  const double share = program_.product_efficiency() * Saturation(m, half) * Saturation(n, half) *
+                       Saturation(k, half);
+  return 2 * m * n * k / (peak * share) + kBytes * (m * n + n * k + m * k) / memory_rate_;
+}
+
+void Predictor::AddProduct(LayerCosts* layer, double m, double n, double k) const {
+  const double seconds = ProductSeconds(m, n, k, product_peak_);
+  layer->forward += seconds;
+  layer->backward += 2 * seconds;
+  layer->flops += 2 * m * n * k;
+  layer->parameters += n * k;
+  layer->weight_shapes += n * k;
+}
+
+// Routers balance: all experts have as many rows.
+void Predictor::AddExperts(LayerCosts* layer) const {
+  const double experts = model_.experts() / l_.ep;
+  const double rows = tokens_ / tp_ * model_.experts_per_token();
+  const double of_one = rows / experts;
+  const double width = model_.expert_ffn();
+  const double halves = model_.is_gated() ? 2 : 1;
+  const double share = program_.product_efficiency() * Saturation(of_one, kHalfOfGroupedRows);
+  const double work = 2 * rows * model_.hidden() * width * (halves + 1);
+  const double weights = experts * model_.hidden() * width * (halves + 1);
+  // The permutation reads and writes each row, there and back.
+  const double bytes = kBytes * (weights + rows * (4 * model_.hidden() + 2 * halves * width));
+  const double seconds = work / (product_peak_ * share) + bytes / memory_rate_;
+  layer->forward += seconds;
+  layer->backward += 2 * seconds;
+  layer->flops += work;
+  layer->expert_parameters += weights;
+  AddProduct(layer, tokens_ / sp_, model_.experts(), model_.hidden());
+  if (model_.shared_ffn() > 0) {
+    AddProduct(layer, tokens_, halves * model_.shared_ffn() / tp_, model_.hidden());
+    AddProduct(layer, tokens_, model_.hidden(), model_.shared_ffn() / tp_);
+  }
+}
+
+void Predictor::AddAttentionProducts(LayerCosts* layer) const {
+  const double h = model_.hidden();
+  if (model_.key_value_rank() == 0) {
+    AddProduct(layer, tokens_, (query_width() + 2 * kv_width()) / tp_, h);
+  } else {
+    const double up = model_.heads() * (model_.head_dim() + model_.rope_dim()) / tp_;
+    AddProduct(layer, tokens_ / sp_, model_.query_rank(), h);
+    AddProduct(layer, tokens_, up, model_.query_rank());
+    AddProduct(layer, tokens_ / sp_, model_.key_value_rank() + model_.rope_dim(), h);
+    AddProduct(layer, tokens_, 2 * query_width() / tp_, model_.key_value_rank());
+  }
+  AddProduct(layer, tokens_, h, query_width() / tp_);
+}
+
+void Predictor::AddAttentionCore(LayerCosts* layer) const {
+  const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
+  const double flops = 4 * tokens_ * l_.sequence * width / tp_;
+  layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);
+  if (!program_.is_fused()) {
+    // Softmax and dropout pass over the scores, which are in memory.
+    const double scores = 9 * tokens_ * l_.sequence * model_.heads() / tp_ / memory_rate_;
+    const double seconds = flops / (peak_ * program_.attention_efficiency());
+    layer->attention_core = seconds + scores;
+    layer->forward += layer->attention_core;
+    layer->backward += 2 * seconds + 1.5 * scores;
+    return;
+  }
+  const double filled = tokens_ * model_.heads() / tp_ / 4096;
+  const double seconds = flops / (peak_ * program_.attention_efficiency());
+  layer->attention_core = seconds / Saturation(filled, kHalfOfHeads);
+  layer->forward += layer->attention_core;
+  layer->backward += 2.5 * seconds / Saturation(filled, kHalfOfHeadsBackward);
+}
+
+void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
+  const double h = model_.hidden();
+  double bytes = 0;
+  if (program_.is_fused()) {
+    bytes = 12 * tokens_ * h / sp_ + kBytes * tokens_ * ffn * (model_.is_gated() ? 3 : 2) / tp_ +
+            4 * tokens_ * (query_width() + kv_width()) / tp_;
+  } else {
+    bytes = 24 * tokens_ * h / sp_ + 36 * tokens_ * h / tp_;
+  }
+  layer->forward += bytes / memory_rate_ + program_.layer_seconds();
+  layer->backward += 1.6 * bytes / memory_rate_ + 2 * program_.layer_seconds();
+}
+
+void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
+  const double h = model_.hidden();
+  const double all_reduce =
+      2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, kBytes * tokens_ * h);
+  layer->tensor_forward = 2 * all_reduce;
+  // With sequence parallelism the inputs of the products are gathered once more.
+  layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
+  if (l_.cp > 1) {
+    // Keys and values go around, once forward and, with their gradients, twice backward. Attention
+    // to the part at hand hides them.
+    const double bytes = kBytes * tokens_ * l_.cp * 2 * kv_width() / tp_;
+    const double pass = CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
+    layer->context = std::max(0.0, 3 * pass - 3 * layer->attention_core) + pass / l_.cp;
+  }
+  if (is_mixture && l_.ep > 1) {
+    const double bytes = kBytes * tokens_ / tp_ * model_.experts_per_token() * h;
+    layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, 1}, bytes);
+  }
+}
+
+void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
+  const double h = model_.hidden();
+  layer->input_bytes = kBytes * tokens_ * h / sp_;
+  if (!program_.is_fused()) {
+    const double scores = l_.recompute == PlanRecompute::kSelective
+                              ? 0
+                              : 5 * model_.heads() * l_.sequence;
+    layer->saved_bytes = tokens_ * (10 * h / sp_ + (24 * h + scores) / tp_);
+    layer->widest = 16 * tokens_ * h / tp_;
+    return;
+  }
+  double of_token = 12 * h / sp_ +
+                    (4 * kv_width() + 4 * model_.heads()) / tp_;
+  if (model_.key_value_rank() > 0) {
+    of_token = 8 * h / sp_ + kBytes * (model_.query_rank() + model_.key_value_rank()) * 2 +
+               kBytes * model_.heads() * (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
+               4 * model_.heads() / tp_;
+  }
+  const double halves = model_.is_gated() ? 3 : 2;
+  double ffn = model_.ffn();
+  if (is_mixture) {
+    ffn = model_.shared_ffn();
+    of_token += model_.experts_per_token() / tp_ * (2 * h + 2 * halves * model_.expert_ffn() + 8);
+  }
+  of_token += 2 * halves * ffn / tp_;
+  layer->saved_bytes = tokens_ * of_token;
+  layer->widest = 2 * halves * tokens_ *
+                  std::max(ffn, is_mixture ? model_.experts_per_token() * model_.expert_ffn() : 0) /
+                  tp_;
+}
+
+LayerCosts Predictor::Layer(bool is_mixture) const {
+  LayerCosts layer;
+  AddAttentionProducts(&layer);
+  AddAttentionCore(&layer);
+  double ffn = model_.ffn();
+  if (is_mixture) {
+    AddExperts(&layer);
+    ffn = model_.shared_ffn() + model_.experts_per_token() * model_.expert_ffn();
+  } else {
+    AddProduct(&layer, tokens_, (model_.is_gated() ? 2 : 1) * ffn / tp_, model_.hidden());
+    AddProduct(&layer, tokens_, model_.hidden(), ffn / tp_);
+  }
+  layer.parameters += 2 * model_.hidden();  // norms
+  AddElementwise(&layer, ffn);
+  AddCollectives(&layer, is_mixture);
+  AddMemory(&layer, is_mixture);
+  return layer;
+}
+
+// Layers of both kinds are spread over the stages evenly.
+LayerCosts Predictor::MeanLayer() const {
+  const double share = MixtureShare();
+  if (share == 0) return Layer(false);
+  const LayerCosts mixture = Layer(true);
+  if (share == 1) return mixture;
+  const LayerCosts dense = Layer(false);
+  LayerCosts mean = mixture;
+  for (double LayerCosts::* part :
+       {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::attention_core,
+        &LayerCosts::tensor_forward, &LayerCosts::tensor_backward, &LayerCosts::context,
+        &LayerCosts::expert, &LayerCosts::flops, &LayerCosts::parameters,
+        &LayerCosts::expert_parameters, &LayerCosts::saved_bytes, &LayerCosts::input_bytes}) {
+    mean.*part = share * mixture.*part + (1 - share) * dense.*part;
+  }
+  return mean;
+}
+
+double Predictor::HeadSeconds() const {
+  const double vocab = model_.vocab() / tp_;
+  return 3 * (ProductSeconds(tokens_, vocab, model_.hidden(), peak_) +
+              (program_.is_fused() ? 4 : 12) * tokens_ * vocab / memory_rate_);
+}
+
+double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
+                                      double window) const {
+  const PlanGroup dense{l_.dp * l_.cp, l_.tp};
+  const PlanGroup experts{int64_t(expert_shards()), l_.ep};
+  const auto pass = [&](double bytes) {
+    return CollectiveSeconds(gpu_, program_, dense, bytes * parameters) +
+           (expert_parameters > 0
+                ? CollectiveSeconds(gpu_, program_, experts, bytes * expert_parameters)
+                : 0);
+  };
+  if (l_.shards_parameters) {
+    // Parameters come for each pass, and gradients go once per micro-batch.
+    const double all = l_.micro_batches * (2 * pass(2) + pass(4));
+    return std::max(0.1 * all, all - l_.micro_batches * window);
+  }
+  if (!program_.shards_optimizer()) return 2 * pass(2);
+  const double all = pass(4) + pass(2);
+  return program_.overlaps_gradients() ? std::max(0.1 * all, all - window) : all;
+}
+
+double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {
+  if (!program_.shards_optimizer() && !l_.shards_parameters) {
+    return 32 * (parameters + expert_parameters) / memory_rate_;
+  }
+  const double updated = parameters / data_shards() + expert_parameters / expert_shards();
+  return (26 * updated + 6 * (parameters + expert_parameters)) / memory_rate_;
+}
+
+double Predictor::StateBytes(double parameters, double shards) const {
+  if (l_.shards_parameters) return 18 * parameters / shards;
+  if (program_.shards_optimizer()) return parameters * (6 + 12 / shards);
+  return 16 * parameters;  // gradients have 16 bits
+}
+
+double Predictor::MemoryBytes(const LayerCosts& layer) const {
+  const double layers = double(model_.layers()) / l_.pp;
+  const double p = double(l_.pp);
+  const double v = double(l_.vpp);
+  const double embedding = model_.vocab() * model_.hidden() / tp_;
+  const double ends = l_.pp == 1 && !model_.is_tied() ? 2 : 1;
+  double flight = std::min<double>(double(l_.micro_batches), p);
+  if (l_.vpp > 1) flight = p * (1 + (p - 1) / (p * v));
+  const bool is_full = l_.recompute == PlanRecompute::kFull;
+  const double kept = is_full ? layer.input_bytes : layer.saved_bytes;
+  const double first = flight * layers * kept;
+  const double logits = kBytes * tokens_ * model_.vocab() / tp_;
+  const double last = layers * kept + logits;
+  const double activations = l_.pp == 1 ? first + logits : std::max(first, last);
+  const double dummies = program_.has_dummy_gradients() ? kBytes * layer.weight_shapes : 0;
+  const double live = l_.shards_parameters
+                          ? 2 * kBytes * (layer.parameters + layer.expert_parameters)
+                          : 0;
+  return StateBytes(layers * layer.parameters + ends * embedding, data_shards()) +
+         StateBytes(layers * layer.expert_parameters, expert_shards()) + activations + dummies +
+         live + layer.widest + (is_full ? layer.saved_bytes : 0);
+}
+
+StepPrediction Predictor::Predict() const {
+  const LayerCosts layer = MeanLayer();
+  const double layers = double(model_.layers()) / l_.pp;
+  const double m = double(l_.micro_batches);
+  double again = 0;
+  double tensor = layer.tensor_forward + layer.tensor_backward;
+  double expert = layer.expert;
+  if (l_.recompute == PlanRecompute::kFull) {
+    again = layer.forward;
+    tensor += layer.tensor_forward;
+    expert *= 1.5;
+  } else if (l_.recompute == PlanRecompute::kSelective && !program_.is_fused()) {
+    again = layer.attention_core;
+  }
+  const double head = HeadSeconds();
+  const double compute = layers * (layer.forward + layer.backward + again);
+  double messages = 0;
+  if (l_.pp > 1) {
+    messages = 2 * l_.vpp *
+               MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp,
+                              kBytes * tokens_ * model_.hidden() / tp_);
+  }
+  const double work = compute + layers * (tensor + layer.context + expert) + messages;
+  StepPrediction step;
+  StepSeconds& s = step.seconds;
+  s.compute = m * (compute + head);
+  s.tensor_parallel = m * layers * tensor;
+  s.context_parallel = m * layers * layer.context;
+  s.expert_parallel = m * layers * expert;
+  s.messages = m * messages;
+  s.bubble = (l_.pp - 1) * work / l_.vpp;
+  const double parameters =
+      layers * layer.parameters + model_.vocab() * model_.hidden() / tp_;
+  const double experts = layers * layer.expert_parameters;
+  s.data_parallel = DataParallelSeconds(parameters, experts, work);
+  s.optimizer = OptimizerSeconds(parameters, experts);
+  s.constant = program_.step_seconds();
+  s.total = PipelineSeconds(work, head, l_.pp, l_.vpp, l_.micro_batches) + s.data_parallel +
+            s.optimizer + s.constant;
+  step.model_flops = 3 * m * (layers * layer.flops + HeadFlops() / l_.pp);
+  step.memory_bytes = MemoryBytes(layer);
+  step.total_parameters =
+      model_.layers() * (layer.parameters * tp_ + layer.expert_parameters * l_.ep) +
+      (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();
+  return step;
+}
+
+absl::Status CheckSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
+  for (int64_t size : {layout.tp, layout.cp, layout.pp, layout.vpp, layout.ep, layout.dp,
+                       layout.micro_batch, layout.micro_batches, layout.sequence}) {
+    if (size < 1 || size > int64_t{1} << 30) {
+      return absl::InvalidArgumentError(absl::StrCat("a size of ", size, " can't be"));
+    }
+  }
+  if (model.layers() < 1 || model.hidden() < 1 || model.heads() < 1 || model.kv_heads() < 1 ||
+      model.head_dim() < 1 || model.vocab() < 1 || (model.ffn() < 1 && model.experts() < 1)) {
+    return absl::InvalidArgumentError(
+        "the model needs layers, hidden, ffn, heads, head_dim and vocab");
+  }
+  if (layout.pp * layout.vpp > model.layers() + 2) {
+    return absl::InvalidArgumentError(absl::StrCat(model.layers(), " layers can't make ",
+                                                   layout.pp * layout.vpp, " stages"));
+  }
+  if (layout.tp > model.heads()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
+  }
+  if (layout.ep > 1 && model.experts() < layout.ep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.experts(), " experts can't lie on ep ", layout.ep));
+  }
+  if (layout.precision == PlanPrecision::kFp8 && gpu.fp8_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP8 products"));
+  }
+  if (layout.precision == PlanPrecision::kFp4 && gpu.fp4_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP4 products"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
+                       int64_t micro_batches) {
+  return micro_batches * (work + head) + (stages - 1) * work / chunks;
+}
+
+absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
+                                           const PlanModel& model, const PlanLayout& layout) {
+  MEGATRON_RETURN_IF_ERROR(CheckSizes(gpu, model, layout));
+  return Predictor(gpu, program, model, layout).Predict();
+}
+
+}  // namespace megatron
