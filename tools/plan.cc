@@ -13,6 +13,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/csv_table.h"
+#include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/predict_rows.h"
 #include "tools/common/tool_main.h"
@@ -24,6 +25,8 @@ ABSL_FLAG(std::string, assume, "",
           "implementation.");
 ABSL_FLAG(std::string, facts, "",
           "A textproto of hardware, implementations and models in place of the built-in one.");
+ABSL_FLAG(std::string, kernels, "",
+          "A table of measured products and attention, as CSV, in place of the built-in one.");
 
 namespace megatron {
 namespace {
@@ -42,6 +45,19 @@ absl::StatusOr<PlanFacts> ReadFacts() {
   return facts;
 }
 
+absl::StatusOr<MeasuredKernels> ReadKernels() {
+  const std::string file = absl::GetFlag(FLAGS_kernels);
+  std::string text(BuiltInMeasuredKernels());
+  if (!file.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(text, AsInput(ReadFileToString(PosixFileSystem(), file)));
+  }
+  const auto table = ParseCsv(text);
+  if (!table.ok()) return Named(file, table.status());
+  auto kernels = MeasuredKernels::Parse(*table);
+  if (!kernels.ok()) return Named(file, kernels.status());
+  return kernels;
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
@@ -54,14 +70,14 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   auto assumptions = ParseAssumptions(absl::GetFlag(FLAGS_assume));
   if (!assumptions.ok()) return Named("--assume", assumptions.status());
   MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
+  MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
                             AsInput(ReadFileToString(PosixFileSystem(), input)));
   const auto rows = ParseCsv(text);
   if (!rows.ok()) return Named(input, rows.status());
-  const auto predicted = PredictRows(facts, *rows, *assumptions);
+  const auto predicted = PredictRows(facts, kernels, *rows, *assumptions);
   if (!predicted.ok()) return Named(input, predicted.status());
-  MEGATRON_RETURN_IF_ERROR(
-      WriteFileAtomically(PosixFileSystem(), output, FormatCsv(*predicted)));
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(PosixFileSystem(), output, FormatCsv(*predicted)));
   return WriteToStdout(SummarizeErrors(*predicted));
 }
 

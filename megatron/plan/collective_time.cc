@@ -11,6 +11,8 @@ constexpr double kGiga = 1e9;
 constexpr double kLinkLatency = 12.5e-6;
 constexpr double kLinkLatencyOfRank = 3.3e-6;
 constexpr double kNetworkLatency = 20e-6;
+// Rings of few ranks reach less of the links: half of their rate with this number of ranks.
+constexpr double kRanksOfHalfRate = 0.61;
 
 }  // namespace
 
@@ -22,7 +24,8 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, con
                          double bytes) {
   if (group.ranks <= 1) return 0;
   const int64_t inside = RanksInDomain(group, gpu.domain());
-  const double link = gpu.link_gb_per_s() * kGiga * program.link_efficiency();
+  const double link = gpu.link_gb_per_s() * kGiga * program.link_efficiency() * group.ranks /
+                      (group.ranks + kRanksOfHalfRate);
   double rate = link;
   double latency = inside > 1 ? kLinkLatency + kLinkLatencyOfRank * inside : 0;
   if (inside < group.ranks) {
@@ -38,8 +41,7 @@ double MessageSeconds(const Hardware& gpu, const Implementation& program, int64_
   if (stride < gpu.domain()) {
     return kLinkLatency + bytes / (gpu.link_gb_per_s() * kGiga * program.link_efficiency());
   }
-  return kNetworkLatency +
-         bytes / (gpu.network_gb_per_s() * kGiga * program.network_efficiency());
+  return kNetworkLatency + bytes / (gpu.network_gb_per_s() * kGiga * program.network_efficiency());
 }
 
 }  // namespace megatron

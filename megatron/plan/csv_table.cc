@@ -106,11 +106,10 @@ absl::StatusOr<CsvTable> ParseCsv(absl::string_view text) {
 
 std::string FormatCsv(const CsvTable& table) {
   const auto line = [](const std::vector<std::string>& cells) {
-    return absl::StrCat(absl::StrJoin(cells, ",",
-                                      [](std::string* out, const std::string& cell) {
-                                        out->append(Quoted(cell));
-                                      }),
-                        "\n");
+    return absl::StrCat(
+        absl::StrJoin(cells, ",",
+                      [](std::string* out, const std::string& cell) { out->append(Quoted(cell)); }),
+        "\n");
   };
   std::string text = line(table.columns);
   for (const auto& row : table.rows) text += line(row);

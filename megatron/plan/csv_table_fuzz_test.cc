@@ -15,5 +15,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   for (const auto& row : table->rows) CHECK_EQ(row.size(), table->columns.size());
+  const auto again = megatron::ParseCsv(megatron::FormatCsv(*table));
+  CHECK(again.ok()) << again.status();
+  CHECK(again->columns == table->columns);
+  CHECK(again->rows == table->rows);
   return 0;
 }

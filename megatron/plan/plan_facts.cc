@@ -52,15 +52,15 @@ auto Find(const Entries& entries, absl::string_view what, absl::string_view name
     if (Plain(entry.name()) == plain || IsAlias(entry, plain)) return &entry;
     names.push_back(entry.name());
   }
-  return absl::NotFoundError(absl::StrCat("there is no ", what, " '", name,
-                                          "'; there are: ", absl::StrJoin(names, ", ")));
+  return absl::NotFoundError(
+      absl::StrCat("there is no ", what, " '", name, "'; there are: ", absl::StrJoin(names, ", ")));
 }
 
 absl::Status CheckRange(const std::string& entry, const char* field, double value, double least,
                         double most) {
   if (std::isfinite(value) && value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(entry, ".", field, " lies from ", least, " to ",
-                                                 most, ", not ", value));
+  return absl::InvalidArgumentError(
+      absl::StrCat(entry, ".", field, " lies from ", least, " to ", most, ", not ", value));
 }
 
 absl::Status CheckHardware(const Hardware& gpu) {
@@ -85,12 +85,21 @@ absl::Status CheckImplementation(const Implementation& program) {
       CheckRange(entry, "attention_efficiency", program.attention_efficiency(), 1e-3, 2));
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "memory_efficiency", program.memory_efficiency(), 1e-3, 2));
-  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "link_efficiency", program.link_efficiency(), 1e-3, 2));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "link_efficiency", program.link_efficiency(), 1e-3, 2));
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "network_efficiency", program.network_efficiency(), 1e-3, 2));
-  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "low_precision_efficiency",
-                                      program.low_precision_efficiency(), 1e-3, 2));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "low_precision_efficiency", program.low_precision_efficiency(), 1e-3, 2));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "step_seconds", program.step_seconds(), 0, 1e3));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "measured_efficiency", program.measured_efficiency(), 0, 2));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "grouped_half_rows", program.grouped_half_rows(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "attention_half_heads", program.attention_half_heads(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "attention_half_heads_backward",
+                                      program.attention_half_heads_backward(), 0, 1e6));
   return CheckRange(entry, "layer_seconds", program.layer_seconds(), 0, 1);
 }
 

@@ -171,9 +171,9 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   MEGATRON_ASSIGN_OR_RETURN(layout.micro_batch, row->Integer({"mbs"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.sequence, row->Integer({"seq"}, 0));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t fsdp, row->Integer({"fsdp"}, 0));
-  layout.shards_parameters =
-      fsdp > 1 || absl::StrContains(row->Text({"scheme", "method"}), "FSDP") ||
-      absl::StrContains(row->Text({"scheme"}), "ZeRO-3");
+  layout.shards_parameters = fsdp > 1 ||
+                             absl::StrContains(row->Text({"scheme", "method"}), "FSDP") ||
+                             absl::StrContains(row->Text({"scheme"}), "ZeRO-3");
   if (layout.sequence == 0) return absl::InvalidArgumentError("the row has no seq");
   MEGATRON_ASSIGN_OR_RETURN(const int64_t gpus, row->Integer({"gpus"}, 0));
   const int64_t model_ranks = layout.tp * layout.pp * layout.cp;
@@ -205,7 +205,8 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   return layout;
 }
 
-absl::StatusOr<std::vector<std::string>> PredictRow(const PlanFacts& facts, Row* row) {
+absl::StatusOr<std::vector<std::string>> PredictRow(const PlanFacts& facts,
+                                                    const MeasuredKernels& kernels, Row* row) {
   MEGATRON_ASSIGN_OR_RETURN(const PlanModel model, ReadModel(facts, row));
   const std::string gpu_name = row->Text({"gpu", "system"});
   if (gpu_name.empty()) return absl::InvalidArgumentError("the row has neither gpu nor system");
@@ -215,19 +216,18 @@ absl::StatusOr<std::vector<std::string>> PredictRow(const PlanFacts& facts, Row*
     program_name = DefaultImplementation(*gpu);
     row->Assume("implementation", program_name);
   }
-  MEGATRON_ASSIGN_OR_RETURN(const Implementation* program,
-                            FindImplementation(facts, program_name));
+  MEGATRON_ASSIGN_OR_RETURN(const Implementation* program, FindImplementation(facts, program_name));
   MEGATRON_ASSIGN_OR_RETURN(const PlanLayout layout, ReadLayout(*program, row));
-  MEGATRON_ASSIGN_OR_RETURN(const StepPrediction step, PredictStep(*gpu, *program, model, layout));
+  MEGATRON_ASSIGN_OR_RETURN(const StepPrediction step,
+                            PredictStep(*gpu, *program, kernels, model, layout));
   const double seconds = step.seconds.total;
   const double tokens = double(layout.micro_batches) * layout.micro_batch * layout.dp *
                         layout.sequence / layout.gpus();
   const double tflops = step.model_flops / seconds / 1e12;
-  return std::vector<std::string>{absl::StrFormat("%.6g", seconds),
-                                  absl::StrFormat("%.6g", tokens / seconds),
-                                  absl::StrFormat("%.5g", tflops),
-                                  absl::StrFormat("%.4g", 100 * tflops / gpu->bf16_tflops()),
-                                  absl::StrFormat("%.5g", step.memory_bytes / (1 << 30))};
+  return std::vector<std::string>{
+      absl::StrFormat("%.6g", seconds), absl::StrFormat("%.6g", tokens / seconds),
+      absl::StrFormat("%.5g", tflops), absl::StrFormat("%.4g", 100 * tflops / gpu->bf16_tflops()),
+      absl::StrFormat("%.5g", step.memory_bytes / (1 << 30))};
 }
 
 int ColumnOf(const CsvTable& table, absl::string_view name) {
@@ -265,19 +265,20 @@ absl::StatusOr<PlanAssumptions> ParseAssumptions(const std::string& text) {
   return assumptions;
 }
 
-absl::StatusOr<CsvTable> PredictRows(const PlanFacts& facts, const CsvTable& rows,
-                                     const PlanAssumptions& assumptions) {
+absl::StatusOr<CsvTable> PredictRows(const PlanFacts& facts, const MeasuredKernels& kernels,
+                                     const CsvTable& rows, const PlanAssumptions& assumptions) {
   CsvTable predicted = rows;
   for (const char* column : kAdded) {
     if (ColumnOf(rows, column) >= 0) {
-      return absl::InvalidArgumentError(absl::StrCat("the table has a column '", column, "' already"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the table has a column '", column, "' already"));
     }
     predicted.columns.push_back(column);
   }
   for (auto& cells : predicted.rows) {
     const std::vector<std::string> given = cells;
     Row row(rows, given, assumptions);
-    const auto added = PredictRow(facts, &row);
+    const auto added = PredictRow(facts, kernels, &row);
     if (added.ok()) {
       cells.insert(cells.end(), added->begin(), added->end());
     } else {

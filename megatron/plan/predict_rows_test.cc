@@ -5,11 +5,20 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/step_prediction.h"
 
 namespace megatron {
 namespace {
+
+MeasuredKernels BuiltInKernels() {
+  const auto table = ParseCsv(BuiltInMeasuredKernels());
+  EXPECT_TRUE(table.ok()) << table.status();
+  const auto kernels = MeasuredKernels::Parse(*table);
+  EXPECT_TRUE(kernels.ok()) << kernels.status();
+  return *kernels;
+}
 
 CsvTable Predicted(const std::string& text, const std::string& assume = "") {
   const auto facts = ParsePlanFacts(BuiltInPlanFacts());
@@ -18,7 +27,7 @@ CsvTable Predicted(const std::string& text, const std::string& assume = "") {
   EXPECT_TRUE(rows.ok()) << rows.status();
   const auto assumptions = ParseAssumptions(assume);
   EXPECT_TRUE(assumptions.ok()) << assumptions.status();
-  const auto predicted = PredictRows(*facts, *rows, *assumptions);
+  const auto predicted = PredictRows(*facts, BuiltInKernels(), *rows, *assumptions);
   EXPECT_TRUE(predicted.ok()) << predicted.status();
   return *predicted;
 }
@@ -72,7 +81,7 @@ TEST(PredictStepTest, PartsAddUpToTheStep) {
   layout.is_sequence_parallel = true;
   const auto step =
       PredictStep(**FindHardware(*facts, "H100"), **FindImplementation(*facts, "megatron_core"),
-                  **FindPlanModel(*facts, "LLAMA3.1_405B"), layout);
+                  BuiltInKernels(), **FindPlanModel(*facts, "LLAMA3.1_405B"), layout);
   ASSERT_TRUE(step.ok()) << step.status();
   const StepSeconds& s = step->seconds;
   EXPECT_NEAR(s.total,

@@ -2,22 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/model_costs.h"
 
 namespace megatron {
 namespace {
 
 constexpr double kBytes = 2;  // of an element of a 16-bit format
 constexpr double kTera = 1e12;
-// A grouped product loses with few rows: with these it reaches half of its rate.
-constexpr double kHalfOfGroupedRows = 256;
-// Fused attention fills a GPU with so many heads of 4,096 positions to half.
-constexpr double kHalfOfHeads = 18;
-constexpr double kHalfOfHeadsBackward = 4;
+constexpr const char* kForward = "forward";
+constexpr const char* kInputGradient = "input_gradient";
+constexpr const char* kWeightGradient = "weight_gradient";
 
 // What a layer costs in one micro-batch on one rank.
 struct LayerCosts {
@@ -31,17 +33,17 @@ struct LayerCosts {
   double flops = 0;       // of the forward pass, as the model's FLOPs count them
   double parameters = 0;  // of this rank, without experts
   double expert_parameters = 0;
-  double saved_bytes = 0;  // held for the backward pass
-  double input_bytes = 0;  // held with full recomputation
-  double widest = 0;       // bytes of the backward pass's temporaries
+  double saved_bytes = 0;    // held for the backward pass
+  double input_bytes = 0;    // held with full recomputation
+  double widest = 0;         // bytes of the backward pass's temporaries
   double weight_shapes = 0;  // weights of one product of each shape
 };
 
 class Predictor {
  public:
-  Predictor(const Hardware& gpu, const Implementation& program, const PlanModel& model,
-            const PlanLayout& layout)
-      : gpu_(gpu), program_(program), model_(model), l_(layout) {
+  Predictor(const Hardware& gpu, const Implementation& program, const MeasuredKernels& kernels,
+            const PlanModel& model, const PlanLayout& layout)
+      : gpu_(gpu), program_(program), kernels_(kernels), model_(model), l_(layout) {
     tokens_ = double(l_.micro_batch) * l_.sequence / l_.cp;
     tp_ = double(l_.tp);
     sp_ = l_.is_sequence_parallel ? tp_ : 1;
@@ -63,10 +65,14 @@ class Predictor {
   double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
   bool has_experts() const { return model_.experts() > 0; }
 
-  double ProductSeconds(double m, double n, double k, double peak) const;
+  LayerShape RankShape() const;
+  absl::optional<double> MeasuredSeconds(const KernelShape& shape, double flops) const;
+  double ProductSeconds(const KernelShape& shape, double peak) const;
   void AddProduct(LayerCosts* layer, double m, double n, double k) const;
-  void AddExperts(LayerCosts* layer) const;
-  void AddAttentionProducts(LayerCosts* layer) const;
+  void AddProducts(LayerCosts* layer, const MatrixProducts& products) const;
+  double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
+  void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
+  MatrixProducts CompressedAttentionProducts() const;
   void AddAttentionCore(LayerCosts* layer) const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
   void AddCollectives(LayerCosts* layer, bool is_mixture) const;
@@ -91,6 +97,7 @@ class Predictor {
 
   const Hardware& gpu_;
   const Implementation& program_;
+  const MeasuredKernels& kernels_;
   const PlanModel& model_;
   const PlanLayout& l_;
   double tokens_ = 0;
@@ -103,7 +110,38 @@ class Predictor {
 
 double Saturation(double size, double half) { return size / (size + half); }
 
-double Predictor::ProductSeconds(double m, double n, double k, double peak) const {
+// The share of a layer that one tensor-parallel rank has. Experts aren't cut.
+LayerShape Predictor::RankShape() const {
+  const auto of_rank = [&](double size) { return int64_t(std::ceil(size / tp_)); };
+  LayerShape shape;
+  shape.hidden = int64_t(model_.hidden());
+  shape.query_width = of_rank(query_width());
+  shape.key_value_width = of_rank(kv_width());
+  shape.ffn = of_rank(model_.ffn());
+  shape.is_gated = model_.is_gated();
+  shape.num_experts = int64_t(model_.experts());
+  shape.experts_per_token = int64_t(model_.experts_per_token());
+  shape.expert_ffn = int64_t(model_.expert_ffn());
+  shape.shared_expert_ffn = of_rank(model_.shared_ffn());
+  return shape;
+}
+
+// Returns nothing where the GPU's table has no such shape, or the products aren't of 16 bits.
+absl::optional<double> Predictor::MeasuredSeconds(const KernelShape& shape, double flops) const {
+  if (program_.measured_efficiency() == 0) return absl::nullopt;
+  const auto share = kernels_.ShareOfPeak(gpu_.name(), shape);
+  if (!share.has_value()) return absl::nullopt;
+  return flops / (peak_ * *share * program_.measured_efficiency());
+}
+
+double Predictor::ProductSeconds(const KernelShape& shape, double peak) const {
+  const double m = shape.m;
+  const double n = shape.n;
+  const double k = shape.k;
+  if (peak == peak_) {
+    const auto measured = MeasuredSeconds(shape, 2 * m * n * k);
+    if (measured.has_value()) return *measured;
+  }
   const double half = program_.product_half_size();
   const double share = program_.product_efficiency() * Saturation(m, half) * Saturation(n, half) *
                        Saturation(k, half);
@@ -111,70 +149,102 @@ double Predictor::ProductSeconds(double m, double n, double k, double peak) cons
 }
 
 void Predictor::AddProduct(LayerCosts* layer, double m, double n, double k) const {
-  const double seconds = ProductSeconds(m, n, k, product_peak_);
-  layer->forward += seconds;
-  layer->backward += 2 * seconds;
+  layer->forward += ProductSeconds({"product", kForward, m, n, k}, product_peak_);
+  layer->backward += ProductSeconds({"product", kInputGradient, m, n, k}, product_peak_) +
+                     ProductSeconds({"product", kWeightGradient, m, n, k}, product_peak_);
   layer->flops += 2 * m * n * k;
   layer->parameters += n * k;
   layer->weight_shapes += n * k;
 }
 
-// Routers balance: all experts have as many rows.
-void Predictor::AddExperts(LayerCosts* layer) const {
-  const double experts = model_.experts() / l_.ep;
-  const double rows = tokens_ / tp_ * model_.experts_per_token();
-  const double of_one = rows / experts;
-  const double width = model_.expert_ffn();
-  const double halves = model_.is_gated() ? 2 : 1;
-  const double share = program_.product_efficiency() * Saturation(of_one, kHalfOfGroupedRows);
-  const double work = 2 * rows * model_.hidden() * width * (halves + 1);
-  const double weights = experts * model_.hidden() * width * (halves + 1);
-  // The permutation reads and writes each row, there and back.
-  const double bytes = kBytes * (weights + rows * (4 * model_.hidden() + 2 * halves * width));
-  const double seconds = work / (product_peak_ * share) + bytes / memory_rate_;
-  layer->forward += seconds;
-  layer->backward += 2 * seconds;
-  layer->flops += work;
-  layer->expert_parameters += weights;
-  AddProduct(layer, tokens_ / sp_, model_.experts(), model_.hidden());
-  if (model_.shared_ffn() > 0) {
-    AddProduct(layer, tokens_, halves * model_.shared_ffn() / tp_, model_.hidden());
-    AddProduct(layer, tokens_, model_.hidden(), model_.shared_ffn() / tp_);
+// Programs run neighbouring products of one input as one: that of query, key and value.
+void Predictor::AddProducts(LayerCosts* layer, const MatrixProducts& products) const {
+  for (size_t i = 0; i < products.size(); ++i) {
+    const MatrixProduct& product = products[i];
+    if (product.weight_matrices == 0) continue;
+    if (product.weight_matrices > 1) {
+      AddExperts(layer, product);
+      continue;
+    }
+    double n = product.n;
+    if (std::string(product.name) == "query" && i + 1 < products.size()) n += products[++i].n;
+    AddProduct(layer, product.m, n, product.k);
   }
 }
 
-void Predictor::AddAttentionProducts(LayerCosts* layer) const {
-  const double h = model_.hidden();
-  if (model_.key_value_rank() == 0) {
-    AddProduct(layer, tokens_, (query_width() + 2 * kv_width()) / tp_, h);
-  } else {
-    const double up = model_.heads() * (model_.head_dim() + model_.rope_dim()) / tp_;
-    AddProduct(layer, tokens_ / sp_, model_.query_rank(), h);
-    AddProduct(layer, tokens_, up, model_.query_rank());
-    AddProduct(layer, tokens_ / sp_, model_.key_value_rank() + model_.rope_dim(), h);
-    AddProduct(layer, tokens_, 2 * query_width() / tp_, model_.key_value_rank());
+double Predictor::GroupedSeconds(const char* pass, const MatrixProduct& product) const {
+  const double rows = product.m * product.count / tp_;
+  const double experts = product.weight_matrices / l_.ep;
+  const double flops = 2 * rows * product.n * product.k;
+  if (product_peak_ == peak_) {
+    const auto measured =
+        MeasuredSeconds({"grouped", pass, rows / experts, product.n, product.k}, flops);
+    if (measured.has_value()) return *measured;
   }
-  AddProduct(layer, tokens_, h, query_width() / tp_);
+  const double share =
+      program_.product_efficiency() * Saturation(rows / experts, program_.grouped_half_rows());
+  const double bytes = kBytes * (experts * product.n * product.k + rows * (product.n + product.k));
+  return flops / (product_peak_ * share) + bytes / memory_rate_;
+}
+
+// Routers balance: all experts have as many rows. Each row is permuted there and back.
+void Predictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) const {
+  const double rows = product.m * product.count / tp_;
+  const double permutation = kBytes * 2 * rows * model_.hidden() / memory_rate_;
+  layer->forward += GroupedSeconds(kForward, product) + permutation;
+  layer->backward += GroupedSeconds(kInputGradient, product) +
+                     GroupedSeconds(kWeightGradient, product) + permutation;
+  layer->flops += 2 * rows * product.n * product.k;
+  layer->expert_parameters += product.weight_matrices / l_.ep * product.n * product.k;
+}
+
+// Multi-head latent attention: queries, and keys with values, come out of narrow vectors.
+MatrixProducts Predictor::CompressedAttentionProducts() const {
+  const double query = model_.heads() * (model_.head_dim() + model_.rope_dim()) / tp_;
+  const auto product = [&](const char* name, double m, double n, double k) {
+    MatrixProduct result;
+    result.name = name;
+    result.m = m;
+    result.n = n;
+    result.k = k;
+    return result;
+  };
+  const double h = model_.hidden();
+  return {
+      product("query down", tokens_ / sp_, model_.query_rank(), h),
+      product("query up", tokens_, query, model_.query_rank()),
+      product("key and value down", tokens_ / sp_, model_.key_value_rank() + model_.rope_dim(), h),
+      product("key and value up", tokens_, 2 * query_width() / tp_, model_.key_value_rank()),
+      product("projection", tokens_, h, query_width() / tp_)};
 }
 
 void Predictor::AddAttentionCore(LayerCosts* layer) const {
   const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
   const double flops = 4 * tokens_ * l_.sequence * width / tp_;
+  const double seconds = flops / (peak_ * program_.attention_efficiency());
   layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);
   if (!program_.is_fused()) {
     // Softmax and dropout pass over the scores, which are in memory.
     const double scores = 9 * tokens_ * l_.sequence * model_.heads() / tp_ / memory_rate_;
-    const double seconds = flops / (peak_ * program_.attention_efficiency());
     layer->attention_core = seconds + scores;
     layer->forward += layer->attention_core;
     layer->backward += 2 * seconds + 1.5 * scores;
     return;
   }
-  const double filled = tokens_ * model_.heads() / tp_ / 4096;
-  const double seconds = flops / (peak_ * program_.attention_efficiency());
-  layer->attention_core = seconds / Saturation(filled, kHalfOfHeads);
+  // Of rings, each rank has all heads and a part of the queries; kernels run as fast for both.
+  const double heads = model_.heads() / tp_ / l_.cp;
+  const double channels = model_.head_dim() + model_.rope_dim();
+  const double positions = double(l_.sequence);
+  const auto pass = [&](const char* name, double times, double half) {
+    const auto measured =
+        MeasuredSeconds({"attention", name, positions, heads, channels}, times * flops);
+    if (measured.has_value()) return *measured;
+    const double filled = l_.micro_batch * heads * positions / 4096;
+    return times * seconds / Saturation(filled, half);
+  };
+  layer->attention_core = pass(kForward, 1, program_.attention_half_heads());
   layer->forward += layer->attention_core;
-  layer->backward += 2.5 * seconds / Saturation(filled, kHalfOfHeadsBackward);
+  layer->backward += pass(kInputGradient, 2.5, program_.attention_half_heads_backward());
 }
 
 void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
@@ -192,12 +262,16 @@ void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
 
 void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
   const double h = model_.hidden();
-  const double all_reduce =
-      2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, kBytes * tokens_ * h);
+  const double all_reduce = 2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, kBytes * tokens_ * h);
   layer->tensor_forward = 2 * all_reduce;
   // With sequence parallelism the inputs of the products are gathered once more.
   layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
-  if (l_.cp > 1) {
+  if (l_.cp > 1 && program_.exchanges_heads()) {
+    // Queries, keys and values go to the ranks of their heads and the result comes back, in either
+    // pass.
+    const double bytes = kBytes * tokens_ * 2 * (query_width() + kv_width()) / tp_;
+    layer->context = 2 * CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
+  } else if (l_.cp > 1) {
     // Keys and values go around, once forward and, with their gradients, twice backward. Attention
     // to the part at hand hides them.
     const double bytes = kBytes * tokens_ * l_.cp * 2 * kv_width() / tp_;
@@ -214,15 +288,13 @@ void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   const double h = model_.hidden();
   layer->input_bytes = kBytes * tokens_ * h / sp_;
   if (!program_.is_fused()) {
-    const double scores = l_.recompute == PlanRecompute::kSelective
-                              ? 0
-                              : 5 * model_.heads() * l_.sequence;
+    const double scores =
+        l_.recompute == PlanRecompute::kSelective ? 0 : 5 * model_.heads() * l_.sequence;
     layer->saved_bytes = tokens_ * (10 * h / sp_ + (24 * h + scores) / tp_);
     layer->widest = 16 * tokens_ * h / tp_;
     return;
   }
-  double of_token = 12 * h / sp_ +
-                    (4 * kv_width() + 4 * model_.heads()) / tp_;
+  double of_token = 12 * h / sp_ + (4 * kv_width() + 4 * model_.heads()) / tp_;
   if (model_.key_value_rank() > 0) {
     of_token = 8 * h / sp_ + kBytes * (model_.query_rank() + model_.key_value_rank()) * 2 +
                kBytes * model_.heads() * (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
@@ -243,15 +315,17 @@ void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
 
 LayerCosts Predictor::Layer(bool is_mixture) const {
   LayerCosts layer;
-  AddAttentionProducts(&layer);
+  const LayerShape shape = RankShape();
+  const double seen = CausallySeen(double(l_.sequence), FlopsConvention::kClassic);
+  AddProducts(&layer, model_.key_value_rank() > 0 ? CompressedAttentionProducts()
+                                                  : SelfAttentionProducts(shape, tokens_, seen));
   AddAttentionCore(&layer);
   double ffn = model_.ffn();
   if (is_mixture) {
-    AddExperts(&layer);
+    AddProducts(&layer, MixtureProducts(shape, tokens_));
     ffn = model_.shared_ffn() + model_.experts_per_token() * model_.expert_ffn();
   } else {
-    AddProduct(&layer, tokens_, (model_.is_gated() ? 2 : 1) * ffn / tp_, model_.hidden());
-    AddProduct(&layer, tokens_, model_.hidden(), ffn / tp_);
+    AddProducts(&layer, MlpProducts(shape, tokens_));
   }
   layer.parameters += 2 * model_.hidden();  // norms
   AddElementwise(&layer, ffn);
@@ -268,7 +342,7 @@ LayerCosts Predictor::MeanLayer() const {
   if (share == 1) return mixture;
   const LayerCosts dense = Layer(false);
   LayerCosts mean = mixture;
-  for (double LayerCosts::* part :
+  for (double LayerCosts::*part :
        {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::attention_core,
         &LayerCosts::tensor_forward, &LayerCosts::tensor_backward, &LayerCosts::context,
         &LayerCosts::expert, &LayerCosts::flops, &LayerCosts::parameters,
@@ -280,8 +354,11 @@ LayerCosts Predictor::MeanLayer() const {
 
 double Predictor::HeadSeconds() const {
   const double vocab = model_.vocab() / tp_;
-  return 3 * (ProductSeconds(tokens_, vocab, model_.hidden(), peak_) +
-              (program_.is_fused() ? 4 : 12) * tokens_ * vocab / memory_rate_);
+  double seconds = 3 * (program_.is_fused() ? 4 : 12) * tokens_ * vocab / memory_rate_;
+  for (const char* pass : {kForward, kInputGradient, kWeightGradient}) {
+    seconds += ProductSeconds({"product", pass, tokens_, vocab, model_.hidden()}, peak_);
+  }
+  return seconds;
 }
 
 double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
@@ -333,9 +410,8 @@ double Predictor::MemoryBytes(const LayerCosts& layer) const {
   const double last = layers * kept + logits;
   const double activations = l_.pp == 1 ? first + logits : std::max(first, last);
   const double dummies = program_.has_dummy_gradients() ? kBytes * layer.weight_shapes : 0;
-  const double live = l_.shards_parameters
-                          ? 2 * kBytes * (layer.parameters + layer.expert_parameters)
-                          : 0;
+  const double live =
+      l_.shards_parameters ? 2 * kBytes * (layer.parameters + layer.expert_parameters) : 0;
   return StateBytes(layers * layer.parameters + ends * embedding, data_shards()) +
          StateBytes(layers * layer.expert_parameters, expert_shards()) + activations + dummies +
          live + layer.widest + (is_full ? layer.saved_bytes : 0);
@@ -372,8 +448,7 @@ StepPrediction Predictor::Predict() const {
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
   s.bubble = (l_.pp - 1) * work / l_.vpp;
-  const double parameters =
-      layers * layer.parameters + model_.vocab() * model_.hidden() / tp_;
+  const double parameters = layers * layer.parameters + model_.vocab() * model_.hidden() / tp_;
   const double experts = layers * layer.expert_parameters;
   s.data_parallel = DataParallelSeconds(parameters, experts, work);
   s.optimizer = OptimizerSeconds(parameters, experts);
@@ -401,8 +476,8 @@ absl::Status CheckSizes(const Hardware& gpu, const PlanModel& model, const PlanL
         "the model needs layers, hidden, ffn, heads, head_dim and vocab");
   }
   if (layout.pp * layout.vpp > model.layers() + 2) {
-    return absl::InvalidArgumentError(absl::StrCat(model.layers(), " layers can't make ",
-                                                   layout.pp * layout.vpp, " stages"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.layers(), " layers can't make ", layout.pp * layout.vpp, " stages"));
   }
   if (layout.tp > model.heads()) {
     return absl::InvalidArgumentError(
@@ -429,9 +504,10 @@ double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
 }
 
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
-                                           const PlanModel& model, const PlanLayout& layout) {
+                                           const MeasuredKernels& kernels, const PlanModel& model,
+                                           const PlanLayout& layout) {
   MEGATRON_RETURN_IF_ERROR(CheckSizes(gpu, model, layout));
-  return Predictor(gpu, program, model, layout).Predict();
+  return Predictor(gpu, program, kernels, model, layout).Predict();
 }
 
 }  // namespace megatron

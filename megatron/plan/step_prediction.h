@@ -1,7 +1,8 @@
 // Predicts the time and the memory of a training step from hardware, program, model and layout.
 //
-// Products take FLOPs over a share of the peak, and bytes of the operands over the memory's rate;
-// other kernels take bytes. A collective takes a latency and its bytes over the slowest link that it
+// Products take FLOPs over the measured share of the peak where the GPU's table has such a shape;
+// else over a constant share, and bytes of the operands over the memory's rate. Other kernels take
+// bytes. A collective takes a latency and its bytes over the slowest link that it
 // crosses, of which the groups that run beside it take their share. Stages take equal times, and the
 // last one has the head besides. docs/planning.md has the formulas and the errors.
 #ifndef MEGATRON_PLAN_STEP_PREDICTION_H_
@@ -10,6 +11,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.pb.h"
 
 namespace megatron {
@@ -62,7 +64,8 @@ struct StepPrediction {
 // more tensor ranks than heads, experts that their ranks don't divide, a precision that the GPU
 // doesn't have.
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
-                                           const PlanModel& model, const PlanLayout& layout);
+                                           const MeasuredKernels& kernels, const PlanModel& model,
+                                           const PlanLayout& layout);
 
 // Returns the seconds of a pipeline of equal stages: micro_batches * (work + head) for the last one,
 // and the bubble (stages - 1) * work / chunks.
