@@ -100,6 +100,9 @@ absl::Status CheckImplementation(const Implementation& program) {
       CheckRange(entry, "attention_half_heads", program.attention_half_heads(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "attention_half_heads_backward",
                                       program.attention_half_heads_backward(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "layer_seconds_backward", program.layer_seconds_backward(), 0, 1));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "routing_seconds", program.routing_seconds(), 0, 1));
   return CheckRange(entry, "layer_seconds", program.layer_seconds(), 0, 1);
 }
 

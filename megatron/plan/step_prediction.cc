@@ -79,15 +79,14 @@ class Predictor {
   void AddMemory(LayerCosts* layer, bool is_mixture) const;
   LayerCosts Layer(bool is_mixture) const;
 
-  double MixtureShare() const {
-    return has_experts() ? 1 - double(model_.dense_layers()) / model_.layers() : 0;
-  }
-  LayerCosts MeanLayer() const;
+  double MixtureShare(bool is_first) const;
+  LayerCosts MeanLayer(double mixture_share) const;
   double HeadSeconds() const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
   double OptimizerSeconds(double parameters, double expert_parameters) const;
-  double MemoryBytes(const LayerCosts& layer) const;
+  double MemoryBytes(bool is_first) const;
+  StepSeconds Seconds(const LayerCosts& layer) const;
   double StateBytes(double parameters, double shards) const;
 
   double data_shards() const { return double(l_.dp * l_.cp); }
@@ -256,8 +255,8 @@ void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
   } else {
     bytes = 24 * tokens_ * h / sp_ + 36 * tokens_ * h / tp_;
   }
-  layer->forward += bytes / memory_rate_ + program_.layer_seconds();
-  layer->backward += 1.6 * bytes / memory_rate_ + 2 * program_.layer_seconds();
+  layer->forward += bytes / memory_rate_;
+  layer->backward += 1.6 * bytes / memory_rate_;
 }
 
 void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
@@ -331,12 +330,27 @@ LayerCosts Predictor::Layer(bool is_mixture) const {
   AddElementwise(&layer, ffn);
   AddCollectives(&layer, is_mixture);
   AddMemory(&layer, is_mixture);
+  layer.forward = std::max(layer.forward, program_.layer_seconds() - layer.tensor_forward);
+  layer.backward =
+      std::max(layer.backward, program_.layer_seconds_backward() - layer.tensor_backward);
+  if (is_mixture) {
+    layer.forward += program_.routing_seconds();
+    layer.backward += program_.routing_seconds();
+  }
   return layer;
 }
 
-// Layers of both kinds are spread over the stages evenly.
-LayerCosts Predictor::MeanLayer() const {
-  const double share = MixtureShare();
+// Returns the share of mixtures among the layers of the first stage, or of the stages after it. Dense
+// layers come first.
+double Predictor::MixtureShare(bool is_first) const {
+  if (!has_experts()) return 0;
+  const double layers = double(model_.layers()) / l_.pp;
+  if (is_first) return 1 - std::min(1.0, model_.dense_layers() / layers);
+  const double dense = std::max(0.0, model_.dense_layers() - layers);
+  return l_.pp == 1 ? 0 : 1 - std::min(1.0, dense / (layers * (l_.pp - 1)));
+}
+
+LayerCosts Predictor::MeanLayer(double share) const {
   if (share == 0) return Layer(false);
   const LayerCosts mixture = Layer(true);
   if (share == 1) return mixture;
@@ -395,30 +409,34 @@ double Predictor::StateBytes(double parameters, double shards) const {
   return 16 * parameters;  // gradients have 16 bits
 }
 
-double Predictor::MemoryBytes(const LayerCosts& layer) const {
+double Predictor::MemoryBytes(bool is_first) const {
+  const LayerCosts layer = MeanLayer(MixtureShare(is_first));
   const double layers = double(model_.layers()) / l_.pp;
   const double p = double(l_.pp);
   const double v = double(l_.vpp);
+  const bool is_last = !is_first || l_.pp == 1;
   const double embedding = model_.vocab() * model_.hidden() / tp_;
   const double ends = l_.pp == 1 && !model_.is_tied() ? 2 : 1;
-  double flight = std::min<double>(double(l_.micro_batches), p);
-  if (l_.vpp > 1) flight = p * (1 + (p - 1) / (p * v));
+  double flight = 1;  // micro-batches whose activations are held
+  if (is_first) {
+    flight = std::min<double>(double(l_.micro_batches), p);
+    if (l_.vpp > 1) flight = p * (1 + (p - 1) / (p * v));
+  }
   const bool is_full = l_.recompute == PlanRecompute::kFull;
-  const double kept = is_full ? layer.input_bytes : layer.saved_bytes;
-  const double first = flight * layers * kept;
-  const double logits = kBytes * tokens_ * model_.vocab() / tp_;
-  const double last = layers * kept + logits;
-  const double activations = l_.pp == 1 ? first + logits : std::max(first, last);
-  const double dummies = program_.has_dummy_gradients() ? kBytes * layer.weight_shapes : 0;
-  const double live =
-      l_.shards_parameters ? 2 * kBytes * (layer.parameters + layer.expert_parameters) : 0;
-  return StateBytes(layers * layer.parameters + ends * embedding, data_shards()) +
-         StateBytes(layers * layer.expert_parameters, expert_shards()) + activations + dummies +
-         live + layer.widest + (is_full ? layer.saved_bytes : 0);
+  double bytes = flight * layers * (is_full ? layer.input_bytes : layer.saved_bytes);
+  if (is_full) bytes += layer.saved_bytes;
+  if (is_last) bytes += kBytes * tokens_ * model_.vocab() / tp_;
+  if (program_.has_dummy_gradients()) {
+    bytes += kBytes * (layer.weight_shapes + (is_last ? embedding : 0));
+  }
+  if (l_.shards_parameters) bytes += 2 * kBytes * (layer.parameters + layer.expert_parameters);
+  return bytes + layer.widest +
+         StateBytes(layers * layer.parameters + ends * embedding, data_shards()) +
+         StateBytes(layers * layer.expert_parameters, expert_shards());
 }
 
-StepPrediction Predictor::Predict() const {
-  const LayerCosts layer = MeanLayer();
+// The last stage has the head besides, and no more dense layers than others: it is the slowest.
+StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   const double layers = double(model_.layers()) / l_.pp;
   const double m = double(l_.micro_batches);
   double again = 0;
@@ -440,8 +458,7 @@ StepPrediction Predictor::Predict() const {
                               kBytes * tokens_ * model_.hidden() / tp_);
   }
   const double work = compute + layers * (tensor + layer.context + expert) + messages;
-  StepPrediction step;
-  StepSeconds& s = step.seconds;
+  StepSeconds s;
   s.compute = m * (compute + head);
   s.tensor_parallel = m * layers * tensor;
   s.context_parallel = m * layers * layer.context;
@@ -455,10 +472,20 @@ StepPrediction Predictor::Predict() const {
   s.constant = program_.step_seconds();
   s.total = PipelineSeconds(work, head, l_.pp, l_.vpp, l_.micro_batches) + s.data_parallel +
             s.optimizer + s.constant;
-  step.model_flops = 3 * m * (layers * layer.flops + HeadFlops() / l_.pp);
-  step.memory_bytes = MemoryBytes(layer);
+  return s;
+}
+
+StepPrediction Predictor::Predict() const {
+  const double first = MixtureShare(true);
+  const double others = MixtureShare(false);
+  const LayerCosts mean = MeanLayer((first + (l_.pp - 1) * others) / l_.pp);
+  StepPrediction step;
+  step.seconds = Seconds(MeanLayer(l_.pp == 1 ? first : others));
+  step.model_flops =
+      3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
+  step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
   step.total_parameters =
-      model_.layers() * (layer.parameters * tp_ + layer.expert_parameters * l_.ep) +
+      model_.layers() * (mean.parameters * tp_ + mean.expert_parameters * l_.ep) +
       (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();
   return step;
 }
