@@ -129,8 +129,11 @@ absl::StatusOr<PlanModel> ReadModel(const PlanFacts& facts, Row* row) {
   return model;
 }
 
-// The program that a table of such rows comes from: fused kernels since Hopper.
-std::string DefaultImplementation(const Hardware& gpu) {
+// The program that a row comes from, as its source names it: fused kernels since Hopper.
+std::string DefaultImplementation(const Hardware& gpu, const std::string& source) {
+  if (absl::StrContains(source, "Megatron-DeepSpeed")) return "megatron_deepspeed";
+  if (absl::StrContains(source, "Megatron-LM 0.14")) return "megatron_core_0_14";
+  if (absl::StrContains(source, "Megatron-Core r0.8")) return "megatron_core_0_8";
   return gpu.fp8_tflops() > 0 ? "megatron_core" : "megatron_2021";
 }
 
@@ -174,6 +177,8 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   layout.shards_parameters = fsdp > 1 ||
                              absl::StrContains(row->Text({"scheme", "method"}), "FSDP") ||
                              absl::StrContains(row->Text({"scheme"}), "ZeRO-3");
+  layout.drops_tokens = absl::StrContains(row->Text({"model"}), "tokendrop") ||
+                        absl::StrContains(row->Text({"source"}), "token drop");
   if (layout.sequence == 0) return absl::InvalidArgumentError("the row has no seq");
   MEGATRON_ASSIGN_OR_RETURN(const int64_t gpus, row->Integer({"gpus"}, 0));
   const int64_t model_ranks = layout.tp * layout.pp * layout.cp;
@@ -207,13 +212,16 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
 
 absl::StatusOr<std::vector<std::string>> PredictRow(const PlanFacts& facts,
                                                     const MeasuredKernels& kernels, Row* row) {
+  if (absl::StrContains(row->Text({"section"}), "LoRA")) {
+    return absl::InvalidArgumentError("section: steps that train adapters (LoRA) aren't predicted");
+  }
   MEGATRON_ASSIGN_OR_RETURN(const PlanModel model, ReadModel(facts, row));
   const std::string gpu_name = row->Text({"gpu", "system"});
   if (gpu_name.empty()) return absl::InvalidArgumentError("the row has neither gpu nor system");
   MEGATRON_ASSIGN_OR_RETURN(const Hardware* gpu, FindHardware(facts, gpu_name));
   std::string program_name = row->Text({"implementation"});
   if (program_name.empty()) {
-    program_name = DefaultImplementation(*gpu);
+    program_name = DefaultImplementation(*gpu, row->Text({"source"}));
     row->Assume("implementation", program_name);
   }
   MEGATRON_ASSIGN_OR_RETURN(const Implementation* program, FindImplementation(facts, program_name));
@@ -301,6 +309,7 @@ std::string SummarizeErrors(const CsvTable& predicted) {
        {Pair{"iteration_s", 1, "predicted_step_s"}, Pair{"iteration_ms", 1e-3, "predicted_step_s"},
         Pair{"measured_ms", 1e-3, "predicted_step_s"},
         Pair{"measured_alloc_GiB", 1, "predicted_memory_GiB"},
+        Pair{"measured_GiB", 1, "predicted_memory_GiB"},
         Pair{"tokens_per_s_per_gpu", 1, "predicted_tokens_per_s_per_gpu"},
         Pair{"model_TFLOPs_per_gpu", 1, "predicted_TFLOPs_per_gpu"},
         Pair{"mfu_pct", 1, "predicted_mfu_pct"}}) {

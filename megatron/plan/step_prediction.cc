@@ -219,7 +219,10 @@ MatrixProducts Predictor::CompressedAttentionProducts() const {
 
 void Predictor::AddAttentionCore(LayerCosts* layer) const {
   const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
-  const double flops = 4 * tokens_ * l_.sequence * width / tp_;
+  // Under the causal mask a position sees half of the others, and of a window all.
+  double seen = 1;
+  if (model_.window() > 0) seen = (1 + std::min(1.0, 2 * model_.window() / l_.sequence)) / 2;
+  const double flops = 4 * tokens_ * l_.sequence * width / tp_ * seen;
   const double seconds = flops / (peak_ * program_.attention_efficiency());
   layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);
   if (!program_.is_fused()) {
@@ -265,6 +268,15 @@ void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
   layer->tensor_forward = 2 * all_reduce;
   // With sequence parallelism the inputs of the products are gathered once more.
   layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
+  if (program_.overlaps_tensor_parallel()) {
+    // All parts but one pass beside products.
+    const auto exposed = [&](double seconds, double products) {
+      return std::max(seconds / tp_, seconds - products);
+    };
+    layer->tensor_forward = exposed(layer->tensor_forward, layer->forward - layer->attention_core);
+    layer->tensor_backward =
+        exposed(layer->tensor_backward, layer->backward - 2 * layer->attention_core);
+  }
   if (l_.cp > 1 && program_.exchanges_heads()) {
     // Queries, keys and values go to the ranks of their heads and the result comes back, in either
     // pass.
@@ -333,7 +345,7 @@ LayerCosts Predictor::Layer(bool is_mixture) const {
   layer.forward = std::max(layer.forward, program_.layer_seconds() - layer.tensor_forward);
   layer.backward =
       std::max(layer.backward, program_.layer_seconds_backward() - layer.tensor_backward);
-  if (is_mixture) {
+  if (is_mixture && !l_.drops_tokens) {
     layer.forward += program_.routing_seconds();
     layer.backward += program_.routing_seconds();
   }

@@ -35,6 +35,7 @@ struct PlanLayout {
   PlanPrecision precision = PlanPrecision::k16Bits;
   bool is_sequence_parallel = false;
   bool shards_parameters = false;  // as FSDP does
+  bool drops_tokens = false;       // experts have as many rows as their capacity
 
   int64_t gpus() const { return tp * cp * pp * dp; }
 };
