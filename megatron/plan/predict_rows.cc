@@ -54,6 +54,10 @@ class Row {
     return "";
   }
 
+  bool Has(const char* column) const {
+    return std::find(table_.columns.begin(), table_.columns.end(), column) != table_.columns.end();
+  }
+
   // Returns a positive number; `otherwise`, which is noted, where the row has none.
   absl::StatusOr<double> Number(std::initializer_list<const char*> columns, double otherwise) {
     const std::string text = Text(columns);
@@ -177,7 +181,12 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   layout.shards_parameters = fsdp > 1 ||
                              absl::StrContains(row->Text({"scheme", "method"}), "FSDP") ||
                              absl::StrContains(row->Text({"scheme"}), "ZeRO-3");
-  layout.drops_tokens = absl::StrContains(row->Text({"model"}), "tokendrop") ||
+  // Megatron cuts experts for the tensor-parallel ranks where nothing is said; FSDP alone gathers
+  // them whole.
+  const bool is_cut = row->Has("etp") && (layout.ep > 1 || !layout.shards_parameters);
+  MEGATRON_ASSIGN_OR_RETURN(layout.etp, row->Integer({"etp"}, is_cut ? layout.tp : 1));
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t drops, row->Integer({"drops_tokens"}, 0));
+  layout.drops_tokens = drops > 0 || absl::StrContains(row->Text({"model"}), "tokendrop") ||
                         absl::StrContains(row->Text({"source"}), "token drop");
   if (layout.sequence == 0) return absl::InvalidArgumentError("the row has no seq");
   MEGATRON_ASSIGN_OR_RETURN(const int64_t gpus, row->Integer({"gpus"}, 0));

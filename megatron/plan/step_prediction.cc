@@ -70,6 +70,7 @@ class Predictor {
   double ProductSeconds(const KernelShape& shape, double peak) const;
   void AddProduct(LayerCosts* layer, double m, double n, double k) const;
   void AddProducts(LayerCosts* layer, const MatrixProducts& products) const;
+  MatrixProduct OfRank(MatrixProduct product) const;
   double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
   void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
   MatrixProducts CompressedAttentionProducts() const;
@@ -91,7 +92,7 @@ class Predictor {
 
   double data_shards() const { return double(l_.dp * l_.cp); }
   double expert_shards() const {
-    return std::max<double>(1, double(l_.dp * l_.cp * l_.tp) / l_.ep);
+    return std::max<double>(1, double(l_.dp * l_.cp * l_.tp) / (l_.ep * l_.etp));
   }
 
   const Hardware& gpu_;
@@ -162,7 +163,7 @@ void Predictor::AddProducts(LayerCosts* layer, const MatrixProducts& products) c
     const MatrixProduct& product = products[i];
     if (product.weight_matrices == 0) continue;
     if (product.weight_matrices > 1) {
-      AddExperts(layer, product);
+      AddExperts(layer, OfRank(product));
       continue;
     }
     double n = product.n;
@@ -171,9 +172,18 @@ void Predictor::AddProducts(LayerCosts* layer, const MatrixProducts& products) c
   }
 }
 
+// Returns one rank's share of the experts' product, of which m are the rows of all its experts.
+MatrixProduct Predictor::OfRank(MatrixProduct product) const {
+  const double cut = double(l_.etp);
+  product.m *= product.count * cut / tp_;
+  (product.is_mlp_input ? product.n : product.k) /= cut;
+  product.weight_matrices /= l_.ep;
+  return product;
+}
+
 double Predictor::GroupedSeconds(const char* pass, const MatrixProduct& product) const {
-  const double rows = product.m * product.count / tp_;
-  const double experts = product.weight_matrices / l_.ep;
+  const double rows = product.m;
+  const double experts = product.weight_matrices;
   const double flops = 2 * rows * product.n * product.k;
   if (product_peak_ == peak_) {
     const auto measured =
@@ -188,13 +198,13 @@ double Predictor::GroupedSeconds(const char* pass, const MatrixProduct& product)
 
 // Routers balance: all experts have as many rows. Each row is permuted there and back.
 void Predictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) const {
-  const double rows = product.m * product.count / tp_;
+  const double rows = product.m;
   const double permutation = kBytes * 2 * rows * model_.hidden() / memory_rate_;
   layer->forward += GroupedSeconds(kForward, product) + permutation;
   layer->backward += GroupedSeconds(kInputGradient, product) +
                      GroupedSeconds(kWeightGradient, product) + permutation;
   layer->flops += 2 * rows * product.n * product.k;
-  layer->expert_parameters += product.weight_matrices / l_.ep * product.n * product.k;
+  layer->expert_parameters += product.weight_matrices * product.n * product.k;
 }
 
 // Multi-head latent attention: queries, and keys with values, come out of narrow vectors.
@@ -289,10 +299,12 @@ void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
     const double pass = CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
     layer->context = std::max(0.0, 3 * pass - 3 * layer->attention_core) + pass / l_.cp;
   }
-  if (is_mixture && l_.ep > 1) {
-    const double bytes = kBytes * tokens_ / tp_ * model_.experts_per_token() * h;
-    layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, 1}, bytes);
-  }
+  if (!is_mixture) return;
+  // Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
+  // rows and add up what it gives.
+  const double bytes = kBytes * tokens_ / tp_ * model_.experts_per_token() * h;
+  layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, l_.etp}, bytes) +
+                  4 * CollectiveSeconds(gpu_, program_, {l_.etp, 1}, bytes * l_.etp);
 }
 
 void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
@@ -315,7 +327,8 @@ void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   double ffn = model_.ffn();
   if (is_mixture) {
     ffn = model_.shared_ffn();
-    of_token += model_.experts_per_token() / tp_ * (2 * h + 2 * halves * model_.expert_ffn() + 8);
+    of_token += model_.experts_per_token() / tp_ *
+                (l_.etp * (2 * h + 8) + 2 * halves * model_.expert_ffn());
   }
   of_token += 2 * halves * ffn / tp_;
   layer->saved_bytes = tokens_ * of_token;
@@ -400,6 +413,7 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
   if (l_.shards_parameters) {
     // Parameters come for each pass, and gradients go once per micro-batch.
     const double all = l_.micro_batches * (2 * pass(2) + pass(4));
+    if (!program_.overlaps_gradients()) return all;
     return std::max(0.1 * all, all - l_.micro_batches * window);
   }
   if (!program_.shards_optimizer()) return 2 * pass(2);
@@ -497,14 +511,14 @@ StepPrediction Predictor::Predict() const {
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
   step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
   step.total_parameters =
-      model_.layers() * (mean.parameters * tp_ + mean.expert_parameters * l_.ep) +
+      model_.layers() * (mean.parameters * tp_ + mean.expert_parameters * l_.ep * l_.etp) +
       (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();
   return step;
 }
 
 absl::Status CheckSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
-  for (int64_t size : {layout.tp, layout.cp, layout.pp, layout.vpp, layout.ep, layout.dp,
-                       layout.micro_batch, layout.micro_batches, layout.sequence}) {
+  for (int64_t size : {layout.tp, layout.cp, layout.pp, layout.vpp, layout.ep, layout.etp,
+                       layout.dp, layout.micro_batch, layout.micro_batches, layout.sequence}) {
     if (size < 1 || size > int64_t{1} << 30) {
       return absl::InvalidArgumentError(absl::StrCat("a size of ", size, " can't be"));
     }

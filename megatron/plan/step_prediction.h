@@ -19,14 +19,15 @@ namespace megatron {
 enum class PlanRecompute { kNone, kSelective, kFull };
 enum class PlanPrecision { k16Bits, kFp8, kFp4 };
 
-// Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. Experts
-// lie on neighbours too.
+// Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
+// expert is cut for neighbours, and experts lie on the next ranks.
 struct PlanLayout {
   int64_t tp = 1;
   int64_t cp = 1;
   int64_t pp = 1;
   int64_t vpp = 1;  // chunks of a pipeline stage
   int64_t ep = 1;
+  int64_t etp = 1;  // ranks that each expert is cut for
   int64_t dp = 1;
   int64_t micro_batch = 1;
   int64_t micro_batches = 1;  // of one rank and step
